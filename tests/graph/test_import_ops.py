@@ -355,6 +355,25 @@ for mode in ("nearest", "linear"):
     case(f"sizes-{mode}", (13, 18), "Resize", IMAGE, None, None, ints(2, 6, 13, 5), mode=mode)
 case("cubic-sizes", (13, 19), "Resize", IMAGE, None, None, ints(2, 6, 13, 5), mode="cubic")
 case("axes", (18, 19), "Resize", IMAGE, None, None, ints(13, 5), mode="linear", axes=[2, 3])
+for mode in ("linear", "cubic"):
+    for scales in ((2.0, 3.0), (0.6, 0.34)):
+        given = {"mode": mode, "antialias": 1}
+        tag = f"antialias-{mode}-{scales[0]}"
+        case(tag, (18, 19), "Resize", IMAGE, None, floats(1, 1, *scales), **given)
+    given = {"mode": mode, "antialias": 1, "exclude_outside": 1}
+    case(f"shares-{mode}", (19,), "Resize", IMAGE, None, None, ints(2, 6, 3, 5), **given)
+for mode in ("nearest", "linear", "cubic"):
+    roi, crop = floats(0, 0, 0.2, -0.3, 1, 1, 0.9, 1.2), "tf_crop_and_resize"
+    given = {"mode": mode, "coordinate_transformation_mode": crop, "extrapolation_value": 7.5}
+    case(f"crop-{mode}", (13, 19), "Resize", IMAGE, roi, None, ints(2, 6, 3, 11), **given)
+    one = floats(0, 0, 0.2, 0.1, 1, 1, 0.9, 0.5)
+    case(f"crop-one-{mode}", (19,), "Resize", IMAGE, one, None, ints(2, 6, 1, 1), **given)
+    given = {**given, "axes": [3, 2]}
+    some = floats(-0.1, 0.2, 0.5, 0.7)
+    case(f"crop-some-{mode}", (18,), "Resize", IMAGE, some, None, ints(5, 3), **given)
+    for policy in ("not_larger", "not_smaller"):
+        given = {"mode": mode, "axes": [2, 3], "keep_aspect_ratio_policy": policy}
+        case(f"{policy}-{mode}", (18, 19), "Resize", IMAGE, None, None, ints(9, 13), **given)
 case("plain", (7, 13, 14, 21), "Identity", IMAGE)
 case("plain", (7, 10, 12, 13, 22), "Dropout", IMAGE)
 case("inputs", (12, 13), "Dropout", IMAGE, Const(np.float32(0.5)), Const(np.bool_(False)))

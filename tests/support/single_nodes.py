@@ -75,6 +75,11 @@ def nodes() -> Iterator[tuple[Any, ...]]:
     for mode, place in (("nearest", "asymmetric"), ("linear", "half_pixel")):
         kind = {"mode": mode, "coordinate_transformation_mode": place}
         yield "Resize", [array(1, 2, 4, 5)], {**size, **kind}
+    kept = {"mode": "cubic", "cubic_coeff_a": -0.75, "exclude_outside": False, "roi": (0.0, 1.0)}
+    kept |= {"coordinate_transformation_mode": "half_pixel"}
+    for axis, size, antialias in ((2, 7, False), (3, 2, True), (0, 3, False)):
+        part = {"axis": axis, "size": size, "scale": size / (2, 5, 4, 5)[axis]}
+        yield "Resample", [array(2, 5, 4, 5)], {**kept, **part, "antialias": antialias}
     yield "LRN", [array(2, 7, 3, 3)], {"size": 5, "alpha": 0.1, "beta": 0.75, "bias": 1.0}
     norm = {"s": array(5), "b": array(5), "m": array(5), "v": array(5, positive=True)}
     yield "BatchNormalization", [image], {"epsilon": 1e-5}, norm

@@ -147,6 +147,7 @@ class Builder:
         """
         types = [value.type if value else None for value in inputs]
         results = infer(op, types, attributes)
+        inputs = [value and _known_if_empty(value) for value in inputs]
         first, result = inputs[0], results[0]
         still = len(results) == 1 and moves_nothing(op, len(inputs), result.shape, attributes)
         if first and still and len(first.shape) == len(result.shape) and first.type == result:
@@ -270,8 +271,8 @@ class Builder:
         for name, value in outputs.items():
             own = value
             if value in taken and inputs.get(name) is not value:
-                own = Value(value.type, value.array)
-                if value.array is None:
+                own = _known_if_empty(Value(value.type, value.array))
+                if own.array is None:
                     shape = MappingProxyType({"shape": value.shape})
                     self._nodes.append(_Emitted("Reshape", (value,), (own,), shape, name))
             taken.add(own)
@@ -313,6 +314,13 @@ class _Names:
             self._taken.add(name)
             self._names[value] = name
         return self._names[value]
+
+
+def _known_if_empty(value: Value) -> Value:
+    """A value; what has no elements is known, whatever makes it."""
+    if value.array is not None or value.type.elements:
+        return value
+    return Value(value.type, np.empty(value.shape, value.type.dtype.numpy))
 
 
 def _repeated(op: str, value: Value | None) -> Array | None:

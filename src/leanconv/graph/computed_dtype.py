@@ -24,7 +24,8 @@ _TAKE_HALVES = frozenset(
     (
         *("Cast", "CastLike", "Concat", "DepthToSpace", "Expand", "Flatten", "Gather", "Identity"),
         *("Pad", "Reshape", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose"),
-        *("Unsqueeze", "Where"),
+        *("GatherElements", "GatherND", "Scatter", "ScatterElements", "ScatterND"),
+        *("TensorScatter", "Unsqueeze", "Where"),
     )
 )
 

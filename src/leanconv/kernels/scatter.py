@@ -11,7 +11,7 @@ the memory of x nothing is copied.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import prod
 
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
@@ -125,12 +125,11 @@ class _Nest:
     def _move(self, kind: str, source: Pointer, out: Pointer) -> None:
         self.e.store(self.e.load(source, kind), out)
 
-    def _along(self, width: Value, body: object) -> None:
+    def _along(self, width: Value, body: Callable[[str, Value], None]) -> None:
         """Emit the body for vectors of columns, then for single ones."""
         e, k = self.e, self.k
         lanes = power_below(k.inner, self.lanes)
         whole = width // lanes
-        assert callable(body)
         with e.when(whole.compare("ne", 0)), e.loop("vector", whole) as v:
             body(vector(k.element, lanes), v * lanes)
         if lanes > 1:

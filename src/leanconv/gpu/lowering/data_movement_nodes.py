@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from math import prod
 
@@ -27,6 +27,7 @@ from leanconv.gpu.lowering.lowering_context import (
 )
 from leanconv.graph.edit import part_nodes
 from leanconv.graph.ir import Node
+from leanconv.graph.ops import resample
 from leanconv.graph.ops.resize import linear_cells, nearest_cells
 from leanconv.types import INT32
 
@@ -142,7 +143,7 @@ def mix_cells(
 def _along_axes(
     context: LoweringContext,
     node: Node,
-    tables: dict[int, tuple[np.ndarray, np.ndarray]],
+    tables: Mapping[int, tuple[np.ndarray, np.ndarray]],
     name: str,
 ) -> None:
     """Mix cells along one axis after the other; `tables` by logical axis."""
@@ -181,6 +182,14 @@ def lower_resize(context: LoweringContext, node: Node) -> None:
             low, high, share = linear_cells(extent, size, scale, mode)
             tables[axis] = np.stack([low, high], 1), np.stack([1 - share, share], 1)
     _along_axes(context, node, tables, "resize")
+
+
+def lower_resample(context: LoweringContext, node: Node) -> None:
+    """The windows of one axis."""
+    axis = node.attributes["axis"]
+    first, weights = resample.window(node.attributes, context.shape(node.inputs[0])[axis])
+    cells = first[:, None] + np.arange(weights.shape[1])
+    _along_axes(context, node, {axis: (cells, weights)}, "resample")
 
 
 def lower_pad(context: LoweringContext, node: Node) -> None:
@@ -291,6 +300,7 @@ HANDLERS = {
     "Slice": lower_slice,
     "Split": lower_split,
     "Resize": lower_resize,
+    "Resample": lower_resample,
     "Pad": lower_pad,
     "MaxPool": lower_pool,
     "AveragePool": lower_pool,

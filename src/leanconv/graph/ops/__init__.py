@@ -45,6 +45,8 @@ pads (all begins, all ends), dilations, group, activation |
 | Split | x; an output for each part | axis, sizes (of all parts) |
 | Pad | x | pads (not negative), mode (constant, reflect, edge), value |
 | Resize | x | mode (nearest, linear), sizes, scales, coordinate_transformation_mode, nearest_mode |
+| Resample | x | axis, size, scale, mode (linear, cubic), coordinate_transformation_mode, \
+cubic_coeff_a, exclude_outside, antialias, roi (of the axis: begin and end) |
 | Gather | x, indices | axis (not negative) |
 | GatherElements | x, indices, of x's extents on all other axes | axis (not negative) |
 | GatherND | x, indices | batch_dims |
@@ -80,6 +82,7 @@ from leanconv.graph.ops import (
     pointwise,
     pooling,
     recurrent,
+    resample,
     resize,
     typed,
 )
@@ -112,6 +115,7 @@ OPS: Mapping[str, Op] = MappingProxyType(
         **algebra.OPS,
         **movement.OPS,
         **resize.OPS,
+        **resample.OPS,
         **typed.OPS,
         **extremes.OPS,
         **indexing.OPS,

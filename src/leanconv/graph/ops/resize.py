@@ -20,6 +20,7 @@ from leanconv.graph.ops.base import (
     first,
     single,
 )
+from leanconv.types import DTYPES
 
 COORDINATE_MODES = (
     "half_pixel",
@@ -29,23 +30,38 @@ COORDINATE_MODES = (
     "align_corners",
     "tf_half_pixel_for_nn",
 )
+CROP = "tf_crop_and_resize"
 NEAREST_MODES = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 
 
-def coordinates(extent: int, size: int, scale: float, mode: str, dtype: type[np.floating]) -> Array:
+def coordinates(
+    extent: int,
+    size: int,
+    scale: float,
+    mode: str,
+    dtype: type[np.floating],
+    roi: tuple[float, float] = (0.0, 1.0),
+) -> Array:
     """Map the cells of a resized axis to coordinates on the input's axis.
 
     Args:
         extent, size: the extents of the axis before and after.
         scale: size / extent as the file gives it, which need not be exact.
-        mode: one of `COORDINATE_MODES`.
+        mode: one of `COORDINATE_MODES`, or `CROP`.
         dtype: the precision to compute in; engines use float32, which decides ties.
+        roi: where a crop begins and ends, in parts of the axis.
 
     Returns:
         `size` coordinates, of `dtype`, not clamped to the input.
     """
     out = np.arange(size, dtype=dtype)
     step, half = dtype(scale), dtype(0.5)
+    if mode == CROP:
+        begin, end = dtype(roi[0]), dtype(roi[1])
+        if size == 1:
+            return np.asarray([half * (begin + end) * dtype(extent - 1)], dtype)
+        step = (end - begin) * dtype(extent - 1) / dtype(size - 1)
+        return np.asarray(begin * dtype(extent - 1) + out * step)
     if mode == "align_corners":
         if size == 1:
             return np.zeros(1, dtype)
@@ -56,29 +72,36 @@ def coordinates(extent: int, size: int, scale: float, mode: str, dtype: type[np.
         return np.asarray((out + half) / step)
     if mode == "pytorch_half_pixel" and size == 1:
         return np.zeros(1, dtype)
-    centred = (out + half) / step - half
+    centre = (out + half) / step
     if mode == "half_pixel_symmetric":
         adjustment = dtype(size) / (step * dtype(extent))
-        return np.asarray(dtype(extent) / dtype(2) * (dtype(1) - adjustment) + centred)
-    return np.asarray(centred)
+        centre = dtype(extent) / dtype(2) * (dtype(1) - adjustment) + centre
+    return np.asarray(centre - half)
 
 
-def nearest_cells(extent: int, size: int, scale: float, mode: str, nearest: str) -> Array:
+def nearest_cells(
+    extent: int,
+    size: int,
+    scale: float,
+    mode: str,
+    nearest: str,
+    roi: tuple[float, float] = (0.0, 1.0),
+) -> Array:
     """The input cell that each cell of a resized axis copies, int64 of shape (size,).
 
     Args:
-        extent, size, scale, mode: as for `coordinates`.
+        extent, size, scale, mode, roi: as for `coordinates`.
         nearest: one of `NEAREST_MODES`.
     """
-    place = coordinates(extent, size, scale, mode, np.float32)
+    place = coordinates(extent, size, scale, mode, np.float32, roi)
     if nearest == "floor":
         cells = np.floor(place)
     elif nearest == "ceil":
         cells = np.ceil(place)
-    elif nearest == "round_prefer_floor":
-        cells = np.ceil(place - np.float32(0.5))
-    else:
-        cells = np.floor(place + np.float32(0.5))
+    else:  # a sum with a half would be rounded itself
+        cells = np.floor(place)
+        left = place - cells
+        cells += left > 0.5 if nearest == "round_prefer_floor" else left >= 0.5
     return np.clip(cells, 0, extent - 1).astype(np.int64)
 
 
@@ -120,6 +143,8 @@ def _infer_resize(types: Types, attributes: Attributes) -> TensorType:
     check_sizes(sizes, x)
     if attributes["mode"] not in ("nearest", "linear"):
         raise ModelError(f"attribute mode is {attributes['mode']!r}; expected nearest or linear")
+    if attributes["mode"] == "linear" and not x.dtype.is_float:
+        raise ModelError(f"mixes {x}; expected floats, or the mode nearest")
     mode, nearest = attributes["coordinate_transformation_mode"], attributes["nearest_mode"]
     if mode not in COORDINATE_MODES or nearest not in NEAREST_MODES:
         raise ModelError(
@@ -160,5 +185,7 @@ def _work_resize(types: Types, _attributes: Attributes, result: TensorType) -> i
 
 _NAMES = ("mode", "sizes", "scales", "coordinate_transformation_mode", "nearest_mode")
 OPS: dict[str, Op] = {
-    "Resize": single(_infer_resize, _evaluate_resize, attributes=_NAMES, work=_work_resize)
+    "Resize": single(
+        _infer_resize, _evaluate_resize, attributes=_NAMES, work=_work_resize, dtypes=DTYPES
+    )
 }

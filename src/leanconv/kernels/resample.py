@@ -1,0 +1,184 @@
+"""Resample: an axis of which every cell of the result mixes a window of cells.
+
+    y[o, r, i] = sum over t < taps of  weights[r, t] * x[o, first[r] + t, i]
+
+Windows lie within the axis; they and the weights are tables. Lanes run along `i`, the axes behind;
+a last vector overlaps the one before it. Without axes behind, a few rows `o` are done together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import prod
+
+from leanconv.codegen.emitter import Function, Pointer, Value, vector
+from leanconv.codegen.extents import Extent
+from leanconv.codegen.kernel import Kernel
+from leanconv.codegen.lowered import Call, Lowered
+from leanconv.codegen.tails import where_any
+from leanconv.graph.ir import Graph, Node
+from leanconv.graph.ops.resample import window
+from leanconv.kernels.register_transpose import power_below
+from leanconv.records import dataclass
+from leanconv.spec.format import Format, ceil_div
+from leanconv.target import Target
+from leanconv.types import DType
+
+OPS = ("Resample",)
+
+_CHUNK_LOADS = 8 * 1024  # of a vector or an element
+_UNROLL = 4  # vectors, or rows
+_WRITTEN_OUT = 8  # taps; more are a loop
+
+
+@dataclass(frozen=True)
+class Resample(Kernel):
+    """Windows of one axis.
+
+    Attributes:
+        dtype: of the elements.
+        outer, extent, inner: extents before the axis, of it, and behind it.
+        size: extent of the axis in the result.
+        taps: cells of a window.
+    """
+
+    VARIES = True
+
+    dtype: DType
+    outer: Extent
+    extent: Extent
+    inner: Extent
+    size: Extent
+    taps: Extent
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        return ("x", "first", "weights", "y")
+
+    @property
+    def items(self) -> int:
+        """Rows of the result, or groups of lines where no axis is behind."""
+        return ceil_div(self.outer, _UNROLL) if self.inner == 1 else self.outer * self.size
+
+    @property
+    def group(self) -> int:
+        """Items of one chunk."""
+        loads = self.outer * self.size * self.taps * ceil_div(self.inner, 8)
+        return ceil_div(_CHUNK_LOADS * self.items, loads)
+
+    @property
+    def chunks(self) -> int:
+        return ceil_div(self.items, self.group)
+
+    @property
+    def flops(self) -> int:
+        return 2 * self.outer * self.size * self.inner * self.taps
+
+    def emit(self, target: Target) -> str:
+        e = Function(self.NAME)
+        x, firsts, weights, y = (
+            e.pointer(number, kind)
+            for number, kind in enumerate((self.dtype.llvm, "i64", *[self.dtype.llvm] * 2))
+        )
+        with e.chunks(self.chunks) as (chunk,):
+            begin = chunk * self.group
+            with e.loop("item", e.smin(begin + self.group, self.items), start=begin) as item:
+                if self.inner == 1:
+                    self._lines(e, x, firsts, weights, y, item)
+                else:
+                    o, r = item // self.size, item % self.size
+                    at = o * self.extent + e.load_index(firsts.at(r))
+                    lanes = power_below(self.inner, target.lanes(self.dtype))
+                    own = weights.at(r * self.taps)
+                    self._row(e, x.at(at * self.inner), own, y.at(item * self.inner), lanes)
+        return e.finish()
+
+    def _row(self, e: Function, x: Pointer, weights: Pointer, y: Pointer, lanes: int) -> None:
+        """One row of the result, by vectors."""
+        vectors = self.inner // lanes
+        groups = vectors // _UNROLL
+        for _ in where_any(e, groups):
+            with e.loop("group", groups) as group:
+                at = [(group * _UNROLL + u) * lanes for u in range(_UNROLL)]
+                self._mix(e, x, weights, y, at, lanes)
+        for _ in where_any(e, vectors - groups * _UNROLL):
+            with e.loop("vector", vectors, start=e.i64(groups * _UNROLL)) as v:
+                self._mix(e, x, weights, y, [v * lanes], lanes)
+        if lanes > 1:
+            for _ in where_any(e, self.inner - vectors * lanes):
+                self._mix(e, x, weights, y, [e.i64(self.inner - lanes)], lanes)
+
+    def _mix(
+        self, e: Function, x: Pointer, weights: Pointer, y: Pointer, at: list[Value], lanes: int
+    ) -> None:
+        """Vectors of the result at some columns."""
+        kind = vector(self.dtype.llvm, lanes)
+        total = [e.zero(kind) for _ in at]
+
+        def tap(t: Value | int) -> None:
+            weight = e.broadcast(weights.at(t), kind)
+            row = x.at(e.i64(t) * self.inner)
+            total[:] = [
+                e.fma(e.load(row.at(column), kind), weight, sum_)
+                for column, sum_ in zip(at, total, strict=True)
+            ]
+
+        self._taps(e, tap, total)
+        for column, value in zip(at, total, strict=True):
+            e.store(value, y.at(column))
+
+    def _taps(self, e: Function, tap: Callable[[Value | int], None], total: list[Value]) -> None:
+        """Emit a tap's body for all of them."""
+        if self.taps <= _WRITTEN_OUT:
+            for t in range(self.taps):
+                tap(t)
+            return
+        with e.loop("tap", self.taps, [total]) as number:
+            tap(number)
+
+    def _lines(
+        self, e: Function, x: Pointer, firsts: Pointer, weights: Pointer, y: Pointer, item: Value
+    ) -> None:
+        """A few whole lines; of less than these all, the last ones overlap those before."""
+        lines = min(_UNROLL, self.outer)
+        o = e.smin(item * _UNROLL, self.outer - lines)
+        sources = [x.at((o + u) * self.extent) for u in range(lines)]
+        with e.loop("r", self.size) as r:
+            at, own = e.load_index(firsts.at(r)), weights.at(r * self.taps)
+            total = [e.zero(self.dtype.llvm) for _ in range(lines)]
+
+            def tap(t: Value | int) -> None:
+                weight = e.load(own.at(t))
+                total[:] = [
+                    e.fma(e.load(source.at(at + t)), weight, sum_)
+                    for source, sum_ in zip(sources, total, strict=True)
+                ]
+
+            self._taps(e, tap, total)
+            for line, value in enumerate(total):
+                e.store(value, y.at((o + line) * self.size + r))
+
+
+def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
+    """Whether the channels keep their number."""
+    del block
+    return len(graph.types[node.inputs[0]].shape) >= 3 and node.attributes["axis"] != 1
+
+
+def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Target) -> Lowered:
+    """One kernel and its tables."""
+    del target
+    (x,), y, axis = node.inputs, node.output, node.attributes["axis"]
+    source, result = graph.types[x], graph.types[y]
+    shape = formats[y].physical_shape(result.shape)
+    first, weights = window(node.attributes, source.shape[axis])
+    kernel = Resample(
+        result.dtype,
+        prod(shape[:axis]),
+        source.shape[axis],
+        prod(shape[axis + 1 :]),
+        result.shape[axis],
+        weights.shape[1],
+    )
+    constants = {f"{y}.first": first, f"{y}.weights": weights.astype(result.dtype)}
+    return Lowered((Call(kernel, (x, *constants, y)),), constants, {}, "resample")

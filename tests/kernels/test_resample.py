@@ -1,0 +1,83 @@
+"""Resample against NumPy: windows of all sizes, along every axis, in every format."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from leanconv.graph.ops.resample import window
+from leanconv.kernels import resample
+from leanconv.kernels.resample import Resample
+from leanconv.target import Target
+from leanconv.types import FLOAT32, FLOAT64
+from support.forms import shared
+from support.nodes import TARGETS, Case, distinct
+
+targets = pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
+
+
+def attributes_of(axis: int, extent: int, size: int, **changes: Any) -> dict[str, Any]:
+    return {
+        "axis": axis,
+        "size": size,
+        "scale": size / extent,
+        "mode": "cubic",
+        "coordinate_transformation_mode": "half_pixel",
+        "cubic_coeff_a": -0.75,
+        "exclude_outside": False,
+        "antialias": False,
+        "roi": (0.0, 1.0),
+        **changes,
+    }
+
+
+def check(x: np.ndarray, axis: int, size: int, target: Target, **changes: Any) -> None:
+    attributes = attributes_of(axis, x.shape[axis], size, **changes)
+    case = Case(resample, "Resample", [x], attributes)
+    wanted = case.expected("float64")
+    assert case.accepts(target) == (x.ndim >= 3 and axis != 1)
+    for blocked in [False, True][: 1 + case.accepts(target)]:
+        found = case.run(target, blocked)
+        error = np.abs(found - wanted).max() / np.abs(x).max()
+        assert error < 20 * np.finfo(x.dtype).eps
+
+
+@targets
+@pytest.mark.parametrize("shape", [(2, 17, 5, 7), (1, 16, 13, 9), (3, 5, 33), (9, 65), (7,)])
+def test_axes_and_sizes(shape: tuple[int, ...], target: Target) -> None:
+    for axis, extent in enumerate(shape):
+        for size in {1, extent, 2 * extent, extent // 2 + 1, 3 * extent + 1}:
+            dtype = FLOAT64 if size % 2 else FLOAT32
+            check(distinct(shape, dtype, 1), axis, size, target)
+            check(distinct(shape, dtype, 1), axis, size, target, antialias=True, mode="linear")
+
+
+@targets
+def test_wide_windows(target: Target) -> None:
+    for axis in range(3):
+        check(distinct((50, 40, 130), FLOAT32, 1), axis, 3, target, antialias=True)
+
+
+def test_many_chunks() -> None:
+    for shape in ((40, 60, 70), (3, 1000, 9), (700, 2, 50)):
+        for axis in range(3):
+            check(distinct(shape, FLOAT32, 1), axis, 2 * shape[axis] - 3, TARGETS[0])
+
+
+def test_sizes_share_a_form() -> None:
+    assert shared(Resample(FLOAT32, *size, 4) for size in ((9, 20, 64, 40), (3, 70, 200, 90)))
+
+
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+@pytest.mark.parametrize("size", [1, 2, 5, 9, 30])
+def test_windows_are_within_the_axis_and_whole(mode: str, size: int) -> None:
+    for extent in (1, 2, 3, 9, 40):
+        for antialias in (False, True):
+            for exclude in (False, True):
+                given = {"antialias": antialias, "exclude_outside": exclude, "mode": mode}
+                first, weights = window(attributes_of(0, extent, size, **given), extent)
+                assert (first >= 0).all()
+                assert (first + weights.shape[1] <= extent).all()
+                np.testing.assert_allclose(weights.sum(axis=1), 1)
