@@ -105,8 +105,8 @@ def test_outputs_of_training_that_nothing_reads_are_left_out() -> None:
 
 FOUR, EIGHT = np.ones(4, "f4"), np.ones(8, "f4")
 REFUSED = [
-    (node(LAYER, "x w", "m y"), {"w": EIGHT}, 17, "LayerNormalization, opset 17.*'y' is used"),
-    (node(LAYER, "x w", "z m y"), {"w": EIGHT}, 17, "only the first 1"),
+    (node(INSTANCE, "x w w", "m y"), {"w": FOUR}, 17, "InstanceNorm.*opset 17.*'y' is used"),
+    (node(INSTANCE, "x w w", "z m y"), {"w": FOUR}, 17, "only the first 1"),
     (node(LAYER, "x"), {}, 17, "1 inputs; expected 2 to 3"),
     (node(LAYER, "x -"), {}, 17, "input 1 is absent"),
     (node(LAYER, "x w"), {"w": EIGHT}, 16, "opset 16"),
@@ -173,10 +173,10 @@ def test_refusals_name_node_operation_and_opset() -> None:
     each.name = "stem/norm"
     with pytest.raises(ModelError, match=r"node 'stem/norm' \(GroupNormalization, opset 21\): "):
         read_model(network([each], {"w": FOUR}, 21)).bind()
-    each = node(LAYER, "x w", "m y")
+    each = node(INSTANCE, "x w w", "m y")
     each.name = "norm"
-    with pytest.raises(UnsupportedError, match=r"node 'norm' \(LayerNormalization, opset 17\): "):
-        read_model(network([each], {"w": EIGHT}))
+    with pytest.raises(UnsupportedError, match=r"node 'norm' \(InstanceNormalization, opset 17\): "):
+        read_model(network([each], {"w": FOUR}))
 
 
 def test_constants_are_normalised_within_the_budget() -> None:

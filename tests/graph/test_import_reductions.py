@@ -9,7 +9,7 @@ import pytest
 
 from support.joined_cases import check_compiled, opsets
 from support.onnx_models import Const, agree, imported, single
-from support.reduction_cases import CASES, WHOLE
+from support.reduction_cases import CASES, LABELS, SCORES, WHOLE
 
 
 @pytest.mark.parametrize(("op", "operands", "opset", "attributes"), CASES)
@@ -31,3 +31,20 @@ def test_running_products() -> None:
     expected = np.flip(np.cumprod(np.flip(x, 1), 1), 1)[:, 1:]
     np.testing.assert_array_equal(found["out0"][:, :-1], expected)
     np.testing.assert_array_equal(found["out0"][:, -1], 1)
+
+
+def test_root_mean_squares() -> None:
+    x, scale = WHOLE.astype(np.float32), WHOLE[0, 0].astype(np.float32)
+    expected = x / np.sqrt((x**2).mean((2, 3), keepdims=True, dtype=np.float64) + 0.1) * scale
+    found = imported(*single("RMSNormalization", [x, scale], 23, axis=2, epsilon=0.1))["out0"]
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("outputs", [1, 2, 3])
+def test_further_outputs_of_a_layer_norm(outputs: int) -> None:
+    operands = [WHOLE.astype(np.float32), Const(WHOLE[0, 0].astype(np.float32))]
+    agree(*single("LayerNormalization", operands, 17, outputs, axis=2))
+
+
+def test_a_loss_with_its_logarithms() -> None:
+    agree(*single("SoftmaxCrossEntropyLoss", [SCORES, LABELS], 13, 2))

@@ -46,4 +46,42 @@ for dtype in (np.float32, np.float64, np.int32, np.int64):
         case(name, (11, 14), "CumSum", whole, place, exclusive=exclusive, reverse=reverse)
 case("vector", (14,), "CumSum", WHOLE[0, 0, 0], Const(np.array([0], np.int32)))
 
-TESTED = {parameters.values[0] for parameters in CASES} | {"CumProd"}
+for axis in (0, 1, -1):
+    for p in (1, 2):
+        case(f"{axis}-{p}", (7, 22), "LpNormalization", X, axis=axis, p=p)
+case("zeros", (7,), "LpNormalization", X * np.float32([[0], [1], [1]]))
+case("default", (9, 13), "MeanVarianceNormalization", X)
+case("axes", (9, 13), "MeanVarianceNormalization", X, axes=[1, 3])
+for p in (1, 2, 3):
+    case(f"p{p}", (7, 13), "GlobalLpPool", X, p=p)
+    case(f"p{p}", (7, 11, 22), "LpPool", X, kernel_shape=[2, 3], p=p, strides=[1, 2])
+case("1d", (11,), "LpPool", X[:, :, 0], kernel_shape=[3], pads=[1, 2])
+case("3d", (18,), "LpPool", normal(1, 2, 4, 5, 6), kernel_shape=[3, 1, 2], pads=[1, 0, 1, 0, 0, 0])
+case("dilated", (18, 22), "LpPool", normal(1, 3, 9, 8), kernel_shape=[3, 2], dilations=[2, 3], p=3)
+case(
+    "ceil", (18, 22), "LpPool", normal(1, 3, 8, 9), kernel_shape=[3, 3], strides=[2, 3], ceil_mode=1
+)
+for auto in ("SAME_UPPER", "SAME_LOWER", "VALID"):
+    case(
+        auto,
+        (11,),
+        "LpPool",
+        normal(1, 3, 8, 9),
+        kernel_shape=[3, 2],
+        strides=[2, 2],
+        auto_pad=auto,
+    )
+
+LABELS = np.array([[[0, 4, 2], [1, 1, 3]], [[2, 0, 4], [4, 3, 2]]], np.int64)
+SCORES = normal(2, 5, 2, 3)
+for reduction in ("none", "sum", "mean"):
+    for op in ("NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"):
+        settings = {"reduction": reduction}
+        case(reduction, (13,), op, SCORES, LABELS, **settings)
+        case(f"{reduction}-w", (12, 13), op, SCORES, LABELS, positive(5), **settings)
+        case(f"{reduction}-i", (13,), op, SCORES, LABELS, ignore_index=4, **settings)
+        far = np.where(LABELS == 4, -100, LABELS)
+        case(f"{reduction}-wi", (13,), op, SCORES, far, positive(5), ignore_index=-100, **settings)
+        case(f"{reduction}-2d", (13,), op, SCORES[:, :, 0, 0], LABELS[:, 0, 0], **settings)
+
+TESTED = {parameters.values[0] for parameters in CASES} | {"CumProd", "RMSNormalization"}

@@ -14,6 +14,7 @@ import math
 
 from leanconv.errors import ModelError, UnsupportedError
 from leanconv.graph.builder import Value
+from leanconv.graph.convert.reductions import power_of, root_of_powers, sum_over
 from leanconv.graph.convert.rule import Call, Older, Rule
 from leanconv.graph.ops.base import MAX_RANK, check_broadcasts_to, check_rank, same_dtype
 from leanconv.types import FLOAT32, FLOAT64, FLOATS
@@ -63,12 +64,46 @@ def _layer_norm(call: Call) -> list[Value]:
         given = call.optional(index)
         if given is not None:
             check_broadcasts_to(given.type, x.shape, what)
+    mean = _mean(call, x, axes)
+    centred = call.emit("Sub", [x, mean])
+    variance = _mean(call, call.emit("Mul", [centred, centred]), axes)
+    inverse = _inverse_deviation(call, variance)
+    y = call.emit("Mul", [call.emit("Mul", [centred, inverse]), call.value(1)])
+    bias = call.optional(2)
+    y = y if bias is None else call.emit("Add", [y, bias])
+    return [y, mean, inverse][: len(call.node.outputs)]
+
+
+def _rms_norm(call: Call) -> list[Value]:
+    """x / sqrt(mean x^2 + epsilon) · scale, over all axes from one on."""
+    x = _data(call, 1)
+    rank = len(x.shape)
+    axes = tuple(range(call.axis(call.attribute("axis", -1), rank), rank))
+    check_broadcasts_to(call.value(1).type, x.shape, "the scale")
+    inverse = _inverse_deviation(call, _mean(call, call.emit("Mul", [x, x]), axes))
+    return [call.emit("Mul", [call.emit("Mul", [x, inverse]), call.value(1)])]
+
+
+def _mean_variance_norm(call: Call) -> list[Value]:
+    """(x - mean) / (deviation + 1e-9), over given axes."""
+    x = _data(call, 1)
+    axes = call.axes(call.attribute("axes", (0, 2, 3)), len(x.shape))
     centred = call.emit("Sub", [x, _mean(call, x, axes)])
     variance = _mean(call, call.emit("Mul", [centred, centred]), axes)
-    y = call.emit("Mul", [centred, _inverse_deviation(call, variance)])
-    y = call.emit("Mul", [y, call.value(1)])
-    bias = call.optional(2)
-    return [y if bias is None else call.emit("Add", [y, bias])]
+    deviation = call.emit("Sqrt", [variance])
+    shifted = call.emit("Add", [deviation, call.number(1e-9, x)])
+    return [call.emit("Div", [centred, shifted])]
+
+
+def _lp_norm(call: Call) -> list[Value]:
+    """x / (sum |x|^p)^(1/p) along an axis, p 1 or 2; 0 where all of it is 0."""
+    x, p = _data(call, 1), call.attribute("p", 2)
+    if p not in (1, 2):
+        raise ModelError(f"attribute p is {p}; expected 1 or 2")
+    axis = call.axis(call.attribute("axis", -1), len(x.shape))
+    norm = root_of_powers(call, sum_over(call, power_of(call, x, p), (axis,), True), p)
+    zero = call.emit("Equal", [norm, call.number(0, norm)])
+    return [call.emit("Div", [x, call.emit("Where", [zero, call.number(1, norm), norm])])]
 
 
 def _instance_norm(call: Call) -> list[Value]:
@@ -195,7 +230,18 @@ RULES: dict[str, Rule] = {
         3,
         running=None,
         since=17,
+        outputs=3,
     ),
+    "RMSNormalization": Rule(
+        _rms_norm,
+        {"axis": "int", "epsilon": "float", "stash_type": "int"},
+        2,
+        2,
+        running=None,
+        since=23,
+    ),
+    "MeanVarianceNormalization": Rule(_mean_variance_norm, {"axes": "ints"}, since=9),
+    "LpNormalization": Rule(_lp_norm, {"axis": "int", "p": "int"}),
     "InstanceNormalization": Rule(_instance_norm, {"epsilon": "float"}, 3, 3, running=None),
     "GroupNormalization": Rule(
         _group_norm,

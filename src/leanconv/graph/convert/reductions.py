@@ -85,6 +85,21 @@ def _length(call: Call, x: Value, axes: Axes, keepdims: bool) -> Value:
     return call.emit("Sqrt", [_squares(call, x, axes, keepdims)])
 
 
+def power_of(call: Call, x: Value, p: float) -> Value:
+    """|x|^p."""
+    if p == 2:
+        return call.emit("Mul", [x, x])
+    size = call.emit("Abs", [x])
+    return size if p == 1 else call.emit("Pow", [size, call.number(p, x)])
+
+
+def root_of_powers(call: Call, x: Value, p: float) -> Value:
+    """x^(1/p)."""
+    if p == 1:
+        return x
+    return call.emit("Sqrt", [x]) if p == 2 else call.emit("Pow", [x, call.number(1 / p, x)])
+
+
 def _log_sum(call: Call, x: Value, axes: Axes, keepdims: bool) -> Value:
     return call.emit("Log", [sum_over(call, x, axes, keepdims)])
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from leanconv.errors import ModelError, UnsupportedError
 from leanconv.graph.builder import Value
-from leanconv.graph.convert.rule import Call, Rule
+from leanconv.graph.convert.arithmetic import floating
+from leanconv.graph.convert.reductions import power_of, root_of_powers, sum_over
+from leanconv.graph.convert.rule import Call, Older, Rule
+from leanconv.graph.ops import infer
 from leanconv.graph.ops.base import check_rank
 from leanconv.graph.ops.conv import check_window
 from leanconv.graph.ops.windows import same_padding
@@ -135,23 +141,65 @@ def _for_output(
 
 def _pool(call: Call) -> Sequence[Value]:
     """A pooling; a MaxPool gives places, too, where the node has a second output."""
-    x, op = call.value(), call.node.op
+    x, op, window = call.value(), call.node.op, _pool_window(call)
+    if op != "MaxPool" or not any(call.node.outputs[1:]):
+        return [call.emit(op, [x], **window)]
+    order = int(call.flag("storage_order"))
+    return call.emit_all("MaxPoolWithIndices", [x], storage_order=order, **window)
+
+
+def _pool_window(call: Call) -> dict[str, Any]:
+    """The attributes of a pooling in normal form."""
+    x = call.value()
     check_rank(x.type, 3, 5)
     kernel = call.attribute("kernel_shape", None)
     if kernel is None or len(kernel) != len(x.shape) - 2:
         raise ModelError(
             f"attribute kernel_shape is {kernel}; expected {len(x.shape) - 2} integers for {x.type}"
         )
-    window = {
+    return {
         "kernel_shape": kernel,
         "ceil_mode": call.flag("ceil_mode"),
         "count_include_pad": call.flag("count_include_pad"),
         **_window(call, x.shape[2:], kernel),
     }
-    if op != "MaxPool" or not any(call.node.outputs[1:]):
-        return [call.emit(op, [x], **window)]
-    order = int(call.flag("storage_order"))
-    return call.emit_all("MaxPoolWithIndices", [x], storage_order=order, **window)
+
+
+def _exponent(call: Call) -> float:
+    """The p of LpPool and GlobalLpPool."""
+    p = call.attribute("p", 2)
+    if not (math.isfinite(p) and p > 0):
+        raise ModelError(f"attribute p is {p}; expected a number above 0")
+    return float(p)
+
+
+def _lp_pool(call: Call) -> list[Value]:
+    """(sum |x|^p)^(1/p) in each window: a convolution of every channel with ones."""
+    x, p = floating(call), _exponent(call)
+    window = _pool_window(call)
+    kernel, steps = window["kernel_shape"], window["strides"]
+    (result,) = infer("AveragePool", [x.type], window)
+    spatial, channels = len(kernel), x.shape[1]
+    after = list(window["pads"][spatial:])
+    for i, count in enumerate(result.shape[2:]):  # where windows reach further in ceil_mode
+        reached = (count - 1) * steps[i] + effective_extent(kernel[i], window["dilations"][i])
+        after[i] = max(after[i], reached - x.shape[2 + i] - window["pads"][i])
+    ones = call.builder.filled(np.ones((), x.type.dtype.numpy), (channels, 1, *kernel))
+    attributes = {
+        "strides": steps,
+        "dilations": window["dilations"],
+        "pads": (*window["pads"][:spatial], *after),
+    }
+    powers = power_of(call, x, p)
+    total = call.emit("Conv", [powers, ones], group=channels, activation=None, **attributes)
+    return [root_of_powers(call, total, p)]
+
+
+def _global_lp_pool(call: Call) -> list[Value]:
+    x, p = floating(call), _exponent(call)
+    check_rank(x.type, 3, 5)
+    axes = tuple(range(2, len(x.shape)))
+    return [root_of_powers(call, sum_over(call, power_of(call, x, p), axes, True), p)]
 
 
 def _global_pool(op: str) -> Rule:
@@ -192,6 +240,10 @@ RULES: dict[str, Rule] = {
     ),
     "MaxPool": Rule(_pool, _POOL, outputs=2),
     "AveragePool": Rule(_pool, _POOL),
+    "LpPool": Rule(
+        _lp_pool, {**_WINDOW, "ceil_mode": "int", "p": "int"}, older=Older(2, {"p": "float"})
+    ),
+    "GlobalLpPool": Rule(_global_lp_pool, {"p": "int"}, older=Older(2, {"p": "float"})),
     "GlobalAveragePool": _global_pool("ReduceMean"),
     "GlobalMaxPool": _global_pool("ReduceMax"),
     "LRN": Rule(_lrn, {"size": "int", "alpha": "float", "beta": "float", "bias": "float"}),
