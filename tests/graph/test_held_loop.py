@@ -8,7 +8,7 @@ import pytest
 
 import leanconv as lc
 from leanconv.errors import LeanConvError
-from leanconv.graph.convert import flow
+from leanconv.graph.convert import loops
 from leanconv.graph.onnx_import import read_model
 from leanconv.graph.passes import run_passes
 from support.control_flow import graph, node
@@ -69,7 +69,7 @@ def test_held_is_as_written_out(count: int, monkeypatch: pytest.MonkeyPatch) -> 
     nodes = [node("Relu", "x", "outer"), loop("n true x", "y z u", STACKED)]
     proto = made(nodes, count, "y z u", X.shape)
     found = lc.load(proto.SerializeToString(), threads=1).run({"x": X})
-    monkeypatch.setattr(flow, "FEW_WRITTEN_OUT", 0)
+    monkeypatch.setattr(loops, "FEW_WRITTEN_OUT", 0)
     assert ops(proto) == ["Relu", "Loop"]
     for name, array in lc.load(proto.SerializeToString(), threads=1).run({"x": X}).items():
         np.testing.assert_array_equal(array, found[name])
@@ -252,7 +252,7 @@ def test_sizes_that_are_open() -> None:
 
 
 def test_sizes_on_both_sides_of_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flow, "FEW_WRITTEN_OUT", 15)
+    monkeypatch.setattr(loops, "FEW_WRITTEN_OUT", 15)
     nodes = [
         node("Shape", "x", "shape"),
         node("Gather", "shape three", "n"),
@@ -270,10 +270,26 @@ def test_sizes_on_both_sides_of_the_bound(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_many_iterations_of_what_no_node_can_hold_are_written_out() -> None:
-    numbered = body([node("Cast", "i", "f", to=1), node("Add", "s f", "t")], "t")
-    assert ops(made([loop("n true x", "y", numbered)], 100)) == ["Add"] * 99  # one adds 0
+    ranged = [node("Range", "i three one", "r"), node("ReduceSum", "r", "m", keepdims=0)]
+    sized = body([*ranged, node("Cast", "m", "f", to=1), node("Add", "s f", "t")], "t")
+    held = {"three": np.array(300), "one": np.array(1)}
+    assert ops(made([loop("n true x", "y", sized)], 100, **held)) == ["Add"] * 100
     plain = body([node("Tanh", "s", "t")], "t")
     assert ops(made([loop("n true x", "y", plain)], 100)) == ["Loop"]
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("count", [3, 4])
+def test_the_number_of_an_iteration(count: int) -> None:
+    numbered = [node("Cast", "i", "f", to=1), node("Mul", "s f", "t"), node("Mul", "i i", "square")]
+    inside = body(numbered, "t square", kinds={"square": "int64"})
+    nodes = [loop("n true x", "y squares", inside), node("Cast", "squares", "z", to=1)]
+    proto = made(nodes, count, "y z")
+    assert ops(proto) == ["Loop", "Cast"]
+    compiled(proto)
+    alone = body([node("Cast", "i", "f", to=1), node("Mul", "f two", "t")], "t", "i on")
+    proto = made([loop("n true", "y", alone)], count, two=np.float32(2))
+    compiled(proto)
 
 
 @pytest.mark.usefixtures("few")
@@ -329,8 +345,10 @@ def error(proto: onnx.ModelProto) -> str:
 
 
 def test_bodies_that_no_node_can_hold() -> None:
-    numbered = body([node("Cast", "i", "f", to=1), node("Mul", "s f", "t")], "t")
-    assert "iteration's number" in error(made([loop("n true x", "y", numbered)], 5000))
+    ranged = [node("Range", "i n one", "r"), node("ReduceSum", "r", "m", keepdims=0)]
+    sized = body([*ranged, node("Cast", "m", "f", to=1), node("Mul", "s f", "t")], "t")
+    said = error(made([loop("n true x", "y", sized)], 5000, one=np.array(1)))
+    assert "a node cannot hold more" in said
     growing = body([node("Concat", "s s", "t", axis=0)], "t")
     said = error(made([loop("n true x", "y", growing)], 5000))
     assert "it carries float32[2x3x6x6] and makes float32[4x3x6x6] of it" in said

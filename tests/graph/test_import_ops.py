@@ -455,7 +455,7 @@ def test_same_padding_of_a_dilated_kernel() -> None:
 def test_every_operation_is_tested() -> None:
     tested = {parameters.values[0] for parameters in CASES} | {"Split"}
     tested |= {"ArgMax", "ArgMin", "TopK", "Xor", "IsNaN", "IsInf"}  # in test_typed_ops
-    tested |= {"If", "Loop"}  # in test_if, test_loop
+    tested |= {"If", "Loop", "Scan"}  # in test_if, test_loop, test_scan
     tested |= set(indexing.RULES)  # in test_indexing
     tested |= imported_cases.TESTED  # in test_import_elementwise and others
     tested |= set(selection.RULES)  # in test_late

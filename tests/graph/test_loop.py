@@ -316,9 +316,11 @@ def test_constants_that_a_loop_computes_are_bounded() -> None:
 
 
 def test_loops_that_are_written_out_inside_each_other_come_to_an_end() -> None:
-    inside = body([node("Cast", "i", "f", to=1), node("Mul", "s f", "t")], "t")
+    sized = [node("Range", "i n one", "r"), node("ReduceSum", "r", "m", keepdims=0)]
+    sized += [node("Cast", "m", "f", to=1)]  # no node can hold a range of that length
+    inside = body([*sized, node("Mul", "s f", "t")], "t")
     for _ in range(12):
-        inner = loop("n on s", "r", inside)
-        numbered = [node("Cast", "i", "f", to=1), node("Mul", "r f", "t")]
-        inside = body([inner, *numbered], "t")
-    refused(made([loop("n true x", "y", inside)], 9).SerializeToString(), "nodes where", seconds=20)
+        inner = loop("n on s", "u", inside)
+        inside = body([inner, *sized, node("Mul", "u f", "t")], "t")
+    proto = made([loop("n true x", "y", inside)], 9, one=np.array(1))
+    refused(proto.SerializeToString(), "nodes where", seconds=20)

@@ -13,8 +13,11 @@ from leanconv.graph.builder import (
     located_inside,
 )
 from leanconv.graph.convert import RULES, Call, FileGraph, FileNode, Held
+from leanconv.graph.convert.rule import MoreInputs
 from leanconv.graph.onnx_names import shown
 from leanconv.graph.ops.base import Array
+
+CAPTURED = "captured#"  # begins the names of values that the graph around has and that have none
 
 
 class Scope:
@@ -145,7 +148,9 @@ class Scope:
         self._inner += scope.names
         return outputs
 
-    def hold(self, graph: FileGraph, inputs: Sequence[Value]) -> Held:
+    def hold(
+        self, graph: FileGraph, inputs: Sequence[Value], more: MoreInputs | None = None
+    ) -> Held:
         """Bind a graph that a node holds by itself: what it captures become inputs of its own."""
         self._enter(graph)
         captured: dict[Value, Value] = {}
@@ -155,12 +160,17 @@ class Scope:
                 return value
             return captured.setdefault(value, Value(value.type))
 
-        given = dict(zip(graph.inputs, inputs, strict=True))
         builder = self._builder.inner()
+        if more is not None:
+            inputs = [*inputs, *more(builder, inside)]
+        given = dict(zip(graph.inputs, inputs, strict=True))
         scope = Scope(builder, self._opset, graph.constants, given, self, graph.captured, inside)
         outputs = scope.bind(graph.nodes, graph.outputs)
         of = {value: name for name, value in reversed(scope.values.items())}
-        held = {of[inner]: (value, inner) for value, inner in captured.items()}
+        held = {
+            of.get(inner, f"{CAPTURED}{number}"): (value, inner)
+            for number, (value, inner) in enumerate(captured.items())
+        }
         return Held(builder, given, held, outputs, scope.names)
 
     def _enter(self, graph: FileGraph) -> None:

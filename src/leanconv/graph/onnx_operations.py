@@ -120,6 +120,8 @@ def held_flow(node: RawNode | FileNode, running: Collection[str], which: _Which)
     """
     if node.op == "Loop":
         return _looped(node, running, which)
+    if node.op == "Scan":
+        return list(filter(None, node.outputs))
     found = [_inner_flow(graph, running, which, ()) for graph in node.graphs.values()]
     rows = zip(node.outputs, zip(*found, strict=False), strict=False)
     return [name for name, row in rows if name and which(row)]

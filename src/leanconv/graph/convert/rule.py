@@ -144,14 +144,20 @@ class Held:
     names: Sequence[tuple[str, Value]]
 
 
+# Makes further inputs of a graph, given its builder and what a value around it is in it.
+MoreInputs = Callable[[Builder, Callable[[Value], Value]], Sequence[Value]]
+
+
 class Graphs(Protocol):
     """Binds the graphs that a node holds."""
 
     def inline(self, graph: FileGraph, inputs: Sequence[Value]) -> list[Value]:
         """Bind a graph among the operations around it; gives its outputs."""
 
-    def hold(self, graph: FileGraph, inputs: Sequence[Value]) -> Held:
-        """Bind a graph by itself."""
+    def hold(
+        self, graph: FileGraph, inputs: Sequence[Value], more: MoreInputs | None = None
+    ) -> Held:
+        """Bind a graph by itself; `more` makes the last of its inputs."""
 
 
 class Call:
@@ -305,10 +311,10 @@ class Call:
         assert self._graphs is not None, "nothing binds graphs that nodes hold"
         return self._graphs.inline(self.node.graphs[name], inputs)
 
-    def hold(self, name: str, inputs: Sequence[Value]) -> Held:
-        """Bind a graph that the node holds by itself; see `inline`."""
+    def hold(self, name: str, inputs: Sequence[Value], more: MoreInputs | None = None) -> Held:
+        """Bind a graph that the node holds by itself; `more` makes the last of its inputs."""
         assert self._graphs is not None, "nothing binds graphs that nodes hold"
-        return self._graphs.hold(self.node.graphs[name], inputs)
+        return self._graphs.hold(self.node.graphs[name], inputs, more)
 
     def emit(self, op: str, inputs: Sequence[Value | None], **attributes: Any) -> Value:
         """Add an operation in normal form; see `Builder.emit`."""
