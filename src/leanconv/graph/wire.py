@@ -11,7 +11,7 @@ The format: https://protobuf.dev/programming-guides/encoding
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any
 
@@ -94,6 +94,31 @@ class Reader:
                     "raise the limit if you trust the file"
                 )
         return result
+
+
+def fields(data: memoryview, what: str) -> Iterator[tuple[int, memoryview, Any]]:
+    """The fields of a message as they are: number, all bytes of the field, and its payload."""
+    place = 0
+    while place < len(data):
+        begin = place
+        tag, place = varint(data, place, what)
+        value, place = _payload(data, place, tag & 7, what)
+        yield tag >> 3, data[begin:place], value
+
+
+def written(number: int, payload: bytes | memoryview | int) -> bytes:
+    """A field of a message: bytes, text or a message; or a number that is not negative."""
+    if isinstance(payload, int):
+        return _varint_bytes(number << 3 | _VARINT) + _varint_bytes(payload)
+    return _varint_bytes(number << 3 | _BYTES) + _varint_bytes(len(payload)) + payload
+
+
+def _varint_bytes(number: int) -> bytes:
+    groups = []
+    while number > 0x7F:
+        groups.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*groups, number])
 
 
 def _store(result: Message, name: str, kind: Kind, value: Any, what: str) -> None:

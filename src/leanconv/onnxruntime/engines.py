@@ -16,6 +16,7 @@ from leanconv.onnxruntime.options import SessionOptions
 from leanconv.onnxruntime.providers import CPU
 from leanconv.onnxruntime.real import real
 from leanconv.onnxruntime.shapes import inferred
+from leanconv.onnxruntime.values import dtype_of_type
 
 Arrays = dict[str, np.ndarray]
 # Options that the real onnxruntime gets, too.
@@ -70,7 +71,11 @@ class Native:
         ]
 
     def run(self, feed: Mapping[str, np.ndarray]) -> Arrays:
-        """All outputs; inputs that no output needs are not looked at."""
+        """All outputs; inputs that no output needs are not looked at.
+
+        Raises:
+            UnsupportedError: the network needs what leanconv lacks at these shapes.
+        """
         return self.network.run({name: feed[name] for name in self._inputs})
 
 
@@ -81,6 +86,7 @@ class Other:
 
     def __init__(self, session: Any) -> None:
         self._session = session
+        self._takes = {each.name for each in session.get_inputs()}
         self._names = [each.name for each in session.get_outputs()]
 
     @classmethod
@@ -101,8 +107,12 @@ class Other:
             return None
 
     def outputs(self) -> Sequence[InputSpec | None]:
-        """Nothing beside the file's own words."""
-        return [None] * len(self._names)
+        """What onnxruntime says of them."""
+        return [
+            InputSpec(each.name, tuple(each.shape), dtype) if dtype else None
+            for each in self._session.get_outputs()
+            for dtype in (dtype_of_type(each.type),)
+        ]
 
     def run(self, feed: Mapping[str, np.ndarray]) -> Arrays:
         """All outputs.
@@ -111,7 +121,7 @@ class Other:
             OnnxRuntimeError: what onnxruntime raised, under the same name.
         """
         try:
-            results = self._session.run(None, dict(feed))
+            results = self._session.run(None, {n: x for n, x in feed.items() if n in self._takes})
         except Exception as error:
             named = exceptions.NAMED.get(type(error).__name__)
             if named is None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from leanconv.api.inputs import Shape
 from leanconv.errors import LeanConvError, UnsupportedError, short
 from leanconv.graph.onnx_description import Description, describe
 from leanconv.onnxruntime.binding import IOBinding
@@ -23,6 +24,7 @@ from leanconv.onnxruntime.exceptions import (
 )
 from leanconv.onnxruntime.options import RunOptions, SessionOptions, check_not_terminated
 from leanconv.onnxruntime.providers import chosen
+from leanconv.onnxruntime.split import Split
 from leanconv.onnxruntime.trace import Trace
 from leanconv.onnxruntime.values import ModelMetadata, NodeArg, OrtValue
 from leanconv.runtime.locks import Lock
@@ -37,7 +39,8 @@ class InferenceSession:
 
     Calls from several threads at once are allowed; they run in turn, each on all threads. A
     network that needs what leanconv lacks runs in the real onnxruntime, where that is installed
-    and `CPUExecutionProvider` is among the providers, with a warning that names what is lacking.
+    and `CPUExecutionProvider` is among the providers: whole, or its beginning or end alone, where
+    most convolutions stay here. One warning names what is lacking.
 
     Args:
         path_or_bytes: of the ONNX file, or its contents.
@@ -84,10 +87,24 @@ class InferenceSession:
         try:
             return Native(self._source, self._options)
         except UnsupportedError as error:
-            return self._other(error)
+            return self._other(error, {})
 
-    def _other(self, error: UnsupportedError) -> Engine:
-        """The real onnxruntime for what leanconv lacks, with one warning; else the error."""
+    def _other(
+        self, error: UnsupportedError, shapes: Mapping[str, Shape], tried: bool = False
+    ) -> Engine:
+        """The real onnxruntime for what leanconv lacks, with one warning; else the error.
+
+        Args:
+            error: what leanconv says.
+            shapes: of inputs, as far as they are known.
+            tried: whether a split was, for these shapes.
+        """
+        split = None
+        if not tried:
+            split = Split.of(self._source, self._options, shapes)
+        if split is not None:
+            log.warning("%s, leanconv the others: %s", split.text, error)
+            return split
         found = Other.of(self._source, self._options)
         if found is None:
             raise error
@@ -120,16 +137,24 @@ class InferenceSession:
         feed = {name: self._array(name, value) for name, value in input_feed.items()}
         self._check_names(feed, output_names)
         with raised_as_named(), self._trace.run(feed):
-            try:
-                results = self._engine.run(feed)
-            except UnsupportedError as error:  # at these shapes, which the file leaves open
-                with self._falling_back.held:
-                    if isinstance(self._engine, Native):
-                        self._engine = self._other(error)
-                results = self._engine.run(feed)
+            results = self._computed(feed)
         if not output_names:
             return list(results.values())
         return [results[name] for name in output_names]
+
+    def _computed(self, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """All outputs, by whatever takes these shapes, which the file may leave open."""
+        tried = False
+        while True:
+            engine = self._engine
+            try:
+                return engine.run(feed)
+            except UnsupportedError as error:
+                shapes = {name: np.shape(array) for name, array in feed.items()}
+                with self._falling_back.held:
+                    if self._engine is engine:
+                        self._engine = self._other(error, shapes, tried)
+                tried = True
 
     def run_async(
         self,

@@ -24,6 +24,11 @@ def tensor_type(dtype: str) -> str:
     return f"tensor({_WORDS.get(dtype, dtype)})"
 
 
+def dtype_of_type(name: str) -> DType | None:
+    """The element type of onnxruntime's `tensor(float)`; None for others than leanconv's."""
+    return next((dtype for dtype in DTYPES if tensor_type(dtype) == name), None)
+
+
 @dataclass(frozen=True)
 class NodeArg:
     """An input or output of a session.

@@ -1,0 +1,266 @@
+"""A network whose ends leanconv lacks: its region in leanconv, the rest in the real onnxruntime.
+
+The region is what does not depend on an unsupported operator, or what none depends on: either the
+network's beginning or its end. It is worth it where it has most of the convolutions.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from leanconv.api.inputs import InputSpec, Shape
+from leanconv.errors import LeanConvError, UnsupportedError
+from leanconv.graph.convert import RULES
+from leanconv.graph.onnx_import import read_model
+from leanconv.graph.onnx_nodes import DOMAINS
+from leanconv.graph.onnx_parts import FileParts, named_value
+from leanconv.onnxruntime.engines import Arrays, Native, Other
+from leanconv.onnxruntime.options import SessionOptions
+from leanconv.onnxruntime.real import real
+from leanconv.records import dataclass
+from leanconv.types import as_dtype
+
+log = logging.getLogger(__name__)
+
+_MOST_LACKING = 32  # operators that are looked for one by one, by reading parts of the file
+_CONVOLUTIONS = ("Conv", "ConvTranspose")
+
+
+@dataclass(frozen=True, eq=False)
+class Cut:
+    """Which nodes are computed where.
+
+    Attributes:
+        parts: of the file.
+        ours, theirs: the nodes' numbers.
+        ours_first: whether leanconv's come first.
+        lacking: the operators that it lacks.
+    """
+
+    parts: FileParts
+    ours: tuple[int, ...]
+    theirs: tuple[int, ...]
+    ours_first: bool
+    lacking: tuple[str, ...]
+
+    @property
+    def given(self) -> list[str]:
+        """Names of what the second part takes from the first."""
+        first, second = self.ours, self.theirs
+        return self.parts.crossing(*((first, second) if self.ours_first else (second, first)))
+
+    def file(self, ours: bool, given: Mapping[str, bytes]) -> bytes:
+        """One of the two parts; `given` describes what it takes, where it is the second."""
+        numbers = self.ours if ours else self.theirs
+        outputs = self.parts.written_by(numbers)
+        if ours == self.ours_first:
+            outputs += [name for name in self.given if name not in outputs]
+        return self.parts.part(numbers, given, outputs)
+
+    @property
+    def text(self) -> str:
+        """What is said of it."""
+        names = ", ".join(self.lacking)
+        count, of = len(self.theirs), len(self.theirs) + len(self.ours)
+        place = "last" if self.ours_first else "first"
+        return f"onnxruntime computes the {place} {count} of {of} operators, for {names}"
+
+
+class Split:
+    """The network in two parts: one in leanconv, one in the real onnxruntime."""
+
+    def __init__(self, cut: Cut, options: SessionOptions) -> None:
+        self._cut, self._options = cut, options
+        self._first: Native | Other
+        self._second: Native | Other | None = None
+        self._given = cut.given
+        if cut.ours_first:
+            native = self._first = Native(cut.file(True, {}), options)
+            self.network = native.network
+            known = {each.name: each for each in self.network.outputs}
+            specs = [known[name] for name in self._given]
+            if all(isinstance(n, int) for each in specs for n in each.shape or (None,)):
+                self._second = self._theirs(specs)
+        else:
+            self._first = _other(cut.file(False, {}), options)
+            found = {each.name: each for each in self._first.outputs() if each is not None}
+            specs = [found[name] for name in self._given if name in found]
+            if len(specs) < len(self._given):
+                raise UnsupportedError("onnxruntime gives what leanconv does not take; expected it")
+            native = self._second = Native(cut.file(True, _values(specs)), options)
+            self.network = native.network
+
+    @classmethod
+    def of(
+        cls, source: Path | bytes, options: SessionOptions, shapes: Mapping[str, Shape]
+    ) -> Split | None:
+        """The network in two parts; None where that does not pay, or something else is lacking.
+
+        Args:
+            source: the file, or its path.
+            options: of the session.
+            shapes: of inputs, as far as they are known.
+        """
+        if real() is None:
+            return None
+        try:
+            data = source if isinstance(source, bytes) else source.read_bytes()
+            cut = found_cut(FileParts(memoryview(data)), shapes)
+            return None if cut is None else cls(cut, options)
+        except (LeanConvError, OSError) as error:
+            log.debug("the network is not split: %s", error)
+            return None
+
+    @property
+    def text(self) -> str:
+        """What is said of it."""
+        return self._cut.text
+
+    def outputs(self) -> Sequence[InputSpec | None]:
+        """Nothing beside the file's own words."""
+        return [None] * len(self._cut.parts.outputs)
+
+    def run(self, feed: Mapping[str, np.ndarray]) -> Arrays:
+        """All outputs.
+
+        Raises:
+            UnsupportedError: its part needs what leanconv lacks at these shapes.
+            OnnxRuntimeError: what onnxruntime raised, under the same name.
+        """
+        values = self._first.run(feed)
+        if self._second is None:
+            specs = [
+                InputSpec(name, (None,) * values[name].ndim, as_dtype(values[name].dtype))
+                for name in self._given
+            ]
+            self._second = self._theirs(specs)
+        given = {name: values[name] for name in self._given}
+        values.update(self._second.run({**feed, **given}))
+        return {name: values[name] for name in self._cut.parts.outputs}
+
+    def _theirs(self, specs: Sequence[InputSpec]) -> Other:
+        """Onnxruntime's part, where it is the second."""
+        return _other(self._cut.file(False, _values(specs)), self._options)
+
+
+def _other(data: bytes, options: SessionOptions) -> Other:
+    found = Other.of(data, options)
+    if found is None:
+        raise UnsupportedError("onnxruntime does not take its part; expected that it does")
+    return found
+
+
+def _values(specs: Sequence[InputSpec]) -> dict[str, bytes]:
+    """What describes values in a file. Names of extents are left out: they are one part's own."""
+    result = {}
+    for each in specs:
+        shape = None
+        if each.shape is not None:
+            shape = [n if isinstance(n, int) else None for n in each.shape]
+        result[each.name] = named_value(each.name, each.dtype.onnx, shape)
+    return result
+
+
+def found_cut(parts: FileParts, shapes: Mapping[str, Shape]) -> Cut | None:
+    """The cut that leaves most convolutions to leanconv.
+
+    Args:
+        parts: of the file.
+        shapes: of inputs, as far as they are known.
+
+    Returns:
+        The cut; None where leanconv would have fewer convolutions than onnxruntime, or none.
+    """
+    if parts.external or not parts.outputs:
+        return None
+    lacking = _lacking(parts, shapes)
+    if not lacking:
+        return None
+    every = range(len(parts.nodes))
+    behind = _closed(lacking, every, parts.of)
+    readers: dict[int, set[int]] = {}
+    for number in every:
+        for before in parts.of(number):
+            readers.setdefault(before, set()).add(number)
+    ahead = _closed(lacking, reversed(every), lambda n: readers.get(n, ()))
+    ops = tuple(dict.fromkeys(parts.nodes[number].op for number in sorted(lacking)))
+    cuts = []
+    for theirs, ours_first in ((behind, True), (ahead, False)):
+        ours = tuple(n for n in every if n not in theirs)
+        cut = Cut(parts, ours, tuple(sorted(theirs)), ours_first, ops)
+        outputs = parts.written_by(ours) + parts.written_by(cut.theirs)
+        if len(outputs) == len(parts.outputs):
+            cuts.append(cut)
+    best = max(cuts, key=lambda cut: _convolutions(parts, cut.ours), default=None)
+    if best is None:
+        return None
+    own, others = (_convolutions(parts, each) for each in (best.ours, best.theirs))
+    return best if own and own >= others else None
+
+
+def _convolutions(parts: FileParts, numbers: Collection[int]) -> int:
+    return sum(parts.nodes[number].op in _CONVOLUTIONS for number in numbers)
+
+
+def _closed(
+    start: Collection[int], order: Iterable[int], neighbours: Callable[[int], Iterable[int]]
+) -> frozenset[int]:
+    """The start, and all that have a neighbour in it, in an order in which one pass finds them."""
+    found = set(start)
+    for number in order:
+        if not found.isdisjoint(neighbours(number)):
+            found.add(number)
+    return frozenset(found)
+
+
+def _lacking(parts: FileParts, shapes: Mapping[str, Shape]) -> set[int]:
+    """The nodes that leanconv lacks; what depends on one of them counts for nothing.
+
+    Raises:
+        UnsupportedError: they are too many.
+    """
+    found = {number for number, _ in enumerate(parts.nodes) if not _known(parts, number)}
+    every = range(len(parts.nodes))
+    while len(found) <= _MOST_LACKING:
+        tainted = _closed(found, every, parts.of)
+        left = [n for n in every if n not in tainted and n not in parts.constant]
+        if _fits(parts, left, shapes):
+            return found
+        low, high = 0, len(left)  # the first `low` nodes fit, the first `high` do not
+        while high - low > 1:
+            middle = (low + high) // 2
+            if _fits(parts, left[:middle], shapes):
+                low = middle
+            else:
+                high = middle
+        found.add(left[low])
+    raise UnsupportedError(f"more than {_MOST_LACKING} operators are lacking; expected fewer")
+
+
+def _known(parts: FileParts, number: int) -> bool:
+    node = parts.nodes[number]
+    return (node.domain in DOMAINS and node.op in RULES) or (
+        (node.domain, node.op) in parts.functions
+    )
+
+
+def _fits(parts: FileParts, numbers: Sequence[int], shapes: Mapping[str, Shape]) -> bool:
+    """Whether leanconv takes these nodes."""
+    others = set(range(len(parts.nodes))) - set(numbers) - parts.constant
+    outputs = parts.written_by(numbers)
+    outputs += [name for name in parts.crossing(numbers, others) if name not in outputs]
+    if not outputs:
+        return True
+    try:
+        model = read_model(parts.part(numbers, {}, outputs))
+        known = {each.name: shapes.get(each.name, each.static_shape) for each in model.inputs}
+        bound = {name: shape for name, shape in known.items() if shape is not None}
+        if len(bound) == len(known):
+            model.bind(bound)
+    except LeanConvError:
+        return False
+    return True
