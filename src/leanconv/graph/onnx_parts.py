@@ -140,16 +140,16 @@ class FileParts:
         nodes = [self.nodes[number] for number in sorted(chosen)]
         read = {name for node in nodes for name in node.reads}.union(outputs)
         parts = [written(_NODE, node.data) for node in nodes]
-        parts.append(written(_NAME, bytes(self._name)))
+        parts.append(written(_NAME, self._name))
         for number, tensors in ((_TENSOR, self._tensors), (_SPARSE, self._sparse)):
             parts += [written(number, data) for name, data in tensors.items() if name in read]
-        inputs = {**self.inputs, **given}
+        inputs: dict[str, bytes | memoryview] = {**self.inputs, **given}
         # A network without inputs is refused, whatever its nodes are.
         declared = {name: data for name, data in inputs.items() if name in read} or inputs
         parts += [written(_INPUT, data) for data in declared.values()]
         for name in outputs:
-            known = self._values.get(name)
-            parts.append(written(_OUTPUT, named_value(name) if known is None else known))
+            declaring: bytes | memoryview = self._values.get(name, memoryview(named_value(name)))
+            parts.append(written(_OUTPUT, declaring))
         graph = b"".join(parts)
         around = [bytes(whole) for number, whole in self._around if number != _GRAPH_FIELD]
         return b"".join((*around, written(_GRAPH_FIELD, graph)))
