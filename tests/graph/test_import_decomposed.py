@@ -175,7 +175,7 @@ def test_refusals_name_node_operation_and_opset() -> None:
         read_model(network([each], {"w": FOUR}, 21)).bind()
     each = node(INSTANCE, "x w w", "m y")
     each.name = "norm"
-    with pytest.raises(UnsupportedError, match=r"node 'norm' \(InstanceNormalization, opset 17\): "):
+    with pytest.raises(UnsupportedError, match=r"node 'norm' \(InstanceNorm.*, opset 17\): "):
         read_model(network([each], {"w": FOUR}))
 
 

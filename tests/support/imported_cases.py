@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from support import elementwise_cases, reduction_cases
+from support import composed_cases, elementwise_cases, reduction_cases
 
-TESTED = elementwise_cases.TESTED | reduction_cases.TESTED
+TESTED = composed_cases.TESTED | elementwise_cases.TESTED | reduction_cases.TESTED

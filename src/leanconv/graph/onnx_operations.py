@@ -12,6 +12,7 @@ from leanconv.graph.onnx_names import NAME, shown
 from leanconv.graph.onnx_nodes import RawGraph, RawNode
 
 _QUANTISED = ("QuantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul")
+_RANDOM = ("Bernoulli", "Multinomial")  # and all that begin with Random
 _ITERATIONS = 3  # of a loop, looked at one by one; then all that is carried counts as data
 _MOST = 20  # names that a message lists
 _Which = Callable[[Iterable[bool]], bool]
@@ -50,6 +51,11 @@ def check_operations(nodes: Sequence[RawNode], inputs: Collection[str]) -> None:
         advice = (
             "expected a network that computes in float32 or float64: give the one from before it "
             "was quantised"
+        )
+    elif any(op in _RANDOM or op.startswith("Random") for op in lacking):
+        advice = (
+            "expected a network that gives the same answer every time: what draws random numbers "
+            "belongs to training; export it in evaluation mode, or give the numbers as an input"
         )
     more = nor([op for op, _ in others]) + nor(not_on_data(nodes, inputs), " on data")
     written = {op.casefold(): op for op in RULES}

@@ -234,7 +234,7 @@ _PARAMETERS: dict[str, tuple[str, ...]] = {
     "IsInf": ("positive", "negative"),
     "BitShift": ("left",),
 }
-OPS: tuple[str, ...] = ("Cast", *_PREDICATES, *_OF_ANY, *_OF_INTEGERS)
+OPS: tuple[str, ...] = ("Cast", "BitCast", *_PREDICATES, *_OF_ANY, *_OF_INTEGERS)
 
 
 def parameters_of(op: str, attributes: Mapping[str, object]) -> tuple[bool, ...]:
@@ -257,6 +257,8 @@ def apply(
     takes, gives = types
     if op == "Cast":
         return cast(e, args[0], takes, gives)
+    if op == "BitCast":
+        return _cast(e, "bitcast", args[0], gives.llvm)
     if op in _PREDICATES:
         which = 0 if takes.is_float else 1 if takes.kind == "int" else 2
         return args[0].compare(_PREDICATES[op][which], args[1])

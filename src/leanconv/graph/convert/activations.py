@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from leanconv.errors import ModelError
 from leanconv.graph.builder import Value
 from leanconv.graph.convert.arithmetic import floating
+from leanconv.graph.convert.patterns import counted
 from leanconv.graph.convert.rule import Call, Rule
 from leanconv.graph.ops.base import check_broadcasts_to
-from leanconv.types import FLOAT64, FLOATS, INT64
+from leanconv.types import FLOAT64, FLOATS
 
 # Selu's alpha and gamma, float32 as the standard has them, and those of opset 1
 _SELU, _OLD_SELU = (1.67326319217681884765625, 1.05070102214813232421875), (1.6732, 1.0507)
@@ -166,11 +165,7 @@ def _hardmax(call: Call) -> list[Value]:
         flat = call.reshape(x, (math.prod(x.shape[:axis]), math.prod(x.shape[axis:])))
         axis = 1
     extent, after = flat.shape[axis], len(flat.shape) - 1 - axis
-    places = call.fold(
-        lambda: np.arange(extent, dtype=INT64).reshape(-1, *(1,) * after),
-        (extent, *(1,) * after),
-        INT64,
-    )
+    places = counted(call, extent, (extent, *(1,) * after))
     first = call.emit("ArgMax", [flat], axis=axis, keepdims=True, last=False)
     found = call.emit("Cast", [call.emit("Equal", [first, places])], to=x.type.dtype)
     return [call.reshape(found, x.shape)]

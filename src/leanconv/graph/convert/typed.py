@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from leanconv.errors import ModelError
+from leanconv.errors import ModelError, UnsupportedError
 from leanconv.graph.builder import Value
 from leanconv.graph.convert.arithmetic import aligned
 from leanconv.graph.convert.rule import Call, Older, Rule
 from leanconv.graph.ops.base import check_rank
+from leanconv.types import BOOL, FLOAT32, INT8, UINT8
 
 
 def _cast(call: Call) -> list[Value]:
@@ -20,6 +21,18 @@ def _cast(call: Call) -> list[Value]:
         raise ModelError("attribute to is missing; expected a data type")
     x, target = call.value(), call.builder.kept(target)
     return [x if x.type.dtype == target else call.emit("Cast", [x], to=target)]
+
+
+def _bit_cast(call: Call) -> list[Value]:
+    """The same bits as another dtype; float32 must be what the network computes in."""
+    x, target = call.value(), call.attribute("to", None)
+    if target is None:
+        raise ModelError("attribute to is missing; expected a data type")
+    if FLOAT32 in (x.type.dtype, target) and call.builder.single != FLOAT32:
+        raise UnsupportedError("takes bits of float32, which is float64 here; load with float32")
+    same = x.type.dtype == target
+    op = "Cast" if x.type.dtype == BOOL and target in (INT8, UINT8) else "BitCast"
+    return [x if same else call.emit(op, [x], to=target)]
 
 
 def _alike(call: Call) -> tuple[Value, Value]:
@@ -102,6 +115,7 @@ def _two(convert: Callable[[Call], list[Value]], since: int = 1) -> Rule:
 RULES: dict[str, Rule] = {
     "Cast": Rule(_cast, {"to": "dtype", **_TO_FLOAT8}),
     "CastLike": Rule(_cast, _TO_FLOAT8, 2, 2, running=(0, 1), typed=(1,), since=15),
+    "BitCast": Rule(_bit_cast, {"to": "dtype"}, since=26),
     **{op: _two(_same(op)) for op in ("Equal", "Less", "Greater", "And", "Or", "Xor")},
     **{op: _two(_same(op), since=12) for op in ("LessOrEqual", "GreaterOrEqual")},
     "Mod": Rule(_modulo, {"fmod": "int"}, 2, 2, running=None, since=10),

@@ -28,6 +28,7 @@ pads (all begins, all ends), dilations, group, activation |
 | BitwiseNot | x (integers) | |
 | BitShift | a, b (integers, broadcast) | left (the direction) |
 | Cast | x | to |
+| BitCast | x | to (of as many bits) |
 | Equal, Less, LessOrEqual, Greater, GreaterOrEqual, And, Or, Xor | a, b (broadcast); gives bool | |
 | Not, IsNaN | x; gives bool | |
 | IsInf | x; gives bool | positive, negative (which infinities count) |

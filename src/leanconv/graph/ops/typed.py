@@ -23,7 +23,7 @@ from leanconv.graph.ops.base import (
     single,
 )
 from leanconv.graph.ops.integers import SYMBOLIC_DTYPES, numbers, remainder
-from leanconv.types import BFLOAT16, BOOL, DTYPES, HALVES, INT64, NUMBERS, DType
+from leanconv.types import BFLOAT16, BOOL, DTYPES, FLOAT16, HALVES, INT64, NUMBERS, DType
 
 HELD = tuple(each for each in DTYPES if each != BFLOAT16)  # of arrays that NumPy has
 INTEGERS = tuple(each for each in NUMBERS if each.is_integer)
@@ -40,6 +40,20 @@ def _evaluate_cast(arrays: Arrays, attributes: Attributes) -> Array:
     if x.dtype == object:  # integers, with symbols among them
         return x if to in SYMBOLIC_DTYPES else numbers(x, INT64).astype(to)
     return x.astype(to)
+
+
+_RAW = tuple(each for each in HELD if each not in (BOOL, FLOAT16))  # in registers as in memory
+
+
+def _infer_bits(types: Types, attributes: Attributes) -> TensorType:
+    x, to = first(types), attributes["to"]
+    if x.dtype.bytes != to.bytes or to not in _RAW or x.dtype not in _RAW:
+        raise ModelError(f"got {x.dtype} as {to}; expected two types of as many bits, no bool")
+    return checked(x.shape, to)
+
+
+def _evaluate_bits(arrays: Arrays, attributes: Attributes) -> Array:
+    return np.ascontiguousarray(array(arrays)).view(attributes["to"].numpy)
 
 
 def _same_taken(types: Types, taken: Sequence[DType]) -> tuple[int, ...]:
@@ -155,6 +169,7 @@ OPS: dict[str, Op] = {
     "Cast": single(
         _infer_cast, _evaluate_cast, attributes=("to",), takes_symbols=True, dtypes=HELD
     ),
+    "BitCast": single(_infer_bits, _evaluate_bits, attributes=("to",), dtypes=_RAW),
     **COMPARISONS,
     **LOGIC,
     "Not": single(_infer_not, _evaluate_not, dtypes=(BOOL,)),

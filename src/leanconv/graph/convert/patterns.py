@@ -1,0 +1,77 @@
+"""Tensors with a pattern: ones where a label is, halves of matrices, diagonals."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from leanconv.errors import ModelError
+from leanconv.graph.builder import Value
+from leanconv.graph.convert.reductions import cast
+from leanconv.graph.convert.rule import Call, Rule
+from leanconv.graph.ops.base import MAX_RANK, check_rank
+from leanconv.types import BOOL, INT64
+
+
+def counted(call: Call, extent: int, shape: tuple[int, ...]) -> Value:
+    """0, 1, ... along the one axis of a shape that is not 1."""
+    return call.fold(lambda: np.arange(extent, dtype=INT64).reshape(shape), shape, INT64)
+
+
+def _one_hot(call: Call) -> list[Value]:
+    """on where the index is the place along a new axis, else off; -1 is the last place."""
+    indices, values = call.value(), call.value(2)
+    depth = int(call.scalar(1))
+    if depth < 1 or values.shape != (2,):
+        raise ModelError(
+            f"got the depth {depth} and values {values.type}; expected at least 1, and two values"
+        )
+    check_rank(indices.type, 0, MAX_RANK - 1)
+    rank = len(indices.shape) + 1
+    axis = call.axis(call.attribute("axis", -1), rank)
+    indices = cast(call, indices, INT64)
+    below = call.emit("Less", [indices, call.number(0, indices)])
+    wrapped = call.emit("Add", [indices, call.number(depth, indices)])
+    places = call.emit("Where", [below, wrapped, indices])
+    places = call.reshape(places, (*places.shape[:axis], 1, *places.shape[axis:]))
+    along = counted(call, depth, (depth, *(1,) * (rank - 1 - axis)))
+    off, on = (
+        call.reshape(call.emit("Slice", [values], starts=(i,), steps=(1,), sizes=(1,)), ())
+        for i in range(2)
+    )
+    return [call.emit("Where", [call.emit("Equal", [places, along]), on, off])]
+
+
+def _triangle(call: Call) -> list[Value]:
+    """The elements on one side of a diagonal of each matrix, 0 elsewhere."""
+    x = call.value()
+    check_rank(x.type, 2, MAX_RANK)
+    k = int(call.scalar(1)) if call.optional(1) is not None else 0
+    upper = call.flag("upper", 1)
+    rows, columns = x.shape[-2:]
+
+    def kept() -> np.ndarray:
+        below = np.subtract.outer(np.arange(rows), np.arange(columns))  # row less column
+        return np.asarray(below <= -bound if upper else below >= -bound)
+
+    bound = max(min(k, 1 << 40), -(1 << 40))
+    mask = call.fold(kept, (rows, columns), BOOL)
+    return [call.emit("Where", [mask, x, call.number(0, x)])]
+
+
+def _identity_like(call: Call) -> list[Value]:
+    """Ones on a diagonal of a matrix."""
+    x = call.value()
+    check_rank(x.type, 2, 2)
+    dtype = call.builder.kept(call.attribute("dtype", x.type.dtype))
+    rows, columns = x.shape
+    k = call.attribute("k", 0)
+    if not -(1 << 40) < k < 1 << 40:
+        return [call.builder.filled(np.zeros((), dtype.numpy), x.shape)]
+    return [call.fold(lambda: np.eye(int(rows), int(columns), k, dtype.numpy), x.shape, dtype)]
+
+
+RULES: dict[str, Rule] = {
+    "OneHot": Rule(_one_hot, {"axis": "int"}, 3, 3, (0, 2), since=9),
+    "Trilu": Rule(_triangle, {"upper": "int"}, 1, 2, since=14),
+    "EyeLike": Rule(_identity_like, {"dtype": "dtype", "k": "int"}, knows_shape=True, since=9),
+}
