@@ -41,7 +41,7 @@ def test_weights_of_evicted_plans_count_while_others_read_them() -> None:
     net = lc.load(small_cnn(), threads=1)
     x = np.ones((2, 3, 16, 16), np.float32)
     net(x)
-    first = net._plans.take(net._current.shapes)  # type: ignore[union-attr]
+    first = net._plans.take((net._current.given.shapes,))  # type: ignore[union-attr]
     assert isinstance(first, FastCall)
     net(np.ones((3, 3, 16, 16), np.float32))
     second = net._current

@@ -204,12 +204,14 @@ def test_extents_and_numbers_that_are_data() -> None:
         "sliced:f reshaped:f expanded:i tiled:i filled:f counted:i top:f places:i resized:f "
         "padded:f summed:f dropped:i"
     )
-    agrees(made(nodes, feed, outputs), feed)
+    casts = [node("Cast", f"{n}_", n, to=TensorProto.INT64) for n in feed if n != "x"]
+    floats = {n if n == "x" else f"{n}_": array.astype("f4") for n, array in feed.items()}
+    agrees(made([*casts, *nodes], floats, outputs), floats)
 
 
 def test_convolutions_do_not_run_late() -> None:
-    nodes = [node("Reshape", "x s", "r"), node("Conv", "r w", "y")]
-    feed = {"x": IMAGE, "s": np.array([2, 3, 5, 4])}
+    nodes = [node("Squeeze", "s", "t"), node("Reshape", "x t", "r"), node("Conv", "r w", "y")]
+    feed = {"x": IMAGE, "s": np.array([[2, 3, 5, 4]])}
     with pytest.raises(UnsupportedError, match=r"Reshape.*only input 0 may be data"):
         lc.load(made(nodes, feed, "y:f", w=np.ones((1, 3, 1, 1), "f4")))
 
@@ -221,8 +223,10 @@ def test_values_that_do_not_fit_are_refused_in_the_run() -> None:
         network.run(feed)
     feed["s"] = np.array([2, 60])
     assert network.run(feed)["y"].shape == (2, 60)
-    huge = {"s": np.array([1 << 20, 1 << 15])}
-    late = lc.load(made([node("ConstantOfShape", "s", "y")], huge, "y:f"))
+    huge = {"s": np.array([[1 << 20, 1 << 15]])}
+    late = lc.load(
+        made([node("Squeeze", "s", "t"), node("ConstantOfShape", "t", "y")], huge, "y:f")
+    )
     with pytest.raises(
         UnsupportedError, match=r"takes 128 GiB in this run; expected at most 1 GiB"
     ):

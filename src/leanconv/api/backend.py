@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from leanconv.api.inputs import Shape
+from leanconv.api.inputs import Known, Shape
 from leanconv.graph.ir import TensorType
 from leanconv.graph.onnx_import import Model
 from leanconv.runtime.memory import Held
@@ -110,9 +110,8 @@ class NetworkFacts(Protocol):
 class Compiled(Protocol):
     """A network compiled for fixed input shapes."""
 
-    @property
-    def shapes(self) -> tuple[Shape, ...]:
-        """The shapes of the inputs."""
+    def is_for(self, shapes: tuple[Shape, ...], known: Known) -> bool:
+        """Whether it is for inputs of these shapes, and of these values where they decide."""
 
     @property
     def plan(self) -> NetworkFacts:
@@ -128,6 +127,9 @@ class Compiled(Protocol):
 
     def call(self, x: object) -> Any | None:
         """The only output for the only input; None where the general path must be taken."""
+
+    def call_all(self, arrays: Sequence[object]) -> list[Any] | None:
+        """The outputs for all inputs; None where the general path must be taken."""
 
     def run(self, arrays: Sequence[Any]) -> list[Any]:
         """The outputs for arrays that `Backend.validated` returned."""
@@ -161,6 +163,10 @@ class Backend(Protocol):
         """The dtype that is computed in, and that of the outputs."""
 
     @property
+    def deciding(self) -> tuple[str, ...]:
+        """Names of inputs whose values were found to decide what is computed."""
+
+    @property
     def cache_bytes(self) -> int:
         """The most that compiled networks may hold together."""
 
@@ -181,8 +187,16 @@ class Backend(Protocol):
         Where only the batch is open, a network that cannot be computed at all is refused.
         """
 
-    def compile(self, shapes: tuple[Shape, ...]) -> Compiled:
-        """Compile for input shapes."""
+    def compile(self, shapes: tuple[Shape, ...], known: Known) -> Compiled:
+        """Compile for input shapes.
+
+        Args:
+            shapes: of all inputs.
+            known: values of some, which count for those of `deciding`.
+
+        Raises:
+            NeedsInputsError: the values of others decide what is computed.
+        """
 
     def copied(self, compiled: Compiled | None) -> Backend:
         """A backend for a copy of the network, which follows the plan if that was measured."""

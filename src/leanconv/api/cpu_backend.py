@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from leanconv.api.backend import Compiled
-from leanconv.api.fast_call import FastCall
+from leanconv.api.fast_call import FastCall, Given
 from leanconv.api.fitting_sizes import with_sizes
-from leanconv.api.inputs import Shape, input_specs, validated_input
+from leanconv.api.inputs import NOTHING_KNOWN, Known, Shape, input_specs, validated_input
 from leanconv.api.options import NetworkOptions
 from leanconv.api.pickling import received, sent
 from leanconv.api.shape_ranges import ShapeRanges
@@ -24,6 +24,7 @@ from leanconv.errors import BudgetError, InputError, ModelError, SpecError
 from leanconv.graph.ir import Graph
 from leanconv.graph.onnx_import import Model
 from leanconv.graph.passes import PASSES, UNFUSED_PASSES, run_passes
+from leanconv.graph.small_inputs import NeedsInputsError
 from leanconv.graph.template import Templates
 from leanconv.graph.verify import check_flowing
 from leanconv.operators.accuracy import Accuracy, layer_error
@@ -55,6 +56,7 @@ class CpuBackend:
 
     Attributes:
         ahead: the code of these shapes.
+        deciding: names of inputs whose values were found to decide what is computed.
     """
 
     most_cached = 2**31  # bounded in bytes alone
@@ -77,6 +79,7 @@ class CpuBackend:
         self._inputs = input_specs(model, self.dtype)
         self._templates, self._shared = Templates(model, self._bound), SharedMemory()
         self._probed: tuple[tuple[Shape, ...], OwnedGraph] | None = None
+        self.deciding: tuple[str, ...] = ()
         self._ranges, self.ahead = ranges, CodeAhead(self.target)
 
     def validated(self, arrays: Sequence[Any]) -> list[np.ndarray]:
@@ -84,16 +87,31 @@ class CpuBackend:
         pairs = zip(arrays, self._inputs, strict=True)
         return [validated_input(array, spec) for array, spec in pairs]
 
-    def compile(self, shapes: tuple[Shape, ...]) -> FastCall:
-        """Plan, emit and compile for input shapes."""
+    def compile(self, shapes: tuple[Shape, ...], known: Known = NOTHING_KNOWN) -> FastCall:
+        """Plan, emit and compile for input shapes, and for the values of `deciding` inputs."""
+        while True:
+            chosen = {name: known[name] for name in self.deciding if name in known}
+            try:
+                return self._compiled_for(shapes, chosen)
+            except NeedsInputsError as error:
+                new = [name for name in error.names if name not in self.deciding]
+                self.deciding = (*self.deciding, *new)
+                if not (new and known.keys() >= set(error.names)):
+                    raise
+
+    def _compiled_for(self, shapes: tuple[Shape, ...], known: Known) -> FastCall:
         if self._ranges is not None:
             self._ranges.check(shapes)
         probed, self._probed = self._probed, None
-        owned = probed[1] if probed and probed[0] == shapes else OwnedGraph(self.graph(shapes))
+        if known or not probed or probed[0] != shapes:
+            owned = OwnedGraph(self.graph(shapes, known))
+        else:
+            owned = probed[1]
         tail = self.model.tail(owned.graph, self.dtype)
+        given = Given(tuple(spec.name for spec in self._inputs), shapes, known)
         if tail is not None:
-            return TailCall(shapes, self._compiled(owned), tail, self.model.outputs)
-        return FastCall(shapes, self._compiled(owned))
+            return TailCall(given, self._compiled(owned), tail, self.model.outputs)
+        return FastCall(given, self._compiled(owned))
 
     def _compile_ahead(self, ranges: ShapeRanges) -> None:
         """Compile, or fetch, the code of all kernels that any shape of the ranges needs."""
@@ -188,14 +206,14 @@ class CpuBackend:
             log.warning("%s does not fit: %s; planning anew", pinned.name, reason)
         return not reason
 
-    def graph(self, shapes: tuple[Shape, ...]) -> Graph:
+    def graph(self, shapes: tuple[Shape, ...], known: Known = NOTHING_KNOWN) -> Graph:
         """The network's graph for input shapes, after the passes."""
-        graph = check_flowing(self._templates.graph(shapes))
+        graph = check_flowing(self._templates.graph(shapes, known))
         give_back(mapped_files(self.model.constants.values()))
         return graph
 
-    def _bound(self, shapes: Mapping[str, Shape]) -> Graph:
-        bound = self.model.bind(shapes, dtype=self.dtype, late=True)
+    def _bound(self, shapes: Mapping[str, Shape], known: Known = NOTHING_KNOWN) -> Graph:
+        bound = self.model.bind(shapes, dtype=self.dtype, late=True, values=known)
         return run_passes(bound, UNFUSED_PASSES if self._options.algorithms else PASSES)
 
     def prepare(self) -> list[tuple[Shape, ...]]:

@@ -1,42 +1,73 @@
-"""A network compiled for some input shapes, and the fast path to call it with one array."""
+"""A network compiled for some input shapes, and the fast paths to call it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from ctypes import string_at
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from leanconv.api.inputs import Shape
+from leanconv.api.inputs import Known, Shape
 from leanconv.planner.compiled_network import CompiledNetwork
 from leanconv.planner.explain import explain_network, summary
 from leanconv.planner.network_plan import NetworkPlan
+from leanconv.records import dataclass
 from leanconv.runtime.arrays import Lookup
 from leanconv.runtime.memory import Held, new_array
+from leanconv.types import as_dtype
 
 # Small outputs are allocated several at a time: right after a run, when the caches hold little of
 # NumPy, one takes 28 us.
 _MOST_SPARE, _SPARE_BYTES = 8, 64 * 1024
+_Outputs = tuple[list[np.ndarray], list[int]]  # arrays, and where they lie
+
+
+@dataclass(frozen=True, eq=False)
+class Given:
+    """What a network is compiled for.
+
+    Attributes:
+        names: of its inputs.
+        shapes: theirs.
+        known: values of those that it does not read, because they decided what it computes.
+    """
+
+    names: tuple[str, ...]
+    shapes: tuple[Shape, ...]
+    known: Known
 
 
 class FastCall:
-    """A compiled network with its input shapes, and a fast path to call it.
+    """A compiled network, and fast paths to call it.
 
     Args:
-        shapes: of the inputs.
+        given: what it is compiled for.
         network: the compiled network.
     """
 
-    def __init__(self, shapes: tuple[Shape, ...], network: CompiledNetwork) -> None:
-        self.shapes, self.network = shapes, network
+    def __init__(self, given: Given, network: CompiledNetwork) -> None:
+        self.given, self.network = given, network
         kinds = tuple(network.plan.outputs.values())
-        given = tuple(network.plan.inputs.values())
-        single = len(given) == len(kinds) == 1
-        self._lookup = Lookup(given[0].shape, given[0].dtype) if single else None
-        self._spare_outputs: list[tuple[np.ndarray, int]] = []
+        self._read = [n for n, name in enumerate(given.names) if name not in given.known]
+        read = network.plan.inputs.values()
+        self._lookups = [Lookup(kind.shape, kind.dtype) for kind in read]
+        self._single = len(given.names) == len(read) == len(kinds) == 1
+        self._values = [
+            (given.names.index(name), Lookup(array.shape, as_dtype(array.dtype)), array.tobytes())
+            for name, array in given.known.items()
+        ]
+        self._spare_outputs: list[_Outputs] = []
         size = sum(prod(kind.shape) * kind.dtype.bytes for kind in kinds)
         self._allocated_at_once = max(1, min(_MOST_SPARE, _SPARE_BYTES // max(1, size)))
+
+    def is_for(self, shapes: tuple[Shape, ...], known: Known) -> bool:
+        """Whether it is for inputs of these shapes, and of these values where they decide."""
+        if self.given.shapes != shapes:
+            return False
+        pairs = self.given.known.items()
+        return all(n in known and known[n].tobytes() == a.tobytes() for n, a in pairs)
 
     @property
     def plan(self) -> NetworkPlan:
@@ -57,29 +88,47 @@ class FastCall:
 
     def call(self, x: object) -> np.ndarray | None:
         """Run on one array that the kernels can read in place; None for any other."""
-        start = self._lookup(x) if self._lookup else 0
+        start = self._lookups[0](x) if self._single else 0
         if not start:
             return None
         try:
-            y, address = self._spare_outputs.pop()
+            (y,), (address,) = self._spare_outputs.pop()
         except IndexError:
-            (y, address), *others = [self._new_output() for _ in range(self._allocated_at_once)]
-            self._spare_outputs += others
+            (y,), (address,) = self._first_of_several()
         self.network.run((start, address))
         return y
+
+    def call_all(self, arrays: Sequence[object]) -> list[np.ndarray] | None:
+        """Run on arrays that the kernels can read in place; None for any others."""
+        for index, lookup, value in self._values:
+            address = lookup(arrays[index])
+            if not address or string_at(address, len(value)) != value:
+                return None
+        pairs = zip(self._lookups, self._read, strict=True)
+        addresses = [lookup(arrays[index]) for lookup, index in pairs]
+        if not all(addresses):
+            return None
+        try:
+            results, places = self._spare_outputs.pop()
+        except IndexError:
+            results, places = self._first_of_several()
+        self.network.run((*addresses, *places))
+        return results
 
     def run(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The outputs for contiguous arrays of the right shapes and dtype."""
         results = self._new_outputs()
-        self.network.run([array.ctypes.data for array in (*arrays, *results)])
+        self.network.run(self._addresses(arrays, results))
         return results
+
+    def _addresses(self, arrays: Sequence[np.ndarray], results: Sequence[np.ndarray]) -> list[int]:
+        read = [arrays[index] for index in self._read]
+        return [array.ctypes.data for array in (*read, *results)]
 
     def time_steps(self, arrays: Sequence[np.ndarray], repeats: int) -> list[list[int]]:
         """Run step by step: for each step the nanoseconds of every repeat."""
         results = self._new_outputs()  # a name, so that they live until all runs are done
-        return self.network.time_steps(
-            [array.ctypes.data for array in (*arrays, *results)], repeats
-        )
+        return self.network.time_steps(self._addresses(arrays, results), repeats)
 
     def step_estimates(self) -> tuple[int, ...]:
         """For each step the nanoseconds that the plan predicts."""
@@ -93,9 +142,15 @@ class FastCall:
         """Say of every layer which candidates there were and why all but one lost, as JSON."""
         return explain_network(self.plan, front)
 
-    def _new_output(self) -> tuple[np.ndarray, int]:
-        (y,) = self._new_outputs()
-        return y, y.ctypes.data
+    def _first_of_several(self) -> _Outputs:
+        """New arrays for the outputs; more of them are kept for later calls."""
+        first, *others = [self._placed_outputs() for _ in range(self._allocated_at_once)]
+        self._spare_outputs += others
+        return first
+
+    def _placed_outputs(self) -> _Outputs:
+        made = self._new_outputs()
+        return made, [array.ctypes.data for array in made]
 
     def _new_outputs(self) -> list[np.ndarray]:
         outputs = self.network.plan.outputs.values()

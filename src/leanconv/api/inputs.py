@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
@@ -12,10 +14,12 @@ from leanconv.graph.ir import TensorType
 from leanconv.graph.onnx_import import Model
 from leanconv.records import dataclass
 from leanconv.spec.mends import fits, mended, resized
-from leanconv.types import FLOAT64, DType
+from leanconv.types import BOOL, FLOAT64, DType
 from leanconv.units import shape_text, type_text
 
 Shape = tuple[int, ...]
+Known = Mapping[str, np.ndarray]  # values of inputs by name
+NOTHING_KNOWN: Known = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -90,6 +94,8 @@ def _is_masked(given: object) -> bool:
 @memory_reported("copying an input")
 def validated_input(array: np.ndarray, spec: InputSpec) -> np.ndarray:
     """The array as kernels can read it: of the declared dtype, contiguous, aligned."""
+    if isinstance(array, _NUMBERS) and spec.shape == () and not spec.dtype.is_float:
+        return _one_number(array, spec)
     if not is_array(array):
         raise InputError(
             f"input {spec.name!r} is {type(array).__name__}; expected a NumPy array"
@@ -106,6 +112,19 @@ def validated_input(array: np.ndarray, spec: InputSpec) -> np.ndarray:
         array = array.astype(np.float64)
     flags = array.flags
     return array if flags.c_contiguous and flags.aligned else np.require(array, None, ["C", "A"])
+
+
+_NUMBERS = (int, np.integer, np.bool_)  # of which an input without axes may be given
+
+
+def _one_number(number: Any, spec: InputSpec) -> np.ndarray:
+    """An array of a number that its dtype holds."""
+    kind = np.dtype(spec.dtype)
+    if isinstance(number, bool | np.bool_) != (spec.dtype == BOOL):
+        raise InputError(f"input {spec.name!r} is {number}; expected a number of {spec.dtype}")
+    if spec.dtype != BOOL and not np.iinfo(kind).min <= number <= np.iinfo(kind).max:
+        raise InputError(f"input {spec.name!r} is {number}, which {spec.dtype} does not hold")
+    return np.array(number, kind)
 
 
 def array_mend(given: object, dtype: DType) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from numbers import Integral
 from typing import Any, overload
@@ -10,10 +11,18 @@ import numpy as np
 
 from leanconv.api.backend import Backend, Compiled, DeviceTensor, NetworkFacts
 from leanconv.api.fitting_sizes import with_sizes
-from leanconv.api.inputs import Shape, input_specs, output_specs
+from leanconv.api.inputs import (
+    NOTHING_KNOWN,
+    Known,
+    Shape,
+    input_specs,
+    output_specs,
+    validated_input,
+)
 from leanconv.api.plan_cache import PlanCache
 from leanconv.errors import InputError, ModelError, SpecError, memory_reported, short
 from leanconv.graph.names import Names
+from leanconv.graph.small_inputs import NeedsInputsError, is_small
 from leanconv.progress import Progress, checked_progress, working
 from leanconv.runtime.locks import Lock
 from leanconv.runtime.profile import ProfileRow, profile_rows
@@ -51,10 +60,13 @@ class Network:
         )
         self._planning = Lock("the planning of the same network")
         self._current: Compiled | None = None
+        small = (n for n, each in enumerate(model.inputs) if is_small(each.shape, each.dtype))
+        self._small = tuple((n, model.inputs[n].name) for n in small)
         static = [i.static_shape for i in model.inputs]
         if None not in static:
-            compiled = self._for_shapes(tuple(s for s in static if s is not None))
-            self.outputs = output_specs(model, dtype, compiled.plan.outputs)
+            with contextlib.suppress(NeedsInputsError):  # planned when their values come
+                compiled = self._for_shapes(tuple(s for s in static if s is not None))
+                self.outputs = output_specs(model, dtype, compiled.plan.outputs)
         else:
             for shapes in backend.prepare():
                 self._for_shapes(shapes)
@@ -145,8 +157,12 @@ class Network:
         return compiled.call(x) if compiled else None
 
     def _run(self, arrays: Sequence[Any]) -> list[Any]:
+        compiled = self._current
+        found = compiled.call_all(arrays) if compiled else None
+        if found is not None:
+            return found
         given = self._backend.validated(arrays)
-        return self._for_shapes(tuple(tuple(array.shape) for array in given)).run(given)
+        return self._for_arrays(given).run(given)
 
     # -- planning --------------------------------------------------------------------------
     def bind(
@@ -158,7 +174,9 @@ class Network:
         """Plan for input shapes without running; later calls with these shapes find the plan.
 
         Args:
-            shapes: the shape of every input by name, or that of the only input.
+            shapes: the shape of every input by name, or that of the only input. Where the value
+                of an input decides what is computed, that stands for its shape: a number, or an
+                array.
             progress: a function that is called while this plans, as by `load`.
             more: refused: extents that were given one by one.
 
@@ -173,28 +191,54 @@ class Network:
             extents = shapes, progress, *more
             given = ", ".join(str(n) if isinstance(n, Integral) else short(n) for n in extents)
             raise InputError(f"got {given}; give the shape as one tuple: net.bind(({given}))")
+        known: Known = NOTHING_KNOWN
+        if isinstance(shapes, Mapping):
+            known = self._values_among(shapes)
+            shapes = {**shapes, **{name: array.shape for name, array in known.items()}}
         wanted = self._names.shapes(shapes)
         with working(self._name, checked_progress(progress)):
-            return self._for_shapes(wanted).plan
+            return self._for_shapes(wanted, known).plan
 
-    def _for_shapes(self, shapes: tuple[Shape, ...]) -> Compiled:
+    def _values_among(self, shapes: Mapping[str, Any]) -> Known:
+        """The small inputs for which there are values in place of shapes."""
+        given = {
+            name: (shapes[name], self.inputs[n])
+            for n, name in self._small
+            if isinstance(shapes.get(name), int | np.generic | np.ndarray)
+        }
+        return {name: validated_input(*pair) for name, pair in given.items()}
+
+    def _for_arrays(self, given: Sequence[Any]) -> Compiled:
+        """The plan for validated arrays."""
+        known = {name: given[n] for n, name in self._small} if self._small else NOTHING_KNOWN
+        return self._for_shapes(tuple(tuple(array.shape) for array in given), known)
+
+    def _for_shapes(self, shapes: tuple[Shape, ...], known: Known = NOTHING_KNOWN) -> Compiled:
+        """The plan for input shapes, and for values of small inputs, as far as they decide."""
         compiled = self._current
-        if compiled is None or compiled.shapes != shapes:
-            compiled = self._plans.get(shapes) or self._compile(shapes)
+        if compiled is None or not compiled.is_for(shapes, known):
+            key = self._key(shapes, known)
+            compiled = self._plans.get(key) or self._compile(shapes, known)
             self._current = compiled
         return compiled
 
+    def _key(self, shapes: tuple[Shape, ...], known: Known) -> tuple[object, ...]:
+        """What a plan is found by."""
+        values = ((n, known[n].tobytes()) for n in self._backend.deciding if n in known)
+        return shapes, *values
+
     @memory_reported("planning a network")
-    def _compile(self, shapes: tuple[Shape, ...]) -> Compiled:
+    def _compile(self, shapes: tuple[Shape, ...], known: Known) -> Compiled:
         with working(self._name), self._planning.held:
-            found = self._plans.get(shapes)
+            found = self._plans.get(self._key(shapes, known))
             if found is None:
                 try:
-                    found = self._backend.compile(shapes)
+                    found = self._backend.compile(shapes, known)
                 except ModelError as error:
                     raise with_sizes(error, self._backend.model, shapes) from error
                 held = found.held
-                self._plans.put(shapes, found, held.own_bytes, held.blocks, held.working_bytes)
+                key = self._key(shapes, known)
+                self._plans.put(key, found, held.own_bytes, held.blocks, held.working_bytes)
             return found
 
     # -- copies ----------------------------------------------------------------------------
@@ -271,7 +315,7 @@ class Network:
         if not isinstance(repeats, int) or repeats < 1:
             raise SpecError(f"repeats is {short(repeats)}; expected an integer of at least 1")
         given = self._backend.validated(self._names.arrays(x))
-        compiled = self._for_shapes(tuple(tuple(array.shape) for array in given))
+        compiled = self._for_arrays(given)
         compiled.run(given)
         times = compiled.time_steps(given, repeats)
         return profile_rows(compiled.plan.steps, times, compiled.step_estimates())

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from leanconv.api.fast_call import FastCall
-from leanconv.api.inputs import Shape
+from leanconv.api.fast_call import FastCall, Given
 from leanconv.graph.late import Tail
 from leanconv.planner.compiled_network import CompiledNetwork
 
@@ -16,7 +15,7 @@ class TailCall(FastCall):
     """A compiled network whose last outputs a tail computes.
 
     Args:
-        shapes: of the inputs.
+        given: what it is compiled for.
         network: gives what the tail reads.
         tail: what runs after it.
         outputs: names of what both give, in order.
@@ -24,20 +23,23 @@ class TailCall(FastCall):
 
     def __init__(
         self,
-        shapes: tuple[Shape, ...],
+        given: Given,
         network: CompiledNetwork,
         tail: Tail,
         outputs: Sequence[str],
     ) -> None:
-        super().__init__(shapes, network)
+        super().__init__(given, network)
         self._tail, self._outputs = tail, outputs
 
     def call(self, x: object) -> None:
         """Nothing: only the general path has a tail."""
 
+    def call_all(self, arrays: Sequence[object]) -> None:
+        """Nothing, either."""
+
     def run(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The outputs for contiguous arrays of the right shapes and dtype."""
-        values = dict(zip(self.plan.inputs, arrays, strict=True))
+        values = dict(zip(self.given.names, arrays, strict=True))
         values.update(zip(self.plan.outputs, super().run(arrays), strict=True))
         made = self._tail.run(values)
         return [made[name] if name in made else values[name] for name in self._outputs]

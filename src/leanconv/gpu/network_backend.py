@@ -81,12 +81,18 @@ class DeviceBackend(Unpicklable):
         """Nothing: kernels are checked when the input shapes are known."""
         return ()
 
-    def compile(self, shapes: tuple[tuple[int, ...], ...]) -> CompiledDeviceNetwork:
+    deciding: tuple[str, ...] = ()  # no values are read: arrays may be on the device
+
+    def compile(
+        self, shapes: tuple[tuple[int, ...], ...], known: object = None
+    ) -> CompiledDeviceNetwork:
         """Choose kernels, compile them and set memory aside.
 
         Raises:
+            NeedsInputsError: what is computed follows from values of inputs.
             BudgetError: no plan keeps the limits.
         """
+        del known
         names = (spec.name for spec in self.model.inputs)
         given = dict(zip(names, shapes, strict=True))
         graph = self.model.bind(given, self._graph_dtype, holds_graphs=False)

@@ -63,6 +63,8 @@ class Builder:
         budget: what folding may cost.
         holds_graphs: whether nodes may hold graphs: a loop its body.
         running: whether the network runs: all values are known, and no graph is made.
+        settings: values that follow from small inputs alone, with the names of these.
+        wanted: names of those whose values were needed.
     """
 
     def __init__(
@@ -71,6 +73,8 @@ class Builder:
         self.single, self.holds_graphs, self.running = single, holds_graphs, False
         filled = limits.filled_bytes * (2 if single == FLOAT64 else 1)  # as declared
         self.budget = FoldBudget(limits.fold_budget(model_bytes), filled, limits.held_nodes)
+        self.settings: dict[Value, frozenset[str]] = {}
+        self.wanted: set[str] = set()
         self._nodes: list[_Emitted] = []
 
     @classmethod
@@ -159,10 +163,25 @@ class Builder:
             return self._fold(op, inputs, results, attributes)
         check_dtypes(op, types)
         outputs = tuple(map(Value, results))
+        if self.settings:
+            self._follow(inputs, outputs)
         self._nodes.append(
             _Emitted(op, tuple(inputs), outputs, MappingProxyType(dict(attributes)), source)
         )
         return outputs
+
+    def needs(self, value: Value, text: str) -> NeedsValuesError:
+        """The error that a value is data; the small inputs that it follows from are wanted."""
+        self.wanted |= self.settings.get(value, frozenset())
+        return NeedsValuesError(text)
+
+    def _follow(self, inputs: Sequence[Value | None], outputs: Sequence[Value]) -> None:
+        """Note that outputs follow from small inputs alone, if what they are made of does."""
+        unknown = (value for value in inputs if value is not None and value.array is None)
+        found = [self.settings.get(value) for value in unknown]
+        names = [each for each in found if each]
+        if len(names) == len(found):
+            self.settings.update(dict.fromkeys(outputs, frozenset().union(*names)))
 
     def _fold(
         self,

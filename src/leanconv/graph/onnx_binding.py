@@ -158,7 +158,10 @@ class Scope:
         def inside(value: Value) -> Value:
             if value.array is not None:
                 return value
-            return captured.setdefault(value, Value(value.type))
+            inner = captured.setdefault(value, Value(value.type))
+            if value in self._builder.settings:
+                self._builder.settings[inner] = self._builder.settings[value]
+            return inner
 
         builder = self._builder.inner()
         if more is not None:

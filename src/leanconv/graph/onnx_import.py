@@ -8,7 +8,7 @@ every shape, computes what depends on constants and shapes only, and gives the n
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -31,6 +31,7 @@ from leanconv.graph.onnx_file import NoModelError, read_file
 from leanconv.graph.onnx_names import shown
 from leanconv.graph.onnx_tensor import ExternalFiles, open_view
 from leanconv.graph.ops.base import Array, checked, integer
+from leanconv.graph.small_inputs import NeedsInputsError, is_small
 from leanconv.records import dataclass
 from leanconv.spec.mends import mended
 from leanconv.symbols import Symbol
@@ -99,6 +100,7 @@ class Model:
         *,
         holds_graphs: bool = True,
         late: bool = False,
+        values: Mapping[str, Array] | None = None,
     ) -> Graph:
         """Make the graph for concrete input shapes.
 
@@ -108,12 +110,14 @@ class Model:
                 model's own dtype.
             holds_graphs: whether a node may hold the body of a loop; else all are written out.
             late: whether nodes that depend on values may be left for a tail: see `graph.late`.
+            values: of inputs that are constants of the graph, which has them as inputs no more.
 
         Returns:
             A graph in normal form, constants and shape arithmetic computed.
 
         Raises:
             InputError: a shape is missing, or contradicts the file's.
+            NeedsInputsError: branches or shapes follow from values of small inputs.
             ModelError: the nodes do not fit each other at these shapes.
             UnsupportedError: something that leanconv does not do.
         """
@@ -123,6 +127,13 @@ class Model:
         bound, contradiction = self._bound_shapes(shapes or {})
         kinds = {each.name: builder.kept(each.dtype) for each in self.inputs}
         inputs = {name: Value(TensorType(shape, kinds[name])) for name, shape in bound.items()}
+        known = {name: builder.constant(array) for name, array in (values or {}).items()}
+        builder.settings = {
+            value: frozenset((name,))
+            for name, value in inputs.items()
+            if is_small(value.shape, value.type.dtype)
+        }
+        inputs.update(known)
         scope = Scope(builder, self.opset, self.constants, inputs)
         try:
             left = scope.bind_known(self.nodes) if late else scope.bind_all(self.nodes)
@@ -133,14 +144,19 @@ class Model:
             read = reads_of(tail, self.constants)
             names += [name for name in read if name not in inputs and name not in names]
             outputs = dict(zip(names, scope.bind((), names), strict=True))
+        except UnsupportedError:
+            _check_wanted(builder, known)
+            raise
         except ModelError as error:
             if contradiction is None:
                 raise
             raise contradiction from error
+        _check_wanted(builder, known)
         if contradiction is not None and self not in _warned:
             _warned.add(self)
             log.warning("%s; the network takes it all the same", contradiction)
-        graph = builder.finish(inputs, outputs, scope.names)
+        given = {name: value for name, value in inputs.items() if name not in known}
+        graph = builder.finish(given, outputs, scope.names)
         reasons = {number: str(error or "") for number, error in left.items()}
         return replace(graph, late=MappingProxyType(reasons)) if reasons else graph
 
@@ -210,6 +226,13 @@ class Model:
             result[each.name] = extents
             contradiction = _checked(each, extents, symbols) or contradiction
         return result, contradiction
+
+
+def _check_wanted(builder: Builder, known: Collection[str]) -> None:
+    """Raise if values of small inputs were needed that are not known."""
+    wanted = builder.wanted.difference(known)
+    if wanted:
+        raise NeedsInputsError(wanted)
 
 
 _warned: WeakSet[Model] = WeakSet()  # of names of extents that are wrong

@@ -32,7 +32,8 @@ from leanconv.records import cached_property, dataclass
 from leanconv.symbols import Symbol, Trace
 
 Shape = tuple[int, ...]
-Make = Callable[[Mapping[str, Shape]], Graph]
+Known = Mapping[str, np.ndarray]
+Make = Callable[..., Graph]  # of shapes by name, and of known values where there are any
 
 _MOST_KEPT_BYTES = 32 * 2**20  # of constants made at load: weights with folded factors
 _MOST_TEMPLATES = 16  # of one pattern of open extents
@@ -170,15 +171,19 @@ class Templates:
 
     Args:
         model: what the file says.
-        make: binds the model to shapes and simplifies the graph.
+        make: binds the model to shapes, and to values of some inputs, and simplifies the graph.
     """
 
     def __init__(self, model: Model, make: Make) -> None:
         self._inputs, self._make = model.inputs, make
         self._templates: dict[tuple[object, ...], list[Template]] = {}
 
-    def graph(self, shapes: Sequence[Shape]) -> Graph:
+    def graph(self, shapes: Sequence[Shape], known: Known = MappingProxyType({})) -> Graph:
         """The simplified graph for the shapes of all inputs.
+
+        Args:
+            shapes: of the inputs.
+            known: values of those that are constants of the graph.
 
         Raises:
             LeanConvError: as the model's `bind`.
@@ -187,29 +192,32 @@ class Templates:
         values: list[int] = []
         symbolic: dict[str, Any] = {}
         for declared, shape in zip(self._inputs, shapes, strict=True):
-            known = declared.shape or (None,) * len(shape)
+            extents_known = declared.shape or (None,) * len(shape)
             extents: list[Any] = list(shape)
             symbolic[declared.name] = extents
-            for axis, extent in enumerate(known[: len(shape)]):
-                if not isinstance(extent, int) and shape[axis] > 1:
+            for axis, extent in enumerate(extents_known[: len(shape)]):
+                fixed = isinstance(extent, int) or declared.name in known
+                if not fixed and shape[axis] > 1:
                     extents[axis] = trace.variable(len(values), shape[axis])
                     values.append(shape[axis])
-        pattern = tuple(
-            (*("open" if isinstance(n, Symbol) else n for n in extents), None)
-            for extents in symbolic.values()
+        shown = (["open" if isinstance(n, Symbol) else n for n in e] for e in symbolic.values())
+        pattern = (
+            *((*extents, None) for extents in shown),
+            *((name, array.tobytes()) for name, array in known.items()),
         )
+        given = (known,) if known else ()
         concrete = {each.name: shape for each, shape in zip(self._inputs, shapes, strict=True)}
         if not values:
-            return self._make(concrete)
+            return self._make(concrete, *given)
         templates = self._templates.setdefault(pattern, [])
         for template in templates:
             graph = template.at(tuple(values))
             if graph is not None:
                 return graph
         opened = {name: tuple(extents) for name, extents in symbolic.items()}
-        made = attempted(lambda: _made(self._make(opened), trace, tuple(values)))
+        made = attempted(lambda: _made(self._make(opened, *given), trace, tuple(values)))
         if isinstance(made, Exception):
-            graph = self._make(concrete)  # or its error alone, if the shapes are at fault
+            graph = self._make(concrete, *given)  # or its error alone, if the shapes are at fault
             tell("the network is bound to this shape", made)
             return graph
         template, graph = made

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 
 import leanconv
 from leanconv.api.inputs import InputSpec
+from leanconv.graph.small_inputs import NeedsInputsError
 from leanconv.onnxruntime import exceptions
 from leanconv.onnxruntime.options import SessionOptions
 from leanconv.onnxruntime.providers import CPU
@@ -57,7 +59,8 @@ class Native:
             if shape is not None and all(isinstance(n, int) for n in shape):
                 shapes[spec.name] = tuple(n for n in shape if isinstance(n, int))
         if options.extents and len(shapes) == len(self._inputs):
-            self.network.bind(shapes)
+            with contextlib.suppress(NeedsInputsError):  # planned when their values come
+                self.network.bind(shapes)
 
     def outputs(self) -> Sequence[InputSpec | None]:
         """What the plan says of them, or binding to sample sizes where the file says nothing."""

@@ -17,6 +17,7 @@ from leanconv.graph.ops import infer_node
 # The end of each range, and what stands for it.
 _BATCHES = {4: 4, 16: 14, 64: 56, 256: 224}
 _SIZES = {64: 56, 1024: 224}
+_TIMES = (1, 16)  # as many, where windows are longer than a representative
 
 
 def representative(extent: int, axis: int) -> int:
@@ -44,20 +45,28 @@ def representative_types(node: Node, graph: Graph) -> Mapping[str, TensorType]:
     if not any(name in graph.open_axes for name in node.inputs):
         return own
     x, before = node.inputs[0], own[node.key]
-    types = {name: _of(kind, graph.open_axes.get(name, ())) for name, kind in own.items()}
     # A residual is as large as the output, which the representative of the input decides.
     added = {name for name in node.inputs[1:] if name not in ("", x) and own[name] == before}
     alone = replace(node, inputs=tuple("" if name in added else name for name in node.inputs))
-    try:
-        types.update(zip(node.outputs, infer_node(alone, types), strict=True))
-    except LeanConvError:
-        return own
-    types.update(dict.fromkeys(added, types[node.key]))
-    return types
+    for times in _TIMES:
+        types = {
+            name: _of(kind, graph.open_axes.get(name, ()), times) for name, kind in own.items()
+        }
+        try:
+            types.update(zip(node.outputs, infer_node(alone, types), strict=True))
+        except LeanConvError:
+            continue
+        types.update(dict.fromkeys(added, types[node.key]))
+        return types
+    # No other extents fit it, such as channels that a file leaves open: these numbers are guards.
+    return {
+        name: TensorType(tuple(int(n) for n in kind.shape), kind.dtype)
+        for name, kind in own.items()
+    }
 
 
-def _of(kind: TensorType, axes: tuple[int, ...]) -> TensorType:
+def _of(kind: TensorType, axes: tuple[int, ...], times: int) -> TensorType:
     extents = list(kind.shape)
     for axis in axes:
-        extents[axis] = representative(extents[axis], axis)
+        extents[axis] = representative(extents[axis] * times, axis)
     return TensorType(tuple(extents), kind.dtype)

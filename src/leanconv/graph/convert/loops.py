@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from leanconv.errors import ModelError, UnsupportedError
-from leanconv.graph.builder import Builder, NeedsValuesError, Value
+from leanconv.graph.builder import Builder, Value
 from leanconv.graph.convert.rule import Call, FileGraph, Held
 from leanconv.graph.convert.shapes import part_of
 from leanconv.graph.ir import TensorType
@@ -127,7 +127,7 @@ class Repeated:
         """One iteration as nodes around it: whether another one follows, and what it gives."""
         found = self.call.inline("body", self.given(iteration, states))
         made = found[self.leads_out :]
-        return not self.leads_out or goes_on(found[0]), made
+        return not self.leads_out or goes_on(self.call.builder, found[0]), made
 
     def never(self) -> list[Value]:
         """What there is where no iteration runs: stacks of nothing, of the body's types."""
@@ -396,13 +396,13 @@ def repeated(loop: Repeated) -> list[Value]:
         return loop.written_out(count)
     try:
         body, number = loop.bound_once()
-        again = not loop.leads_out or goes_on(body.outputs[0])
+        again = not loop.leads_out or goes_on(body.builder, body.outputs[0])
     except UnsupportedError as error:  # what is carried may begin as constants, and may end it
         return loop.written_out(count, str(error).split(";", 1)[0])
     return loop.held(body, number, count) if again else loop.written_out(1)
 
 
-def goes_on(wanted: Value) -> bool:
+def goes_on(builder: Builder, wanted: Value) -> bool:
     """Whether a body wants another iteration.
 
     Raises:
@@ -412,9 +412,10 @@ def goes_on(wanted: Value) -> bool:
     if wanted.type.dtype != BOOL or wanted.type.elements != 1:
         raise ModelError(f"the body's condition is {wanted.type}; expected one bool")
     if wanted.array is None:
-        raise NeedsValuesError(
+        raise builder.needs(
+            wanted,
             "the body's condition depends on data, which is not supported yet; expected one that "
-            "follows from shapes and constants"
+            "follows from shapes and constants",
         )
     return bool(wanted.array.reshape(-1)[0])
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from leanconv.errors import LeanConvError, ModelError
-from leanconv.graph.builder import Builder, NeedsValuesError, Value
+from leanconv.graph.builder import Builder, Value
 from leanconv.graph.ops.base import MAX_RANK, Array, checked, integer
 from leanconv.graph.ops.integers import numbers
 from leanconv.records import dataclass
@@ -211,9 +211,10 @@ class Call:
         """
         found = self.value(index)
         if found.array is None:
-            raise NeedsValuesError(
+            raise self.builder.needs(
+                found,
                 f"input {index} depends on the network's inputs, which is not supported on data "
-                "yet; expected a constant"
+                "yet; expected a constant",
             )
         return found.array
 

@@ -1,0 +1,250 @@
+"""Small integer inputs that decide branches and shapes: known when a network is bound to them."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import leanconv as lc
+import leanconv.onnxruntime as ort
+from leanconv.errors import InputError, LeanConvError
+from support.control_flow import node
+from support.onnx_models import Array, reference
+
+R = np.random.default_rng(3)
+IMAGE = R.standard_normal((1, 3, 6, 5)).astype("f4")
+RATE = {"rate": np.array(16000)}
+
+
+def made(
+    nodes: Sequence[onnx.NodeProto],
+    inputs: Mapping[str, Array],
+    outputs: str = "y",
+    opened: Sequence[str] = (),
+    **held: Any,
+) -> onnx.ModelProto:
+    """A model whose outputs are floats; the extents of some inputs may be open."""
+    given = [
+        helper.make_tensor_value_info(
+            name,
+            helper.np_dtype_to_tensor_dtype(array.dtype),
+            [f"{name}{axis}" if name in opened else n for axis, n in enumerate(array.shape)],
+        )
+        for name, array in inputs.items()
+    ]
+    ends = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs.split()
+    ]
+    constants = [numpy_helper.from_array(np.asarray(a), name) for name, a in held.items()]
+    graph = helper.make_graph(list(nodes), "small", given, ends, constants)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def branch(weights: str, size: int) -> onnx.GraphProto:
+    """A convolution of the image that is captured."""
+    w = numpy_helper.from_array(R.standard_normal((4, 3, size, size)).astype("f4"), weights)
+    nodes = [node("Conv", f"x {weights}", f"{weights}y")]
+    end = helper.make_tensor_value_info(f"{weights}y", TensorProto.FLOAT, None)
+    return helper.make_graph(nodes, weights, [], [end], [w])
+
+
+def by_rate(opened: bool = True) -> onnx.ModelProto:
+    """One of two convolutions, by a sampling rate."""
+    nodes = [
+        node("Equal", "rate wide", "is_wide"),
+        helper.make_node(
+            "If", ["is_wide"], ["y"], then_branch=branch("a", 3), else_branch=branch("b", 1)
+        ),
+    ]
+    given = {"x": IMAGE, **RATE}
+    return made(nodes, given, opened=("x",) if opened else (), wide=np.int64(16000))
+
+
+def check(network: lc.Network, model: onnx.ModelProto, feed: Mapping[str, Array]) -> None:
+    found = network.run(feed)
+    for name, wanted in reference(model, feed).items():
+        assert found[name].shape == wanted.shape
+        np.testing.assert_allclose(found[name], wanted, 1e-5, 1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("opened", [False, True])
+def test_a_branch_by_a_scalar(opened: bool) -> None:
+    model = by_rate(opened)
+    net = lc.load(model, threads=1)
+    plans = []
+    for rate in (16000, 8000, 16000, 8000, 44100):
+        check(net, model, {"x": IMAGE, "rate": np.array(rate)})
+        plans.append(net.compiled)
+    assert plans[0] is plans[2]
+    assert plans[1] is plans[3]
+    assert list(net.plan.inputs) == ["x"]
+    if opened:
+        for size in (9, 12, 7):
+            check(net, model, {"x": np.ones((2, 3, size, 8), "f4"), "rate": np.array(16000)})
+
+
+def test_numbers_stand_for_scalars() -> None:
+    model = by_rate()
+    net = lc.load(model, threads=1)
+    wanted = net.run({"x": IMAGE, **RATE})["y"]
+    for rate in (16000, np.int64(16000), np.int32(16000), np.array(16000)):
+        np.testing.assert_array_equal(net(IMAGE, rate), wanted)
+        np.testing.assert_array_equal(net(IMAGE, rate=rate), wanted)
+    for wrong in (1 << 63, True, 1.5, "16000", np.array(16000.0), np.array([16000])):
+        with pytest.raises(InputError, match="rate"):
+            net(IMAGE, wrong)
+
+
+def test_a_plan_is_made_for_a_value() -> None:
+    for opened in (True, False):
+        net = lc.load(by_rate(opened), threads=1)
+        with pytest.raises(InputError, match="follows from the value of 'rate'; expected it where"):
+            net.bind({"x": IMAGE.shape, "rate": ()})
+        for rate in (8000, np.array(8000)):
+            assert net.bind({"x": IMAGE.shape, "rate": rate}).outputs["y"].shape == (1, 4, 6, 5)
+        before = net.compiled
+        net(IMAGE, 8000)
+        assert net.compiled is before
+        assert net.profile({"x": IMAGE, "rate": np.array(8000)})
+
+
+def test_sessions_and_copies() -> None:
+    model = by_rate()
+    session = ort.InferenceSession(model.SerializeToString())
+    net = session.network
+    for rate in (8000, 16000):
+        feed = {"x": IMAGE, "rate": np.array(rate)}
+        (wanted,) = reference(model, feed).values()
+        np.testing.assert_allclose(session.run(None, feed)[0], wanted, 1e-5, 1e-5)
+        for other in (copy.copy(net), copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
+            np.testing.assert_allclose(other(IMAGE, rate), wanted, 1e-5, 1e-5)
+    assert not isinstance(session.network, type(None))
+
+
+def test_shapes_and_sizes() -> None:
+    feed = {
+        "x": IMAGE,
+        "start": np.array([1]),
+        "end": np.array([2]),
+        "shape": np.array([6, 15], np.int64),
+        "from": np.array(1, np.int64),
+        "to": np.array(9, np.int64),
+        "sizes": np.array([1, 3, 7, 9]),
+        "pads": np.array([0, 0, 1, 2, 0, 0, 0, 1]),
+        "axes": np.array([1, 2]),
+    }
+    nodes = [
+        node("Conv", "x w", "c"),
+        node("Slice", "c start end", "sliced"),
+        node("Slice", "c zero end", "cut"),
+        node("Reshape", "c shape", "reshaped"),
+        node("ConstantOfShape", "shape", "zeros"),
+        node("Range", "from to one", "places"),
+        node("Cast", "places", "counted", to=TensorProto.FLOAT),
+        node("Expand", "first shape", "expanded"),
+        node("Resize", "c - - sizes", "resized", mode="nearest"),
+        node("Conv", "resized w", "again"),
+        node("Pad", "c pads", "padded"),
+        node("ReduceSum", "c axes", "summed"),
+    ]
+    held = {
+        "w": R.standard_normal((3, 3, 1, 1)).astype("f4"),
+        "zero": np.array([0]),
+        "one": np.int64(1),
+        "first": np.float32(3),
+    }
+    ends = "cut reshaped zeros counted expanded again padded summed"
+    model = made(nodes, feed, ends, **held)
+    net = lc.load(model, threads=1)
+    check(net, model, feed)
+    other = {**feed, "shape": np.array([30, 3]), "to": np.array(4), "sizes": np.array([1, 3, 2, 5])}
+    check(net, model, other)
+    check(net, model, feed)
+    with pytest.raises(LeanConvError, match="Reshape"):
+        net.run({**feed, "shape": np.array([7, 15])})
+    with pytest.raises(LeanConvError, match="Range"):
+        net.run({**feed, "to": np.array(1 << 60)})
+    check(net, model, feed)
+
+
+def test_what_is_no_decision_stays_data() -> None:
+    """Values that are only computed with need no plan of their own."""
+    nodes = [node("Cast", "rate", "r", to=TensorProto.FLOAT), node("Mul", "x r", "y")]
+    model = made(nodes, {"x": IMAGE, **RATE})
+    net = lc.load(model, threads=1)
+    check(net, model, {"x": IMAGE, **RATE})
+    before = net.compiled
+    check(net, model, {"x": IMAGE, "rate": np.array(3)})
+    assert net.compiled is before
+
+
+def test_a_value_that_decides_may_be_an_output_and_data_too() -> None:
+    nodes = [
+        node("Add", "rate wide", "more"),
+        node("Cast", "more", "y", to=TensorProto.FLOAT),
+        node("Greater", "rate wide", "is_wide"),
+        helper.make_node(
+            "If", ["is_wide"], ["z"], then_branch=branch("a", 3), else_branch=branch("b", 1)
+        ),
+    ]
+    model = made(nodes, {"x": IMAGE, **RATE}, "y z", wide=np.int64(12000))
+    net = lc.load(model, threads=1)
+    for rate in (16000, 11000):
+        check(net, model, {"x": IMAGE, "rate": np.array(rate)})
+
+
+def test_a_loop_in_whose_body_a_value_decides() -> None:
+    body = helper.make_graph(
+        [
+            node("Greater", "rate i", "more"),
+            helper.make_node(
+                "If",
+                ["more"],
+                ["next"],
+                then_branch=helper.make_graph(
+                    [node("Add", "v v", "twice")],
+                    "t",
+                    [],
+                    [helper.make_tensor_value_info("twice", TensorProto.FLOAT, None)],
+                ),
+                else_branch=helper.make_graph(
+                    [node("Abs", "v", "size")],
+                    "e",
+                    [],
+                    [helper.make_tensor_value_info("size", TensorProto.FLOAT, None)],
+                ),
+            ),
+            node("Identity", "go", "goes"),
+        ],
+        "body",
+        [
+            helper.make_tensor_value_info("i", TensorProto.INT64, []),
+            helper.make_tensor_value_info("go", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("v", TensorProto.FLOAT, None),
+        ],
+        [
+            helper.make_tensor_value_info("goes", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("next", TensorProto.FLOAT, None),
+        ],
+    )
+    loop = helper.make_node("Loop", ["count", "", "x"], ["y"], body=body)
+    feed = {"x": IMAGE, "rate": np.array(2), "count": np.array(5)}
+    model = made([loop], feed)
+    net = lc.load(model, threads=1)
+    for rate, count in ((2, 5), (0, 5), (3, 1), (3, 0)):
+        check(net, model, {"x": IMAGE, "rate": np.array(rate), "count": np.array(count)})
+
+
+def test_many_values_are_kept_within_the_bounds_of_plans() -> None:
+    model = by_rate()
+    net = lc.load(model, threads=1)
+    for rate in range(30):
+        net(IMAGE, rate)
+    assert net._plans.held_bytes <= net._backend.cache_bytes
