@@ -98,7 +98,7 @@ def test_patterns_of_open_sizes() -> None:
         helper.make_node("ReduceLogSumExp", ["n"], ["r"], axes=[1]),
     ]
     held = {"axis": np.array(0), "depth": np.array(6), "values": np.float32([0, 2])}
-    proto = model(nodes, {"x": ["N", "M"]}, ["y", "z", "r"], held, 13)
+    proto = model(nodes, {"x": ["N", "M"]}, ["y", "z", "r"], held, 17)
     net = lc.load(proto.SerializeToString(), threads=1)
     for shape in ((3, 5), (1, 1), (17, 6), (6, 2), (1, 4), (40, 3)):
         x = np.random.default_rng(sum(shape)).normal(size=shape).astype("f4")
