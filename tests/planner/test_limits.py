@@ -6,6 +6,7 @@ twelve layers of the papers and the whole networks of `models/`.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 import leanconv as lc
 from leanconv.algorithms import select
 from leanconv.api.conv import conv_problem
+from leanconv.api.conv_choice import ConvChoice
 from leanconv.codegen.host import host
 from leanconv.reference import layers
 from leanconv.reference.direct import convolve
@@ -102,6 +104,36 @@ def test_limits_of_convolutions(seed: int) -> None:
 
 def test_limits_of_a_layer() -> None:
     check_conv(layer("cv12"), [0.0, 0.3, 1.0])
+
+
+@pytest.mark.parametrize("seed", [1, 7, 9])
+def test_the_least_error_of_a_convolution_is_found_by_few_looks(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case, looks = drawn(seed), 0
+    stated = ConvChoice._stated
+
+    def counted(self: ConvChoice, max_error: float) -> list[float]:
+        nonlocal looks
+        looks += 1
+        return stated(self, max_error)
+
+    monkeypatch.setattr(ConvChoice, "_stated", counted)
+    for limits in ({}, {"reproducible": True}, {"algorithm": "winograd"}, {"memory_limit": 9000}):
+        looks, options = 0, {**case.options, **limits}
+        try:
+            lc.plan_conv2d(case.x.shape, case.w, max_error=1e-12, **options)
+        except lc.BudgetError as error:
+            least = error.smallest_error
+        except lc.SpecError:  # no Winograd for these
+            continue
+        assert looks <= 16, (limits, looks, least, case.x.shape, case.w.shape, case.options)
+        assert least is not None
+        if "memory_limit" not in limits:
+            lc.plan_conv2d(case.x.shape, case.w, max_error=least, **options)
+        below = math.nextafter(least, 0)
+        with pytest.raises(lc.BudgetError):
+            lc.plan_conv2d(case.x.shape, case.w, max_error=below, **options)
 
 
 def test_tiles_of_winograd_become_smaller_before_they_are_given_up() -> None:

@@ -136,6 +136,8 @@ class Algorithm(Generic[P]):
         precisions: whether it takes one.
         takes_phases: whether its kernels write the phases of a transposed convolution that are
             channels (`PhasedAccess`).
+        offered_from: the values of `max_error` from which on it offers more candidates, beside
+            those that these state themselves.
     """
 
     name: str
@@ -149,6 +151,7 @@ class Algorithm(Generic[P]):
     precisions: Callable[[Precision], bool] = is_one_float
     takes_phases: bool = False
     transforms: bool = False
+    offered_from: Callable[[Problem], Iterable[float]] = lambda _: ()
 
     def refusal(self, problem: Problem, target: Target) -> str | None:
         """Why a problem cannot be computed this way on a target; None if it can."""

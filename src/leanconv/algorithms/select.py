@@ -178,6 +178,14 @@ def is_possible(problem: Problem, target: Target) -> bool:
     return bool(_possible(problem, target))
 
 
+def offered_from(problem: Problem) -> list[float]:
+    """Errors from which on, where they are accepted, algorithms offer more candidates.
+
+    What a candidate states itself is not among them.
+    """
+    return [error for a in ALGORITHMS for error in a.offered_from(problem)]
+
+
 def refusal(choice: Choice, problem: Problem, target: Target) -> str | None:
     """Why the algorithm of a choice cannot compute a problem; None if it can."""
     return _BY_NAME[choice.algorithm].refusal(problem, target)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
 
@@ -150,26 +150,51 @@ class ConvChoice:
             return works
         while self._least_stated(2 * stated) is None:
             stated *= 2
-        return least_float(stated, min(works, 2 * stated), self._works)
+        high = min(works, 2 * stated)
+        any_bits = replace(self, reproducible=False)._stated(high)
+        guesses = [*select.offered_from(self.problem), *any_bits]
+        return least_float(stated, high, self._works, guesses)
 
     def _works(self, max_error: float) -> bool:
-        return self._least_stated(max_error) is not None
+        return bool(self._stated(max_error))
 
     def _least_stated(self, max_error: float) -> float | None:
         """What the most accurate candidate states that another `max_error` accepts, if any."""
+        return min(self._stated(max_error), default=None)
+
+    def _stated(self, max_error: float) -> list[float]:
+        """The errors of all candidates that another `max_error` accepts."""
         problem = replace(self.problem, max_error=max_error)
         asking = replace(self, problem=problem, max_error=max_error)
         accurate = filter(asking._is_accurate, asking._candidates())
         found = islice(accurate, 1 if self.reproducible else None)
-        return min((each.choice.error for each in found if self._fits(each)), default=None)
+        return [each.choice.error for each in found if self._fits(each)]
 
 
-def least_float(low: float, high: float, works: Callable[[float], bool]) -> float:
-    """The least number that works: `low` does not, `high` does, and so does all above what does."""
-    while math.nextafter(low, high) < high:
-        middle = low + (high - low) / 2
-        if works(middle):
-            high = middle
+def least_float(
+    low: float, high: float, works: Callable[[float], bool], guesses: Iterable[float] = ()
+) -> float:
+    """The least number that works: `low` does not, `high` does, and so does all above what does.
+
+    Args:
+        low, high: between which it is sought.
+        works: takes tens of milliseconds.
+        guesses: numbers of which it may be one: these are tried first.
+    """
+    likely = sorted({guess for guess in guesses if low < guess < high})
+    while likely:
+        middle = len(likely) // 2
+        if works(likely[middle]):
+            high, likely = likely[middle], likely[:middle]
         else:
-            low = middle
+            low, likely = likely[middle], likely[middle + 1 :]
+    below = math.nextafter(high, low)
+    if below > low and not works(below):
+        low = below
+    while math.nextafter(low, high) < high:
+        middle_value = low + (high - low) / 2
+        if works(middle_value):
+            high = middle_value
+        else:
+            low = middle_value
     return high

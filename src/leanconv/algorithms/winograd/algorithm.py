@@ -174,14 +174,19 @@ def _sizes(problem: Problem, given: WinogradParameters) -> list[Pair]:
         # Along axes of one tap nothing is saved.
         sizes = [(given.m[0] if taps[0] > 1 else 1, given.m[1] if taps[1] > 1 else 1)]
     else:
-        axes = [range(1, MOST_ALPHA - r + 2) if r > 1 else range(1, 2) for r in taps]
-        sizes = [(a, b) for a in axes[0] for b in axes[1] if _worth(problem, (a, b))]
+        sizes = [m for m in _all_sizes(taps) if _worth(problem, m)]
         sums = given.sums or _LENGTHS[-1]
         within = [m for m in sizes if _error(problem, m, sums) <= problem.max_error]
         sizes = within or [_least(taps)]
     if max(m + r - 1 for pair in sizes for m, r in zip(pair, taps, strict=True)) > 16:
         raise SpecError("m is too large; expected m + taps - 1 of at most 16 points")
     return sizes
+
+
+def _all_sizes(taps: Pair) -> list[Pair]:
+    """All tiles of outputs for a filter."""
+    axes = [range(1, MOST_ALPHA - r + 2) if r > 1 else range(1, 2) for r in taps]
+    return [(a, b) for a in axes[0] for b in axes[1]]
 
 
 def _within_bytes(problem: Problem, target: Target, sizes: list[Pair]) -> list[Pair]:
@@ -410,6 +415,14 @@ def _leaner(
     return chosen
 
 
+def _offered_from(problem: Problem) -> set[float]:
+    """The errors of all tiles with all partial sums: what is accepted is compared with these."""
+    taps = _taps(problem)
+    if not problem.window.is_flat or max(taps) < 2:
+        return set()
+    return {_error(problem, m, sums) for m in _all_sizes(taps) for sums in _LENGTHS}
+
+
 WINOGRAD = Algorithm(
     "winograd",
     WinogradParameters,
@@ -419,4 +432,5 @@ WINOGRAD = Algorithm(
     choices=_choices,
     transforms=True,
     takes_phases=True,
+    offered_from=_offered_from,
 )
