@@ -256,7 +256,6 @@ def test_what_is_computed_on_other_types(
     [
         ([conv("x")], _BYTE, "got inputs of dtypes float32, uint8; expected one dtype"),
         ([node("Exp", "x", "y")], _LONG, "Exp reads int64.*expected float32 or float64: cast it"),
-        ([node("Relu", "x", "a"), node("Cast", "a", "y", to=1)], _HALF, "Relu reads float16"),
     ],
 )
 def test_what_is_computed_on_no_other_types_is_refused_by_name(
@@ -334,12 +333,3 @@ def test_places_along_no_axis_or_of_constants() -> None:
     held = {"c": np.float32([[1, 7, 7], [5, 2, 5]])}
     nodes = [node("ArgMax", "c", "p", axis=1, keepdims=0), node("Gather", "x p", "y", axis=1)]
     agrees(network(nodes, (2, 3), **held), R.standard_normal((2, 3)).astype("f4"))
-
-
-@pytest.mark.parametrize("input_type", [_HALF, 1])
-def test_weights_in_half_precision_are_not_mended_by_a_cast(input_type: int) -> None:
-    half = np.ones((2, 3), np.float16)
-    nodes = [node("Cast", "x", "h", to=TensorProto.FLOAT16), node("MatMul", "h w", "y")]
-    proto = network(nodes, (4, 2), input_type, _HALF, w=half)
-    with pytest.raises(UnsupportedError, match=r"export the float32 network .*model\.float\(\)"):
-        lc.load(proto)

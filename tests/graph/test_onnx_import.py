@@ -330,21 +330,10 @@ def test_forms_of_another_opset(each: onnx.NodeProto, opset: int, what: str) -> 
         read(model([each], {"x": (2, 3)}, ["y"], held, opset)).bind()
 
 
-@pytest.mark.parametrize(
-    "kind", [TensorProto.INT64, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.UINT8]
-)
+@pytest.mark.parametrize("kind", [TensorProto.INT64, TensorProto.BFLOAT16, TensorProto.UINT8])
 def test_inputs_of_other_dtypes(kind: int) -> None:
     with pytest.raises(UnsupportedError, match="float32 or float64"):
         read(model([node("Exp", "x", "y")], {"x": (2,)}, ["y"], elem_type=kind)).bind()
-
-
-@pytest.mark.parametrize("op", ["Relu", "Floor", "Greater", "ArgMax"])
-def test_networks_in_half_precision_are_refused_when_read(op: str) -> None:
-    moved = [node("Transpose", "x", "t"), node("Identity", "t", "u")]
-    behind = node(op, "u u" if op == "Greater" else "u", "y")
-    proto = model([*moved, behind], {"x": ("n", "m")}, ["y"], elem_type=TensorProto.FLOAT16)
-    with pytest.raises(UnsupportedError, match=rf"{op} reads float16.*\.float\(\)"):
-        read(proto)
 
 
 def test_every_storage_of_a_tensor() -> None:

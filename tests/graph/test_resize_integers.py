@@ -9,7 +9,6 @@ import pytest
 from onnx import helper
 
 import leanconv as lc
-from leanconv.errors import UnsupportedError
 from support.onnx_models import Array, imported, model, reference
 
 
@@ -55,9 +54,3 @@ def test_nearest_cells_of_every_type() -> None:
         found = lc.load(made(x, [1, 2, 6, 10], mode="nearest"), threads=1).run({"x": x})["y"]
         wanted = x.repeat(2, axis=2).repeat(2, axis=3)
         np.testing.assert_array_equal(found, wanted, strict=True)
-
-
-def test_half_precision_is_not_mixed() -> None:
-    proto = made(np.zeros((1, 1, 2, 2), np.float16), [1, 1, 4, 4], mode="linear")
-    with pytest.raises(UnsupportedError, match="Resize reads float16"):
-        lc.load(proto)

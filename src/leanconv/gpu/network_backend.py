@@ -93,6 +93,11 @@ class DeviceBackend(Unpicklable):
             BudgetError: no plan keeps the limits.
         """
         del known
+        if self.model.halves:
+            raise UnsupportedError(
+                "the file computes in float16, which is not supported on a GPU yet; expected "
+                "float32: give the network from before it was converted, and dtype='float16'"
+            )
         names = (spec.name for spec in self.model.inputs)
         given = dict(zip(names, shapes, strict=True))
         graph = self.model.bind(given, self._graph_dtype, holds_graphs=False)

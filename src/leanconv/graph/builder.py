@@ -17,7 +17,7 @@ from leanconv.graph.ops.base import Array, checked, dtype_of
 from leanconv.graph.ops.integers import SYMBOLIC_DTYPES, checked_symbols, numbers
 from leanconv.graph.ops.movement import moves_nothing
 from leanconv.records import dataclass
-from leanconv.types import FLOAT32, FLOAT64, DType, as_dtype
+from leanconv.types import FLOAT16, FLOAT32, FLOAT64, DType, as_dtype
 from leanconv.units import shape_text
 
 _MOVES = ("Reshape", "Transpose", "Slice", "Split", "Expand")  # keep every number as it is
@@ -62,14 +62,21 @@ class Builder:
         single: what the file's float32 becomes: float64 when the model is promoted.
         budget: what folding may cost.
         holds_graphs: whether nodes may hold graphs: a loop its body.
+        halves: whether the file's float16 becomes `single`, too.
         running: whether the network runs: all values are known, and no graph is made.
         settings: values that follow from small inputs alone, with the names of these.
         wanted: names of those whose values were needed.
     """
 
     def __init__(
-        self, single: DType, limits: Limits, model_bytes: int, holds_graphs: bool = True
+        self,
+        single: DType,
+        limits: Limits,
+        model_bytes: int,
+        holds_graphs: bool = True,
+        halves: bool = False,
     ) -> None:
+        self.halves = halves
         self.single, self.holds_graphs, self.running = single, holds_graphs, False
         filled = limits.filled_bytes * (2 if single == FLOAT64 else 1)  # as declared
         self.budget = FoldBudget(limits.fold_budget(model_bytes), filled, limits.held_nodes)
@@ -78,21 +85,27 @@ class Builder:
         self._nodes: list[_Emitted] = []
 
     @classmethod
-    def in_a_run(cls, single: DType, limits: Limits, alive: int | None = None) -> Builder:
+    def in_a_run(
+        cls, single: DType, limits: Limits, alive: int | None = None, halves: bool = False
+    ) -> Builder:
         """A builder that computes everything at once, within the bounds of one run.
 
         Args:
-            single: as the builder's of the graph.
+            single, halves: as the builder's of the graph.
             limits: of the network.
             alive: bytes of arrays; None for the limits'.
         """
-        made = cls(single, limits, 0, holds_graphs=False)
+        made = cls(single, limits, 0, holds_graphs=False, halves=halves)
         made.running, made.budget = True, RunBudget(limits, alive)
         return made
 
     def kept(self, dtype: DType) -> DType:
         """The dtype in which the file's numbers of a dtype are kept."""
-        return self.single if dtype == FLOAT32 else dtype
+        return self.single if dtype == FLOAT32 or self.is_promoted(dtype) else dtype
+
+    def is_promoted(self, dtype: DType) -> bool:
+        """Whether a dtype is float16 that becomes `single`."""
+        return self.halves and dtype == FLOAT16
 
     def inner(self) -> Builder:
         """A builder of a graph that a node holds; the budget is this one's, too."""
@@ -101,9 +114,10 @@ class Builder:
         return made
 
     def constant(self, array: Array) -> Value:
-        """A value that is known; float32 as what it becomes."""
-        if array.dtype == np.float32 and self.single == FLOAT64:
-            array = _converted(array, FLOAT64)
+        """A value that is known; float32 and float16 as what they become."""
+        if array.dtype in (np.float32, np.float16):
+            kept = self.kept(as_dtype(array.dtype))
+            array = array if array.dtype == kept else _converted(array, kept)
         return Value(TensorType(array.shape, dtype_of(array)), array)
 
     def filled(self, number: Array, shape: Sequence[int]) -> Value:

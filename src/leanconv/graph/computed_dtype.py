@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from leanconv.graph.builder import located
 from leanconv.graph.convert import RULES, FileNode
 from leanconv.graph.onnx_file import FileModel
 from leanconv.graph.onnx_operations import held_flow
-from leanconv.graph.ops import not_taken
 from leanconv.graph.ops.typed import COMPARISONS, LOGIC
 from leanconv.types import BOOL, FLOAT32, FLOATS, HALVES, INT64, DType, as_dtype
 
@@ -30,31 +28,28 @@ _TAKE_HALVES = frozenset(
 )
 
 
-def computed_dtype(file: FileModel) -> DType:
+def computed_dtype(file: FileModel) -> tuple[DType, bool]:
     """The one of `FLOATS` that most nodes give; if none does, that of the first input of one.
 
-    Raises:
-        UnsupportedError: a node computes in half precision.
+    Returns:
+        The type, and whether some node computes in half precision: then numbers that the file has
+        in float16 are kept in float32.
     """
     kinds = {each.name: each.dtype for each in file.inputs}
     given: Counter[DType] = Counter()
+    halves = False
     for node in file.nodes:
         read = [kinds[name] for name in _data_inputs(node, kinds)]
         if not read:
             continue
-        half = next((kind for kind in read if kind in HALVES), None)
-        if half and node.op not in _TAKE_HALVES and not node.graphs:
-            raise located(
-                not_taken(node.op, half, half),
-                f"node {node.name!r} ({node.op}, opset {node.opset})",
-            )
+        halves |= any(kind in HALVES for kind in read) and node.op not in _TAKE_HALVES
         kind = _given(node, read, kinds, file)
         outputs = held_flow(node, kinds, any) if node.graphs else node.outputs
         kinds.update((name, kind) for name in outputs if name)
         given[kind] += 1
     found = [kind for kind, _ in given.most_common()]
     starts = [each.dtype for each in file.inputs]
-    return next((kind for kind in (*found, *starts) if kind in FLOATS), FLOAT32)
+    return next((kind for kind in (*found, *starts) if kind in FLOATS), FLOAT32), halves
 
 
 def _given(node: FileNode, read: list[DType], kinds: Mapping[str, DType], file: FileModel) -> DType:

@@ -20,7 +20,7 @@ from leanconv.graph.limits import Limits
 from leanconv.graph.onnx_binding import Scope
 from leanconv.graph.ops.base import Array
 from leanconv.records import dataclass
-from leanconv.types import DType
+from leanconv.types import FLOAT16, DType
 from leanconv.units import counted
 
 # What NumPy would take very long for: networks in which one of them is late are refused.
@@ -39,6 +39,8 @@ class Tail:
         gives: the network's outputs that they compute.
         constants, opset, limits: the file's.
         single: what the file's float32 becomes.
+        halves: whether its float16 does, too.
+        in_half: the outputs that are given in float16 then.
     """
 
     nodes: tuple[FileNode, ...]
@@ -49,6 +51,8 @@ class Tail:
     opset: int
     limits: Limits
     single: DType
+    halves: bool = False
+    in_half: frozenset[str] = frozenset()
 
     def __str__(self) -> str:
         operations = ", ".join(dict.fromkeys(node.op for node in self.nodes))
@@ -70,13 +74,15 @@ class Tail:
         Raises:
             LeanConvError: values do not fit the nodes, or there are too many.
         """
-        builder = Builder.in_a_run(self.single, self.limits, alive_bytes)
+        builder = Builder.in_a_run(self.single, self.limits, alive_bytes, self.halves)
         given = {name: builder.constant(values[name]) for name in self.reads}
         scope = Scope(builder, self.opset, self.constants, given)
         results = scope.run(self.nodes, self.gives)
         taken = {id(array) for array in (*values.values(), *self.constants.values())}
         made = {}
         for name, result in zip(self.gives, results, strict=True):
+            if name in self.in_half and result.type.dtype.is_float:
+                result = builder.emit("Cast", [result], to=FLOAT16)
             assert result.array is not None, "a value is not known in a run"
             builder.budget.expect(result.type.bytes)
             made[name] = _own(result.array, result.type.dtype, taken)

@@ -35,7 +35,7 @@ from leanconv.graph.small_inputs import NeedsInputsError, is_small
 from leanconv.records import dataclass
 from leanconv.spec.mends import mended
 from leanconv.symbols import Symbol
-from leanconv.types import FLOAT32, FLOAT64, FLOATS, DType, find_dtype
+from leanconv.types import FLOAT16, FLOAT32, FLOAT64, FLOATS, DType, find_dtype
 from leanconv.units import shape_text
 
 log = logging.getLogger(__name__)
@@ -76,6 +76,7 @@ class Model:
         nodes: the nodes that the outputs need, in an order in which they can run.
         constants: the file's weights, views of it where possible.
         dtype: the float type that is computed in first.
+        halves: whether numbers that the file has in float16 are computed in it.
         bytes: the size of the file and its external data.
         limits: what binding may use.
         metadata: the file's own key-value pairs.
@@ -92,6 +93,7 @@ class Model:
     bytes: int
     limits: Limits
     metadata: Mapping[str, str]
+    halves: bool = False
 
     def bind(
         self,
@@ -121,12 +123,14 @@ class Model:
             ModelError: the nodes do not fit each other at these shapes.
             UnsupportedError: something that leanconv does not do.
         """
-        promoted = self.runtime_dtype(dtype) != self.dtype
-        single = FLOAT64 if promoted else FLOAT32
-        builder = Builder(single, self.limits, self.bytes, holds_graphs)
+        single = FLOAT64 if self.runtime_dtype(dtype) != self.dtype else FLOAT32
+        builder = Builder(single, self.limits, self.bytes, holds_graphs, self.halves)
         bound, contradiction = self._bound_shapes(shapes or {})
-        kinds = {each.name: builder.kept(each.dtype) for each in self.inputs}
-        inputs = {name: Value(TensorType(shape, kinds[name])) for name, shape in bound.items()}
+        inputs = {}
+        for each in self.inputs:
+            promoted = builder.is_promoted(each.dtype)
+            kind = each.dtype if promoted else builder.kept(each.dtype)
+            inputs[each.name] = Value(TensorType(bound[each.name], kind))
         known = {name: builder.constant(array) for name, array in (values or {}).items()}
         builder.settings = {
             value: frozenset((name,))
@@ -134,7 +138,8 @@ class Model:
             if is_small(value.shape, value.type.dtype)
         }
         inputs.update(known)
-        scope = Scope(builder, self.opset, self.constants, inputs)
+        held = {name: _as(v, builder.kept(v.type.dtype), builder) for name, v in inputs.items()}
+        scope = Scope(builder, self.opset, self.constants, held)
         try:
             left = scope.bind_known(self.nodes) if late else scope.bind_all(self.nodes)
             check_late(self.nodes, left)
@@ -144,6 +149,8 @@ class Model:
             read = reads_of(tail, self.constants)
             names += [name for name in read if name not in inputs and name not in names]
             outputs = dict(zip(names, scope.bind((), names), strict=True))
+            for name in self._given_in_half.intersection(names):
+                outputs[name] = _as(outputs[name], FLOAT16, builder)
         except UnsupportedError:
             _check_wanted(builder, known)
             raise
@@ -159,6 +166,12 @@ class Model:
         graph = builder.finish(given, outputs, scope.names)
         reasons = {number: str(error or "") for number, error in left.items()}
         return replace(graph, late=MappingProxyType(reasons)) if reasons else graph
+
+    @property
+    def _given_in_half(self) -> set[str]:
+        """The outputs that are float16 in the file and float32 in the graph."""
+        pairs = zip(self.outputs, self.output_dtypes, strict=True)
+        return {name for name, kind in pairs if self.halves and kind == FLOAT16}
 
     def tail(self, graph: Graph, dtype: DType | None = None) -> Tail | None:
         """What runs after a graph that was bound with `late`; None where that is nothing.
@@ -181,6 +194,8 @@ class Model:
             self.opset,
             self.limits,
             FLOAT64 if promoted else FLOAT32,
+            self.halves,
+            frozenset(self._given_in_half),
         )
 
     def runtime_dtype(self, dtype: object) -> DType:
@@ -291,6 +306,13 @@ def _number(extent: int) -> int:
     return int(extent.value) if isinstance(extent, Symbol) else extent
 
 
+def _as(value: Value, dtype: DType, builder: Builder) -> Value:
+    """A float of another type; others stay as they are."""
+    if value.type.dtype == dtype or not value.type.dtype.is_float:
+        return value
+    return builder.emit("Cast", [value], to=dtype)
+
+
 def read_model(source: str | Path | bytes, limits: Limits | None = None) -> Model:
     """Read and check an ONNX model.
 
@@ -356,6 +378,7 @@ def _read(
     if not file.inputs:
         raise UnsupportedError("the model has no inputs; expected at least one")
     inputs = tuple(ModelInput(each.name, each.dtype, each.shape) for each in file.inputs)
+    dtype, halves = computed_dtype(file)
     return Model(
         inputs=inputs,
         outputs=file.outputs,
@@ -364,8 +387,9 @@ def _read(
         opset=file.opset,
         nodes=file.nodes,
         constants=MappingProxyType(file.constants),
-        dtype=computed_dtype(file),
+        dtype=dtype,
         bytes=len(data) + files.bytes,
         limits=limits,
         metadata=MappingProxyType(file.metadata),
+        halves=halves,
     )

@@ -14,7 +14,18 @@ from leanconv.files import open_regular, read_whole, reason
 from leanconv.graph import onnx_schema as schema
 from leanconv.graph.ops.base import MAX_RANK, Array
 from leanconv.graph.wire import Message, Reader, fixed, integers
-from leanconv.types import BOOL, FLOAT16, FLOAT32, FLOAT64, INT64, UINT32, UINT64, DType
+from leanconv.types import (
+    BFLOAT16,
+    BOOL,
+    FLOAT16,
+    FLOAT32,
+    FLOAT64,
+    INT64,
+    UINT16,
+    UINT32,
+    UINT64,
+    DType,
+)
 
 _MAP_BYTES = 1 << 20
 _FIELDS = {
@@ -150,6 +161,8 @@ def read_tensor(
 ) -> tuple[str, Array]:
     """Decode a tensor: its name and a read-only array, a view of the file where possible.
 
+    NumPy has no bfloat16: such numbers are float32 here.
+
     Raises:
         ModelError: dims and data do not fit each other, or the external data is not allowed.
         UnsupportedError: an element type that is not taken.
@@ -157,7 +170,8 @@ def read_tensor(
     message = reader.message(data, schema.TENSOR, what)
     name = message.get("name", "")
     what = f"{what} {name!r}" if name else what
-    dtype = dtype_of_number(message.get("data_type", 0), what)
+    number = message.get("data_type", 0)
+    dtype = UINT16 if number == BFLOAT16.onnx else dtype_of_number(number, what)
     if "segment" in message:
         raise UnsupportedError(f"{what} is stored in segments; expected a whole tensor")
     dims = tuple(int(extent) for extent in integers(message["dims"], f"{what}.dims"))
@@ -167,6 +181,8 @@ def read_tensor(
             "least 0"
         )
     values = _values(message, dtype, reader, files, what)
+    if number == BFLOAT16.onnx:  # the upper halves of float32 numbers
+        values = (values.astype(np.uint32) << 16).view(np.float32)
     if math.prod(dims) != values.size:
         raise ModelError(
             f"{what} has dims {dims}, {math.prod(dims)} elements, and data for {values.size}; "

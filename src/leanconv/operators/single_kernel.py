@@ -11,6 +11,7 @@ from leanconv.graph.ir import Graph, Node
 from leanconv.kernels import KernelModule
 from leanconv.operators.operator import FormatPolicy, NodeContext, Operator
 from leanconv.target import Costs
+from leanconv.types import HALVES, DType
 
 
 class SingleKernel(Operator):
@@ -34,7 +35,7 @@ class SingleKernel(Operator):
         """One choice without a name, estimated by the bytes that are moved."""
         del vary_parameters
         cycles = _cycles(context.node, context.graph, context.target.costs)
-        return [replace(AUTO, cycles=cycles, error=0.0)]
+        return [replace(AUTO, cycles=cycles, error=_rounding(context.node, context.graph))]
 
     def lower(self, context: NodeContext, choice: Choice = AUTO) -> Lowered:
         """The module's kernels; none for a result without elements."""
@@ -43,6 +44,14 @@ class SingleKernel(Operator):
         if not any(graph.types[name].elements for name in node.outputs):
             return Lowered((), algorithm="empty")
         return self._module.lower(node, graph, context.formats, context.target)
+
+
+def _rounding(node: Node, graph: Graph) -> float:
+    """The relative error of an operation: of a cast to float16, what it rounds off."""
+    if node.op != "Cast" or not graph.types[node.inputs[0]].dtype.is_float:
+        return 0.0
+    target: DType = node.attributes["to"]
+    return target.roundoff if target in HALVES else 0.0
 
 
 def _cycles(node: Node, graph: Graph, costs: Costs) -> float:

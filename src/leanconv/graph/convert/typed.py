@@ -13,13 +13,16 @@ from leanconv.types import BOOL, FLOAT32, INT8, UINT8
 
 
 def _cast(call: Call) -> list[Value]:
-    """A change of dtype; float32 is what it is kept in."""
+    """A change of dtype; float32 is what it is kept in, and so is float16, once it is rounded."""
     target = call.attribute("to", None)
     if call.node.op == "CastLike":
         target = call.value(1).type.dtype
     if target is None:
         raise ModelError("attribute to is missing; expected a data type")
-    x, target = call.value(), call.builder.kept(target)
+    x, builder = call.value(), call.builder
+    if builder.is_promoted(target):
+        x = call.emit("Cast", [x], to=target)
+    target = builder.kept(target)
     return [x if x.type.dtype == target else call.emit("Cast", [x], to=target)]
 
 
