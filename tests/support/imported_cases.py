@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from support import composed_cases, elementwise_cases, reduction_cases
+from support import attention_cases, composed_cases, elementwise_cases, reduction_cases
 
-TESTED = composed_cases.TESTED | elementwise_cases.TESTED | reduction_cases.TESTED
+_LISTS = (attention_cases, composed_cases, elementwise_cases, reduction_cases)
+TESTED = {op for each in _LISTS for op in each.TESTED}

@@ -26,7 +26,9 @@ def joined(cases: Sequence[Any], opset: int) -> tuple[onnx.ModelProto, dict[str,
         if at != opset:
             continue
         proto, arrays = single(op, list(operands), at, **attributes)
-        names = {name: f"c{number}.{name}" for node in proto.graph.node for name in node.input}
+        names = {
+            name: f"c{number}.{name}" for node in proto.graph.node for name in node.input if name
+        } | {"": ""}
         names |= {node.output[0]: f"y{number}" for node in proto.graph.node}
         for node in proto.graph.node:
             node.name = f"n{number}"

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from leanconv.graph.convert import (
     activations,
     arithmetic,
+    attention,
     flow,
     folding,
     indexing,
@@ -45,6 +46,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         **losses.RULES,
         **patterns.RULES,
         **products.RULES,
+        **attention.RULES,
         **normalisation.RULES,
         **shapes.RULES,
         **indexing.RULES,
