@@ -49,13 +49,15 @@ def joined(cases: Sequence[Any], opset: int) -> tuple[onnx.ModelProto, dict[str,
     return made, given
 
 
-def check_compiled(cases: Sequence[Any], opset: int, rtol: float = 2e-6) -> None:
+def check_compiled(
+    cases: Sequence[Any], opset: int, rtol: float = 2e-6, atol: float = 1e-6
+) -> None:
     """Compile all cases of an opset and compare with ONNX Runtime; integers are equal."""
     proto, given = joined(cases, opset)
     found = lc.load(proto.SerializeToString(), threads=1).run(given)
     for name, wanted in reference(proto, given).items():
         assert found[name].dtype == wanted.dtype, name
         if wanted.dtype.kind == "f":
-            np.testing.assert_allclose(found[name], wanted, rtol=rtol, atol=1e-6, err_msg=name)
+            np.testing.assert_allclose(found[name], wanted, rtol=rtol, atol=atol, err_msg=name)
         else:
             np.testing.assert_array_equal(found[name], wanted, err_msg=name)

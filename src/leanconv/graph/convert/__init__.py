@@ -21,6 +21,7 @@ from leanconv.graph.convert import (
     resize,
     selection,
     shapes,
+    signal,
     typed,
     windows,
 )
@@ -47,6 +48,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         **patterns.RULES,
         **products.RULES,
         **attention.RULES,
+        **signal.RULES,
         **normalisation.RULES,
         **shapes.RULES,
         **indexing.RULES,

@@ -178,7 +178,7 @@ def _padded(call: Call, mask: Value, shape: tuple[int, ...]) -> Value:
 
 def _allowed(call: Call, shape: tuple[int, ...], past: int, used: Value | None) -> list[Value]:
     """Where queries may attend by their places, of which `past` or unpadded keys lie before."""
-    rows, keys = shape[2:]
+    rows, keys = map(int, shape[2:])  # numbers, as what is masked depends on them
     causal = call.flag("is_causal")
     left, right = (call.attribute(f"{side}_window_size", -1) for side in ("left", "right"))
     if min(left, right) < -1:
@@ -188,7 +188,7 @@ def _allowed(call: Call, shape: tuple[int, ...], past: int, used: Value | None) 
     found = []
     if windows:
         ahead = call.fold(
-            lambda: np.subtract.outer(np.arange(rows) + past, np.arange(keys)).astype(INT64),
+            lambda: np.subtract.outer(np.arange(rows) + int(past), np.arange(keys)).astype(INT64),
             (rows, keys),
             INT64,
         )

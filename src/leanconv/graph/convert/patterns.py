@@ -14,7 +14,8 @@ from leanconv.types import BOOL, INT64
 
 def counted(call: Call, extent: int, shape: tuple[int, ...]) -> Value:
     """0, 1, ... along the one axis of a shape that is not 1."""
-    return call.fold(lambda: np.arange(extent, dtype=INT64).reshape(shape), shape, INT64)
+    extents = tuple(map(int, shape))  # numbers, as the elements are
+    return call.fold(lambda: np.arange(extent, dtype=INT64).reshape(extents), extents, INT64)
 
 
 def _one_hot(call: Call) -> list[Value]:
@@ -47,7 +48,7 @@ def _triangle(call: Call) -> list[Value]:
     check_rank(x.type, 2, MAX_RANK)
     k = int(call.scalar(1)) if call.optional(1) is not None else 0
     upper = call.flag("upper", 1)
-    rows, columns = x.shape[-2:]
+    rows, columns = map(int, x.shape[-2:])  # numbers, as the mask depends on them
 
     def kept() -> np.ndarray:
         below = np.subtract.outer(np.arange(rows), np.arange(columns))  # row less column
@@ -63,11 +64,11 @@ def _identity_like(call: Call) -> list[Value]:
     x = call.value()
     check_rank(x.type, 2, 2)
     dtype = call.builder.kept(call.attribute("dtype", x.type.dtype))
-    rows, columns = x.shape
+    rows, columns = map(int, x.shape)
     k = call.attribute("k", 0)
     if not -(1 << 40) < k < 1 << 40:
         return [call.builder.filled(np.zeros((), dtype.numpy), x.shape)]
-    return [call.fold(lambda: np.eye(int(rows), int(columns), k, dtype.numpy), x.shape, dtype)]
+    return [call.fold(lambda: np.eye(rows, columns, k, dtype.numpy), (rows, columns), dtype)]
 
 
 RULES: dict[str, Rule] = {
