@@ -52,13 +52,14 @@ class FileParts:
         functions: domain and name of the functions that the file has.
         constant: the numbers of nodes that depend on weights alone.
         external: whether weights lie in other files.
+        bytes: of the file.
 
     Raises:
         ModelError: it is damaged.
     """
 
     def __init__(self, data: memoryview) -> None:
-        reader = Reader(Limits().fields)
+        reader, self.bytes = Reader(Limits().fields), len(data)
         self._around = [(n, whole) for n, whole, _ in fields(data, "ModelProto")]
         model = reader.message(data, schema.MODEL, "ModelProto")
         if "graph" not in model:

@@ -26,7 +26,8 @@ from leanconv.types import as_dtype
 
 log = logging.getLogger(__name__)
 
-_MOST_LACKING = 32  # operators that are looked for one by one, by reading parts of the file
+# Operators are looked for one by one, by reading parts of the file: of so many nodes and bytes.
+_MOST_NODES, _MOST_BYTES = 400_000, 8 << 30
 _CONVOLUTIONS = ("Conv", "ConvTranspose")
 
 
@@ -221,24 +222,31 @@ def _lacking(parts: FileParts, shapes: Mapping[str, Shape]) -> set[int]:
     """The nodes that leanconv lacks; what depends on one of them counts for nothing.
 
     Raises:
-        UnsupportedError: they are too many.
+        UnsupportedError: finding them takes too long.
     """
     found = {number for number, _ in enumerate(parts.nodes) if not _known(parts, number)}
-    every = range(len(parts.nodes))
-    while len(found) <= _MOST_LACKING:
+    every, nodes, size = range(len(parts.nodes)), _MOST_NODES, _MOST_BYTES
+
+    def fits(numbers: Sequence[int]) -> bool:
+        nonlocal nodes, size
+        nodes, size = nodes - len(numbers), size - parts.bytes
+        if min(nodes, size) < 0:
+            raise UnsupportedError("it is too large to look for what is lacking; expected less")
+        return _fits(parts, numbers, shapes)
+
+    while True:
         tainted = _closed(found, every, parts.of)
         left = [n for n in every if n not in tainted and n not in parts.constant]
-        if _fits(parts, left, shapes):
+        if fits(left):
             return found
         low, high = 0, len(left)  # the first `low` nodes fit, the first `high` do not
         while high - low > 1:
             middle = (low + high) // 2
-            if _fits(parts, left[:middle], shapes):
+            if fits(left[:middle]):
                 low = middle
             else:
                 high = middle
         found.add(left[low])
-    raise UnsupportedError(f"more than {_MOST_LACKING} operators are lacking; expected fewer")
 
 
 def _known(parts: FileParts, number: int) -> bool:
