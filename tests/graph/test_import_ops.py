@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from leanconv.graph.convert import LAST_OPSET, RULES, indexing, selection
+from leanconv.graph.convert import LAST_OPSET, RULES, indexing, sampling, selection
 from support import imported_cases
 from support.decomposed_cases import TESTED
 from support.folded_cases import FOLDS
@@ -456,7 +456,7 @@ def test_every_operation_is_tested() -> None:
     tested = {parameters.values[0] for parameters in CASES} | {"Split"}
     tested |= {"ArgMax", "ArgMin", "TopK", "Xor", "IsNaN", "IsInf"}  # in test_typed_ops
     tested |= {"If", "Loop", "Scan"}  # in test_if, test_loop, test_scan
-    tested |= set(indexing.RULES)  # in test_indexing
+    tested |= {*indexing.RULES, *sampling.RULES}  # in test_indexing, test_sampling
     tested |= imported_cases.TESTED  # in test_import_elementwise and others
     tested |= set(selection.RULES)  # in test_late
     tested |= {"LSTM", "GRU", "RNN"}  # in test_recurrent

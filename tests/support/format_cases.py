@@ -226,12 +226,23 @@ def _indexed(op: str) -> Iterator[Case]:
     each = np.resize(np.arange(20)[::-1], half)
     updates, lists = single_nodes.array(*half), np.array([[1, 3], [0, -1], [-1, 2]])
     rows = single_nodes.array(3, *IMAGE[2:])
+    grid = {"mode": "linear", "padding_mode": "zeros", "align_corners": False, "sizes": (2, 3)}
+    pool = {"mode": "avg", "half_pixel": True, "sampling_ratio": 2, "spatial_scale": 1.0}
+    window = {"kernel_shape": (2, 2), "strides": (1, 1), "pads": (0,) * 4, "dilations": (1, 1)}
+    wide = single_nodes.array(2, 32, 3, 4)
     for name, inputs, attributes in (
         ("Gather", [x, np.array([[3, -1], [0, 7]])], {"axis": 1}),
         ("GatherElements", [x, each], {"axis": 1}),
         ("GatherND", [x, lists], {"batch_dims": 0}),
         ("ScatterElements", [x, each, updates], {"axis": 1, "reduction": "add"}),
         ("ScatterND", [x, lists, rows], {"reduction": "none"}),
+        ("GridSample", [x, single_nodes.array(12, 2)], grid),
+        ("RoiAlign", [x, single_nodes.array(3, 4), np.array([0, 1, 1])], {**pool, "sizes": (2, 2)}),
+        (
+            "DeformColumns",
+            [wide, single_nodes.array(16, 6), single_nodes.array(8, 6)],
+            {**window, "offset_group": 1, "run": 16},
+        ),
     ):
         if name == op:
             given = {f"x{number}": array for number, array in enumerate(inputs)}

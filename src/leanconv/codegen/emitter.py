@@ -310,6 +310,15 @@ class Function:
         name = f"llvm.masked.load.{mangled(kind)}.p0"
         return self.intrinsic(name, kind, address, align, mask, self.zero(kind))
 
+    def gather(self, base: Pointer, indices: Value, mask: Value) -> Value:
+        """Load the elements of 32-bit indices, zero off the mask, which is never touched."""
+        lanes = lanes_of(indices.kind)
+        kind, places = vector(base.element, lanes), vector("ptr", lanes)
+        at = self.define(f"getelementptr {base.element}, {base}, {indices}", places)
+        align = self.const("i32", bytes_of(base.element))
+        name = f"llvm.masked.gather.{mangled(kind)}.{mangled(places)}"
+        return self.intrinsic(name, kind, at, align, mask, self.zero(kind))
+
     def masked_store(self, value: Value, address: Pointer, mask: Value) -> None:
         """Store the lanes of a mask; masked-off lanes are never touched."""
         align = self.const("i32", bytes_of(element_of(value.kind)))

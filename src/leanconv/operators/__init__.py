@@ -12,9 +12,11 @@ from collections.abc import Mapping
 from leanconv.errors import UnsupportedError
 from leanconv.graph.ir import Node
 from leanconv.kernels import (
+    deform,
     elementwise,
     extreme_places,
     gather,
+    grid_sample,
     layout,
     lrn,
     matmul,
@@ -24,6 +26,7 @@ from leanconv.kernels import (
     reduce,
     resample,
     resize,
+    roi_align,
     running,
     scatter,
     softmax,
@@ -62,12 +65,15 @@ OPERATORS: Mapping[str, Operator] = _table(
     BLOCK_CHAIN,
     LOOP,
     SingleKernel(pool, FormatPolicy.BLOCKED_ONLY),
+    SingleKernel(roi_align, FormatPolicy.PREFER_BLOCKED),
+    SingleKernel(deform, FormatPolicy.PREFER_BLOCKED),
     *map(
         SingleKernel,
         (
             elementwise,
             extreme_places,
             gather,
+            grid_sample,
             layout,
             lrn,
             matmul,

@@ -19,6 +19,7 @@ from leanconv.graph.convert import (
     recurrent,
     reductions,
     resize,
+    sampling,
     selection,
     shapes,
     signal,
@@ -41,6 +42,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
     {
         **windows.RULES,
         **resize.RULES,
+        **sampling.RULES,
         **activations.RULES,
         **arithmetic.RULES,
         **reductions.RULES,

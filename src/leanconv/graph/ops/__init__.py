@@ -48,6 +48,13 @@ pads (all begins, all ends), dilations, group, activation |
 | Resize | x | mode (nearest, linear), sizes, scales, coordinate_transformation_mode, nearest_mode |
 | Resample | x | axis, size, scale, mode (linear, cubic), coordinate_transformation_mode, \
 cubic_coeff_a, exclude_outside, antialias, roi (of the axis: begin and end) |
+| DeformColumns | x (N, C, H, W), offsets (N * groups * taps * 2, places), mask (N * groups * \
+taps, places)?; gives (N, C * taps, height, width) | kernel_shape, strides, pads, dilations, \
+offset_group, run (channels that stay beside each other) |
+| RoiAlign | x (N, C, H, W), regions (R, 4), their images (R,) as int64; gives (R, C, sizes) | \
+mode (avg, max), half_pixel, sampling_ratio, spatial_scale, sizes |
+| GridSample | x (N, C, spatial), places (N * number, axes) from -1 to 1, the last axis first | \
+mode (nearest, linear, cubic), padding_mode (zeros, border, reflection), align_corners, sizes |
 | Gather | x, indices | axis (not negative) |
 | GatherElements | x, indices, of x's extents on all other axes | axis (not negative) |
 | GatherND | x, indices | batch_dims |
@@ -85,6 +92,7 @@ from leanconv.graph.ops import (
     recurrent,
     resample,
     resize,
+    sampling,
     typed,
 )
 from leanconv.graph.ops.base import Array, Arrays, Op, Types
@@ -117,6 +125,7 @@ OPS: Mapping[str, Op] = MappingProxyType(
         **movement.OPS,
         **resize.OPS,
         **resample.OPS,
+        **sampling.OPS,
         **typed.OPS,
         **extremes.OPS,
         **indexing.OPS,
