@@ -23,6 +23,7 @@ from leanconv.graph.convert import (
     selection,
     shapes,
     signal,
+    states,
     typed,
     windows,
 )
@@ -51,6 +52,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         **products.RULES,
         **attention.RULES,
         **signal.RULES,
+        **states.RULES,
         **normalisation.RULES,
         **shapes.RULES,
         **indexing.RULES,
