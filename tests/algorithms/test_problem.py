@@ -8,11 +8,13 @@ from math import prod
 import pytest
 
 from leanconv.algorithms.problem import Problem, typical
+from leanconv.algorithms.select import choose
 from leanconv.algorithms.winograd.pieces import split
 from leanconv.codegen.geometry import Access
 from leanconv.operators.transposed import phases
 from leanconv.spec import ConvSpec
 from leanconv.symbols import Trace
+from leanconv.target import preset
 from leanconv.types import FLOAT32, FLOAT64
 from support.graph_builder import Builder
 
@@ -92,3 +94,12 @@ def test_a_batch_decides_nothing_of_the_typical_problem() -> None:
     symbolic = replace(problem, batch=trace.variable(0, 5))
     assert typical(problem) == typical(problem.alone()) == typical(symbolic)
     assert not trace.guards
+
+
+def test_images_of_one_pixel_become_rows_of_pixels() -> None:
+    """In plain format they say nothing of the pixels beside: those of a row lie channels apart."""
+    spec = ConvSpec.parse("mb20ic512ih1iw1oc4096kh1kw1")
+    one = replace(problem_of(spec), any_size=(2,))
+    assert typical(one).x.spatial[2] == 512
+    assert typical(one).y.spatial[2] == 4096
+    assert choose(typical(one), preset("icelake-server")).choice.algorithm == "direct"

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 import leanconv as lc
 from leanconv.codegen.host import host
@@ -21,6 +22,7 @@ from leanconv.planner.lowering import default_decisions, format_rules
 from leanconv.planner.representatives import representative, representative_types
 from leanconv.types import FLOAT32
 from support.network_models import images, model
+from support.onnx_models import reference
 
 ACCURACY = Accuracy(1e-5)
 
@@ -99,3 +101,31 @@ def test_bits_do_not_depend_on_the_shapes_before() -> None:
             assert np.array_equal(answers.setdefault(batch, found), found)
             choices = [node_cost.decision.choice for node_cost in net.plan.node_costs]  # type: ignore[attr-defined]
             assert choices == [d.choice for d in net.plan.decisions]  # type: ignore[attr-defined]
+
+
+def test_windows_longer_than_a_representative_and_pads_that_follow_from_sizes() -> None:
+    """Without a word of a defect, which would fail this test."""
+    w = np.ones((2, 1, 256), np.float32)
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["long"], strides=[128]),
+        helper.make_node("Conv", ["long", "v"], ["y"], auto_pad="SAME_UPPER", strides=[2]),
+    ]
+    proto = helper.make_model(
+        helper.make_graph(
+            nodes,
+            "long",
+            [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", "c", "t"])],
+            [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+            [
+                numpy_helper.from_array(w, "w"),
+                numpy_helper.from_array(np.ones((3, 2, 3), np.float32), "v"),
+            ],
+        ),
+        opset_imports=[helper.make_opsetid("", 17)],
+        ir_version=8,
+    )
+    net = lc.load(proto, threads=1)
+    for count, size in ((1, 640), (2, 700), (1, 800), (3, 2000)):
+        x = np.random.default_rng(size).standard_normal((count, 1, size), dtype=np.float32)
+        wanted = reference(proto, {"x": x})["y"]
+        np.testing.assert_allclose(net(x), wanted, rtol=1e-4, atol=1e-3)

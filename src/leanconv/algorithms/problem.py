@@ -204,6 +204,8 @@ def _dense(access: Access, size: Triple, channels: int) -> Access:
         return replace(access, image=image, block_stride=volume, spatial=spatial, row=row)
     last = isinstance(access.block_stride, int) and access.block_stride == 1
     image = ceil_div(channels, block) * block * d * h * w
+    if last and step == 1:  # images of one pixel, whose layout says nothing of the pixels beside it
+        step = channels
     return Access(image, block, 1 if last else d * h * w * block, (h * w * step, w * step, step))
 
 

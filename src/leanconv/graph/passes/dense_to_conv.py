@@ -49,9 +49,9 @@ def dense_to_conv(graph: Graph) -> Graph:
     """Turn Gemm and MatMul with a constant right side (K, M) into Conv and Reshapes.
 
     A Reshape of a map (N, C, H, W) to (N, C·H·W) followed by such a layer becomes a Conv whose
-    kernel is the whole map, reading the map itself (also with one or three spatial axes). Anything
-    else becomes rows (R, K, 1, 1), a 1x1 Conv, and a Reshape back. The constants take in alpha,
-    beta and the transposition of the weights.
+    kernel is the whole map, reading the map itself (also with one or three spatial axes), unless it
+    has one channel. Anything else becomes rows (R, K, 1, 1), a 1x1 Conv, and a Reshape back. The
+    constants take in alpha, beta and the transposition of the weights.
 
     Left alone: a right side that is computed or has another rank than 2; a left side that is
     transposed or a plain vector; a third Gemm input that is computed or varies from row to row;
@@ -130,7 +130,8 @@ def _map_behind(editor: Editor, dense: _Dense) -> tuple[str, int, tuple[int, ...
     before = editor.producer(dense.x)
     if before is not None and before.op == "Reshape" and len(editor.shape(dense.x)) == 2:
         shape = editor.shape(before.inputs[0])
-        if 3 <= len(shape) <= 5 and shape[0] == dense.rows:  # weights are as large as the map
+        # Weights are as large as the map. Of one channel it lies in memory as the rows do.
+        if 3 <= len(shape) <= 5 and shape[0] == dense.rows and shape[1] != 1:
             channels, *kernel = map(int, shape[1:])
             return before.inputs[0], channels, tuple(kernel)
     return "", dense.inputs, (1, 1)
