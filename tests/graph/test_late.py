@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import leanconv as lc
 from leanconv.errors import LeanConvError, ModelError, UnsupportedError
-from support.control_flow import node
+from support.control_flow import branch, graph, node
 from support.onnx_models import Array, reference
 
 R = np.random.default_rng(5)
@@ -209,11 +209,109 @@ def test_extents_and_numbers_that_are_data() -> None:
     agrees(made([*casts, *nodes], floats, outputs), floats)
 
 
-def test_convolutions_do_not_run_late() -> None:
-    nodes = [node("Squeeze", "s", "t"), node("Reshape", "x t", "r"), node("Conv", "r w", "y")]
-    feed = {"x": IMAGE, "s": np.array([[2, 3, 5, 4]])}
-    with pytest.raises(UnsupportedError, match=r"Reshape.*only input 0 may be data"):
-        lc.load(made(nodes, feed, "y:f", w=np.ones((1, 3, 1, 1), "f4")))
+W = R.standard_normal((4, 3, 3, 3)).astype("f4") * 0.3
+
+
+def test_convolutions_behind_what_depends_on_values() -> None:
+    """They are compiled when extents are known, with shape arithmetic of their own."""
+    nodes = [
+        node("Cast", "k", "shape", to=TensorProto.INT64),
+        node("Relu", "x", "r"),
+        node("Reshape", "r shape", "q"),
+        node("Conv", "q w", "c", pads=[1] * 4),
+        node("Shape", "c", "extents"),
+        node("Gather", "extents zero", "batch"),
+        node("Unsqueeze", "batch axes", "first"),
+        node("Concat", "first rest", "flat", axis=0),
+        node("MaxPool", "c", "p", kernel_shape=[2, 2]),
+        node("Reshape", "p flat", "f"),
+        node("NonZero", "f", "places"),
+        node("Conv", "p v", "y"),
+    ]
+    held = {"w": W, "v": W[:, [0, 1, 2, 0], :1, :1], "zero": np.array(0), "axes": np.array([0])}
+    shapes = ([2, 3, 8, 8], [1, 3, 16, 8], [4, 3, 4, 8], [2, 3, 8, 8])
+    x = R.standard_normal((2, 3, 8, 8)).astype("f4")
+    feeds = [{"x": x, "k": np.array(shape, "f4")} for shape in shapes]
+    proto = made(nodes, feeds[0], "y:f f:f places:i", **held, rest=np.array([-1]))
+    network = agrees(proto, *feeds)
+    assert "what is compiled once its extents are known" in network.explain()
+    double = lc.load(proto, threads=1, dtype="float64").run({**feeds[0], "x": x.astype("f8")})
+    assert double["y"].dtype == np.float64
+    np.testing.assert_allclose(double["y"], network.run(feeds[0])["y"], 1e-4, 1e-5)
+    wrong = {"x": x, "k": np.array([7, 3, 8, 8], "f4")}
+    with pytest.raises(LeanConvError, match="Reshape"):
+        network.run(wrong)
+
+
+def test_maps_that_are_found() -> None:
+    """Of no map, too, a convolution gives what fits it."""
+    nodes = [
+        node("ReduceMax", "x", "m", axes=[1, 2, 3], keepdims=0),
+        node("Greater", "m two", "flags"),
+        node("Compress", "x flags", "some", axis=0),
+        node("Conv", "some w", "c"),
+        node("Relu", "c", "y"),
+    ]
+    x = np.clip(R.standard_normal((5, 3, 6, 7)), -1, 1).astype("f4")
+    more = x.copy()
+    more[[1, 3, 4], 0, 0, 0] = 3
+    network = lc.load(made(nodes, {"x": x}, "y:f", w=W, two=np.float32(2)))
+    assert network(x).shape == (0, 4, 4, 5)
+    agrees(made(nodes, {"x": x}, "y:f", w=W, two=np.float32(2)), {"x": more})
+
+
+def test_branches_on_data() -> None:
+    def branch_of(name: str) -> onnx.GraphProto:
+        return graph([node("Conv", f"x {name}", "c"), node("Neg", "c", "n")], "n")
+
+    nodes = [
+        node("ReduceMean", "x", "m", keepdims=0),
+        node("Greater", "m zero", "positive"),
+        branch("positive", "i", branch_of("w"), branch_of("v")),
+        node("Relu", "i", "y"),
+    ]
+    x = R.standard_normal((1, 3, 5, 6)).astype("f4")
+    proto = made(nodes, {"x": x}, "y:f", w=W, v=-W, zero=np.float32(0))
+    agrees(proto, {"x": x + 1}, {"x": x - 1}, {"x": x + 2})
+
+
+@pytest.mark.parametrize("layer", ["Conv", "Mul"])
+def test_loops_that_data_ends(layer: str) -> None:
+    inside = graph(
+        [
+            node(layer, "s w", "c", **({"pads": [1] * 4} if layer == "Conv" else {})),
+            node("Tanh", "c", "t"),
+            node("ReduceMax", "t", "m", keepdims=0),
+            node("Greater", "m least", "more"),
+        ],
+        "more t m",
+        {"i": "int64", "on": "bool", "s": "float"},
+        kinds={"more": "bool"},
+    )
+    nodes = [node("Loop", "- true x", "y rows", body=inside), node("Size", "rows", "count")]
+    x = R.standard_normal((1, 3, 6, 6)).astype("f4")
+    w = W[:3] * 0.2 if layer == "Conv" else np.float32(0.7)
+    held = {"w": w, "true": np.array(True), "least": np.float32(0.01)}
+    agrees(made(nodes, {"x": x}, "y:f rows:f count:i", **held), {"x": x}, {"x": 0 * x})
+
+
+def test_trip_counts_and_weights_that_are_data() -> None:
+    inside = graph(
+        [node("Identity", "on", "more"), node("Cast", "i", "f", to=1), node("Add", "s f", "t")],
+        "more t f",
+        {"i": "int64", "on": "bool", "s": "float"},
+        kinds={"more": "bool"},
+    )
+    nodes = [
+        node("ReduceSum", "n", "sum", keepdims=0),
+        node("Loop", "sum - x", "y rows", body=inside),
+    ]
+    counts = [np.full((40, 40), number) for number in (2, 0, 1)]  # no setting: it is large
+    feeds = [{"x": IMAGE, "n": count} for count in counts]
+    agrees(made(nodes, feeds[0], "y:f rows:f"), *feeds)
+    each = [node("Relu", "w", "v"), node("Conv", "x v", "y")]
+    with pytest.raises(UnsupportedError, match="only input 0 may be data"):
+        lc.load(made(each, {"x": IMAGE, "w": W}, "y:f"))
 
 
 def test_values_that_do_not_fit_are_refused_in_the_run() -> None:

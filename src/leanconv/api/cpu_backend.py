@@ -14,10 +14,11 @@ from leanconv.api.backend import Compiled
 from leanconv.api.fast_call import FastCall, Given
 from leanconv.api.fitting_sizes import with_sizes
 from leanconv.api.inputs import NOTHING_KNOWN, Known, Shape, input_specs, validated_input
+from leanconv.api.network import Network
 from leanconv.api.options import NetworkOptions
 from leanconv.api.pickling import received, sent
 from leanconv.api.shape_ranges import ShapeRanges
-from leanconv.api.tail_call import TailCall
+from leanconv.api.tail_call import CompiledSegments, TailCall
 from leanconv.codegen.ahead import CodeAhead, described
 from leanconv.codegen.kernel import Kernel
 from leanconv.errors import BudgetError, InputError, ModelError, SpecError
@@ -81,6 +82,13 @@ class CpuBackend:
         self._probed: tuple[tuple[Shape, ...], OwnedGraph] | None = None
         self.deciding: tuple[str, ...] = ()
         self._ranges, self.ahead = ranges, CodeAhead(self.target)
+        self._segments = CompiledSegments(model, self.dtype, self._network_of)
+
+    def _network_of(self, part: Model) -> Network:
+        """A part of the network that is compiled in a run, with the options that fit it."""
+        names = {node.name for node in part.nodes}
+        chosen = {n: text for n, text in self._options.algorithms.items() if n in names}
+        return Network(CpuBackend(part, replace(self._options, algorithms=chosen)), "a part")
 
     def validated(self, arrays: Sequence[Any]) -> list[np.ndarray]:
         """The inputs as kernels can read them."""
@@ -110,7 +118,8 @@ class CpuBackend:
         tail = self.model.tail(owned.graph, self.dtype)
         given = Given(tuple(spec.name for spec in self._inputs), shapes, known)
         if tail is not None:
-            return TailCall(given, self._compiled(owned), tail, self.model.outputs)
+            compiled = self._compiled(owned)
+            return TailCall(given, compiled, tail, self.model.outputs, self._segments)
         return FastCall(given, self._compiled(owned))
 
     def _compile_ahead(self, ranges: ShapeRanges) -> None:

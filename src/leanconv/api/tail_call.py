@@ -2,13 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
 
 import numpy as np
 
 from leanconv.api.fast_call import FastCall, Given
+from leanconv.api.network import Network
 from leanconv.graph.late import Tail
+from leanconv.graph.onnx_import import Model, ModelInput
+from leanconv.graph.segments import Segment
 from leanconv.planner.compiled_network import CompiledNetwork
+from leanconv.types import DType, as_dtype
+
+
+class CompiledSegments:
+    """The parts of a tail that are compiled in a run, as networks of their own.
+
+    Args:
+        model: the file's.
+        dtype: in which the network computes.
+        make: makes a network.
+    """
+
+    def __init__(self, model: Model, dtype: DType, make: Callable[[Model], Network]) -> None:
+        self._model, self._dtype, self._make = model, dtype, make
+        self._made: OrderedDict[Hashable, Network] = OrderedDict()
+
+    def run(self, segment: Segment) -> Mapping[str, np.ndarray]:
+        """The outputs by name."""
+        known = tuple((n, array_key(segment.constants[n])) for n in segment.known)
+        ranks = tuple((name, array.ndim) for name, array in segment.inputs.items())
+        key = segment.nodes, known, ranks
+        network = self._made.get(key)
+        if network is None:
+            network = self._made[key] = self._make(self._part(segment))
+            while len(self._made) > _MOST_SEGMENTS:
+                self._made.pop(next(iter(self._made)))
+        return network.run(segment.inputs)
+
+    def _part(self, segment: Segment) -> Model:
+        nothing = (None,) * len(segment.outputs)
+        return replace(
+            self._model,
+            inputs=tuple(
+                ModelInput(name, self._declared(array), (None,) * array.ndim)
+                for name, array in segment.inputs.items()
+            ),
+            outputs=segment.outputs,
+            output_shapes=nothing,
+            output_dtypes=nothing,
+            opset=segment.opset,
+            nodes=segment.nodes,
+            constants=MappingProxyType(dict(segment.constants)),
+        )
+
+    def _declared(self, array: np.ndarray) -> DType:
+        """The type that a file would give an array: that of float32 which has been promoted."""
+        kind = as_dtype(array.dtype)
+        return self._model.dtype if kind == self._dtype else kind
+
+
+_MOST_SEGMENTS = 32
+
+
+def array_key(array: np.ndarray) -> Hashable:
+    """What equal arrays have in common."""
+    return array.dtype.str, array.shape, array.tobytes()
 
 
 class TailCall(FastCall):
@@ -19,6 +81,7 @@ class TailCall(FastCall):
         network: gives what the tail reads.
         tail: what runs after it.
         outputs: names of what both give, in order.
+        segments: compiles parts of the tail.
     """
 
     def __init__(
@@ -27,9 +90,10 @@ class TailCall(FastCall):
         network: CompiledNetwork,
         tail: Tail,
         outputs: Sequence[str],
+        segments: CompiledSegments,
     ) -> None:
         super().__init__(given, network)
-        self._tail, self._outputs = tail, outputs
+        self._tail, self._outputs, self._segments = tail, outputs, segments
 
     def call(self, x: object) -> None:
         """Nothing: only the general path has a tail."""
@@ -41,7 +105,7 @@ class TailCall(FastCall):
         """The outputs for contiguous arrays of the right shapes and dtype."""
         values = dict(zip(self.given.names, arrays, strict=True))
         values.update(zip(self.plan.outputs, super().run(arrays), strict=True))
-        made = self._tail.run(values)
+        made = self._tail.run(values, self._segments)
         return [made[name] if name in made else values[name] for name in self._outputs]
 
     def explain(self) -> str:

@@ -64,6 +64,8 @@ class Builder:
         holds_graphs: whether nodes may hold graphs: a loop its body.
         halves: whether the file's float16 becomes `single`, too.
         running: whether the network runs: all values are known, and no graph is made.
+        segments: compiles parts of a network that runs (`graph.segments.Segments`); None where
+            NumPy computes all of it.
         settings: values that follow from small inputs alone, with the names of these.
         wanted: names of those whose values were needed.
     """
@@ -77,6 +79,7 @@ class Builder:
         halves: bool = False,
     ) -> None:
         self.halves = halves
+        self.segments: Any = None
         self.single, self.holds_graphs, self.running = single, holds_graphs, False
         filled = limits.filled_bytes * (2 if single == FLOAT64 else 1)  # as declared
         self.budget = FoldBudget(limits.fold_budget(model_bytes), filled, limits.held_nodes)

@@ -13,18 +13,15 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from leanconv.errors import UnsupportedError
 from leanconv.graph.builder import Builder
 from leanconv.graph.convert import FileNode
 from leanconv.graph.limits import Limits
 from leanconv.graph.onnx_binding import Scope
 from leanconv.graph.ops.base import Array
+from leanconv.graph.segments import Segments, needs_compiler
 from leanconv.records import dataclass
 from leanconv.types import FLOAT16, DType
 from leanconv.units import counted
-
-# What NumPy would take very long for: networks in which one of them is late are refused.
-COMPILED_ONLY = frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,16 +53,23 @@ class Tail:
 
     def __str__(self) -> str:
         operations = ", ".join(dict.fromkeys(node.op for node in self.nodes))
+        but = ", but for what is compiled once its extents are known" * needs_compiler(self.nodes)
         return (
-            f"then NumPy computes {counted(len(self.nodes), 'node')} ({operations}) in each run: "
-            f"{self.reasons[0]}"
+            f"then NumPy computes {counted(len(self.nodes), 'node')} ({operations}) in each run"
+            f"{but}: {self.reasons[0]}"
         )
 
-    def run(self, values: Mapping[str, Array], alive_bytes: int | None = None) -> dict[str, Array]:
+    def run(
+        self,
+        values: Mapping[str, Array],
+        segments: Segments | None = None,
+        alive_bytes: int | None = None,
+    ) -> dict[str, Array]:
         """Compute the outputs.
 
         Args:
             values: of `reads`.
+            segments: compiles what NumPy would take long for; None where it computes that, too.
             alive_bytes: the most that arrays may take together; None for the limits'.
 
         Returns:
@@ -75,6 +79,7 @@ class Tail:
             LeanConvError: values do not fit the nodes, or there are too many.
         """
         builder = Builder.in_a_run(self.single, self.limits, alive_bytes, self.halves)
+        builder.segments = segments
         given = {name: builder.constant(values[name]) for name in self.reads}
         scope = Scope(builder, self.opset, self.constants, given)
         results = scope.run(self.nodes, self.gives)
@@ -96,29 +101,6 @@ def _own(array: Array, dtype: DType, taken: set[int]) -> Array:
         array = np.array(array, dtype.numpy, order="C")
     taken.add(id(array))
     return array
-
-
-def check_late(nodes: Sequence[FileNode], late: Mapping[int, UnsupportedError | None]) -> None:
-    """Raise where NumPy would compute what needs a compiler.
-
-    Args:
-        nodes: of the file.
-        late: the numbers of those that run late, and why.
-
-    Raises:
-        UnsupportedError: why the first of them does.
-    """
-    first = next((error for error in late.values() if error is not None), None)
-    if first is not None and needs_compiler([nodes[number] for number in late]):
-        raise first
-
-
-def needs_compiler(nodes: Sequence[FileNode]) -> bool:
-    """Whether NumPy would take very long for one of the nodes, or of those that they hold."""
-    return any(
-        node.op in COMPILED_ONLY or any(needs_compiler(g.nodes) for g in node.graphs.values())
-        for node in nodes
-    )
 
 
 def reads_of(nodes: Sequence[FileNode], constants: Mapping[str, Array]) -> tuple[str, ...]:

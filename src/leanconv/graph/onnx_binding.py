@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from leanconv.errors import LeanConvError, UnsupportedError
@@ -16,6 +17,7 @@ from leanconv.graph.convert import RULES, Call, FileGraph, FileNode, Held
 from leanconv.graph.convert.rule import MoreInputs
 from leanconv.graph.onnx_names import shown
 from leanconv.graph.ops.base import Array
+from leanconv.graph.segments import COMPILED_ONLY, SegmentFinder
 
 CAPTURED = "captured#"  # begins the names of values that the graph around has and that have none
 
@@ -90,6 +92,8 @@ class Scope:
                     self._bind(node)
                     continue
                 except NeedsValuesError as error:
+                    if node.op in COMPILED_ONLY:
+                        raise
                     why = error
             late[number] = why
             lacking.update(name for name in node.outputs if name)
@@ -101,16 +105,55 @@ class Scope:
         Raises:
             LeanConvError: as `bind`.
         """
-        left: dict[str, int] = {}
-        for name in (*outputs, *(name for node in nodes for name in node.reads)):
-            left[name] = left.get(name, 0) + 1
+        left: Counter[str] = Counter(outputs)
         for node in nodes:
-            self._bind(node)
-            for name in (*node.reads, *node.outputs):
-                left[name] = left.get(name, 0) - (name in node.reads)
-                if left[name] <= 0:
-                    self.values.pop(name, None)
+            left.update(node.reads)
+        waiting = list(nodes)
+        while waiting:
+            done, waiting = self._first(waiting, left)
+            for node in done:
+                left.subtract(node.reads)
+                for name in (*node.reads, *node.outputs):
+                    if left[name] <= 0:
+                        self.values.pop(name, None)
         return [self._value(name) for name in outputs]
+
+    def _first(
+        self, nodes: list[FileNode], left: Mapping[str, int]
+    ) -> tuple[list[FileNode], list[FileNode]]:
+        """Compute the first node, or what is compiled with it; gives what has run, and the rest.
+
+        Args:
+            nodes: those that have not run.
+            left: how often each value is still read.
+        """
+        segments = self._builder.segments
+        if segments is None or nodes[0].op not in COMPILED_ONLY:
+            self._bind(nodes[0])
+            return nodes[:1], nodes[1:]
+        finder = SegmentFinder(self._value, self._weight)
+        numbers = set(finder.numbers(nodes))
+        done = [node for number, node in enumerate(nodes) if number in numbers]
+        rest = [node for number, node in enumerate(nodes) if number not in numbers]
+        inside = Counter(name for node in done for name in node.reads)
+        given = (name for node in done for name in node.outputs if name)
+        wanted = [name for name in given if left.get(name, 0) > inside[name]]
+        segment = finder.segment(done, wanted, self._opset)
+        if not segment.inputs or not all(array.size for array in segment.inputs.values()):
+            self.bind(done, ())  # nothing to compute, or the same each time
+            return done, rest
+        found = segments.run(segment)
+        self._builder.budget.made(list(found.values()))
+        self.values.update((name, self._builder.constant(found[name])) for name in wanted)
+        return done, rest
+
+    def _weight(self, name: str) -> Array | None:
+        """A constant of the file, of this graph or of one around it."""
+        if name in self._constants:
+            return self._constants[name]
+        if self._outer is None or name in self.values or name not in self._captured:
+            return None
+        return self._outer._weight(self._captured[name])
 
     def _bind(self, node: FileNode) -> None:
         opset = node.opset or self._opset

@@ -92,7 +92,7 @@ def read_file(data: memoryview, files: ExternalFiles, limits: Limits) -> FileMod
     raw = Subgraphs(functions, limits).complete(
         raw_nodes(graph["node"], reader, opset), given, names
     )
-    check_operations(raw, declared)
+    check_operations(raw)
     needed = {*names, *(name for node in raw for name in node.reads)}
     first = {name: node for node in reversed(raw) for name in node.reads}
     inputs = [

@@ -23,7 +23,7 @@ from leanconv.graph.computed_dtype import computed_dtype
 from leanconv.graph.convert import FileNode
 from leanconv.graph.file_kinds import file_kind, folder_kind
 from leanconv.graph.ir import Graph, TensorType
-from leanconv.graph.late import Tail, check_late, reads_of
+from leanconv.graph.late import Tail, reads_of
 from leanconv.graph.limits import Limits
 from leanconv.graph.onnx_binding import Scope
 from leanconv.graph.onnx_check import check_flow
@@ -142,7 +142,6 @@ class Model:
         scope = Scope(builder, self.opset, self.constants, held)
         try:
             left = scope.bind_known(self.nodes) if late else scope.bind_all(self.nodes)
-            check_late(self.nodes, left)
             tail = [self.nodes[number] for number in left]
             made = {name for node in tail for name in node.outputs}
             names = [name for name in self.outputs if name not in made]

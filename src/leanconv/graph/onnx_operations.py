@@ -24,14 +24,11 @@ def _rule(node: RawNode | FileNode) -> Rule | None:
     return RULES.get(node.op) if own else None
 
 
-def check_operations(nodes: Sequence[RawNode], inputs: Collection[str]) -> None:
+def check_operations(nodes: Sequence[RawNode]) -> None:
     """Raise for the first operation that is not known, and name all others.
-
-    Those are named, too, that are known but are not computed on data.
 
     Args:
         nodes: those that the outputs need, in an order in which they can run.
-        inputs: names of the network's inputs.
 
     Raises:
         UnsupportedError: there is one that is not known.
@@ -57,27 +54,16 @@ def check_operations(nodes: Sequence[RawNode], inputs: Collection[str]) -> None:
             "expected a network that gives the same answer every time: what draws random numbers "
             "belongs to training; export it in evaluation mode, or give the numbers as an input"
         )
-    more = nor([op for op, _ in others]) + nor(not_on_data(nodes, inputs), " on data")
+    more = nor([op for op, _ in others])
     written = {op.casefold(): op for op in RULES}
     near = get_close_matches(first.rpartition(".")[2][:NAME].casefold(), written, 1, cutoff=0.7)
     meant = f"; did you mean {written[near[0]]}?" if near else ""
     raise UnsupportedError(f"{where} is not supported{more}; {advice}{meant}")
 
 
-def nor(names: Sequence[str], where: str = "") -> str:
+def nor(names: Sequence[str]) -> str:
     """Further operations for a message that says that one is not supported; empty for none."""
-    return f", nor{where} {', '.join(map(shown, names[:_MOST]))}" if names else ""
-
-
-def not_on_data(nodes: Sequence[_Node], inputs: Collection[str]) -> list[str]:
-    """The known operations that are not computed on data, but would have to be, each once."""
-    return list(
-        dict.fromkeys(
-            node.op
-            for node, flows in flowing(nodes, inputs)
-            if _refused(node, flows) and not RULES[node.op].running
-        )
-    )
+    return f", nor {', '.join(map(shown, names[:_MOST]))}" if names else ""
 
 
 def flowing(nodes: Sequence[_Node], inputs: Collection[str]) -> Iterator[tuple[_Node, list[int]]]:
@@ -166,24 +152,3 @@ def _looped(node: RawNode | FileNode, running: Collection[str], which: _Which) -
         flows = after
     rows = zip(node.outputs, (*flows, *stacks), strict=False)
     return [name for name, flow in rows if name and flow]
-
-
-def _refused(node: RawNode | FileNode, flows: Sequence[int]) -> list[int]:
-    """The inputs of a node that would have to be known at load, but depend on data."""
-    rule = _rule(node)
-    if rule is None or rule.running is None or rule.knows_shape:
-        return []
-    return [index for index in flows if index not in rule.running]
-
-
-def first_refused(nodes: Sequence[_Node], inputs: Collection[str]) -> tuple[_Node, int] | None:
-    """The first node with an input that would have to be known at load, but depends on data.
-
-    Args:
-        nodes, inputs: as of `flowing`.
-
-    Returns:
-        The node and the number of the input; None where there is none.
-    """
-    refusals = ((node, _refused(node, flows)) for node, flows in flowing(nodes, inputs))
-    return next(((node, refused[0]) for node, refused in refusals if refused), None)

@@ -87,7 +87,7 @@ class Subgraphs:
         needed = {*graph.outputs, *(name for node in nodes for name in node.reads)}
         refused = None
         try:
-            check_operations(nodes, ())
+            check_operations(nodes)
         except UnsupportedError as error:  # it may never be computed
             refused = error
         return replace(

@@ -60,7 +60,7 @@ def plan_any_size(kernel: DirectConv, target: Target, weights_from_dram: bool) -
     Chunks and the length of rows follow the size: they are extents of the code.
     """
     vectors = ceil_div(kernel.outputs, kernel.lanes)
-    ranked = _usable(kernel, rank_tiles(target, ANY_WIDTH, vectors, kernel.steps))
+    ranked = _usable(kernel, rank_tiles(target, ANY_WIDTH, vectors, int(kernel.steps)))
     usable = [r for r in ranked if r[1].rows * r[1].vectors <= _DRAM_TILE]
     cycles, tile = (usable if weights_from_dram else ranked)[0]
     window, kernel = kernel.window, replace(kernel, any_width=True)
