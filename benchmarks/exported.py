@@ -32,6 +32,7 @@ OUTCOMES = (RIGHT, REFUSED, WRONG, FAILED, UNEXPORTED)
 EXPORTERS = ("torchscript", "dynamo")
 OPSETS = tuple(range(17, 23))
 _TORCHSCRIPT_OPSETS = 20  # the last that it writes
+_CASE = "case: "  # begins a line about one; exporters print others
 _CLOSE = 1e-4  # of the largest output
 _LIMIT_S = 1800  # of one architecture
 
@@ -259,7 +260,7 @@ def run_one(name: str, opsets: list[int]) -> None:
             found = UNEXPORTED, f"{type(error).__name__}: {error}"
         else:
             found = compared(each, data, is_open)
-        print(json.dumps([exporter, opset, is_open, *found]), flush=True)
+        print(_CASE + json.dumps([exporter, opset, is_open, *found]), flush=True)
 
 
 def rows(name: str, opsets: list[int]) -> Iterator[tuple[str, int, bool, str, str]]:
@@ -269,7 +270,9 @@ def rows(name: str, opsets: list[int]) -> Iterator[tuple[str, int, bool, str, st
         command, stdout=subprocess.PIPE, text=True, timeout=_LIMIT_S, check=False
     )
     for line in ended.stdout.splitlines():
-        exporter, opset, is_open, what, text = json.loads(line)
+        if not line.startswith(_CASE):
+            continue
+        exporter, opset, is_open, what, text = json.loads(line[len(_CASE) :])
         yield exporter, opset, is_open, what, text
     if ended.returncode:
         yield "all", 0, False, FAILED, f"exit code {ended.returncode}"
