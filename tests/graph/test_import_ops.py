@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from leanconv.graph.convert import LAST_OPSET, RULES, indexing, sampling, selection
+from leanconv.graph.convert import LAST_OPSET, RULES, indexing, rearranging, sampling, selection
 from support import imported_cases
 from support.decomposed_cases import TESTED
 from support.folded_cases import FOLDS
@@ -457,6 +457,7 @@ def test_every_operation_is_tested() -> None:
     tested |= {"ArgMax", "ArgMin", "TopK", "Xor", "IsNaN", "IsInf"}  # in test_typed_ops
     tested |= {"If", "Loop", "Scan"}  # in test_if, test_loop, test_scan
     tested |= {*indexing.RULES, *sampling.RULES}  # in test_indexing, test_sampling
+    tested |= set(rearranging.RULES)  # in test_rearranging
     tested |= imported_cases.TESTED  # in test_import_elementwise and others
     tested |= set(selection.RULES)  # in test_late
     tested |= {"LSTM", "GRU", "RNN"}  # in test_recurrent

@@ -11,8 +11,9 @@ from support.onnx_models import reference
 
 
 @pytest.mark.parametrize("seed", range(24))
-def test_what_is_compiled(seed: int) -> None:
-    net = MovingNetwork(seed)
+@pytest.mark.parametrize("empty", [False, True])
+def test_what_is_compiled(seed: int, empty: bool) -> None:
+    net = MovingNetwork(seed, 12, empty)
     proto = net.model()
     found = lc.load(proto.SerializeToString(), threads=1).run(net.given)
     for name, wanted in reference(proto, net.given).items():

@@ -210,10 +210,161 @@ def _small(net: MovingNetwork, name: str, kind: DType, reduction: str) -> str:
     return net.node("Clip", [name, net.constant(-99, kind), net.constant(99, kind)])
 
 
+# -- without indices ----------------------------------------------------------------------------
+def _slice(net: MovingNetwork) -> None:
+    x, kind, shape = net.some()
+    axis, step = net.random.randrange(len(shape)), net.random.choice((1, 1, 2, 3, -1, -2))
+    start, end = (net.random.randint(-20, 20) for _ in range(2))
+    places = [net.constant([number]) for number in (start, end, axis, step)]
+    left = len(range(shape[axis])[start:end:step])
+    y = net.node("Slice", [x, *places])
+    net.keep(y, kind, (*shape[:axis], left, *shape[axis + 1 :]))
+
+
+def _pad(net: MovingNetwork) -> None:
+    x, kind, shape = net.some(kinds=(FLOAT32, FLOAT64, INT8, UINT8, INT32, INT64, UINT64, BOOL))
+    mode, axis = net.random.choice(("constant", "edge", "reflect", "wrap")), len(shape) - 1
+    axis = net.random.randint(0, axis)
+    if mode != "constant" and (shape[axis] < 2 or not prod(shape)):
+        mode = "constant"
+    most = shape[axis] - 1 if mode in ("reflect", "wrap") else 4
+    least = 0 if mode in ("reflect", "wrap") else -(shape[axis] // 2)
+    before, after = (net.random.randint(least, max(most, 0)) for _ in range(2))
+    inputs = [x, net.constant([before, after])]
+    value = net.constant(1, kind) if mode == "constant" and net.random.random() < 0.7 else ""
+    y = net.node("Pad", [*inputs, value, net.constant([axis])], mode=mode)
+    net.keep(y, kind, (*shape[:axis], shape[axis] + before + after, *shape[axis + 1 :]))
+
+
+def _concat(net: MovingNetwork) -> None:
+    """Values that differ along the axis, one of them without elements at times."""
+    x, kind, shape = net.some()
+    axis, parts = net.random.randrange(len(shape)), [x]
+    total = shape[axis]
+    for _ in range(net.random.randint(1, 3)):
+        extent = net.extent()
+        own = (*shape[:axis], extent, *shape[axis + 1 :])
+        if prod(own) > _MOST:
+            continue
+        parts.append(net.operand(net.numbers(kind, own)))
+        total += extent
+    net.random.shuffle(parts)
+    net.keep(net.node("Concat", parts, axis=axis), kind, (*shape[:axis], total, *shape[axis + 1 :]))
+
+
+def _split(net: MovingNetwork) -> None:
+    x, kind, shape = net.some()
+    axis = net.random.randrange(len(shape))
+    first = net.random.randint(0, shape[axis])
+    second = net.random.randint(0, shape[axis] - first)
+    sizes = [first, second, shape[axis] - first - second]
+    y = net.node("Split", [x, net.constant(sizes)], 3, axis=axis)
+    for number, size in enumerate(sizes):
+        name = f"{y}_{number}" if number else y
+        net.keep(name, kind, (*shape[:axis], size, *shape[axis + 1 :]))
+
+
+def _tile(net: MovingNetwork) -> None:
+    x, kind, shape = net.some(kinds=(FLOAT32, FLOAT64, INT8, UINT8, INT32, INT64, BOOL))
+    repeats = [net.random.choice((1, 1, 2, 3, 0 if net.empty else 1)) for _ in shape]
+    y = net.node("Tile", [x, net.constant(repeats)])
+    net.keep(y, kind, [e * r for e, r in zip(shape, repeats, strict=True)])
+
+
+def _expand(net: MovingNetwork) -> None:
+    x, kind, shape = net.some()
+    wanted = [net.extent() if extent == 1 else extent for extent in shape]
+    if len(shape) < 4 and net.random.random() < 0.5:
+        wanted.insert(0, net.extent())
+    net.keep(net.node("Expand", [x, net.constant(wanted)]), kind, wanted)
+
+
+def _transpose(net: MovingNetwork) -> None:
+    x, kind, shape = net.some()
+    perm = net.random.sample(range(len(shape)), len(shape))
+    net.keep(net.node("Transpose", [x], perm=perm), kind, [shape[axis] for axis in perm])
+
+
+def _reshape(net: MovingNetwork) -> None:
+    x, kind, shape = net.some()
+    way = net.random.randrange(4)
+    axis = net.random.randrange(len(shape))
+    if way == 0:
+        wanted = (prod(shape[:axis]), prod(shape[axis:]))
+        net.keep(net.node("Flatten", [x], axis=axis), kind, wanted)
+    elif way == 1 and len(shape) < 5:
+        y = net.node("Unsqueeze", [x, net.constant([axis])])
+        net.keep(y, kind, (*shape[:axis], 1, *shape[axis:]))
+    elif way == 2 and shape[axis] == 1 and len(shape) > 1:
+        y = net.node("Squeeze", [x, net.constant([axis])])
+        net.keep(y, kind, (*shape[:axis], *shape[axis + 1 :]))
+    else:
+        y = net.node("Reshape", [x, net.constant([prod(shape)])], allowzero=1)
+        net.keep(y, kind, (prod(shape),))
+
+
+def _blocks(net: MovingNetwork) -> None:
+    shape = (net.extent(), 4 * net.extent(), 2 * net.extent(), 2 * net.extent())
+    if prod(shape) > _MOST:
+        return
+    kind = net.random.choice((FLOAT32, FLOAT64, UINT8))
+    x, (n, c, h, w) = net.add_input(kind, shape), shape
+    if net.random.random() < 0.5:
+        mode = net.random.choice(("DCR", "CRD"))
+        y = net.node("DepthToSpace", [x], blocksize=2, mode=mode)
+        net.keep(y, kind, (n, c // 4, 2 * h, 2 * w))
+    elif kind != UINT8:
+        net.keep(net.node("SpaceToDepth", [x], blocksize=2), kind, (n, 4 * c, h // 2, w // 2))
+
+
+def _reduce(net: MovingNetwork) -> None:
+    """A sum, over no elements, too."""
+    x, kind, shape = net.some(kinds=COUNTED)
+    axes = sorted(net.random.sample(range(len(shape)), net.random.randint(1, len(shape))))
+    op, keep = net.random.choice(("ReduceSum", "ReduceProd")), net.random.randint(0, 1)
+    y = net.node(op, [x, net.constant(axes)], keepdims=keep)
+    left = [1 if i in axes else extent for i, extent in enumerate(shape) if keep or i not in axes]
+    if left:
+        net.keep(_small(net, y, kind, "add"), kind, left)
+
+
+def _product(net: MovingNetwork) -> None:
+    """A matrix product, of no columns and rows, too."""
+    x, kind, shape = net.some(2, (FLOAT32, FLOAT64))
+    columns = net.extent()
+    if prod(shape[:-1]) * columns > _MOST:
+        return
+    other = net.operand(net.numbers(kind, (shape[-1], columns)))
+    y = net.node("MatMul", [x, other])
+    net.keep(_small(net, y, kind, "add"), kind, (*shape[:-1], columns))
+
+
+def _resize(net: MovingNetwork) -> None:
+    x, kind, shape = net.some(4, (FLOAT32, INT32, UINT8, INT8))
+    if not prod(shape):
+        return
+    sizes = [*shape[:2], *(net.random.choice((1, 2, 3, 5)) * extent for extent in shape[2:])]
+    if prod(sizes) <= _MOST:
+        y = net.node("Resize", [x, "", "", net.constant(sizes)], mode="nearest")
+        net.keep(y, kind, sizes)
+
+
 STEPS: tuple[Callable[[MovingNetwork], None], ...] = (
     _gather,
     _gather_elements,
     _gather_nd,
     _scatter_elements,
     _scatter_nd,
+    _slice,
+    _pad,
+    _concat,
+    _split,
+    _tile,
+    _expand,
+    _transpose,
+    _reshape,
+    _blocks,
+    _reduce,
+    _product,
+    _resize,
 )

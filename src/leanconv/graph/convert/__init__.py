@@ -16,6 +16,7 @@ from leanconv.graph.convert import (
     normalisation,
     patterns,
     products,
+    rearranging,
     recurrent,
     reductions,
     resize,
@@ -43,6 +44,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
     {
         **windows.RULES,
         **resize.RULES,
+        **rearranging.RULES,
         **sampling.RULES,
         **activations.RULES,
         **arithmetic.RULES,

@@ -11,6 +11,7 @@ import numpy as np
 from leanconv.errors import ModelError, UnsupportedError
 from leanconv.graph.builder import Value
 from leanconv.graph.convert.rule import Call, Older, Rule
+from leanconv.graph.ops import infer
 from leanconv.graph.ops.base import broadcast
 from leanconv.types import FLOAT64, FLOATS, INT64
 
@@ -125,6 +126,10 @@ def _gemm(call: Call) -> list[Value]:
         "alpha": call.attribute("alpha", 1.0),
         "beta": call.attribute("beta", 1.0),
     }
+    (result,) = infer("Gemm", [value.type for value in inputs], attributes)
+    if added is not None and result.elements and not inputs[0].type.elements:
+        scaled = call.emit("Mul", [added, call.number(attributes["beta"], added)])
+        return [call.emit("Expand", [scaled], shape=result.shape)]
     return [call.emit("Gemm", inputs, **attributes)]
 
 
