@@ -1,4 +1,4 @@
-"""Two sound models, and seeded damage to their bytes and to the fields of their messages."""
+"""Three sound models, and seeded damage to their bytes and to the fields of their messages."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import onnx
 from google.protobuf.message import Message
 from onnx import helper
 
+from support.control_flow import branch, graph, node
 from support.onnx_models import model, small_cnn
 
 NUMBERS = [0, 1, -1, 2, 3, 7, 64, 2**31 - 1, 2**31, 2**32, 2**60, 2**62, 2**63 - 1, -(2**63)]
@@ -56,7 +57,58 @@ def shapes_and_pools() -> onnx.ModelProto:
     return model(nodes, {"x": (1, 4, "H", 8)}, ["y"], held)
 
 
-MODELS = [small_cnn(), shapes_and_pools()]
+def values_and_loops() -> onnx.ModelProto:
+    """A model whose extents follow from values, with a branch, a loop and a scan on data."""
+    held = {
+        "most": np.array([3]),
+        "iou": np.array([0.5], "f4"),
+        "least": np.array([0.1], "f4"),
+        "rows": np.array([1, -1, 4]),
+        "scored": np.array([1, 2, -1]),
+        "classes": np.array([1, 4, -1]),
+        "true": np.array(True),
+        "five": np.array(5),
+        "last": np.array([-1]),
+        "one": np.float32(1),
+        "half": np.float32(0.5),
+    }
+    inside = graph(
+        [
+            node("Cast", "i", "f", to=1),
+            node("Mul", "s f", "t"),
+            node("ReduceMax", "t", "m", keepdims=0),
+            node("Less", "m limit", "more"),
+        ],
+        "more t m",
+        {"i": "int64", "on": "bool", "s": "float"},
+        {"limit": np.float32(40)},
+        kinds={"more": "bool"},
+    )
+    slices = graph(
+        [node("Add", "u v", "w"), node("Neg", "w", "z")], "w z", {"u": "float", "v": "float"}
+    )
+    nodes = [
+        node("Reshape", "x rows", "boxes"),
+        node("Reshape", "x classes", "pairs"),
+        node("Reshape", "x scored", "wide"),
+        node("Abs", "wide", "cut"),
+        node("Split", "cut", "scores rest", axis=2),
+        node("NonZero", "scores", "places"),
+        node("Unique", "places", "different first", axis=1),
+        node("Greater", "x half", "flags"),
+        node("Reshape", "flags last", "flat"),
+        node("Compress", "x flat", "kept"),
+        node("TopK", "kept most", "top which", axis=0),
+        node("Loop", "five true top", "y rows_", body=inside),
+        node("Scan", "one kept", "total z_", body=slices, num_scan_inputs=1),
+        node("Greater", "total one", "large"),
+        branch("large", "b", *(graph([node(op, "y", "n")], "n") for op in ("Neg", "Exp"))),
+        node("NonMaxSuppression", "boxes pairs most iou least", "nms"),
+    ]
+    return model(nodes, {"x": (1, 4, 8, 8)}, ["b", "z_", "nms", "different"], held)
+
+
+MODELS = [small_cnn(), shapes_and_pools(), values_and_loops()]
 FILES = [each.SerializeToString() for each in MODELS]
 
 

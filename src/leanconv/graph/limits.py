@@ -46,7 +46,7 @@ class Limits:
     filled_bytes: int = 1 << 30
     late_bytes: int = 1 << 30
     late_traffic_bytes: int = 64 << 30
-    late_nodes: int = 1_000_000
+    late_nodes: int = 250_000
 
     def fold_budget(self, model_bytes: int) -> int:
         """Bytes that computing constants may read and write for a model of that size."""
