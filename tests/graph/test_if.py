@@ -190,11 +190,11 @@ def test_a_shape_that_a_branch_computes() -> None:
 
 
 def test_what_a_branch_that_is_not_taken_needs_does_not_matter() -> None:
-    odd = graph([node("Cosh", "x", "a"), node("Unknown", "a", "b")], "b")
+    odd = graph([node("Mystery", "x", "a"), node("Unknown", "a", "b")], "b")
     proto = made([*SIZE, branch("c", "y", RELU, odd)])
     net = lc.load(proto.SerializeToString())
     np.testing.assert_array_equal(net(X), np.maximum(X, 0))
-    with pytest.raises(UnsupportedError, match="Cosh.*not supported, nor Unknown; expected"):
+    with pytest.raises(UnsupportedError, match="Mystery.*not supported, nor Unknown; expected"):
         net(sizes(1, 3, 7, 5))
 
 

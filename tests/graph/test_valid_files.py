@@ -134,7 +134,9 @@ def test_a_file_of_another_domain_alone_is_unsupported() -> None:
     del proto.opset_import[:]
     refused(proto.SerializeToString(), ModelError, "imports 0 versions")
     proto.opset_import.append(helper.make_opsetid("ai.onnx.ml", 3))
-    refused(proto.SerializeToString(), UnsupportedError, "domain 'ai.onnx.ml' only; expected")
+    refused(
+        proto.SerializeToString(), UnsupportedError, "domain 'ai.onnx.ml' only .Relu.; expected"
+    )
 
 
 def test_a_file_from_before_opsets_is_of_the_first() -> None:

@@ -141,6 +141,10 @@ def _of_images(op: str) -> Iterator[Case]:
         return
     _, inputs, attributes, *_ = row
     x = single_nodes.array(*IMAGE, positive=True)
+    if op in ("Asin", "Acos", "Atanh"):
+        x = np.tanh(x)
+    if op == "Acosh":
+        x = 1 + x
     if len(inputs) == 1:
         yield Case(*one_node(op, {"x0": x}, {}, ("x0",), attributes), {"x0": x})
         return
@@ -161,6 +165,7 @@ def _moved(op: str) -> Iterator[Case]:
         ("ReduceMax", (IMAGE,), {"axes": (2, 3), "keepdims": False}),
         ("ReduceMin", (IMAGE,), {"axes": (0, 3), "keepdims": True}),
         ("ReduceSum", (IMAGE,), {"axes": (2,), "keepdims": True}),
+        ("ReduceProd", (IMAGE,), {"axes": (2,), "keepdims": True}),
         ("Expand", ((1, 20, 1, 4),), {"shape": IMAGE}),
         ("Reshape", ((2, 32, 5, 4),), {"shape": (2, 32, 20)}),
         ("Reshape", ((1, 20, 1, 1),), {"shape": (1, 20)}),
@@ -187,6 +192,7 @@ def _typed(op: str) -> Iterator[Case]:
     """Operations between element types on images, and on what is spread over them."""
     x, spread = single_nodes.array(*IMAGE), single_nodes.array(1, 20, 1, 1)
     numbers = np.round(2 * x).astype(np.float32)
+    whole = numbers.astype(np.int8)
     place = {"axis": 1, "keepdims": True, "last": False}
     pooled = {**single_nodes.WINDOW, **single_nodes.POOL}
     for names, inputs, attributes in (
@@ -198,6 +204,10 @@ def _typed(op: str) -> Iterator[Case]:
         (("GreaterOrEqual", "Less"), [numbers, spread], {}),
         (("And", "Or", "Xor"), [x > 0, spread > 0], {}),
         (("Not",), [x > 0], {}),
+        (("BitwiseAnd", "BitwiseOr", "BitwiseXor"), [whole, whole[::-1]], {}),
+        (("BitwiseNot",), [whole], {}),
+        (("BitShift",), [whole.view(np.uint8), np.array([3], np.uint8)], {"left": True}),
+        (("BitCast",), [x], {"to": INT32}),
         (("Where",), [x > 0, x, spread], {}),
         (("Cast",), [3 * x], {"to": INT32}),
         (("Cast",), [(3 * x).astype(np.int8)], {"to": FLOAT32}),

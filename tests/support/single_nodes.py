@@ -26,6 +26,11 @@ def nodes() -> Iterator[tuple[Any, ...]]:
     image = array(2, 5, 3, 4)
     for op in ("Relu", "Sigmoid", "HardSwish", "Silu", "Tanh", "Exp", "Erf", "Neg", "Abs"):
         yield op, [image], {}
+    for op in ("Sin", "Cos", "Tan", "Atan", "Sinh", "Cosh", "Asinh"):
+        yield op, [image], {}
+    for op in ("Asin", "Acos", "Atanh"):
+        yield op, [np.tanh(image)], {}
+    yield "Acosh", [1 + array(2, 5, 3, 4, positive=True)], {}
     for op in ("Reciprocal", "Softplus", "Sqrt", "Log"):
         yield op, [array(2, 5, 3, 4, positive=True)], {}
     yield "LeakyRelu", [array(3, 7)], {"alpha": 0.1}
@@ -52,7 +57,10 @@ def nodes() -> Iterator[tuple[Any, ...]]:
     for axes in ((2, 3), (1,), (0,), (0, 2), (2,), ()):
         for keepdims in (False, True):
             yield "ReduceMean", [image], {"axes": axes, "keepdims": keepdims}
-    for op in ("ReduceMax", "ReduceMin", "ReduceSum"):
+    for op in ("CumSum", "CumProd"):
+        yield op, [image], {"axis": 1, "exclusive": False, "reverse": False}
+        yield op, [image], {"axis": 3, "exclusive": True, "reverse": True}
+    for op in ("ReduceMax", "ReduceMin", "ReduceSum", "ReduceProd"):
         yield op, [array(2, 40, 3, 4)], {"axes": (1, 2), "keepdims": False}
     yield "Softmax", [array(3, 17)], {"axis": 1}
     yield "Softmax", [image], {"axis": 1}
