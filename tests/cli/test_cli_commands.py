@@ -16,6 +16,7 @@ from leanconv.cli.main import build_parser
 from leanconv.target import preset
 from leanconv.types import FLOAT64
 from support.cli_fakes import Call, FakeNetwork
+from support.small_inputs import by_rate
 
 Picture = Callable[..., str]
 
@@ -236,3 +237,19 @@ def test_open_shapes_must_be_given(network: FakeNetwork, call: Call) -> None:
     assert call("profile", "m.onnx", "--shape", "1,3,9,9").code == 0
     assert "has 4" in call("profile", "m.onnx", "--shape", "x=2,3").err
     assert "'z'" in call("profile", "m.onnx", "--shape", "z=2,3,4,5").err
+
+
+def test_values_of_small_inputs(call: Call, tmp_path: Path) -> None:
+    """`--value` where a network is one of several by the value of an input."""
+    file = str(tmp_path / "rate.onnx")
+    Path(file).write_bytes(by_rate().SerializeToString())
+    shape = ("--shape", "x=1x3x6x5")
+    refused = call("explain", file, *shape)
+    assert refused.code != 0
+    assert "follows from the value of 'rate'" in refused.err
+    for command in ("explain", "profile"):
+        found = call(command, file, *shape, "--value", "rate=8000")
+        assert found.code == 0, found.err
+    assert call("verify", file, *shape, "--value", "rate=16000", "--count", "1").code == 0
+    for value in ("x=3", "rate=1,2", "rate=soon", "y=1"):
+        assert call("explain", file, *shape, "--value", value).code != 0

@@ -167,7 +167,7 @@ class Network:
     # -- planning --------------------------------------------------------------------------
     def bind(
         self,
-        shapes: Mapping[str, Sequence[int]] | Sequence[int],
+        shapes: Mapping[str, Sequence[int] | np.ndarray | int] | Sequence[int],
         progress: Progress | None = None,
         *more: object,
     ) -> NetworkFacts:
@@ -192,10 +192,11 @@ class Network:
             given = ", ".join(str(n) if isinstance(n, Integral) else short(n) for n in extents)
             raise InputError(f"got {given}; give the shape as one tuple: net.bind(({given}))")
         known: Known = NOTHING_KNOWN
+        given_shapes: Any = shapes
         if isinstance(shapes, Mapping):
             known = self._values_among(shapes)
-            shapes = {**shapes, **{name: array.shape for name, array in known.items()}}
-        wanted = self._names.shapes(shapes)
+            given_shapes = {**shapes, **{name: array.shape for name, array in known.items()}}
+        wanted = self._names.shapes(given_shapes)
         with working(self._name, checked_progress(progress)):
             return self._for_shapes(wanted, known).plan
 

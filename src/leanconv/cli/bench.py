@@ -14,6 +14,8 @@ import numpy as np
 
 from leanconv.cli.common import (
     add_shape_option,
+    add_value_option,
+    given_values,
     input_shapes,
     is_problem,
     positive,
@@ -45,6 +47,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     )
     parser.add_argument("--batch", type=positive, metavar="N", help="images at once (default: 1)")
     add_shape_option(parser)
+    add_value_option(parser)
     add_measure_options(parser)
     parser.set_defaults(execute=execute)
 
@@ -91,12 +94,14 @@ def _model_work(options: argparse.Namespace) -> Work:
 
     file = Path(options.what)
     network = leanconv.load(str(file))
-    inputs = random_inputs(network, input_shapes(network, options.shape, options.batch))
+    values = given_values(network, options.value)
+    shapes = input_shapes(network, options.shape, options.batch, values)
+    inputs = random_inputs(network, shapes, values=values)
     computed = network.backend.dtype
     if computed != FLOAT32:
         raise InputError(
             f"{file} computes in {computed}; expected float32, in which bench compares: convert "
             "the model to float32"
         )
-    shapes = ", ".join(shape_text(x.shape) for x in inputs.values())
-    return Work(f"{file.stem} {shapes}", file, inputs)
+    texts = ", ".join(shape_text(x.shape) for x in inputs.values())
+    return Work(f"{file.stem} {texts}", file, inputs)

@@ -7,6 +7,8 @@ import difflib
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -131,6 +133,18 @@ def add_shape_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_value_option(parser: argparse.ArgumentParser) -> None:
+    """Add `--value`, for networks of which small integer inputs decide what they compute."""
+    parser.add_argument(
+        "--value",
+        action="append",
+        type=named_value,
+        default=[],
+        metavar="NAME=N[,N]",
+        help="value of a small integer input, such as a sampling rate that decides what runs",
+    )
+
+
 def _named_algorithm(text: str) -> tuple[str, str]:
     """Read a layer's name and its algorithm (an argparse type)."""
     layer, equals, algorithm = text.partition("=")
@@ -191,6 +205,20 @@ def byte_count(text: str) -> int:
 def named_shape(text: str) -> tuple[str, Shape]:
     """Read `NAME=1x3x224x224`, or a shape in any form that messages have (an argparse type)."""
     return _named(text, positive, "1x3x224x224")
+
+
+def named_value(text: str) -> tuple[str, tuple[int, ...]]:
+    """Read `NAME=16000` or `NAME=1,3,-1` (an argparse type)."""
+    name, _, numbers = text.rpartition("=")
+    try:
+        found = tuple(int(number) for number in numbers.split(","))
+    except ValueError:
+        found = ()
+    if not (name and found):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no value; give integers such as {name or 'NAME'}=16000"
+        )
+    return name, found
 
 
 def named_range(text: str) -> tuple[str, Extents]:
@@ -332,20 +360,53 @@ def given_shapes(network: Network, given: Sequence[tuple[str, _Given]]) -> dict[
     return chosen
 
 
+def given_values(
+    network: Network, given: Sequence[tuple[str, tuple[int, ...]]]
+) -> dict[str, np.ndarray]:
+    """The arrays that `--value` gives, by the inputs' names.
+
+    Raises:
+        InputError: there is no such input, or it takes no such value.
+    """
+    declared = {value.name: value for value in network.inputs}
+    chosen = {}
+    for name, numbers in given:
+        spec = declared.get(name)
+        if spec is None or spec.dtype.is_float or len(spec.shape or (None,)) > 1:
+            small = [n for n, s in declared.items() if s.shape is not None and len(s.shape) < 2]
+            raise InputError(
+                f"--value names the input {name!r}; expected one of integers without axes or with "
+                f"one{': ' + ', '.join(small) if small else ', which the network has not'}"
+            )
+        shape = () if spec.shape == () else (len(numbers),)
+        if len(numbers) != max(1, prod(shape)) or not spec.takes(shape):
+            raise InputError(
+                f"--value gives {len(numbers)} numbers for input {name}; expected "
+                f"{shape_text(spec.shape)}"
+            )
+        chosen[name] = np.array(numbers, spec.dtype).reshape(shape)
+    return chosen
+
+
 def input_shapes(
-    network: Network, given: Sequence[tuple[str, Shape]], batch: int | None = None
+    network: Network,
+    given: Sequence[tuple[str, Shape]],
+    batch: int | None = None,
+    values: Mapping[str, np.ndarray] = MappingProxyType({}),
 ) -> dict[str, Shape]:
     """Choose a shape for every input of a network.
 
     Args:
         network, given: as of `given_shapes`.
         batch: the first extent where it is open (default 1).
+        values: of `given_values`, whose shapes these inputs have.
 
     Raises:
         InputError: a name is unknown, a rank is wrong, an extent other than the first is open, or
             there is a batch, and no input that leaves its own open.
     """
     chosen = given_shapes(network, given)
+    chosen.update({name: array.shape for name, array in values.items()})
     declared = [(value.name, value.shape) for value in network.inputs]
     left = [extents for name, extents in declared if name not in chosen]
     if batch is not None and not any(e is None or (e and not isinstance(e[0], int)) for e in left):
@@ -370,14 +431,20 @@ def input_shapes(
     return chosen
 
 
-def random_inputs(network: Network, shapes: Mapping[str, Shape], seed: int = 0) -> dict[str, Any]:
-    """Return arrays of the shapes, in the dtypes that the network declares.
+def random_inputs(
+    network: Network,
+    shapes: Mapping[str, Shape],
+    seed: int = 0,
+    values: Mapping[str, np.ndarray] = MappingProxyType({}),
+) -> dict[str, Any]:
+    """Return arrays of the shapes, in the dtypes that the network declares, and given values.
 
     Floats are standard normal, integers from 0 to 255 or what their type holds of that, as pixels.
     """
     generator = np.random.default_rng(seed)
     dtypes = {value.name: np.dtype(value.dtype) for value in network.inputs}
-    return {name: _random(generator, shape, dtypes[name]) for name, shape in shapes.items()}
+    made = {name: _random(generator, shape, dtypes[name]) for name, shape in shapes.items()}
+    return {**made, **values}
 
 
 def _random(generator: np.random.Generator, shape: Shape, dtype: np.dtype[Any]) -> np.ndarray:

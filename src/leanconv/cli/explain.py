@@ -14,6 +14,8 @@ from leanconv.cli.common import (
     add_load_options,
     add_output_options,
     add_shape_option,
+    add_value_option,
+    given_values,
     input_shapes,
     is_problem,
     listed,
@@ -47,6 +49,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     )
     add_load_options(parser)
     add_shape_option(parser)
+    add_value_option(parser)
     add_output_options(parser)
     parser.add_argument("--layer", metavar="NAME", help="show every candidate of this layer")
     parser.add_argument("--html", metavar="FILE", help="write a page with pictures (of a model)")
@@ -241,8 +244,8 @@ def _model(options: argparse.Namespace) -> dict[str, Any]:
     import leanconv
 
     network = leanconv.load(options.what, **load_options(options), plan=options.plan)
-    shapes = input_shapes(network, options.shape)
-    plan = network.bind(shapes)
+    values = given_values(network, options.value)
+    plan = network.bind({**input_shapes(network, options.shape, values=values), **values})
     if options.save:
         plan.save(options.save)
     report = network.report(front=bool(options.html or options.json))

@@ -11,6 +11,8 @@ from leanconv.cli.common import (
     add_load_options,
     add_output_options,
     add_shape_option,
+    add_value_option,
+    given_values,
     input_shapes,
     load_options,
     positive,
@@ -47,6 +49,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     parser.add_argument("model", metavar="MODEL", help="an ONNX file")
     add_load_options(parser)
     add_shape_option(parser)
+    add_value_option(parser)
     parser.add_argument(
         "--batch",
         type=positive,
@@ -65,9 +68,10 @@ def execute(options: argparse.Namespace) -> int:
     """Run the sub-command."""
     with progress(f"loading {options.model}") as shown:
         network, startup = started(options.model, "profile", load_options(options))
-        shapes = input_shapes(network, options.shape, options.batch)
-        inputs = random_inputs(network, shapes)
-        startup = startup.planned(lambda: network.bind(shapes))
+        values = given_values(network, options.value)
+        shapes = input_shapes(network, options.shape, options.batch, values)
+        inputs = random_inputs(network, shapes, values=values)
+        startup = startup.planned(lambda: network.bind({**shapes, **values}))
         startup = startup.answered(taken_ns(lambda: network.run(inputs)))
         shown.say(f"profiling {options.model}")
         rows = network.profile(inputs, repeats=options.repeat)

@@ -10,7 +10,8 @@ from leanconv.codegen.lowered import Lowered
 from leanconv.graph.ir import Graph, Node
 from leanconv.kernels import KernelModule
 from leanconv.operators.operator import FormatPolicy, NodeContext, Operator
-from leanconv.target import Costs
+from leanconv.spec.format import ceil_div
+from leanconv.target import Costs, Target
 from leanconv.types import HALVES, DType
 
 
@@ -34,7 +35,11 @@ class SingleKernel(Operator):
     def choices(self, context: NodeContext, vary_parameters: bool = True) -> list[Choice]:
         """One choice without a name, estimated by the bytes that are moved."""
         del vary_parameters
-        cycles = _cycles(context.node, context.graph, context.target.costs)
+        node, graph, target = context.node, context.graph, context.target
+        if node.op == "Recurrence":
+            cycles = _recurrence_cycles(node, graph, target)
+        else:
+            cycles = _cycles(node, graph, target.costs)
         return [replace(AUTO, cycles=cycles, error=_rounding(context.node, context.graph))]
 
     def lower(self, context: NodeContext, choice: Choice = AUTO) -> Lowered:
@@ -62,9 +67,21 @@ def _cycles(node: Node, graph: Graph, costs: Costs) -> float:
     inner = 1
     if node.op in ("MatMul", "Gemm"):
         inner = graph.types[node.inputs[0]].shape[-1]
-    elif node.op == "Recurrence":
-        inner = graph.types[node.inputs[1]].shape[1]
     elif node.op in ("MaxPool", "MaxPoolWithIndices", "AveragePool"):
         inner = prod(node.attributes.get("kernel_shape", ()))
     out = sum(graph.types[name].elements for name in node.outputs)
     return costs.stage + elements * item / costs.copy + out * inner / costs.scalar_flops
+
+
+_ROWS = 4  # sequences that share what is read of the weights
+
+
+def _recurrence_cycles(node: Node, graph: Graph, target: Target) -> float:
+    """Estimated cycles of recurrent layers: each step reads all weights from L2, or from L3."""
+    x, weights = (graph.types[name] for name in node.inputs[:2])
+    costs, (steps, batch, _) = target.costs, x.shape
+    near = weights.bytes <= weights.shape[0] * costs.l2_share * target.l2_bytes
+    reads = ceil_div(batch, _ROWS) * weights.bytes / (costs.l2_read if near else costs.l3_read)
+    sums = batch * weights.elements / (target.fma_units * target.lanes(weights.dtype))
+    results = sum(graph.types[name].bytes for name in node.outputs)
+    return float(costs.stage + (x.bytes + results) / costs.copy + steps * max(reads, sums))

@@ -45,7 +45,7 @@ def _engine(file: str) -> Any:
 
 def _load(engine_file: str, request: dict[str, Any]) -> tuple[Run, dict[str, Any]]:
     with np.load(request["inputs"], allow_pickle=False) as archive:
-        inputs = {name: np.ascontiguousarray(archive[name]) for name in archive.files}
+        inputs = {name: np.require(archive[name], None, ["C"]) for name in archive.files}
     engine = _engine(engine_file)
     before = _largest_memory()
     begin = time.perf_counter_ns()
