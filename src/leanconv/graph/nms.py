@@ -8,14 +8,17 @@ same boxes are kept.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
-_BLOCK = 256  # boxes of which all pairs are compared at once
+Charge = Callable[[int], None]
+_BLOCK = 32  # candidates of a class of which all pairs are compared at once
+_PAIRS = 1 << 17  # that are compared at once, of several classes
+_TOP = 4  # candidates that are sorted first, for each box that may be kept
 
 
 def kept_boxes(
@@ -25,7 +28,7 @@ def kept_boxes(
     overlap: float,
     least: float | None,
     centred: bool,
-    charge: Callable[[int], None],
+    charge: Charge,
 ) -> npt.NDArray[np.int64]:
     """The boxes that are kept.
 
@@ -42,41 +45,65 @@ def kept_boxes(
         (kept, 3): image, class and box, by image, class and falling score.
     """
     found = [np.zeros((0, 3), np.int64)]
-    if most <= 0 or not boxes.shape[1]:
+    most = min(most, boxes.shape[1])
+    if most <= 0:
         return found[0]
     limit = None if least is None else scores.dtype.type(least)
-    threshold = boxes.dtype.type(overlap)
     with np.errstate(all="ignore"):
         for image in range(scores.shape[0]):
-            sides = _sides(boxes[image], centred)
-            for kind, candidates in _candidates(scores[image], limit):
-                places = _greedy(sides, candidates, min(most, candidates.size), threshold, charge)
-                rows = np.empty((places.size, 3), np.int64)
-                rows[:, 0], rows[:, 1], rows[:, 2] = image, kind, places
-                found.append(rows)
+            greedy = _Greedy(_sides(boxes[image], centred), most, overlap, charge)
+            kinds, lists = _candidates(scores[image], limit, _TOP * most)
+            together = max(1, _PAIRS // _BLOCK**2)
+            kept = [
+                each
+                for start in range(0, len(lists), together)
+                for each in greedy.kept(lists[start : start + together])
+            ]
+            for number, (kind, places) in enumerate(zip(kinds, lists, strict=True)):
+                if kept[number].size < most and places.size >= _TOP * most:  # there are more
+                    everything = _by_score(scores[image, kind], limit)
+                    (kept[number],) = greedy.kept([everything])
+            sizes = [each.size for each in kept]
+            rows = np.empty((sum(sizes), 3), np.int64)
+            rows[:, 0], rows[:, 1] = image, np.repeat(np.array(kinds, np.int64), sizes)
+            rows[:, 2] = np.concatenate([found[0][:, 0], *kept])
+            found.append(rows)
     return np.concatenate(found)
 
 
-def _candidates(scores: Array, limit: np.generic | None) -> Iterator[tuple[int, Array]]:
-    """Of each class the boxes of a sufficient score, the highest first; (classes, boxes) go in."""
-    if limit is None:
-        for kind, row in enumerate(scores):
-            yield kind, _by_score(row, np.arange(row.size))
-        return
+def _candidates(scores: Array, limit: np.generic | None, top: int) -> tuple[list[int], list[Array]]:
+    """The classes with boxes of a sufficient score, and these, the highest first.
+
+    Args:
+        scores: (classes, boxes).
+        limit: that they exceed; None for all.
+        top: of more boxes than this at least so many of the highest scores are enough.
+    """
+    if limit is None or scores.shape[1] > 4 * top:
+        every = [_by_score(row, limit, top) for row in scores]
+        return list(range(len(every))), every
     kinds, places = np.nonzero(scores > limit)
+    order = np.lexsort((-scores[kinds, places], kinds))
     starts = np.searchsorted(kinds, np.arange(scores.shape[0] + 1))
-    for kind in np.flatnonzero(np.diff(starts)).tolist():
-        held = places[starts[kind] : starts[kind + 1]]
-        yield kind, _by_score(scores[kind, held], held)
+    filled = np.flatnonzero(np.diff(starts)).tolist()
+    ordered = places[order]
+    return filled, [ordered[starts[kind] : starts[kind + 1]] for kind in filled]
 
 
-def _by_score(scores: Array, places: Array) -> Array:
+def _by_score(scores: Array, limit: np.generic | None, top: int = 0) -> Array:
     """Places by falling score; of equal ones the first comes first."""
-    return places[np.argsort(-scores, kind="stable")]
+    places = np.arange(scores.size) if limit is None else np.flatnonzero(scores > limit)
+    held = scores[places]
+    if 0 < top < places.size:
+        least = np.partition(held, places.size - top)[places.size - top]
+        enough = np.flatnonzero(held >= least)
+        if enough.size >= top:  # else some are no numbers
+            places, held = places[enough], held[enough]
+    return places[np.argsort(-held, kind="stable")]
 
 
 def _sides(boxes: Array, centred: bool) -> Array:
-    """Left, right, top, bottom and area of boxes: (boxes, 4) becomes (5, boxes)."""
+    """Left, right, top, bottom and area of boxes, with one of zeros behind: (5, boxes + 1)."""
     a, b, c, d = boxes.T
     if centred:
         half_width, half_height = c / 2, d / 2
@@ -84,44 +111,90 @@ def _sides(boxes: Array, centred: bool) -> Array:
     else:
         left, right = np.minimum(b, d), np.maximum(b, d)
         top, bottom = np.minimum(a, c), np.maximum(a, c)
-    return np.stack([left, right, top, bottom, (right - left) * (bottom - top)])
+    sides = np.zeros((5, len(boxes) + 1), boxes.dtype)
+    sides[:, :-1] = left, right, top, bottom, (right - left) * (bottom - top)
+    return sides
 
 
-def _greedy(
-    sides: Array, places: Array, most: int, threshold: np.generic, charge: Callable[[int], None]
-) -> Array:
-    """The places that are kept, of `places` in falling order of score.
+class _Greedy:
+    """Keeps boxes of several classes of an image at once.
 
-    Blocks of candidates, in order: those that overlap a box that was kept before are dropped, then
-    the pairs within the block decide.
+    Blocks of candidates, in falling order of score: those that overlap a box that was kept before
+    are dropped, then the pairs within the block decide.
+
+    Args:
+        sides: (5, boxes + 1).
+        most: boxes of a class that are kept.
+        overlap: the threshold.
+        charge: is told of bytes that are about to be read.
     """
-    kept = np.empty(0, np.int64)
-    for start in range(0, places.size, _BLOCK):
-        block = places[start : start + _BLOCK]
-        charge(40 * block.size * (kept.size + block.size))
-        ours = sides[:, block]
-        if kept.size:
-            free = ~_overlapping(sides[:, kept], ours, threshold).any(0)
-            block, ours = block[free], ours[:, free]
-        drops = _overlapping(ours, ours, threshold)
-        alive = np.ones(block.size, bool)
-        taken = []
-        for number in range(block.size):
-            if alive[number]:
-                taken.append(number)
-                alive &= ~drops[number]
-        kept = np.concatenate([kept, block[taken]])
-        if kept.size >= most:
-            break
-    return kept[:most]
 
+    def __init__(self, sides: Array, most: int, overlap: float, charge: Charge) -> None:
+        self._sides, self._areas, self._most, self._charge = sides[:4], sides[4], most, charge
+        self._threshold = sides.dtype.type(overlap)
 
-def _overlapping(a: Array, b: Array, threshold: np.generic) -> npt.NDArray[np.bool_]:
-    """Which boxes of b (5, n) overlap which of a (5, m) by more than the threshold: (m, n)."""
-    a = a[:, :, None]
-    width = np.minimum(a[1], b[1]) - np.maximum(a[0], b[0])
-    height = np.minimum(a[3], b[3]) - np.maximum(a[2], b[2])
-    shared = width * height
-    union = a[4] + b[4] - shared
-    real = (width > 0) & (height > 0) & (shared > 0) & (a[4] > 0) & (b[4] > 0) & (union > 0)
-    return np.asarray(real & (shared / union > threshold))
+    def kept(self, lists: Sequence[Array]) -> list[Array]:
+        """Of each list of candidates those that are kept, in the same order."""
+        groups, longest = len(lists), max((each.size for each in lists), default=0)
+        none = self._sides.shape[1] - 1
+        kept = np.full((groups, min(self._most, longest) + _BLOCK), none, np.int64)
+        counts = np.zeros(groups, np.int64)
+        for start in range(0, longest, _BLOCK):
+            active = [
+                g for g, each in enumerate(lists) if each.size > start and counts[g] < self._most
+            ]
+            if not active:
+                break
+            block = min(_BLOCK, longest - start)
+            ours = np.full((len(active), block), none, np.int64)
+            for row, g in enumerate(active):
+                part = lists[g][start : start + block]
+                ours[row, : part.size] = part
+            alive = self._free(kept[active, : counts[active].max()], ours)
+            self._decide(ours, alive)
+            rows, columns = np.nonzero(alive)
+            numbers = np.cumsum(alive, axis=1)[rows, columns] - 1
+            which = np.array(active)[rows]
+            kept[which, np.minimum(counts[which] + numbers, kept.shape[1] - 1)] = ours[
+                rows, columns
+            ]
+            counts[active] = np.minimum(counts[active] + alive.sum(axis=1), self._most)
+        return [kept[g, : counts[g]] for g in range(groups)]
+
+    def _free(self, kept: Array, ours: Array) -> Array:
+        """Which of (groups, block) candidates are boxes that none of (groups, kept) overlaps."""
+        alive = ours != self._sides.shape[1] - 1
+        step = max(1, _PAIRS // max(1, ours.size))
+        for start in range(0, kept.shape[1], step):
+            alive &= ~self._overlapping(kept[:, start : start + step], ours).any(axis=1)
+        return np.asarray(alive)
+
+    def _decide(self, ours: Array, alive: Array) -> None:
+        """Drop from (groups, block) candidates those that overlap one before them, in `alive`."""
+        drops = self._overlapping(ours, ours)
+        if not drops.any():
+            return
+        for number in np.flatnonzero(drops.any(axis=(0, 2))).tolist():
+            taken = alive[:, number, None]
+            alive[:, number + 1 :] &= ~(drops[:, number, number + 1 :] & taken)
+
+    def _overlapping(self, a: Array, b: Array) -> Array:
+        """Which of b (groups, n) each of a (groups, m) overlaps too much: (groups, m, n)."""
+        self._charge(40 * a.size * b.shape[1])
+        first = [side[a][:, :, None] for side in self._sides]
+        second = [side[b][:, None] for side in self._sides]
+        width = np.minimum(first[1], second[1])
+        width -= np.maximum(first[0], second[0])
+        height = np.minimum(first[3], second[3])
+        height -= np.maximum(first[2], second[2])
+        result: Array = np.minimum(width, height) > 0
+        flat = np.flatnonzero(result)  # few: most boxes are far from each other
+        if flat.size:
+            rows, n = np.divmod(flat, b.shape[1])
+            group, m = np.divmod(rows, a.shape[1])
+            shared = width.reshape(-1)[flat] * height.reshape(-1)[flat]
+            areas = self._areas[a[group, m]], self._areas[b[group, n]]
+            union = areas[0] + areas[1] - shared
+            real = (shared > 0) & (areas[0] > 0) & (areas[1] > 0) & (union > 0)
+            result.reshape(-1)[flat] = real & (shared / union > self._threshold)
+        return result
