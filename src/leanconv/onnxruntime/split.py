@@ -22,6 +22,7 @@ from leanconv.onnxruntime.engines import Arrays, Native, Other
 from leanconv.onnxruntime.options import SessionOptions
 from leanconv.onnxruntime.real import real
 from leanconv.records import dataclass
+from leanconv.runtime.locks import Lock
 from leanconv.types import as_dtype
 
 log = logging.getLogger(__name__)
@@ -72,20 +73,27 @@ class Cut:
 
 
 class Split:
-    """The network in two parts: one in leanconv, one in the real onnxruntime."""
+    """The network in two parts: one in leanconv, one in the real onnxruntime.
+
+    Attributes:
+        network: leanconv's part.
+        text: what is said of it.
+    """
 
     def __init__(self, cut: Cut, options: SessionOptions) -> None:
-        self._cut, self._options = cut, options
+        self.text, self._options = cut.text, options
         self._first: Native | Other
         self._second: Native | Other | None = None
-        self._given = cut.given
+        self._given, self._outputs = cut.given, cut.parts.outputs
+        self._making = Lock("the second part of the same session")
+        self._cut: Cut | None = cut  # until both parts are made: it keeps the file
         if cut.ours_first:
             native = self._first = Native(cut.file(True, {}), options)
             self.network = native.network
             known = {each.name: each for each in self.network.outputs}
             specs = [known[name] for name in self._given]
             if all(isinstance(n, int) for each in specs for n in each.shape or (None,)):
-                self._second = self._theirs(specs)
+                self._second_of(specs)
         else:
             self._first = _other(cut.file(False, {}), options)
             found = {each.name: each for each in self._first.outputs() if each is not None}
@@ -93,7 +101,7 @@ class Split:
             if len(specs) < len(self._given):
                 raise UnsupportedError("onnxruntime gives what leanconv does not take; expected it")
             native = self._second = Native(cut.file(True, _values(specs)), options)
-            self.network = native.network
+            self.network, self._cut = native.network, None
 
     @classmethod
     def of(
@@ -116,14 +124,9 @@ class Split:
             log.debug("the network is not split: %s", error)
             return None
 
-    @property
-    def text(self) -> str:
-        """What is said of it."""
-        return self._cut.text
-
     def outputs(self) -> Sequence[InputSpec | None]:
         """Nothing beside the file's own words."""
-        return [None] * len(self._cut.parts.outputs)
+        return [None] * len(self._outputs)
 
     def run(self, feed: Mapping[str, np.ndarray]) -> Arrays:
         """All outputs.
@@ -133,19 +136,25 @@ class Split:
             OnnxRuntimeError: what onnxruntime raised, under the same name.
         """
         values = self._first.run(feed)
-        if self._second is None:
+        second = self._second
+        if second is None:
             specs = [
                 InputSpec(name, (None,) * values[name].ndim, as_dtype(values[name].dtype))
                 for name in self._given
             ]
-            self._second = self._theirs(specs)
+            second = self._second_of(specs)
         given = {name: values[name] for name in self._given}
-        values.update(self._second.run({**feed, **given}))
-        return {name: values[name] for name in self._cut.parts.outputs}
+        values.update(second.run({**feed, **given}))
+        return {name: values[name] for name in self._outputs}
 
-    def _theirs(self, specs: Sequence[InputSpec]) -> Other:
-        """Onnxruntime's part, where it is the second."""
-        return _other(self._cut.file(False, _values(specs)), self._options)
+    def _second_of(self, specs: Sequence[InputSpec]) -> Native | Other:
+        """Onnxruntime's part, where it is the second; of several threads one makes it."""
+        with self._making.held:
+            if self._second is None:
+                assert self._cut is not None, "the file is kept until then"
+                self._second = _other(self._cut.file(False, _values(specs)), self._options)
+                self._cut = None
+            return self._second
 
 
 def _other(data: bytes, options: SessionOptions) -> Other:
