@@ -131,12 +131,12 @@ def _kernel(
     aliased = a.row * dtype.bytes % _ALIAS_BYTES == 0
     most_rows = _ALIASED_ROWS if aliased else max(m, 1)
     if not any_size:
-        tile = _best_tile(target, m, ceil_div(n, lanes), k, most_rows)
+        tile = best_tile(target, m, ceil_div(n, lanes), k, most_rows)
     elif packed:
         rows = m if m <= _FEW_ROWS else _MANY_ROWS
-        tile = _best_tile(target, rows, ceil_div(n, lanes), k, most_rows)
+        tile = best_tile(target, rows, ceil_div(n, lanes), k, most_rows)
     else:
-        tile = _tile_of_any_size(target, m, ceil_div(n, lanes), most_rows)
+        tile = tile_of_any_size(target, m, ceil_div(n, lanes), most_rows)
     flops = 2 * tile.rows * tile.vectors * lanes * k
     kept = tile.rows * k * dtype.bytes
     tiles = min(_CHUNK_FLOPS // flops, _GROUP_BYTES // kept)
@@ -154,11 +154,11 @@ def _kernel(
     return replace(made, tiles=ceil_div(whole, ceil_div(whole, tiles)))
 
 
-def _best_tile(target: Target, m: int, vectors: int, k: int, most_rows: int) -> Tile:
+def best_tile(target: Target, m: int, vectors: int, k: int, most_rows: int) -> Tile:
     return next(t for _, t in rank_tiles(target, m, vectors, k) if t.rows <= most_rows)
 
 
-def _tile_of_any_size(target: Target, m: int, vectors: int, most_rows: int) -> Tile:
+def tile_of_any_size(target: Target, m: int, vectors: int, most_rows: int) -> Tile:
     """One of a few tiles that serve all extents, whose rows are halved where there are fewer."""
     most_rows = min(most_rows, _MOST_ROWS)
     few = []

@@ -113,7 +113,7 @@ class MatMul(Kernel):
         return 2 * prod(self.batch) * self.m * self.n * self.k
 
     def emit(self, target: Target) -> str:
-        return _OfActivations(self, target).emit()
+        return ProductOfActivations(self, target).emit()
 
 
 @dataclass(frozen=True)
@@ -148,12 +148,26 @@ class _Columns:
 
 
 class _Emission:
-    """Emits one kernel."""
+    """Emits one kernel, or a product within one.
 
-    def __init__(self, kernel: MatMul, target: Target) -> None:
-        self.kernel, self.target, self.e = kernel, target, Function(kernel.NAME)
+    Args:
+        kernel: the product.
+        target: the machine.
+        e: the function of the kernel that it is a part of.
+        result_row: elements from a row of the result to the next, if others than its columns.
+    """
+
+    def __init__(
+        self,
+        kernel: MatMul,
+        target: Target,
+        e: Function | None = None,
+        result_row: Extent | None = None,
+    ) -> None:
+        self.kernel, self.target, self.e = kernel, target, e or Function(kernel.NAME)
         self.element = kernel.dtype.llvm
         self.kind = vector(self.element, kernel.lanes)
+        self.result_row = kernel.n if result_row is None else result_row
 
     def emit(self) -> str:
         """The whole kernel."""
@@ -233,7 +247,7 @@ class _Emission:
         loops = [ReductionLoop("k", kernel.k, kernel.a.column, kernel.width)]
         a = a.at(row * kernel.a.row)
         multiply_accumulate(e, tile, acc, range(rows), a, panel, loops)
-        corner = y.at(row * kernel.n).at(columns.first)
+        corner = y.at(row * self.result_row).at(columns.first)
         for i in range(rows):
             for j, offset in enumerate(columns.offsets):
                 lanes = columns.lanes if j == vectors - 1 else kernel.lanes
@@ -242,7 +256,7 @@ class _Emission:
                     value = value * kernel.alpha
                 if kernel.c:
                     value = self._add(value, c[0], kernel.c, row + i, columns.first + offset, lanes)
-                to = corner.at(i * kernel.n).at(offset)
+                to = corner.at(i * self.result_row).at(offset)
                 e.store_first(value, to, lanes)
 
     def _row_offsets(self, rows: int) -> tuple[Value | int, ...]:
@@ -281,8 +295,24 @@ class _OfPanels(_Emission):
         return b.at(panel * (self.kernel.k * self.kernel.width))
 
 
-class _OfActivations(_Emission):
+class ProductOfActivations(_Emission):
     """Emits a product of two matrices of any extents: each chunk packs its panel."""
+
+    def all_rows(
+        self, a: Pointer, b: Pointer, c: list[Pointer], y: Pointer, packed: Pointer | None
+    ) -> None:
+        """Emit the whole product within a chunk of another kernel; `kernel.tiles` are all tiles.
+
+        Args:
+            a, b, c, y: where the operands and the result begin.
+            packed: room for a panel of `b`; None where `b` is one panel as it lies.
+        """
+        kernel = self.kernel
+        count = 1 if packed is None else ceil_div(kernel.n, kernel.width)
+        with self.e.loop("panel", count) as panel:
+            for columns in self._cases(panel):
+                held = b if packed is None else self._packed(b, packed, columns)
+                self._rows(a, held, c, y, columns, self.e.i64(0))
 
     def _cases(self, panel: Value) -> Iterator[_Columns]:
         e, kernel = self.e, self.kernel
@@ -300,7 +330,10 @@ class _OfActivations(_Emission):
 
     def _panel(self, b: Pointer, panel: Value, columns: _Columns) -> Pointer:
         del panel
-        e, kernel, panels = self.e, self.kernel, self.e.scratch.of(self.element)
+        return self._packed(b, self.e.scratch.of(self.element), columns)
+
+    def _packed(self, b: Pointer, panels: Pointer, columns: _Columns) -> Pointer:
+        e, kernel = self.e, self.kernel
         if kernel.b.column == 1:
             source = b.at(columns.first)
             with e.loop("k", kernel.k) as k:

@@ -87,7 +87,7 @@ class Softmax(Kernel):
 
     def emit(self, target: Target) -> str:
         e = Function(self.NAME)
-        nest = _Nest(self, e, target)
+        nest = SoftmaxPasses(self, e, target)
         x, y = e.pointer(0, self.dtype.llvm), e.pointer(1, self.dtype.llvm)
         with e.chunks(self.chunks) as (chunk,):
             tiles = 1 if self.tiles == 1 else self.tiles
@@ -102,7 +102,7 @@ class Softmax(Kernel):
         return e.finish()
 
 
-class _Nest:
+class SoftmaxPasses:
     """The three passes while they are written."""
 
     def __init__(self, kernel: Softmax, e: Function, target: Target) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from leanconv.errors import UnsupportedError
 from leanconv.graph.ir import Node
 from leanconv.kernels import (
+    attention,
     deform,
     elementwise,
     extreme_places,
@@ -70,6 +71,7 @@ OPERATORS: Mapping[str, Operator] = _table(
     *map(
         SingleKernel,
         (
+            attention,
             elementwise,
             extreme_places,
             gather,

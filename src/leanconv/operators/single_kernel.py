@@ -67,6 +67,8 @@ def _cycles(node: Node, graph: Graph, costs: Costs) -> float:
     inner = 1
     if node.op in ("MatMul", "Gemm"):
         inner = graph.types[node.inputs[0]].shape[-1]
+    elif node.op == "Attention":  # two products, of queries and keys and of shares and values
+        inner = 2 * graph.types[node.inputs[2]].shape[-2]
     elif node.op in ("MaxPool", "MaxPoolWithIndices", "AveragePool"):
         inner = prod(node.attributes.get("kernel_shape", ()))
     out = sum(graph.types[name].elements for name in node.outputs)

@@ -39,6 +39,8 @@ pads (all begins, all ends), dilations, group, activation |
 | BatchNormalization | x, scale, bias, mean, variance, each (C,) | epsilon |
 | Gemm | a, b, c? | transA, transB, alpha, beta |
 | MatMul | a, b (NumPy's rules) | |
+| Attention | q (batch..., M, D), k (batch..., D, N), v (batch..., N, W), mask? (broadcasts to \
+(batch..., M, N)) | scale, transposed (whether k is (batch..., N, D)) |
 | Reshape, Expand | x | shape |
 | Transpose | x | perm |
 | Concat | x... | axis |

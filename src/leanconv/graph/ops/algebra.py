@@ -159,6 +159,33 @@ def _work_matmul(types: Types, _attributes: Attributes, result: TensorType) -> i
     return result.elements * max(first(types).shape[-1], 1)
 
 
+def _infer_attention(types: Types, attributes: Attributes) -> TensorType:
+    dtype = same_dtype(types)
+    q, k, v, mask = first(types), required(types, 1), required(types, 2), given(types, 3)
+    keys = (*v.shape[:-2], v.shape[-2], q.shape[-1]) if len(q.shape) > 1 < len(v.shape) else ()
+    if not attributes["transposed"]:
+        keys = (*keys[:-2], *keys[:-3:-1])
+    if not keys or k.shape != keys or q.shape[:-2] != v.shape[:-2]:
+        raise ModelError(f"got queries {q}, keys {k} and values {v}; expected matrices that fit")
+    if mask is not None:
+        check_broadcasts_to(mask, (*q.shape[:-1], v.shape[-2]), "the mask")
+    return checked((*q.shape[:-1], v.shape[-1]), dtype)
+
+
+def _evaluate_attention(arrays: Arrays, attributes: Attributes) -> Array:
+    q, k, v, mask = array(arrays), array(arrays, 1), array(arrays, 2), given(arrays, 3)
+    keys = np.swapaxes(k, -1, -2) if attributes["transposed"] else k
+    scores = np.asarray(np.matmul(q, keys) * q.dtype.type(attributes["scale"]))
+    scores = scores if mask is None else scores + mask
+    powers = np.exp(_shifted(scores, -1))
+    return np.asarray(np.matmul(powers / powers.sum(axis=-1, keepdims=True), v), dtype=q.dtype)
+
+
+def _work_attention(types: Types, _attributes: Attributes, result: TensorType) -> int:
+    q, v = first(types), required(types, 2)
+    return math.prod(q.shape[:-1]) * v.shape[-2] * (q.shape[-1] + result.shape[-1] + 1)
+
+
 def _infer_gemm(types: Types, attributes: Attributes) -> TensorType:
     dtype = same_dtype(types)
     a, b = first(types), required(types, 1)
@@ -204,6 +231,9 @@ OPS: dict[str, Op] = {
         _infer_batch_norm, _evaluate_batch_norm, 5, 5, attributes=("epsilon",)
     ),
     "MatMul": single(_infer_matmul, _evaluate_matmul, 2, 2, work=_work_matmul),
+    "Attention": single(
+        _infer_attention, _evaluate_attention, 3, 4, ("scale", "transposed"), _work_attention
+    ),
     "Gemm": single(
         _infer_gemm, _evaluate_gemm, 2, 3, ("transA", "transB", "alpha", "beta"), _work_gemm
     ),

@@ -17,6 +17,7 @@ from leanconv.graph.passes.factor_sums import factor_sums
 from leanconv.graph.passes.fold_batch_norm import fold_batch_norm
 from leanconv.graph.passes.fuse_activations import fuse_activations
 from leanconv.graph.passes.fuse_affine import fuse_affine
+from leanconv.graph.passes.fuse_attention import fuse_attention
 from leanconv.graph.passes.fuse_blocks import fuse_blocks
 from leanconv.graph.passes.fuse_residual import fuse_outer_residual, fuse_residual
 from leanconv.graph.passes.global_pooling import global_pooling
@@ -52,14 +53,16 @@ PASSES: tuple[Pass, ...] = (
     simplify,
     merge_common,
     drop_dead,
+    fuse_attention,
     fuse_blocks,  # last: no other pass looks into a chain
 )
 
 # The same with every convolution a node of its own.
 UNFUSED_PASSES = PASSES[:-1]
 
-# A GPU's kernels end with the activation.
-GPU_PASSES = tuple(each for each in PASSES if each not in (fuse_affine, fuse_outer_residual))
+# A GPU's kernels end with the activation, and it has none of attention.
+_CPU_PASSES = (fuse_affine, fuse_outer_residual, fuse_attention)
+GPU_PASSES = tuple(each for each in PASSES if each not in _CPU_PASSES)
 
 _logger = logging.getLogger(__name__)
 
