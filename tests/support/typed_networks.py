@@ -64,6 +64,9 @@ class TypedNetwork:
             _bits,
             _power,
             _piecewise,
+            _reduce,
+            _running,
+            _triangle,
         )
         while len(self.values) < steps + 3:
             self.random.choice((*kinds, *more))(self)
@@ -349,6 +352,33 @@ def _piecewise(net: TypedNetwork) -> None:
         "Hardmax": {"axis": net.random.randrange(4)},
     }
     net.keep(net.node(op, [name], **attributes[op]), kind, axes)
+
+
+def _reduce(net: TypedNetwork) -> None:
+    """The sum or an extreme along one or two axes."""
+    name, kind, axes = net.some(*COUNTED)
+    over = net.random.sample(range(4), net.random.randint(1, 2))
+    op = net.random.choice(("ReduceSum", "ReduceMax", "ReduceMin", "ReduceL1"))
+    if op == "ReduceL1" and kind == INT64:  # ONNX Runtime lacks it
+        op = "ReduceSum"
+    y = net.node(op, [net.bounded(name, kind, -99, 99), net.constant(over, INT64)])
+    net.keep(y, kind, tuple(has and at not in over for at, has in enumerate(axes)))
+
+
+def _running(net: TypedNetwork) -> None:
+    """Sums of what came before along an axis."""
+    name, kind, axes = net.some(*COUNTED)
+    place = net.constant(net.random.randrange(-4, 4), INT64)
+    settings = {"exclusive": net.random.randint(0, 1), "reverse": net.random.randint(0, 1)}
+    y = net.node("CumSum", [net.bounded(name, kind, -99, 99), place], **settings)
+    net.keep(net.bounded(y, kind, -9999, 9999), kind, axes)
+
+
+def _triangle(net: TypedNetwork) -> None:
+    """One side of a diagonal of each channel."""
+    name, kind, axes = net.some(FLOAT32, FLOAT64, INT64, BOOL)
+    k = net.constant(net.random.randrange(-3, 4), INT64)
+    net.keep(net.node("Trilu", [name, k], upper=net.random.randint(0, 1)), kind, axes)
 
 
 def _not_finite(net: TypedNetwork) -> None:
