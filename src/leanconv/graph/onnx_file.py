@@ -100,7 +100,7 @@ def read_file(data: memoryview, files: ExternalFiles, limits: Limits) -> FileMod
         _input(name, each, reader, first.get(name), name in needed)
         for name, each in declared.items()
     ]
-    _check_outputs(outputs, reader)
+    _check_outputs(outputs, raw, reader)
     return FileModel(
         opset=opset,
         inputs=tuple(each for each in inputs if each is not None),
@@ -208,7 +208,7 @@ def _declared_dtype(value: Message, reader: Reader) -> DType | None:
         return None
 
 
-def _check_outputs(outputs: Sequence[Message], reader: Reader) -> None:
+def _check_outputs(outputs: Sequence[Message], nodes: Sequence[RawNode], reader: Reader) -> None:
     """Raise for an output in bfloat16, which NumPy lacks: weights of it are float32 here."""
     for value in outputs:
         with contextlib.suppress(ModelError):  # what is damaged declares nothing
@@ -216,9 +216,11 @@ def _check_outputs(outputs: Sequence[Message], reader: Reader) -> None:
             tensor = kind.get("tensor_type", memoryview(b""))
             held = reader.message(tensor, schema.TENSOR_TYPE, "output")
             if held.get("elem_type", 0) == BFLOAT16.onnx:
+                name = value.get("name", "")
+                maker = next((f" of {node.where}" for node in nodes if name in node.outputs), "")
                 raise UnsupportedError(
-                    f"output {shown(value.get('name', ''))!r} is of {BFLOAT16}; expected float32: "
-                    "cast it in the network"
+                    f"output {shown(name)!r}{maker} is of {BFLOAT16}; expected float32: cast it in "
+                    "the network"
                 )
 
 

@@ -53,7 +53,7 @@ def _infer_bits(types: Types, attributes: Attributes) -> TensorType:
 
 
 def _evaluate_bits(arrays: Arrays, attributes: Attributes) -> Array:
-    return np.ascontiguousarray(array(arrays)).view(attributes["to"].numpy)
+    return np.asarray(array(arrays), order="C").view(attributes["to"].numpy)
 
 
 def _same_taken(types: Types, taken: Sequence[DType]) -> tuple[int, ...]:
