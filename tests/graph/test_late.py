@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import leanconv as lc
-from leanconv.errors import LeanConvError, ModelError, UnsupportedError
+from leanconv.errors import BudgetError, LeanConvError, ModelError, UnsupportedError
 from support.control_flow import branch, graph, node
 from support.onnx_models import Array, reference
 
@@ -166,7 +166,18 @@ def test_a_detector() -> None:
         [node("Mul", "x zero", "a"), node("NonZero", "a", "y")], {"x": x}, "y:i", zero=np.float32(0)
     )
     assert agrees(none, {"x": x}).run({"x": x})["y"].shape == (4, 0)
-    assert network.plan.memory_bytes == network.used_bytes
+    plan = network.plan
+    assert plan.memory_bytes == network.used_bytes
+    kept = 3 * 5 * 3 * 8  # (batch, class, box) of all that may be kept
+    assert kept < plan.late_bytes < 20 * kept + 4 * 7 * 96 + 10_000
+    assert f"arrays behind them at most {plan.late_bytes} bytes" in network.explain()
+    limited = lc.load(detector(), memory_limit=plan.memory_bytes)
+    assert limited.run({"x": x})["y"].shape[1] == 7
+    with pytest.raises(BudgetError, match="for arrays that depend on values") as caught:
+        lc.load(detector(), memory_limit=plan.late_bytes // 2).run({"x": x})
+    least = lc.load(detector(), memory_limit=caught.value.smallest_bytes)
+    least.bind(x.shape)
+    assert least.plan.memory_bytes <= caught.value.smallest_bytes
     with pytest.raises(LeanConvError):
         network.run({"x": x[0]})
 
@@ -321,11 +332,11 @@ def test_values_that_do_not_fit_are_refused_in_the_run() -> None:
         network.run(feed)
     feed["s"] = np.array([2, 60])
     assert network.run(feed)["y"].shape == (2, 60)
-    huge = {"s": np.array([[1 << 20, 1 << 15]])}
-    late = lc.load(
-        made([node("Squeeze", "s", "t"), node("ConstantOfShape", "t", "y")], huge, "y:f")
-    )
-    with pytest.raises(
-        UnsupportedError, match=r"takes 128 GiB in this run; expected at most 1 GiB"
-    ):
-        late.run(huge)
+    nodes = [node("Cast", "k", "s", to=TensorProto.INT64), node("ConstantOfShape", "s", "y")]
+    late = made(nodes, {"k": np.zeros(2, "f4")}, "y:f")
+    assert "nothing bounds its arrays but the run: at most 1 GiB" in lc.load(late).explain()
+    for limit, extents in ((None, (1 << 20, 1 << 15)), (1000, (20, 30))):
+        network = lc.load(late, memory_limit=limit)
+        with pytest.raises(UnsupportedError, match="in this run; expected at most"):
+            network.run({"k": np.array(extents, "f4")})
+        assert network.run({"k": np.array([4, 5], "f4")})["y"].shape == (4, 5)

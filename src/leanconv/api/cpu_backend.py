@@ -23,6 +23,7 @@ from leanconv.codegen.ahead import CodeAhead, described
 from leanconv.codegen.kernel import Kernel
 from leanconv.errors import BudgetError, InputError, ModelError, SpecError
 from leanconv.graph.ir import Graph
+from leanconv.graph.late import Tail
 from leanconv.graph.onnx_import import Model
 from leanconv.graph.passes import PASSES, UNFUSED_PASSES, run_passes
 from leanconv.graph.small_inputs import NeedsInputsError
@@ -41,7 +42,7 @@ from leanconv.runtime.memory import give_back, mapped_files
 from leanconv.runtime.pool import default_threads
 from leanconv.settings import current_settings
 from leanconv.target import Target
-from leanconv.units import shape_text
+from leanconv.units import counted, shape_text
 
 log = logging.getLogger(__name__)
 
@@ -118,9 +119,33 @@ class CpuBackend:
         tail = self.model.tail(owned.graph, self.dtype)
         given = Given(tuple(spec.name for spec in self._inputs), shapes, known)
         if tail is not None:
-            compiled = self._compiled(owned)
-            return TailCall(given, compiled, tail, self.model.outputs, self._segments)
+            return self._with_tail(given, owned, tail)
         return FastCall(given, self._compiled(owned))
+
+    def _with_tail(self, given: Given, owned: OwnedGraph, tail: Tail) -> TailCall:
+        """A compiled network with what runs after it, whose arrays the memory limit counts."""
+        graph, limit = owned.graph, self._options.memory_limit
+        bound = tail.most_bytes(graph.types)
+        most = (bound or 0) + sum(
+            graph.types[n].bytes for n in graph.outputs if n not in self.model.outputs
+        )
+        try:
+            compiled = self._compiled(owned, most)
+        except BudgetError as error:
+            if not error.smallest_bytes:
+                raise
+            least = error.smallest_bytes + most
+            raise BudgetError(
+                f"{error}; with {counted(most, 'byte')} for arrays that depend on values it is "
+                f"memory_limit={least}",
+                least,
+            ) from error
+        plan = compiled.plan = replace(compiled.plan, late_bytes=most, limit=limit)
+        left = self.model.limits.late_bytes
+        if limit is not None:
+            left = min(left, max(0, limit - plan.memory_bytes))
+        left_to_run = left if bound is None else None
+        return TailCall(given, compiled, tail, self.model.outputs, self._segments, left_to_run)
 
     def _compile_ahead(self, ranges: ShapeRanges) -> None:
         """Compile, or fetch, the code of all kernels that any shape of the ranges needs."""
@@ -164,9 +189,11 @@ class CpuBackend:
             accuracy = replace(accuracy, layer_error=layer)
         return Planner(graph, self.target, self.threads, accuracy, self._options.max_error)
 
-    def _compiled(self, owned: OwnedGraph) -> CompiledNetwork:
+    def _compiled(self, owned: OwnedGraph, reserved: int = 0) -> CompiledNetwork:
         planner = self._planner(owned.graph)
         pinned, limit = self._pinned, self._options.memory_limit
+        if limit is not None:
+            limit = max(1, limit - reserved)
         if pinned is not None and self._is_for(pinned, owned.graph):
             try:
                 following = planner

@@ -16,6 +16,7 @@ from leanconv.graph.onnx_import import Model, ModelInput
 from leanconv.graph.segments import Segment
 from leanconv.planner.compiled_network import CompiledNetwork
 from leanconv.types import DType, as_dtype
+from leanconv.units import format_bytes
 
 
 class CompiledSegments:
@@ -82,6 +83,7 @@ class TailCall(FastCall):
         tail: what runs after it.
         outputs: names of what both give, in order.
         segments: compiles parts of the tail.
+        most: bytes that arrays may take in a run; None where the plan bounds them already.
     """
 
     def __init__(
@@ -91,9 +93,16 @@ class TailCall(FastCall):
         tail: Tail,
         outputs: Sequence[str],
         segments: CompiledSegments,
+        most: int | None,
     ) -> None:
         super().__init__(given, network)
         self._tail, self._outputs, self._segments = tail, outputs, segments
+        self._most = most
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of weights and arena, and the most that the arrays behind them take in a run."""
+        return super().used_bytes + self.plan.late_bytes
 
     def call(self, x: object) -> None:
         """Nothing: only the general path has a tail."""
@@ -105,9 +114,12 @@ class TailCall(FastCall):
         """The outputs for contiguous arrays of the right shapes and dtype."""
         values = dict(zip(self.given.names, arrays, strict=True))
         values.update(zip(self.plan.outputs, super().run(arrays), strict=True))
-        made = self._tail.run(values, self._segments)
+        made = self._tail.run(values, self._segments, self._most)
         return [made[name] if name in made else values[name] for name in self._outputs]
 
     def explain(self) -> str:
         """Say how every step is computed, with its bytes, and what makes the memory."""
-        return f"{super().explain()}\n{self._tail}"
+        bound = ""
+        if self._most is not None:
+            bound = f"; nothing bounds its arrays but the run: at most {format_bytes(self._most)}"
+        return f"{super().explain()}\n{self._tail}{bound}"

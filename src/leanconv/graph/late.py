@@ -13,8 +13,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from leanconv.graph.builder import Builder
+from leanconv.graph.builder import Builder, Value
 from leanconv.graph.convert import FileNode
+from leanconv.graph.ir import TensorType
 from leanconv.graph.limits import Limits
 from leanconv.graph.onnx_binding import Scope
 from leanconv.graph.ops.base import Array
@@ -50,6 +51,21 @@ class Tail:
     single: DType
     halves: bool = False
     in_half: frozenset[str] = frozenset()
+
+    def most_bytes(self, types: Mapping[str, TensorType]) -> int | None:
+        """The most that arrays take at once; None if the file does not bound them.
+
+        Args:
+            types: of the values that the graph gives, and of the network's inputs.
+        """
+        builder = Builder(self.single, self.limits, 0, holds_graphs=False, halves=self.halves)
+        builder.bounds = True
+        given = {}
+        for name in self.reads:
+            kind = types[name]
+            given[name] = Value(TensorType(kind.shape, builder.kept(kind.dtype)))
+        scope = Scope(builder, self.opset, self.constants, given)
+        return scope.most_bytes(self.nodes, self.gives)
 
     def __str__(self) -> str:
         operations = ", ".join(dict.fromkeys(node.op for node in self.nodes))

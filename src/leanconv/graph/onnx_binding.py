@@ -99,6 +99,33 @@ class Scope:
             lacking.update(name for name in node.outputs if name)
         return late
 
+    def most_bytes(self, nodes: Sequence[FileNode], outputs: Sequence[str]) -> int | None:
+        """The most that arrays take at once while nodes are computed; None if nothing bounds it.
+
+        Args:
+            nodes: late ones; the builder is for bounds.
+            outputs: what is read of them.
+        """
+        last = {name: number for number, node in enumerate(nodes) for name in node.reads}
+        last.update(dict.fromkeys(outputs, len(nodes)))
+        sizes: dict[str, int] = {}
+        most = kept = 0
+        for number, node in enumerate(nodes):
+            before = self._builder.emitted
+            try:
+                self._bind(node)
+            except LeanConvError:
+                return None
+            most = max(most, kept + self._builder.bytes_since(before))
+            for name in node.outputs:
+                if last.get(name, 0) > number and self.values[name].array is None:
+                    sizes[name] = self.values[name].type.bytes
+                    kept += sizes[name]
+            for name in node.reads:
+                if last[name] == number:
+                    kept -= sizes.pop(name, 0)
+        return most
+
     def run(self, nodes: Sequence[FileNode], outputs: Sequence[str]) -> list[Value]:
         """Compute nodes from values that are all known; each is kept while a node reads it.
 

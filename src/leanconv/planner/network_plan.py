@@ -69,6 +69,8 @@ class NetworkPlan(Unpicklable):
         decisions: how each node of the graph is computed.
         storage: where each value is stored.
         measured_error: the largest error of an output on samples, where it was measured.
+        late_bytes: the most that arrays take that NumPy computes behind the steps; 0 if there are
+            none, or if only the run bounds them.
     """
 
     steps: tuple[PlannedStep, ...]
@@ -87,6 +89,7 @@ class NetworkPlan(Unpicklable):
     decisions: tuple[Decision, ...]
     storage: Storage
     measured_error: float | None = None
+    late_bytes: int = 0
 
     instead = "write it with plan.save(path), and give that to leanconv.load(model, plan=path)"
 
@@ -215,7 +218,7 @@ class NetworkPlan(Unpicklable):
     @property
     def memory_bytes(self) -> int:
         """All memory that runs need besides the caller's arrays."""
-        return self.arena_bytes + self.weight_bytes
+        return self.arena_bytes + self.weight_bytes + self.late_bytes
 
     @property
     def flops(self) -> int:

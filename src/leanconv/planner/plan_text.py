@@ -46,6 +46,10 @@ def memory_text(plan: NetworkPlan) -> str:
         f"{counted(plan.weight_bytes, 'byte')}, buffers between layers "
         f"{counted(plan.arena_bytes, 'byte')} (at most {counted(plan.live_bytes, 'byte')} in use "
         f"at once, {counted(plan.scratch_bytes, 'byte')} of scratch)"
+        + (
+            f", arrays behind them at most {counted(plan.late_bytes, 'byte')}"
+            * bool(plan.late_bytes)
+        )
     ]
     if alive:
         largest = sorted(alive, key=lambda buffer: -buffer.bytes)

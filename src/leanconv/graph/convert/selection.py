@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from leanconv.errors import ModelError
 from leanconv.graph.builder import NeedsValuesError, Value
 from leanconv.graph.convert.rule import Call, Rule
+from leanconv.graph.ir import TensorType
 from leanconv.graph.nms import kept_boxes
-from leanconv.graph.ops.base import Array
+from leanconv.graph.ops.base import Array, check_rank, checked
 from leanconv.types import BOOL, INT64
 
 
@@ -24,6 +27,21 @@ def _known(call: Call, index: int) -> Array:
             "here; expected an operation whose extents follow from shapes"
         )
     return call.constant(index)
+
+
+Convert = Callable[[Call], list[Value]]
+
+
+def _bounded(convert: Convert, largest: Callable[[Call], list[TensorType]]) -> Convert:
+    """The conversion; where bounds are wanted, results as large as they may be."""
+
+    def converted(call: Call) -> list[Value]:
+        known = all(call.value(n).array is not None for n in range(len(call)) if call.optional(n))
+        if known or not call.builder.bounds:
+            return convert(call)
+        return [call.builder.unknown(kind) for kind in largest(call)]
+
+    return converted
 
 
 def _found(call: Call, arrays: list[Array], charged: int) -> list[Value]:
@@ -101,11 +119,47 @@ def _boxes(call: Call) -> list[Value]:
     return _found(call, [kept], boxes.nbytes + scores.nbytes)
 
 
+def _most_places(call: Call) -> list[TensorType]:
+    kind = call.value().type
+    return [checked((max(1, len(kind.shape)), kind.elements), INT64)]
+
+
+def _most_slices(call: Call) -> list[TensorType]:
+    kind, axis = call.value().type, call.attribute("axis", None)
+    return [kind if axis is not None else checked((kind.elements,), kind.dtype)]
+
+
+def _most_different(call: Call) -> list[TensorType]:
+    kind, axis = call.value().type, call.attribute("axis", None)
+    count = kind.elements if axis is None else kind.shape[call.axis(axis, len(kind.shape))]
+    values = kind if axis is not None else checked((count,), kind.dtype)
+    numbers = checked((count,), INT64)
+    return [values, numbers, numbers, numbers]
+
+
+def _most_boxes(call: Call) -> list[TensorType]:
+    """As many of each class of an image as there are boxes, or as may be kept."""
+    scores = call.value(1).type
+    check_rank(scores, 3, 3)
+    images, classes, count = scores.shape
+    most = call.scalar(2) if call.optional(2) is not None else 0
+    return [checked((images * classes * max(0, min(count, most)), 3), INT64)]
+
+
 RULES: dict[str, Rule] = {
-    "NonZero": Rule(_nonzero, since=9),
-    "Compress": Rule(_compress, {"axis": "int"}, 2, 2, running=(0, 1), since=9),
-    "Unique": Rule(_unique, {"axis": "int", "sorted": "int"}, outputs=4, since=11),
+    "NonZero": Rule(_bounded(_nonzero, _most_places), since=9),
+    "Compress": Rule(
+        _bounded(_compress, _most_slices), {"axis": "int"}, 2, 2, running=(0, 1), since=9
+    ),
+    "Unique": Rule(
+        _bounded(_unique, _most_different), {"axis": "int", "sorted": "int"}, outputs=4, since=11
+    ),
     "NonMaxSuppression": Rule(
-        _boxes, {"center_point_box": "int"}, 2, 5, running=range(5), since=10
+        _bounded(_boxes, _most_boxes),
+        {"center_point_box": "int"},
+        2,
+        5,
+        running=range(5),
+        since=10,
     ),
 }

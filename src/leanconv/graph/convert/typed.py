@@ -95,7 +95,12 @@ def _top(call: Call) -> Sequence[Value]:
     """TopK, whose k is an attribute before opset 10."""
     x = call.value()
     check_rank(x.type, 1, len(x.shape))
-    k = call.attribute("k", None) if call.opset < 10 else call.scalar(1)
+    if call.opset < 10:
+        k = call.attribute("k", None)
+    elif call.builder.bounds and call.value(1).array is None:
+        k = x.shape[call.axis(call.attribute("axis", -1), len(x.shape))]
+    else:
+        k = call.scalar(1)
     if k is None or isinstance(k, float):
         raise ModelError(f"k is {k}; expected an integer")
     attributes = {
