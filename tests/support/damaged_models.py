@@ -108,7 +108,51 @@ def values_and_loops() -> onnx.ModelProto:
     return model(nodes, {"x": (1, 4, 8, 8)}, ["b", "z_", "nms", "different"], held)
 
 
-MODELS = [small_cnn(), shapes_and_pools(), values_and_loops()]
+def moved_and_sampled() -> onnx.ModelProto:
+    """A model of operations that find elements by index or place."""
+    held = {
+        "at": np.array([[[1, 0]], [[2, -1]]]),
+        "each": np.resize(np.arange(4), (1, 2, 8, 8)),
+        "grid": np.linspace(-1.2, 1.2, 60, dtype="f4").reshape(1, 6, 5, 2),
+        "regions": np.array([[0, 0, 3, 4], [1, 2, 9, 5]], "f4"),
+        "which": np.array([0, 0]),
+        "sizes": np.array([1, 4, 3, 9]),
+        "roi": np.array([0, 0, 0.1, -0.2, 1, 1, 0.8, 1.1], "f4"),
+        "w": np.ones((2, 4, 2, 2), "f4"),
+        "offset": np.full((1, 8, 7, 7), 0.3, "f4"),
+        "lengths": np.array([3, 1]),
+        "columns": np.array([4, 4]),
+        "kernel": np.array([2, 2]),
+        "middle": np.array([1, 2, 6, 9]),
+        "theta": np.ones((1, 2, 3), "f4"),
+        "eight": np.array([1, 4, 8, 8]),
+    }
+    node = helper.make_node
+    nodes = [
+        node("GatherND", ["x", "at"], ["a"], batch_dims=0),
+        node("GatherElements", ["x", "each"], ["b"], axis=1),
+        node("ScatterElements", ["x", "each", "b"], ["c"], axis=1, reduction="add"),
+        node("Gather", ["c", "which"], ["d"], axis=1),
+        node("Resize", ["c", "", "", "sizes"], ["e"], mode="cubic", antialias=1),
+        node("Resize", ["c", "roi", "", "sizes"], ["f"], mode="linear", extrapolation_value=2.0,
+             coordinate_transformation_mode="tf_crop_and_resize"),
+        node("GridSample", ["c", "grid"], ["g"], mode="cubic", padding_mode="reflection"),
+        node("AffineGrid", ["theta", "eight"], ["h"], align_corners=1),
+        node("GridSample", ["c", "h"], ["i"], padding_mode="border"),
+        node("RoiAlign", ["c", "regions", "which"], ["j"], output_height=2, output_width=3),
+        node("DeformConv", ["x", "w", "offset"], ["k"], kernel_shape=[2, 2], strides=[1, 1]),
+        node("ReverseSequence", ["d", "lengths"], ["l"], time_axis=0, batch_axis=1),
+        node("MaxPool", ["x"], ["m", "places"], kernel_shape=[2, 2], strides=[2, 2]),
+        node("MaxUnpool", ["m", "places"], ["n"], kernel_shape=[2, 2], strides=[2, 2]),
+        node("Flatten", ["k"], ["o"], axis=2),
+        node("CenterCropPad", ["n", "middle"], ["p"]),
+        *(node("ReduceSum", [name], [f"s{name}"], keepdims=0) for name in "aefgijklp"),
+        node("Sum", [f"s{name}" for name in "aefgijklp"], ["y"]),
+    ]  # fmt: skip
+    return model(nodes, {"x": (1, 4, 8, 8)}, ["y"], held, 20)
+
+
+MODELS = [small_cnn(), shapes_and_pools(), values_and_loops(), moved_and_sampled()]
 FILES = [each.SerializeToString() for each in MODELS]
 
 

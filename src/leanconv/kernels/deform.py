@@ -130,7 +130,7 @@ class _Nest:
             with e.loop("group", k.groups) as group:
                 part = image * k.groups + group
                 source = x.at(part * (k.planes * plane))
-                for number in range(taps):
+                with e.loop("tap", taps) as number:
                     row = part * taps + number
                     moved = offset.at(row * (2 * k.places) + first)
                     scale = mask.at(row * k.places + first) if mask is not None else None
@@ -156,14 +156,15 @@ class _Nest:
             start = index * k.strides[axis] - k.begins[axis]
             e.store(e.convert("sitofp", start, self.kind), line.at(at))
 
-    def _find(self, number: int, moved: Pointer, scale: Pointer | None, at: Value) -> None:
+    def _find(self, number: Value, moved: Pointer, scale: Pointer | None, at: Value) -> None:
         """The taps of a vector of places for one cell of the window."""
         e, k = self.e, self.k
-        cell = (number // k.kernel[1], number % k.kernel[1])
+        cells = (number // k.kernel[1], number % k.kernel[1])
         found = []
         for axis in (0, 1):
             place = e.load(self.lines[axis].at(at), self.kind)
-            place = place + float(cell[axis] * k.dilations[axis])
+            cell = e.convert("uitofp", cells[axis] * k.dilations[axis], k.dtype.llvm)
+            place = place + e.splat(cell, self.lanes)
             place = place + e.load(moved.at(at + axis * k.places), self.kind)
             whole = Axis(k.extents[axis], "zeros", align=False)
             found.append(taps_along(e, place, whole, "linear"))

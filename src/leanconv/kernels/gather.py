@@ -19,10 +19,11 @@ from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.tails import where_any
 from leanconv.graph.ir import Graph, Node
+from leanconv.kernels.register_transpose import power_below
 from leanconv.records import dataclass
 from leanconv.spec.format import Format, ceil_div
 from leanconv.target import Target
-from leanconv.types import DType
+from leanconv.types import INT32, DType
 
 OPS = ("Gather", "GatherElements", "GatherND")
 
@@ -183,8 +184,7 @@ class GatherElements(Kernel):
         return ceil_div(self.rows * self.tiles, self.group)
 
     def emit(self, target: Target) -> str:
-        del target
-        e, element = Function(self.NAME), f"i{8 * self.item}"
+        e, element, lanes = Function(self.NAME), f"i{8 * self.item}", self._lanes(target)
         x, y = e.pointer(0, element), e.pointer(2, element)
         indices = e.pointer(1, self.index.llvm)
         step = self.length if self.moves else 1
@@ -193,13 +193,40 @@ class GatherElements(Kernel):
             with e.loop("item", e.smin(first + self.group, items), start=first) as item:
                 row, tile = item // self.tiles, item % self.tiles
                 source = x.at((row // self.per) * (self.count * step))
-                begin = tile * _TILE
-                end = e.smin(begin + _TILE, self.length)
-                with e.loop("k", end, start=begin) as k:
-                    at = row * self.length + k
-                    place = clamped(e, e.load(indices.at(at)), self.count) * step
-                    e.store(e.load(source.at(place + k if self.moves else place)), y.at(at))
+                own, out = indices.at(row * self.length), y.at(row * self.length)
+                begin = tile * self.length // self.tiles  # no tile is less than a vector
+                count = (tile + 1) * self.length // self.tiles - begin
+                with e.loop("vector", (count + (lanes - 1)) // lanes) as number:
+                    k = begin + e.smin(number * lanes, count - lanes)
+                    self._take(e, source, own.at(k), out.at(k), k, lanes)
         return e.finish()
+
+    def _lanes(self, target: Target) -> int:
+        """Elements that are gathered at once: those of 32 bits and more, at offsets of 32 bits."""
+        near = self.count * (self.length if self.moves else 1) < 1 << 31
+        if self.item < INT32.bytes or not near:
+            return 1
+        return power_below(self.length, target.vector_bytes // self.item)
+
+    def _take(
+        self, e: Function, x: Pointer, indices: Pointer, y: Pointer, k: Value, lanes: int
+    ) -> None:
+        """A vector of the result; the last of a tile overlaps the one before it."""
+        step = self.length if self.moves else 1
+        index = e.load(indices, vector(self.index.llvm, lanes))
+        if lanes == 1:
+            place = clamped(e, index, self.count) * step
+            e.store(e.load(x.at(place + k if self.moves else place)), y)
+            return
+        index = e.select(index.compare("slt", 0), index + self.count, index)
+        index = e.smin(e.smax(index, 0), self.count - 1)
+        narrow = vector(INT32.llvm, lanes)
+        place = index if index.kind == narrow else e.convert("trunc", index, narrow)
+        place = place * step
+        base = x.at(k) if self.moves else x
+        if self.moves:
+            place = place + e.const(narrow, range(lanes))
+        e.store(e.gather(base, place, e.first_lanes(lanes, lanes)), y)
 
 
 def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:

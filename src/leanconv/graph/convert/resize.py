@@ -12,7 +12,7 @@ from leanconv.errors import ModelError, UnsupportedError
 from leanconv.graph.builder import Value
 from leanconv.graph.convert.rule import Call, Older, Rule
 from leanconv.graph.ops import not_taken
-from leanconv.graph.ops.resample import outside
+from leanconv.graph.ops.resample import outside, reach
 from leanconv.graph.ops.resize import (
     COORDINATE_MODES,
     CROP,
@@ -21,7 +21,7 @@ from leanconv.graph.ops.resize import (
     nearest_cells,
 )
 from leanconv.records import dataclass
-from leanconv.symbols import Symbol
+from leanconv.symbols import Symbol, plain
 from leanconv.types import HALVES
 from leanconv.units import shape_text
 
@@ -60,6 +60,9 @@ def _scales(call: Call, index: int) -> tuple[float, ...]:
             "scale for each axis"
         )
     return tuple(float(scale) for scale in array)
+
+
+_ROW_BYTES = 48  # for each weight of a window, while they are computed
 
 
 @dataclass(frozen=True)
@@ -276,6 +279,9 @@ def _weighted(
     y = x
     for axis, (size, scale) in enumerate(zip(sizes, scales, strict=True)):
         if _changes(x.shape[axis], size, scale, way, axis):
+            call.builder.budget.charge(
+                _ROW_BYTES * reach(float(scale), way.antialias) * plain(size)
+            )
             y = call.emit("Resample", [y], **way.window(axis, size, float(scale)))
     return _filled_outside(call, x, y, scales, way)
 

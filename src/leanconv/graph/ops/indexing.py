@@ -111,14 +111,13 @@ def _infer_gather_nd(types: Types, attributes: Attributes) -> TensorType:
 def _evaluate_gather_nd(arrays: Arrays, attributes: Attributes) -> Array:
     x, indices, batch = array(arrays), array(arrays, 1), attributes["batch_dims"]
     depth = indices.shape[-1]
-    shape = (*indices.shape[:-1], *x.shape[batch + depth :])
-    blocks = x.reshape(prod(x.shape[:batch]), *x.shape[batch:])
-    lists = indices.reshape(len(blocks), -1, depth)
-    found = [
-        block[tuple(_places(each[:, axis], block.shape[axis]) for axis in range(depth))]
-        for block, each in zip(blocks, lists, strict=True)
-    ]
-    return np.asarray(found, x.dtype).reshape(shape)
+    found, parts = x.shape[batch : batch + depth], prod(x.shape[:batch])
+    lists = indices.reshape(parts, -1, depth)
+    rows = np.arange(parts)[:, None] * np.ones((1, lists.shape[1]), np.int64)
+    for axis, extent in enumerate(found):
+        rows = rows * extent + _places(lists[:, :, axis], extent)
+    flat = x.reshape(parts * prod(found), -1) if x.size else x.reshape(parts * prod(found), 0)
+    return np.asarray(flat[rows]).reshape(*indices.shape[:-1], *x.shape[batch + depth :])
 
 
 # -- scatter ------------------------------------------------------------------------------------

@@ -33,8 +33,7 @@ def window(attributes: Attributes, extent: int) -> tuple[Array, Array]:
     place = coordinates(int(extent), size, scale, mode, np.float64, roi)
     stretch = max(1 / scale, 1.0) if attributes["antialias"] else 1.0
     support = stretch * (2 if attributes["mode"] == "cubic" else 1)
-    reach = math.ceil(2 * support) + 1
-    cells = np.ceil(place - support)[:, None] + np.arange(reach)
+    cells = np.ceil(place - support)[:, None] + np.arange(math.ceil(2 * support) + 1)
     distance = np.abs(cells - place[:, None]) / stretch
     weights = _cubic(distance, attributes["cubic_coeff_a"])
     if attributes["mode"] == "linear":
@@ -94,10 +93,14 @@ def _evaluate(arrays: Arrays, attributes: Attributes) -> Array:
     return np.asarray(sum(taps[1:], start=taps[0]), x.dtype)
 
 
+def reach(scale: float, antialias: bool) -> int:
+    """The most cells that one of the result mixes."""
+    return math.ceil(4 * max(1 / scale, 1.0) if antialias else 4) + 1
+
+
 def _work(types: Types, attributes: Attributes, result: TensorType) -> int:
-    reach = 4 / min(float(attributes["scale"]), 1.0) if attributes["antialias"] else 4
-    taps = min(math.ceil(reach) + 1, first(types).shape[attributes["axis"]])
-    return result.elements * int(taps)
+    taps = reach(float(attributes["scale"]), bool(attributes["antialias"]))
+    return result.elements * int(min(taps, first(types).shape[attributes["axis"]]))
 
 
 NAMES = (

@@ -34,6 +34,8 @@ MODES = ("nearest", "linear", "cubic")
 MOST_SAMPLES = 256  # of a bin along an axis, where a file says so
 PADDINGS = ("zeros", "border", "reflection")
 _A = -0.75  # of Keys' kernel
+_STEP = 20_000  # multiply-adds in the time of one step of the interpreter
+_MOST = 1 << 24  # samples of a bin along an axis
 
 Taps = list[tuple[Array, Any, Any]]  # cells of places within the axis, whether there, weights
 
@@ -128,9 +130,21 @@ def _evaluate_grid(arrays: Arrays, attributes: Attributes) -> Array:
     return y.reshape(*x.shape[:2], *sizes)
 
 
+def _work_regions(_types: Types, attributes: Attributes, result: TensorType) -> int:
+    samples = max(attributes["sampling_ratio"], 2) ** 2
+    bins = prod(attributes["sizes"])
+    return int(4 * result.elements * samples + _STEP * result.shape[0] * bins)
+
+
+def _work_columns(types: Types, attributes: Attributes, result: TensorType) -> int:
+    steps = first(types).shape[0] * attributes["offset_group"] * prod(attributes["kernel_shape"])
+    return int(4 * result.elements + _STEP * steps)
+
+
 def _work_grid(types: Types, attributes: Attributes, result: TensorType) -> int:
     taps = {"nearest": 1, "linear": 2, "cubic": 4}[attributes["mode"]]
-    return result.elements * int(taps ** (len(first(types).shape) - 2))
+    cells = int(taps ** (len(first(types).shape) - 2))
+    return result.elements * cells + _STEP * cells * first(types).shape[0]
 
 
 def _infer_columns(types: Types, attributes: Attributes) -> TensorType:
@@ -200,39 +214,61 @@ def _infer_regions(types: Types, attributes: Attributes) -> TensorType:
 def _evaluate_regions(arrays: Arrays, attributes: Attributes) -> Array:
     x, regions, images = (array(arrays, index) for index in range(3))
     bins, y = attributes["sizes"], np.zeros((len(regions), x.shape[1], *attributes["sizes"]))
-    largest, half = attributes["mode"] == "max", attributes["half_pixel"]
+    largest, half = attributes["mode"] == "max", bool(attributes["half_pixel"])
     for number, (region, image) in enumerate(zip(regions, images, strict=True)):
         pixels = x[min(max(image, 0), len(x) - 1)]
-        lines = []
+        starts, extents = [], []
         for axis in (0, 1):
             start, end = (region[i] * attributes["spatial_scale"] for i in (1 - axis, 3 - axis))
             extent = end - start if half else max(end - start, 1.0)
-            start, extent = start - 0.5 * bool(half), extent / bins[axis]
-            count = attributes["sampling_ratio"] or max(math.ceil(extent), 0)
-            steps = (np.arange(count) + 0.5) * (extent / max(count, 1))
-            lines.append([start + i * extent + steps for i in range(bins[axis])])
-        for i, j in np.ndindex(*bins):
-            y[number, :, i, j] = _bin(pixels, lines[0][i], lines[1][j], largest)
+            starts.append(start - 0.5 * half)
+            extents.append(extent / bins[axis])
+        for place in np.ndindex(*bins):
+            corner = [start + i * e for start, i, e in zip(starts, place, extents, strict=True)]
+            lines = [
+                _samples(*each, attributes["sampling_ratio"])
+                for each in zip(corner, extents, x.shape[2:], strict=True)
+            ]
+            index: Any = (number, slice(None), *place)
+            y[index] = _bin(pixels, lines, largest)
     return y.astype(x.dtype)
 
 
-def _bin(x: Array, down: Array, across: Array, largest: bool) -> Array:
+def _samples(corner: float, extent: float, pixels: int, ratio: int) -> tuple[Array, float]:
+    """The samples of a bin along an axis that are near the image, and how many there are in all."""
+    count = float(ratio) if ratio else min(max(np.nan_to_num(np.ceil(extent)), 0.0), 1.0 * _MOST)
+    if not count:
+        return np.zeros(0), 0.0
+    step = extent / count
+    first, ends = corner + step / 2, [0.0, count]
+    if not ratio:
+        near = np.nan_to_num([(-1 - first) / step - 1, (pixels - first) / step + 2])
+        ends = np.clip(near, 0, count).tolist()
+    return first + np.arange(math.floor(ends[0]), math.ceil(ends[1])) * step, count
+
+
+def _bin(x: Array, lines: Sequence[tuple[Array, float]], largest: bool) -> Array:
     """The mean of some samples of each plane, or the largest weighted cell."""
-    rows, columns = (each.ravel() for each in np.meshgrid(down, across, indexing="ij"))
-    cells = np.zeros((4, len(x), rows.size))
-    for sample, (row, column) in enumerate(zip(rows, columns, strict=True)):
-        if not (-1 <= row <= x.shape[1] and -1 <= column <= x.shape[2]):
-            continue
-        places = [min(max(at, 0), e - 1) for at, e in zip((row, column), x.shape[1:], strict=True)]
-        (top, left), shares = map(int, places), [at - int(at) for at in places]
-        low, right = min(top + 1, x.shape[1] - 1), min(left + 1, x.shape[2] - 1)
-        for corner, (i, j) in enumerate(product((0, 1), (0, 1))):
-            weight = (shares[0] if i else 1 - shares[0]) * (shares[1] if j else 1 - shares[1])
-            cells[corner, :, sample] = weight * x[:, low if i else top, right if j else left]
-    if not rows.size:
+    sides = []
+    for (places, _), extent in zip(lines, x.shape[1:], strict=True):
+        inside = (places >= -1) & (places <= extent)
+        near = np.clip(np.nan_to_num(places), 0, extent - 1)
+        low = near.astype(np.int64)
+        part = near - low
+        cells = [(low, (1 - part) * inside), (np.minimum(low + 1, extent - 1), part * inside)]
+        sides.append(cells)
+    count = lines[0][1] * lines[1][1]
+    if not count:
         return np.zeros(len(x))
-    found = cells.max(axis=(0, 2)) if largest else cells.sum(axis=0).mean(axis=1)
-    return np.asarray(found)
+    weighted = [
+        x[:, rows[:, None], columns] * (down[:, None] * across)
+        for (rows, down), (columns, across) in product(*sides)
+    ]
+    if not largest:
+        return np.asarray(sum(each.sum(axis=(1, 2)) for each in weighted) / count)
+    found = np.max([each.max(axis=(1, 2), initial=-np.inf) for each in weighted], axis=0)
+    missed = weighted[0][0].size < count
+    return np.asarray(np.maximum(found, 0) if missed else found)
 
 
 OPS: dict[str, Op] = {
@@ -242,9 +278,7 @@ OPS: dict[str, Op] = {
         3,
         3,
         ("mode", "half_pixel", "sampling_ratio", "spatial_scale", "sizes"),
-        lambda _types, attributes, result: (
-            4 * result.elements * max(attributes["sampling_ratio"], 2) ** 2
-        ),
+        _work_regions,
         dtypes=(*FLOATS, INT64),
     ),
     "DeformColumns": single(
@@ -253,7 +287,7 @@ OPS: dict[str, Op] = {
         2,
         3,
         ("kernel_shape", "strides", "pads", "dilations", "offset_group", "run"),
-        lambda _types, _attributes, result: 4 * result.elements,
+        _work_columns,
     ),
     "GridSample": single(
         _infer_grid,
