@@ -13,7 +13,7 @@ from leanconv.graph.builder import Value
 from leanconv.graph.convert.rule import Call, Older, Rule
 from leanconv.graph.ops import infer
 from leanconv.graph.ops.base import broadcast
-from leanconv.types import FLOAT64, FLOATS, INT64
+from leanconv.types import BOOL, FLOAT64, FLOATS, INT64
 
 
 def floating(call: Call) -> Value:
@@ -145,7 +145,10 @@ def _dropout(call: Call) -> list[Value]:
             raise UnsupportedError(
                 "training_mode is true; expected an inference model; export it in evaluation mode"
             )
-    return [call.value()]
+    x, dtype = call.value(), BOOL if call.opset >= 10 else call.dtype(0)
+    if not any(call.node.outputs[1:]):
+        return [x]
+    return [x, call.builder.filled(np.ones((), dtype.numpy), x.shape)]  # what is kept: all
 
 
 _NO_KINDS: dict[str, str] = {}
@@ -177,6 +180,7 @@ RULES: dict[str, Rule] = {
         {"ratio": "float", "seed": "int"},
         1,
         3,
+        outputs=2,
         moved=(12, ("ratio",)),
         older=Older(7, {"is_test": "int"}),
     ),

@@ -168,23 +168,36 @@ def _spread(call: Call, held: Value, channels: int) -> Value:
 
 def _batch_norm(call: Call) -> list[Value]:
     """Per channel by given statistics; by those of the batch where the file says so."""
-    if call.opset < 7 and not call.flag("is_test") and any(call.node.outputs[1:]):
+    if call.opset < 14 and any(call.node.outputs[1:]):
         raise UnsupportedError(
-            "is_test is 0 and there are outputs for the statistics of the batch; expected a model "
-            "for inference; export it in evaluation mode"
+            "there are outputs for the statistics of the batch; expected a model for inference; "
+            "export it in evaluation mode"
         )
-    for index in range(1, 5):
-        call.constant(index)
     if call.flag("training_mode"):
-        return [_norm_of_batch(call)]
+        return _norm_of_batch(call)
     if not call.flag("spatial", 1):
         return [_norm_of_features(call)]
     inputs = [call.value(index) for index in range(5)]
-    return [call.emit("BatchNormalization", inputs, epsilon=call.attribute("epsilon", 1e-5))]
+    if all(value.array is not None for value in inputs[1:]):
+        return [call.emit("BatchNormalization", inputs, epsilon=call.attribute("epsilon", 1e-5))]
+    x, channels = _data(call, 2), inputs[0].shape[1]
+    if any(value.shape != (channels,) for value in inputs[1:]):
+        listed = ", ".join(str(value.type) for value in inputs[1:])
+        raise ModelError(f"got {listed}; expected {channels} numbers, one for each channel")
+    along = (channels,) + (1,) * (len(x.shape) - 2)
+    return [_affine(call, x, [call.reshape(value, along) for value in inputs[1:]])]
 
 
-def _norm_of_batch(call: Call) -> Value:
-    """By the mean and variance of the batch, whatever statistics are given."""
+def _affine(call: Call, x: Value, parameters: list[Value]) -> Value:
+    """x · f + (bias - mean · f) with f = scale / deviation, by given statistics."""
+    scale, bias, mean, variance = parameters
+    factor = call.emit("Mul", [_inverse_deviation(call, variance), scale])
+    shift = call.emit("Sub", [bias, call.emit("Mul", [mean, factor])])
+    return call.emit("Add", [call.emit("Mul", [x, factor]), shift])
+
+
+def _norm_of_batch(call: Call) -> list[Value]:
+    """By the mean and variance of the batch; then the statistics given, moved towards these."""
     x = _data(call, 2)
     rank, channels = len(x.shape), x.shape[1]
 
@@ -192,12 +205,22 @@ def _norm_of_batch(call: Call) -> Value:
         mean = _mean(call, value, tuple(range(2, rank))) if rank > 2 else value
         return _mean(call, mean, (0,))
 
-    centred = call.emit("Sub", [x, statistic(x)])
+    mean = statistic(x)
+    centred = call.emit("Sub", [x, mean])
     variance = statistic(call.emit("Mul", [centred, centred]))
     along = (channels,) + (1,) * (rank - 2)
     scale, bias = (call.reshape(call.value(index), along) for index in (1, 2))
     factor = call.emit("Mul", [_inverse_deviation(call, variance), scale])
-    return call.emit("Add", [call.emit("Mul", [centred, factor]), bias])
+    results = [call.emit("Add", [call.emit("Mul", [centred, factor]), bias])]
+    kept = call.attribute("momentum", 0.9)
+    for index, found in ((3, mean), (4, variance)):
+        if len(call.node.outputs) > len(results):
+            old, new = call.value(index), call.reshape(found, (channels,))
+            old = call.emit("Mul", [old, call.number(kept, old)])
+            results.append(
+                call.emit("Add", [old, call.emit("Mul", [new, call.number(1 - kept, new)])])
+            )
+    return results
 
 
 def _norm_of_features(call: Call) -> Value:
@@ -210,9 +233,7 @@ def _norm_of_features(call: Call) -> Value:
             f"got parameters {listed} for {x.type} and spatial=0; expected "
             f"{shape_text(x.shape[1:])} for all of them"
         )
-    factor = call.emit("Mul", [_inverse_deviation(call, variance), scale])
-    shift = call.emit("Sub", [bias, call.emit("Mul", [mean, factor])])
-    return call.emit("Add", [call.emit("Mul", [x, factor]), shift])
+    return _affine(call, x, [scale, bias, mean, variance])
 
 
 RULES: dict[str, Rule] = {
@@ -221,6 +242,8 @@ RULES: dict[str, Rule] = {
         {"epsilon": "float", "momentum": "float", "spatial": "int", "training_mode": "int"},
         5,
         5,
+        None,
+        outputs=3,
         older=Older(7, {"is_test": "int"}),
     ),
     "LayerNormalization": Rule(

@@ -1,15 +1,18 @@
-"""Tensors with a pattern: ones where a label is, halves of matrices, diagonals."""
+"""Patterns of matrices: ones where a label is, halves, diagonals; determinants of small ones."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from leanconv.errors import ModelError
+from leanconv.errors import ModelError, UnsupportedError
 from leanconv.graph.builder import Value
+from leanconv.graph.convert.arithmetic import floating
 from leanconv.graph.convert.reductions import cast
 from leanconv.graph.convert.rule import Call, Rule
 from leanconv.graph.ops.base import MAX_RANK, check_rank
 from leanconv.types import BOOL, INT64
+
+MOST_SQUARE = 4  # rows of a matrix whose determinant is written out
 
 
 def counted(call: Call, extent: int, shape: tuple[int, ...]) -> Value:
@@ -71,8 +74,41 @@ def _identity_like(call: Call) -> list[Value]:
     return [call.fold(lambda: np.eye(rows, columns, k, dtype.numpy), (rows, columns), dtype)]
 
 
+def _determinant(call: Call) -> list[Value]:
+    """Of matrices of up to 4 x 4, by their first rows."""
+    x = floating(call)
+    check_rank(x.type, 2, MAX_RANK)
+    extent = x.shape[-1]
+    if x.shape[-2] != extent or not 1 <= extent <= MOST_SQUARE:
+        raise UnsupportedError(
+            f"input 0 is {x.type}; expected square matrices of 1 to {MOST_SQUARE} rows"
+        )
+    size, rank = int(extent), len(x.shape)
+
+    def element(row: int, column: int) -> Value:
+        sizes, zeros = (*x.shape[:-2], 1, 1), (0,) * (rank - 2)
+        starts, steps = (*zeros, row, column), (1,) * rank
+        return call.emit("Slice", [x], starts=starts, steps=steps, sizes=sizes)
+
+    def minor(row: int, columns: tuple[int, ...]) -> Value:
+        """Of the rows from one on and some columns."""
+        total = None
+        for place, column in enumerate(columns):
+            others = columns[:place] + columns[place + 1 :]
+            term = element(row, column)
+            if others:
+                term = call.emit("Mul", [term, minor(row + 1, others)])
+            op = "Sub" if place % 2 else "Add"
+            total = term if total is None else call.emit(op, [total, term])
+        assert total is not None, "there are columns"
+        return total
+
+    return [call.reshape(minor(0, tuple(range(size))), x.shape[:-2])]
+
+
 RULES: dict[str, Rule] = {
     "OneHot": Rule(_one_hot, {"axis": "int"}, 3, 3, (0, 2), since=9),
+    "Det": Rule(_determinant, since=11),
     "Trilu": Rule(_triangle, {"upper": "int"}, 1, 2, since=14),
     "EyeLike": Rule(_identity_like, {"dtype": "dtype", "k": "int"}, knows_shape=True, since=9),
 }
