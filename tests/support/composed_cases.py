@@ -34,6 +34,12 @@ for k in (0, 2, -1, 70):
     case(f"{k}", (9,), "EyeLike", X[0, 0], k=k)
 case("of-int64", (9,), "EyeLike", np.ones((3, 5), np.int64), dtype=1)
 
+for extent in range(1, 5):
+    case(f"{extent}", (11,), "Det", normal(2, 3, extent, extent))
+NORM = (normal(3), normal(3), normal(3), np.abs(normal(3)) + 0.5)
+case("computed", (9, 15), "BatchNormalization", X, *NORM, epsilon=0.01)
+case("some-computed", (15,), "BatchNormalization", X, NORM[0], *map(Const, NORM[1:]))
+
 A, B, C = normal(3, 4), normal(4, 5), normal(5, 3)
 SQUARE, CUBE = normal(4, 4), normal(3, 3, 3)
 for equation, *arrays in (
