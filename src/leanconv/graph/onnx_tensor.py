@@ -144,8 +144,8 @@ def dtype_of_number(number: int, what: str) -> DType:
     if number > 0:
         kind = schema.OTHER_DTYPES.get(number, f"{number}, which ONNX 1.23 does not have")
         raise UnsupportedError(
-            f"{what} has elements of type {kind}; expected float32 or float64; convert the model "
-            "to float32"
+            f"{what} has elements of type {kind}; expected floats of 16 to 64 bits, integers of 8 "
+            "to 64, or bool: cast it to one of these"
         )
     raise ModelError(f"{what} has the element type {number}; expected one of ONNX's, from 1 on")
 
