@@ -154,8 +154,9 @@ def _unet() -> Any:
 
 
 ARCHITECTURES: dict[str, Architecture] = {
-    "alexnet": Architecture(_vision("alexnet", num_classes=10), open_size=False),
-    "vgg11_bn": Architecture(_vision("vgg11_bn", num_classes=10), open_size=False),
+    # Their adaptive pooling is exported for maps of 6x6 and 7x7 alone.
+    "alexnet": Architecture(_vision("alexnet", num_classes=10), (224, 224), open_size=False),
+    "vgg11_bn": Architecture(_vision("vgg11_bn", num_classes=10), (224, 224), open_size=False),
     "resnet18": Architecture(_vision("resnet18")),
     "resnext50": Architecture(_vision("resnext50_32x4d")),
     "densenet121": Architecture(_vision("densenet121")),
