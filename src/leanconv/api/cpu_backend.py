@@ -42,7 +42,7 @@ from leanconv.runtime.memory import give_back, mapped_files
 from leanconv.runtime.pool import default_threads
 from leanconv.settings import current_settings
 from leanconv.target import Target
-from leanconv.units import counted, shape_text
+from leanconv.units import counted, format_bytes, shape_text
 
 log = logging.getLogger(__name__)
 
@@ -140,12 +140,14 @@ class CpuBackend:
                 f"memory_limit={least}",
                 least,
             ) from error
-        plan = compiled.plan = replace(compiled.plan, late_bytes=most, limit=limit)
-        left = self.model.limits.late_bytes
-        if limit is not None:
-            left = min(left, max(0, limit - plan.memory_bytes))
-        left_to_run = left if bound is None else None
-        return TailCall(given, compiled, tail, self.model.outputs, self._segments, left_to_run)
+        text, left = str(tail), None
+        if bound is None:
+            left = self.model.limits.late_bytes
+            if limit is not None:
+                left = min(left, max(0, limit - compiled.plan.memory_bytes - most))
+            text += f"; nothing bounds its arrays but the run: at most {format_bytes(left)}"
+        compiled.plan = replace(compiled.plan, late_bytes=most, limit=limit, late_text=text)
+        return TailCall(given, compiled, tail, self.model.outputs, self._segments, left)
 
     def _compile_ahead(self, ranges: ShapeRanges) -> None:
         """Compile, or fetch, the code of all kernels that any shape of the ranges needs."""

@@ -16,7 +16,6 @@ from leanconv.graph.onnx_import import Model, ModelInput
 from leanconv.graph.segments import Segment
 from leanconv.planner.compiled_network import CompiledNetwork
 from leanconv.types import DType, as_dtype
-from leanconv.units import format_bytes
 
 
 class CompiledSegments:
@@ -116,10 +115,3 @@ class TailCall(FastCall):
         values.update(zip(self.plan.outputs, super().run(arrays), strict=True))
         made = self._tail.run(values, self._segments, self._most)
         return [made[name] if name in made else values[name] for name in self._outputs]
-
-    def explain(self) -> str:
-        """Say how every step is computed, with its bytes, and what makes the memory."""
-        bound = ""
-        if self._most is not None:
-            bound = f"; nothing bounds its arrays but the run: at most {format_bytes(self._most)}"
-        return f"{super().explain()}\n{self._tail}{bound}"

@@ -71,6 +71,7 @@ class NetworkPlan(Unpicklable):
         measured_error: the largest error of an output on samples, where it was measured.
         late_bytes: the most that arrays take that NumPy computes behind the steps; 0 if there are
             none, or if only the run bounds them.
+        late_text: what is computed there; "" for nothing.
     """
 
     steps: tuple[PlannedStep, ...]
@@ -90,6 +91,7 @@ class NetworkPlan(Unpicklable):
     storage: Storage
     measured_error: float | None = None
     late_bytes: int = 0
+    late_text: str = ""
 
     instead = "write it with plan.save(path), and give that to leanconv.load(model, plan=path)"
 

@@ -13,7 +13,7 @@ from leanconv.units import counted, format_bytes
 def closing_lines(plan: NetworkPlan) -> tuple[str, ...]:
     """Memory, costs, magnitudes and error of a plan, in lines."""
     lines = memory_text(plan), plan.planner.target.costs_text, magnitudes_text(plan)
-    return (*filter(None, lines), error_text(plan))
+    return (*filter(None, lines), error_text(plan), *filter(None, [plan.late_text]))
 
 
 def magnitudes_text(plan: NetworkPlan) -> str:
