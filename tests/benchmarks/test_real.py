@@ -18,6 +18,7 @@ import pytest
 import real
 from leanconv.cli.common import UsageError
 from leanconv.errors import InputError
+from leanconv.types import FLOAT32, INT32, INT64
 
 BODY = b"a network"
 
@@ -86,6 +87,19 @@ def test_a_file_that_is_too_large_is_not_read(
         real.model_of(network(wheel(tmp_path)), tmp_path)
 
 
+def test_a_file_is_found_by_its_folders(tmp_path: Path, offline: None) -> None:
+    known = network(wheel(tmp_path))
+    inside = replace(known, file="models/net.onnx")
+    assert real.model_of(inside, tmp_path) == tmp_path / "models-net.onnx"
+
+
+def test_inputs_are_values_or_random_numbers() -> None:
+    assert real.array(16000, INT64) == 16000
+    assert real.array((2, 3), FLOAT32).dtype == np.float32
+    assert real.array((9, 99), INT32).max() > 127
+    assert {n.package.sha256 for n in real.NETWORKS if len(n.package.sha256) != 64} == set()
+
+
 def test_parts_of_names_choose() -> None:
     assert [n.name for n in real.chosen(["nudenet"])] == ["NudeNet (YOLOv8n)"]
     assert tuple(real.chosen([])) == real.NETWORKS
@@ -104,7 +118,7 @@ def test_answers_of_every_output_are_judged_in_float64(tmp_path: Path) -> None:
     graph = onnx.helper.make_graph(nodes, "two", [x], ys)
     onnx.save(onnx.helper.make_model(graph, ir_version=8), file)
     given = np.array([[0.1, 1, 2]], np.float32)
-    y, z = real.in_float64(file, "x", given)
+    y, z = real.in_float64(file, {"x": given})
     assert y.dtype == z.dtype == np.float64
     assert np.allclose(y, np.exp(given.astype(np.float64)), rtol=1e-14)
     assert np.array_equal(z, -given)
