@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from leanconv.errors import LeanConvError
+from leanconv.graph.onnx_import import read_model
 from support.joined_cases import check_compiled, opsets
 from support.onnx_models import Const, agree, imported, single
 from support.reduction_cases import CASES, LABELS, SCORES, WHOLE
@@ -48,3 +50,10 @@ def test_further_outputs_of_a_layer_norm(outputs: int) -> None:
 
 def test_a_loss_with_its_logarithms() -> None:
     agree(*single("SoftmaxCrossEntropyLoss", [SCORES, LABELS], 13, 2))
+
+
+def test_axes_that_are_no_integers_are_refused() -> None:
+    for number in (0.5, np.nan, np.inf):
+        proto, _ = single("CumSum", [WHOLE.astype(np.float32), Const(np.float32(number))], 14)
+        with pytest.raises(LeanConvError, match=r"CumSum.*expected an integer"):
+            read_model(proto.SerializeToString()).bind()

@@ -58,7 +58,7 @@ def _power(call: Call) -> list[Value]:
     Of an integer and a float it is computed in float64, of two integers in the larger dtype.
     """
     base, exponent = call.value(0), aligned(call)
-    held = exponent.numbers
+    held = None if exponent.array is None else np.asarray(exponent.numbers, np.float64)
     mixed = base.type.dtype.is_integer and exponent.type.dtype.is_float
     if mixed and held is not None and np.all((np.abs(held) < 1 << 20) & (held == np.rint(held))):
         exponent = call.emit("Cast", [exponent], to=base.type.dtype)

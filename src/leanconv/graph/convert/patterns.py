@@ -24,7 +24,7 @@ def counted(call: Call, extent: int, shape: tuple[int, ...]) -> Value:
 def _one_hot(call: Call) -> list[Value]:
     """on where the index is the place along a new axis, else off; -1 is the last place."""
     indices, values = call.value(), call.value(2)
-    depth = int(call.scalar(1))
+    depth = call.whole(1)
     if depth < 1 or values.shape != (2,):
         raise ModelError(
             f"got the depth {depth} and values {values.type}; expected at least 1, and two values"
@@ -49,7 +49,7 @@ def _triangle(call: Call) -> list[Value]:
     """The elements on one side of a diagonal of each matrix, 0 elsewhere."""
     x = call.value()
     check_rank(x.type, 2, MAX_RANK)
-    k = int(call.scalar(1)) if call.optional(1) is not None else 0
+    k = call.whole(1) if call.optional(1) is not None else 0
     upper = call.flag("upper", 1)
     rows, columns = map(int, x.shape[-2:])  # numbers, as the mask depends on them
 

@@ -147,7 +147,7 @@ def _running(call: Call) -> Sequence[Value]:
     check_rank(x.type, 1, len(x.shape))
     kept = x.type.dtype
     attributes = {
-        "axis": call.axis(call.scalar(1), len(x.shape)),
+        "axis": call.axis(call.whole(1), len(x.shape)),
         "exclusive": call.flag("exclusive"),
         "reverse": call.flag("reverse"),
     }

@@ -258,6 +258,17 @@ class Call:
         number = array.reshape(-1)[0]
         return number if isinstance(number, Symbol | int) else number.item()
 
+    def whole(self, index: int) -> int:
+        """The one integer that an input holds, be it of a float dtype.
+
+        Raises:
+            ModelError: it holds something else.
+        """
+        number = self.scalar(index)
+        if isinstance(number, float) and not number.is_integer():
+            raise ModelError(f"input {index} is {number}; expected an integer")
+        return int(number)
+
     def attribute(self, name: str, default: Any) -> Any:
         """An attribute, or its default."""
         return self.node.attributes.get(name, default)

@@ -137,14 +137,14 @@ def _dft(call: Call) -> list[Value]:
         raise ModelError(f"input 0 is {x.type}; expected a last axis of 1 or 2: real, complex")
     axis = call.attribute("axis", 1)
     if call.opset >= 20:
-        axis = call.scalar(2) if call.optional(2) is not None else -2
+        axis = call.whole(2) if call.optional(2) is not None else -2
     axis = call.axis(axis, rank)
     if axis == rank - 1:
         raise ModelError(f"axis is {axis}, that of the parts; expected one before")
     inverse, half = call.flag("inverse"), call.flag("onesided")
     length = x.shape[axis] if not (inverse and half) else 2 * (x.shape[axis] - 1)
     if call.optional(1) is not None:
-        length = call.scalar(1)
+        length = call.whole(1)
     length = int(length)
     if length < 1:
         raise ModelError(f"the length of the transform is {length}; expected at least 1")
@@ -170,9 +170,9 @@ def _stft(call: Call) -> list[Value]:
     if len(x.shape) == 2:
         x = call.reshape(x, (*x.shape, 1))
     check_rank(x.type, 3, 3)
-    step, extent = int(call.scalar(1)), x.shape[1]
+    step, extent = call.whole(1), x.shape[1]
     if call.optional(3) is not None:
-        length = int(call.scalar(3))
+        length = call.whole(3)
     else:
         length = extent if window is None else window.shape[0]
     if step < 1 or not 1 <= length <= extent or x.shape[2] not in (1, 2):
@@ -205,7 +205,7 @@ _WINDOWS: dict[str, tuple[float, ...]] = {  # weights of cos 0, -cos 2 pi n / N,
 
 def _window(call: Call) -> list[Value]:
     """A window of cosines."""
-    size = int(call.scalar(0))
+    size = call.whole(0)
     dtype = call.builder.kept(call.attribute("output_datatype", FLOAT32))
     if size < 1:
         raise ModelError(f"the size is {size}; expected at least 1")
@@ -222,7 +222,7 @@ def _window(call: Call) -> list[Value]:
 
 def _mel(call: Call) -> list[Value]:
     """Triangles over the bins of a transform, evenly spaced in mels."""
-    bins, length, rate = (int(call.scalar(index)) for index in range(3))
+    bins, length, rate = (call.whole(index) for index in range(3))
     low, high = (float(call.scalar(index)) for index in (3, 4))
     dtype = call.builder.kept(call.attribute("output_datatype", FLOAT32))
     if min(bins, length, rate) < 1 or not 0 <= low <= high < math.inf:
