@@ -108,6 +108,23 @@ def test_other_products_are_left_alone(name: str) -> None:
     assert "Softmax" in ops(LEFT[name])
 
 
+def test_factors_of_queries_and_keys_become_one() -> None:
+    """As PyTorch writes scaled_dot_product_attention: a root of the factor on either side."""
+    nodes = [
+        helper.make_node("Mul", ["q", "f"], ["qf"]),
+        helper.make_node("Transpose", ["k"], ["kt"], perm=[0, 1, 3, 2]),
+        helper.make_node("Mul", ["kt", "f"], ["ktf"]),
+        helper.make_node("MatMul", ["qf", "ktf"], ["s"]),
+        helper.make_node("Softmax", ["s"], ["p"], axis=-1),
+        helper.make_node("MatMul", ["p", "v"], ["y"]),
+    ]
+    proto = model(nodes, TRANSPOSED, ["y"], {"f": np.float32(0.4)}, 17)
+    assert ops(proto) == ["Attention"]
+    given = inputs(proto)
+    found = lc.load(proto.SerializeToString(), threads=1).run(given)["y"]
+    np.testing.assert_allclose(found, reference(proto, given)["y"], rtol=1e-4, atol=1e-6)
+
+
 def test_graphs_for_a_gpu_have_no_attention() -> None:
     assert ops(FUSED["times"], GPU_PASSES) == ["MatMul", "Mul", "Softmax", "MatMul"]
 

@@ -22,8 +22,8 @@ class _Scores:
 def fuse_attention(graph: Graph) -> Graph:
     """Make an Attention of MatMul, a factor, a mask that is added, Softmax and MatMul.
 
-    The factor and the mask may be missing. Keys that are only transposed before are read as they
-    were.
+    The factor and the mask may be missing. Factors of queries and keys become the product's; keys
+    that are only transposed before are read as they were.
 
     Left alone: what others read between, a softmax over another axis than the last, operands that
     are constants or are broadcast to each other's batches, masks of a larger batch than the scores.
@@ -55,14 +55,30 @@ def _rule(editor: Editor, node: Node) -> bool:
     if 0 in (*shapes[0], *shapes[1], *shapes[2]):
         return False
     swapped = (*range(rank - 2), rank - 1, rank - 2)
+    (q, of_q), (k, of_k) = _without_factor(editor, q), _without_factor(editor, k)
     before = editor.private_producer(k, "Transpose")
-    transposed = before is not None and before.attributes["perm"] == swapped
+    transposed, scale = before is not None and before.attributes["perm"] == swapped, of_q * of_k
     if before is not None and transposed:
-        k = before.inputs[0]
+        k, factor = _without_factor(editor, before.inputs[0])
+        scale *= factor
+    scale *= scores.scale
+    if not math.isfinite(scale):
+        return False
     inputs = (q, k, v, scores.mask) if scores.mask else (q, k, v)
-    attributes = frozen({"scale": scores.scale, "transposed": transposed})
+    attributes = frozen({"scale": scale, "transposed": transposed})
     editor.replace(node, Node("Attention", inputs, node.outputs, attributes, node.name))
     return True
+
+
+def _without_factor(editor: Editor, name: str) -> tuple[str, float]:
+    """What a private product with one number multiplies, and the number; else the value and 1."""
+    scaled = editor.private_producer(name, "Mul", "Div")
+    for index in () if scaled is None else (0, 1) if scaled.op == "Mul" else (0,):
+        assert scaled is not None, "there is a product"
+        inner, factor = scaled.inputs[index], editor.uniform(scaled.inputs[1 - index])
+        if factor and inner not in editor.constants and editor.shape(inner) == editor.shape(name):
+            return inner, factor if scaled.op == "Mul" else 1 / factor
+    return name, 1.0
 
 
 def _scores(editor: Editor, name: str) -> _Scores | None:
@@ -90,14 +106,6 @@ def _factored(editor: Editor, name: str) -> tuple[Node, float] | None:
     product = editor.private_producer(name, "MatMul")
     if product is not None:
         return product, 1.0
-    scaled = editor.private_producer(name, "Mul", "Div")
-    if scaled is None:
-        return None
-    for index in (0, 1) if scaled.op == "Mul" else (0,):
-        factor = editor.uniform(scaled.inputs[1 - index])
-        product = editor.private_producer(scaled.inputs[index], "MatMul")
-        same = editor.shape(scaled.inputs[index]) == editor.shape(name)
-        if factor and product is not None and same:
-            scale = factor if scaled.op == "Mul" else 1 / factor
-            return (product, scale) if math.isfinite(scale) else None
-    return None
+    inner, factor = _without_factor(editor, name)
+    product = editor.private_producer(inner, "MatMul")
+    return None if product is None else (product, factor)
