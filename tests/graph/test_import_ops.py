@@ -8,7 +8,15 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from leanconv.graph.convert import LAST_OPSET, RULES, indexing, rearranging, sampling, selection
+from leanconv.graph.convert import (
+    LAST_OPSET,
+    RULES,
+    indexing,
+    rearranging,
+    sampling,
+    selection,
+    sequences,
+)
 from support import imported_cases
 from support.decomposed_cases import TESTED
 from support.folded_cases import FOLDS
@@ -459,7 +467,7 @@ def test_every_operation_is_tested() -> None:
     tested |= {*indexing.RULES, *sampling.RULES}  # in test_indexing, test_sampling
     tested |= set(rearranging.RULES)  # in test_rearranging
     tested |= imported_cases.TESTED  # in test_import_elementwise and others
-    tested |= set(selection.RULES)  # in test_late
+    tested |= {*selection.RULES, *sequences.RULES}  # in test_late, test_sequences
     tested |= {"LSTM", "GRU", "RNN"}  # in test_recurrent
     tested |= {each.op_type for each in FOLDS.values()}
     assert tested | TESTED == set(RULES)

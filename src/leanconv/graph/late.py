@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from leanconv.errors import UnsupportedError
 from leanconv.graph.builder import Builder, Value
 from leanconv.graph.convert import FileNode
 from leanconv.graph.ir import TensorType
@@ -104,7 +105,8 @@ class Tail:
         for name, result in zip(self.gives, results, strict=True):
             if name in self.in_half and result.type.dtype.is_float:
                 result = builder.emit("Cast", [result], to=FLOAT16)
-            assert result.array is not None, "a value is not known in a run"
+            if result.array is None:
+                raise UnsupportedError(f"output {name!r} is a sequence; expected tensors")
             builder.budget.expect(result.type.bytes)
             made[name] = _own(result.array, result.type.dtype, taken)
         return made

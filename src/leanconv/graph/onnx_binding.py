@@ -18,6 +18,7 @@ from leanconv.graph.convert.rule import MoreInputs
 from leanconv.graph.onnx_names import shown
 from leanconv.graph.ops.base import Array
 from leanconv.graph.segments import COMPILED_ONLY, SegmentFinder
+from leanconv.graph.sequence import SequenceValue
 
 CAPTURED = "captured#"  # begins the names of values that the graph around has and that have none
 
@@ -97,7 +98,21 @@ class Scope:
                     why = error
             late[number] = why
             lacking.update(name for name in node.outputs if name)
-        return late
+        return self._with_sequences(nodes, late)
+
+    def _with_sequences(
+        self, nodes: Sequence[FileNode], late: dict[int, UnsupportedError | None]
+    ) -> dict[int, UnsupportedError | None]:
+        """Late nodes with those that make the sequences that they read: no graph gives these."""
+        read = {name for number in late for name in nodes[number].reads}
+        for number in range(len(nodes) - 1, -1, -1):
+            if number in late:
+                continue
+            made = [self.values.get(name) for name in nodes[number].outputs if name in read]
+            if any(isinstance(value, SequenceValue) for value in made):
+                late[number] = None
+                read.update(nodes[number].reads)
+        return dict(sorted(late.items()))
 
     def most_bytes(self, nodes: Sequence[FileNode], outputs: Sequence[str]) -> int | None:
         """The most that arrays take at once while nodes are computed; None if nothing bounds it.
@@ -228,6 +243,8 @@ class Scope:
         def inside(value: Value) -> Value:
             if value.array is not None:
                 return value
+            if isinstance(value, SequenceValue):
+                raise UnsupportedError("a node that holds a graph cannot capture a sequence")
             inner = captured.setdefault(value, Value(value.type))
             if value in self._builder.settings:
                 self._builder.settings[inner] = self._builder.settings[value]

@@ -31,6 +31,7 @@ from leanconv.graph.onnx_file import NoModelError, read_file
 from leanconv.graph.onnx_names import shown
 from leanconv.graph.onnx_tensor import ExternalFiles, open_view
 from leanconv.graph.ops.base import Array, checked, integer
+from leanconv.graph.sequence import SequenceValue
 from leanconv.graph.small_inputs import NeedsInputsError, is_small
 from leanconv.records import dataclass
 from leanconv.spec.mends import mended
@@ -148,6 +149,12 @@ class Model:
             read = reads_of(tail, self.constants)
             names += [name for name in read if name not in inputs and name not in names]
             outputs = dict(zip(names, scope.bind((), names), strict=True))
+            lists = [name for name, v in outputs.items() if isinstance(v, SequenceValue)]
+            if lists:
+                raise UnsupportedError(
+                    f"output {shown(lists[0])!r} is a sequence; expected tensors: join them, or "
+                    "make an output of each"
+                )
             for name in self._given_in_half.intersection(names):
                 outputs[name] = _as(outputs[name], FLOAT16, builder)
         except UnsupportedError:

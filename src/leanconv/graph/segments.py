@@ -13,7 +13,7 @@ from typing import Protocol
 
 from leanconv.errors import UnsupportedError
 from leanconv.graph.builder import Value
-from leanconv.graph.convert import RULES, FileNode, selection
+from leanconv.graph.convert import RULES, FileNode, selection, sequences
 from leanconv.graph.onnx_operations import flowing
 from leanconv.graph.ops.base import Array
 from leanconv.records import dataclass
@@ -22,6 +22,7 @@ from leanconv.records import dataclass
 COMPILED_ONLY = frozenset(
     ("Conv", "ConvTranspose", "Gemm", "MatMul", "LSTM", "GRU", "RNN", "Einsum", "DeformConv")
 )
+_ALONE = frozenset((*selection.RULES, *sequences.RULES))  # never part of a segment
 _MOST_KNOWN = 1024  # elements of a constant
 
 
@@ -91,7 +92,7 @@ class SegmentFinder:
         left: set[str] = set()  # what other nodes give
         for number, node in enumerate(nodes):
             rule = RULES[node.op]
-            late = node.graphs or node.op in selection.RULES or not left.isdisjoint(node.reads)
+            late = node.graphs or node.op in _ALONE or not left.isdisjoint(node.reads)
             data = [] if late else [n for n in range(len(node.inputs)) if self._data(node, n, made)]
             wanted = [] if rule.running is None or rule.knows_shape else data
             wrong = [node.inputs[n] for n in wanted if n not in (rule.running or ())]

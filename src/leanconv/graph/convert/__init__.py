@@ -22,6 +22,7 @@ from leanconv.graph.convert import (
     resize,
     sampling,
     selection,
+    sequences,
     shapes,
     signal,
     states,
@@ -61,6 +62,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         **folding.RULES,
         **typed.RULES,
         **selection.RULES,
+        **sequences.RULES,
         **flow.RULES,
         **recurrent.RULES,
     }

@@ -18,6 +18,7 @@ from leanconv.graph.convert.rule import Call, FileGraph, Held
 from leanconv.graph.convert.shapes import part_of
 from leanconv.graph.ir import TensorType
 from leanconv.graph.regions import Region
+from leanconv.graph.sequence import SequenceValue
 from leanconv.types import BOOL, INT64
 from leanconv.units import counted
 
@@ -285,7 +286,10 @@ class Loop(Repeated):
     """A Loop: how often at most, whether to begin at all, what is carried."""
 
     def __init__(self, call: Call) -> None:
-        super().__init__(call, [call.value(index) for index in range(2, len(call))], 2, 1)
+        states = [call.anything(index) for index in range(2, len(call))]
+        if None in states:
+            raise ModelError("a carried value is absent; expected all of them")
+        super().__init__(call, [state for state in states if state is not None], 2, 1)
 
     @property
     def count(self) -> Any:
@@ -392,7 +396,8 @@ def repeated(loop: Repeated) -> list[Value]:
     count = loop.count
     if count is not None and count < 1:
         return loop.never()
-    if count is None or count <= loop.few or not loop.call.builder.holds_graphs:
+    lists = any(isinstance(state, SequenceValue) for state in loop.states)
+    if count is None or count <= loop.few or lists or not loop.call.builder.holds_graphs:
         return loop.written_out(count)
     try:
         body, number = loop.bound_once()

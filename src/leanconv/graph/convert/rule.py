@@ -13,6 +13,7 @@ from leanconv.errors import LeanConvError, ModelError
 from leanconv.graph.builder import Builder, Value
 from leanconv.graph.ops.base import MAX_RANK, Array, checked, integer
 from leanconv.graph.ops.integers import numbers
+from leanconv.graph.sequence import SequenceValue
 from leanconv.records import dataclass
 from leanconv.symbols import Symbol
 from leanconv.types import DType
@@ -181,8 +182,30 @@ class Call:
         return len(self._inputs)
 
     def optional(self, index: int) -> Value | None:
-        """An input, or None when it is absent."""
+        """An input, or None when it is absent.
+
+        Raises:
+            ModelError: it is a sequence.
+        """
+        found = self.anything(index)
+        if isinstance(found, SequenceValue):
+            raise ModelError(f"input {index} is a sequence; expected a tensor")
+        return found
+
+    def anything(self, index: int) -> Value | None:
+        """An input, be it a sequence, or None when it is absent."""
         return self._inputs[index] if index < len(self._inputs) else None
+
+    def sequence(self, index: int) -> list[Value]:
+        """The elements of a sequence.
+
+        Raises:
+            ModelError: the input is none.
+        """
+        found = self.anything(index)
+        if not isinstance(found, SequenceValue):
+            raise ModelError(f"input {index} is no sequence; expected one")
+        return list(found.items)
 
     def value(self, index: int = 0) -> Value:
         """An input that must be there.
