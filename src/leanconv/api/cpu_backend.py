@@ -22,7 +22,7 @@ from leanconv.api.tail_call import CompiledSegments, TailCall
 from leanconv.codegen.ahead import CodeAhead, described
 from leanconv.codegen.kernel import Kernel
 from leanconv.errors import BudgetError, InputError, ModelError, SpecError
-from leanconv.graph.ir import Graph
+from leanconv.graph.ir import Graph, TensorType
 from leanconv.graph.late import Tail
 from leanconv.graph.onnx_import import Model
 from leanconv.graph.passes import PASSES, UNFUSED_PASSES, run_passes
@@ -125,7 +125,10 @@ class CpuBackend:
     def _with_tail(self, given: Given, owned: OwnedGraph, tail: Tail) -> TailCall:
         """A compiled network with what runs after it, whose arrays the memory limit counts."""
         graph, limit = owned.graph, self._options.memory_limit
-        bound = tail.most_bytes(graph.types)
+        # The graph has no inputs any more whose values are known, but the tail may read them.
+        pairs = zip(self._inputs, given.shapes, strict=True)
+        inputs = {spec.name: TensorType(shape, spec.dtype) for spec, shape in pairs}
+        bound = tail.most_bytes({**inputs, **graph.types})
         most = (bound or 0) + sum(
             graph.types[n].bytes for n in graph.outputs if n not in self.model.outputs
         )

@@ -31,6 +31,10 @@ def _binary(op: str) -> Callable[[Call], list[Value]]:
     return convert
 
 
+def _matmul(call: Call) -> list[Value]:
+    return [call.emit("MatMul", [call.value(0), call.value(1)])]
+
+
 def aligned(call: Call) -> Value:
     """The second operand, broadcast to the first as the opset says.
 
@@ -173,7 +177,7 @@ RULES: dict[str, Rule] = {
         running=None,
         older=Older(7, {"broadcast": "int"}),
     ),
-    "MatMul": Rule(_binary("MatMul"), _NO_KINDS, 2, 2, running=None),
+    "MatMul": Rule(_matmul, _NO_KINDS, 2, 2, running=None),
     "Identity": Rule(_identity),
     "Dropout": Rule(
         _dropout,
