@@ -65,6 +65,19 @@ def test_parts(split: Any, given: dict[str, int]) -> None:
     agrees(nodes, "y n", one=np.array(1), **held)
 
 
+def test_optional_values_that_are_there() -> None:
+    nodes = [
+        node("OptionalGetElement", "x", "a"),
+        node("OptionalHasElement", "x", "y"),
+        node("Neg", "a", "z"),
+    ]
+    proto = model(nodes, {"x": (6, 5)}, ["y", "z"], opset=18)
+    proto.graph.output[0].ClearField("type")
+    found, wanted = lc.load(proto, threads=1).run({"x": X}), reference(proto, {"x": X})
+    assert found["y"] == wanted["y"] == np.True_
+    np.testing.assert_array_equal(found["z"], wanted["z"])
+
+
 def test_places_that_are_data() -> None:
     nodes = [
         node("SplitToSequence", "x", "s", keepdims=0),

@@ -105,7 +105,21 @@ def _split(call: Call) -> list[Value]:
     return _sequence(parts)
 
 
+def _has_element(call: Call) -> list[Value]:
+    """Whether an optional value is there: what a network computes always is."""
+    return [call.builder.constant(np.asarray(call.anything(0) is not None))]
+
+
+def _element(call: Call) -> list[Value]:
+    found = call.anything(0)
+    if found is None:
+        raise ModelError("input 0 is absent; expected a value")
+    return [found]
+
+
 RULES: dict[str, Rule] = {
+    "OptionalHasElement": Rule(_has_element, {}, 0, 1, knows_shape=True, since=15),
+    "OptionalGetElement": Rule(_element, since=15),
     "SequenceConstruct": Rule(_construct, {}, 1, _MANY, running=None, since=11),
     "SequenceEmpty": Rule(_empty, {"dtype": "dtype"}, 0, 0, since=11),
     "SequenceInsert": Rule(_insert, {}, 2, 3, running=(0, 1), since=11),
