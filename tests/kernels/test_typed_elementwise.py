@@ -305,6 +305,7 @@ def test_nothing_is_called(op: str, name: str) -> None:
             operands = [numbers((21,), BOOL), *operands]
         attributes = {
             "Cast": {"to": FLOAT16},
+            "BitCast": {"to": {INT8: UINT8, UINT16: INT16}.get(dtype, UINT64)},
             "Mod": {"fmod": False},
             "BitShift": {"left": False},
             "IsInf": {"positive": True, "negative": True},

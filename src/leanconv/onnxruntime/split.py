@@ -14,7 +14,9 @@ import numpy as np
 
 from leanconv.api.inputs import InputSpec, Shape
 from leanconv.errors import LeanConvError, UnsupportedError
+from leanconv.files import open_regular
 from leanconv.graph.convert import RULES
+from leanconv.graph.limits import Limits
 from leanconv.graph.onnx_import import read_model
 from leanconv.graph.onnx_nodes import DOMAINS
 from leanconv.graph.onnx_parts import FileParts, named_value
@@ -117,7 +119,7 @@ class Split:
         if real() is None:
             return None
         try:
-            data = source if isinstance(source, bytes) else source.read_bytes()
+            data = source if isinstance(source, bytes) else _contents(source)
             cut = found_cut(FileParts(memoryview(data)), shapes)
             return None if cut is None else cls(cut, options)
         except (LeanConvError, OSError) as error:
@@ -162,6 +164,12 @@ def _other(data: bytes, options: SessionOptions) -> Other:
     if found is None:
         raise UnsupportedError("onnxruntime does not take its part; expected that it does")
     return found
+
+
+def _contents(path: Path) -> bytes:
+    """The bytes of a model's file, of at most the size that a reader takes."""
+    with open_regular(path, Limits().file_bytes, what="model") as file:
+        return file.read()
 
 
 def _values(specs: Sequence[InputSpec]) -> dict[str, bytes]:
