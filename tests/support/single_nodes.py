@@ -67,6 +67,8 @@ def nodes() -> Iterator[tuple[Any, ...]]:
     yield "LogSoftmax", [array(3, 17)], {"axis": 0}
     for a, b in (((3, 4), (4, 5)), ((2, 3, 7, 4), (3, 4, 5)), ((4,), (4, 5)), ((2, 3, 4), (4,))):
         yield "MatMul", [array(*a), array(*b)], {}
+    operands = [array(2, 3, 5, 8), array(2, 3, 8, 6), array(2, 3, 6, 4), array(5, 6)]
+    yield "Attention", operands, {"scale": 0.3, "transposed": False}
     turned = {"transA": 1, "transB": 1, "alpha": 0.5, "beta": 2.0}
     yield "Gemm", [array(4, 3), array(5, 4), array(5)], turned
     yield "Gemm", [array(3, 4), array(4, 5)], {"transA": 0, "transB": 0, "alpha": 1, "beta": 1.0}
