@@ -117,6 +117,18 @@ def test_the_number_of_iterations_is_a_size() -> None:
         agree(made(nodes, None, "y z", ("N", 2, "H", "W"), three=np.int64(3)), {"x": x})
 
 
+def test_a_body_that_never_runs_need_not_fit() -> None:
+    """Only what gives the types of stacks is looked at."""
+    inside = body([node("Conv", "s w", "c"), node("Cast", "i", "f", to=1)], "c f")
+    nodes = [loop("n - x", "y z", inside)]
+    x = np.ones((1, 5, 2, 2), np.float32)  # too many channels, and no room for a filter
+    agree(made(nodes, 0, "y z", ("N", "C", "H", "W")), {"x": x})
+    with pytest.raises(LeanConvError, match="Conv"):
+        read_model(made(nodes, 1, "y z", ("N", "C", "H", "W")).SerializeToString()).bind(
+            {"x": x.shape}
+        )
+
+
 def test_the_iteration_number() -> None:
     inside = body(
         [

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import leanconv as lc
 from leanconv.errors import LeanConvError
 from leanconv.graph.convert.shapes import _kept
 from leanconv.graph.onnx_import import Model, read_model
@@ -18,6 +19,8 @@ from leanconv.graph.ops.integers import quotient, remainder
 from leanconv.graph.passes import run_passes
 from leanconv.graph.template import Templates
 from leanconv.symbols import Trace
+from support.control_flow import node
+from support.onnx_models import model, reference
 from support.shape_programs import ShapeProgram
 
 _NUMBERS = st.integers(-30, 30)
@@ -105,3 +108,25 @@ def test_slices_keep_what_python_keeps(start: int, end: int, step: int, extent: 
         first, size = _kept(start, end, step, given_extent)
         assert int(size) == len(kept)
         assert int(first) == (kept.start if kept else 0)
+
+
+def test_axes_that_follow_from_extents(caplog: pytest.LogCaptureFixture) -> None:
+    """A graph for one axis is made anew where extents give another one."""
+    nodes = [
+        node("Shape", "x", "s"),
+        node("Size", "x", "n"),
+        node("Mod", "n two", "axis"),
+        node("Reshape", "axis one", "axes"),
+        node("ReduceSum", "x axes", "y"),
+        node("CumSum", "x axis", "z"),
+        node("Unsqueeze", "x axes", "u"),
+    ]
+    held = {"two": np.int64(2), "one": np.array([1])}
+    proto = model(nodes, {"x": ("N", "M")}, "yzu", held)
+    net = lc.load(proto.SerializeToString(), threads=1)
+    for shape in ((2, 3), (3, 3), (5, 4), (5, 7)):
+        x = np.arange(shape[0] * shape[1], dtype=np.float32).reshape(shape)
+        found = net.run({"x": x})
+        for name, wanted in reference(proto, {"x": x}).items():
+            np.testing.assert_array_equal(found[name], wanted, name)
+    assert not caplog.records

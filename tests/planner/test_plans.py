@@ -7,6 +7,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
 
 import leanconv as lc
 from examples.networks import FULL_NETWORKS, SMALL_NETWORKS
@@ -14,6 +15,9 @@ from leanconv.codegen.host import host
 from leanconv.planner.storage import place
 from leanconv.target import preset
 from leanconv.types import FLOAT64
+from support.control_flow import node, value
+from support.onnx_models import model as onnx_model
+from support.onnx_models import reference
 from support.storage_check import check, lowered_network
 
 NARROW = {
@@ -179,3 +183,28 @@ def test_a_plan_names_every_step() -> None:
     assert sum(len(step.kernels) for step in convolutions) >= 19
     assert all(step.flops > 0 and step.weight_bytes > 0 for step in convolutions)
     assert sum(step.flops for step in steps) == net.plan.flops
+
+
+def test_many_values_that_are_read_in_two_formats() -> None:
+    """Any of them may be given up in one of them: too many states to search them all."""
+    slice_ = [
+        node("Neg", "r", "n"),
+        node("ReduceSum", "n", "sum", keepdims=0),
+        node("Add", "s sum", "t"),
+    ]
+    kinds = [value("s", "float", ()), value("r", "float"), value("t", "float", ())]
+    rows = helper.make_tensor_value_info("n", TensorProto.FLOAT, ("N", "C", "W"))
+    inside = helper.make_graph(slice_, "slice", kinds[:2], [kinds[2], rows])
+    nodes = [
+        node("Conv", "x w", "c"),
+        node("Round", "c", "r"),
+        node("Scan", "zero r", "y z", body=inside, num_scan_inputs=1, scan_input_axes=[2]),
+    ]
+    w = np.random.default_rng(1).standard_normal((4, 3, 1, 1)).astype(np.float32)
+    held = {"w": w, "zero": np.float32(0)}
+    proto = onnx_model(nodes, {"x": (2, 3, 8, 5)}, ["y", "z"], held)
+    x = np.random.default_rng(2).standard_normal((2, 3, 8, 5)).astype(np.float32)
+    net = lc.load(proto.SerializeToString(), threads=1)
+    found = net.run({"x": x})
+    for name, wanted in reference(proto, {"x": x}).items():
+        np.testing.assert_allclose(found[name], wanted, 1e-4, 1e-4, err_msg=name)

@@ -13,7 +13,7 @@ import onnx
 import pytest
 
 import leanconv as lc
-from support.control_flow import node
+from support.control_flow import graph, node
 from support.loops import (
     X,
     body,
@@ -102,3 +102,34 @@ def test_a_run_after_an_interrupt_is_right() -> None:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
     assert interrupted == 4
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no alarms")
+@pytest.mark.parametrize("layer", ["Conv", "Tanh"])
+def test_an_interrupt_ends_a_loop_that_data_does_not(layer: str) -> None:
+    """NumPy computes it, and what is compiled in the run; the next run is right."""
+    step = node("Conv", "s w", "c", pads=[1] * 4) if layer == "Conv" else node("Neg", "s", "c")
+    nodes = [
+        step,
+        node("Tanh", "c", "t"),
+        node("ReduceMax", "t", "m", keepdims=0),
+        node("Less", "m two", "more"),
+    ]
+    inside = graph(
+        nodes, "more t", {"i": "int64", "on": "bool", "s": "float"}, kinds={"more": "bool"}
+    )
+    begin = [node("ReduceMax", "x", "n", keepdims=0), node("Less", "n two", "begin")]
+    proto = made([*begin, loop("- begin x", "y", inside)], None, shape=X.shape, two=np.float32(2))
+    net = lc.load(proto.SerializeToString(), threads=1)
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        for delay in (0.05, 0.2):
+            signal.setitimer(signal.ITIMER_REAL, delay)
+            with pytest.raises(KeyboardInterrupt):
+                net.run({"x": np.minimum(X, 1)})
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            x = np.maximum(X, 3)
+            np.testing.assert_array_equal(net.run({"x": x})["y"], x)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

@@ -105,7 +105,10 @@ def make_search_graph(
             tuple(cost for cost in found if _same_formats(cost.decision, default))
             for found, default in zip(node_costs, defaults, strict=True)
         ]
+    try:
         return _Builder(rules, kept, threads, evaluator.costs).build()
+    except _ManyStatesError:  # many values that are read in two formats
+        return _Builder(rules, kept, threads, evaluator.costs, drops=False).build()
 
 
 def _same_formats(a: Decision, b: Decision) -> bool:
@@ -166,16 +169,27 @@ class _Row(NamedTuple):
 
 
 class _Builder:
+    """Makes the levels.
+
+    Args:
+        rules, threads: as of `make_search_graph`.
+        node_costs: the choices of each node.
+        costs: of memory traffic.
+        drops: whether one format of a value may be given up while another one is still read. If
+            not, there are no states but those that the nodes' choices make.
+    """
+
     def __init__(
         self,
         rules: FormatRules,
         node_costs: Sequence[tuple[NodeCost, ...]],
         threads: int,
         costs: Costs,
+        drops: bool = True,
     ) -> None:
         graph = rules.graph
         self._graph, self._threads = graph, threads
-        self._costs = costs
+        self._costs, self._drops = costs, drops
         self._dtype = graph.coarsest
         self._readers = Counter(graph.outputs)  # how often each value is still to be read
         for node in graph.nodes:
@@ -309,7 +323,7 @@ class _Builder:
         used = {form, live.produced} & live.held
         if name in self._graph.outputs:
             used.discard(PLAIN)  # it lies in the user's array
-        if name in self._graph.inputs:
+        if name in self._graph.inputs or not self._drops:
             used.clear()
         for count in range(min(len(used), len(live.held) - 1) + 1):
             for some in combinations(sorted(used, key=lambda f: f.block), count):

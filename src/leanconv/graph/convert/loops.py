@@ -131,15 +131,22 @@ class Repeated:
         return not self.leads_out or goes_on(self.call.builder, found[0]), made
 
     def never(self) -> list[Value]:
-        """What there is where no iteration runs: stacks of nothing, of the body's types."""
-        empty = self.call.inline("body", self.given(0, self.states))
-        kinds = [TensorType((0, *v.shape), v.type.dtype) for v in empty[self.leads_out :]]
-        arrays = [np.empty(kind.shape, kind.dtype) for kind in kinds[self.carried :]]
-        stacks = [
-            self.arranged(Value(kind, array), index)
-            for index, (kind, array) in enumerate(zip(kinds[self.carried :], arrays, strict=True))
-        ]
-        return [*self.states, *stacks]
+        """What there is where no iteration runs: stacks of nothing, of the body's types.
+
+        Of the body only what these need is looked at: it need not fit what is carried.
+        """
+        results: list[Value] = [*self.states, *(self.known(0) for _ in range(self.stacks))]
+        names = enumerate(self.call.node.outputs[self.carried :])
+        wanted = [index for index, name in names if name]
+        if not wanted:
+            return results
+        outputs = [self.body.outputs[self.leads_out + self.carried + index] for index in wanted]
+        rows = self.call.inline("body", self.given(0, self.states), outputs)
+        for index, row in zip(wanted, rows, strict=True):
+            kind = TensorType((0, *row.shape), row.type.dtype)
+            empty = Value(kind, np.empty(kind.shape, kind.dtype))
+            results[self.carried + index] = self.arranged(empty, index)
+        return results
 
     def written_out(self, count: Any, reason: str = "") -> list[Value]:
         """One iteration after the other, each as nodes of the network.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -75,6 +75,15 @@ class FileGraph:
         """How many nodes it has, with those of the graphs that they hold."""
         held = (graph for node in self.nodes for graph in node.graphs.values())
         return len(self.nodes) + sum(graph.size for graph in held)
+
+    def part(self, outputs: Sequence[str]) -> FileGraph:
+        """The graph without what only other outputs need."""
+        needed, nodes = set(outputs), []
+        for node in reversed(self.nodes):
+            if not needed.isdisjoint(node.outputs):
+                nodes.append(node)
+                needed.update(node.reads)
+        return replace(self, outputs=tuple(outputs), nodes=tuple(nodes[::-1]))
 
 
 @dataclass(frozen=True)
@@ -315,6 +324,7 @@ class Call:
         """
         if not -rank <= number < rank:
             raise ModelError(f"{what} is {number}; expected -{rank} to {rank - 1}")
+        number = int(number)  # a symbol would have no hash, and the type depends on it anyway
         return number + rank if number < 0 else number
 
     def axes(self, numbers: Sequence[int], rank: int) -> tuple[int, ...]:
@@ -330,12 +340,15 @@ class Call:
             raise ModelError(f"axes is {result}; expected distinct axes")
         return result
 
-    def inline(self, name: str, inputs: Sequence[Value] = ()) -> list[Value]:
+    def inline(
+        self, name: str, inputs: Sequence[Value] = (), outputs: Sequence[str] | None = None
+    ) -> list[Value]:
         """Compute a graph that the node holds, here and now.
 
         Args:
             name: the attribute's.
             inputs: of the graph.
+            outputs: the names of those that are wanted; None for all.
 
         Returns:
             Its outputs.
@@ -344,7 +357,8 @@ class Call:
             LeanConvError: as binding the nodes of the network.
         """
         assert self._graphs is not None, "nothing binds graphs that nodes hold"
-        return self._graphs.inline(self.node.graphs[name], inputs)
+        graph = self.node.graphs[name]
+        return self._graphs.inline(graph if outputs is None else graph.part(outputs), inputs)
 
     def hold(self, name: str, inputs: Sequence[Value], more: MoreInputs | None = None) -> Held:
         """Bind a graph that the node holds by itself; `more` makes the last of its inputs."""
