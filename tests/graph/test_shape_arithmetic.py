@@ -130,3 +130,22 @@ def test_axes_that_follow_from_extents(caplog: pytest.LogCaptureFixture) -> None
         for name, wanted in reference(proto, {"x": x}).items():
             np.testing.assert_array_equal(found[name], wanted, name)
     assert not caplog.records
+
+
+def test_weights_whose_extents_are_open(caplog: pytest.LogCaptureFixture) -> None:
+    nodes = [
+        node("Shape", "x", "s", start=1),
+        node("Concat", "s three", "shape", axis=0),
+        node("Expand", "two shape", "w"),
+        node("MatMul", "x w", "y"),
+        node("Gemm", "x w", "z", alpha=0.5),
+    ]
+    held = {"three": np.array([3]), "two": np.array([2], "f4")}
+    proto = model(nodes, {"x": ("N", "K")}, "yz", held)
+    net = lc.load(proto.SerializeToString(), threads=1)
+    for shape in ((2, 3), (3, 3), (5, 4), (1, 7)):
+        x = np.arange(shape[0] * shape[1], dtype=np.float32).reshape(shape)
+        found = net.run({"x": x})
+        for name, wanted in reference(proto, {"x": x}).items():
+            np.testing.assert_array_equal(found[name], wanted, name)
+    assert not caplog.records

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from onnx import helper
 
+import leanconv as lc
 from leanconv.codegen.host import host
 from leanconv.codegen.lowered import Lowered
 from leanconv.graph.ir import Graph
@@ -20,7 +21,7 @@ from leanconv.planner.remembered import remembered
 from leanconv.planner.traced_lowering import TracedLowering
 from leanconv.target import PRESETS, Target
 from leanconv.types import FLOAT32
-from support.onnx_models import model
+from support.onnx_models import model, reference
 
 ACCURACY = Accuracy(1e-5)
 SIZES = ((32, 64), (64, 96), (40, 200), (96, 64), (32, 328), (128, 128), (48, 56), (256, 512))
@@ -148,3 +149,14 @@ def test_answers_are_remembered_for_sizes_that_answer_alike() -> None:
     found = [remembered(graph, "width", answer) for graph in graphs]
     assert found == ["wide" if width > 100 else "narrow" for width in widths]
     assert len(asked) == 4  # each answer is found once with numbers, once with symbols
+
+
+def test_phases_that_are_compared_for_each_size(caplog: pytest.LogCaptureFixture) -> None:
+    """Of a part of a network that is compiled in a run the channels are open, too."""
+    nodes = [node("ConvTranspose", ["x", "w"], "t", strides=[2, 2]), node("Round", ["t"], "y")]
+    proto = model(nodes, {"x": ("N", "C", "H", "W")}, ["y"], {"w": np.ones((3, 2, 2, 2), "f4")})
+    net = lc.load(proto.SerializeToString(), threads=1)
+    for shape in ((2, 3, 1, 1), (1, 3, 1, 1), (3, 3, 1, 1), (3, 3, 4, 5)):
+        x = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+        np.testing.assert_array_equal(net(x), reference(proto, {"x": x})["y"])
+    assert not caplog.records

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache, lru_cache
+from functools import cache
 from math import prod
 from typing import Any
 
@@ -22,6 +22,7 @@ from leanconv.graph.ir import Graph, Node
 from leanconv.operators.operator import FormatPolicy, NodeContext, Operator
 from leanconv.operators.transposed import joined, of_phases, one_kernel, phases, together
 from leanconv.spec import ConvSpec
+from leanconv.symbols import by_numbers
 from leanconv.target import Target
 from leanconv.types import DType, Precision
 
@@ -216,7 +217,7 @@ def _pays(one: Problem, apart: tuple[Problem, ...], target: Target, choice: Choi
     return _cheaper(one.alone(), tuple(problem.alone() for problem in apart), target)
 
 
-@lru_cache(256)
+@by_numbers(maxsize=256)
 def _cheaper(one: Problem, apart: tuple[Problem, ...], target: Target) -> bool:
     """Whether one convolution is estimated to take no longer than its phases one by one."""
     chosen = _phases_chosen(apart, target, False, AUTO)
@@ -281,7 +282,7 @@ def _of_one_kernel(
     return None
 
 
-@lru_cache(256)
+@by_numbers(maxsize=256)
 def _usual(problem: Problem, target: Target, reproducible: bool) -> Choice:
     """The algorithm for maps of the usual sizes."""
     chosen = select.choose(problem, target, AUTO, reproducible).choice

@@ -76,6 +76,7 @@ def _read(editor: Editor, node: Node) -> _Dense | None:
     xs, ws = editor.shape(x), editor.shape(w)
     if w not in editor.constants or len(ws) != 2 or len(xs) < 2 or 0 in xs + ws:
         return None
+    ws = tuple(map(int, ws))  # a constant that is made of extents is for these alone
     if node.op == "MatMul":
         return _Dense(x, w, False, math.prod(xs[:-1]), ws[0], ws[1])
     a, bias = node.attributes, node.input(2)
