@@ -97,6 +97,16 @@ def test_unique(given: dict[str, int]) -> None:
     agrees(made(nodes, {"x": x}, "y:f first:i which:i count:i"), {"x": x})
 
 
+def test_results_and_operands_that_are_absent() -> None:
+    nodes = [
+        helper.make_node("Unique", ["x"], ["u", "", "which"]),
+        node("Clip", "u - six", "y"),
+    ]
+    proto = made(nodes, {"x": IMAGE}, "y:f which:i", six=np.float32(6))
+    network = agrees(proto, {"x": IMAGE}, {"x": np.round(IMAGE)})
+    assert "nothing bounds" not in network.explain()
+
+
 NMS = {"most": np.array([5]), "iou": np.array([0.4], "f4"), "least": np.array([0.3], "f4")}
 
 

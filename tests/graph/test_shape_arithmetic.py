@@ -149,3 +149,21 @@ def test_weights_whose_extents_are_open(caplog: pytest.LogCaptureFixture) -> Non
         for name, wanted in reference(proto, {"x": x}).items():
             np.testing.assert_array_equal(found[name], wanted, name)
     assert not caplog.records
+
+
+def test_how_many_of_the_largest_follows_from_extents(caplog: pytest.LogCaptureFixture) -> None:
+    """Kept in lanes, in a list, and sorted."""
+    nodes = [
+        node("Shape", "x", "s", start=2),
+        node("Div", "s two", "half"),
+        node("TopK", "x half", "y a", axis=1),
+        node("TopK", "x half", "z b", axis=-1, largest=0),
+    ]
+    proto = model(nodes, {"x": ("N", "K", "K")}, "yz", {"two": np.array([2])})
+    net = lc.load(proto.SerializeToString(), threads=1)
+    for size in (4, 40, 130):
+        x = np.random.default_rng(size).integers(-99, 99, (2, size, size)).astype("f4")
+        found = net.run({"x": x})
+        for name, wanted in reference(proto, {"x": x}).items():
+            np.testing.assert_array_equal(found[name], wanted, name)
+    assert not caplog.records

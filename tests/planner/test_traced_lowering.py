@@ -151,12 +151,22 @@ def test_answers_are_remembered_for_sizes_that_answer_alike() -> None:
     assert len(asked) == 4  # each answer is found once with numbers, once with symbols
 
 
-def test_phases_that_are_compared_for_each_size(caplog: pytest.LogCaptureFixture) -> None:
-    """Of a part of a network that is compiled in a run the channels are open, too."""
-    nodes = [node("ConvTranspose", ["x", "w"], "t", strides=[2, 2]), node("Round", ["t"], "y")]
-    proto = model(nodes, {"x": ("N", "C", "H", "W")}, ["y"], {"w": np.ones((3, 2, 2, 2), "f4")})
+def test_open_channels(caplog: pytest.LogCaptureFixture) -> None:
+    """A part of a network that is compiled in a run has them; weights say how many there are."""
+    nodes = [
+        node("ConvTranspose", ["x", "w"], "t", strides=[2, 2]),
+        node("Round", ["t"], "y"),
+        node("Conv", ["x", "v"], "c", pads=[1] * 4),
+        node("Round", ["c"], "z"),
+        node("Conv", ["x", "u"], "k"),
+    ]
+    held = {"w": np.ones((3, 2, 2, 2)), "v": np.ones((3, 3, 3, 3)), "u": np.ones((4, 3, 1, 1))}
+    held = {name: array.astype("f4") for name, array in held.items()}
+    proto = model(nodes, {"x": ("N", "C", "H", "W")}, ["y", "z", "k"], held)
     net = lc.load(proto.SerializeToString(), threads=1)
-    for shape in ((2, 3, 1, 1), (1, 3, 1, 1), (3, 3, 1, 1), (3, 3, 4, 5)):
+    for shape in ((2, 3, 1, 1), (1, 3, 1, 1), (3, 3, 1, 1), (3, 3, 4, 5), (2, 3, 7, 4)):
         x = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
-        np.testing.assert_array_equal(net(x), reference(proto, {"x": x})["y"])
+        found = net.run({"x": x})
+        for name, wanted in reference(proto, {"x": x}).items():
+            np.testing.assert_allclose(found[name], wanted, 1e-5, err_msg=name)
     assert not caplog.records

@@ -133,7 +133,7 @@ class Scope:
                 return None
             most = max(most, kept + self._builder.bytes_since(before))
             for name in node.outputs:
-                if last.get(name, 0) > number and self.values[name].array is None:
+                if name and last.get(name, 0) > number and self.values[name].array is None:
                     sizes[name] = self.values[name].type.bytes
                     kept += sizes[name]
             for name in node.reads:

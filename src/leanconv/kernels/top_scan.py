@@ -108,13 +108,15 @@ def fits(dtype: DType, k: int, target: Target) -> bool:
     Longer ones spill: for 64 numbers of float in random order AVX-512 takes a fifth of the time of
     sorting; AVX2 takes twice that if they are in the worst order.
     """
+    if k > _LONGEST_LIST:
+        return False
     size = _list_lanes(k) * (dtype.bytes + INT32.bytes)
-    return k <= _LONGEST_LIST and 4 * size <= 3 * target.registers * target.vector_bytes
+    return 4 * size <= 3 * target.registers * target.vector_bytes
 
 
 def _list_lanes(k: int) -> int:
     """A power of two."""
-    return max(_LEAST_LIST, 1 << (k - 1).bit_length())
+    return max(_LEAST_LIST, 1 << (int(k) - 1).bit_length())
 
 
 def any_lane(e: Function, mask: Value) -> Value:

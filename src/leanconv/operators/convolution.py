@@ -157,7 +157,7 @@ def attributes_spec(
     rank = len(x_shape) - 2
     return ConvSpec(
         batch=x_shape[0],
-        in_channels=x_shape[1],
+        in_channels=w_shape[1] * attributes["group"],  # of x they may be open
         out_channels=w_shape[0],
         size=x_shape[2:],
         kernel=w_shape[2:],

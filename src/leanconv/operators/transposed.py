@@ -74,8 +74,8 @@ def phases(
         taps = by_output[:, :, d, h, v][:, :, ::-1, ::-1, ::-1]
         problem = Problem(
             batch=in_shape[0],
-            in_channels=in_shape[1],
-            out_channels=out_shape[1],
+            in_channels=w.shape[0],  # of the values they may be open
+            out_channels=groups * outputs,
             groups=groups,
             precision=Precision.of(dtype),
             epilogue=Epilogue(bool(node.input(2)), False, attributes["activation"]),
