@@ -12,13 +12,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from onnx import TensorProto
 
 import leanconv as lc
 from leanconv.api.conv_choice import ConvChoice
 from leanconv.planner.node_costs import error_units, units_error
 from leanconv.types import FLOAT32, FLOAT64
 from leanconv.units import error_text
+from support.control_flow import node
 from support.network_models import small_model
+from support.onnx_models import model, reference
 
 Plan = Callable[[float], Any]
 
@@ -144,3 +147,22 @@ def test_the_error_of_units_is_the_least_that_allows_them(units: int, dtype: str
 @settings(max_examples=200)
 def test_an_error_is_written_rounded_up(error: float) -> None:
     assert error <= float(error_text(error)) <= error * 1.01
+
+
+def test_float16_among_float64() -> None:
+    """Errors are counted in roundings of float16, of which float64 has too many to count."""
+    nodes = [
+        node("Conv", "x w", "c", pads=[1] * 4),
+        node("Round", "c", "r"),
+        node("ReduceSum", "r", "y", keepdims=0),
+        node("Neg", "r", "z"),
+        node("Cast", "x", "h", to=TensorProto.FLOAT16),
+        node("Cast", "h", "f", to=TensorProto.FLOAT),
+    ]
+    held = {"w": np.ones((16, 2, 3, 3), "f4")}
+    proto = model(nodes, {"x": (1, 2, 5, 5)}, ["y", "z", "f"], held)
+    net = lc.load(proto.SerializeToString(), threads=1, dtype="float64")
+    x = np.random.default_rng(3).integers(-9, 9, (1, 2, 5, 5)).astype("f8")
+    found = net.run({"x": x})
+    for name, wanted in reference(proto, {"x": x.astype("f4")}).items():
+        np.testing.assert_array_equal(found[name], wanted, name)

@@ -143,7 +143,7 @@ class Graph:
     def coarsest(self) -> DType:
         """The least precise float type that a node gives: errors are counted in its roundoff."""
         given = {self.types[node.key].dtype for node in self.nodes}
-        floats = (kind for kind in FLOATS if kind in given)
+        floats = sorted(kind for kind in given if kind.is_float)
         return max(floats, key=lambda kind: kind.roundoff, default=self.dtype)
 
     def producer(self) -> dict[str, Node]:

@@ -170,10 +170,11 @@ class Scope:
             left: how often each value is still read.
         """
         segments = self._builder.segments
-        if segments is None or nodes[0].op not in COMPILED_ONLY:
+        finder = SegmentFinder(self._value, self._weight)
+        alone = nodes[0].op not in COMPILED_ONLY or finder.reads_nothing(nodes[0])
+        if segments is None or alone:
             self._bind(nodes[0])
             return nodes[:1], nodes[1:]
-        finder = SegmentFinder(self._value, self._weight)
         numbers = set(finder.numbers(nodes))
         done = [node for number, node in enumerate(nodes) if number in numbers]
         rest = [node for number, node in enumerate(nodes) if number not in numbers]
@@ -181,9 +182,9 @@ class Scope:
         given = (name for node in done for name in node.outputs if name)
         wanted = [name for name in given if left.get(name, 0) > inside[name]]
         segment = finder.segment(done, wanted, self._opset)
-        if not segment.inputs or not all(array.size for array in segment.inputs.values()):
-            self.bind(done, ())  # nothing to compute, or the same each time
-            return done, rest
+        if not segment.inputs:  # it is the same each time
+            self._bind(nodes[0])
+            return nodes[:1], nodes[1:]
         found = segments.run(segment)
         self._builder.budget.made(list(found.values()))
         self.values.update((name, self._builder.constant(found[name])) for name in wanted)

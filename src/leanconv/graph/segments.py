@@ -79,7 +79,7 @@ class SegmentFinder:
         """The numbers of the nodes that can be planned together with the first one.
 
         Nodes that hold graphs are not among them, nor those whose results' extents follow from
-        values, nor whatever wants constants that are data.
+        values, nor whatever wants constants that are data, or reads arrays without elements.
 
         Args:
             nodes: in order; the first one needs a compiler.
@@ -93,6 +93,7 @@ class SegmentFinder:
         for number, node in enumerate(nodes):
             rule = RULES[node.op]
             late = node.graphs or node.op in _ALONE or not left.isdisjoint(node.reads)
+            late = late or (bool(taken) and self.reads_nothing(node, made))
             data = [] if late else [n for n in range(len(node.inputs)) if self._data(node, n, made)]
             wanted = [] if rule.running is None or rule.knows_shape else data
             wrong = [node.inputs[n] for n in wanted if n not in (rule.running or ())]
@@ -108,6 +109,14 @@ class SegmentFinder:
             passes = not rule.knows_shape and any(n not in rule.typed for n in data)
             made.update((name, passes) for name in node.outputs if name)
         return taken
+
+    def reads_nothing(self, node: FileNode, made: Collection[str] = ()) -> bool:
+        """Whether an array that a node reads, and no node of a segment makes, has no elements."""
+        return any(
+            not self._value(name).type.elements
+            for name in node.inputs
+            if name and name not in made and self._weight(name) is None
+        )
 
     def _data(self, node: FileNode, index: int, made: Mapping[str, bool]) -> bool:
         """Whether an input is data, and no number that may become a constant."""
