@@ -296,6 +296,28 @@ def test_branches_on_data() -> None:
     agrees(proto, {"x": x + 1}, {"x": x - 1}, {"x": x + 2})
 
 
+def test_results_are_arrays_of_their_own() -> None:
+    """Whoever changes one changes no input, no weight, and no other result."""
+    same = graph([node("Identity", "x", "i"), node("Identity", "held", "j")], "i j")
+    other = graph([node("Neg", "x", "n"), node("Neg", "held", "k")], "n k")
+    nodes = [
+        node("ReduceMean", "x", "m", keepdims=0),
+        node("Greater", "m zero", "positive"),
+        branch("positive", "y z", same, other),
+        node("Identity", "y", "again"),
+    ]
+    x = np.ones((2, 3, 4), "f4")
+    held = np.arange(6, dtype="f4")
+    proto = made(nodes, {"x": x}, "y:f z:f again:f", held=held, zero=np.float32(0))
+    network = agrees(proto, {"x": x}, {"x": -x})
+    for _ in range(2):
+        found = network.run({"x": x})
+        for name, expected in {"y": x, "z": held, "again": x}.items():
+            np.testing.assert_array_equal(found[name], expected)
+            found[name][:] = -7
+    np.testing.assert_array_equal(x, 1)
+
+
 @pytest.mark.parametrize("layer", ["Conv", "Mul"])
 def test_loops_that_data_ends(layer: str) -> None:
     inside = graph(
