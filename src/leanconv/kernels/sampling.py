@@ -12,7 +12,7 @@ that are no numbers or far outside are brought near the image first: nothing bes
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import product
 from typing import Literal
 
@@ -182,17 +182,41 @@ class Table:
     def mix_lanes(self, x: Pointer, y: Pointer, at: Value, lanes: int) -> None:
         """A vector of places in one plane."""
         e, kind = self.e, vector(x.element, lanes)
-        total: Value | None = None
-        for number in range(self.taps):
+
+        def found(number: int) -> Value:
             offset = e.load(self.offsets.at(at + number * TILE), vector("i32", lanes))
-            found = self._gathered(x, offset)
-            if not self.weighted:
-                total = found
-                continue
-            weight = e.load(self.weights.at(at + number * TILE), kind)
-            total = found * weight if total is None else e.fma(found, weight, total)
-        assert total is not None
-        e.store(total, y.at(at))
+            return self._gathered(x, offset)
+
+        def weight(number: int) -> Value:
+            return e.load(self.weights.at(at + number * TILE), kind)
+
+        e.store(self._mixed(found, weight), y.at(at))
+
+    def mix_block(self, x: Pointer, y: Pointer, at: Value, block: int) -> None:
+        """One place in a plane of blocks of channels."""
+        e, kind = self.e, vector(x.element, block)
+
+        def found(number: int) -> Value:
+            offset = e.load(self.offsets.at(at + number * TILE))
+            there = offset.compare("sge", 0)
+            inside = e.index(e.convert("sext", e.smax(offset, 0), "i64"))
+            return e.select(there, e.load(x.at(inside * block), kind), e.zero(kind))
+
+        def weight(number: int) -> Value:
+            return e.broadcast(self.weights.at(at + number * TILE), kind)
+
+        e.store(self._mixed(found, weight), y.at(at * block))
+
+    def _mixed(self, found: Callable[[int], Value], weight: Callable[[int], Value]) -> Value:
+        """The sum over the taps of what is found there, by its weight."""
+        total = found(0)
+        if not self.weighted:
+            assert self.taps == 1
+            return total
+        total *= weight(0)
+        for number in range(1, self.taps):
+            total = self.e.fma(found(number), weight(number), total)
+        return total
 
     def _gathered(self, x: Pointer, offset: Value) -> Value:
         e = self.e
@@ -201,23 +225,6 @@ class Table:
             return e.gather(x, offset, there)
         place = x.at(e.index(e.convert("sext", e.smax(offset, 0), "i64")))
         return e.select(there, e.load(place), e.zero(x.element))
-
-    def mix_block(self, x: Pointer, y: Pointer, at: Value, block: int) -> None:
-        """One place in a plane of blocks of channels."""
-        e, kind = self.e, vector(x.element, block)
-        total: Value | None = None
-        for number in range(self.taps):
-            offset = e.load(self.offsets.at(at + number * TILE))
-            there = offset.compare("sge", 0)
-            inside = e.index(e.convert("sext", e.smax(offset, 0), "i64"))
-            found = e.select(there, e.load(x.at(inside * block), kind), e.zero(kind))
-            if not self.weighted:
-                total = found
-                continue
-            weight = e.broadcast(self.weights.at(at + number * TILE), kind)
-            total = found * weight if total is None else e.fma(found, weight, total)
-        assert total is not None
-        e.store(total, y.at(at * block))
 
 
 def scratch_bytes(dtype: DType, taps: int) -> int:
