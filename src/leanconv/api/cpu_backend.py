@@ -17,8 +17,9 @@ from leanconv.api.inputs import NOTHING_KNOWN, Known, Shape, input_specs, valida
 from leanconv.api.network import Network
 from leanconv.api.options import NetworkOptions
 from leanconv.api.pickling import received, sent
+from leanconv.api.segment_networks import SegmentNetworks
 from leanconv.api.shape_ranges import ShapeRanges
-from leanconv.api.tail_call import CompiledSegments, TailCall
+from leanconv.api.tail_call import TailCall
 from leanconv.codegen.ahead import CodeAhead, described
 from leanconv.codegen.kernel import Kernel
 from leanconv.errors import BudgetError, InputError, ModelError, SpecError
@@ -83,13 +84,15 @@ class CpuBackend:
         self._probed: tuple[tuple[Shape, ...], OwnedGraph] | None = None
         self.deciding: tuple[str, ...] = ()
         self._ranges, self.ahead = ranges, CodeAhead(self.target)
-        self._segments = CompiledSegments(model, self.dtype, self._network_of)
+        make = self._network_of
+        self._segments = SegmentNetworks(model, self.dtype, make, settings.plan_cache_bytes)
 
-    def _network_of(self, part: Model) -> Network:
+    def _network_of(self, part: Model, memory_limit: int | None) -> Network:
         """A part of the network that is compiled in a run, with the options that fit it."""
         names = {node.name for node in part.nodes}
         chosen = {n: text for n, text in self._options.algorithms.items() if n in names}
-        return Network(CpuBackend(part, replace(self._options, algorithms=chosen)), "a part")
+        options = replace(self._options, algorithms=chosen, memory_limit=memory_limit)
+        return Network(CpuBackend(part, options), "a part")
 
     def validated(self, arrays: Sequence[Any]) -> list[np.ndarray]:
         """The inputs as kernels can read them."""
@@ -143,14 +146,23 @@ class CpuBackend:
                 f"memory_limit={least}",
                 least,
             ) from error
-        text, left = str(tail), None
+        text, room = str(tail), None
         if bound is None:
-            left = self.model.limits.late_bytes
+            arrays = self.model.limits.late_bytes
             if limit is not None:
-                left = min(left, max(0, limit - compiled.plan.memory_bytes - most))
-            text += f"; nothing bounds its arrays but the run: at most {format_bytes(left)}"
-        compiled.plan = replace(compiled.plan, late_bytes=most, limit=limit, late_text=text)
-        return TailCall(given, compiled, tail, self.model.outputs, self._segments, left)
+                room = max(0, limit - compiled.plan.memory_bytes - most)
+                arrays = min(arrays, room)
+            text += f"; nothing bounds its arrays but the run: at most {format_bytes(arrays)}"
+            if limit is not None:
+                text += ", with what is compiled" * tail.is_compiled
+        compiled.plan = replace(
+            compiled.plan,
+            late_bytes=most,
+            late_bounded=bound is not None,
+            limit=limit,
+            late_text=text,
+        )
+        return TailCall(given, compiled, tail, self.model.outputs, self._segments, room)
 
     def _compile_ahead(self, ranges: ShapeRanges) -> None:
         """Compile, or fetch, the code of all kernels that any shape of the ranges needs."""

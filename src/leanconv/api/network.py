@@ -300,6 +300,11 @@ class Network:
         """Bytes that were allocated for the plan in use, counted as they were."""
         return self.compiled.used_bytes
 
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of all plans that are kept, their code included."""
+        return self._plans.held_bytes
+
     def profile(self, x: Any | Mapping[str, Any], repeats: int = 20) -> list[ProfileRow]:
         """Run step by step and time each one.
 

@@ -91,17 +91,24 @@ class Builder:
 
     @classmethod
     def in_a_run(
-        cls, single: DType, limits: Limits, alive: int | None = None, halves: bool = False
+        cls,
+        single: DType,
+        limits: Limits,
+        memory: int | None = None,
+        halves: bool = False,
+        segments: Any = None,
     ) -> Builder:
         """A builder that computes everything at once, within the bounds of one run.
 
         Args:
             single, halves: as the builder's of the graph.
             limits: of the network.
-            alive: bytes of arrays; None for the limits'.
+            memory: bytes for arrays and compiled segments; None for the limits'.
+            segments: compiles parts of the network; None where NumPy computes all of it.
         """
         made = cls(single, limits, 0, holds_graphs=False, halves=halves)
-        made.running, made.budget = True, RunBudget(limits, alive)
+        made.running, made.segments = True, segments
+        made.budget = RunBudget(limits, memory, segments)
         return made
 
     @property

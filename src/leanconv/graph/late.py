@@ -53,12 +53,22 @@ class Tail:
     halves: bool = False
     in_half: frozenset[str] = frozenset()
 
+    @property
+    def is_compiled(self) -> bool:
+        """Whether parts of it are compiled in a run."""
+        return needs_compiler(self.nodes)
+
     def most_bytes(self, types: Mapping[str, TensorType]) -> int | None:
         """The most that arrays take at once; None if the file does not bound them.
+
+        Where parts are compiled in a run, their networks take memory, too, and what comes behind
+        them is computed before what the file has first: the run bounds that.
 
         Args:
             types: of the values that the graph gives, and of the network's inputs.
         """
+        if self.is_compiled:
+            return None
         builder = Builder(self.single, self.limits, 0, holds_graphs=False, halves=self.halves)
         builder.bounds = True
         given = {}
@@ -70,7 +80,7 @@ class Tail:
 
     def __str__(self) -> str:
         operations = ", ".join(dict.fromkeys(node.op for node in self.nodes))
-        but = ", but for what is compiled once its extents are known" * needs_compiler(self.nodes)
+        but = ", but for what is compiled once its extents are known" * self.is_compiled
         return (
             f"then NumPy computes {counted(len(self.nodes), 'node')} ({operations}) in each run"
             f"{but}: {self.reasons[0]}"
@@ -80,14 +90,14 @@ class Tail:
         self,
         values: Mapping[str, Array],
         segments: Segments | None = None,
-        alive_bytes: int | None = None,
+        memory: int | None = None,
     ) -> dict[str, Array]:
         """Compute the outputs.
 
         Args:
             values: of `reads`.
             segments: compiles what NumPy would take long for; None where it computes that, too.
-            alive_bytes: the most that arrays may take together; None for the limits'.
+            memory: bytes for arrays and compiled segments; None for the limits'.
 
         Returns:
             New arrays by name.
@@ -95,8 +105,7 @@ class Tail:
         Raises:
             LeanConvError: values do not fit the nodes, or there are too many.
         """
-        builder = Builder.in_a_run(self.single, self.limits, alive_bytes, self.halves)
-        builder.segments = segments
+        builder = Builder.in_a_run(self.single, self.limits, memory, self.halves, segments)
         given = {name: builder.constant(values[name]) for name in self.reads}
         scope = Scope(builder, self.opset, self.constants, given)
         results = scope.run(self.nodes, self.gives)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 
@@ -114,20 +115,32 @@ class FoldBudget:
         """Account for arrays that were computed: at load, `charge` bounds them."""
 
 
+class Kept(Protocol):
+    """Memory that stays between runs, and that is given back where a run needs it."""
+
+    @property
+    def bytes(self) -> int:
+        """How much it is."""
+
+    def give_back(self, wanted: int) -> None:
+        """Free at least as many bytes, or all."""
+
+
 class RunBudget(FoldBudget):
     """Bounds what NumPy computes in a run: traffic, nodes, and the bytes that are alive at once.
 
     Args:
         limits: of the network.
-        alive: bytes; None for the limits'.
+        memory: bytes for arrays and what is kept, together; None for no limit but those above.
+        kept: between runs; None for nothing.
 
     Attributes:
-        peak_bytes: the most that were alive.
+        peak_bytes: the most that arrays took at once.
     """
 
-    def __init__(self, limits: Limits, alive: int | None = None) -> None:
+    def __init__(self, limits: Limits, memory: int | None = None, kept: Kept | None = None) -> None:
         super().__init__(limits.late_traffic_bytes, limits.late_traffic_bytes, limits.late_nodes)
-        self._most = limits.late_bytes if alive is None else min(alive, limits.late_bytes)
+        self._most, self._memory, self._kept = limits.late_bytes, memory, kept
         self._bytes: dict[int, int] = {}
         self._alive = self.peak_bytes = 0
 
@@ -148,17 +161,28 @@ class RunBudget(FoldBudget):
         """Account for an array that repeats one number: whatever reads it may write it out."""
         self.expect(filled_bytes)
 
+    @property
+    def room(self) -> int | None:
+        """Bytes that what is kept may have beside the arrays; None for no limit."""
+        return None if self._memory is None else self._memory - self._alive
+
     def expect(self, result_bytes: int) -> None:
         """Refuse a result that is too large before it is computed.
 
         Raises:
             UnsupportedError: it is.
         """
-        if self._alive + result_bytes > self._most:
+        alive, most = self._alive + result_bytes, self._most
+        if self._memory is not None:
+            most = min(most, self._memory)
+            over = alive - self._memory + (self._kept.bytes if self._kept else 0)
+            if self._kept and over > 0:
+                self._kept.give_back(over)
+        if alive > most:
             raise UnsupportedError(
-                f"what depends on values takes {format_bytes(self._alive + result_bytes)} in this "
-                f"run; expected at most {format_bytes(self._most)}: inputs that give fewer or "
-                "smaller results, or a larger memory limit"
+                f"what depends on values takes {format_bytes(alive)} in this run; expected at "
+                f"most {format_bytes(most)}: inputs that give fewer or smaller results, or a "
+                "larger memory limit"
             )
 
     def made(self, arrays: Sequence[np.ndarray]) -> None:

@@ -185,7 +185,7 @@ class Scope:
         if not segment.inputs:  # it is the same each time
             self._bind(nodes[0])
             return nodes[:1], nodes[1:]
-        found = segments.run(segment)
+        found = segments.run(segment, self._builder.budget)
         self._builder.budget.made(list(found.values()))
         self.values.update((name, self._builder.constant(found[name])) for name in wanted)
         return done, rest

@@ -14,6 +14,7 @@ from typing import Protocol
 from leanconv.errors import UnsupportedError
 from leanconv.graph.builder import Value
 from leanconv.graph.convert import RULES, FileNode, selection, sequences
+from leanconv.graph.limits import Kept, RunBudget
 from leanconv.graph.onnx_operations import flowing
 from leanconv.graph.ops.base import Array
 from leanconv.records import dataclass
@@ -47,11 +48,19 @@ class Segment:
     opset: int
 
 
-class Segments(Protocol):
-    """Compiles parts of a network and runs them."""
+class Segments(Kept, Protocol):
+    """Compiles parts of a network and runs them; what is compiled is kept."""
 
-    def run(self, segment: Segment) -> Mapping[str, Array]:
-        """The outputs by name."""
+    def run(self, segment: Segment, budget: RunBudget) -> Mapping[str, Array]:
+        """The outputs by name.
+
+        Args:
+            segment: what is computed.
+            budget: of this run: of the networks as many are kept as it has room for.
+
+        Raises:
+            LeanConvError: the segment cannot be compiled, or not within the budget.
+        """
 
 
 def needs_compiler(nodes: Sequence[FileNode]) -> bool:

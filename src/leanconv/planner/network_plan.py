@@ -70,7 +70,8 @@ class NetworkPlan(Unpicklable):
         storage: where each value is stored.
         measured_error: the largest error of an output on samples, where it was measured.
         late_bytes: the most that arrays take that NumPy computes behind the steps; 0 if there are
-            none, or if only the run bounds them.
+            none. Where only the run bounds them: of those that the steps hand on.
+        late_bounded: whether it is of all of them.
         late_text: what is computed there; "" for nothing.
     """
 
@@ -91,6 +92,7 @@ class NetworkPlan(Unpicklable):
     storage: Storage
     measured_error: float | None = None
     late_bytes: int = 0
+    late_bounded: bool = True
     late_text: str = ""
 
     instead = "write it with plan.save(path), and give that to leanconv.load(model, plan=path)"

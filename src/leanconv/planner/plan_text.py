@@ -47,8 +47,8 @@ def memory_text(plan: NetworkPlan) -> str:
         f"{counted(plan.arena_bytes, 'byte')} (at most {counted(plan.live_bytes, 'byte')} in use "
         f"at once, {counted(plan.scratch_bytes, 'byte')} of scratch)"
         + (
-            f", arrays behind them at most {counted(plan.late_bytes, 'byte')}"
-            * bool(plan.late_bytes)
+            f", arrays behind them at {'most' if plan.late_bounded else 'least'} "
+            f"{counted(plan.late_bytes, 'byte')}" * bool(plan.late_bytes)
         )
     ]
     if alive:

@@ -1,0 +1,182 @@
+"""Networks that are compiled in a run, of what lies behind stages that depend on values.
+
+They are kept for later runs, the least recently used ones as long as there is room. Where the
+memory is limited, arrays, weights and arenas together stay within what the limit leaves to a run:
+each network has one plan then, so that what is kept can be counted and freed one by one.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from leanconv.api.network import Network
+from leanconv.errors import BudgetError
+from leanconv.graph.limits import RunBudget
+from leanconv.graph.onnx_import import Model, ModelInput
+from leanconv.graph.segments import Segment
+from leanconv.graph.small_inputs import is_small
+from leanconv.types import DType, as_dtype
+from leanconv.units import format_bytes
+
+_MOST_KEPT = 32  # networks
+
+
+class SegmentNetworks:
+    """The parts of a network that are compiled in a run, as networks of their own.
+
+    Args:
+        model: the file's.
+        dtype: in which the network computes.
+        make: makes a network, within a memory limit or without one.
+        cache_bytes: the most that all of them may hold together, where no memory limit says less.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        dtype: DType,
+        make: Callable[[Model, int | None], Network],
+        cache_bytes: int,
+    ) -> None:
+        self._model, self._dtype, self._make = model, dtype, make
+        self._cache_bytes = cache_bytes
+        self._kept: OrderedDict[Hashable, Network] = OrderedDict()
+
+    @property
+    def bytes(self) -> int:
+        """Weights and arenas of the plans in use."""
+        return sum(network.used_bytes for network in tuple(self._kept.values()))
+
+    def give_back(self, wanted: int) -> None:
+        """Free at least as many bytes, or all: what was used least recently goes first."""
+        while wanted > 0 and self._kept:
+            _, oldest = self._kept.popitem(last=False)
+            wanted -= oldest.used_bytes
+
+    def run(self, segment: Segment, budget: RunBudget) -> Mapping[str, np.ndarray]:
+        """The outputs by name; see `graph.segments.Segments`."""
+        room = budget.room
+        network = self._of_any_size(segment) if room is None else self._within(segment, room)
+        budget.expect(_result_bytes(network))
+        return network.run(segment.inputs)
+
+    def _of_any_size(self, segment: Segment) -> Network:
+        """A network whose inputs may have any extents, planned for those at hand."""
+        key = _key(segment, exact=False)
+        network = self._kept.pop(key, None) or self._make(self._part(segment), None)
+        network.bind(_given(segment))
+        self._keep(key, network)
+        held = sum(each.kept_bytes for each in self._kept.values())
+        while held > self._cache_bytes and len(self._kept) > 1:
+            held -= self._kept.popitem(last=False)[1].kept_bytes
+        return network
+
+    def _within(self, segment: Segment, room: int) -> Network:
+        """A network for inputs as they are, which fits into the room with its results."""
+        key = _key(segment, exact=True)
+        network = self._kept.pop(key, None)
+        if network is not None:
+            needed = network.used_bytes + _result_bytes(network)
+            self.give_back(self.bytes + needed - room)
+            network = network if needed <= room else None
+        network = network or self._planned(segment, room)
+        self._keep(key, network)
+        return network
+
+    def _keep(self, key: Hashable, network: Network) -> None:
+        """Keep a network, now the one that was used last."""
+        self._kept[key] = network
+        while len(self._kept) > _MOST_KEPT:
+            self._kept.popitem(last=False)
+
+    def _planned(self, segment: Segment, room: int) -> Network:
+        """A new network that takes, with those that are kept, at most some bytes.
+
+        Raises:
+            BudgetError: it takes more, whatever is freed.
+        """
+        part, given, results = self._part(segment), _given(segment), 0
+        while True:
+            free = room - self.bytes
+            try:
+                if free < results:
+                    raise BudgetError("its results alone take more", 1)
+                network = self._make(part, max(1, free - results))
+                network.bind(given)
+            except BudgetError as error:
+                if self._kept and error.smallest_bytes:
+                    self.give_back(1)
+                    continue
+                raise _refused(segment, error, free, results) from error
+            results = _result_bytes(network)
+            if network.used_bytes + results <= free:
+                return network
+
+    def _part(self, segment: Segment) -> Model:
+        nothing = (None,) * len(segment.outputs)
+        return replace(
+            self._model,
+            inputs=tuple(
+                ModelInput(name, self._declared(array), (None,) * array.ndim)
+                for name, array in segment.inputs.items()
+            ),
+            outputs=segment.outputs,
+            output_shapes=nothing,
+            output_dtypes=nothing,
+            opset=segment.opset,
+            nodes=segment.nodes,
+            constants=MappingProxyType(dict(segment.constants)),
+        )
+
+    def _declared(self, array: np.ndarray) -> DType:
+        """The type that a file would give an array: that of float32 which has been promoted."""
+        kind = as_dtype(array.dtype)
+        return self._model.dtype if kind == self._dtype else kind
+
+
+def _refused(segment: Segment, error: BudgetError, room: int, results: int) -> BudgetError:
+    """The error that a segment does not fit."""
+    if not error.smallest_bytes:
+        return error
+    operations = ", ".join(dict.fromkeys(node.op for node in segment.nodes))
+    least = error.smallest_bytes + results
+    return BudgetError(
+        f"what is compiled in this run ({operations}) takes at least {format_bytes(least)} of "
+        f"memory; expected at most {format_bytes(max(0, room))}, as the memory limit leaves beside "
+        "the network and arrays: inputs that give fewer or smaller results, or a larger limit",
+        0,
+    )
+
+
+def _result_bytes(network: Network) -> int:
+    return sum(kind.bytes for kind in network.plan.outputs.values())
+
+
+def _given(segment: Segment) -> Mapping[str, Any]:
+    """What a segment is planned for, as `Network.bind` takes it: shapes, values of small inputs."""
+    return {
+        name: array if is_small((None,) * array.ndim, as_dtype(array.dtype)) else array.shape
+        for name, array in segment.inputs.items()
+    }
+
+
+def _key(segment: Segment, exact: bool) -> Hashable:
+    """What a network is found by: nodes, constants, and ranks or, if exact, shapes and values."""
+    facts: list[Hashable] = [array_key(segment.constants[name]) for name in segment.known]
+    for name, array in _given(segment).items():
+        if exact:
+            facts.append(array_key(array) if isinstance(array, np.ndarray) else array)
+        else:
+            facts.append(segment.inputs[name].ndim)
+    return segment.nodes, segment.known, tuple(segment.inputs), tuple(facts)
+
+
+def array_key(array: np.ndarray) -> Hashable:
+    """What equal arrays have in common."""
+    return array.dtype.str, array.shape, array.tobytes()

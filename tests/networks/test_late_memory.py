@@ -1,0 +1,86 @@
+"""Memory behind the compiled part of a network: what plans state, and limits, hold in runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+import leanconv as lc
+from leanconv.errors import LeanConvError
+from support.control_flow import node
+from support.late_memory import taken, taken_by
+from support.onnx_models import Array, reference
+
+R = np.random.default_rng(3)
+X = R.standard_normal((64, 64)).astype("f4")
+
+
+def compiled_behind() -> onnx.ModelProto:
+    """Rows that are kept, with products behind them: both are compiled before what is first."""
+    nodes = [
+        node("ReduceSum", "x one", "sums", keepdims=0),
+        node("Greater", "sums zero", "flags"),
+        node("Compress", "x flags", "m", axis=0),
+        node("MatMul", "m w", "p"),
+        node("NonZero", "p", "places"),
+        node("ReduceMax", "places", "last", keepdims=0),
+        node("Cast", "last", "y", to=1),
+        node("MatMul", "m v", "z"),
+    ]
+    held = {
+        "one": np.array([1]),
+        "zero": np.float32(-1e9),
+        "w": R.standard_normal((64, 64)).astype("f4"),
+        "v": R.standard_normal((64, 512)).astype("f4"),
+    }
+    whole = helper.make_graph(
+        nodes,
+        "late",
+        [helper.make_tensor_value_info("x", 1, ["n", 64])],
+        [helper.make_tensor_value_info(name, 1, None) for name in "yz"],
+        [numpy_helper.from_array(np.asarray(array), name) for name, array in held.items()],
+    )
+    return helper.make_model(whole, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+
+
+def same(found: Mapping[str, Array], expected: Mapping[str, Array]) -> None:
+    for name, array in expected.items():
+        np.testing.assert_allclose(found[name], array, 1e-4, 1e-4, err_msg=name)
+
+
+def test_what_is_compiled_in_a_run_keeps_the_limit() -> None:
+    proto = compiled_behind()
+    expected = reference(proto, {"x": X})
+    free = lc.load(proto, threads=1)
+    needed = taken_by(free, {"x": X}).together
+    assert "nothing bounds its arrays but the run" in free.explain()
+    assert free.used_bytes >= free.plan.memory_bytes + (64 * 64 + 64 * 512) * 4
+    fixed = free.plan.memory_bytes
+    done, refused = [], []
+    for left in (needed + 4096, needed * 3 // 4, needed // 2, needed // 4):
+        limited = lc.load(proto, threads=1, memory_limit=fixed + left)
+        with taken() as found:
+            try:
+                same(limited.run({"x": X}), expected)
+                same(limited.run({"x": X}), expected)
+                done.append(left)
+            except LeanConvError as error:
+                refused.append(str(error))
+        assert found.together <= left
+    assert 0 < len(done) < 4
+    assert all("in this run" in text for text in refused)
+
+
+def test_networks_of_other_sizes_make_room() -> None:
+    proto = compiled_behind()
+    free = lc.load(proto, threads=1)
+    needed = taken_by(free, {"x": X}).together
+    limited = lc.load(proto, threads=1, memory_limit=free.plan.memory_bytes + needed + 4096)
+    with taken() as found:
+        for rows in (64, 63, 64, 17, 1, 64):
+            feed = {"x": X[:rows]}
+            same(limited.run(feed), reference(proto, feed))
+    assert found.together <= needed + 4096
