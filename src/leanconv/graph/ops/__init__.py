@@ -68,6 +68,14 @@ H); h0, c0 (directions, N, H)?; peepholes (directions, 3 * H)?; bias (directions
 (N,)? of int32; gives those of Y, Y_h, Y_c that it names | cells (a Cell for each direction), \
 results (their names) |
 | LRN | x | size, alpha, beta, bias |
+| QuantizeLinear | x (floats), scale, zero: one, or one along the axis (constants) | axis |
+| DequantizeLinear | x (codes), scale, zero: one, or one along the axis (constants) | axis, dtype |
+| Lookup | x (bytes), table (256,) (a constant); gives elements of the table | |
+| QLinearAdd, QLinearMul | a, b (codes, broadcast) | scales, zeros (of a, b and the result), \
+low, high (codes that clamp it), dtype |
+| QLinearMatMul | a, b (codes, matrices by NumPy's rules) | as QLinearAdd |
+| QLinearGlobalAveragePool | x (codes) | scales, zeros (of x and the result), low, high, dtype |
+| QLinearAveragePool | x (codes) | as AveragePool and QLinearGlobalAveragePool |
 | Loop | what is carried from one iteration to the next, then what each reads | body (a Region: \
 what it carries on, then one slice of each result that is stacked), count, states (how many \
 inputs are carried); outputs: what is carried at the end, then (count, ...) of each stack |
@@ -91,6 +99,7 @@ from leanconv.graph.ops import (
     movement,
     pointwise,
     pooling,
+    quantised,
     recurrent,
     resample,
     resize,
@@ -132,6 +141,7 @@ OPS: Mapping[str, Op] = MappingProxyType(
         **extremes.OPS,
         **indexing.OPS,
         **recurrent.OPS,
+        **quantised.OPS,
         "Loop": loop(
             lambda node, values: evaluate_node(node, values),
             lambda node, types: _work(node, types),

@@ -144,6 +144,25 @@ def _axis_counts(extent: int, axis: int, attributes: Attributes) -> list[int]:
     ]
 
 
+def row_major_mean(x: Array, attributes: Attributes) -> Array:
+    """The means of an AveragePool, each window summed tap by tap in row-major order."""
+
+    def summed(part: Array, axis: int, total: Array | None) -> Array:
+        if axis == x.ndim:
+            return part if total is None else total + part
+        for window in _axis_windows(part, axis, attributes, 0):
+            total = summed(window, axis + 1, total)
+        assert total is not None, "a kernel has a tap"
+        return total
+
+    y = summed(x, 2, None)
+    count = np.ones((), x.dtype)
+    for axis in range(2, x.ndim):
+        counts = np.array(_axis_counts(x.shape[axis], axis - 2, attributes), x.dtype)
+        count = count * counts.reshape(tuple(-1 if i == axis else 1 for i in range(x.ndim)))
+    return np.asarray(y / count)
+
+
 def _evaluate_average(arrays: Arrays, attributes: Attributes) -> Array:
     y = array(arrays)
     for axis in range(2, y.ndim):
