@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,37 +12,22 @@ from leanconv.algorithms.direct.kernel import DirectConv
 from leanconv.algorithms.problem import Problem
 from leanconv.codegen.dot import Way, dot_of, way_of
 from leanconv.codegen.geometry import Access
-from leanconv.codegen.host import check_runs_here, host
-from leanconv.errors import SpecError
+from leanconv.codegen.host import host
 from leanconv.spec import Activation, ConvSpec
-from leanconv.target import PRESETS, Target, preset
+from leanconv.target import Target, preset
 from leanconv.types import FLOAT32, INT8, INT16, INT32, UINT8, UINT16, DType, Precision
-from support.integer_conv import S8S8, S16, U8S8, U8U8, candidate, check, operands, problem
-
-SHAPES = [
-    "ic1ih1iw1oc1oh1ow1kh1",
-    "ic3ih9iw11oc5oh9ow11kh3ph1pw1",  # one group, of which a channel is padded
-    "ic16ih7iw9oc16oh7ow9kh1",
-    "ic17ih5iw7oc33oh5ow7kh3ph1pw1",  # a block of one channel, a vector of one
-    "ic20ih13iw15oc48oh7ow8kh3sh2sw2ph1pw1",
-    "ic18ih8iw19oc7oh4ow7kh5kw3sh2sw3ph2pw2",
-    "mb3ic70ih1iw1oc40oh1ow1kh1",
-    "mb2ic200ih4iw31oc65oh4ow31kh1",  # more products than a partial sum of floats has
-    "ic40ih6iw33oc24oh6ow33kh3kw7ph1pw3",
-    "g2ic32ih5iw6oc64oh5ow6kh3ph1pw1",
-]
-
-
-def runnable() -> list[Any]:
-    """This machine, the presets whose code it runs, and one without a register of groups."""
-    found: list[Any] = [host(), replace(host(), name="no-vnni", extensions=())]
-    for target in PRESETS.values():
-        try:
-            check_runs_here(target)
-        except SpecError:
-            continue
-        found.append(pytest.param(target, marks=pytest.mark.presets))
-    return found
+from support.integer_conv import (
+    S8S8,
+    S16,
+    SHAPES,
+    U8S8,
+    U8U8,
+    candidate,
+    check,
+    operands,
+    problem,
+    runnable,
+)
 
 
 @pytest.mark.parametrize("target", runnable(), ids=lambda target: target.name)
@@ -153,6 +137,8 @@ def test_what_integers_do_not_have_yet_is_refused_with_a_reason() -> None:
     assert "dot products take 4" in str(DIRECT.refusal(planes, target))
     activated = replace(spec, activation=Activation.parse("relu"))
     assert "activation" in str(DIRECT.refusal(problem(activated, target), target))
-    for other in (Precision(INT8, UINT8, INT32, INT32), Precision(UINT8, INT8, INT32, FLOAT32)):
-        given = problem(replace(spec, precision=other), target)
-        assert DIRECT.refusal(given, target) == f"a precision of {other}"
+    other = Precision(INT8, UINT8, INT32, INT32)
+    given = problem(replace(spec, precision=other), target)
+    assert DIRECT.refusal(given, target) == f"a precision of {other}"
+    unscaled = replace(spec, precision=Precision(UINT8, INT8, INT32, FLOAT32))
+    assert "without scales" in str(DIRECT.refusal(problem(unscaled, target), target))

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
+import pytest
 
 from leanconv.algorithms.direct import DIRECT
 from leanconv.algorithms.interface import Candidate
 from leanconv.algorithms.problem import Problem
 from leanconv.codegen.geometry import Access
+from leanconv.codegen.host import check_runs_here, host
+from leanconv.errors import SpecError
+from leanconv.graph.ops.requantised import numbers_of, requantised
 from leanconv.reference.direct import convolve
 from leanconv.spec import ConvSpec, Format
-from leanconv.target import Target
+from leanconv.spec.requantise import Quantisation
+from leanconv.target import PRESETS, Target
 from leanconv.types import INT8, INT16, INT32, UINT8, Precision
 from support.kernel_runner import run_kernel
 
@@ -18,6 +26,32 @@ U8S8 = Precision(UINT8, INT8, INT32, INT32)
 S8S8 = Precision(INT8, INT8, INT32, INT32)
 U8U8 = Precision(UINT8, UINT8, INT32, INT32)
 S16 = Precision(INT16, INT16, INT32, INT32)
+
+
+SHAPES = [
+    "ic1ih1iw1oc1oh1ow1kh1",
+    "ic3ih9iw11oc5oh9ow11kh3ph1pw1",  # one group, of which a channel is padded
+    "ic16ih7iw9oc16oh7ow9kh1",
+    "ic17ih5iw7oc33oh5ow7kh3ph1pw1",  # a block of one channel, a vector of one
+    "ic20ih13iw15oc48oh7ow8kh3sh2sw2ph1pw1",
+    "ic18ih8iw19oc7oh4ow7kh5kw3sh2sw3ph2pw2",
+    "mb3ic70ih1iw1oc40oh1ow1kh1",
+    "mb2ic200ih4iw31oc65oh4ow31kh1",  # more products than a partial sum of floats has
+    "ic40ih6iw33oc24oh6ow33kh3kw7ph1pw3",
+    "g2ic32ih5iw6oc64oh5ow6kh3ph1pw1",
+]
+
+
+def runnable() -> list[Any]:
+    """This machine, the presets whose code it runs, and one without a register of groups."""
+    found: list[Any] = [host(), replace(host(), name="no-vnni", extensions=())]
+    for target in PRESETS.values():
+        try:
+            check_runs_here(target)
+        except SpecError:
+            continue
+        found.append(pytest.param(target, marks=pytest.mark.presets))
+    return found
 
 
 def blocked(tensor: np.ndarray, block: int, fill: np.random.Generator) -> np.ndarray:
@@ -61,20 +95,44 @@ def operands(spec: ConvSpec, seed: int = 3) -> tuple[np.ndarray, np.ndarray, np.
     return x, w, rng.integers(-1000, 1000, spec.out_channels, np.int32)
 
 
-def check(spec: ConvSpec, target: Target, x: np.ndarray, w: np.ndarray, bias: np.ndarray) -> None:
-    """Hold what `direct` makes of a spec to the definition, in int64, modulo 2^32, saturated."""
+def check(
+    spec: ConvSpec,
+    target: Target,
+    x: np.ndarray,
+    w: np.ndarray,
+    bias: np.ndarray,
+    quantisation: Quantisation | None = None,
+    scale: np.ndarray | None = None,
+) -> None:
+    """Hold what `direct` makes of a spec to the definition: int64, modulo 2^32, saturated or codes.
+
+    Args:
+        spec, target, x, w, bias: what is computed.
+        quantisation, scale: what sums become, where `spec.requantise` says that they do.
+    """
     block, made = target.channel_block(spec.precision.x), candidate(spec, target)
-    ((use, constants),) = [(use, made.pack(w, {"bias": bias})) for use in made.kernels]
+    channels = {"bias": bias}
+    if quantisation is not None:
+        assert scale is not None
+        channels |= {"scale": scale, "quantisation": numbers_of(quantisation)}
+    ((use, constants),) = [(use, made.pack(w, channels)) for use in made.kernels]
     assert {n: a.nbytes for n, a in constants.items()} == dict(made.constant_bytes)
-    rng, stored = np.random.default_rng(9), np.iinfo(spec.precision.y)
-    y = np.full(Format(block).physical_shape(spec.output_shape), 77, spec.precision.y)
+    rng, dtype = np.random.default_rng(9), spec.precision.y
+    y = np.full(Format(block).physical_shape(spec.output_shape), 77, dtype)
     residual = None
     if spec.residual:
+        stored = np.iinfo(dtype)
         residual = rng.integers(stored.min, stored.max, spec.output_shape, stored.dtype, True)
         constants["residual"] = blocked(residual, block, rng)
     roles = {"x": blocked(x, block, rng), **constants, "y": y}
     found = run_kernel(use.kernel, *(roles[role] for role in use.roles), target=target)
-    operands = (None if a is None else a.astype(np.int64) for a in (x, w, bias, residual))
-    sums = convolve(spec, *operands).astype(np.int32)
-    expected = np.clip(sums, stored.min, stored.max)
+    summed = replace(spec, residual=False) if quantisation else spec
+    addends = [x, w, bias, None if quantisation else residual]
+    wide = (None if a is None else a.astype(np.int64) for a in addends)
+    sums = convolve(summed, *wide).astype(np.int32)
+    if quantisation is None:
+        expected = np.clip(sums, np.iinfo(dtype).min, np.iinfo(dtype).max)
+    else:
+        assert scale is not None
+        expected = requantised(sums, scale, quantisation, dtype, residual)
     assert np.array_equal(plain(found, spec.out_channels), expected)

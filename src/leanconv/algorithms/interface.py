@@ -186,7 +186,10 @@ def one_kernel_candidate(
         return {"w": kernel.pack_weights(problem.weights_3d(w)), **others(channels)}
 
     def others(channels: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        return {name: kernel.pack_channels(values) for name, values in channels.items()}
+        return {
+            name: values if name == "quantisation" else kernel.pack_channels(values)
+            for name, values in channels.items()
+        }
 
     def calls(w: np.ndarray) -> dict[str, list[PackCall]]:
         found = kernel.weight_calls(problem.weights_3d(w))

@@ -89,7 +89,7 @@ class Problem:
             out_channels=spec.out_channels,
             groups=spec.groups,
             precision=spec.precision,
-            epilogue=Epilogue(spec.bias, spec.residual, spec.activation),
+            epilogue=Epilogue(spec.bias, spec.residual, spec.activation, spec.requantise),
             window=window,
             x=x,
             y=y,

@@ -1,8 +1,8 @@
 """Both ends of a register tile's sums, in three verbs.
 
 - *start*: the first values of the accumulators, the bias (`start_values`).
-- *finish*: what is applied to a sum, in its own type: residual and activation (`finish` of
-  `activations`).
+- *finish*: what is applied to a sum: residual and activation in its own type (`finish` of
+  `activations`), or what makes a code of it (`requantised`).
 - *store*: the output's type, narrower integers saturated, and its layout (`store_tile`, which also
   finishes the sums of the tile).
 """
@@ -15,28 +15,32 @@ from dataclasses import replace
 
 from leanconv.codegen.activations import finish
 from leanconv.codegen.columns import Columns, load_row, store_row
-from leanconv.codegen.emitter import Function, Pointer, Value, lanes_of, vector
+from leanconv.codegen.emitter import Function, Pointer, Value, element_of, lanes_of, vector
 from leanconv.codegen.geometry import Access, PhasedAccess
 from leanconv.codegen.microkernel import RegisterTile
+from leanconv.codegen.requantised import Numbers, load_numbers, requantised
 from leanconv.codegen.shuffles import interleave, transpose
 from leanconv.records import dataclass
 from leanconv.spec import Activation
-from leanconv.types import DType
+from leanconv.spec.requantise import NUMBERS_BYTES, Requantise
+from leanconv.types import FLOAT32, DType
 
 
 @dataclass(frozen=True)
 class Epilogue:
-    """What happens to a sum before it is stored: + residual, and the activation.
+    """What happens to a sum before it is stored: + residual and the activation, or a code.
 
     Attributes:
         bias: whether a bias is added (the kernels start their accumulators from it).
         residual: whether a tensor of the output's shape and layout is added.
         activation: applied to the sum with the residual, or before that is added; None for none.
+        requantise: how the sum becomes a code, or a float; None: it does not.
     """
 
     bias: bool = False
     residual: bool = False
     activation: Activation | None = None
+    requantise: Requantise | None = None
 
     @property
     def has_slope(self) -> bool:
@@ -47,12 +51,14 @@ class Epilogue:
     def operands(self) -> tuple[str, ...]:
         """The optional operands, in the order in which every kernel takes them."""
         chosen = (("bias", self.bias), ("residual", self.residual), ("slope", self.has_slope))
-        return tuple(name for name, there in chosen if there)
+        names = tuple(name for name, there in chosen if there)
+        return (*names, "scale", "quantisation") if self.requantise else names
 
     def channel_bytes(self, dtype: DType, channels: int) -> dict[str, int]:
-        """Bytes of bias and slopes, if they are read, of `channels` packed elements each."""
+        """Bytes of what is read for `channels` packed channels, beside the residual."""
+        others = {"scale": channels * FLOAT32.bytes, "quantisation": NUMBERS_BYTES, "residual": 0}
         names = (name for name in self.operands if name != "residual")
-        return dict.fromkeys(names, channels * dtype.bytes)
+        return {name: others.get(name, channels * dtype.bytes) for name in names}
 
 
 @dataclass(frozen=True)
@@ -63,16 +69,24 @@ class TileOutput:
         epilogue: what to apply.
         access: layout of y and of the residual.
         y, residual: addresses of the tile's first column and channel.
-        slope: address of the first channel's slope.
+        factors: address of the first channel's slope, or of its scale.
         dtype: element type of y and of the residual; None: that of the sums.
+        quantisation: address of the numbers of a requantisation.
+        numbers: these numbers, each in all lanes.
     """
 
     epilogue: Epilogue
     access: Access
     y: Pointer
     residual: Pointer | None
-    slope: Pointer | None
+    factors: Pointer | None
     dtype: DType | None = None
+    quantisation: Pointer | None = None
+    numbers: Numbers = ()
+
+    def factor_kind(self, tile: RegisterTile) -> str:
+        """LLVM type of a vector of slopes or of scales."""
+        return vector(FLOAT32.llvm, tile.lanes) if self.epilogue.requantise else tile.kind
 
     def kind(self, tile: RegisterTile) -> str:
         """LLVM type of a vector of y and of the residual, with the lanes of one of sums."""
@@ -83,13 +97,18 @@ class TileOutput:
         e: Function,
         tile: RegisterTile,
         value: Value,
-        slope: Value | None,
+        factor: Value | None,
         added: Value | None,
     ) -> Value:
         """A vector of sums as it is stored; `added` is the residual as it was loaded."""
         if added and self.dtype:
             added = widened(e, added, self.dtype, tile.dot.accumulate)
-        value = finish(e, value, self.epilogue.activation, slope, added)
+        if self.epilogue.requantise:
+            assert factor, "codes have a scale"
+            assert self.dtype, "codes have a type of their own"
+            how = self.epilogue.requantise
+            return requantised(e, value, how, self.dtype, factor, self.numbers, added)
+        value = finish(e, value, self.epilogue.activation, factor, added)
         return narrowed(e, value, tile.dot.accumulate, self.dtype) if self.dtype else value
 
 
@@ -130,9 +149,13 @@ def store_tile(
     """
     stored = out.dtype.llvm if out.dtype else tile.element
     assert {p.element for p in (out.y, out.residual) if p} == {stored}, "addresses of others"
-    assert not out.slope or out.slope.element == tile.element, "slopes are of the sums' type"
+    kind = element_of(out.factor_kind(tile))
+    assert not out.factors or out.factors.element == kind, "factors of another type"
     residual = out.residual.frozen() if out.residual else None
-    out = replace(out, y=out.y.frozen(), residual=residual)
+    numbers: Numbers = ()
+    if out.epilogue.requantise and out.quantisation:
+        numbers = load_numbers(e, out.quantisation, tile.lanes, residual is not None)
+    out = replace(out, y=out.y.frozen(), residual=residual, numbers=numbers)
     contiguous, rows = out.access.lanes_contiguous, len(acc) // tile.vectors
     store = _store_vectors if contiguous else _store_transposed
     if columns is None:
@@ -181,13 +204,13 @@ def _store_vectors(
     known: int = 0,
 ) -> None:
     """Store vectors of channels; of `columns`, `known` are sure to exist."""
-    access, slope, kind = out.access, out.slope, out.kind(tile)
+    access, factors, kind = out.access, out.factors, out.kind(tile)
     for j in range(tile.vectors):
         first = j * tile.lanes
         live = tile.lanes if access.block > 1 else min(tile.lanes, channels - first)
         if live <= 0:
             continue
-        slopes = e.load(slope.at(first), tile.kind) if slope else None
+        factor = e.load(factors.at(first), out.factor_kind(tile)) if factors else None
         y = out.y.at(access.channel(first))
         added = out.residual.at(access.channel(first)) if out.residual else None
         for i in range(len(acc) // tile.vectors):
@@ -197,7 +220,7 @@ def _store_vectors(
                 other = None
                 if added:
                     other = e.load_first(added.at(offset), kind, live)
-                value = out.finished(e, tile, value, slopes, other)
+                value = out.finished(e, tile, value, factor, other)
                 e.store_first(value, y.at(offset), live)
 
 
@@ -241,12 +264,12 @@ def _store_square(
     residual = out.residual.at(start * step) if out.residual else None
     for channel, value in enumerate(square, first):
         offset = access.channel(channel)
-        added, slopes = None, None
+        added, factor = None, None
         if residual:
             added = load_row(e, residual.at(offset), kind, start, live, step)
-        if out.slope:
-            slopes = e.broadcast(out.slope.at(channel), tile.kind)
-        value = out.finished(e, tile, value, slopes, added)
+        if out.factors:
+            factor = e.broadcast(out.factors.at(channel), out.factor_kind(tile))
+        value = out.finished(e, tile, value, factor, added)
         store_row(e, value, y.at(offset), start, live, step)
 
 
@@ -264,9 +287,9 @@ def _store_phases(
     across = access.phases[1]
     for number in range(0, len(square), across):
         offset = access.channel(first + number) + start * access.spatial[2]
-        slope, slopes = out.slope, None
-        if slope:
-            slopes = e.broadcast(slope.at(first + number), tile.kind)
+        factors, factor = out.factors, None
+        if factors:
+            factor = e.broadcast(factors.at(first + number), out.factor_kind(tile))
         row = interleave(e, list(square[number : number + across]))
         for index, value in enumerate(row):
             count = min(tile.lanes, live * across - index * tile.lanes)
@@ -275,5 +298,5 @@ def _store_phases(
             at, added = offset + index * tile.lanes, None
             if out.residual:
                 added = e.load_first(out.residual.at(at), out.kind(tile), count)
-            value = out.finished(e, tile, value, slopes, added)
+            value = out.finished(e, tile, value, factor, added)
             e.store_first(value, out.y.at(at), count)

@@ -12,7 +12,8 @@ from leanconv.records import dataclass
 from leanconv.spec.activation import Activation
 from leanconv.spec.amounts import reduction_length, sum_flops, tensor_bytes
 from leanconv.spec.format import ceil_div
-from leanconv.types import SINGLE, DType, Precision
+from leanconv.spec.requantise import Requantise
+from leanconv.types import FLOAT32, INT8, INT32, SINGLE, UINT8, DType, Precision
 from leanconv.units import shape_text
 
 LAYOUTS = ("NCHW", "NHWC")
@@ -57,6 +58,7 @@ class ConvSpec:
         layout: `"NCHW"` or `"NHWC"`, of input, residual and output alike, whatever the rank.
         bias, residual: whether they are added.
         activation: applied last, or None.
+        requantise: how sums of products of codes become codes, or float32; None: they do not.
     """
 
     batch: int
@@ -74,6 +76,7 @@ class ConvSpec:
     bias: bool = False
     residual: bool = False
     activation: Activation | None = None
+    requantise: Requantise | None = None
 
     def __post_init__(self) -> None:
         self.__dict__["precision"] = Precision.of(self.precision)
@@ -99,6 +102,7 @@ class ConvSpec:
         if self.layout not in LAYOUTS:
             raise _wrong(f"layout NCHW or NHWC, got {self.layout!r}")
         self._check_windows()
+        self._check_requantise()
         for shape in (self.input_shape, self.weight_shape, self.output_shape):
             if prod(shape) >= _LIMIT:
                 raise _wrong(f"tensors of fewer than 2^48 elements, got {shape_text(shape)}")
@@ -120,6 +124,18 @@ class ConvSpec:
                 raise _wrong(
                     f"a kernel that fits the padded input, got {span} over {padded} on axis {axis}"
                 )
+
+    def _check_requantise(self) -> None:
+        if self.requantise is None:
+            return
+        types = self.precision
+        if types.accumulate != INT32 or types.y not in (INT8, UINT8, FLOAT32) or self.activation:
+            raise _wrong(
+                "sums in int32 that become int8, uint8 or float32, without an activation, got "
+                f"{types} and {self.activation or 'none'}"
+            )
+        if self.residual and types.y == FLOAT32:
+            raise _wrong("codes where a residual of codes is added, got float32")
 
     # -- shapes ----------------------------------------------------------------------------
     @property

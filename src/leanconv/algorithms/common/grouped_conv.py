@@ -15,7 +15,7 @@ from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import PackCall
 from leanconv.records import dataclass
 from leanconv.spec.amounts import reduction_length, sum_flops
-from leanconv.types import INT64, DType, Precision
+from leanconv.types import FLOAT32, INT64, DType, Precision
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class GroupedConv(Kernel):
 
     @property
     def constant_bytes(self) -> dict[str, int]:
-        """Weights, perhaps in another order than given; bias and slopes as given."""
+        """Weights, perhaps in another order than given; what channels have beside, as given."""
         weights = self.out_channels * self.reduction * self.precision.w.bytes
         return {
             "w": weights,
@@ -95,6 +95,8 @@ class GroupedConv(Kernel):
             x=types.x.llvm,
             w=types.w.llvm,
             residual=types.y.llvm,
+            scale=FLOAT32.llvm,
+            quantisation=FLOAT32.llvm,
             y=types.y.llvm,
             offsets=INT64.llvm,
         )

@@ -42,7 +42,8 @@ class PanelRows:
         residual = pointers.get("residual")
         self.residual = self._output(residual, n, g) if residual else None
         self.bias = self._channels(pointers.get("bias"), g)
-        self.slope = self._channels(pointers.get("slope"), g)
+        self.factors = self._channels(pointers.get("slope") or pointers.get("scale"), g)
+        self.quantisation = pointers.get("quantisation")
         self.image, self.prefetched = n, pointers.get("prefetched")
 
     def _output(self, pointer: Pointer, n: Value, g: Value) -> Pointer:
@@ -79,7 +80,8 @@ class _PanelRow:
         self.w = of.w.at(panel * (conv.packed_reduction * conv.panel_lanes)).frozen()
         first = panel * conv.panel_lanes
         self.bias = of.bias.at(first) if of.bias else None
-        self.slope = of.slope.at(first) if of.slope else None
+        self.factors = of.factors.at(first) if of.factors else None
+        self.quantisation = of.quantisation
         channel = conv.y.panel(panel, conv.panel_lanes)
         place = od * conv.y.spatial[0] + oh * conv.y.spatial[1] + channel
         self.y = of.y.at(place)
@@ -133,7 +135,9 @@ class _PanelRow:
         y = self.y.at(place)
         types = conv.precision
         stored = None if types.y == types.accumulate else types.y
-        output = TileOutput(conv.epilogue, conv.y, y, residual, self.slope, stored)
+        output = TileOutput(
+            conv.epilogue, conv.y, y, residual, self.factors, stored, self.quantisation
+        )
         if isinstance(run.done, int) and run.done == 0:
             store_tile(e, tile, acc, output, self.channels)
         else:

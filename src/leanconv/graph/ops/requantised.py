@@ -1,0 +1,122 @@
+"""Sums of products of codes as codes again, in NumPy: the definition, bit for bit.
+
+The formulas are those of `spec.requantise`; so are the names of the numbers.
+"""
+
+from __future__ import annotations
+
+from math import inf
+
+import numpy as np
+
+from leanconv.spec.requantise import (
+    FIXED,
+    HIGH,
+    LAST_HIGH,
+    LAST_LOW,
+    LOW,
+    NUMBERS,
+    OWN_RATIO,
+    RESIDUAL_RATIO,
+    ZERO,
+    Quantisation,
+    ResidualCodes,
+)
+from leanconv.types import FLOAT32, DType
+
+
+def numbers_of(quantisation: Quantisation) -> np.ndarray:
+    """What kernels read of a quantisation, (8,) float32, in the order of `spec.requantise`."""
+    numbers = np.zeros(NUMBERS, np.float32)
+    own, zero = quantisation.residual, quantisation.zero
+    low, high = quantisation.low, quantisation.high
+    if own is None:
+        numbers[[LOW, HIGH, ZERO]] = low - zero, high - zero, zero
+        return numbers
+    zeros = own.own_low - own.own_zero, own.own_high - own.own_zero, own.own_zero
+    numbers[[LOW, HIGH, ZERO]] = zeros
+    numbers[[LAST_LOW, LAST_HIGH]] = low, high
+    numbers[[OWN_RATIO, RESIDUAL_RATIO]] = own_ratio, ratio = _ratios(own)
+    operands = (own_ratio, own.own_zero), (ratio, own.zero)
+    numbers[FIXED] = fixed_part(*(operands[::-1] if own.first else operands), zero)
+    return numbers
+
+
+def requantised(
+    sums: np.ndarray,
+    scale: np.ndarray,
+    quantisation: Quantisation,
+    dtype: DType,
+    residual: np.ndarray | None = None,
+) -> np.ndarray:
+    """The definition: what sums (N, K, …) in int32 become.
+
+    Args:
+        sums: with bias and zeros, modulo 2^32.
+        scale: (K,) float32.
+        quantisation: what they become.
+        dtype: int8 or uint8, or float32.
+        residual: codes of the sums' shape, where `quantisation` has how they are added.
+    """
+    numbers, own = numbers_of(quantisation), quantisation.residual
+    factor = scale.reshape(-1, *(1,) * (sums.ndim - 2))
+    with np.errstate(all="ignore"):  # scales are a file's
+        value = _clamped(sums.astype(np.float32) * factor, numbers[LOW], numbers[HIGH])
+        if dtype == FLOAT32:
+            return value
+        value = np.rint(value) + numbers[ZERO]
+        if own is not None:
+            assert residual is not None, "the codes to add"
+            terms = [(value, numbers[OWN_RATIO]), (residual, numbers[RESIDUAL_RATIO])]
+            (a, a_ratio), (b, b_ratio) = reversed(terms) if own.first else terms
+            value = fused(a, a_ratio, fused(b, b_ratio, numbers[FIXED]))
+            value = np.rint(_clamped(value, numbers[LAST_LOW], numbers[LAST_HIGH]))
+    codes: np.ndarray = value.astype(np.int32).astype(dtype)
+    return codes
+
+
+def _clamped(value: np.ndarray, low: float, high: float) -> np.ndarray:
+    """A number within bounds; NaN becomes the lower one."""
+    return np.minimum(np.where(value > low, value, low), high, dtype=np.float32)
+
+
+def _ratios(residual: ResidualCodes) -> tuple[np.float32, np.float32]:
+    own, other, result = map(
+        np.float32, (residual.own_scale, residual.scale, residual.result_scale)
+    )
+    with np.errstate(all="ignore"):  # scales are a file's
+        return own / result, other / result
+
+
+def fixed_part(a: tuple[np.float32, int], b: tuple[np.float32, int], zero: int) -> np.float32:
+    """What is added to the products of two operands' codes with their ratios.
+
+    zero - (a_ratio · a_zero + b_ratio · b_zero), rounded as onnxruntime does: the product of b, its
+    sum with that of a, the difference.
+
+    Args:
+        a, b: ratio of the operand's scale to the result's, and its zero.
+        zero: of the result.
+    """
+    with np.errstate(all="ignore"):
+        product = np.float32(b[0] * np.float32(b[1]))
+        total = fused(a[0], np.float32(a[1]), product)
+        fixed: np.float32 = np.subtract(np.float32(zero), total, dtype=np.float32)[()]
+        return fixed
+
+
+def fused(
+    a: np.ndarray | np.float32, b: np.ndarray | np.float32, c: np.ndarray | np.float32
+) -> np.ndarray:
+    """a · b + c of float32 with one rounding, where a product has at most 53 bits.
+
+    The sum in float64 is rounded to odd, so that rounding it to float32 rounds the exact sum.
+    """
+    product, summand = np.multiply(a, b, dtype=np.float64), np.asarray(c, np.float64)
+    total = np.asarray(product + summand)
+    back = total - product
+    lost = (product - (total - back)) + (summand - back)  # the sum's rounding error, exactly
+    even = (total.view(np.int64) & 1) == 0
+    away = np.nextafter(total, np.where(lost > 0, inf, -inf))
+    odd: np.ndarray = np.where((lost != 0) & even & np.isfinite(total), away, total)
+    return np.asarray(odd.astype(np.float32))
