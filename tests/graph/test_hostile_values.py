@@ -74,20 +74,33 @@ def test_results_that_grow() -> None:
 
 
 def test_boxes_that_nothing_drops() -> None:
+    """Of boxes whose number is data, which NumPy compares, and of others, which are compiled."""
     held = {"most": np.array([2**63 - 1])}
-    proto = model([node("NonMaxSuppression", "b s most", "y")], {"b": None, "s": None}, ["y"], held)
+    each = node("NonMaxSuppression", "c s most", "y")
+    nodes = [node("Compress", "b flags", "c", axis=1), each]
+    proto = model(nodes, {"b": None, "s": None, "flags": None}, ["y"], held)
+    proto.graph.input[2].type.tensor_type.elem_type = onnx.TensorProto.BOOL
+    every = np.ones(400, bool)
     numbers = np.random.default_rng(0).choice(
         np.float32([np.nan, np.inf, -np.inf, -1, 0, 1, 1e38]), (1, 400, 4)
     )
     scores = np.full((1, 3, 400), np.nan, "f4")
     with bounded(seconds=5, peak_bytes=64 << 20):
-        late(proto, b=numbers, s=scores)
-        late(proto, b=numbers, s=np.full((1, 3, 400), -np.inf, "f4"))
-        late(proto, b=np.zeros((1, 0, 4), "f4"), s=np.zeros((1, 0, 0), "f4"))
+        late(proto, b=numbers, s=scores, flags=every)
+        late(proto, b=numbers, s=np.full((1, 3, 400), -np.inf, "f4"), flags=every)
+        late(proto, b=np.zeros((1, 9, 4), "f4"), s=np.zeros((1, 0, 0), "f4"), flags=~every[:9])
     many = np.arange(40_000, dtype="f4").reshape(1, 10_000, 4)
     far = {"b": many + np.float32([0, 0, 1, 1]) * 0, "s": np.ones((1, 1, 10_000), "f4")}
     with bounded(seconds=5, peak_bytes=64 << 20), pytest.raises(UnsupportedError, match="traffic"):
-        late(proto, **far)
+        late(proto, **far, flags=np.ones(10_000, bool))
+    compiled = lc.load(
+        model([node("Identity", "b", "c"), each], {"b": None, "s": None}, ["y"], held)
+    )
+    compiled.bind({name: array.shape for name, array in far.items()})
+    with bounded(seconds=5, peak_bytes=64 << 20):
+        assert len(compiled.run(far)["y"]) == 10_000
+        compiled.run({"b": numbers, "s": scores})
+        assert compiled.run({"b": many[:, :0], "s": far["s"][:, :, :0]})["y"].shape == (0, 3)
 
 
 def test_operands_of_networks_that_run() -> None:

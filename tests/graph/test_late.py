@@ -142,6 +142,29 @@ def test_boxes_with_nan_end() -> None:
     assert found.run(feed)["y"].shape[1] == 3
 
 
+def test_boxes_by_numbers_that_are_data() -> None:
+    """What the operator reads may be inputs, or follow from values; some are given, some not."""
+    feed = {**boxes(90, 4), "most": np.array([7]), "iou": np.float32([0.3]), "least": NMS["least"]}
+    each = node("NonMaxSuppression", "b s most iou least", "y")
+    more = {**feed, "most": np.array([2]), "iou": np.float32([0.9]), "least": np.float32([0.8])}
+    network = agrees(made([each], feed, "y:i", opened=True), feed, more, {**feed, **boxes(300, 4)})
+    with pytest.raises(LeanConvError, match="iou_threshold"):
+        network.run({**feed, "iou": np.float32([1.5])})
+    late = [node("Compress", "b flags", "c", axis=1), node("NonMaxSuppression", "c s most", "y")]
+    flags = np.arange(90) % 4 != 1
+    feed = {"b": feed["b"], "s": feed["s"][:, :, flags], "flags": flags}
+    agrees(made(late, feed, "y:i", **NMS), feed)
+
+
+def test_boxes_of_one_class_of_many() -> None:
+    """So many candidates that they are sorted by digits, and boxes far from each other."""
+    for spread in (2.0, 60.0):
+        feed = boxes(3000, 1, spread=spread)
+        feed["s"] = R.standard_normal(feed["s"].shape).astype("f4")
+        each = node("NonMaxSuppression", "b s most iou", "y")
+        agrees(made([each], feed, "y:i", **{**NMS, "most": np.array([900])}), feed)
+
+
 def detector() -> onnx.ModelProto:
     """Boxes and scores by a convolution, then what exporters write behind them."""
     nodes = [
@@ -181,11 +204,11 @@ def test_a_detector() -> None:
     kept = 3 * 5 * 3 * 8  # (batch, class, box) of all that may be kept
     assert kept < plan.late_bytes < 20 * kept + 4 * 7 * 96 + 10_000
     assert f"arrays behind them at most {plan.late_bytes} bytes" in network.explain()
-    limited = lc.load(detector(), memory_limit=plan.memory_bytes)
+    limited = lc.load(detector(), threads=1, memory_limit=plan.memory_bytes)
     assert limited.run({"x": x})["y"].shape[1] == 7
     with pytest.raises(BudgetError, match="for arrays that depend on values") as caught:
-        lc.load(detector(), memory_limit=plan.late_bytes // 2).run({"x": x})
-    least = lc.load(detector(), memory_limit=caught.value.smallest_bytes)
+        lc.load(detector(), threads=1, memory_limit=plan.late_bytes // 2).run({"x": x})
+    least = lc.load(detector(), threads=1, memory_limit=caught.value.smallest_bytes)
     least.bind(x.shape)
     assert least.plan.memory_bytes <= caught.value.smallest_bytes
     with pytest.raises(LeanConvError):

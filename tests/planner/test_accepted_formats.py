@@ -60,7 +60,7 @@ def test_blocks_are_tried_wherever_an_operator_accepts_them() -> None:
     }
     # Windows that run across channels, matrices, values of no float, elements found by index.
     typed = {"ArgMax", "ArgMin", "Cast", "IsNaN", "IsInf", "And", "Or", "Xor", "Not", "Equal"}
-    typed |= {"Less", "LessOrEqual", "Greater", "GreaterOrEqual", "TopK"}
+    typed |= {"Less", "LessOrEqual", "Greater", "GreaterOrEqual", "TopK", "NonMaxSuppression"}
     typed |= {"MaxPoolWithIndices", "Recurrence"}
     typed |= {"BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseNot", "BitShift", "BitCast"}
     plain = {"LRN", "Softmax", "LogSoftmax", "MatMul", "Gemm", "CumSum", "CumProd", "Attention"}

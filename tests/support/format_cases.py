@@ -195,6 +195,8 @@ def _typed(op: str) -> Iterator[Case]:
     whole = numbers.astype(np.int8)
     place = {"axis": 1, "keepdims": True, "last": False}
     pooled = {**single_nodes.WINDOW, **single_nodes.POOL}
+    apart = np.arange(72, dtype=np.float32).reshape(2, 9, 4)  # boxes that are all kept
+    boxes = [apart, single_nodes.array(2, 3, 9), np.array([9]), np.float32([0.5])]
     for names, inputs, attributes in (
         (("Floor", "Ceil", "Round", "Sign", "IsNaN"), [x], {}),
         (("IsInf",), [x], {"positive": True, "negative": True}),
@@ -216,6 +218,7 @@ def _typed(op: str) -> Iterator[Case]:
         (("MaxPoolWithIndices",), [x], {**pooled, "storage_order": 1}),
         (("MaxPool",), [numbers.astype(np.int8)], pooled),
         (("TopK",), [x], {"axis": 1, "k": 3, "largest": True, "sorted": True}),
+        (("NonMaxSuppression",), boxes, {"most": 9, "centred": False}),
         (("Recurrence",), [x[0], x[:1, :4, 0]], RECURRENT),
         (("TopK",), [numbers], {"axis": 1, "k": 20, "largest": False, "sorted": True}),
     ):

@@ -160,7 +160,7 @@ def run_outputs(
         memory[name] = memory[view.source].reshape(-1)[view.offset // types[name].dtype.bytes :]
     usual = types[graph.outputs[0]].dtype
     for name, size in lowered.temporaries.items():
-        memory[name] = unset(size // usual.bytes, usual)
+        memory[name] = unset(-(-size // usual.bytes), usual)
     for call in lowered.calls:
         chunks = call.kernel.chunks
         found = run_results(

@@ -8,6 +8,7 @@ import numpy as np
 
 from leanconv.api.fast_call import FastCall, Given
 from leanconv.api.segment_networks import SegmentNetworks
+from leanconv.graph.convert.selection import first_rows
 from leanconv.graph.late import Tail
 from leanconv.planner.compiled_network import CompiledNetwork
 
@@ -37,6 +38,10 @@ class TailCall(FastCall):
         super().__init__(given, network)
         self._tail, self._outputs, self._segments = tail, outputs, segments
         self._room = room
+        # Where outputs are found, or the rows of which they are the first, and how many these are.
+        places = {name: number for number, name in enumerate(network.plan.outputs)}
+        cuts = {name: (places[rows], places[count]) for name, rows, count in tail.cuts}
+        self._cuts = [cuts.get(name) or (places[name], -1) for name in outputs] if cuts else []
 
     @property
     def used_bytes(self) -> int:
@@ -46,8 +51,15 @@ class TailCall(FastCall):
     def call(self, x: object) -> None:
         """Nothing: only the general path has a tail."""
 
-    def call_all(self, arrays: Sequence[object]) -> None:
-        """Nothing, either."""
+    def call_all(self, arrays: Sequence[object]) -> list[np.ndarray] | None:
+        """As `FastCall`, where all that is left to do is to cut outputs; nothing elsewhere."""
+        found = super().call_all(arrays) if self._cuts else None
+        if found is None:
+            return None
+        return [
+            found[number] if count < 0 else first_rows(found[number], found[count])
+            for number, count in self._cuts
+        ]
 
     def run(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The outputs for contiguous arrays of the right shapes and dtype."""

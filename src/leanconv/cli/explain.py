@@ -29,7 +29,7 @@ from leanconv.cli.output import in_options, print_json, print_table, print_text,
 from leanconv.cli.shares import other_ns, other_text
 from leanconv.cli.table import NONE, Column
 from leanconv.errors import InputError
-from leanconv.graph.convert import RULES
+from leanconv.graph.convert import FILE_RULES
 from leanconv.units import counted, format_bytes, format_ns, shape_text
 
 
@@ -92,7 +92,7 @@ def _operators(options: argparse.Namespace) -> int:
             "until": rule.until,
             "data": not (rule.running == () or rule.knows_shape),
         }
-        for name, rule in sorted(RULES.items())
+        for name, rule in sorted(FILE_RULES.items())
     ]
     if options.json:
         print_json({"operators": rows})

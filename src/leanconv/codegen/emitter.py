@@ -403,6 +403,7 @@ class Function:
         carry: Sequence[Carry] = (),
         start: Value | int = 0,
         step: int = 1,
+        until: Carry | None = None,
     ) -> Iterator[Value]:
         """Run `for i in range(start, stop, step)`; the body runs at least once.
 
@@ -413,6 +414,8 @@ class Function:
                 iteration and the code after the loop read the replaced items.
             start: first index.
             step: increment of the index.
+            until: one i1 that the body sets where it is to be the last; also in `carry` where the
+                code after the loop reads it.
         """
         cells = [(items, j) for items in carry for j in range(len(items))]
         first = self.i64(start)
@@ -430,6 +433,8 @@ class Function:
         yield index
         following = index.like(f"add nuw nsw i64 {index.text}, {self.i64(step).text}")
         more = following.compare("ult", stop)
+        if until is not None:
+            more = more & (until[0] ^ 1)
         self.emit(f"br {more}, label %{head}, label %{done}")
         arrivals: list[tuple[Value, Value, Value]] = [(index, first, following)]
         arrivals += [

@@ -16,12 +16,13 @@ import numpy as np
 from leanconv.errors import UnsupportedError
 from leanconv.graph.builder import Builder, Value
 from leanconv.graph.convert import FileNode
+from leanconv.graph.convert.selection import FIRST_ROWS, first_rows
 from leanconv.graph.ir import TensorType
 from leanconv.graph.limits import Limits
 from leanconv.graph.onnx_binding import Scope
 from leanconv.graph.ops.base import Array
 from leanconv.graph.segments import Segments, needs_compiler
-from leanconv.records import dataclass
+from leanconv.records import cached_property, dataclass
 from leanconv.types import FLOAT16, DType
 from leanconv.units import counted
 
@@ -57,6 +58,20 @@ class Tail:
     def is_compiled(self) -> bool:
         """Whether parts of it are compiled in a run."""
         return needs_compiler(self.nodes)
+
+    @cached_property
+    def cuts(self) -> tuple[tuple[str, str, str], ...]:
+        """If only first rows are taken: names of each output, of the rows, of how many there are.
+
+        Then that is done without binding anything.
+        """
+        found = tuple(
+            (node.outputs[0], rows, count)
+            for node in self.nodes
+            if node.op == FIRST_ROWS
+            for rows, count in (node.inputs,)
+        )
+        return found if len(found) == len(self.nodes) else ()
 
     def most_bytes(self, types: Mapping[str, TensorType]) -> int | None:
         """The most that arrays take at once; None if the file does not bound them.
@@ -105,6 +120,9 @@ class Tail:
         Raises:
             LeanConvError: values do not fit the nodes, or there are too many.
         """
+        if self.cuts:
+            cuts = self.cuts
+            return {name: first_rows(values[rows], values[count]) for name, rows, count in cuts}
         builder = Builder.in_a_run(self.single, self.limits, memory, self.halves, segments)
         given = {name: builder.constant(values[name]) for name in self.reads}
         scope = Scope(builder, self.opset, self.constants, given)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from leanconv.errors import LeanConvError, ModelError, UnsupportedError
 from leanconv.graph import onnx_schema as schema
-from leanconv.graph.convert import FIRST_OPSET, LAST_OPSET, FileNode
+from leanconv.graph.convert import FIRST_OPSET, LAST_OPSET, FileNode, in_parts
 from leanconv.graph.limits import Limits
 from leanconv.graph.onnx_description import metadata
 from leanconv.graph.onnx_functions import Functions
@@ -107,7 +107,7 @@ def read_file(data: memoryview, files: ExternalFiles, limits: Limits) -> FileMod
         outputs=names,
         output_shapes=tuple(_declared_shape(each, reader) for each in outputs),
         output_dtypes=tuple(_declared_dtype(each, reader) for each in outputs),
-        nodes=tuple(decoded(each, reader, files) for each in raw),
+        nodes=in_parts(decoded(each, reader, files) for each in raw),
         constants={
             name: initializer(name, data, reader, files)
             for name, data in tensors.items()

@@ -10,7 +10,7 @@ from typing import Any
 from leanconv.errors import LeanConvError, ModelError, UnsupportedError
 from leanconv.graph import onnx_schema as schema
 from leanconv.graph.builder import located, located_inside
-from leanconv.graph.convert import RULES, FileGraph, FileNode, Rule
+from leanconv.graph.convert import RULES, FileGraph, FileNode, Rule, in_parts
 from leanconv.graph.onnx_initializers import initializer, initializers
 from leanconv.graph.onnx_names import shown
 from leanconv.graph.onnx_tensor import ExternalFiles, dtype_of_number, read_tensor
@@ -241,7 +241,7 @@ def _graph(graph: RawGraph, reader: Reader, files: ExternalFiles) -> FileGraph:
     refused = graph.refused
     if refused is None:
         try:
-            nodes = tuple(decoded(each, reader, files) for each in graph.nodes)
+            nodes = in_parts(decoded(each, reader, files) for each in graph.nodes)
             constants = {
                 name: initializer(name, data, reader, files) for name, data in graph.tensors.items()
             }

@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from typing import TypeVar
 
 from leanconv.errors import UnsupportedError
-from leanconv.graph.convert import RULES, FileGraph, FileNode, Rule
+from leanconv.graph.convert import FILE_RULES, RULES, FileGraph, FileNode, Rule
 from leanconv.graph.onnx_names import NAME, shown
 from leanconv.graph.onnx_nodes import RawGraph, RawNode
 
@@ -38,7 +38,7 @@ def check_operations(nodes: Sequence[RawNode]) -> None:
         if not node.own:
             where = f"{node.where} of the domain {shown(node.domain)!r}"
             lacking.setdefault(f"{node.domain}.{node.op}", where)
-        elif node.op not in RULES:
+        elif node.op not in FILE_RULES:
             lacking.setdefault(node.op, node.where)
     if not lacking:
         return
@@ -55,7 +55,7 @@ def check_operations(nodes: Sequence[RawNode]) -> None:
             "belongs to training; export it in evaluation mode, or give the numbers as an input"
         )
     more = nor([op for op, _ in others])
-    written = {op.casefold(): op for op in RULES}
+    written = {op.casefold(): op for op in FILE_RULES}
     near = get_close_matches(first.rpartition(".")[2][:NAME].casefold(), written, 1, cutoff=0.7)
     meant = f"; did you mean {written[near[0]]}?" if near else ""
     raise UnsupportedError(f"{where} is not supported{more}; {advice}{meant}")

@@ -4,24 +4,22 @@ The first block of a line is sorted and its first `k` are kept. Of each block af
 that come before the last of these are appended; when there is no room for another block, and at the
 end, they are sorted together. So a line costs one sort of `k` numbers and a comparison of each
 other one if these are in random order, and a few times the sort of all of them at worst.
-
-A sort is stable: byte by byte of the keys, the last byte first, between two buffers of keys and
-places.
 """
 
 from __future__ import annotations
 
-from leanconv.codegen.emitter import Carry, Index, Pointer, Value, vector
+from leanconv.codegen.emitter import Carry, Pointer, Value
 from leanconv.codegen.tails import where_any
+from leanconv.kernels import radix_sort
+from leanconv.kernels.radix_sort import RadixSort
 from leanconv.kernels.sort_keys import least_key
 from leanconv.kernels.top_scan import LineNest, TopOfLines
 from leanconv.records import dataclass
 from leanconv.spec.format import aligned, ceil_div
 from leanconv.symbols import least, most
 from leanconv.target import Target
-from leanconv.types import INT32, INT64
+from leanconv.types import INT32
 
-_DIGITS = 256
 _LEAST_BLOCK = 1024  # numbers after which a sort costs little more than its counts
 
 
@@ -44,7 +42,7 @@ class TopSort(TopOfLines):
     @property
     def count_bytes(self) -> int:
         """Scratch for the counts of the digits."""
-        return self.dtype.bytes * _DIGITS * INT32.bytes
+        return radix_sort.count_bytes(self.dtype.bytes)
 
     @property
     def buffer_bytes(self) -> tuple[int, int]:
@@ -74,7 +72,7 @@ class _Nest(LineNest):
         begins = [kernel.count_bytes + number * (keys + places) for number in range(2)]
         self.keys = [e.scratch.at(at).of(self.element) for at in begins]
         self.places = [e.scratch.at(at + keys).of(INT32.llvm) for at in begins]
-        self.counts = e.scratch.of(INT32.llvm)
+        self.radix = RadixSort(e, self.keys, self.places, e.scratch.of(INT32.llvm))
         self.least = least_key(kernel.dtype)
 
     def emit(self) -> str:
@@ -113,50 +111,10 @@ class _Nest(LineNest):
     def _first_of(self, state: Carry) -> None:
         """Sort what is in the buffers; the first `k` of it are left, and the last one's key."""
         e, k, number = self.e, self.sort.k, self.sort.dtype.bytes
-        self._count(state[0])
-        for byte in range(number):
-            self._move(state[0], byte)
+        self.radix.sort(state[0])
         if number % 2:
             with e.loop("j", k) as j:
                 for buffers in (self.keys, self.places):
                     e.store(e.load(buffers[1].at(j)), buffers[0].at(j))
         last = e.load(self.keys[0].at(e.i64(k - 1)))
         state[:] = [e.i64(k), last ^ self.least]
-
-    def _digit(self, key: Value, byte: int) -> Index:
-        """One byte of a key, from the last one on, and where its count is."""
-        e = self.e
-        moved = key // (1 << 8 * byte) if byte else key
-        wide = moved if self.element == "i64" else e.convert("zext", moved, "i64")
-        return e.index(wide & (_DIGITS - 1)) + byte * _DIGITS
-
-    def _count(self, total: Value) -> None:
-        """How often each digit occurs in the keys, then how many come before it."""
-        e, number = self.e, self.sort.dtype.bytes
-        zeros = e.zero(vector(INT32.llvm, 8))
-        with e.loop("digit", number * _DIGITS, step=8) as digit:
-            e.store(zeros, self.counts.at(digit))
-        with e.loop("i", total) as i:
-            key = e.load(self.keys[0].at(i))
-            for byte in range(number):
-                at = self.counts.at(self._digit(key, byte))
-                e.store(e.load(at) + 1, at)
-        for byte in range(number):
-            before: Carry = [e.const(INT32.llvm, 0)]
-            with e.loop("digit", _DIGITS, [before]) as digit:
-                at = self.counts.at(digit + byte * _DIGITS)
-                found = e.load(at)
-                e.store(before[0], at)
-                before[0] = before[0] + found
-
-    def _move(self, total: Value, byte: int) -> None:
-        """Keys and places into the other buffers, in the order of one byte."""
-        e, old, new = self.e, byte % 2, (byte + 1) % 2
-        with e.loop("i", total) as i:
-            key, place = e.load(self.keys[old].at(i)), e.load(self.places[old].at(i))
-            at = self.counts.at(self._digit(key, byte))
-            number = e.load(at)
-            e.store(number + 1, at)
-            to = e.index(e.convert("zext", number, INT64.llvm))
-            e.store(key, self.keys[new].at(to))
-            e.store(place, self.places[new].at(to))

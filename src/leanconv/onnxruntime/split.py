@@ -15,7 +15,7 @@ import numpy as np
 from leanconv.api.inputs import InputSpec, Shape
 from leanconv.errors import LeanConvError, UnsupportedError
 from leanconv.files import open_regular
-from leanconv.graph.convert import RULES
+from leanconv.graph.convert import FILE_RULES
 from leanconv.graph.limits import Limits
 from leanconv.graph.onnx_import import read_model
 from leanconv.graph.onnx_nodes import DOMAINS
@@ -268,7 +268,7 @@ def _lacking(parts: FileParts, shapes: Mapping[str, Shape]) -> set[int]:
 
 def _known(parts: FileParts, number: int) -> bool:
     node = parts.nodes[number]
-    return (node.domain in DOMAINS and node.op in RULES) or (
+    return (node.domain in DOMAINS and node.op in FILE_RULES) or (
         (node.domain, node.op) in parts.functions
     )
 

@@ -38,10 +38,22 @@ from leanconv.graph.convert.rule import (
     Held,
     Rule,
 )
+from leanconv.graph.convert.selection import in_parts
 
-__all__ = ["FIRST_OPSET", "LAST_OPSET", "RULES", "Call", "FileGraph", "FileNode", "Held", "Rule"]
+__all__ = [
+    "FILE_RULES",
+    "FIRST_OPSET",
+    "LAST_OPSET",
+    "RULES",
+    "Call",
+    "FileGraph",
+    "FileNode",
+    "Held",
+    "Rule",
+    "in_parts",
+]
 
-RULES: Mapping[str, Rule] = MappingProxyType(
+FILE_RULES: Mapping[str, Rule] = MappingProxyType(
     {
         **windows.RULES,
         **resize.RULES,
@@ -67,3 +79,5 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         **recurrent.RULES,
     }
 )
+# With those of parts into which the reader takes operations apart.
+RULES: Mapping[str, Rule] = MappingProxyType({**FILE_RULES, **selection.PARTS})

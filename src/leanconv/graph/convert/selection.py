@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
 
 import numpy as np
 
 from leanconv.errors import ModelError
 from leanconv.graph.builder import NeedsValuesError, Value
-from leanconv.graph.convert.rule import Call, Rule
+from leanconv.graph.convert.rule import Call, FileNode, Rule
 from leanconv.graph.ir import TensorType
 from leanconv.graph.nms import kept_boxes
-from leanconv.graph.ops.base import Array, check_rank, checked
-from leanconv.types import BOOL, INT64
+from leanconv.graph.ops.base import Array, checked
+from leanconv.graph.ops.boxes import WRONG
+from leanconv.symbols import least, most
+from leanconv.types import BOOL, INT64, DType
+
+FIRST_ROWS = "NonMaxSuppression.rows"  # a part of that operation
 
 
 def _known(call: Call, index: int) -> Array:
@@ -101,22 +107,85 @@ def _unique(call: Call) -> list[Value]:
 
 
 def _boxes(call: Call) -> list[Value]:
-    """NonMaxSuppression: (batch, class, box) of each box that is kept."""
-    boxes, scores = _known(call, 0), _known(call, 1)
-    limits = [call.scalar(n) if call.optional(n) is not None else None for n in (2, 3, 4)]
-    most, overlap, least = limits
-    fits = boxes.ndim == scores.ndim == 3 and boxes.shape[2] == 4
+    """NonMaxSuppression: room for (image, class, box) of each that is kept, and how many are."""
+    boxes, scores = call.value(0), call.value(1)
+    images, classes, count = _box_extents(boxes.type, scores.type)
+    given = [call.optional(n) for n in (2, 3, 4)]
+    known = [each is None or each.array is not None for each in (boxes, scores, *given)]
+    asked = (call.scalar(2) if given[0] else 0) if known[2] else count
+    if known[3] and given[1]:
+        _check_overlap(call.scalar(3))
+    if all(known):
+        return _boxes_of_constants(call)
+    room = most(0, least(count, asked))
+    if not images * classes * room:
+        return _found(call, [np.zeros((0, 3), np.int64), np.zeros(1, np.int64)], 0)
+    kind = boxes.type.dtype
+    assert given[0], "else there is no room"
+    overlap = _one(call, given[1], kind) if given[1] else call.builder.constant(_zero(kind))
+    limit = [_one(call, given[2], kind)] if given[2] else []
+    operands = [boxes, scores, _one(call, given[0], INT64), overlap, *limit]
+    centred = call.flag("center_point_box")
+    return list(call.emit_all("NonMaxSuppression", operands, most=room, centred=centred))
+
+
+def _zero(dtype: DType) -> Array:
+    return np.zeros(1, dtype.numpy)
+
+
+def _box_extents(boxes: TensorType, scores: TensorType) -> tuple[int, ...]:
+    """The extents of the scores.
+
+    Raises:
+        ModelError: boxes and scores do not fit each other.
+    """
+    fits = len(boxes.shape) == len(scores.shape) == 3 and boxes.shape[2] == 4
     if not fits or boxes.shape[0] != scores.shape[0] or boxes.shape[1] != scores.shape[2]:
         raise ModelError(
-            f"got boxes {call.value(0).type} and scores {call.value(1).type}; expected (N, boxes, "
-            "4) and (N, classes, boxes)"
+            f"got boxes {boxes} and scores {scores}; expected (N, boxes, 4) and (N, classes, boxes)"
         )
-    if overlap is not None and not 0 <= overlap <= 1:
+    return scores.shape
+
+
+def _check_overlap(overlap: float) -> None:
+    if not 0 <= overlap <= 1:
         raise ModelError(f"iou_threshold is {overlap}; expected 0 to 1")
-    centred = call.flag("center_point_box")
-    charge = call.builder.budget.charge
-    kept = kept_boxes(boxes, scores, most or 0, overlap or 0.0, least, centred, charge)
-    return _found(call, [kept], boxes.nbytes + scores.nbytes)
+
+
+def _boxes_of_constants(call: Call) -> list[Value]:
+    """The boxes that are kept, and how many, where everything is known."""
+    boxes, scores = call.constant(0), call.constant(1)
+    asked, overlap, limit = (call.scalar(n) if call.optional(n) else None for n in (2, 3, 4))
+    centred, charge = call.flag("center_point_box"), call.builder.budget.charge
+    kept = kept_boxes(boxes, scores, asked or 0, overlap or 0.0, limit, centred, charge)
+    found = [kept, np.array([len(kept)], np.int64)]
+    return _found(call, found, boxes.nbytes + scores.nbytes)
+
+
+def _one(call: Call, value: Value, dtype: DType) -> Value:
+    """One number of a type, as a list."""
+    if value.type.elements != 1:
+        raise ModelError(f"got {value.type}; expected one number")
+    flat = call.reshape(value, (1,))
+    return flat if flat.type.dtype == dtype else call.emit("Cast", [flat], to=dtype)
+
+
+def _first_rows(call: Call) -> list[Value]:
+    count, rows = _known(call, 1), call.constant(0)
+    call.builder.budget.expect(int(count[0]) * rows[:1].nbytes)
+    return _found(call, [first_rows(rows, count)], 0)
+
+
+def first_rows(rows: Array, count: Array) -> Array:
+    """The first rows of (rows, n), as many as (1,) says: a new array.
+
+    Raises:
+        ModelError: they were to be found with a threshold that is none.
+    """
+    number = int(count[0])
+    if number == WRONG:
+        raise ModelError("iou_threshold follows from data and is none; expected 0 to 1")
+    return np.array(rows[:number])
 
 
 def _most_places(call: Call) -> list[TensorType]:
@@ -137,15 +206,6 @@ def _most_different(call: Call) -> list[TensorType]:
     return [values, numbers, numbers, numbers]
 
 
-def _most_boxes(call: Call) -> list[TensorType]:
-    """As many of each class of an image as there are boxes, or as may be kept."""
-    scores = call.value(1).type
-    check_rank(scores, 3, 3)
-    images, classes, count = scores.shape
-    most = call.scalar(2) if call.optional(2) is not None else 0
-    return [checked((images * classes * max(0, min(count, most)), 3), INT64)]
-
-
 RULES: dict[str, Rule] = {
     "NonZero": Rule(_bounded(_nonzero, _most_places), since=9),
     "Compress": Rule(
@@ -155,11 +215,38 @@ RULES: dict[str, Rule] = {
         _bounded(_unique, _most_different), {"axis": "int", "sorted": "int"}, outputs=4, since=11
     ),
     "NonMaxSuppression": Rule(
-        _bounded(_boxes, _most_boxes),
-        {"center_point_box": "int"},
-        2,
-        5,
-        running=range(5),
-        since=10,
+        _boxes, {"center_point_box": "int"}, 2, 5, running=range(5), since=10, outputs=2
     ),
 }
+# What no file holds.
+PARTS: dict[str, Rule] = {
+    FIRST_ROWS: Rule(_bounded(_first_rows, lambda call: [call.value().type]), {}, 2, 2, None)
+}
+
+
+def in_parts(nodes: Iterable[FileNode]) -> tuple[FileNode, ...]:
+    """The nodes of a graph; of a NonMaxSuppression what can be compiled is a node of its own.
+
+    That computes as many rows as there may be; how many are given is known when the network runs.
+    """
+    listed = tuple(nodes)
+    taken: set[str] = set()
+    if any(node.op == "NonMaxSuppression" for node in listed):
+        taken.update(name for node in listed for name in (*node.reads, *node.outputs))
+    made: list[FileNode] = []
+    for node in listed:
+        if node.op != "NonMaxSuppression":
+            made.append(node)
+            continue
+        rows, count = (_new(f"{node.outputs[0]}#{part}", taken) for part in ("rows", "count"))
+        made.append(replace(node, outputs=(rows, count)))
+        none: Mapping[str, object] = MappingProxyType({})
+        made.append(replace(node, op=FIRST_ROWS, inputs=(rows, count), attributes=none))
+    return tuple(made)
+
+
+def _new(name: str, taken: set[str]) -> str:
+    while name in taken:
+        name += "#"
+    taken.add(name)
+    return name

@@ -35,6 +35,10 @@ pads (all begins, all ends), dilations, group, activation |
 | Where | condition (bool), a, b (broadcast) | |
 | ArgMax, ArgMin | x; gives int64 | axis (not negative), keepdims, last (of equal numbers) |
 | TopK | x; the values, and their places as int64 | axis (not negative), k, largest, sorted |
+| NonMaxSuppression | boxes (N, B, 4), scores (N, C, B), the most of each class (1,) as int64, iou \
+threshold (1,), score threshold (1,)?; gives image, class and box of each that is kept as int64, \
+with room for all, and how many there are (1,); -1 for a threshold that is none | most (that room \
+is for), centred |
 | Softmax, LogSoftmax | x | axis (not negative) |
 | BatchNormalization | x, scale, bias, mean, variance, each (C,) | epsilon |
 | Gemm | a, b, c? | transA, transB, alpha, beta |
@@ -92,6 +96,7 @@ from leanconv.errors import LeanConvError, ModelError, UnsupportedError
 from leanconv.graph.ir import Attributes, Node, TensorType
 from leanconv.graph.ops import (
     algebra,
+    boxes,
     chain,
     conv,
     extremes,
@@ -139,6 +144,7 @@ OPS: Mapping[str, Op] = MappingProxyType(
         **sampling.OPS,
         **typed.OPS,
         **extremes.OPS,
+        **boxes.OPS,
         **indexing.OPS,
         **recurrent.OPS,
         **quantised.OPS,
