@@ -38,6 +38,10 @@ _Found = TypeVar("_Found")
 Scalars: TypeAlias = tuple[float, ...]  # in a record: its kernel reads them as symbols
 
 
+class TextError(TypeError):
+    """A symbol would stand in a text, which would be that of one number."""
+
+
 class UnhashableError(TypeError):
     """A table of remembered results would look up a symbol by its number."""
 
@@ -71,7 +75,7 @@ class Symbol:
     Sums, products, floored quotients and remainders of symbols and integers are symbols. A
     comparison is a decision, and what needs a plain number (`range`, `int`, `float`) decides on
     that number; both become guards. Arithmetic with a float raises NeedsNumberError. It has no
-    text: an f-string raises TypeError, and so does its hash, which tables of remembered results
+    text: an f-string raises TextError, and so does its hash, which tables of remembered results
     would look up by its value. Those are mistakes of the code that does it.
 
     Attributes:
@@ -229,7 +233,7 @@ class Symbol:
         return f"<{self.text} = {self.value}>"
 
     def __format__(self, spec: str) -> str:
-        raise TypeError(f"{self!r} cannot stand in emitted text; expected `Function.const` of it")
+        raise TextError(f"{self!r} cannot stand in emitted text; expected `Function.const` of it")
 
     def __str__(self) -> str:
         return format(self)

@@ -85,6 +85,7 @@ def test_compress(axis: int | None) -> None:
     given = {} if axis is None else {"axis": axis}
     nodes = [node("Greater", "c zero", "flags"), node("Compress", "x flags", "y", **given)]
     feeds = [{"x": IMAGE, "c": np.array(c, "f4")} for c in ([1, 0, 1], [0, 0], [0, 0, 1])]
+    feeds += [{"x": IMAGE, "c": np.ones(shape, "f4")} for shape in ((2, 2), (200,), (2, 1, 70))]
     for feed in feeds:
         agrees(made(nodes, feed, "y:f", zero=np.float32(0)), feed)
 

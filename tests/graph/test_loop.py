@@ -129,6 +129,29 @@ def test_a_body_that_never_runs_need_not_fit() -> None:
         )
 
 
+def test_stacks_of_nothing_are_as_declared_where_the_body_does_not_fit(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    nodes = [
+        node("Identity", "s", "t"),
+        node("Conv", "s w", "c"),
+        node("ReduceSum", "c", "r", keepdims=0),
+        node("Cast", "i", "f", to=1),
+    ]
+    inside = body(nodes, "t c r f")
+    for value in (1, "K"):
+        dimension = inside.output[2].type.tensor_type.shape.dim.add()
+        setattr(dimension, "dim_value" if value == 1 else "dim_param", value)
+    x = np.ones((1, 5, 2, 2), np.float32)
+    for shape in ((1, 5, 2, 2), ("N", "C", "H", "W")):
+        proto = made([loop("n - x", "y c r f", inside)], 0, "y c r f", shape)
+        expected, found = reference(proto, {"x": x}), lc.load(proto, threads=1).run({"x": x})
+        shapes = {name: array.shape for name, array in found.items()}
+        assert shapes == {name: array.shape for name, array in expected.items()}
+        assert shapes["c"] == (0, 1, 0)
+    assert not caplog.records
+
+
 def test_the_iteration_number() -> None:
     inside = body(
         [

@@ -74,6 +74,7 @@ class LateNetwork:
             for name, (first, *rest) in self._values.items()
             if first.dtype.kind in kinds
             and first.ndim in ranks
+            and all(array.ndim == first.ndim for array in rest)
             and not (filled and any(not array.size for array in (first, *rest)))
         ]
         if not names:

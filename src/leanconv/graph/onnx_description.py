@@ -72,7 +72,7 @@ def describe(source: Path | bytes, limits: Limits | None = None) -> Description:
         raise ModelError("the file holds no graph; expected an ONNX model")
     graph = reader.message(model["graph"], schema.GRAPH, "GraphProto", most)
     weights = {tensor_name(each, reader) for each in graph["initializer"]}
-    inputs = (_port(each, reader) for each in graph["input"])
+    inputs = (declared_port(each, reader) for each in graph["input"])
     return Description(
         producer_name=model.get("producer_name", ""),
         domain=model.get("domain", ""),
@@ -82,7 +82,7 @@ def describe(source: Path | bytes, limits: Limits | None = None) -> Description:
         graph_text=graph.get("doc_string", ""),
         metadata=metadata(reader, model, limits),
         inputs=tuple(each for each in inputs if each.name not in weights),
-        outputs=tuple(_port(each, reader) for each in graph["output"]),
+        outputs=tuple(declared_port(each, reader) for each in graph["output"]),
     )
 
 
@@ -102,7 +102,8 @@ def metadata(reader: Reader, model: Message, limits: Limits) -> dict[str, str]:
     return {entry.get("key", ""): entry.get("value", "") for entry in entries}
 
 
-def _port(data: memoryview, reader: Reader) -> Port:
+def declared_port(data: memoryview, reader: Reader) -> Port:
+    """What a ValueInfoProto declares."""
     value = reader.message(data, schema.VALUE, "input")
     name = value.get("name", "")
     try:

@@ -11,12 +11,15 @@ from leanconv.errors import LeanConvError, ModelError, UnsupportedError
 from leanconv.graph import onnx_schema as schema
 from leanconv.graph.builder import located, located_inside
 from leanconv.graph.convert import RULES, FileGraph, FileNode, Rule, in_parts
+from leanconv.graph.ir import TensorType
+from leanconv.graph.onnx_description import Port, declared_port
 from leanconv.graph.onnx_initializers import initializer, initializers
 from leanconv.graph.onnx_names import shown
 from leanconv.graph.onnx_tensor import ExternalFiles, dtype_of_number, read_tensor
 from leanconv.graph.ops.base import MAX_RANK, Array
 from leanconv.graph.wire import Message, Reader, fixed, integers, text
 from leanconv.records import dataclass
+from leanconv.types import DType
 
 DOMAINS = ("", "ai.onnx")  # two names of ONNX's own
 MOST_NESTED = 32  # graphs within graphs
@@ -76,6 +79,7 @@ class RawGraph:
         tensors: the bytes of its initialisers by name, None for one that is not dense.
         captured: names of the graph around it, by the names that they have in this one.
         refused: why it cannot be computed, None if nothing is known that speaks against it.
+        declared: the outputs' types; see `FileGraph`.
     """
 
     inputs: tuple[str, ...]
@@ -84,6 +88,7 @@ class RawGraph:
     tensors: Mapping[str, memoryview | None]
     captured: Mapping[str, str]
     refused: LeanConvError | None = None
+    declared: tuple[TensorType | None, ...] = ()
 
     def within(self, names: Mapping[str, str]) -> RawGraph:
         """The same graph where the names of the graph around it are others now."""
@@ -174,11 +179,8 @@ def _raw_graph(
     data: memoryview, reader: Reader, opset: int | None, depth: int, prefix: str
 ) -> RawGraph:
     message = reader.message(data, schema.GRAPH, "GraphProto")
-    values = {
-        key: tuple(reader.message(each, schema.VALUE, key).get("name", "") for each in message[key])
-        for key in ("input", "output")
-    }
-    inputs, outputs = values["input"], values["output"]
+    inputs = _names(message["input"], reader, "input")
+    outputs = _names(message["output"], reader, "output")
     nodes = raw_nodes(message["node"], reader, opset, depth, prefix)
     tensors = initializers(message, reader)
     given = {*inputs, *tensors}
@@ -187,7 +189,20 @@ def _raw_graph(
         raise ModelError("an input has no name, or one is defined twice; expected each once")
     used = (name for node in nodes for name in node.reads)
     captured = {name: name for name in (*used, *outputs) if name and name not in own}
-    return RawGraph(inputs, outputs, nodes, tensors, captured)
+    declared = tuple(_least(declared_port(each, reader)) for each in message["output"])
+    return RawGraph(inputs, outputs, nodes, tensors, captured, declared=declared)
+
+
+def _names(values: Iterable[memoryview], reader: Reader, what: str) -> tuple[str, ...]:
+    return tuple(reader.message(each, schema.VALUE, what).get("name", "") for each in values)
+
+
+def _least(port: Port) -> TensorType | None:
+    """The type that a value is declared to have; see `FileGraph`."""
+    if not isinstance(port.dtype, DType):
+        return None
+    extents = (extent if isinstance(extent, int) else 0 for extent in port.shape or ())
+    return TensorType(tuple(extents), port.dtype)
 
 
 def decoded(node: RawNode, reader: Reader, files: ExternalFiles) -> FileNode:
@@ -254,6 +269,7 @@ def _graph(graph: RawGraph, reader: Reader, files: ExternalFiles) -> FileGraph:
         MappingProxyType(constants),
         MappingProxyType(graph.captured),
         refused,
+        graph.declared,
     )
 
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from leanconv.errors import ModelError
 from leanconv.graph.builder import Value
-from leanconv.graph.convert.loops import Loop, Scan, condition, repeated
+from leanconv.graph.convert.held_bodies import repeated
+from leanconv.graph.convert.loops import Loop, condition
 from leanconv.graph.convert.rule import Call, Older, Rule
+from leanconv.graph.convert.scans import Scan
 
 _MANY = 1 << 31
 

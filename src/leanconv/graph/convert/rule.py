@@ -11,6 +11,7 @@ import numpy as np
 
 from leanconv.errors import LeanConvError, ModelError
 from leanconv.graph.builder import Builder, Value
+from leanconv.graph.ir import TensorType
 from leanconv.graph.ops.base import MAX_RANK, Array, checked, integer
 from leanconv.graph.ops.integers import numbers
 from leanconv.graph.sequence import SequenceValue
@@ -61,6 +62,8 @@ class FileGraph:
         constants: its own weights.
         captured: names of the graph around it, by the names that they have in this one.
         refused: why it cannot be computed, None if nothing is known that speaks against it.
+        declared: types of the outputs as the file declares them, None where it does not say of
+            what elements they are; extents that are no numbers are 0, without a rank none.
     """
 
     inputs: tuple[str, ...]
@@ -69,6 +72,7 @@ class FileGraph:
     constants: Mapping[str, Array]
     captured: Mapping[str, str]
     refused: LeanConvError | None = None
+    declared: tuple[TensorType | None, ...] = ()
 
     @property
     def size(self) -> int:

@@ -66,19 +66,17 @@ def _nonzero(call: Call) -> list[Value]:
 
 
 def _compress(call: Call) -> list[Value]:
-    """The slices of an axis whose flag is set; those past the last flag are left out."""
+    """The slices of an axis whose flag is set; those past the last flag are left out.
+
+    As in ONNX Runtime, flags may have any shape, and those past the last slice do not count.
+    """
     flags, x = _known(call, 1), call.value(0)
     axis = call.attribute("axis", None)
-    if flags.dtype != np.bool_ or flags.ndim != 1:
+    if flags.dtype != np.bool_:
         raise ModelError(f"input 1 is {call.value(1).type}; expected a list of {BOOL}")
     extents = x.shape if axis is not None else (x.type.elements,)
     axis = call.axis(axis, len(extents)) if axis is not None else 0
-    kept = np.flatnonzero(flags)
-    if kept.size and kept[-1] >= extents[axis]:
-        raise ModelError(
-            f"flag {kept[-1]} is set of an axis of extent {extents[axis]}; expected one flag for "
-            "each element at most"
-        )
+    kept = np.flatnonzero(flags.reshape(-1)[: extents[axis]])
     flat = x if x.shape == extents else call.reshape(x, extents)
     if flat.array is not None:
         array = flat.array
