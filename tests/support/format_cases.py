@@ -23,7 +23,7 @@ from leanconv.operators import NodeContext, operator_of
 from leanconv.planner.formats import FormatRules
 from leanconv.spec import PLAIN, Activation, Format
 from leanconv.target import Target
-from leanconv.types import FLOAT32, FLOAT64, FLOATS, INT32
+from leanconv.types import FLOAT32, FLOAT64, FLOATS, INT32, UINT8
 from support import single_nodes
 from support.graph_builder import Builder, feed
 from support.nodes import one_node, run_lowered
@@ -100,6 +100,7 @@ def cases(op: str) -> list[Case]:
         *_splits(op),
         *_of_images(op),
         *_typed(op),
+        *_quantised(op),
         *_moved(op),
         *_indexed(op),
         *_convolutions(op),
@@ -231,6 +232,28 @@ def _typed(op: str) -> Iterator[Case]:
         for chosen in (x > 0, spread > 0, np.array([True])):
             given = {"x0": x, "x1": x[::-1]}
             yield Case(*one_node(op, given, {"c": chosen}, ("c", "x0", "x1"), {}), given)
+
+
+def _quantised(op: str) -> Iterator[Case]:
+    """Operations on codes."""
+    generator = np.random.default_rng(0)
+    codes = generator.integers(0, 256, IMAGE).astype(np.uint8)
+    spread = generator.integers(0, 256, (1, 20, 1, 1)).astype(np.uint8)
+    along = {"scale": generator.uniform(0.01, 0.1, 20).astype(np.float32)}
+    along["zero"] = generator.integers(90, 160, 20).astype(np.uint8)
+    two = {"scales": (0.01, 0.02, 0.03), "zeros": (3, 90, 60)}
+    bounds = {"low": 3, "high": 250, "dtype": UINT8}
+    for name, inputs, constants, attributes in (
+        ("QuantizeLinear", [single_nodes.array(*IMAGE)], along, {"axis": 1}),
+        ("DequantizeLinear", [codes], along, {"axis": 1, "dtype": FLOAT32}),
+        ("Lookup", [codes], {"table": np.arange(256, dtype=np.uint8)[::-1]}, {}),
+        ("QLinearAdd", [codes, codes[::-1]], {}, {**two, **bounds}),
+        ("QLinearMul", [codes, spread], {}, {**two, **bounds}),
+    ):
+        if name == op:
+            given = {f"x{number}": array for number, array in enumerate(inputs)}
+            order = (*given, *constants)
+            yield Case(*one_node(op, given, constants, order, attributes), given)
 
 
 def _indexed(op: str) -> Iterator[Case]:

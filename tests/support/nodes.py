@@ -48,7 +48,8 @@ def to_memory(array: np.ndarray, form: Format) -> np.ndarray:
     """An array as it lies in memory, unused lanes full of NaN."""
     if not form.block:
         return np.ascontiguousarray(array)
-    physical = np.full(form.physical_shape(array.shape), np.nan, array.dtype)
+    size, dtype = form.elements(array.shape), as_dtype(array.dtype)
+    physical = unset(size, dtype).reshape(form.physical_shape(array.shape))
     for c in range(array.shape[1]):
         physical[:, c // form.block, ..., c % form.block] = array[:, c]
     return physical
@@ -80,7 +81,7 @@ def formats_of(
     graph: Graph, target: Target, blocked: bool, block_output: bool | None = None
 ) -> dict[str, Format]:
     """Blocks for what is of rank 3 and more and no constant, or all plain; `y` as it is asked."""
-    form = Format(target.lanes(graph.types["y"].dtype))
+    form = Format(target.channel_block(graph.types["y"].dtype))
     wanted = {"y": blocked if block_output is None else block_output}
     return {
         name: form
@@ -202,7 +203,7 @@ class Case:
 
     def accepts(self, target: Target) -> bool:
         """Whether the module would do this node in blocks."""
-        block = target.lanes(self.graph.types["y"].dtype)
+        block = target.channel_block(self.graph.types["y"].dtype)
         return bool(self.module.accepts_blocked(self.node, self.graph, block))
 
     def lower(self, target: Target, blocked: bool) -> Lowered:

@@ -73,9 +73,10 @@ def test_extensions_are_named_facts_of_the_presets() -> None:
         assert set(target.extensions) <= set(EXTENSIONS)
     having = {
         name: {target.name for target in PRESETS.values() if name in target.extensions}
-        for name in ("vnni", "fp16", "dotprod")
+        for name in ("vbmi", "vnni", "fp16", "dotprod")
     }
     assert having == {
+        "vbmi": {"icelake-server", "sapphirerapids", "znver4", "znver5"},
         "vnni": {"icelake-server", "sapphirerapids", "znver4", "znver5"},
         "fp16": {"sapphirerapids", "neoverse-n1", "apple-m1"},
         "dotprod": {"neoverse-n1", "apple-m1"},

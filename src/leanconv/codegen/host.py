@@ -32,9 +32,10 @@ _X86_EXTENSIONS = {
     "avx_vnni_int8": ("avxvnniint8",),
     "bf16": ("avx512bf16",),
     "fp16": ("avx512fp16",),
+    "vbmi": ("avx512vbmi",),
     "vnni": ("avx512vnni",),
 }
-_EMITTED = ("avx_vnni", "dotprod", "vnni")  # those whose instructions kernels have today
+_EMITTED = ("avx_vnni", "dotprod", "vbmi", "vnni")  # those whose instructions kernels have today
 _ARM_EXTENSIONS = {
     "bf16": ("bf16",),
     "dotprod": ("dotprod",),

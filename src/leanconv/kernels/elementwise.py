@@ -15,7 +15,7 @@ the widest type; values of narrower ones are parts of registers in memory order.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import prod
 
 import numpy as np
@@ -26,7 +26,7 @@ from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.tails import where_any
 from leanconv.graph.ir import Graph, Node
-from leanconv.kernels import typed_steps
+from leanconv.kernels import quantised_steps, typed_steps
 from leanconv.kernels.broadcasting import broadcast_strides, merged, row_major, to_blocks
 from leanconv.kernels.expression import BINARY, UNARY, Step, step_of
 from leanconv.kernels.typed_steps import from_memory, in_memory, to_memory
@@ -34,12 +34,14 @@ from leanconv.records import dataclass
 from leanconv.spec.format import Format, ceil_div
 from leanconv.symbols import Symbol
 from leanconv.target import Target
-from leanconv.types import FLOATS, DType
+from leanconv.types import FLOATS, DType, as_dtype
 
 # Elements of one chunk: 64 KiB of float, two microseconds of adding and ten of erf.
 PIECE = 16384
 
-OPS: tuple[str, ...] = tuple(dict.fromkeys((*UNARY, *BINARY, *typed_steps.OPS)))
+OPS: tuple[str, ...] = tuple(
+    dict.fromkeys((*UNARY, *BINARY, *typed_steps.OPS, *quantised_steps.OPS))
+)
 _LEAST_LANE = 4  # bytes: masks of narrower elements are registers of bits, or branches
 
 
@@ -270,10 +272,19 @@ def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
 
 
 class _Operands:
-    """What a kernel reads: tensors, once each, and constants of one value as numbers in it."""
+    """What a kernel reads: tensors, once each, and constants of one value as numbers in it.
+
+    Args:
+        sources: the operands: names of values, or arrays that broadcast to the result.
+    """
 
     def __init__(
-        self, node: Node, graph: Graph, formats: Mapping[str, Format], dtype: DType
+        self,
+        node: Node,
+        graph: Graph,
+        formats: Mapping[str, Format],
+        dtype: DType,
+        sources: Sequence[str | np.ndarray],
     ) -> None:
         self.shape, self.format = graph.types[node.output].shape, formats[node.output]
         self.prefix, self.dtype = node.output, dtype
@@ -283,10 +294,13 @@ class _Operands:
         self.strides: list[tuple[int, ...]] = []
         self.numbers: list[float] = []
         self.sources: list[tuple[bool, int]] = []  # (is a number, index among its own)
-        for position, name in enumerate(node.inputs):
-            kind, array = graph.types[name], graph.constants.get(name)
+        for position, source in enumerate(sources):
+            if not isinstance(source, str):
+                self._add_constant(position, as_dtype(source.dtype), source)
+                continue
+            kind, array = graph.types[source], graph.constants.get(source)
             if array is None:
-                self._add(name, kind.dtype, kind.shape, formats.get(name, Format()))
+                self._add(source, kind.dtype, kind.shape, formats.get(source, Format()))
             else:
                 self._add_constant(position, kind.dtype, array)
 
@@ -333,7 +347,11 @@ def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Targe
     kind, output = graph.types[out], formats[out]
     types = (*(graph.types[name].dtype for name in node.inputs), kind.dtype)
     widest = max(types, key=lambda dtype: (dtype.bytes, dtype.is_float))
-    operands = _Operands(node, graph, formats, widest)
+    sources: Sequence[str | np.ndarray] = node.inputs
+    if node.op in quantised_steps.OPS:
+        sources = quantised_steps.operands(node, graph)
+        widest = quantised_steps.real_type(node, graph)
+    operands = _Operands(node, graph, formats, widest, sources)
     memory = output.physical_shape(kind.shape)
     step = step_of(node, operands.args, types, operands.exponent)
     extents, steps = merged(memory, [*operands.strides, row_major(memory)])

@@ -8,7 +8,7 @@ from leanconv.codegen import activations, hyperbolic, math, trigonometry
 from leanconv.codegen.emitter import Function, Value
 from leanconv.graph.activations import UNARY_ACTIVATIONS, activation_of
 from leanconv.graph.ir import Node
-from leanconv.kernels import typed_steps
+from leanconv.kernels import quantised_steps, typed_steps
 from leanconv.records import dataclass
 from leanconv.spec.activation import KINDS, Activation
 from leanconv.types import DType
@@ -69,7 +69,8 @@ class Step:
         args: which values it takes: the operands come first, then the kernel's numbers, then the
             results of the steps before.
         parameters: the activation's, or a typed step's.
-        types: of the last operand and of the result; empty where all are floats of one type.
+        types: of the last operand and of the result; empty where all are floats of one type. Of a
+            step between floats and codes: of all operands and of the result.
     """
 
     op: str
@@ -80,6 +81,8 @@ class Step:
     def apply(self, e: Function, values: Sequence[Value]) -> Value:
         """Append the code of this step."""
         args = [values[i] for i in self.args]
+        if self.op in quantised_steps.OPS:
+            return quantised_steps.apply(e, self.op, args, self.types)
         if self.types:
             return typed_steps.apply(e, self.op, args, self.types, *self.parameters)
         if self.op in KINDS:
@@ -98,6 +101,8 @@ def step_of(
         types: of the node's inputs and of its output.
         exponent: the exponent of a `Pow` where it is one known number.
     """
+    if node.op in quantised_steps.OPS:
+        return Step(node.op, args, types=quantised_steps.step_types(node, types))
     op, parameters = node.op, typed_steps.parameters_of(node.op, node.attributes)
     if op not in (*UNARY, *BINARY) or not types[-1].is_float:
         return Step(op, args, parameters, types[-2:])

@@ -28,7 +28,8 @@ def _arm(
     return Target(name, "neon", name, "", _ARM, 16, 32, units, latency, *facts)
 
 
-_INTEL = ("amx_bf16", "amx_int8", "avx_vnni", "bf16", "fp16", "vnni")
+_INTEL = ("amx_bf16", "amx_int8", "avx_vnni", "bf16", "fp16", "vbmi", "vnni")
+_AMD = ("bf16", "vbmi", "vnni")
 
 
 PRESETS: dict[str, Target] = {
@@ -36,12 +37,12 @@ PRESETS: dict[str, Target] = {
     for t in (
         _x86("haswell", "avx2", 2, 5, 32 * _KB, 256 * _KB, 8 * _MB),
         _x86("skylake-avx512", "avx512", 2, 4, 32 * _KB, 1 * _MB, 16 * _MB),
-        _x86("icelake-server", "avx512", 2, 4, 48 * _KB, 1280 * _KB, 24 * _MB, "vnni"),
+        _x86("icelake-server", "avx512", 2, 4, 48 * _KB, 1280 * _KB, 24 * _MB, "vbmi", "vnni"),
         _x86("sapphirerapids", "avx512", 2, 4, 48 * _KB, 2 * _MB, 32 * _MB, *_INTEL),
         _x86("znver2", "avx2", 2, 5, 32 * _KB, 512 * _KB, 16 * _MB),
         _x86("znver3", "avx2", 2, 4, 32 * _KB, 512 * _KB, 32 * _MB),
-        _x86("znver4", "avx512", 1, 4, 32 * _KB, 1 * _MB, 32 * _MB, "bf16", "vnni"),
-        _x86("znver5", "avx512", 2, 4, 48 * _KB, 1 * _MB, 32 * _MB, "avx_vnni", "bf16", "vnni"),
+        _x86("znver4", "avx512", 1, 4, 32 * _KB, 1 * _MB, 32 * _MB, *_AMD),
+        _x86("znver5", "avx512", 2, 4, 48 * _KB, 1 * _MB, 32 * _MB, "avx_vnni", *_AMD),
         _arm("neoverse-n1", 2, 4, 64 * _KB, 1 * _MB, 32 * _MB, "dotprod", "fp16"),
         _arm("apple-m1", 4, 4, 128 * _KB, 12 * _MB, 0, "dotprod", "fp16"),
     )

@@ -20,6 +20,7 @@ EXTENSIONS: Mapping[str, str] = {
     "dotprod": "quads of s8 x s8 and of u8 x u8, summed in int32",
     "fp16": "float16, summed in float16",
     "i8mm": "quads of u8 x s8, summed in int32",
+    "vbmi": "bytes picked from 128 of two registers, for vectors of up to 64 bytes",
     "vnni": "quads of u8 x s8 and pairs of s16, summed in int32: vectors of up to 64 bytes",
 }
 

@@ -1,0 +1,126 @@
+"""Steps of elementwise expressions between floats and codes, the integers of quantised tensors.
+
+    QuantizeLinear    y = clamp(rint(x / scale) + zero)
+    DequantizeLinear  y = (x - zero) * scale
+    QLinearAdd        y = clamp(rint(fma(a, scale_a, fma(b, scale_b, fixed))))
+    QLinearMul        y = clamp(rint((a - zero_a) * (b - zero_b) * scale + zero))
+
+Numbers are float32 (of the first two those of the node's float type), rint goes to the even one of
+two neighbours: the bits are those of `graph.ops.quantised`, and so onnxruntime's. What a code lacks
+becomes its nearest number; NaN becomes the least.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from leanconv.codegen.emitter import Function, Value, lanes_of, vector
+from leanconv.codegen.values import mangled
+from leanconv.graph.ir import Graph, Node
+from leanconv.graph.ops.quantised import along, fma
+from leanconv.types import FLOAT32, INT32, DType
+
+
+# -- values ---------------------------------------------------------------------------------------
+def as_float(e: Function, x: Value, dtype: DType, real: DType = FLOAT32) -> Value:
+    """Codes as floats: exact for as many bits as a float has."""
+    if dtype.is_float:
+        return x
+    if dtype.bytes < INT32.bytes:  # words, whose conversion every target has
+        words = vector(INT32.llvm, lanes_of(x.kind))
+        x = e.convert("sext" if dtype.kind == "int" else "zext", x, words)
+    return e.convert("sitofp", x, vector(real.llvm, lanes_of(x.kind)))
+
+
+def as_codes(e: Function, x: Value, low: Value, high: Value, dtype: DType) -> Value:
+    """The nearest codes of floats from `low` to `high`, which are codes, too; of NaN `low`."""
+    bounded = e.minimum(e.maximum(x, low), high)
+    words = vector(INT32.llvm, lanes_of(x.kind))
+    found = e.intrinsic(f"llvm.lrint.{mangled(words)}.{mangled(x.kind)}", words, bounded)
+    return e.convert("trunc", found, vector(dtype.llvm, lanes_of(x.kind)))
+
+
+def _quantised(e: Function, x: Value, scale: Value, zero: Value) -> Value:
+    return e.unary("rint", x / scale) + zero
+
+
+def _dequantised(_: Function, x: Value, scale: Value, zero: Value) -> Value:
+    return (x - zero) * scale
+
+
+def _added(e: Function, a: Value, b: Value, scale_a: Value, scale_b: Value, fixed: Value) -> Value:
+    return e.fma(a, scale_a, e.fma(b, scale_b, fixed))
+
+
+def _multiplied(
+    _: Function, a: Value, b: Value, zero_a: Value, zero_b: Value, scale: Value, zero: Value
+) -> Value:
+    return (a - zero_a) * (b - zero_b) * scale + zero
+
+
+# Of operands as floats; those that give codes have `low` and `high` as operands past these.
+_FUNCTIONS: dict[str, Callable[..., Value]] = {
+    "QuantizeLinear": _quantised,
+    "DequantizeLinear": _dequantised,
+    "QLinearAdd": _added,
+    "QLinearMul": _multiplied,
+}
+OPS: tuple[str, ...] = tuple(_FUNCTIONS)
+_OF_TWO = ("QLinearAdd", "QLinearMul")
+
+
+# -- steps ----------------------------------------------------------------------------------------
+def real_type(node: Node, graph: Graph) -> DType:
+    """The float type in which a node is computed."""
+    types = (graph.types[name].dtype for name in (node.inputs[0], node.output))
+    return next((dtype for dtype in types if dtype.is_float), FLOAT32)
+
+
+def operands(node: Node, graph: Graph) -> list[str | np.ndarray]:
+    """What a step of a node takes: names of codes or floats, then arrays that broadcast to them."""
+    attributes, real = node.attributes, real_type(node, graph)
+    gives = graph.types[node.output].dtype
+    low, high = attributes.get("low", gives.low), attributes.get("high", gives.high)
+    bounds = [] if gives.is_float else [low, high]
+    if node.op in _OF_TWO:
+        numbers = numbers_of_two(node.op, attributes["scales"], attributes["zeros"])
+        return [*node.inputs, *(np.asarray(each, FLOAT32) for each in (*numbers, *bounds))]
+    x, *parameters = node.inputs
+    rank, axis = len(graph.types[x].shape), attributes["axis"]
+    found = [along(graph.constants[name], rank, axis).astype(real) for name in parameters]
+    return [x, *found, *(np.asarray(each, real) for each in bounds)]
+
+
+def numbers_of_two(op: str, scales: Sequence[float], zeros: Sequence[int]) -> list[np.ndarray]:
+    """The numbers of QLinearAdd or QLinearMul; each operation is rounded to float32."""
+    a, b, y = (np.asarray(scale, FLOAT32) for scale in scales)
+    zero_a, zero_b, zero = (np.asarray(zero, FLOAT32) for zero in zeros)
+    if op == "QLinearMul":
+        return [zero_a, zero_b, a * b / y, zero]
+    return [a / y, b / y, zero - fma(a / y, zero_a, np.asarray(b / y * zero_b))]
+
+
+def step_types(node: Node, types: Sequence[DType]) -> tuple[DType, ...]:
+    """The types that `apply` takes, of those of a node's inputs and of its output."""
+    return (*types[: 2 if node.op in _OF_TWO else 1], types[-1])
+
+
+def apply(e: Function, op: str, args: Sequence[Value], types: Sequence[DType]) -> Value:
+    """Append the code of a step.
+
+    Args:
+        e: the function under construction.
+        op: one of `OPS`.
+        args: x, or a and b, as registers hold them; then the numbers of the formula, floats.
+        types: of x, or of a and b, and of the result.
+    """
+    *takes, gives = types
+    real = next((dtype for dtype in types if dtype.is_float), FLOAT32)
+    given, numbers = args[: len(takes)], list(args[len(takes) :])
+    codes = [as_float(e, x, dtype, real) for x, dtype in zip(given, takes, strict=True)]
+    if gives.is_float:
+        return _FUNCTIONS[op](e, *codes, *numbers)
+    *numbers, low, high = numbers
+    return as_codes(e, _FUNCTIONS[op](e, *codes, *numbers), low, high, gives)
