@@ -10,27 +10,20 @@ import pytest
 from leanconv.codegen.compiler import assembly
 from leanconv.errors import SpecError
 from leanconv.spec import ConvSpec
-from leanconv.spec.requantise import Quantisation, ResidualCodes
+from leanconv.spec.requantise import Quantisation
 from leanconv.target import Target, preset
 from leanconv.types import FLOAT32, INT8, UINT8, DType
-from support.integer_conv import S8S8, SHAPES, U8S8, candidate, check, operands, runnable
-
-_SPREAD = 1e-4  # scales of the sums of random bytes, by which some codes are clamped, some are not
-
-
-def scales(spec: ConvSpec, ties: bool) -> np.ndarray:
-    """A scale for each channel: of any kind, or a power of two, so that halves are rounded."""
-    rng = np.random.default_rng(1)
-    if ties:
-        return (2.0 ** -rng.integers(8, 14, spec.out_channels)).astype(np.float32)
-    return (rng.random(spec.out_channels) * _SPREAD * 20 / spec.reduction**0.5).astype(np.float32)
-
-
-def added(dtype: DType, first: bool) -> Quantisation:
-    """A residual with zeros, bounds and scales that all differ."""
-    low = int(dtype.low)
-    own = ResidualCodes(low + 91, low + 3, low + 250, 0.031, 0.0172, 0.0403, low + 120, first)
-    return Quantisation(low + 77, low + 5, low + 255, own)
+from support.integer_conv import (
+    S8S8,
+    SHAPES,
+    U8S8,
+    added,
+    candidate,
+    check,
+    operands,
+    runnable,
+    scales,
+)
 
 
 @pytest.mark.parametrize("target", runnable(), ids=lambda target: target.name)

@@ -148,7 +148,9 @@ def test_boxes_by_numbers_that_are_data() -> None:
     feed = {**boxes(90, 4), "most": np.array([7]), "iou": np.float32([0.3]), "least": NMS["least"]}
     each = node("NonMaxSuppression", "b s most iou least", "y")
     more = {**feed, "most": np.array([2]), "iou": np.float32([0.9]), "least": np.float32([0.8])}
-    network = agrees(made([each], feed, "y:i", opened=True), feed, more, {**feed, **boxes(90, 4, 2)})
+    network = agrees(
+        made([each], feed, "y:i", opened=True), feed, more, {**feed, **boxes(90, 4, 2)}
+    )
     with pytest.raises(LeanConvError, match="iou_threshold"):
         network.run({**feed, "iou": np.float32([1.5])})
     late = [node("Compress", "b flags", "c", axis=1), node("NonMaxSuppression", "c s most", "y")]

@@ -1,4 +1,4 @@
-"""Direct convolutions of integers in blocks of channels, run and held to the definition."""
+"""Convolutions of integers in blocks of channels, run and held to the definition."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from leanconv.algorithms.direct import DIRECT
+from leanconv.algorithms import select
+from leanconv.algorithms.integer_sums import sum_bits
 from leanconv.algorithms.interface import Candidate
 from leanconv.algorithms.problem import Problem
 from leanconv.codegen.geometry import Access
@@ -17,9 +18,9 @@ from leanconv.errors import SpecError
 from leanconv.graph.ops.requantised import numbers_of, requantised
 from leanconv.reference.direct import convolve
 from leanconv.spec import ConvSpec, Format
-from leanconv.spec.requantise import Quantisation
+from leanconv.spec.requantise import Quantisation, ResidualCodes
 from leanconv.target import PRESETS, Target
-from leanconv.types import INT8, INT16, INT32, UINT8, Precision
+from leanconv.types import INT8, INT16, INT32, UINT8, DType, Precision
 from support.kernel_runner import run_kernel
 
 U8S8 = Precision(UINT8, INT8, INT32, INT32)
@@ -27,6 +28,7 @@ S8S8 = Precision(INT8, INT8, INT32, INT32)
 U8U8 = Precision(UINT8, UINT8, INT32, INT32)
 S16 = Precision(INT16, INT16, INT32, INT32)
 
+_SPREAD = 1e-4  # scales of the sums of random bytes, by which some codes are clamped, some are not
 
 SHAPES = [
     "ic1ih1iw1oc1oh1ow1kh1",
@@ -77,10 +79,14 @@ def problem(spec: ConvSpec, target: Target) -> Problem:
     return Problem.of(spec, x, y)
 
 
-def candidate(spec: ConvSpec, target: Target) -> Candidate:
+def candidate(
+    spec: ConvSpec, target: Target, choice: str = "direct", w: np.ndarray | None = None
+) -> Candidate:
+    """The candidate of an algorithm named with its parameters; weights tell how large sums are."""
     given = problem(spec, target)
-    assert DIRECT.refusal(given, target) is None
-    return DIRECT.candidate(given, target)
+    if w is not None:
+        given = replace(given, sum_bits=sum_bits(w, spec.precision.x))
+    return select.choose(given, target, select.choice_named(choice))
 
 
 def operands(spec: ConvSpec, seed: int = 3) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -95,6 +101,21 @@ def operands(spec: ConvSpec, seed: int = 3) -> tuple[np.ndarray, np.ndarray, np.
     return x, w, rng.integers(-1000, 1000, spec.out_channels, np.int32)
 
 
+def scales(spec: ConvSpec, ties: bool) -> np.ndarray:
+    """A scale for each channel: of any kind, or a power of two, so that halves are rounded."""
+    rng = np.random.default_rng(1)
+    if ties:
+        return (2.0 ** -rng.integers(8, 14, spec.out_channels)).astype(np.float32)
+    return (rng.random(spec.out_channels) * _SPREAD * 20 / spec.reduction**0.5).astype(np.float32)
+
+
+def added(dtype: DType, first: bool) -> Quantisation:
+    """A residual with zeros, bounds and scales that all differ."""
+    low = int(dtype.low)
+    own = ResidualCodes(low + 91, low + 3, low + 250, 0.031, 0.0172, 0.0403, low + 120, first)
+    return Quantisation(low + 77, low + 5, low + 255, own)
+
+
 def check(
     spec: ConvSpec,
     target: Target,
@@ -103,20 +124,23 @@ def check(
     bias: np.ndarray,
     quantisation: Quantisation | None = None,
     scale: np.ndarray | None = None,
+    choice: str = "direct",
 ) -> None:
-    """Hold what `direct` makes of a spec to the definition: int64, modulo 2^32, saturated or codes.
+    """Hold what an algorithm makes of a spec to the definition: modulo 2^32, saturated or codes.
 
     Args:
         spec, target, x, w, bias: what is computed.
         quantisation, scale: what sums become, where `spec.requantise` says that they do.
+        choice: the algorithm with its parameters.
     """
-    block, made = target.channel_block(spec.precision.x), candidate(spec, target)
-    channels = {"bias": bias}
+    block, made = target.channel_block(spec.precision.x), candidate(spec, target, choice, w)
+    channels = {"bias": bias} if spec.bias else {}
     if quantisation is not None:
         assert scale is not None
         channels |= {"scale": scale, "quantisation": numbers_of(quantisation)}
-    ((use, constants),) = [(use, made.pack(w, channels)) for use in made.kernels]
-    assert {n: a.nbytes for n, a in constants.items()} == dict(made.constant_bytes)
+    constants = made.pack(w, channels)
+    sizes = {n: a.nbytes for n, a in constants.items()}
+    assert sizes == made.constant_bytes, (sizes, made.constant_bytes)
     rng, dtype = np.random.default_rng(9), spec.precision.y
     y = np.full(Format(block).physical_shape(spec.output_shape), 77, dtype)
     residual = None
@@ -125,7 +149,11 @@ def check(
         residual = rng.integers(stored.min, stored.max, spec.output_shape, stored.dtype, True)
         constants["residual"] = blocked(residual, block, rng)
     roles = {"x": blocked(x, block, rng), **constants, "y": y}
-    found = run_kernel(use.kernel, *(roles[role] for role in use.roles), target=target)
+    roles |= {role: np.full(size, 0xA5, np.uint8) for role, size in made.temporaries.items()}
+    for use in made.kernels:
+        cuts = sorted({use.kernel.chunks // 3, use.kernel.chunks // 2})
+        given = (roles[role] for role in use.roles)
+        roles[use.roles[-1]] = run_kernel(use.kernel, *given, target=target, parts=cuts)
     summed = replace(spec, residual=False) if quantisation else spec
     addends = [x, w, bias, None if quantisation else residual]
     wide = (None if a is None else a.astype(np.int64) for a in addends)
@@ -135,4 +163,4 @@ def check(
     else:
         assert scale is not None
         expected = requantised(sums, scale, quantisation, dtype, residual)
-    assert np.array_equal(plain(found, spec.out_channels), expected)
+    assert np.array_equal(plain(roles["y"], spec.out_channels), expected), made.details

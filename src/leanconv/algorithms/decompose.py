@@ -142,7 +142,7 @@ def with_taps(problem: Problem, taps: tuple[Range, Range], first: bool, last: bo
         problem: what is cut; its results are bias, residual and all parts' sums, activated.
         taps: first tap and one past the last, along height and width.
         first: whether it starts from bias and residual; later parts add to the output.
-        last: whether it applies the activation.
+        last: whether it applies the activation, and makes codes of sums.
     """
     window, epilogue = problem.window, problem.epilogue
     (top, bottom), (left, right) = taps
@@ -157,6 +157,7 @@ def with_taps(problem: Problem, taps: tuple[Range, Range], first: bool, last: bo
             bias=epilogue.bias and first,
             residual=epilogue.residual or not first,
             activation=epilogue.activation if last else None,
+            requantise=epilogue.requantise if last else None,
         ),
     )
 

@@ -53,6 +53,8 @@ class Problem:
         any_size: axes of the window, 0 to 2, along which the code is to serve all sizes of the
             images, of which these are some.
         small_weights: whether the weights are so small that transforms would lose them.
+        sum_bits: bits, the sign counted, that every sum of products of codes has (`integer_sums`);
+            32 where the weights are not known.
     """
 
     batch: int
@@ -71,6 +73,7 @@ class Problem:
     weights_from_dram: bool = False
     any_size: tuple[int, ...] = ()
     small_weights: bool = False
+    sum_bits: int = 32
 
     @staticmethod
     def of(spec: ConvSpec, x: Access, y: Access, max_error: float | None = None) -> Problem:

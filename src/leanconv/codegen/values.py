@@ -202,6 +202,10 @@ class Value:
     def __lshift__(self: Same, other: Value | int) -> Same:
         return self._arithmetic("shl", "shl", self, self.coerced(other))
 
+    def shifted_right(self: Same, bits: int) -> Same:
+        """Signed integers divided by a power of two, rounded down."""
+        return self._arithmetic("ashr", "ashr", self, self.coerced(bits)) if bits else self
+
     def compare(self, how: Predicate, other: Value | Number) -> Value:
         """Compare lane by lane; `how` is an LLVM predicate such as `ult`, `slt`, `olt`, `uno`."""
         right = self.coerced(other)

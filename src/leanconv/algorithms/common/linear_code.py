@@ -15,7 +15,8 @@ def emit_program(
     load: Callable[[int], Value],
     store: Callable[[int, Value], None],
 ) -> None:
-    """Emit a straight-line program on vectors; constants are rounded to the vectors' type.
+    """Emit a straight-line program on vectors; constants are rounded to the vectors' type;
+    integers are modulo 2^bits.
 
     Args:
         e: the function to append to.
@@ -51,10 +52,23 @@ def _emit(e: Function, op: Op, a: Value, b: Value) -> Value:
         return a - b
     if op.kind == "neg":
         return negate(e, a)
+    if not a.is_float:
+        return _of_integers(op, a, b)
     constant = e.const(a.kind, float(op.constant))
     if op.kind == "mul":
         return a * constant
     return e.fma(a, constant, b if op.kind == "fma" else negate(e, b))
+
+
+def _of_integers(op: Op, a: Value, b: Value) -> Value:
+    """A product with an integer, and a sum with it."""
+    assert op.constant.denominator == 1, "a fraction of an integer"
+    constant = int(op.constant)
+    if op.kind == "mul":
+        return a * constant
+    if op.kind == "fms":
+        return a * constant - b
+    return b - a * -constant if constant < 0 else a * constant + b
 
 
 def emit_values(e: Function, program: LinearProgram, inputs: Sequence[Value]) -> list[Value]:

@@ -247,8 +247,9 @@ class _PanelRow:
     def _channel_loops(self, width: int) -> list[tuple[int, list[ReductionLoop]]]:
         """Loops over the input channels: whole blocks, then what is left of the last."""
         access, count, group = self.conv.x, self.conv.inputs, self.conv.dot_group
-        if access.block == 1:
-            return [(0, [ReductionLoop("c", count, access.block_stride, width)])]
+        if access.block == 1:  # groups are of neighbours
+            steps, stride = ceil_div(count, group), group * access.block_stride
+            return [(0, [ReductionLoop("c", steps, stride, group * width)])]
         blocks, rest = divmod(count, access.block)
         parts = []
         if blocks:

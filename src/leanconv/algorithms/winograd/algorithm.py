@@ -25,6 +25,13 @@ from leanconv.algorithms.winograd.cost import (
     shape_cycles,
     staged_cycles,
 )
+from leanconv.algorithms.winograd.integers import (
+    WHOLE,
+    exact_sizes,
+    named_size,
+    reject_integers,
+    takes_precision,
+)
 from leanconv.algorithms.winograd.parameters import WinogradParameters
 from leanconv.algorithms.winograd.pieces import (
     ADDED,
@@ -83,6 +90,8 @@ def _reject(problem: Problem, target: Target) -> str | None:
         return f"a dilation of {max(window.dilation)} larger than the image"
     if reason := too_many_pieces(window):
         return reason
+    if not problem.precision.accumulate.is_float:
+        return reject_integers(problem, target, _taps(problem))
     if _error(problem, _least(taps), _LENGTHS[-1]) > problem.max_error:
         return f"an error above {problem.max_error:.1e} even with the smallest tiles"
     return None if problem.x.lanes_contiguous else _reject_planes(problem, target)
@@ -119,6 +128,8 @@ def _least(taps: Pair) -> Pair:
 
 def _error(problem: Problem, m: Pair, sums: int) -> float:
     """The error to expect with tiles of m outputs and partial sums of `sums` products."""
+    if not problem.precision.accumulate.is_float:
+        return 0.0
     window, taps = problem.window, _taps(problem)
     height, width = transform(m[0], taps[0]), transform(m[1], taps[1])
     stride = residue_strides(window)
@@ -138,8 +149,13 @@ def _error(problem: Problem, m: Pair, sums: int) -> float:
     return error * ADDED if is_cut(window) else error
 
 
-def _losses(problem: Problem, m: Pair) -> Losses:
-    """Products, and inputs transformed in sums of alpha each, weigh as the points say."""
+def _losses(problem: Problem, m: Pair) -> Losses | None:
+    """Products, and inputs transformed in sums of alpha each, weigh as the points say.
+
+    Integers lose nothing.
+    """
+    if not problem.precision.accumulate.is_float:
+        return None
     axes = [transform(each, taps) for each, taps in zip(m, _taps(problem), strict=True)]
     plain, steps = plain_losses(problem), problem.reduction / math.prod(made.r for made in axes)
     sums = 2 * LARGEST * steps * math.sqrt(math.prod(made.r for made in axes))
@@ -159,7 +175,9 @@ def _filters(kernel: int, stride: int, most: int) -> list[int]:
 
 
 def _sums(problem: Problem, m: Pair) -> int:
-    """Products of one partial sum: as many as the error allows."""
+    """Products of one partial sum: as many as the error allows; all of integers."""
+    if not problem.precision.accumulate.is_float:
+        return WHOLE
     most = max(a + r - 1 for a, r in zip(m, _taps(problem), strict=True))
     aim = problem.max_error
     if most <= _EXACT_ALPHA:
@@ -170,6 +188,9 @@ def _sums(problem: Problem, m: Pair) -> int:
 def _sizes(problem: Problem, given: WinogradParameters) -> list[Pair]:
     """The tiles of outputs to consider: the one that is given, or all within the default error."""
     taps = _taps(problem)
+    if not problem.precision.accumulate.is_float:
+        sizes = [m for m in exact_sizes(problem, taps) if given.m or _worth(problem, m)]
+        return named_size(sizes, given.m) if given.m else sizes or [_least(taps)]
     if given.m:
         # Along axes of one tap nothing is saved.
         sizes = [(given.m[0] if taps[0] > 1 else 1, given.m[1] if taps[1] > 1 else 1)]
@@ -300,7 +321,8 @@ def _stages(problem: Problem, target: Target, given: WinogradParameters) -> Cand
             "form=stages"
         )
     pieces = split(problem)
-    _, shape = _best(pieces[0].problem, target, replace(given, sums=LENGTH))
+    whole = LENGTH if problem.precision.accumulate.is_float else WHOLE
+    _, shape = _best(pieces[0].problem, target, replace(given, sums=whole))
     shapes = _staged_shapes(pieces, target, shape.m)
     made = in_stages(problem, target, pieces, shapes, _error(problem, shape.m, LENGTH))
     return replace(made, losses=_losses(problem, shape.m))
@@ -430,6 +452,7 @@ WINOGRAD = Algorithm(
     _cost,
     _candidate,
     choices=_choices,
+    precisions=takes_precision,
     transforms=True,
     takes_phases=True,
     offered_from=_offered_from,

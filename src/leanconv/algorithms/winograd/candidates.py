@@ -24,13 +24,13 @@ from leanconv.algorithms.winograd.parameters import WinogradParameters
 from leanconv.algorithms.winograd.pieces import Piece
 from leanconv.algorithms.winograd.shape import WinogradShape
 from leanconv.algorithms.winograd.stages import Gather, PointProducts, Scatter
+from leanconv.codegen.dot import way_of
 from leanconv.codegen.epilogue import Epilogue
 from leanconv.codegen.geometry import Access, Window
 from leanconv.codegen.lowered import PackCall
 from leanconv.codegen.tiling import Tile, by_lane, rank_tiles, rows_per_chunk
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
-from leanconv.types import Precision
 
 _L2_PARTS = 4  # of which the rows of V that a chunk multiplies may fill one
 
@@ -75,7 +75,8 @@ def _compiled(
 
     def calls(w: np.ndarray) -> dict[str, list[PackCall]]:
         taken = _taken(problem, pieces, w)
-        if not all(part.flags.c_contiguous for part in taken):
+        floats = problem.precision.accumulate.is_float
+        if not (floats and all(part.flags.c_contiguous for part in taken)):
             return {}
         found = zip(pieces, shapes, taken, strict=True)
         return {piece.weights: weight_calls(shape, part) for piece, shape, part in found}
@@ -97,7 +98,10 @@ def _packed_channels(
 ) -> dict[str, np.ndarray]:
     """Bias and slopes, in whole panels."""
     width = shape.panels * shape.panel_lanes
-    return {n: pack_channels(values, shape.groups, width) for n, values in channels.items()}
+    return {
+        name: values if name == "quantisation" else pack_channels(values, shape.groups, width)
+        for name, values in channels.items()
+    }
 
 
 def _merged(
@@ -168,11 +172,12 @@ def in_stages(
         ]
 
     packers = [partial(_pack_points, *pair) for pair in zip(shapes, products, strict=True)]
-    points = [s.groups * s.points * s.tile_count * problem.itemsize for s in shapes]
-    temporaries = {
-        "V": max(size * s.steps for size, s in zip(points, shapes, strict=True)),
-        "M": max(size * s.outputs for size, s in zip(points, shapes, strict=True)),
-    }
+    temporaries = {"V": 0, "M": 0}
+    for one in shapes:
+        rows = one.groups * one.points * one.tile_count
+        v, m = one.steps * one.transformed.bytes, one.outputs * one.precision.accumulate.bytes
+        temporaries["V"] = max(temporaries["V"], rows * v)
+        temporaries["M"] = max(temporaries["M"], rows * m)
     text = f"in stages, {shape.tile_count} tiles, {tile.rows}x{tile.vectors}"
     return Candidate(
         Choice("winograd", WinogradParameters(form="stages", m=shape.m), error=error),
@@ -186,7 +191,7 @@ def in_stages(
 def _pack_points(shape: WinogradShape, product: PointProducts, w: np.ndarray) -> np.ndarray:
     """Transform weights (K, C/g, kh, kw) and pack them for the products."""
     u = transformed_weights(shape, w)
-    return product.pack_weights(u.reshape(-1, *u.shape[2:]).astype(w.dtype))
+    return product.pack_weights(u.reshape(-1, *u.shape[2:]).astype(shape.transformed))
 
 
 def _tiles_per_chunk(shape: WinogradShape, target: Target, vectors: int, cycles: float) -> int:
@@ -198,7 +203,7 @@ def _tiles_per_chunk(shape: WinogradShape, target: Target, vectors: int, cycles:
 def _products(shape: WinogradShape, tile: Tile, target: Target) -> PointProducts:
     """Plan the products with a register tile: rows of a block, parts."""
     tiles, steps = shape.tile_count, shape.steps
-    room = target.l2_bytes // _L2_PARTS // (steps * shape.dtype.bytes)
+    room = target.l2_bytes // _L2_PARTS // (steps * shape.transformed.bytes)
     block = min(tiles, tile.rows * max(1, min(room, MOST_STAGED_ROWS) // tile.rows))
 
     def product(rows: int) -> DirectConv:
@@ -211,13 +216,14 @@ def _products(shape: WinogradShape, tile: Tile, target: Target) -> PointProducts
             window=Window(extent, extent, (1, 1, 1), (1, 1, 1), (1, 1, 1), (0, 0, 0)),
             x=Access(0, 1, 1, (0, 0, steps)),
             y=Access(0, 1, 1, (0, 0, shape.outputs)),
-            precision=Precision.of(shape.dtype),
+            precision=shape.products,
             lanes=shape.lanes,
             tile=tile,
             rows=1,
             panels_inside=False,
             epilogue=Epilogue(),
-            by_lane=by_lane(target, tile.rows, tile.vectors),
+            by_lane=shape.dot_group == 1 and by_lane(target, tile.rows, tile.vectors),
+            way=way_of(shape.products, target),
         )
 
     whole = product(block)

@@ -48,7 +48,7 @@ def staged_cycles(shapes: Sequence[WinogradShape], target: Target) -> float:
         into = tiles * ceil_div(shape.steps, shape.lanes) * input_cycles
         back = tiles * vectors * output_cycles
         moved = 2 * shape.points * shape.groups * tiles * (shape.steps + shape.outputs)
-        moved *= shape.dtype.bytes
+        moved *= shape.transformed.bytes
         total += shape.points * shape.groups * (into + product + back)
         if moved > target.l2_bytes:
             total += moved / (costs.l3_copy if moved <= target.l3_bytes else costs.dram_copy)
@@ -176,7 +176,7 @@ class _Model:
 
     def __init__(self, problem: Problem, kernel: WinogradShape, target: Target) -> None:
         self.problem, self.kernel, self.target = problem, kernel, target
-        self.item = kernel.dtype.bytes
+        self.item = kernel.transformed.bytes
         self.tile_count, self.points = kernel.tile_count, kernel.points
         self.tile_points = kernel.tile_points
         self.steps = kernel.all_steps / kernel.points  # of the reduction, the mean over the points

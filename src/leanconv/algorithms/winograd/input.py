@@ -10,6 +10,7 @@ from leanconv.algorithms.winograd.edge_tiles import each_place, full_and_edge_ti
 from leanconv.algorithms.winograd.plane_rows import RowPieces
 from leanconv.algorithms.winograd.shape import WinogradShape
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
+from leanconv.codegen.epilogue import widened
 from leanconv.codegen.shuffles import columns_of_halves, halves_fit, transpose_groups
 from leanconv.codegen.tails import each_tile
 from leanconv.spec.format import ceil_div
@@ -71,9 +72,11 @@ class InputTransform:
         prefetch: bool = False,
         gapless: bool = False,
     ) -> None:
-        self.e, self.conv, self.x, self.v, self.between = e, conv, x, v, between
+        self.kind = vector(conv.transformed.llvm, conv.lanes)
+        self.loaded = vector(conv.precision.x.llvm, conv.lanes)
+        self.e, self.conv, self.x, self.v, self.between = e, conv, x, v, between.of(v.element)
         self.order, self.prefetch, self.gapless = order, prefetch, gapless
-        self.kind = vector(conv.dtype.llvm, conv.lanes)
+        self.outside = None if conv.precision.accumulate.is_float else self._outside()
         (height, width), (edge_height, edge_width) = conv.transforms(), conv.narrow_transforms()
         self.along_height = compile_matrix(height.bt), compile_matrix(edge_height.bt)
         self.along_width = compile_matrix(width.bt), compile_matrix(edge_width.bt)
@@ -82,8 +85,16 @@ class InputTransform:
         columns = conv.reduction.columns_per_group if conv.planar else 1
         self.block_step = conv.lanes if gapless else 1
         self.phase_step = (
-            conv.inputs * columns if gapless else ceil_div(conv.inputs, conv.lanes // columns)
+            conv.reduction.inputs * columns
+            if gapless
+            else ceil_div(conv.inputs, conv.lanes // columns)
         )
+
+    def _outside(self) -> Pointer:
+        """The address of what codes outside the image are: loads need no masks."""
+        zeros = self.e.local(self.conv.precision.x.llvm, self.conv.lanes)
+        self.e.store(self.e.zero(self.loaded), zeros)
+        return zeros
 
     def block(self, first: Value, count: Value, v_first: Value | int = 0) -> None:
         """Transform all channels of `count` tiles of the batch from `first` on.
@@ -137,7 +148,7 @@ class InputTransform:
     # -- channels that are neighbours in memory --------------------------------------------
     def _vectors(self, tiles: _Tiles) -> None:
         conv, e = self.conv, self.e
-        channels = conv.inputs
+        channels = conv.reduction.inputs
         if conv.x.block > 1 and not self.gapless:  # with the unused lanes of the last block
             channels = ceil_div(channels, conv.lanes) * conv.lanes
         with e.loop("py", conv.phases[0]) as py, e.loop("px", conv.phases[1]) as px:
@@ -163,15 +174,22 @@ class InputTransform:
             there = y.compare("ult", conv.size[0]) if masked else None
             pixels = []
             for j in range(program.inputs):
-                at = line.at(j * step)
-                if there is None:
-                    pixels.append(e.load_first(at, self.kind, live))
-                else:
-                    mask = e.splat(there & exist[j], conv.lanes)
-                    if live < conv.lanes:
-                        mask = mask & e.first_lanes(live, conv.lanes)
-                    pixels.append(e.masked_load(at, self.kind, mask))
+                inside = there & exist[j] if there else None
+                pixels.append(self._pixel(line.at(j * step), live, inside))
             self._across(pixels, i, program)
+
+    def _pixel(self, at: Pointer, live: int, inside: Value | None) -> Value:
+        """Load a vector of channels, of which `live` are there, if it lies inside the image."""
+        conv, e = self.conv, self.e
+        if self.outside:  # codes, in whole blocks
+            codes = e.load(e.select(inside, at, self.outside) if inside else at, self.loaded)
+            return widened(e, codes, conv.precision.x, conv.transformed)
+        if inside is None:
+            return e.load_first(at, self.kind, live)
+        mask = e.splat(inside, conv.lanes)
+        if live < conv.lanes:
+            mask = mask & e.first_lanes(live, conv.lanes)
+        return e.masked_load(at, self.kind, mask)
 
     # -- channels in planes ----------------------------------------------------------------
     def _planes(self, tiles: _Tiles) -> None:
@@ -217,7 +235,7 @@ class InputTransform:
             for q in range(ceil_div(width, lanes // columns_per_group)):
                 needed = min(lanes, width * columns_per_group - q * lanes)
                 first = e.convert("trunc", tile.x0 + q * lanes, "i32")
-                columns = RowPieces(e, vector(conv.dtype.llvm, lanes), step, needed)
+                columns = RowPieces(e, vector(conv.precision.x.llvm, lanes), step, needed)
                 masks: dict[str, list[Value]] = {}
                 pieces = []
                 for row in rows:

@@ -23,7 +23,7 @@ from leanconv.algorithms.winograd.edge_tiles import order_of
 from leanconv.algorithms.winograd.input import InputTransform
 from leanconv.algorithms.winograd.output import OutputTransform
 from leanconv.algorithms.winograd.products import Products
-from leanconv.algorithms.winograd.shape import WinogradShape
+from leanconv.algorithms.winograd.shape import WinogradShape, operand_pointers
 from leanconv.codegen.emitter import Function, Pointer, Value
 from leanconv.codegen.kernel import Kernel
 from leanconv.records import dataclass
@@ -73,7 +73,7 @@ class WinogradConv(Kernel):
         """Transformed weights, bias and slopes in whole panels, offsets of input and output."""
         shape = self.shape
         sizes = {"w": shape.weight_bytes}
-        sizes |= shape.epilogue.channel_bytes(shape.dtype, shape.packed_channels)
+        sizes |= shape.epilogue.channel_bytes(shape.precision.accumulate, shape.packed_channels)
         return sizes | ({"offsets": 2 * shape.residues * INT64.bytes} if shape.residues > 1 else {})
 
     @property
@@ -83,7 +83,7 @@ class WinogradConv(Kernel):
         if shape.residues > 1:
             return self
         channels = shape.groups, shape.outputs, shape.vectors, shape.epilogue.operands
-        return WinogradConv, channels, shape.reduction, shape.dtype
+        return WinogradConv, channels, shape.reduction, shape.products
 
     def _rotated_panel(
         self,
@@ -130,11 +130,11 @@ class WinogradConv(Kernel):
     def emit(self, target: Target) -> str:
         """Emit the loops: chunks; input transform; panels of products and output transform."""
         e, shape = Function(self.NAME), self.shape
-        element = shape.dtype.llvm
-        pointers = e.pointers(self.operands, element, offsets="i64")
+        pointers = operand_pointers(e, shape, self.operands)
         v_bytes, m_bytes, _ = shape.areas()
-        v, m = e.scratch.of(element), e.scratch.at(v_bytes).of(element)
-        between = e.scratch.at(v_bytes + m_bytes).of(element)
+        v = e.scratch.of(shape.transformed.llvm)
+        m = e.scratch.at(v_bytes).of(shape.precision.accumulate.llvm)
+        between = e.scratch.at(v_bytes + m_bytes)
         numbers = order_of(shape)
         order = e.table(numbers) if numbers else None
         per_part = ceil_div(shape.panels, shape.parts)

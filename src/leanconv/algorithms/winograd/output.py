@@ -12,7 +12,7 @@ from leanconv.algorithms.winograd.plane_rows import RowPieces
 from leanconv.algorithms.winograd.shape import WinogradShape
 from leanconv.codegen.activations import apply, finish
 from leanconv.codegen.columns import Columns
-from leanconv.codegen.dot import fma
+from leanconv.codegen.dot import Dot
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
 from leanconv.codegen.epilogue import TileOutput, store_tile
 from leanconv.codegen.microkernel import RegisterTile
@@ -74,9 +74,15 @@ class OutputTransform:
         order: Pointer | None = None,
         gapless: bool = False,
     ) -> None:
-        self.e, self.conv, self.pointers, self.m, self.between = e, conv, pointers, m, between
+        self.e, self.conv, self.pointers, self.m, self.between = (
+            e,
+            conv,
+            pointers,
+            m,
+            between.of(m.element),
+        )
         self.target, self.group, self.order, self.gapless = target, group, order, gapless
-        self.kind = vector(conv.dtype.llvm, conv.lanes)
+        self.kind = vector(conv.precision.accumulate.llvm, conv.lanes)
         (height, width), (edge_height, edge_width) = conv.transforms(), conv.narrow_transforms()
         self.along_height = compile_matrix(height.at), compile_matrix(edge_height.at)
         self.along_width = compile_matrix(width.at), compile_matrix(edge_width.at)
@@ -155,6 +161,7 @@ class OutputTransform:
         """Emit the rows; the last column of tiles may be narrower."""
         conv, e = self.conv, self.e
         planes = not conv.y.lanes_contiguous and 2 * conv.m[1] <= conv.lanes
+        planes = planes and conv.precision.is_uniform
         store = self._planes if planes and halves_fit(self.kind) else self._vectors
         for program in full_and_edge_tiles(e, to.narrow, self.along_width):
             store(to, program)
@@ -177,7 +184,15 @@ class OutputTransform:
         line = self.between.at((i * conv.alpha[1] + skipped) * conv.lanes)
         points = [e.load(line.at(k * conv.lanes), self.kind) for k in range(program.inputs)]
         outputs = emit_values(e, program, points)
-        return [add_start(value, bias) for value in outputs]
+        return [add_start(self._divided(value), bias) for value in outputs]
+
+    def _divided(self, value: Value) -> Value:
+        """An output of the scaled one that integers give."""
+        division = self.conv.division
+        if division is None:
+            return value
+        value = value * division.inverse
+        return value.shifted_right(division.shift)
 
     def _parameter(self, role: str, to: _Part) -> Value | None:
         """Bias or slope of the vector of channels; None where there is none."""
@@ -187,7 +202,8 @@ class OutputTransform:
         """Store the columns of each row with `store_tile`, as all algorithms do."""
         conv, e = self.conv, self.e
         bias, residual = self._parameter("bias", to), self.pointers.get("residual")
-        tile = RegisterTile(fma(conv.dtype), conv.lanes, 1, 0)
+        total, requantised = conv.precision.accumulate, conv.epilogue.requantise
+        tile = RegisterTile(Dot(total, total, total), conv.lanes, 1, 0)
         count, columns = self._columns_inside(to), None
         if count:
             columns = Columns(e, count, conv.m[1], self.kind, self.target)
@@ -199,7 +215,9 @@ class OutputTransform:
                 conv.y,
                 self.pointers["y"].at(at),
                 residual.at(at) if residual else None,
-                channel_address(self.pointers, "slope", to.first),
+                channel_address(self.pointers, "scale" if requantised else "slope", to.first),
+                conv.stored,
+                self.pointers.get("quantisation"),
             )
             store_tile(e, tile, outputs, out, to.channels, columns)
 
@@ -214,7 +232,8 @@ class OutputTransform:
         conv, e = self.conv, self.e
         bias, slope = self._parameter("bias", to), self._parameter("slope", to)
         residual, activation = self.pointers.get("residual"), conv.epilogue.activation
-        kind, line = vector(conv.dtype.llvm, conv.lanes // 2), ALIGNMENT // conv.dtype.bytes
+        dtype = conv.precision.dtype
+        kind, line = vector(dtype.llvm, conv.lanes // 2), ALIGNMENT // dtype.bytes
         count, columns = len(program.outputs), self._columns_inside(to)
         pieces = RowPieces(e, kind, conv.y.spatial[2], count)
         masks = pieces.masks(limit=e.convert("trunc", columns, "i32") if columns else None)

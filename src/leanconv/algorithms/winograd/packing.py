@@ -21,7 +21,7 @@ from leanconv.spec.format import ceil_div
 def pack_weights(shape: WinogradShape, w: np.ndarray) -> np.ndarray:
     """Transform weights (K, C/g, kh, kw) in float64 and pack them as the kernel reads them."""
     width, matrix = shape.panel_lanes, _transform_matrix(shape)
-    packed = np.empty((shape.groups, shape.panels, shape.all_steps * width), w.dtype)
+    packed = np.empty((shape.groups, shape.panels, shape.all_steps * width), shape.transformed)
     taps = np.zeros((matrix.shape[1], shape.steps, width))
     kept = _kept_steps(shape)
     for g, group in enumerate(w.reshape(shape.groups, shape.outputs, *w.shape[1:])):
@@ -30,8 +30,14 @@ def pack_weights(shape: WinogradShape, w: np.ndarray) -> np.ndarray:
             taps[..., len(part) :] = 0.0
             taps[..., : len(part)] = _taps_first(shape, part)
             u = (matrix @ taps.reshape(len(taps), -1)).reshape(-1, width)
-            packed[g, panel].reshape(-1, width)[...] = u if kept is None else u[kept]
+            packed[g, panel] = _grouped(shape, u if kept is None else u[kept])
     return packed.reshape(-1)
+
+
+def _grouped(shape: WinogradShape, u: np.ndarray) -> np.ndarray:
+    """Rows of U, one for each step, with the steps of a dot product side by side."""
+    groups = u.reshape(-1, shape.dot_group, u.shape[1])
+    return np.asarray(groups.swapaxes(1, 2).reshape(-1))
 
 
 def weight_calls(shape: WinogradShape, w: np.ndarray) -> list[PackCall]:
@@ -47,7 +53,7 @@ def weight_calls(shape: WinogradShape, w: np.ndarray) -> list[PackCall]:
         stored=shape.all_steps,
         vectors=shape.vectors,
         lanes=shape.lanes,
-        dtype=shape.dtype,
+        dtype=shape.transformed,
     )
 
     @cache
@@ -105,10 +111,11 @@ def _transform_matrix(shape: WinogradShape) -> np.ndarray:
 def _taps_first(shape: WinogradShape, w: np.ndarray) -> np.ndarray:
     """Weights (K, C, kh, kw) of a group as (taps of a phase, steps, K), float64."""
     (rh, rw), (ph, pw) = shape.taps, shape.stride
-    padded = np.zeros((rh * ph, rw * pw, *w.shape[1::-1]))
-    padded[: shape.kernel[0], : shape.kernel[1]] = w.transpose(2, 3, 1, 0)
+    channels = shape.reduction.inputs, w.shape[0]
+    padded = np.zeros((rh * ph, rw * pw, *channels))
+    padded[: shape.kernel[0], : shape.kernel[1], : w.shape[1]] = w.transpose(2, 3, 1, 0)
     # (i, p, j, q, C, K) -> (i, j, (p, q, C in the order of the reduction), K)
-    phased = padded.reshape(rh, ph, rw, pw, *w.shape[1::-1])
+    phased = padded.reshape(rh, ph, rw, pw, *channels)
     columns = shape.reduction.columns_per_group if shape.planar else shape.phases[1]
     phased = phased[:, : shape.phases[0], :, :columns]
     order = (0, 2, 1, 4, 3, 5) if shape.planar else (0, 2, 1, 3, 4, 5)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from leanconv.algorithms.winograd.edge_tiles import RowRange, row_ranges
 from leanconv.algorithms.winograd.reduction import AtInfinity, PartialSums, partial_sums
 from leanconv.algorithms.winograd.shape import WinogradShape
-from leanconv.codegen.dot import fma
+from leanconv.codegen.dot import dot_of, way_of
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
 from leanconv.codegen.microkernel import ReductionLoop, RegisterTile, multiply_accumulate
 from leanconv.codegen.tiling import by_lane, fits
@@ -30,14 +30,14 @@ class Products:
         self, e: Function, conv: WinogradShape, target: Target, v: Pointer, m: Pointer, live: Value
     ) -> None:
         self.e, self.conv, self.target, self.v, self.m, self.live = e, conv, target, v, m, live
-        self.kind = vector(conv.dtype.llvm, conv.lanes)
+        self.kind = vector(conv.precision.accumulate.llvm, conv.lanes)
         self.tile = RegisterTile(
-            fma(conv.dtype),
+            dot_of(conv.products, way_of(conv.products, target)),
             conv.lanes,
             conv.vectors,
             conv.lanes,
             b_prefetch_distance=_u_prefetch_distance(conv, target),
-            by_lane=by_lane(target, conv.rows, conv.vectors),
+            by_lane=conv.dot_group == 1 and by_lane(target, conv.rows, conv.vectors),
         )
 
     def panel(self, u: Pointer) -> None:
@@ -106,15 +106,16 @@ class Products:
     def _partial_sum(self, sums: PartialSums, a: Pointer, b: Pointer, rows: int) -> list[Value]:
         """Emit one partial sum."""
         conv, e, tile, width = self.conv, self.e, self.tile, self.conv.panel_lanes
+        step = conv.dot_group
         acc = [e.zero(self.kind)] * (rows * conv.vectors)
         done = 0
         for run in sums.runs:
             over = ReductionLoop("cb", run.vectors, conv.v_rows * conv.lanes, run.lanes * width)
             group = ReductionLoop("group", run.groups, run.group_lanes, run.kept * width)
-            inside = ReductionLoop("c", run.kept, 1, width)
+            inside = ReductionLoop("c", run.kept // step, step, step * width)
             a_run = a.at(run.first * conv.v_rows * conv.lanes)
             b_run = b.at(done * width)
-            extents = (run.vectors, run.groups, run.kept)
+            extents = (run.vectors, run.groups, run.kept // step)
             every = zip((over, group, inside), extents, strict=True)
             loops = [loop for loop, extent in every if extent > 1] or [inside]
             multiply_accumulate(e, tile, acc, range(rows), a_run, b_run, loops)
@@ -166,4 +167,4 @@ def _u_prefetch_distance(conv: WinogradShape, target: Target) -> int:
     prefetching into L1, loses up to 30 %.
     """
     from_l3 = conv.weight_bytes > target.costs.prefetch_from_l2s * target.l2_bytes
-    return target.costs.prefetch_bytes // conv.dtype.bytes if from_l3 else 0
+    return target.costs.prefetch_bytes // conv.transformed.bytes if from_l3 else 0

@@ -6,11 +6,14 @@ which order tiles are placed in blocks; `kernel` emits the code.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from math import prod
 
 from leanconv.algorithms.decompose import phase_taps
 from leanconv.algorithms.problem import Problem
 from leanconv.algorithms.winograd.reduction import Reduction
+from leanconv.codegen.dot import group_of
+from leanconv.codegen.emitter import Function, Pointer
 from leanconv.codegen.epilogue import Epilogue
 from leanconv.codegen.extents import Count, Extent, Extents
 from leanconv.codegen.geometry import Access
@@ -18,7 +21,14 @@ from leanconv.codegen.partial_sums import LENGTH
 from leanconv.records import cached_property, dataclass
 from leanconv.spec.amounts import reduction_length, sum_flops, tensor_bytes
 from leanconv.spec.format import ALIGNMENT, aligned, ceil_div
-from leanconv.types import DType
+from leanconv.types import FLOAT32, INT16, DType, Precision
+from leanconv.winograd.integers import (
+    Division,
+    IntegerTransform,
+    division,
+    integer_transform,
+    narrowed_integers,
+)
 from leanconv.winograd.matrices import Transform, transform
 from leanconv.winograd.narrow import as_accurate, narrowed, ordered
 
@@ -37,7 +47,7 @@ class WinogradShape:
         kernel, stride, pad: of the sliding window (h, w); pad before.
         m: outputs of a tile (h, w).
         x, y: strides of input and output; a residual has those of y.
-        dtype: of all values, float32 or float64.
+        precision: of one float for everything; or of int8 weights, with sums in int32.
         lanes: lanes of a vector.
         epilogue: bias, residual, activation.
         tiles: tiles of one block, a multiple of `rows`.
@@ -64,7 +74,7 @@ class WinogradShape:
     m: Pair
     x: Access
     y: Access
-    dtype: DType
+    precision: Precision
     lanes: int
     epilogue: Epilogue
     tiles: int = 1
@@ -102,7 +112,7 @@ class WinogradShape:
             m=m,
             x=problem.x,
             y=problem.y,
-            dtype=problem.dtype,
+            precision=problem.precision,
             lanes=lanes,
             epilogue=problem.epilogue,
             sums=sums,
@@ -115,7 +125,7 @@ class WinogradShape:
     def reduction(self) -> Reduction:
         """The (phase, channel) pairs that are summed at each point."""
         return Reduction(
-            inputs=self.inputs,
+            inputs=ceil_div(self.inputs, self.dot_group) * self.dot_group,
             lanes=self.lanes,
             planar=self.planar,
             kernel=self.kernel,
@@ -123,6 +133,28 @@ class WinogradShape:
             m=self.m,
             dropped_points=self.dropped_points,
         )
+
+    @property
+    def transformed(self) -> DType:
+        """Element type of V and U."""
+        return self.precision.x if self.precision.accumulate.is_float else INT16
+
+    @property
+    def products(self) -> Precision:
+        """Element types of the products and their sums."""
+        operand, total = self.transformed, self.precision.accumulate
+        return Precision(operand, operand, total, total)
+
+    @property
+    def dot_group(self) -> int:
+        """Channels that one step of the products multiplies."""
+        return group_of(self.products)
+
+    @property
+    def stored(self) -> DType | None:
+        """Element type of y and the residual where it is not that of the sums."""
+        types = self.precision
+        return None if types.y == types.accumulate else types.y
 
     @property
     def taps(self) -> Pair:
@@ -142,14 +174,37 @@ class WinogradShape:
 
     def transforms(self) -> tuple[Transform, Transform]:
         """F(m, r) along height and width."""
+        if not self.precision.accumulate.is_float:
+            whole_h, whole_w = self._integer_transforms()
+            return whole_h.exact, whole_w.exact
         height, width = (
             ordered(m, r, m - dropped) if dropped else transform(m, r)
             for m, r, dropped in zip(self.m, self.taps, self.dropped_points, strict=True)
         )
         return height, width
 
+    def _integer_transforms(self) -> tuple[IntegerTransform, IntegerTransform]:
+        height, width = map(integer_transform, self.m, self.taps)
+        assert height
+        assert width
+        return height, width
+
+    @property
+    def division(self) -> Division | None:
+        """What makes outputs of the sums that are transformed back; None where they are it."""
+        if self.precision.accumulate.is_float:
+            return None
+        height, width = self._integer_transforms()
+        return division(height.scale * width.scale)
+
     def narrow_transforms(self) -> tuple[Transform, Transform]:
         """F of the last tiles along height and width, at the last points of `transforms`."""
+        if not self.precision.accumulate.is_float:
+            pairs = zip(self._integer_transforms(), self.dropped_points, strict=True)
+            one, other = (narrowed_integers(made, made.exact.m - less) for made, less in pairs)
+            assert one
+            assert other
+            return one.exact, other.exact
         height, width = (
             narrowed(made, made.m - dropped) if dropped else made
             for made, dropped in zip(self.transforms(), self.dropped_points, strict=True)
@@ -165,7 +220,8 @@ class WinogradShape:
         if not self.narrow:
             return 0, 0
         sides = zip(self.grid, self.m, self.out, self.taps, strict=True)
-        height, width = (_dropped(grid, m, out, taps) for grid, m, out, taps in sides)
+        may = as_accurate if self.precision.accumulate.is_float else _is_exact
+        height, width = (_dropped(grid, m, out, taps, may) for grid, m, out, taps in sides)
         return height, width
 
     @property
@@ -232,40 +288,39 @@ class WinogradShape:
     @property
     def point_stride(self) -> int:
         """Elements of V between two points; one line of padding avoids cache aliasing."""
-        return self.channel_blocks * self.tiles * self.lanes + ALIGNMENT // self.dtype.bytes
+        return self.channel_blocks * self.tiles * self.lanes + ALIGNMENT // self.transformed.bytes
 
     @property
     def v_rows(self) -> int:
         """Tiles contiguous in V: all of a block, or those of a register tile if V is large."""
         if self.narrow:  # register tiles differ
             return self.tiles
-        v_bytes = self.points * self.point_stride * self.dtype.bytes
+        v_bytes = self.points * self.point_stride * self.transformed.bytes
         return self.rows if v_bytes > _LARGE_V_BYTES else self.tiles
 
     @property
     def m_stride(self) -> int:
         """Elements of M between two points; one line of padding avoids cache aliasing."""
-        return self.tiles * self.panel_lanes + ALIGNMENT // self.dtype.bytes
+        return self.tiles * self.panel_lanes + ALIGNMENT // self.precision.accumulate.bytes
 
     @property
     def between_bytes(self) -> int:
         """Bytes between the two passes of a transform."""
         between = max(self.alpha[0], self.m[0]) * self.alpha[1] * self.lanes
-        return aligned(between * self.dtype.bytes)
+        return aligned(between * self.precision.accumulate.bytes)
 
     def areas(self) -> tuple[int, int, int]:
         """Bytes of V, of M and of the transforms' scratch."""
-        item = self.dtype.bytes
         return (
-            aligned(self.points * self.point_stride * item),
-            aligned(self.points * self.m_stride * item),
+            aligned(self.points * self.point_stride * self.transformed.bytes),
+            aligned(self.points * self.m_stride * self.precision.accumulate.bytes),
             self.between_bytes,
         )
 
     @property
     def x_bytes(self) -> int:
         """Bytes of the input."""
-        return tensor_bytes((self.batch, self.groups * self.inputs, *self.size), self.dtype)
+        return tensor_bytes((self.batch, self.groups * self.inputs, *self.size), self.precision.x)
 
     @property
     def flops(self) -> int:
@@ -282,10 +337,34 @@ class WinogradShape:
     @property
     def weight_bytes(self) -> int:
         """Bytes of the transformed weights."""
-        return self.all_steps * self.packed_channels * self.dtype.bytes
+        return self.all_steps * self.packed_channels * self.transformed.bytes
 
 
-def _dropped(grid: int, m: int, out: int, taps: int) -> int:
+def operand_pointers(
+    e: Function, shape: WinogradShape, operands: Sequence[str]
+) -> dict[str, Pointer]:
+    """Addresses of a kernel's operands, each of its own element type."""
+    types = shape.precision
+    others = {
+        "x": types.x.llvm,
+        "V": shape.transformed.llvm,
+        "w": shape.transformed.llvm,
+        "residual": types.y.llvm,
+        "scale": FLOAT32.llvm,
+        "quantisation": FLOAT32.llvm,
+        "y": types.y.llvm,
+        "offsets": "i64",
+    }
+    return e.pointers(operands, types.accumulate.llvm, **others)
+
+
+def _is_exact(m: int, r: int, outputs: int) -> bool:
+    """Whether narrow tiles are possible in integers."""
+    made = integer_transform(m, r)
+    return made is not None and narrowed_integers(made, outputs) is not None
+
+
+def _dropped(grid: int, m: int, out: int, taps: int, may: Callable[[int, int, int], bool]) -> int:
     """Points that the last tile along an axis skips."""
     spare = int(grid * m - out) if grid > 1 and min(taps, m) > 1 else 0
-    return spare if spare and as_accurate(m, taps, m - spare) else 0
+    return spare if spare and may(m, taps, m - spare) else 0

@@ -22,7 +22,7 @@ import numpy as np
 from leanconv.algorithms.direct.kernel import DirectConv
 from leanconv.algorithms.winograd.input import InputTransform
 from leanconv.algorithms.winograd.output import OutputTransform
-from leanconv.algorithms.winograd.shape import WinogradShape
+from leanconv.algorithms.winograd.shape import WinogradShape, operand_pointers
 from leanconv.codegen.emitter import Function, Pointer, Value
 from leanconv.codegen.extents import Extent
 from leanconv.codegen.kernel import Kernel
@@ -80,9 +80,9 @@ class Scatter(_TileTransform):
         """Emit the loops over chunks and tiles."""
         del target
         e, conv = Function(self.NAME), self.conv
-        element, v_group = conv.dtype.llvm, conv.points * conv.tile_count * conv.steps
-        x, v = e.pointer(0, element), e.pointer(1, element)
-        between = e.scratch.of(element)
+        v_group = conv.points * conv.tile_count * conv.steps
+        x, v = operand_pointers(e, conv, self.operands).values()
+        between = e.scratch
         with e.chunks(conv.groups, self.blocks) as (g, block):
             v_of_group = v.at(g * v_group)
             x_of_group = x.at(g * conv.x.channel(conv.inputs) + conv.x_offset)
@@ -141,7 +141,7 @@ class PointProducts(Kernel):
     @property
     def constant_bytes(self) -> dict[str, int]:
         """U in panels, for all points."""
-        return {"w": self.points * self.whole.group_weights * self.whole.dtype.bytes}
+        return {"w": self.points * self.whole.group_weights * self.whole.precision.w.bytes}
 
     def pack_weights(self, u: np.ndarray) -> np.ndarray:
         """Pack U (points, reduction, K)."""
@@ -152,7 +152,8 @@ class PointProducts(Kernel):
         """Emit the loop over chunks: some panels of a block of rows."""
         del target
         e = Function(self.NAME)
-        pointers = e.pointers(("x", "w", "y"), self.whole.dtype.llvm)
+        types = self.whole.precision
+        pointers = e.pointers(("x", "w", "y"), types.x.llvm, y=types.y.llvm)
         with e.chunks(self.points, self.parts, self.blocks) as (point, part, block):
             for conv in last_or_other(e, block, self.blocks, self.last, self.whole):
                 self._chunk(e, pointers, conv, (point, part, block))
@@ -186,14 +187,14 @@ class Gather(_TileTransform):
     def constant_bytes(self) -> dict[str, int]:
         """Bias and slopes in whole vectors."""
         conv = self.conv
-        return conv.epilogue.channel_bytes(conv.dtype, conv.packed_channels)
+        return conv.epilogue.channel_bytes(conv.precision.accumulate, conv.packed_channels)
 
     def emit(self, target: Target) -> str:
         """Emit the loops over chunks, tiles and vectors of output channels."""
         e, conv = Function(self.NAME), self.conv
-        pointers = e.pointers(self.operands, conv.dtype.llvm)
+        pointers = operand_pointers(e, conv, self.operands)
         m_group = conv.points * conv.tile_count * conv.outputs
-        between = e.scratch.of(conv.dtype.llvm)
+        between = e.scratch
         with e.chunks(conv.groups, self.blocks) as (g, block):
             m = pointers["M"].at(g * m_group)
             transform = OutputTransform(e, conv, target, pointers, g, m, between, gapless=True)

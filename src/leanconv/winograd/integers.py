@@ -1,0 +1,144 @@
+"""F(m, r) in integers: exact with 16-bit operands and sums modulo 2^32.
+
+    s · y = A^T [(G' g) * (B^T d)]        A^T, G', B^T integers; along both axes S = s_h · s_w
+
+Points are small integers. Rows of G times a common factor s are integers; the row at infinity is
+divided by what makes it needlessly large, which its column of A^T makes up for. F(2, 3) and F(4, 3)
+are ncnn's (`reference/int8_winograd`). Products and the transform back are modulo 2^32. There S·y
+times the inverse of S's odd part is 2^k · y, and an arithmetic shift by k leaves y, if that has 32
+- k bits.
+
+| form | S | k | bits of y | G' g, int8 | B^T d, uint8 |
+|---|---|---|---|---|---|
+| F(2, 3) | 4 | 2 | 30 | 1152 | 1020 |
+| F(3, 3) | 36 | 2 | 30 | 10368 | 9180 |
+| F(4, 3) | 576 | 6 | 26 | 18432 | 17340 |
+| F(4, 3) by F(2, 3) | 48 | 4 | 28 | 4608 | 4080 |
+| F(5, 3) | 14400 | 6 | 26 | more than 16 bits | |
+
+Tiles of fewer outputs leave points out, as `narrow` does, with the same U: what rows of G lack for
+the same s goes into A^T, which is modulo 2^32 anyway.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from functools import lru_cache
+from math import lcm
+
+from leanconv.records import dataclass
+from leanconv.winograd.matrices import Matrix, Row, Transform, transform, verify
+
+_LARGEST = 2**15 - 1  # of a transformed operand
+_WEIGHTS = 2**7  # the largest int8 by magnitude
+# Finite points of m + r - 1, in this order: each ± pair is whole but perhaps the last.
+_POINTS = (0, 1, -1, 2, -2)
+
+
+@dataclass(frozen=True)
+class IntegerTransform:
+    """The matrices of one F(m, r) in integers.
+
+    Attributes:
+        exact: A^T, G' and B^T, whose elements are integers.
+        scale: s, what the outputs are multiplied by.
+    """
+
+    exact: Transform
+    scale: int
+
+
+@lru_cache(maxsize=64)
+def integer_transform(m: int, r: int) -> IntegerTransform | None:
+    """F(m, r) in integers, points that narrow tiles leave out first; None beyond six points."""
+    if min(m, r) == 1:
+        return IntegerTransform(transform(m, r), 1)
+    if m + r - 2 > len(_POINTS):
+        return None
+    points: Row = tuple(Fraction(p) for p in reversed(_POINTS[: m + r - 2]))
+    made = transform(m, r, points)
+    scale = lcm(*(c.denominator for row in made.g for c in row))
+    finite = [tuple(scale * c for c in row) for row in made.g[:-1]]
+    most = max(sum(map(abs, row)) for row in finite)
+    less = next(d for d in range(1, scale + 1) if scale % d == 0 and scale // d <= most)
+    g = (*finite, tuple(scale // less * c for c in made.g[-1]))
+    at = tuple((*row[:-1], less * row[-1]) for row in made.at)
+    return _checked(Transform(m, r, points, at=at, g=g, bt=made.bt), scale)
+
+
+@lru_cache(maxsize=64)
+def narrowed_integers(made: IntegerTransform, outputs: int) -> IntegerTransform | None:
+    """F(outputs, r) without the first points of `made`, rows of G' and s unchanged.
+
+    None where A^T would be no integers.
+    """
+    whole = made.exact
+    dropped = whole.m - outputs
+    if not dropped:
+        return made
+    small, g = transform(outputs, whole.r, whole.points[dropped:]), whole.g[dropped:]
+    factors = [made.scale * _ratio(a, b) for a, b in zip(small.g, g, strict=True)]
+    if any(f.denominator != 1 for f in factors):
+        return None
+    at = tuple(tuple(f * c for f, c in zip(factors, row, strict=True)) for row in small.at)
+    return _checked(replace(small, at=at, g=g), made.scale)
+
+
+def _ratio(a: Row, b: Row) -> Fraction:
+    """What a row is of another that differs from it by a factor."""
+    return next(x / y for x, y in zip(a, b, strict=True) if y)
+
+
+def _checked(made: Transform, scale: int) -> IntegerTransform:
+    numbers = [c for matrix in (made.at, made.g, made.bt) for row in matrix for c in row]
+    assert all(c.denominator == 1 for c in numbers), f"{made} is not in integers"
+    verify(replace(made, at=tuple(tuple(c / scale for c in row) for row in made.at)))
+    return IntegerTransform(made, scale)
+
+
+@dataclass(frozen=True)
+class Division:
+    """How S·y modulo 2^32 becomes y: times `inverse`, then an arithmetic shift right by `shift`."""
+
+    inverse: int
+    shift: int
+
+    @property
+    def bits(self) -> int:
+        """Bits that y may have, its sign counted."""
+        return 32 - self.shift
+
+
+def division(scale: int) -> Division:
+    """The exact division by a scale S."""
+    shift = (scale & -scale).bit_length() - 1
+    return Division(pow(scale >> shift, -1, 2**32), shift)
+
+
+def operands_fit(height: Transform, width: Transform, low: int, high: int) -> bool:
+    """Whether transformed inputs from `low` to `high`, and int8 weights, have 16 bits."""
+    weights = _WEIGHTS * _peak(height.g) * _peak(width.g)
+    inputs = _extremes(height.bt, width.bt, low, high)
+    return weights <= _LARGEST and max(inputs) <= _LARGEST and -min(inputs) <= _LARGEST + 1
+
+
+def largest_operands(height: Transform, width: Transform, low: int, high: int) -> tuple[int, int]:
+    """The largest magnitudes of transformed weights (int8) and inputs (from `low` to `high`)."""
+    inputs = _extremes(height.bt, width.bt, low, high)
+    return int(_WEIGHTS * _peak(height.g) * _peak(width.g)), max(map(abs, inputs))
+
+
+def _peak(matrix: Matrix) -> Fraction:
+    return max(sum((abs(c) for c in row), Fraction(0)) for row in matrix)
+
+
+def _extremes(height: Matrix, width: Matrix, low: int, high: int) -> tuple[int, int]:
+    """The least and the largest number that a transform of both axes gives."""
+    found = []
+    for a in height:
+        for b in width:
+            terms = [x * y for x in a for y in b]
+            up, down = sum(t for t in terms if t > 0), sum(t for t in terms if t < 0)
+            found += [low * up + high * down, high * up + low * down]
+    return int(min(found)), int(max(found))
