@@ -15,7 +15,7 @@ import pytest
 from onnx import TensorProto
 
 import leanconv as lc
-from leanconv.cli import samples
+from leanconv.api import sample_files as samples
 from leanconv.cli.images import read_image
 from leanconv.cli.preprocessing import PRESETS, Preprocessing, read_labels
 from leanconv.errors import InputError, LeanConvError
@@ -51,7 +51,7 @@ READERS: dict[str, Callable[[Path, lc.Network], object]] = {
     "plan": lambda path, net: read_plan(path),
     "image": lambda path, net: read_image(path, (1, 1, 28, 28), UNIT),
     "labels": lambda path, net: read_labels(str(path)),
-    "sample": lambda path, net: samples.read_sample(path, net),
+    "sample": lambda path, net: samples.read_sample(path, net.inputs),
     "weights": lambda path, net: external_data(path),
 }
 KINDS: dict[str, Callable[[Path], object]] = {
@@ -85,7 +85,7 @@ def test_a_sample_that_grows_when_it_is_unpacked_is_an_error(
     assert path.stat().st_size < 1 << 20
     monkeypatch.setattr(samples, "_MOST_BYTES", 4 << 20)
     with bounded(), pytest.raises(InputError, match="when unpacked; expected at most 4194304"):
-        samples.read_sample(path, net)
+        samples.read_sample(path, net.inputs)
 
 
 def test_pictures_of_kinds_that_run_other_programs_are_refused(tmp_path: Path) -> None:
@@ -196,5 +196,5 @@ def test_a_named_sample_is_read(tmp_path: Path, net: lc.Network) -> None:
     np.save(tmp_path / "x.npy", x)
     np.savez(tmp_path / "x.npz", **{net.inputs[0].name: x})
     for name in ("x.npy", "x.npz"):
-        (array,) = samples.read_sample(tmp_path / name, net).arrays.values()
+        (array,) = samples.read_sample(tmp_path / name, net.inputs).arrays.values()
         np.testing.assert_array_equal(array, x)

@@ -45,7 +45,8 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "planner": ("operators", "runtime"),
     "gpu": ("planner",),
     "api": ("gpu",),
-    "": ("api", "forks"),  # leanconv/__init__.py
+    "quantizer": ("api",),
+    "": ("quantizer", "forks"),  # leanconv/__init__.py
     "onnxruntime": ("",),
     "cli": ("", "reference"),
     "__main__": ("cli",),

@@ -52,6 +52,14 @@ REASONS: dict[str, tuple[str, ...]] = {
     "when a stream counts as one from L3": ("runtime:_HELD",),
     "an order of tiles": ("algorithms/winograd:_SHARES",),
     "how far rounding may put a bound above what it bounds": ("algorithms/winograd:_ROUNDED",),
+    "how codes of a quantised network are chosen and what is scored": (
+        "quantizer:_CUT",
+        "quantizer:_INT32",
+        "quantizer:_LEAST_SCALE",
+        "quantizer:_LIKELY",
+        "quantizer:_SHARES",
+        "quantizer:_SHRUNK",
+    ),
     "what tuning measures and prefers": (
         "planner:_DROP",
         "planner:_FACTOR",

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from leanconv.api.load import load
     from leanconv.api.network import Network
     from leanconv.api.transposed import TransposedPlan, conv_transpose2d, plan_conv_transpose2d
+    from leanconv.quantizer.quantize import quantize
+    from leanconv.quantizer.result import Quantized
 
 __version__ = "0.1.0"
 
@@ -50,6 +52,7 @@ __all__ = [
     "ModelError",
     "Network",
     "OutOfMemoryError",
+    "Quantized",
     "ReentrantCallError",
     "SpecError",
     "TransposedPlan",
@@ -59,6 +62,7 @@ __all__ = [
     "load",
     "plan_conv2d",
     "plan_conv_transpose2d",
+    "quantize",
 ]
 
 # Imported on first use: `import leanconv` alone loads neither the compiler nor ONNX.
@@ -71,6 +75,8 @@ _LAZY = {
     "plan_conv_transpose2d": "leanconv.api.transposed",
     "Network": "leanconv.api.network",
     "load": "leanconv.api.load",
+    "Quantized": "leanconv.quantizer.result",
+    "quantize": "leanconv.quantizer.quantize",
 }
 
 

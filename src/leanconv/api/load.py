@@ -117,7 +117,7 @@ def load(
     tune, reproducible = checked_flag("tune", tune), checked_flag("reproducible", reproducible)
     if shapes is not None and device != "cpu":
         raise SpecError(f"got shapes for device {device!r}; expected None, or device 'cpu'")
-    computed, source = checked_dtype(dtype), _source(model)
+    computed, source = checked_dtype(dtype), model_source(model)
     shown = source.name if isinstance(source, Path) else f"a model of {len(source)} bytes"
     checked_progress(progress)
     if samples is not None and device != "cpu":
@@ -209,7 +209,7 @@ def _read(source: Path | bytes) -> Model:
     return model
 
 
-def _source(model: Any) -> Path | bytes:
+def model_source(model: Any) -> Path | bytes:
     """What `read_model` takes, made of what `load` takes."""
     if hasattr(model, "SerializeToString"):
         try:

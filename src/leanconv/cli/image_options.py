@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from leanconv.api.sample_files import read_sample
 from leanconv.cli.common import UsageError, given_shapes, positive
 from leanconv.cli.images import FITS, Fitting, Picture, image_shape, read_image
 from leanconv.cli.preprocessing import (
@@ -22,7 +23,6 @@ from leanconv.cli.preprocessing import (
     ask,
     read_labels,
 )
-from leanconv.cli.samples import read_sample
 from leanconv.errors import InputError
 from leanconv.records import dataclass
 from leanconv.units import shape_text
@@ -183,7 +183,7 @@ def read_inputs(
         UsageError: nobody says how pixels become numbers.
     """
     if _is_array_file(file):
-        sample = read_sample(Path(file), network)
+        sample = read_sample(Path(file), network.inputs)
         return Given(sample.arrays, None, sample.notes)
     if len(network.inputs) != 1:
         raise InputError(

@@ -8,7 +8,18 @@ import sys
 from collections.abc import Sequence
 
 from leanconv import __version__
-from leanconv.cli import algorithms, bench, explain, machine, profile, run, verify, warm, winograd
+from leanconv.cli import (
+    algorithms,
+    bench,
+    explain,
+    machine,
+    profile,
+    quantize,
+    run,
+    verify,
+    warm,
+    winograd,
+)
 from leanconv.cli.common import UsageError
 from leanconv.cli.exit_codes import (
     EXIT_BUG,
@@ -46,7 +57,19 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(
         dest="command", metavar="COMMAND", required=True, parser_class=CommandParser
     )
-    for module in (run, explain, verify, profile, bench, algorithms, winograd, warm, machine):
+    commands_in_order = (
+        run,
+        explain,
+        verify,
+        profile,
+        bench,
+        quantize,
+        algorithms,
+        winograd,
+        warm,
+        machine,
+    )
+    for module in commands_in_order:
         module.register(commands)
     return parser
 

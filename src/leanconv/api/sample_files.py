@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from leanconv.api.inputs import input_mend
+from leanconv.api.inputs import InputSpec, input_mend
 from leanconv.errors import InputError
 from leanconv.files import open_regular
 from leanconv.graph.file_kinds import FileKind, file_kind
 from leanconv.records import dataclass
 from leanconv.units import type_text
-
-if TYPE_CHECKING:
-    from leanconv import Network
-    from leanconv.api.inputs import InputSpec
 
 _MOST_BYTES = 4 * 2**30  # of one file of samples
 _HEAD_BYTES = 4096  # that are looked at to tell what another file is
@@ -57,8 +53,12 @@ def _unread(name: str, found: FileKind | None, error: Exception) -> InputError:
     )
 
 
-def read_sample(path: Path, network: Network) -> Sample:
+def read_sample(path: Path, inputs: Sequence[InputSpec]) -> Sample:
     """The arrays of a file, which is not trusted: nothing in it is unpickled.
+
+    Args:
+        path: of a .npy or .npz file.
+        inputs: of the network.
 
     Floats of another size are converted, which a note says; integers for an input of floats are
     refused, since nobody knows their scale.
@@ -67,7 +67,7 @@ def read_sample(path: Path, network: Network) -> Sample:
         InputError: the file holds no arrays of numbers, not those of the network, or numbers that
             the inputs' dtypes do not hold.
     """
-    names = [port.name for port in network.inputs]
+    names = [port.name for port in inputs]
     file = open_regular(path, _MOST_BYTES, what="sample", advice="split it into several files")
     try:
         with file:
@@ -93,7 +93,7 @@ def read_sample(path: Path, network: Network) -> Sample:
                 f"sample {path.name} holds {name} of {kind}; expected real numbers: convert it "
                 "with astype"
             )
-    ports = {port.name: port for port in network.inputs}
+    ports = {port.name: port for port in inputs}
     given = {name: _as_declared(path, array, ports[name]) for name, array in arrays.items()}
     notes = tuple(
         f"{name} is {array.dtype}, converted to {given[name].dtype}{_kept(array, given[name])}"

@@ -1,0 +1,199 @@
+"""`leanconv quantize MODEL SAMPLES -o FILE`: a file of 8-bit integers from a float32 network."""
+
+from __future__ import annotations
+
+import argparse
+import runpy
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from leanconv.cli.common import (
+    IMAGES_HELP,
+    UsageError,
+    add_output_options,
+    add_shape_option,
+    add_threads_option,
+    model_file,
+)
+from leanconv.cli.exit_codes import EXIT_OK
+from leanconv.cli.files import writing
+from leanconv.cli.image_options import Arrays, add_image_options, preprocessing_of, read_inputs
+from leanconv.cli.output import print_json, print_table, print_text, progress
+from leanconv.cli.table import Column
+from leanconv.errors import InputError
+from leanconv.files import open_regular
+from leanconv.quantizer.ranges import METHODS
+from leanconv.types import FLOAT32
+from leanconv.units import format_bytes
+
+if TYPE_CHECKING:
+    from leanconv import Network
+    from leanconv.quantizer.result import Quantized
+
+_COLUMNS = (
+    Column("layer", "name"),
+    Column("operation", "name"),
+    Column("weights"),
+    Column("precision"),
+)
+_MOST_LABELS = 1 << 30  # bytes of a file of labels
+
+
+def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the sub-command."""
+    parser = commands.add_parser(
+        "quantize", help="make 8-bit integers of a float32 network", description=__doc__
+    )
+    parser.add_argument("model", metavar="MODEL", help="an ONNX file, opset 11 or later")
+    parser.add_argument(
+        "samples",
+        metavar="SAMPLES",
+        nargs="+",
+        help=f"inputs as they will come, some tens at least: {IMAGES_HELP}, or folders of them; "
+        "every other one is kept to verify",
+    )
+    parser.add_argument("-o", "--output", metavar="FILE", required=True, help="the file to write")
+    parser.add_argument(
+        "--ranges",
+        choices=tuple(METHODS),
+        default="mse",
+        help="how the range of a value's codes is chosen (default mse: the least squared error)",
+    )
+    parser.add_argument(
+        "--labels",
+        dest="classes",
+        metavar="FILE.npy",
+        help="the right class of each image, in their order",
+    )
+    parser.add_argument(
+        "--metric",
+        metavar="FILE.py",
+        help="a script with a function score(outputs, float32_outputs, inputs), each arrays by "
+        "name, that gives a number: the larger, the better",
+    )
+    add_threads_option(parser)
+    add_shape_option(parser)
+    add_image_options(parser)
+    add_output_options(parser)
+    parser.set_defaults(execute=execute)
+
+
+def execute(options: argparse.Namespace) -> int:
+    """Run the sub-command."""
+    import leanconv
+
+    model = model_file(options.model, "quantize")
+    if options.classes and options.metric:
+        raise UsageError("got --labels together with --metric; expected one of them")
+    with progress(f"quantising {model}") as shown:
+
+        def told(stage: str, done: int, total: int) -> None:
+            shown.say(f"{model}: {stage}, {done} of {total}")
+
+        made = leanconv.quantize(
+            model,
+            _samples(leanconv.load(model, threads=options.threads), options),
+            ranges=options.ranges,
+            labels=_labels(options.classes),
+            metric=_metric(options.metric),
+            threads=options.threads,
+            progress=told,
+        )
+        with writing(options.output) as aside:
+            aside.write_bytes(made.data)
+    if options.json:
+        print_json({"model": model, "output": options.output, **_report(made)})
+    else:
+        rows = [[e.name, e.op, str(e.weights), e.precision] for e in made.layers]
+        print_table(_COLUMNS, rows, wide=options.wide)
+        print_text("\n" + _summary(made, options.output), options.wide)
+    return EXIT_OK
+
+
+def _report(made: Quantized) -> dict[str, Any]:
+    return {
+        "bytes": len(made.data),
+        "score_name": made.score_name,
+        "score": made.score,
+        "float_score": made.float_score,
+        "error": made.error,
+        "calibrated_on": made.samples[0],
+        "verified_on": made.samples[1],
+        "layers": [dict(vars(each)) for each in made.layers],
+    }
+
+
+def _summary(made: Quantized, output: str) -> str:
+    ints = sum(each.precision != FLOAT32 for each in made.layers)
+    beside = "" if made.score_name == "agreement" else f" (float32: {made.float_score:.2%})"
+    return (
+        f"{ints} of {len(made.layers)} layers in int8; {made.score_name} {made.score:.2%}{beside}, "
+        f"error of the outputs {made.error:.2e}, on {made.samples[1]} samples that were kept to "
+        f"verify\n{output}: {format_bytes(len(made.data))}"
+    )
+
+
+# -- samples -----------------------------------------------------------------------------------
+def _samples(network: Network, options: argparse.Namespace) -> Any:
+    """The samples, each read when it is needed."""
+    from leanconv.quantizer.samples import Samples, taken_apart
+
+    files = list(_files(options.samples))
+    preprocessing = preprocessing_of(network, files, options)
+
+    def reader(file: str) -> Callable[[], Arrays]:
+        return lambda: read_inputs(network, file, preprocessing, options).arrays
+
+    readers = [reader(file) for file in files]
+    return Samples(tuple(taken_apart(readers, network.inputs)))
+
+
+def _files(given: Sequence[str]) -> Iterator[str]:
+    for each in given:
+        path = Path(each)
+        if not path.is_dir():
+            yield each
+            continue
+        found = sorted(str(p) for p in path.iterdir() if p.is_file() and p.name[0] != ".")
+        if not found:
+            raise InputError(f"folder {each!r} holds no files; expected samples")
+        yield from found
+
+
+def _labels(file: str | None) -> np.ndarray | None:
+    if file is None:
+        return None
+    try:
+        with open_regular(file, _MOST_LABELS, what="labels") as opened:
+            found: np.ndarray = np.load(opened, allow_pickle=False)
+    except InputError:
+        raise
+    except Exception as error:  # NumPy raises whatever a damaged file leads to
+        raise InputError(
+            f"labels {file!r} cannot be read ({error}); expected a .npy file of whole numbers, "
+            "written with np.save"
+        ) from error
+    return found
+
+
+def _metric(file: str | None) -> Callable[..., float] | None:
+    if file is None:
+        return None
+    if not Path(file).is_file():
+        raise InputError(f"metric {file!r} is no file; expected a Python script")
+    try:
+        found: Callable[..., float] | None = runpy.run_path(file).get("score")
+    except Exception as error:
+        raise InputError(
+            f"metric {file!r} failed with {type(error).__name__}: {error}; expected a script that "
+            "defines score(outputs, float32_outputs, inputs)"
+        ) from error
+    if not callable(found):
+        raise InputError(
+            f"metric {file!r} defines no function score; expected score(outputs, "
+            "float32_outputs, inputs)"
+        )
+    return found

@@ -1,0 +1,110 @@
+"""Codes: integers that stand for floats, and how scales are chosen for weights.
+
+value = (code - zero) * scale
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from leanconv.quantizer.onnx_graph import Array
+from leanconv.records import dataclass
+
+LOW, HIGH = 0, 255  # of a value's codes, uint8
+MOST = 127  # of a weight's code, int8; -128 is not used, so that signs are alike
+_LEAST_SCALE = 2.0**-100
+_INT32 = 2.0**31 - 1
+# Shares of the largest weight that are tried
+_SHRUNK = np.concatenate([np.linspace(1.0, 0.9, 21), np.linspace(0.88, 0.4, 25)])
+
+
+@dataclass(frozen=True)
+class Codes:
+    """The codes of a value between layers, uint8.
+
+    Attributes:
+        scale: a float32 number.
+        zero: the code of 0.0.
+    """
+
+    scale: float
+    zero: int
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The least and the largest number that a code stands for."""
+        return (LOW - self.zero) * self.scale, (HIGH - self.zero) * self.scale
+
+    def rounded(self, values: Array) -> Array:
+        """The numbers that the codes of some floats stand for."""
+        codes = np.clip(np.rint(values / self.scale), LOW - self.zero, HIGH - self.zero)
+        return np.asarray(codes * self.scale)
+
+
+def codes_of_range(low: float, high: float) -> Codes:
+    """Codes for numbers from `low` to `high`; 0.0, with which images are padded, is exact."""
+    low, high = min(low, 0.0), max(high, 0.0)
+    scale = float(np.float32(max((high - low) / (HIGH - LOW), _LEAST_SCALE)))
+    return Codes(scale, int(np.clip(np.rint(LOW - low / scale), LOW, HIGH)))
+
+
+@dataclass(frozen=True, eq=False)
+class WeightCodes:
+    """The codes of a layer's weights and bias.
+
+    Attributes:
+        codes: int8 `(channels, n)`.
+        scales: float32 `(channels,)`.
+    """
+
+    codes: Array
+    scales: Array
+
+    @property
+    def values(self) -> Array:
+        """The weights that the codes stand for, float32 `(channels, n)`."""
+        return self.codes.astype(np.float32) * self.scales[:, None]
+
+
+def weight_scales(weights: Array, least_error: bool) -> Array:
+    """A scale for each output channel, float32.
+
+    Args:
+        weights: `(channels, n)`.
+        least_error: of those for ranges down to 0.4 of the largest weight, the one whose codes have
+            the least squared error; else the one for the largest weight.
+    """
+    largest = np.abs(weights).max(axis=1, initial=0.0).astype(np.float64)
+    whole = np.where(largest > 0, largest / MOST, 1.0)
+    best = whole.copy()
+    if least_error:
+        least = np.full(len(weights), math.inf)
+        for share in _SHRUNK:
+            scales = (whole * share)[:, None]
+            rounded = np.clip(np.rint(weights / scales), -MOST, MOST) * scales
+            error = np.square(rounded - weights).sum(axis=1)
+            better = error < least
+            best[better], least[better] = (whole * share)[better], error[better]
+    return np.asarray(np.maximum(best, _LEAST_SCALE), np.float32)
+
+
+def weight_codes(weights: Array, scales: Array) -> WeightCodes:
+    """The nearest codes of weights `(channels, n)`."""
+    codes = np.clip(np.rint(weights / scales[:, None]), -MOST, MOST).astype(np.int8)
+    return WeightCodes(codes, scales)
+
+
+def scales_for_bias(scales: Array, bias: Array | None, value_scale: float) -> Array:
+    """Scales of weights, larger where an int32 sum would not hold the bias else."""
+    if bias is None:
+        return scales
+    needed = np.abs(bias.astype(np.float64)) / (value_scale * _INT32 / 2)
+    return np.asarray(np.maximum(scales, needed), np.float32)
+
+
+def bias_codes(bias: Array, scales: Array, value_scale: float) -> tuple[Array, Array]:
+    """A bias as int32, and its scales: those of the sums to which it is added."""
+    steps = np.asarray(scales * np.float32(value_scale), np.float32)
+    return np.rint(bias / steps.astype(np.float64)).astype(np.int32), steps

@@ -1,0 +1,144 @@
+"""A network with codes in it, as an ONNX file.
+
+Two forms of the same numbers: `quantised` has QuantizeLinear and DequantizeLinear around what is on
+codes, which engines that know integers turn into these, and `rounded` has floats rounded to the
+same numbers (x / s, rounded, clipped, times s), which every engine computes fast in float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from leanconv.quantizer.codes import HIGH, LOW, Codes, WeightCodes, bias_codes
+from leanconv.quantizer.layers import Layer
+from leanconv.quantizer.onnx_graph import OnnxGraph, OnnxNode, int_attribute
+from leanconv.quantizer.scheme import Scheme
+
+
+def quantised(
+    graph: OnnxGraph, plan: Scheme, values: Mapping[str, Codes], weights: Mapping[str, WeightCodes]
+) -> OnnxGraph:
+    """The network with QuantizeLinear and DequantizeLinear.
+
+    Args:
+        graph: in float32, opset 13 or later; it is not changed.
+        plan: what is quantised.
+        values: codes of its values, by name.
+        weights: codes of its layers, by the nodes' names.
+    """
+    return _with_codes(graph, plan, values, weights, _Linear())
+
+
+def rounded(
+    graph: OnnxGraph, plan: Scheme, values: Mapping[str, Codes], weights: Mapping[str, WeightCodes]
+) -> OnnxGraph:
+    """The network in float32 whose numbers are those that the codes stand for."""
+    return _with_codes(graph, plan, values, weights, _Rounded())
+
+
+def _with_codes(
+    graph: OnnxGraph,
+    plan: Scheme,
+    values: Mapping[str, Codes],
+    weights: Mapping[str, WeightCodes],
+    form: _Linear | _Rounded,
+) -> OnnxGraph:
+    result = graph.copy()
+    read: dict[str, str] = {}  # what is read in place of a value
+    nodes = []
+    for name in plan.values:
+        if name in result.inputs:
+            nodes += form.value(result, name, values[name], read)
+    for node in result.nodes:
+        layer = plan.layers.get(node.name)
+        source = node.inputs[0] if layer is not None else ""
+        node.inputs = [read.get(name, name) for name in node.inputs]
+        if layer is not None:
+            nodes += form.layer(result, node, layer, weights[node.name], values[source])
+        nodes.append(node)
+        for name in node.outputs:
+            if name in values and name in plan.shares:
+                nodes += form.value(result, name, values[name], read)
+    result.nodes = nodes
+    return result
+
+
+class _Linear:
+    """Codes by QuantizeLinear and DequantizeLinear."""
+
+    def value(
+        self, graph: OnnxGraph, name: str, codes: Codes, read: dict[str, str]
+    ) -> list[OnnxNode]:
+        scale, zero = _constant(graph, f"{name}_scale", np.float32(codes.scale)), ""
+        zero = _constant(graph, f"{name}_zero", np.uint8(codes.zero))
+        kept = graph.unused_name(f"{name}_codes")
+        read[name] = graph.unused_name(f"{name}_value")
+        return [
+            OnnxNode("QuantizeLinear", [name, scale, zero], [kept], f"{name}_QuantizeLinear"),
+            OnnxNode("DequantizeLinear", [kept, scale, zero], [read[name]], f"{name}_Dequantize"),
+        ]
+
+    def layer(
+        self, graph: OnnxGraph, node: OnnxNode, layer: Layer, codes: WeightCodes, source: Codes
+    ) -> list[OnnxNode]:
+        axis = {"axis": int_attribute("axis", layer.weight_axis)}
+        integers = layer.from_rows(codes.codes)
+        nodes = []
+        names = [
+            _constant(graph, f"{node.inputs[1]}_codes", integers),
+            _constant(graph, f"{node.inputs[1]}_scale", codes.scales),
+            _constant(graph, f"{node.inputs[1]}_zero", np.zeros(len(codes.scales), np.int8)),
+        ]
+        made = graph.unused_name(f"{node.inputs[1]}_value")
+        nodes.append(OnnxNode("DequantizeLinear", names, [made], f"{made}_Dequantize", axis))
+        node.inputs[1] = made
+        if layer.bias is not None:
+            sums, steps = bias_codes(layer.bias, codes.scales, source.scale)
+            names = [
+                _constant(graph, f"{node.outputs[0]}_bias_codes", sums),
+                _constant(graph, f"{node.outputs[0]}_bias_scale", steps),
+                _constant(graph, f"{node.outputs[0]}_bias_zero", np.zeros(len(steps), np.int32)),
+            ]
+            made = graph.unused_name(f"{node.outputs[0]}_bias_value")
+            first = {"axis": int_attribute("axis", 0)}
+            nodes.append(OnnxNode("DequantizeLinear", names, [made], f"{made}_Dequantize", first))
+            node.inputs[2] = made
+        return nodes
+
+
+class _Rounded:
+    """The same numbers as floats."""
+
+    def value(
+        self, graph: OnnxGraph, name: str, codes: Codes, read: dict[str, str]
+    ) -> list[OnnxNode]:
+        names = [graph.unused_name(f"{name}_{part}") for part in ("div", "rint", "clip", "value")]
+        scale = _constant(graph, f"{name}_scale", np.float32(codes.scale))
+        low = _constant(graph, f"{name}_low", np.float32(LOW - codes.zero))
+        high = _constant(graph, f"{name}_high", np.float32(HIGH - codes.zero))
+        read[name] = names[3]
+        return [
+            OnnxNode("Div", [name, scale], [names[0]], f"{name}_Div"),
+            OnnxNode("Round", [names[0]], [names[1]], f"{name}_Round"),
+            OnnxNode("Clip", [names[1], low, high], [names[2]], f"{name}_Clip"),
+            OnnxNode("Mul", [names[2], scale], [names[3]], f"{name}_Mul"),
+        ]
+
+    def layer(
+        self, graph: OnnxGraph, node: OnnxNode, layer: Layer, codes: WeightCodes, source: Codes
+    ) -> list[OnnxNode]:
+        floats = layer.from_rows(codes.values)
+        node.inputs[1] = _constant(graph, f"{node.inputs[1]}_value", floats)
+        if layer.bias is not None:
+            sums, steps = bias_codes(layer.bias, codes.scales, source.scale)
+            bias = (sums * steps.astype(np.float64)).astype(np.float32)
+            node.inputs[2] = _constant(graph, f"{node.outputs[0]}_bias_value", bias)
+        return []
+
+
+def _constant(graph: OnnxGraph, name: str, value: np.ndarray | np.generic) -> str:
+    name = graph.unused_name(name)
+    graph.constants[name] = np.asarray(value)
+    return name

@@ -1,0 +1,148 @@
+"""Layers with weights: convolutions and products with a constant matrix.
+
+What differs between the operations (where the weights' output channels lie, which of the output's
+axes they are, whether there is a bias) is known here only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from leanconv.quantizer.onnx_graph import Array, OnnxGraph, OnnxNode, is_float
+from leanconv.records import dataclass
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """A node with constant weights.
+
+    Attributes:
+        node: of the graph.
+        weights: float32.
+        bias: float32 `(channels,)`, or None.
+        weight_axis: of the weights, along which output channels lie.
+        channel_axis: of the output: 1, or -1 for the last one.
+        rank: of the output; of a product 1, the axes that are known to be there.
+        groups: of a convolution; 1 for others.
+        transposed: whether output channels are `groups` blocks of `weights.shape[weight_axis]`.
+    """
+
+    node: OnnxNode
+    weights: Array
+    bias: Array | None
+    weight_axis: int
+    channel_axis: int
+    rank: int
+    groups: int = 1
+    transposed: bool = False
+
+    @property
+    def name(self) -> str:
+        """The node's name."""
+        return self.node.name
+
+    @property
+    def output(self) -> str:
+        """The value that it defines."""
+        return self.node.outputs[0]
+
+    @property
+    def channels(self) -> int:
+        """The number of output channels."""
+        count = int(self.weights.shape[self.weight_axis])
+        return count * self.groups if self.transposed else count
+
+    @property
+    def takes_bias(self) -> bool:
+        """Whether the operation has an input for a bias."""
+        return self.node.op != "MatMul"
+
+    @property
+    def quantised_by_channel(self) -> bool:
+        """Whether a scale for each output channel is one for each extent of an axis."""
+        return not self.transposed or self.groups == 1
+
+    def by_channel(self) -> Array:
+        """The weights, one row for each output channel: `(channels, n)`."""
+        weights = np.moveaxis(self.weights, self.weight_axis, 0)
+        if not self.transposed or self.groups == 1:
+            return weights.reshape(len(weights), -1)
+        # (K/g, C, ...) of which C is g groups
+        count, inputs = weights.shape[:2]
+        parts = weights.reshape(count, self.groups, inputs // self.groups, -1)
+        return np.moveaxis(parts, 1, 0).reshape(self.channels, -1)
+
+    def from_rows(self, rows: Array) -> Array:
+        """Weights in their own shape from rows of `by_channel`."""
+        moved = np.moveaxis(self.weights, self.weight_axis, 0).shape
+        if self.transposed and self.groups > 1:
+            parts = rows.reshape(self.groups, moved[0], moved[1] // self.groups, -1)
+            rows = np.moveaxis(parts, 0, 1)
+        return np.ascontiguousarray(np.moveaxis(rows.reshape(moved), 0, self.weight_axis))
+
+    def set_weights(self, graph: OnnxGraph, rows: Array) -> None:
+        """Give the node other weights, as rows of `by_channel`."""
+        name = graph.unused_name(f"{self.node.inputs[1]}_q")
+        graph.constants[name] = self.from_rows(rows)
+        self.node.inputs[1] = name
+
+    def set_bias(self, graph: OnnxGraph, bias: Array) -> None:
+        """Give the node another bias."""
+        assert self.takes_bias, f"{self.node.op} has no bias"
+        name = graph.unused_name(f"{self.node.outputs[0]}_bias")
+        graph.constants[name] = bias
+        self.node.inputs = [*self.node.inputs[:2], name]
+
+
+def layer_of(node: OnnxNode, graph: OnnxGraph) -> Layer | None:
+    """The node as a layer, None if it is none, or is one that has no constant float32 weights."""
+    read = _LAYERS.get(node.op) if not node.domain else None
+    if read is None or len(node.inputs) < 2 or len(node.outputs) != 1:
+        return None
+    weights = graph.constants.get(node.inputs[1])
+    if weights is None or not is_float(weights) or not weights.size:
+        return None
+    name = node.inputs[2] if len(node.inputs) > 2 else ""
+    bias = graph.constants.get(name)
+    if name and (bias is None or not is_float(bias)):
+        return None
+    return read(node, weights, bias)
+
+
+def _convolution(node: OnnxNode, weights: Array, bias: Array | None) -> Layer | None:
+    if weights.ndim < 3:
+        return None
+    return Layer(node, weights, bias, 0, 1, weights.ndim, node.integer("group", 1))
+
+
+def _transposed(node: OnnxNode, weights: Array, bias: Array | None) -> Layer | None:
+    groups = node.integer("group", 1)
+    if weights.ndim < 3 or groups < 1 or weights.shape[0] % groups:
+        return None
+    return Layer(node, weights, bias, 1, 1, weights.ndim, groups, transposed=True)
+
+
+def _gemm(node: OnnxNode, weights: Array, bias: Array | None) -> Layer | None:
+    plain = node.number("alpha", 1.0) == node.number("beta", 1.0) == 1.0
+    if weights.ndim != 2 or not plain or node.integer("transA", 0):
+        return None
+    axis = 0 if node.integer("transB", 0) else 1
+    if bias is not None:
+        if bias.size not in (1, weights.shape[axis]) or bias.ndim > 2:
+            return None
+        bias = np.broadcast_to(bias.reshape(-1), (weights.shape[axis],))
+    return Layer(node, weights, bias, axis, 1, 2)
+
+
+def _product(node: OnnxNode, weights: Array, bias: Array | None) -> Layer | None:
+    return None if weights.ndim != 2 or bias is not None else Layer(node, weights, None, 1, -1, 1)
+
+
+_LAYERS: dict[str, Callable[[OnnxNode, Array, Array | None], Layer | None]] = {
+    "Conv": _convolution,
+    "ConvTranspose": _transposed,
+    "Gemm": _gemm,
+    "MatMul": _product,
+}

@@ -1,0 +1,347 @@
+"""An ONNX file that can be changed: nodes, weights as arrays, and how it is written again.
+
+Nothing is lost that is not changed: attributes, types of inputs and outputs, metadata, functions
+and graphs within nodes are kept as bytes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from leanconv.errors import InputError, ModelError, UnsupportedError
+from leanconv.graph import onnx_schema as schema
+from leanconv.graph.limits import Limits
+from leanconv.graph.onnx_names import shown
+from leanconv.graph.onnx_nodes import DOMAINS, attribute_message
+from leanconv.graph.onnx_parts import FileParts
+from leanconv.graph.onnx_tensor import ExternalFiles, open_view, read_tensor
+from leanconv.graph.wire import Reader, fields, integers, written
+from leanconv.records import dataclass
+from leanconv.types import FLOAT32, as_dtype
+
+Array = np.ndarray[Any, Any]
+_IR_VERSION, _OPSETS, _GRAPH = 1, 8, 7  # fields of ModelProto
+_NODE, _TENSOR, _INPUT, _OUTPUT, _VALUE = 1, 5, 11, 12, 13  # fields of GraphProto
+_LEAST_IR = 7  # in which opset 13 is written
+_MOST_BYTES = 2**31 - 1  # of a protobuf message
+
+
+@dataclass(eq=False)
+class OnnxNode:
+    """A node of the file.
+
+    Attributes:
+        op, domain: what it computes; the domain is `""` for ONNX's own operations.
+        inputs, outputs: names, `""` where absent.
+        name: of the node.
+        attributes: AttributeProtos by name.
+        captured: names that graphs within the node read.
+    """
+
+    op: str
+    inputs: list[str]
+    outputs: list[str]
+    name: str
+    attributes: dict[str, bytes] = field(default_factory=dict)
+    domain: str = ""
+    overload: str = ""
+    captured: frozenset[str] = frozenset()
+
+    def copy(self) -> OnnxNode:
+        """The same node, with lists and attributes of its own."""
+        return replace(
+            self,
+            inputs=list(self.inputs),
+            outputs=list(self.outputs),
+            attributes=dict(self.attributes),
+        )
+
+    def data(self) -> bytes:
+        """The NodeProto."""
+        parts = [written(1, each.encode()) for each in self.inputs]
+        parts += [written(2, each.encode()) for each in self.outputs]
+        parts += [written(3, self.name.encode()), written(4, self.op.encode())]
+        parts += [written(5, each) for each in self.attributes.values()]
+        parts += [written(7, self.domain.encode())] if self.domain else []
+        parts += [written(8, self.overload.encode())] if self.overload else []
+        return b"".join(parts)
+
+    def _attribute(self, name: str) -> Mapping[str, Any] | None:
+        found = self.attributes.get(name)
+        if found is None:
+            return None
+        return attribute_message(memoryview(found), Reader(Limits().fields))
+
+    def integer(self, name: str, default: int) -> int:
+        """An attribute that is a whole number."""
+        message = self._attribute(name)
+        return default if message is None else int(message.get("i", 0))
+
+    def number(self, name: str, default: float) -> float:
+        """An attribute that is a float."""
+        message = self._attribute(name)
+        return default if message is None else float(message.get("f", 0.0))
+
+    def integers(self, name: str) -> tuple[int, ...] | None:
+        """An attribute that is a list of whole numbers, None where it is absent."""
+        message = self._attribute(name)
+        return None if message is None else tuple(integers(message["ints"], name).tolist())
+
+
+@dataclass(eq=False)
+class OnnxGraph:
+    """A whole file; see the module.
+
+    Attributes:
+        nodes: in an order in which they can run.
+        constants: weights that are floats, and other small ones, as arrays by name.
+        inputs, outputs: ValueInfoProtos by name; inputs that are weights are left out.
+        opset: the version of ONNX's own operations.
+        domains: versions of others.
+        ir_version: of the file.
+        around: fields of the file around its graph, as they are.
+        inside: fields of the graph that are not here, as they are.
+        others: TensorProtos of weights without an array, by name.
+        taken: names that `unused_name` does not give; empty before its first call.
+    """
+
+    nodes: list[OnnxNode]
+    constants: dict[str, Array]
+    inputs: dict[str, bytes]
+    outputs: dict[str, bytes]
+    opset: int
+    domains: dict[str, int]
+    ir_version: int
+    around: tuple[bytes, ...]
+    inside: tuple[bytes, ...]
+    others: dict[str, bytes]
+    taken: set[str] = field(default_factory=set)
+
+    def copy(self) -> OnnxGraph:
+        """The same graph, with nodes and tables of its own; arrays are shared."""
+        return replace(
+            self,
+            nodes=[node.copy() for node in self.nodes],
+            constants=dict(self.constants),
+            outputs=dict(self.outputs),
+            taken=set(self.taken),
+        )
+
+    def producers(self) -> dict[str, OnnxNode]:
+        """The node that writes a value, by the value's name."""
+        return {name: node for node in self.nodes for name in node.outputs if name}
+
+    def consumers(self) -> dict[str, list[OnnxNode]]:
+        """The nodes that read a value, by its name; each once."""
+        found: dict[str, list[OnnxNode]] = {}
+        for node in self.nodes:
+            for name in {*node.inputs, *node.captured} - {""}:
+                found.setdefault(name, []).append(node)
+        return found
+
+    def data(self, outputs: Sequence[str] | None = None) -> bytes:
+        """The file.
+
+        Args:
+            outputs: names of values that are the outputs, in place of the file's own.
+
+        Raises:
+            UnsupportedError: it would have 2 GiB or more.
+        """
+        values = self.outputs if outputs is None else {n: written(1, n.encode()) for n in outputs}
+        nodes = self._needed(values)
+        read = {name for node in nodes for name in (*node.inputs, *node.captured)}.union(values)
+        parts = [written(_NODE, node.data()) for node in nodes]
+        parts += [
+            written(_TENSOR, tensor(name, array))
+            for name, array in self.constants.items()
+            if name in read
+        ]
+        parts += [written(_TENSOR, raw) for name, raw in self.others.items() if name in read]
+        parts += self.inside
+        parts += [written(_INPUT, each) for each in self.inputs.values()]
+        parts += [written(_OUTPUT, each) for each in values.values()]
+        graph = b"".join(parts)
+        opsets = {"": self.opset, **self.domains}
+        head = [written(_IR_VERSION, self.ir_version), *self.around]
+        head += [
+            written(_OPSETS, written(1, domain.encode()) + written(2, version))
+            for domain, version in opsets.items()
+        ]
+        if len(graph) > _MOST_BYTES:
+            raise UnsupportedError(
+                f"the file would have {len(graph)} bytes; expected less than 2 GiB: quantise a "
+                "smaller network"
+            )
+        return b"".join((*head, written(_GRAPH, graph)))
+
+    def _needed(self, outputs: Iterable[str]) -> list[OnnxNode]:
+        """The nodes on which outputs depend, in order."""
+        wanted, kept = set(outputs), []
+        for node in reversed(self.nodes):
+            if wanted.intersection(node.outputs):
+                wanted.update((*node.inputs, *node.captured))
+                kept.append(node)
+        return kept[::-1]
+
+    def unused_name(self, wanted: str) -> str:
+        """A name for a value that no value has yet, and that no later call gives."""
+        if not self.taken:
+            self.taken = {name for node in self.nodes for name in (*node.inputs, *node.outputs)}
+            self.taken |= {*self.constants, *self.inputs, *self.others}
+        name, number = wanted, 1
+        while name in self.taken:
+            name, number = f"{wanted}_{number}", number + 1
+        self.taken.add(name)
+        return name
+
+
+def read_graph(source: Path | bytes) -> OnnxGraph:
+    """Read a file, which is not trusted.
+
+    Raises:
+        InputError: it cannot be read.
+        ModelError: it is damaged.
+        UnsupportedError: it has weights in forms that are not taken.
+    """
+    if isinstance(source, Path):
+        try:
+            path = source.resolve(strict=True)
+        except OSError as error:
+            raise InputError(f"{source} cannot be read: {error.strerror or error}") from error
+        data, files = open_view(path, None, InputError), ExternalFiles(source)
+    else:
+        data, files = memoryview(source), ExternalFiles(None)
+    reader = Reader(Limits().fields)
+    model = reader.message(data, schema.MODEL, "ModelProto")
+    parts = FileParts(data)
+    versions = {"": 1}
+    for each in model["opset_import"]:
+        entry = reader.message(each, schema.OPSET, "opset_import")
+        domain = entry.get("domain", "")
+        versions["" if domain in DOMAINS else domain] = int(entry.get("version", 0))
+    tensors, inside, outputs = _sorted_fields(model["graph"], reader)
+    nodes = [_node(each.data, each.reads, reader, n) for n, each in enumerate(parts.nodes)]
+    _name_apart(nodes)
+    constants, others = _arrays(tensors, reader, files)
+    kept = []
+    for node in nodes:
+        value = _constant(node, reader, files)
+        if value is None:
+            kept.append(node)
+        else:
+            constants[node.outputs[0]] = value
+    skipped = {_IR_VERSION, _OPSETS, _GRAPH}
+    return OnnxGraph(
+        nodes=kept,
+        constants=constants,
+        inputs={name: bytes(each) for name, each in parts.inputs.items()},
+        outputs=outputs,
+        opset=versions.pop(""),
+        domains=versions,
+        ir_version=max(_LEAST_IR, int(model.get("ir_version", 0))),
+        around=tuple(bytes(w) for n, w, _ in fields(data, "ModelProto") if n not in skipped),
+        inside=inside,
+        others=others,
+    )
+
+
+def _sorted_fields(
+    graph: memoryview, reader: Reader
+) -> tuple[list[memoryview], tuple[bytes, ...], dict[str, bytes]]:
+    """A graph's tensors, fields that are kept as they are, and outputs by name."""
+    tensors, inside, outputs = [], [], {}
+    for number, whole, payload in fields(graph, "GraphProto"):
+        if number == _TENSOR:
+            tensors.append(payload)
+        elif number == _OUTPUT:
+            name = reader.message(payload, schema.VALUE, "output").get("name", "")
+            outputs[name] = bytes(payload)
+        elif number not in (_NODE, _INPUT, _VALUE):
+            inside.append(bytes(whole))
+    return tensors, tuple(inside), outputs
+
+
+def _node(data: memoryview, reads: frozenset[str], reader: Reader, number: int) -> OnnxNode:
+    message = reader.message(data, schema.NODE, f"node {number}")
+    attributes = {}
+    for each in message["attribute"]:
+        attributes[attribute_message(each, reader).get("name", "")] = bytes(each)
+    domain = message.get("domain", "")
+    op = message.get("op_type", "")
+    return OnnxNode(
+        op=op,
+        inputs=list(message["input"]),
+        outputs=list(message["output"]),
+        name=message.get("name", "") or f"{op}_{number}",
+        attributes=attributes,
+        domain="" if domain in DOMAINS else domain,
+        overload=message.get("overload", ""),
+        captured=reads - set(message["input"]),
+    )
+
+
+def _name_apart(nodes: Sequence[OnnxNode]) -> None:
+    """Give nodes of one name names of their own."""
+    known: set[str] = set()
+    for number, node in enumerate(nodes):
+        while node.name in known:
+            node.name = f"{node.name}_{number}"
+        known.add(node.name)
+
+
+def _arrays(
+    tensors: Sequence[memoryview], reader: Reader, files: ExternalFiles
+) -> tuple[dict[str, Array], dict[str, bytes]]:
+    """Weights as arrays, and those of types without one (text, bfloat16) as bytes."""
+    arrays, others = {}, {}
+    for data in tensors:
+        message = reader.message(data, schema.TENSOR, "initializer")
+        if message.get("data_type", 0) in schema.DTYPES:
+            name, arrays[name] = read_tensor(data, reader, files, "initializer")
+        elif message.get("data_location", 0):
+            raise UnsupportedError(
+                f"weight {shown(message.get('name', ''))!r} is of a type that is not taken and "
+                "lies in another file; expected it within the model"
+            )
+        else:
+            others[message.get("name", "")] = bytes(data)
+    return arrays, others
+
+
+def _constant(node: OnnxNode, reader: Reader, files: ExternalFiles) -> Array | None:
+    """The array of a node Constant, None where it is another node."""
+    if node.op != "Constant" or node.domain or "value" not in node.attributes:
+        return None
+    message = attribute_message(memoryview(node.attributes["value"]), reader)
+    if "t" not in message or not node.outputs:
+        raise ModelError(f"node {shown(node.name)!r} (Constant) holds no tensor; expected one")
+    number = reader.message(message["t"], schema.TENSOR, "value").get("data_type", 0)
+    if number not in schema.DTYPES:
+        return None
+    return read_tensor(message["t"], reader, files, "value")[1]
+
+
+def tensor(name: str, array: Array) -> bytes:
+    """A TensorProto."""
+    dtype = as_dtype(array.dtype)
+    little = np.asarray(array, array.dtype.newbyteorder("<"))
+    dims = b"".join(written(1, extent) for extent in array.shape)
+    assert little.nbytes == dtype.bytes * math.prod(array.shape)
+    return dims + written(2, dtype.onnx) + written(8, name.encode()) + written(9, little.tobytes())
+
+
+def int_attribute(name: str, value: int) -> bytes:
+    """An AttributeProto of a whole number that is not negative."""
+    return written(1, name.encode()) + written(3, value) + written(20, 2)
+
+
+def is_float(array: Array | None) -> bool:
+    """Whether it is an array of float32."""
+    return array is not None and array.dtype == np.dtype(FLOAT32)

@@ -1,0 +1,127 @@
+"""From where a value's numbers lie to the range that its codes cover.
+
+A wide range rounds all numbers coarsely, a narrow one cuts the largest. Four ways to choose:
+
+- `min-max`: nothing is cut.
+- `percentile`: of the numbers 1e-5 at either end are cut.
+- `mse`: the least mean squared difference between numbers and what their codes stand for.
+- `entropy`: the least Kullback-Leibler divergence between the histogram and that of the codes
+  (Migacz, "8-bit inference with TensorRT", 2017; here for codes with a zero).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from leanconv.errors import SpecError
+from leanconv.quantizer.codes import HIGH, LOW, Codes, codes_of_range
+from leanconv.quantizer.histogram import Histogram
+from leanconv.quantizer.onnx_graph import Array
+
+_CUT = 1e-5  # share of the numbers beyond a percentile, at either end
+_SHARES = np.linspace(1.0, 0.05, 58)  # of the least and largest number that are tried as ends
+_ROUNDS = 2  # in which one end is chosen after the other
+
+
+def value_codes(seen: Histogram, method: str) -> Codes:
+    """Codes for a value.
+
+    Args:
+        seen: its numbers on samples.
+        method: a key of `METHODS`.
+    """
+    low, high = METHODS[method](seen)
+    return codes_of_range(low, high)
+
+
+def _min_max(seen: Histogram) -> tuple[float, float]:
+    return seen.low, seen.high
+
+
+def _percentile(seen: Histogram) -> tuple[float, float]:
+    total = np.cumsum(seen.counts)
+    if not total[-1]:
+        return seen.low, seen.high
+    share = total / total[-1]
+    first, last = int(np.searchsorted(share, _CUT)), int(np.searchsorted(share, 1.0 - _CUT))
+    middles = seen.middles
+    last = min(last, len(middles) - 1)
+    return max(seen.low, float(middles[first])), min(seen.high, float(middles[last]))
+
+
+def _least(seen: Histogram, loss: Callable[[Array, Array, Codes], float]) -> tuple[float, float]:
+    """The range of the least loss, one end after the other."""
+    used = seen.counts > 0
+    counts, middles = seen.counts[used], seen.middles[used]
+    low, high = seen.low, seen.high
+    if not len(counts):
+        return low, high
+    best = loss(counts, middles, codes_of_range(low, high))
+    for _ in range(_ROUNDS):
+        for found in _narrower(seen.low, seen.high, low, high):
+            now = loss(counts, middles, codes_of_range(*found))
+            if now < best:
+                best, (low, high) = now, found
+    return low, high
+
+
+def _narrower(least: float, most: float, low: float, high: float) -> Iterator[tuple[float, float]]:
+    """Ranges in which one end is nearer to 0, or both."""
+    for share in _SHARES:
+        yield least * share, most * share
+    for share in _SHARES:
+        yield low, most * share
+    for share in _SHARES if low < 0 else ():
+        yield least * share, high
+
+
+def _squared(counts: Array, middles: Array, codes: Codes) -> float:
+    return float((counts * np.square(codes.rounded(middles) - middles)).sum())
+
+
+def _divergence(counts: Array, middles: Array, codes: Codes) -> float:
+    """How much the histogram tells that one of codes does not.
+
+    All numbers of a code are taken to be equally frequent; those that are cut count as the code at
+    that end. Zeros, which Relu gives in any number, are left out: their code is exact.
+    """
+    some = np.abs(middles) > np.abs(middles).min()
+    counts, middles = counts[some], middles[some]
+    if not len(counts):
+        return 0.0
+    places = np.clip(np.rint(middles / codes.scale) + codes.zero, LOW, HIGH).astype(np.int64)
+    low, high = codes.bounds
+    half = codes.scale / 2
+    inside = (middles >= low - half) & (middles <= high + half)
+    held = np.bincount(places, counts, HIGH + 1)
+    within = np.bincount(places[inside], counts[inside], HIGH + 1)
+    bins = np.bincount(places[inside], minlength=HIGH + 1)
+    if np.any((held > 0) & (within == 0)) or not within.sum():
+        return math.inf  # nothing but what is cut has the code at an end
+    # The reference: what is cut lies in the bins at the ends.
+    reference = counts[inside] * (held / np.maximum(within, 1e-300))[places[inside]]
+    expected = (within / np.maximum(bins, 1))[places[inside]]
+    p, q = reference / reference.sum(), expected / expected.sum()
+    return float((p * np.log(p / q)).sum())
+
+
+METHODS: dict[str, Callable[[Histogram], tuple[float, float]]] = {
+    "min-max": _min_max,
+    "percentile": _percentile,
+    "mse": lambda seen: _least(seen, _squared),
+    "entropy": lambda seen: _least(seen, _divergence),
+}
+
+
+def checked_method(method: object) -> str:
+    """The name of a method.
+
+    Raises:
+        SpecError: there is none of that name.
+    """
+    if isinstance(method, str) and method in METHODS:
+        return method
+    raise SpecError(f"ranges is {method!r}; expected one of {', '.join(METHODS)}")

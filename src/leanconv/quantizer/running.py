@@ -1,0 +1,95 @@
+"""Networks that are being quantised, run on samples by leanconv itself."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+import numpy as np
+
+from leanconv.api.load import load
+from leanconv.api.network import Network
+from leanconv.errors import ModelError
+from leanconv.graph.onnx_names import shown
+from leanconv.progress import steps
+from leanconv.quantizer.codes import Codes
+from leanconv.quantizer.histogram import Histogram
+from leanconv.quantizer.onnx_graph import OnnxGraph
+from leanconv.quantizer.ranges import value_codes
+from leanconv.quantizer.samples import Samples
+from leanconv.quantizer.scheme import Scheme
+
+_MOST_BYTES = 256 << 20  # of values that one run gives
+
+
+def network_of(
+    graph: OnnxGraph, outputs: Sequence[str] | None = None, threads: int | None = None
+) -> Network:
+    """The network, ready to run; `outputs` are values in place of the file's own outputs."""
+    return load(graph.data(outputs), threads=threads)
+
+
+def observed(
+    graph: OnnxGraph, names: Collection[str], samples: Samples, threads: int | None
+) -> dict[str, Histogram]:
+    """Where the numbers of some values lie.
+
+    Args:
+        graph: in float32.
+        names: of inputs and of values between nodes.
+        samples: on which it is run.
+        threads: as `load` takes them.
+
+    Raises:
+        ModelError: a value is not finite on a sample.
+    """
+    found = {name: Histogram() for name in names}
+    given = [name for name in names if name in graph.inputs]
+    inner = [name for name in names if name not in graph.inputs]
+    for part in _parts(graph, inner, samples, threads):
+        network = network_of(graph, part, threads)
+        for sample in steps("calibrating", samples, len(samples)):
+            for name, values in network.run(sample).items():
+                found[name].add(values)
+    for sample in steps("calibrating inputs", samples, len(samples)) if given else ():
+        for name in given:
+            found[name].add(sample[name])
+    for name, histogram in found.items():
+        if histogram.unsound:
+            raise ModelError(
+                f"value {shown(name)!r} has NaN or infinite numbers on the samples; expected "
+                "finite ones: look whether the samples are as the network expects them"
+            )
+    return found
+
+
+def _parts(
+    graph: OnnxGraph, names: Sequence[str], samples: Samples, threads: int | None
+) -> list[list[str]]:
+    """The values in groups, so that one run does not give too many bytes."""
+    if not names:
+        return []
+    network = network_of(graph, names, threads)
+    sample = next(iter(samples))
+    plan = network.bind({name: array.shape for name, array in sample.items()})
+    parts: list[list[str]] = [[]]
+    held = 0
+    for name in names:
+        kind = plan.outputs[name]
+        size = kind.elements * np.dtype(kind.dtype).itemsize
+        if parts[-1] and held + size > _MOST_BYTES:
+            parts.append([])
+            held = 0
+        parts[-1].append(name)
+        held += size
+    return parts
+
+
+def chosen_codes(plan: Scheme, seen: Mapping[str, Histogram], method: str) -> dict[str, Codes]:
+    """Codes for the values of a scheme; values that share a scale have one histogram."""
+    shared: dict[str, Histogram] = {}
+    for name in plan.values:
+        first = plan.shares[name]
+        known = shared.get(first)
+        shared[first] = seen[name] if known is None else known.merged(seen[name])
+    codes = {first: value_codes(histogram, method) for first, histogram in shared.items()}
+    return {name: codes[plan.shares[name]] for name in plan.values}

@@ -1,0 +1,273 @@
+"""`lc.quantize` on the digits network and on small ones, judged by onnx and onnxruntime."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import leanconv as lc
+from leanconv.cli.main import main
+from leanconv.errors import InputError, ModelError, SpecError, UnsupportedError
+
+DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits"
+
+
+def digits() -> tuple[np.ndarray, np.ndarray]:
+    """The held-out digits as the network takes them, and what they show."""
+    held = np.load(DIGITS / "held_out.npz")
+    images = (held["images"].astype(np.float32) / 255.0 - 0.5) / 0.5
+    return images.astype(np.float32), held["labels"]
+
+
+def judged(data: bytes, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
+    """What onnxruntime gives for a file that onnx finds valid."""
+    onnx.checker.check_model(onnx.load_from_string(data), full_check=True)
+    session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
+    found: list[np.ndarray] = session.run(None, inputs)
+    return found
+
+
+def model(
+    nodes: list[onnx.NodeProto],
+    shape: list[int | str | None],
+    weights: dict[str, np.ndarray],
+    opset: int = 13,
+    rank: int = 4,
+) -> bytes:
+    """A file of nodes from `x` to `y`."""
+    graph = helper.make_graph(
+        nodes,
+        "network",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [None] * rank)],
+        [numpy_helper.from_array(array, name) for name, array in weights.items()],
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
+    made.ir_version = 7
+    data: bytes = made.SerializeToString()
+    return data
+
+
+def normal(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("ranges", ["min-max", "mse", "percentile", "entropy"])
+def test_digits_keep_their_answers(ranges: str) -> None:
+    images, labels = digits()
+    made = lc.quantize(DIGITS / "digits.onnx", images[:120], ranges=ranges, threads=1)
+    exact = lc.load(DIGITS / "digits.onnx")(images)
+    (found,) = judged(made.data, {"input": images})
+    assert np.mean(found.argmax(1) == exact.argmax(1)) >= 0.995
+    assert np.mean(found.argmax(1) == labels) >= 0.99
+    assert made.score >= 0.98
+    assert made.samples == (8, 7)
+    assert made.error < 0.03
+    assert {layer.precision for layer in made.layers} == {"int8"}
+    assert len(made.data) < (DIGITS / "digits.onnx").stat().st_size / 2
+
+
+def test_what_is_measured_is_what_onnxruntime_gives() -> None:
+    images, labels = digits()
+    made = lc.quantize(DIGITS / "digits.onnx", images[:64], labels=labels[:64], threads=1)
+    assert made.score_name == "accuracy"
+    held_out = np.concatenate([images[begin : begin + 8] for begin in range(8, 64, 16)])
+    (found,) = judged(made.data, {"input": held_out})
+    exact = lc.load(DIGITS / "digits.onnx")(held_out)
+    error = np.linalg.norm(found - exact) / np.linalg.norm(exact)
+    assert made.error == pytest.approx(error, rel=0.2)
+
+
+_CONV = helper.make_node("Conv", ["x", "w", "b"], ["c"], name="conv", pads=[1, 1, 1, 1])
+_NETWORKS = {
+    "normalised": (
+        [
+            helper.make_node("Conv", ["x", "w"], ["c"], pads=[1, 1, 1, 1]),
+            helper.make_node("BatchNormalization", ["c", "s", "b", "m", "v"], ["n"]),
+            helper.make_node("Mul", ["two", "n"], ["t"]),
+            helper.make_node("Sub", ["t", "b3"], ["r"]),
+            helper.make_node("Relu", ["r"], ["y"]),
+        ],
+        {"s": normal(5, seed=1), "m": normal(5, seed=2), "v": normal(5, seed=3) ** 2},
+    ),
+    "residual": (
+        [
+            _CONV,
+            helper.make_node("Relu", ["c"], ["r"]),
+            helper.make_node("Conv", ["r", "w5"], ["d"], pads=[1, 1, 1, 1]),
+            helper.make_node("Add", ["d", "r"], ["a"]),
+            helper.make_node("Concat", ["a", "c"], ["k"], axis=1),
+            helper.make_node("MaxPool", ["k"], ["p"], kernel_shape=[2, 2]),
+            helper.make_node("Conv", ["p", "w10"], ["y"]),
+        ],
+        {"w5": normal(5, 5, 3, 3, seed=4), "w10": normal(3, 10, 1, 1, seed=5)},
+    ),
+    "products": (
+        [
+            _CONV,
+            helper.make_node("GlobalAveragePool", ["c"], ["g"]),
+            helper.make_node("Flatten", ["g"], ["f"]),
+            helper.make_node("Gemm", ["f", "wg", "bg"], ["h"], transB=1),
+            helper.make_node("Relu", ["h"], ["i"]),
+            helper.make_node("MatMul", ["i", "wm"], ["j"]),
+            helper.make_node("Softmax", ["j"], ["y"], axis=1),
+        ],
+        {"wg": normal(7, 5), "bg": normal(7), "wm": normal(7, 4)},
+    ),
+    "grouped": (
+        [
+            helper.make_node("Conv", ["x", "wd"], ["d"], group=4, pads=[1, 1, 1, 1]),
+            helper.make_node("Sigmoid", ["d"], ["s0"]),
+            helper.make_node("Mul", ["d", "s0"], ["t"]),
+            helper.make_node("ConvTranspose", ["t", "wt"], ["u"], group=2, strides=[2, 2]),
+            helper.make_node("Add", ["u", "b6"], ["e"]),
+            helper.make_node("Conv", ["e", "w6"], ["y"]),
+        ],
+        {
+            "wd": normal(8, 1, 3, 3),
+            "wt": normal(8, 3, 2, 2),
+            "b6": normal(1, 6, 1, 1),
+            "w6": normal(2, 6, 1, 1),
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("opset", [11, 13, 17])
+@pytest.mark.parametrize("name", _NETWORKS)
+def test_small_networks(name: str, opset: int) -> None:
+    nodes, weights = _NETWORKS[name]
+    shared = {"w": normal(5, 4, 3, 3), "b": normal(5), "two": np.float32(2) * np.ones(1, "f")}
+    shared["b3"] = normal(5, 1, 1)
+    read = {each for node in nodes for each in node.input}
+    held = {key: array for key, array in {**shared, **weights}.items() if key in read}
+    rank = 2 if name == "products" else 4
+    data = model(nodes, ["n", 4, 8, 8], held, opset, rank)
+    samples = [normal(1, 4, 8, 8, seed=seed) for seed in range(8)]
+    made = lc.quantize(data, samples, threads=1)
+    assert made.error < 0.08
+    x = normal(3, 4, 8, 8, seed=99)
+    (found,), (exact,) = judged(made.data, {"x": x}), judged(data, {"x": x})
+    assert np.linalg.norm(found - exact) < 0.08 * np.linalg.norm(exact)
+    parsed = onnx.load_from_string(made.data)
+    assert "BatchNormalization" not in {node.op_type for node in parsed.graph.node}
+
+
+def test_softmax_over_several_axes_is_kept() -> None:
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"]),
+        helper.make_node("Softmax", ["c"], ["s"]),
+        helper.make_node("Squeeze", ["s"], ["y"], axes=[2]),
+    ]
+    data = model(nodes, [2, 4, 1, 6], {"w": normal(5, 4, 1, 1)}, 11, 3)
+    made = lc.quantize(data, [normal(2, 4, 1, 6)], threads=1)
+    x = normal(2, 4, 1, 6)
+    (found,), (exact,) = judged(made.data, {"x": x}), judged(data, {"x": x})
+    assert found.shape == exact.shape == (2, 5, 6)
+    assert np.abs(found - exact).max() < 0.05
+
+
+def test_a_large_bias_fits() -> None:
+    weights = {"w": normal(2, 4, 1, 1) * np.float32(1e-9), "b": np.array([1e4, -2e4], np.float32)}
+    nodes = [helper.make_node("Conv", ["x", "w", "b"], ["y"])]
+    data = model(nodes, [1, 4, 3, 3], weights)
+    x = normal(1, 4, 3, 3)
+    made = lc.quantize(data, [x, x], threads=1)
+    (found,) = judged(made.data, {"x": x})
+    np.testing.assert_allclose(found[0, :, 0, 0], weights["b"], rtol=1e-5)
+
+
+def test_samples_in_files_and_functions(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Conv", ["x", "w"], ["y"])]
+    data = model(nodes, [1, 4, 3, 3], {"w": normal(2, 4, 1, 1)})
+    arrays = [normal(1, 4, 3, 3, seed=seed) for seed in range(4)]
+    for number, array in enumerate(arrays):
+        np.savez(tmp_path / f"{number}.npz", x=array)
+    first = lc.quantize(data, arrays, threads=1)
+    assert lc.quantize(data, tmp_path, threads=1).data == first.data
+    assert lc.quantize(data, ({"x": x} for x in arrays), threads=1).data == first.data
+    seen: list[str] = []
+    lc.quantize(data, arrays, threads=1, progress=lambda stage, *_: seen.append(stage))
+    assert {"calibrating inputs", "verifying"} <= set(seen)
+    scores = []
+
+    def metric(found: dict, exact: dict, inputs: dict) -> float:  # type: ignore[type-arg]
+        scores.append(float(np.abs(found["y"] - exact["y"]).max()))
+        assert inputs["x"].shape == (1, 4, 3, 3)
+        return 0.25
+
+    made = lc.quantize(data, arrays, metric=metric, threads=1)
+    assert (made.score_name, made.score, made.float_score) == ("metric", 0.25, 0.25)
+    assert scores
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "words"),
+    [
+        ({"samples": []}, InputError, "no samples"),
+        ({"samples": 3}, InputError, "expected an array"),
+        ({"samples": [normal(1, 4, 3)]}, InputError, "expected float32\\[1x4x3x3"),
+        ({"samples": {"z": normal(1, 4, 3, 3)}}, InputError, "holds z; expected x"),
+        ({"samples": [np.full((1, 4, 3, 3), np.nan, np.float32)]}, ModelError, "NaN"),
+        ({"ranges": "best"}, SpecError, "min-max"),
+        ({"labels": [1, 2, 3]}, InputError, "expected a whole number for each of"),
+        ({"labels": [1], "metric": len}, SpecError, "one of them"),
+        ({"metric": 3}, SpecError, "expected a function"),
+        ({"metric": lambda *_: 1 / 0}, InputError, "ZeroDivisionError"),
+        ({"metric": lambda *_: float("nan")}, InputError, "finite"),
+    ],
+)
+def test_what_does_not_fit_is_refused(changes: dict, error: type, words: str) -> None:  # type: ignore[type-arg]
+    nodes = [helper.make_node("Conv", ["x", "w"], ["y"])]
+    data = model(nodes, [1, 4, 3, 3], {"w": normal(2, 4, 1, 1)})
+    given = {"samples": [normal(1, 4, 3, 3)], "threads": 1, **changes}
+    with pytest.raises(error, match=words):
+        lc.quantize(data, **given)
+
+
+def test_networks_that_cannot_be_quantised() -> None:
+    x, w = normal(1, 4, 3, 3), normal(2, 4, 1, 1)
+    relu = model([helper.make_node("Relu", ["x"], ["y"])], [1, 4, 3, 3], {})
+    with pytest.raises(UnsupportedError, match="no Conv, Gemm or MatMul"):
+        lc.quantize(relu, [x])
+    conv = [helper.make_node("Conv", ["x", "w"], ["y"])]
+    with pytest.raises(UnsupportedError, match="opset 10; expected 11"):
+        lc.quantize(model(conv, [1, 4, 3, 3], {"w": w}, opset=10), [x])
+    with pytest.raises(ModelError, match="weights that are NaN"):
+        lc.quantize(model(conv, [1, 4, 3, 3], {"w": w * np.float32(np.nan)}), [x])
+    with pytest.raises(InputError, match="cannot be read"):
+        lc.quantize("no such file.onnx", [x])
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    images, labels = digits()
+    folder = tmp_path / "samples"
+    folder.mkdir()
+    for number in range(12):
+        np.save(folder / f"{number:02}.npy", images[number : number + 1])
+    np.save(tmp_path / "labels.npy", labels[:12])
+    script = tmp_path / "metric.py"
+    script.write_text("def score(found, exact, inputs):\n    return 0.5\n")
+    given = ["quantize", str(DIGITS / "digits.onnx"), str(folder), "-o", str(tmp_path / "q.onnx")]
+    assert main([*given, "--threads", "1", "--json", "--metric", str(script)]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["score"] == 0.5
+    assert report["verified_on"] == 6
+    assert main([*given, "--threads", "1", "--labels", str(tmp_path / "labels.npy")]) == 0
+    said = capsys.readouterr().out
+    assert "23 of 23 layers in int8; accuracy" in said
+    (found,) = judged((tmp_path / "q.onnx").read_bytes(), {"input": images[:12]})
+    assert found.shape == (12, 10)
+    script.write_text("score = 3\n")
+    assert main([*given, "--metric", str(script)]) == 1
+    assert main([*given, "--metric", str(script), "--labels", "x.npy"]) == 2
+    assert main([*given[:2], str(tmp_path / "none"), *given[3:]]) == 1
+    (tmp_path / "empty").mkdir()
+    assert main([*given[:2], str(tmp_path / "empty"), *given[3:]]) == 1
+    assert "holds no files" in capsys.readouterr().err
