@@ -60,6 +60,7 @@ METHOD_ARROWS: dict[str, tuple[str, ...]] = {
     "planar": ("common",),
     "depthwise": ("common",),
     "fft": ("common",),
+    "tiles": ("common",),
     "unfold": ("common", "direct", "naive"),
     "winograd": ("common", "direct"),
     "fused": ("common", "direct", "depthwise"),

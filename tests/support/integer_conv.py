@@ -155,7 +155,7 @@ def check(
         given = (roles[role] for role in use.roles)
         roles[use.roles[-1]] = run_kernel(use.kernel, *given, target=target, parts=cuts)
     summed = replace(spec, residual=False) if quantisation else spec
-    addends = [x, w, bias, None if quantisation else residual]
+    addends = [x, w, bias if spec.bias else None, None if quantisation else residual]
     wide = (None if a is None else a.astype(np.int64) for a in addends)
     sums = convolve(summed, *wide).astype(np.int32)
     if quantisation is None:

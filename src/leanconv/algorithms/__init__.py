@@ -9,6 +9,7 @@ from leanconv.algorithms.interface import Algorithm, Candidate
 from leanconv.algorithms.naive import NAIVE
 from leanconv.algorithms.planar import PLANAR
 from leanconv.algorithms.problem import Problem
+from leanconv.algorithms.tiles import AMX
 from leanconv.algorithms.unfold import IM2COL, IM2WIN, MEC
 from leanconv.algorithms.winograd import WINOGRAD
 
@@ -23,5 +24,7 @@ ALGORITHMS: tuple[Algorithm[Any], ...] = (
     MEC,
     IM2WIN,
 )
+# Those that convolve integers alone. Of the others, `direct` does so, too.
+INTEGER_ALGORITHMS: tuple[Algorithm[Any], ...] = (AMX,)
 
-__all__ = ["ALGORITHMS", "Algorithm", "Candidate", "Problem"]
+__all__ = ["ALGORITHMS", "INTEGER_ALGORITHMS", "Algorithm", "Candidate", "Problem"]

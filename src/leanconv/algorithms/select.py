@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from leanconv.algorithms import ALGORITHMS
+from leanconv.algorithms import ALGORITHMS, INTEGER_ALGORITHMS
 from leanconv.algorithms.interface import Algorithm, Candidate
 from leanconv.algorithms.magnitudes import (
     Magnitudes,
@@ -22,8 +22,9 @@ from leanconv.algorithms.rounding import sum_error
 from leanconv.errors import SpecError
 from leanconv.target import Target
 
-_BY_NAME: Mapping[str, Algorithm[Any]] = {a.name: a for a in ALGORITHMS}
-PARAMETERS: Mapping[str, type[Parameters]] = {a.name: a.parameters for a in ALGORITHMS}
+_ALL: tuple[Algorithm[Any], ...] = (*ALGORITHMS, *INTEGER_ALGORITHMS)
+_BY_NAME: Mapping[str, Algorithm[Any]] = {a.name: a for a in _ALL}
+PARAMETERS: Mapping[str, type[Parameters]] = {a.name: a.parameters for a in _ALL}
 
 
 def choice_named(text: str) -> Choice:
@@ -71,10 +72,16 @@ def _possible(problem: Problem, target: Target) -> list[Algorithm[Any]]:
     """The algorithms to consider if the user names none."""
     return [
         a
-        for a in ALGORITHMS
+        for a in _ALL
         if a.automatic and a.plausible(problem) and a.refusal(problem, target) is None
         if lost_weights(a, problem) is None
     ]
+
+
+def _of(problem: Problem) -> list[Algorithm[Any]]:
+    """The algorithms that a problem's reader expects: of floats, not those of integers alone."""
+    floats = problem.precision.accumulate.is_float
+    return [a for a in _ALL if not floats or a in ALGORITHMS]
 
 
 def lost_weights(algorithm: Algorithm[Any], problem: Problem) -> str | None:
@@ -90,7 +97,7 @@ def _allowed(candidate: Candidate, problem: Problem) -> bool:
     Plain sums are always allowed, however small `max_error` is, unless their error exceeds the
     default (from some 50,000 products on); such sums are computed as partial sums.
     """
-    plain = min(sum_error(problem), default_error(problem.dtype))
+    plain = min(sum_error(problem), default_error(problem.precision.accumulate))
     if candidate.choice.error > max(problem.max_error, plain):
         return False
     return candidate.weight_bytes <= most_weight_bytes(problem)
@@ -108,7 +115,7 @@ def choices(problem: Problem, target: Target, lean: bool = False) -> list[tuple[
         Choices with all their parameters, each with its candidate.
     """
     found: list[tuple[Choice, Candidate]] = []
-    for algorithm in ALGORITHMS if lean else _possible(problem, target):
+    for algorithm in _ALL if lean else _possible(problem, target):
         if lean and (algorithm.refusal(problem, target) or lost_weights(algorithm, problem)):
             continue
         if algorithm.choices is None:
@@ -183,7 +190,7 @@ def offered_from(problem: Problem) -> list[float]:
 
     What a candidate states itself is not among them.
     """
-    return [error for a in ALGORITHMS for error in a.offered_from(problem)]
+    return [error for a in _ALL for error in a.offered_from(problem)]
 
 
 def refusal(choice: Choice, problem: Problem, target: Target) -> str | None:
@@ -194,7 +201,7 @@ def refusal(choice: Choice, problem: Problem, target: Target) -> str | None:
 def rejections(problem: Problem, target: Target) -> dict[str, str]:
     """Why algorithms do not compute a problem, or are not considered for it, by name."""
     found: dict[str, str] = {}
-    for algorithm in ALGORITHMS:
+    for algorithm in _of(problem):
         reason = algorithm.refusal(problem, target)
         if reason is None and not algorithm.automatic:
             reason = "only on request"

@@ -13,6 +13,7 @@ from pathlib import Path
 from leanconv.codegen.backend import llvm
 from leanconv.codegen.control_groups import quota_cores
 from leanconv.codegen.llvm_pages import release_llvm_pages
+from leanconv.codegen.tile_permission import may_use_tiles
 from leanconv.errors import SpecError
 from leanconv.target import PRESETS, RELATIVES, Target
 
@@ -35,7 +36,8 @@ _X86_EXTENSIONS = {
     "vbmi": ("avx512vbmi",),
     "vnni": ("avx512vnni",),
 }
-_EMITTED = ("avx_vnni", "dotprod", "vbmi", "vnni")  # those whose instructions kernels have today
+# Those whose instructions kernels have today.
+_EMITTED = ("amx_int8", "avx_vnni", "dotprod", "vbmi", "vnni")
 _ARM_EXTENSIONS = {
     "bf16": ("bf16",),
     "dotprod": ("dotprod",),
@@ -50,6 +52,14 @@ def _extensions(features: Mapping[str, bool]) -> tuple[str, ...]:
     return tuple(
         name for name, needed in known.items() if all(features.get(each) for each in needed)
     )
+
+
+def _allowed(extensions: tuple[str, ...]) -> tuple[str, ...]:
+    """The extensions that this process may use: tiles have to be asked for."""
+    tiles = [name for name in extensions if name.startswith("amx_")]
+    if not tiles or may_use_tiles():
+        return extensions
+    return tuple(name for name in extensions if name not in tiles)
 
 
 def _cache_bytes() -> dict[int, int]:
@@ -101,7 +111,7 @@ def host() -> Target:
         l1_bytes=sizes.get(1, base.l1_bytes),
         l2_bytes=sizes.get(2, base.l2_bytes),
         l3_bytes=base.costs.l3_found(sizes.get(3, base.l3_bytes)),
-        extensions=_extensions(features),
+        extensions=_allowed(_extensions(features)),
     )
 
 
@@ -130,7 +140,8 @@ def _runs(target: Target, features: Mapping[str, bool]) -> bool:
     known = _ARM_EXTENSIONS if target.isa == "neon" else _X86_EXTENSIONS
     used = (known[name] for name in target.extensions if name in _EMITTED)
     needed = [*_NEEDS.get(target.isa, ()), *(name for names in used for name in names)]
-    return alike and all(features.get(name) for name in needed)
+    tiles = any(name.startswith("amx-") for name in needed)
+    return alike and all(features.get(name) for name in needed) and (not tiles or may_use_tiles())
 
 
 def usable_cores() -> int:

@@ -1,0 +1,137 @@
+"""Choosing how a convolution by matrix tiles is cut, and what it costs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from leanconv.algorithms.common.kernel_fields import group_fields
+from leanconv.algorithms.interface import Algorithm, Candidate, one_kernel_candidate
+from leanconv.algorithms.parameters import Choice, Parameters
+from leanconv.algorithms.problem import Problem, dram_cycles
+from leanconv.algorithms.tiles.kernel import TileConv
+from leanconv.codegen.geometry import Access, Triple, Window, merge_rows
+from leanconv.codegen.matrix_tiles import COLUMNS, ROWS, multiplies
+from leanconv.spec.format import ceil_div
+from leanconv.target import Target
+from leanconv.types import FLOAT32, INT8, INT32, UINT8, Precision
+
+_CHUNKS = 16  # so that any number of threads is kept busy
+_INPUT_SHARE = 4  # a chunk's input takes at most one part of L2
+_LEAST_TILES = 8  # of a chunk, for which weights are read from L2
+_TOGETHER = 4  # tiles of sums, of eight registers
+
+
+def _takes(precision: Precision) -> bool:
+    given = (precision.x, precision.w)
+    bytes_ = all(dtype in (INT8, UINT8) for dtype in given)
+    stored = precision.y in (INT8, UINT8, INT32, FLOAT32)
+    return bytes_ and stored and precision.accumulate == INT32
+
+
+def _reject(problem: Problem, target: Target) -> str | None:
+    types = problem.precision
+    if not multiplies(types, target):
+        return f"the target has no matrix tiles for {types.x} by {types.w}"
+    if problem.x.block != COLUMNS or problem.y.block != COLUMNS:
+        return f"tensors do not lie in blocks of {COLUMNS} channels"
+    if not problem.window.is_flat:
+        return "its window has three axes"
+    if problem.any_size:
+        return "its images may have any size"
+    if problem.epilogue.activation:
+        return f"an activation of sums in {types.accumulate}"
+    if problem.groups == 1:
+        return None
+    for channels, side in ((problem.group_inputs, "input"), (problem.group_outputs, "output")):
+        if channels % COLUMNS:
+            return f"groups of {channels} {side} channels do not fill blocks of {COLUMNS} channels"
+    return None
+
+
+def _kernel(problem: Problem, target: Target) -> TileConv:
+    """The kernel for a problem: tiles, rows of a chunk, parts of the outputs."""
+    window, x = _without_gaps(problem.window, problem.x)
+    window, x, y = merge_rows(window, x, problem.y, _good_width)
+    across = ceil_div(window.out[2], ROWS)
+    panels = 1 if problem.group_outputs <= COLUMNS else 2
+    fields = {**group_fields(problem, target), "window": window, "x": x, "y": y}
+    del fields["lanes"]
+    kernel = TileConv(
+        **fields,  # type: ignore[arg-type]
+        pixels=ceil_div(window.out[2], across),
+        tiles=_TOGETHER // panels,
+        panels=panels,
+        rows=1,
+    )
+    return _cut(kernel, target)
+
+
+def _without_gaps(window: Window, x: Access) -> tuple[Window, Access]:
+    """The window of an input of which only those rows and columns exist that a 1x1 kernel reads."""
+    size, step, apart = list(window.size), list(window.stride), list(x.spatial)
+    for axis in (1, 2):
+        if window.kernel[axis] == 1 and window.always_full(axis) and window.pad[axis] == 0:
+            apart[axis] *= step[axis]
+            size[axis], step[axis] = window.out[axis], 1
+    moved = replace(window, size=_triple(size), stride=_triple(step))
+    return moved, replace(x, spatial=_triple(apart))
+
+
+def _triple(values: list[int]) -> Triple:
+    d, h, w = values
+    return d, h, w
+
+
+def _good_width(total: int) -> int:
+    """A divisor of the map that makes rows of whole tiles, or nearly so."""
+    usable = [w for w in range(ROWS, ROWS * ROWS + 1) if total % w == 0] or [total]
+    return min(usable, key=lambda w: (ceil_div(w, ROWS) * ROWS * total // w, -w))
+
+
+def _cut(kernel: TileConv, target: Target) -> TileConv:
+    """Cut into chunks that are worth claiming: by rows that fit L2, then by outputs.
+
+    Chunks of the same rows share their input, but all have weights of their own to read.
+    """
+    limit, height = target.l2_bytes // _INPUT_SHARE, kernel.window.out[1]
+    wanted = max(1, min(_CHUNKS, round(_product_cycles(kernel) / target.costs.chunk)))
+    images = kernel.batch * kernel.groups
+    least = ceil_div(_LEAST_TILES, kernel.tiles_across)
+    rows = min(height, max(least, height * images // wanted))
+    while rows > 1 and replace(kernel, rows=rows).scratch_bytes > limit:
+        rows -= 1
+    kernel = replace(kernel, rows=ceil_div(height, ceil_div(height, rows)))
+    parts = ceil_div(wanted, images * kernel.row_blocks)
+    return replace(kernel, panel_blocks=min(kernel.panel_pairs, parts))
+
+
+def _product_cycles(kernel: TileConv) -> int:
+    """Cycles of all products: one for each row of a tile."""
+    maps = kernel.batch * kernel.groups * kernel.window.out[1]
+    tiles = maps * kernel.tiles_across * kernel.panel_pairs * kernel.panels
+    return tiles * kernel.steps * kernel.pixels
+
+
+def _cost(problem: Problem, target: Target) -> float:
+    """Products, or the epilogue beside them; repacking; weights from a far cache."""
+    kernel, costs = _kernel(problem, target), target.costs
+    maps = kernel.batch * kernel.groups * kernel.window.out[1]
+    outputs = maps * kernel.window.out[2] * kernel.panel_pairs * kernel.panels
+    cycles = costs.overlapped(_product_cycles(kernel), outputs * costs.store)
+    rows = kernel.batch * kernel.groups * kernel.row_blocks * kernel.input_rows
+    cycles += rows * kernel.columns * kernel.parts * costs.store
+    weights = kernel.groups * kernel.group_weights
+    if problem.weights_from_dram:
+        return cycles + dram_cycles(problem, target, weights)
+    stream = weights / costs.l3_read if weights > target.l2_bytes else 0.0
+    return costs.overlapped(cycles, stream)
+
+
+def _candidate(problem: Problem, target: Target, parameters: Parameters) -> Candidate:
+    del parameters
+    kernel = _kernel(problem, target)
+    details = f"{kernel.tiles}x{kernel.panels} tiles of {kernel.pixels}x{COLUMNS}"
+    return one_kernel_candidate(Choice("amx"), problem, kernel, details)
+
+
+AMX = Algorithm("amx", Parameters, _reject, _cost, _candidate, precisions=_takes)

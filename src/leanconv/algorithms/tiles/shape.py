@@ -1,0 +1,214 @@
+"""How a convolution by matrix tiles is cut, and where its operands lie in scratch and in weights.
+
+    input rows of a chunk   [C in parts of 64][row][column][pixel]        bytes, in scratch
+    w                       [group][panel][kh][kw / taps][C / 64][16][16 outputs][4]
+
+A pixel has 64 bytes, a part of the channels; with fewer than 33 channels it has 32, 16, 8 or 4. The
+64 bytes of a tile's row are then several neighbouring pixels, which are as many taps of a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+
+import numpy as np
+
+from leanconv.algorithms.common.channels import pack_channels
+from leanconv.algorithms.common.grouped_conv import GroupedConv
+from leanconv.codegen.extents import Count
+from leanconv.codegen.matrix_tiles import COLUMNS, ROW_BYTES, ROWS, TILE_BYTES
+from leanconv.records import dataclass
+from leanconv.spec.format import aligned, ceil_div
+
+_GROUP = 4  # bytes that one lane of a product adds up
+_QUAD = 4  # columns that the epilogue takes at a time
+_WORD = 8  # bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class TileShape(GroupedConv):
+    """One convolution, and how it is cut.
+
+    Attributes:
+        pixels: output columns of one tile, at most 16.
+        tiles: tiles of columns whose sums are computed together.
+        panels: panels of 16 outputs whose sums are computed together.
+        rows: output rows of a chunk.
+        panel_blocks: parts of the outputs; a chunk has one of them.
+    """
+
+    pixels: int
+    tiles: int
+    panels: int
+    rows: Count
+    panel_blocks: Count = 1
+
+    # -- chunks ----------------------------------------------------------------------------
+    @property
+    def tiles_across(self) -> int:
+        """Tiles of one row of output columns."""
+        return ceil_div(self.window.out[2], self.pixels)
+
+    @property
+    def row_blocks(self) -> int:
+        """Chunks along the rows of one image."""
+        return ceil_div(self.window.out[1], self.rows)
+
+    @property
+    def chunks(self) -> int:
+        """Images by groups by blocks of rows by blocks of outputs."""
+        return self.batch * self.groups * self.row_blocks * self.panel_blocks
+
+    @property
+    def wants_consecutive_chunks(self) -> bool:
+        """Chunks of the same rows share what is repacked of the input."""
+        return True
+
+    @property
+    def panel_pairs(self) -> int:
+        """How many times `panels` panels cover the outputs of a group."""
+        return ceil_div(self.outputs, COLUMNS * self.panels)
+
+    # -- the input in scratch --------------------------------------------------------------
+    @property
+    def pixel_bytes(self) -> int:
+        """Bytes of one part of a pixel."""
+        size = _GROUP
+        while size < min(self.inputs, ROW_BYTES):
+            size *= 2
+        return size
+
+    @property
+    def parts(self) -> int:
+        """Parts of the input channels."""
+        return ceil_div(self.inputs, self.pixel_bytes)
+
+    @property
+    def taps(self) -> int:
+        """Taps of a row that one tile multiplies."""
+        dense = self.window.dilation[2] == 1
+        return min(ROW_BYTES // self.pixel_bytes, self.window.kernel[2]) if dense else 1
+
+    @property
+    def columns(self) -> int:
+        """Input columns of a row, in scratch: those of whole tiles, and what a row reads beyond."""
+        stride, apart = self.window.stride[2], self.window.dilation[2]
+        reach = (self.window.kernel[2] - 1) * apart + ROW_BYTES // self.pixel_bytes
+        return (self.tiles_across * self.pixels - 1) * stride + reach
+
+    @property
+    def input_rows(self) -> int:
+        """Input rows of a chunk."""
+        window = self.window
+        return (self.rows - 1) * window.stride[1] + (window.kernel[1] - 1) * window.dilation[1] + 1
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row of one part of the channels, in scratch."""
+        return self.columns * self.pixel_bytes
+
+    @property
+    def part_bytes(self) -> int:
+        """Bytes of all rows of one part of the channels, in scratch."""
+        return self.input_rows * self.row_bytes
+
+    # -- the reduction ---------------------------------------------------------------------
+    @property
+    def tap_groups(self) -> int:
+        """Steps along the taps of a row."""
+        return ceil_div(self.window.kernel[2], self.taps)
+
+    @property
+    def steps(self) -> int:
+        """Products of tiles that are summed for one output tile."""
+        return self.window.kernel[1] * self.tap_groups * self.parts
+
+    @property
+    def quads(self) -> int:
+        """Groups of four columns of one tile, a power of 2."""
+        return 1 if self.pixels <= _QUAD else 2 if self.pixels <= 2 * _QUAD else 4
+
+    # -- scratch ---------------------------------------------------------------------------
+    @property
+    def sums_bytes(self) -> int:
+        """Bytes of the sums that are computed together."""
+        return self.tiles * self.panels * TILE_BYTES
+
+    @property
+    def jobs_at(self) -> int:
+        """Where the places of finished sums are, behind two buffers of sums."""
+        return 2 * self.sums_bytes
+
+    @property
+    def offsets_at(self) -> int:
+        """Where the offsets of the steps are."""
+        return self.jobs_at + 2 * self.tiles * self.panels * JOB_BYTES
+
+    @property
+    def input_at(self) -> int:
+        """Where the input is."""
+        return aligned(self.offsets_at + self.steps * _WORD)
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Sums, their places, the steps' offsets, and the input rows of a chunk."""
+        return self.input_at + self.parts * self.part_bytes
+
+    # -- constants -------------------------------------------------------------------------
+    @property
+    def group_outputs(self) -> int:
+        """Outputs of a group, in whole panels."""
+        return self.panel_pairs * self.panels * COLUMNS
+
+    @property
+    def group_weights(self) -> int:
+        """Packed weights of a group."""
+        return self.panel_pairs * self.panels * self.steps * TILE_BYTES
+
+    @property
+    def constant_bytes(self) -> dict[str, int]:
+        """Tiles of weights, bias and slopes in whole panels."""
+        channels = self.groups * self.group_outputs
+        sizes = {"w": self.groups * self.group_weights}
+        return sizes | self.epilogue.channel_bytes(self.precision.accumulate, channels)
+
+    @property
+    def packing(self) -> Hashable:
+        """Channels and taps."""
+        shape = self.groups, self.inputs, self.outputs, self.window.kernel, self.taps
+        return TileShape, shape, self.panels, self.precision, self.epilogue.operands
+
+    def pack_weights(self, w: np.ndarray) -> np.ndarray:
+        """Pack weights (K, C/g, 1, kh, kw) into the tiles that the kernel reads."""
+        return np.concatenate([*self.weight_pieces(w)])
+
+    def weight_pieces(self, w: np.ndarray) -> Iterator[np.ndarray]:
+        """The panels of `pack_weights`, one after the other."""
+        grouped = w.reshape(self.groups, self.outputs, self.inputs, *self.window.kernel[1:])
+        for group in grouped:
+            for first in range(0, self.group_outputs, COLUMNS):
+                yield self._panel(group[first : first + COLUMNS])
+
+    def _panel(self, outputs: np.ndarray) -> np.ndarray:
+        """The tiles of up to 16 outputs (k, C/g, kh, kw)."""
+        _, _, height, width = outputs.shape
+        pixel, taps = self.pixel_bytes, self.taps
+        padded = np.zeros(
+            (COLUMNS, self.parts * pixel, height, self.tap_groups * taps), outputs.dtype
+        )
+        padded[: len(outputs), : self.inputs, :, :width] = outputs
+        split = padded.reshape(COLUMNS, self.parts, pixel, height, self.tap_groups, taps)
+        # [kh][tap group][part][tap of it][byte of a pixel][output]
+        rows = split.transpose(3, 4, 1, 5, 2, 0).reshape(self.steps, taps * pixel, COLUMNS)
+        tiles = np.zeros((self.steps, ROW_BYTES, COLUMNS), outputs.dtype)
+        tiles[:, : taps * pixel] = rows
+        quads = tiles.reshape(self.steps, ROWS, _GROUP, COLUMNS)
+        return np.ascontiguousarray(quads.swapaxes(-1, -2)).reshape(-1)
+
+    def pack_channels(self, values: np.ndarray) -> np.ndarray:
+        """Pack one number for each output channel (bias, slope), zero past the last."""
+        return pack_channels(values, self.groups, self.group_outputs)
+
+
+JOB_WORDS = 4  # y, residual, columns, first channel
+JOB_BYTES = JOB_WORDS * _WORD

@@ -1,0 +1,116 @@
+"""Convolution by matrix tiles equals NumPy's int64; its text is looked at on any machine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from leanconv.algorithms.select import choose, rejections
+from leanconv.algorithms.tiles import AMX
+from leanconv.codegen.compiler import assembly
+from leanconv.codegen.host import host
+from leanconv.spec import Activation, ConvSpec
+from leanconv.spec.requantise import Quantisation, ResidualCodes
+from leanconv.target import preset
+from leanconv.types import FLOAT32, INT8, INT32, UINT8, DType, Precision
+from support.integer_conv import (
+    S8S8,
+    S16,
+    SHAPES,
+    U8S8,
+    U8U8,
+    candidate,
+    check,
+    operands,
+    problem,
+    scales,
+)
+
+S8U8 = Precision(INT8, UINT8, INT32, INT32)
+MORE = [
+    "ic64ih14iw16oc32oh14ow16kh1",  # whole tiles
+    "mb2ic64ih7oc48oh7kh3ph1pw1",  # narrow rows, an odd number of panels and of tiles
+    "ic256ih15iw19oc64oh8ow10kh1sh2sw2",
+    "ic96ih9iw12oc16oh9ow10kh3ph2dh2pw1",
+    "ic3ih20iw21oc20oh10ow11kh7sh2sw2ph3pw3",
+    "g3ic144ih6iw5oc48oh6ow5kh3ph1pw1",
+    "ic32ih4iw40oc32oh4ow36kw5",
+]
+HAS_TILES = pytest.mark.skipif(
+    "amx_int8" not in host().extensions, reason="this machine has no matrix tiles, or gives none"
+)
+
+
+@HAS_TILES
+@pytest.mark.parametrize("precision", [U8S8, S8S8, U8U8, S8U8], ids=str)
+def test_bytes_are_convolved_exactly(precision: Precision) -> None:
+    for text in [*SHAPES, *MORE] if precision == U8S8 else SHAPES[2:5]:
+        spec = ConvSpec.parse(text, precision=precision, bias=True)
+        check(spec, host(), *operands(spec), choice="amx")
+    spec = ConvSpec.parse(MORE[1], precision=precision)
+    x, w, bias = operands(spec)
+    check(spec, host(), x, w, 0 * bias, choice="amx")
+
+
+@HAS_TILES
+@pytest.mark.parametrize("dtype", [UINT8, INT8, FLOAT32])
+def test_sums_become_codes(dtype: DType) -> None:
+    low, high = (0, 200) if dtype == UINT8 else (-120, 127) if dtype == INT8 else (-0.5, 1.5)
+    given = Quantisation(0 if dtype == FLOAT32 else low + 90, low, high)
+    for text in (SHAPES[3], SHAPES[5], *MORE[:3]):
+        spec = ConvSpec.parse(
+            text, precision=replace(U8S8, y=dtype), bias=True, requantise=given.form
+        )
+        check(spec, host(), *operands(spec), given, scales(spec, False), "amx")
+
+
+@HAS_TILES
+@pytest.mark.parametrize("first", [False, True])
+def test_codes_are_added(first: bool) -> None:
+    own = ResidualCodes(91, 3, 250, 0.031, 0.0172, 0.0403, 120, first)
+    given = Quantisation(77, 5, 255, own)
+    for text in (SHAPES[3], *MORE[:3]):
+        spec = ConvSpec.parse(
+            text,
+            precision=replace(U8S8, y=UINT8),
+            bias=True,
+            residual=True,
+            requantise=given.form,
+        )
+        check(spec, host(), *operands(spec), given, scales(spec, False), "amx")
+
+
+def test_products_of_tiles_are_instructions_in_order() -> None:
+    target = preset("sapphirerapids")
+    for precision, word in ((U8S8, "tdpbusd"), (S8S8, "tdpbssd"), (S8U8, "tdpbsud")):
+        spec = ConvSpec.parse("ic64ih14oc64oh14kh3ph1pw1", precision=precision, bias=True)
+        (use,) = candidate(spec, target, "amx").kernels
+        text = assembly(use.kernel, target)
+        words = ("ldtilecfg", "tileloadd", word, "tilestored", "tilerelease")
+        places = [text.index(each) for each in words]
+        assert places == sorted(places)
+
+
+def test_the_target_decides_whether_tiles_are_chosen() -> None:
+    spec = ConvSpec.parse("ic64ih28oc64oh28kh3ph1pw1", precision=U8S8, bias=True)
+    target = preset("sapphirerapids")
+    given = problem(spec, target)
+    assert choose(given, target).choice.algorithm == "amx"
+    without = replace(target, extensions=("vnni",))
+    assert choose(given, without).choice.algorithm == "direct"
+    assert rejections(given, without)["amx"] == "the target has no matrix tiles for uint8 by int8"
+
+
+def test_what_tiles_do_not_take_is_refused_with_a_reason() -> None:
+    target = preset("sapphirerapids")
+
+    def reason(text: str, precision: Precision = U8S8, activation: str = "") -> str:
+        chosen = Activation.parse(activation) if activation else None
+        spec = ConvSpec.parse(text, precision=precision, activation=chosen)
+        return str(AMX.refusal(problem(spec, target), target))
+
+    assert "int16" in reason("ic16oc16ih4oh4kh1", S16)
+    assert "activation" in reason("ic16oc16ih4oh4kh1", activation="relu")
+    assert "three axes" in reason("ic16oc16id4od2ih4oh2kh3kd3")
+    assert "groups of 24 input channels" in reason("g2ic48oc64ih4oh4kh1")
