@@ -14,17 +14,18 @@ from leanconv.errors import SpecError
 from leanconv.graph.interpret import interpret
 from leanconv.graph.ir import Graph, Node, TensorType
 from leanconv.graph.ops import infer_node
+from leanconv.graph.ops.quantised import CODES
 from leanconv.graph.ops.recurrent import Cell, Gate
 from leanconv.graph.passes.fuse_blocks import fuse_blocks
 from leanconv.graph.passes.merge_blocks import merge_blocks
 from leanconv.graph.verify import verify
-from leanconv.kernels import elementwise
+from leanconv.kernels import elementwise, layout
 from leanconv.operators import NodeContext, operator_of
 from leanconv.planner.formats import FormatRules
 from leanconv.spec import PLAIN, Activation, Format
 from leanconv.target import Target
-from leanconv.types import FLOAT32, FLOAT64, FLOATS, INT32, UINT8
-from support import single_nodes
+from leanconv.types import FLOAT32, FLOAT64, FLOATS, INT8, INT32, UINT8
+from support import quantised_convs, single_nodes
 from support.graph_builder import Builder, feed
 from support.nodes import one_node, run_lowered
 
@@ -54,7 +55,7 @@ class Case:
 
     def contexts(self, target: Target) -> Iterator[NodeContext]:
         """The node in all formats that its operator accepts."""
-        rules = FormatRules(self.graph, Format(target.lanes(FLOAT32)))
+        rules = FormatRules(self.graph, Format(target.lanes(FLOAT32)), CODES)
         for reads, writes in rules.possible(self.node):
             formats = dict.fromkeys(self.graph.types, PLAIN) | reads
             formats |= dict.fromkeys(self.node.outputs, writes)
@@ -106,8 +107,19 @@ def cases(op: str) -> list[Case]:
         *_convolutions(op),
         *_transposed(op),
         *_chains(op),
+        *_of_codes(op),
     ]
     return found + [same for case in found for same in _repeated(case)]
+
+
+def _of_codes(op: str) -> Iterator[Case]:
+    if op == "QLinearConv":
+        for made in quantised_convs.some():
+            yield Case(made.node, made.graph, dict(made.inputs))
+    for name, inputs, attributes, *rest in single_nodes.nodes():
+        if name == op and op in layout.OPS and not rest:
+            codes = {f"x{i}": (40 * array).astype(INT8) for i, array in enumerate(inputs)}
+            yield Case(*one_node(op, codes, {}, tuple(codes), attributes), codes)
 
 
 def _repeated(case: Case) -> Iterator[Case]:

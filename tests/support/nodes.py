@@ -45,7 +45,7 @@ def unset(size: int, dtype: DType) -> np.ndarray:
 
 
 def to_memory(array: np.ndarray, form: Format) -> np.ndarray:
-    """An array as it lies in memory, unused lanes full of NaN."""
+    """An array as it lies in memory, unused lanes full of NaN, or of the largest integer."""
     if not form.block:
         return np.ascontiguousarray(array)
     size, dtype = form.elements(array.shape), as_dtype(array.dtype)

@@ -28,6 +28,7 @@ from leanconv.types import DType
 # Tasks of one kernel: the time that LLVM takes grows faster than they do.
 _MOST_TASKS = 64
 OPS = ("Transpose", "Slice", "Split", "Concat", "Pad", "Expand", "Reshape")
+CODES_IN_BLOCKS = OPS
 
 
 def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:

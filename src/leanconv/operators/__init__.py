@@ -1,8 +1,8 @@
 """From nodes of a graph to kernels: one table finds the operator of every operation.
 
 `operator` is the interface: the formats that a node takes, the choices of how to compute it with
-their estimates, its kernels. `convolution` computes single convolutions,
-`conv_chain` and `block_chain` several at once, `single_kernel` all other operations.
+their estimates, its kernels. `convolution` computes single convolutions, `quantised_conv` those of
+codes, `conv_chain` and `block_chain` several at once, `single_kernel` all other operations.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from leanconv.operators.conv_chain import CONV_CHAIN
 from leanconv.operators.convolution import CONVOLUTION
 from leanconv.operators.loop import LOOP
 from leanconv.operators.operator import FormatPolicy, NodeContext, Operator
+from leanconv.operators.quantised_conv import QUANTISED_CONVOLUTION
 from leanconv.operators.single_kernel import SingleKernel
 
 __all__ = [
@@ -64,6 +65,7 @@ def _table(*operators: Operator) -> dict[str, Operator]:
 
 OPERATORS: Mapping[str, Operator] = _table(
     CONVOLUTION,
+    QUANTISED_CONVOLUTION,
     CONV_CHAIN,
     BLOCK_CHAIN,
     LOOP,

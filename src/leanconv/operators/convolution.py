@@ -28,7 +28,7 @@ from leanconv.types import DType, Precision
 
 OPS = ("Conv", "ConvTranspose")
 _DIRECT = Choice("direct")
-_PACKED_ROLES = frozenset({"w", "bias", "slope"})
+_PACKED_ROLES = frozenset({"w", "bias", "slope", "scale", "quantisation"})
 _COMPILED_BYTES = 128 * 1024  # below this NumPy has packed weights before a call is prepared
 
 
@@ -330,7 +330,7 @@ def _packing(
 
     packed = {values[role]: size for role, size in sizes.items()}
     sources = (*weights, *channels.values())
-    return Packing(packed, make, pieces, _recipe(chosen, channels), sources, calls)
+    return Packing(packed, make, pieces, packing_recipe(chosen, tuple(channels)), sources, calls)
 
 
 def _compiled(chosen: Candidate, weights: Sequence[np.ndarray]) -> Mapping[str, Sequence[PackCall]]:
@@ -341,10 +341,14 @@ def _compiled(chosen: Candidate, weights: Sequence[np.ndarray]) -> Mapping[str, 
     return compiled.calls(w) if w.flags.c_contiguous else {}
 
 
-def _recipe(chosen: Candidate, channels: Mapping[str, np.ndarray]) -> Hashable:
+def packing_recipe(chosen: Candidate, channels: Sequence[object]) -> Hashable:
     """How a candidate packs its weights; None if it has tables beside, which may follow the sizes.
 
     A packing is decided by what is form in a kernel: channels, groups, taps, lanes, tile.
+
+    Args:
+        chosen: the candidate.
+        channels: which constants there are beside the weights.
     """
     if not chosen.constant_bytes.keys() <= _PACKED_ROLES:
         return None

@@ -98,6 +98,11 @@ class Operator(ABC):
         del node
         return False
 
+    def takes_codes(self, node: Node) -> bool:
+        """Whether its images of int8 and uint8 may be in blocks, where it accepts blocks."""
+        del node
+        return False
+
     @abstractmethod
     def choices(self, context: NodeContext, vary_parameters: bool = True) -> Sequence[Choice]:
         """The choices for a node; the first is the one that is taken where none is named.

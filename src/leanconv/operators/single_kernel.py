@@ -32,6 +32,10 @@ class SingleKernel(Operator):
         """As the module says."""
         return self._module.accepts_blocked(node, graph, block)
 
+    def takes_codes(self, node: Node) -> bool:
+        """As the module says: the names in its `CODES_IN_BLOCKS`, if it has any."""
+        return node.op in getattr(self._module, "CODES_IN_BLOCKS", ())
+
     def choices(self, context: NodeContext, vary_parameters: bool = True) -> list[Choice]:
         """One choice without a name, estimated by the bytes that are moved."""
         del vary_parameters

@@ -8,6 +8,7 @@ from leanconv.graph.ir import Graph, Node
 from leanconv.operators import FormatPolicy, operator_of
 from leanconv.records import dataclass
 from leanconv.spec import PLAIN, Format
+from leanconv.types import DType
 
 
 @dataclass(frozen=True)
@@ -16,15 +17,21 @@ class FormatRules:
 
     Attributes:
         graph: the network.
-        blocked: the blocked format of the graph's dtype; values of others are plain.
+        blocked: the blocked format of the graph's dtype, and of codes where theirs is the same;
+            values of other types are plain.
+        codes: types of codes that may be in blocks.
     """
 
     graph: Graph
     blocked: Format
+    codes: tuple[DType, ...] = ()
 
     def accepts_blocked(self, node: Node) -> bool:
         """Whether all of a node's images may be in blocks of channels."""
-        if not all(map(self._may_be_blocked, (*node.inputs, *node.outputs))):
+        values = (*node.inputs, *node.outputs)
+        if not all(map(self._may_be_blocked, values)):
+            return False
+        if any(map(self._has_codes, values)) and not operator_of(node).takes_codes(node):
             return False
         return operator_of(node).accepts_blocked(node, self.graph, self.blocked.block)
 
@@ -64,14 +71,18 @@ class FormatRules:
         graph = self.graph
         if name in graph.constants or len(graph.types[name].shape) < 3:
             return False
-        return graph.types[name].dtype == graph.dtype
+        return graph.types[name].dtype in (graph.dtype, *self.codes)
 
     def _may_be_blocked(self, name: str) -> bool:
         """Whether blocks are no question, as without channels, or a value can be in them."""
         graph = self.graph
         if not name or name in graph.constants or len(graph.types[name].shape) < 3:
             return True
-        return graph.types[name].dtype == graph.dtype
+        return graph.types[name].dtype in (graph.dtype, *self.codes)
+
+    def _has_codes(self, name: str) -> bool:
+        """Whether a value is an image of codes."""
+        return bool(name) and self.is_image(name) and self.graph.types[name].dtype in self.codes
 
 
 def choose_formats(

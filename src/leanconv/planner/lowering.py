@@ -12,6 +12,7 @@ import numpy as np
 from leanconv.codegen.lowered import Call, Lowered, Packing
 from leanconv.errors import UnsupportedError
 from leanconv.graph.ir import Graph, Node
+from leanconv.graph.ops.quantised import CODES
 from leanconv.graph.regions import all_constants, regions_of
 from leanconv.kernels.reorder import reorder_call
 from leanconv.operators import Accuracy
@@ -39,7 +40,9 @@ _PACKED_FACTOR = 16
 
 def format_rules(graph: Graph, target: Target) -> FormatRules:
     """The formats that the kernels of a graph take."""
-    return FormatRules(graph, Format(target.channel_block(graph.dtype)))
+    blocked = Format(target.channel_block(graph.dtype))
+    codes = tuple(dtype for dtype in CODES if target.channel_block(dtype) == blocked.block)
+    return FormatRules(graph, blocked, codes)
 
 
 def default_decisions(rules: FormatRules) -> list[Decision]:

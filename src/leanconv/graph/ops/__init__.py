@@ -75,6 +75,9 @@ results (their names) |
 | QuantizeLinear | x (floats), scale, zero: one, or one along the axis (constants) | axis |
 | DequantizeLinear | x (codes), scale, zero: one, or one along the axis (constants) | axis, dtype |
 | Lookup | x (bytes), table (256,) (a constant); gives elements of the table | |
+| QLinearConv | x (codes), w (int8; uint8 where x is), bias (O,)? (int32), scale (O,)? (float32), \
+residual (codes)? | strides, pads, dilations, group, x_zero, y_zero, low, high, dtype (codes, \
+float32, or int32: the sums), residual (ResidualCodes) |
 | QLinearAdd, QLinearMul | a, b (codes, broadcast) | scales, zeros (of a, b and the result), \
 low, high (codes that clamp it), dtype |
 | QLinearMatMul | a, b (codes, matrices by NumPy's rules) | as QLinearAdd |
@@ -105,6 +108,7 @@ from leanconv.graph.ops import (
     pointwise,
     pooling,
     quantised,
+    quantised_conv,
     recurrent,
     resample,
     resize,
@@ -148,6 +152,7 @@ OPS: Mapping[str, Op] = MappingProxyType(
         **indexing.OPS,
         **recurrent.OPS,
         **quantised.OPS,
+        **quantised_conv.OPS,
         "Loop": loop(
             lambda node, values: evaluate_node(node, values),
             lambda node, types: _work(node, types),

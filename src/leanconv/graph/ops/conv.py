@@ -27,6 +27,7 @@ from leanconv.graph.ops.pointwise import activate
 from leanconv.graph.ops.windows import transposed_extent, window_extent, window_steps
 from leanconv.spec.activation import Activation
 from leanconv.spec.conv import output_extent
+from leanconv.types import DType
 
 MAX_STEP = (1 << 31) - 1
 
@@ -75,7 +76,8 @@ def _check_operands(types: Types, attributes: Attributes, channels_axis: int) ->
     return w.shape[0] if channels_axis == 1 else w.shape[1] * group
 
 
-def _check_channels(kind: TensorType | None, channels: int, what: str) -> None:
+def check_channels(kind: TensorType | None, channels: int, what: str) -> None:
+    """Raise unless an optional operand has one number for each channel."""
     if kind is not None and kind.shape != (channels,):
         raise ModelError(f"{what} is {kind}; expected one number for each of {channels} channels")
 
@@ -88,17 +90,22 @@ def _check_slope(types: Types, attributes: Attributes, index: int, channels: int
             f"got {'a' if slope else 'no'} slope for the activation {activation}; expected one for "
             "prelu only"
         )
-    _check_channels(slope, channels, "the slope")
+    check_channels(slope, channels, "the slope")
 
 
-def _infer_conv(types: Types, attributes: Attributes) -> TensorType:
-    dtype = same_dtype(types)
+def conv_type(types: Types, attributes: Attributes, dtype: DType) -> TensorType:
+    """The type of a convolution's result, if x, w and bias fit each other and the attributes."""
     channels = _check_operands(types, attributes, 1)
     x, w = first(types), required(types, 1)
     axes = zip(x.shape[2:], w.shape[2:], window_steps(attributes), strict=True)
     extents = [window_extent(extent, kernel, *steps, False) for extent, kernel, steps in axes]
-    result = checked((x.shape[0], channels, *extents), dtype)
-    _check_channels(given(types, 2), channels, "the bias")
+    check_channels(given(types, 2), channels, "the bias")
+    return checked((x.shape[0], channels, *extents), dtype)
+
+
+def _infer_conv(types: Types, attributes: Attributes) -> TensorType:
+    result = conv_type(types, attributes, same_dtype(types))
+    channels = result.shape[1]
     residual = given(types, 3)
     if residual is not None and residual.shape != result.shape:
         raise ModelError(f"the residual is {residual}; expected {result}")
@@ -124,8 +131,12 @@ def _behind(index: tuple[Any, ...]) -> Any:
 
 
 def _evaluate_conv(arrays: Arrays, attributes: Attributes) -> Array:
-    """Sum over the taps of the kernel one matrix product per group."""
-    x, w = array(arrays), array(arrays, 1)
+    y = sums_over_taps(array(arrays), array(arrays, 1), attributes)
+    return _epilogue(y, arrays, attributes, 3, 4)
+
+
+def sums_over_taps(x: Array, w: Array, attributes: Attributes) -> Array:
+    """The sums of a convolution in the type of x and w: for each tap a matrix product per group."""
     spatial, group = x.ndim - 2, attributes["group"]
     strides, dilations, pads = (attributes[n] for n in ("strides", "dilations", "pads"))
     padded = np.pad(x, [(0, 0), (0, 0), *zip(pads[:spatial], pads[spatial:], strict=True)])
@@ -146,8 +157,7 @@ def _evaluate_conv(arrays: Arrays, attributes: Attributes) -> Array:
         columns = padded[_behind(window)].reshape(*padded.shape[:3], area)
         rows = weights[_behind(tap)]
         y += rows * columns if w.shape[1] == 1 else np.matmul(rows, columns)
-    y = y.reshape(x.shape[0], w.shape[0], *extents)
-    return _epilogue(y, arrays, attributes, 3, 4)
+    return y.reshape(x.shape[0], w.shape[0], *extents)
 
 
 def _infer_transposed(types: Types, attributes: Attributes) -> TensorType:
@@ -162,7 +172,7 @@ def _infer_transposed(types: Types, attributes: Attributes) -> TensorType:
         )
     axes = zip(x.shape[2:], w.shape[2:], window_steps(attributes), extra, strict=True)
     extents = [transposed_extent(extent, kernel, *steps, n) for extent, kernel, steps, n in axes]
-    _check_channels(given(types, 2), channels, "the bias")
+    check_channels(given(types, 2), channels, "the bias")
     _check_slope(types, attributes, 4, channels)
     if given(types, 3) is not None:
         raise ModelError("got a residual as input 3 of ConvTranspose; expected none")
@@ -205,7 +215,8 @@ def _padded_elements(kind: TensorType, attributes: Attributes) -> int:
     return kind.shape[0] * kind.shape[1] * math.prod(padded)
 
 
-def _work_conv(types: Types, attributes: Attributes, result: TensorType) -> int:
+def work_conv(types: Types, attributes: Attributes, result: TensorType) -> int:
+    """Multiply-adds of a convolution, padding counted."""
     x, w = first(types), required(types, 1)
     return _padded_elements(x, attributes) + result.elements * math.prod(w.shape[1:])
 
@@ -217,7 +228,7 @@ def _work_transposed(types: Types, attributes: Attributes, result: TensorType) -
 
 _SHARED = ("strides", "pads", "dilations", "group", "activation")
 OPS: dict[str, Op] = {
-    "Conv": single(_infer_conv, _evaluate_conv, 2, 5, _SHARED, _work_conv),
+    "Conv": single(_infer_conv, _evaluate_conv, 2, 5, _SHARED, work_conv),
     "ConvTranspose": single(
         _infer_transposed,
         _evaluate_transposed,

@@ -5,10 +5,9 @@ The formulas are those of `spec.requantise`; so are the names of the numbers.
 
 from __future__ import annotations
 
-from math import inf
-
 import numpy as np
 
+from leanconv.graph.ops.quantised import fma
 from leanconv.spec.requantise import (
     FIXED,
     HIGH,
@@ -69,7 +68,8 @@ def requantised(
             assert residual is not None, "the codes to add"
             terms = [(value, numbers[OWN_RATIO]), (residual, numbers[RESIDUAL_RATIO])]
             (a, a_ratio), (b, b_ratio) = reversed(terms) if own.first else terms
-            value = fused(a, a_ratio, fused(b, b_ratio, numbers[FIXED]))
+            inner = fma(np.asarray(b), np.asarray(b_ratio), np.asarray(numbers[FIXED]))
+            value = fma(np.asarray(a), np.asarray(a_ratio), inner)
             value = np.rint(_clamped(value, numbers[LAST_LOW], numbers[LAST_HIGH]))
     codes: np.ndarray = value.astype(np.int32).astype(dtype)
     return codes
@@ -99,24 +99,7 @@ def fixed_part(a: tuple[np.float32, int], b: tuple[np.float32, int], zero: int) 
         zero: of the result.
     """
     with np.errstate(all="ignore"):
-        product = np.float32(b[0] * np.float32(b[1]))
-        total = fused(a[0], np.float32(a[1]), product)
+        product = np.asarray(b[0] * np.float32(b[1]))
+        total = fma(np.asarray(a[0]), np.asarray(a[1], np.float32), product)
         fixed: np.float32 = np.subtract(np.float32(zero), total, dtype=np.float32)[()]
         return fixed
-
-
-def fused(
-    a: np.ndarray | np.float32, b: np.ndarray | np.float32, c: np.ndarray | np.float32
-) -> np.ndarray:
-    """a · b + c of float32 with one rounding, where a product has at most 53 bits.
-
-    The sum in float64 is rounded to odd, so that rounding it to float32 rounds the exact sum.
-    """
-    product, summand = np.multiply(a, b, dtype=np.float64), np.asarray(c, np.float64)
-    total = np.asarray(product + summand)
-    back = total - product
-    lost = (product - (total - back)) + (summand - back)  # the sum's rounding error, exactly
-    even = (total.view(np.int64) & 1) == 0
-    away = np.nextafter(total, np.where(lost > 0, inf, -inf))
-    odd: np.ndarray = np.where((lost != 0) & even & np.isfinite(total), away, total)
-    return np.asarray(odd.astype(np.float32))

@@ -24,6 +24,7 @@ from leanconv.graph.passes.global_pooling import global_pooling
 from leanconv.graph.passes.hoist_activations import hoist_activations
 from leanconv.graph.passes.merge_common import merge_common
 from leanconv.graph.passes.merge_pads import merge_pads
+from leanconv.graph.passes.pad_codes import pad_codes
 from leanconv.graph.passes.recognise_activations import recognise_activations
 from leanconv.graph.passes.simplify import simplify
 from leanconv.graph.regions import with_regions
@@ -50,6 +51,7 @@ PASSES: tuple[Pass, ...] = (
     fuse_activations,
     fuse_affine,
     fuse_outer_residual,  # a residual that comes after the activation
+    pad_codes,
     simplify,
     merge_common,
     drop_dead,

@@ -1,0 +1,113 @@
+"""QLinearConv: a convolution of codes, with the bits of onnxruntime's QLinearConv.
+
+Inputs, "" where there is none: codes x; w (K, C/g, kernel…), int8, or uint8 where x is; bias, (K,)
+int32; scale, (K,) float32; residual, codes of y's type and shape. A code of x stands for
+(code - x_zero) · its scale, and so does the padding: for code x_zero. Modulo 2^32
+
+    sum = bias + sum over taps and channels of (x - x_zero) · w
+
+What becomes of it, `dtype` says: int32, the sum itself; uint8 or int8, its code, as
+`spec.requantise` has the formula; float32, sum · scale. `low` and `high` are codes, or bounds of
+the float32 result; `residual` says how the residual's codes are added, None without one.
+"""
+
+from __future__ import annotations
+
+from math import isnan
+
+import numpy as np
+
+from leanconv.errors import ModelError
+from leanconv.graph.ir import Attributes, TensorType
+from leanconv.graph.ops.base import (
+    Array,
+    Arrays,
+    Op,
+    Types,
+    array,
+    first,
+    given,
+    required,
+    single,
+)
+from leanconv.graph.ops.conv import check_channels, conv_type, sums_over_taps, work_conv
+from leanconv.graph.ops.quantised import CODES
+from leanconv.graph.ops.requantised import requantised
+from leanconv.spec.requantise import Quantisation
+from leanconv.types import FLOAT32, INT8, INT32, UINT8
+
+RESULTS = (*CODES, FLOAT32, INT32)
+
+
+def quantisation_of(attributes: Attributes) -> Quantisation | None:
+    """What a node's sums become; None: they stay int32."""
+    if attributes["dtype"] == INT32:
+        return None
+    bounds = attributes["low"], attributes["high"]
+    return Quantisation(attributes["y_zero"], *bounds, attributes["residual"])
+
+
+def _infer(types: Types, attributes: Attributes) -> TensorType:
+    x, w, dtype = first(types), required(types, 1), attributes["dtype"]
+    if x.dtype not in CODES or w.dtype not in ((INT8, UINT8) if x.dtype == UINT8 else (INT8,)):
+        raise ModelError(
+            f"got codes {x} and weights {w}; expected uint8 or int8, and weights of int8, or uint8 "
+            "for uint8"
+        )
+    if dtype not in RESULTS:
+        raise ModelError(f"got results of {dtype}; expected one of {', '.join(RESULTS)}")
+    result = conv_type(types[:2], attributes, dtype)
+    bias, scale, residual = (given(types, index) for index in (2, 3, 4))
+    for kind, what, held in ((bias, "the bias", INT32), (scale, "the scale", FLOAT32)):
+        check_channels(kind, result.shape[1], what)
+        if kind is not None and kind.dtype != held:
+            raise ModelError(f"{what} is {kind}; expected {held}")
+    if (scale is None) != (dtype == INT32):
+        raise ModelError(f"got the scale {scale}; expected one, but none for results of int32")
+    if residual is not None and (residual != result or dtype not in CODES):
+        raise ModelError(f"the residual is {residual}; expected codes, {result}")
+    if (residual is None) != (attributes["residual"] is None):
+        raise ModelError(f"got the residual {residual} for {attributes['residual']}; expected both")
+    _check_codes(x, attributes)
+    return result
+
+
+def _check_codes(x: TensorType, attributes: Attributes) -> None:
+    """Raise unless zeros and bounds are codes of their tensors, in order."""
+    dtype, low, high = attributes["dtype"], attributes["low"], attributes["high"]
+    own = attributes["residual"]
+    codes = [(attributes["x_zero"], x.dtype)]
+    if dtype in CODES:
+        codes += [(number, dtype) for number in (attributes["y_zero"], low, high)]
+        if own is not None:
+            numbers = own.own_zero, own.own_low, own.own_high, own.zero
+            codes += [(number, dtype) for number in numbers]
+    for number, held in codes:
+        if not held.low <= number <= held.high:
+            raise ModelError(f"got {number} as a code; expected {held.low} to {held.high}")
+    if dtype != INT32 and (isnan(low) or isnan(high) or not low <= high):
+        raise ModelError(f"clamps to {low} and {high}; expected bounds in order")
+
+
+def _evaluate(arrays: Arrays, attributes: Attributes) -> Array:
+    """Sums in float64, which are exact below 2^53."""
+    x = array(arrays).astype(np.float64) - attributes["x_zero"]
+    sums = sums_over_taps(x, array(arrays, 1).astype(np.float64), attributes).astype(np.int64)
+    bias, scale, residual = (given(arrays, index) for index in (2, 3, 4))
+    if bias is not None:
+        sums += bias.astype(np.int64).reshape(-1, *(1,) * (sums.ndim - 2))
+    wrapped = sums.astype(np.int32)
+    quantisation = quantisation_of(attributes)
+    if quantisation is None:
+        return wrapped
+    assert scale is not None, "results that are scaled have a scale"
+    return requantised(wrapped, scale, quantisation, attributes["dtype"], residual)
+
+
+_WINDOW = ("strides", "pads", "dilations", "group")
+_NUMBERS = ("x_zero", "y_zero", "low", "high", "dtype", "residual")
+OPS: dict[str, Op] = {
+    "QLinearConv": single(
+        _infer, _evaluate, 2, 5, (*_WINDOW, *_NUMBERS), work_conv, dtypes=(*CODES, INT32, FLOAT32)
+    ),
+}

@@ -1,0 +1,302 @@
+"""QLinearConv nodes: convolutions of codes in blocks of channels.
+
+The kernels read and write blocks of channels alone. Where a node's input or output is plain, it is
+reordered into a buffer of the node's own; an input of few channels into blocks that are no larger
+than what one step of a kernel multiplies.
+
+    bias[k]' = bias[k] - x_zero · sum of w[k]        folded in when the weights are packed
+
+so that kernels multiply the codes as they are. That holds where no tap is in the padding: a network
+has its padding as nodes of their own where it is not zero (`passes.pad_codes`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from leanconv.algorithms import select
+from leanconv.algorithms.interface import Candidate
+from leanconv.algorithms.parameters import AUTO, Choice
+from leanconv.algorithms.problem import Problem
+from leanconv.codegen.dot import group_of
+from leanconv.codegen.geometry import Access
+from leanconv.codegen.lowered import Call, Lowered, Packing
+from leanconv.errors import UnsupportedError
+from leanconv.graph.ir import Graph, Node
+from leanconv.graph.ops.quantised_conv import quantisation_of
+from leanconv.graph.ops.requantised import numbers_of
+from leanconv.kernels.reorder import reorder_call
+from leanconv.operators.convolution import packing_recipe
+from leanconv.operators.operator import FormatPolicy, NodeContext, Operator
+from leanconv.records import cached_property, dataclass
+from leanconv.spec import PLAIN, ConvSpec, Format
+from leanconv.types import INT32, UINT8, Precision
+
+OPS = ("QLinearConv",)
+
+
+class QuantisedConvolution(Operator):
+    """Convolutions of codes: a choice is an algorithm, with its parameters or without."""
+
+    ops = OPS
+    format_policy = FormatPolicy.BLOCKED_ONLY
+    algorithms = select.PARAMETERS
+
+    def accepts_blocked(self, node: Node, graph: Graph, block: int) -> bool:
+        """Always: groups that do not fill blocks are computed several at once."""
+        return True
+
+    def accepts_mixed(self, node: Node) -> bool:
+        """A plain input is reordered into a buffer of the node's own."""
+        return True
+
+    def takes_codes(self, node: Node) -> bool:
+        """Always."""
+        return True
+
+    def choices(self, context: NodeContext, vary_parameters: bool = True) -> list[Choice]:
+        """The cheapest choice, then the others."""
+        made = QuantisedNode(context)
+        problem, target, beside = made.problem, context.target, made.reorder_cycles
+        first = select.choose(problem, target).choice
+        cycles = select.estimated_cycles(first, problem, target)
+        found = [replace(first, cycles=cycles, error=0.0)]
+        if vary_parameters and not context.accuracy.reproducible:
+            found += (choice for choice, _ in select.choices(problem, target))
+        return [replace(choice, cycles=choice.cycles + beside) for choice in dict.fromkeys(found)]
+
+    def estimated(self, context: NodeContext, choice: Choice) -> Choice:
+        """What an algorithm costs a node, with parameters or without.
+
+        Raises:
+            SpecError: the algorithm cannot compute the node.
+        """
+        made = QuantisedNode(context)
+        select.choose(made.problem, context.target, choice)
+        cycles = select.estimated_cycles(choice, made.problem, context.target)
+        return replace(choice, cycles=cycles + made.reorder_cycles, error=0.0)
+
+    def rejections(self, context: NodeContext) -> dict[str, str]:
+        """Why algorithms do not compute a node, or are not considered for it, by name."""
+        return select.rejections(QuantisedNode(context).problem, context.target)
+
+    def packed_inputs(self, node: Node) -> tuple[str, ...]:
+        """Weights, bias and scales."""
+        return tuple(node.input(number) for number in (1, 2, 3))
+
+    def lower(self, context: NodeContext, choice: Choice = AUTO) -> Lowered:
+        """Reorders of what is plain, and the kernels of the algorithm."""
+        made = QuantisedNode(context)
+        if not context.graph.types[context.node.output].elements:
+            return Lowered((), algorithm="empty")
+        return made.lowered(select.choose(made.problem, context.target, choice))
+
+
+QUANTISED_CONVOLUTION = QuantisedConvolution()
+
+
+@dataclass(frozen=True, eq=False)
+class QuantisedNode:
+    """A node with the problem that its kernels solve.
+
+    Attributes:
+        context: the node.
+    """
+
+    context: NodeContext
+
+    @property
+    def _block(self) -> Format:
+        return Format(self.context.target.channel_block(UINT8))
+
+    @cached_property
+    def _x_form(self) -> Format:
+        """The format in which the kernels read the input."""
+        graph, x = self.context.graph, self.context.node.inputs[0]
+        if self.context.formats[x].block:
+            return self._block
+        channels, group = graph.types[x].shape[1], group_of(self.precision)
+        return Format(group) if channels <= group else self._block
+
+    @property
+    def precision(self) -> Precision:
+        """Types of codes, weights, sums and results."""
+        types, node = self.context.graph.types, self.context.node
+        x, w, y = (types[name].dtype for name in (*node.inputs[:2], node.output))
+        return Precision(x, w, INT32, y)
+
+    @cached_property
+    def merged_groups(self) -> int:
+        """How many groups are computed as one, whose other weights are zeros.
+
+        So many that they fill blocks of channels, as kernels without a mask in a block need.
+        """
+        node, types, block = self.context.node, self.context.graph.types, self._block.block
+        groups = node.attributes["group"]
+        inputs = types[node.inputs[1]].shape[1]
+        outputs = types[node.output].shape[1] // groups
+        count = 1
+        while (inputs * count % block or outputs * count % block) and count < groups:
+            count += 1
+            while groups % count:
+                count += 1
+        return count
+
+    @cached_property
+    def problem(self) -> Problem:
+        """What the kernels compute."""
+        context = self.context
+        node, graph, accuracy = context.node, context.graph, context.accuracy
+        x, y = graph.types[node.inputs[0]], graph.types[node.output]
+        attributes, w = node.attributes, graph.types[node.inputs[1]]
+        rank, groups = len(x.shape) - 2, attributes["group"] // self.merged_groups
+        quantisation = quantisation_of(attributes)
+        spec = ConvSpec(
+            batch=x.shape[0],
+            in_channels=w.shape[1] * attributes["group"],  # of x they may be open
+            out_channels=w.shape[0],
+            size=x.shape[2:],
+            kernel=w.shape[2:],
+            stride=tuple(attributes["strides"]),
+            dilation=tuple(attributes["dilations"]),
+            pad_begin=tuple(attributes["pads"][:rank]),
+            pad_end=tuple(attributes["pads"][rank:]),
+            groups=groups,
+            precision=self.precision,
+            bias=self._has_bias,
+            residual=bool(node.input(4)),
+            requantise=quantisation.form if quantisation else None,
+        )
+        if attributes["x_zero"] and any(attributes["pads"]):
+            raise UnsupportedError(
+                f"node {node.name!r} (QLinearConv) has padding of code {attributes['x_zero']}; "
+                "expected padding of 0, or none behind a Pad"
+            )
+        accesses = Access.of_format(x.shape, self._x_form), Access.of_format(y.shape, self._block)
+        problem = Problem.of(spec, *accesses, accuracy.layer_error)
+        from_dram = accuracy.weights_from_dram
+        return replace(problem, weights_from_dram=from_dram, any_size=context.any_size)
+
+    @property
+    def _has_bias(self) -> bool:
+        return bool(self.context.node.input(2)) or self.context.node.attributes["x_zero"] != 0
+
+    @property
+    def reorder_cycles(self) -> float:
+        """Estimated cycles of bringing plain values into blocks and back."""
+        context, costs = self.context, self.context.target.costs
+        moved = 0
+        for name, form in self._reordered().items():
+            kind = context.graph.types[name]
+            moved += (form.elements(kind.shape) + kind.elements) * kind.dtype.bytes
+        return moved / costs.copy
+
+    def _reordered(self) -> dict[str, Format]:
+        """The plain values, with the formats in which kernels take them."""
+        node, formats = self.context.node, self.context.formats
+        forms = {node.inputs[0]: self._x_form, node.output: self._block}
+        if node.input(4):
+            forms.setdefault(node.input(4), self._block)
+        return {name: form for name, form in forms.items() if not formats[name].block}
+
+    def lowered(self, chosen: Candidate) -> Lowered:
+        """The calls of a candidate, with what is plain reordered before and after."""
+        node, types = self.context.node, self.context.graph.types
+        y_name = node.output
+        values = {"x": node.inputs[0], "y": y_name, "residual": node.input(4)}
+        temporaries: dict[str, int] = {}
+        before: list[Call] = []
+        after: list[Call] = []
+        for name, form in self._reordered().items():
+            kind, own = types[name], f"{y_name}/{name} in blocks"
+            temporaries[own] = form.elements(kind.shape) * kind.dtype.bytes
+            if name == y_name:
+                after.append(reorder_call(kind.shape, kind.dtype, own, name, form, PLAIN))
+            else:
+                before.append(reorder_call(kind.shape, kind.dtype, name, own, PLAIN, form))
+            values = {role: own if held == name else held for role, held in values.items()}
+        values.update({role: f"{y_name}/{role}" for role in chosen.constant_bytes})
+        for role, size in chosen.temporaries.items():
+            values[role] = f"{y_name}/{role}"
+            temporaries[values[role]] = size
+        calls = []
+        for use in chosen.kernels:
+            # A tile reads its residual just before it writes the same elements.
+            residual = use.roles.index("residual") if "residual" in use.roles else None
+            in_place = () if residual is None or use.roles[-1] != "y" else (residual,)
+            calls.append(Call(use.kernel, tuple(values[r] for r in use.roles), in_place))
+        packings = (self._packing(chosen, values),)
+        algorithm = chosen.choice.algorithm
+        calls = [*before, *calls, *after]
+        return Lowered(tuple(calls), {}, temporaries, algorithm, packings=packings)
+
+    # -- constants -----------------------------------------------------------------------------
+    def _packing(self, chosen: Candidate, values: Mapping[str, str]) -> Packing:
+        """Weights, bias, scales and the numbers of the quantisation, packed when there is place."""
+
+        def pieces() -> Iterator[tuple[str, np.ndarray]]:
+            if chosen.stream is None:
+                yield from make().items()
+            else:
+                for role, array in chosen.stream(self._weights(), self._channels()):
+                    yield values[role], array
+
+        def make() -> dict[str, np.ndarray]:
+            packed = chosen.pack(self._weights(), self._channels())
+            return {values[role]: array for role, array in packed.items()}
+
+        node, constants = self.context.node, self.context.graph.constants
+        sources = tuple(constants[name] for name in node.inputs[1:4] if name)
+        sizes = {values[role]: size for role, size in chosen.constant_bytes.items()}
+        return Packing(sizes, make, pieces, self._recipe(chosen), sources)
+
+    def _recipe(self, chosen: Candidate) -> Hashable:
+        """How the constants follow from the node's."""
+        given = tuple(bool(name) for name in self.context.node.inputs[1:4])
+        attributes = self.context.node.attributes
+        numbers = attributes["x_zero"], self.merged_groups, quantisation_of(attributes)
+        packing = packing_recipe(chosen, given)
+        return None if packing is None else (packing, numbers)
+
+    def _channels(self) -> dict[str, np.ndarray]:
+        """What there is beside the weights, by role."""
+        node, constants = self.context.node, self.context.graph.constants
+        found = {}
+        if self._has_bias:
+            found["bias"] = self._bias()
+        if node.input(3):
+            found["scale"] = constants[node.input(3)]
+        quantisation = quantisation_of(node.attributes)
+        if quantisation is not None:
+            found["quantisation"] = numbers_of(quantisation)
+        return found
+
+    def _bias(self) -> np.ndarray:
+        """The bias, with what the input's zero adds to every sum, modulo 2^32."""
+        node, constants = self.context.node, self.context.graph.constants
+        w, zero = constants[node.inputs[1]], node.attributes["x_zero"]
+        bias = constants[node.input(2)] if node.input(2) else np.zeros(len(w), np.int32)
+        if not zero:
+            return bias
+        sums = w.reshape(len(w), -1).sum(axis=1, dtype=np.int64)
+        folded: np.ndarray = (bias.astype(np.int64) - zero * sums).astype(np.int32)
+        return folded
+
+    def _weights(self) -> np.ndarray:
+        """The weights (K, C/g, kernel…), those of groups that are computed as one beside zeros."""
+        w, count = self.context.graph.constants[self.context.node.inputs[1]], self.merged_groups
+        if count == 1:
+            return w
+        outputs, inputs, *kernel = w.shape
+        each = outputs // self.context.node.attributes["group"]
+        merged: np.ndarray = np.zeros(
+            (outputs // (each * count), count, each, count, inputs, *kernel), w.dtype
+        )
+        apart = w.reshape(-1, count, each, inputs, *kernel)
+        for number in range(count):
+            merged[:, number, :, number] = apart[:, number]
+        whole: np.ndarray = merged.reshape(outputs, count * inputs, *kernel)
+        return whole
