@@ -265,12 +265,6 @@ def test_the_nearest_operation_is_named(op: str, meant: str) -> None:
         read(proto)
 
 
-@pytest.mark.parametrize("op", ["QuantizeLinear", "QLinearConv", "ConvInteger"])
-def test_quantised_networks_are_refused(op: str) -> None:
-    with pytest.raises(UnsupportedError, match=f"{op}.* the one from before it was quantised"):
-        read(model([node(op, "x x", "y")], {"x": (2,)}, ["y"]))
-
-
 def test_operation_of_another_opset() -> None:
     with pytest.raises(ModelError, match="HardSwish.*expected opset 14 to 28"):
         read(model([node("HardSwish", "x", "y")], {"x": (2,)}, ["y"], opset=13))

@@ -9,10 +9,14 @@ from leanconv.graph.convert import RULES, FileNode
 from leanconv.graph.onnx_file import FileModel
 from leanconv.graph.onnx_operations import held_flow
 from leanconv.graph.ops.typed import COMPARISONS, LOGIC
-from leanconv.types import BOOL, FLOAT32, FLOATS, HALVES, INT64, DType, as_dtype
+from leanconv.types import BOOL, FLOAT32, FLOATS, HALVES, INT32, INT64, UINT8, DType, as_dtype
 
 _GIVEN: Mapping[str, DType] = {
     **dict.fromkeys(("ArgMax", "ArgMin", "NonZero", "NonMaxSuppression"), INT64),
+    **dict.fromkeys(("QuantizeLinear", "DynamicQuantizeLinear"), UINT8),
+    **dict.fromkeys(("ConvInteger", "MatMulInteger"), INT32),
+    **dict.fromkeys(("DequantizeLinear", "com.microsoft.DequantizeLinear"), FLOAT32),
+    **dict.fromkeys(("com.microsoft.QuantizeLinear", "com.microsoft.QGemm"), UINT8),
     **dict.fromkeys((*COMPARISONS, *LOGIC, "Not", "IsNaN", "IsInf"), BOOL),
 }
 

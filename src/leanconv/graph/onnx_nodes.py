@@ -26,6 +26,11 @@ MOST_NESTED = 32  # graphs within graphs
 _LONG = ("value_ints", "value_floats", "split")  # attributes that may hold any number of numbers
 
 
+def table_key(domain: str, op: str) -> str:
+    """What the table of operations calls an operation of a domain."""
+    return op if domain in DOMAINS else f"{domain}.{op}"
+
+
 @dataclass(frozen=True, eq=False)
 class RawNode:
     """A node of which only the names are decoded.
@@ -58,9 +63,9 @@ class RawNode:
         return (*self.inputs, *held)
 
     @property
-    def own(self) -> bool:
-        """Whether the operation is one of ONNX's own domain."""
-        return self.domain in DOMAINS
+    def key(self) -> str:
+        """What the table of operations calls it: with its domain, unless that is ONNX's own."""
+        return table_key(self.domain, self.op)
 
     @property
     def where(self) -> str:
@@ -124,8 +129,7 @@ def raw_nodes(
         for index, message in enumerate(messages)
     )
     return tuple(
-        _with_graphs(node, reader, depth) if node.own and node.op in _HOLDERS else node
-        for node in nodes
+        _with_graphs(node, reader, depth) if node.key in _HOLDERS else node for node in nodes
     )
 
 
@@ -212,7 +216,7 @@ def decoded(node: RawNode, reader: Reader, files: ExternalFiles) -> FileNode:
         ModelError: inputs or attributes do not fit the operation.
         UnsupportedError: an attribute that is not taken.
     """
-    rule, where, opset = RULES[node.op], node.where, node.opset
+    rule, where, opset = RULES[node.key], node.where, node.opset
     if opset is None or not rule.since <= opset <= rule.until:
         raise ModelError(
             f"{where} does not exist in this opset; expected opset {rule.since} to {rule.until}"
@@ -239,7 +243,7 @@ def decoded(node: RawNode, reader: Reader, files: ExternalFiles) -> FileNode:
         raise ModelError(f"{where} has the attribute {moved[0]}; expected an input in this opset")
     held = {name: _graph(graph, reader, files) for name, graph in node.graphs.items()}
     return FileNode(
-        node.op,
+        node.key,
         node.inputs,
         node.outputs,
         MappingProxyType(attributes),

@@ -9,9 +9,8 @@ from typing import TypeVar
 from leanconv.errors import UnsupportedError
 from leanconv.graph.convert import FILE_RULES, RULES, FileGraph, FileNode, Rule
 from leanconv.graph.onnx_names import NAME, shown
-from leanconv.graph.onnx_nodes import RawGraph, RawNode
+from leanconv.graph.onnx_nodes import DOMAINS, RawGraph, RawNode
 
-_QUANTISED = ("QuantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul")
 _RANDOM = ("Bernoulli", "Multinomial")  # and all that begin with Random
 _ITERATIONS = 3  # of a loop, looked at one by one; then all that is carried counts as data
 _MOST = 20  # names that a message lists
@@ -20,8 +19,7 @@ _Node = TypeVar("_Node", RawNode, FileNode)
 
 
 def _rule(node: RawNode | FileNode) -> Rule | None:
-    own = isinstance(node, FileNode) or node.own
-    return RULES.get(node.op) if own else None
+    return RULES.get(node.op if isinstance(node, FileNode) else node.key)
 
 
 def check_operations(nodes: Sequence[RawNode]) -> None:
@@ -35,21 +33,15 @@ def check_operations(nodes: Sequence[RawNode]) -> None:
     """
     lacking: dict[str, str] = {}
     for node in nodes:
-        if not node.own:
-            where = f"{node.where} of the domain {shown(node.domain)!r}"
-            lacking.setdefault(f"{node.domain}.{node.op}", where)
-        elif node.op not in FILE_RULES:
-            lacking.setdefault(node.op, node.where)
+        if node.key in FILE_RULES:
+            continue
+        of_domain = "" if node.domain in DOMAINS else f" of the domain {shown(node.domain)!r}"
+        lacking.setdefault(node.key, f"{node.where}{of_domain}")
     if not lacking:
         return
     (first, where), *others = lacking.items()
     advice = "expected operators that `leanconv explain --operators` lists"
-    if any(op in _QUANTISED or "Integer" in op for op in lacking):
-        advice = (
-            "expected a network that computes in float32 or float64: give the one from before it "
-            "was quantised"
-        )
-    elif any(op in _RANDOM or op.startswith("Random") for op in lacking):
+    if any(op in _RANDOM or op.startswith("Random") for op in lacking):
         advice = (
             "expected a network that gives the same answer every time: what draws random numbers "
             "belongs to training; export it in evaluation mode, or give the numbers as an input"

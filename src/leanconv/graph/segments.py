@@ -21,7 +21,12 @@ from leanconv.records import dataclass
 
 # What NumPy would take very long for.
 COMPILED_ONLY = frozenset(
-    ("Conv", "ConvTranspose", "Gemm", "MatMul", "LSTM", "GRU", "RNN", "Einsum", "DeformConv")
+    (
+        *("Conv", "ConvTranspose", "Gemm", "MatMul", "LSTM", "GRU", "RNN", "Einsum", "DeformConv"),
+        *("ConvInteger", "MatMulInteger", "QLinearConv", "QLinearMatMul"),
+        *(f"com.microsoft.{op}" for op in ("QGemm", "DynamicQuantizeLSTM")),
+        *(f"com.microsoft.{op}" for op in ("DynamicQuantizeMatMul", "MatMulIntegerToFloat")),
+    )
 )
 _ALONE = frozenset((*selection.RULES, *sequences.RULES))  # never part of a segment
 _MOST_KNOWN = 1024  # elements of a constant

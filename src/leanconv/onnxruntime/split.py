@@ -18,7 +18,7 @@ from leanconv.files import open_regular
 from leanconv.graph.convert import FILE_RULES
 from leanconv.graph.limits import Limits
 from leanconv.graph.onnx_import import read_model
-from leanconv.graph.onnx_nodes import DOMAINS
+from leanconv.graph.onnx_nodes import table_key
 from leanconv.graph.onnx_parts import FileParts, named_value
 from leanconv.onnxruntime.engines import Arrays, Native, Other
 from leanconv.onnxruntime.options import SessionOptions
@@ -268,9 +268,8 @@ def _lacking(parts: FileParts, shapes: Mapping[str, Shape]) -> set[int]:
 
 def _known(parts: FileParts, number: int) -> bool:
     node = parts.nodes[number]
-    return (node.domain in DOMAINS and node.op in FILE_RULES) or (
-        (node.domain, node.op) in parts.functions
-    )
+    own = table_key(node.domain, node.op) in FILE_RULES
+    return own or (node.domain, node.op) in parts.functions
 
 
 def _fits(parts: FileParts, numbers: Sequence[int], shapes: Mapping[str, Shape]) -> bool:

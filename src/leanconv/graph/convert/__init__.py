@@ -16,6 +16,8 @@ from leanconv.graph.convert import (
     normalisation,
     patterns,
     products,
+    quantised,
+    quantised_microsoft,
     rearranging,
     recurrent,
     reductions,
@@ -77,6 +79,8 @@ FILE_RULES: Mapping[str, Rule] = MappingProxyType(
         **sequences.RULES,
         **flow.RULES,
         **recurrent.RULES,
+        **quantised.RULES,
+        **quantised_microsoft.RULES,
     }
 )
 # With those of parts into which the reader takes operations apart.

@@ -10,9 +10,8 @@ import numpy as np
 from leanconv.errors import ModelError, UnsupportedError
 from leanconv.graph.builder import Value
 from leanconv.graph.convert.rule import Call, Rule
-from leanconv.graph.ops.base import Array, integers
-from leanconv.types import FLOAT16, as_dtype
-from leanconv.units import shape_text, type_text
+from leanconv.graph.ops.base import integers
+from leanconv.types import FLOAT16
 
 
 def _constant(call: Call) -> list[Value]:
@@ -64,35 +63,6 @@ def _range(call: Call) -> list[Value]:
     return [call.fold(lambda: start + np.arange(count, dtype=dtype) * delta, (count,), dtype)]
 
 
-def _dequantised(call: Call) -> list[Value]:
-    """Quantised weights as the floats that they represent: (x - zero point) * scale, exactly."""
-    x, scale = call.constant(0), call.constant(1)
-    zero = call.constant(2) if call.optional(2) is not None else np.zeros((), x.dtype)
-    if call.attribute("block_size", 0):
-        raise UnsupportedError("block_size is not supported; expected one scale, or one per slice")
-    if x.dtype.kind not in "iu" or x.dtype.itemsize > 4 or zero.dtype != x.dtype:
-        raise ModelError(f"got {x.dtype} and a zero point of {zero.dtype}; expected int8 for both")
-    if scale.dtype.kind != "f" or zero.shape not in ((), (1,), scale.shape):
-        raise ModelError(
-            f"got a scale {type_text(scale.dtype, scale.shape)}; expected one float per slice"
-        )
-    shape = scale.shape if scale.size > 1 else ()
-    if shape:
-        axis = call.axis(call.attribute("axis", 1), x.ndim)
-        if shape != x.shape[axis : axis + 1]:
-            raise ModelError(
-                f"got {shape[0]} scales for axis {axis} of {shape_text(x.shape)}; expected one each"
-            )
-        shape = tuple(shape[0] if i == axis else 1 for i in range(x.ndim))
-    dtype = call.builder.single if scale.dtype == np.float32 else as_dtype(scale.dtype)
-
-    def floats() -> Array:
-        offset = zero.astype(np.int64).reshape(shape if zero.size > 1 else ())
-        return np.asarray((x - offset).astype(dtype) * scale.reshape(shape).astype(dtype))
-
-    return [call.fold(floats, x.shape, dtype)]
-
-
 def _fold_rule(
     convert: Callable[[Call], list[Value]], inputs: int, since: int = 1, **kinds: str
 ) -> Rule:
@@ -113,7 +83,4 @@ RULES: dict[str, Rule] = {
     "Shape": Rule(_shape, {"start": "int", "end": "int"}, knows_shape=True),
     "Size": Rule(_size, knows_shape=True),
     "Range": _fold_rule(_range, 3, since=11, stash_type="int"),
-    "DequantizeLinear": Rule(
-        _dequantised, {"axis": "int", "block_size": "int"}, 2, 3, running=(), since=10
-    ),
 }

@@ -27,7 +27,7 @@ class FileNode:
     """A node as the file has it, with its attributes decoded.
 
     Attributes:
-        op: ONNX's operation of the default domain.
+        op: ONNX's operation; of another domain with that and a dot before it.
         inputs, outputs: names; `""` where absent.
         attributes: ints, floats, strings, tuples of numbers, arrays.
         name: the node's name in the file, or one made from its place.
@@ -190,6 +190,10 @@ class Call:
         self.opset = opset
         self._inputs = inputs
         self._graphs = graphs
+
+    def with_inputs(self, inputs: Sequence[Value | None], node: FileNode | None = None) -> Call:
+        """The node with other inputs, or another node in its place."""
+        return Call(self.builder, node or self.node, self.opset, inputs, self._graphs)
 
     def __len__(self) -> int:
         return len(self._inputs)
@@ -378,6 +382,10 @@ class Call:
     ) -> tuple[Value, ...]:
         """Add an operation of several outputs in normal form; see `Builder.emit_all`."""
         return self.builder.emit_all(op, inputs, self.node.name, **attributes)
+
+    def kind(self, value: Value) -> TensorType:
+        """The type of a value."""
+        return value.type
 
     def number(self, number: float, like: Value) -> Value:
         """A scalar constant of another value's dtype."""

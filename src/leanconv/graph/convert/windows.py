@@ -21,7 +21,7 @@ from leanconv.spec.conv import effective_extent
 from leanconv.units import shape_text
 
 
-def _window(call: Call, extents: Sequence[int], kernel: Sequence[int]) -> dict[str, Any]:
+def convolution_window(call: Call, extents: Sequence[int], kernel: Sequence[int]) -> dict[str, Any]:
     """strides, dilations and pads of a window over the spatial `extents`."""
     spatial = len(extents)
     attributes = {
@@ -66,7 +66,7 @@ def _weighted(call: Call) -> tuple[Value, Value, list[Value | None]]:
 
 def _conv(call: Call) -> list[Value]:
     x, w, inputs = _weighted(call)
-    window = _window(call, x.shape[2:], w.shape[2:])
+    window = convolution_window(call, x.shape[2:], w.shape[2:])
     group = call.attribute("group", 1)
     return [call.emit("Conv", inputs, group=group, activation=None, **window)]
 
@@ -74,7 +74,7 @@ def _conv(call: Call) -> list[Value]:
 def _conv_transpose(call: Call) -> list[Value]:
     x, w, inputs = _weighted(call)
     spatial = len(x.shape) - 2
-    window = _window(call, (1,) * spatial, (1,) * spatial)
+    window = convolution_window(call, (1,) * spatial, (1,) * spatial)
     extra = call.attribute("output_padding", (0,) * spatial)
     if len(extra) != spatial:
         raise ModelError(f"attribute output_padding is {extra}; expected {spatial} integers")
@@ -141,16 +141,15 @@ def _for_output(
 
 def _pool(call: Call) -> Sequence[Value]:
     """A pooling; a MaxPool gives places, too, where the node has a second output."""
-    x, op, window = call.value(), call.node.op, _pool_window(call)
+    x, op, window = call.value(), call.node.op, pool_window(call, call.value())
     if op != "MaxPool" or not any(call.node.outputs[1:]):
         return [call.emit(op, [x], **window)]
     order = int(call.flag("storage_order"))
     return call.emit_all("MaxPoolWithIndices", [x], storage_order=order, **window)
 
 
-def _pool_window(call: Call) -> dict[str, Any]:
-    """The attributes of a pooling in normal form."""
-    x = call.value()
+def pool_window(call: Call, x: Value) -> dict[str, Any]:
+    """The attributes of a pooling of x in normal form."""
     check_rank(x.type, 3, 5)
     kernel = call.attribute("kernel_shape", None)
     if kernel is None or len(kernel) != len(x.shape) - 2:
@@ -161,7 +160,7 @@ def _pool_window(call: Call) -> dict[str, Any]:
         "kernel_shape": kernel,
         "ceil_mode": call.flag("ceil_mode"),
         "count_include_pad": call.flag("count_include_pad"),
-        **_window(call, x.shape[2:], kernel),
+        **convolution_window(call, x.shape[2:], kernel),
     }
 
 
@@ -176,7 +175,7 @@ def _exponent(call: Call) -> float:
 def _lp_pool(call: Call) -> list[Value]:
     """(sum |x|^p)^(1/p) in each window: a convolution of every channel with ones."""
     x, p = floating(call), _exponent(call)
-    window = _pool_window(call)
+    window = pool_window(call, call.value())
     kernel, steps = window["kernel_shape"], window["strides"]
     (result,) = infer("AveragePool", [x.type], window)
     spatial, channels = len(kernel), x.shape[1]
@@ -229,7 +228,12 @@ _WINDOW = {
     "dilations": "ints",
     "pads": "ints",
 }
-_POOL = {**_WINDOW, "ceil_mode": "int", "count_include_pad": "int", "storage_order": "int"}
+POOL_ATTRIBUTES = {
+    **_WINDOW,
+    "ceil_mode": "int",
+    "count_include_pad": "int",
+    "storage_order": "int",
+}
 RULES: dict[str, Rule] = {
     "Conv": Rule(_conv, {**_WINDOW, "group": "int"}, 2, 3),
     "ConvTranspose": Rule(
@@ -238,8 +242,8 @@ RULES: dict[str, Rule] = {
         2,
         3,
     ),
-    "MaxPool": Rule(_pool, _POOL, outputs=2),
-    "AveragePool": Rule(_pool, _POOL),
+    "MaxPool": Rule(_pool, POOL_ATTRIBUTES, outputs=2),
+    "AveragePool": Rule(_pool, POOL_ATTRIBUTES),
     "LpPool": Rule(
         _lp_pool, {**_WINDOW, "ceil_mode": "int", "p": "int"}, older=Older(2, {"p": "float"})
     ),

@@ -72,7 +72,8 @@ H); h0, c0 (directions, N, H)?; peepholes (directions, 3 * H)?; bias (directions
 (N,)? of int32; gives those of Y, Y_h, Y_c that it names | cells (a Cell for each direction), \
 results (their names) |
 | LRN | x | size, alpha, beta, bias |
-| QuantizeLinear | x (floats), scale, zero: one, or one along the axis (constants) | axis |
+| QuantizeLinear | x (floats), scale, zero: one, or one along the axis (constants) | axis; low, \
+high (codes that clamp it) where it is narrower than the type |
 | DequantizeLinear | x (codes), scale, zero: one, or one along the axis (constants) | axis, dtype |
 | Lookup | x (bytes), table (256,) (a constant); gives elements of the table | |
 | QLinearConv | x (codes), w (int8; uint8 where x is), bias (O,)? (int32), scale (O,)? (float32), \

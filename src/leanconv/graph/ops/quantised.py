@@ -4,7 +4,7 @@ Every result has the bits of ONNX Runtime's fused operators. Where not stated ot
 float32, each operation is rounded, and `rint` rounds halves to even; results are clamped to
 `low` and `high`, which are codes:
 
-- QuantizeLinear: rint(x / scale) + zero, clamped to the type; of NaN the least code;
+- QuantizeLinear: rint(x / scale) + zero, clamped to the type or to bounds; of NaN the least code;
 - DequantizeLinear: (x - zero) * scale;
 - QLinearAdd: rint(fma(a, ra, fma(b, rb, c))), with ra = sa / sy, rb = sb / sy and
   c = zy - fma(ra, za, rb * zb);
@@ -49,12 +49,17 @@ _Number = np.float32
 
 
 # -- between floats and codes ---------------------------------------------------------------------
-def quantise(x: Array, scale: Array, zero: Array) -> Array:
-    """The codes of floats: rint(x / scale) + zero, of the type of `zero`; all broadcast to x."""
-    ends = np.iinfo(zero.dtype)
-    offset = zero.astype(x.dtype)
+def quantise(
+    x: Array, scale: Array, zero: Array, low: int | None = None, high: int | None = None
+) -> Array:
+    """The codes of floats: rint(x / scale) + zero, of the type of `zero`; all broadcast to x.
+
+    They are clamped to `low` and `high`, by default the type's ends.
+    """
+    ends, offset = np.iinfo(zero.dtype), zero.astype(x.dtype)
+    low, high = ends.min if low is None else low, ends.max if high is None else high
     rounded = np.rint(x / scale.astype(x.dtype))
-    rounded = np.fmin(np.fmax(rounded, ends.min - offset), ends.max - offset)
+    rounded = np.fmin(np.fmax(rounded, low - offset), high - offset)
     return np.asarray((rounded + offset).astype(zero.dtype))
 
 
@@ -93,7 +98,7 @@ def _infer_quantise(types: Types, attributes: Attributes) -> TensorType:
 def _evaluate_quantise(arrays: Arrays, attributes: Attributes) -> Array:
     x = array(arrays)
     scale, zero = (along(array(arrays, i), x.ndim, attributes["axis"]) for i in (1, 2))
-    return quantise(x, scale, zero)
+    return quantise(x, scale, zero, attributes.get("low"), attributes.get("high"))
 
 
 def _infer_dequantise(types: Types, attributes: Attributes) -> TensorType:
@@ -148,13 +153,17 @@ def _numbers(attributes: Attributes) -> tuple[list[Any], list[Any]]:
     return [_Number(s) for s in attributes["scales"]], [_Number(z) for z in attributes["zeros"]]
 
 
+def add_factors(attributes: Attributes) -> tuple[Array, Array, Array]:
+    """The ra, rb and c of a QLinearAdd, float32 scalars."""
+    (sa, sb, sy), (za, zb, zy) = _numbers(attributes)
+    ra, rb = np.asarray(sa / sy), np.asarray(sb / sy)
+    return ra, rb, np.asarray(zy - fma(ra, np.asarray(za), np.asarray(rb * zb)), np.float32)
+
+
 def _evaluate_add(arrays: Arrays, attributes: Attributes) -> Array:
     a, b = array(arrays).astype(np.float32), array(arrays, 1).astype(np.float32)
-    (sa, sb, sy), (za, zb, zy) = _numbers(attributes)
-    ra, rb = sa / sy, sb / sy
-    both = zy - fma(np.asarray(ra), np.asarray(za), np.asarray(rb * zb))
-    inner = fma(b, np.asarray(rb), np.asarray(both, np.float32))
-    return _clamped(np.rint(fma(a, np.asarray(ra), inner)), attributes)
+    ra, rb, summand = add_factors(attributes)
+    return _clamped(np.rint(fma(a, ra, fma(b, rb, summand))), attributes)
 
 
 def _evaluate_mul(arrays: Arrays, attributes: Attributes) -> Array:

@@ -13,6 +13,7 @@ from leanconv.errors import LeanConvError
 from leanconv.graph.ir import Graph
 from leanconv.graph.passes.dense_to_conv import dense_to_conv
 from leanconv.graph.passes.drop_dead import drop_dead
+from leanconv.graph.passes.expand_quantised import expand_quantised, expand_without_kernel
 from leanconv.graph.passes.factor_sums import factor_sums
 from leanconv.graph.passes.fold_batch_norm import fold_batch_norm
 from leanconv.graph.passes.fuse_activations import fuse_activations
@@ -36,6 +37,7 @@ Pass = Callable[[Graph], Graph]
 
 PASSES: tuple[Pass, ...] = (
     drop_dead,
+    expand_without_kernel,
     simplify,
     merge_common,  # before patterns are sought, so that x and x are one name
     factor_sums,
@@ -63,8 +65,8 @@ PASSES: tuple[Pass, ...] = (
 UNFUSED_PASSES = PASSES[:-1]
 
 # A GPU's kernels end with the activation, and it has none of attention.
-_CPU_PASSES = (fuse_affine, fuse_outer_residual, fuse_attention)
-GPU_PASSES = tuple(each for each in PASSES if each not in _CPU_PASSES)
+_CPU_PASSES = (expand_without_kernel, fuse_affine, fuse_outer_residual, fuse_attention)
+GPU_PASSES = (expand_quantised, *(each for each in PASSES if each not in _CPU_PASSES))
 
 _logger = logging.getLogger(__name__)
 

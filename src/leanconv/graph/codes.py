@@ -1,0 +1,75 @@
+"""Quantisations of whole tensors by one scale and zero point, and tables of functions of codes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from leanconv.graph.ops.base import Array
+from leanconv.graph.ops.quantised import dequantise, quantise
+from leanconv.records import dataclass
+from leanconv.types import FLOAT32, DType
+
+
+@dataclass(frozen=True)
+class Code:
+    """What the codes of a tensor stand for: (code - zero) * scale.
+
+    Attributes:
+        scale: a number that float32 has.
+        zero: a code.
+        dtype: of the codes.
+    """
+
+    scale: float
+    zero: int
+    dtype: DType
+
+    def floats(self, codes: Array) -> Array:
+        """What codes stand for, in float32."""
+        return dequantise(codes, np.float32(self.scale), np.asarray(self.zero), FLOAT32)
+
+    def codes(self, floats: Array) -> Array:
+        """The codes of numbers of float32."""
+        scale, zero = np.asarray(self.scale, np.float32), np.asarray(self.zero, self.dtype)
+        return quantise(floats, scale, zero)
+
+    def code_of(self, number: float) -> int:
+        """The code of one number, in the range of its type."""
+        return int(self.codes(np.asarray(number, np.float32)))
+
+
+def fused(codes: Sequence[Code]) -> dict[str, Any]:
+    """The attributes of an operation on codes: of its inputs, and last of its result."""
+    *_, result = codes
+    return {
+        "scales": tuple(each.scale for each in codes),
+        "zeros": tuple(each.zero for each in codes),
+        "low": int(result.dtype.low),
+        "high": int(result.dtype.high),
+        "dtype": result.dtype,
+    }
+
+
+def all_codes(dtype: DType) -> Array:
+    """All codes of 8 bits, in the order of their bytes without a sign."""
+    return np.arange(256, dtype=np.uint8).view(dtype.numpy)
+
+
+def table(
+    source: Code, result: Code | None, function: Callable[[Array], Array] | None = None
+) -> Array:
+    """A function of floats as a function of codes, for a Lookup.
+
+    Args:
+        source: of the codes that are looked up.
+        result: of those that are found; None where they are float32.
+        function: of float32 arrays; None for none.
+    """
+    with np.errstate(all="ignore"):
+        floats = source.floats(all_codes(source.dtype))
+        if function is not None:
+            floats = np.asarray(function(floats), np.float32)
+        return floats if result is None else result.codes(floats)

@@ -1,0 +1,274 @@
+"""Operations on codes of the domain com.microsoft, which ONNX Runtime's quantiser writes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from leanconv.errors import ModelError
+from leanconv.graph import float_codes
+from leanconv.graph.builder import Value
+from leanconv.graph.codes import Code, fused, table
+from leanconv.graph.convert.quantisation import scalar
+from leanconv.graph.convert.quantised import (
+    LINEAR,
+    check_codes,
+    dynamic,
+    integer_product,
+    product_scale,
+)
+from leanconv.graph.convert.recurrent import RULES as RECURRENT
+from leanconv.graph.convert.rule import Call, Rule
+from leanconv.graph.convert.windows import POOL_ATTRIBUTES, pool_window
+from leanconv.graph.ops.base import Array
+from leanconv.graph.ops.pointwise import sigmoid
+from leanconv.types import FLOAT32, INT32, INT64
+
+DOMAIN = "com.microsoft"
+_Table = Callable[[Array], Array]
+
+
+def _binary(op: str) -> Rule:
+    """QLinearAdd and QLinearMul: a, its scale and zero point, b, its, those of the result."""
+
+    def convert(call: Call) -> list[Value]:
+        check_codes(call, 0, 3)
+        codes = [scalar(call, 1, 2, call.dtype(0)), scalar(call, 4, 5, call.dtype(3))]
+        codes.append(scalar(call, 6, 7, call.dtype(0)))
+        return [call.emit(op, [call.value(0), call.value(3)], **fused(codes))]
+
+    return Rule(convert, {}, 7, 8, running=(0, 3))
+
+
+def looked_up(
+    call: Call, x: Value, source: Code, result: Code, function: _Table | None = None
+) -> Value:
+    """A function of codes by a table; nothing where codes stand for the same before and after."""
+    if function is None and source == result:
+        return x
+    found = call.fold(lambda: table(source, result, function), (256,), result.dtype)
+    return call.emit("Lookup", [x, found])
+
+
+def _unary(make: Callable[[Call], _Table], **kinds: str) -> Rule:
+    """A function of one tensor: x, its scale and zero point, those of the result."""
+
+    def convert(call: Call) -> list[Value]:
+        check_codes(call, 0)
+        source, result = (scalar(call, i, i + 1, call.dtype(0)) for i in (1, 3))
+        return [looked_up(call, call.value(), source, result, make(call))]
+
+    return Rule(convert, kinds, 4, 5)
+
+
+def _leaky(call: Call) -> _Table:
+    alpha = np.float32(call.attribute("alpha", 0.01))
+    return lambda x: np.where(x >= 0, x, alpha * x)
+
+
+def _concat(call: Call) -> list[Value]:
+    """QLinearConcat: the result's scale and zero point, then each tensor with its own."""
+    if len(call) % 3 != 2:
+        raise ModelError(f"got {len(call)} inputs; expected two, and three for each tensor")
+    places = range(2, len(call), 3)
+    check_codes(call, *places)
+    result = scalar(call, 0, 1, call.dtype(2))
+    parts = [
+        looked_up(call, call.value(i), scalar(call, i + 1, i + 2, call.dtype(i)), result)
+        for i in places
+    ]
+    axis = call.axis(call.attribute("axis", 0), len(parts[0].shape))
+    return [call.emit("Concat", parts, axis=axis)]
+
+
+def _where(call: Call) -> list[Value]:
+    """QLinearWhere: condition, x, its scale and zero point, y, its, those of the result."""
+    check_codes(call, 1, 4)
+    result = scalar(call, 7, 8, call.dtype(1))
+    parts = [
+        looked_up(call, call.value(i), scalar(call, i + 1, i + 2, call.dtype(i)), result)
+        for i in (1, 4)
+    ]
+    return [call.emit("Where", [call.value(0), *parts])]
+
+
+def _channels_first(call: Call, convert: Callable[[Value], Value]) -> list[Value]:
+    """What is computed of x with its channels on axis 1, where the file may have them last."""
+    x = call.value()
+    if not call.flag("channels_last"):
+        return [convert(x)]
+    last = len(x.shape) - 1
+    y = convert(call.emit("Transpose", [x], perm=(0, last, *range(1, last))))
+    return [call.emit("Transpose", [y], perm=(0, *range(2, last + 1), 1))]
+
+
+def _pooled(call: Call, op: str, attributes: dict[str, Any]) -> list[Value]:
+    """An average of codes: x, its scale and zero point, those of the result."""
+    check_codes(call, 0)
+    codes = [scalar(call, i, i + 1, call.dtype(0)) for i in (1, 3)]
+    return _channels_first(call, lambda x: call.emit(op, [x], **attributes, **fused(codes)))
+
+
+def _average_pool(call: Call) -> list[Value]:
+    x = call.value()
+    if call.flag("channels_last"):
+        x = Value(replace(x.type, shape=(x.shape[0], x.shape[-1], *x.shape[1:-1])))
+    return _pooled(call, "QLinearAveragePool", pool_window(call, x))
+
+
+def _global_average_pool(call: Call) -> list[Value]:
+    return _pooled(call, "QLinearGlobalAveragePool", {})
+
+
+_LARGEST = 0x7FFFFF  # of the table's powers
+
+
+def _softmax(call: Call) -> list[Value]:
+    """QLinearSoftmax in integers: rint(e / sum(e) / scale) of powers e of a table.
+
+    The table is of the distance to the largest code of a row: floor(q * exp(-distance * scale)).
+    """
+    x, axis = call.value(), call.axis(call.attribute("axis", -1), len(call.value().shape))
+    check_codes(call, 0)
+    source, result = (scalar(call, i, i + 1, call.dtype(0)) for i in (1, 3))
+    axes = (axis,) if call.attribute("opset", 13) >= 13 else tuple(range(axis, len(x.shape)))
+    count = math.prod(int(x.shape[each]) for each in axes)
+    scale = min(float((1 << 32) - 1) / max(count, 1), float(_LARGEST))
+
+    def powers() -> Array:
+        found = np.floor(scale * np.exp(np.arange(256) * -source.scale))
+        return np.asarray(found.astype(np.int64))
+
+    wide = float_codes.cast(call, x, INT32)
+    most = call.emit("ReduceMax", [wide], axes=axes, keepdims=True)
+    found = call.fold(powers, (256,), INT64)
+    shares = call.emit("Gather", [found, call.emit("Sub", [most, wide])], axis=0)
+    total = call.emit("ReduceSum", [shares], axes=axes, keepdims=True)
+    unit = math.floor(np.float32(1.0) / np.float32(result.scale))
+    y = call.emit("Mul", [shares, call.number(unit, shares)])
+    half = call.emit("Div", [total, call.number(2, total)])
+    y = call.emit("Div", [call.emit("Add", [y, half]), total])
+    y = call.emit("Add", [y, call.number(result.zero, y)])
+    ends = (call.number(end, y) for end in (result.dtype.low, result.dtype.high))
+    y = call.emit("Min", [call.emit("Max", [y, next(ends)]), next(ends)])
+    return [float_codes.cast(call, y, result.dtype)]
+
+
+# -- products of matrices -------------------------------------------------------------------------
+def _gemm(call: Call) -> list[Value]:
+    """QGemm: a, its scale and zero point, b, its, bias (int32), y's; without these y is float."""
+    check_codes(call, 0, 3)
+    alpha = np.float32(call.attribute("alpha", 1.0))
+    a, b = call.value(0), call.value(3)
+    for name, value in (("transA", a), ("transB", b)):
+        if len(value.shape) != 2:
+            raise ModelError(f"got {value.type}; expected a matrix")
+        if call.flag(name):
+            turned = call.emit("Transpose", [value], perm=(1, 0))
+            a, b = (turned, b) if value is a and name == "transA" else (a, turned)
+    source = scalar(call, 1, 2, call.dtype(0))
+    total = integer_product(call, 0, 3, 2, 5, (a, b))
+    added = call.optional(6)
+    if added is not None:
+        if added.type.dtype != INT32:
+            raise ModelError(f"the bias is {added.type}; expected int32")
+        total = call.emit("Add", [total, added])
+    factors = alpha * np.float32(source.scale)
+    if call.optional(7) is None:
+        scale = product_scale(call, factors, 4, 5, b)
+        return [call.emit("Mul", [float_codes.cast(call, total, FLOAT32), scale])]
+    result = scalar(call, 7, 8, call.dtype(0))
+    scale = product_scale(call, factors, 4, 5, b, np.float32(result.scale))
+    bounds = (result.dtype.low, result.dtype.high)
+    return [float_codes.requantise(call, total, scale, result.zero, bounds, result.dtype)]
+
+
+def _scaled(call: Call, total: Value, scales: Sequence[Value], bias: int) -> list[Value]:
+    """Sums as floats: sum * (a's scale * b's scale) + bias."""
+    single = call.builder.single
+    factors = [float_codes.cast(call, each, single) for each in scales]
+    flat = [call.reshape(each, ()) if each.type.elements == 1 else each for each in factors]
+    y = call.emit("Mul", [float_codes.cast(call, total, single), call.emit("Mul", flat)])
+    added = call.optional(bias)
+    return [y if added is None else call.emit("Add", [y, added])]
+
+
+def _integer_to_float(call: Call) -> list[Value]:
+    """MatMulIntegerToFloat: a, b, their scales, their zero points, a bias."""
+    total = integer_product(call, 0, 1, 4, 5)
+    return _scaled(call, total, [call.value(2), call.value(3)], 6)
+
+
+def _dynamic_matmul(call: Call) -> list[Value]:
+    """DynamicQuantizeMatMul: a (floats), b, its scale and zero point, a bias."""
+    codes, scale, zero = dynamic(call, call.value(0))
+    inner = call.with_inputs([codes, call.value(1), zero, call.optional(3)])
+    total = integer_product(inner, 0, 1, 2, 3)
+    return _scaled(call, total, [scale, call.value(2)], 4)
+
+
+def _dynamic_lstm(call: Call) -> Sequence[Value]:
+    """DynamicQuantizeLSTM as an LSTM whose input and weights are quantised; its states are not.
+
+    Inputs: those of LSTM, of which w (directions, I, 4 H) and r (directions, H, 4 H) are codes,
+    then their scales and zero points.
+    """
+    x = call.value(0)
+    codes, scale, zero = dynamic(call, x)
+    single = call.builder.single
+    floats = float_codes.dequantise(call, codes, scale, zero, single)
+    inputs = [call.optional(index) for index in range(8)]
+    inputs[0] = floats
+    for index, first in ((1, 8), (2, 10)):
+        inputs[index] = _recurrent_weights(call, index, first, first + 1)
+    node = replace(call.node, op="LSTM")
+    return RECURRENT["LSTM"].convert(call.with_inputs(inputs, node))
+
+
+def _recurrent_weights(call: Call, index: int, scale: int, zero: int) -> Value:
+    """Weights of a recurrent layer as floats (directions, 4 H, columns)."""
+    codes = call.value(index)
+    check_codes(call, index)
+    if len(codes.shape) != 3:
+        raise ModelError(f"input {index} is {codes.type}; expected (directions, columns, rows)")
+    directions, _, rows = codes.shape
+
+    def spread(number: int) -> Value | None:
+        value = call.optional(number)
+        if value is None:
+            return None
+        if value.shape not in ((directions,), (directions, rows)):
+            raise ModelError(f"input {number} is {value.type}; expected {directions} numbers")
+        return call.reshape(value, (directions, 1, -1 if len(value.shape) > 1 else 1))
+
+    factor, away = spread(scale), spread(zero)
+    if factor is None:
+        raise ModelError(f"input {scale} is absent; expected a scale")
+    single = call.builder.single
+    factor = float_codes.cast(call, factor, single)
+    floats = float_codes.dequantise(call, codes, factor, away, single)
+    return call.emit("Transpose", [floats], perm=(0, 2, 1))
+
+
+_MATMUL = {"transA": "int", "transB": "int", "alpha": "float"}
+_RULES: dict[str, Rule] = {
+    **LINEAR,
+    "QLinearAdd": _binary("QLinearAdd"),
+    "QLinearMul": _binary("QLinearMul"),
+    "QLinearSigmoid": _unary(lambda _: lambda x: sigmoid(x.astype(np.float64))),
+    "QLinearLeakyRelu": _unary(_leaky, alpha="float"),
+    "QLinearConcat": Rule(_concat, {"axis": "int"}, 5, 1 << 31, running=None),
+    "QLinearWhere": Rule(_where, {}, 9, 9, running=(0, 1, 4)),
+    "QLinearAveragePool": Rule(_average_pool, {**POOL_ATTRIBUTES, "channels_last": "int"}, 4, 5),
+    "QLinearGlobalAveragePool": Rule(_global_average_pool, {"channels_last": "int"}, 4, 5),
+    "QLinearSoftmax": Rule(_softmax, {"axis": "int", "opset": "int"}, 5, 5),
+    "QGemm": Rule(_gemm, _MATMUL, 6, 9, running=(0, 3)),
+    "MatMulIntegerToFloat": Rule(_integer_to_float, {}, 4, 7, running=None),
+    "DynamicQuantizeMatMul": Rule(_dynamic_matmul, {}, 3, 5, running=None),
+    "DynamicQuantizeLSTM": replace(RECURRENT["LSTM"], convert=_dynamic_lstm, least=12, most=12),
+}
+RULES = {f"{DOMAIN}.{name}": rule for name, rule in _RULES.items()}

@@ -1,0 +1,211 @@
+"""Compute operations on codes as operations on floats, where there is no kernel of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from leanconv.graph import float_codes
+from leanconv.graph.edit import Editor, frozen, node_like, rewrite
+from leanconv.graph.ir import Graph, Node, TensorType
+from leanconv.graph.ops import OPS, evaluate, infer
+from leanconv.graph.ops.base import Array
+from leanconv.graph.ops.quantised import TABLE, add_factors, along
+from leanconv.types import FLOAT32, FLOAT64, INT32
+
+_BOUND = 255 * 255  # of a product of two distances of codes of 8 bits
+
+
+def expand_quantised(graph: Graph) -> Graph:
+    """Replace operations on codes by what they mean, composed of operations on floats.
+
+    Requires: a verified graph, after patterns of quantised layers were recognised.
+    Ensures: none of the operations of `EXPANSIONS` is left.
+    """
+    return rewrite(graph, _rule)
+
+
+def expand_without_kernel(graph: Graph) -> Graph:
+    """The same of the operations that no kernel of a CPU computes.
+
+    Requires: as `expand_quantised`.
+    Ensures: of the operations of `EXPANSIONS` those of `WITH_KERNEL` alone are left.
+    """
+    return rewrite(graph, lambda editor, node: node.op not in WITH_KERNEL and _rule(editor, node))
+
+
+def _rule(editor: Editor, node: Node) -> bool:
+    expand = EXPANSIONS.get(node.op)
+    if expand is None:
+        return False
+    composer = Composer(editor, node)
+    result = expand(composer, node)
+    editor.replace(node, *composer.nodes_for(result))
+    return True
+
+
+class Composer:
+    """Collects the nodes that replace one; what depends on constants only is computed at once.
+
+    Args:
+        editor: of the graph.
+        node: that is replaced, of one output.
+    """
+
+    def __init__(self, editor: Editor, node: Node) -> None:
+        self._editor, self._node = editor, node
+        self._nodes: list[Node] = []
+
+    def kind(self, value: str) -> TensorType:
+        """The type of a value."""
+        return self._editor.types[value]
+
+    def array(self, value: str) -> Array:
+        """A constant."""
+        return self._editor.constants[value]
+
+    def constant(self, array: Array) -> str:
+        """Add a constant and give its name."""
+        return self._editor.constant(self._node.output, array)
+
+    def number(self, number: float, like: str) -> str:
+        """A scalar constant of another value's dtype."""
+        return self.constant(np.asarray(number, self.kind(like).dtype))
+
+    def emit(self, op: str, inputs: Sequence[str | None], **attributes: Any) -> str:
+        """Add an operation of one output, and give its name."""
+        names = tuple(name or "" for name in inputs)
+        types = [self.kind(name) if name else None for name in names]
+        (kind,) = infer(op, types, attributes)
+        if all(name in self._editor.constants for name in names if name):
+            arrays = [self.array(name) if name else None for name in names]
+            return self.constant(np.asarray(evaluate(op, arrays, attributes)[0], kind.dtype))
+        out = self._editor.value(self._node.output, kind)
+        self._nodes.append(Node(op, names, (out,), frozen(attributes), self._node.name))
+        return out
+
+    def nodes_for(self, result: str) -> list[Node]:
+        """The nodes, of which the last gives the output of the replaced one."""
+        *others, last = self._nodes
+        assert last.output == result, "the last operation gives the result"
+        return [*others, node_like(last, outputs=self._node.outputs)]
+
+
+def _quantise(c: Composer, node: Node) -> str:
+    x, scale, zero = node.inputs
+    kind, code = c.kind(x), c.kind(zero).dtype
+    factor, place = (_parameter(c, name, node, kind) for name in (scale, zero))
+    low, high = node.attributes.get("low", code.low), node.attributes.get("high", code.high)
+    return float_codes.quantise(c, x, factor, place, code, (low, high))
+
+
+def _dequantise(c: Composer, node: Node) -> str:
+    x, scale, zero = node.inputs
+    rank, axis, dtype = len(c.kind(x).shape), node.attributes["axis"], node.attributes["dtype"]
+    away = c.constant(along(c.array(zero), rank, axis)) if np.any(c.array(zero)) else None
+    factor = _parameter(c, scale, node, TensorType(c.kind(x).shape, dtype))
+    return float_codes.dequantise(c, x, factor, away, dtype)
+
+
+def _parameter(c: Composer, name: str, node: Node, like: TensorType) -> str:
+    """A scale or zero point as floats that broadcast to a tensor."""
+    array = along(c.array(name), len(like.shape), node.attributes["axis"])
+    return c.constant(np.ascontiguousarray(array, like.dtype))
+
+
+def _matmul(c: Composer, node: Node) -> str:
+    a, b = node.inputs
+    (sa, sb, sy), (za, zb, zy) = node.attributes["scales"], node.attributes["zeros"]
+    factors = []
+    for name, zero in ((a, za), (b, zb)):
+        held = c.number(zero, name) if zero else None
+        factors.append(float_codes.exact(c, name, held))
+    most = int(c.kind(a).shape[-1]) * _BOUND
+    total = float_codes.sums(c, c.emit("MatMul", factors), most)
+    scale = c.constant(np.asarray(np.float32(sa) * np.float32(sb) / np.float32(sy)))
+    return _requantise(c, node, total, scale, zy)
+
+
+def _requantise(c: Composer, node: Node, total: str, scale: str, zero: int) -> str:
+    given = node.attributes
+    bounds = (given["low"], given["high"])
+    return float_codes.requantise(c, total, scale, zero, bounds, given["dtype"])
+
+
+def _lookup(c: Composer, node: Node) -> str:
+    x, name = node.inputs
+    table, places = c.array(name), float_codes.cast(c, x, INT32)
+    if c.kind(x).dtype.kind == "int":  # the codes below zero are in the second half
+        table = np.roll(table, TABLE // 2)
+        places = c.emit("Add", [places, c.number(TABLE // 2, places)])
+    return c.emit("Gather", [c.constant(table), places], axis=0)
+
+
+def _add(c: Composer, node: Node) -> str:
+    """In float64, where products are exact and sums all but so; each sum is rounded to float32."""
+    a, b = node.inputs
+    ra, rb, summand = add_factors(node.attributes)
+    y = c.constant(np.asarray(summand, FLOAT64))
+    for name, ratio in ((b, rb), (a, ra)):
+        wide = float_codes.cast(c, name, FLOAT64)
+        product = c.emit("Mul", [wide, c.number(float(ratio), wide)])
+        y = c.emit("Add", [product, float_codes.cast(c, y, FLOAT64)])
+        y = float_codes.cast(c, y, FLOAT32)
+    return _narrowed(c, node, c.emit("Round", [y]))
+
+
+def _mul(c: Composer, node: Node) -> str:
+    sa, sb, sy = map(np.float32, node.attributes["scales"])
+    *zeros, zy = node.attributes["zeros"]
+    away = []
+    for name, zero in zip(node.inputs, zeros, strict=True):
+        wide = float_codes.cast(c, name, FLOAT32)
+        away.append(c.emit("Sub", [wide, c.number(zero, wide)]) if zero else wide)
+    y = c.emit("Mul", away)
+    y = c.emit("Mul", [y, c.number(float(sa * sb / sy), y)])
+    return _narrowed(c, node, c.emit("Round", [c.emit("Add", [y, c.number(zy, y)])]))
+
+
+def _narrowed(c: Composer, node: Node, y: str) -> str:
+    given = node.attributes
+    return float_codes.narrowed(c, y, given["low"], given["high"], given["dtype"])
+
+
+def _global_pool(c: Composer, node: Node) -> str:
+    (x,), shape = node.inputs, c.kind(node.inputs[0]).shape
+    (sx, sy), (zx, zy) = map(np.float32, node.attributes["scales"]), node.attributes["zeros"]
+    count = int(np.prod([int(n) for n in shape[2:]]))
+    wide = float_codes.cast(c, x, INT32)
+    total = c.emit("ReduceSum", [wide], axes=tuple(range(2, len(shape))), keepdims=True)
+    total = c.emit("Sub", [total, c.number(count * zx, total)])
+    scale = c.constant(np.asarray(sx / (sy * np.float32(count))))
+    return _requantise(c, node, total, scale, zy)
+
+
+def _pool(c: Composer, node: Node) -> str:
+    (x,), given = node.inputs, node.attributes
+    (sx, sy), (zx, zy) = given["scales"], given["zeros"]
+    wide = float_codes.cast(c, x, FLOAT32)
+    away = c.emit("Sub", [wide, c.number(zx, wide)])
+    floats = c.emit("Mul", [away, c.number(sx, away)])
+    names = OPS["AveragePool"].attributes
+    means = c.emit("AveragePool", [floats], **{name: given[name] for name in names})
+    y = c.emit("Div", [means, c.number(sy, means)])
+    return _narrowed(c, node, c.emit("Round", [c.emit("Add", [y, c.number(zy, y)])]))
+
+
+WITH_KERNEL = frozenset(
+    ("QuantizeLinear", "DequantizeLinear", "QLinearAdd", "QLinearMul", "Lookup")
+)
+EXPANSIONS: dict[str, Callable[[Composer, Node], str]] = {
+    "QuantizeLinear": _quantise,
+    "DequantizeLinear": _dequantise,
+    "Lookup": _lookup,
+    "QLinearAdd": _add,
+    "QLinearMul": _mul,
+    "QLinearMatMul": _matmul,
+    "QLinearGlobalAveragePool": _global_pool,
+    "QLinearAveragePool": _pool,
+}

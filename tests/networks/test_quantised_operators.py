@@ -1,0 +1,221 @@
+"""ONNX's and ONNX Runtime's operators on codes, compiled, give ONNX Runtime's bits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+import leanconv as lc
+from support.quantised_models import microsoft, model, peer
+
+F = np.float32
+CODES = (np.uint8, np.int8)
+Given = Mapping[str, np.ndarray]
+Case = tuple[Any, Given, Mapping[str, Any]]  # a node, its inputs, its constants
+OF_TWO = ("a", "as", "az", "b", "bs", "bz", "ys", "yz")
+OF_ONE = ("a", "as", "az", "ys", "yz")
+PRODUCT = ("a", "as", "az", "w", "ws", "wz")
+
+
+def node(op: str, inputs: Sequence[str], outputs: Sequence[str] = ("y",), **more: Any) -> Any:
+    return helper.make_node(op, list(inputs), list(outputs), **more)
+
+
+class Draw:
+    """Codes of one type, and quantisations."""
+
+    def __init__(self, dtype: Any, seed: int = 0) -> None:
+        self.dtype, self.rng = np.dtype(dtype), np.random.default_rng(seed)
+        self.ends = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max) + 1
+
+    def codes(self, *shape: int) -> np.ndarray:
+        return self.rng.integers(*self.ends, shape).astype(self.dtype)
+
+    def of(self, *names: str) -> dict[str, Any]:
+        """A scale and a zero point for each name."""
+        made: dict[str, Any] = {}
+        for name in names:
+            made[f"{name}s"] = F(self.rng.uniform(0.005, 0.05))
+            made[f"{name}z"] = self.dtype.type(self.rng.integers(*self.ends))
+        return made
+
+    def weights(self, *shape: int, channels: int = 0) -> dict[str, Any]:
+        """int8 weights with one scale, or one for each channel."""
+        scale = self.rng.uniform(0.001, 0.01, channels or ()).astype(F)
+        w = self.rng.integers(-127, 128, shape).astype(np.int8)
+        return {"w": w, "ws": scale, "wz": np.zeros(channels or (), np.int8)}
+
+
+def _elementwise(d: Draw) -> dict[str, Case]:
+    a, b = d.codes(2, 3, 4, 5), d.codes(2, 3, 4, 5)
+    both, two = {"a": a, "b": b}, {**d.of("a"), **d.of("b", "y")}
+    least = d.dtype.type(d.ends[0])
+    found: dict[str, Case] = {}
+    for op in ("QLinearAdd", "QLinearMul"):
+        found[op] = (microsoft(op, OF_TWO), both, two)
+        found[f"{op}-channel"] = (microsoft(op, OF_TWO), {"a": a}, {**two, "b": d.codes(3, 1, 1)})
+    share = {**d.of("a"), "ys": F(1 / 256), "yz": least}
+    found["QLinearSigmoid"] = (microsoft("QLinearSigmoid", OF_ONE), {"a": a}, share)
+    leaky = microsoft("QLinearLeakyRelu", OF_ONE, alpha=0.1)
+    found["QLinearLeakyRelu"] = (leaky, {"a": a}, d.of("a", "y"))
+    names = ("ys", "yz", "a", "as", "az", "b", "bs", "bz")
+    found["QLinearConcat"] = (microsoft("QLinearConcat", names, axis=1), both, two)
+    names = ("c", "a", "as", "az", "b", "bs", "bz", "ys", "yz")
+    condition = d.rng.integers(0, 2, a.shape).astype(bool)
+    found["QLinearWhere"] = (microsoft("QLinearWhere", names), {"c": condition, **both}, two)
+    for last in (0, 1):
+        pool = microsoft(
+            "QLinearAveragePool", OF_ONE, kernel_shape=[2, 3], pads=[0, 1, 0, 1], channels_last=last
+        )
+        found[f"QLinearAveragePool-{last}"] = (pool, {"a": a}, d.of("a", "y"))
+        pool = microsoft("QLinearGlobalAveragePool", OF_ONE, channels_last=last)
+        found[f"QLinearGlobalAveragePool-{last}"] = (pool, {"a": a}, d.of("a", "y"))
+    for opset in (12, 13):
+        soft = microsoft("QLinearSoftmax", OF_ONE, axis=1, opset=opset)
+        found[f"QLinearSoftmax-{opset}"] = (soft, {"a": a}, share)
+    return found
+
+
+def _products(d: Draw) -> dict[str, Case]:
+    bias = d.rng.integers(-3000, 3000, 11).astype(np.int32)
+    a, found = {"a": d.codes(4, 30)}, {}
+    quantised = (*PRODUCT, "c", "ys", "yz")
+    for turned, shape in ((0, (30, 11)), (1, (11, 30))):
+        for channels in (0, 11):
+            w = {**d.of("a", "y"), **d.weights(*shape, channels=channels), "c": bias}
+            gemm = microsoft("QGemm", quantised, transB=turned)
+            found[f"QGemm-{turned}-{channels}"] = (gemm, a, w)
+        gemm = microsoft("QGemm", (*PRODUCT, "", "ys", "yz"), transB=turned, alpha=0.7)
+        found[f"QGemm-{turned}-alpha"] = (gemm, a, w)
+        found[f"QGemm-{turned}-floats"] = (microsoft("QGemm", quantised[:7], transB=turned), a, w)
+    matmul = node("QLinearMatMul", (*PRODUCT, "ys", "yz"))
+    stack = {"a": d.codes(2, 4, 30)}
+    for channels in (0, 11):
+        w = {**d.of("a", "y"), **d.weights(30, 11, channels=channels)}
+        found[f"QLinearMatMul-{channels}"] = (matmul, stack, w)
+    two = {**stack, "b": d.codes(2, 30, 7)}
+    found["QLinearMatMul-data"] = (node("QLinearMatMul", OF_TWO), two, d.of("a", "b", "y"))
+    zero = {"az": d.of("a")["az"]}
+    integer = node("MatMulInteger", ("a", "w", "az", "wz"))
+    found["MatMulInteger"] = (integer, stack, {**zero, "w": w["w"], "wz": np.int8(3)})
+    columns = np.arange(11, dtype=np.int8)
+    found["MatMulInteger-columns"] = (integer, stack, {**zero, "w": w["w"], "wz": columns})
+    return found
+
+
+def _convolutions(d: Draw) -> dict[str, Case]:
+    x, found = {"a": d.codes(2, 6, 9, 8)}, {}
+    names = (*PRODUCT, "ys", "yz", "c")
+    for channels in (0, 8):
+        for group in (1, 2):
+            w = {**d.of("a", "y"), **d.weights(8, 6 // group, 3, 3, channels=channels)}
+            w["c"], w["ys"] = d.rng.integers(-3000, 3000, 8).astype(np.int32), F(0.3)
+            conv = node("QLinearConv", names, pads=[1, 0, 1, 2], strides=[2, 1], group=group)
+            found[f"QLinearConv-{channels}-{group}"] = (conv, x, w)
+    integer = node("ConvInteger", ("a", "w", "az"), pads=[1] * 4)
+    found["ConvInteger"] = (integer, x, {"az": w["az"], **d.weights(8, 6, 3, 3)})
+    data = {**x, "az": np.array(d.of("a")["az"])}
+    found["ConvInteger-data"] = (integer, data, d.weights(8, 6, 3, 3))
+    return found
+
+
+def _floats(d: Draw) -> dict[str, Case]:
+    x = {"x": (d.rng.standard_normal((2, 5, 9, 8)) * 3).astype(F)}
+    codes = {"x": d.codes(2, 5, 9, 8)}
+    along = {
+        "s": d.rng.uniform(0.01, 0.1, 5).astype(F),
+        "z": d.rng.integers(*d.ends, 5).astype(d.dtype),
+    }
+    blocks = {"s": d.rng.uniform(0.01, 0.1, (2, 5, 3, 8)).astype(F), "z": d.codes(2, 5, 3, 8)}
+    one = {"s": F(0.011), "z": d.dtype.type(7)}
+    data = {"s": np.array(0.02, F), "z": np.array(3, d.dtype)}
+    found: dict[str, Case] = {}
+    for op, given in (("QuantizeLinear", x), ("DequantizeLinear", codes)):
+        names = ("x", "s", "z")
+        found[op] = (node(op, names), given, one)
+        found[f"{op}-axis"] = (node(op, names, axis=1), given, along)
+        found[f"{op}-blocks"] = (node(op, names, axis=2, block_size=4), given, blocks)
+        found[f"{op}-data"] = (node(op, names), {**given, **data}, {})
+        found[f"{op}-microsoft"] = (microsoft(op, names), given, one)
+    return found
+
+
+def _dynamic(d: Draw) -> dict[str, Case]:
+    x = {"x": d.rng.standard_normal((2, 4, 30)).astype(F)}
+    w = {**d.weights(30, 11), "c": d.rng.standard_normal(11).astype(F)}
+    columns = d.weights(30, 11, channels=11)
+    outputs = ("y", "s", "z")
+    to_float = microsoft("MatMulIntegerToFloat", ("a", "w", "as", "ws", "az", "wz", "c"))
+    plain = microsoft("DynamicQuantizeMatMul", ("x", "w", "ws", "wz", "c"))
+    return {
+        "DynamicQuantizeLinear": (node("DynamicQuantizeLinear", ("x",), outputs), x, {}),
+        "DynamicQuantizeMatMul": (plain, x, w),
+        "DynamicQuantizeMatMul-columns": (
+            microsoft("DynamicQuantizeMatMul", ("x", "w", "ws", "wz")),
+            x,
+            columns,
+        ),
+        "MatMulIntegerToFloat": (to_float, {"a": d.codes(2, 4, 30)}, {**w, **d.of("a")}),
+    }
+
+
+GROUPS = [
+    *((make, dtype) for make in (_elementwise, _products, _convolutions) for dtype in CODES),
+    *((_floats, dtype) for dtype in (*CODES, np.int16, np.uint16)),
+    (_dynamic, np.uint8),
+]
+
+
+def joined(cases: Mapping[str, Case]) -> tuple[onnx.ModelProto, dict[str, np.ndarray], list[str]]:
+    """All cases as one network, whose names begin with the cases' names."""
+    nodes, inputs, constants, outputs = [], {}, {}, []
+    for case, (proto, given, held) in cases.items():
+        own = onnx.NodeProto()
+        own.CopyFrom(proto)
+        own.input[:] = [name and f"{case}.{name}" for name in proto.input]
+        own.output[:] = [f"{case}.{name}" for name in proto.output]
+        nodes.append(own)
+        inputs.update((f"{case}.{name}", np.asarray(array)) for name, array in given.items())
+        constants.update((f"{case}.{name}", array) for name, array in held.items())
+        outputs += own.output
+    return model(nodes, inputs, constants, outputs), inputs, outputs
+
+
+@pytest.mark.parametrize(("make", "dtype"), GROUPS)
+def test_bits(make: Callable[[Draw], dict[str, Case]], dtype: Any) -> None:
+    made, inputs, outputs = joined(make(Draw(dtype)))
+    found = lc.load(made.SerializeToString()).run(inputs)
+    for name, expected in zip(outputs, peer(made, inputs), strict=True):
+        assert found[name].dtype == expected.dtype, name
+        np.testing.assert_array_equal(found[name], expected, name)
+
+
+@pytest.mark.parametrize("direction", ["forward", "bidirectional"])
+def test_an_lstm_is_near_the_one_of_quantised_states(direction: str) -> None:
+    """Its states are not quantised here: it is the more exact one."""
+    rng, size, hidden = np.random.default_rng(0), 12, 8
+    ways = 1 + (direction == "bidirectional")
+
+    def weights(columns: int) -> np.ndarray:
+        return rng.integers(-127, 128, (ways, columns, 4 * hidden)).astype(np.int8)
+
+    scales = {name: rng.uniform(0.002, 0.01, ways).astype(F) for name in ("ws", "rs")}
+    zeros = {name: np.zeros(ways, np.int8) for name in ("wz", "rz")}
+    bias = rng.standard_normal((ways, 8 * hidden)).astype(F)
+    held = {"w": weights(size), "r": weights(hidden), "b": bias, **scales, **zeros}
+    names = ["x", "w", "r", "b", "", "", "", "", "ws", "wz", "rs", "rz"]
+    outputs = ("y", "h", "c")
+    proto = microsoft(
+        "DynamicQuantizeLSTM", names, outputs, direction=direction, hidden_size=hidden
+    )
+    inputs = {"x": rng.standard_normal((5, 3, size)).astype(F)}
+    made = model([proto], inputs, held, outputs)
+    found = lc.load(made.SerializeToString()).run(inputs)
+    for name, expected in zip(outputs, peer(made, inputs), strict=True):
+        far = np.linalg.norm(found[name] - expected) / np.linalg.norm(expected)
+        assert far < 0.01
