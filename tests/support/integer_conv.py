@@ -80,10 +80,14 @@ def problem(spec: ConvSpec, target: Target) -> Problem:
 
 
 def candidate(
-    spec: ConvSpec, target: Target, choice: str = "direct", w: np.ndarray | None = None
+    spec: ConvSpec,
+    target: Target,
+    choice: str = "direct",
+    w: np.ndarray | None = None,
+    any_size: tuple[int, ...] = (),
 ) -> Candidate:
     """The candidate of an algorithm named with its parameters; weights tell how large sums are."""
-    given = problem(spec, target)
+    given = replace(problem(spec, target), any_size=any_size)
     if w is not None:
         given = replace(given, sum_bits=sum_bits(w, spec.precision.x))
     return select.choose(given, target, select.choice_named(choice))
@@ -125,6 +129,7 @@ def check(
     quantisation: Quantisation | None = None,
     scale: np.ndarray | None = None,
     choice: str = "direct",
+    any_size: tuple[int, ...] = (),
 ) -> None:
     """Hold what an algorithm makes of a spec to the definition: modulo 2^32, saturated or codes.
 
@@ -132,8 +137,10 @@ def check(
         spec, target, x, w, bias: what is computed.
         quantisation, scale: what sums become, where `spec.requantise` says that they do.
         choice: the algorithm with its parameters.
+        any_size: as `Problem` has it.
     """
-    block, made = target.channel_block(spec.precision.x), candidate(spec, target, choice, w)
+    block = target.channel_block(spec.precision.x)
+    made = candidate(spec, target, choice, w, any_size)
     channels = {"bias": bias} if spec.bias else {}
     if quantisation is not None:
         assert scale is not None

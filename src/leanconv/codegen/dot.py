@@ -76,16 +76,20 @@ class Dot:
         if self.way == "fma":
             return (e.broadcast(address, kind),)
         word = e.load(address, element_of(kind), align=self.a.bytes)
-        if self._shifted:
-            word = word ^ _HIGHEST_BITS
-        return self._parts(e, e.splat(word, lanes_of(kind)), self.a)
+        return self._parts(e, e.splat(self._signed(word), lanes_of(kind)), self.a)
+
+    def first_factor(self, e: Function, words: Value) -> Parts:
+        """Groups of A, one in each lane of a vector, as a factor."""
+        return self._parts(e, self._signed(words), self.a)
 
     def load(self, e: Function, address: Pointer, kind: str, live: int) -> Parts:
         """Load a group of B for each of the first `live` lanes of sums of that type."""
         word = e.load_first(address, kind, live)
-        if self.way == "fma":
-            return (word,)
-        parts = self._parts(e, word, self.b)
+        return (word,) if self.way == "fma" else self.second_factor(e, word)
+
+    def second_factor(self, e: Function, words: Value) -> Parts:
+        """Groups of B, one in each lane of a vector, as a factor."""
+        kind, parts = words.kind, self._parts(e, words, self.b)
         if self._shifted:
             shifted_zero = e.const(parts[0].kind, _SHIFTED_ZERO)
             parts = (*parts, self._grouped(e, e.zero(kind), shifted_zero, parts[0]))
@@ -105,6 +109,10 @@ class Dot:
             else:
                 acc += x * w
         return acc
+
+    def _signed(self, words: Value) -> Value:
+        """Groups of A with the signs that the instruction takes."""
+        return words ^ _HIGHEST_BITS if self._shifted else words
 
     @property
     def _shifted(self) -> bool:

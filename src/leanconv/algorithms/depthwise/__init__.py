@@ -24,10 +24,11 @@ out by the loop's bounds, columns by tiles of their own at both ends of a row.
   roundoff.
 - When: layers whose channels are neighbours (NHWC, blocks of channels inside a network). Refused:
   one group, NCHW (take `planar`), groups of more outputs than lanes, groups whose inputs cannot be
-  shuffled from two vectors.
+  shuffled from two vectors; of codes also groups of more than one channel.
+- Codes: one dot product for four pixels of a channel; `quads` says how.
 - Source: no paper.
 
-Reading order: `kernel`, `algorithm`.
+Reading order: `kernel`, `quads` (codes of quantised tensors), `algorithm`.
 """
 
 from leanconv.algorithms.depthwise.algorithm import DEPTHWISE

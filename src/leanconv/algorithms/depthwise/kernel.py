@@ -16,7 +16,7 @@ from leanconv.codegen.column_tiles import (
     overlapping_tiles,
     written_tiles,
 )
-from leanconv.codegen.dot import fma
+from leanconv.codegen.dot import Dot, fma
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
 from leanconv.codegen.epilogue import TileOutput, store_tile
 from leanconv.codegen.extents import Count
@@ -79,17 +79,32 @@ class DepthwiseConv(GroupedConv):
         return self.batch * blocks * ceil_div(self.row_count, self.rows)
 
     @property
+    def row_weights(self) -> int:
+        """Elements of one row of taps of one vector of output channels."""
+        return self.window.kernel[2] * self.inputs * self.lanes
+
+    @property
+    def vector_weights(self) -> int:
+        """Elements of all taps of one vector of output channels."""
+        return self.window.kernel[0] * self.window.kernel[1] * self.row_weights
+
+    @property
+    def steps(self) -> float:
+        """Multiply-adds of one vector of outputs."""
+        return prod(self.window.kernel) * self.inputs
+
+    @property
     def packing(self) -> Hashable:
         """Channels, taps and lanes."""
         shape = self.groups, self.inputs, self.outputs, self.window.kernel, self.lanes
-        return DepthwiseConv, shape, self.dtype, self.epilogue.operands
+        return type(self), shape, self.precision, self.epilogue.operands
 
     @property
     def constant_bytes(self) -> dict[str, int]:
         """Whole vectors of channels, as they are packed below."""
+        weights = self.blocks * self.vector_weights * self.precision.w.bytes
         channels = self.blocks * self.lanes
-        weights = channels * self.inputs * prod(self.window.kernel) * self.dtype.bytes
-        return {"w": weights, **self.epilogue.channel_bytes(self.dtype, channels)}
+        return {"w": weights, **self.epilogue.channel_bytes(self.precision.accumulate, channels)}
 
     def pack_weights(self, w: np.ndarray) -> np.ndarray:
         """Pack weights (K, ig, kd, kh, kw) as [vector][kd][kh][kw][ig][lane]."""
@@ -136,13 +151,19 @@ class DepthwiseConv(GroupedConv):
         """Emit the output rows first … last - 1 (one at least) of one vector of channels."""
         channels = self.out_channels if self.y.block == 1 else self.blocks * self.width
         for live in tile_at(e, block, channels, self.width):
-            body = _VectorRows(e, self, pointers, image, block, live)
+            body = self.vector_rows(e, pointers, image, block, live)
             with e.loop("row", last, start=first) as row:
                 body.row(row)
 
     def _all_blocks(self, e: Function, pointers: dict[str, Pointer], n: Value, row: Value) -> None:
         for block, live in each_tile(e, "block", self.out_channels, self.width):
-            _VectorRows(e, self, pointers, n, e.i64(block), live).row(row)
+            self.vector_rows(e, pointers, n, e.i64(block), live).row(row)
+
+    def vector_rows(
+        self, e: Function, pointers: dict[str, Pointer], n: Value, block: Value, live: int
+    ) -> VectorRows:
+        """What emits rows of one vector of output channels, of which `live` are there."""
+        return VectorRows(e, self, pointers, n, block, live)
 
 
 def _loop_over(
@@ -154,7 +175,7 @@ def _loop_over(
     return e.loop(loop.label, loop.extent, [acc], start=loop.start)
 
 
-class _VectorRows:
+class VectorRows:
     """Emission of some rows of one vector of output channels."""
 
     def __init__(
@@ -167,9 +188,8 @@ class _VectorRows:
         live: int,
     ) -> None:
         self.e, self.conv, self.live = e, conv, live
-        self.kind = vector(conv.dtype.llvm, conv.lanes)
-        taps = prod(conv.window.kernel) * conv.inputs * conv.lanes
-        self.w = pointers["w"].at(block * taps)
+        self.kind = vector(conv.precision.accumulate.llvm, conv.lanes)
+        self.w = pointers["w"].at(block * conv.vector_weights)
         channel = block * conv.span
         place = n * conv.x.image
         if conv.x.block > 1 and conv.span % conv.lanes == 0:
@@ -185,7 +205,9 @@ class _VectorRows:
         self.residual = residual.at(out) if residual else None
         lanes = block * conv.lanes
         self.starts = start_vectors(e, self.kind, channel_address(pointers, "bias", lanes))
-        self.slope = channel_address(pointers, "slope", lanes)
+        factors = "scale" if conv.epilogue.requantise else "slope"
+        self.factors = channel_address(pointers, factors, lanes)
+        self.quantisation = pointers.get("quantisation")
 
     def row(self, row: Value) -> None:
         """Emit one row of output columns."""
@@ -213,8 +235,7 @@ class _VectorRows:
         x = row_x.at(at).frozen()
         acc = self.starts * run.pixels
         depth, height = self.taps
-        wide = conv.inputs * conv.lanes
-        per_row = window.kernel[2] * wide
+        per_row = conv.row_weights
         across = Taps(e, window, 2, column) if run.computed else None
         with depth.guard(e, acc), height.guard(e, acc):
             planes = depth.loop("kd", window.dilation[0] * conv.x.spatial[0], window.kernel[1])
@@ -233,18 +254,32 @@ class _VectorRows:
                     taps = self.w.at(before * per_row)
                     if across:
                         with across.guard(e, acc):
-                            self._taps_between(across.low, across.high, acc, line, taps, (0,))
+                            self.taps_between(across.low, across.high, acc, line, taps, (0,))
                     else:
-                        self._tap_row(run, acc, line, taps)
-        tile = RegisterTile(fma(conv.dtype), conv.lanes, 1, 0)
-        out = place + column * conv.y.spatial[2]
+                        self.tap_row(run, acc, line, taps)
+        out, types = place + column * conv.y.spatial[2], conv.precision
         residual = self.residual.at(out) if self.residual else None
-        y = self.y.at(out)
-        store_tile(
-            e, tile, acc, TileOutput(conv.epilogue, conv.y, y, residual, self.slope), self.live
+        y, stored = self.y.at(out), None if types.y == types.accumulate else types.y
+        tile = RegisterTile(self.dot, conv.lanes, 1, 0)
+        output = TileOutput(
+            conv.epilogue, conv.y, y, residual, self.factors, stored, self.quantisation
         )
+        store_tile(e, tile, acc, output, self.live)
 
-    def _tap_row(self, run: ColumnTile, acc: list[Value], line: Pointer, taps: Pointer) -> None:
+    @property
+    def dot(self) -> Dot:
+        """What a tap multiplies and adds."""
+        return fma(self.conv.dtype)
+
+    def tap_row(self, run: ColumnTile, acc: list[Value], line: Pointer, taps: Pointer) -> None:
+        """Add a row of taps to the columns of a tile that they meet.
+
+        Args:
+            run: the tile.
+            acc: the sums of its columns.
+            line: what the tile's first column reads at the first tap.
+            taps: the weights of the row.
+        """
         conv, window = self.conv, self.conv.window
         short = window.kernel[2] <= _KERNEL_UNROLLED
         if short and window.kernel[2] * conv.inputs <= WEIGHTS_KEPT:
@@ -255,9 +290,9 @@ class _VectorRows:
                 for kw in range(low, high):
                     self._one_tap(acc, line, taps, self.e.i64(kw), columns)
             else:
-                self._taps_between(low, high, acc, line, taps, columns)
+                self.taps_between(low, high, acc, line, taps, columns)
 
-    def _taps_between(
+    def taps_between(
         self,
         low: Value | int,
         high: Value | int,
