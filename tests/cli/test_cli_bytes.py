@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from leanconv.graph.convert import RULES
+from leanconv.graph.convert import FILE_RULES
 from support.cli_fakes import Call
 from support.hostile import node
 from support.onnx_models import model, reference
@@ -60,7 +60,7 @@ def test_explain_lists_operators(call: Call) -> None:
     result = call("explain", "--operators")
     assert result.code == 0
     listed = {line.split()[0] for line in result.out.splitlines()[2:] if line.strip()}
-    assert listed == set(RULES)
+    assert listed == set(FILE_RULES)
     rows = json.loads(call("explain", "--operators", "--json").out)["operators"]
     assert {"operator": "Shape", "since": 1, "until": 28, "data": False} in rows
     assert call("explain").code == 2

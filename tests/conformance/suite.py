@@ -17,7 +17,7 @@ from onnx.backend.test.runner import Runner
 
 import leanconv as lc
 from leanconv.errors import LeanConvError
-from leanconv.graph.convert import RULES
+from leanconv.graph.convert import FILE_RULES
 
 Arrays = Mapping[str, Any]
 Compute = Callable[[onnx.ModelProto, Arrays], Arrays]
@@ -153,7 +153,7 @@ def with_constants(model: onnx.ModelProto, inputs: Arrays) -> tuple[onnx.ModelPr
     """
     flowing = set()
     for node in model.graph.node:
-        rule = RULES.get(node.op_type)
+        rule = FILE_RULES.get(node.op_type)
         places = None if rule is None else rule.running
         flowing |= {n for i, n in enumerate(node.input) if places is None or i in places}
     made = onnx.ModelProto()

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
 from leanconv.errors import LeanConvError
-from leanconv.graph.convert import RULES
+from leanconv.graph.convert import FILE_RULES
 from leanconv.graph.interpret import interpret
 from leanconv.graph.ir import Graph
 from leanconv.graph.limits import Limits
@@ -165,8 +165,8 @@ def nodes_of_any_kind(draw: st.DrawFn) -> list[onnx.NodeProto]:
     """A few nodes with attributes and operands of the right kind and any value."""
     nodes = []
     for index in range(draw(st.integers(1, 4))):
-        op = draw(st.sampled_from(sorted(RULES)))
-        rule = RULES[op]
+        op = draw(st.sampled_from(sorted(FILE_RULES)))
+        rule = FILE_RULES[op]
         values = ["x", "x", "a", "b", "c", ""] + [f"v{i}" for i in range(index)] * 2
         count = draw(st.integers(rule.least, min(rule.most, rule.least + 3)))
         names = draw(st.lists(st.sampled_from(values), min_size=count, max_size=count))

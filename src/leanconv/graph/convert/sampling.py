@@ -8,6 +8,7 @@ import numpy as np
 
 from leanconv.errors import ModelError
 from leanconv.graph.builder import Value
+from leanconv.graph.convert.data_weights import grouped_product, with_bias
 from leanconv.graph.convert.rule import Call, Rule
 from leanconv.graph.ops.base import Array, check_rank
 from leanconv.graph.ops.sampling import PADDINGS
@@ -115,22 +116,11 @@ def _deform_conv(call: Call) -> list[Value]:
     weight = call.emit("Transpose", [weight], perm=(0, 1, 3, 2))
     bias, held = call.optional(3), (w, call.optional(3))
     if any(each is not None and each.array is None for each in held):
-        return [_product(call, columns, call.reshape(weight, (w.shape[0], own * taps)), group)]
+        y = grouped_product(call, columns, call.reshape(weight, (w.shape[0], own * taps)), group)
+        return [with_bias(call, y, bias)]
     weight = call.reshape(weight, (w.shape[0], own * taps, 1, 1))
     attributes = {"strides": (1, 1), "pads": (0,) * 4, "dilations": (1, 1), "group": group}
     return [call.emit("Conv", [columns, weight, bias], **attributes, activation=None)]
-
-
-def _product(call: Call, columns: Value, weight: Value, group: int) -> Value:
-    """A convolution of one pixel whose weights or bias are data."""
-    images, channels, *size = columns.shape
-    outputs, bias = weight.shape[0], call.optional(3)
-    parts = call.reshape(columns, (images, group, channels // group, math.prod(size)))
-    rows = call.reshape(weight, (group, outputs // group, channels // group))
-    y = call.reshape(call.emit("MatMul", [rows, parts]), (images, outputs, *size))
-    if bias is None:
-        return y
-    return call.emit("Add", [y, call.reshape(bias, (outputs, 1, 1))])
 
 
 def _roi_align(call: Call) -> list[Value]:

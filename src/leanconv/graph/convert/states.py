@@ -7,6 +7,7 @@ import math
 from leanconv.errors import ModelError, UnsupportedError
 from leanconv.graph.builder import Value
 from leanconv.graph.convert.arithmetic import floating
+from leanconv.graph.convert.data_weights import convolution
 from leanconv.graph.convert.rule import Call, Rule
 from leanconv.graph.convert.shapes import part_of
 from leanconv.graph.ops.base import check_rank
@@ -20,7 +21,6 @@ def _causal_conv(call: Call) -> list[Value]:
     x, w = floating(call), call.value(1)
     check_rank(x.type, 3, 3, "input 0")
     check_rank(w.type, 3, 3, "the weight")
-    call.constant(1)
     activation = call.attribute("activation", "none")
     if activation not in ("none", "silu", "swish"):
         raise ModelError(f"attribute activation is {activation!r}; expected none, silu or swish")
@@ -34,10 +34,8 @@ def _causal_conv(call: Call) -> list[Value]:
         if past.shape != (batch, channels, before):
             raise ModelError(f"got the state {past.type}; expected {before} numbers a channel")
         padded = call.emit("Concat", [past, x], axis=2) if before else x
-    bias = call.optional(2)
     attributes = {"strides": (1,), "dilations": (1,), "pads": (0, 0), "group": channels}
-    inputs = [padded, w] if bias is None else [padded, w, bias]
-    y = call.emit("Conv", inputs, activation=None, **attributes)
+    y = convolution(call, padded, w, call.optional(2), attributes)
     y = y if activation == "none" else call.emit("Silu", [y])
     state = part_of(call, padded, 2, padded.shape[2] - before, 1, before)
     return [y, state][: len(call.node.outputs)]
@@ -130,7 +128,7 @@ def _spread(call: Call, index: int, groups: int) -> Value:
 
 RULES: dict[str, Rule] = {
     "CausalConvWithState": Rule(
-        _causal_conv, {"activation": "string"}, 2, 4, (0, 3), since=27, outputs=2
+        _causal_conv, {"activation": "string"}, 2, 4, None, since=27, outputs=2
     ),
     "LinearAttention": Rule(
         _linear_attention,

@@ -11,6 +11,7 @@ import numpy as np
 from leanconv.errors import ModelError, UnsupportedError
 from leanconv.graph.builder import Value
 from leanconv.graph.convert.arithmetic import floating
+from leanconv.graph.convert.data_weights import convolution, transposed_convolution
 from leanconv.graph.convert.reductions import power_of, root_of_powers, sum_over
 from leanconv.graph.convert.rule import Call, Older, Rule
 from leanconv.graph.ops import infer
@@ -48,31 +49,29 @@ def convolution_window(call: Call, extents: Sequence[int], kernel: Sequence[int]
     return attributes
 
 
-def _weighted(call: Call) -> tuple[Value, Value, list[Value | None]]:
-    """x, w and all inputs of a convolution, with their ranks and kernel_shape checked."""
+def _weighted(call: Call) -> tuple[Value, Value, Value | None]:
+    """x, w and bias of a convolution, with their ranks and kernel_shape checked."""
     x, w = call.value(0), call.value(1)
     check_rank(x.type, 3, 5)
     check_rank(w.type, len(x.shape), len(x.shape), "the weight")
-    call.constant(1)
     kernel = call.attribute("kernel_shape", w.shape[2:])
     if kernel != w.shape[2:]:
         raise ModelError(
             f"attribute kernel_shape is {shape_text(kernel)}; expected the weight's, "
             f"{shape_text(w.shape[2:])}"
         )
-    bias = call.optional(2)
-    return x, w, [x, w] if bias is None else [x, w, bias]
+    return x, w, call.optional(2)
 
 
 def _conv(call: Call) -> list[Value]:
-    x, w, inputs = _weighted(call)
+    x, w, bias = _weighted(call)
     window = convolution_window(call, x.shape[2:], w.shape[2:])
-    group = call.attribute("group", 1)
-    return [call.emit("Conv", inputs, group=group, activation=None, **window)]
+    window["group"] = call.attribute("group", 1)
+    return [convolution(call, x, w, bias, window)]
 
 
 def _conv_transpose(call: Call) -> list[Value]:
-    x, w, inputs = _weighted(call)
+    x, w, bias = _weighted(call)
     spatial = len(x.shape) - 2
     window = convolution_window(call, (1,) * spatial, (1,) * spatial)
     extra = call.attribute("output_padding", (0,) * spatial)
@@ -88,12 +87,8 @@ def _conv_transpose(call: Call) -> list[Value]:
         wanted = tuple(e * s for e, s in zip(x.shape[2:], window["strides"], strict=True))
     if wanted is not None:
         window["pads"], extra = _for_output(x, w, window, extra, wanted, auto)
-    group = call.attribute("group", 1)
-    return [
-        call.emit(
-            "ConvTranspose", inputs, group=group, activation=None, output_padding=extra, **window
-        )
-    ]
+    window.update(group=call.attribute("group", 1), output_padding=extra)
+    return [transposed_convolution(call, x, w, bias, window)]
 
 
 def _for_output(
@@ -235,12 +230,13 @@ POOL_ATTRIBUTES = {
     "storage_order": "int",
 }
 RULES: dict[str, Rule] = {
-    "Conv": Rule(_conv, {**_WINDOW, "group": "int"}, 2, 3),
+    "Conv": Rule(_conv, {**_WINDOW, "group": "int"}, 2, 3, running=None),
     "ConvTranspose": Rule(
         _conv_transpose,
         {**_WINDOW, "group": "int", "output_padding": "ints", "output_shape": "ints"},
         2,
         3,
+        running=None,
     ),
     "MaxPool": Rule(_pool, POOL_ATTRIBUTES, outputs=2),
     "AveragePool": Rule(_pool, POOL_ATTRIBUTES),

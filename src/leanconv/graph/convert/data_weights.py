@@ -1,0 +1,162 @@
+"""Convolutions whose weights or bias are data: windows become columns of a matrix (im2col).
+
+    y[n, g, o, p] = sum over k of w[g, o, k] * columns[n, g, k, p]         k: channel and tap
+
+Windows are taken apart along one axis after the other, so that a kernel of a by b taps takes a + b
+slices. A transposed convolution is the convolution, with the kernel reversed, of an input with
+zeros between its elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any
+
+from leanconv.errors import UnsupportedError
+from leanconv.graph.builder import Value
+from leanconv.graph.convert.rule import Call
+from leanconv.graph.convert.shapes import part_of
+from leanconv.graph.ops import infer
+from leanconv.graph.ops.windows import window_steps
+from leanconv.spec.conv import effective_extent
+
+_MOST_TAPS = 512  # along an axis: each is a slice
+
+
+def convolution(
+    call: Call, x: Value, w: Value, bias: Value | None, attributes: Mapping[str, Any]
+) -> Value:
+    """A Conv of weights that are constants, or data.
+
+    Args:
+        call: the node.
+        x, w: (N, C, spatial) and (O, C / group, kernel).
+        bias: (O,), or None.
+        attributes: strides, dilations, pads, group.
+    """
+    given = {**attributes, "activation": None}
+    if w.array is not None and (bias is None or bias.array is not None):
+        return call.emit("Conv", [x, w] if bias is None else [x, w, bias], **given)
+    types = [x.type, w.type] if bias is None else [x.type, w.type, bias.type]
+    (result,) = infer("Conv", types, given)
+    if w.array is not None or not result.elements:
+        return with_bias(call, call.emit("Conv", [x, w], **given), bias)
+    return with_bias(call, _by_columns(call, x, w, result.shape, attributes), bias)
+
+
+def transposed_convolution(
+    call: Call, x: Value, w: Value, bias: Value | None, attributes: Mapping[str, Any]
+) -> Value:
+    """A ConvTranspose of weights that are constants, or data.
+
+    Args:
+        call: the node.
+        x, w: (N, C, spatial) and (C, O / group, kernel).
+        bias: (O,), or None.
+        attributes: strides, dilations, pads, output_padding, group.
+    """
+    given = {**attributes, "activation": None}
+    if w.array is not None and (bias is None or bias.array is not None):
+        return call.emit("ConvTranspose", [x, w] if bias is None else [x, w, bias], **given)
+    types = [x.type, w.type] if bias is None else [x.type, w.type, bias.type]
+    (result,) = infer("ConvTranspose", types, given)
+    if w.array is not None or not result.elements:
+        return with_bias(call, call.emit("ConvTranspose", [x, w], **given), bias)
+    spatial, group = len(x.shape) - 2, attributes["group"]
+    spread = _with_zeros_between(call, x, attributes["strides"])
+    before, after = [], []
+    for i, (_, dilation, begin, end) in enumerate(window_steps(attributes)):
+        reach = effective_extent(w.shape[2 + i], dilation) - 1
+        before.append(reach - begin)
+        after.append(reach - end + attributes["output_padding"][i])
+    placed = _padded(call, spread, before, after)
+    ones = {"strides": (1,) * spatial, "pads": (0,) * 2 * spatial}
+    kernel = {**ones, "dilations": attributes["dilations"], "group": group}
+    y = _by_columns(call, placed, _reversed(call, w, group), result.shape, kernel)
+    return with_bias(call, y, bias)
+
+
+def grouped_product(call: Call, columns: Value, w: Value, group: int) -> Value:
+    """A convolution of one pixel by data: (N, O, places) of columns (N, C, places).
+
+    Args:
+        call: the node.
+        columns: of any number of axes of places.
+        w: (O, C / group, taps...), all but the first axis of which count as one.
+        group: of channels.
+    """
+    (images, channels, *places), outputs = columns.shape, w.shape[0]
+    parts = call.reshape(columns, (images, group, channels // group, prod(places)))
+    rows = call.reshape(w, (group, outputs // group, channels // group))
+    return call.reshape(call.emit("MatMul", [rows, parts]), (images, outputs, *places))
+
+
+def _by_columns(
+    call: Call, x: Value, w: Value, shape: Sequence[int], attributes: Mapping[str, Any]
+) -> Value:
+    """A convolution without bias that gives (N, O, spatial) elements."""
+    taps, steps = w.shape[2:], window_steps(attributes)
+    if max(taps) > _MOST_TAPS:
+        raise UnsupportedError(
+            f"the weight {w.type} is computed when the network runs; expected at most {_MOST_TAPS} "
+            "taps along an axis, or a constant"
+        )
+    x = _padded(call, x, *zip(*((begin, end) for _, _, begin, end in steps), strict=True))
+    columns = call.reshape(x, (*x.shape[:2], 1, *x.shape[2:]))
+    for i in reversed(range(len(taps))):
+        (stride, dilation, _, _), count = steps[i], shape[2 + i]
+        step = 1 if count == 1 else stride
+        parts = [
+            part_of(call, columns, 3 + i, tap * dilation, step, count) for tap in range(taps[i])
+        ]
+        columns = call.emit("Concat", parts, axis=2)
+    columns = call.reshape(columns, (shape[0], x.shape[1] * prod(taps), *shape[2:]))
+    return grouped_product(call, columns, w, attributes["group"])
+
+
+def _padded(call: Call, x: Value, before: Sequence[int], after: Sequence[int]) -> Value:
+    """Zeros around the spatial axes; where there are fewer than none, elements are cut off."""
+    most = ((0, 0, *(max(n, 0) for n in side)) for side in (before, after))
+    pads = tuple(n for side in most for n in side)
+    x = call.emit("Pad", [x], pads=pads, mode="constant", value=0.0) if any(pads) else x
+    for axis, (begin, end) in enumerate(zip(before, after, strict=True), 2):
+        if begin < 0 or end < 0:
+            first, cut = max(-begin, 0), max(-begin, 0) + max(-end, 0)
+            x = part_of(call, x, axis, first, 1, x.shape[axis] - cut)
+    return x
+
+
+def _with_zeros_between(call: Call, x: Value, strides: Sequence[int]) -> Value:
+    """Elements that are so far apart, with zeros between them, along the spatial axes."""
+    for axis, stride in enumerate(strides, 2):
+        if stride == 1:
+            continue
+        shape = x.shape
+        wide = call.reshape(x, (*shape[: axis + 1], 1, *shape[axis + 1 :]))
+        pads = [0] * (2 * len(wide.shape))
+        pads[len(wide.shape) + axis + 1] = stride - 1
+        filled = call.emit("Pad", [wide], pads=tuple(pads), mode="constant", value=0.0)
+        joined = call.reshape(filled, (*shape[:axis], shape[axis] * stride, *shape[axis + 1 :]))
+        x = part_of(call, joined, axis, 0, 1, (shape[axis] - 1) * stride + 1)
+    return x
+
+
+def _reversed(call: Call, w: Value, group: int) -> Value:
+    """Weights (C, O / group, kernel) as those of a convolution, their taps in reverse order."""
+    channels, outputs, *taps = w.shape
+    starts = tuple(extent - 1 for extent in taps)
+    steps = tuple(-1 if extent > 1 else 1 for extent in taps)
+    turned = call.emit(
+        "Slice", [w], starts=(0, 0, *starts), steps=(1, 1, *steps), sizes=tuple(w.shape)
+    )
+    parts = call.reshape(turned, (group, channels // group, outputs, prod(taps)))
+    swapped = call.emit("Transpose", [parts], perm=(0, 2, 1, 3))
+    return call.reshape(swapped, (group * outputs, channels // group, *taps))
+
+
+def with_bias(call: Call, y: Value, bias: Value | None) -> Value:
+    """The outputs (N, O, spatial) with what is added to each channel."""
+    if bias is None:
+        return y
+    return call.emit("Add", [y, call.reshape(bias, (y.shape[1], *(1,) * (len(y.shape) - 2)))])
