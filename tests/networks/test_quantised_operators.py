@@ -119,6 +119,14 @@ def _convolutions(d: Draw) -> dict[str, Case]:
             found[f"QLinearConv-{channels}-{group}"] = (conv, x, w)
     integer = node("ConvInteger", ("a", "w", "az"), pads=[1] * 4)
     found["ConvInteger"] = (integer, x, {"az": w["az"], **d.weights(8, 6, 3, 3)})
+    for zero in (120, 255):  # with the first one 8 bits hold no difference
+        unsigned = {"w": d.rng.integers(0, 256, (8, 6, 3, 3)).astype(np.uint8)}
+        unsigned["wz"] = np.uint8(zero)
+        integers = node("ConvInteger", ("a", "w", "az", "wz"), pads=[1] * 4)
+        if d.dtype == np.uint8:
+            found[f"ConvInteger-unsigned-{zero}"] = (integers, x, {"az": w["az"], **unsigned})
+            data = {**x, "az": np.array(d.of("a")["az"])}
+            found[f"ConvInteger-unsigned-{zero}-data"] = (integers, data, unsigned)
     data = {**x, "az": np.array(d.of("a")["az"])}
     found["ConvInteger-data"] = (integer, data, d.weights(8, 6, 3, 3))
     return found

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from leanconv.errors import ModelError, UnsupportedError
 from leanconv.graph import float_codes
 from leanconv.graph.builder import Value
-from leanconv.graph.codes import fused
+from leanconv.graph.codes import Code, fused
+from leanconv.graph.convert.code_products import Requantisation, convolved, product
 from leanconv.graph.convert.quantisation import (
     Quantisation,
     broadcast,
@@ -22,11 +23,9 @@ from leanconv.graph.convert.quantisation import (
 )
 from leanconv.graph.convert.rule import Call, Rule
 from leanconv.graph.convert.windows import convolution_window
-from leanconv.graph.ops.base import check_rank
+from leanconv.graph.ops.base import Array, check_rank
 from leanconv.graph.ops.quantised import CODES, DEQUANTISED, QUANTISED
-from leanconv.types import DTYPES, FLOAT32, FLOAT64, FLOATS, INT32, UINT8, DType
-
-_WIDEST = 255  # distance of two codes of 8 bits
+from leanconv.types import DTYPES, FLOAT32, FLOATS, INT32, UINT8, DType
 
 
 def _axis(call: Call, x: Value, scale: Value) -> int:
@@ -132,135 +131,126 @@ def check_codes(call: Call, *indices: int) -> None:
             )
 
 
-def _zero(call: Call, index: int, of: int, shape: Sequence[int]) -> Value | None:
-    """A zero point in a shape that broadcasts to the tensor; None where it is 0.
+def zero_point(call: Call, index: int, of: int) -> Value | None:
+    """A zero point, None where there is none.
 
     Args:
         call: the node.
         index: number of the zero point among its inputs.
         of: that of the tensor.
-        shape: of the zero point where there are several.
+
+    Raises:
+        ModelError: it is of another type than the tensor.
     """
     zero = call.optional(index)
-    if zero is None or (zero.array is not None and not np.any(zero.numbers)):
-        return None
-    if zero.type.dtype != call.dtype(of):
+    if zero is not None and zero.type.dtype != call.dtype(of):
         raise ModelError(
             f"the zero point (input {index}) is {zero.type} of {call.dtype(of)}; expected one type"
         )
-    if zero.type.elements == 1:
-        return call.reshape(zero, ())
-    if zero.type.elements != math.prod(shape):
-        raise ModelError(
-            f"the zero point (input {index}) is {zero.type}; expected one number, or one for each "
-            "row or channel"
-        )
-    return call.reshape(zero, shape)
-
-
-def integer_product(
-    call: Call, a: int, b: int, a_zero: int, b_zero: int, factors: tuple[Value, Value] | None = None
-) -> Value:
-    """(a - a_zero) @ (b - b_zero) as int32; zero points may be of each row of a, or column of b."""
-    check_codes(call, a, b)
-    left, right = factors or (call.value(a), call.value(b))
-    if not left.shape or not right.shape or left.shape[-1] != right.shape[-2:][0]:
-        raise ModelError(f"got {left.type} and {right.type}; expected matrices that multiply")
-    rows = (*left.shape[:-1], 1) if call.optional(a_zero) is not None else ()
-    if rows and len(left.shape) > 2 and call.value(a_zero).type.elements == left.shape[-2]:
-        rows = (left.shape[-2], 1)
-    x = float_codes.exact(call, left, _zero(call, a_zero, a, rows))
-    columns = (*right.shape[:-2], 1, right.shape[-1]) if len(right.shape) > 1 else (1,)
-    if call.optional(b_zero) is not None and call.value(b_zero).type.elements == right.shape[-1]:
-        columns = (1, right.shape[-1]) if len(right.shape) > 1 else (right.shape[-1],)
-    y = float_codes.exact(call, right, _zero(call, b_zero, b, columns))
-    most = int(left.shape[-1]) * _WIDEST**2
-    return float_codes.sums(call, call.emit("MatMul", [x, y]), most)
+    return zero
 
 
 def _matmul_integer(call: Call) -> list[Value]:
-    return [integer_product(call, 0, 1, 2, 3)]
+    check_codes(call, 0, 1)
+    zeros = zero_point(call, 2, 0), zero_point(call, 3, 1)
+    return [product(call, call.value(0), call.value(1), *zeros)]
 
 
-def integer_conv(
-    call: Call, x: int, w: int, x_zero: int, w_zero: int, bias: int | None = None
-) -> Value:
-    """Sums of (x - x_zero) * (w - w_zero) and a bias as int32; padding stands for x_zero."""
+def _window(call: Call, x: int, w: int) -> dict[str, Any]:
+    """Check the operands of a convolution of codes; its attributes."""
     check_codes(call, x, w)
     image, weights = call.value(x), call.value(w)
     check_rank(image.type, 3, 5)
     check_rank(weights.type, len(image.shape), len(image.shape), "the weight")
-    call.constant(w)
     window = convolution_window(call, image.shape[2:], weights.shape[2:])
-    if call.optional(x_zero) is not None and call.value(x_zero).type.elements != 1:
-        raise UnsupportedError(f"the zero point of x is {call.value(x_zero).type}; expected one")
-    left = float_codes.exact(call, image, _zero(call, x_zero, x, ()))
-    channels = (weights.shape[0], *(1,) * (len(weights.shape) - 1))
-    right = float_codes.exact(call, weights, _zero(call, w_zero, w, channels))
-    added = None if bias is None else call.optional(bias)
-    if added is not None and added.type.dtype != INT32:
-        raise ModelError(f"the bias is {added.type}; expected int32")
-    inputs = [left, right] + ([] if added is None else [float_codes.cast(call, added, FLOAT64)])
-    attributes = {"group": call.attribute("group", 1), "activation": None, **window}
-    most = math.prod(map(int, weights.shape[1:])) * _WIDEST**2 + (0 if added is None else 1 << 31)
-    return float_codes.sums(call, call.emit("Conv", inputs, **attributes), most)
+    return {**window, "group": call.attribute("group", 1)}
+
+
+def _weights(call: Call, w: int, zero: int) -> tuple[Array, Array]:
+    """Constant weights (K, ...) and their zero points, one or one for each k."""
+    array, held = call.constant(w), zero_point(call, zero, w)
+    zeros = np.zeros(1, array.dtype) if held is None else call.constant(zero).reshape(-1)
+    if zeros.size not in (1, len(array)):
+        raise ModelError(
+            f"got {zeros.size} zero points for {call.value(w).type}; expected one, or one for each "
+            "of its channels"
+        )
+    return array, zeros
 
 
 def _conv_integer(call: Call) -> list[Value]:
-    return [integer_conv(call, 0, 1, 2, 3)]
+    window, weights = _window(call, 0, 1), _weights(call, 1, 3)
+    zero, x_zero = zero_point(call, 2, 0), 0
+    if zero is not None and zero.type.elements != 1:
+        raise UnsupportedError(f"the zero point of x is {zero.type}; expected one number")
+    if zero is not None and zero.array is None:
+        return [convolved(call, call.value(0), *weights, zero, window)]
+    if zero is not None:
+        x_zero = int(call.constant(2).reshape(-1)[0])
+    return [convolved(call, call.value(0), *weights, x_zero, window)]
+
+
+def _bias(call: Call, index: int) -> Value | None:
+    added = call.optional(index)
+    if added is not None and added.type.dtype != INT32:
+        raise ModelError(f"the bias is {added.type}; expected int32")
+    return added
 
 
 def _qlinear_conv(call: Call) -> list[Value]:
     """QLinearConv: x, its scale and zero point, w, its, those of y, bias."""
-    x, w = call.value(0), call.value(3)
     source, result = scalar(call, 1, 2, call.dtype(0)), scalar(call, 6, 7, call.dtype(0))
-    weights = read_quantisation(call, 4, 5, w, 0)
-    sums = integer_conv(call, 0, 3, 2, 5, 8)
-    ws = np.asarray(single_precision(call, weights.scale).array)
-    factors = np.float32(source.scale) * ws / np.float32(result.scale)
-    shape = factors.shape and (*factors.shape, *(1,) * (len(x.shape) - 2))
-    scale = call.fold(lambda: factors.reshape(shape), shape, FLOAT32)
-    bounds = (result.dtype.low, result.dtype.high)
-    return [float_codes.requantise(call, sums, scale, result.zero, bounds, result.dtype)]
+    window, weights = _window(call, 0, 3), _weights(call, 3, 5)
+    given = read_quantisation(call, 4, 5, call.value(3), 0)
+    factors = _factors(call, np.float32(source.scale), given, result)
+    if call.optional(8) is not None:
+        call.constant(8)
+    becomes = Requantisation(factors, result.zero, result.dtype)
+    bias = _bias(call, 8)
+    return [convolved(call, call.value(0), *weights, source.zero, window, bias, becomes)]
 
 
-def product_scale(
+def _factors(call: Call, factor: np.float32, given: Quantisation, result: Code | None) -> Array:
+    """factor * scale / the result's scale as float32, whose scale is 1 where it is floats."""
+    factors = factor * np.asarray(single_precision(call, given.scale).array)
+    return np.asarray(factors if result is None else factors / np.float32(result.scale), np.float32)
+
+
+def scaled_product(
     call: Call,
-    factor: np.float32,
-    scale: int,
-    zero: int,
-    b: Value,
-    divisor: np.float32 | None = None,
+    operands: tuple[Value, Value],
+    alpha: float,
+    bias: int,
+    result: Code | None,
 ) -> Value:
-    """What sums of a product are multiplied by, one number or one for each column.
+    """A product of matrices of codes: a, its scale and zero point, b, its; as codes or floats.
 
     Args:
-        call: the node.
-        factor: the other operand's scale.
-        scale, zero: numbers of b's inputs.
-        b: the matrix.
-        divisor: the result's scale, None where it is floats.
+        call: the node, with these as its first inputs.
+        operands: a and b, transposed where they are to be.
+        alpha: a factor.
+        bias: number of the input that holds it, beyond the last for none.
+        result: None for floats.
     """
-    given = read_quantisation(call, scale, zero, b, len(b.shape) - 1)
-    factors = factor * np.asarray(single_precision(call, given.scale).array)
-    factors = np.asarray(factors if divisor is None else factors / divisor, np.float32)
-    return call.fold(lambda: factors, factors.shape, FLOAT32)
+    source, b = scalar(call, 1, 2, call.dtype(0)), operands[1]
+    given = read_quantisation(call, 4, 5, b, len(b.shape) - 1)
+    factors = _factors(call, np.float32(alpha) * np.float32(source.scale), given, result)
+    code = result or Code(1.0, 0, FLOAT32)
+    becomes = Requantisation(factors, code.zero, code.dtype)
+    zeros = zero_point(call, 2, 0), zero_point(call, 5, 3)
+    return product(call, *operands, *zeros, _bias(call, bias), becomes)
 
 
 def _qlinear_matmul(call: Call) -> list[Value]:
     """QLinearMatMul: a, its scale and zero point, b, its, those of y."""
     check_codes(call, 0, 3)
-    b, result = call.value(3), scalar(call, 6, 7, call.dtype(0))
-    source = scalar(call, 1, 2, call.dtype(0))
-    if call.value(4).type.elements == 1:
-        other = scalar(call, 4, 5, call.dtype(3))
-        inputs = [call.value(0), b]
-        if min(len(each.shape) for each in inputs) >= 2:
-            return [call.emit("QLinearMatMul", inputs, **fused((source, other, result)))]
-    sums = integer_product(call, 0, 3, 2, 5)
-    scale = product_scale(call, np.float32(source.scale), 4, 5, b, np.float32(result.scale))
-    bounds = (result.dtype.low, result.dtype.high)
-    return [float_codes.requantise(call, sums, scale, result.zero, bounds, result.dtype)]
+    operands, result = (call.value(0), call.value(3)), scalar(call, 6, 7, call.dtype(0))
+    a, b = operands
+    if b.array is None and call.value(4).type.elements == 1:
+        codes = scalar(call, 1, 2, call.dtype(0)), scalar(call, 4, 5, call.dtype(3)), result
+        if min(len(a.shape), len(b.shape)) >= 2:
+            return [call.emit("QLinearMatMul", operands, **fused(codes))]
+    return [scaled_product(call, operands, 1.0, len(call), result)]
 
 
 _WINDOW = {

@@ -13,20 +13,21 @@ from leanconv.errors import ModelError
 from leanconv.graph import float_codes
 from leanconv.graph.builder import Value
 from leanconv.graph.codes import Code, fused, table
+from leanconv.graph.convert.code_products import product
 from leanconv.graph.convert.quantisation import scalar
 from leanconv.graph.convert.quantised import (
     LINEAR,
     check_codes,
     dynamic,
-    integer_product,
-    product_scale,
+    scaled_product,
+    zero_point,
 )
 from leanconv.graph.convert.recurrent import RULES as RECURRENT
 from leanconv.graph.convert.rule import Call, Rule
 from leanconv.graph.convert.windows import POOL_ATTRIBUTES, pool_window
 from leanconv.graph.ops.base import Array
 from leanconv.graph.ops.pointwise import sigmoid
-from leanconv.types import FLOAT32, INT32, INT64
+from leanconv.types import INT32, INT64
 
 DOMAIN = "com.microsoft"
 _Table = Callable[[Array], Array]
@@ -162,7 +163,6 @@ def _softmax(call: Call) -> list[Value]:
 def _gemm(call: Call) -> list[Value]:
     """QGemm: a, its scale and zero point, b, its, bias (int32), y's; without these y is float."""
     check_codes(call, 0, 3)
-    alpha = np.float32(call.attribute("alpha", 1.0))
     a, b = call.value(0), call.value(3)
     for name, value in (("transA", a), ("transB", b)):
         if len(value.shape) != 2:
@@ -170,21 +170,8 @@ def _gemm(call: Call) -> list[Value]:
         if call.flag(name):
             turned = call.emit("Transpose", [value], perm=(1, 0))
             a, b = (turned, b) if value is a and name == "transA" else (a, turned)
-    source = scalar(call, 1, 2, call.dtype(0))
-    total = integer_product(call, 0, 3, 2, 5, (a, b))
-    added = call.optional(6)
-    if added is not None:
-        if added.type.dtype != INT32:
-            raise ModelError(f"the bias is {added.type}; expected int32")
-        total = call.emit("Add", [total, added])
-    factors = alpha * np.float32(source.scale)
-    if call.optional(7) is None:
-        scale = product_scale(call, factors, 4, 5, b)
-        return [call.emit("Mul", [float_codes.cast(call, total, FLOAT32), scale])]
-    result = scalar(call, 7, 8, call.dtype(0))
-    scale = product_scale(call, factors, 4, 5, b, np.float32(result.scale))
-    bounds = (result.dtype.low, result.dtype.high)
-    return [float_codes.requantise(call, total, scale, result.zero, bounds, result.dtype)]
+    result = None if call.optional(7) is None else scalar(call, 7, 8, call.dtype(0))
+    return [scaled_product(call, (a, b), call.attribute("alpha", 1.0), 6, result)]
 
 
 def _scaled(call: Call, total: Value, scales: Sequence[Value], bias: int) -> list[Value]:
@@ -199,15 +186,17 @@ def _scaled(call: Call, total: Value, scales: Sequence[Value], bias: int) -> lis
 
 def _integer_to_float(call: Call) -> list[Value]:
     """MatMulIntegerToFloat: a, b, their scales, their zero points, a bias."""
-    total = integer_product(call, 0, 1, 4, 5)
+    check_codes(call, 0, 1)
+    zeros = zero_point(call, 4, 0), zero_point(call, 5, 1)
+    total = product(call, call.value(0), call.value(1), *zeros)
     return _scaled(call, total, [call.value(2), call.value(3)], 6)
 
 
 def _dynamic_matmul(call: Call) -> list[Value]:
     """DynamicQuantizeMatMul: a (floats), b, its scale and zero point, a bias."""
     codes, scale, zero = dynamic(call, call.value(0))
-    inner = call.with_inputs([codes, call.value(1), zero, call.optional(3)])
-    total = integer_product(inner, 0, 1, 2, 3)
+    check_codes(call, 1)
+    total = product(call, codes, call.value(1), zero, zero_point(call, 3, 1))
     return _scaled(call, total, [scale, call.value(2)], 4)
 
 
