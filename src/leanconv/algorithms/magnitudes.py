@@ -26,10 +26,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from leanconv.algorithms.integer_sums import alike
 from leanconv.algorithms.problem import Problem
 from leanconv.algorithms.rounding import products
 from leanconv.records import dataclass
-from leanconv.types import DType, as_dtype
+from leanconv.types import INT8, UINT8, DType, as_dtype
 
 _MARGIN = 16.0
 LARGEST = 2.5  # the largest of 64 results, in root-mean-squares
@@ -110,8 +111,14 @@ def are_small(w: np.ndarray) -> bool:
 
 
 def stand_in(w: np.ndarray) -> np.ndarray:
-    """An array of the same shape without bytes of its own, which is small if the weights are."""
-    value = as_dtype(w.dtype).least_normal if are_small(w) else 0.0
+    """An array of the same shape without bytes of its own, of which algorithms say the same.
+
+    It is small if the weights are; sums of products with integers have as many bits as theirs.
+    """
+    dtype = as_dtype(w.dtype)
+    value = dtype.least_normal if are_small(w) else 0.0
+    if dtype in (INT8, UINT8) and w.size:
+        value = alike(w)
     return np.broadcast_to(np.array(value, w.dtype), w.shape)
 
 

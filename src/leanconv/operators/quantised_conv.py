@@ -14,10 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import replace
+from math import prod
+from weakref import ref
 
 import numpy as np
 
 from leanconv.algorithms import select
+from leanconv.algorithms.integer_sums import sum_bits
 from leanconv.algorithms.interface import Candidate
 from leanconv.algorithms.parameters import AUTO, Choice
 from leanconv.algorithms.problem import Problem
@@ -33,7 +36,7 @@ from leanconv.operators.convolution import packing_recipe
 from leanconv.operators.operator import FormatPolicy, NodeContext, Operator
 from leanconv.records import cached_property, dataclass
 from leanconv.spec import PLAIN, ConvSpec, Format
-from leanconv.types import INT32, UINT8, Precision
+from leanconv.types import INT32, UINT8, DType, Precision
 
 OPS = ("QLinearConv",)
 
@@ -95,6 +98,24 @@ class QuantisedConvolution(Operator):
         return made.lowered(select.choose(made.problem, context.target, choice))
 
 
+def sums_have(node: Node, graph: Graph) -> int:
+    """Bits of the sums of products of a node: 26 to 32; 32 where nothing depends on them."""
+    w = graph.constants[node.inputs[1]]
+    if prod(w.shape[2:]) == 1:
+        return 32
+    known = _sum_bits.get(id(w))
+    codes = graph.types[node.inputs[0]].dtype
+    if known is None or known[0]() is not w or known[1] != codes:
+        if len(_sum_bits) >= _MOST_KNOWN:
+            _sum_bits.clear()
+        known = _sum_bits[id(w)] = ref(w), codes, sum_bits(w, codes)
+    return known[2]
+
+
+# By the weights' id; NumPy's arrays have no hash.
+_sum_bits: dict[int, tuple[ref[np.ndarray], DType, int]] = {}
+_MOST_KNOWN = 4096
+
 QUANTISED_CONVOLUTION = QuantisedConvolution()
 
 
@@ -128,12 +149,15 @@ class QuantisedNode:
         x, w, y = (types[name].dtype for name in (*node.inputs[:2], node.output))
         return Precision(x, w, INT32, y)
 
-    @cached_property
+    @property
     def merged_groups(self) -> int:
-        """How many groups are computed as one, whose other weights are zeros.
+        """How many groups are computed as one, whose other weights are zeros."""
+        groups: int = self.context.node.attributes["group"]
+        return groups // self.problem.groups
 
-        So many that they fill blocks of channels, as kernels without a mask in a block need.
-        """
+    @cached_property
+    def _fills_blocks(self) -> int:
+        """How many groups fill whole blocks of channels; all of them where no fewer do."""
         node, types, block = self.context.node, self.context.graph.types, self._block.block
         groups = node.attributes["group"]
         inputs = types[node.inputs[1]].shape[1]
@@ -148,11 +172,18 @@ class QuantisedNode:
     @cached_property
     def problem(self) -> Problem:
         """What the kernels compute."""
+        alone = self._problem(self.context.node.attributes["group"])
+        if self._fills_blocks == 1 or select.is_possible(alone, self.context.target):
+            return alone
+        return self._problem(alone.groups // self._fills_blocks)
+
+    def _problem(self, groups: int) -> Problem:
+        """The problem of so many groups, each of which is one of the node's, or several."""
         context = self.context
         node, graph, accuracy = context.node, context.graph, context.accuracy
         x, y = graph.types[node.inputs[0]], graph.types[node.output]
         attributes, w = node.attributes, graph.types[node.inputs[1]]
-        rank, groups = len(x.shape) - 2, attributes["group"] // self.merged_groups
+        rank = len(x.shape) - 2
         quantisation = quantisation_of(attributes)
         spec = ConvSpec(
             batch=x.shape[0],
@@ -177,8 +208,12 @@ class QuantisedNode:
             )
         accesses = Access.of_format(x.shape, self._x_form), Access.of_format(y.shape, self._block)
         problem = Problem.of(spec, *accesses, accuracy.layer_error)
-        from_dram = accuracy.weights_from_dram
-        return replace(problem, weights_from_dram=from_dram, any_size=context.any_size)
+        return replace(
+            problem,
+            weights_from_dram=accuracy.weights_from_dram,
+            any_size=context.any_size,
+            sum_bits=sums_have(node, graph),
+        )
 
     @property
     def _has_bias(self) -> bool:

@@ -9,7 +9,7 @@ from leanconv.algorithms.magnitudes import are_small
 from leanconv.algorithms.parameters import AUTO, Choice
 from leanconv.canonical import canonical_text
 from leanconv.graph.ir import Graph, Node, TensorType
-from leanconv.operators import Accuracy, NodeContext
+from leanconv.operators import Accuracy, NodeContext, quantised_conv
 from leanconv.operators.convolution import OPS
 from leanconv.records import dataclass
 from leanconv.spec import PLAIN, Format
@@ -50,7 +50,8 @@ def node_key(
 ) -> str:
     """All that a node's choices depend on besides target and accuracy: not names.
 
-    Of weights it says whether they are so small that transforms would lose them.
+    Of weights it says whether they are so small that transforms would lose them, or how many bits
+    the sums of products of codes have.
 
     Args:
         node, graph, decision: what is chosen for.
@@ -59,9 +60,11 @@ def node_key(
     names = (*node.inputs, *node.outputs)
     held = graph.types if types is None else types
     kinds = tuple(held.get(name) for name in names)
-    constant: tuple[bool, ...] = tuple(name in graph.constants for name in names)
+    constant: tuple[int, ...] = tuple(name in graph.constants for name in names)
     if node.op in OPS:
         constant += (are_small(graph.constants[node.inputs[1]]),)
+    elif node.op in quantised_conv.OPS:
+        constant += (quantised_conv.sums_have(node, graph),)
     reads = tuple(decision.reads.get(name) for name in names)
     known = _texts.setdefault(node, {})
     case = kinds, constant, reads, decision.writes
@@ -80,7 +83,7 @@ _MOST_TEXTS = 32
 def _text(
     node: Node,
     types: tuple[TensorType | None, ...],
-    constant: tuple[bool, ...],
+    constant: tuple[int, ...],
     reads: tuple[Format | None, ...],
     writes: Format,
 ) -> str:
