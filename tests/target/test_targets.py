@@ -172,6 +172,9 @@ def test_a_named_processor_with_features_switched_off_is_not_believed() -> None:
         pytest.skip("these are x86 processors")
     hidden = {"avx2": True, "fma": True, "avx512f": False}
     assert _closest_preset("skylake-avx512", hidden).isa == "avx2"
+    shown = dict.fromkeys((*_NEEDS["avx512"], *_NEEDS["avx2"]), True)
+    assert _closest_preset("rocketlake", shown).name == "icelake-server"
+    assert _closest_preset("rocketlake", {**shown, "amx-tile": True}).name == "sapphirerapids"
     assert _closest_preset("haswell", {"avx2": False, "fma": False}).isa == "generic"
 
 

@@ -79,6 +79,8 @@ def _cache_bytes() -> dict[int, int]:
 
 def _closest_preset(cpu: str, features: dict[str, bool]) -> Target:
     has = {isa: all(features.get(name) for name in names) for isa, names in _NEEDS.items()}
+    if features.get("amx-tile") and has["avx512"]:
+        return PRESETS["sapphirerapids"]  # a hypervisor may state the model of an older one
     known = PRESETS.get(RELATIVES.get(cpu, cpu))
     if known and has.get(known.isa, True):  # a hypervisor may hide features of that name's
         return known

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from leanconv.algorithms.tiles.shape import TileShape
-from leanconv.codegen.emitter import Function, Pointer, Value, vector
+from leanconv.codegen.emitter import Function, Pointer, Value, lanes_of, vector
 from leanconv.symbols import most
 
 
@@ -74,9 +74,16 @@ def _copy(
         with e.loop("column", end, start=begin) as column:
             source = x.at((column - conv.window.pad[2]) * conv.x.spatial[2])
             pixel = to.at(column * conv.pixel_bytes)
-            for number in range(count):
-                value = e.load(source.at(number * conv.x.block_stride), kind, align=1)
-                e.store(value, pixel.at(number * block), align=1)
+            parts = [
+                e.load(source.at(number * conv.x.block_stride), kind, align=1)
+                for number in range(count)
+            ]
+            while len(parts) % 2 == 0:
+                pairs = zip(parts[::2], parts[1::2], strict=True)
+                size = 2 * lanes_of(parts[0].kind)
+                parts = [e.shuffle(a, b, range(size)) for a, b in pairs]
+            for number, value in enumerate(parts):
+                e.store(value, pixel.at(number * lanes_of(value.kind)), align=1)
 
     with e.when(begin.compare("slt", end)):
         if last == blocks or conv.parts == 1:
