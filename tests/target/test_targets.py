@@ -12,6 +12,7 @@ import pytest
 
 from leanconv.codegen.compiler import assembly
 from leanconv.codegen.host import (
+    _NEEDS,
     _closest_preset,
     _extensions,
     check_runs_here,
