@@ -26,7 +26,7 @@ from leanconv.graph.ir import Graph, TensorType
 from leanconv.graph.late import Tail, reads_of
 from leanconv.graph.limits import Limits
 from leanconv.graph.onnx_binding import Scope
-from leanconv.graph.onnx_check import check_used
+from leanconv.graph.onnx_check import check_flow
 from leanconv.graph.onnx_file import NoModelError, read_file
 from leanconv.graph.onnx_names import shown
 from leanconv.graph.onnx_tensor import ExternalFiles, open_view
@@ -380,7 +380,7 @@ def _read(
     except NoModelError as error:
         _check_kind(data, path)
         raise ModelError(f"{error}; is it an ONNX file?") from error
-    check_used(file)
+    check_flow(file)
     if not file.inputs:
         raise UnsupportedError("the model has no inputs; expected at least one")
     inputs = tuple(ModelInput(each.name, each.dtype, each.shape) for each in file.inputs)

@@ -83,7 +83,7 @@ def grouped_product(call: Call, columns: Value, w: Value, group: int) -> Value:
     Args:
         call: the node.
         columns: of any number of axes of places.
-        w: (O, C / group, taps...), all but the first axis of which count as one.
+        w: (O, C / group).
         group: of channels.
     """
     (images, channels, *places), outputs = columns.shape, w.shape[0]
@@ -103,16 +103,27 @@ def _by_columns(
             "taps along an axis, or a constant"
         )
     x = _padded(call, x, *zip(*((begin, end) for _, _, begin, end in steps), strict=True))
-    columns = call.reshape(x, (*x.shape[:2], 1, *x.shape[2:]))
+    (images, channels, *extents), group = x.shape, attributes["group"]
+    # Taps before the channels of a group: the slices of one image and group are its parts as they
+    # are, and need not be copied once more.
+    columns = call.reshape(x, (images, group, 1, channels // group, *extents))
     for i in reversed(range(len(taps))):
         (stride, dilation, _, _), count = steps[i], shape[2 + i]
         step = 1 if count == 1 else stride
         parts = [
-            part_of(call, columns, 3 + i, tap * dilation, step, count) for tap in range(taps[i])
+            part_of(call, columns, 4 + i, tap * dilation, step, count) for tap in range(taps[i])
         ]
         columns = call.emit("Concat", parts, axis=2)
-    columns = call.reshape(columns, (shape[0], x.shape[1] * prod(taps), *shape[2:]))
-    return grouped_product(call, columns, w, attributes["group"])
+    columns = call.reshape(columns, (images, channels * prod(taps), *shape[2:]))
+    return grouped_product(call, columns, _taps_first(call, w), group)
+
+
+def _taps_first(call: Call, w: Value) -> Value:
+    """Weights (O, C / group, kernel) as rows in which channels follow each other."""
+    outputs, own, *taps = w.shape
+    rows = call.reshape(w, (outputs, own, prod(taps)))
+    swapped = call.emit("Transpose", [rows], perm=(0, 2, 1))
+    return call.reshape(swapped, (outputs, own * prod(taps)))
 
 
 def _padded(call: Call, x: Value, before: Sequence[int], after: Sequence[int]) -> Value:
