@@ -34,6 +34,8 @@ REASONS: dict[str, tuple[str, ...]] = {
         "algorithms/direct:_STORE_SHARE",
         "algorithms/fused:_BESIDE_FMA",
         "algorithms/fused:_PARTIAL_SUMS",
+        "algorithms/winograd:_INTEGER_INPUT",
+        "algorithms/winograd:_INTEGER_STREAM",
         "algorithms/winograd:_U_RATE",
     ),
     "the share of a cache that a method gives to one of its operands": (

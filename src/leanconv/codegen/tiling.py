@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from leanconv.codegen.dot import group_of
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
 from leanconv.symbols import least, most
 from leanconv.target import Target
+from leanconv.types import Precision
 
 ANY_WIDTH = 840  # columns for which the tiles of a row of any width are chosen: whole tiles of most
 
@@ -36,9 +38,25 @@ def by_lane(target: Target, rows: int, vectors: int) -> bool:
     return target.multiplies_by_lane and rows * vectors + rows + 1 <= target.usable_registers
 
 
-def step_cycles(target: Target, rows: int, vectors: int) -> float:
-    """Cycles of one reduction step: the largest of FMA throughput, loads, weights, latency."""
-    arithmetic = rows * vectors / target.fma_units
+def dot_cycles(target: Target, precision: Precision) -> float:
+    """Cycles of multiplying and adding a vector of groups, in those of a vector of floats."""
+    if precision.accumulate.is_float:
+        return 1.0
+    rates = {1: target.costs.u8s8_products, 2: target.costs.s16_products}
+    rate = rates.get(precision.x.bytes)
+    products = target.fma_units * target.lanes(precision.accumulate) * group_of(precision)
+    return products / rate if rate else 1.0
+
+
+def step_cycles(target: Target, rows: int, vectors: int, dot: float = 1.0) -> float:
+    """Cycles of one reduction step: the largest of throughput, loads, weights, latency.
+
+    Args:
+        target: the machine.
+        rows, vectors: of the tile.
+        dot: `dot_cycles` of the operands.
+    """
+    arithmetic = dot * rows * vectors / target.fma_units
     slots = 2 if target.splits_vectors else 1  # of a load port, for a vector of weights
     loads = (rows + vectors * slots) / target.costs.loads_per_cycle
     stream = vectors * target.vector_bytes / target.costs.l2_read_beside_fma

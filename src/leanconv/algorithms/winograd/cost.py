@@ -12,7 +12,7 @@ from leanconv.algorithms.problem import Problem, dram_cycles, strided_walk_cycle
 from leanconv.algorithms.winograd.edge_tiles import is_ordered
 from leanconv.algorithms.winograd.parameters import WinogradParameters
 from leanconv.algorithms.winograd.shape import Pair, WinogradShape
-from leanconv.codegen.tiling import by_lane, fits, rank_tiles, step_cycles
+from leanconv.codegen.tiling import by_lane, dot_cycles, fits, rank_tiles, step_cycles
 from leanconv.spec.format import ceil_div
 from leanconv.target import Costs, Target
 
@@ -27,6 +27,8 @@ _U_RATE = 85 / 32
 _ROUNDED = 1 - 1e-9  # bounds are below what they bound by more than rounding
 # Overhead of narrow edges: tiles of a block are not neighbours, transforms have two variants.
 _NARROW_EDGES = 1.04
+_INTEGER_INPUT = 0.55  # of the cycles of a vector of V, where this is of int16
+_INTEGER_STREAM = 0.5  # of L2's rate beside multiply-adds of floats, beside those of integers
 MOST_STAGED_ROWS = 112  # rows of V (tiles) that stay in cache for all panels of a chunk
 _IDLE_CORES = 0.97  # measured over estimated time of unevenly divided chunks, on two cores
 
@@ -44,7 +46,9 @@ def staged_cycles(shapes: Sequence[WinogradShape], target: Target) -> float:
     for shape in shapes:
         tiles, vectors = shape.tile_count, shape.panels
         rows = min(tiles, MOST_STAGED_ROWS)
-        product = rank_tiles(target, rows, vectors, shape.steps)[0][0] * tiles / rows
+        steps = shape.steps // shape.dot_group
+        product = rank_tiles(target, rows, vectors, steps)[0][0] * tiles / rows
+        product *= dot_cycles(target, shape.products)
         into = tiles * ceil_div(shape.steps, shape.lanes) * input_cycles
         back = tiles * vectors * output_cycles
         moved = 2 * shape.points * shape.groups * tiles * (shape.steps + shape.outputs)
@@ -176,18 +180,24 @@ class _Model:
 
     def __init__(self, problem: Problem, kernel: WinogradShape, target: Target) -> None:
         self.problem, self.kernel, self.target = problem, kernel, target
-        self.item = kernel.transformed.bytes
+        self.rate = dot_cycles(target, kernel.products)
         self.tile_count, self.points = kernel.tile_count, kernel.points
         self.tile_points = kernel.tile_points
-        self.steps = kernel.all_steps / kernel.points  # of the reduction, the mean over the points
+        # Steps of the reduction, the mean over the points; bytes of U for each, of one lane.
+        self.steps = kernel.all_steps / kernel.points / kernel.dot_group
+        self.item = kernel.transformed.bytes * kernel.dot_group
+        self.m_item = kernel.precision.accumulate.bytes
         self.sums = ceil_div(kernel.steps, kernel.sums)  # partial sums
         self.out_vectors = ceil_div(kernel.outputs, kernel.lanes)
         # Bytes of V for each tile.
-        self.v_bytes = kernel.points * kernel.channel_blocks * kernel.lanes * self.item
+        self.v_bytes = (
+            kernel.points * kernel.channel_blocks * kernel.lanes * kernel.transformed.bytes
+        )
         # Cycles of the transforms: of all inputs, and of one vector of outputs.
         costs = target.costs
         gathering = _gathering(kernel, costs) if kernel.planar else 0.0
-        into_vector = costs.winograd_input + gathering
+        narrow = 1.0 if kernel.precision.accumulate.is_float else _INTEGER_INPUT
+        into_vector = costs.winograd_input * narrow + gathering
         self.into = self.tile_points * kernel.channel_blocks * into_vector
         transposed = costs.winograd_row * kernel.m[0] / kernel.points
         back_vector = costs.winograd_output + (0.0 if kernel.y.lanes_contiguous else transposed)
@@ -198,7 +208,7 @@ class _Model:
     def least_of(self, parts: int) -> float:
         """A lower bound of the cycles of any tiling with this number of parts."""
         steps = self.tile_points * self.out_vectors * self.steps
-        products = steps / self.target.fma_units
+        products = steps * self.rate / self.target.fma_units
         cycles = self.into * parts + self.back * self.out_vectors + products
         return cycles * self.kernel.groups * self.handicap
 
@@ -209,7 +219,7 @@ class _Model:
 
     def scratch(self, tiling: Tiling) -> int:
         """Bytes of V and M of a block, nearly."""
-        m_bytes = self.points * tiling.vectors * self.kernel.lanes * self.item
+        m_bytes = self.points * tiling.vectors * self.kernel.lanes * self.m_item
         return tiling.tiles * (self.v_bytes + m_bytes)
 
     def best_tiling(self, given: WinogradParameters, below: float) -> tuple[float, Tiling] | None:
@@ -342,7 +352,7 @@ class _Model:
     def _one(self, tiling: Tiling, rows: int) -> float:
         """Cycles of one register tile of `rows` rows at one point."""
         target, costs, vectors = self.target, self.target.costs, tiling.vectors
-        one = step_cycles(target, rows, vectors) * self.steps
+        one = step_cycles(target, rows, vectors, self.rate) * self.steps
         one += (costs.store + costs.winograd_sum * (self.sums - 1)) * rows * vectors
         if rows * vectors < 2 * target.fma_units * target.fma_latency:
             one += target.fma_latency * self.sums  # the pipeline drains when a sum ends
@@ -352,6 +362,15 @@ class _Model:
         # A broadcast that is used once is part of the multiply-add.
         folded = vectors == 1 and target.folds_broadcast
         return one * (1 + costs.operand_traffic * (1 / rows + (0 if folded else 1 / vectors)))
+
+    def _integer_stream(self, tiling: Tiling, first: bool) -> float:
+        """Least cycles of one register tile's U of integers, of the first of a block or another."""
+        u_bytes = self.steps * tiling.vectors * self.kernel.lanes * self.item
+        if self.kernel.precision.accumulate.is_float or not (
+            first or u_bytes > self.target.l1_bytes
+        ):
+            return 0.0
+        return u_bytes / (_INTEGER_STREAM * self.target.costs.l2_read_beside_fma)
 
     def _total(self, tiling: Tiling) -> float:
         _, _, vectors, parts = tiling
@@ -382,7 +401,8 @@ class _Model:
             count = full if held == tiles else ceil_div(held, rows)
             one = self._one(tiling, rows if held == tiles else ceil_div(held, count))
             # The first register tile of a block waits for weights, the others read them from L2.
-            slow = costs.overlapped(one, stream)
+            slow = max(costs.overlapped(one, stream), self._integer_stream(tiling, True))
+            one = max(one, self._integer_stream(tiling, False))
             later = (blocks - 1) * (full - 1) + last - 1 if held == tiles else blocks * (count - 1)
             products += points * (blocks * slow + later * one)
         products *= panels
