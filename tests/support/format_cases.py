@@ -261,6 +261,8 @@ def _quantised(op: str) -> Iterator[Case]:
         ("Lookup", [codes], {"table": np.arange(256, dtype=np.uint8)[::-1]}, {}),
         ("QLinearAdd", [codes, codes[::-1]], {}, {**two, **bounds}),
         ("QLinearMul", [codes, spread], {}, {**two, **bounds}),
+        ("MaxPool", [codes], {}, {**single_nodes.WINDOW, **single_nodes.POOL}),
+        ("MaxPool", [codes.view(np.int8)], {}, {**single_nodes.WINDOW, **single_nodes.POOL}),
     ):
         if name == op:
             given = {f"x{number}": array for number, array in enumerate(inputs)}

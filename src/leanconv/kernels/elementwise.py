@@ -42,6 +42,7 @@ PIECE = 16384
 OPS: tuple[str, ...] = tuple(
     dict.fromkeys((*UNARY, *BINARY, *typed_steps.OPS, *quantised_steps.OPS))
 )
+CODES_IN_BLOCKS = OPS
 _LEAST_LANE = 4  # bytes: masks of narrower elements are registers of bits, or branches
 
 

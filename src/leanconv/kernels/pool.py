@@ -29,8 +29,10 @@ from leanconv.codegen.geometry import Window, triple
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.graph.ir import Graph, Node
+from leanconv.graph.ops.quantised import CODES
 from leanconv.kernels import plane_pool
 from leanconv.kernels.plane_pool import window_of
+from leanconv.kernels.typed_steps import extreme
 from leanconv.records import dataclass
 from leanconv.spec.format import Format, ceil_div
 from leanconv.target import Target
@@ -39,6 +41,7 @@ from leanconv.types import FLOATS, DType
 _Body = Callable[[Pointer], None]
 
 OPS = ("MaxPool", "AveragePool")
+CODES_IN_BLOCKS = ("MaxPool",)
 
 _CHUNK_LOADS = 16 * 1024  # 5 to 10 us
 _MOST_TILES = 24  # more kinds of columns than that are bounded at run time
@@ -180,13 +183,20 @@ class _Row:
 
     # -- reduction -----------------------------------------------------------------------------
     def _start(self) -> Value:
+        dtype = self.pool.dtype
+        if not dtype.is_float:
+            return self.e.const(self.kind, int(dtype.low))
         return self.e.const(self.kind, 0.0 if self.pool.average else float("-inf"))
 
     def _join(self, acc: Value, a: Value, b: Value | None = None) -> Value:
         """The sum or the maximum with one tap more, or with two; `maximum(a, acc)` keeps NaN."""
-        e = self.e
+        e, dtype = self.e, self.pool.dtype
         if self.pool.average:
             return acc + a if b is None else acc + a + b
+        if not dtype.is_float:
+            for x in (a, b):
+                acc = acc if x is None else extreme(e, dtype, "max", acc, x)
+            return acc
         if b is None:
             return math.larger(e, a, acc)
         return e.select(a.compare("uno", b), a + b, e.maximum(e.maximum(a, b), acc))
@@ -286,9 +296,10 @@ class _Row:
 
 
 def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
-    """Always for floats, which are pooled in blocks only."""
+    """Always for floats, which are pooled in blocks only, and for maxima of codes."""
     del block
-    return graph.types[node.output].dtype in FLOATS
+    dtype = graph.types[node.output].dtype
+    return dtype in FLOATS or (node.op in CODES_IN_BLOCKS and dtype in CODES)
 
 
 def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Target) -> Lowered:

@@ -141,7 +141,8 @@ def _remainder(e: Function, dtype: DType, a: Value, b: Value, towards_zero: bool
     return e.select(other_sign, left + b, left)
 
 
-def _extreme(e: Function, dtype: DType, op: str, a: Value, b: Value) -> Value:
+def extreme(e: Function, dtype: DType, op: str, a: Value, b: Value) -> Value:
+    """The smaller or larger (`op` is `min` or `max`) of two integers of a type."""
     name = f"llvm.{'s' if dtype.kind == 'int' else 'u'}{op}.{mangled(a.kind)}"
     return e.intrinsic(name, a.kind, a, b)
 
@@ -206,8 +207,8 @@ _OF_INTEGERS: dict[str, Callable[..., Value]] = {
     "Mul": lambda _, __, a, b: a * b,
     "Div": _quotient,
     "Mod": _remainder,
-    "Min": lambda e, dtype, a, b: _extreme(e, dtype, "min", a, b),
-    "Max": lambda e, dtype, a, b: _extreme(e, dtype, "max", a, b),
+    "Min": lambda e, dtype, a, b: extreme(e, dtype, "min", a, b),
+    "Max": lambda e, dtype, a, b: extreme(e, dtype, "max", a, b),
     "Pow": _power,
     "BitwiseAnd": lambda _, __, a, b: a & b,
     "BitwiseOr": lambda _, __, a, b: a | b,
@@ -216,7 +217,7 @@ _OF_INTEGERS: dict[str, Callable[..., Value]] = {
     "BitShift": _shift,
     "Neg": lambda _, __, x: x.zero() - x,
     "Abs": _absolute,
-    "Relu": lambda e, dtype, x: _extreme(e, dtype, "max", x, x.zero()),
+    "Relu": lambda e, dtype, x: extreme(e, dtype, "max", x, x.zero()),
     "Sign": _sign,
 }
 _OF_ANY: dict[str, Callable[..., Value]] = {
