@@ -1,0 +1,134 @@
+"""The states of a chunk of recurrent layers: where they lie, how they begin and end.
+
+States lie in the scratch, rows padded to whole vectors. `h` and `next` change places with each
+step: the product reads those of the step before, and the gates write others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import NamedTuple
+
+from leanconv.codegen.emitter import Function, Pointer, Value, vector
+from leanconv.kernels.recurrent_layers import RecurrentLayers
+
+
+class Times(NamedTuple):
+    """Where a row stands in a step.
+
+    Attributes:
+        time: the step of its sequence that is computed.
+        alive: whether there is one; None if there is in any case.
+    """
+
+    time: Value
+    alive: Value | None
+
+
+class Chunk:
+    """Some sequences in one direction, while their kernel is written.
+
+    Args:
+        e: the function under construction.
+        kernel: what it is for.
+        at: the operands, by name.
+        direction, group: which chunk.
+    """
+
+    def __init__(
+        self,
+        e: Function,
+        kernel: RecurrentLayers,
+        at: Mapping[str, Pointer],
+        direction: Value,
+        group: Value,
+    ) -> None:
+        self.e, self.k, self.at, self.direction = e, kernel, at, direction
+        self.kind = vector(kernel.dtype.llvm, kernel.lanes)
+        self.first = group * kernel.group
+        self.count = e.smin(e.i64(kernel.batch) - self.first, kernel.group)
+
+    def state(self, name: str, row: Value, panel: Value, t: Value | None = None) -> Pointer:
+        """A vector of a state. `h` and `next` change places with each step, where that is given."""
+        e, k = self.e, self.k
+        place = e.i64(k.states.index(name))
+        if t is not None:
+            place = e.index(t & 1 if name == "h" else (t & 1) ^ 1)
+        base = e.scratch.at(place * k.state_bytes).of(k.dtype.llvm)
+        return base.at(row * k.width + panel * k.lanes)
+
+    def _outer(self, name: str, row: Value) -> Pointer:
+        """A row of a state among the operands: (directions, N, H)."""
+        k = self.k
+        number = self.direction * k.batch + self.first + row
+        return self.at[name].at(number * k.hidden)
+
+    def _panels(self) -> Iterator[tuple[Value, int]]:
+        """Emit the body for each panel alone: its number and lanes."""
+        k, e = self.k, self.e
+        whole, left = divmod(k.hidden, k.lanes)
+        if whole:
+            with e.loop("panel", whole) as panel:
+                yield panel, k.lanes
+        if left:
+            yield e.i64(whole), left
+
+    def _copied(self, source: Callable[[Value], Pointer] | None, target: str) -> None:
+        """Set a state of all rows: to what an operand holds, or to zero."""
+        e, k = self.e, self.k
+        with e.loop("row", self.count) as row:
+            for panel, lanes in self._panels():
+                value = e.zero(self.kind)
+                if source:
+                    value = e.load_first(source(row).at(panel * k.lanes), self.kind, lanes)
+                e.store(value, self.state(target, row, panel))
+
+    def begin(self) -> None:
+        """Set the states to what the operands hold, or to zero."""
+        k = self.k
+        for name, state in (("h0", "h"), ("c0", "c")):
+            if state in k.states:
+                given = name in k.given
+                self._copied(partial(self._outer, name) if given else None, state)
+
+    def end(self) -> None:
+        """Write the last states."""
+        e, k = self.e, self.k
+        for name, state in (("Y_h", "h"), ("Y_c", "c")):
+            if name not in k.results:
+                continue
+            with e.loop("row", self.count) as row:
+                for panel, lanes in self._panels():
+                    t = e.i64(k.steps) if state == "h" else None
+                    value = e.load(self.state(state, row, panel, t), self.kind)
+                    e.store_first(value, self._outer(name, row).at(panel * k.lanes), lanes)
+
+    def times(self, t: Value, row: Value, reverse: Value | bool) -> Times:
+        """Where a row stands, in a step of a cell that may go backwards."""
+        e, k = self.e, self.k
+        if "lengths" not in k.given:
+            return Times(self._either(reverse, k.steps - 1 - t, t), None)
+        held = e.load(self.at["lengths"].at(self.first + row))
+        length = e.smin(e.smax(e.index(e.convert("sext", held, "i64")), 0), e.i64(k.steps))
+        alive = t.compare("slt", length)
+        return Times(self._either(reverse, e.select(alive, length - 1 - t, t), t), alive)
+
+    def _either(self, reverse: Value | bool, backwards: Value, forwards: Value) -> Value:
+        """A number for a direction."""
+        if isinstance(reverse, bool):
+            return backwards if reverse else forwards
+        return self.e.select(reverse, backwards, forwards)
+
+    def product(self, gate: int, row: Value, panel: Value, lanes: int, times: Times) -> Value:
+        """A gate's part of the input's product."""
+        e, k = self.e, self.k
+        at = self._input(row, times.time).at(gate * k.hidden).at(panel * k.lanes)
+        return e.load_first(at, self.kind, lanes)
+
+    def _input(self, row: Value, time: Value) -> Pointer:
+        """A row of the input's product, of the chunk's direction."""
+        k = self.k
+        width = k.gates * k.hidden
+        number = (time * k.batch + self.first + row) * len(k.cells) + self.direction
+        return self.at["x"].at(number * width)
