@@ -14,6 +14,7 @@ from support.control_flow import branch, graph, node
 from support.onnx_models import Array
 
 FEEDS = 3  # some numbers; others, of other sizes where these are open; zeros
+_SIZES = (1, 3, 4, 4), (3, 4, 8, 8)  # of images, from and below
 _MOST = 20_000  # elements of a value
 _LARGEST = 1e5  # so that float32 holds all sums exactly
 
@@ -44,7 +45,7 @@ class LateNetwork:
         self._held: dict[str, Array] = {}
         self._values: dict[str, list[Array]] = {}
         self._open, random = bool(seed % 2), self._random
-        sizes = [random.integers((1, 3, 4, 4), (3, 4, 8, 8)) for _ in range(FEEDS)]
+        sizes = [random.integers(*_SIZES) for _ in range(FEEDS)]
         images = [random.integers(-3, 4, s if self._open else sizes[0]) for s in sizes]
         self._values["x"] = [x.astype("f4") * (n < 2) for n, x in enumerate(images)]
         makers = [getattr(self, name) for name in sorted(dir(self)) if name.startswith("_op_")]

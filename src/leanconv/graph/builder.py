@@ -16,6 +16,7 @@ from leanconv.graph.ops import OPS, check_dtypes, evaluate, infer
 from leanconv.graph.ops.base import Array, checked, dtype_of
 from leanconv.graph.ops.integers import SYMBOLIC_DTYPES, checked_symbols, numbers
 from leanconv.graph.ops.movement import moves_nothing
+from leanconv.graph.ops.working import working_bytes
 from leanconv.records import dataclass
 from leanconv.types import FLOAT16, FLOAT32, FLOAT64, DType, as_dtype
 from leanconv.units import shape_text
@@ -53,6 +54,7 @@ class _Emitted:
     outputs: tuple[Value, ...]
     attributes: Attributes
     source: str
+    working: int = 0  # bytes, where bounds are wanted
 
 
 class Builder:
@@ -117,8 +119,10 @@ class Builder:
         return len(self._nodes)
 
     def bytes_since(self, first: int) -> int:
-        """Bytes of the values of all nodes from a number on."""
-        return sum(value.type.bytes for node in self._nodes[first:] for value in node.outputs)
+        """Bytes of the values of all nodes from a number on, and of what NumPy works in."""
+        nodes = self._nodes[first:]
+        values = sum(value.type.bytes for node in nodes for value in node.outputs)
+        return values + max((node.working for node in nodes), default=0)
 
     def kept(self, dtype: DType) -> DType:
         """The dtype in which the file's numbers of a dtype are kept."""
@@ -157,10 +161,15 @@ class Builder:
         one = number.reshape(())
         return Value(result, self.computed(lambda: np.broadcast_to(one, result.shape), result))
 
-    def unknown(self, kind: TensorType) -> Value:
-        """A value of which only the type is known, as if a node gave it."""
+    def unknown(self, kind: TensorType, working: int) -> Value:
+        """A value of which only the type is known, as if a node gave it.
+
+        Args:
+            kind: of the value.
+            working: bytes in which NumPy works to make it.
+        """
         made = Value(kind)
-        self._nodes.append(_Emitted("", (), (made,), MappingProxyType({}), ""))
+        self._nodes.append(_Emitted("", (), (made,), MappingProxyType({}), "", working))
         return made
 
     def emit(
@@ -204,12 +213,12 @@ class Builder:
             return self._fold(op, inputs, results, attributes)
         if not self.bounds:
             check_dtypes(op, types)
+        working = working_bytes(op, types, results) if self.bounds else 0
         outputs = tuple(map(Value, results))
         if self.settings:
             self._follow(inputs, outputs)
-        self._nodes.append(
-            _Emitted(op, tuple(inputs), outputs, MappingProxyType(dict(attributes)), source)
-        )
+        facts = MappingProxyType(dict(attributes))
+        self._nodes.append(_Emitted(op, tuple(inputs), outputs, facts, source, working))
         return outputs
 
     def needs(self, value: Value, text: str) -> NeedsValuesError:
@@ -236,7 +245,9 @@ class Builder:
         number = _repeated(op, inputs[0]) if results[0].elements else None
         if number is not None:
             return tuple(self.filled(number, kind.shape) for kind in results)
-        self.budget.expect(sum(kind.bytes for kind in results))
+        if self.running:
+            needed = working_bytes(op, types, results)
+            self.budget.expect(needed + sum(kind.bytes for kind in results))
         if op != "Reshape":
             work = OPS[op].work
             traffic = sum(kind.bytes for kind in (*results, *types) if kind)

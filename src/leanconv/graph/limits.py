@@ -108,8 +108,8 @@ class FoldBudget:
                 "expected at most that many; store the weights in the file"
             )
 
-    def expect(self, result_bytes: int) -> None:
-        """Refuse a result that is too large before it is computed: at load, `charge` does."""
+    def expect(self, needed_bytes: int) -> None:
+        """Refuse what takes too much before it is computed: at load, `charge` does."""
 
     def made(self, arrays: Sequence[np.ndarray]) -> None:
         """Account for arrays that were computed: at load, `charge` bounds them."""
@@ -166,13 +166,16 @@ class RunBudget(FoldBudget):
         """Bytes that what is kept may have beside the arrays; None for no limit."""
         return None if self._memory is None else self._memory - self._alive
 
-    def expect(self, result_bytes: int) -> None:
-        """Refuse a result that is too large before it is computed.
+    def expect(self, needed_bytes: int) -> None:
+        """Refuse what takes too much before it is computed.
+
+        Args:
+            needed_bytes: of results, and of what NumPy works in.
 
         Raises:
-            UnsupportedError: it is.
+            UnsupportedError: it does.
         """
-        alive, most = self._alive + result_bytes, self._most
+        alive, most = self._alive + needed_bytes, self._most
         if self._memory is not None:
             most = min(most, self._memory)
             over = alive - self._memory + (self._kept.bytes if self._kept else 0)

@@ -11,6 +11,7 @@ import numpy as np
 from leanconv.errors import ModelError
 from leanconv.graph.builder import NeedsValuesError, Value
 from leanconv.graph.convert.rule import Call, FileNode, Rule
+from leanconv.graph.distinct import distinct, working_for_distinct
 from leanconv.graph.ir import TensorType
 from leanconv.graph.nms import kept_boxes
 from leanconv.graph.ops.base import Array, checked
@@ -18,6 +19,7 @@ from leanconv.graph.ops.boxes import WRONG
 from leanconv.symbols import least, most
 from leanconv.types import BOOL, INT64, DType
 
+_PLACE_BYTES = 8
 FIRST_ROWS = "NonMaxSuppression.rows"  # a part of that operation
 
 
@@ -38,14 +40,25 @@ def _known(call: Call, index: int) -> Array:
 Convert = Callable[[Call], list[Value]]
 
 
-def _bounded(convert: Convert, largest: Callable[[Call], list[TensorType]]) -> Convert:
-    """The conversion; where bounds are wanted, results as large as they may be."""
+def _bounded(
+    convert: Convert,
+    largest: Callable[[Call], list[TensorType]],
+    working: Callable[[Call], int] | None = None,
+) -> Convert:
+    """The conversion; where bounds are wanted, results as large as they may be.
+
+    Args:
+        convert: the conversion.
+        largest: types of the results.
+        working: the most bytes that NumPy works in; None for none.
+    """
 
     def converted(call: Call) -> list[Value]:
         known = all(call.value(n).array is not None for n in range(len(call)) if call.optional(n))
         if known or not call.builder.bounds:
             return convert(call)
-        return [call.builder.unknown(kind) for kind in largest(call)]
+        needed = working(call) if working else 0
+        return [call.builder.unknown(kind, needed) for kind in largest(call)]
 
     return converted
 
@@ -60,7 +73,7 @@ def _found(call: Call, arrays: list[Array], charged: int) -> list[Value]:
 def _nonzero(call: Call) -> list[Value]:
     """The places of elements that are not 0, one column for each, in the order of the elements."""
     x = _known(call, 0)
-    call.builder.budget.expect(8 * max(1, x.ndim) * int(np.count_nonzero(x)))
+    call.builder.budget.expect(2 * _PLACE_BYTES * max(1, x.ndim) * int(np.count_nonzero(x)))
     places = np.array(np.nonzero(np.atleast_1d(x)), INT64)
     return _found(call, [places], x.nbytes)
 
@@ -76,6 +89,7 @@ def _compress(call: Call) -> list[Value]:
         raise ModelError(f"input 1 is {call.value(1).type}; expected a list of {BOOL}")
     extents = x.shape if axis is not None else (x.type.elements,)
     axis = call.axis(axis, len(extents)) if axis is not None else 0
+    call.builder.budget.expect(_PLACE_BYTES * flags.size)
     kept = np.flatnonzero(flags.reshape(-1)[: extents[axis]])
     flat = x if x.shape == extents else call.reshape(x, extents)
     if flat.array is not None:
@@ -90,9 +104,11 @@ def _unique(call: Call) -> list[Value]:
     x = _known(call, 0)
     axis = call.attribute("axis", None)
     axis = None if axis is None else call.axis(axis, x.ndim)
-    call.builder.budget.expect(4 * (x.nbytes + 8 * x.size))
-    values, first, inverse, counts = np.unique(x, True, True, True, axis=axis)
-    inverse = inverse.reshape(-1)
+    call.builder.budget.expect(
+        working_for_distinct(x.nbytes, x.size if axis is None else x.shape[axis])
+        + sum(kind.bytes for kind in _most_different(call))
+    )
+    values, first, inverse, counts = distinct(x, axis)
     if not call.flag("sorted", 1):
         order = np.argsort(first, kind="stable")
         values = np.take(values, order, 0 if axis is None else axis)
@@ -100,7 +116,7 @@ def _unique(call: Call) -> list[Value]:
         place = np.empty_like(order)
         place[order] = np.arange(order.size)
         inverse = place[inverse]
-    found = [values, *(each.astype(INT64) for each in (first, inverse, counts))]
+    found = [values, *(each.astype(INT64, copy=False) for each in (first, inverse, counts))]
     return _found(call, found, 20 * x.nbytes)
 
 
@@ -196,6 +212,19 @@ def _most_slices(call: Call) -> list[TensorType]:
     return [kind if axis is not None else checked((kind.elements,), kind.dtype)]
 
 
+def _working_nonzero(call: Call) -> int:
+    return sum(kind.bytes for kind in _most_places(call))
+
+
+def _working_compress(call: Call) -> int:
+    return _PLACE_BYTES * call.value(1).type.elements
+
+
+def _working_unique(call: Call) -> int:
+    values, numbers = _most_different(call)[:2]
+    return working_for_distinct(values.bytes, numbers.elements)
+
+
 def _most_different(call: Call) -> list[TensorType]:
     kind, axis = call.value().type, call.attribute("axis", None)
     count = kind.elements if axis is None else kind.shape[call.axis(axis, len(kind.shape))]
@@ -205,12 +234,20 @@ def _most_different(call: Call) -> list[TensorType]:
 
 
 RULES: dict[str, Rule] = {
-    "NonZero": Rule(_bounded(_nonzero, _most_places), since=9),
+    "NonZero": Rule(_bounded(_nonzero, _most_places, _working_nonzero), since=9),
     "Compress": Rule(
-        _bounded(_compress, _most_slices), {"axis": "int"}, 2, 2, running=(0, 1), since=9
+        _bounded(_compress, _most_slices, _working_compress),
+        {"axis": "int"},
+        2,
+        2,
+        running=(0, 1),
+        since=9,
     ),
     "Unique": Rule(
-        _bounded(_unique, _most_different), {"axis": "int", "sorted": "int"}, outputs=4, since=11
+        _bounded(_unique, _most_different, _working_unique),
+        {"axis": "int", "sorted": "int"},
+        outputs=4,
+        since=11,
     ),
     "NonMaxSuppression": Rule(
         _boxes, {"center_point_box": "int"}, 2, 5, running=range(5), since=10, outputs=2

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from leanconv.errors import ModelError
+from leanconv.errors import ModelError, UnsupportedError
 from leanconv.graph.builder import Value
 from leanconv.graph.convert.rule import Call, Rule
 from leanconv.graph.convert.shapes import part_of
@@ -21,7 +21,9 @@ _MOST = 2_048  # elements of a sequence
 
 def _sequence(items: list[Value]) -> list[Value]:
     if len(items) > _MOST:
-        raise ModelError(f"gives a sequence of {len(items)} tensors; expected at most {_MOST}")
+        raise UnsupportedError(
+            f"gives a sequence of {len(items)} tensors; expected at most {_MOST}: larger parts"
+        )
     return [SequenceValue.of(items)]
 
 
@@ -95,7 +97,11 @@ def _split(call: Call) -> list[Value]:
         if size < 1:
             raise ModelError(f"split is {size}; expected a size of at least 1")
         sizes = [min(size, int(extent) - start) for start in range(0, int(extent), size)]
-    if min(sizes, default=0) < 0 or sum(sizes) != extent or len(sizes) > _MOST:
+    if len(sizes) > _MOST:
+        raise UnsupportedError(
+            f"gives a sequence of {len(sizes)} tensors; expected at most {_MOST}: larger parts"
+        )
+    if min(sizes, default=0) < 0 or sum(sizes) != extent:
         raise ModelError(f"got parts {sizes[:20]}; expected their sum to be {extent}")
     parts, start = [], 0
     for size in sizes:
