@@ -18,6 +18,7 @@ _TIMES: Mapping[str, int] = {
     **dict.fromkeys(("Reshape", "Transpose", "Concat", "Slice", "Split", "Expand", "Cast"), 0),
     **dict.fromkeys(("ReduceMax", "ReduceMin", "ReduceSum", "ReduceProd"), 0),
     **dict.fromkeys(("MaxPool", "MaxPoolWithIndices", "AveragePool", "Resample"), 3),
+    "RoiAlign": 4,
     "NonMaxSuppression": 5,
     "Erf": 6,
     "Gelu": 7,
