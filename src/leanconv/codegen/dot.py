@@ -90,7 +90,7 @@ class Dot:
     def second_factor(self, e: Function, words: Value) -> Parts:
         """Groups of B, one in each lane of a vector, as a factor."""
         kind, parts = words.kind, self._parts(e, words, self.b)
-        if self._shifted:
+        if self.shifted:
             shifted_zero = e.const(parts[0].kind, _SHIFTED_ZERO)
             parts = (*parts, self._grouped(e, e.zero(kind), shifted_zero, parts[0]))
         return parts
@@ -101,7 +101,7 @@ class Dot:
             return e.fma(a[0], b[0], acc)
         if self.way in _INSTRUCTIONS:
             acc = self._grouped(e, acc, a[0], b[0])
-            return acc - b[1] if self._shifted else acc
+            return acc - b[1] if self.shifted else acc
         kind = acc.kind
         for x, w in zip(a, b, strict=True):
             if self.way == "pairs":
@@ -112,10 +112,11 @@ class Dot:
 
     def _signed(self, words: Value) -> Value:
         """Groups of A with the signs that the instruction takes."""
-        return words ^ _HIGHEST_BITS if self._shifted else words
+        return words ^ _HIGHEST_BITS if self.shifted else words
 
     @property
-    def _shifted(self) -> bool:
+    def shifted(self) -> bool:
+        """Whether what a shift of `a` adds is taken off every product."""
         return self.way in _INSTRUCTIONS and (self.a, self.b) not in _INSTRUCTIONS[self.way]
 
     def _grouped(self, e: Function, acc: Value, a: Value, b: Value) -> Value:
@@ -179,6 +180,17 @@ def way_of(precision: Precision, target: Target) -> Way:
     if offered and _instruction(offered, precision.x, precision.w):
         return offered
     return "pairs" if target.isa in ("avx2", "avx512") else "lanes"
+
+
+def dots_per_cycle(precision: Precision, target: Target) -> float:
+    """How many vectors of groups a target multiplies and adds in a cycle."""
+    group, costs = group_of(precision), target.costs
+    products = costs.u8s8_products if precision.x.bytes == 1 else costs.s16_products
+    if group == 1 or products is None:
+        return target.fma_units
+    dot = dot_of(precision, way_of(precision, target))
+    rate = products / (group * target.lanes(precision.accumulate))
+    return rate / 2 if dot.shifted else rate
 
 
 def _group_way(target: Target) -> Way | None:

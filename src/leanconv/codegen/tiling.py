@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from leanconv.codegen.dot import group_of
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
 from leanconv.symbols import least, most
 from leanconv.target import Target
-from leanconv.types import Precision
 
 ANY_WIDTH = 840  # columns for which the tiles of a row of any width are chosen: whole tiles of most
 
@@ -38,50 +36,55 @@ def by_lane(target: Target, rows: int, vectors: int) -> bool:
     return target.multiplies_by_lane and rows * vectors + rows + 1 <= target.usable_registers
 
 
-def dot_cycles(target: Target, precision: Precision) -> float:
-    """Cycles of multiplying and adding a vector of groups, in those of a vector of floats."""
-    if precision.accumulate.is_float:
-        return 1.0
-    rates = {1: target.costs.u8s8_products, 2: target.costs.s16_products}
-    rate = rates.get(precision.x.bytes)
-    products = target.fma_units * target.lanes(precision.accumulate) * group_of(precision)
-    return products / rate if rate else 1.0
+@dataclass(frozen=True)
+class TileWork:
+    """What a tile does beside the multiply-adds of a sum of floats, or instead of them.
 
-
-def step_cycles(target: Target, rows: int, vectors: int, dot: float = 1.0) -> float:
-    """Cycles of one reduction step: the largest of throughput, loads, weights, latency.
-
-    Args:
-        target: the machine.
-        rows, vectors: of the tile.
-        dot: `dot_cycles` of the operands.
+    Attributes:
+        dots_per_cycle: vectors of products of groups that start in a cycle; None: of multiply-adds.
+        end_cycles: of an accumulator's end beyond those of floats.
     """
-    arithmetic = dot * rows * vectors / target.fma_units
+
+    dots_per_cycle: float | None = None
+    end_cycles: float = 0.0
+
+
+FLOATS = TileWork()
+
+
+def step_cycles(target: Target, rows: int, vectors: int, work: TileWork = FLOATS) -> float:
+    """Cycles of one reduction step: the largest of products, loads, weights, latency."""
+    arithmetic = rows * vectors / (work.dots_per_cycle or target.fma_units)
     slots = 2 if target.splits_vectors else 1  # of a load port, for a vector of weights
     loads = (rows + vectors * slots) / target.costs.loads_per_cycle
     stream = vectors * target.vector_bytes / target.costs.l2_read_beside_fma
     return max(arithmetic, loads, stream, float(target.fma_latency))
 
 
-def tile_cycles(target: Target, rows: int, vectors: int, steps: int) -> float:
+def tile_cycles(
+    target: Target, rows: int, vectors: int, steps: int, work: TileWork = FLOATS
+) -> float:
     """Estimated cycles of one tile over `steps` reduction steps."""
     size, costs = rows * vectors, target.costs
     ends = costs.accumulator * size
     if size <= costs.small_tile:
         ends *= costs.small_tile_shown
-    return step_cycles(target, rows, vectors) * steps + ends + costs.tile
+    ends += work.end_cycles * size
+    return step_cycles(target, rows, vectors, work) * steps + ends + costs.tile
 
 
-def panel_cycles(target: Target, columns: int, tile: Tile, vectors: int, steps: int) -> float:
+def panel_cycles(
+    target: Target, columns: int, tile: Tile, vectors: int, steps: int, work: TileWork = FLOATS
+) -> float:
     """Estimated cycles of `columns` output columns for one panel of `vectors`."""
     whole, rest = divmod(columns, tile.rows)
-    cycles = whole * tile_cycles(target, tile.rows, vectors, steps)
-    return cycles + (tile_cycles(target, rest, vectors, steps) if rest else 0.0)
+    cycles = whole * tile_cycles(target, tile.rows, vectors, steps, work)
+    return cycles + (tile_cycles(target, rest, vectors, steps, work) if rest else 0.0)
 
 
 @lru_cache(maxsize=4096)
 def rank_tiles(
-    target: Target, columns: int, channel_vectors: int, steps: int
+    target: Target, columns: int, channel_vectors: int, steps: int, work: TileWork = FLOATS
 ) -> tuple[tuple[float, Tile], ...]:
     """All tiles that fit, the cheapest first, with the cycles of one row of output.
 
@@ -90,6 +93,7 @@ def rank_tiles(
         columns: output columns of a row.
         channel_vectors: vectors that hold the output channels.
         steps: reduction steps of one output.
+        work: what a step and an end are.
     """
     ranked = []
     for vectors in range(1, min(8, channel_vectors) + 1):
@@ -98,9 +102,9 @@ def rank_tiles(
                 break
             tile = Tile(rows, vectors)
             panels, rest = divmod(channel_vectors, vectors)
-            cycles = panels * panel_cycles(target, columns, tile, vectors, steps)
+            cycles = panels * panel_cycles(target, columns, tile, vectors, steps, work)
             if rest:
-                cycles += panel_cycles(target, columns, tile, rest, steps)
+                cycles += panel_cycles(target, columns, tile, rest, steps, work)
             cycles *= 1 + target.costs.operand_traffic * (1 / rows + 1 / vectors)
             ranked.append((cycles, tile))
     return tuple(sorted(ranked, key=lambda r: (r[0], -r[1].rows * r[1].vectors)))

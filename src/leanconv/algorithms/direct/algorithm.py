@@ -18,12 +18,14 @@ from leanconv.algorithms.problem import (
     strided_walk_cycles,
 )
 from leanconv.algorithms.rounding import walk_error
-from leanconv.codegen.dot import group_of, has_dot, way_of
+from leanconv.codegen.dot import dots_per_cycle, group_of, has_dot, way_of
 from leanconv.codegen.geometry import Access, PhasedAccess, Window, merge_rows
 from leanconv.codegen.partial_sums import effective_length
 from leanconv.codegen.tiling import (
     ANY_WIDTH,
+    FLOATS,
     Tile,
+    TileWork,
     by_lane,
     rank_tiles,
     rows_per_chunk,
@@ -49,6 +51,9 @@ _RESIDUAL_SHARE = 3 / 8  # of L2 that a residual fills when tiles prefetch it
 _STRIPS, _STRIP_TILES = 16, 4  # of a map in rows of tiles: rows at least, tiles of one at most
 _PREFETCHED_SHARE = 0.2  # of a prefetched line's cycles, where a tile reads a part of the channels
 
+# Vector instructions of an accumulator's end: a sum becomes a code, a residual's codes are added.
+_CODE_STEPS, _RESIDUAL_STEPS = 8, 10
+
 _NARROW = (INT8, UINT8, INT16, UINT16)  # what sums of integers may be stored as
 
 _Ranked = tuple[tuple[float, Tile], ...]
@@ -60,7 +65,9 @@ def plan_any_size(kernel: DirectConv, target: Target, weights_from_dram: bool) -
     Chunks and the length of rows follow the size: they are extents of the code.
     """
     vectors = ceil_div(kernel.outputs, kernel.lanes)
-    ranked = _usable(kernel, rank_tiles(target, ANY_WIDTH, vectors, int(kernel.steps)))
+    ranked = _usable(
+        kernel, rank_tiles(target, ANY_WIDTH, vectors, int(kernel.steps), _work(kernel, target))
+    )
     usable = [r for r in ranked if r[1].rows * r[1].vectors <= _DRAM_TILE]
     cycles, tile = (usable if weights_from_dram else ranked)[0]
     window, kernel = kernel.window, replace(kernel, any_width=True)
@@ -142,10 +149,10 @@ def _best_tile(kernel: DirectConv, target: Target, weights_from_dram: bool) -> t
     cycles, tile = ranked[0]
     if not weights_from_dram or columns < _DRAM_COLUMNS:
         return cycles * kernel.row_count, tile
-    bytes_ = _vector_bytes(kernel)
+    bytes_, work = _vector_bytes(kernel), _work(kernel, target)
 
     def total(cycles: float, tile: Tile) -> float:
-        first = tile_cycles(target, tile.rows, tile.vectors, kernel.steps) / tile.vectors
+        first = tile_cycles(target, tile.rows, tile.vectors, kernel.steps, work) / tile.vectors
         wait = max(0.0, bytes_ / target.costs.dram_read_first - first)
         return kernel.row_count * cycles + vectors * wait
 
@@ -161,19 +168,30 @@ def _ranked(kernel: DirectConv, target: Target) -> list[tuple[float, Tile]]:
     them.
     """
     vectors, columns = ceil_div(kernel.outputs, kernel.lanes), kernel.window.out[2]
+    work = _work(kernel, target)
 
     def waiting(tile: Tile) -> float:
         panel = _panel_bytes(kernel, tile)
         if panel <= target.l2_bytes or kernel.row_count * columns <= tile.rows:
             return 0.0
-        one = tile_cycles(target, tile.rows, tile.vectors, kernel.steps)
+        one = tile_cycles(target, tile.rows, tile.vectors, kernel.steps, work)
         tiles = ceil_div(columns, tile.rows) * ceil_div(vectors, tile.vectors)
         stream = (panel - target.l2_bytes) / target.costs.l3_read_unprefetched
         stream += target.l2_bytes / target.costs.l2_read_beside_fma
         return tiles * max(0.0, stream - one)
 
-    ranked = _usable(kernel, rank_tiles(target, columns, vectors, kernel.steps))
+    ranked = _usable(kernel, rank_tiles(target, columns, vectors, kernel.steps, work))
     return sorted(((c + waiting(tile), tile) for c, tile in ranked), key=lambda r: r[0])
+
+
+def _work(kernel: DirectConv, target: Target) -> TileWork:
+    """What a tile of codes does; of floats what all tiles do."""
+    if kernel.dot_group == 1:
+        return FLOATS
+    ends, epilogue = 0.0, kernel.epilogue
+    if epilogue.requantise:
+        ends = (_CODE_STEPS + epilogue.residual * _RESIDUAL_STEPS) / target.fma_units
+    return TileWork(dots_per_cycle(kernel.precision, target), ends)
 
 
 def _usable(kernel: DirectConv, ranked: _Ranked) -> _Ranked:

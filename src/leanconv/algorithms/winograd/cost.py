@@ -12,7 +12,8 @@ from leanconv.algorithms.problem import Problem, dram_cycles, strided_walk_cycle
 from leanconv.algorithms.winograd.edge_tiles import is_ordered
 from leanconv.algorithms.winograd.parameters import WinogradParameters
 from leanconv.algorithms.winograd.shape import Pair, WinogradShape
-from leanconv.codegen.tiling import by_lane, dot_cycles, fits, rank_tiles, step_cycles
+from leanconv.codegen.dot import dots_per_cycle
+from leanconv.codegen.tiling import TileWork, by_lane, fits, rank_tiles, step_cycles
 from leanconv.spec.format import ceil_div
 from leanconv.target import Costs, Target
 
@@ -47,8 +48,8 @@ def staged_cycles(shapes: Sequence[WinogradShape], target: Target) -> float:
         tiles, vectors = shape.tile_count, shape.panels
         rows = min(tiles, MOST_STAGED_ROWS)
         steps = shape.steps // shape.dot_group
-        product = rank_tiles(target, rows, vectors, steps)[0][0] * tiles / rows
-        product *= dot_cycles(target, shape.products)
+        work = TileWork(dots_per_cycle(shape.products, target))
+        product = rank_tiles(target, rows, vectors, steps, work)[0][0] * tiles / rows
         into = tiles * ceil_div(shape.steps, shape.lanes) * input_cycles
         back = tiles * vectors * output_cycles
         moved = 2 * shape.points * shape.groups * tiles * (shape.steps + shape.outputs)
@@ -180,7 +181,7 @@ class _Model:
 
     def __init__(self, problem: Problem, kernel: WinogradShape, target: Target) -> None:
         self.problem, self.kernel, self.target = problem, kernel, target
-        self.rate = dot_cycles(target, kernel.products)
+        self.work = TileWork(dots_per_cycle(kernel.products, target))
         self.tile_count, self.points = kernel.tile_count, kernel.points
         self.tile_points = kernel.tile_points
         # Steps of the reduction, the mean over the points; bytes of U for each, of one lane.
@@ -208,7 +209,7 @@ class _Model:
     def least_of(self, parts: int) -> float:
         """A lower bound of the cycles of any tiling with this number of parts."""
         steps = self.tile_points * self.out_vectors * self.steps
-        products = steps * self.rate / self.target.fma_units
+        products = steps / (self.work.dots_per_cycle or self.target.fma_units)
         cycles = self.into * parts + self.back * self.out_vectors + products
         return cycles * self.kernel.groups * self.handicap
 
@@ -352,7 +353,7 @@ class _Model:
     def _one(self, tiling: Tiling, rows: int) -> float:
         """Cycles of one register tile of `rows` rows at one point."""
         target, costs, vectors = self.target, self.target.costs, tiling.vectors
-        one = step_cycles(target, rows, vectors, self.rate) * self.steps
+        one = step_cycles(target, rows, vectors, self.work) * self.steps
         one += (costs.store + costs.winograd_sum * (self.sums - 1)) * rows * vectors
         if rows * vectors < 2 * target.fma_units * target.fma_latency:
             one += target.fma_latency * self.sums  # the pipeline drains when a sum ends
