@@ -4,8 +4,8 @@
 
 A QLinearConv takes x_zero as a number, and weights that have no zero point. Where 8 bits hold
 w - w_zero, they are its weights. Elsewhere w are (of uint8 w - 128), and what is left of the zero
-point is multiplied by the sums of x over each window, a convolution with ones. A zero point of x that is
-data is multiplied by the sums of the weights, behind padding of that code.
+point is multiplied by the sums of x over each window, a convolution with ones. A zero point of x
+that is data is multiplied by the sums of the weights, behind padding of that code.
 """
 
 from __future__ import annotations
