@@ -6,12 +6,14 @@ from collections.abc import Mapping
 
 import numpy as np
 import onnx
+import pytest
 from onnx import helper, numpy_helper
 
 import leanconv as lc
 from leanconv.errors import LeanConvError
 from support.control_flow import node
 from support.late_memory import taken, taken_by
+from support.late_networks import LateNetwork
 from support.onnx_models import Array, reference
 
 R = np.random.default_rng(3)
@@ -84,3 +86,26 @@ def test_networks_of_other_sizes_make_room() -> None:
             feed = {"x": X[:rows]}
             same(limited.run(feed), reference(proto, feed))
     assert found.together <= needed + 4096
+
+
+@pytest.mark.parametrize("seed", [1, 2, 8, 10, 11, 17])
+def test_random_networks_keep_limits_or_are_refused(seed: int) -> None:
+    case = LateNetwork(seed)
+    data = case.proto.SerializeToString()
+    free, most = lc.load(data, threads=1), 0
+    for feed in case.feeds:
+        needed = taken_by(free, feed).together
+        most = max(most, free.plan.memory_bytes + needed)
+        if free.plan.late_bounded:
+            assert needed <= free.plan.late_bytes
+    refused = []
+    for limit in (2 * most, most, most // 2):
+        with taken() as found:
+            for feed, expected in zip(case.feeds, case.expected, strict=True):
+                try:
+                    network = lc.load(data, threads=1, memory_limit=max(1, limit))
+                    same(network.run(feed), expected)
+                except LeanConvError as error:
+                    refused.append(str(error))
+        assert found.together <= limit
+    assert all("memory" in text for text in refused)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from leanconv.api.network import Network
-from leanconv.errors import BudgetError
+from leanconv.errors import BudgetError, LeanConvError, UnsupportedError
 from leanconv.graph.limits import RunBudget
 from leanconv.graph.onnx_import import Model, ModelInput
 from leanconv.graph.segments import Segment
@@ -99,7 +99,8 @@ class SegmentNetworks:
         """A new network that takes, with those that are kept, at most some bytes.
 
         Raises:
-            BudgetError: it takes more, whatever is freed.
+            UnsupportedError: it takes more, whatever is freed.
+            BudgetError: no plan keeps the error that is accepted.
         """
         part, given, results = self._part(segment), _given(segment), 0
         while True:
@@ -140,17 +141,16 @@ class SegmentNetworks:
         return self._model.dtype if kind == self._dtype else kind
 
 
-def _refused(segment: Segment, error: BudgetError, room: int, results: int) -> BudgetError:
+def _refused(segment: Segment, error: BudgetError, room: int, results: int) -> LeanConvError:
     """The error that a segment does not fit."""
     if not error.smallest_bytes:
         return error
     operations = ", ".join(dict.fromkeys(node.op for node in segment.nodes))
     least = error.smallest_bytes + results
-    return BudgetError(
+    return UnsupportedError(
         f"what is compiled in this run ({operations}) takes at least {format_bytes(least)} of "
         f"memory; expected at most {format_bytes(max(0, room))}, as the memory limit leaves beside "
-        "the network and arrays: inputs that give fewer or smaller results, or a larger limit",
-        0,
+        "the network and arrays: inputs that give fewer or smaller results, or a larger limit"
     )
 
 

@@ -432,7 +432,10 @@ def _plain(array: Array) -> Array:
 
 def located(error: LeanConvError, where: str) -> LeanConvError:
     """The same error with the place it happened in front."""
-    return type(error)(f"{where}: {error}"[:_MESSAGE])
+    kind = type(error)
+    made = kind.__new__(kind, f"{where}: {error}"[:_MESSAGE])  # whatever else it is made of
+    made.__dict__.update(error.__dict__)
+    return made
 
 
 def located_inside(error: LeanConvError, where: str) -> LeanConvError:
