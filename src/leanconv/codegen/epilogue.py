@@ -18,12 +18,19 @@ from leanconv.codegen.columns import Columns, load_row, store_row
 from leanconv.codegen.emitter import Function, Pointer, Value, element_of, lanes_of, vector
 from leanconv.codegen.geometry import Access, PhasedAccess
 from leanconv.codegen.microkernel import RegisterTile
-from leanconv.codegen.requantised import Numbers, load_numbers, requantised
+from leanconv.codegen.requantised import (
+    Numbers,
+    load_numbers,
+    requantised,
+    requantised_columns,
+)
 from leanconv.codegen.shuffles import interleave, transpose
 from leanconv.records import dataclass
 from leanconv.spec import Activation
 from leanconv.spec.requantise import NUMBERS_BYTES, Requantise
-from leanconv.types import FLOAT32, DType
+from leanconv.types import FLOAT32, INT8, UINT8, DType
+
+_PACKED = 4  # columns whose codes are stored together
 
 
 @dataclass(frozen=True)
@@ -110,6 +117,36 @@ class TileOutput:
             return requantised(e, value, how, self.dtype, factor, self.numbers, added)
         value = finish(e, value, self.epilogue.activation, factor, added)
         return narrowed(e, value, tile.dot.accumulate, self.dtype) if self.dtype else value
+
+    def packs_columns(self, tile: RegisterTile) -> bool:
+        """Whether four columns lie beside each other, and x86 makes bytes of all at once."""
+        x86, bytes_ = tile.dot.way in ("vnni", "pairs"), self.dtype in (INT8, UINT8)
+        beside = self.access.block == self.access.spatial[2] == tile.lanes
+        return bool(self.epilogue.requantise) and x86 and bytes_ and beside
+
+    def store_columns(
+        self,
+        e: Function,
+        tile: RegisterTile,
+        values: Sequence[Value],
+        factor: Value | None,
+        added: Sequence[Value],
+        y: Pointer,
+    ) -> None:
+        """Finish two to four columns as `finished` does, in one vector, and store it."""
+        how, dtype = self.epilogue.requantise, self.dtype
+        assert factor, "codes have a scale"
+        assert how, "columns are packed where they become codes"
+        assert dtype, "codes have a type of their own"
+        wide = [widened(e, each, dtype, tile.dot.accumulate) for each in added]
+        found = requantised_columns(e, values, how, dtype, factor, self.numbers, wide)
+        if len(values) == _PACKED:
+            e.store(found, y)
+            return
+        pair, third = 2 * tile.lanes, 3 * tile.lanes
+        e.store(e.shuffle(found, None, range(pair)), y)
+        if len(values) > 2:
+            e.store(e.shuffle(found, None, range(pair, third)), y.at(pair))
 
 
 def widened(e: Function, value: Value, dtype: DType, wider: DType) -> Value:
@@ -213,7 +250,19 @@ def _store_vectors(
         factor = e.load(factors.at(first), out.factor_kind(tile)) if factors else None
         y = out.y.at(access.channel(first))
         added = out.residual.at(access.channel(first)) if out.residual else None
-        for i in range(len(acc) // tile.vectors):
+        rows, packed = len(acc) // tile.vectors, 0
+        if out.packs_columns(tile):
+            # Columns that are sure to exist, four at a time; of the last ones two or three.
+            packed = rows if columns is None else min(rows, known) // _PACKED * _PACKED
+            packed -= packed % _PACKED == 1
+        for i in range(0, packed, _PACKED):
+            sums = [acc[n * tile.vectors + j] for n in range(i, min(i + _PACKED, packed))]
+            offset = i * access.spatial[2]
+            others = []
+            if added:
+                others = [e.load(added.at(offset + n * tile.lanes), kind) for n in range(len(sums))]
+            out.store_columns(e, tile, sums, factor, others, y.at(offset))
+        for i in range(packed, rows):
             offset = i * access.spatial[2]
             value = acc[i * tile.vectors + j]
             with columns.beyond(i, known) if columns else nullcontext():

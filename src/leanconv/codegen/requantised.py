@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from leanconv.codegen.emitter import Function, Pointer, Value, element_of, lanes_of, vector
 from leanconv.codegen.values import mangled
 from leanconv.spec.requantise import (
@@ -48,23 +50,90 @@ def requantised(
         numbers: of the quantisation, as `load_numbers` gives them.
         residual: codes as int32; None if none are added.
     """
-    real = scale.kind
-    value = clamped(e, e.convert("sitofp", sums, real) * scale, numbers[LOW], numbers[HIGH])
-    if dtype == FLOAT32:
-        return value
+    value = e.convert("sitofp", sums, scale.kind) * scale
     if residual is None:
+        value = clamped(e, value, numbers[LOW], numbers[HIGH])
+        if dtype == FLOAT32:
+            return value
         whole = rounded(e, value) + e.convert("fptosi", numbers[ZERO], sums.kind)
     else:
-        own = e.unary("roundeven", value) + numbers[ZERO]
-        other = e.convert("sitofp", residual, real)
-        terms = [(own, numbers[OWN_RATIO]), (other, numbers[RESIDUAL_RATIO])]
-        if not how.residual_first:
-            terms.reverse()  # the first operand's product is added last
-        value = numbers[FIXED]
-        for codes, ratio in terms:
-            value = e.fma(codes, ratio, value)
+        value = _with_residual(e, value, how, numbers, residual)
         whole = rounded(e, clamped(e, value, numbers[LAST_LOW], numbers[LAST_HIGH]))
     return e.convert("trunc", whole, vector(dtype.llvm, lanes_of(whole.kind)))
+
+
+def _with_residual(
+    e: Function, value: Value, how: Requantise, numbers: Numbers, residual: Value
+) -> Value:
+    """Scaled sums as codes of their own, added to a residual, before the last rounding."""
+    own = clamped(e, value, numbers[LOW], numbers[HIGH])
+    own = e.unary("roundeven", own) + numbers[ZERO]
+    other = e.convert("sitofp", residual, value.kind)
+    terms = [(own, numbers[OWN_RATIO]), (other, numbers[RESIDUAL_RATIO])]
+    if not how.residual_first:
+        terms.reverse()  # the first operand's product is added last
+    value = numbers[FIXED]
+    for codes, ratio in terms:
+        value = e.fma(codes, ratio, value)
+    return value
+
+
+def requantised_columns(
+    e: Function,
+    sums: Sequence[Value],
+    how: Requantise,
+    dtype: DType,
+    scale: Value,
+    numbers: Numbers,
+    residuals: Sequence[Value] = (),
+) -> Value:
+    """As `requantised`, of the sums of two to four columns: a vector of bytes, one after the other.
+
+    On x86 alone. Two instructions narrow the sums to 16 bits and one to 8, all of which saturate,
+    so that bytes are bounded at last. Numbers that may be beyond int32 are bounded from above
+    before they are rounded; what no int32 holds becomes the least.
+    """
+    lanes = lanes_of(sums[0].kind)
+    low, high = (LAST_LOW, LAST_HIGH) if residuals else (LOW, HIGH)
+    whole = []
+    for number, each in enumerate(sums):
+        value = e.convert("sitofp", each, scale.kind) * scale
+        if residuals:
+            value = _with_residual(e, value, how, numbers, residuals[number])
+        if residuals or not how.small:
+            value = e.minimum(numbers[high], value)
+        whole.append(rounded(e, value))
+    whole += [whole[0]] * (4 - len(whole))  # anything
+    pairs = [_packed(e, "packssdw", 16, *whole[i : i + 2]) for i in (0, 2)]
+    zero = e.zero(whole[0].kind)
+    if not residuals:
+        zero = e.convert("fptosi", numbers[ZERO], zero.kind)
+        both = _packed(e, "packssdw", 16, zero, zero)
+        name = f"llvm.sadd.sat.{mangled(both.kind)}"
+        pairs = [e.intrinsic(name, both.kind, pair, both) for pair in pairs]
+    sign = "s" if dtype.kind == "int" else "u"
+    found = _packed(e, f"pack{sign}swb", 8, pairs[0], pairs[1])
+    for bound, op in ((low, "max"), (high, "min")):
+        word = e.convert("fptosi", numbers[bound], zero.kind) + zero
+        limit = e.extract(e.convert("trunc", word, vector("i8", lanes)), 0)
+        of_all = e.splat(limit, 4 * lanes)
+        name = f"llvm.{sign}{op}.{mangled(found.kind)}"
+        found = e.intrinsic(name, found.kind, found, of_all)
+    # Packing is by parts of 128 bits: four bytes of each column, and so on.
+    words = e.convert("bitcast", found, vector("i32", lanes))
+    parts = lanes // 4
+    order = [4 * part + column for column in range(4) for part in range(parts)]
+    return e.convert("bitcast", e.shuffle(words, None, order), found.kind)
+
+
+_PACKS = {16: "sse2.{}.128", 32: "avx2.{}", 64: "avx512.{}.512"}  # by bytes of a vector
+
+
+def _packed(e: Function, name: str, bits: int, a: Value, b: Value) -> Value:
+    """Two vectors of integers as one of half as many bits, saturated, by parts of 128 bits."""
+    lanes = 2 * lanes_of(a.kind)
+    full = f"llvm.x86.{_PACKS[lanes * bits // 8].format(name)}"
+    return e.intrinsic(full, vector(f"i{bits}", lanes), a, b)
 
 
 def clamped(e: Function, value: Value, low: Value, high: Value) -> Value:

@@ -36,6 +36,7 @@ from leanconv.operators.convolution import packing_recipe
 from leanconv.operators.operator import FormatPolicy, NodeContext, Operator
 from leanconv.records import cached_property, dataclass
 from leanconv.spec import PLAIN, ConvSpec, Format
+from leanconv.spec.requantise import Requantise
 from leanconv.types import INT32, UINT8, DType, Precision
 
 OPS = ("QLinearConv",)
@@ -184,7 +185,6 @@ class QuantisedNode:
         x, y = graph.types[node.inputs[0]], graph.types[node.output]
         attributes, w = node.attributes, graph.types[node.inputs[1]]
         rank = len(x.shape) - 2
-        quantisation = quantisation_of(attributes)
         spec = ConvSpec(
             batch=x.shape[0],
             in_channels=w.shape[1] * attributes["group"],  # of x they may be open
@@ -199,7 +199,7 @@ class QuantisedNode:
             precision=self.precision,
             bias=self._has_bias,
             residual=bool(node.input(4)),
-            requantise=quantisation.form if quantisation else None,
+            requantise=self._requantise,
         )
         if attributes["x_zero"] and any(attributes["pads"]):
             raise UnsupportedError(
@@ -214,6 +214,14 @@ class QuantisedNode:
             any_size=context.any_size,
             sum_bits=sums_have(node, graph),
         )
+
+    @property
+    def _requantise(self) -> Requantise | None:
+        quantisation = quantisation_of(self.context.node.attributes)
+        if quantisation is None:
+            return None
+        scales = self.context.graph.constants[self.context.node.input(3)]
+        return replace(quantisation.form, small=bool((np.abs(scales) < 1).all()))
 
     @property
     def _has_bias(self) -> bool:

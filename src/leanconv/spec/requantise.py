@@ -37,9 +37,11 @@ class Requantise:
 
     Attributes:
         residual_first: whether the residual is the first operand of the addition.
+        small: whether all scales are less than 1, so that every scaled sum has a nearest int32.
     """
 
     residual_first: bool = False
+    small: bool = False
 
 
 @dataclass(frozen=True)
