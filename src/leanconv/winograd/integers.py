@@ -8,13 +8,7 @@ are ncnn's (`reference/int8_winograd`). Products and the transform back are modu
 times the inverse of S's odd part is 2^k · y, and an arithmetic shift by k leaves y, if that has 32
 - k bits.
 
-| form | S | k | bits of y | G' g, int8 | B^T d, uint8 |
-|---|---|---|---|---|---|
-| F(2, 3) | 4 | 2 | 30 | 1152 | 1020 |
-| F(3, 3) | 36 | 2 | 30 | 10368 | 9180 |
-| F(4, 3) | 576 | 6 | 26 | 18432 | 17340 |
-| F(4, 3) by F(2, 3) | 48 | 4 | 28 | 4608 | 4080 |
-| F(5, 3) | 14400 | 6 | 26 | more than 16 bits | |
+`docs/algorithms.md` has a table of the bits of every form.
 
 Tiles of fewer outputs leave points out, as `narrow` does, with the same U: what rows of G lack for
 the same s goes into A^T, which is modulo 2^32 anyway.

@@ -423,6 +423,8 @@ def _leaner(
 
     widths = range(2, min(4, problem.window.out[2], MOST_ALPHA - taps[1] + 1) + 1)
     along = [(1, m) for m in widths if min(taps) > 1]
+    if not problem.precision.accumulate.is_float:
+        along = [m for m in along if m in exact_sizes(problem, taps)]
     lines = [(m, _ranked(problem, target, m, edges)) for m in along if m not in dict(found)]
     rest = sorted(found[_MOST_SIZES:] + lines, key=lambda size: size[1][0].cycles)
     fewest = min((points(m) for m, _ in found[:_MOST_SIZES]), default=0)
