@@ -20,6 +20,7 @@ from leanconv.graph.passes.fuse_activations import fuse_activations
 from leanconv.graph.passes.fuse_affine import fuse_affine
 from leanconv.graph.passes.fuse_attention import fuse_attention
 from leanconv.graph.passes.fuse_blocks import fuse_blocks
+from leanconv.graph.passes.fuse_codes import fuse_codes
 from leanconv.graph.passes.fuse_residual import fuse_outer_residual, fuse_residual
 from leanconv.graph.passes.global_pooling import global_pooling
 from leanconv.graph.passes.hoist_activations import hoist_activations
@@ -54,6 +55,7 @@ PASSES: tuple[Pass, ...] = (
     fuse_affine,
     fuse_outer_residual,  # a residual that comes after the activation
     pad_codes,
+    fuse_codes,
     simplify,
     merge_common,
     drop_dead,
