@@ -100,6 +100,11 @@ class FastCall:
 
     def call_all(self, arrays: Sequence[object]) -> list[np.ndarray] | None:
         """Run on arrays that the kernels can read in place; None for any others."""
+        made = self._called(arrays)
+        return None if made is None else made[0]
+
+    def _called(self, arrays: Sequence[object]) -> _Outputs | None:
+        """The outputs for arrays that the kernels can read in place; None for any others."""
         for index, lookup, value in self._values:
             address = lookup(arrays[index])
             if not address or string_at(address, len(value)) != value:
@@ -109,11 +114,11 @@ class FastCall:
         if not all(addresses):
             return None
         try:
-            results, places = self._spare_outputs.pop()
+            made = self._spare_outputs.pop()
         except IndexError:
-            results, places = self._first_of_several()
-        self.network.run((*addresses, *places))
-        return results
+            made = self._first_of_several()
+        self.network.run((*addresses, *made[1]))
+        return made
 
     def run(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The outputs for contiguous arrays of the right shapes and dtype."""

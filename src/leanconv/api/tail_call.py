@@ -42,6 +42,7 @@ class TailCall(FastCall):
         places = {name: number for number, name in enumerate(network.plan.outputs)}
         cuts = {name: (places[rows], places[count]) for name, rows, count in tail.cuts}
         self._cuts = [cuts.get(name) or (places[name], -1) for name in outputs] if cuts else []
+        self._keeps_arrays = all(count >= 0 for _, count in self._cuts)
 
     @property
     def used_bytes(self) -> int:
@@ -53,13 +54,17 @@ class TailCall(FastCall):
 
     def call_all(self, arrays: Sequence[object]) -> list[np.ndarray] | None:
         """As `FastCall`, where all that is left to do is to cut outputs; nothing elsewhere."""
-        found = super().call_all(arrays) if self._cuts else None
-        if found is None:
+        made = self._called(arrays) if self._cuts else None
+        if made is None:
             return None
-        return [
+        found = made[0]
+        results = [
             found[number] if count < 0 else first_rows(found[number], found[count])
             for number, count in self._cuts
         ]
+        if self._keeps_arrays:  # else a user has some of them
+            self._spare_outputs.append(made)
+        return results
 
     def run(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The outputs for contiguous arrays of the right shapes and dtype."""
