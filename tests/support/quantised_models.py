@@ -10,8 +10,6 @@ import onnx
 import onnxruntime
 from onnx import helper, numpy_helper
 
-OPSETS = (helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1))
-
 
 def model(
     nodes: Sequence[onnx.NodeProto],
@@ -19,6 +17,7 @@ def model(
     constants: Mapping[str, Any],
     outputs: Sequence[str] = ("y",),
     shapes: Mapping[str, Sequence[int | str]] | None = None,
+    opset: int = 21,
 ) -> onnx.ModelProto:
     """A network of nodes; inputs have the types and, unless `shapes` has others, the extents."""
     infos = [
@@ -32,7 +31,8 @@ def model(
     held = [numpy_helper.from_array(np.asarray(a), name) for name, a in constants.items()]
     results = [onnx.ValueInfoProto(name=name) for name in outputs]
     graph = helper.make_graph(list(nodes), "g", infos, results, held)
-    made = helper.make_model(graph, opset_imports=OPSETS)
+    sets = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
+    made = helper.make_model(graph, opset_imports=sets)
     made.ir_version = 10
     return made
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from leanconv.errors import LeanConvError, ModelError, UnsupportedError
-from leanconv.graph.ir import Attributes, Graph, Node, TensorType, is_filled
+from leanconv.graph.ir import Attributes, Graph, HeldCodes, Node, TensorType, is_filled
 from leanconv.graph.limits import FoldBudget, Limits, RunBudget
 from leanconv.graph.ops import OPS, check_dtypes, evaluate, infer
 from leanconv.graph.ops.base import Array, checked, dtype_of
@@ -71,6 +71,7 @@ class Builder:
         bounds: whether extents that follow from values count as the most that they may be.
         settings: values that follow from small inputs alone, with the names of these.
         wanted: names of those whose values were needed.
+        codes: those of which constants were made.
     """
 
     def __init__(
@@ -88,6 +89,7 @@ class Builder:
         filled = limits.filled_bytes * (2 if single == FLOAT64 else 1)  # as declared
         self.budget = FoldBudget(limits.fold_budget(model_bytes), filled, limits.held_nodes)
         self.settings: dict[Value, frozenset[str]] = {}
+        self.codes: dict[Value, HeldCodes] = {}
         self.wanted: set[str] = set()
         self._nodes: list[_Emitted] = []
 
@@ -315,11 +317,14 @@ class Builder:
         called = _Names([(n, v) for n, v in (*inputs.items(), *outputs.items(), *names)])
         types: dict[str, TensorType] = {name: value.type for name, value in inputs.items()}
         constants: dict[str, Array] = {}
+        codes: dict[str, HeldCodes] = {}
         for value in (*outputs.values(), *(v for node in nodes for v in node.inputs if v)):
             name = called.of(value, "constant")
             if value.array is not None and name not in constants:
                 constants[name] = _plain(value.array)
                 types[name] = value.type
+                if value in self.codes:
+                    codes[name] = self.codes[value]
         made = []
         for node in nodes:
             defined = tuple(called.of(value, node.source or node.op) for value in node.outputs)
@@ -332,6 +337,7 @@ class Builder:
             nodes=tuple(made),
             types=MappingProxyType(types),
             constants=MappingProxyType(constants),
+            codes=MappingProxyType(codes),
         )
 
     def _own_outputs(

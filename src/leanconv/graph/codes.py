@@ -1,4 +1,4 @@
-"""Quantisations of whole tensors by one scale and zero point, and tables of functions of codes."""
+"""Tensors quantised by one scale and zero point, tables of functions of codes, weights."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import numpy as np
 from leanconv.graph.ops.base import Array
 from leanconv.graph.ops.quantised import dequantise, quantise
 from leanconv.records import dataclass
-from leanconv.types import FLOAT32, DType
+from leanconv.types import FLOAT32, INT8, UINT8, DType
+
+_MIDDLE = 128  # of the codes of uint8
 
 
 @dataclass(frozen=True)
@@ -73,3 +75,22 @@ def table(
         if function is not None:
             floats = np.asarray(function(floats), np.float32)
         return floats if result is None else result.codes(floats)
+
+
+def signed_weights(w: Array, zero: Array, unsigned: bool) -> tuple[Array, Array | None]:
+    """Weights without their zero point, and what is left of it where 8 bits do not hold them.
+
+    Args:
+        w: codes (K, ...).
+        zero: one, or one for each k.
+        unsigned: whether weights may be uint8.
+    """
+    zeros = zero.astype(np.int64).reshape(-1, *(1,) * (w.ndim - 1))
+    apart = w.astype(np.int16) - zeros.astype(np.int16)
+    low, high = int(apart.min(initial=0)), int(apart.max(initial=0))
+    for dtype in (INT8, UINT8) if unsigned else (INT8,):
+        if dtype.low <= low and high <= dtype.high:
+            return apart.astype(dtype), None
+    middle = _MIDDLE if w.dtype == np.uint8 else 0
+    left = np.broadcast_to(zeros, (len(w), *(1,) * (w.ndim - 1))) - middle
+    return (w.astype(np.int16) - middle).astype(np.int8), np.ascontiguousarray(left)

@@ -19,13 +19,13 @@ import numpy as np
 from leanconv.errors import ModelError
 from leanconv.graph import float_codes
 from leanconv.graph.builder import Value
+from leanconv.graph.codes import signed_weights
 from leanconv.graph.convert.rule import Call
 from leanconv.graph.ops.base import Array
 from leanconv.records import dataclass
-from leanconv.types import FLOAT32, INT8, INT32, UINT8, DType
+from leanconv.types import FLOAT32, INT32, UINT8, DType
 
 _WIDEST = 255  # distance of two codes of 8 bits
-_MIDDLE = 128
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,25 +63,6 @@ class Requantisation:
 
 
 _SUMS = {"y_zero": 0, "low": -math.inf, "high": math.inf, "dtype": INT32}
-
-
-def signed_weights(w: Array, zero: Array, unsigned: bool) -> tuple[Array, Array | None]:
-    """Weights without their zero point, and what is left of it where 8 bits do not hold them.
-
-    Args:
-        w: codes (K, ...).
-        zero: one, or one for each k.
-        unsigned: whether weights may be uint8.
-    """
-    zeros = zero.astype(np.int64).reshape(-1, *(1,) * (w.ndim - 1))
-    apart = w.astype(np.int16) - zeros.astype(np.int16)
-    low, high = int(apart.min(initial=0)), int(apart.max(initial=0))
-    for dtype in (INT8, UINT8) if unsigned else (INT8,):
-        if dtype.low <= low and high <= dtype.high:
-            return apart.astype(dtype), None
-    middle = _MIDDLE if w.dtype == np.uint8 else 0
-    left = np.broadcast_to(zeros, (len(w), *(1,) * (w.ndim - 1))) - middle
-    return (w.astype(np.int16) - middle).astype(np.int8), np.ascontiguousarray(left)
 
 
 def convolved(

@@ -28,6 +28,7 @@ from leanconv.graph.passes.merge_common import merge_common
 from leanconv.graph.passes.merge_pads import merge_pads
 from leanconv.graph.passes.pad_codes import pad_codes
 from leanconv.graph.passes.recognise_activations import recognise_activations
+from leanconv.graph.passes.recognise_quantised import recognise_quantised
 from leanconv.graph.passes.simplify import simplify
 from leanconv.graph.regions import with_regions
 from leanconv.graph.verify import verify
@@ -38,9 +39,10 @@ Pass = Callable[[Graph], Graph]
 
 PASSES: tuple[Pass, ...] = (
     drop_dead,
-    expand_without_kernel,
     simplify,
     merge_common,  # before patterns are sought, so that x and x are one name
+    recognise_quantised,
+    expand_without_kernel,
     factor_sums,
     recognise_activations,  # before numbers such as 3 and 1/6 fold into weights
     global_pooling,  # before dense layers look for the map behind their input
@@ -67,7 +69,13 @@ PASSES: tuple[Pass, ...] = (
 UNFUSED_PASSES = PASSES[:-1]
 
 # A GPU's kernels end with the activation, and it has none of attention.
-_CPU_PASSES = (expand_without_kernel, fuse_affine, fuse_outer_residual, fuse_attention)
+_CPU_PASSES = (
+    recognise_quantised,
+    expand_without_kernel,
+    fuse_affine,
+    fuse_outer_residual,
+    fuse_attention,
+)
 GPU_PASSES = (expand_quantised, *(each for each in PASSES if each not in _CPU_PASSES))
 
 _logger = logging.getLogger(__name__)

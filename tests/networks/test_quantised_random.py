@@ -1,0 +1,74 @@
+"""Random networks with QuantizeLinear and DequantizeLinear: the codes are ONNX Runtime's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import leanconv as lc
+from leanconv.graph.interpret import interpret
+from leanconv.graph.onnx_import import read_model
+from leanconv.graph.passes import PASSES, run_passes
+from support.quantised_models import peer
+from support.quantised_networks import QuantisedNetwork
+
+CODES = (np.uint8, np.int8)
+
+
+def agree(network: QuantisedNetwork, found: dict[str, np.ndarray]) -> None:
+    """Hold codes to ONNX Runtime's; behind means of windows, which sum in another order, nearly."""
+    exact = not any(proto.op_type == "AveragePool" for proto in network.nodes)
+    for name, expected in zip(network.outputs, peer(network.proto, network.inputs), strict=True):
+        codes = found[name]
+        assert codes.dtype == expected.dtype
+        assert codes.shape == expected.shape
+        far = np.abs(codes.astype(np.int64) - expected)
+        assert far.max(initial=0) <= (0 if exact else 3), (network.kinds, name)
+        assert np.count_nonzero(far) <= 1 + 0.1 * far.size, (network.kinds, name)
+
+
+@pytest.mark.parametrize("dtype", CODES)
+@pytest.mark.parametrize("seed", range(24))
+def test_the_graph_after_the_passes(seed: int, dtype: Any) -> None:
+    network = QuantisedNetwork(seed + 100, dtype)
+    model = read_model(network.proto.SerializeToString())
+    graph = model.bind({"x": network.inputs["x"].shape})
+    agree(network, interpret(run_passes(graph, PASSES, check=True), network.inputs))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_is_compiled(seed: int) -> None:
+    network = QuantisedNetwork(seed + 200, CODES[seed % 2], layers=8)
+    loaded = lc.load(network.proto.SerializeToString())
+    agree(network, loaded.run(network.inputs))
+
+
+@pytest.mark.parametrize("dtype", CODES)
+def test_layers_are_recognised(dtype: Any) -> None:
+    """Of a usual network nothing is computed in floats but at its ends."""
+    network = QuantisedNetwork(0, dtype, layers=0)
+    name, shape = "x", (1, 8, 9, 9)
+    network.inputs["x"] = np.ones(shape, np.float32)
+    ((name, _),) = network.tensors
+    for _ in range(2):
+        weights = network.weights((8, 8, 3, 3), 0)
+        y = network.node("Relu", network.node("Conv", name, *weights, pads=[1] * 4))
+        y = network.quantised(y)
+        name = network.quantised(network.node("Add", y, name))
+    name = network.quantised(network.node("MaxPool", name, kernel_shape=[3, 3], strides=[2, 2]))
+    name = network.quantised(network.node("HardSwish", name))
+    name = network.quantised(network.node("GlobalAveragePool", name))
+    name = network.quantised(network.node("Flatten", name))
+    weights = network.weights((5, 8), 0)
+    network.outputs[:] = [network.node("Gemm", name, *weights, transB=1)]
+    model = read_model(network.proto.SerializeToString())
+    graph = run_passes(model.bind({"x": shape}), PASSES, check=True)
+    floats = [node.op for node in graph.nodes if node.op in ("Conv", "Relu", "Gemm")]
+    assert not floats
+    assert sum(node.op == "QLinearConv" for node in graph.nodes) == 3
+    assert sum(node.op == "DequantizeLinear" for node in graph.nodes) == 0
+    (expected,) = peer(network.proto, network.inputs)
+    (found,) = interpret(graph, network.inputs).values()
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
