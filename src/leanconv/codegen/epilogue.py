@@ -189,10 +189,7 @@ def store_tile(
     kind = element_of(out.factor_kind(tile))
     assert not out.factors or out.factors.element == kind, "factors of another type"
     residual = out.residual.frozen() if out.residual else None
-    numbers: Numbers = ()
-    if out.epilogue.requantise and out.quantisation:
-        numbers = load_numbers(e, out.quantisation, tile.lanes, residual is not None)
-    out = replace(out, y=out.y.frozen(), residual=residual, numbers=numbers)
+    out = replace(with_numbers(e, tile, out), y=out.y.frozen(), residual=residual)
     contiguous, rows = out.access.lanes_contiguous, len(acc) // tile.vectors
     store = _store_vectors if contiguous else _store_transposed
     if columns is None:
@@ -207,6 +204,14 @@ def store_tile(
             fewer = acc[: min(rows, columns.usual - 1) * tile.vectors]
             with e.when(usual ^ 1):
                 store(e, tile, fewer, out, channels, columns, 1)
+
+
+def with_numbers(e: Function, tile: RegisterTile, out: TileOutput) -> TileOutput:
+    """An output with the numbers of its quantisation, loaded here unless they are already."""
+    if out.numbers or not (out.epilogue.requantise and out.quantisation):
+        return out
+    numbers = load_numbers(e, out.quantisation, tile.lanes, out.residual is not None)
+    return replace(out, numbers=numbers)
 
 
 def store_columns(

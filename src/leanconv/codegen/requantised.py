@@ -22,6 +22,8 @@ from leanconv.types import FLOAT32, INT32, DType
 
 Numbers = tuple[Value, ...]  # of a quantisation, each in all lanes of a vector of float32
 
+_INTEGERS_FROM = 1.5 * 2.0**23  # float32 numbers near it are integers
+
 
 def load_numbers(e: Function, numbers: Pointer, lanes: int, residual: bool) -> Numbers:
     """Load the numbers of a quantisation into all lanes; those that a residual needs if it does."""
@@ -67,7 +69,8 @@ def _with_residual(
 ) -> Value:
     """Scaled sums as codes of their own, added to a residual, before the last rounding."""
     own = clamped(e, value, numbers[LOW], numbers[HIGH])
-    own = e.unary("roundeven", own) + numbers[ZERO]
+    # To the nearest integer, half to even: beside a large number the last bit is worth 1.
+    own = (own + _INTEGERS_FROM) - (e.const(own.kind, _INTEGERS_FROM) - numbers[ZERO])
     other = e.convert("sitofp", residual, value.kind)
     terms = [(own, numbers[OWN_RATIO]), (other, numbers[RESIDUAL_RATIO])]
     if not how.residual_first:

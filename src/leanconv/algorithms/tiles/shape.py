@@ -21,7 +21,7 @@ from leanconv.records import dataclass
 from leanconv.spec.format import aligned, ceil_div
 
 _GROUP = 4  # bytes that one lane of a product adds up
-_QUAD = 4  # columns that the epilogue takes at a time
+COLUMNS_TOGETHER = 4  # in the epilogue
 _WORD = 8  # bytes
 
 
@@ -126,7 +126,13 @@ class TileShape(GroupedConv):
     @property
     def quads(self) -> int:
         """Groups of four columns of one tile, a power of 2."""
-        return 1 if self.pixels <= _QUAD else 2 if self.pixels <= 2 * _QUAD else 4
+        return (
+            1
+            if self.pixels <= COLUMNS_TOGETHER
+            else 2
+            if self.pixels <= 2 * COLUMNS_TOGETHER
+            else 4
+        )
 
     # -- scratch ---------------------------------------------------------------------------
     @property
