@@ -200,3 +200,41 @@ def test_many_values_are_kept_within_the_bounds_of_plans() -> None:
     for rate in range(30):
         net(IMAGE, rate)
     assert net._plans.held_bytes <= net._backend.cache_bytes
+
+
+def test_ranges_of_shapes_with_a_value() -> None:
+    model = by_rate()
+    stated = {"x": (1, 3, (6, 8), 5), "rate": 16000}
+    net = lc.load(model, threads=1, shapes=stated)
+    assert list(net.plan.inputs) == ["x"]
+    feeds = [{"x": np.ones((1, 3, size, 5), "f4"), **RATE} for size in (6, 7, 8)]
+    for each in (net, copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
+        for feed in feeds:
+            check(each, model, feed)
+    assert net.compiled.network.compiled_forms == 0
+    with pytest.raises(InputError, match="'rate' is 8000; expected 16000, for which"):
+        net.run({**feeds[0], "rate": np.array(8000)})
+    with pytest.raises(InputError, match="input 'x' has the shape"):
+        net.run({"x": np.ones((1, 3, 9, 5), "f4"), **RATE})
+    with pytest.raises(InputError, match="follows from the value of 'rate'"):
+        lc.load(model, threads=1, shapes={"x": stated["x"]})
+    with pytest.raises(InputError, match="rate"):
+        lc.load(model, threads=1, shapes={**stated, "rate": True})
+    with pytest.raises(InputError, match="one extent for each axis"):
+        lc.load(model, threads=1, shapes={**stated, "x": 4})
+
+
+@pytest.mark.parametrize("opened", [False, True])
+def test_samples_give_the_values(opened: bool, caplog: pytest.LogCaptureFixture) -> None:
+    model = by_rate(opened)
+    samples = [{"x": R.standard_normal(IMAGE.shape).astype("f4"), "rate": 16000} for _ in range(2)]
+    net = lc.load(model, threads=1, samples=samples, max_error=1e-4)
+    assert "error measured on samples" in net.explain()
+    assert 0 < net.plan.predicted_error < 1e-4
+    check(net, model, {"x": IMAGE, **RATE})
+    assert "error measured on samples" in net.explain()
+    check(net, model, {"x": IMAGE, "rate": np.array(8000)})
+    assert "error measured on samples" not in net.explain()
+    assert not caplog.records
+    with pytest.raises(InputError, match="several values of 'rate'"):
+        lc.load(model, threads=1, samples=[*samples, {**samples[0], "rate": 8000}])

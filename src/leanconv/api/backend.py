@@ -181,8 +181,8 @@ class Backend(Protocol):
             InputError: an array does not fit.
         """
 
-    def prepare(self) -> Sequence[tuple[Shape, ...]]:
-        """What is done at load for a network of open shapes; those to plan then.
+    def prepare(self) -> Sequence[tuple[tuple[Shape, ...], Known]]:
+        """What is done at load for a network of open shapes; those to plan then, with values.
 
         Where only the batch is open, a network that cannot be computed at all is refused.
         """

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -46,6 +46,7 @@ from leanconv.target import Target
 from leanconv.units import counted, format_bytes, shape_text
 
 log = logging.getLogger(__name__)
+_Made = TypeVar("_Made")
 
 
 class CpuBackend:
@@ -101,10 +102,18 @@ class CpuBackend:
 
     def compile(self, shapes: tuple[Shape, ...], known: Known = NOTHING_KNOWN) -> FastCall:
         """Plan, emit and compile for input shapes, and for the values of `deciding` inputs."""
+        return self._deciding(known, lambda chosen: self._compiled_for(shapes, chosen))
+
+    def decided_graph(self, shapes: tuple[Shape, ...], known: Known) -> Graph:
+        """The network's graph for input shapes, and for the values of `deciding` inputs."""
+        return self._deciding(known, lambda chosen: self.graph(shapes, chosen))
+
+    def _deciding(self, known: Known, make: Callable[[Known], _Made]) -> _Made:
+        """What is made with the values of those inputs that decide what is computed."""
         while True:
             chosen = {name: known[name] for name in self.deciding if name in known}
             try:
-                return self._compiled_for(shapes, chosen)
+                return make(chosen)
             except NeedsInputsError as error:
                 new = [name for name in error.names if name not in self.deciding]
                 self.deciding = (*self.deciding, *new)
@@ -113,7 +122,7 @@ class CpuBackend:
 
     def _compiled_for(self, shapes: tuple[Shape, ...], known: Known) -> FastCall:
         if self._ranges is not None:
-            self._ranges.check(shapes)
+            self._ranges.check(shapes, known)
         probed, self._probed = self._probed, None
         if known or not probed or probed[0] != shapes:
             owned = OwnedGraph(self.graph(shapes, known))
@@ -185,6 +194,8 @@ class CpuBackend:
             return self._kernels(shapes, packed)
         except (ModelError, InputError) as error:
             why = error
+            if isinstance(error, NeedsInputsError):
+                raise
             if isinstance(error, ModelError):
                 why = with_sizes(error, self.model, shapes)
             raise InputError(
@@ -194,7 +205,8 @@ class CpuBackend:
 
     def _kernels(self, shapes: tuple[Shape, ...], packed: set[Hashable]) -> list[Kernel]:
         """The kernels of the plan for input shapes; see `planned_kernels`."""
-        graph = self.graph(shapes)
+        assert self._ranges is not None
+        graph = self.decided_graph(shapes, self._ranges.values)
         planner = self._planner(graph)
         limit, decisions = self._options.memory_limit, self._decisions(graph)
         return planned_kernels(graph, planner, limit, decisions, packed)
@@ -254,6 +266,8 @@ class CpuBackend:
                 f"it was made for inputs {_listed(pinned.inputs)}, here they are {_listed(shapes)}"
             )
         elif pinned.network != graph_digest(graph) or pinned.dtype != graph.dtype:
+            if self.deciding and not pinned.source:
+                return False  # it is for other values
             reason = "it was made for another network"
         if reason:
             log.warning("%s does not fit: %s; planning anew", pinned.name, reason)
@@ -269,11 +283,11 @@ class CpuBackend:
         bound = self.model.bind(shapes, dtype=self.dtype, late=True, values=known)
         return run_passes(bound, UNFUSED_PASSES if self._options.algorithms else PASSES)
 
-    def prepare(self) -> list[tuple[Shape, ...]]:
+    def prepare(self) -> list[tuple[tuple[Shape, ...], Known]]:
         """Compile the code of a range, whose ends are to be planned; or try an open batch."""
         if self._ranges is not None:
             self._compile_ahead(self._ranges)
-            return self._ranges.ends
+            return [(shapes, self._ranges.values) for shapes in self._ranges.ends]
         self._probe()
         return []
 

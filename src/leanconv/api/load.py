@@ -48,7 +48,7 @@ def load(
     device: str = "cpu",
     precision: str | None = None,
     progress: Progress | None = None,
-    shapes: Mapping[str, Sequence[int | tuple[int, ...]]] | None = None,
+    shapes: Mapping[str, Sequence[int | tuple[int, ...]] | int | np.ndarray] | None = None,
     samples: Any = None,
 ) -> Network:
     """Read an ONNX network, and plan it if its input shapes are fixed.
@@ -93,14 +93,16 @@ def load(
             2304))}`. The largest and the smallest are planned now, and no call within the range
             compiles anything: all its shapes, at most 20000, are looked at once, some milliseconds
             each, and what they need is compiled and kept in the cache folder. Other shapes are
-            refused.
+            refused. Where the value of an input decides what is computed, give that: a number or
+            an array.
         samples: inputs as they will come: an array, arrays by the inputs' names, or a list of
             either, all of one shape. The network is run on them in float64, and the plan for this
             shape is the first of ever more accurate ones whose largest measured error is within
             `max_error`; without that, it is the usual plan. `net.plan.predicted_error` is what was
             measured, a fact for these samples and no bound for others. `net.plan.save` keeps the
             plan. It takes a run in float64 for each layer and sample, and memory for all values
-            between layers, in both precisions.
+            between layers, in both precisions. Inputs whose values decide what is computed must
+            have the same in all samples; for others the network is planned as without samples.
 
     Returns:
         The network; `net(x)` runs it, and so does `net.run(None, {name: x})`, as with onnxruntime's
@@ -163,16 +165,19 @@ def load(
     with working(shown, progress):
         read = _read(source)
         ranges = None if shapes is None else _ranges(shapes, read)
+        sample = None
         if samples is not None:
-            pinned = _measured(read, options, samples)
+            pinned, sample = _measured(read, options, samples)
         network = Network(CpuBackend(read, options, pinned, ranges), shown)
-        if samples is not None and pinned is not None:
-            network.bind(pinned.inputs)  # so that `network.plan` is there
+        if sample is not None:
+            network.run(sample)  # so that `network.plan` is there
         return network
 
 
-def _measured(model: Model, options: NetworkOptions, samples: Any) -> PlanFile:
-    """The plan that keeps `max_error` on the samples."""
+def _measured(
+    model: Model, options: NetworkOptions, samples: Any
+) -> tuple[PlanFile, dict[str, np.ndarray]]:
+    """The plan that keeps `max_error` on the samples, and the first of these."""
     from leanconv.api.measured import Measurements, checked_samples, measured_plan
 
     exact = CpuBackend(model, replace(options, dtype=FLOAT64, max_error=None))
@@ -181,11 +186,11 @@ def _measured(model: Model, options: NetworkOptions, samples: Any) -> PlanFile:
         raise SpecError(f"got samples for a network in {usual.dtype}; expected one in float32")
     given = checked_samples(samples, input_specs(model, usual.dtype))
     measuring = Measurements(usual, exact, given)
-    return measured_plan(measuring, options.max_error, options.memory_limit)
+    return measured_plan(measuring, options.max_error, options.memory_limit), given[0]
 
 
-def _ranges(shapes: Mapping[str, Sequence[Any]], model: Model) -> ShapeRanges:
-    inputs = [InputSpec(each.name, each.shape, FLOAT32) for each in model.inputs]
+def _ranges(shapes: Mapping[str, Any], model: Model) -> ShapeRanges:
+    inputs = [InputSpec(each.name, each.shape, each.dtype) for each in model.inputs]
     return ShapeRanges.of(shapes, inputs)
 
 

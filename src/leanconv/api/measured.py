@@ -21,6 +21,7 @@ from leanconv.api.inputs import InputSpec, Shape, validated_input
 from leanconv.errors import BudgetError, InputError
 from leanconv.graph.ir import Graph, Node, TensorType
 from leanconv.graph.regions import with_regions
+from leanconv.graph.small_inputs import is_small
 from leanconv.operators import Accuracy
 from leanconv.operators.accuracy import layer_error
 from leanconv.planner.budget import Planner
@@ -88,9 +89,16 @@ class Measurements:
         self._shapes: tuple[Shape, ...] = tuple(
             samples[0][i.name].shape for i in backend.model.inputs
         )
-        self.graph = backend.graph(self._shapes)
+        known = _values_of_small(backend, samples)
+        self.graph = backend.decided_graph(self._shapes, known)
         self._samples = samples
-        run = self._runner(exact.graph(self._shapes), FLOAT64)
+        for name in backend.deciding:
+            if any(not np.array_equal(sample[name], known[name]) for sample in samples):
+                raise InputError(
+                    f"samples give several values of {name!r}, which decides what is computed; "
+                    "expected one: a plan is made for one"
+                )
+        run = self._runner(exact.decided_graph(self._shapes, known), FLOAT64)
         self._exact = [run(_double(sample)) for sample in samples]
 
     def compiled(self, planner: Planner, limit: int | None) -> CompiledNetwork:
@@ -268,6 +276,12 @@ def checked_samples(samples: Any, inputs: Sequence[InputSpec]) -> list[dict[str,
 
 # -- graphs ------------------------------------------------------------------------------------
 _IN, _ADD, _SUM = "\x00in:", "\x00add:", "\x00sum:"  # before names, which no file's begin with
+
+
+def _values_of_small(backend: CpuBackend, samples: Sequence[Arrays]) -> Arrays:
+    """What the first sample gives of the inputs whose values may decide what is computed."""
+    small = (i.name for i in backend.model.inputs if is_small(i.shape, i.dtype))
+    return {name: samples[0][name] for name in small}
 
 
 def _double(arrays: Arrays) -> dict[str, np.ndarray]:

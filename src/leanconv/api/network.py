@@ -68,8 +68,8 @@ class Network:
                 compiled = self._for_shapes(tuple(s for s in static if s is not None))
                 self.outputs = output_specs(model, dtype, compiled.plan.outputs)
         else:
-            for shapes in backend.prepare():
-                self._for_shapes(shapes)
+            for shapes, known in backend.prepare():
+                self._for_shapes(shapes, known)
 
     def __repr__(self) -> str:
         computed = self._backend.dtype

@@ -1,4 +1,7 @@
-"""Ranges of input shapes that `load(…, shapes=…)` states: `{"x": (1, 3, 48, (32, 2304))}`."""
+"""Ranges of input shapes that `load(…, shapes=…)` states: `{"x": (1, 3, 48, (32, 2304))}`.
+
+Where the value of an input decides what is computed, that stands for its shape.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,18 @@ from itertools import product
 from math import prod
 from typing import Any
 
-from leanconv.api.inputs import InputSpec, Shape
+import numpy as np
+
+from leanconv.api.inputs import InputSpec, Known, Shape, validated_input
 from leanconv.errors import InputError, short
 from leanconv.graph.ops.base import MAX_TENSOR_BYTES
+from leanconv.graph.small_inputs import is_small
 from leanconv.records import dataclass
 from leanconv.units import shape_text
 
 MOST_SHAPES = 20_000  # that are looked at one by one
 _MOST_EXTENT = MAX_TENSOR_BYTES  # no tensor is longer
+_VALUES = (int, np.generic, np.ndarray)
 _FORM = "a number, (least, most) or (least, most, step)"
 
 
@@ -26,18 +33,21 @@ class ShapeRanges:
         inputs: their names.
         axes: for each input its extents' ranges.
         names: for each input what its axes are called: those of one name have one extent.
+        values: of small inputs.
     """
 
     inputs: tuple[str, ...]
     axes: tuple[tuple[range, ...], ...]
     names: tuple[tuple[object, ...], ...]
+    values: Known
 
     @staticmethod
-    def of(shapes: Mapping[str, Sequence[Any]], inputs: Sequence[InputSpec]) -> ShapeRanges:
+    def of(shapes: Mapping[str, Any], inputs: Sequence[InputSpec]) -> ShapeRanges:
         """Check what the user gave.
 
         Args:
-            shapes: by input, for each axis a number, (least, most), or (least, most, step).
+            shapes: by input, for each axis a number, (least, most), or (least, most, step); or a
+                small input's value.
             inputs: what the file declares.
 
         Raises:
@@ -54,15 +64,18 @@ class ShapeRanges:
                 f"shapes names {short(unknown[0])}; expected the network's inputs, "
                 f"{', '.join(declared)}"
             )
-        axes, names = [], []
+        axes, names, values = [], [], {}
         for name, spec in declared.items():
             given = shapes.get(name, spec.shape)
+            if isinstance(given, _VALUES) and is_small(spec.shape, spec.dtype):
+                values[name] = np.array(validated_input(given, spec))  # type: ignore[arg-type]
+                given = values[name].shape
             axes.append(_axes(name, spec, given))
             own = spec.shape or (None,) * len(axes[-1])
             names.append(
                 tuple(n if isinstance(n, str) else (name, axis) for axis, n in enumerate(own))
             )
-        found = ShapeRanges(tuple(declared), tuple(axes), tuple(names))
+        found = ShapeRanges(tuple(declared), tuple(axes), tuple(names), values)
         found._check()
         return found
 
@@ -93,7 +106,12 @@ class ShapeRanges:
 
     def __str__(self) -> str:
         pairs = zip(self.inputs, self.axes, strict=True)
-        return ", ".join(f"{name} {'x'.join(map(_text, axes))}" for name, axes in pairs)
+        return ", ".join(
+            f"{name} = {self.values[name].tolist()}"
+            if name in self.values
+            else f"{name} {'x'.join(map(_text, axes))}"
+            for name, axes in pairs
+        )
 
     def __iter__(self) -> Iterator[tuple[Shape, ...]]:
         """All of them, the largest first."""
@@ -113,12 +131,23 @@ class ShapeRanges:
         pairs = zip(self.inputs, shapes, strict=True)
         return ", ".join(f"{name} {shape_text(shape)}" for name, shape in pairs)
 
-    def check(self, shapes: Sequence[Shape]) -> None:
+    def check(self, shapes: Sequence[Shape], known: Known) -> None:
         """Refuse what is not among them.
+
+        Args:
+            shapes: of all inputs.
+            known: values of those that decide what is computed.
 
         Raises:
             InputError: says which range the network was loaded for.
         """
+        for name, value in self.values.items():
+            if name in known and not np.array_equal(known[name], value):
+                raise InputError(
+                    f"input {name!r} is {short(known[name].tolist())}; expected "
+                    f"{value.tolist()}, for which the network was loaded: load it for the other "
+                    "value, too, or without shapes"
+                )
         for name, axes, shape in zip(self.inputs, self.axes, shapes, strict=True):
             fits = len(axes) == len(shape)
             if not fits or any(n not in axis for n, axis in zip(shape, axes, strict=True)):
