@@ -254,6 +254,10 @@ def _quantised(op: str) -> Iterator[Case]:
     along = {"scale": generator.uniform(0.01, 0.1, 20).astype(np.float32)}
     along["zero"] = generator.integers(90, 160, 20).astype(np.uint8)
     two = {"scales": (0.01, 0.02, 0.03), "zeros": (3, 90, 60)}
+    one, pool = (
+        {"scales": (0.02, 0.015), "zeros": (7, 90)},
+        {**single_nodes.WINDOW, **single_nodes.POOL},
+    )
     bounds = {"low": 3, "high": 250, "dtype": UINT8}
     for name, inputs, constants, attributes in (
         ("QuantizeLinear", [single_nodes.array(*IMAGE)], along, {"axis": 1}),
@@ -261,6 +265,8 @@ def _quantised(op: str) -> Iterator[Case]:
         ("Lookup", [codes], {"table": np.arange(256, dtype=np.uint8)[::-1]}, {}),
         ("QLinearAdd", [codes, codes[::-1]], {}, {**two, **bounds}),
         ("QLinearMul", [codes, spread], {}, {**two, **bounds}),
+        ("QLinearGlobalAveragePool", [codes], {}, {**one, **bounds}),
+        ("QLinearAveragePool", [codes], {}, {**one, **bounds, **pool}),
         ("MaxPool", [codes], {}, {**single_nodes.WINDOW, **single_nodes.POOL}),
         ("MaxPool", [codes.view(np.int8)], {}, {**single_nodes.WINDOW, **single_nodes.POOL}),
     ):

@@ -16,6 +16,8 @@ from dataclasses import replace
 from itertools import islice, product
 from math import prod
 
+import numpy as np
+
 from leanconv.codegen import math
 from leanconv.codegen.column_tiles import (
     ColumnTile,
@@ -24,7 +26,7 @@ from leanconv.codegen.column_tiles import (
     overlapping_tiles,
 )
 from leanconv.codegen.emitter import Carry, Function, Pointer, Value, vector
-from leanconv.codegen.extents import Extent
+from leanconv.codegen.extents import Extent, Scalars
 from leanconv.codegen.geometry import Window, triple
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
@@ -32,16 +34,17 @@ from leanconv.graph.ir import Graph, Node
 from leanconv.graph.ops.quantised import CODES
 from leanconv.kernels import plane_pool
 from leanconv.kernels.plane_pool import window_of
+from leanconv.kernels.quantised_steps import as_codes, as_float
 from leanconv.kernels.typed_steps import extreme
 from leanconv.records import dataclass
 from leanconv.spec.format import Format, ceil_div
 from leanconv.target import Target
-from leanconv.types import FLOATS, DType
+from leanconv.types import FLOAT32, FLOATS, DType
 
 _Body = Callable[[Pointer], None]
 
-OPS = ("MaxPool", "AveragePool")
-CODES_IN_BLOCKS = ("MaxPool",)
+OPS = ("MaxPool", "AveragePool", "QLinearAveragePool")
+CODES_IN_BLOCKS = ("MaxPool", "QLinearAveragePool")
 
 _CHUNK_LOADS = 16 * 1024  # 5 to 10 us
 _MOST_TILES = 24  # more kinds of columns than that are bounded at run time
@@ -61,6 +64,9 @@ class Pool(Kernel):
         average: a mean instead of a maximum.
         counted: for a mean, how many cells before and after the input are counted, per axis.
         any_width: whether the code is that of all widths: tiles overlap at the end of a row.
+        codes: types of x and of the result where these are codes and the mean is of what they stand
+            for, one tap after the other.
+        numbers: zero and scale of x, scale and zero of the result, bounds of its codes.
     """
 
     VARIES = True
@@ -72,6 +78,8 @@ class Pool(Kernel):
     average: bool
     counted: tuple[tuple[int, int], ...]
     any_width: bool = False
+    codes: tuple[DType, DType] | None = None
+    numbers: Scalars = ()
 
     @property
     def operands(self) -> tuple[str, ...]:
@@ -100,7 +108,8 @@ class Pool(Kernel):
     def emit(self, target: Target) -> str:
         del target  # the block is its vector
         e = Function(self.NAME)
-        x, y = e.pointer(0, self.dtype.llvm), e.pointer(1, self.dtype.llvm)
+        types = self.codes or (self.dtype, self.dtype)
+        x, y = (e.pointer(number, dtype.llvm) for number, dtype in enumerate(types))
         with e.loop("chunk", e.hi, start=e.lo) as chunk:
             first = chunk * self.rows_per_chunk
             with e.loop("row", e.smin(first + self.rows_per_chunk, self.rows), start=first) as row:
@@ -201,6 +210,23 @@ class _Row:
             return math.larger(e, a, acc)
         return e.select(a.compare("uno", b), a + b, e.maximum(e.maximum(a, b), acc))
 
+    def _load(self, address: Pointer) -> Value:
+        """A vector of x: of codes what they stand for."""
+        e, pool = self.e, self.pool
+        if pool.codes is None:
+            return e.load(address, self.kind)
+        zero, scale = (e.const(self.kind, number) for number in pool.numbers[:2])
+        loaded = e.load(address, vector(pool.codes[0].llvm, pool.block))
+        return (as_float(e, loaded, pool.codes[0]) - zero) * scale
+
+    def _coded(self, mean: Value) -> Value:
+        """A mean as it is stored."""
+        e, pool = self.e, self.pool
+        if pool.codes is None:
+            return mean
+        scale, zero, low, high = (e.const(self.kind, number) for number in pool.numbers[2:])
+        return as_codes(e, e.unary("rint", mean / scale + zero), low, high, pool.codes[1])
+
     def _over_rows(self, acc: Carry, body: _Body) -> None:
         """Run `body(address of the input row)` for each row of taps that touches the input."""
         e, w = self.e, self.window
@@ -249,7 +275,7 @@ class _Row:
                         here = base.at(index * (w.dilation[2] * block))
                         for p in columns:
                             address = here.at(p * w.stride[2] * block)
-                            acc[p] = self._join(acc[p], e.load(address, self.kind))
+                            acc[p] = self._join(acc[p], self._load(address))
                     continue
                 for tap, p in product(range(low, high, 2), columns):
                     pair = range(tap, min(tap + 2, high))
@@ -257,7 +283,7 @@ class _Row:
                     for cell in cells:
                         if cell not in loaded:
                             address = base.at(cell * block)
-                            loaded[cell] = e.load(address, self.kind)
+                            loaded[cell] = self._load(address)
                     acc[p] = self._join(acc[p], *(loaded[cell] for cell in cells))
 
         self._over_rows(acc, row)
@@ -280,7 +306,7 @@ class _Row:
                 e.loop("w", last, [acc], start=first) as tap,
             ):
                 cell = base.at(tap * (w.dilation[2] * self.pool.block))
-                acc[0] = self._join(acc[0], e.load(cell, self.kind))
+                acc[0] = self._join(acc[0], self._load(cell))
 
         self._over_rows(acc, row)
         return acc[0]
@@ -292,6 +318,7 @@ class _Row:
         for p, value in enumerate(acc):
             if self.pool.average:
                 value = value / self.e.splat(counts[p] * around, self.pool.block)
+                value = self._coded(value)
             self.e.store(value, y.at(p * self.pool.block))
 
 
@@ -310,7 +337,7 @@ def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Targe
     """
     x, y = node.inputs[0], node.output
     source, result = graph.types[x], graph.types[y]
-    average, block = node.op == "AveragePool", formats[y].block
+    average, block = node.op != "MaxPool", formats[y].block
     if not average and not block:
         return plane_pool.lower(node, graph, formats, target)
     block = block or 1
@@ -323,4 +350,10 @@ def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Targe
     any_width = any(axis >= 2 for axis in graph.open_axes.get(y, ()))
     counted = edges if average else ()
     kernel = Pool(result.dtype, block, planes, window, average, counted, any_width)
+    if node.op == "QLinearAveragePool":
+        (scale_x, scale), (zero_x, zero) = node.attributes["scales"], node.attributes["zeros"]
+        bounds = node.attributes["low"], node.attributes["high"]
+        numbers = tuple(float(np.float32(n)) for n in (zero_x, scale_x, scale, zero, *bounds))
+        codes = source.dtype, result.dtype
+        kernel = replace(kernel, dtype=FLOAT32, codes=codes, numbers=numbers)
     return Lowered((Call(kernel, (x, y)),), algorithm="pool")

@@ -197,7 +197,10 @@ def _pool(c: Composer, node: Node) -> str:
 
 
 WITH_KERNEL = frozenset(
-    ("QuantizeLinear", "DequantizeLinear", "QLinearAdd", "QLinearMul", "Lookup")
+    (
+        *("QuantizeLinear", "DequantizeLinear", "QLinearAdd", "QLinearMul", "Lookup"),
+        *("QLinearGlobalAveragePool", "QLinearAveragePool"),
+    )
 )
 EXPANSIONS: dict[str, Callable[[Composer, Node], str]] = {
     "QuantizeLinear": _quantise,
