@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from leanconv.units import format_ns
 
-_CONVOLUTIONS = frozenset({"Conv", "ConvTranspose", "ConvChain", "BlockChain"})
+_CONVOLUTIONS = frozenset({"Conv", "ConvTranspose", "ConvChain", "BlockChain", "QLinearConv"})
 _MOST_SHOWN = 4
 
 
