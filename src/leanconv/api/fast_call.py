@@ -53,6 +53,8 @@ class FastCall:
         self._read = [n for n, name in enumerate(given.names) if name not in given.known]
         read = network.plan.inputs.values()
         self._lookups = [Lookup(kind.shape, kind.dtype) for kind in read]
+        self._pairs = list(zip(self._lookups, self._read, strict=True))
+        self._result_lookups = [Lookup(kind.shape, kind.dtype) for kind in kinds]
         self._single = len(given.names) == len(read) == len(kinds) == 1
         self._values = [
             (given.names.index(name), Lookup(array.shape, as_dtype(array.dtype)), array.tobytes())
@@ -109,9 +111,8 @@ class FastCall:
             address = lookup(arrays[index])
             if not address or string_at(address, len(value)) != value:
                 return None
-        pairs = zip(self._lookups, self._read, strict=True)
-        addresses = [lookup(arrays[index]) for lookup, index in pairs]
-        if not all(addresses):
+        addresses = [lookup(arrays[index]) for lookup, index in self._pairs]
+        if 0 in addresses:
             return None
         try:
             made = self._spare_outputs.pop()
@@ -155,7 +156,8 @@ class FastCall:
 
     def _placed_outputs(self) -> _Outputs:
         made = self._new_outputs()
-        return made, [array.ctypes.data for array in made]
+        pairs = zip(self._result_lookups, made, strict=True)
+        return made, [lookup(array) or array.ctypes.data for lookup, array in pairs]
 
     def _new_outputs(self) -> list[np.ndarray]:
         outputs = self.network.plan.outputs.values()
