@@ -9,10 +9,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from leanconv.algorithms import ALGORITHMS
+from leanconv.algorithms import INTEGER_ALGORITHMS
 from leanconv.codegen.host import host
 from leanconv.operators import OPERATORS
-from leanconv.types import SINGLE
 from support.format_cases import cases, choices
 
 ALLOWED = 1e-4  # of the largest number; what is read in another format is wrong by about 1
@@ -49,7 +48,7 @@ def test_every_accepted_format_is_read_rightly(op: str) -> None:
                 seen.add(choice.algorithm)
     assert runs >= LEAST.get(op, 1)
     if op in ("Conv", "ConvChain", "BlockChain"):
-        of_codes = {each.name for each in ALGORITHMS if not each.precisions(SINGLE)}
+        of_codes = {each.name for each in INTEGER_ALGORITHMS}
         assert seen == set(OPERATORS[op].algorithms) - of_codes
 
 

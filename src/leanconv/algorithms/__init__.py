@@ -24,7 +24,7 @@ ALGORITHMS: tuple[Algorithm[Any], ...] = (
     MEC,
     IM2WIN,
 )
-# Those that convolve integers alone. Of the others, `direct` does so, too.
+# Those that convolve integers alone. Some of the others do so, too.
 INTEGER_ALGORITHMS: tuple[Algorithm[Any], ...] = (AMX,)
 
 __all__ = ["ALGORITHMS", "INTEGER_ALGORITHMS", "Algorithm", "Candidate", "Problem"]
