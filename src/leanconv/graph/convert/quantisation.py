@@ -6,11 +6,12 @@ import math
 
 import numpy as np
 
-from leanconv.errors import ModelError, UnsupportedError
+from leanconv.errors import ModelError
 from leanconv.graph.builder import Value
 from leanconv.graph.codes import Code
 from leanconv.graph.convert.rule import Call
 from leanconv.graph.ops.base import Array
+from leanconv.graph.ops.quantised import CODES
 from leanconv.records import dataclass
 from leanconv.types import FLOAT32, DType
 
@@ -133,28 +134,29 @@ def broadcast(call: Call, parameter: Value, x: Value, given: Quantisation) -> Va
     return call.emit("Slice", [y], starts=zeros, steps=steps, sizes=x.shape)
 
 
-def scalar(call: Call, scale: int, zero: int, dtype: DType) -> Code:
+def scalar(call: Call, scale: int, zero: int, dtype: DType, *, other: bool = False) -> Code:
     """The quantisation of a tensor that has one scale and zero point, both constants.
 
     Args:
         call: the node.
         scale, zero: numbers of its inputs.
-        dtype: the type of the codes where there is no zero point.
+        dtype: of the codes.
+        other: whether the zero point may say that they are of another type of 8 bits.
 
     Raises:
         ModelError: they are something else.
         NeedsValuesError: they are data.
     """
-    s = call.constant(scale)
-    z = call.constant(zero) if call.optional(zero) is not None else np.zeros((), dtype.numpy)
+    s, held = call.constant(scale), call.optional(zero)
+    z = np.zeros((), dtype.numpy) if held is None else call.constant(zero)
     if s.size != 1 or z.size != 1 or s.dtype.kind != "f":
-        raise UnsupportedError(
-            f"the scale (input {scale}) has {s.size} numbers and its zero point {z.size}; expected "
-            "one for all of the tensor"
+        raise ModelError(
+            f"the scale (input {scale}) is {call.value(scale).type}, with {z.size} zero points; "
+            "expected one float and one code for all of the tensor"
         )
+    code = dtype if held is None else held.type.dtype
+    if code not in (CODES if other else (dtype,)):
+        expected = " or ".join(CODES if other else (dtype,))
+        raise ModelError(f"the zero point (input {zero}) is {code}; expected {expected}")
     check_scales(s, scale, positive=True)
-    return Code(
-        float(np.float32(s.reshape(-1)[0])),
-        int(z.reshape(-1)[0]),
-        call.dtype(zero) if call.optional(zero) is not None else dtype,
-    )
+    return Code(float(np.float32(s.reshape(-1)[0])), int(z.reshape(-1)[0]), code)

@@ -204,7 +204,10 @@ def _bias(call: Call, index: int) -> Value | None:
 
 def _qlinear_conv(call: Call) -> list[Value]:
     """QLinearConv: x, its scale and zero point, w, its, those of y, bias."""
-    source, result = scalar(call, 1, 2, call.dtype(0)), scalar(call, 6, 7, call.dtype(0))
+    source, result = (
+        scalar(call, 1, 2, call.dtype(0)),
+        scalar(call, 6, 7, call.dtype(0), other=True),
+    )
     window, weights = _window(call, 0, 3), _weights(call, 3, 5)
     given = read_quantisation(call, 4, 5, call.value(3), 0)
     factors = _factors(call, np.float32(source.scale), given, result)
@@ -249,7 +252,7 @@ def scaled_product(
 def _qlinear_matmul(call: Call) -> list[Value]:
     """QLinearMatMul: a, its scale and zero point, b, its, those of y."""
     check_codes(call, 0, 3)
-    operands, result = (call.value(0), call.value(3)), scalar(call, 6, 7, call.dtype(0))
+    operands, result = (call.value(0), call.value(3)), scalar(call, 6, 7, call.dtype(0), other=True)
     a, b = operands
     if b.array is None and call.value(4).type.elements == 1:
         codes = scalar(call, 1, 2, call.dtype(0)), scalar(call, 4, 5, call.dtype(3)), result

@@ -126,6 +126,7 @@ def _global_average_pool(call: Call) -> list[Value]:
 
 
 _LARGEST = 0x7FFFFF  # of the table's powers
+_MOST_STEPS = 1 << 31  # of the result's scale up to 1, so that int64 holds the products
 
 
 def _softmax(call: Call) -> list[Value]:
@@ -149,7 +150,7 @@ def _softmax(call: Call) -> list[Value]:
     found = call.fold(powers, (256,), INT64)
     shares = call.emit("Gather", [found, call.emit("Sub", [most, wide])], axis=0)
     total = call.emit("ReduceSum", [shares], axes=axes, keepdims=True)
-    unit = math.floor(np.float32(1.0) / np.float32(result.scale))
+    unit = math.floor(min(np.float32(1.0) / np.float32(result.scale), _MOST_STEPS))
     y = call.emit("Mul", [shares, call.number(unit, shares)])
     half = call.emit("Div", [total, call.number(2, total)])
     y = call.emit("Div", [call.emit("Add", [y, half]), total])
@@ -170,7 +171,11 @@ def _gemm(call: Call) -> list[Value]:
         if call.flag(name):
             turned = call.emit("Transpose", [value], perm=(1, 0))
             a, b = (turned, b) if value is a and name == "transA" else (a, turned)
-    result = None if call.optional(7) is None else scalar(call, 7, 8, call.dtype(0))
+    result = None
+    if call.optional(7) is not None:
+        result = scalar(call, 7, 8, call.dtype(0), other=True)
+    elif call.optional(8) is not None:
+        raise ModelError("the result has a zero point but no scale; expected both, or none")
     return [scaled_product(call, (a, b), call.attribute("alpha", 1.0), 6, result)]
 
 
