@@ -14,7 +14,7 @@ from leanconv.errors import LeanConvError
 from support.control_flow import node
 from support.late_memory import taken, taken_by
 from support.late_networks import LateNetwork
-from support.onnx_models import Array, reference
+from support.onnx_models import Array, model, reference
 
 R = np.random.default_rng(3)
 X = R.standard_normal((64, 64)).astype("f4")
@@ -74,6 +74,33 @@ def test_what_is_compiled_in_a_run_keeps_the_limit() -> None:
         assert found.together <= left
     assert 0 < len(done) < 4
     assert all("in this run" in text for text in refused)
+
+
+def test_the_network_leaves_memory_for_what_is_compiled_in_a_run() -> None:
+    """Its fastest plan would take what the limit allows."""
+    nodes = [
+        node("Conv", "x f", "c", pads=[1] * 4),
+        node("Reshape", "c rows", "r"),
+        node("ReduceSum", "r one", "sums", keepdims=0),
+        node("Greater", "sums zero", "flags"),
+        node("Compress", "r flags", "m", axis=0),
+        node("MatMul", "m w", "y"),
+    ]
+    held = {
+        "f": R.standard_normal((64, 64, 3, 3)).astype("f4") / 24,
+        "rows": np.array([64, 400]),
+        "one": np.array([1]),
+        "zero": np.float32(0),
+        "w": R.standard_normal((400, 64)).astype("f4") / 20,
+    }
+    proto = model(nodes, {"x": (1, 64, 20, 20)}, ["y"], held)
+    feed = {"x": R.standard_normal((1, 64, 20, 20)).astype("f4")}
+    free = lc.load(proto, threads=1)
+    needed = taken_by(free, feed).together
+    limit = free.plan.memory_bytes + needed // 2
+    limited = lc.load(proto, threads=1, memory_limit=limit)
+    assert limited.plan.memory_bytes < free.plan.memory_bytes
+    same(limited.run(feed), reference(proto, feed))
 
 
 def test_networks_of_other_sizes_make_room() -> None:

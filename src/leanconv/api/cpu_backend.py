@@ -140,12 +140,16 @@ class CpuBackend:
         # The graph has no inputs any more whose values are known, but the tail may read them.
         pairs = zip(self._inputs, given.shapes, strict=True)
         inputs = {spec.name: TensorType(shape, spec.dtype) for spec, shape in pairs}
-        bound = tail.most_bytes({**inputs, **graph.types})
+        types = {**inputs, **graph.types}
+        bound = tail.most_bytes(types)
         most = (bound or 0) + sum(
             graph.types[n].bytes for n in graph.outputs if n not in self.model.outputs
         )
+        likely = 0
+        if bound is None and limit is not None and self._pinned is None:
+            likely = tail.likely_bytes(types)
         try:
-            compiled = self._compiled(owned, most)
+            compiled = self._compiled(owned, most, likely)
         except BudgetError as error:
             if not error.smallest_bytes:
                 raise
@@ -218,7 +222,17 @@ class CpuBackend:
             accuracy = replace(accuracy, layer_error=layer)
         return Planner(graph, self.target, self.threads, accuracy, self._options.max_error)
 
-    def _compiled(self, owned: OwnedGraph, reserved: int = 0) -> CompiledNetwork:
+    def _compiled(self, owned: OwnedGraph, reserved: int = 0, wanted: int = 0) -> CompiledNetwork:
+        """The network, compiled within what the memory limit leaves.
+
+        Args:
+            owned: its graph.
+            reserved: bytes that something else takes.
+            wanted: bytes that are left, too, if there is a plan for it.
+        """
+        if wanted:
+            with contextlib.suppress(BudgetError):
+                return self._compiled(owned, reserved + wanted)
         planner = self._planner(owned.graph)
         pinned, limit = self._pinned, self._options.memory_limit
         if limit is not None:

@@ -9,7 +9,7 @@ once, by the same functions that compute constants.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -82,8 +82,25 @@ class Tail:
         Args:
             types: of the values that the graph gives, and of the network's inputs.
         """
-        if self.is_compiled:
-            return None
+        return None if self.is_compiled else self._bytes_in_order(types)
+
+    def likely_bytes(self, types: Mapping[str, TensorType]) -> int:
+        """What a run may take, with the weights of what is compiled in it: a guess, no bound.
+
+        Args:
+            types: as of `most_bytes`.
+        """
+        weights = {
+            name: self.constants[name]
+            for node in self.nodes
+            for name in node.reads
+            if name in self.constants
+        }
+        held = sum(array.nbytes for array in (*weights.values(), *_held(self.nodes)))
+        return held + (self._bytes_in_order(types) or 0)
+
+    def _bytes_in_order(self, types: Mapping[str, TensorType]) -> int | None:
+        """The most that arrays take where nodes run in the file's order; None as `most_bytes`."""
         builder = Builder(self.single, self.limits, 0, holds_graphs=False, halves=self.halves)
         builder.bounds = True
         given = {}
@@ -137,6 +154,13 @@ class Tail:
             builder.budget.expect(result.type.bytes)
             made[name] = _own(result.array, result.type.dtype, taken)
         return made
+
+
+def _held(nodes: Sequence[FileNode]) -> Iterator[Array]:
+    """The weights of graphs that nodes hold."""
+    for graph in (graph for node in nodes for graph in node.graphs.values()):
+        yield from graph.constants.values()
+        yield from _held(graph.nodes)
 
 
 def _own(array: Array, dtype: DType, taken: set[int]) -> Array:

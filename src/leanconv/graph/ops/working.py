@@ -16,7 +16,7 @@ _TIMES: Mapping[str, int] = {
     **dict.fromkeys(("Add", "Sub", "Mul", "Min", "Max", "And", "Or", "Xor", "Not"), 0),
     **dict.fromkeys(("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"), 0),
     **dict.fromkeys(("Reshape", "Transpose", "Concat", "Slice", "Split", "Expand", "Cast"), 0),
-    **dict.fromkeys(("ReduceMax", "ReduceMin", "ReduceSum", "ReduceProd"), 0),
+    **dict.fromkeys(("ReduceMax", "ReduceMin", "ReduceSum", "ReduceProd", "MatMul"), 0),
     **dict.fromkeys(("MaxPool", "MaxPoolWithIndices", "AveragePool", "Resample"), 3),
     "RoiAlign": 4,
     "NonMaxSuppression": 5,
