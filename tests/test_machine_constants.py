@@ -56,11 +56,14 @@ REASONS: dict[str, tuple[str, ...]] = {
     "how far rounding may put a bound above what it bounds": ("algorithms/winograd:_ROUNDED",),
     "how codes of a quantised network are chosen and what is scored": (
         "quantizer:_CUT",
+        "quantizer:_DAMPING",
         "quantizer:_INT32",
         "quantizer:_LEAST_SCALE",
         "quantizer:_LIKELY",
+        "quantizer:_POWERS",
         "quantizer:_SHARES",
         "quantizer:_SHRUNK",
+        "quantizer:_WORTH",
     ),
     "what tuning measures and prefers": (
         "planner:_DROP",

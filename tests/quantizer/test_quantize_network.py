@@ -9,11 +9,12 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
 import leanconv as lc
 from leanconv.cli.main import main
 from leanconv.errors import InputError, ModelError, SpecError, UnsupportedError
+from support.networks_to_quantise import model, normal
 
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits"
 
@@ -31,31 +32,6 @@ def judged(data: bytes, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
     session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
     found: list[np.ndarray] = session.run(None, inputs)
     return found
-
-
-def model(
-    nodes: list[onnx.NodeProto],
-    shape: list[int | str | None],
-    weights: dict[str, np.ndarray],
-    opset: int = 13,
-    rank: int = 4,
-) -> bytes:
-    """A file of nodes from `x` to `y`."""
-    graph = helper.make_graph(
-        nodes,
-        "network",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [None] * rank)],
-        [numpy_helper.from_array(array, name) for name, array in weights.items()],
-    )
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
-    made.ir_version = 7
-    data: bytes = made.SerializeToString()
-    return data
-
-
-def normal(*shape: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
 @pytest.mark.parametrize("ranges", ["min-max", "mse", "percentile", "entropy"])

@@ -7,6 +7,7 @@ axes they are, whether there is a bias) is known here only.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -81,6 +82,42 @@ class Layer:
             parts = rows.reshape(self.groups, moved[0], moved[1] // self.groups, -1)
             rows = np.moveaxis(parts, 0, 1)
         return np.ascontiguousarray(np.moveaxis(rows.reshape(moved), 0, self.weight_axis))
+
+    @property
+    def input_channels(self) -> int:
+        """The number of channels that it reads."""
+        if self.node.op in ("Conv", "ConvTranspose"):
+            return int(
+                self.weights.shape[1] * self.groups if self.weight_axis == 0 else len(self.weights)
+            )
+        return int(self.weights.shape[1 - self.weight_axis])
+
+    def _by_input(self, weights: Array) -> Array:
+        """A view of weights in which inputs are two axes: `(groups, ., C / groups, ...)`."""
+        if self.node.op == "Conv":
+            return weights.reshape(self.groups, -1, *weights.shape[1:])
+        inputs_first = weights if self.transposed or self.weight_axis == 1 else weights.T
+        return inputs_first.reshape(1, 1, *inputs_first.shape)
+
+    def largest_by_input(self) -> Array:
+        """The largest weight of each input channel, `(C,)`."""
+        parts = np.abs(self._by_input(self.weights))
+        axes = (1, *range(3, parts.ndim))
+        return np.asarray(parts.max(axis=axes).reshape(-1), np.float64)
+
+    def scaled_inputs(self, factors: Array) -> Array:
+        """Weights for inputs whose channels were divided by factors `(C,)`, float32."""
+        weights = self.weights.astype(np.float64)
+        parts = self._by_input(weights)
+        parts = parts * factors.reshape(parts.shape[0], 1, -1, *[1] * (parts.ndim - 3))
+        inner = parts.reshape(parts.shape[2:]) if self.node.op != "Conv" else parts
+        if self.node.op in ("Gemm", "MatMul") and self.weight_axis == 0:
+            inner = inner.T
+        return np.ascontiguousarray(inner.reshape(self.weights.shape), np.float32)
+
+    def with_weights(self, weights: Array) -> Layer:
+        """The same layer with other weights."""
+        return replace(self, weights=weights)
 
     def set_weights(self, graph: OnnxGraph, rows: Array) -> None:
         """Give the node other weights, as rows of `by_channel`."""

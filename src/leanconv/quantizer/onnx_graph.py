@@ -88,6 +88,13 @@ class OnnxNode:
         message = self._attribute(name)
         return default if message is None else float(message.get("f", 0.0))
 
+    def text(self, name: str, default: str) -> str:
+        """An attribute that is text."""
+        message = self._attribute(name)
+        return (
+            default if message is None else bytes(message.get("s", b"")).decode("utf-8", "replace")
+        )
+
     def integers(self, name: str) -> tuple[int, ...] | None:
         """An attribute that is a list of whole numbers, None where it is absent."""
         message = self._attribute(name)

@@ -10,20 +10,19 @@ from typing import Any
 import numpy as np
 
 from leanconv.api.load import model_source
-from leanconv.api.options import checked_threads
+from leanconv.api.options import checked_flag, checked_threads
 from leanconv.errors import ModelError, UnsupportedError, memory_reported
 from leanconv.progress import Progress, checked_progress, steps, working
-from leanconv.quantizer.emit import quantised, rounded
 from leanconv.quantizer.folding import folded
 from leanconv.quantizer.onnx_graph import OnnxGraph, read_graph
 from leanconv.quantizer.opsets import raised
 from leanconv.quantizer.ranges import checked_method
 from leanconv.quantizer.result import LayerReport, Quantized
-from leanconv.quantizer.running import chosen_codes, network_of, observed
+from leanconv.quantizer.running import network_of
 from leanconv.quantizer.samples import Samples, checked_samples
-from leanconv.quantizer.scheme import quantisable, scheme
+from leanconv.quantizer.scheme import quantisable
 from leanconv.quantizer.scores import Metric, output_error, score_of
-from leanconv.quantizer.weights import all_weight_codes
+from leanconv.quantizer.variants import Methods, Variants
 
 _QUANTISED = ("QuantizeLinear", "DequantizeLinear", "QLinearConv", "QLinearMatMul", "ConvInteger")
 
@@ -34,6 +33,9 @@ def quantize(
     samples: Any,
     *,
     ranges: str = "mse",
+    equalize: bool = True,
+    rounding: bool = True,
+    correct_bias: bool = True,
     labels: Any = None,
     metric: Metric | None = None,
     threads: int | None = None,
@@ -53,6 +55,11 @@ def quantize(
             taken apart into images.
         ranges: how the range of a value's codes is chosen: `"mse"` (least squared error),
             `"min-max"`, `"percentile"` or `"entropy"`.
+        equalize: make channels alike that share a scale, where weights or a factor for each
+            channel can take up the difference.
+        rounding: round weights so that their layer's output errs least on the samples; else each
+            to the nearest code.
+        correct_bias: keep the mean of each output channel.
         labels: the right class of each image; the accuracy is reported.
         metric: a function of (outputs, outputs in float32, inputs), each arrays by name, that gives
             a score of a sample; larger is better. Without it and `labels` the score is the
@@ -70,7 +77,13 @@ def quantize(
         UnsupportedError: the network cannot be quantised.
         SpecError: an option makes no sense.
     """
-    method, threads = checked_method(ranges), checked_threads(threads)
+    methods = Methods(
+        checked_method(ranges),
+        checked_flag("equalize", equalize),
+        checked_flag("rounding", rounding),
+        checked_flag("correct_bias", correct_bias),
+    )
+    threads = checked_threads(threads)
     source = model_source(model)
     shown = source.name if isinstance(source, Path) else f"a model of {len(source)} bytes"
     with working(f"quantising {shown}", checked_progress(progress)):
@@ -79,18 +92,14 @@ def quantize(
         inputs = network_of(original, threads=threads).inputs
         given = checked_samples(samples, inputs)
         graph = folded(raised(original, _ranks(original, given, threads)))
-        layers = quantisable(graph)
-        if not layers:
+        if not quantisable(graph):
             raise UnsupportedError(
                 "the network has no Conv, Gemm or MatMul with constant float32 weights; expected "
                 "at least one: nothing can be quantised"
             )
-        plan = scheme(graph, set(layers))
-        seen = observed(graph, plan.values, given.half(0), threads)
-        values = chosen_codes(plan, seen, method)
-        weights = all_weight_codes(layers, values, least_error=method != "min-max")
-        made = quantised(graph, plan, values, weights)
-        like = rounded(graph, plan, values, weights)
+        variants = Variants(graph, given.half(0), methods, threads)
+        layers = variants.layers
+        made, like = variants.file(set(layers)), variants.like(set(layers))
         rows = None if labels is None else [_images(sample) for sample in given]
         score = score_of(graph, metric, labels, rows)
         verified = _verified(original, like, given, score.of, threads)

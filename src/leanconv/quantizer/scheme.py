@@ -63,11 +63,17 @@ def scheme(graph: OnnxGraph, chosen: Collection[str]) -> Scheme:
             continue
         if _bounds(node, graph, consumers):
             through.add(node.inputs[0])
-        elif outputs <= capable and _follows(node):
+        elif _follows(node) and capable.issuperset(_reads(node)):
             wanted.update(_reads(node))
     order = [*graph.inputs, *(name for node in graph.nodes for name in node.outputs)]
     values = tuple(name for name in order if name in wanted)
     return Scheme(layers, values, _shares(graph, set(values)))
+
+
+def capable_values(graph: OnnxGraph, chosen: Collection[str]) -> set[str]:
+    """Values that would be codes, or could be, where the layers of these names are quantised."""
+    layers = {name: each for name, each in quantisable(graph).items() if name in chosen}
+    return _capable(graph, layers, {each.node.inputs[0] for each in layers.values()})
 
 
 def _capable(graph: OnnxGraph, layers: Collection[str], wanted: Collection[str]) -> set[str]:

@@ -1,4 +1,4 @@
-"""The codes of all layers' weights."""
+"""The nearest codes of a layer's weights."""
 
 from __future__ import annotations
 
@@ -18,24 +18,17 @@ from leanconv.quantizer.codes import (
 from leanconv.quantizer.layers import Layer
 
 
-def all_weight_codes(
-    layers: Mapping[str, Layer], values: Mapping[str, Codes], least_error: bool
-) -> dict[str, WeightCodes]:
-    """Codes of weights by the layers' names.
+def layer_codes(layer: Layer, values: Mapping[str, Codes], least_error: bool) -> WeightCodes:
+    """The codes of a layer's weights.
 
     Args:
-        layers: by name.
-        values: codes of what they read, by the values' names.
+        layer: with its weights.
+        values: codes of what layers read, by the values' names.
         least_error: as of `weight_scales`.
 
     Raises:
         ModelError: a weight is not finite.
     """
-    return {name: layer_codes(each, values, least_error) for name, each in layers.items()}
-
-
-def layer_codes(layer: Layer, values: Mapping[str, Codes], least_error: bool) -> WeightCodes:
-    """The codes of a layer's weights."""
     weights = layer.by_channel()
     bias = layer.bias
     if not np.isfinite(weights).all() or not (bias is None or np.isfinite(bias).all()):

@@ -1,0 +1,235 @@
+"""Channels of one value made alike, so that one scale serves all of them.
+
+A value of which one channel reaches 20 and another 0.1 has few codes left for the second. What
+reads it multiplies channel c by its weights, so that
+
+    W x = (W s) (x / s)
+
+for any positive s. Dividing by s costs nothing where what makes the value has a factor for each
+channel already (Nagel et al., "Data-free quantization through weight equalization and bias
+correction", 2019), or is a chain of elementwise operations, which gets one more (Xiao et al.,
+"SmoothQuant", 2023). It passes through Relu and pools, and not through Clip.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from leanconv.progress import steps
+from leanconv.quantizer.layers import Layer, layer_of
+from leanconv.quantizer.onnx_graph import Array, OnnxGraph, OnnxNode, is_float
+from leanconv.quantizer.running import network_of
+from leanconv.quantizer.samples import Samples
+from leanconv.quantizer.scheme import capable_values, quantisable
+from leanconv.records import dataclass
+
+_SCALED = frozenset(("Relu", "LeakyRelu", "MaxPool", "AveragePool", "GlobalAveragePool"))
+_ELEMENTWISE = frozenset(
+    ("Mul", "Add", "Sub", "Div", "HardSwish", "HardSigmoid", "Sigmoid", "Tanh", "Elu", "Gelu")
+)
+_MOST = 2**16  # between the factors of two channels
+_POWERS = (0.125, 0.25, 0.375, 0.5, 0.625, 0.75)  # of sizes that become divisors
+_WORTH = 0.9  # what the noise must fall to
+
+
+@dataclass(frozen=True, eq=False)
+class _Sizes:
+    """The largest number of each channel, and the mean of its squares."""
+
+    largest: Array
+    square: Array
+
+
+@dataclass(frozen=True, eq=False)
+class _Value:
+    """A value that can be divided, and what reads it."""
+
+    name: str
+    readers: tuple[Layer, ...]
+    axis: int  # of the channels: 1, or -1 for the last
+    trailing: int  # axes behind it
+
+    @property
+    def channels(self) -> int:
+        return self.readers[0].input_channels
+
+    def spread(self, factors: Array) -> Array:
+        """One number for each channel, in a shape that goes with the value's."""
+        return factors.astype(np.float32).reshape(-1, *[1] * self.trailing)
+
+
+def equalised(graph: OnnxGraph, samples: Samples, threads: int | None) -> OnnxGraph:
+    """The same network with channels of like size where layers read them.
+
+    Args:
+        graph: folded; it is not changed.
+        samples: on which the sizes are taken.
+        threads: of runs.
+    """
+    result = graph.copy()
+    values = _divisible(result)
+    sizes = _sizes(result, values, samples, threads)
+    for value in values:
+        divisors = _divisors(value, sizes[value.name])
+        if divisors is not None and _divide(result, value, divisors):
+            for reader in value.readers:
+                name = result.unused_name(f"{reader.node.inputs[1]}_equal")
+                result.constants[name] = reader.scaled_inputs(divisors)
+                reader.node.inputs[1] = name
+    return result
+
+
+def _divisible(graph: OnnxGraph) -> list[_Value]:
+    """Values that layers alone read, all along the same axis."""
+    on_codes = capable_values(graph, set(quantisable(graph)))
+    producers, found = graph.producers(), []
+    for name, nodes in graph.consumers().items():
+        layers = [layer_of(node, graph) for node in nodes if node.inputs[:1] == [name]]
+        known = [layer for layer in layers if layer is not None]
+        whole = len(known) == len(nodes) and name in producers and name not in graph.outputs
+        if not whole or _mixes(producers[name], graph, on_codes):
+            continue
+        axes = {(1, each.weights.ndim - 2) if each.rank > 2 else (-1, 0) for each in known}
+        counts = {each.input_channels for each in known}
+        if len(axes) == len(counts) == 1:
+            axis, trailing = axes.pop()
+            found.append(_Value(name, tuple(known), axis, trailing))
+    return found
+
+
+def _mixes(node: OnnxNode, graph: OnnxGraph, on_codes: Collection[str]) -> bool:
+    """Whether a node makes codes of the codes of several values: it has no place for a factor."""
+    given = {name for name in node.inputs if name not in graph.constants}
+    return node.op in ("Add", "Mul", "Concat") and len(given) > 1 and given.issubset(on_codes)
+
+
+def _sizes(
+    graph: OnnxGraph, values: Sequence[_Value], samples: Samples, threads: int | None
+) -> Mapping[str, _Sizes]:
+    """The largest number and the mean square of each channel on samples."""
+    found = {e.name: _Sizes(np.zeros(e.channels), np.zeros(e.channels)) for e in values}
+    if not values:
+        return found
+    network = network_of(graph, [each.name for each in values], threads)
+    for sample in steps("looking at channels", samples, len(samples)):
+        made = network.run(sample)
+        for each in values:
+            rows = np.moveaxis(made[each.name], each.axis, 0).reshape(each.channels, -1)
+            sizes = found[each.name]
+            most = np.abs(rows).max(axis=1, initial=0.0)
+            np.maximum(sizes.largest, most, out=sizes.largest)
+            mean = np.square(rows).mean(axis=1, dtype=np.float64)
+            np.add(sizes.square, mean / len(samples), out=sizes.square)
+    return found
+
+
+def _divisors(value: _Value, sizes: _Sizes) -> Array | None:
+    """What each channel is divided by, None where nothing is gained or known.
+
+    A channel that its layers read by itself, as depthwise ones do, gets the whole range of codes.
+    Of others a part of the difference is left to the weights: the one that promises the least
+    rounding of both.
+    """
+    largest = sizes.largest
+    if not np.isfinite(largest).all() or not np.isfinite(sizes.square).all():
+        return None
+    weights = np.max([each.largest_by_input() for each in value.readers], axis=0)
+    sound = (largest > 0) & (weights > 0)
+    if not sound.any():
+        return None
+    if all(each.groups == each.input_channels for each in value.readers):
+        return _bounded(largest, sound)
+    tried = [_bounded(largest**a / np.maximum(weights, 1e-30) ** (1 - a), sound) for a in _POWERS]
+    tried += [_bounded(largest**a, sound) for a in _POWERS]
+    noises = [_noise(value, sizes, divisors) for divisors in (np.ones(value.channels), *tried)]
+    best = int(np.argmin(noises))
+    return tried[best - 1] if best and noises[best] < _WORTH * noises[0] else None
+
+
+def _bounded(divisors: Array, sound: Array) -> Array:
+    """Divisors of at most 1, within limits; 1 where nothing is known of a channel."""
+    top = divisors[sound].max()
+    return np.where(sound, np.maximum(divisors / top, 1.0 / _MOST), 1.0)
+
+
+def _noise(value: _Value, sizes: _Sizes, divisors: Array) -> float:
+    """The mean square of what rounding of the value and of weights adds to the outputs.
+
+    Roundings are taken as independent and even over a step; a constant factor is left out.
+    """
+    step = (sizes.largest / divisors).max() / 255.0
+    squares = (sizes.square / np.square(divisors)).mean()
+    total = 0.0
+    for reader in value.readers:
+        rows = reader.with_weights(reader.scaled_inputs(divisors)).by_channel().astype(np.float64)
+        of_value = np.square(step) * np.square(rows).sum()
+        steps_ = np.abs(rows).max(axis=1) / 127.0
+        total += of_value + np.square(steps_).sum() * squares * rows.shape[1]
+    return float(total)
+
+
+def _divide(graph: OnnxGraph, value: _Value, divisors: Array) -> bool:
+    """Have a value's channels divided where it is made; whether that was possible."""
+    inverse = 1.0 / divisors
+    if _absorbed(graph, value.name, value, inverse):
+        return True
+    node = graph.producers()[value.name]
+    if node.domain or node.op not in _ELEMENTWISE:
+        return False
+    inner = graph.unused_name(f"{value.name}_whole")
+    factor = graph.unused_name(f"{value.name}_factor")
+    graph.constants[factor] = value.spread(inverse)
+    node.outputs = [inner if each == value.name else each for each in node.outputs]
+    product = OnnxNode("Mul", [inner, factor], [value.name], f"{factor}_Mul")
+    graph.nodes.insert(graph.nodes.index(node) + 1, product)
+    return True
+
+
+def _absorbed(graph: OnnxGraph, name: str, value: _Value, inverse: Array) -> bool:
+    """Multiply what makes a value by a number for each channel, where that has one already."""
+    node = graph.producers().get(name)
+    if node is None or node.domain or name in graph.outputs:
+        return False
+    if name != value.name and len(graph.consumers().get(name, ())) != 1:
+        return False
+    layer = layer_of(node, graph)
+    if layer is not None:
+        if layer.channels != value.channels or (layer.channel_axis == 1) != (
+            value.axis == 1 or layer.rank == 2
+        ):
+            return False
+        layer.set_weights(graph, layer.by_channel() * inverse.astype(np.float32)[:, None])
+        if layer.bias is not None:
+            layer.set_bias(graph, (layer.bias * inverse).astype(np.float32))
+        return True
+    if node.op in _SCALED:
+        return _absorbed(graph, node.inputs[0], value, inverse)
+    return _in_constants(graph, node, value, inverse)
+
+
+def _in_constants(graph: OnnxGraph, node: OnnxNode, value: _Value, inverse: Array) -> bool:
+    """Put the factors into a constant factor, and into the constant summand after one."""
+    numbers = [i for i, each in enumerate(node.inputs) if is_float(graph.constants.get(each))]
+    if node.op not in ("Mul", "Add") or len(numbers) != 1 or len(node.inputs) != 2:
+        return False
+    constant: Any = graph.constants[node.inputs[numbers[0]]]
+    wanted = value.spread(inverse)
+    if constant.ndim > wanted.ndim and constant.size > 1:
+        constant = (
+            constant.reshape(constant.shape[-wanted.ndim :])
+            if (constant.size == np.prod(constant.shape[-wanted.ndim :]))
+            else None
+        )
+    elif constant.size == 1:
+        constant = constant.reshape(())
+    if constant is None or np.broadcast_shapes(constant.shape, wanted.shape) != wanted.shape:
+        return False
+    if node.op == "Add" and not _absorbed(graph, node.inputs[1 - numbers[0]], value, inverse):
+        return False
+    name = graph.unused_name(f"{node.inputs[numbers[0]]}_equal")
+    graph.constants[name] = (constant * wanted).astype(np.float32)
+    node.inputs[numbers[0]] = name
+    return True

@@ -1,0 +1,160 @@
+"""Weights rounded so that what a layer gives errs least, not so that each weight does.
+
+Rounding every weight to the nearest code makes errors that add up where the inputs of a sum go up
+and down together. Here the codes of an output channel are chosen one weight after the other; what
+the rounding of one leaves is taken over by those that are still free:
+
+    minimise |(Q - W) X|^2,    X X^T = H from the samples
+
+by the elimination of "GPTQ" (Frantar et al., 2022, algorithm 1), which follows "Optimal brain
+surgeon" (Hassibi and Stork, 1993): with U the upper Cholesky factor of H^-1, the error of weight i,
+(w_i - q_i) / U_ii, is passed on to the later ones by row i of U. Weights of largest H_ii go first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from leanconv.progress import steps
+from leanconv.quantizer.codes import MOST, Codes, WeightCodes
+from leanconv.quantizer.layers import Layer
+from leanconv.quantizer.onnx_graph import Array, OnnxGraph
+from leanconv.quantizer.patches import Windows
+from leanconv.quantizer.running import network_of
+from leanconv.quantizer.samples import Samples
+from leanconv.records import dataclass
+
+_DAMPING = 0.01  # of the mean of H's diagonal, added to it
+_MOST_INPUTS = 2304  # weights of an output channel; beyond, the elimination takes too long
+_READ = 1 << 20  # numbers of a sample that a layer's moments are made of, about
+_FEWEST, _MOST_PLACES = 32, 1024  # places that these are of
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """What a layer's sums read on samples.
+
+    Attributes:
+        products: H, `(groups, n, n)`, the mean over places.
+        mean, rounded_mean: of the inputs, and of the numbers that their codes stand for,
+            `(groups, n)`.
+    """
+
+    products: Array
+    mean: Array
+    rounded_mean: Array
+
+    @classmethod
+    def zeros(cls, groups: int, count: int) -> Moments:
+        """Those of nothing yet."""
+        return cls(
+            np.zeros((groups, count, count)), np.zeros((groups, count)), np.zeros((groups, count))
+        )
+
+    def add(self, rows: Array, rounded: Array, share: float) -> None:
+        """Add a sample `(groups, n, places)` that counts by a share."""
+        products = np.matmul(rows, np.swapaxes(rows, 1, 2))
+        np.add(self.products, products * (share / max(1, rows.shape[2])), out=self.products)
+        np.add(self.mean, rows.mean(axis=2) * share, out=self.mean)
+        np.add(self.rounded_mean, rounded.mean(axis=2) * share, out=self.rounded_mean)
+
+
+def moments(
+    graph: OnnxGraph,
+    layers: Mapping[str, Layer],
+    codes: Mapping[str, Codes],
+    samples: Samples,
+    threads: int | None,
+) -> dict[str, Moments]:
+    """Moments of each layer by its name, from what it reads in a network in float32.
+
+    Args:
+        graph: the network that is run.
+        layers: by name; ones whose sums are too long, or that read in a way that is not known, are
+            left out.
+        codes: of what they read.
+        samples: on which it is run.
+        threads: of runs.
+    """
+    found: dict[str, Moments] = {}
+    readers: dict[str, list[tuple[str, Windows]]] = {}
+    for name, layer in layers.items():
+        window = Windows.of(layer)
+        count = layer.by_channel().shape[1]
+        if window is not None and count <= _MOST_INPUTS:
+            found[name] = Moments.zeros(window.groups, count)
+            readers.setdefault(layer.node.inputs[0], []).append((name, window))
+    inner = [name for name in readers if name not in graph.inputs]
+    network = network_of(graph, inner, threads) if inner else None
+    for sample in steps("looking at inputs of layers", samples, len(samples)):
+        values = {**sample, **(network.run(sample) if network else {})}
+        for value, several in readers.items():
+            for name, window in several:
+                seen = found[name]
+                places = min(max(_FEWEST, _READ // seen.mean.size), _MOST_PLACES)
+                rows = window.patches(values[value], places)
+                seen.add(rows, codes[value].rounded(rows), 1.0 / len(samples))
+    return found
+
+
+def corrected_bias(layer: Layer, made: WeightCodes, seen: Moments) -> Array:
+    """A bias that makes the mean of each output channel that of float32, float32 `(channels,)`.
+
+    The mean of the outputs of exact weights and inputs, less that of the codes': "bias correction"
+    (Nagel et al., 2019, section 4.2), with means from samples.
+    """
+    groups, count = seen.mean.shape
+    exact = layer.by_channel().astype(np.float64).reshape(groups, -1, count)
+    codes = made.values.astype(np.float64).reshape(groups, -1, count)
+    shift = np.einsum("gkn,gn->gk", exact, seen.mean) - np.einsum(
+        "gkn,gn->gk", codes, seen.rounded_mean
+    )
+    bias = np.zeros(layer.channels) if layer.bias is None else layer.bias
+    return np.asarray(bias + shift.reshape(-1), np.float32)
+
+
+def rounded_codes(layer: Layer, scales: Array, moment: Array) -> WeightCodes:
+    """Codes of a layer's weights for inputs of moments `(groups, n, n)`."""
+    rows = layer.by_channel().astype(np.float64)
+    groups = len(moment)
+    parts = rows.reshape(groups, -1, rows.shape[1])
+    steps_of = scales.astype(np.float64).reshape(groups, -1)
+    codes = np.empty(parts.shape, np.int8)
+    for group in range(groups):
+        codes[group] = _eliminated(parts[group], steps_of[group], moment[group])
+    return WeightCodes(codes.reshape(rows.shape), scales)
+
+
+def _eliminated(weights: Array, scales: Array, moment: Array) -> Array:
+    """Codes int8 `(k, n)` of weights `(k, n)`."""
+    count = weights.shape[1]
+    diagonal = np.diag(moment).copy()
+    mean = diagonal.mean()
+    nearest = np.clip(np.rint(weights / scales[:, None]), -MOST, MOST)
+    if not (mean > 0 and np.isfinite(mean)):
+        return np.asarray(nearest.astype(np.int8))
+    order = np.argsort(-diagonal, kind="stable")
+    damped = moment[np.ix_(order, order)] + np.eye(count) * (_DAMPING * mean)
+    try:
+        upper = np.linalg.cholesky(np.linalg.inv(damped)).T
+    except np.linalg.LinAlgError:
+        return np.asarray(nearest.astype(np.int8))
+    left = weights[:, order].copy()
+    codes = np.empty_like(left)
+    for i in range(count):
+        codes[:, i] = np.clip(np.rint(left[:, i] / scales), -MOST, MOST)
+        error = (left[:, i] - codes[:, i] * scales) / upper[i, i]
+        left[:, i + 1 :] -= error[:, None] * upper[i, i + 1 :]
+    result = np.empty(codes.shape, np.int8)
+    result[:, order] = codes
+    before, after = (_loss(each, weights, scales, moment) for each in (nearest, result))
+    better = after < before
+    return np.where(better[:, None], result, nearest).astype(np.int8)
+
+
+def _loss(codes: Array, weights: Array, scales: Array, moment: Array) -> Array:
+    """What each output channel errs by, `(k,)`: d H d^T."""
+    difference = codes * scales[:, None] - weights
+    return np.asarray(((difference @ moment) * difference).sum(axis=1))
