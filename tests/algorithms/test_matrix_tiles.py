@@ -34,6 +34,7 @@ MORE = [
     "ic256ih15iw19oc64oh8ow10kh1sh2sw2",
     "ic96ih9iw12oc16oh9ow10kh3ph2dh2pw1",
     "ic3ih20iw21oc20oh10ow11kh7sh2sw2ph3pw3",
+    "ic7ih9iw30oc16oh9ow8kh1kw7sw4pw3",  # pixels of 8 bytes
     "g3ic144ih6iw5oc48oh6ow5kh3ph1pw1",
     "ic32ih4iw40oc32oh4ow36kw5",
 ]

@@ -18,6 +18,7 @@ from leanconv.types import FLOAT32, INT8, INT32, UINT8, Precision
 _CHUNKS = 16  # so that any number of threads is kept busy
 _INPUT_SHARE = 4  # a chunk's input takes at most one part of L2
 _LEAST_TILES = 8  # of a chunk, for which weights are read from L2
+_GROUP = 4  # channels of an input that fill no more than a step of a dot product
 _TOGETHER = 4  # tiles of sums, of eight registers
 
 
@@ -32,8 +33,10 @@ def _reject(problem: Problem, target: Target) -> str | None:
     types = problem.precision
     if not multiplies(types, target):
         return f"the target has no matrix tiles for {types.x} by {types.w}"
-    if problem.x.block != COLUMNS or problem.y.block != COLUMNS:
+    if problem.y.block != COLUMNS or problem.x.block not in (COLUMNS, _GROUP):
         return f"tensors do not lie in blocks of {COLUMNS} channels"
+    if problem.x.block == _GROUP < problem.in_channels:
+        return f"{problem.in_channels} channels in blocks of {_GROUP}"
     if not problem.window.is_flat:
         return "its window has three axes"
     if problem.any_size:
@@ -63,7 +66,8 @@ def _kernel(problem: Problem, target: Target) -> TileConv:
         panels=panels,
         rows=1,
     )
-    return _cut(kernel, target)
+    far = problem.weights_from_dram or kernel.constant_bytes["w"] > target.l2_bytes
+    return replace(_cut(kernel, target), prefetches=far)
 
 
 def _without_gaps(window: Window, x: Access) -> tuple[Window, Access]:

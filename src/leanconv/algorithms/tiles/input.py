@@ -1,14 +1,21 @@
-"""Repacks the input rows of a chunk: pixels of up to 64 bytes, with zeros for the padding."""
+"""Repacks the input rows of a chunk: 64 bytes of pixels, with zeros for the padding."""
 
 from __future__ import annotations
 
 from leanconv.algorithms.tiles.shape import TileShape
 from leanconv.codegen.emitter import Function, Pointer, Value, lanes_of, vector
+from leanconv.codegen.matrix_tiles import ROW_BYTES
 from leanconv.symbols import most
 
 
 def repack_rows(
-    e: Function, conv: TileShape, x: Pointer, first: Value, rows: Value, scratch: Pointer
+    e: Function,
+    conv: TileShape,
+    x: Pointer,
+    first: Value,
+    rows: Value,
+    scratch: Pointer,
+    line: Pointer,
 ) -> None:
     """Emit the loops over parts of the channels and rows.
 
@@ -19,19 +26,34 @@ def repack_rows(
         first: the first output row of the chunk.
         rows: input rows that the chunk reads, one at least.
         scratch: where they go.
+        line: where one row goes first if windows are taken from it.
     """
     window = conv.window
     start = first * window.stride[1] - window.pad[1]
     with e.loop("part", conv.parts) as part, e.loop("input_row", rows) as row:
-        to = scratch.at(part * conv.part_bytes + row * conv.row_bytes)
+        place = scratch.at(part * conv.part_bytes + row * conv.row_bytes)
+        to = line if conv.windows else place
         height = start + row
         inside = height.compare("ult", window.size[1])
         with e.when(inside):
             channels = part * (conv.pixel_bytes // conv.x.block) if conv.parts > 1 else e.i64(0)
-            place = channels * conv.x.block_stride + height * conv.x.spatial[1]
-            _copy_row(e, conv, x.at(place), to, part)
+            at = channels * conv.x.block_stride + height * conv.x.spatial[1]
+            _copy_row(e, conv, x.at(at), to, part)
         with e.when(inside ^ 1):
             _zero(e, conv, to, e.i64(0), e.i64(conv.columns))
+        if conv.windows:
+            _take_windows(e, conv, line, place)
+
+
+def _take_windows(e: Function, conv: TileShape, line: Pointer, to: Pointer) -> None:
+    """Copy the window of each output column and group of taps."""
+    apart = conv.taps * conv.window.dilation[2] * conv.pixel_bytes
+    step, kind = conv.window.stride[2] * conv.pixel_bytes, vector("i8", ROW_BYTES)
+    with e.loop("kw", conv.tap_groups) as group:
+        source, place = line.at(group * apart), to.at(group * conv.tap_bytes)
+        with e.loop("column", conv.out_columns) as column:
+            window = e.load(source.at(column * step), kind)
+            e.store(window, place.at(column * ROW_BYTES), align=ROW_BYTES)
 
 
 def _copy_row(e: Function, conv: TileShape, x: Pointer, to: Pointer, part: Value) -> None:

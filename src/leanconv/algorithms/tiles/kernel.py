@@ -19,7 +19,7 @@ from leanconv.codegen.matrix_tiles import (
 )
 from leanconv.codegen.microkernel import RegisterTile
 from leanconv.records import dataclass
-from leanconv.spec.format import ceil_div
+from leanconv.spec.format import ALIGNMENT, ceil_div
 from leanconv.target import Target
 
 
@@ -52,6 +52,7 @@ class _Emission:
         self.sums = scratch
         self.jobs = scratch.at(conv.jobs_at)
         self.offsets = scratch.at(conv.offsets_at).of("i64")
+        self.line = scratch.at(conv.line_at)
         self.input = scratch.at(conv.input_at)
         # Registers: sums first, then those of the input, then one or two of weights.
         self.c = [[i * conv.panels + j for j in range(conv.panels)] for i in range(conv.tiles)]
@@ -97,12 +98,11 @@ class _Emission:
     def _write_offsets(self) -> None:
         """Write where each step's input is, in bytes from that of its tile."""
         e, conv = self.e, self.conv
-        step = conv.taps * conv.window.dilation[2] * conv.pixel_bytes
         down = conv.window.dilation[1] * conv.row_bytes
         width, parts = conv.tap_groups, conv.parts
         with e.loop("kh", conv.window.kernel[1]) as kh, e.loop("kw", width) as kw:
             with e.loop("part", parts) as part:
-                place = kh * down + kw * step + part * conv.part_bytes
+                place = kh * down + kw * conv.tap_bytes + part * conv.part_bytes
                 e.store(place, self.offsets.at((kh * width + kw) * parts + part))
 
     def _repack(self, n: Value, g: Value, first: Value, last: Value) -> None:
@@ -110,7 +110,7 @@ class _Emission:
         x = self.pointers["x"].at(n * conv.x.image + g * conv.x.channel(conv.inputs))
         reach = (window.kernel[1] - 1) * window.dilation[1] + 1
         rows = (last - first - 1) * window.stride[1] + reach
-        repack_rows(self.e, conv, x, first, rows, self.input)
+        repack_rows(self.e, conv, x, first, rows, self.input, self.line)
 
     def _chunk(
         self, n: Value, g: Value, first: Value, last: Value, part: Value, turn: list[Value]
@@ -119,10 +119,14 @@ class _Emission:
         e, conv = self.e, self.conv
         count = (last - first) * conv.tiles_across
         blocks = (count + (conv.tiles - 1)) // conv.tiles
+        # Of the next panels, the lines of each step are shared among the blocks.
+        lines = (blocks + (conv.step_lines - 1)) // blocks
         low = part * conv.panel_pairs // conv.panel_blocks
         high = (part + 1) * conv.panel_pairs // conv.panel_blocks
         with e.loop("panel", high, [turn], start=low) as panel:
             with e.loop("block", blocks, [turn]) as block:
+                line = block * lines
+                self.lines = line, e.smin(line + lines, conv.step_lines)
                 self._block(n, g, first, count, panel, block, turn[0])
                 turn[0] = turn[0] ^ 1
 
@@ -147,7 +151,7 @@ class _Emission:
             row = number // conv.tiles_across
             column = number % conv.tiles_across * conv.pixels
             place = row * (conv.window.stride[1] * conv.row_bytes)
-            place = place + column * (conv.window.stride[2] * conv.pixel_bytes)
+            place = place + column * conv.column_bytes
             inputs.append(self.input.at(place))
             live = e.smin(conv.window.out[2] - column, conv.pixels)
             live = e.select(exists, live, e.i64(0))
@@ -205,13 +209,17 @@ class _Emission:
     def _step(self, inputs: list[Pointer], weights: Pointer, step: Value) -> None:
         e, conv, tiles = self.e, self.conv, self.tiles
         offset = e.load_index(self.offsets.at(step))
-        stride = conv.window.stride[2] * conv.pixel_bytes
+        at = weights.at(step * (conv.panels * TILE_BYTES))
+        if conv.prefetches:
+            low, high = self.lines
+            later = at.at(conv.steps * conv.panels * TILE_BYTES)
+            with e.when(low.compare("slt", high)), e.loop("line", high, start=low) as line:
+                e.prefetch(later.at(line * ALIGNMENT), locality=2)
         for j in range(conv.panels):
-            panel = weights.at(step * TILE_BYTES + j * (conv.steps * TILE_BYTES))
-            tiles.load(self.b[j], panel, ROW_BYTES)
+            tiles.load(self.b[j], at.at(j * TILE_BYTES), ROW_BYTES)
         for i in range(conv.tiles):
             a = self.a[i % len(self.a)]
-            tiles.load(a, inputs[i].at(offset), stride)
+            tiles.load(a, inputs[i].at(offset), conv.column_bytes)
             for j in range(conv.panels):
                 tiles.multiply(self.c[i][j], a, self.b[j])
 

@@ -1,10 +1,13 @@
 """How a convolution by matrix tiles is cut, and where its operands lie in scratch and in weights.
 
-    input rows of a chunk   [C in parts of 64][row][column][pixel]        bytes, in scratch
-    w                       [group][panel][kh][kw / taps][C / 64][16][16 outputs][4]
+    input rows of a chunk   [C in parts of 64][row][column][64]                      in scratch
+                            [row][kw / taps][output column][64]                      of C < 33
+    w       [group][pair of panels][kh][kw / taps][C / 64][panel][16][16 outputs][4]
 
-A pixel has 64 bytes, a part of the channels; with fewer than 33 channels it has 32, 16, 8 or 4. The
-64 bytes of a tile's row are then several neighbouring pixels, which are as many taps of a row.
+A tile's row is 64 bytes: a part of the channels of one pixel. With fewer than 33 channels a pixel
+has 32, 16, 8 or 4 bytes, and the row is a window of neighbouring pixels, as many taps in one step.
+A window is stored for each output column: rows of a tile that begin within a line of the cache are
+loaded six times as slowly.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from leanconv.algorithms.common.grouped_conv import GroupedConv
 from leanconv.codegen.extents import Count
 from leanconv.codegen.matrix_tiles import COLUMNS, ROW_BYTES, ROWS, TILE_BYTES
 from leanconv.records import dataclass
-from leanconv.spec.format import aligned, ceil_div
+from leanconv.spec.format import ALIGNMENT, aligned, ceil_div
 
 _GROUP = 4  # bytes that one lane of a product adds up
 COLUMNS_TOGETHER = 4  # in the epilogue
@@ -35,6 +38,7 @@ class TileShape(GroupedConv):
         panels: panels of 16 outputs whose sums are computed together.
         rows: output rows of a chunk.
         panel_blocks: parts of the outputs; a chunk has one of them.
+        prefetches: whether the weights of the next panels are prefetched beside the products.
     """
 
     pixels: int
@@ -42,6 +46,7 @@ class TileShape(GroupedConv):
     panels: int
     rows: Count
     panel_blocks: Count = 1
+    prefetches: bool = False
 
     # -- chunks ----------------------------------------------------------------------------
     @property
@@ -93,8 +98,18 @@ class TileShape(GroupedConv):
     def columns(self) -> int:
         """Input columns of a row, in scratch: those of whole tiles, and what a row reads beyond."""
         stride, apart = self.window.stride[2], self.window.dilation[2]
-        reach = (self.window.kernel[2] - 1) * apart + ROW_BYTES // self.pixel_bytes
-        return (self.tiles_across * self.pixels - 1) * stride + reach
+        reach = (self.tap_groups * self.taps - 1) * apart + ROW_BYTES // self.pixel_bytes
+        return (self.out_columns - 1) * stride + reach
+
+    @property
+    def out_columns(self) -> int:
+        """Output columns of a row, in whole tiles."""
+        return self.tiles_across * self.pixels
+
+    @property
+    def windows(self) -> bool:
+        """Whether scratch holds windows of pixels."""
+        return self.pixel_bytes < ROW_BYTES
 
     @property
     def input_rows(self) -> int:
@@ -105,7 +120,23 @@ class TileShape(GroupedConv):
     @property
     def row_bytes(self) -> int:
         """Bytes of a row of one part of the channels, in scratch."""
-        return self.columns * self.pixel_bytes
+        rows = self.tap_groups * self.out_columns if self.windows else self.columns
+        return rows * ROW_BYTES
+
+    @property
+    def column_bytes(self) -> int:
+        """Bytes from one output column's input to the next one's."""
+        return ROW_BYTES if self.windows else self.window.stride[2] * ROW_BYTES
+
+    @property
+    def tap_bytes(self) -> int:
+        """Bytes from one group of taps to the next."""
+        return (self.out_columns if self.windows else self.window.dilation[2]) * ROW_BYTES
+
+    @property
+    def line_bytes(self) -> int:
+        """Bytes of a row with its padding, from which windows are taken."""
+        return aligned(self.columns * self.pixel_bytes) if self.windows else 0
 
     @property
     def part_bytes(self) -> int:
@@ -117,6 +148,11 @@ class TileShape(GroupedConv):
     def tap_groups(self) -> int:
         """Steps along the taps of a row."""
         return ceil_div(self.window.kernel[2], self.taps)
+
+    @property
+    def step_lines(self) -> int:
+        """Cache lines of the weights of one step."""
+        return self.panels * TILE_BYTES // ALIGNMENT
 
     @property
     def steps(self) -> int:
@@ -151,9 +187,14 @@ class TileShape(GroupedConv):
         return self.jobs_at + 2 * self.tiles * self.panels * JOB_BYTES
 
     @property
+    def line_at(self) -> int:
+        """Where a row is before windows are taken from it."""
+        return aligned(self.offsets_at + self.steps * _WORD)
+
+    @property
     def input_at(self) -> int:
         """Where the input is."""
-        return aligned(self.offsets_at + self.steps * _WORD)
+        return self.line_at + self.line_bytes
 
     @property
     def scratch_bytes(self) -> int:
@@ -189,26 +230,27 @@ class TileShape(GroupedConv):
         return np.concatenate([*self.weight_pieces(w)])
 
     def weight_pieces(self, w: np.ndarray) -> Iterator[np.ndarray]:
-        """The panels of `pack_weights`, one after the other."""
+        """The pairs of panels of `pack_weights`, one after the other."""
         grouped = w.reshape(self.groups, self.outputs, self.inputs, *self.window.kernel[1:])
+        width = self.panels * COLUMNS
         for group in grouped:
-            for first in range(0, self.group_outputs, COLUMNS):
-                yield self._panel(group[first : first + COLUMNS])
+            for first in range(0, self.group_outputs, width):
+                yield self._pair(group[first : first + width])
 
-    def _panel(self, outputs: np.ndarray) -> np.ndarray:
-        """The tiles of up to 16 outputs (k, C/g, kh, kw)."""
+    def _pair(self, outputs: np.ndarray) -> np.ndarray:
+        """The tiles of the outputs (k, C/g, kh, kw) of `panels` panels."""
         _, _, height, width = outputs.shape
-        pixel, taps = self.pixel_bytes, self.taps
+        pixel, taps, panels = self.pixel_bytes, self.taps, self.panels
         padded = np.zeros(
-            (COLUMNS, self.parts * pixel, height, self.tap_groups * taps), outputs.dtype
+            (panels * COLUMNS, self.parts * pixel, height, self.tap_groups * taps), outputs.dtype
         )
         padded[: len(outputs), : self.inputs, :, :width] = outputs
-        split = padded.reshape(COLUMNS, self.parts, pixel, height, self.tap_groups, taps)
-        # [kh][tap group][part][tap of it][byte of a pixel][output]
-        rows = split.transpose(3, 4, 1, 5, 2, 0).reshape(self.steps, taps * pixel, COLUMNS)
-        tiles = np.zeros((self.steps, ROW_BYTES, COLUMNS), outputs.dtype)
+        split = padded.reshape(panels, COLUMNS, self.parts, pixel, height, self.tap_groups, taps)
+        # [kh][tap group][part][panel][tap of the group][byte of a pixel][output]
+        rows = split.transpose(4, 5, 2, 0, 6, 3, 1).reshape(-1, taps * pixel, COLUMNS)
+        tiles = np.zeros((self.steps * panels, ROW_BYTES, COLUMNS), outputs.dtype)
         tiles[:, : taps * pixel] = rows
-        quads = tiles.reshape(self.steps, ROWS, _GROUP, COLUMNS)
+        quads = tiles.reshape(-1, ROWS, _GROUP, COLUMNS)
         return np.ascontiguousarray(quads.swapaxes(-1, -2)).reshape(-1)
 
     def pack_channels(self, values: np.ndarray) -> np.ndarray:
