@@ -272,6 +272,25 @@ def test_loop_body_runs_at_least_once() -> None:
     assert integer_function(body)(0, 0) == 1
 
 
+def test_loop_ends_where_its_body_says() -> None:
+    """At the first square above b; the condition may be carried or not."""
+
+    def body(e: Function, a: Value, b: Value) -> Value:
+        total, done = [e.i64(0)], [e.const("i1", 0)]
+        with e.loop("i", a, [total], until=done) as i:
+            total[0] = total[0] + i
+            done[0] = (i * i).compare("sgt", b)
+        found = [e.const("i1", 0)]
+        with e.loop("j", a, [found], until=found) as j:
+            found[0] = (j * j).compare("sgt", b)
+        return total[0] * 2 + e.convert("zext", found[0], "i64")
+
+    native = integer_function(body)
+    for a, b in ((1, 0), (1, 5), (20, 17), (5, 16), (4, 100)):
+        last = next((i for i in range(a) if i * i > b), a - 1)
+        assert native(a, b) == sum(range(last + 1)) * 2 + (last * last > b)
+
+
 def test_carried_values_change_together() -> None:
     """Both phis read the iteration before: a, b = b, a + b."""
 

@@ -75,3 +75,11 @@ def test_numbers_that_are_none(target: Target) -> None:
         check(boxes, scores, 400, 0.3, limit, target)
     for most, overlap in ((0, 0.5), (-3, 0.5), (5, -0.1), (5, 1.1), (5, np.nan)):
         check(boxes, scores, most, overlap, 0.1, target)
+
+
+def test_another_machine() -> None:
+    """Vectors of NEON, in an emulator where it is needed."""
+    for dtype in FLOATS:
+        for count in (3, 17, 200):
+            boxes, scores = operands(1, 2, count, dtype, seed=count)
+            check(boxes, scores, 9, 0.4, 0.3, ALL[-1])
