@@ -6,6 +6,8 @@ another order at the edges of its tiles, which float32 does not see.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -19,6 +21,7 @@ from leanconv.planner.weights import Packer
 from leanconv.runtime.memory import Block
 from leanconv.spec import ConvSpec
 from leanconv.types import FLOAT32, FLOAT64
+from support import integer_conv
 from support.small_kernels import problem
 
 # The text of a problem, an algorithm, whether channels are in blocks.
@@ -90,6 +93,25 @@ def test_it_packs_as_numpy_does(text: str, algorithm: str, blocked: bool, dtype:
     assert found.compiled is not None
     others = found.compiled.others({})
     assert made.keys() | others.keys() == expected.keys()
+
+
+INTEGERS = [
+    ("ic32ih14oc48oh14kh3ph1", "winograd:m=4"),
+    ("ic35ih14iw13oc45oh14ow13kh3ph1", "winograd:m=4"),  # an odd number of channels
+    ("ic300ih14oc310oh14kh3ph1", "winograd:m=2"),  # in pieces
+    ("ic33ih14oc40oh7kh3sh2ph1", "winograd:m=2"),
+    ("g2ic64ih14oc192oh14kh3ph1", "winograd:m=4x2"),
+]
+
+
+@pytest.mark.parametrize(("text", "algorithm"), INTEGERS)
+def test_bytes_are_transformed_exactly(text: str, algorithm: str) -> None:
+    spec = ConvSpec.parse(text, precision=integer_conv.U8S8)
+    w = np.random.default_rng(2).integers(-128, 128, spec.weight_shape, np.int8)
+    given = replace(integer_conv.problem(spec, host()), sum_bits=26)
+    found = choose(given, host(), parse_choice(algorithm, PARAMETERS))
+    made, expected = compiled(found, w), found.pack(w, {})
+    assert made["w"].tobytes() == expected["w"].tobytes()
 
 
 @pytest.mark.parametrize("algorithm", ["direct", "winograd:m=2"])

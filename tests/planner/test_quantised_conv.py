@@ -26,7 +26,7 @@ from leanconv.spec.requantise import ResidualCodes
 from leanconv.target import Target
 from leanconv.types import FLOAT32, INT8, UINT8, DType, as_dtype
 from support.nodes import TARGETS, run_lowered
-from support.quantised_convs import QuantisedConv, cases, numbers
+from support.quantised_convs import QuantisedConv, cases, numbers, quantised_conv
 
 CASES = list(cases())
 
@@ -51,6 +51,19 @@ def test_bits_are_those_of_the_definition(number: int, target: Target) -> None:
             lowered = QUANTISED_CONVOLUTION.lower(context, choice)
             found = run_lowered(lowered, case.graph, context.formats, case.inputs, target, (1 / 3,))
             np.testing.assert_array_equal(found, expected, f"{choice} {context.formats}")
+
+
+@pytest.mark.parametrize("text", ["winograd:m=4", "winograd:m=2", "winograd:form=stages,m=3"])
+@pytest.mark.parametrize("number", [4, 9, 11])
+def test_an_algorithm_that_is_named_has_the_same_bits(number: int, text: str) -> None:
+    case = quantised_conv(number, residual=True, seed=1)
+    choice = QUANTISED_CONVOLUTION.choice_named(text)
+    (expected,) = evaluate_node(case.node, {**case.inputs, **case.graph.constants})
+    for context in contexts(case, host()):
+        lowered = QUANTISED_CONVOLUTION.lower(context, choice)
+        assert lowered.algorithm == "winograd"
+        found = run_lowered(lowered, case.graph, context.formats, case.inputs, host(), (1 / 3,))
+        np.testing.assert_array_equal(found, expected)
 
 
 def network(zero: int, dtype: DType) -> tuple[Graph, dict[str, np.ndarray]]:

@@ -12,8 +12,9 @@ has its padding as nodes of their own where it is not zero (`passes.pad_codes`).
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from math import prod
 from weakref import ref
 
@@ -26,7 +27,7 @@ from leanconv.algorithms.parameters import AUTO, Choice
 from leanconv.algorithms.problem import Problem
 from leanconv.codegen.dot import group_of
 from leanconv.codegen.geometry import Access
-from leanconv.codegen.lowered import Call, Lowered, Packing
+from leanconv.codegen.lowered import Call, Lowered, PackCall, Packing
 from leanconv.errors import UnsupportedError
 from leanconv.graph.ir import Graph, Node
 from leanconv.graph.ops.quantised_conv import quantisation_of
@@ -40,6 +41,7 @@ from leanconv.spec.requantise import Requantise
 from leanconv.types import INT32, UINT8, DType, Precision
 
 OPS = ("QLinearConv",)
+_COMPILED_BYTES = 16 * 1024  # below this NumPy has packed weights before a call is prepared
 
 
 class QuantisedConvolution(Operator):
@@ -280,21 +282,36 @@ class QuantisedNode:
     def _packing(self, chosen: Candidate, values: Mapping[str, str]) -> Packing:
         """Weights, bias, scales and the numbers of the quantisation, packed when there is place."""
 
+        @cache
+        def calls() -> dict[str, Sequence[PackCall]]:
+            return {values[role]: found for role, found in self._compiled(chosen).items()}
+
         def pieces() -> Iterator[tuple[str, np.ndarray]]:
-            if chosen.stream is None:
+            if chosen.stream is None or calls():
                 yield from make().items()
             else:
                 for role, array in chosen.stream(self._weights(), self._channels()):
                     yield values[role], array
 
         def make() -> dict[str, np.ndarray]:
-            packed = chosen.pack(self._weights(), self._channels())
+            if chosen.compiled is not None and calls():
+                packed = chosen.compiled.others(self._channels())
+            else:
+                packed = chosen.pack(self._weights(), self._channels())
             return {values[role]: array for role, array in packed.items()}
 
         node, constants = self.context.node, self.context.graph.constants
         sources = tuple(constants[name] for name in node.inputs[1:4] if name)
         sizes = {values[role]: size for role, size in chosen.constant_bytes.items()}
-        return Packing(sizes, make, pieces, self._recipe(chosen), sources)
+        return Packing(sizes, make, pieces, self._recipe(chosen), sources, calls)
+
+    def _compiled(self, chosen: Candidate) -> Mapping[str, Sequence[PackCall]]:
+        """The weights that compiled code packs: transformed ones, which take NumPy long."""
+        if chosen.compiled is None:
+            return {}
+        w = self._weights()
+        large = w.nbytes >= _COMPILED_BYTES and w.flags.c_contiguous
+        return chosen.compiled.calls(w) if large else {}
 
     def _recipe(self, chosen: Candidate) -> Hashable:
         """How the constants follow from the node's."""

@@ -11,15 +11,22 @@ from leanconv.graph.convert import FileNode
 from leanconv.graph.ir import Graph, Node
 from leanconv.graph.names import meant
 from leanconv.graph.regions import all_constants, regions_of
-from leanconv.operators import Accuracy, convolution
+from leanconv.operators import Accuracy, convolution, quantised_conv
 from leanconv.operators.convolution import CONVOLUTION
+from leanconv.operators.operator import Operator
+from leanconv.operators.quantised_conv import QUANTISED_CONVOLUTION
 from leanconv.planner import tuner
 from leanconv.planner.decision import Decision
 from leanconv.planner.lowering import default_decisions, format_rules
 from leanconv.progress import steps
 from leanconv.target import Target
 
-_LAYERS = ("Conv", "ConvTranspose", "Gemm", "MatMul")  # of a file, which become convolutions
+# Operators of a file that become convolutions.
+_LAYERS = ("Conv", "ConvTranspose", "Gemm", "MatMul", "QLinearConv", "ConvInteger", "QGemm")
+_OPERATORS: Mapping[str, Operator] = {
+    **dict.fromkeys(convolution.OPS, CONVOLUTION),
+    **dict.fromkeys(quantised_conv.OPS, QUANTISED_CONVOLUTION),
+}
 
 
 def check_layers(algorithms: Mapping[str, str], nodes: Sequence[FileNode]) -> None:
@@ -68,8 +75,8 @@ def with_algorithms(
     Raises:
         SpecError: there is no convolution of a name.
     """
-    names = [_name(node) for node in graph.nodes if node.op in convolution.OPS]
-    inside = {_name(node) for node in _inside(graph) if node.op in convolution.OPS}
+    names = [_name(node) for node in graph.nodes if node.op in _OPERATORS]
+    inside = {_name(node) for node in _inside(graph) if node.op in _OPERATORS}
     held = next((name for name in algorithms if name in inside and name not in names), None)
     if held is not None:
         raise SpecError(
@@ -79,8 +86,8 @@ def with_algorithms(
     _check_names(algorithms, names, names)
     decisions = default_decisions(format_rules(graph, target))
     return tuple(
-        replace(decision, choice=CONVOLUTION.choice_named(algorithms[_name(node)]))
-        if node.op in convolution.OPS and _name(node) in algorithms
+        replace(decision, choice=_OPERATORS[node.op].choice_named(algorithms[_name(node)]))
+        if node.op in _OPERATORS and _name(node) in algorithms
         else decision
         for node, decision in zip(graph.nodes, decisions, strict=True)
     )

@@ -75,8 +75,7 @@ def _compiled(
 
     def calls(w: np.ndarray) -> dict[str, list[PackCall]]:
         taken = _taken(problem, pieces, w)
-        floats = problem.precision.accumulate.is_float
-        if not (floats and all(part.flags.c_contiguous for part in taken)):
+        if not all(part.flags.c_contiguous for part in taken):
             return {}
         found = zip(pieces, shapes, taken, strict=True)
         return {piece.weights: weight_calls(shape, part) for piece, shape, part in found}

@@ -54,6 +54,8 @@ def weight_calls(shape: WinogradShape, w: np.ndarray) -> list[PackCall]:
         vectors=shape.vectors,
         lanes=shape.lanes,
         dtype=shape.transformed,
+        given=shape.precision.w,
+        together=shape.dot_group,
     )
 
     @cache

@@ -5,6 +5,7 @@
 
 Which weight is a tap of a step, and where a point of a step is stored, if it is, are tables: one
 code transforms the weights of all tiles, strides and channels. A chunk is some steps of a panel.
+Bytes become int16, exactly; two steps that one dot product multiplies lie side by side in a lane.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from leanconv.codegen.extents import Count
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
+from leanconv.types import FLOAT32, FLOAT64, DType
 
 POINTS = 4  # computed together; tables have a multiple of them
 _STEPS = 16  # of one chunk
@@ -29,12 +31,16 @@ class WeightTransform(Panels):
         points: of the transform, those included that fill up `POINTS`.
         steps: of the reduction.
         stored: (point, step) pairs of a panel that are stored.
+        given: type of the weights as they are given.
+        together: steps that lie side by side in a lane: 2 of int16.
     """
 
     taps: Count
     points: Count
     steps: Count
     stored: Count
+    given: DType = FLOAT32
+    together: int = 1
 
     @property
     def operands(self) -> tuple[str, ...]:
@@ -62,14 +68,14 @@ class WeightTransform(Panels):
 
     @property
     def scratch_bytes(self) -> int:
-        """The taps of a step, of one vector of outputs, in float64."""
-        return self.taps * self.lanes * 8
+        """The taps of steps that lie together, of one vector of outputs, in float64."""
+        return self.together * self.taps * self.lanes * FLOAT64.bytes
 
     def emit(self, target: Target) -> str:
         """Emit the loops: chunks, steps, vectors of the panel, taps or points."""
         del target
         e, element = Function(self.NAME), self.dtype.llvm
-        elements = element, "double", "i64", "i64", element
+        elements = self.given.llvm, "double", "i64", "i64", element
         w, matrix, sources, places, packed = map(e.pointer, range(5), elements)
         width = self.vectors * self.lanes
         with e.chunks(self.groups, self.panels, self.blocks) as (group, panel, block):
@@ -78,19 +84,28 @@ class WeightTransform(Panels):
             result = packed.at(number * (self.stored * width))
             start = block * _STEPS
             stop = e.smin(start + _STEPS, self.steps)
-            with e.loop("step", stop, start=start) as step:
+            with e.loop("step", stop, start=start, step=self.together) as step:
                 taps = sources.at(step * self.taps)
                 points = places.at(step * self.points)
                 with e.loop("vector", self.vectors) as index:
                     lane = index * self.lanes
-                    self._gather(e, rows, taps, panel * width + lane)
-                    self._transform(e, matrix, points, result.at(lane))
+                    for one in range(self.together):
+                        of_step = taps.at(e.i64(self.taps) * one) if one else taps
+                        self._gather(e, rows, of_step, panel * width + lane, self._taps(e, one))
+                    self._transform(e, matrix, points, result.at(lane * self.together))
         return e.finish()
 
-    def _gather(self, e: Function, rows: Pointer, sources: Pointer, output: Value) -> None:
+    def _taps(self, e: Function, number: int) -> Pointer:
+        """The gathered taps of one of the steps that lie together."""
+        gathered = e.scratch.of("double")
+        return gathered.at(e.i64(self.taps) * (number * self.lanes)) if number else gathered
+
+    def _gather(
+        self, e: Function, rows: Pointer, sources: Pointer, output: Value, gathered: Pointer
+    ) -> None:
         """Bring the taps of a vector of outputs into the scratch, zero where there are none."""
         lanes = self.lanes
-        kind, doubles = vector(self.dtype.llvm, lanes), vector("double", lanes)
+        kind, doubles = vector(self.given.llvm, lanes), vector("double", lanes)
         last = self.outputs - 1
         lines = [rows.at(e.smin(output + lane, last) * self.row) for lane in range(lanes)]
         left = e.i64(self.outputs) - output
@@ -103,25 +118,35 @@ class WeightTransform(Panels):
                 weights = e.insert(weights, weight, lane)
             live = e.select(source.compare("sge", 0), left, e.i64(0))
             weights = e.select(e.first_lanes(live, lanes), weights, e.zero(kind))
-            wide = weights if kind == doubles else e.convert("fpext", weights, doubles)
-            e.store(wide, e.scratch.of("double").at(tap * lanes))
+            widening = "fpext" if self.given.is_float else "sitofp"
+            wide = weights if kind == doubles else e.convert(widening, weights, doubles)
+            e.store(wide, gathered.at(tap * lanes))
 
     def _transform(self, e: Function, matrix: Pointer, places: Pointer, result: Pointer) -> None:
         """Compute and store all points of the taps in the scratch."""
-        lanes = self.lanes
-        kind, doubles = vector(self.dtype.llvm, lanes), vector("double", lanes)
-        gathered = e.scratch.of("double")
+        lanes, together = self.lanes, self.together
+        doubles = vector("double", lanes)
+        gathered = [self._taps(e, number) for number in range(together)]
         with e.loop("point", self.points, step=POINTS) as point:
-            sums = [e.zero(doubles) for _ in range(POINTS)]
+            sums = [e.zero(doubles) for _ in range(POINTS * together)]
             with e.loop("tap", self.taps, carry=[sums]) as tap:
-                weights = e.load(gathered.at(tap * lanes), doubles)
+                weights = [e.load(taps.at(tap * lanes), doubles) for taps in gathered]
                 factors = matrix.at(tap * self.points + point)
-                for i, total in enumerate(sums):
+                for i in range(POINTS):
                     factor = e.broadcast(factors.at(i), doubles)
-                    sums[i] = e.fma(factor, weights, total)
-            for i, total in enumerate(sums):
+                    for j, weight in enumerate(weights, i * together):
+                        sums[j] = e.fma(factor, weight, sums[j])
+            for i in range(POINTS):
+                totals = sums[i * together : (i + 1) * together]
                 place = e.load_index(places.at(point + i))
                 with e.when(place.compare("sge", 0)):
-                    rounded = total if kind == doubles else e.convert("fptrunc", total, kind)
                     width = self.vectors * lanes
-                    e.store(rounded, result.at(place * width))
+                    e.store(self._rounded(e, totals), result.at(place * width))
+
+    def _rounded(self, e: Function, totals: list[Value]) -> Value:
+        """A vector of float64 as it is stored; of two, integers of 16 bits side by side."""
+        if self.dtype.is_float:
+            (total,), kind = totals, vector(self.dtype.llvm, self.lanes)
+            return total if total.kind == kind else e.convert("fptrunc", total, kind)
+        low, high = (e.convert("fptosi", t, vector("i32", self.lanes)) for t in totals)
+        return low & 0xFFFF | high << 16
