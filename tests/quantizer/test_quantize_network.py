@@ -170,7 +170,7 @@ def test_samples_in_files_and_functions(tmp_path: Path) -> None:
     assert lc.quantize(data, ({"x": x} for x in arrays), threads=1).data == first.data
     seen: list[str] = []
     lc.quantize(data, arrays, threads=1, progress=lambda stage, *_: seen.append(stage))
-    assert {"calibrating inputs", "verifying"} <= set(seen)
+    assert {"calibrating inputs", "scoring held out samples"} <= set(seen)
     scores = []
 
     def metric(found: dict, exact: dict, inputs: dict) -> float:  # type: ignore[type-arg]

@@ -22,12 +22,12 @@ from leanconv.cli.exit_codes import EXIT_OK
 from leanconv.cli.files import writing
 from leanconv.cli.image_options import Arrays, add_image_options, preprocessing_of, read_inputs
 from leanconv.cli.output import print_json, print_table, print_text, progress
-from leanconv.cli.table import Column
+from leanconv.cli.table import NONE, Column
 from leanconv.errors import InputError
 from leanconv.files import open_regular
 from leanconv.quantizer.ranges import METHODS
 from leanconv.types import FLOAT32
-from leanconv.units import format_bytes
+from leanconv.units import format_bytes, format_ns
 
 if TYPE_CHECKING:
     from leanconv import Network
@@ -38,6 +38,8 @@ _COLUMNS = (
     Column("operation", "name"),
     Column("weights"),
     Column("precision"),
+    Column("error alone", optional=1),
+    Column("time", optional=2),
 )
 _MOST_LABELS = 1 << 30  # bytes of a file of labels
 
@@ -61,6 +63,13 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         choices=tuple(METHODS),
         default="mse",
         help="how the range of a value's codes is chosen (default mse: the least squared error)",
+    )
+    parser.add_argument(
+        "--max-accuracy-drop",
+        type=float,
+        metavar="X",
+        help="by how many percent the score may be below that of float32, such as 0.5; layers that "
+        "must be stay in float32 (default: all are quantised)",
     )
     parser.add_argument(
         "--labels",
@@ -97,6 +106,7 @@ def execute(options: argparse.Namespace) -> int:
             model,
             _samples(leanconv.load(model, threads=options.threads), options),
             ranges=options.ranges,
+            max_accuracy_drop=options.max_accuracy_drop,
             labels=_labels(options.classes),
             metric=_metric(options.metric),
             threads=options.threads,
@@ -107,7 +117,17 @@ def execute(options: argparse.Namespace) -> int:
     if options.json:
         print_json({"model": model, "output": options.output, **_report(made)})
     else:
-        rows = [[e.name, e.op, str(e.weights), e.precision] for e in made.layers]
+        rows = [
+            [
+                each.name,
+                each.op,
+                str(each.weights),
+                each.precision,
+                NONE if each.sensitivity is None else f"{each.sensitivity:.1e}",
+                NONE if each.time_ns is None else format_ns(round(each.time_ns)),
+            ]
+            for each in made.layers
+        ]
         print_table(_COLUMNS, rows, wide=options.wide)
         print_text("\n" + _summary(made, options.output), options.wide)
     return EXIT_OK
@@ -122,17 +142,22 @@ def _report(made: Quantized) -> dict[str, Any]:
         "error": made.error,
         "calibrated_on": made.samples[0],
         "verified_on": made.samples[1],
+        "time_ns": made.time_ns,
+        "float_ns": made.float_ns,
         "layers": [dict(vars(each)) for each in made.layers],
+        "trials": [dict(vars(each)) for each in made.trials],
     }
 
 
 def _summary(made: Quantized, output: str) -> str:
     ints = sum(each.precision != FLOAT32 for each in made.layers)
     beside = "" if made.score_name == "agreement" else f" (float32: {made.float_score:.2%})"
+    taken = "" if made.time_ns is None else f", {format_ns(made.time_ns)} a run"
     return (
         f"{ints} of {len(made.layers)} layers in int8; {made.score_name} {made.score:.2%}{beside}, "
         f"error of the outputs {made.error:.2e}, on {made.samples[1]} samples that were kept to "
-        f"verify\n{output}: {format_bytes(len(made.data))}"
+        f"verify\n{output}: {format_bytes(len(made.data))}{taken} (float32: "
+        f"{format_ns(made.float_ns)})"
     )
 
 

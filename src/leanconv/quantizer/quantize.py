@@ -11,8 +11,9 @@ import numpy as np
 
 from leanconv.api.load import model_source
 from leanconv.api.options import checked_flag, checked_threads
-from leanconv.errors import ModelError, UnsupportedError, memory_reported
-from leanconv.progress import Progress, checked_progress, steps, working
+from leanconv.errors import ModelError, SpecError, UnsupportedError, memory_reported, short
+from leanconv.progress import Progress, checked_progress, working
+from leanconv.quantizer.choose import chosen_layers
 from leanconv.quantizer.folding import folded
 from leanconv.quantizer.onnx_graph import OnnxGraph, read_graph
 from leanconv.quantizer.opsets import raised
@@ -21,8 +22,10 @@ from leanconv.quantizer.result import LayerReport, Quantized
 from leanconv.quantizer.running import network_of
 from leanconv.quantizer.samples import Samples, checked_samples
 from leanconv.quantizer.scheme import quantisable
-from leanconv.quantizer.scores import Metric, output_error, score_of
+from leanconv.quantizer.scores import Metric, score_of
+from leanconv.quantizer.trial import Trials
 from leanconv.quantizer.variants import Methods, Variants
+from leanconv.types import FLOAT32, INT8
 
 _QUANTISED = ("QuantizeLinear", "DequantizeLinear", "QLinearConv", "QLinearMatMul", "ConvInteger")
 
@@ -36,6 +39,7 @@ def quantize(
     equalize: bool = True,
     rounding: bool = True,
     correct_bias: bool = True,
+    max_accuracy_drop: float | None = None,
     labels: Any = None,
     metric: Metric | None = None,
     threads: int | None = None,
@@ -60,7 +64,11 @@ def quantize(
         rounding: round weights so that their layer's output errs least on the samples; else each
             to the nearest code.
         correct_bias: keep the mean of each output channel.
-        labels: the right class of each image; the accuracy is reported.
+        max_accuracy_drop: by how many percent the score may be below that of float32. The layers
+            that must be stay in float32: those whose rounding changes the outputs most, as few as
+            the samples that were calibrated on need; the others verify. Without it all layers are
+            quantised.
+        labels: the right class of each image; the score is the accuracy.
         metric: a function of (outputs, outputs in float32, inputs), each arrays by name, that gives
             a score of a sample; larger is better. Without it and `labels` the score is the
             agreement with float32: of classes how often the same one is the largest, of
@@ -83,7 +91,7 @@ def quantize(
         checked_flag("rounding", rounding),
         checked_flag("correct_bias", correct_bias),
     )
-    threads = checked_threads(threads)
+    threads, allowed = checked_threads(threads), _checked_drop(max_accuracy_drop)
     source = model_source(model)
     shown = source.name if isinstance(source, Path) else f"a model of {len(source)} bytes"
     with working(f"quantising {shown}", checked_progress(progress)):
@@ -98,18 +106,46 @@ def quantize(
                 "at least one: nothing can be quantised"
             )
         variants = Variants(graph, given.half(0), methods, threads)
-        layers = variants.layers
-        made, like = variants.file(set(layers)), variants.like(set(layers))
         rows = None if labels is None else [_images(sample) for sample in given]
         score = score_of(graph, metric, labels, rows)
-        verified = _verified(original, like, given, score.of, threads)
+        trials = Trials(original, variants, given, score, threads)
+        choice = chosen_layers(list(variants.layers), trials, given, allowed)
+        last = trials.trial(choice.chosen, given.numbers(1), "held out")
+        times = trials.layer_ns(choice.chosen) if last.time_ns is not None else {}
         return Quantized(
-            data=made.data(),
+            data=variants.file(choice.chosen).data(),
             score_name=score.name,
-            layers=tuple(LayerReport.of(layer, True) for layer in layers.values()),
+            score=last.score,
+            float_score=last.float_score,
+            error=last.error,
+            layers=tuple(
+                LayerReport(
+                    name,
+                    layer.node.op,
+                    layer.weights.size,
+                    INT8 if name in choice.chosen else FLOAT32,
+                    choice.sensitivities.get(name),
+                    times.get(name),
+                )
+                for name, layer in variants.layers.items()
+            ),
             samples=(len(given.half(0)), len(given.half(1))),
-            **verified,
+            trials=tuple(trials.done),
+            time_ns=last.time_ns,
+            float_ns=trials.float_ns(),
         )
+
+
+def _checked_drop(drop: Any) -> float | None:
+    """What `max_accuracy_drop` says, as a share."""
+    if drop is None:
+        return None
+    sound = isinstance(drop, int | float) and not isinstance(drop, bool) and 0 <= drop <= 100
+    if not sound:
+        raise SpecError(
+            f"max_accuracy_drop is {short(drop)}; expected percent from 0 to 100, such as 0.5"
+        )
+    return float(drop) / 100.0
 
 
 def _refuse_quantised(graph: OnnxGraph) -> None:
@@ -135,27 +171,3 @@ def _ranks(original: OnnxGraph, samples: Samples, threads: int | None) -> Callab
 def _images(sample: Mapping[str, np.ndarray]) -> int:
     first = next(iter(sample.values()))
     return len(first) if first.ndim else 1
-
-
-def _verified(
-    original: OnnxGraph,
-    made: OnnxGraph,
-    samples: Samples,
-    score: Callable[..., float],
-    threads: int | None,
-) -> dict[str, float]:
-    """Scores and error on the samples that were not calibrated on."""
-    held_out = samples.half(1)
-    floats, codes = network_of(original, threads=threads), network_of(made, threads=threads)
-    numbers = samples.numbers(1)
-    scores, scores32, errors = [], [], []
-    for number, sample in zip(numbers, steps("verifying", held_out, len(held_out)), strict=True):
-        exact, found = floats.run(sample), codes.run(sample)
-        scores32.append(score(number, exact, exact, sample))
-        scores.append(score(number, found, exact, sample))
-        errors.append(output_error(found, exact))
-    return {
-        "score": float(np.mean(scores)),
-        "float_score": float(np.mean(scores32)),
-        "error": float(np.sqrt(np.mean(np.square(errors)))),
-    }

@@ -8,9 +8,7 @@ from pathlib import Path
 
 from leanconv.errors import InputError
 from leanconv.files import reason
-from leanconv.quantizer.layers import Layer
 from leanconv.records import dataclass
-from leanconv.types import FLOAT32, INT8
 
 
 @dataclass(frozen=True)
@@ -21,18 +19,42 @@ class LayerReport:
         name, op: of its node.
         weights: their number.
         precision: int8 or float32.
+        sensitivity: the error of the outputs with this layer alone quantised; None if not measured.
+        time_ns: that it takes in the file made, with what is computed with it; None if not known.
     """
 
     name: str
     op: str
     weights: int
     precision: str
+    sensitivity: float | None = None
+    time_ns: float | None = None
 
-    @classmethod
-    def of(cls, layer: Layer, quantised: bool) -> LayerReport:
-        """The report of a layer."""
-        precision = INT8 if quantised else FLOAT32
-        return cls(layer.name, layer.node.op, layer.weights.size, precision)
+
+@dataclass(frozen=True)
+class Trial:
+    """A choice of layers that was run.
+
+    Attributes:
+        samples: `"calibrated"` or `"held out"`: which half it was scored on.
+        layers: how many were quantised.
+        score, float_score: of it and of float32 there.
+        error: of the outputs, |y - y32| / |y32|, root mean square.
+        time_ns: of the fastest of some runs of the first sample; None where leanconv cannot run the
+            file itself.
+    """
+
+    samples: str
+    layers: int
+    score: float
+    float_score: float
+    error: float
+    time_ns: int | None
+
+    @property
+    def drop(self) -> float:
+        """By how much the score is below that of float32."""
+        return self.float_score - self.score
 
 
 @dataclass(frozen=True)
@@ -47,6 +69,9 @@ class Quantized:
         error: of the outputs there, |y - y32| / |y32| in the Euclidean norm, root mean square.
         layers: those that can be quantised, in the network's order.
         samples: how many it was calibrated and verified on.
+        trials: the choices of layers that were run, in their order.
+        time_ns, float_ns: of one run of the file and of the network in float32 here, with the
+            threads given; None where leanconv cannot run the file itself.
     """
 
     data: bytes = field(repr=False)
@@ -56,6 +81,9 @@ class Quantized:
     error: float
     layers: tuple[LayerReport, ...] = field(repr=False)
     samples: tuple[int, int]
+    trials: tuple[Trial, ...] = field(repr=False)
+    time_ns: int | None
+    float_ns: int
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the file.

@@ -1,0 +1,89 @@
+"""Which layers stay in float32: with a score that needs some of them, or none, or all."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+import leanconv as lc
+from leanconv.errors import SpecError
+from support.networks_to_quantise import model, normal
+
+_NODES = [
+    helper.make_node("Conv", ["x", "w0"], ["a"], name="first", pads=[1, 1, 1, 1]),
+    helper.make_node("Relu", ["a"], ["b"]),
+    helper.make_node("Conv", ["b", "w1"], ["c"], name="hard"),
+    helper.make_node("Tanh", ["c"], ["d"]),
+    helper.make_node("Conv", ["d", "w2"], ["e"], name="small"),
+    helper.make_node("GlobalAveragePool", ["e"], ["f"]),
+    helper.make_node("Flatten", ["f"], ["g"]),
+    helper.make_node("Gemm", ["g", "w3"], ["y"], name="last"),
+]
+
+
+def network() -> bytes:
+    """Four layers of which the second takes differences of numbers that are nearly equal."""
+    hard = normal(5, 1, 1, 1, seed=2)
+    weights = {
+        "w0": normal(6, 4, 3, 3),
+        "w1": np.concatenate([hard, -hard * np.float32(1.001)], axis=1).repeat(3, axis=1) * 50,
+        "w2": normal(7, 5, 1, 1, seed=3) * np.float32(0.01),
+        "w3": normal(7, 3, seed=4),
+    }
+    weights["w0"][3:] = weights["w0"][:3]
+    return model(_NODES, ["n", 4, 6, 6], weights, rank=2)
+
+
+def samples(count: int = 12) -> list[np.ndarray]:
+    return [normal(1, 4, 6, 6, seed=seed) for seed in range(count)]
+
+
+def agreement(allowed: float):  # type: ignore[no-untyped-def]
+    """A score that is 1 where the outputs err by less than that."""
+
+    def score(found: dict, exact: dict, _: dict) -> float:  # type: ignore[type-arg]
+        error = np.linalg.norm(found["y"] - exact["y"]) / np.linalg.norm(exact["y"])
+        return float(error < allowed)
+
+    return score
+
+
+def test_without_a_limit_all_layers_are_quantised() -> None:
+    made = lc.quantize(network(), samples(), threads=1)
+    assert {layer.precision for layer in made.layers} == {"int8"}
+    assert len(made.trials) == 1
+
+
+def test_the_layer_that_errs_most_stays_in_float() -> None:
+    plain = lc.quantize(network(), samples(), threads=1)
+    made = lc.quantize(
+        network(), samples(), metric=agreement(plain.error / 4), max_accuracy_drop=1.0, threads=1
+    )
+    kept = [layer.name for layer in made.layers if layer.precision == "float32"]
+    assert "hard" in kept
+    assert len(kept) < 4
+    worst = max(made.layers, key=lambda layer: layer.sensitivity or 0.0)
+    assert worst.name == "hard"
+    assert made.drop <= 1.0
+    assert made.error < plain.error
+    assert {trial.samples for trial in made.trials} == {"calibrated", "held out"}
+    parsed = onnx.load_from_string(made.data)
+    reads = {node.name: node.input[1] for node in parsed.graph.node if node.op_type == "Conv"}
+    made_by = {name: node.op_type for node in parsed.graph.node for name in node.output}
+    assert made_by.get(reads["hard"]) is None
+    assert "DequantizeLinear" in {made_by.get(name) for name in reads.values()}
+
+
+def test_a_score_that_nothing_keeps_leaves_all_in_float() -> None:
+    made = lc.quantize(network(), samples(), metric=agreement(1e-9), max_accuracy_drop=0, threads=1)
+    kept = [layer.name for layer in made.layers if layer.precision == "float32"]
+    assert len(kept) >= 3
+    assert made.drop == 0.0 or len(kept) == 4
+
+
+@pytest.mark.parametrize("drop", [-1, 101, "1", True, float("nan")])
+def test_what_is_no_drop_is_refused(drop: object) -> None:
+    with pytest.raises(SpecError, match="percent from 0 to 100"):
+        lc.quantize(network(), samples(), max_accuracy_drop=drop, threads=1)  # type: ignore[arg-type]
