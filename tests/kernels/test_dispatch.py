@@ -21,8 +21,7 @@ def _context(case: Case) -> NodeContext:
 
 def test_every_operation_has_an_operator() -> None:
     # Batch normalisation is folded or rewritten before.
-    # Products of two values of codes are expanded.
-    assert set(OPS) - set(OPERATORS) == {"BatchNormalization", "QLinearMatMul"}
+    assert set(OPS) - set(OPERATORS) == {"BatchNormalization"}
     assert set(OPERATORS) <= set(OPS)
 
 

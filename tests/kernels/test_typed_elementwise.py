@@ -314,3 +314,11 @@ def test_nothing_is_called(op: str, name: str) -> None:
         text = assembly(case.lower(target, False).calls[0].kernel, target)
         assert "call" not in text
         assert "\tbl\t" not in text
+
+
+@TARGETS
+@pytest.mark.parametrize("to", [INT8, INT16, UINT8])
+def test_nothing_is_written_past_a_last_narrow_element(to: DType, target: Target) -> None:
+    """One lane of a vector that is narrowed: LLVM 22 stores it whole under a mask of one lane."""
+    for size in (1, 9, 17, 33):
+        check(Case(elementwise, "Cast", [np.arange(size, dtype=np.int32)], {"to": to}), target)

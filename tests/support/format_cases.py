@@ -265,6 +265,7 @@ def _quantised(op: str) -> Iterator[Case]:
         ("Lookup", [codes], {"table": np.arange(256, dtype=np.uint8)[::-1]}, {}),
         ("QLinearAdd", [codes, codes[::-1]], {}, {**two, **bounds}),
         ("QLinearMul", [codes, spread], {}, {**two, **bounds}),
+        ("QLinearMatMul", [codes, codes.swapaxes(2, 3).copy()], {}, {**two, **bounds}),
         ("QLinearGlobalAveragePool", [codes], {}, {**one, **bounds}),
         ("QLinearAveragePool", [codes], {}, {**one, **bounds, **pool}),
         ("MaxPool", [codes], {}, {**single_nodes.WINDOW, **single_nodes.POOL}),

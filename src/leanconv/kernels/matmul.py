@@ -44,7 +44,7 @@ def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
     return False
 
 
-class _Problem(NamedTuple):
+class Product(NamedTuple):
     """A product before tiles are chosen."""
 
     m: int
@@ -60,7 +60,7 @@ def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Targe
     """One kernel; a constant right side is packed into panels here."""
     del formats
     shapes = [graph.types[name].shape if name else () for name in node.inputs]
-    problem = _gemm(node, shapes) if node.op == "Gemm" else _matmul(shapes[0], shapes[1])
+    problem = _gemm(node, shapes) if node.op == "Gemm" else matmul_problem(shapes[0], shapes[1])
     a, b, y = node.inputs[0], node.inputs[1], node.output
     if problem.n == 1 and problem.m > 1:
         # One column would fill one lane of a vector: compute the transposed product.
@@ -78,7 +78,7 @@ def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Targe
     return Lowered((Call(kernel, operands),), constants, {}, "matmul")
 
 
-def _gemm(node: Node, shapes: list[tuple[int, ...]]) -> _Problem:
+def _gemm(node: Node, shapes: list[tuple[int, ...]]) -> Product:
     a = Matrix(1, shapes[0][1]) if node.attributes["transA"] else Matrix(shapes[0][1], 1)
     b = Matrix(1, shapes[1][1]) if node.attributes["transB"] else Matrix(shapes[1][1], 1)
     k, m = shapes[0] if node.attributes["transA"] else shapes[0][::-1]
@@ -87,16 +87,17 @@ def _gemm(node: Node, shapes: list[tuple[int, ...]]) -> _Problem:
     if node.input(2) and node.attributes["beta"] != 0:
         rows, columns = ((1, 1) + shapes[2])[-2:]
         c = Matrix(columns if rows > 1 else 0, int(columns > 1))
-    return _Problem(m, n, k, (), a, b, c)
+    return Product(m, n, k, (), a, b, c)
 
 
-def _matmul(a: tuple[int, ...], b: tuple[int, ...]) -> _Problem:
+def matmul_problem(a: tuple[int, ...], b: tuple[int, ...]) -> Product:
+    """The product of matrices of these shapes, by NumPy's rules."""
     a = (1, *a) if len(a) == 1 else a
     b = (*b, 1) if len(b) == 1 else b
     m, k, n = a[-2], a[-1], b[-1]
     if prod(b[:-2]) == 1:
         # The same right side for every batch: one tall product.
-        return _Problem(prod(a[:-1]), n, k, (), Matrix(k, 1), Matrix(n, 1), None)
+        return Product(prod(a[:-1]), n, k, (), Matrix(k, 1), Matrix(n, 1), None)
     rank = max(len(a), len(b)) - 2
     a_batch, b_batch = ((1,) * (rank + 2 - len(s)) + s[:-2] for s in (a, b))
     batch = tuple(max(x, y) if min(x, y) else 0 for x, y in zip(a_batch, b_batch, strict=True))
@@ -108,10 +109,10 @@ def _matmul(a: tuple[int, ...], b: tuple[int, ...]) -> _Problem:
         for own, size in ((a_batch, m * k), (b_batch, k * n))
     )
     a_strides, b_strides = strides
-    return _Problem(m, n, k, batch, Matrix(k, 1, a_strides), Matrix(n, 1, b_strides), None)
+    return Product(m, n, k, batch, Matrix(k, 1, a_strides), Matrix(n, 1, b_strides), None)
 
 
-def _flip(problem: _Problem) -> _Problem:
+def _flip(problem: Product) -> Product:
     """The same numbers as the transposed product."""
 
     def transposed(matrix: Matrix) -> Matrix:
@@ -122,9 +123,7 @@ def _flip(problem: _Problem) -> _Problem:
     return problem._replace(m=problem.n, n=problem.m, a=a, b=b, c=c)
 
 
-def _kernel(
-    problem: _Problem, dtype: DType, packed: bool, any_size: bool, target: Target
-) -> MatMul:
+def _kernel(problem: Product, dtype: DType, packed: bool, any_size: bool, target: Target) -> MatMul:
     """Choose the register tile and the chunks."""
     m, n, k, a, b = problem.m, problem.n, problem.k, problem.a, problem.b
     lanes = target.lanes(dtype)

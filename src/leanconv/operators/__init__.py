@@ -13,6 +13,7 @@ from leanconv.errors import UnsupportedError
 from leanconv.graph.ir import Node
 from leanconv.kernels import (
     attention,
+    code_matmul,
     deform,
     elementwise,
     extreme_places,
@@ -77,6 +78,7 @@ OPERATORS: Mapping[str, Operator] = _table(
         SingleKernel,
         (
             attention,
+            code_matmul,
             elementwise,
             extreme_places,
             gather,

@@ -69,7 +69,7 @@ def _cycles(node: Node, graph: Graph, costs: Costs) -> float:
     item = max(graph.types[name].dtype.bytes for name in names)
     elements = sum(graph.types[name].elements for name in names)
     inner = 1
-    if node.op in ("MatMul", "Gemm"):
+    if node.op in ("MatMul", "Gemm", "QLinearMatMul"):
         inner = graph.types[node.inputs[0]].shape[-1]
     elif node.op == "Attention":  # two products, of queries and keys and of shares and values
         inner = 2 * graph.types[node.inputs[2]].shape[-2]

@@ -199,7 +199,7 @@ def _pool(c: Composer, node: Node) -> str:
 WITH_KERNEL = frozenset(
     (
         *("QuantizeLinear", "DequantizeLinear", "QLinearAdd", "QLinearMul", "Lookup"),
-        *("QLinearGlobalAveragePool", "QLinearAveragePool"),
+        *("QLinearGlobalAveragePool", "QLinearAveragePool", "QLinearMatMul"),
     )
 )
 EXPANSIONS: dict[str, Callable[[Composer, Node], str]] = {
