@@ -19,6 +19,7 @@ import numpy as np
 from leanconv.api.cpu_backend import CpuBackend
 from leanconv.api.inputs import InputSpec, Shape, validated_input
 from leanconv.errors import BudgetError, InputError
+from leanconv.graph.edit import frozen, node_like
 from leanconv.graph.ir import Graph, Node, TensorType
 from leanconv.graph.regions import with_regions
 from leanconv.graph.small_inputs import is_small
@@ -275,7 +276,9 @@ def checked_samples(samples: Any, inputs: Sequence[InputSpec]) -> list[dict[str,
 
 
 # -- graphs ------------------------------------------------------------------------------------
-_IN, _ADD, _SUM = "\x00in:", "\x00add:", "\x00sum:"  # before names, which no file's begin with
+# Before names, which no file's begin with.
+_IN, _ADD, _SUM, _SINGLE = "\x00in:", "\x00add:", "\x00sum:", "\x00single:"
+_SCALES = {"QLinearConv": 3, "QuantizeLinear": 1, "DequantizeLinear": 1}  # which input they are
 
 
 def _values_of_small(backend: CpuBackend, samples: Sequence[Arrays]) -> Arrays:
@@ -292,21 +295,33 @@ def _double(arrays: Arrays) -> dict[str, np.ndarray]:
 
 
 def _in_double(graph: Graph) -> Graph:
-    """A float32 graph with the same nodes and constants, in float64."""
+    """A float32 graph with the same nodes and constants, in float64.
+
+    Scales of codes stay float32: sums of codes and what becomes of them are the same in both.
+    """
     types = {
         name: replace(kind, dtype=FLOAT64) if kind.dtype == FLOAT32 else kind
         for name, kind in graph.types.items()
     }
     constants = _double(graph.constants)
-    nodes = tuple(
-        replace(node, attributes={"to": FLOAT64}) if _makes_single(node) else node
-        for node in with_regions(graph, _in_double).nodes
-    )
-    return replace(graph, nodes=nodes, types=types, constants=constants, origin=None)
-
-
-def _makes_single(node: Node) -> bool:
-    return node.op == "Cast" and node.attributes["to"] == FLOAT32
+    nodes: list[Node] = []
+    for node in with_regions(graph, _in_double).nodes:
+        scale = node.input(_SCALES.get(node.op, len(node.inputs)))
+        if scale:
+            single = _SINGLE + scale
+            types[single], constants[single] = graph.types[scale], graph.constants[scale]
+            names = tuple(single if name == scale else name for name in node.inputs)
+            node = replace(node, inputs=names)
+        attribute = {"Cast": "to", "DequantizeLinear": "dtype"}.get(node.op, "")
+        if node.attributes.get(attribute) == FLOAT32:
+            node = node_like(node, attributes={attribute: FLOAT64})
+        nodes.append(node)
+        if node.op == "QLinearConv" and node.attributes["dtype"] == FLOAT32:
+            single = _SINGLE + node.output
+            types[single] = graph.types[node.output]
+            nodes[-1] = replace(node, outputs=(single,))
+            nodes.append(Node("Cast", (single,), node.outputs, frozen({"to": FLOAT64})))
+    return replace(graph, nodes=tuple(nodes), types=types, constants=constants, origin=None)
 
 
 def _apart(graph: Graph) -> Graph:
@@ -315,7 +330,8 @@ def _apart(graph: Graph) -> Graph:
     for node in graph.nodes:
         names = []
         for name in node.inputs:
-            if name and name not in graph.constants:
+            inner = name.startswith(_SINGLE)  # between a node and its Cast
+            if name and name not in graph.constants and not inner:
                 types[_IN + name] = graph.types[name]
                 inputs[_IN + name] = None
                 name = _IN + name

@@ -6,6 +6,8 @@ found from the weights (`integer_sums`). Tiles whose division leaves fewer are l
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from leanconv.algorithms.problem import Problem
 from leanconv.algorithms.winograd.pieces import is_cut
 from leanconv.algorithms.winograd.shape import Pair
@@ -67,9 +69,15 @@ def named_size(sizes: list[Pair], m: Pair) -> list[Pair]:
 
 
 def _is_exact(problem: Problem, m: Pair, taps: Pair) -> bool:
+    codes = problem.precision.x
+    return problem.sum_bits <= _most_bits(m, taps, int(codes.low), int(codes.high))
+
+
+@lru_cache(maxsize=1024)
+def _most_bits(m: Pair, taps: Pair, low: int, high: int) -> int:
+    """The most bits of sums with which a tile is exact for codes from `low` to `high`; 0: none."""
     height, width = map(integer_transform, m, taps)
     if height is None or width is None:
-        return False
-    low, high = int(problem.precision.x.low), int(problem.precision.x.high)
+        return 0
     fit = operands_fit(height.exact, width.exact, low, high)
-    return fit and problem.sum_bits <= division(height.scale * width.scale).bits
+    return division(height.scale * width.scale).bits if fit else 0
