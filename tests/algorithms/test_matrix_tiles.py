@@ -34,6 +34,8 @@ MORE = [
     "ic256ih15iw19oc64oh8ow10kh1sh2sw2",
     "ic96ih9iw12oc16oh9ow10kh3ph2dh2pw1",
     "ic3ih20iw21oc20oh10ow11kh7sh2sw2ph3pw3",
+    "mb2g2ic160ih6iw5oc96oh4ow4kh3kw2",  # rows that go on in the next, without padding
+    "ic70ih9iw3oc20oh9ow3kh3kw3ph2dh2pw2dw2",
     "ic7ih9iw30oc16oh9ow8kh1kw7sw4pw3",  # pixels of 8 bytes
     "g3ic144ih6iw5oc48oh6ow5kh3ph1pw1",
     "ic32ih4iw40oc32oh4ow36kw5",
@@ -71,7 +73,7 @@ def test_sums_become_codes(dtype: DType) -> None:
 def test_codes_are_added(first: bool) -> None:
     own = ResidualCodes(91, 3, 250, 0.031, 0.0172, 0.0403, 120, first)
     given = Quantisation(77, 5, 255, own)
-    for text in (SHAPES[3], *MORE[:3]):
+    for text in (SHAPES[3], *MORE[:3], "ic70ih5iw6oc40oh3ow4kh3"):
         spec = ConvSpec.parse(
             text,
             precision=replace(U8S8, y=UINT8),

@@ -7,7 +7,7 @@
         repack the input rows: [part of C][row][column][64 bytes], zeros for the padding
         for two panels of 16 outputs, for two tiles of up to 16 columns:
             four tiles of sums = bias
-            for (kh, kw, part of C): two tiles of x, two of w, four products of tiles
+            for (part of C, kh, kw): two tiles of x, two of w, four products of tiles
             store the sums in scratch
 
 A tile's row is 64 channels of one pixel, which in blocks of 16 channels lie apart: input rows are

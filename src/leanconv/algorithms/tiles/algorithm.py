@@ -16,9 +16,13 @@ from leanconv.target import Target
 from leanconv.types import FLOAT32, INT8, INT32, UINT8, Precision
 
 _CHUNKS = 16  # so that any number of threads is kept busy
-_INPUT_SHARE = 4  # a chunk's input takes at most one part of L2
+_SHARE = 8  # parts of L2: a chunk's input takes one at most, and so do weights that are read again
+_LEAST_CYCLES = 13  # of a product of tiles: sums wait for the one before
 _LEAST_TILES = 8  # of a chunk, for which weights are read from L2
 _GROUP = 4  # channels of an input that fill no more than a step of a dot product
+# Times the cycles of storing a vector: to finish a vector of sums, to add a residual, to repack 64
+# bytes of input.
+_FINISH, _ADD, _MOVE = 2, 2, 3
 _TOGETHER = 4  # tiles of sums, of eight registers
 
 
@@ -64,10 +68,28 @@ def _kernel(problem: Problem, target: Target) -> TileConv:
         pixels=ceil_div(window.out[2], across),
         tiles=_TOGETHER // panels,
         panels=panels,
-        rows=1,
+        rows=window.out[1],
     )
+    kernel = min((kernel, *_flat(kernel)), key=_product_cycles)
+    if 2 < _tiles(kernel) <= 2 * _TOGETHER:
+        kernel = replace(kernel, tiles=_TOGETHER, panels=1)  # weights are read once or twice
     far = problem.weights_from_dram or kernel.constant_bytes["w"] > target.l2_bytes
     return replace(_cut(kernel, target), prefetches=far)
+
+
+def _flat(kernel: TileConv) -> list[TileConv]:
+    """The kernel with tiles that go on in the next row, where that is possible."""
+    if kernel.windows or kernel.window.stride[1:] != (1, 1):
+        return []
+    return [replace(kernel, pixels=ROWS, flat=True)]
+
+
+def _tiles(kernel: TileConv) -> int:
+    """Tiles of columns of all rows of a map."""
+    rows, width = kernel.window.out[1:]
+    if not kernel.flat:
+        return rows * kernel.tiles_across
+    return ceil_div((rows - 1) * kernel.columns + width, kernel.pixels)
 
 
 def _without_gaps(window: Window, x: Access) -> tuple[Window, Access]:
@@ -93,15 +115,16 @@ def _good_width(total: int) -> int:
 
 
 def _cut(kernel: TileConv, target: Target) -> TileConv:
-    """Cut into chunks that are worth claiming: by rows that fit L2, then by outputs.
+    """Cut into chunks that are worth claiming: rows whose input fits L2, parts of the outputs.
 
-    Chunks of the same rows share their input, but all have weights of their own to read.
+    Chunks of other rows read all weights again; parts of the outputs, the input.
     """
-    limit, height = target.l2_bytes // _INPUT_SHARE, kernel.window.out[1]
+    limit, height = target.l2_bytes // _SHARE, kernel.window.out[1]
     wanted = max(1, min(_CHUNKS, round(_product_cycles(kernel) / target.costs.chunk)))
-    images = kernel.batch * kernel.groups
-    least = ceil_div(_LEAST_TILES, kernel.tiles_across)
-    rows = min(height, max(least, height * images // wanted))
+    images, rows = kernel.batch * kernel.groups, height
+    if kernel.constant_bytes["w"] <= limit:
+        least = ceil_div(_LEAST_TILES * height, _tiles(kernel))
+        rows = min(height, max(least, height * images // wanted))
     while rows > 1 and replace(kernel, rows=rows).scratch_bytes > limit:
         rows -= 1
     kernel = replace(kernel, rows=ceil_div(height, ceil_div(height, rows)))
@@ -110,21 +133,24 @@ def _cut(kernel: TileConv, target: Target) -> TileConv:
 
 
 def _product_cycles(kernel: TileConv) -> int:
-    """Cycles of all products: one for each row of a tile."""
-    maps = kernel.batch * kernel.groups * kernel.window.out[1]
-    tiles = maps * kernel.tiles_across * kernel.panel_pairs * kernel.panels
-    return tiles * kernel.steps * kernel.pixels
+    """Cycles of all products: one for each row of a tile, and so many at least."""
+    images = kernel.batch * kernel.groups * kernel.panel_pairs * kernel.panels
+    return images * _tiles(kernel) * kernel.steps * max(kernel.pixels, _LEAST_CYCLES)
 
 
 def _cost(problem: Problem, target: Target) -> float:
-    """Products, or the epilogue beside them; repacking; weights from a far cache."""
+    """Products, sums that go to scratch and through the epilogue, repacking, far weights.
+
+    Of the epilogue products hide next to nothing: both keep the same ports busy.
+    """
     kernel, costs = _kernel(problem, target), target.costs
-    maps = kernel.batch * kernel.groups * kernel.window.out[1]
-    outputs = maps * kernel.window.out[2] * kernel.panel_pairs * kernel.panels
-    cycles = costs.overlapped(_product_cycles(kernel), outputs * costs.store)
-    rows = kernel.batch * kernel.groups * kernel.row_blocks * kernel.input_rows
-    cycles += rows * kernel.columns * kernel.parts * costs.store
-    weights = kernel.groups * kernel.group_weights
+    maps = kernel.batch * kernel.groups
+    tiles = maps * _tiles(kernel) * kernel.panel_pairs * kernel.panels
+    finished = tiles * kernel.pixels * (_FINISH + _ADD * kernel.epilogue.residual)
+    rows = maps * kernel.row_blocks * kernel.input_rows
+    moved = rows * kernel.columns * kernel.parts * _MOVE
+    cycles = _product_cycles(kernel) + tiles * ROWS + (finished + moved) * costs.store
+    weights = kernel.constant_bytes["w"]
     if problem.weights_from_dram:
         return cycles + dram_cycles(problem, target, weights)
     stream = weights / costs.l3_read if weights > target.l2_bytes else 0.0

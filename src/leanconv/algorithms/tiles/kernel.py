@@ -37,6 +37,22 @@ class TileConv(TileShape):
         return e.finish()
 
 
+@dataclass
+class _Run:
+    """Neighbouring columns of one row in a tile.
+
+    Attributes:
+        start: the first one's row in the tile.
+        row, column: the first one's place in the output.
+        columns: how many; below 1: none.
+    """
+
+    start: Value
+    row: Value
+    column: Value
+    columns: Value
+
+
 class _Emission:
     """Emission of one kernel.
 
@@ -79,7 +95,7 @@ class _Emission:
         self.tiles.configure(rows)
         self.output = with_numbers(e, self.tile, self.output)
         self._write_offsets()
-        for job in range(2 * conv.tiles * conv.panels):
+        for job in range(2 * conv.jobs):
             e.store(e.i64(0), self.jobs.at(job * JOB_BYTES).of("i64").at(2))
         turn: list[Value] = [e.i64(0)]
         with e.loop("chunk", e.hi, [turn], start=e.lo) as chunk:
@@ -99,11 +115,11 @@ class _Emission:
         """Write where each step's input is, in bytes from that of its tile."""
         e, conv = self.e, self.conv
         down = conv.window.dilation[1] * conv.row_bytes
-        width, parts = conv.tap_groups, conv.parts
-        with e.loop("kh", conv.window.kernel[1]) as kh, e.loop("kw", width) as kw:
-            with e.loop("part", parts) as part:
+        height, width = conv.window.kernel[1], conv.tap_groups
+        with e.loop("part", conv.parts) as part, e.loop("kh", height) as kh:
+            with e.loop("kw", width) as kw:
                 place = kh * down + kw * conv.tap_bytes + part * conv.part_bytes
-                e.store(place, self.offsets.at((kh * width + kw) * parts + part))
+                e.store(place, self.offsets.at((part * height + kh) * width + kw))
 
     def _repack(self, n: Value, g: Value, first: Value, last: Value) -> None:
         conv, window = self.conv, self.conv.window
@@ -117,7 +133,10 @@ class _Emission:
     ) -> None:
         """Emit the blocks of a chunk: panels, then tiles."""
         e, conv = self.e, self.conv
-        count = (last - first) * conv.tiles_across
+        rows, width = last - first, conv.window.out[2]
+        count = rows * conv.tiles_across
+        if conv.flat:
+            count = ((rows - 1) * conv.columns + (width + (conv.pixels - 1))) // conv.pixels
         blocks = (count + (conv.tiles - 1)) // conv.tiles
         # Of the next panels, the lines of each step are shared among the blocks.
         lines = (blocks + (conv.step_lines - 1)) // blocks
@@ -127,36 +146,28 @@ class _Emission:
             with e.loop("block", blocks, [turn]) as block:
                 line = block * lines
                 self.lines = line, e.smin(line + lines, conv.step_lines)
-                self._block(n, g, first, count, panel, block, turn[0])
+                self._block(n, g, (first, last), count, panel, block, turn[0])
                 turn[0] = turn[0] ^ 1
 
     def _block(
         self,
         n: Value,
         g: Value,
-        first: Value,
+        rows: tuple[Value, Value],
         count: Value,
         panel: Value,
         block: Value,
         turn: Value,
     ) -> None:
         """Emit the products of a block, with the epilogue of the one before."""
-        e, conv, tiles = self.e, self.conv, self.tiles
+        conv, tiles = self.conv, self.tiles
         channel = (g * conv.panel_pairs + panel) * (conv.panels * COLUMNS)
-        inputs, places = [], []
+        inputs, runs = [], []
         for i in range(conv.tiles):
-            number = block * conv.tiles + i
-            exists = number.compare("slt", count)
-            number = e.smin(number, count - 1)
-            row = number // conv.tiles_across
-            column = number % conv.tiles_across * conv.pixels
-            place = row * (conv.window.stride[1] * conv.row_bytes)
-            place = place + column * conv.column_bytes
+            place, found = self._tile(block * conv.tiles + i, count, rows)
             inputs.append(self.input.at(place))
-            live = e.smin(conv.window.out[2] - column, conv.pixels)
-            live = e.select(exists, live, e.i64(0))
-            places.append((first + row, column, live))
-        self._write_jobs(n, g, panel, channel, places, turn)
+            runs.append(found)
+        self._write_jobs(n, g, panel, channel, runs, turn)
         for each in self.c:
             for register in each:
                 tiles.zero(register)
@@ -167,30 +178,63 @@ class _Emission:
             for j in range(conv.panels):
                 tiles.store(self.c[i][j], to.at((i * conv.panels + j) * TILE_BYTES))
 
+    def _tile(
+        self, number: Value, count: Value, rows: tuple[Value, Value]
+    ) -> tuple[Value, list[_Run]]:
+        """Where a tile's input is in scratch, and its runs of columns; none if it does not exist.
+
+        Args:
+            number, count: the tile, and how many there are.
+            rows: of output, of the chunk.
+        """
+        e, conv, width = self.e, self.conv, self.conv.window.out[2]
+        exists = number.compare("slt", count)
+        number = e.smin(number, count - 1)
+        first, last = rows
+        if not conv.flat:
+            row = number // conv.tiles_across
+            column = number % conv.tiles_across * conv.pixels
+            place = row * (conv.window.stride[1] * conv.row_bytes) + column * conv.column_bytes
+            live = e.select(exists, e.smin(width - column, conv.pixels), e.i64(0))
+            return place, [_Run(e.i64(0), first + row, column, live)]
+        position = number * conv.pixels
+        row, column = first + position // conv.columns, position % conv.columns
+        runs = [_Run(e.i64(0), row, column, e.smin(width - column, conv.pixels))]
+        for later in range(1, conv.segments):
+            start = later * conv.columns - column
+            runs.append(_Run(start, row + later, e.i64(0), e.smin(conv.pixels - start, width)))
+        for run in runs:
+            inside = exists & run.row.compare("slt", last)
+            run.columns = e.select(inside, run.columns, e.i64(0))
+        return position * ROW_BYTES, runs
+
     def _write_jobs(
         self,
         n: Value,
         g: Value,
         panel: Value,
         channel: Value,
-        places: list[tuple[Value, Value, Value]],
+        tiles: list[list[_Run]],
         turn: Value,
     ) -> None:
         """Write where the sums of a block will go."""
         e, conv, y = self.e, self.conv, self.conv.y
-        size = conv.precision.y.bytes
-        image = n * y.image + g * y.channel(conv.outputs) + panel * y.channel(COLUMNS * conv.panels)
-        jobs = self.jobs.at(turn * (conv.tiles * conv.panels * JOB_BYTES)).of("i64")
-        for i, (row, column, live) in enumerate(places):
-            pixel = image + row * y.spatial[1] + column * y.spatial[2]
+        size, width = conv.precision.y.bytes, COLUMNS * conv.panels
+        image = n * y.image + g * y.channel(conv.outputs) + panel * y.channel(width)
+        job = self.jobs.at(turn * (conv.jobs * JOB_BYTES)).of("i64")
+        for i, runs in enumerate(tiles):
             for j in range(conv.panels):
-                job = jobs.at((i * conv.panels + j) * JOB_WORDS)
-                place = (pixel + y.channel(j * COLUMNS)) * size
-                if j and conv.outputs % (COLUMNS * conv.panels):
-                    there = panel * (COLUMNS * conv.panels) + j * COLUMNS
-                    live = e.select(there.compare("slt", conv.outputs), live, e.i64(0))
-                for number, value in enumerate((place, live, channel + j * COLUMNS)):
-                    e.store(value, job.at(number + 1))
+                for run in runs:
+                    pixel = image + run.row * y.spatial[1] + run.column * y.spatial[2]
+                    sums = run.start * ROW_BYTES + (i * conv.panels + j) * TILE_BYTES
+                    live = run.columns
+                    if j and conv.outputs % width:
+                        there = (panel * width + j * COLUMNS).compare("slt", conv.outputs)
+                        live = e.select(there, live, e.i64(0))
+                    place = (pixel + y.channel(j * COLUMNS)) * size
+                    for word, value in enumerate((sums, place, live, channel + j * COLUMNS)):
+                        e.store(value, job.at(word))
+                    job = job.at(JOB_WORDS)
 
     def _multiply(self, inputs: list[Pointer], weights: Pointer, before: Value) -> None:
         """Emit the steps, each with its share of the epilogue of the block before."""
@@ -227,13 +271,13 @@ class _Emission:
     @property
     def parts(self) -> int:
         """Parts of the epilogue of a block, of `_quads` times four columns."""
-        return self.conv.tiles * self.conv.panels * self.conv.quads // self._quads
+        return self.conv.jobs * self.conv.quads // self._quads
 
     @property
     def _quads(self) -> int:
         """As many as each step has to take, at most those of a tile: a power of 2."""
         conv = self.conv
-        wanted, size = ceil_div(conv.tiles * conv.panels * conv.quads, conv.steps), 1
+        wanted, size = ceil_div(conv.jobs * conv.quads, conv.steps), 1
         while size < min(wanted, conv.quads):
             size *= 2
         return size
@@ -241,12 +285,11 @@ class _Emission:
     def _part(self, part: Value, turn: Value) -> None:
         """Finish and store neighbouring columns of a tile of sums, as many of them as exist."""
         e, conv, quads = self.e, self.conv, self._quads
-        per_tile = conv.quads // quads
-        number, start = part // per_tile, part % per_tile * (quads * COLUMNS_TOGETHER)
-        jobs = self.jobs.at(turn * (conv.tiles * conv.panels * JOB_BYTES)).of("i64")
-        job = jobs.at(number * JOB_WORDS)
-        place, live, channel = (e.load_index(job.at(word)) for word in (1, 2, 3))
-        sums = self.sums.at(turn * conv.sums_bytes + number * TILE_BYTES + start * ROW_BYTES)
+        per_run = conv.quads // quads
+        number, start = part // per_run, part % per_run * (quads * COLUMNS_TOGETHER)
+        job = self.jobs.at(turn * (conv.jobs * JOB_BYTES)).of("i64").at(number * JOB_WORDS)
+        at, place, live, channel = (e.load_index(job.at(word)) for word in range(JOB_WORDS))
+        sums = self.sums.at(turn * conv.sums_bytes + at + start * ROW_BYTES)
         place = place + start * (conv.y.spatial[2] * conv.precision.y.bytes)
         left = live - start
         whole = left.compare("sge", quads * COLUMNS_TOGETHER)

@@ -2,7 +2,7 @@
 
     input rows of a chunk   [C in parts of 64][row][column][64]                      in scratch
                             [row][kw / taps][output column][64]                      of C < 33
-    w       [group][pair of panels][kh][kw / taps][C / 64][panel][16][16 outputs][4]
+    w       [group][pair of panels][C / 64][kh][kw / taps][panel][16][16 outputs][4]
 
 A tile's row is 64 bytes: a part of the channels of one pixel. With fewer than 33 channels a pixel
 has 32, 16, 8 or 4 bytes, and the row is a window of neighbouring pixels, as many taps in one step.
@@ -22,6 +22,7 @@ from leanconv.codegen.extents import Count
 from leanconv.codegen.matrix_tiles import COLUMNS, ROW_BYTES, ROWS, TILE_BYTES
 from leanconv.records import dataclass
 from leanconv.spec.format import ALIGNMENT, aligned, ceil_div
+from leanconv.symbols import least
 
 _GROUP = 4  # bytes that one lane of a product adds up
 COLUMNS_TOGETHER = 4  # in the epilogue
@@ -39,6 +40,8 @@ class TileShape(GroupedConv):
         rows: output rows of a chunk.
         panel_blocks: parts of the outputs; a chunk has one of them.
         prefetches: whether the weights of the next panels are prefetched beside the products.
+        flat: whether the rows of a tile go on in the next row of the image, over the padding
+            between them, whose sums are computed in vain; strides are 1.
     """
 
     pixels: int
@@ -47,6 +50,7 @@ class TileShape(GroupedConv):
     rows: Count
     panel_blocks: Count = 1
     prefetches: bool = False
+    flat: bool = False
 
     # -- chunks ----------------------------------------------------------------------------
     @property
@@ -98,12 +102,16 @@ class TileShape(GroupedConv):
     def columns(self) -> int:
         """Input columns of a row, in scratch: those of whole tiles, and what a row reads beyond."""
         stride, apart = self.window.stride[2], self.window.dilation[2]
+        if self.flat:
+            return self.out_columns + (self.window.kernel[2] - 1) * apart
         reach = (self.tap_groups * self.taps - 1) * apart + ROW_BYTES // self.pixel_bytes
         return (self.out_columns - 1) * stride + reach
 
     @property
     def out_columns(self) -> int:
-        """Output columns of a row, in whole tiles."""
+        """Output columns of a row, in whole tiles if these end with it."""
+        if self.flat:
+            return self.window.out[2]
         return self.tiles_across * self.pixels
 
     @property
@@ -160,15 +168,22 @@ class TileShape(GroupedConv):
         return self.window.kernel[1] * self.tap_groups * self.parts
 
     @property
+    def segments(self) -> int:
+        """Runs of columns of one row, at most, in a tile."""
+        return ceil_div(self.pixels - 1, self.columns) + 1 if self.flat else 1
+
+    @property
+    def jobs(self) -> int:
+        """Runs of columns in the tiles whose sums are computed together."""
+        return self.tiles * self.panels * self.segments
+
+    @property
     def quads(self) -> int:
-        """Groups of four columns of one tile, a power of 2."""
-        return (
-            1
-            if self.pixels <= COLUMNS_TOGETHER
-            else 2
-            if self.pixels <= 2 * COLUMNS_TOGETHER
-            else 4
-        )
+        """Groups of four columns of one run, a power of 2."""
+        longest, size = least(self.pixels, self.window.out[2]), 1
+        while size * COLUMNS_TOGETHER < longest:
+            size *= 2
+        return size
 
     # -- scratch ---------------------------------------------------------------------------
     @property
@@ -184,7 +199,7 @@ class TileShape(GroupedConv):
     @property
     def offsets_at(self) -> int:
         """Where the offsets of the steps are."""
-        return self.jobs_at + 2 * self.tiles * self.panels * JOB_BYTES
+        return self.jobs_at + 2 * self.jobs * JOB_BYTES
 
     @property
     def line_at(self) -> int:
@@ -199,7 +214,8 @@ class TileShape(GroupedConv):
     @property
     def scratch_bytes(self) -> int:
         """Sums, their places, the steps' offsets, and the input rows of a chunk."""
-        return self.input_at + self.parts * self.part_bytes
+        beyond = TILE_BYTES if self.flat else 0  # of the last tile's rows
+        return self.input_at + self.parts * self.part_bytes + beyond
 
     # -- constants -------------------------------------------------------------------------
     @property
@@ -246,8 +262,8 @@ class TileShape(GroupedConv):
         )
         padded[: len(outputs), : self.inputs, :, :width] = outputs
         split = padded.reshape(panels, COLUMNS, self.parts, pixel, height, self.tap_groups, taps)
-        # [kh][tap group][part][panel][tap of the group][byte of a pixel][output]
-        rows = split.transpose(4, 5, 2, 0, 6, 3, 1).reshape(-1, taps * pixel, COLUMNS)
+        # [part][kh][tap group][panel][tap of the group][byte of a pixel][output]
+        rows = split.transpose(2, 4, 5, 0, 6, 3, 1).reshape(-1, taps * pixel, COLUMNS)
         tiles = np.zeros((self.steps * panels, ROW_BYTES, COLUMNS), outputs.dtype)
         tiles[:, : taps * pixel] = rows
         quads = tiles.reshape(-1, ROWS, _GROUP, COLUMNS)
@@ -258,5 +274,5 @@ class TileShape(GroupedConv):
         return pack_channels(values, self.groups, self.group_outputs)
 
 
-JOB_WORDS = 4  # y, residual, columns, first channel
+JOB_WORDS = 4  # bytes from a buffer's start to the sums, those of y, columns, first channel
 JOB_BYTES = JOB_WORDS * _WORD
