@@ -76,6 +76,32 @@ def test_what_is_compiled_in_a_run_keeps_the_limit() -> None:
     assert all("in this run" in text for text in refused)
 
 
+def test_a_small_part_keeps_no_large_array() -> None:
+    """Views of what is not read any more would."""
+    nodes = [
+        node("ReduceSum", "x one", "sums", keepdims=0),
+        node("Greater", "sums zero", "flags"),
+        node("Compress", "x flags", "m", axis=0),
+        node("Slice", "m first one", "row"),
+        node("SplitToSequence", "m count", "rows", axis=0),
+        node("SequenceAt", "rows zeroth", "again"),
+        node("Compress", "x flags", "k", axis=0),
+        node("Exp", "k", "a"),
+        node("Exp", "a", "b"),
+        node("Neg", "b", "y"),
+        node("Add", "row again", "z"),
+    ]
+    held = {
+        "zero": np.float32(-1e9),
+        "zeroth": np.array(0),
+        "count": np.array(1),
+        "first": np.array([0]),
+        "one": np.array([1]),
+    }
+    network = lc.load(model(nodes, {"x": X.shape}, ["y", "z"], held), threads=1)
+    assert taken_by(network, {"x": X}).arrays <= network.plan.late_bytes
+
+
 def test_the_network_leaves_memory_for_what_is_compiled_in_a_run() -> None:
     """Its fastest plan would take what the limit allows."""
     nodes = [

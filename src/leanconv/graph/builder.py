@@ -280,7 +280,7 @@ class Builder:
         try:
             with np.errstate(all="ignore"):
                 arrays = [
-                    _of_dtype(np.asarray(made), kind.dtype)
+                    self.budget.alone(_of_dtype(np.asarray(made), kind.dtype))
                     for made, kind in zip(function(), results, strict=True)
                 ]
         except (TypeError, ValueError, ArithmeticError, IndexError) as error:

@@ -142,6 +142,8 @@ class Tail:
             return {name: first_rows(values[rows], values[count]) for name, rows, count in cuts}
         builder = Builder.in_a_run(self.single, self.limits, memory, self.halves, segments)
         given = {name: builder.constant(values[name]) for name in self.reads}
+        builder.budget.given((*values.values(), *self.constants.values()))
+        builder.budget.made([value.array for value in given.values() if value.array is not None])
         scope = Scope(builder, self.opset, self.constants, given)
         results = scope.run(self.nodes, self.gives)
         taken = {id(array) for array in (*values.values(), *self.constants.values())}
@@ -153,6 +155,7 @@ class Tail:
                 raise UnsupportedError(f"output {name!r} is a sequence; expected tensors")
             builder.budget.expect(result.type.bytes)
             made[name] = _own(result.array, result.type.dtype, taken)
+            builder.budget.made([made[name]])
         return made
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -111,6 +111,13 @@ class FoldBudget:
     def expect(self, needed_bytes: int) -> None:
         """Refuse what takes too much before it is computed: at load, `charge` does."""
 
+    def given(self, arrays: Iterable[np.ndarray]) -> None:
+        """Leave out arrays that others have: at load, none is counted."""
+
+    def alone(self, array: np.ndarray) -> np.ndarray:
+        """An array that keeps no larger one in memory; at load, views cost nothing."""
+        return array
+
     def made(self, arrays: Sequence[np.ndarray]) -> None:
         """Account for arrays that were computed: at load, `charge` bounds them."""
 
@@ -142,6 +149,7 @@ class RunBudget(FoldBudget):
         super().__init__(limits.late_traffic_bytes, limits.late_traffic_bytes, limits.late_nodes)
         self._most, self._memory, self._kept = limits.late_bytes, memory, kept
         self._bytes: dict[int, int] = {}
+        self._given: frozenset[int] = frozenset()
         self._alive = self.peak_bytes = 0
 
     def charge(self, traffic_bytes: int) -> None:
@@ -188,13 +196,22 @@ class RunBudget(FoldBudget):
                 "larger memory limit"
             )
 
+    def given(self, arrays: Iterable[np.ndarray]) -> None:
+        """Leave arrays out that others have and keep: what is made may be views of them."""
+        self._given = frozenset(id(_owner(array)) for array in arrays)
+
+    def alone(self, array: np.ndarray) -> np.ndarray:
+        """The array, copied if it is a view of a larger one that it would keep in memory."""
+        owner = _owner(array)
+        large = owner.nbytes > max(array.nbytes, _COUNTED) and id(owner) not in self._given
+        return array.copy() if large else array
+
     def made(self, arrays: Sequence[np.ndarray]) -> None:
         """Account for arrays until they are freed."""
         for array in arrays:
-            owner = array
-            while isinstance(owner.base, np.ndarray):
-                owner = owner.base
-            if owner.nbytes >= _COUNTED and id(owner) not in self._bytes:
+            owner = _owner(array)
+            known = id(owner) in self._bytes or id(owner) in self._given
+            if owner.nbytes >= _COUNTED and not known:
                 self._bytes[id(owner)] = owner.nbytes
                 self._alive += owner.nbytes
                 self.peak_bytes = max(self.peak_bytes, self._alive)
@@ -202,6 +219,13 @@ class RunBudget(FoldBudget):
 
     def _freed(self, number: int) -> None:
         self._alive -= self._bytes.pop(number)
+
+
+def _owner(array: np.ndarray) -> np.ndarray:
+    """The array that has the memory."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array
 
 
 _COUNTED = 256  # bytes of an array that is worth counting
