@@ -11,6 +11,8 @@ import leanconv as lc
 from leanconv.graph.interpret import interpret
 from leanconv.graph.onnx_import import read_model
 from leanconv.graph.passes import PASSES, run_passes
+from leanconv.graph.passes.unsigned_codes import unsigned_codes
+from leanconv.types import UINT8
 from support.quantised_models import peer
 from support.quantised_networks import QuantisedNetwork
 
@@ -62,8 +64,24 @@ def test_layers_are_recognised(dtype: Any) -> None:
     graph = run_passes(model.bind({"x": shape}), PASSES, check=True)
     floats = [node.op for node in graph.nodes if node.op in ("Conv", "Relu", "Gemm")]
     assert not floats
-    assert sum(node.op == "QLinearConv" for node in graph.nodes) == 3
+    convolutions = [node for node in graph.nodes if node.op == "QLinearConv"]
+    assert [graph.types[node.inputs[0]].dtype for node in convolutions] == [UINT8] * 3
     assert sum(node.op == "DequantizeLinear" for node in graph.nodes) == 0
     (expected,) = peer(network.proto, network.inputs)
     (found,) = interpret(graph, network.inputs).values()
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_int8_is_stored_as_uint8_inside(seed: int) -> None:
+    """The last tensor alone is an output: those before it may change their type."""
+    network = QuantisedNetwork(seed + 300, np.int8, layers=5)
+    del network.outputs[:-1]
+    bound = read_model(network.proto.SerializeToString()).bind({"x": network.inputs["x"].shape})
+    graph = run_passes(bound, PASSES, check=True)
+    signed = run_passes(bound, [each for each in PASSES if each is not unsigned_codes])
+    (expected,) = interpret(signed, network.inputs).values()
+    (found,) = interpret(graph, network.inputs).values()
+    far = np.abs(found.astype(np.int64) - expected)  # sums of two tensors: see `unsigned_codes`
+    assert far.max() <= 1
+    assert np.count_nonzero(far) <= 1

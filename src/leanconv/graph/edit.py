@@ -111,7 +111,7 @@ class Editor:
     def constant(self, hint: str, array: Array) -> str:
         """Add a constant and return its name."""
         if not is_filled(array):
-            array = np.ascontiguousarray(array)
+            array = np.ascontiguousarray(array).reshape(array.shape)  # a scalar stays one
         array.flags.writeable = False
         name = self.value(hint, TensorType(array.shape, as_dtype(array.dtype)))
         self.constants[name] = array

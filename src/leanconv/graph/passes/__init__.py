@@ -30,6 +30,7 @@ from leanconv.graph.passes.pad_codes import pad_codes
 from leanconv.graph.passes.recognise_activations import recognise_activations
 from leanconv.graph.passes.recognise_quantised import recognise_quantised
 from leanconv.graph.passes.simplify import simplify
+from leanconv.graph.passes.unsigned_codes import unsigned_codes
 from leanconv.graph.regions import with_regions
 from leanconv.graph.verify import verify
 
@@ -42,6 +43,7 @@ PASSES: tuple[Pass, ...] = (
     simplify,
     merge_common,  # before patterns are sought, so that x and x are one name
     recognise_quantised,
+    unsigned_codes,
     expand_without_kernel,
     factor_sums,
     recognise_activations,  # before numbers such as 3 and 1/6 fold into weights
@@ -71,6 +73,7 @@ UNFUSED_PASSES = PASSES[:-1]
 # A GPU's kernels end with the activation, and it has none of attention.
 _CPU_PASSES = (
     recognise_quantised,
+    unsigned_codes,
     expand_without_kernel,
     fuse_affine,
     fuse_outer_residual,
