@@ -177,7 +177,8 @@ def in_stages(
         v, m = one.steps * one.transformed.bytes, one.outputs * one.precision.accumulate.bytes
         temporaries["V"] = max(temporaries["V"], rows * v)
         temporaries["M"] = max(temporaries["M"], rows * m)
-    text = f"in stages, {shape.tile_count} tiles, {tile.rows}x{tile.vectors}"
+    tiles = "" if shape.any_size else f"{shape.tile_count} tiles, "
+    text = f"in stages, {tiles}{tile.rows}x{tile.vectors}"
     return Candidate(
         Choice("winograd", WinogradParameters(form="stages", m=shape.m), error=error),
         tuple(uses),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import NamedTuple
 
 from leanconv.algorithms.common.linear_code import emit_values
@@ -12,9 +13,9 @@ from leanconv.algorithms.winograd.plane_rows import RowPieces
 from leanconv.algorithms.winograd.shape import WinogradShape
 from leanconv.codegen.activations import apply, finish
 from leanconv.codegen.columns import Columns
-from leanconv.codegen.dot import Dot
+from leanconv.codegen.dot import dot_of, way_of
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
-from leanconv.codegen.epilogue import TileOutput, store_tile
+from leanconv.codegen.epilogue import TileOutput, store_tile, with_numbers
 from leanconv.codegen.microkernel import RegisterTile
 from leanconv.codegen.shuffles import halves_fit, halves_of_columns
 from leanconv.codegen.start_values import add_start, channel_address, load_channels
@@ -86,6 +87,18 @@ class OutputTransform:
         (height, width), (edge_height, edge_width) = conv.transforms(), conv.narrow_transforms()
         self.along_height = compile_matrix(height.at), compile_matrix(edge_height.at)
         self.along_width = compile_matrix(width.at), compile_matrix(edge_width.at)
+        dot = dot_of(conv.products, way_of(conv.products, target))
+        self.tile = RegisterTile(dot, conv.lanes, 1, 0)
+        out = TileOutput(
+            conv.epilogue,
+            conv.y,
+            pointers["y"],
+            pointers.get("residual"),
+            None,
+            conv.stored,
+            pointers.get("quantisation"),
+        )
+        self.out = with_numbers(e, self.tile, out)
 
     def block(self, first: Value, count: Value, panel: Value, m_first: Value | int = 0) -> None:
         """Finish `count` tiles of the batch from `first` on for one panel of output channels.
@@ -202,24 +215,21 @@ class OutputTransform:
         """Store the columns of each row with `store_tile`, as all algorithms do."""
         conv, e = self.conv, self.e
         bias, residual = self._parameter("bias", to), self.pointers.get("residual")
-        total, requantised = conv.precision.accumulate, conv.epilogue.requantise
-        tile = RegisterTile(Dot(total, total, total), conv.lanes, 1, 0)
+        factors = "scale" if conv.epilogue.requantise else "slope"
+        factor = channel_address(self.pointers, factors, to.first)
         count, columns = self._columns_inside(to), None
         if count:
             columns = Columns(e, count, conv.m[1], self.kind, self.target)
         with e.loop("row", to.height) as i:
             at = to.place + i * conv.y.spatial[1]
             outputs = self._row(i, program, bias)
-            out = TileOutput(
-                conv.epilogue,
-                conv.y,
-                self.pointers["y"].at(at),
-                residual.at(at) if residual else None,
-                channel_address(self.pointers, "scale" if requantised else "slope", to.first),
-                conv.stored,
-                self.pointers.get("quantisation"),
+            out = replace(
+                self.out,
+                y=self.out.y.at(at),
+                residual=residual.at(at) if residual else None,
+                factors=factor,
             )
-            store_tile(e, tile, outputs, out, to.channels, columns)
+            store_tile(e, self.tile, outputs, out, to.channels, columns)
 
     # -- channels in planes ----------------------------------------------------------------
     def _planes(self, to: _Part, program: LinearProgram) -> None:
