@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -117,3 +119,20 @@ def test_what_tiles_do_not_take_is_refused_with_a_reason() -> None:
     assert "activation" in reason("ic16oc16ih4oh4kh1", activation="relu")
     assert "three axes" in reason("ic16oc16id4od2ih4oh2kh3kd3")
     assert "groups of 24 input channels" in reason("g2ic48oc64ih4oh4kh1")
+
+
+@HAS_TILES
+def test_threads_and_forked_children_have_tiles_of_their_own() -> None:
+    specs = [ConvSpec.parse(text, precision=U8S8, bias=True) for text in MORE[:2]]
+
+    def run(spec: ConvSpec) -> bool:
+        for _ in range(5):
+            check(spec, host(), *operands(spec), choice="amx")
+        return True
+
+    with ThreadPoolExecutor(2) as threads:
+        assert list(threads.map(run, specs)) == [True, True]
+    child = os.fork()
+    if not child:
+        os._exit(0 if run(specs[0]) else 1)
+    assert os.waitpid(child, 0)[1] == 0

@@ -13,6 +13,7 @@ import pytest
 from leanconv.codegen.compiler import assembly
 from leanconv.codegen.host import (
     _NEEDS,
+    _allowed,
     _closest_preset,
     _extensions,
     check_runs_here,
@@ -94,6 +95,14 @@ def test_extensions_are_detected_one_by_one() -> None:
     assert _extensions({}) == ()
     here = host.__wrapped__()
     assert ("vnni" in here.extensions) == bool(llvm.get_host_cpu_features().get("avx512vnni"))
+
+
+def test_tiles_are_used_where_the_kernel_gives_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = ("amx_bf16", "amx_int8", "vnni")
+    for given, expected in ((True, found), (False, ("vnni",))):
+        monkeypatch.setattr("leanconv.codegen.host.may_use_tiles", lambda given=given: given)
+        assert _allowed(found) == expected
+        assert _allowed(("vnni",)) == ("vnni",)
 
 
 def test_a_machine_without_an_extension_does_not_run_code_that_has_it(
