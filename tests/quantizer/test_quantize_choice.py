@@ -8,6 +8,7 @@ import pytest
 from onnx import helper
 
 import leanconv as lc
+from leanconv.cli.quantize_page import quantize_page
 from leanconv.errors import SpecError
 from support.networks_to_quantise import model, normal
 
@@ -69,6 +70,9 @@ def test_the_layer_that_errs_most_stays_in_float() -> None:
     assert made.drop <= 1.0
     assert made.error < plain.error
     assert {trial.samples for trial in made.trials} == {"calibrated", "held out"}
+    page = quantize_page("a <network>", made)
+    assert page.count("<rect") == 4
+    assert "a &lt;network&gt;" in page
     parsed = onnx.load_from_string(made.data)
     reads = {node.name: node.input[1] for node in parsed.graph.node if node.op_type == "Conv"}
     made_by = {name: node.op_type for node in parsed.graph.node for name in node.output}

@@ -240,6 +240,13 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "23 of 23 layers in int8; accuracy" in said
     (found,) = judged((tmp_path / "q.onnx").read_bytes(), {"input": images[:12]})
     assert found.shape == (12, 10)
+    page = tmp_path / "page.html"
+    drop = ["--max-accuracy-drop", "1", "--html", str(page)]
+    assert main([*given, "--threads", "1", *drop]) == 0
+    html = page.read_text("utf-8")
+    assert html.startswith("<!doctype html>")
+    assert html.count("<svg") == html.count("</svg>") >= 1
+    assert "int8" in html
     script.write_text("score = 3\n")
     assert main([*given, "--metric", str(script)]) == 1
     assert main([*given, "--metric", str(script), "--labels", "x.npy"]) == 2

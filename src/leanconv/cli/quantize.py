@@ -22,6 +22,7 @@ from leanconv.cli.exit_codes import EXIT_OK
 from leanconv.cli.files import writing
 from leanconv.cli.image_options import Arrays, add_image_options, preprocessing_of, read_inputs
 from leanconv.cli.output import print_json, print_table, print_text, progress
+from leanconv.cli.quantize_page import quantize_page
 from leanconv.cli.table import NONE, Column
 from leanconv.errors import InputError
 from leanconv.files import open_regular
@@ -83,6 +84,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         help="a script with a function score(outputs, float32_outputs, inputs), each arrays by "
         "name, that gives a number: the larger, the better",
     )
+    parser.add_argument("--html", metavar="FILE", help="write a report as a page, with pictures")
     add_threads_option(parser)
     add_shape_option(parser)
     add_image_options(parser)
@@ -114,6 +116,10 @@ def execute(options: argparse.Namespace) -> int:
         )
         with writing(options.output) as aside:
             aside.write_bytes(made.data)
+        if options.html:
+            page = quantize_page(f"{Path(model).name} in 8-bit integers", made)
+            with writing(options.html) as aside:
+                aside.write_text(page, encoding="utf-8")
     if options.json:
         print_json({"model": model, "output": options.output, **_report(made)})
     else:

@@ -1,0 +1,94 @@
+"""What pages of HTML share: style, axes, tables; no script, nothing loaded from anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from typing import Any
+
+_STYLE = """
+:root { color-scheme: light dark; --fore: #1b1f24; --back: #ffffff; --soft: #f2f4f7;
+  --line: #c9d1d9; --mark: #c2410c; --value: #4f7cac; --scratch: #d9a441; --dim: #667085; }
+@media (prefers-color-scheme: dark) { :root { --fore: #e6e8eb; --back: #14171a; --soft: #1e2328;
+  --line: #3a424b; --mark: #fb923c; --value: #6d9bd1; --scratch: #e0b354; --dim: #98a2b3; } }
+body { font: 15px/1.5 system-ui, sans-serif; color: var(--fore); background: var(--back);
+  max-width: 72rem; margin: 2rem auto; padding: 0 1rem; }
+h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2.5rem; }
+dl { display: flex; flex-wrap: wrap; gap: .5rem 2rem; margin: 0; }
+dt { color: var(--dim); font-size: .85rem; } dd { margin: 0; font-size: 1.1rem; }
+svg { width: 100%; height: auto; background: var(--soft); border-radius: 6px; }
+svg text { font: 11px system-ui, sans-serif; fill: var(--dim); }
+rect.value { fill: var(--value); } rect.scratch { fill: var(--scratch); }
+rect { stroke: var(--back); stroke-width: .6; } rect:hover { stroke: var(--fore); }
+line.axis { stroke: var(--line); } line.mark, path.mark { stroke: var(--mark); fill: none; }
+path.curve { stroke: var(--value); stroke-width: 2; fill: none; }
+circle { fill: var(--value); } circle.mark { fill: var(--mark); }
+table { border-collapse: collapse; width: 100%; font-size: .9rem; }
+td, th { padding: .15rem .6rem; text-align: right; vertical-align: top; }
+td:first-child, td.text, th.text { text-align: left; }
+tr { border-top: 1px solid var(--line); } .bar { display: inline-block; height: .6rem;
+  background: var(--value); vertical-align: middle; }
+details > summary { cursor: pointer; }
+details table { margin: .3rem 0 .8rem 1rem; color: var(--dim); }
+td { white-space: nowrap; } tr.more { border: 0; color: var(--dim); }
+tr.chosen { color: var(--mark); } p.note { color: var(--dim); }
+"""
+
+
+def document(title: str, parts: Sequence[str]) -> str:
+    """The whole page of a title and of parts that are HTML."""
+    return (
+        '<!doctype html>\n<html lang="en"><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width">'
+        f"<title>{escape(title)}</title><style>{_STYLE}</style>\n"
+        + "\n".join([f"<h1>{escape(title)}</h1>", *parts])
+        + "\n</html>\n"
+    )
+
+
+def fact(name: str, value: str) -> str:
+    """A name and a value of a list of facts, `<dl>`."""
+    return f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>"
+
+
+# -- pictures ----------------------------------------------------------------------------------
+WIDE, HIGH, LEFT, BELOW = 1000, 360, 74, 28
+
+
+def svg(body: Sequence[str], label: str) -> str:
+    """A picture of `WIDE` times `HIGH`."""
+    return (
+        f'<svg viewBox="0 0 {WIDE} {HIGH}" role="img" aria-label="{escape(label)}">'
+        + "".join(body)
+        + "</svg>"
+    )
+
+
+def text_at(x: float, y: float, text: str, anchor: str = "middle") -> str:
+    """Text in a picture."""
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
+
+
+def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
+    """A line in a picture; `kind` is a class of the style."""
+    return f'<line class={kind} x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>'
+
+
+def levels(most: float, write: Any) -> list[str]:
+    """Horizontal lines at quarters of the axis."""
+    body = []
+    for quarter in range(5):
+        y = place(quarter / 4)
+        body.append(line(LEFT, y, WIDE - 8, y, "axis"))
+        body.append(text_at(LEFT - 6, y + 4, write(most * quarter / 4), "end"))
+    return body
+
+
+def place(share: float) -> float:
+    """The height in the picture of a share of the axis."""
+    return HIGH - BELOW - share * (HIGH - BELOW - 14)
+
+
+def heading(*names: str) -> str:
+    """The first row of a table."""
+    return "<tr>" + "".join(f"<th class=text>{name}</th>" for name in names) + "</tr>"

@@ -1,0 +1,151 @@
+"""One self-contained HTML page about a quantised network: score, layers, what was tried."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from typing import TYPE_CHECKING
+
+from leanconv.cli.page import (
+    HIGH,
+    LEFT,
+    WIDE,
+    document,
+    fact,
+    heading,
+    levels,
+    line,
+    place,
+    svg,
+    text_at,
+)
+from leanconv.cli.table import NONE
+from leanconv.types import FLOAT32
+from leanconv.units import format_bytes, format_ns
+
+if TYPE_CHECKING:
+    from leanconv.quantizer.result import LayerReport, Quantized, Trial
+
+
+def quantize_page(title: str, made: Quantized) -> str:
+    """The page, as text.
+
+    Args:
+        title: what was quantised.
+        made: the network, and what was measured.
+    """
+    parts = [
+        _facts(made),
+        "<h2>Score against time</h2>",
+        _curve(made),
+        "<h2>The error of the outputs with one layer quantised</h2>",
+        _sensitivities(made.layers),
+        "<h2>Layers</h2>",
+        _layers(made.layers),
+        "<h2>What was tried</h2>",
+        _trials(made.trials),
+    ]
+    return document(title, parts)
+
+
+def _facts(made: Quantized) -> str:
+    ints = sum(layer.precision != FLOAT32 for layer in made.layers)
+    facts = {
+        made.score_name: f"{made.score:.2%}",
+        f"{made.score_name} of float32": f"{made.float_score:.2%}",
+        "error of the outputs": f"{made.error:.1e}",
+        "layers in int8": f"{ints} of {len(made.layers)}",
+        "time of a run": _time(made.time_ns),
+        "time of float32": _time(made.float_ns),
+        "bytes of the file": format_bytes(len(made.data)),
+        "calibrated on": f"{made.samples[0]} samples",
+        "verified on": f"{made.samples[1]} samples",
+    }
+    return "<dl>" + "".join(fact(name, value) for name, value in facts.items()) + "</dl>"
+
+
+def _time(ns: float | None) -> str:
+    return NONE if ns is None else format_ns(round(ns))
+
+
+def _curve(made: Quantized) -> str:
+    """Each choice of layers a point: its time, and its score as a share of float32's."""
+    points = [(t.time_ns, t.score, t) for t in made.trials if t.time_ns is not None]
+    if not points:
+        return "<p class=note>leanconv could not run the file, so that no times are known.</p>"
+    most_ns = max(made.float_ns, *(ns for ns, _, _ in points))
+    best = max(made.float_score, *(score for _, score, _ in points)) or 1.0
+
+    def at(ns: float) -> float:
+        return LEFT + 12 + ns / most_ns * (WIDE - LEFT - 40)
+
+    body = levels(best, lambda value: f"{value:.0%}")
+    x = at(made.float_ns)
+    body.append(line(x, 8, x, place(0), "mark"))
+    body.append(text_at(x - 4, 22, "float32", "end"))
+    for ns, score, trial in points:
+        about = f"{trial.layers} layers in int8: {score:.2%}, {format_ns(ns)}, {trial.samples}"
+        y = place(max(0.0, score) / best)
+        body.append(
+            f'<circle cx="{at(ns):.1f}" cy="{y:.1f}" r=4><title>{escape(about)}</title></circle>'
+        )
+    if made.time_ns is not None:
+        x, y = at(made.time_ns), place(max(0.0, made.score) / best)
+        body.append(
+            f'<circle class=mark cx="{x:.1f}" cy="{y:.1f}" r=6><title>this file</title></circle>'
+        )
+    body.append(text_at(LEFT + 12, HIGH - 8, "0", "start"))
+    body.append(text_at(WIDE - 8, HIGH - 8, format_ns(round(most_ns)), "end"))
+    note = (
+        "Each dot is a choice of layers that was run; the large one is this file, the line is the "
+        "time of float32 with the same threads. Times are the fastest of some runs."
+    )
+    return svg(body, "score against time") + f"<p class=note>{note}</p>"
+
+
+def _sensitivities(layers: Sequence[LayerReport]) -> str:
+    known = [each for each in layers if each.sensitivity is not None]
+    if not known:
+        return "<p class=note>It was not measured: no layer had to stay in float32.</p>"
+    most = max(each.sensitivity or 0.0 for each in known) or 1.0
+    step = (WIDE - LEFT - 8) / len(known)
+    body = levels(most, lambda value: f"{value:.1e}")
+    for number, layer in enumerate(known):
+        share = (layer.sensitivity or 0.0) / most
+        top = place(share)
+        kind = "scratch" if layer.precision == FLOAT32 else "value"
+        about = f"{layer.name}: {layer.sensitivity:.1e}, {layer.precision}"
+        body.append(
+            f'<rect class={kind} x="{LEFT + number * step + 1:.2f}" y="{top:.2f}" '
+            f'width="{max(1.0, step - 2):.2f}" height="{place(0) - top:.2f}">'
+            f"<title>{escape(about)}</title></rect>"
+        )
+    note = "In the network's order. Yellow layers stay in float32."
+    return svg(body, "error with one layer quantised") + f"<p class=note>{note}</p>"
+
+
+def _layers(layers: Sequence[LayerReport]) -> str:
+    longest = max((each.time_ns or 0.0 for each in layers), default=0.0) or 1.0
+    rows = []
+    for each in layers:
+        width = 8 * (each.time_ns or 0.0) / longest
+        error = NONE if each.sensitivity is None else f"{each.sensitivity:.1e}"
+        mark = " class=chosen" if each.precision == FLOAT32 else ""
+        rows.append(
+            f"<tr{mark}><td>{escape(each.name)}</td><td class=text>{escape(each.op)}</td>"
+            f"<td>{each.weights}</td><td class=text>{each.precision}</td><td>{error}</td>"
+            f'<td class=text><span class=bar style="width:{width:.2f}rem"></span> '
+            f"{_time(each.time_ns)}</td></tr>"
+        )
+    titles = heading("layer", "operation", "weights", "precision", "error alone", "time")
+    return f"<table>{titles}{''.join(rows)}</table>"
+
+
+def _trials(trials: Sequence[Trial]) -> str:
+    rows = [
+        f"<tr><td>{each.layers}</td><td class=text>{escape(each.samples)}</td>"
+        f"<td>{each.score:.2%}</td><td>{each.error:.1e}</td><td>{_time(each.time_ns)}</td></tr>"
+        for each in trials
+    ]
+    titles = heading("layers in int8", "samples", "score", "error", "time")
+    return f"<table>{titles}{''.join(rows)}</table>"
