@@ -12,6 +12,8 @@ from leanconv.graph.convert import (
     FILE_RULES,
     LAST_OPSET,
     indexing,
+    quantised,
+    quantised_microsoft,
     rearranging,
     sampling,
     selection,
@@ -469,5 +471,6 @@ def test_every_operation_is_tested() -> None:
     tested |= imported_cases.TESTED  # in test_import_elementwise and others
     tested |= {*selection.RULES, *sequences.RULES}  # in test_late, test_sequences
     tested |= {"LSTM", "GRU", "RNN"}  # in test_recurrent
+    tested |= {*quantised.RULES, *quantised_microsoft.RULES}  # in test_quantised_operators
     tested |= {each.op_type for each in FOLDS.values()}
     assert tested | TESTED == set(FILE_RULES)

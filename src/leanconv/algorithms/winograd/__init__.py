@@ -33,8 +33,8 @@ same U (`edge_tiles`); at the point at infinity short phases are left out (`redu
 
 Reading order: `shape` (sizes, blocks, buffers), `kernel` (the 30 lines of the loop nest above),
 `input`, `products`, `output`; `reduction`, `edge_tiles`, `pieces` (what we add to the paper);
-`packing`, `weight_transform`, `plane_rows` (details); `stages`; `parameters`, `cost`, `candidates`,
-`algorithm`.
+`integers` (what is exact); `packing`, `weight_transform`, `plane_rows` (details); `stages`;
+`parameters`, `cost`, `candidates`, `algorithm`.
 """
 
 from leanconv.algorithms.winograd.algorithm import WINOGRAD
