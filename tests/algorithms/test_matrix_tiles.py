@@ -6,13 +6,16 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from leanconv.algorithms.select import choose, rejections
 from leanconv.algorithms.tiles import AMX
+from leanconv.algorithms.tiles.kernel import TileConv
 from leanconv.codegen.compiler import assembly
 from leanconv.codegen.host import host
-from leanconv.spec import Activation, ConvSpec
+from leanconv.reference.direct import convolve
+from leanconv.spec import Activation, ConvSpec, Format
 from leanconv.spec.requantise import Quantisation, ResidualCodes
 from leanconv.target import preset
 from leanconv.types import FLOAT32, INT8, INT32, UINT8, DType, Precision
@@ -22,12 +25,15 @@ from support.integer_conv import (
     SHAPES,
     U8S8,
     U8U8,
+    blocked,
     candidate,
     check,
     operands,
+    plain,
     problem,
     scales,
 )
+from support.kernel_runner import run_kernel
 
 S8U8 = Precision(INT8, UINT8, INT32, INT32)
 MORE = [
@@ -84,6 +90,25 @@ def test_codes_are_added(first: bool) -> None:
             requantise=given.form,
         )
         check(spec, host(), *operands(spec), given, scales(spec, False), "amx")
+
+
+@HAS_TILES
+@pytest.mark.parametrize(
+    "text", ["ic4000oc80ih1oh1kh1", "ic1000oc300ih4oh4kh1", "mb9ic40ih7oc40oh7kh3ph1"]
+)
+def test_weights_are_prefetched_beside_the_products(text: str) -> None:
+    """A few panels ahead, or a few KiB where the next ones are far; only beyond the end is new."""
+    spec = ConvSpec.parse(text, precision=U8S8, bias=True)
+    given = replace(problem(spec, host()), weights_from_dram=True)
+    (use,) = AMX.candidate(given, host()).kernels
+    assert isinstance(use.kernel, TileConv)
+    assert use.kernel.ahead > 0
+    rng, (x, w, bias) = np.random.default_rng(2), operands(spec)
+    packed = [use.kernel.pack_weights(given.weights_3d(w)), use.kernel.pack_channels(bias)]
+    y = np.zeros(Format(16).physical_shape(spec.output_shape), np.int32)
+    found = run_kernel(use.kernel, blocked(x, 16, rng), *packed, y)
+    exact = convolve(spec, x.astype(np.int64), w.astype(np.int64), bias.astype(np.int64))
+    assert np.array_equal(plain(found, spec.out_channels), exact)
 
 
 def test_products_of_tiles_are_instructions_in_order() -> None:

@@ -73,8 +73,15 @@ def _kernel(problem: Problem, target: Target) -> TileConv:
     kernel = min((kernel, *_flat(kernel)), key=_product_cycles)
     if 2 < _tiles(kernel) <= 2 * _TOGETHER:
         kernel = replace(kernel, tiles=_TOGETHER, panels=1)  # weights are read once or twice
-    far = problem.weights_from_dram or kernel.constant_bytes["w"] > target.l2_bytes
-    return replace(_cut(kernel, target), prefetches=far)
+    return replace(_cut(kernel, target), ahead=_ahead(problem, kernel, target))
+
+
+def _ahead(problem: Problem, kernel: TileConv, target: Target) -> int:
+    """How far ahead weights are prefetched that no near cache holds: the next panels, or less."""
+    if not problem.weights_from_dram and kernel.constant_bytes["w"] <= target.l2_bytes:
+        return 0
+    fits = kernel.pair_bytes <= target.l2_bytes // _SHARE
+    return kernel.pair_bytes if fits else target.costs.direct_prefetch_bytes
 
 
 def _flat(kernel: TileConv) -> list[TileConv]:

@@ -138,8 +138,9 @@ class _Emission:
         if conv.flat:
             count = ((rows - 1) * conv.columns + (width + (conv.pixels - 1))) // conv.pixels
         blocks = (count + (conv.tiles - 1)) // conv.tiles
-        # Of the next panels, the lines of each step are shared among the blocks.
-        lines = (blocks + (conv.step_lines - 1)) // blocks
+        lines = e.i64(conv.step_lines)
+        if conv.ahead == conv.pair_bytes:
+            lines = (blocks + (conv.step_lines - 1)) // blocks
         low = part * conv.panel_pairs // conv.panel_blocks
         high = (part + 1) * conv.panel_pairs // conv.panel_blocks
         with e.loop("panel", high, [turn], start=low) as panel:
@@ -254,9 +255,9 @@ class _Emission:
         e, conv, tiles = self.e, self.conv, self.tiles
         offset = e.load_index(self.offsets.at(step))
         at = weights.at(step * (conv.panels * TILE_BYTES))
-        if conv.prefetches:
+        if conv.ahead:
             low, high = self.lines
-            later = at.at(conv.steps * conv.panels * TILE_BYTES)
+            later = at.at(conv.ahead)
             with e.when(low.compare("slt", high)), e.loop("line", high, start=low) as line:
                 e.prefetch(later.at(line * ALIGNMENT), locality=2)
         for j in range(conv.panels):

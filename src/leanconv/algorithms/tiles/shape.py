@@ -39,7 +39,9 @@ class TileShape(GroupedConv):
         panels: panels of 16 outputs whose sums are computed together.
         rows: output rows of a chunk.
         panel_blocks: parts of the outputs; a chunk has one of them.
-        prefetches: whether the weights of the next panels are prefetched beside the products.
+        ahead: bytes from the weights that a step multiplies to those that it prefetches; 0: none.
+            Those of the next panels are shared among the blocks that multiply these, nearer ones
+            are all prefetched by the first block.
         flat: whether the rows of a tile go on in the next row of the image, over the padding
             between them, whose sums are computed in vain; strides are 1.
     """
@@ -49,7 +51,7 @@ class TileShape(GroupedConv):
     panels: int
     rows: Count
     panel_blocks: Count = 1
-    prefetches: bool = False
+    ahead: int = 0
     flat: bool = False
 
     # -- chunks ----------------------------------------------------------------------------
@@ -163,6 +165,11 @@ class TileShape(GroupedConv):
         return self.panels * TILE_BYTES // ALIGNMENT
 
     @property
+    def pair_bytes(self) -> int:
+        """Bytes of the weights of the panels whose sums are computed together."""
+        return self.steps * self.panels * TILE_BYTES
+
+    @property
     def steps(self) -> int:
         """Products of tiles that are summed for one output tile."""
         return self.window.kernel[1] * self.tap_groups * self.parts
@@ -226,7 +233,7 @@ class TileShape(GroupedConv):
     @property
     def group_weights(self) -> int:
         """Packed weights of a group."""
-        return self.panel_pairs * self.panels * self.steps * TILE_BYTES
+        return self.panel_pairs * self.pair_bytes
 
     @property
     def constant_bytes(self) -> dict[str, int]:
