@@ -46,7 +46,7 @@ def test_sums_are_exact(target: Target) -> None:
 
 @targets
 def test_operands_of_other_signs(target: Target) -> None:
-    for text in SHAPES[2:10:3]:
+    for text in SHAPES[4:9:4]:
         for precision in (S8S8, U8U8, replace(S8S8, y=INT8), replace(U8S8, y=UINT8)):
             spec = ConvSpec.parse(text, precision=precision, bias=True)
             check(spec, target, *operands(spec), choice="depthwise")
@@ -54,7 +54,7 @@ def test_operands_of_other_signs(target: Target) -> None:
 
 @targets
 def test_one_code_for_rows_of_any_width(target: Target) -> None:
-    for text in (*SHAPES[2:10], SHAPES[12]):
+    for text in (*SHAPES[3:10:2], SHAPES[12]):
         spec = ConvSpec.parse(text, precision=U8S8, bias=True)
         check(spec, target, *operands(spec), choice="depthwise", any_size=(1, 2))
 
@@ -62,7 +62,7 @@ def test_one_code_for_rows_of_any_width(target: Target) -> None:
 @targets
 @pytest.mark.parametrize("dtype", [UINT8, INT8, FLOAT32])
 def test_sums_become_codes(dtype: object, target: Target) -> None:
-    for number, text in enumerate(SHAPES[1:9]):
+    for number, text in enumerate(SHAPES[2:10:2]):
         for residual in (False, dtype != FLOAT32):
             own = ResidualCodes(7, -9, 100, 0.031, 0.0172, 0.0403, 12, True) if residual else None
             given = Quantisation(11, 3, 110, own)
