@@ -9,7 +9,7 @@ from onnx import helper
 
 import leanconv as lc
 from leanconv.cli.quantize_page import quantize_page
-from leanconv.errors import SpecError
+from leanconv.errors import BudgetError, SpecError
 from support.networks_to_quantise import model, normal
 
 _NODES = [
@@ -49,6 +49,13 @@ def agreement(allowed: float):  # type: ignore[no-untyped-def]
         return float(error < allowed)
 
     return score
+
+
+def test_a_limit_of_memory_is_kept_or_refused() -> None:
+    assert lc.quantize(network(), samples(), memory_limit="1 MiB", threads=1).data
+    with pytest.raises(BudgetError) as caught:
+        lc.quantize(network(), samples(), memory_limit=64, threads=1)
+    assert caught.value.smallest_bytes > 64
 
 
 def test_without_a_limit_all_layers_are_quantised() -> None:

@@ -13,7 +13,7 @@ from onnx import helper
 
 import leanconv as lc
 from leanconv.cli.main import main
-from leanconv.errors import InputError, ModelError, SpecError, UnsupportedError
+from leanconv.errors import InputError, LeanConvError, ModelError, SpecError, UnsupportedError
 from support.networks_to_quantise import model, normal
 
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits"
@@ -219,6 +219,20 @@ def test_networks_that_cannot_be_quantised() -> None:
         lc.quantize(model(conv, [1, 4, 3, 3], {"w": w * np.float32(np.nan)}), [x])
     with pytest.raises(InputError, match="cannot be read"):
         lc.quantize("no such file.onnx", [x])
+
+
+def test_nodes_that_nothing_needs_do_not_matter() -> None:
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["y"]),
+        helper.make_node("Conv", ["x", "w", "w"], ["z"], group=3),
+        helper.make_node("BatchNormalization", ["z", "w", "w", "w", "w"], ["u"]),
+    ]
+    data = model(nodes, [1, 4, 3, 3], {"w": normal(2, 4, 1, 1)})
+    assert len(lc.quantize(data, [normal(1, 4, 3, 3)], threads=1).layers) == 1
+    wrong = [helper.make_node("Conv", ["x", "w"], ["y"], group=3)]
+    data = model(wrong, ["n", 4, 3, 3], {"w": normal(2, 4, 1, 1)})
+    with pytest.raises(LeanConvError, match="group|channels"):
+        lc.quantize(data, [normal(1, 4, 3, 3)], threads=1)
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

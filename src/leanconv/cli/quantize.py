@@ -16,6 +16,7 @@ from leanconv.cli.common import (
     add_output_options,
     add_shape_option,
     add_threads_option,
+    byte_count,
     model_file,
 )
 from leanconv.cli.exit_codes import EXIT_OK
@@ -73,6 +74,12 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "must be stay in float32 (default: all are quantised)",
     )
     parser.add_argument(
+        "--memory-limit",
+        type=byte_count,
+        metavar="BYTES",
+        help="the most that the file's weights and activations may take when leanconv runs it",
+    )
+    parser.add_argument(
         "--labels",
         dest="classes",
         metavar="FILE.npy",
@@ -109,6 +116,7 @@ def execute(options: argparse.Namespace) -> int:
             _samples(leanconv.load(model, threads=options.threads), options),
             ranges=options.ranges,
             max_accuracy_drop=options.max_accuracy_drop,
+            memory_limit=options.memory_limit,
             labels=_labels(options.classes),
             metric=_metric(options.metric),
             threads=options.threads,

@@ -140,6 +140,10 @@ class OnnxGraph:
             taken=set(self.taken),
         )
 
+    def pruned(self) -> OnnxGraph:
+        """The same graph without nodes on which no output depends."""
+        return replace(self.copy(), nodes=self._needed(self.outputs))
+
     def producers(self) -> dict[str, OnnxNode]:
         """The node that writes a value, by the value's name."""
         return {name: node for node in self.nodes for name in node.outputs if name}

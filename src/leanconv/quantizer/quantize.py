@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from leanconv.api.load import model_source
-from leanconv.api.options import checked_flag, checked_threads
+from leanconv.api.load import load, model_source
+from leanconv.api.options import checked_flag, checked_limit, checked_threads
 from leanconv.errors import ModelError, SpecError, UnsupportedError, memory_reported, short
 from leanconv.progress import Progress, checked_progress, working
 from leanconv.quantizer.choose import chosen_layers
@@ -40,6 +40,7 @@ def quantize(
     rounding: bool = True,
     correct_bias: bool = True,
     max_accuracy_drop: float | None = None,
+    memory_limit: int | str | None = None,
     labels: Any = None,
     metric: Metric | None = None,
     threads: int | None = None,
@@ -68,6 +69,8 @@ def quantize(
             that must be stay in float32: those whose rounding changes the outputs most, as few as
             the samples that were calibrated on need; the others verify. Without it all layers are
             quantised.
+        memory_limit: bytes, or text such as `"12 MiB"`, within which `leanconv.load` must plan the
+            file, weights and arena together, for the first sample's sizes.
         labels: the right class of each image; the score is the accuracy.
         metric: a function of (outputs, outputs in float32, inputs), each arrays by name, that gives
             a score of a sample; larger is better. Without it and `labels` the score is the
@@ -83,6 +86,7 @@ def quantize(
         InputError: the file or a sample cannot be read or does not fit.
         ModelError: the file is damaged, or gives numbers that are not finite.
         UnsupportedError: the network cannot be quantised.
+        BudgetError: the file made needs more than `memory_limit`; it names the least that works.
         SpecError: an option makes no sense.
     """
     methods = Methods(
@@ -91,14 +95,16 @@ def quantize(
         checked_flag("rounding", rounding),
         checked_flag("correct_bias", correct_bias),
     )
+    limit = checked_limit(memory_limit)
     threads, allowed = checked_threads(threads), _checked_drop(max_accuracy_drop)
     source = model_source(model)
     shown = source.name if isinstance(source, Path) else f"a model of {len(source)} bytes"
     with working(f"quantising {shown}", checked_progress(progress)):
-        original = read_graph(source)
+        original = read_graph(source).pruned()
         _refuse_quantised(original)
-        inputs = network_of(original, threads=threads).inputs
-        given = checked_samples(samples, inputs)
+        network = network_of(original, threads=threads)
+        given = checked_samples(samples, network.inputs)
+        network.run(given.first())  # what does not fit is refused here, by its names
         graph = folded(raised(original, _ranks(original, given, threads)))
         if not quantisable(graph):
             raise UnsupportedError(
@@ -112,8 +118,12 @@ def quantize(
         choice = chosen_layers(list(variants.layers), trials, given, allowed)
         last = trials.trial(choice.chosen, given.numbers(1), "held out")
         times = trials.layer_ns(choice.chosen) if last.time_ns is not None else {}
+        data = variants.file(choice.chosen).data()
+        if limit is not None:
+            sizes = {name: array.shape for name, array in given.first().items()}
+            load(data, threads=threads, memory_limit=limit).bind(sizes)
         return Quantized(
-            data=variants.file(choice.chosen).data(),
+            data=data,
             score_name=score.name,
             score=last.score,
             float_score=last.float_score,
@@ -160,7 +170,7 @@ def _ranks(original: OnnxGraph, samples: Samples, threads: int | None) -> Callab
     """What tells how many axes a value has, by a run."""
 
     def rank_of(name: str) -> int:
-        sample = next(iter(samples))
+        sample = samples.first()
         if name in sample:
             return sample[name].ndim
         return network_of(original, [name], threads).run(sample)[name].ndim

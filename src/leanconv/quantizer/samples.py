@@ -36,15 +36,14 @@ class Samples:
         for read in self.readers:
             yield read()
 
+    def first(self) -> Arrays:
+        """The first sample."""
+        return self.readers[0]()
+
     def half(self, number: int) -> Samples:
         """Every other sample, from the first (0) or the second (1) on; all where there is one."""
         found = self.readers[number::2] or self.readers
         return Samples(found)
-
-    def spread(self, most: int) -> Samples:
-        """At most so many samples, from all over."""
-        step = max(1, len(self.readers) // most)
-        return Samples(self.readers[::step][:most])
 
     def numbers(self, number: int) -> list[int]:
         """Which samples `half` gives."""

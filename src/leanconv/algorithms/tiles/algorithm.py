@@ -168,7 +168,7 @@ def _candidate(problem: Problem, target: Target, parameters: Parameters) -> Cand
     del parameters
     kernel = _kernel(problem, target)
     details = f"{kernel.tiles}x{kernel.panels} tiles of {kernel.pixels}x{COLUMNS}"
-    return one_kernel_candidate(Choice("amx"), problem, kernel, details)
+    return one_kernel_candidate(Choice("amx", error=0.0), problem, kernel, details)
 
 
 AMX = Algorithm("amx", Parameters, _reject, _cost, _candidate, precisions=_takes)
