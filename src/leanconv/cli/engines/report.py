@@ -136,6 +136,7 @@ def compare(
     engines: Sequence[Engine],
     options: argparse.Namespace,
     keep: bool = False,
+    close: float = LARGEST_DIFFERENCE,
 ) -> int:
     """Measure every piece of work with every engine; print, write, and return the exit code.
 
@@ -144,6 +145,7 @@ def compare(
         engines: who may take part.
         options: as `add_measure_options` adds them.
         keep: whether an engine's process takes all the work, one after the other.
+        close: by how much answers may differ, as a share of the largest output.
     """
     installed, missing = find_engines(options, engines)
     _check_rivals(installed, missing, options)
@@ -173,7 +175,7 @@ def compare(
                 }
             )
     document["summary"] = summary(document)
-    document["failures"] = failures(document, options.goal)
+    document["failures"] = failures(document, options.goal, close)
     if options.out is not None:
         with writing(options.out) as aside:
             aside.write_text(json_text(document) + "\n", encoding="utf-8")
@@ -216,7 +218,9 @@ def summary(document: Document) -> dict[str, float]:
     return {"geometric_mean": geometric_mean(best), "least": min(best), "level_share": level}
 
 
-def failures(document: Document, goal: float | None) -> list[str]:
+def failures(
+    document: Document, goal: float | None, close: float = LARGEST_DIFFERENCE
+) -> list[str]:
     """Say what is wrong: answers that differ, leanconv without a time, a goal that is missed."""
     found = []
     for case in document["cases"]:
@@ -224,7 +228,7 @@ def failures(document: Document, goal: float | None) -> list[str]:
             if name == OURS and "error" in engine:
                 found.append(f"{case['name']}: {engine['error']}")
             difference = engine.get("difference")
-            if difference is not None and not difference <= LARGEST_DIFFERENCE:
+            if difference is not None and not difference <= close:
                 found.append(f"{case['name']}: {name}'s answer differs by {difference:.1e}")
         best = case["ratios"].get("best")
         if goal is not None and best is not None and best < goal:
@@ -250,7 +254,7 @@ def print_document(document: Document, wide: bool = False) -> None:
     print_table(
         ["case", *names, *[f"{name}/ours" for name in [*others, "best"]]],
         rows,
-        title=f"{facts['cpu']}, {effort_['threads']} threads, float32; medians of "
+        title=f"{facts['cpu']}, {effort_['threads']} threads; medians of "
         f"{effort_['processes']}x{effort_['rounds']} turns; ratios above 1: {OURS} is faster",
         wide=wide,
     )
