@@ -14,7 +14,7 @@ from leanconv.codegen.host import host
 from leanconv.errors import SpecError
 from leanconv.spec import ConvSpec
 from leanconv.spec.requantise import Quantisation
-from leanconv.target import Target
+from leanconv.target import Target, preset
 from leanconv.types import FLOAT32, INT8, INT16, UINT8, DType, Precision
 from support.integer_conv import (
     S8S8,
@@ -53,6 +53,13 @@ def test_bytes_are_convolved_exactly_in_tiles(text: str, target: Target) -> None
     given = operands(spec)
     for tile in TILES if target is host() else TILES[:2]:
         check(spec, target, *given, choice=f"winograd:{tile}")
+
+
+@pytest.mark.parametrize("choice", ["winograd:m=4", "winograd:m=2", "winograd:form=stages,m=4"])
+def test_bytes_are_convolved_exactly_on_neon(choice: str) -> None:
+    for text in ("ic8ih6iw5oc9oh6ow5kh3ph1pw1", "ic5ih9iw4oc8oh9ow4kh3ph1pw1"):
+        spec = ConvSpec.parse(text, precision=U8S8, bias=True)
+        check(spec, preset("neoverse-n1"), *operands(spec), choice=choice)
 
 
 @pytest.mark.parametrize("m", ["2", "4"])
