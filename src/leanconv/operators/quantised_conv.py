@@ -69,10 +69,11 @@ class QuantisedConvolution(Operator):
         problem, target, beside = made.problem, context.target, made.reorder_cycles
         first = select.choose(problem, target).choice
         cycles = select.estimated_cycles(first, problem, target)
-        found = [replace(first, cycles=cycles, error=0.0)]
+        found = [replace(first, cycles=cycles)]
         if vary_parameters and not context.accuracy.reproducible:
             found += (choice for choice, _ in select.choices(problem, target))
-        return [replace(choice, cycles=choice.cycles + beside) for choice in dict.fromkeys(found)]
+        exact = [replace(each, cycles=each.cycles + beside, error=0.0) for each in found]
+        return list(dict.fromkeys(exact))
 
     def estimated(self, context: NodeContext, choice: Choice) -> Choice:
         """What an algorithm costs a node, with parameters or without.
