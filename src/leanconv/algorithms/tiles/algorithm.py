@@ -135,7 +135,8 @@ def _cut(kernel: TileConv, target: Target) -> TileConv:
     while rows > 1 and replace(kernel, rows=rows).scratch_bytes > limit:
         rows -= 1
     kernel = replace(kernel, rows=ceil_div(height, ceil_div(height, rows)))
-    parts = ceil_div(wanted, images * kernel.row_blocks)
+    most = max(1, min(_CHUNKS, round(_product_cycles(kernel) / target.costs.least_chunk)))
+    parts = ceil_div(most, images * kernel.row_blocks)
     return replace(kernel, panel_blocks=min(kernel.panel_pairs, parts))
 
 
