@@ -103,12 +103,15 @@ class Tail:
         """The most that arrays take where nodes run in the file's order; None as `most_bytes`."""
         builder = Builder(self.single, self.limits, 0, holds_graphs=False, halves=self.halves)
         builder.bounds = True
-        given = {}
+        given, cast = {}, 0
         for name in self.reads:
             kind = types[name]
             given[name] = Value(TensorType(kind.shape, builder.kept(kind.dtype)))
+            if given[name].type != kind:
+                cast += given[name].type.bytes
         scope = Scope(builder, self.opset, self.constants, given)
-        return scope.most_bytes(self.nodes, self.gives)
+        most = scope.most_bytes(self.nodes, self.gives)
+        return None if most is None else cast + most
 
     def __str__(self) -> str:
         operations = ", ".join(dict.fromkeys(node.op for node in self.nodes))
@@ -142,6 +145,7 @@ class Tail:
             return {name: first_rows(values[rows], values[count]) for name, rows, count in cuts}
         builder = Builder.in_a_run(self.single, self.limits, memory, self.halves, segments)
         given = {name: builder.constant(values[name]) for name in self.reads}
+        builder.budget.expect(0)  # runs of other shapes may have kept more than fits now
         builder.budget.given((*values.values(), *self.constants.values()))
         builder.budget.made([value.array for value in given.values() if value.array is not None])
         scope = Scope(builder, self.opset, self.constants, given)
