@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,8 @@ from support.nodes import TARGETS, run_lowered
 from support.quantised_convs import QuantisedConv, cases, numbers, quantised_conv
 
 CASES = list(cases())
+VECTORS = tuple(name for name in host().extensions if not name.startswith("amx"))
+MACHINES = [*TARGETS, replace(host(), name="vectors", extensions=VECTORS)]
 
 
 def contexts(case: QuantisedConv, target: Target) -> Iterator[NodeContext]:
@@ -40,7 +43,7 @@ def contexts(case: QuantisedConv, target: Target) -> Iterator[NodeContext]:
         yield NodeContext(case.node, case.graph, formats, target)
 
 
-@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+@pytest.mark.parametrize("target", MACHINES, ids=lambda target: target.name)
 @pytest.mark.parametrize("number", range(len(CASES)))
 def test_bits_are_those_of_the_definition(number: int, target: Target) -> None:
     case = CASES[number]

@@ -55,6 +55,8 @@ class Problem:
         small_weights: whether the weights are so small that transforms would lose them.
         sum_bits: bits, the sign counted, that every sum of products of codes has (`integer_sums`);
             32 where the weights are not known.
+        folds_shift: whether a bias is there and the planner adds to it what a kernel's shift of the
+            codes makes necessary (`GroupedConv.code_shift`).
     """
 
     batch: int
@@ -74,6 +76,7 @@ class Problem:
     any_size: tuple[int, ...] = ()
     small_weights: bool = False
     sum_bits: int = 32
+    folds_shift: bool = False
 
     @staticmethod
     def of(spec: ConvSpec, x: Access, y: Access, max_error: float | None = None) -> Problem:

@@ -16,7 +16,8 @@ row:
 
 *A shifted*: an instruction that takes `a` of the other sign gets it with its highest bit flipped,
 which is a ± 128. What that adds to the sums, ± 128 times the sum of a group of `b`, is computed
-once for each vector of `b` and taken off each of its products. *Two pmaddwd*: even and odd bytes as
+once for each vector of `b` and taken off each of its products; or it is *folded*: the sums begin
+with what all of it is. *Two pmaddwd*: even and odd bytes as
 16 bits; pmaddubsw is no row, for it saturates sums of two products. Where there is no pmaddwd
 either, each element is widened to a lane of its own.
 """
@@ -63,6 +64,7 @@ class Dot:
         group: elements whose products are added up in one lane.
         way: `"fma"`; `"vnni"`, `"dotprod"`: one instruction for a group; `"pairs"`: pmaddwd of 16
             bits; `"lanes"`: every element widened to a lane.
+        folded: whether the sums begin with what a shift of `a` adds, so that nothing is taken off.
     """
 
     a: DType
@@ -70,6 +72,7 @@ class Dot:
     accumulate: DType
     group: int = 1
     way: Way = "fma"
+    folded: bool = False
 
     def broadcast(self, e: Function, address: Pointer, kind: str) -> Parts:
         """Load one group of A for all lanes of sums of that type."""
@@ -90,7 +93,7 @@ class Dot:
     def second_factor(self, e: Function, words: Value) -> Parts:
         """Groups of B, one in each lane of a vector, as a factor."""
         kind, parts = words.kind, self._parts(e, words, self.b)
-        if self.shifted:
+        if self.shifted and not self.folded:
             shifted_zero = e.const(parts[0].kind, _SHIFTED_ZERO)
             parts = (*parts, self._grouped(e, e.zero(kind), shifted_zero, parts[0]))
         return parts
@@ -101,7 +104,7 @@ class Dot:
             return e.fma(a[0], b[0], acc)
         if self.way in _INSTRUCTIONS:
             acc = self._grouped(e, acc, a[0], b[0])
-            return acc - b[1] if self.shifted else acc
+            return acc - b[1] if self.shifted and not self.folded else acc
         kind = acc.kind
         for x, w in zip(a, b, strict=True):
             if self.way == "pairs":
@@ -116,8 +119,13 @@ class Dot:
 
     @property
     def shifted(self) -> bool:
-        """Whether what a shift of `a` adds is taken off every product."""
+        """Whether the instruction takes `a` of the other sign."""
         return self.way in _INSTRUCTIONS and (self.a, self.b) not in _INSTRUCTIONS[self.way]
+
+    @property
+    def shift(self) -> int:
+        """What is added to each element of `a`: 0 or ± 128."""
+        return (128 if self.a == INT8 else -128) if self.shifted else 0
 
     def _grouped(self, e: Function, acc: Value, a: Value, b: Value) -> Value:
         """The sums with a group of products, by one instruction."""
@@ -182,15 +190,23 @@ def way_of(precision: Precision, target: Target) -> Way:
     return "pairs" if target.isa in ("avx2", "avx512") else "lanes"
 
 
-def dots_per_cycle(precision: Precision, target: Target) -> float:
-    """How many vectors of groups a target multiplies and adds in a cycle."""
+def dots_per_cycle(precision: Precision, target: Target, folded: bool = False) -> float:
+    """How many vectors of groups a target multiplies and adds in a cycle.
+
+    Args:
+        precision: of the operands.
+        target: the machine.
+        folded: as `Dot` has it; then a tile of four vectors flips a group for four products.
+    """
     group, costs = group_of(precision), target.costs
     products = costs.u8s8_products if precision.x.bytes == 1 else costs.s16_products
     if group == 1 or products is None:
         return target.fma_units
     dot = dot_of(precision, way_of(precision, target))
     rate = products / (group * target.lanes(precision.accumulate))
-    return rate / 2 if dot.shifted else rate
+    if not dot.shifted:
+        return rate
+    return rate * 4 / 5 if folded else rate / 2
 
 
 def _group_way(target: Target) -> Way | None:

@@ -6,8 +6,9 @@ than what one step of a kernel multiplies.
 
     bias[k]' = bias[k] - x_zero · sum of w[k]        folded in when the weights are packed
 
-so that kernels multiply the codes as they are. That holds where no tap is in the padding: a network
-has its padding as nodes of their own where it is not zero (`passes.pad_codes`).
+so that kernels multiply the codes as they are. Where a kernel shifts them, to have the signs that
+an instruction takes, x_zero is shifted alike (`code_shift`). That holds where no tap is in the
+padding: a network has its padding as nodes of their own where it is not zero (`passes.pad_codes`).
 """
 
 from __future__ import annotations
@@ -21,11 +22,12 @@ from weakref import ref
 import numpy as np
 
 from leanconv.algorithms import select
+from leanconv.algorithms.common.grouped_conv import GroupedConv
 from leanconv.algorithms.integer_sums import sum_bits
 from leanconv.algorithms.interface import Candidate
 from leanconv.algorithms.parameters import AUTO, Choice
 from leanconv.algorithms.problem import Problem
-from leanconv.codegen.dot import group_of
+from leanconv.codegen.dot import dot_of, group_of, way_of
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.lowered import Call, Lowered, PackCall, Packing
 from leanconv.errors import UnsupportedError
@@ -114,6 +116,12 @@ def sums_have(node: Node, graph: Graph) -> int:
             _sum_bits.clear()
         known = _sum_bits[id(w)] = ref(w), codes, sum_bits(w, codes)
     return known[2]
+
+
+def _code_shift(chosen: Candidate) -> int:
+    """What the kernels of a candidate add to every code of the input."""
+    kernels = (use.kernel for use in chosen.kernels)
+    return sum(kernel.code_shift for kernel in kernels if isinstance(kernel, GroupedConv))
 
 
 # By the weights' id; NumPy's arrays have no hash.
@@ -216,6 +224,7 @@ class QuantisedNode:
             weights_from_dram=accuracy.weights_from_dram,
             any_size=context.any_size,
             sum_bits=sums_have(node, graph),
+            folds_shift=True,
         )
 
     @property
@@ -228,7 +237,9 @@ class QuantisedNode:
 
     @property
     def _has_bias(self) -> bool:
-        return bool(self.context.node.input(2)) or self.context.node.attributes["x_zero"] != 0
+        node, precision = self.context.node, self.precision
+        dot = dot_of(precision, way_of(precision, self.context.target))
+        return bool(node.input(2)) or node.attributes["x_zero"] != 0 or dot.shifted
 
     @property
     def reorder_cycles(self) -> float:
@@ -291,16 +302,17 @@ class QuantisedNode:
             if chosen.stream is None or calls():
                 yield from make().items()
             else:
-                for role, array in chosen.stream(self._weights(), self._channels()):
+                for role, array in chosen.stream(self._weights(), self._channels(shift)):
                     yield values[role], array
 
         def make() -> dict[str, np.ndarray]:
             if chosen.compiled is not None and calls():
-                packed = chosen.compiled.others(self._channels())
+                packed = chosen.compiled.others(self._channels(shift))
             else:
-                packed = chosen.pack(self._weights(), self._channels())
+                packed = chosen.pack(self._weights(), self._channels(shift))
             return {values[role]: array for role, array in packed.items()}
 
+        shift = _code_shift(chosen)
         node, constants = self.context.node, self.context.graph.constants
         sources = tuple(constants[name] for name in node.inputs[1:4] if name)
         sizes = {values[role]: size for role, size in chosen.constant_bytes.items()}
@@ -318,16 +330,17 @@ class QuantisedNode:
         """How the constants follow from the node's."""
         given = tuple(bool(name) for name in self.context.node.inputs[1:4])
         attributes = self.context.node.attributes
-        numbers = attributes["x_zero"], self.merged_groups, quantisation_of(attributes)
+        zeros = attributes["x_zero"], _code_shift(chosen), self._has_bias
+        numbers = zeros, self.merged_groups, quantisation_of(attributes)
         packing = packing_recipe(chosen, given)
         return None if packing is None else (packing, numbers)
 
-    def _channels(self) -> dict[str, np.ndarray]:
-        """What there is beside the weights, by role."""
+    def _channels(self, shift: int) -> dict[str, np.ndarray]:
+        """What there is beside the weights, by role, for kernels that shift the codes."""
         node, constants = self.context.node, self.context.graph.constants
         found = {}
         if self._has_bias:
-            found["bias"] = self._bias()
+            found["bias"] = self._bias(shift)
         if node.input(3):
             found["scale"] = constants[node.input(3)]
         quantisation = quantisation_of(node.attributes)
@@ -335,10 +348,10 @@ class QuantisedNode:
             found["quantisation"] = numbers_of(quantisation)
         return found
 
-    def _bias(self) -> np.ndarray:
+    def _bias(self, shift: int) -> np.ndarray:
         """The bias, with what the input's zero adds to every sum, modulo 2^32."""
         node, constants = self.context.node, self.context.graph.constants
-        w, zero = constants[node.inputs[1]], node.attributes["x_zero"]
+        w, zero = constants[node.inputs[1]], node.attributes["x_zero"] + shift
         bias = constants[node.input(2)] if node.input(2) else np.zeros(len(w), np.int32)
         if not zero:
             return bias

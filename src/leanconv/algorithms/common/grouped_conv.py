@@ -47,6 +47,11 @@ class GroupedConv(Kernel):
         return ("x", "w", *self.epilogue.operands, "y")
 
     @property
+    def code_shift(self) -> int:
+        """What the kernel adds to every code of x, so that the bias must take it off; mostly 0."""
+        return 0
+
+    @property
     def dtype(self) -> DType:
         """The one element type of everything, in kernels that take no other precision."""
         return self.precision.dtype

@@ -191,7 +191,7 @@ def _work(kernel: DirectConv, target: Target) -> TileWork:
     ends, epilogue = 0.0, kernel.epilogue
     if epilogue.requantise:
         ends = (_CODE_STEPS + epilogue.residual * _RESIDUAL_STEPS) / target.fma_units
-    return TileWork(dots_per_cycle(kernel.precision, target), ends)
+    return TileWork(dots_per_cycle(kernel.precision, target, kernel.folded), ends)
 
 
 def _usable(kernel: DirectConv, ranked: _Ranked) -> _Ranked:
@@ -343,6 +343,7 @@ def _planned(problem: Problem, target: Target) -> tuple[PackedConv, float]:
 
 
 def _kernel(problem: Problem, target: Target) -> DirectConv:
+    inside = all(problem.window.always_full(axis) for axis in range(3))
     kernel = DirectConv(
         **group_fields(problem, target),
         tile=Tile(1, 1),
@@ -350,6 +351,7 @@ def _kernel(problem: Problem, target: Target) -> DirectConv:
         panels_inside=False,
         y_offset=problem.y_offset,
         way=way_of(problem.precision, target),
+        folded=problem.folds_shift and inside,  # taps in the padding are left out
     )
     plan = plan_any_size if problem.any_size else plan_direct
     planned = plan(kernel, target, problem.weights_from_dram)

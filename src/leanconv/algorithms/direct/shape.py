@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
 from leanconv.algorithms.direct.packed import PackedConv
@@ -37,6 +38,7 @@ class DirectShape(PackedConv):
             are any number of columns; 0: all rows are whole.
         by_lane: whether multiply-adds take lanes of vectors of the input.
         way: how the target multiplies and adds (`codegen.dot`).
+        folded: whether the bias has what a shift of the codes adds.
     """
 
     tile: Tile
@@ -52,11 +54,17 @@ class DirectShape(PackedConv):
     columns: Extent = 0
     by_lane: bool = False
     way: Way = "fma"
+    folded: bool = False
 
     @property
     def dot(self) -> Dot:
         """What a step of the reduction multiplies and adds."""
-        return dot_of(self.precision, self.way)
+        return replace(dot_of(self.precision, self.way), folded=self.folded)
+
+    @property
+    def code_shift(self) -> int:
+        """That of the dot, where the bias has it."""
+        return self.dot.shift if self.folded else 0
 
     @property
     def flops(self) -> int:
