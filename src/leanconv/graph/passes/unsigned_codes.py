@@ -27,12 +27,10 @@ def unsigned_codes(graph: Graph) -> Graph:
 
     That is done of all tensors that movements join, or of none of them. Left alone: inputs and
     outputs of the graph, constants, and whatever other operations give or read, among them means
-    of windows, which add the zero point before they round.
+    of windows, which add the zero point before they round; and codes below 0 of a QLinearAdd, or
+    that a QLinearMul gives: sums of float32 are rounded, and 128 more would change some of them.
 
-    Sums and products of two tensors are rounded as float32, so that 128 more may change one code
-    of a million by 1; everything else keeps its bits.
-
-    Requires: a verified graph, before convolutions take residuals and Pads are nodes of their own.
+    Requires: a verified graph, before Pads of convolutions are nodes of their own.
     Ensures: such tensors are uint8.
     """
     shifts = _shifts(graph)
@@ -55,7 +53,7 @@ def _shifts(graph: Graph) -> dict[str, int]:
 
     kept = {name for name in (*graph.inputs, *graph.outputs) if is_signed(name)}
     kept.update(name for name in graph.constants if is_signed(name))
-    negative: set[str] = set()
+    negative, rounded = set[str](), set[str]()
     for node in graph.nodes:
         given = [name for name in node.outputs if is_signed(name)]
         read = [name for name in _tensors(node) if is_signed(name)]
@@ -63,12 +61,17 @@ def _shifts(graph: Graph) -> dict[str, int]:
             kept.update(given)
         if node.op not in _TAKE:
             kept.update(read)
+        if node.op == "QLinearMul":
+            rounded.update(given)
+        if node.op == "QLinearAdd" or (node.op == "QLinearConv" and node.input(4)):
+            rounded.update((*given, *(name for name in node.inputs if is_signed(name))))
         if node.op in _MOVES:
             for name in (*given, *read):
                 groups[group(name)] = group(node.outputs[0])
         least = _least(node, graph)
         negative.update(name for name in (*given, *read) if least[name] < 0)
     refused, below = ({group(name) for name in names} for names in (kept, negative))
+    refused |= {group(name) for name in rounded} & below
     made = (name for node in graph.nodes for name in node.outputs if is_signed(name))
     return {name: _SHIFT * (group(name) in below) for name in made if group(name) not in refused}
 
