@@ -57,6 +57,8 @@ def _shifts(graph: Graph) -> dict[str, int]:
     for node in graph.nodes:
         given = [name for name in node.outputs if is_signed(name)]
         read = [name for name in _tensors(node) if is_signed(name)]
+        if node.op == "QLinearConv" and node.input(4):  # its residual is of the type of its result
+            kept.update((*given, *filter(is_signed, node.inputs[4:])))
         if node.op not in _GIVE or len(node.outputs) > 1:
             kept.update(given)
         if node.op not in _TAKE:
