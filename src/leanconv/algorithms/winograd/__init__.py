@@ -21,6 +21,9 @@ dilation is decimation: one convolution for each residue. Kernels of more than 7
 pieces that add up in y (`pieces`). At the far edges tiles of fewer outputs skip points, with the
 same U (`edge_tiles`); at the point at infinity short phases are left out (`reduction`).
 
+Bytes by int8 weights are convolved exactly: V and U of int16, sums modulo 2^32, tiles of which
+`integers` says, by the weights, that nothing is lost (`leanconv.winograd.integers`).
+
 - Bytes, each thread, P = alpha_h · alpha_w points, S vectors of (phase, channel) pairs:
   P · (S · tiles · l · e + 64) + P · (tiles · vectors · l · e + 64) + max(alpha_h, m_h) · alpha_w ·
   l · e, whatever the image; weights g · P · phases · C/g · ceil(K/g) · e.
