@@ -82,7 +82,7 @@ def _curve(made: Quantized) -> str:
     body = levels(best, lambda value: f"{value:.0%}")
     x = at(made.float_ns)
     body.append(line(x, 8, x, place(0), "mark"))
-    body.append(text_at(x - 4, 22, "float32", "end"))
+    body.append(text_at(x - 4, 22, FLOAT32, "end"))
     for ns, score, trial in points:
         about = f"{trial.layers} layers in int8: {score:.2%}, {format_ns(ns)}, {trial.samples}"
         y = place(max(0.0, score) / best)
