@@ -12,7 +12,7 @@ from leanconv.graph.interpret import interpret
 from leanconv.graph.onnx_import import read_model
 from leanconv.graph.passes import PASSES, run_passes
 from leanconv.graph.passes.unsigned_codes import unsigned_codes
-from leanconv.types import INT8, UINT8
+from leanconv.types import FLOAT32, FLOAT64, INT8, UINT8
 from support.quantised_models import peer
 from support.quantised_networks import QuantisedNetwork
 
@@ -91,3 +91,17 @@ def test_plans_are_explained() -> None:
     """All algorithms of all layers are compared; none of them has an error."""
     network = QuantisedNetwork(207, np.uint8, layers=6)
     assert "QLinearConv" in str(lc.load(network.proto.SerializeToString()).explain())
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_in_float64_codes_are_those_of_float32(seed: int) -> None:
+    """A network in float64 is what `verify` compares with."""
+    network = QuantisedNetwork(seed + 400, CODES[seed % 2])
+    model = read_model(network.proto.SerializeToString())
+    found = []
+    for dtype in (FLOAT32, FLOAT64):
+        graph = run_passes(model.bind({"x": network.inputs["x"].shape}, dtype=dtype), check=True)
+        given = {name: array.astype(dtype) for name, array in network.inputs.items()}
+        found.append(interpret(graph, given))
+    for name in network.outputs:
+        np.testing.assert_array_equal(found[0][name], found[1][name])

@@ -56,7 +56,9 @@ class SingleKernel(Operator):
 
 
 def _rounding(node: Node, graph: Graph) -> float:
-    """The relative error of an operation: of a cast to float16, what it rounds off."""
+    """The relative error of an operation: what a cast to float16, or a scale, rounds off."""
+    if node.op == "DequantizeLinear":
+        return graph.types[node.output].dtype.roundoff
     if node.op != "Cast" or not graph.types[node.inputs[0]].dtype.is_float:
         return 0.0
     target: DType = node.attributes["to"]

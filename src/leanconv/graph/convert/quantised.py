@@ -52,8 +52,8 @@ def _code_type(call: Call) -> DType:
 def _quantise(call: Call) -> list[Value]:
     """QuantizeLinear: clip(rint(x / scale) + zero)."""
     x, code = call.value(), _code_type(call)
-    if x.type.dtype not in FLOATS:
-        x = float_codes.cast(call, x, call.builder.single)
+    if x.type.dtype != FLOAT32:  # which a file's float32 may be computed in; codes are made of that
+        x = float_codes.cast(call, x, FLOAT32)
     block = call.attribute("block_size", 0)
     given = read_quantisation(call, 1, 2, x, _axis(call, x, call.value(1)), block)
     if given.scale.array is not None:

@@ -13,7 +13,7 @@ from leanconv.graph.ir import HeldCodes, Node
 from leanconv.graph.ops import BINARY, UNARY, evaluate
 from leanconv.graph.ops.quantised import CODES
 from leanconv.records import dataclass
-from leanconv.types import FLOAT32
+from leanconv.types import FLOATS
 
 _DEEPEST = 16  # operations of a function of one value
 
@@ -38,13 +38,13 @@ class Values:
         self.editor, self.held = editor, held
 
     def coded(self, name: str) -> Coded | None:
-        """The codes of which a value of float32 was made, None unless they have one scale."""
+        """The codes of which floats were made, None unless they have one scale."""
         held = self.held.get(name)
-        if held is not None and self.editor.types[name].dtype == FLOAT32:
+        if held is not None and self.editor.types[name].dtype in FLOATS:
             code = _code(held.scale, held.zero)
             return None if code is None else Coded(self.editor.constant(name, held.codes), code)
         node = self.editor.producer(name)
-        if node is None or node.op != "DequantizeLinear" or node.attributes["dtype"] != FLOAT32:
+        if node is None or node.op != "DequantizeLinear":
             return None
         code = self.code(node)
         return None if code is None else Coded(node.inputs[0], code)

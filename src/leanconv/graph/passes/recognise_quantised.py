@@ -16,7 +16,7 @@ from leanconv.graph.ir import Graph, Node, TensorType
 from leanconv.graph.ops import OPS
 from leanconv.graph.passes.coded_values import Coded, Values
 from leanconv.records import dataclass
-from leanconv.types import FLOAT32, UINT8
+from leanconv.types import FLOAT32, FLOATS, UINT8
 
 _MOST_BIAS = 1 << 30  # of a bias as int32, so that sums of products have room
 # What gives elements back as they are.
@@ -36,8 +36,9 @@ def recognise_quantised(graph: Graph) -> Graph:
     - What only moves elements moves codes: a DequantizeLinear goes behind it, and a
       QuantizeLinear before it where a layer of codes is behind that.
 
-    Left alone: several scales along an axis of activations, codes that are not of 8 bits, what is
-    float64, and layers whose floats others read, too. They are computed in floats.
+    Left alone: several scales along an axis of activations, codes that are not of 8 bits, and
+    layers whose floats others read, too. They are computed in floats. In a network that is computed
+    in float64, codes are those of float32.
 
     Requires: a verified graph, as its file has it: constants are those of `graph.codes`.
     Ensures: `graph.codes` is empty.
@@ -141,10 +142,19 @@ def _conv(values: Values, node: Node) -> bool:
     attributes = {name: node.attributes[name] for name in names}
     attributes.update(_FLOATS, x_zero=x.code.zero)
     inputs = (x.name, *weights.inputs)
-    values.editor.replace(
-        node, Node("QLinearConv", inputs, node.outputs, frozen(attributes), node.name)
-    )
+    conv = Node("QLinearConv", inputs, node.outputs, frozen(attributes), node.name)
+    values.editor.replace(node, *_in_its_type(values, conv))
     return True
+
+
+def _in_its_type(values: Values, conv: Node) -> tuple[Node, ...]:
+    """A QLinearConv that gives floats, in the type of these, which may be float64."""
+    editor, kind = values.editor, values.editor.types[conv.output]
+    if kind.dtype == FLOAT32:
+        return (conv,)
+    out = editor.value(conv.output, TensorType(kind.shape, FLOAT32))
+    cast = Node("Cast", (out,), conv.outputs, frozen({"to": kind.dtype}), conv.name)
+    return replace(conv, outputs=(out,)), cast
 
 
 def _dense(values: Values, node: Node) -> bool:
@@ -177,7 +187,7 @@ def _dense(values: Values, node: Node) -> bool:
     rows = math.prod(shape[:-1])
     kinds = (
         TensorType((rows, inner, 1, 1), x.code.dtype),
-        TensorType((rows, columns, 1, 1), FLOAT32),
+        TensorType((rows, columns, 1, 1), editor.types[node.output].dtype),
     )
     source, result = (editor.value(node.output, kind) for kind in kinds)
     window = {"strides": (1, 1), "pads": (0,) * 4, "dilations": (1, 1), "group": 1}
@@ -185,7 +195,12 @@ def _dense(values: Values, node: Node) -> bool:
     editor.replace(
         node,
         Node("Reshape", (x.name,), (source,), frozen({"shape": kinds[0].shape}), node.name),
-        Node("QLinearConv", (source, *weights.inputs), (result,), frozen(attributes), node.name),
+        *_in_its_type(
+            values,
+            Node(
+                "QLinearConv", (source, *weights.inputs), (result,), frozen(attributes), node.name
+            ),
+        ),
         Node(
             "Reshape",
             (result,),
@@ -260,7 +275,7 @@ def _behind(values: Values, node: Node, code: Code, new: tuple[Node, ...]) -> No
     last = replace(new[-1], outputs=(out,))
     scale = editor.constant(node.output, np.asarray(code.scale, np.float32))
     zero = editor.constant(node.output, np.asarray(code.zero, code.dtype))
-    attributes = frozen({"axis": 0, "dtype": FLOAT32})
+    attributes = frozen({"axis": 0, "dtype": editor.types[node.output].dtype})
     floats = Node("DequantizeLinear", (out, scale, zero), node.outputs, attributes, node.name)
     editor.replace(node, *new[:-1], last, floats)
 
@@ -327,14 +342,16 @@ def _followed(values: Values, node: Node, code: Code) -> _Quantised:
     low = node.attributes.get("low", int(code.dtype.low))
     high = node.attributes.get("high", int(code.dtype.high))
     while True:
-        before = editor.private_producer(name, "Relu", "Clip", *_VIEWS)
+        before = editor.private_producer(name, "Relu", "Clip", "Cast", *_VIEWS)
         bounds = None if before is None else _bounds(before)
         if before is None or (bounds is not None and math.isnan(sum(bounds))):
             break
         if bounds is not None:
             low, high = _inner(low, high, *map(code.code_of, bounds))
-        else:
+        elif before.op != "Cast":
             moves.append(before)
+        elif editor.types[before.inputs[0]].dtype not in FLOATS:
+            break
         name = before.inputs[0]
     return _Quantised(values, node, code, low, high, name, tuple(moves[::-1]))
 
