@@ -1,8 +1,10 @@
-"""What passes know of quantised values: the codes behind floats, functions of one of them."""
+"""What passes know of quantised values: codes behind floats, functions of one, bounds."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from typing import TypeVar
 
 import numpy as np
 
@@ -15,6 +17,7 @@ from leanconv.graph.ops.quantised import CODES
 from leanconv.records import dataclass
 from leanconv.types import FLOATS
 
+Number = TypeVar("Number", int, float)
 _DEEPEST = 16  # operations of a function of one value
 
 
@@ -108,3 +111,15 @@ def _code(scale: Array, zero: Array) -> Code | None:
         return None
     dtype = next(each for each in CODES if each == str(zero.dtype))
     return Code(number, int(zero.reshape(-1)[0]), dtype)
+
+
+def bounds_of(node: Node) -> tuple[float, float] | None:
+    """The bounds of a Relu or a Clip."""
+    if node.op == "Relu":
+        return 0.0, math.inf
+    return (node.attributes["min"], node.attributes["max"]) if node.op == "Clip" else None
+
+
+def inner(low: Number, high: Number, least: Number, most: Number) -> tuple[Number, Number]:
+    """The bounds of numbers from `low` to `high` that are clamped to others, too."""
+    return min(max(low, least), most), min(max(high, least), most)
