@@ -52,7 +52,7 @@ def codes_of_range(low: float, high: float) -> Codes:
 
 @dataclass(frozen=True, eq=False)
 class WeightCodes:
-    """The codes of a layer's weights and bias.
+    """The codes of a layer's weights.
 
     Attributes:
         codes: int8 `(channels, n)`.

@@ -71,7 +71,7 @@ class _Linear:
     def value(
         self, graph: OnnxGraph, name: str, codes: Codes, read: dict[str, str]
     ) -> list[OnnxNode]:
-        scale, zero = _constant(graph, f"{name}_scale", np.float32(codes.scale)), ""
+        scale = _constant(graph, f"{name}_scale", np.float32(codes.scale))
         zero = _constant(graph, f"{name}_zero", np.uint8(codes.zero))
         kept = graph.unused_name(f"{name}_codes")
         read[name] = graph.unused_name(f"{name}_value")

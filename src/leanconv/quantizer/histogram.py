@@ -21,13 +21,14 @@ class Histogram:
     Attributes:
         low, high: of all numbers so far; 0.0 where there were none.
         counts: float64 `(BINS,)`.
+        unsound: whether there was a number that is not finite.
     """
 
     def __init__(self) -> None:
         self.low = self.high = 0.0
         self.counts = np.zeros(BINS)
         self._radius = 0.0
-        self.unsound = False  # whether there was a number that is not finite
+        self.unsound = False
 
     def add(self, values: Array) -> None:
         """Count the numbers of an array."""

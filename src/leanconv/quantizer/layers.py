@@ -60,11 +60,6 @@ class Layer:
         """Whether the operation has an input for a bias."""
         return self.node.op != "MatMul"
 
-    @property
-    def quantised_by_channel(self) -> bool:
-        """Whether a scale for each output channel is one for each extent of an axis."""
-        return not self.transposed or self.groups == 1
-
     def by_channel(self) -> Array:
         """The weights, one row for each output channel: `(channels, n)`."""
         weights = np.moveaxis(self.weights, self.weight_axis, 0)

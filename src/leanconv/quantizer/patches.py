@@ -17,10 +17,10 @@ class Windows:
     """How a layer reads its input.
 
     Attributes:
-        groups: of channels.
+        groups: their number; channels of each are summed by themselves.
+        channels: of the input.
         taps, strides, dilations, pads: of a convolution (pads: before and behind, for each axis);
             None for a product with a matrix.
-        channels: of the input.
     """
 
     groups: int

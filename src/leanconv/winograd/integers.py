@@ -112,15 +112,16 @@ def division(scale: int) -> Division:
 
 def operands_fit(height: Transform, width: Transform, low: int, high: int) -> bool:
     """Whether transformed inputs from `low` to `high`, and int8 weights, have 16 bits."""
+    weights, least, most = operand_bounds(height, width, low, high)
+    return weights <= _LARGEST and most <= _LARGEST and -least <= _LARGEST + 1
+
+
+def operand_bounds(
+    height: Transform, width: Transform, low: int, high: int
+) -> tuple[Fraction, int, int]:
+    """The largest magnitude of transformed weights (int8); the least and the largest input."""
     weights = _WEIGHTS * _peak(height.g) * _peak(width.g)
-    inputs = _extremes(height.bt, width.bt, low, high)
-    return weights <= _LARGEST and max(inputs) <= _LARGEST and -min(inputs) <= _LARGEST + 1
-
-
-def largest_operands(height: Transform, width: Transform, low: int, high: int) -> tuple[int, int]:
-    """The largest magnitudes of transformed weights (int8) and inputs (from `low` to `high`)."""
-    inputs = _extremes(height.bt, width.bt, low, high)
-    return int(_WEIGHTS * _peak(height.g) * _peak(width.g)), max(map(abs, inputs))
+    return weights, *_extremes(height.bt, width.bt, low, high)
 
 
 def _peak(matrix: Matrix) -> Fraction:

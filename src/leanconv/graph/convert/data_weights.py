@@ -35,14 +35,10 @@ def convolution(
         bias: (O,), or None.
         attributes: strides, dilations, pads, group.
     """
-    given = {**attributes, "activation": None}
-    if w.array is not None and (bias is None or bias.array is not None):
-        return call.emit("Conv", [x, w] if bias is None else [x, w, bias], **given)
-    types = [x.type, w.type] if bias is None else [x.type, w.type, bias.type]
-    (result,) = infer("Conv", types, given)
-    if w.array is not None or not result.elements:
-        return with_bias(call, call.emit("Conv", [x, w], **given), bias)
-    return with_bias(call, _by_columns(call, x, w, result.shape, attributes), bias)
+    made = _with_constants(call, "Conv", x, w, bias, attributes)
+    if isinstance(made, Value):
+        return made
+    return with_bias(call, _by_columns(call, x, w, made, attributes), bias)
 
 
 def transposed_convolution(
@@ -56,13 +52,9 @@ def transposed_convolution(
         bias: (O,), or None.
         attributes: strides, dilations, pads, output_padding, group.
     """
-    given = {**attributes, "activation": None}
-    if w.array is not None and (bias is None or bias.array is not None):
-        return call.emit("ConvTranspose", [x, w] if bias is None else [x, w, bias], **given)
-    types = [x.type, w.type] if bias is None else [x.type, w.type, bias.type]
-    (result,) = infer("ConvTranspose", types, given)
-    if w.array is not None or not result.elements:
-        return with_bias(call, call.emit("ConvTranspose", [x, w], **given), bias)
+    made = _with_constants(call, "ConvTranspose", x, w, bias, attributes)
+    if isinstance(made, Value):
+        return made
     spatial, group = len(x.shape) - 2, attributes["group"]
     spread = _with_zeros_between(call, x, attributes["strides"])
     before, after = [], []
@@ -73,8 +65,26 @@ def transposed_convolution(
     placed = _padded(call, spread, before, after)
     ones = {"strides": (1,) * spatial, "pads": (0,) * 2 * spatial}
     kernel = {**ones, "dilations": attributes["dilations"], "group": group}
-    y = _by_columns(call, placed, _reversed(call, w, group), result.shape, kernel)
+    y = _by_columns(call, placed, _reversed(call, w, group), made, kernel)
     return with_bias(call, y, bias)
+
+
+def _with_constants(
+    call: Call, op: str, x: Value, w: Value, bias: Value | None, attributes: Mapping[str, Any]
+) -> Value | tuple[int, ...]:
+    """The operation itself where its weights are constants or its result has no elements.
+
+    Returns:
+        The result, with its bias; only its shape where it has to be composed of others.
+    """
+    given = {**attributes, "activation": None}
+    operands = [x, w] if bias is None else [x, w, bias]
+    if w.array is not None and (bias is None or bias.array is not None):
+        return call.emit(op, operands, **given)
+    (result,) = infer(op, [each.type for each in operands], given)
+    if w.array is not None or not result.elements:
+        return with_bias(call, call.emit(op, [x, w], **given), bias)
+    return result.shape
 
 
 def grouped_product(call: Call, columns: Value, w: Value, group: int) -> Value:

@@ -22,7 +22,7 @@ from leanconv.graph.convert.quantisation import (
     zero_of,
 )
 from leanconv.graph.convert.rule import Call, Rule
-from leanconv.graph.convert.windows import convolution_window
+from leanconv.graph.convert.windows import CONV_ATTRIBUTES, convolution_window
 from leanconv.graph.ir import HeldCodes
 from leanconv.graph.ops.base import Array, check_rank
 from leanconv.graph.ops.quantised import CODES, DEQUANTISED, QUANTISED
@@ -261,14 +261,6 @@ def _qlinear_matmul(call: Call) -> list[Value]:
     return [scaled_product(call, operands, 1.0, len(call), result)]
 
 
-_WINDOW = {
-    "auto_pad": "string",
-    "kernel_shape": "ints",
-    "strides": "ints",
-    "dilations": "ints",
-    "pads": "ints",
-    "group": "int",
-}
 LINEAR: dict[str, Rule] = {
     "QuantizeLinear": Rule(
         _quantise,
@@ -297,7 +289,7 @@ RULES: dict[str, Rule] = {
     **LINEAR,
     "DynamicQuantizeLinear": Rule(_dynamic, since=11, outputs=3),
     "MatMulInteger": Rule(_matmul_integer, {}, 2, 4, running=None, since=10),
-    "ConvInteger": Rule(_conv_integer, _WINDOW, 2, 4, running=(0, 2), since=10),
-    "QLinearConv": Rule(_qlinear_conv, _WINDOW, 8, 9, running=(0,), since=10),
+    "ConvInteger": Rule(_conv_integer, CONV_ATTRIBUTES, 2, 4, running=(0, 2), since=10),
+    "QLinearConv": Rule(_qlinear_conv, CONV_ATTRIBUTES, 8, 9, running=(0,), since=10),
     "QLinearMatMul": Rule(_qlinear_matmul, {}, 8, 8, running=(0, 3), since=10),
 }

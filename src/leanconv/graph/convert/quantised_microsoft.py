@@ -71,6 +71,14 @@ def _leaky(call: Call) -> _Table:
     return lambda x: np.where(x >= 0, x, alpha * x)
 
 
+def _as_codes_of(call: Call, places: Sequence[int], result: Code) -> list[Value]:
+    """Inputs, each followed by its scale and zero point, as codes of the result's quantisation."""
+    return [
+        looked_up(call, call.value(i), scalar(call, i + 1, i + 2, call.dtype(i)), result)
+        for i in places
+    ]
+
+
 def _concat(call: Call) -> list[Value]:
     """QLinearConcat: the result's scale and zero point, then each tensor with its own."""
     if len(call) % 3 != 2:
@@ -78,10 +86,7 @@ def _concat(call: Call) -> list[Value]:
     places = range(2, len(call), 3)
     check_codes(call, *places)
     result = scalar(call, 0, 1, call.dtype(2))
-    parts = [
-        looked_up(call, call.value(i), scalar(call, i + 1, i + 2, call.dtype(i)), result)
-        for i in places
-    ]
+    parts = _as_codes_of(call, places, result)
     axis = call.axis(call.attribute("axis", 0), len(parts[0].shape))
     return [call.emit("Concat", parts, axis=axis)]
 
@@ -90,11 +95,7 @@ def _where(call: Call) -> list[Value]:
     """QLinearWhere: condition, x, its scale and zero point, y, its, those of the result."""
     check_codes(call, 1, 4)
     result = scalar(call, 7, 8, call.dtype(1))
-    parts = [
-        looked_up(call, call.value(i), scalar(call, i + 1, i + 2, call.dtype(i)), result)
-        for i in (1, 4)
-    ]
-    return [call.emit("Where", [call.value(0), *parts])]
+    return [call.emit("Where", [call.value(0), *_as_codes_of(call, (1, 4), result)])]
 
 
 def _channels_first(call: Call, convert: Callable[[Value], Value]) -> list[Value]:

@@ -223,6 +223,7 @@ _WINDOW = {
     "dilations": "ints",
     "pads": "ints",
 }
+CONV_ATTRIBUTES = {**_WINDOW, "group": "int"}
 POOL_ATTRIBUTES = {
     **_WINDOW,
     "ceil_mode": "int",
@@ -230,10 +231,10 @@ POOL_ATTRIBUTES = {
     "storage_order": "int",
 }
 RULES: dict[str, Rule] = {
-    "Conv": Rule(_conv, {**_WINDOW, "group": "int"}, 2, 3, running=None),
+    "Conv": Rule(_conv, CONV_ATTRIBUTES, 2, 3, running=None),
     "ConvTranspose": Rule(
         _conv_transpose,
-        {**_WINDOW, "group": "int", "output_padding": "ints", "output_shape": "ints"},
+        {**CONV_ATTRIBUTES, "output_padding": "ints", "output_shape": "ints"},
         2,
         3,
         running=None,
