@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from leanconv.codegen.emitter import Function, Pointer, Value, element_of, lanes_of, vector
+from leanconv.codegen.emitter import Function, Pointer, Value, lanes_of, vector
 from leanconv.codegen.values import mangled
 from leanconv.spec.requantise import (
     FIXED,
@@ -145,8 +145,7 @@ def clamped(e: Function, value: Value, low: Value, high: Value) -> Value:
 
 
 def rounded(e: Function, value: Value) -> Value:
-    """The nearest int32 of float32 numbers that have one, half to even."""
-    assert element_of(value.kind) == FLOAT32.llvm
+    """The nearest int32 of floats that have one, half to even."""
     kind = vector(INT32.llvm, lanes_of(value.kind))
     name = f"llvm.lrint.{mangled(kind)}.{mangled(value.kind)}"
     return e.intrinsic(name, kind, value)

@@ -17,9 +17,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from leanconv.codegen.emitter import Function, Value, lanes_of, vector
-from leanconv.codegen.values import mangled
+from leanconv.codegen.requantised import clamped, rounded
 from leanconv.graph.ir import Graph, Node
-from leanconv.graph.ops.quantised import along, fma
+from leanconv.graph.ops.quantised import add_factors, along
 from leanconv.types import FLOAT32, INT32, DType
 
 
@@ -36,9 +36,7 @@ def as_float(e: Function, x: Value, dtype: DType, real: DType = FLOAT32) -> Valu
 
 def as_codes(e: Function, x: Value, low: Value, high: Value, dtype: DType) -> Value:
     """The nearest codes of floats from `low` to `high`, which are codes, too; of NaN `low`."""
-    bounded = e.minimum(e.maximum(x, low), high)
-    words = vector(INT32.llvm, lanes_of(x.kind))
-    found = e.intrinsic(f"llvm.lrint.{mangled(words)}.{mangled(x.kind)}", words, bounded)
+    found = rounded(e, clamped(e, x, low, high))
     return e.convert("trunc", found, vector(dtype.llvm, lanes_of(x.kind)))
 
 
@@ -85,7 +83,7 @@ def operands(node: Node, graph: Graph) -> list[str | np.ndarray]:
     low, high = attributes.get("low", gives.low), attributes.get("high", gives.high)
     bounds = [] if gives.is_float else [low, high]
     if node.op in _OF_TWO:
-        numbers = numbers_of_two(node.op, attributes["scales"], attributes["zeros"])
+        numbers = _numbers_of_two(node.op, attributes["scales"], attributes["zeros"])
         return [*node.inputs, *(np.asarray(each, FLOAT32) for each in (*numbers, *bounds))]
     x, *parameters = node.inputs
     rank, axis = len(graph.types[x].shape), attributes["axis"]
@@ -93,13 +91,13 @@ def operands(node: Node, graph: Graph) -> list[str | np.ndarray]:
     return [x, *found, *(np.asarray(each, real) for each in bounds)]
 
 
-def numbers_of_two(op: str, scales: Sequence[float], zeros: Sequence[int]) -> list[np.ndarray]:
+def _numbers_of_two(op: str, scales: Sequence[float], zeros: Sequence[int]) -> list[np.ndarray]:
     """The numbers of QLinearAdd or QLinearMul; each operation is rounded to float32."""
+    if op == "QLinearAdd":
+        return [*add_factors(scales, zeros)]
     a, b, y = (np.asarray(scale, FLOAT32) for scale in scales)
     zero_a, zero_b, zero = (np.asarray(zero, FLOAT32) for zero in zeros)
-    if op == "QLinearMul":
-        return [zero_a, zero_b, a * b / y, zero]
-    return [a / y, b / y, zero - fma(a / y, zero_a, np.asarray(b / y * zero_b))]
+    return [zero_a, zero_b, a * b / y, zero]
 
 
 def step_types(node: Node, types: Sequence[DType]) -> tuple[DType, ...]:

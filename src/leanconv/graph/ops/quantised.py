@@ -17,7 +17,7 @@ float32, each operation is rounded, and `rint` rounds halves to even; results ar
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -153,16 +153,22 @@ def _numbers(attributes: Attributes) -> tuple[list[Any], list[Any]]:
     return [_Number(s) for s in attributes["scales"]], [_Number(z) for z in attributes["zeros"]]
 
 
-def add_factors(attributes: Attributes) -> tuple[Array, Array, Array]:
-    """The ra, rb and c of a QLinearAdd, float32 scalars."""
-    (sa, sb, sy), (za, zb, zy) = _numbers(attributes)
-    ra, rb = np.asarray(sa / sy), np.asarray(sb / sy)
-    return ra, rb, np.asarray(zy - fma(ra, np.asarray(za), np.asarray(rb * zb)), np.float32)
+def add_factors(scales: Sequence[float], zeros: Sequence[int]) -> tuple[Array, Array, Array]:
+    """The ra, rb and c of an addition of codes, float32 scalars.
+
+    Args:
+        scales, zeros: of both operands and of the result.
+    """
+    sa, sb, sy = map(_Number, scales)
+    za, zb, zy = map(_Number, zeros)
+    with np.errstate(all="ignore"):  # scales are a file's
+        ra, rb = np.asarray(sa / sy), np.asarray(sb / sy)
+        return ra, rb, np.asarray(zy - fma(ra, np.asarray(za), np.asarray(rb * zb)), np.float32)
 
 
 def _evaluate_add(arrays: Arrays, attributes: Attributes) -> Array:
     a, b = array(arrays).astype(np.float32), array(arrays, 1).astype(np.float32)
-    ra, rb, summand = add_factors(attributes)
+    ra, rb, summand = add_factors(attributes["scales"], attributes["zeros"])
     return _clamped(np.rint(fma(a, ra, fma(b, rb, summand))), attributes)
 
 

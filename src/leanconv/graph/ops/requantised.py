@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from leanconv.graph.ops.quantised import fma
+from leanconv.graph.ops.quantised import add_factors, fma
 from leanconv.spec.requantise import (
     FIXED,
     HIGH,
@@ -19,7 +19,6 @@ from leanconv.spec.requantise import (
     RESIDUAL_RATIO,
     ZERO,
     Quantisation,
-    ResidualCodes,
 )
 from leanconv.types import FLOAT32, DType
 
@@ -35,9 +34,10 @@ def numbers_of(quantisation: Quantisation) -> np.ndarray:
     zeros = own.own_low - own.own_zero, own.own_high - own.own_zero, own.own_zero
     numbers[[LOW, HIGH, ZERO]] = zeros
     numbers[[LAST_LOW, LAST_HIGH]] = low, high
-    numbers[[OWN_RATIO, RESIDUAL_RATIO]] = own_ratio, ratio = _ratios(own)
-    operands = (own_ratio, own.own_zero), (ratio, own.zero)
-    numbers[FIXED] = fixed_part(*(operands[::-1] if own.first else operands), zero)
+    operands = [(own.own_scale, own.own_zero, OWN_RATIO), (own.scale, own.zero, RESIDUAL_RATIO)]
+    (a_scale, a_zero, a), (b_scale, b_zero, b) = operands[::-1] if own.first else operands
+    factors = add_factors((a_scale, b_scale, own.result_scale), (a_zero, b_zero, zero))
+    numbers[[a, b, FIXED]] = factors
     return numbers
 
 
@@ -78,28 +78,3 @@ def requantised(
 def _clamped(value: np.ndarray, low: float, high: float) -> np.ndarray:
     """A number within bounds; NaN becomes the lower one."""
     return np.minimum(np.where(value > low, value, low), high, dtype=np.float32)
-
-
-def _ratios(residual: ResidualCodes) -> tuple[np.float32, np.float32]:
-    own, other, result = map(
-        np.float32, (residual.own_scale, residual.scale, residual.result_scale)
-    )
-    with np.errstate(all="ignore"):  # scales are a file's
-        return own / result, other / result
-
-
-def fixed_part(a: tuple[np.float32, int], b: tuple[np.float32, int], zero: int) -> np.float32:
-    """What is added to the products of two operands' codes with their ratios.
-
-    zero - (a_ratio · a_zero + b_ratio · b_zero), rounded as onnxruntime does: the product of b, its
-    sum with that of a, the difference.
-
-    Args:
-        a, b: ratio of the operand's scale to the result's, and its zero.
-        zero: of the result.
-    """
-    with np.errstate(all="ignore"):
-        product = np.asarray(b[0] * np.float32(b[1]))
-        total = fma(np.asarray(a[0]), np.asarray(a[1], np.float32), product)
-        fixed: np.float32 = np.subtract(np.float32(zero), total, dtype=np.float32)[()]
-        return fixed

@@ -146,7 +146,7 @@ def _lookup(c: Composer, node: Node) -> str:
 def _add(c: Composer, node: Node) -> str:
     """In float64, where products are exact and sums all but so; each sum is rounded to float32."""
     a, b = node.inputs
-    ra, rb, summand = add_factors(node.attributes)
+    ra, rb, summand = add_factors(node.attributes["scales"], node.attributes["zeros"])
     y = c.constant(np.asarray(summand, FLOAT64))
     for name, ratio in ((b, rb), (a, ra)):
         wide = float_codes.cast(c, name, FLOAT64)
