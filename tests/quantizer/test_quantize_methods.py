@@ -14,7 +14,8 @@ from leanconv.quantizer.equalise import equalised
 from leanconv.quantizer.folding import folded
 from leanconv.quantizer.histogram import BINS, Histogram
 from leanconv.quantizer.layers import layer_of
-from leanconv.quantizer.onnx_graph import OnnxGraph, read_graph
+from leanconv.quantizer.onnx_graph import OnnxGraph
+from leanconv.quantizer.onnx_reading import read_graph
 from leanconv.quantizer.patches import Windows
 from leanconv.quantizer.ranges import METHODS, value_codes
 from leanconv.quantizer.rounding import Moments, corrected_bias, rounded_codes

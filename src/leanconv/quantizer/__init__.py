@@ -2,7 +2,8 @@
 
     read ─▶ raise to opset 13 ─▶ fold ─▶ scheme ─▶ calibrate ─▶ codes ─▶ file ─▶ verify
 
-- `onnx_graph` is a file that can be changed and written again; `opsets` and `folding` change it.
+- `onnx_graph` is a file that can be changed and written again; `onnx_reading` makes it of bytes,
+  `opsets` and `folding` change it.
 - `layers` knows what has weights; `scheme` says which values become codes with them.
 - `running` runs networks on `samples`; a `histogram` for each value is all that is kept; `ranges`
   and `codes` make scales of them, `weights` those of weights.

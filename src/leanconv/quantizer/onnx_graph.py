@@ -9,26 +9,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from leanconv.errors import InputError, ModelError, UnsupportedError
-from leanconv.graph import onnx_schema as schema
+from leanconv.errors import UnsupportedError
 from leanconv.graph.limits import Limits
-from leanconv.graph.onnx_names import shown
-from leanconv.graph.onnx_nodes import DOMAINS, attribute_message
-from leanconv.graph.onnx_parts import FileParts
-from leanconv.graph.onnx_tensor import ExternalFiles, open_view, read_tensor
-from leanconv.graph.wire import Reader, fields, integers, written
+from leanconv.graph.onnx_nodes import attribute_message
+from leanconv.graph.wire import Reader, integers, written
 from leanconv.records import dataclass
 from leanconv.types import FLOAT32, as_dtype
 
 Array = np.ndarray[Any, Any]
-_IR_VERSION, _OPSETS, _GRAPH = 1, 8, 7  # fields of ModelProto
-_NODE, _TENSOR, _INPUT, _OUTPUT, _VALUE = 1, 5, 11, 12, 13  # fields of GraphProto
-_LEAST_IR = 7  # in which opset 13 is written
+IR_VERSION, OPSETS, GRAPH = 1, 8, 7  # fields of ModelProto
+NODE, TENSOR, INPUT, OUTPUT, VALUE = 1, 5, 11, 12, 13  # fields of GraphProto
 _MOST_BYTES = 2**31 - 1  # of a protobuf message
 
 
@@ -168,21 +162,21 @@ class OnnxGraph:
         values = self.outputs if outputs is None else {n: written(1, n.encode()) for n in outputs}
         nodes = self._needed(values)
         read = {name for node in nodes for name in (*node.inputs, *node.captured)}.union(values)
-        parts = [written(_NODE, node.data()) for node in nodes]
+        parts = [written(NODE, node.data()) for node in nodes]
         parts += [
-            written(_TENSOR, tensor(name, array))
+            written(TENSOR, tensor(name, array))
             for name, array in self.constants.items()
             if name in read
         ]
-        parts += [written(_TENSOR, raw) for name, raw in self.others.items() if name in read]
+        parts += [written(TENSOR, raw) for name, raw in self.others.items() if name in read]
         parts += self.inside
-        parts += [written(_INPUT, each) for each in self.inputs.values()]
-        parts += [written(_OUTPUT, each) for each in values.values()]
+        parts += [written(INPUT, each) for each in self.inputs.values()]
+        parts += [written(OUTPUT, each) for each in values.values()]
         graph = b"".join(parts)
         opsets = {"": self.opset, **self.domains}
-        head = [written(_IR_VERSION, self.ir_version), *self.around]
+        head = [written(IR_VERSION, self.ir_version), *self.around]
         head += [
-            written(_OPSETS, written(1, domain.encode()) + written(2, version))
+            written(OPSETS, written(1, domain.encode()) + written(2, version))
             for domain, version in opsets.items()
         ]
         if len(graph) > _MOST_BYTES:
@@ -190,7 +184,7 @@ class OnnxGraph:
                 f"the file would have {len(graph)} bytes; expected less than 2 GiB: quantise a "
                 "smaller network"
             )
-        return b"".join((*head, written(_GRAPH, graph)))
+        return b"".join((*head, written(GRAPH, graph)))
 
     def _needed(self, outputs: Iterable[str]) -> list[OnnxNode]:
         """The nodes on which outputs depend, in order."""
@@ -211,132 +205,6 @@ class OnnxGraph:
             name, number = f"{wanted}_{number}", number + 1
         self.taken.add(name)
         return name
-
-
-def read_graph(source: Path | bytes) -> OnnxGraph:
-    """Read a file, which is not trusted.
-
-    Raises:
-        InputError: it cannot be read.
-        ModelError: it is damaged.
-        UnsupportedError: it has weights in forms that are not taken.
-    """
-    if isinstance(source, Path):
-        try:
-            path = source.resolve(strict=True)
-        except OSError as error:
-            raise InputError(f"{source} cannot be read: {error.strerror or error}") from error
-        data, files = open_view(path, None, InputError), ExternalFiles(source)
-    else:
-        data, files = memoryview(source), ExternalFiles(None)
-    reader = Reader(Limits().fields)
-    model = reader.message(data, schema.MODEL, "ModelProto")
-    parts = FileParts(data)
-    versions = {"": 1}
-    for each in model["opset_import"]:
-        entry = reader.message(each, schema.OPSET, "opset_import")
-        domain = entry.get("domain", "")
-        versions["" if domain in DOMAINS else domain] = int(entry.get("version", 0))
-    tensors, inside, outputs = _sorted_fields(model["graph"], reader)
-    nodes = [_node(each.data, each.reads, reader, n) for n, each in enumerate(parts.nodes)]
-    _name_apart(nodes)
-    constants, others = _arrays(tensors, reader, files)
-    kept = []
-    for node in nodes:
-        value = _constant(node, reader, files)
-        if value is None:
-            kept.append(node)
-        else:
-            constants[node.outputs[0]] = value
-    skipped = {_IR_VERSION, _OPSETS, _GRAPH}
-    return OnnxGraph(
-        nodes=kept,
-        constants=constants,
-        inputs={name: bytes(each) for name, each in parts.inputs.items()},
-        outputs=outputs,
-        opset=versions.pop(""),
-        domains=versions,
-        ir_version=max(_LEAST_IR, int(model.get("ir_version", 0))),
-        around=tuple(bytes(w) for n, w, _ in fields(data, "ModelProto") if n not in skipped),
-        inside=inside,
-        others=others,
-    )
-
-
-def _sorted_fields(
-    graph: memoryview, reader: Reader
-) -> tuple[list[memoryview], tuple[bytes, ...], dict[str, bytes]]:
-    """A graph's tensors, fields that are kept as they are, and outputs by name."""
-    tensors, inside, outputs = [], [], {}
-    for number, whole, payload in fields(graph, "GraphProto"):
-        if number == _TENSOR:
-            tensors.append(payload)
-        elif number == _OUTPUT:
-            name = reader.message(payload, schema.VALUE, "output").get("name", "")
-            outputs[name] = bytes(payload)
-        elif number not in (_NODE, _INPUT, _VALUE):
-            inside.append(bytes(whole))
-    return tensors, tuple(inside), outputs
-
-
-def _node(data: memoryview, reads: frozenset[str], reader: Reader, number: int) -> OnnxNode:
-    message = reader.message(data, schema.NODE, f"node {number}")
-    attributes = {}
-    for each in message["attribute"]:
-        attributes[attribute_message(each, reader).get("name", "")] = bytes(each)
-    domain = message.get("domain", "")
-    op = message.get("op_type", "")
-    return OnnxNode(
-        op=op,
-        inputs=list(message["input"]),
-        outputs=list(message["output"]),
-        name=message.get("name", "") or f"{op}_{number}",
-        attributes=attributes,
-        domain="" if domain in DOMAINS else domain,
-        overload=message.get("overload", ""),
-        captured=reads - set(message["input"]),
-    )
-
-
-def _name_apart(nodes: Sequence[OnnxNode]) -> None:
-    """Give nodes of one name names of their own."""
-    known: set[str] = set()
-    for number, node in enumerate(nodes):
-        while node.name in known:
-            node.name = f"{node.name}_{number}"
-        known.add(node.name)
-
-
-def _arrays(
-    tensors: Sequence[memoryview], reader: Reader, files: ExternalFiles
-) -> tuple[dict[str, Array], dict[str, bytes]]:
-    """Weights as arrays, and those of types without one (text, bfloat16) as bytes."""
-    arrays, others = {}, {}
-    for data in tensors:
-        message = reader.message(data, schema.TENSOR, "initializer")
-        if message.get("data_type", 0) in schema.DTYPES:
-            name, arrays[name] = read_tensor(data, reader, files, "initializer")
-        elif message.get("data_location", 0):
-            raise UnsupportedError(
-                f"weight {shown(message.get('name', ''))!r} is of a type that is not taken and "
-                "lies in another file; expected it within the model"
-            )
-        else:
-            others[message.get("name", "")] = bytes(data)
-    return arrays, others
-
-
-def _constant(node: OnnxNode, reader: Reader, files: ExternalFiles) -> Array | None:
-    """The array of a node Constant, None where it is another node."""
-    if node.op != "Constant" or node.domain or "value" not in node.attributes:
-        return None
-    message = attribute_message(memoryview(node.attributes["value"]), reader)
-    if "t" not in message or not node.outputs:
-        raise ModelError(f"node {shown(node.name)!r} (Constant) holds no tensor; expected one")
-    number = reader.message(message["t"], schema.TENSOR, "value").get("data_type", 0)
-    if number not in schema.DTYPES:
-        return None
-    return read_tensor(message["t"], reader, files, "value")[1]
 
 
 def tensor(name: str, array: Array) -> bytes:

@@ -15,7 +15,8 @@ from leanconv.errors import ModelError, SpecError, UnsupportedError, memory_repo
 from leanconv.progress import Progress, checked_progress, working
 from leanconv.quantizer.choose import chosen_layers
 from leanconv.quantizer.folding import folded
-from leanconv.quantizer.onnx_graph import OnnxGraph, read_graph
+from leanconv.quantizer.onnx_graph import OnnxGraph
+from leanconv.quantizer.onnx_reading import read_graph
 from leanconv.quantizer.opsets import raised
 from leanconv.quantizer.ranges import checked_method
 from leanconv.quantizer.result import LayerReport, Quantized
