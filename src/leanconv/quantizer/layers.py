@@ -45,11 +45,6 @@ class Layer:
         return self.node.name
 
     @property
-    def output(self) -> str:
-        """The value that it defines."""
-        return self.node.outputs[0]
-
-    @property
     def channels(self) -> int:
         """The number of output channels."""
         count = int(self.weights.shape[self.weight_axis])
