@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from typing import Any
 
 import numpy as np
 import pytest
 
+import leanconv as lc
 from leanconv.errors import LeanConvError, ModelError
 from leanconv.graph.interpret import interpret
 from leanconv.graph.onnx_import import read_model
@@ -107,3 +109,17 @@ def test_messages(case: str, name: str, array: Any, what: str) -> None:
     proto, inputs, held = CASES[case]
     with pytest.raises((ModelError, LeanConvError), match=what):
         answer(proto, dict(inputs), {**held, name: array})
+
+
+@pytest.mark.parametrize("case", ["QLinearAdd", "QLinearMul", "QLinearMatMul", "QGemm-0-0"])
+def test_tiny_scales_warn_of_nothing(case: str) -> None:
+    """Factors that overflow are a file's matter: no warning of NumPy's at load or in a run."""
+    name = next(each for each in CASES if each.startswith(case))
+    proto, inputs, held = CASES[name]
+    held = {**held, "ys": F(1e-42)}
+    arrays = {key: np.asarray(array) for key, array in inputs.items()}
+    made = model([proto], arrays, held, proto.output).SerializeToString()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        answer(proto, inputs, held)
+        lc.load(made, threads=1).run(arrays)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -229,3 +230,15 @@ def test_which_values_become_codes() -> None:
     assert scheme(graph, {"e", "y"}).values == ("n", "e", "r", "g")
     assert scheme(graph, {"y"}).values == ("g",)
     assert scheme(graph, {"e"}).values == ("n",)
+
+
+@pytest.mark.parametrize("large", [1.0, 1e37])
+def test_large_numbers_warn_of_nothing(large: float) -> None:
+    """Sums of squares and outputs that overflow: such layers are rounded to the nearest codes."""
+    weights = normal(4, 4, 3, 3)
+    weights[0, 0, 0, 0] *= np.float32(3e38 / large / 100)
+    data = model([helper.make_node("Conv", ["x", "w"], ["y"])], ["n", 4, 8, 8], {"w": weights})
+    samples = [normal(1, 4, 8, 8, seed=seed) * np.float32(large) for seed in range(4)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert lc.quantize(data, samples, threads=1).data

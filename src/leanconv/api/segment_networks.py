@@ -51,12 +51,11 @@ class SegmentNetworks:
     @property
     def bytes(self) -> int:
         """Weights and arenas of the plans in use."""
-        return sum(network.used_bytes for network in tuple(self._kept.values()))
+        return sum(network.used_bytes for network in self._networks())
 
     def give_back(self, wanted: int) -> None:
         """Free at least as many bytes, or all: what was used least recently goes first."""
-        while wanted > 0 and self._kept:
-            _, oldest = self._kept.popitem(last=False)
+        while wanted > 0 and (oldest := self._dropped()):
             wanted -= oldest.used_bytes
 
     def run(self, segment: Segment, budget: RunBudget) -> Mapping[str, np.ndarray]:
@@ -72,9 +71,9 @@ class SegmentNetworks:
         network = self._kept.pop(key, None) or self._make(self._part(segment), None)
         network.bind(_given(segment))
         self._keep(key, network)
-        held = sum(each.kept_bytes for each in self._kept.values())
-        while held > self._cache_bytes and len(self._kept) > 1:
-            held -= self._kept.popitem(last=False)[1].kept_bytes
+        held = sum(each.kept_bytes for each in self._networks())
+        while held > self._cache_bytes and len(self._kept) > 1 and (oldest := self._dropped()):
+            held -= oldest.kept_bytes
         return network
 
     def _within(self, segment: Segment, room: int) -> Network:
@@ -93,7 +92,24 @@ class SegmentNetworks:
         """Keep a network, now the one that was used last."""
         self._kept[key] = network
         while len(self._kept) > _MOST_KEPT:
-            self._kept.popitem(last=False)
+            self._dropped()
+
+    # Other threads keep and drop networks between any two steps; no lock is held, since a signal
+    # handler may run the same network.
+    def _networks(self) -> tuple[Network, ...]:
+        """Those that are kept."""
+        while True:
+            try:
+                return tuple(self._kept.values())
+            except RuntimeError:  # another thread has changed them meanwhile
+                continue
+
+    def _dropped(self) -> Network | None:
+        """The one that was used least recently, kept no longer; None where there is none."""
+        try:
+            return self._kept.popitem(last=False)[1]
+        except KeyError:
+            return None
 
     def _planned(self, segment: Segment, room: int) -> Network:
         """A new network that takes, with those that are kept, at most some bytes.

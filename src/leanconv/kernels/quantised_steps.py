@@ -97,7 +97,8 @@ def _numbers_of_two(op: str, scales: Sequence[float], zeros: Sequence[int]) -> l
         return [*add_factors(scales, zeros)]
     a, b, y = (np.asarray(scale, FLOAT32) for scale in scales)
     zero_a, zero_b, zero = (np.asarray(zero, FLOAT32) for zero in zeros)
-    return [zero_a, zero_b, a * b / y, zero]
+    with np.errstate(all="ignore"):  # scales are a file's
+        return [zero_a, zero_b, np.asarray(a * b / y), zero]
 
 
 def step_types(node: Node, types: Sequence[DType]) -> tuple[DType, ...]:

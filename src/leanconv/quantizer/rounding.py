@@ -55,10 +55,11 @@ class Moments:
 
     def add(self, rows: Array, rounded: Array, share: float) -> None:
         """Add a sample `(groups, n, places)` that counts by a share."""
-        products = np.matmul(rows, np.swapaxes(rows, 1, 2))
-        np.add(self.products, products * (share / max(1, rows.shape[2])), out=self.products)
-        np.add(self.mean, rows.mean(axis=2) * share, out=self.mean)
-        np.add(self.rounded_mean, rounded.mean(axis=2) * share, out=self.rounded_mean)
+        with np.errstate(all="ignore"):  # samples may be large: such layers are not rounded
+            products = np.matmul(rows, np.swapaxes(rows, 1, 2))
+            np.add(self.products, products * (share / max(1, rows.shape[2])), out=self.products)
+            np.add(self.mean, rows.mean(axis=2) * share, out=self.mean)
+            np.add(self.rounded_mean, rounded.mean(axis=2) * share, out=self.rounded_mean)
 
 
 def moments(

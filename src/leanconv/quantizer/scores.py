@@ -139,9 +139,10 @@ def _agreement(found: np.ndarray, exact: np.ndarray, op: str) -> float:
 
 def relative_difference(found: np.ndarray, exact: np.ndarray) -> float:
     """|found - exact| / |exact| in the Euclidean norm; infinite where something is not a number."""
-    difference = np.linalg.norm((found.astype(np.float64) - exact).reshape(-1))
-    size = np.linalg.norm(exact.astype(np.float64).reshape(-1))
-    value = float(difference / size) if size else float(difference)
+    with np.errstate(all="ignore"):
+        difference = np.linalg.norm((found.astype(np.float64) - exact).reshape(-1))
+        size = np.linalg.norm(exact.astype(np.float64).reshape(-1))
+        value = float(difference / size) if size else float(difference)
     return value if np.isfinite(value) else float("inf")
 
 

@@ -220,8 +220,10 @@ def _qlinear_conv(call: Call) -> list[Value]:
 
 def _factors(call: Call, factor: np.float32, given: Quantisation, result: Code | None) -> Array:
     """factor * scale / the result's scale as float32, whose scale is 1 where it is floats."""
-    factors = factor * np.asarray(single_precision(call, given.scale).array)
-    return np.asarray(factors if result is None else factors / np.float32(result.scale), np.float32)
+    divisor = np.float32(1.0 if result is None else result.scale)
+    with np.errstate(all="ignore"):  # scales are a file's
+        factors = factor * np.asarray(single_precision(call, given.scale).array) / divisor
+    return np.asarray(factors, np.float32)
 
 
 def scaled_product(

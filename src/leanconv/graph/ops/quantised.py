@@ -175,7 +175,8 @@ def _evaluate_add(arrays: Arrays, attributes: Attributes) -> Array:
 def _evaluate_mul(arrays: Arrays, attributes: Attributes) -> Array:
     a, b = array(arrays).astype(np.float32), array(arrays, 1).astype(np.float32)
     (sa, sb, sy), (za, zb, zy) = _numbers(attributes)
-    return _clamped(np.rint((a - za) * (b - zb) * (sa * sb / sy) + zy), attributes)
+    with np.errstate(all="ignore"):
+        return _clamped(np.rint((a - za) * (b - zb) * (sa * sb / sy) + zy), attributes)
 
 
 def _check_codes(types: Types, attributes: Attributes, inputs: int) -> None:
