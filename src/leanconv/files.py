@@ -80,6 +80,20 @@ def reason(error: Exception) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
+def refuse_without_folder(path: str | os.PathLike[str]) -> None:
+    """Refuse a file to write whose folder is missing.
+
+    Raises:
+        InputError: there is no such folder.
+    """
+    folder = os.path.dirname(os.path.realpath(path))
+    if not os.path.isdir(folder):
+        raise InputError(
+            f"{os.fspath(path)!r} cannot be written: there is no folder {folder!r}; expected one "
+            "that exists"
+        )
+
+
 def read_whole(file: BinaryIO) -> bytes:
     """All bytes that an open file has at this moment; what is appended meanwhile is left out."""
     left, parts = os.fstat(file.fileno()).st_size, []

@@ -93,3 +93,4 @@ def test_a_network_of_codes_is_verified(tmp_path: Path, call: Call) -> None:
     file = tmp_path / "codes.onnx"
     file.write_bytes(made.SerializeToString())
     assert call("verify", str(file), "--count", "1").code in (0, 3)
+    assert "8-bit integers may exceed the peak" in call("profile", str(file), "--wide").out

@@ -19,6 +19,7 @@ from leanconv.cli.engines import catalogue
 from leanconv.cli.engines.report import add_measure_options
 from leanconv.cli.main import build_parser
 from leanconv.cli.output import in_options, print_json
+from leanconv.graph.small_inputs import NeedsInputsError
 from leanconv.reference.layers import LAYERS
 from leanconv.spec import ConvSpec
 from leanconv.units import parse_bytes
@@ -163,6 +164,7 @@ def test_messages_name_options_as_the_command_line_does() -> None:
     assert in_options(named).startswith("--algorithm names")
     told = "give max_error=8.6e-06 or more, or dtype='float64'"
     assert in_options(told) == "give --max-error 8.6e-06 or more, or --dtype float64"
+    assert in_options(str(NeedsInputsError(["trips"]))).endswith("; expected --value trips=N")
 
 
 def test_a_sample_that_is_none_is_not_said_to_be_loaded_unsafely(

@@ -14,9 +14,11 @@ from onnx import helper
 import leanconv as lc
 from leanconv.cli.main import main
 from leanconv.errors import InputError, LeanConvError, ModelError, SpecError, UnsupportedError
+from leanconv.quantizer.samples import checked_samples
 from support.networks_to_quantise import model, normal
 
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits"
+NANS = np.full((1, 4, 3, 3), np.nan, np.float32)
 
 
 def digits() -> tuple[np.ndarray, np.ndarray]:
@@ -190,7 +192,9 @@ def test_samples_in_files_and_functions(tmp_path: Path) -> None:
         ({"samples": 3}, InputError, "expected an array"),
         ({"samples": [normal(1, 4, 3)]}, InputError, "expected float32\\[1x4x3x3"),
         ({"samples": {"z": normal(1, 4, 3, 3)}}, InputError, "holds z; expected x"),
-        ({"samples": [np.full((1, 4, 3, 3), np.nan, np.float32)]}, ModelError, "NaN"),
+        ({"samples": [NANS]}, InputError, "sample 1 of 1: input 'x' has NaN"),
+        ({"samples": [normal(1, 4, 3, 3), NANS]}, InputError, "sample 2 of 2: input 'x' has NaN"),
+        ({"samples": [np.full((1, 4, 3, 3), np.inf, np.float32)]}, InputError, "infinity"),
         ({"ranges": "best"}, SpecError, "min-max"),
         ({"labels": [1, 2, 3]}, InputError, "expected a whole number for each of"),
         ({"labels": [1], "metric": len}, SpecError, "one of them"),
@@ -205,6 +209,20 @@ def test_what_does_not_fit_is_refused(changes: dict, error: type, words: str) ->
     given = {"samples": [normal(1, 4, 3, 3)], "threads": 1, **changes}
     with pytest.raises(error, match=words):
         lc.quantize(data, **given)
+
+
+def test_one_array_is_halved() -> None:
+    nodes = [helper.make_node("Conv", ["x", "w"], ["y"])]
+    data = model(nodes, ["n", 4, 3, 3], {"w": normal(2, 4, 1, 1)})
+    spec = lc.load(data, threads=1).inputs
+    for count in (9, 16, 24, 100):
+        taken = checked_samples(normal(count, 4, 3, 3), spec)
+        first, second = (sum(len(s["x"]) for s in taken.half(n)) for n in (0, 1))
+        assert first + second == count
+        assert 0 <= first - second <= 8
+        assert max(len(s["x"]) for s in taken) <= 8
+    with pytest.raises(InputError, match="sample 1 of 1: input 'x' is empty"):
+        lc.quantize(data, normal(0, 4, 3, 3), threads=1)
 
 
 def test_networks_that_cannot_be_quantised() -> None:
@@ -268,3 +286,21 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     (tmp_path / "empty").mkdir()
     assert main([*given[:2], str(tmp_path / "empty"), *given[3:]]) == 1
     assert "holds no files" in capsys.readouterr().err
+
+
+def test_the_command_refuses_what_it_must_not_write(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    network = tmp_path / "digits.onnx"
+    network.write_bytes((DIGITS / "digits.onnx").read_bytes())
+    np.save(tmp_path / "one.npy", digits()[0][:1])
+    given = ["quantize", str(network), str(tmp_path / "one.npy"), "--threads", "1", "-o"]
+    assert main([*given, str(network)]) == 1
+    assert "is the float32 network itself" in capsys.readouterr().err
+    assert main([*given, str(tmp_path / "none" / "q.onnx")]) == 1
+    assert "cannot be written: there is no folder" in capsys.readouterr().err
+    assert main([*given, str(tmp_path / "q.onnx"), "--html", str(tmp_path / "none" / "q")]) == 1
+    assert "cannot be written: there is no folder" in capsys.readouterr().err
+    assert not (tmp_path / "q.onnx").exists()
+    assert main([*given, str(tmp_path / "q.onnx")]) == 0
+    assert "on the only sample, on which it was calibrated too" in capsys.readouterr().out

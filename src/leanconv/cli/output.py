@@ -28,6 +28,7 @@ def in_options(message: str) -> str:
     """A message in which what is to be given is called as the command line calls it."""
     for said, option in _PHRASES.items():
         message = message.replace(said, option)
+    message = _VALUE.sub(lambda m: f"expected --value {m[1].strip(_QUOTES)}=N", message)
     return _ARGUMENT.sub(lambda m: f"--{m[1].replace('_', '-')} {m[2].strip(_QUOTES)}", message)
 
 
@@ -37,6 +38,7 @@ _PHRASES = {  # of Python's arguments, as messages have them
     "got algorithms together with max_error": "got --algorithm together with --max-error",
     "or float64 arrays": "or --dtype float64",
 }
+_VALUE = re.compile(r"expected it where others have a shape: \{(.+?): np\.array\(…\)\}")
 _QUOTES = "'\""
 _ARGUMENT = re.compile(
     r"\b(memory_limit|max_error|dtype)=('[^']*'|[\w.+-]*\w)"  # as Python takes them

@@ -143,7 +143,9 @@ def _print(
         f"predicted {format_ns(report['total_predicted_ns'])}\n"
         f"peak: {machine.peak_gflops:.4g} GFLOP/s in {machine.dtype}, of {threads} at a nominal "
         f"{machine.clock_ghz:g} GHz; rates count the plain sum's operations, of which winograd and "
-        "fft need fewer\n",
+        "fft need fewer"
+        + "; 8-bit integers may exceed the peak" * any(row.op.startswith("QLinear") for row in rows)
+        + "\n",
         options.wide,
     )
     print_table(_COLUMNS, [_cells(row, machine) for row in rows], wide=options.wide)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import runpy
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -26,14 +27,15 @@ from leanconv.cli.output import print_json, print_table, print_text, progress
 from leanconv.cli.quantize_page import quantize_page
 from leanconv.cli.table import NONE, Column
 from leanconv.errors import InputError
-from leanconv.files import open_regular
+from leanconv.files import open_regular, refuse_without_folder
 from leanconv.quantizer.ranges import METHODS
 from leanconv.types import FLOAT32
-from leanconv.units import format_bytes, format_ns
+from leanconv.units import counted, format_bytes, format_ns
 
 if TYPE_CHECKING:
     from leanconv import Network
     from leanconv.quantizer.result import Quantized
+    from leanconv.quantizer.samples import Samples
 
 _COLUMNS = (
     Column("layer", "name"),
@@ -106,14 +108,16 @@ def execute(options: argparse.Namespace) -> int:
     model = model_file(options.model, "quantize")
     if options.classes and options.metric:
         raise UsageError("got --labels together with --metric; expected one of them")
+    _refuse_outputs(model, options)
     with progress(f"quantising {model}") as shown:
 
         def told(stage: str, done: int, total: int) -> None:
             shown.say(f"{model}: {stage}, {done} of {total}")
 
+        samples = _samples(leanconv.load(model, threads=options.threads), options)
         made = leanconv.quantize(
             model,
-            _samples(leanconv.load(model, threads=options.threads), options),
+            samples,
             ranges=options.ranges,
             max_accuracy_drop=options.max_accuracy_drop,
             memory_limit=options.memory_limit,
@@ -143,8 +147,19 @@ def execute(options: argparse.Namespace) -> int:
             for each in made.layers
         ]
         print_table(_COLUMNS, rows, wide=options.wide)
-        print_text("\n" + _summary(made, options.output), options.wide)
+        print_text("\n" + _summary(made, options.output, len(samples)), options.wide)
     return EXIT_OK
+
+
+def _refuse_outputs(model: str, options: argparse.Namespace) -> None:
+    """Refuse files that cannot be written, or must not be, before any work is done."""
+    for file in filter(None, (options.output, options.html)):
+        refuse_without_folder(file)
+        if os.path.realpath(file) == os.path.realpath(model):
+            raise InputError(
+                f"{file!r} is the float32 network itself; expected another file to write: there "
+                "is no way back from a quantised one"
+            )
 
 
 def _report(made: Quantized) -> dict[str, Any]:
@@ -163,20 +178,23 @@ def _report(made: Quantized) -> dict[str, Any]:
     }
 
 
-def _summary(made: Quantized, output: str) -> str:
+def _summary(made: Quantized, output: str, samples: int) -> str:
     ints = sum(each.precision != FLOAT32 for each in made.layers)
     beside = "" if made.score_name == "agreement" else f" (float32: {made.float_score:.2%})"
+    verified = "the only sample, on which it was calibrated too"
+    if samples > 1:
+        were = "was" if made.samples[1] == 1 else "were"
+        verified = f"{counted(made.samples[1], 'sample')} that {were} kept to verify"
     taken = "" if made.time_ns is None else f", {format_ns(made.time_ns)} a run"
     return (
         f"{ints} of {len(made.layers)} layers in int8; {made.score_name} {made.score:.2%}{beside}, "
-        f"error of the outputs {made.error:.2e}, on {made.samples[1]} samples that were kept to "
-        f"verify\n{output}: {format_bytes(len(made.data))}{taken} (float32: "
-        f"{format_ns(made.float_ns)})"
+        f"error of the outputs {made.error:.2e}, on {verified}\n"
+        f"{output}: {format_bytes(len(made.data))}{taken} (float32: {format_ns(made.float_ns)})"
     )
 
 
 # -- samples -----------------------------------------------------------------------------------
-def _samples(network: Network, options: argparse.Namespace) -> Any:
+def _samples(network: Network, options: argparse.Namespace) -> Samples:
     """The samples, each read when it is needed."""
     from leanconv.quantizer.samples import Samples, taken_apart
 

@@ -21,7 +21,7 @@ from leanconv.cli.page import (
 )
 from leanconv.cli.table import NONE
 from leanconv.types import FLOAT32
-from leanconv.units import format_bytes, format_ns
+from leanconv.units import counted, format_bytes, format_ns
 
 if TYPE_CHECKING:
     from leanconv.quantizer.result import LayerReport, Quantized, Trial
@@ -58,8 +58,8 @@ def _facts(made: Quantized) -> str:
         "time of a run": _time(made.time_ns),
         "time of float32": _time(made.float_ns),
         "bytes of the file": format_bytes(len(made.data)),
-        "calibrated on": f"{made.samples[0]} samples",
-        "verified on": f"{made.samples[1]} samples",
+        "calibrated on": counted(made.samples[0], "sample"),
+        "verified on": counted(made.samples[1], "sample"),
     }
     return "<dl>" + "".join(fact(name, value) for name, value in facts.items()) + "</dl>"
 

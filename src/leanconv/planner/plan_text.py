@@ -63,7 +63,7 @@ def error_text(plan: NetworkPlan) -> str:
     planner, stated = plan.planner, plan.predicted_error
     if plan.measured_error is not None:
         return f"error measured on samples {stated:.3g}: for other data it is an estimate"
-    text = f"expected error {stated:.1e}"
+    text = f"expected error {stated:.1e}" + " of what is compiled" * bool(plan.late_text)
     aim = network_error(plan.dtype)
     if planner.max_error is not None or stated <= aim:
         return (

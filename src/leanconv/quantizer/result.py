@@ -7,7 +7,7 @@ from dataclasses import field
 from pathlib import Path
 
 from leanconv.errors import InputError
-from leanconv.files import reason
+from leanconv.files import reason, refuse_without_folder
 from leanconv.records import dataclass
 
 
@@ -91,6 +91,7 @@ class Quantized:
         Raises:
             InputError: it cannot be written.
         """
+        refuse_without_folder(path)
         try:
             Path(path).write_bytes(self.data)
         except OSError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,11 +13,12 @@ import numpy as np
 from leanconv.api.inputs import InputSpec, validated_input
 from leanconv.api.sample_files import read_sample
 from leanconv.errors import InputError, short
+from leanconv.graph.onnx_names import shown
 from leanconv.records import dataclass
 
 Arrays = Mapping[str, np.ndarray]
 _ENDINGS = (".npy", ".npz")
-_ROWS = 8  # of a single array that is taken apart, to a sample
+_ROWS = 8  # at most, of a single array that is taken apart, to a sample
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,6 +110,23 @@ def _reader(sample: Any, inputs: Sequence[InputSpec]) -> Callable[[], Arrays]:
     return lambda: found
 
 
+def refuse_unsound(samples: Samples) -> None:
+    """Read every sample once: what cannot be used is refused before the long work.
+
+    Minus infinity is taken: masks of attention have it.
+
+    Raises:
+        InputError: one cannot be read, is empty, or has NaN or infinity.
+    """
+    for number, sample in enumerate(samples, 1):
+        for name, array in sample.items():
+            of = f"sample {number} of {len(samples)}: input {shown(name)!r}"
+            if not array.size:
+                raise InputError(f"{of} is empty; expected images, at least one")
+            if array.dtype.kind == "f" and not (array < np.inf).all():
+                raise InputError(f"{of} has NaN or infinity; expected finite numbers")
+
+
 def taken_apart(
     readers: Sequence[Callable[[], Arrays]], inputs: Sequence[InputSpec]
 ) -> Sequence[Callable[[], Arrays]]:
@@ -121,7 +140,12 @@ def taken_apart(
     if not is_open or len(counts) != 1 or counts == {0} or counts == {1}:
         return readers
 
-    def part(begin: int) -> Callable[[], Arrays]:
-        return lambda: {name: a[begin : begin + _ROWS] for name, a in read().items()}
+    def part(begin: int, end: int) -> Callable[[], Arrays]:
+        return lambda: {name: a[begin:end] for name, a in read().items()}
 
-    return [part(begin) for begin in range(0, counts.pop(), _ROWS)]
+    (count,) = counts
+    if count <= _ROWS:
+        return readers
+    parts = 2 * math.ceil(count / (2 * _ROWS))  # an even number: two equal halves
+    rows = math.ceil(count / parts)
+    return [part(begin, begin + rows) for begin in range(0, count, rows)]
