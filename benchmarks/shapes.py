@@ -33,7 +33,7 @@ from harness import HERE, MODELS, ROOT, Document, effort, model_file, results_fo
 from leanconv.cli.common import (
     UsageError,
     add_output_options,
-    duration,
+    not_negative,
     positive,
     positive_number,
     thread_count,
@@ -287,7 +287,11 @@ def parsed() -> argparse.Namespace:
     )
     parser.add_argument("--must", action="store_true", help="exit 3 where a limit is missed")
     parser.add_argument(
-        "--wait", type=duration, default=60.0, metavar="S", help="wait so long for a quiet machine"
+        "--wait",
+        type=not_negative,
+        default=60.0,
+        metavar="S",
+        help="wait so long for a quiet machine",
     )
     parser.add_argument(
         "--out",

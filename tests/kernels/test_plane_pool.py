@@ -82,10 +82,11 @@ def test_integers_without_places(
 ) -> None:
     for dtype in (INT8, UINT8):
         case = Case(pool, "MaxPool", [numbers(shape, dtype)], attributes)
-        assert not case.accepts(target)
-        found, wanted = case.run(target, False), case.expected()
-        assert found.dtype == dtype
-        np.testing.assert_array_equal(found, wanted)
+        assert case.accepts(target)
+        for blocked in (False, True):
+            found, wanted = case.run(target, blocked), case.expected()
+            assert found.dtype == dtype
+            np.testing.assert_array_equal(found, wanted)
 
 
 @pytest.mark.parametrize("number", [0, 3, 4, 11])

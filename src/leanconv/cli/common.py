@@ -178,8 +178,8 @@ def positive_number(text: str) -> float:
     return number
 
 
-def duration(text: str) -> float:
-    """Read a time, 0 or longer (an argparse type)."""
+def not_negative(text: str) -> float:
+    """Read a number of at least 0 (an argparse type)."""
     number = _number(text)
     if not 0 <= number < float("inf"):
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 0")

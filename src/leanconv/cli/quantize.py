@@ -19,6 +19,7 @@ from leanconv.cli.common import (
     add_threads_option,
     byte_count,
     model_file,
+    not_negative,
 )
 from leanconv.cli.exit_codes import EXIT_OK
 from leanconv.cli.files import writing
@@ -70,7 +71,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     )
     parser.add_argument(
         "--max-accuracy-drop",
-        type=float,
+        type=not_negative,
         metavar="X",
         help="by how many percent the score may be below that of float32, such as 0.5; layers that "
         "must be stay in float32 (default: all are quantised)",

@@ -14,7 +14,7 @@ from leanconv.cli.common import (
     UsageError,
     add_output_options,
     add_threads_option,
-    duration,
+    not_negative,
     positive,
     positive_number,
 )
@@ -62,14 +62,14 @@ def add_measure_options(parser: argparse.ArgumentParser, threads: int | None = N
     )
     parser.add_argument(
         "--seconds",
-        type=duration,
+        type=not_negative,
         default=usual.seconds,
         metavar="S",
         help=f"seconds of one turn, after its warm-up (default: {usual.seconds})",
     )
     parser.add_argument(
         "--warmup",
-        type=duration,
+        type=not_negative,
         default=usual.warmup_seconds,
         metavar="S",
         help=f"seconds of the warm-up of each turn (default: {usual.warmup_seconds})",
@@ -92,7 +92,7 @@ def add_measure_options(parser: argparse.ArgumentParser, threads: int | None = N
     parser.add_argument("--strict", action="store_true", help="refuse to measure on a busy machine")
     parser.add_argument(
         "--wait",
-        type=duration,
+        type=not_negative,
         default=60.0,
         metavar="S",
         help="seconds to wait for a quiet machine (default: 60)",
