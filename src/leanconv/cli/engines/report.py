@@ -21,7 +21,7 @@ from leanconv.cli.common import (
 from leanconv.cli.engines import catalogue, machine
 from leanconv.cli.engines.catalogue import Engine
 from leanconv.cli.engines.process import Crew, EngineError
-from leanconv.cli.engines.rounds import OURS, Effort, Work, measure, ratios
+from leanconv.cli.engines.rounds import INACCURATE, OURS, Effort, Work, measure, ratios
 from leanconv.cli.exit_codes import EXIT_NOT_MET, EXIT_OK
 from leanconv.cli.files import writing
 from leanconv.cli.output import json_text, print_json, print_table, print_text, progress
@@ -136,7 +136,7 @@ def compare(
     engines: Sequence[Engine],
     options: argparse.Namespace,
     keep: bool = False,
-    close: float = LARGEST_DIFFERENCE,
+    close: float | None = None,
 ) -> int:
     """Measure every piece of work with every engine; print, write, and return the exit code.
 
@@ -145,7 +145,8 @@ def compare(
         engines: who may take part.
         options: as `add_measure_options` adds them.
         keep: whether an engine's process takes all the work, one after the other.
-        close: by how much answers may differ, as a share of the largest output.
+        close: by how much answers may differ, as a share of the largest output; None: as far as
+            float32 arithmetic may.
     """
     installed, missing = find_engines(options, engines)
     _check_rivals(installed, missing, options)
@@ -171,11 +172,13 @@ def compare(
                 {
                     "name": work.name,
                     "engines": {outcome.engine: outcome.to_json() for outcome in outcomes},
-                    "ratios": ratios(outcomes),
+                    "ratios": ratios(outcomes, INACCURATE if close is None else close),
                 }
             )
     document["summary"] = summary(document)
-    document["failures"] = failures(document, options.goal, close)
+    document["failures"] = failures(
+        document, options.goal, LARGEST_DIFFERENCE if close is None else close
+    )
     if options.out is not None:
         with writing(options.out) as aside:
             aside.write_text(json_text(document) + "\n", encoding="utf-8")

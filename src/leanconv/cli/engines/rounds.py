@@ -142,11 +142,11 @@ def measure(
     return list(outcomes.values())
 
 
-def ratios(outcomes: Sequence[Outcome]) -> dict[str, float]:
+def ratios(outcomes: Sequence[Outcome], inaccurate: float = INACCURATE) -> dict[str, float]:
     """Return, for each other engine, the median over rounds of its time over ours.
 
     Above 1 we are faster. `"best"` is the same with, in each round, the fastest of the others; an
-    engine whose answers are off by more than `INACCURATE` computes something else and is left out.
+    engine whose answers are off by more than `inaccurate` computes something else and is left out.
     """
     finished = {o.engine: o.round_medians_ns for o in outcomes if o.error is None}
     mine = finished.pop(OURS, None)
@@ -157,7 +157,7 @@ def ratios(outcomes: Sequence[Outcome]) -> dict[str, float]:
         for name, times in finished.items()
     }
     differences = {o.engine: o.difference or 0.0 for o in outcomes}
-    accurate = [times for name, times in finished.items() if differences[name] <= INACCURATE]
+    accurate = [times for name, times in finished.items() if differences[name] <= inaccurate]
     if accurate:
         best = [min(turn) for turn in zip(*accurate, strict=True)]
         result["best"] = statistics.median(t / o for t, o in zip(best, mine, strict=True))
