@@ -12,7 +12,8 @@ import pytest
 
 from leanconv.api.network import Network
 from leanconv.api.segment_networks import SegmentNetworks
-from leanconv.graph.limits import RunBudget
+from leanconv.errors import UnsupportedError
+from leanconv.graph.limits import Limits, RunBudget
 from leanconv.graph.onnx_import import Model
 from leanconv.graph.segments import Segment
 from leanconv.types import FLOAT32
@@ -56,3 +57,23 @@ def test_threads_share_them(monkeypatch: pytest.MonkeyPatch) -> None:
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(runs, range(4)))
     assert made.bytes <= 32
+
+
+def test_results_that_are_too_large_are_not_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = []
+
+    class Large(_Network):
+        plan = SimpleNamespace(outputs={"y": SimpleNamespace(bytes=1 << 40)})
+
+        def run(self, _inputs: Any) -> dict[str, np.ndarray]:
+            ran.append(1)
+            return {}
+
+    made = SegmentNetworks(
+        cast("Model", None), FLOAT32, lambda _part, _limit: cast("Network", Large()), 100
+    )
+    monkeypatch.setattr(made, "_part", lambda _segment: None)
+    segment = SimpleNamespace(nodes=(), known=(), constants={}, inputs={})
+    with pytest.raises(UnsupportedError):
+        made.run(cast("Segment", segment), RunBudget(Limits()))
+    assert not ran

@@ -61,3 +61,24 @@ def test_what_is_no_residual_stays() -> None:
             "QLinearConv",
             "QLinearAdd",
         ]
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_the_order_of_the_operands_is_kept(first: bool) -> None:
+    """Of scales whose quotients are rounded, the order of the sum decides some codes."""
+    rng, differ = np.random.default_rng(3), 0
+    for _ in range(40):
+        scales = tuple(float(np.float32(n / 20)) for n in rng.integers(1, 20, 3))
+        graph, inputs = added(UINT8, first, scales=scales)
+        found = interpret(fuse_codes(graph), inputs)["s"]
+        np.testing.assert_array_equal(found, interpret(graph, inputs)["s"])
+        conv, add = graph.nodes
+        given = add.attributes
+        turned = {
+            "scales": (scales[1], scales[0], scales[2]),
+            "zeros": (given["zeros"][1], given["zeros"][0], given["zeros"][2]),
+        }
+        turned_add = replace(add, inputs=add.inputs[::-1], attributes=frozen({**given, **turned}))
+        other = interpret(replace(graph, nodes=(conv, turned_add)), inputs)["s"]
+        differ += int(not np.array_equal(found, other))
+    assert differ, "no scales tell the order"
