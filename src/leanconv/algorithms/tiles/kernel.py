@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+from leanconv.algorithms.tiles.epilogue import Epilogue
 from leanconv.algorithms.tiles.input import repack_rows
-from leanconv.algorithms.tiles.shape import COLUMNS_TOGETHER, JOB_BYTES, JOB_WORDS, TileShape
-from leanconv.codegen.dot import dot_of
+from leanconv.algorithms.tiles.shape import JOB_BYTES, JOB_WORDS, TileShape
 from leanconv.codegen.emitter import Function, Pointer, Value
-from leanconv.codegen.epilogue import TileOutput, store_tile, with_numbers
 from leanconv.codegen.matrix_tiles import (
     COLUMNS,
     REGISTERS,
@@ -17,7 +14,6 @@ from leanconv.codegen.matrix_tiles import (
     TILE_BYTES,
     Tiles,
 )
-from leanconv.codegen.microkernel import RegisterTile
 from leanconv.records import dataclass
 from leanconv.spec.format import ALIGNMENT, ceil_div
 from leanconv.target import Target
@@ -75,17 +71,6 @@ class _Emission:
         at = conv.tiles * conv.panels
         self.b = list(range(at, at + conv.panels))
         self.a = list(range(at + conv.panels, REGISTERS))
-        types = conv.precision
-        self.tile = RegisterTile(dot_of(types, "pairs"), COLUMNS, 1, 0)
-        self.output = TileOutput(
-            conv.epilogue,
-            conv.y,
-            self.pointers["y"],
-            self.pointers.get("residual"),
-            self.pointers.get("scale"),
-            None if types.y == types.accumulate else types.y,
-            self.pointers.get("quantisation"),
-        )
 
     def emit(self) -> None:
         """Emit the function's body."""
@@ -93,7 +78,7 @@ class _Emission:
         rows = {r: conv.pixels for each in self.c for r in each}
         rows |= dict.fromkeys(self.a, conv.pixels) | dict.fromkeys(self.b, ROWS)
         self.tiles.configure(rows)
-        self.output = with_numbers(e, self.tile, self.output)
+        self.epilogue = Epilogue(e, conv, self.pointers, self.sums, self.jobs)
         self._write_offsets()
         for job in range(2 * conv.jobs):
             e.store(e.i64(0), self.jobs.at(job * JOB_BYTES).of("i64").at(2))
@@ -107,8 +92,8 @@ class _Emission:
             with e.when(fresh):
                 self._repack(n, g, first, last)
             self._chunk(n, g, first, last, part, turn)
-        with e.loop("part", self.parts) as part:
-            self._part(part, turn[0] ^ 1)
+        with e.loop("part", self.epilogue.parts) as part:
+            self.epilogue.part(part, turn[0] ^ 1)
         self.tiles.release()
 
     def _write_offsets(self) -> None:
@@ -240,13 +225,15 @@ class _Emission:
     def _multiply(self, inputs: list[Pointer], weights: Pointer, before: Value) -> None:
         """Emit the steps, each with its share of the epilogue of the block before."""
         e, conv = self.e, self.conv
-        steps, each = conv.steps, ceil_div(self.parts, conv.steps)
-        busy = ceil_div(self.parts, each)  # steps with such a share; that of the last may be less
+        steps, each = conv.steps, ceil_div(self.epilogue.parts, conv.steps)
+        busy = ceil_div(
+            self.epilogue.parts, each
+        )  # steps with such a share; that of the last may be less
         with e.loop("step", busy) as step:
             self._step(inputs, weights, step)
-            end = e.smin((step + 1) * each, self.parts)
+            end = e.smin((step + 1) * each, self.epilogue.parts)
             with e.loop("part", end, start=step * each) as part:
-                self._part(part, before)
+                self.epilogue.part(part, before)
         if busy < steps:
             with e.loop("step", steps, start=busy) as step:
                 self._step(inputs, weights, step)
@@ -267,71 +254,3 @@ class _Emission:
             tiles.load(a, inputs[i].at(offset), conv.column_bytes)
             for j in range(conv.panels):
                 tiles.multiply(self.c[i][j], a, self.b[j])
-
-    # -- epilogue --------------------------------------------------------------------------
-    @property
-    def parts(self) -> int:
-        """Parts of the epilogue of a block, of `_quads` times four columns."""
-        return self.conv.jobs * self.conv.quads // self._quads
-
-    @property
-    def _quads(self) -> int:
-        """As many as each step has to take, at most those of a tile: a power of 2."""
-        conv = self.conv
-        wanted, size = ceil_div(conv.jobs * conv.quads, conv.steps), 1
-        while size < min(wanted, conv.quads):
-            size *= 2
-        return size
-
-    def _part(self, part: Value, turn: Value) -> None:
-        """Finish and store neighbouring columns of a tile of sums, as many of them as exist."""
-        e, conv, quads = self.e, self.conv, self._quads
-        per_run = conv.quads // quads
-        number, start = part // per_run, part % per_run * (quads * COLUMNS_TOGETHER)
-        job = self.jobs.at(turn * (conv.jobs * JOB_BYTES)).of("i64").at(number * JOB_WORDS)
-        at, place, live, channel = (e.load_index(job.at(word)) for word in range(JOB_WORDS))
-        sums = self.sums.at(turn * conv.sums_bytes + at + start * ROW_BYTES)
-        place = place + start * (conv.y.spatial[2] * conv.precision.y.bytes)
-        left = live - start
-        whole = left.compare("sge", quads * COLUMNS_TOGETHER)
-        with e.when(whole):
-            for quad in range(quads):
-                self._finish(sums, place, channel, quad * COLUMNS_TOGETHER, COLUMNS_TOGETHER)
-        some = left.compare("sgt", 0) & (whole ^ 1)
-        with e.when(some):
-            self._finish_some(sums, place, channel, left)
-
-    def _finish_some(self, sums: Pointer, place: Value, channel: Value, left: Value) -> None:
-        """Finish and store `left` columns, one at least and not all of a part."""
-        e, usual = self.e, self.conv.pixels % COLUMNS_TOGETHER  # of a tile's last columns
-        with e.loop("quad", (left + (COLUMNS_TOGETHER - 1)) // COLUMNS_TOGETHER) as quad:
-            first = quad * COLUMNS_TOGETHER
-            count = e.smin(left - first, COLUMNS_TOGETHER)
-            others = e.i64(1).compare("eq", 1)
-            for known in {COLUMNS_TOGETHER, usual} - {0, 1}:
-                alike = count.compare("eq", known)
-                others = others & (alike ^ 1)
-                with e.when(alike):
-                    self._finish(sums, place, channel, first, known)
-            with e.when(others), e.loop("column", first + count, start=first) as column:
-                self._finish(sums, place, channel, column, 1)
-
-    def _finish(
-        self, sums: Pointer, place: Value, channel: Value, column: Value | int, columns: int
-    ) -> None:
-        """Finish and store neighbouring columns of 16 outputs."""
-        e, conv, out = self.e, self.conv, self.output
-        values = sums.of(self.tile.element).at(column * COLUMNS)
-        acc = [e.load(values.at(i * COLUMNS), self.tile.kind) for i in range(columns)]
-        if "bias" in self.pointers:
-            bias = e.load(self.pointers["bias"].at(channel), self.tile.kind)
-            acc = [value + bias for value in acc]
-        stored = conv.precision.y
-        at = place + column * (conv.y.spatial[2] * stored.bytes)
-        out = replace(
-            out,
-            y=out.y.of("i8").at(at).of(stored.llvm),
-            residual=out.residual.of("i8").at(at).of(stored.llvm) if out.residual else None,
-            factors=out.factors.at(channel) if out.factors else None,
-        )
-        store_tile(e, self.tile, acc, out, COLUMNS)
