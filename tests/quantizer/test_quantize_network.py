@@ -225,6 +225,16 @@ def test_one_array_is_halved() -> None:
         lc.quantize(data, normal(0, 4, 3, 3), threads=1)
 
 
+def test_outputs_that_overflow_in_float_are_refused() -> None:
+    conv = [helper.make_node("Conv", ["x", "w"], ["y"])]
+    data = model(conv, [1, 4, 3, 3], {"w": np.full((2, 4, 1, 1), 3e38, np.float32)})
+    large = np.full((1, 4, 3, 3), 100.0, np.float32)
+    with pytest.raises(ModelError, match="output 'y' has NaN or infinite numbers in float32"):
+        lc.quantize(data, [large, large], threads=1)
+    with pytest.raises(ModelError, match="on sample 2"):
+        lc.quantize(data, [large * np.float32(1e-9), large], threads=1)
+
+
 def test_networks_that_cannot_be_quantised() -> None:
     x, w = normal(1, 4, 3, 3), normal(2, 4, 1, 1)
     relu = model([helper.make_node("Relu", ["x"], ["y"])], [1, 4, 3, 3], {})

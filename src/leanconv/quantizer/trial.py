@@ -9,7 +9,8 @@ from collections.abc import Collection, Mapping
 import numpy as np
 
 from leanconv.api.network import Network
-from leanconv.errors import LeanConvError
+from leanconv.errors import LeanConvError, ModelError
+from leanconv.graph.onnx_names import shown
 from leanconv.progress import steps
 from leanconv.quantizer.onnx_graph import OnnxGraph
 from leanconv.quantizer.result import Trial
@@ -57,10 +58,15 @@ class Trials:
         self.done: list[Trial] = []
 
     def reference(self, number: int, sample: Arrays) -> Arrays:
-        """The outputs in float32 for a sample."""
+        """The outputs in float32 for a sample.
+
+        Raises:
+            ModelError: one is not finite.
+        """
         found = self._kept.get(number)
         if found is None:
             found = self._exact.run(sample)
+            _refuse_unsound(found, number)
             self._kept_bytes += sum(array.nbytes for array in found.values())
             if self._kept_bytes <= _MOST_KEPT:
                 self._kept[number] = found
@@ -127,6 +133,17 @@ class Trials:
             log.info("layers are not timed: %s", error)
             return {}
         return {row.name: float(row.least_ns) for row in rows}
+
+
+def _refuse_unsound(outputs: Arrays, number: int) -> None:
+    """Refuse outputs in float32 to which nothing can be compared."""
+    for name, array in outputs.items():
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise ModelError(
+                f"output {shown(name)!r} has NaN or infinite numbers in float32 on sample "
+                f"{number + 1}; expected finite ones: look whether the samples are as the network "
+                "expects them"
+            )
 
 
 def _fastest(network: Network, sample: Arrays) -> int:
