@@ -83,6 +83,13 @@ def test_kernels_of_5_taps_are_exact_along_one_axis() -> None:
         check(spec, host(), *operands(spec), choice=f"winograd:m={m}")
 
 
+def test_kernels_of_5_taps_whose_exact_tiles_save_little_have_a_cost() -> None:
+    """On maps as large as cv5's none of those tiles would be considered otherwise."""
+    spec = ConvSpec.parse("ic16ih24iw24oc16oh20ow20kh5", precision=U8S8, bias=True)
+    given = replace(problem(spec, host()), sum_bits=28)
+    assert WINOGRAD.cost(given, host()) > 0
+
+
 @pytest.mark.parametrize("precision", [U8S8, S8S8], ids=str)
 @pytest.mark.parametrize("tile", ["m=2", "m=3,edges=narrow", "m=4"])
 def test_extreme_codes_overflow_nowhere(precision: Precision, tile: str) -> None:

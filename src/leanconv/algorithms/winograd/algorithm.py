@@ -189,8 +189,10 @@ def _sizes(problem: Problem, given: WinogradParameters) -> list[Pair]:
     """The tiles of outputs to consider: the one that is given, or all within the default error."""
     taps = _taps(problem)
     if not problem.precision.accumulate.is_float:
-        sizes = [m for m in exact_sizes(problem, taps) if given.m or _worth(problem, m)]
-        return named_size(sizes, given.m) if given.m else sizes or [_least(taps)]
+        exact = exact_sizes(problem, taps)
+        if given.m:
+            return named_size(exact, given.m)
+        return [m for m in exact if _worth(problem, m)] or exact
     if given.m:
         # Along axes of one tap nothing is saved.
         sizes = [(given.m[0] if taps[0] > 1 else 1, given.m[1] if taps[1] > 1 else 1)]
