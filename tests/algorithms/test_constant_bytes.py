@@ -14,8 +14,9 @@ from leanconv.target import preset
 
 _NAMES = (
     "direct", "planar", "depthwise", "naive", "winograd", "winograd:form=stages", "fft",
-    "im2col", "im2col:rows=whole", "mec", "mec:solution=B", "im2win", "im2win:form=base",
-    "im2win:form=vector", "im2win:form=high,threads=off", "im2win:form=high,vectorise=off",
+    "im2col", "im2col:rows=whole", "mec", "mec:solution=B", "mec:rows=2", "im2win",
+    "im2win:form=base", "im2win:form=printed", "im2win:form=vector",
+    "im2win:form=high,threads=off", "im2win:form=high,vectorise=off",
 )  # fmt: skip
 _LINES = (
     "ic24ih14oc40kh3ph1",

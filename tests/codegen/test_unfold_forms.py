@@ -53,6 +53,14 @@ def test_sizes_of_images_and_batches_are_no_form(
     assert texts(kernels, target) <= most
 
 
+def test_tiles_of_windows_are_few_forms() -> None:
+    """With whole tiles or none, and with a rest or none."""
+    target = preset("znver4")
+    texts_of = [sized("ic16oc32kh3ph1", 8 + n // 2, n, 2 + n % 3) for n in range(20, 60)]
+    kernels = [kernels_of("im2win:form=printed", text, target, False)[1] for text in texts_of]
+    assert texts(kernels, target) <= 4
+
+
 @pytest.mark.parametrize("blocked", [True, False])
 def test_mec_unfolds_all_widths_by_one_form(blocked: bool) -> None:
     """The height is in the distance of the unfolded columns."""
@@ -68,6 +76,7 @@ METHODS = (
     "im2col:rows=7",
     "im2col:rows=whole",
     "mec:solution=B",
+    "mec:rows=2",
     "im2win:rows=2",
     "im2win:form=base",
     "im2win:form=vector",
@@ -78,7 +87,10 @@ METHODS = (
 CASES = ("ic3oc9kh3ph1", "ic17oc20kh5ph2", "g2ic32oc32kh3ph2dh2")
 SIZES = ((5, 7), (9, 16), (7, 37))
 # Code and the words that it reads are those of a method, channels and layout, whatever the size.
-FORMS = list(itertools.product(METHODS, CASES, (True, False)))
+FORMS = [
+    *itertools.product(METHODS, CASES, (True, False)),
+    *itertools.product(("im2win:form=printed",), CASES, (False,)),  # of planes
+]
 
 
 @pytest.mark.parametrize(("method", "text", "blocked", "size"), dealt(FORMS, SIZES))

@@ -59,9 +59,17 @@ def _pair(text: str) -> tuple[int, int] | None:
 
 
 COUNT = Kind(_count, "an integer of at least 1")
-COUNT_OR_WHOLE: Kind[int | str] = Kind(
-    lambda text: text if text == "whole" else _count(text), "an integer of at least 1, or whole"
-)
+
+
+def count_or(*words: str) -> Kind[int | str]:
+    """A number of at least 1, or one of these words."""
+    return Kind(
+        lambda text: text if text in words else _count(text),
+        f"an integer of at least 1, or {' or '.join(words)}",
+    )
+
+
+COUNT_OR_WHOLE = count_or("whole")
 ON_OR_OFF = Kind({"on": True, "off": False}.get, "on or off")
 PARTS = Kind(_pair, "two numbers of at least 1, such as 1x2")
 TILE = Kind(

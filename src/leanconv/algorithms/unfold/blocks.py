@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from statistics import mean
 
+from leanconv.algorithms.direct.kernel import DirectConv
 from leanconv.algorithms.interface import Candidate, KernelUse
 from leanconv.algorithms.parameters import Choice
 from leanconv.algorithms.problem import Problem
@@ -40,6 +41,8 @@ class Blocks:
         shape, last: rows and columns of a block, and of the last one.
         view: the unfolded block of that many rows and columns.
         details: text for the user.
+        step, overlap: rows of the unfolding from one output row to the next, and how many more than
+            that the last output row of a block needs.
     """
 
     unfolding: Unfolding
@@ -48,6 +51,13 @@ class Blocks:
     last: tuple[int, int]
     view: Callable[[int, int], UnfoldedView]
     details: str
+    step: int = 1
+    overlap: int = 0
+
+    def block(self, shape: tuple[int, int], product: DirectConv) -> Block:
+        """One block, with its product."""
+        rows, columns = shape
+        return Block(rows, columns, product, rows * self.step + self.overlap)
 
 
 def equal_parts(extent: int, most: int) -> tuple[int, int]:
@@ -120,9 +130,10 @@ def _cuts(problem: Problem, target: Target, blocks: Blocks) -> Iterator[Cut]:
         blocks.elements,
         problem.y,
         problem.window.out,
-        Block(*blocks.shape, one),
-        Block(*blocks.last, replace(one, window=blocks.view(*blocks.last).window)),
+        blocks.block(blocks.shape, one),
+        blocks.block(blocks.last, replace(one, window=blocks.view(*blocks.last).window)),
         1,
+        blocks.step,
     )
     multiply = row_cycles(one, target) * one.row_count
     multiply += one.group_weights * one.dtype.bytes / costs.l3_read

@@ -4,7 +4,8 @@
     y = act(M · W + bias + residual)
 
 `rows=whole` unfolds one image at a time into a matrix that all threads share, as Caffe and section
-2.1.3 of the im2win thesis do; the matrix is `od·oh·ow · kd·kh·kw·c` elements. Without it a few rows
+2.1.3 of the im2win thesis do; the matrix is `od·oh·ow · kd·kh·kw·c` elements. `rows=batch` unfolds
+all images first, as equation 2 of the MEC paper counts it. Without either a few rows
 of the matrix at a time (`rows=N`; as many as half of L2 holds) are unfolded into a
 thread's scratch and multiplied while they are there.
 """
@@ -17,7 +18,7 @@ from math import prod
 import numpy as np
 
 from leanconv.algorithms.interface import Algorithm, Candidate, KernelUse
-from leanconv.algorithms.parameters import COUNT_OR_WHOLE, Choice, Parameters, parameter
+from leanconv.algorithms.parameters import Choice, Parameters, count_or, parameter
 from leanconv.algorithms.problem import Problem
 from leanconv.algorithms.rounding import sum_error
 from leanconv.algorithms.unfold.blocks import Blocks, by_blocks, cheapest_cut, sizes_to_try
@@ -42,6 +43,7 @@ from leanconv.target import Target
 
 _FEW_CHANNELS = 8  # below, runs of taps along a row are moved instead of squares of channels
 _LONG_ROW = 5  # taps of a row from which on the same holds for any number of channels
+BATCH = "batch"  # all images' matrices at once
 _MOST_IMAGES = 1024  # two stages each
 
 
@@ -93,17 +95,19 @@ def _view(problem: Problem, out: Triple, image: int, group: int) -> UnfoldedView
     )
 
 
-def _whole(problem: Problem, target: Target) -> Candidate:
+def _whole(problem: Problem, target: Target, rows: str) -> Candidate:
+    """The matrix of an image at a time, or of the whole batch."""
     out = problem.window.out
     steps = problem.reduction
     unfolding = _unfolding(problem, target, (out[1] * out[2] * steps, out[2] * steps, steps))
+    if problem.batch == 1 or rows == BATCH:
+        view = _view(problem, out, unfolding.elements, unfolding.elements * problem.batch)
+        return whole_tensor(_choice(problem), problem, target, unfolding, view, f"rows={rows}")
     view = _view(problem, out, unfolding.elements, unfolding.elements)
-    if problem.batch == 1:
-        return whole_tensor(_choice(problem), problem, target, unfolding, view, "rows=whole")
     conv = tiled(replace(product(problem, view, target), batch=1), target)
     size = unfolding.elements * problem.groups
-    rows = unfold_rows(unfolding, problem.groups * out[0], target.costs)
-    unfold = Unfold(unfolding, 1, problem.groups, size, unfolding.elements, rows, True)
+    chunk = unfold_rows(unfolding, problem.groups * out[0], target.costs)
+    unfold = Unfold(unfolding, 1, problem.groups, size, unfolding.elements, chunk, True)
     multiply = ImageProduct(conv, problem.y.image)
     uses = []
     for n in range(problem.batch):
@@ -162,9 +166,9 @@ def _blocked(problem: Problem, target: Target, rows: int | None) -> Candidate:
 
 @dataclass(frozen=True)
 class Im2colParameters(Parameters):
-    """Rows of the matrix that are unfolded at a time: `rows=64`, or the `whole` matrix."""
+    """Rows of the matrix that are unfolded at a time: `rows=64`, an image's or the batch's."""
 
-    rows: int | str | None = parameter(COUNT_OR_WHOLE)
+    rows: int | str | None = parameter(count_or("whole", BATCH))
 
 
 def _choice(problem: Problem) -> Choice:
@@ -174,7 +178,9 @@ def _choice(problem: Problem) -> Choice:
 
 def _candidate(problem: Problem, target: Target, parameters: Im2colParameters) -> Candidate:
     rows = parameters.rows
-    return _whole(problem, target) if isinstance(rows, str) else _blocked(problem, target, rows)
+    return (
+        _whole(problem, target, rows) if isinstance(rows, str) else _blocked(problem, target, rows)
+    )
 
 
 def _reject(problem: Problem, target: Target) -> str | None:

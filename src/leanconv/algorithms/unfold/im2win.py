@@ -15,9 +15,11 @@ ow·sw·H_f. If `kh <= sh` no element is in two windows of different rows: there
 are read in x by their own strides.
 
 Forms: `base` is algorithm 4, seven scalar loops over I^; `vector` algorithm 5, one dot product for
-each window; `high` algorithm 6, the register tile over output columns and channels that the model
-of section 3.2.2 picks. `rows=whole` transforms the whole batch first, `rows=N` a few output rows
-into a thread's scratch. Each optimisation of `high` can be switched off with `=off`:
+each window; `printed` algorithm 6 as it stands in the text, register tiles of windows whose vectors
+lie along the height of the kernel; `high` what algorithm 6 becomes with lanes along the output
+channels: the register tile over output columns and channels that the model of section 3.2.2 picks.
+`rows=whole` transforms the whole batch first, `rows=N` a few output rows into a thread's scratch.
+Each optimisation of `high` can be switched off with `=off`:
 - `reorder`: I^ stays as printed, and the reduction runs over u, v, c across its runs.
 - `vectorise`: one lane.
 - `register`: one accumulator.
@@ -30,7 +32,7 @@ and LLVM hoists loads until registers spill (6 % of cv10).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 
@@ -65,23 +67,27 @@ from leanconv.algorithms.unfold.candidates import (
 from leanconv.algorithms.unfold.im2win_layout import Layout, transformed_elements, transforms
 from leanconv.algorithms.unfold.kernels import Serial, Unfold
 from leanconv.algorithms.unfold.window_dot import WindowDot
+from leanconv.algorithms.unfold.window_tile import WindowTile
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.microkernel import UNROLL_LIMIT
 from leanconv.codegen.tiling import Tile
 from leanconv.errors import SpecError
 from leanconv.records import dataclass
+from leanconv.spec.format import ceil_div
 from leanconv.symbols import require_numbers
 from leanconv.target import Target
 
 SWITCHES = ("reorder", "vectorise", "register", "cache", "threads")
 _MANY_CHANNELS = 8
+_BESIDE_WINDOWS = 2  # registers: the sum and a temporary
+_MOST_CHANNELS = 32  # of a block, C_o,b
 
 
 @dataclass(frozen=True)
 class Im2winParameters(Parameters):
     """The thesis' form, output rows at a time, and switches of the optimisations of `high`."""
 
-    form: str | None = parameter(one_of("base", "vector", "high"))
+    form: str | None = parameter(one_of("base", "vector", "printed", "high"))
     rows: int | str | None = parameter(COUNT_OR_WHOLE)
     reorder: bool | None = parameter(ON_OR_OFF)
     vectorise: bool | None = parameter(ON_OR_OFF)
@@ -126,8 +132,8 @@ def _base(problem: Problem, target: Target) -> Candidate:
     return _scalar(problem, (_unfold(layout, target), kernel), view, "base")
 
 
-def _vector(problem: Problem, target: Target) -> Candidate:
-    """Algorithm 5."""
+def _dots(problem: Problem, target: Target) -> tuple[WindowDot, Layout | None, UnfoldedView]:
+    """Algorithm 5's kernel, the layout of I^ if it is made, and how windows are read."""
     layout = _whole_layout(problem)
     made = transforms(problem)
     view = layout.dots() if made else _input_dots(problem)
@@ -145,8 +151,34 @@ def _vector(problem: Problem, target: Target) -> Candidate:
         unit=unit,
         lanes=problem.lanes(target),
     )
-    stages = (_unfold(layout, target),) if made else ()
+    return kernel, layout if made else None, view
+
+
+def _vector(problem: Problem, target: Target) -> Candidate:
+    """Algorithm 5."""
+    kernel, layout, view = _dots(problem, target)
+    stages = (_unfold(layout, target),) if layout else ()
     return _scalar(problem, (*stages, kernel), view, "vector")
+
+
+def _printed(problem: Problem, target: Target) -> Candidate:
+    """Algorithm 6 as it is printed."""
+    dots, layout, view = _dots(problem, target)
+    if layout is None or layout.interleaved:
+        raise SpecError(
+            "algorithm im2win: form=printed is of the thesis' tensor, planes whose windows are "
+            f"interleaved; got {'channels innermost' if layout else 'windows that share no rows'}; "
+            "expected layout NCHW and a kernel higher than its stride, or use form=vector"
+        )
+    vectors = ceil_div(dots.unit, dots.lanes)
+    room = target.registers - _BESIDE_WINDOWS
+    taps = max(1, min(dots.window.kernel[2], room // (2 * vectors)))
+    columns = max(1, room // (taps * vectors) - 1)
+    weights = dots.reduction * problem.itemsize
+    channels = max(1, min(dots.outputs, target.l2_bytes // 2 // weights, _MOST_CHANNELS))
+    common = {field.name: getattr(dots, field.name) for field in fields(dots)}
+    kernel = WindowTile(**common, channels=channels, columns=columns, taps=taps)
+    return _scalar(problem, (_unfold(layout, target), kernel), view, "printed")
 
 
 def _scalar(
@@ -287,7 +319,7 @@ def _candidate(problem: Problem, target: Target, parameters: Im2winParameters) -
     rows = None if isinstance(parameters.rows, str) else parameters.rows
     changed = parameters.changed()
     switched = changed != Im2winParameters()
-    if form in ("base", "vector") and (rows or switched):
+    if form in ("base", "vector", "printed") and (rows or switched):
         raise SpecError(
             f"algorithm im2win: form={form} is computed as written; expected rows=N and switches "
             "with form=high only: leave them out, or take form=high"
@@ -300,6 +332,8 @@ def _candidate(problem: Problem, target: Target, parameters: Im2winParameters) -
         return _base(problem, target)
     if form == "vector":
         return _vector(problem, target)
+    if form == "printed":
+        return _printed(problem, target)
     if not transforms(problem) or (not rows and (form or whole or switched)):
         return _high(problem, target, changed)
     return _blocked(problem, target, rows)

@@ -130,11 +130,14 @@ class Block:
     Attributes:
         rows, columns: of the output.
         product: the convolution over the unfolded block, of one image and group.
+        lines: rows of the unfolding that they need; as many as rows where windows are unfolded
+            along the height, and those of the input where they are not.
     """
 
     rows: Count
     columns: Count
     product: DirectConv
+    lines: Count
 
 
 @dataclass(frozen=True)
@@ -149,6 +152,7 @@ class BlockConv(Kernel):
         out: output extents.
         whole, last: the blocks of a row or column of blocks; the last one is smaller or the same.
         parts: into how many the output channels are cut; each unfolds the block for itself.
+        step: rows of the unfolding from one row of the output to the next.
     """
 
     VARIES = True
@@ -162,6 +166,7 @@ class BlockConv(Kernel):
     whole: Block
     last: Block
     parts: int
+    step: int = 1
 
     @property
     def operands(self) -> tuple[str, ...]:
@@ -231,11 +236,11 @@ class BlockConv(Kernel):
         whole_rows = block.columns == u.view.out[2] or not u.unfolded[2]
         x = pointers["x"].at(n * u.x.image + g * u.x.channel(u.inputs))
         mover, unfolded = Mover(e, u), e.scratch.of(u.dtype.llvm)
-        with e.loop("row", block.rows) as r:
+        with e.loop("row", block.lines) as r:
             row = unfolded.at(r * u.position[1])
             start: Value | int = 0 if whole_rows else first_column
             count = u.view.out[2] if whole_rows else block.columns
-            mover.row(x, row, d, first_row + r, start, count)
+            mover.row(x, row, d, first_row * self.step + r, start, count)
 
     def multiply(
         self,

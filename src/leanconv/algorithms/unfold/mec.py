@@ -12,6 +12,9 @@ Solution A multiplies all images of an output row at once, o_h large products, i
 lies h-n-w-c, which is copied into L and from there to its place. Solution B makes i_n·o_h products
 that write to the final layout; for one image of one channel they are algorithm 1. A is taken if
 `o_w <= T` and the output fits into L, as in the paper.
+
+`rows=N` unfolds what N output rows need, `(N-1)·sh + (kh-1)·dh + 1` input rows, into a thread's
+scratch and multiplies it while it is there: L is never whole. Rows of padding are zeros there.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from leanconv.algorithms.interface import Algorithm, Candidate, KernelUse
 from leanconv.algorithms.parameters import COUNT, Choice, Parameters, one_of, parameter
 from leanconv.algorithms.problem import Problem
 from leanconv.algorithms.rounding import sum_error
+from leanconv.algorithms.unfold.blocks import Blocks, by_blocks, cheapest_cut
 from leanconv.algorithms.unfold.candidates import (
     UnfoldedView,
     cost,
@@ -162,12 +166,67 @@ def _reorder(problem: Problem, hnwc: Access) -> Copy:
     return Copy(problem.dtype, 1, tuple(tasks))
 
 
+def _blocks(problem: Problem, target: Target, rows: int) -> Blocks:
+    """Blocks of `rows` output rows; their rows of L overlap, and rows of padding are stored."""
+    window, inputs = problem.window, problem.group_inputs
+    kd, kh, kw = window.kernel
+    _, height, width = window.out
+    stride, dilation = window.stride[1], window.dilation[1]
+    rows = min(rows, height)
+    overlap = (kh - 1) * dilation + 1 - stride
+    lines, run = rows * stride + overlap, kw * inputs
+    column, by_taps = kd * lines * run, channels_first(problem)
+
+    def view(rows: int, columns: int) -> UnfoldedView:
+        x = Access(0, run, 0, (lines * run, run, column))
+        order = (1, 4) if by_taps else (4, 1)
+        size, out = (kd, rows * stride + overlap, columns), (1, rows, columns)
+        steps, gaps = (1, stride, 1), (1, dilation, 1)
+        if dilation == 1:
+            x = replace(x, block=kh * run, spatial=(lines * run, stride * run, column))
+            flat = Window((kd, rows, columns), out, (kd, 1, 1), (1, 1, 1), (1, 1, 1), (0, 0, 0))
+            return UnfoldedView(flat, x, kh * run, (3, *order, 2))
+        return UnfoldedView(
+            Window(size, out, (kd, kh, 1), steps, gaps, (0, 0, 0)), x, run, (*order, 2, 3)
+        )
+
+    unfolding = Unfolding(
+        Window(
+            window.size,
+            (window.out[0], (height - 1) * stride + (kh - 1) * dilation + 1, width),
+            (kd, 1, kw),
+            (window.stride[0], 1, window.stride[2]),
+            (window.dilation[0], 1, window.dilation[2]),
+            window.pad,
+        ),
+        problem.x,
+        inputs,
+        (True, True, True),
+        kw if by_taps else 1,
+        (0, run, column),
+        (lines * run, 0, 1 if by_taps else inputs),
+        problem.dtype,
+        problem.lanes(target),
+    )
+    return Blocks(
+        unfolding,
+        width * column,
+        (rows, width),
+        (height % rows or rows, width),
+        view,
+        f"rows={rows}",
+        stride,
+        overlap,
+    )
+
+
 @dataclass(frozen=True)
 class MecParameters(Parameters):
-    """The paper's solution, or the longest row of outputs for which it is A."""
+    """The paper's solution, the longest row of outputs for which it is A; output rows at a time."""
 
     solution: str | None = parameter(one_of("A", "B"))
     T: int | None = parameter(COUNT)
+    rows: int | None = parameter(COUNT)
 
 
 def _choice(problem: Problem) -> Choice:
@@ -177,6 +236,17 @@ def _choice(problem: Problem) -> Choice:
 
 def _candidate(problem: Problem, target: Target, parameters: MecParameters) -> Candidate:
     solution, most = parameters.solution, parameters.T or _T
+    if parameters.rows:
+        if solution or parameters.T:
+            raise SpecError(
+                "algorithm mec: rows=N unfolds and multiplies block by block; expected it without "
+                "solution and T, which say how the whole of L is multiplied"
+            )
+        return by_blocks(
+            Choice("mec", parameters, error=sum_error(problem)),
+            problem,
+            cheapest_cut(problem, target, [_blocks(problem, target, parameters.rows)]),
+        )
     obstacle = _obstacle(problem)
     if solution is None:
         solution = "A" if problem.window.out[2] <= most and obstacle is None else "B"

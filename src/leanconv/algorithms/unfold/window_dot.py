@@ -10,6 +10,9 @@ thesis. The sums of a row stay in scratch until all channels have been added.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from leanconv.algorithms.common.grouped_conv import GroupedConv
 from leanconv.algorithms.common.taps import Taps
 from leanconv.algorithms.naive import channel_offset
@@ -70,18 +73,22 @@ class WindowDot(GroupedConv):
             (start,) = start_vectors(e, element, channel_address(pointers, "bias", k))
             with e.loop("ow", self.window.out[2]) as ow:
                 e.store(start, self._sums(e).at(ow))
-            with taps[0].guard(e, []), taps[1].guard(e, []):
-                self._reduce(e, x, w, taps)
-            row = n * self.y.image + channel_offset(self.y, k)
-            row = row + od * self.y.spatial[0] + oh * self.y.spatial[1]
-            self._finish(e, pointers, row, k)
+            with taps[0].guard(e, []), taps[1].guard(e, []), self._rows(e, x, w, taps) as row:
+                self._windows(e, *row)
+            place = n * self.y.image + channel_offset(self.y, k)
+            place = place + od * self.y.spatial[0] + oh * self.y.spatial[1]
+            self._finish(e, pointers, place, k, self._sums(e))
         return e.finish()
 
     def _sums(self, e: Function) -> Pointer:
         """Address of the sums of a row."""
         return e.scratch.of(self.dtype.llvm)
 
-    def _reduce(self, e: Function, x: Pointer, w: Pointer, taps: list[Taps]) -> None:
+    @contextmanager
+    def _rows(
+        self, e: Function, x: Pointer, w: Pointer, taps: list[Taps]
+    ) -> Iterator[tuple[Pointer, Pointer]]:
+        """Loop over channels and rows of taps: addresses of the windows of a row, and weights."""
         kd, kh, kw = self.window.kernel
         per_row = kw * self.unit
         steps = [self.window.dilation[a] * self.x.spatial[a] for a in (0, 1)]
@@ -92,19 +99,22 @@ class WindowDot(GroupedConv):
             w_c = w.at(c * (kd * kh * per_row))
             with e.loop("kd", planes.extent, start=planes.start) as d:
                 with e.loop("kh", lines.extent, start=lines.start) as h:
-                    self._windows(
-                        e,
+                    yield (
                         x_c.at(d * planes.a_stride + h * lines.a_stride),
                         w_c.at(d * planes.b_stride + h * lines.b_stride),
                     )
 
-    def _windows(self, e: Function, x: Pointer, w: Pointer) -> None:
-        """Emit a row of windows: those inside the input as one run, the others piece by piece."""
+    def _whole(self) -> tuple[int, int]:
+        """The first window of a row that is one run, and one past the last."""
         window, width = self.window, self.window.out[2]
         one_run = window.dilation[2] * self.x.spatial[2] == self.unit or window.kernel[2] == 1
         low, high = window.full(2) if one_run else (width, width)
-        if low == high:
-            low = high = width
+        return (low, high) if low != high else (width, width)
+
+    def _windows(self, e: Function, x: Pointer, w: Pointer) -> None:
+        """Emit a row of windows: those inside the input as one run, the others piece by piece."""
+        window, width = self.window, self.window.out[2]
+        low, high = self._whole()
         for first, last, whole in ((0, low, False), (low, high, True), (high, width, False)):
             if first >= last:
                 continue
@@ -141,20 +151,25 @@ class WindowDot(GroupedConv):
                 step(part * self.lanes, self.lanes)
         if rest:
             step(whole * self.lanes, rest)
-        total, lanes = acc[0], self.lanes
+        e.store(e.load(result) + self._across(e, acc[0]), result)
+
+    def _across(self, e: Function, total: Value) -> Value:
+        """The sum over the lanes of a vector, by halves."""
+        lanes = self.lanes
         while lanes > 2:
             lanes //= 2
             low, high = range(lanes), range(lanes, 2 * lanes)
             total = e.shuffle(total, None, low) + e.shuffle(total, None, high)
         value = e.extract(total, 0)
-        if lanes == 2:
-            value = value + e.extract(total, 1)
-        e.store(e.load(result) + value, result)
+        return value + e.extract(total, 1) if lanes == 2 else value
 
-    def _finish(self, e: Function, pointers: dict[str, Pointer], row: Value, k: Value) -> None:
+    def _finish(
+        self, e: Function, pointers: dict[str, Pointer], row: Value, k: Value, sums: Pointer
+    ) -> None:
+        """Emit the epilogue of a row of sums of one channel."""
         slopes = e.load(pointers["slope"].at(k)) if "slope" in pointers else None
         with e.loop("ow", self.window.out[2]) as ow:
-            value = e.load(self._sums(e).at(ow))
+            value = e.load(sums.at(ow))
             out = row + ow * self.y.spatial[2]
             residual = None
             if "residual" in pointers:
