@@ -80,6 +80,7 @@ REASONS: dict[str, tuple[str, ...]] = {
         "algorithms/fft:error_of()",
         "algorithms/fft:scale()",
         "algorithms:_DEFAULT_ERROR",
+        "algorithms:_FACTORS",
         "algorithms:walk_error()",
         "algorithms:LARGEST",
         "algorithms:_MARGIN",

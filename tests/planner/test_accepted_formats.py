@@ -9,12 +9,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from leanconv.algorithms import INTEGER_ALGORITHMS
+from leanconv.algorithms import MACHINE_ALGORITHMS
 from leanconv.codegen.host import host
 from leanconv.operators import OPERATORS
 from support.format_cases import cases, choices
 
 ALLOWED = 1e-4  # of the largest number; what is read in another format is wrong by about 1
+ROUNDED = 0.02  # where factors are rounded to bfloat16
 # Runs of an operation at least: nodes by formats by choices, of which other machines have fewer.
 LEAST = {
     "Conv": 100,
@@ -43,13 +44,14 @@ def test_every_accepted_format_is_read_rightly(op: str) -> None:
             for choice in choices(case, context):
                 found = case.run(context, choice)
                 error = np.abs(found - expected).max() / max(1e-30, np.abs(expected).max())
-                assert error <= ALLOWED, f"{case}, {choice}: off by {error:.1e}, {context.formats}"
+                allowed = ROUNDED if choice.algorithm == "amx" else ALLOWED
+                assert error <= allowed, f"{case}, {choice}: off by {error:.1e}, {context.formats}"
                 runs += 1
                 seen.add(choice.algorithm)
     assert runs >= LEAST.get(op, 1)
     if op in ("Conv", "ConvChain", "BlockChain"):
-        of_codes = {each.name for each in INTEGER_ALGORITHMS}
-        assert seen == set(OPERATORS[op].algorithms) - of_codes
+        few = {each.name for each in MACHINE_ALGORITHMS}
+        assert seen - few == set(OPERATORS[op].algorithms) - few
 
 
 def test_blocks_are_tried_wherever_an_operator_accepts_them() -> None:

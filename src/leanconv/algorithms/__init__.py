@@ -24,7 +24,7 @@ ALGORITHMS: tuple[Algorithm[Any], ...] = (
     MEC,
     IM2WIN,
 )
-# Those that convolve integers alone. Some of the others do so, too.
-INTEGER_ALGORITHMS: tuple[Algorithm[Any], ...] = (AMX,)
+# Those that need instructions of some processors, and blocks of channels.
+MACHINE_ALGORITHMS: tuple[Algorithm[Any], ...] = (AMX,)
 
-__all__ = ["ALGORITHMS", "INTEGER_ALGORITHMS", "Algorithm", "Candidate", "Problem"]
+__all__ = ["ALGORITHMS", "MACHINE_ALGORITHMS", "Algorithm", "Candidate", "Problem"]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from leanconv.algorithms import ALGORITHMS, INTEGER_ALGORITHMS
+from leanconv.algorithms import ALGORITHMS, MACHINE_ALGORITHMS
 from leanconv.algorithms.interface import Algorithm, Candidate
 from leanconv.algorithms.magnitudes import (
     Magnitudes,
@@ -22,7 +22,7 @@ from leanconv.algorithms.rounding import sum_error
 from leanconv.errors import SpecError
 from leanconv.target import Target
 
-_ALL: tuple[Algorithm[Any], ...] = (*ALGORITHMS, *INTEGER_ALGORITHMS)
+_ALL: tuple[Algorithm[Any], ...] = (*ALGORITHMS, *MACHINE_ALGORITHMS)
 _BY_NAME: Mapping[str, Algorithm[Any]] = {a.name: a for a in _ALL}
 PARAMETERS: Mapping[str, type[Parameters]] = {a.name: a.parameters for a in _ALL}
 
@@ -79,7 +79,7 @@ def _possible(problem: Problem, target: Target) -> list[Algorithm[Any]]:
 
 
 def _of(problem: Problem) -> list[Algorithm[Any]]:
-    """The algorithms that a problem's reader expects: of floats, not those of integers alone."""
+    """The algorithms that a problem's reader expects: of floats, not those of few machines."""
     floats = problem.precision.accumulate.is_float
     return [a for a in _ALL if not floats or a in ALGORITHMS]
 

@@ -1,9 +1,11 @@
 """Matrix tiles: Intel AMX, eight registers of 16 rows of 64 bytes, and their products.
 
     c[m][n] += sum over k < 64 of  a[m][k] · b[k // 4][4 n + k % 4]        bytes, summed in int32
+    c[m][n] += sum over k < 32 of  a[m][k] · b[k // 2][2 n + k % 2]        bfloat16, in float32
 
 `a` has up to 16 rows of 64 bytes, one for each row of `c`; `b` has 16 rows, each a group of four
-bytes for each of the 16 columns of `c`. A product takes a cycle for each row of `a`.
+bytes for each of the 16 columns of `c`. A product takes a cycle for each row of `a`. Products of
+bfloat16 are exact in float32; their sums are rounded to nearest, and subnormal numbers are zeros.
 
 Registers are named by numbers that are constants of the code. They are none of LLVM's: it keeps the
 order of these instructions among each other and among loads and stores. A thread's registers are
@@ -17,7 +19,7 @@ from collections.abc import Mapping
 
 from leanconv.codegen.emitter import Function, Pointer, Value
 from leanconv.target import Target
-from leanconv.types import INT8, INT32, UINT8, DType, Precision
+from leanconv.types import BFLOAT16, FLOAT32, INT8, INT32, UINT8, DType, Precision
 
 ROWS = 16  # of a register, at most
 ROW_BYTES = 64
@@ -30,14 +32,22 @@ _PRODUCTS: Mapping[tuple[DType, DType], str] = {
     (INT8, INT8): "tdpbssd",
     (UINT8, UINT8): "tdpbuud",
     (INT8, UINT8): "tdpbsud",
+    (BFLOAT16, BFLOAT16): "tdpbf16ps",
 }
+_NARROWED: Mapping[DType, DType] = {FLOAT32: BFLOAT16}
+_NEEDS: Mapping[DType, str] = {INT32: "amx_int8", FLOAT32: "amx_bf16"}  # by the type of sums
+
+
+def factors(precision: Precision) -> tuple[DType, DType]:
+    """Types of what tiles multiply: those of the operands, or bfloat16 of float32 ones."""
+    return _NARROWED.get(precision.x, precision.x), _NARROWED.get(precision.w, precision.w)
 
 
 def multiplies(precision: Precision, target: Target) -> bool:
     """Whether a target has products of tiles for operands and sums of these types."""
-    given = precision.x, precision.w
-    known = given in _PRODUCTS and precision.accumulate == INT32
-    return known and "amx_int8" in target.extensions
+    needed = _NEEDS.get(precision.accumulate)
+    known = factors(precision) in _PRODUCTS and precision.x.is_float == (needed == "amx_bf16")
+    return known and needed in target.extensions
 
 
 class Tiles:
@@ -49,7 +59,7 @@ class Tiles:
     """
 
     def __init__(self, e: Function, precision: Precision) -> None:
-        self.e, self._product = e, _PRODUCTS[precision.x, precision.w]
+        self.e, self._product = e, _PRODUCTS[factors(precision)]
 
     def configure(self, rows: Mapping[int, int]) -> None:
         """Take the registers: each of `rows[register]` rows of 64 bytes."""

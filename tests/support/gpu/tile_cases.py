@@ -14,7 +14,7 @@ from leanconv.gpu.device.memory import Memory
 from leanconv.gpu.device.runner import Module
 from leanconv.gpu.lowering.conv_problem import ConvProblem
 from leanconv.gpu.lowering.gemm import Epilogue, Product, lower_product
-from leanconv.gpu.lowering.lowered import Lowered, stored, unstored
+from leanconv.gpu.lowering.lowered import Lowered
 from leanconv.gpu.lowering.patches import (
     TAPS,
     WINDOWS,
@@ -25,6 +25,7 @@ from leanconv.gpu.lowering.patches import (
 from leanconv.gpu.lowering.tiles import tiles
 from leanconv.gpu.lowering.windows import conv_windows
 from leanconv.gpu.machine import machine_of
+from leanconv.graph.stored import stored, unstored
 from leanconv.reference import direct
 from leanconv.spec import ConvSpec
 from leanconv.spec.format import aligned

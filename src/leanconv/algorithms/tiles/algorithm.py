@@ -8,12 +8,13 @@ from leanconv.algorithms.common.kernel_fields import group_fields
 from leanconv.algorithms.interface import Algorithm, Candidate, one_kernel_candidate
 from leanconv.algorithms.parameters import Choice, Parameters
 from leanconv.algorithms.problem import Problem, dram_cycles
+from leanconv.algorithms.rounding import factors_error, sum_error
 from leanconv.algorithms.tiles.kernel import TileConv
 from leanconv.codegen.geometry import Access, Triple, Window, merge_rows
 from leanconv.codegen.matrix_tiles import COLUMNS, ROWS, multiplies
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
-from leanconv.types import FLOAT32, INT8, INT32, UINT8, Precision
+from leanconv.types import BFLOAT16, FLOAT32, INT8, INT32, UINT8, Precision
 
 _CHUNKS = 16  # so that any number of threads is kept busy
 _SHARE = 8  # parts of L2: a chunk's input takes one at most, and so do weights that are read again
@@ -28,6 +29,8 @@ _TOGETHER = 4  # tiles of sums, of eight registers
 
 def _takes(precision: Precision) -> bool:
     given = (precision.x, precision.w)
+    if precision.accumulate == FLOAT32:
+        return all(dtype in (FLOAT32, BFLOAT16) for dtype in (*given, precision.y))
     bytes_ = all(dtype in (INT8, UINT8) for dtype in given)
     stored = precision.y in (INT8, UINT8, INT32, FLOAT32)
     return bytes_ and stored and precision.accumulate == INT32
@@ -37,7 +40,8 @@ def _reject(problem: Problem, target: Target) -> str | None:
     types = problem.precision
     if not multiplies(types, target):
         return f"the target has no matrix tiles for {types.x} by {types.w}"
-    if problem.y.block != COLUMNS or problem.x.block not in (COLUMNS, _GROUP):
+    few = _GROUP if types.x.bytes == 1 else COLUMNS
+    if problem.y.block != COLUMNS or problem.x.block not in (COLUMNS, few):
         return f"tensors do not lie in blocks of {COLUMNS} channels"
     if problem.x.block == _GROUP < problem.in_channels:
         return f"{problem.in_channels} channels in blocks of {_GROUP}"
@@ -45,7 +49,7 @@ def _reject(problem: Problem, target: Target) -> str | None:
         return "its window has three axes"
     if problem.any_size:
         return "its images may have any size"
-    if problem.epilogue.activation:
+    if problem.epilogue.activation and not types.accumulate.is_float:
         return f"an activation of sums in {types.accumulate}"
     if problem.groups == 1:
         return None
@@ -169,7 +173,31 @@ def _candidate(problem: Problem, target: Target, parameters: Parameters) -> Cand
     del parameters
     kernel = _kernel(problem, target)
     details = f"{kernel.tiles}x{kernel.panels} tiles of {kernel.pixels}x{COLUMNS}"
-    return one_kernel_candidate(Choice("amx", error=0.0), problem, kernel, details)
+    if kernel.factor == BFLOAT16:
+        details += " in bfloat16"
+    return one_kernel_candidate(Choice("amx", error=_error(problem)), problem, kernel, details)
 
 
-AMX = Algorithm("amx", Parameters, _reject, _cost, _candidate, precisions=_takes)
+def _error(problem: Problem) -> float:
+    """Of floats that are rounded to bfloat16; their sums are of another order than plain ones."""
+    types = problem.precision
+    if not types.accumulate.is_float:
+        return 0.0
+    rounded = factors_error(BFLOAT16) if FLOAT32 in (types.x, types.w) else 0.0
+    return rounded + sum_error(problem)
+
+
+def _offered_from(problem: Problem) -> list[float]:
+    return [_error(problem)] if problem.precision.accumulate.is_float else []
+
+
+AMX = Algorithm(
+    "amx",
+    Parameters,
+    _reject,
+    _cost,
+    _candidate,
+    plausible=lambda problem: _error(problem) <= problem.max_error,
+    precisions=_takes,
+    offered_from=_offered_from,
+)

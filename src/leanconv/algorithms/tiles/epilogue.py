@@ -47,7 +47,7 @@ class Epilogue:
             conv.y,
             self.pointers["y"],
             self.pointers.get("residual"),
-            self.pointers.get("scale"),
+            self.pointers.get("scale") or self.pointers.get("slope"),
             None if types.y == types.accumulate else types.y,
             self.pointers.get("quantisation"),
         )

@@ -1,4 +1,8 @@
-"""Repacks the input rows of a chunk: 64 bytes of pixels, with zeros for the padding."""
+"""Repacks the input rows of a chunk: 64 bytes of pixels, with zeros for the padding.
+
+Floats become bfloat16. Their channels beyond the last one, which may be NaN, become zeros; those of
+bytes stay, as their weights are zeros.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +40,7 @@ def repack_rows(
         height = start + row
         inside = height.compare("ult", window.size[1])
         with e.when(inside):
-            channels = part * (conv.pixel_bytes // conv.x.block) if conv.parts > 1 else e.i64(0)
+            channels = part * (conv.pixel // conv.x.block) if conv.parts > 1 else e.i64(0)
             at = channels * conv.x.block_stride + height * conv.x.spatial[1]
             _copy_row(e, conv, x.at(at), to, part)
         with e.when(inside ^ 1):
@@ -46,13 +50,31 @@ def repack_rows(
 
 
 def _take_windows(e: Function, conv: TileShape, line: Pointer, to: Pointer) -> None:
-    """Copy the window of each output column and group of taps."""
+    """Copy the window of each output column and group of taps.
+
+    Of floats those pixels alone that are multiplied: others may be infinite, and weights of 0 give
+    NaN then.
+    """
+    last = conv.window.kernel[2] - (conv.tap_groups - 1) * conv.taps
+    if not conv.factor.is_float or last == conv.taps:
+        _take_groups(e, conv, line, to, e.i64(0), conv.tap_groups, conv.taps)
+        return
+    if conv.tap_groups > 1:
+        _take_groups(e, conv, line, to, e.i64(0), conv.tap_groups - 1, conv.taps)
+    _take_groups(e, conv, line, to, e.i64(conv.tap_groups - 1), conv.tap_groups, last)
+
+
+def _take_groups(
+    e: Function, conv: TileShape, line: Pointer, to: Pointer, first: Value, stop: int, taps: int
+) -> None:
+    """Copy the windows of groups of so many taps."""
     apart = conv.taps * conv.window.dilation[2] * conv.pixel_bytes
-    step, kind = conv.window.stride[2] * conv.pixel_bytes, vector("i8", ROW_BYTES)
-    with e.loop("kw", conv.tap_groups) as group:
+    step, kind = conv.window.stride[2] * conv.pixel_bytes, vector("i32", ROW_BYTES // 4)
+    live = taps * conv.pixel_bytes // 4 if conv.factor.is_float else ROW_BYTES // 4
+    with e.loop("kw", stop, start=first) as group:
         source, place = line.at(group * apart), to.at(group * conv.tap_bytes)
         with e.loop("column", conv.out_columns) as column:
-            window = e.load(source.at(column * step), kind)
+            window = e.load_first(source.at(column * step), kind, live)
             e.store(window, place.at(column * ROW_BYTES), align=ROW_BYTES)
 
 
@@ -83,39 +105,49 @@ def _copy(
     columns: tuple[Value, Value],
     part: Value,
 ) -> None:
-    """Copy columns; blocks beyond the last channel are left out, where whole ones are."""
+    """Copy columns; blocks beyond the last channel are left out, of floats they are zeros."""
     begin, end = columns
     block = conv.x.block
-    blocks = most(1, conv.pixel_bytes // block)
-    bytes_ = min(block, conv.pixel_bytes)
-    kind = vector("i8", bytes_)
+    blocks = most(1, conv.pixel // block)
+    kind = vector(x.element, min(block, conv.pixel))
     held = -(-conv.inputs // block)  # blocks of all parts
     last = held - (conv.parts - 1) * blocks  # of the last part
+    rest = conv.inputs % block if conv.factor.is_float else 0  # channels of the last block
 
-    def loop(count: int) -> None:
+    def loop(count: int, ends: bool) -> None:
         with e.loop("column", end, start=begin) as column:
             source = x.at((column - conv.window.pad[2]) * conv.x.spatial[2])
             pixel = to.at(column * conv.pixel_bytes)
-            parts = [
-                e.load(source.at(number * conv.x.block_stride), kind, align=1)
-                for number in range(count)
-            ]
+            parts = []
+            for number in range(count):
+                live = rest if rest and ends and number == count - 1 else block
+                value = e.load_first(source.at(number * conv.x.block_stride), kind, live)
+                parts.append(_narrowed(e, value, conv))
+            if conv.factor.is_float:
+                parts += [e.zero(parts[0].kind)] * (blocks - count)
             while len(parts) % 2 == 0:
                 pairs = zip(parts[::2], parts[1::2], strict=True)
                 size = 2 * lanes_of(parts[0].kind)
                 parts = [e.shuffle(a, b, range(size)) for a, b in pairs]
             for number, value in enumerate(parts):
-                e.store(value, pixel.at(number * lanes_of(value.kind)), align=1)
+                at = number * lanes_of(value.kind) * conv.factor.bytes
+                e.store(value, pixel.at(at), align=1)
 
     with e.when(begin.compare("slt", end)):
-        if last == blocks or conv.parts == 1:
-            loop(last)
+        if conv.parts == 1 or (last == blocks and not rest):
+            loop(last, True)
             return
         whole = part.compare("ult", conv.parts - 1)
         with e.when(whole):
-            loop(blocks)
+            loop(blocks, False)
         with e.when(whole ^ 1):
-            loop(last)
+            loop(last, True)
+
+
+def _narrowed(e: Function, value: Value, conv: TileShape) -> Value:
+    """A vector of the input as what is multiplied."""
+    kind = vector(conv.factor.llvm, lanes_of(value.kind))
+    return value if kind == value.kind else e.convert("fptrunc", value, kind)
 
 
 def _kind(conv: TileShape) -> str:

@@ -157,7 +157,7 @@ class _Emission:
         for each in self.c:
             for register in each:
                 tiles.zero(register)
-        weights = self.pointers["w"].at(channel * (conv.steps * (TILE_BYTES // COLUMNS)))
+        weights = self.pointers["w"].of("i8").at(channel * (conv.steps * (TILE_BYTES // COLUMNS)))
         self._multiply(inputs, weights, turn ^ 1)
         to = self.sums.at(turn * conv.sums_bytes)
         for i in range(conv.tiles):

@@ -4,7 +4,8 @@
                             [row][kw / taps][output column][64]                      of C < 33
     w       [group][pair of panels][C / 64][kh][kw / taps][panel][16][16 outputs][4]
 
-A tile's row is 64 bytes: a part of the channels of one pixel. With fewer than 33 channels a pixel
+That is of bytes; of bfloat16 there are 32 in a row, and two in a group. A tile's row is 64 bytes: a
+part of the channels of one pixel. With fewer than 33 channels a pixel
 has 32, 16, 8 or 4 bytes, and the row is a window of neighbouring pixels, as many taps in one step.
 A window is stored for each output column: rows of a tile that begin within a line of the cache are
 loaded six times as slowly.
@@ -19,12 +20,14 @@ import numpy as np
 from leanconv.algorithms.common.channels import pack_channels
 from leanconv.algorithms.common.grouped_conv import GroupedConv
 from leanconv.codegen.extents import Count
-from leanconv.codegen.matrix_tiles import COLUMNS, ROW_BYTES, ROWS, TILE_BYTES
+from leanconv.codegen.matrix_tiles import COLUMNS, ROW_BYTES, ROWS, TILE_BYTES, factors
+from leanconv.graph.stored import stored
 from leanconv.records import dataclass
 from leanconv.spec.format import ALIGNMENT, aligned, ceil_div
 from leanconv.symbols import least
+from leanconv.types import BFLOAT16, DType
 
-_GROUP = 4  # bytes that one lane of a product adds up
+_GROUP_BYTES = 4  # that one lane of a product adds up
 COLUMNS_TOGETHER = 4  # in the epilogue
 _WORD = 8  # bytes
 
@@ -82,17 +85,27 @@ class TileShape(GroupedConv):
 
     # -- the input in scratch --------------------------------------------------------------
     @property
+    def factor(self) -> DType:
+        """Type of what is repacked of the input."""
+        return factors(self.precision)[0]
+
+    @property
     def pixel_bytes(self) -> int:
         """Bytes of one part of a pixel."""
-        size = _GROUP
-        while size < min(self.inputs, ROW_BYTES):
+        size = _GROUP_BYTES
+        while size < min(self.inputs * self.factor.bytes, ROW_BYTES):
             size *= 2
         return size
 
     @property
+    def pixel(self) -> int:
+        """Channels of one part of a pixel."""
+        return self.pixel_bytes // self.factor.bytes
+
+    @property
     def parts(self) -> int:
         """Parts of the input channels."""
-        return ceil_div(self.inputs, self.pixel_bytes)
+        return ceil_div(self.inputs, self.pixel)
 
     @property
     def taps(self) -> int:
@@ -263,18 +276,21 @@ class TileShape(GroupedConv):
     def _pair(self, outputs: np.ndarray) -> np.ndarray:
         """The tiles of the outputs (k, C/g, kh, kw) of `panels` panels."""
         _, _, height, width = outputs.shape
-        pixel, taps, panels = self.pixel_bytes, self.taps, self.panels
+        pixel, taps, panels = self.pixel, self.taps, self.panels
+        if outputs.dtype == np.float32:
+            outputs = stored(outputs, BFLOAT16)
         padded = np.zeros(
             (panels * COLUMNS, self.parts * pixel, height, self.tap_groups * taps), outputs.dtype
         )
         padded[: len(outputs), : self.inputs, :, :width] = outputs
         split = padded.reshape(panels, COLUMNS, self.parts, pixel, height, self.tap_groups, taps)
-        # [part][kh][tap group][panel][tap of the group][byte of a pixel][output]
+        # [part][kh][tap group][panel][tap of the group][channel][output]
         rows = split.transpose(2, 4, 5, 0, 6, 3, 1).reshape(-1, taps * pixel, COLUMNS)
-        tiles = np.zeros((self.steps * panels, ROW_BYTES, COLUMNS), outputs.dtype)
+        size = outputs.itemsize
+        tiles = np.zeros((self.steps * panels, ROW_BYTES // size, COLUMNS), outputs.dtype)
         tiles[:, : taps * pixel] = rows
-        quads = tiles.reshape(-1, ROWS, _GROUP, COLUMNS)
-        return np.ascontiguousarray(quads.swapaxes(-1, -2)).reshape(-1)
+        groups = tiles.reshape(-1, ROWS, _GROUP_BYTES // size, COLUMNS)
+        return np.ascontiguousarray(groups.swapaxes(-1, -2)).reshape(-1)
 
     def pack_channels(self, values: np.ndarray) -> np.ndarray:
         """Pack one number for each output channel (bias, slope), zero past the last."""

@@ -9,7 +9,6 @@ import numpy as np
 
 from leanconv.gpu.launch import Launch
 from leanconv.records import dataclass
-from leanconv.types import BFLOAT16, DType
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,19 +60,3 @@ def joined(parts: Sequence[Lowered], algorithm: str, arithmetic: str, parameters
         max(part.error for part in parts),
         sum(part.estimate_s for part in parts),
     )
-
-
-def stored(array: np.ndarray, dtype: DType) -> np.ndarray:
-    """An array as the device keeps it; bfloat16 as uint16, rounded to nearest even."""
-    if dtype != BFLOAT16:
-        return np.ascontiguousarray(array, dtype)
-    bits = np.ascontiguousarray(array, np.float32).view(np.uint32).astype(np.uint64)
-    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
-    return np.where(np.isnan(array), np.uint16(0x7FC0), rounded.astype(np.uint16))
-
-
-def unstored(array: np.ndarray, dtype: DType) -> np.ndarray:
-    """What `stored` keeps, as NumPy can compute with it: bfloat16 as float32."""
-    if dtype != BFLOAT16:
-        return array
-    return (np.ascontiguousarray(array).view(np.uint16).astype(np.uint32) << 16).view(np.float32)

@@ -1,0 +1,123 @@
+"""Matrix tiles of bfloat16 against float64; their text is looked at on any machine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from leanconv.algorithms import select
+from leanconv.algorithms.problem import Problem
+from leanconv.algorithms.tiles import AMX
+from leanconv.codegen.compiler import assembly
+from leanconv.codegen.geometry import Access
+from leanconv.codegen.host import host
+from leanconv.graph.stored import stored, unstored
+from leanconv.reference.direct import convolve
+from leanconv.spec import Activation, ConvSpec, Format
+from leanconv.target import Target, preset
+from leanconv.types import BFLOAT16, FLOAT32, SINGLE, Precision
+from support.integer_conv import SHAPES, plain
+from support.kernel_runner import run_kernel
+
+BRAIN = Precision(BFLOAT16, BFLOAT16, FLOAT32, FLOAT32)
+MORE = [
+    "ic64ih14iw16oc32oh14ow16kh1",
+    "mb2ic64ih7oc48oh7kh3ph1pw1",
+    "ic256ih15iw19oc64oh8ow10kh1sh2sw2",
+    "ic60ih9iw12oc16oh9ow10kh3ph2dh2pw1",  # the last block of channels is not full
+    "ic3ih20iw21oc20oh10ow11kh7sh2sw2ph3pw3",
+    "mb2g2ic160ih6iw5oc96oh4ow4kh3kw2",
+    "ic7ih9iw30oc16oh9ow8kh1kw7sw4pw3",
+]
+HAS_TILES = pytest.mark.skipif(
+    "amx_bf16" not in host().extensions, reason="this machine has no such tiles, or gives none"
+)
+
+
+def problem(spec: ConvSpec) -> Problem:
+    accesses = (
+        Access.of_format(shape, Format(16)) for shape in (spec.input_shape, spec.output_shape)
+    )
+    return Problem.of(spec, *accesses, max_error=0.02)
+
+
+def blocked(tensor: np.ndarray) -> np.ndarray:
+    """A tensor (N, C, …) in blocks of 16 channels; beyond the last channel there is NaN."""
+    n, c, *spatial = tensor.shape
+    padded = np.full((n, -(-c // 16) * 16, *spatial), np.nan, np.float32)
+    padded[:, :c] = tensor
+    return np.ascontiguousarray(np.moveaxis(padded.reshape(n, -1, 16, *spatial), 2, -1))
+
+
+def check(spec: ConvSpec, target: Target) -> None:
+    """Hold the sums to float64, within the error that is stated."""
+    rng = np.random.default_rng(3)
+    types = spec.precision
+
+    def draw(shape: tuple[int, ...], dtype: str = FLOAT32) -> np.ndarray:
+        return unstored(stored(rng.standard_normal(shape), dtype), dtype)
+
+    x, w = draw(spec.input_shape, types.x), draw(spec.weight_shape, types.w)
+    bias, residual = draw((spec.out_channels,)), draw(spec.output_shape)
+    given = problem(spec)
+    made = select.choose(given, target, select.choice_named("amx"))
+    channels = {"bias": bias} if spec.bias else {}
+    if spec.activation and spec.activation.kind == "prelu":
+        channels["slope"] = bias
+    roles = made.pack(w, channels)
+    assert {n: a.nbytes for n, a in roles.items()} == made.constant_bytes
+    roles["x"] = stored(blocked(x), types.x)
+    roles["residual"] = blocked(residual)
+    roles["y"] = np.full_like(blocked(residual), np.nan)
+    (use,) = made.kernels
+    cuts = sorted({use.kernel.chunks // 3, use.kernel.chunks // 2})
+    found = run_kernel(use.kernel, *(roles[r] for r in use.roles), target=target, parts=cuts)
+    wide = [a.astype(np.float64) for a in (x, w)]
+    exact = convolve(
+        spec,
+        *wide,
+        bias.astype(np.float64) if spec.bias else None,
+        residual.astype(np.float64) if spec.residual else None,
+        bias.astype(np.float64) if "slope" in channels else None,
+    )
+    error = np.abs(plain(found, spec.out_channels) - exact).max() / np.abs(exact).max()
+    assert error <= made.choice.error, (error, made.choice.error)
+
+
+@HAS_TILES
+@pytest.mark.parametrize("precision", [SINGLE, BRAIN], ids=str)
+def test_sums_keep_the_error_that_is_stated(precision: Precision) -> None:
+    for text in [*SHAPES, *MORE] if precision == SINGLE else MORE:
+        check(ConvSpec.parse(text, precision=precision, bias=True), host())
+
+
+@HAS_TILES
+@pytest.mark.parametrize("activation", ["relu", "prelu", "hard_swish"])
+def test_sums_get_a_residual_and_an_activation(activation: str) -> None:
+    for text in (SHAPES[3], MORE[3]):
+        spec = ConvSpec.parse(text, residual=True, activation=Activation.parse(activation))
+        check(spec, host())
+
+
+def test_products_are_instructions_in_order() -> None:
+    target = preset("sapphirerapids")
+    spec = ConvSpec.parse("ic64ih14oc64oh14kh3ph1pw1", bias=True)
+    (use,) = AMX.candidate(problem(spec), target).kernels
+    text = assembly(use.kernel, target)
+    assert "vcvtneps2bf16" in text
+    words = ("ldtilecfg", "tileloadd", "tdpbf16ps", "tilestored", "tilerelease")
+    places = [text.index(each) for each in words]
+    assert places == sorted(places)
+
+
+def test_tiles_are_chosen_where_their_error_is_accepted() -> None:
+    target = preset("sapphirerapids")
+    given = problem(ConvSpec.parse("ic64ih28oc64oh28kh3ph1pw1", bias=True))
+    found = select.choose(given, target).choice
+    assert found.algorithm == "amx"
+    assert 0.01 < found.error < 0.02
+    assert select.choose(replace(given, max_error=1e-3), target).choice.algorithm != "amx"
+    without = replace(target, extensions=("vnni",))
+    assert select.choose(given, without).choice.algorithm != "amx"
