@@ -29,6 +29,7 @@ from leanconv.types import FLOAT32, INT8, UINT8, DType, as_dtype
 from support.nodes import TARGETS, run_lowered
 from support.quantised_convs import QuantisedConv, cases, numbers, quantised_conv
 
+_NONE = {"residual": None, "activation": None}
 CASES = list(cases())
 VECTORS = tuple(name for name in host().extensions if not name.startswith("amx"))
 MACHINES = [*TARGETS, replace(host(), name="vectors", extensions=VECTORS)]
@@ -92,7 +93,7 @@ def network(zero: int, dtype: DType) -> tuple[Graph, dict[str, np.ndarray]]:
         pad = (kernel // 2,) * 4
         window = {"strides": (stride,) * 2, "pads": pad, "dilations": (1, 1), "group": 1}
         codes = {"x_zero": zero, "y_zero": zero, "low": int(dtype.low), "high": int(dtype.high)}
-        attributes = frozen({**window, **codes, "dtype": dtype, "residual": None, **given})
+        attributes = frozen({**window, **codes, "dtype": dtype, **_NONE, **given})
         node = Node("QLinearConv", tuple(names), (name,), attributes, f"conv {len(nodes)}")
         (types[name],) = infer_node(node, types)
         nodes.append(node)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from leanconv.graph.ir import Graph, Node
+from leanconv.spec import Activation
 from leanconv.spec.requantise import ResidualCodes
 from leanconv.types import FLOAT32, INT8, INT32, UINT8, DType
 from support.nodes import one_node
@@ -28,6 +29,10 @@ SHAPES: tuple[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]], ...] = (
     ((1, 1, 1, 1), (1, 1, 1, 1), {}),
     ((1, 48, 9, 7), (41, 48, 3, 3), {"pads": (1, 1, 1, 1)}),  # packed by compiled code
 )
+
+
+# It has the same bits everywhere; of its results codes are made.
+LEAKY = Activation("leaky_relu", (0.1,))
 
 
 @dataclass(frozen=True)
@@ -54,6 +59,7 @@ def quantised_conv(
     seed: int = 0,
     w_dtype: DType = INT8,
     zero: bool = False,
+    activation: Activation | None = None,
 ) -> QuantisedConv:
     """A node of the shapes of that number.
 
@@ -63,6 +69,7 @@ def quantised_conv(
         residual: whether codes are added.
         seed: of all numbers.
         zero: whether padding, too, may stand for another code than 0.
+        activation: of scaled sums, None for none.
     """
     x_shape, w_shape, given = SHAPES[number]
     rng, rank, outputs = np.random.default_rng(seed), len(x_shape) - 2, w_shape[0]
@@ -73,14 +80,18 @@ def quantised_conv(
     attributes["x_zero"] = int(rng.integers(x_dtype.low, x_dtype.high + 1)) if free else 0
     held = dtype in (INT8, UINT8)
     attributes |= {"y_zero": low + 100 if held else 0, "dtype": dtype, "residual": None}
+    attributes["activation"] = activation
     bounds = (low + 4, high - 5) if held else (-2.5, float("inf"))
     attributes |= {"low": bounds[0], "high": bounds[1]}
     size = float(np.prod(w_shape[1:])) ** 0.5
     constants = {"w": numbers(rng, w_shape, w_dtype)}
     constants["bias"] = rng.integers(-4000, 4000, outputs, np.int32)
     if dtype != INT32:
-        spread = rng.random(outputs) * (50.0 if held else 1.0) / (8000 * size)
+        steps = 50.0 if held and activation is None else 1.0
+        spread = rng.random(outputs) * steps / (8000 * size)
         constants["scale"] = spread.astype(np.float32)
+    if activation is not None:
+        constants["affine"] = rng.normal(0, 60, (2, outputs)).astype(np.float32)
     inputs = {"x": numbers(rng, x_shape, x_dtype)}
     names = ["x", "w", "bias" if seed % 3 else "", "scale" if dtype != INT32 else ""]
     if residual:
@@ -93,13 +104,15 @@ def quantised_conv(
                 inputs,
                 constants,
                 ["x", "w", "", "scale"],
-                {**attributes, "residual": None},
+                {**attributes, "residual": None, "activation": None},
             )[1]
             .types["y"]
             .shape
         )
         inputs["r"] = numbers(rng, shape, dtype)
         names.append("r")
+    if activation is not None:
+        names += ["affine"] if residual else ["", "affine"]
     while not names[-1]:
         names.pop()
     constants = {name: array for name, array in constants.items() if name in names}
@@ -120,5 +133,8 @@ def cases() -> Iterator[QuantisedConv]:
         for seed, (x, y) in enumerate(kinds[number % 2 :: 2]):
             yield quantised_conv(number, x, y, seed=number + seed)
         yield quantised_conv(number, UINT8, UINT8, residual=True, seed=number)
+        dtype = (UINT8, INT8, FLOAT32)[number % 3]
+        added = dtype != FLOAT32 and number % 2 == 0
+        yield quantised_conv(number, UINT8, dtype, added, number, activation=LEAKY)
         yield quantised_conv(number, INT8, INT8, residual=True, seed=number + 1)
     yield quantised_conv(2, UINT8, UINT8, seed=4, w_dtype=UINT8)

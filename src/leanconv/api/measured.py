@@ -278,7 +278,8 @@ def checked_samples(samples: Any, inputs: Sequence[InputSpec]) -> list[dict[str,
 # -- graphs ------------------------------------------------------------------------------------
 # Before names, which no file's begin with.
 _IN, _ADD, _SUM, _SINGLE = "\x00in:", "\x00add:", "\x00sum:", "\x00single:"
-_SCALES = {"QLinearConv": 3, "QuantizeLinear": 1, "DequantizeLinear": 1}  # which input they are
+# Which inputs are in float32 in a network of float64, too.
+_SCALES = {"QLinearConv": (3, 5), "QuantizeLinear": (1,), "DequantizeLinear": (1,)}
 
 
 def _values_of_small(backend: CpuBackend, samples: Sequence[Arrays]) -> Arrays:
@@ -306,8 +307,7 @@ def _in_double(graph: Graph) -> Graph:
     constants = _double(graph.constants)
     nodes: list[Node] = []
     for node in with_regions(graph, _in_double).nodes:
-        scale = node.input(_SCALES.get(node.op, len(node.inputs)))
-        if scale:
+        for scale in filter(None, map(node.input, _SCALES.get(node.op, ()))):
             single = _SINGLE + scale
             types[single], constants[single] = graph.types[scale], graph.constants[scale]
             names = tuple(single if name == scale else name for name in node.inputs)

@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -19,6 +19,7 @@ from leanconv.codegen.emitter import Function, Pointer, Value, element_of, lanes
 from leanconv.codegen.geometry import Access, PhasedAccess
 from leanconv.codegen.microkernel import RegisterTile
 from leanconv.codegen.requantised import (
+    Factors,
     Numbers,
     load_numbers,
     requantised,
@@ -61,9 +62,15 @@ class Epilogue:
         names = tuple(name for name, there in chosen if there)
         return (*names, "scale", "quantisation") if self.requantise else names
 
+    @property
+    def channel_factors(self) -> int:
+        """How many arrays of a number for each channel slopes or scales are, end to end."""
+        return self.requantise.factors if self.requantise else 1
+
     def channel_bytes(self, dtype: DType, channels: int) -> dict[str, int]:
         """Bytes of what is read for `channels` packed channels, beside the residual."""
-        others = {"scale": channels * FLOAT32.bytes, "quantisation": NUMBERS_BYTES, "residual": 0}
+        scales = self.channel_factors * channels * FLOAT32.bytes
+        others = {"scale": scales, "quantisation": NUMBERS_BYTES, "residual": 0}
         names = (name for name in self.operands if name != "residual")
         return {name: others.get(name, channels * dtype.bytes) for name in names}
 
@@ -77,6 +84,7 @@ class TileOutput:
         access: layout of y and of the residual.
         y, residual: addresses of the tile's first column and channel.
         factors: address of the first channel's slope, or of its scale.
+        factor_step: from a channel's scale to its factor, and on to its summand.
         dtype: element type of y and of the residual; None: that of the sums.
         quantisation: address of the numbers of a requantisation.
         numbers: these numbers, each in all lanes.
@@ -90,6 +98,17 @@ class TileOutput:
     dtype: DType | None = None
     quantisation: Pointer | None = None
     numbers: Numbers = ()
+    factor_step: int = 0
+
+    def factors_of(
+        self, tile: RegisterTile, load: Callable[[Pointer, str], Value], at: int
+    ) -> Factors:
+        """What the channels from `at` on have; `load` makes a vector of what is at an address."""
+        if self.factors is None:
+            return ()
+        kind, first = self.factor_kind(tile), self.factors.at(at)
+        count = self.epilogue.channel_factors
+        return tuple(load(first.at(n * self.factor_step), kind) for n in range(count))
 
     def factor_kind(self, tile: RegisterTile) -> str:
         """LLVM type of a vector of slopes or of scales."""
@@ -104,18 +123,19 @@ class TileOutput:
         e: Function,
         tile: RegisterTile,
         value: Value,
-        factor: Value | None,
+        factors: Factors,
         added: Value | None,
     ) -> Value:
         """A vector of sums as it is stored; `added` is the residual as it was loaded."""
         if added and self.dtype:
             added = widened(e, added, self.dtype, tile.dot.accumulate)
         if self.epilogue.requantise:
-            assert factor, "codes have a scale"
+            assert factors, "codes have a scale"
             assert self.dtype, "codes have a type of their own"
             how = self.epilogue.requantise
-            return requantised(e, value, how, self.dtype, factor, self.numbers, added)
-        value = finish(e, value, self.epilogue.activation, factor, added)
+            return requantised(e, value, how, self.dtype, factors, self.numbers, added)
+        slope = factors[0] if factors else None
+        value = finish(e, value, self.epilogue.activation, slope, added)
         return narrowed(e, value, tile.dot.accumulate, self.dtype) if self.dtype else value
 
     def packs_columns(self, tile: RegisterTile) -> bool:
@@ -129,17 +149,17 @@ class TileOutput:
         e: Function,
         tile: RegisterTile,
         values: Sequence[Value],
-        factor: Value | None,
+        factors: Factors,
         added: Sequence[Value],
         y: Pointer,
     ) -> None:
         """Finish two to four columns as `finished` does, in one vector, and store it."""
         how, dtype = self.epilogue.requantise, self.dtype
-        assert factor, "codes have a scale"
+        assert factors, "codes have a scale"
         assert how, "columns are packed where they become codes"
         assert dtype, "codes have a type of their own"
         wide = [widened(e, each, dtype, tile.dot.accumulate) for each in added]
-        found = requantised_columns(e, values, how, dtype, factor, self.numbers, wide)
+        found = requantised_columns(e, values, how, dtype, factors, self.numbers, wide)
         if len(values) == _PACKED:
             e.store(found, y)
             return
@@ -246,13 +266,13 @@ def _store_vectors(
     known: int = 0,
 ) -> None:
     """Store vectors of channels; of `columns`, `known` are sure to exist."""
-    access, factors, kind = out.access, out.factors, out.kind(tile)
+    access, kind = out.access, out.kind(tile)
     for j in range(tile.vectors):
         first = j * tile.lanes
         live = tile.lanes if access.block > 1 else min(tile.lanes, channels - first)
         if live <= 0:
             continue
-        factor = e.load(factors.at(first), out.factor_kind(tile)) if factors else None
+        factors = out.factors_of(tile, e.load, first)
         y = out.y.at(access.channel(first))
         added = out.residual.at(access.channel(first)) if out.residual else None
         rows, packed = len(acc) // tile.vectors, 0
@@ -266,7 +286,7 @@ def _store_vectors(
             others = []
             if added:
                 others = [e.load(added.at(offset + n * tile.lanes), kind) for n in range(len(sums))]
-            out.store_columns(e, tile, sums, factor, others, y.at(offset))
+            out.store_columns(e, tile, sums, factors, others, y.at(offset))
         for i in range(packed, rows):
             offset = i * access.spatial[2]
             value = acc[i * tile.vectors + j]
@@ -274,7 +294,7 @@ def _store_vectors(
                 other = None
                 if added:
                     other = e.load_first(added.at(offset), kind, live)
-                value = out.finished(e, tile, value, factor, other)
+                value = out.finished(e, tile, value, factors, other)
                 e.store_first(value, y.at(offset), live)
 
 
@@ -318,12 +338,10 @@ def _store_square(
     residual = out.residual.at(start * step) if out.residual else None
     for channel, value in enumerate(square, first):
         offset = access.channel(channel)
-        added, factor = None, None
+        added, factors = None, out.factors_of(tile, e.broadcast, channel)
         if residual:
             added = load_row(e, residual.at(offset), kind, start, live, step)
-        if out.factors:
-            factor = e.broadcast(out.factors.at(channel), out.factor_kind(tile))
-        value = out.finished(e, tile, value, factor, added)
+        value = out.finished(e, tile, value, factors, added)
         store_row(e, value, y.at(offset), start, live, step)
 
 
@@ -341,9 +359,7 @@ def _store_phases(
     across = access.phases[1]
     for number in range(0, len(square), across):
         offset = access.channel(first + number) + start * access.spatial[2]
-        factors, factor = out.factors, None
-        if factors:
-            factor = e.broadcast(factors.at(first + number), out.factor_kind(tile))
+        factors = out.factors_of(tile, e.broadcast, first + number)
         row = interleave(e, list(square[number : number + across]))
         for index, value in enumerate(row):
             count = min(tile.lanes, live * across - index * tile.lanes)
@@ -352,5 +368,5 @@ def _store_phases(
             at, added = offset + index * tile.lanes, None
             if out.residual:
                 added = e.load_first(out.residual.at(at), out.kind(tile), count)
-            value = out.finished(e, tile, value, factor, added)
+            value = out.finished(e, tile, value, factors, added)
             e.store_first(value, out.y.at(at), count)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from leanconv.codegen.activations import apply
 from leanconv.codegen.emitter import Function, Pointer, Value, lanes_of, vector
 from leanconv.codegen.values import mangled
 from leanconv.spec.requantise import (
@@ -21,6 +22,7 @@ from leanconv.spec.requantise import (
 from leanconv.types import FLOAT32, INT32, DType
 
 Numbers = tuple[Value, ...]  # of a quantisation, each in all lanes of a vector of float32
+Factors = tuple[Value, ...]  # of each lane's channel: a scale, or also a factor and a summand
 
 _INTEGERS_FROM = 1.5 * 2.0**23  # float32 numbers near it are integers
 
@@ -37,7 +39,7 @@ def requantised(
     sums: Value,
     how: Requantise,
     dtype: DType,
-    scale: Value,
+    factors: Factors,
     numbers: Numbers,
     residual: Value | None = None,
 ) -> Value:
@@ -46,13 +48,13 @@ def requantised(
     Args:
         e: the function under construction.
         sums: a vector of int32.
-        how: the order of operands.
+        how: the activation, and the order of operands.
         dtype: of what is stored: int8 or uint8, or float32.
-        scale: of each lane's channel, float32.
+        factors: of each lane's channel, float32: `how.factors` vectors.
         numbers: of the quantisation, as `load_numbers` gives them.
         residual: codes as int32; None if none are added.
     """
-    value = e.convert("sitofp", sums, scale.kind) * scale
+    value = _scaled(e, sums, how, factors)
     if residual is None:
         value = clamped(e, value, numbers[LOW], numbers[HIGH])
         if dtype == FLOAT32:
@@ -62,6 +64,15 @@ def requantised(
         value = _with_residual(e, value, how, numbers, residual)
         whole = rounded(e, clamped(e, value, numbers[LAST_LOW], numbers[LAST_HIGH]))
     return e.convert("trunc", whole, vector(dtype.llvm, lanes_of(whole.kind)))
+
+
+def _scaled(e: Function, sums: Value, how: Requantise, factors: Factors) -> Value:
+    """Sums as floats in steps of the result's codes, behind their activation."""
+    value = e.convert("sitofp", sums, factors[0].kind) * factors[0]
+    if how.activation is None:
+        return value
+    _, factor, summand = factors
+    return e.fma(apply(e, value, how.activation), factor, summand)
 
 
 def _with_residual(
@@ -86,7 +97,7 @@ def requantised_columns(
     sums: Sequence[Value],
     how: Requantise,
     dtype: DType,
-    scale: Value,
+    factors: Factors,
     numbers: Numbers,
     residuals: Sequence[Value] = (),
 ) -> Value:
@@ -100,7 +111,7 @@ def requantised_columns(
     low, high = (LAST_LOW, LAST_HIGH) if residuals else (LOW, HIGH)
     whole = []
     for number, each in enumerate(sums):
-        value = e.convert("sitofp", each, scale.kind) * scale
+        value = _scaled(e, each, how, factors)
         if residuals:
             value = _with_residual(e, value, how, numbers, residuals[number])
         if residuals or not how.small:

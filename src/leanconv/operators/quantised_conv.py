@@ -43,6 +43,7 @@ from leanconv.spec.requantise import Requantise
 from leanconv.types import INT32, UINT8, DType, Precision
 
 OPS = ("QLinearConv",)
+_CONSTANTS = (1, 2, 3, 5)  # inputs that are packed
 _COMPILED_BYTES = 16 * 1024  # below this NumPy has packed weights before a call is prepared
 
 
@@ -93,8 +94,8 @@ class QuantisedConvolution(Operator):
         return select.rejections(QuantisedNode(context).problem, context.target)
 
     def packed_inputs(self, node: Node) -> tuple[str, ...]:
-        """Weights, bias and scales."""
-        return tuple(node.input(number) for number in (1, 2, 3))
+        """Weights, bias, scales, and the numbers behind an activation."""
+        return tuple(node.input(number) for number in _CONSTANTS)
 
     def lower(self, context: NodeContext, choice: Choice = AUTO) -> Lowered:
         """Reorders of what is plain, and the kernels of the algorithm."""
@@ -233,7 +234,8 @@ class QuantisedNode:
         if quantisation is None:
             return None
         scales = self.context.graph.constants[self.context.node.input(3)]
-        return replace(quantisation.form, small=bool((np.abs(scales) < 1).all()))
+        small = quantisation.activation is None and bool((np.abs(scales) < 1).all())
+        return replace(quantisation.form, small=small)
 
     @property
     def _has_bias(self) -> bool:
@@ -314,7 +316,8 @@ class QuantisedNode:
 
         shift = _code_shift(chosen)
         node, constants = self.context.node, self.context.graph.constants
-        sources = tuple(constants[name] for name in node.inputs[1:4] if name)
+        names = (node.input(number) for number in _CONSTANTS)
+        sources = tuple(constants[name] for name in names if name)
         sizes = {values[role]: size for role, size in chosen.constant_bytes.items()}
         return Packing(sizes, make, pieces, self._recipe(chosen), sources, calls)
 
@@ -328,7 +331,7 @@ class QuantisedNode:
 
     def _recipe(self, chosen: Candidate) -> Hashable:
         """How the constants follow from the node's."""
-        given = tuple(bool(name) for name in self.context.node.inputs[1:4])
+        given = tuple(bool(self.context.node.input(number)) for number in _CONSTANTS)
         attributes = self.context.node.attributes
         zeros = attributes["x_zero"], _code_shift(chosen), self._has_bias
         numbers = zeros, self.merged_groups, quantisation_of(attributes)
@@ -342,7 +345,8 @@ class QuantisedNode:
         if self._has_bias:
             found["bias"] = self._bias(shift)
         if node.input(3):
-            found["scale"] = constants[node.input(3)]
+            scale, affine = constants[node.input(3)], node.input(5)
+            found["scale"] = np.vstack([scale, constants[affine]]) if affine else scale
         quantisation = quantisation_of(node.attributes)
         if quantisation is not None:
             found["quantisation"] = numbers_of(quantisation)

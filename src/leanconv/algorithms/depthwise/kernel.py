@@ -116,7 +116,9 @@ class DepthwiseConv(GroupedConv):
         return packed.reshape(-1)
 
     def pack_channels(self, values: np.ndarray) -> np.ndarray:
-        """Pack one number for each output channel, zero past the last."""
+        """Pack one number for each output channel, zero past the last; several end to end."""
+        if values.ndim > 1:
+            return np.concatenate([self.pack_channels(each) for each in values])
         padded = np.zeros(self.blocks * self.width, values.dtype)
         padded[: self.out_channels] = values
         packed = np.zeros((self.blocks, self.lanes), values.dtype)
@@ -262,7 +264,14 @@ class VectorRows:
         y, stored = self.y.at(out), None if types.y == types.accumulate else types.y
         tile = RegisterTile(self.dot, conv.lanes, 1, 0)
         output = TileOutput(
-            conv.epilogue, conv.y, y, residual, self.factors, stored, self.quantisation
+            conv.epilogue,
+            conv.y,
+            y,
+            residual,
+            self.factors,
+            stored,
+            self.quantisation,
+            factor_step=conv.blocks * conv.lanes,
         )
         store_tile(e, tile, acc, output, self.live)
 

@@ -106,6 +106,11 @@ class PackedConv(GroupedConv):
         return self.packed_reduction // self.dot_group
 
     @property
+    def packed_channels(self) -> int:
+        """Output channels in whole panels, all groups together."""
+        return self.groups * self.panels * self.panel_lanes
+
+    @property
     def group_weights(self) -> int:
         """Packed weight elements of one group."""
         vectors = (self.panels - 1) * self.panel_vectors + self.last_vectors
@@ -138,8 +143,7 @@ class PackedConv(GroupedConv):
     def constant_bytes(self) -> dict[str, int]:
         """Panels of weights for each phase, bias and slopes in whole panels, phases' offsets."""
         sizes = {"w": self.phases * self.groups * self.group_weights * self.precision.w.bytes}
-        channels = self.groups * self.panels * self.panel_lanes
-        sizes |= self.epilogue.channel_bytes(self.precision.accumulate, channels)
+        sizes |= self.epilogue.channel_bytes(self.precision.accumulate, self.packed_channels)
         return sizes | ({"offsets": self.phases * INT64.bytes} if self.phases > 1 else {})
 
     def pack_weights(self, w: np.ndarray) -> np.ndarray:

@@ -136,7 +136,14 @@ class _PanelRow:
         types = conv.precision
         stored = None if types.y == types.accumulate else types.y
         output = TileOutput(
-            conv.epilogue, conv.y, y, residual, self.factors, stored, self.quantisation
+            conv.epilogue,
+            conv.y,
+            y,
+            residual,
+            self.factors,
+            stored,
+            self.quantisation,
+            factor_step=conv.packed_channels,
         )
         if isinstance(run.done, int) and run.done == 0:
             store_tile(e, tile, acc, output, self.channels)

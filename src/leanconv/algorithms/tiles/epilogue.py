@@ -50,6 +50,7 @@ class Epilogue:
             self.pointers.get("scale") or self.pointers.get("slope"),
             None if types.y == types.accumulate else types.y,
             self.pointers.get("quantisation"),
+            factor_step=conv.packed_channels,
         )
         self.output = with_numbers(e, self.tile, output)
 

@@ -244,6 +244,11 @@ class TileShape(GroupedConv):
         return self.panel_pairs * self.panels * COLUMNS
 
     @property
+    def packed_channels(self) -> int:
+        """Outputs in whole panels, all groups together."""
+        return self.groups * self.group_outputs
+
+    @property
     def group_weights(self) -> int:
         """Packed weights of a group."""
         return self.panel_pairs * self.pair_bytes
@@ -251,9 +256,8 @@ class TileShape(GroupedConv):
     @property
     def constant_bytes(self) -> dict[str, int]:
         """Tiles of weights, bias and slopes in whole panels."""
-        channels = self.groups * self.group_outputs
         sizes = {"w": self.groups * self.group_weights}
-        return sizes | self.epilogue.channel_bytes(self.precision.accumulate, channels)
+        return sizes | self.epilogue.channel_bytes(self.precision.accumulate, self.packed_channels)
 
     @property
     def packing(self) -> Hashable:

@@ -97,6 +97,7 @@ class OutputTransform:
             None,
             conv.stored,
             pointers.get("quantisation"),
+            factor_step=conv.packed_channels,
         )
         self.out = with_numbers(e, self.tile, out)
 

@@ -92,7 +92,8 @@ def convolved(
     data = x_zero if isinstance(x_zero, Value) else None
     if data is not None:
         x, window = _padded(call, x, data, window)
-    given = {**window, "x_zero": 0 if data is not None else x_zero, "residual": None}
+    given = {**window, "x_zero": 0 if data is not None else x_zero}
+    given.update(residual=None, activation=None)
     inputs = [x, call.builder.constant(codes), bias]
     if data is None and left is None and result is not None:
         scale = np.broadcast_to(result.scale, (len(w),))

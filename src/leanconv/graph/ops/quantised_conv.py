@@ -1,13 +1,15 @@
 """QLinearConv: a convolution of codes, with the bits of onnxruntime's QLinearConv.
 
 Inputs, "" where there is none: codes x; w (K, C/g, kernel…), int8, or uint8 where x is; bias, (K,)
-int32; scale, (K,) float32; residual, codes of y's type and shape. A code of x stands for
-(code - x_zero) · its scale, and so does the padding: for code x_zero. Modulo 2^32
+int32; scale, (K,) float32; residual, codes of y's type and shape; affine, (2, K) float32. A code of
+x stands for (code - x_zero) · its scale, and so does the padding: for code x_zero. Modulo 2^32
 
     sum = bias + sum over taps and channels of (x - x_zero) · w
 
 What becomes of it, `dtype` says: int32, the sum itself; uint8 or int8, its code, as
-`spec.requantise` has the formula; float32, sum · scale. `low` and `high` are codes, or bounds of
+`spec.requantise` has the formula; float32, sum · scale. An `activation` is applied to sum · scale;
+`affine` has a factor and a summand for each channel that make codes of its result, without the
+zero. `low` and `high` are codes, or bounds of
 the float32 result; `residual` says how the residual's codes are added, None without one.
 """
 
@@ -33,6 +35,7 @@ from leanconv.graph.ops.base import (
 from leanconv.graph.ops.conv import check_channels, conv_type, sums_over_taps, work_conv
 from leanconv.graph.ops.quantised import CODES
 from leanconv.graph.ops.requantised import requantised
+from leanconv.spec import Activation
 from leanconv.spec.requantise import Quantisation
 from leanconv.types import FLOAT32, INT8, INT32, UINT8
 
@@ -44,7 +47,8 @@ def quantisation_of(attributes: Attributes) -> Quantisation | None:
     if attributes["dtype"] == INT32:
         return None
     bounds = attributes["low"], attributes["high"]
-    return Quantisation(attributes["y_zero"], *bounds, attributes["residual"])
+    zero, residual = attributes["y_zero"], attributes["residual"]
+    return Quantisation(zero, *bounds, residual, attributes["activation"])
 
 
 def _infer(types: Types, attributes: Attributes) -> TensorType:
@@ -66,10 +70,27 @@ def _infer(types: Types, attributes: Attributes) -> TensorType:
         raise ModelError(f"got the scale {scale}; expected one, but none for results of int32")
     if residual is not None and (residual != result or dtype not in CODES):
         raise ModelError(f"the residual is {residual}; expected codes, {result}")
+    _check_activation(attributes, given(types, 5), result.shape[1])
     if (residual is None) != (attributes["residual"] is None):
         raise ModelError(f"got the residual {residual} for {attributes['residual']}; expected both")
     _check_codes(x, attributes)
     return result
+
+
+def _check_activation(attributes: Attributes, affine: TensorType | None, channels: int) -> None:
+    """Raise unless an activation is one that a convolution of codes may have, with its numbers."""
+    activation: Activation | None = attributes["activation"]
+    wanted = None if activation is None else TensorType((2, channels), FLOAT32)
+    if affine != wanted:
+        raise ModelError(f"got {affine} for the activation {activation}; expected {wanted}")
+    if activation is None:
+        return
+    plain = activation == Activation(activation.kind, activation.parameters)
+    if attributes["dtype"] == INT32 or activation.kind == "prelu" or not plain:
+        raise ModelError(
+            f"got the activation {activation} of {attributes['dtype']}; expected one of codes or "
+            "float32, with no numbers but its parameters"
+        )
 
 
 def _check_codes(x: TensorType, attributes: Attributes) -> None:
@@ -93,7 +114,7 @@ def _evaluate(arrays: Arrays, attributes: Attributes) -> Array:
     """Sums in float64, which are exact below 2^53."""
     x = array(arrays).astype(np.float64) - attributes["x_zero"]
     sums = sums_over_taps(x, array(arrays, 1).astype(np.float64), attributes).astype(np.int64)
-    bias, scale, residual = (given(arrays, index) for index in (2, 3, 4))
+    bias, scale, residual, affine = (given(arrays, index) for index in (2, 3, 4, 5))
     if bias is not None:
         sums += bias.astype(np.int64).reshape(-1, *(1,) * (sums.ndim - 2))
     wrapped = sums.astype(np.int32)
@@ -101,13 +122,13 @@ def _evaluate(arrays: Arrays, attributes: Attributes) -> Array:
     if quantisation is None:
         return wrapped
     assert scale is not None, "results that are scaled have a scale"
-    return requantised(wrapped, scale, quantisation, attributes["dtype"], residual)
+    return requantised(wrapped, scale, quantisation, attributes["dtype"], residual, affine)
 
 
 _WINDOW = ("strides", "pads", "dilations", "group")
-_NUMBERS = ("x_zero", "y_zero", "low", "high", "dtype", "residual")
+_NUMBERS = ("x_zero", "y_zero", "low", "high", "dtype", "residual", "activation")
 OPS: dict[str, Op] = {
     "QLinearConv": single(
-        _infer, _evaluate, 2, 5, (*_WINDOW, *_NUMBERS), work_conv, dtypes=(*CODES, INT32, FLOAT32)
+        _infer, _evaluate, 2, 6, (*_WINDOW, *_NUMBERS), work_conv, dtypes=(*CODES, INT32, FLOAT32)
     ),
 }

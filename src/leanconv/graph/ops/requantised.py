@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from leanconv.graph.ops.pointwise import activate
 from leanconv.graph.ops.quantised import add_factors, fma
 from leanconv.spec.requantise import (
     FIXED,
@@ -47,6 +48,7 @@ def requantised(
     quantisation: Quantisation,
     dtype: DType,
     residual: np.ndarray | None = None,
+    affine: np.ndarray | None = None,
 ) -> np.ndarray:
     """The definition: what sums (N, K, …) in int32 become.
 
@@ -56,11 +58,16 @@ def requantised(
         quantisation: what they become.
         dtype: int8 or uint8, or float32.
         residual: codes of the sums' shape, where `quantisation` has how they are added.
+        affine: (2, K) float32, of an activation: factors and summands.
     """
     numbers, own = numbers_of(quantisation), quantisation.residual
-    factor = scale.reshape(-1, *(1,) * (sums.ndim - 2))
+    channels = (-1, *(1,) * (sums.ndim - 2))
     with np.errstate(all="ignore"):  # scales are a file's
-        value = _clamped(sums.astype(np.float32) * factor, numbers[LOW], numbers[HIGH])
+        value = sums.astype(np.float32) * scale.reshape(channels)
+        if affine is not None:
+            factors, summands = (each.reshape(channels) for each in affine)
+            value = fma(activate(value, quantisation.activation), factors, summands)
+        value = _clamped(value, numbers[LOW], numbers[HIGH])
         if dtype == FLOAT32:
             return value
         value = np.rint(value) + numbers[ZERO]

@@ -20,6 +20,7 @@ from leanconv.graph.passes.fuse_activations import fuse_activations
 from leanconv.graph.passes.fuse_affine import fuse_affine
 from leanconv.graph.passes.fuse_attention import fuse_attention
 from leanconv.graph.passes.fuse_blocks import fuse_blocks
+from leanconv.graph.passes.fuse_coded_activations import fuse_coded_activations
 from leanconv.graph.passes.fuse_codes import fuse_codes
 from leanconv.graph.passes.fuse_residual import fuse_outer_residual, fuse_residual
 from leanconv.graph.passes.global_pooling import global_pooling
@@ -58,6 +59,7 @@ PASSES: tuple[Pass, ...] = (
     fuse_activations,
     fuse_affine,
     fuse_outer_residual,  # a residual that comes after the activation
+    fuse_coded_activations,
     pad_codes,
     fuse_codes,
     simplify,
@@ -77,6 +79,7 @@ _CPU_PASSES = (
     expand_without_kernel,
     fuse_affine,
     fuse_outer_residual,
+    fuse_coded_activations,
     fuse_attention,
 )
 GPU_PASSES = (expand_quantised, *(each for each in PASSES if each not in _CPU_PASSES))

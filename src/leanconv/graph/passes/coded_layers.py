@@ -87,6 +87,7 @@ _FLOATS: dict[str, Any] = {
     "high": math.inf,
     "dtype": FLOAT32,
     "residual": None,
+    "activation": None,
 }
 
 

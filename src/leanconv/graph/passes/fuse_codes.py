@@ -64,5 +64,5 @@ def _fused(conv: Node, residual: str, node: Node, index: int) -> Node:
         first=index == 1,
     )
     attributes = {"residual": codes, "y_zero": zeros[2], "low": added["low"], "high": added["high"]}
-    inputs = (*(*conv.inputs, "", "")[:4], residual)
+    inputs = (*(*conv.inputs, "", "")[:4], residual, *conv.inputs[5:])
     return node_like(conv, inputs=inputs, outputs=node.outputs, attributes=attributes)
