@@ -139,7 +139,7 @@ class CpuBackend:
         graph, limit = owned.graph, self._options.memory_limit
         # The graph has no inputs any more whose values are known, but the tail may read them.
         pairs = zip(self._inputs, given.shapes, strict=True)
-        inputs = {spec.name: TensorType(shape, spec.dtype) for spec, shape in pairs}
+        inputs = {spec.name: TensorType(shape, spec.dtype.held) for spec, shape in pairs}
         types = {**inputs, **graph.types}
         bound = tail.most_bytes(types)
         most = (bound or 0) + sum(

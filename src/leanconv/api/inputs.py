@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 from leanconv.errors import InputError, memory_reported
 from leanconv.forks import imported
 from leanconv.graph.ir import TensorType
+from leanconv.graph.narrow_codes import taken
 from leanconv.graph.onnx_import import Model
 from leanconv.records import dataclass
 from leanconv.spec.mends import fits, mended, resized
@@ -72,7 +74,7 @@ def output_specs(
     declared = zip(model.outputs, model.output_shapes, kinds, strict=True)
     known = computed or {}
     return tuple(
-        InputSpec(name, known[name].shape, known[name].dtype)
+        InputSpec(name, known[name].shape, known[name].dtype if kind.held == kind else kind)
         if name in known
         else InputSpec(name, shape, kind)
         for name, shape, kind in declared
@@ -101,6 +103,9 @@ def validated_input(array: np.ndarray, spec: InputSpec) -> np.ndarray:
             f"input {spec.name!r} is {type(array).__name__}; expected a NumPy array"
             f"{array_mend(array, spec.dtype)}"
         )
+    kind = spec.dtype
+    if kind.held != kind:
+        array, spec = _as_codes(array, spec), replace(spec, dtype=kind.held)
     exact = array.dtype == spec.dtype
     widened = array.dtype == np.float32 and spec.dtype == FLOAT64
     if not (exact or widened) or not (spec.shape == array.shape or spec.takes(array.shape)):
@@ -112,6 +117,18 @@ def validated_input(array: np.ndarray, spec: InputSpec) -> np.ndarray:
         array = array.astype(np.float64)
     flags = array.flags
     return array if flags.c_contiguous and flags.aligned else np.require(array, None, ["C", "A"])
+
+
+def _as_codes(array: np.ndarray, spec: InputSpec) -> np.ndarray:
+    """The codes of an array for an input of a type of at most 8 bits."""
+    codes = taken(array, spec.dtype)
+    if codes is None:
+        raise InputError(
+            f"input {spec.name!r} is {type_text(array.dtype, array.shape)}; expected "
+            f"{type_text(spec.dtype, spec.shape)}: an array of the package ml_dtypes, or one of "
+            f"{spec.dtype.held} with a byte for each element"
+        )
+    return codes
 
 
 _NUMBERS = (int, np.integer, np.bool_)  # of which an input without axes may be given

@@ -22,6 +22,7 @@ from leanconv.api.inputs import (
 from leanconv.api.plan_cache import PlanCache
 from leanconv.errors import InputError, ModelError, SpecError, memory_reported, short
 from leanconv.graph.names import Names
+from leanconv.graph.narrow_codes import given
 from leanconv.graph.small_inputs import NeedsInputsError, is_small
 from leanconv.progress import Progress, checked_progress, working
 from leanconv.runtime.locks import Lock
@@ -54,6 +55,8 @@ class Network:
         self._backend, self._name = backend, name
         self.inputs = input_specs(model, backend.input_dtype)
         self.outputs = output_specs(model, dtype)
+        kinds = (spec.dtype for spec in self.outputs)
+        self._narrow = {n: kind for n, kind in enumerate(kinds) if kind.held != kind}
         self._names = Names(tuple(spec.name for spec in self.inputs), model.outputs)
         self._plans = PlanCache[Compiled](
             backend.cache_bytes, keep_newest=True, most=backend.most_cached
@@ -154,15 +157,21 @@ class Network:
     def _single(self, x: object) -> Any | None:
         """The output where there is one input and one output and x needs no copy; else None."""
         compiled = self._current
-        return compiled.call(x) if compiled else None
+        return compiled.call(x) if compiled and not self._narrow else None
 
     def _run(self, arrays: Sequence[Any]) -> list[Any]:
+        found = self._found(arrays)
+        for number, kind in self._narrow.items():
+            found[number] = given(found[number], kind)
+        return found
+
+    def _found(self, arrays: Sequence[Any]) -> list[Any]:
         compiled = self._current
         found = compiled.call_all(arrays) if compiled else None
         if found is not None:
             return found
-        given = self._backend.validated(arrays)
-        return self._for_arrays(given).run(given)
+        taken = self._backend.validated(arrays)
+        return self._for_arrays(taken).run(taken)
 
     # -- planning --------------------------------------------------------------------------
     def bind(

@@ -12,6 +12,7 @@ import numpy as np
 from leanconv.errors import LeanConvError, ModelError, UnsupportedError
 from leanconv.graph.ir import Attributes, Graph, HeldCodes, Node, TensorType, is_filled
 from leanconv.graph.limits import FoldBudget, Limits, RunBudget
+from leanconv.graph.narrow_codes import read_mark
 from leanconv.graph.ops import OPS, check_dtypes, evaluate, infer
 from leanconv.graph.ops.base import Array, checked, dtype_of
 from leanconv.graph.ops.integers import SYMBOLIC_DTYPES, checked_symbols, numbers
@@ -22,6 +23,13 @@ from leanconv.types import FLOAT16, FLOAT32, FLOAT64, DType, as_dtype
 from leanconv.units import shape_text
 
 _MOVES = ("Reshape", "Transpose", "Slice", "Split", "Expand")  # keep every number as it is
+# Of which inputs an operation moves the elements, and does nothing else.
+_MOVED = {
+    **dict.fromkeys(("Reshape", "Transpose", "Slice", "Split", "Expand", "Pad", "Tile"), slice(1)),
+    "Gather": slice(1),
+    "Concat": slice(None),
+    "Where": slice(1, 3),
+}
 _MESSAGE = 2000  # characters: names and lists of a file can be long
 
 
@@ -72,6 +80,8 @@ class Builder:
         settings: values that follow from small inputs alone, with the names of these.
         wanted: names of those whose values were needed.
         codes: those of which constants were made.
+        narrow: the element types of values that are codes of types of at most 8 bits: see
+            `graph.narrow_codes`.
     """
 
     def __init__(
@@ -90,6 +100,7 @@ class Builder:
         self.budget = FoldBudget(limits.fold_budget(model_bytes), filled, limits.held_nodes)
         self.settings: dict[Value, frozenset[str]] = {}
         self.codes: dict[Value, HeldCodes] = {}
+        self.narrow: dict[Value, DType] = {}
         self.wanted: set[str] = set()
         self._nodes: list[_Emitted] = []
 
@@ -142,10 +153,22 @@ class Builder:
 
     def constant(self, array: Array) -> Value:
         """A value that is known; float32 and float16 as what they become."""
+        array, narrow = read_mark(array)
+        if narrow is not None:
+            return self.as_narrow(Value(TensorType(array.shape, narrow.held), array), narrow)
         if array.dtype in (np.float32, np.float16):
             kept = self.kept(as_dtype(array.dtype))
             array = array if array.dtype == kept else _converted(array, kept)
         return Value(TensorType(array.shape, dtype_of(array)), array)
+
+    def as_narrow(self, codes: Value, kind: DType) -> Value:
+        """Codes, known to be of a type of at most 8 bits from now on."""
+        self.narrow[codes] = kind
+        return codes
+
+    def declared(self, value: Value) -> DType:
+        """The element type of a value as the file has it."""
+        return self.narrow.get(value, value.type.dtype)
 
     def filled(self, number: Array, shape: Sequence[int]) -> Value:
         """One number repeated, as a view of it that takes no memory.
@@ -201,6 +224,17 @@ class Builder:
             ModelError: the inputs do not fit the operation, or folding costs too much.
             UnsupportedError: the operation does not compute on such data.
         """
+        made = self._emitted(op, inputs, source, attributes)
+        if self.narrow and op in _MOVED:
+            kinds = {self.narrow.get(value) for value in inputs[_MOVED[op]] if value is not None}
+            (kind,) = kinds if len(kinds) == 1 else (None,)
+            if kind is not None:
+                self.narrow.update(dict.fromkeys(made, kind))
+        return made
+
+    def _emitted(
+        self, op: str, inputs: Sequence[Value | None], source: str, attributes: Mapping[str, Any]
+    ) -> tuple[Value, ...]:
         types = [value.type if value else None for value in inputs]
         results = infer(op, types, attributes)
         inputs = [value and _known_if_empty(value) for value in inputs]

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from leanconv.graph.convert import RULES, FileNode
+from leanconv.graph.narrow_codes import read_mark
 from leanconv.graph.onnx_file import FileModel
 from leanconv.graph.onnx_operations import held_flow
 from leanconv.graph.ops.typed import COMPARISONS, LOGIC
@@ -67,7 +68,9 @@ def _given(node: FileNode, read: list[DType], kinds: Mapping[str, DType], file: 
     if node.op == "CastLike" and len(node.inputs) > 1:
         like = node.inputs[1]
         held = file.constants.get(like)
-        return kinds.get(like, read[0] if held is None else as_dtype(held.dtype))
+        if held is None:
+            return kinds.get(like, read[0])
+        return read_mark(held)[1] or as_dtype(held.dtype)
     if node.graphs and read[-1] in HALVES:  # they may have cast it
         return FLOAT32
     return _GIVEN.get(node.op, read[-1])

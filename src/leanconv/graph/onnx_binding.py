@@ -20,6 +20,15 @@ from leanconv.graph.ops.base import Array
 from leanconv.graph.segments import COMPILED_ONLY, SegmentFinder
 from leanconv.graph.sequence import SequenceValue
 
+# What takes elements of at most 8 bits that are codes: it moves them, or converts them.
+TAKE_NARROW = frozenset(
+    (
+        *("Cast", "CastLike", "Concat", "DequantizeLinear", "Expand", "Flatten", "Gather"),
+        *("Identity", "Pad", "QuantizeLinear", "Reshape", "Shape", "Size", "Slice", "Split"),
+        *("Squeeze", "Tile", "Transpose", "Unsqueeze", "com.microsoft.DequantizeLinear"),
+        *("com.microsoft.QuantizeLinear", "com.microsoft.GatherBlockQuantized"),
+    )
+)
 CAPTURED = "captured#"  # begins the names of values that the graph around has and that have none
 
 
@@ -203,6 +212,8 @@ class Scope:
         try:
             inputs = [self._value(name) if name else None for name in node.inputs]
             call = Call(self._builder, node, opset, inputs, self)
+            if self._builder.narrow and node.op not in TAKE_NARROW:
+                call.check_not_narrow()
             results = RULES[node.op].convert(call)
         except LeanConvError as error:
             place = located_inside if node.graphs else located
@@ -249,6 +260,8 @@ class Scope:
             inner = captured.setdefault(value, Value(value.type))
             if value in self._builder.settings:
                 self._builder.settings[inner] = self._builder.settings[value]
+            if value in self._builder.narrow:
+                self._builder.as_narrow(inner, self._builder.narrow[value])
             return inner
 
         builder = self._builder.inner()

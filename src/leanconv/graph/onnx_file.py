@@ -179,7 +179,7 @@ def _input(
         if "tensor_type" not in kind:
             raise UnsupportedError(f"{what} is no tensor; expected a tensor of float32 or float64")
         tensor = reader.message(kind["tensor_type"], schema.TENSOR_TYPE, what)
-        dtype = dtype_of_number(tensor.get("elem_type", 0), what)
+        dtype = dtype_of_number(tensor.get("elem_type", 0), what, narrow=True)
     except UnsupportedError:
         if needed:
             raise
@@ -203,7 +203,7 @@ def _declared_dtype(value: Message, reader: Reader) -> DType | None:
         kind = reader.message(value.get("type", memoryview(b"")), schema.TYPE, "output")
         tensor = kind.get("tensor_type", memoryview(b""))
         held = reader.message(tensor, schema.TENSOR_TYPE, "output")
-        return dtype_of_number(held.get("elem_type", 0), "output")
+        return dtype_of_number(held.get("elem_type", 0), "output", narrow=True)
     except LeanConvError:
         return None
 

@@ -312,10 +312,10 @@ def _attribute(
         listed = ", ".join(sorted(set(kinds) - {_CONSUMED})) or "none"
         raise UnsupportedError(f"attribute {shown(name)!r} is not supported; expected {listed}")
     got = schema.ATTRIBUTE_KINDS.get(message.get("type", 0), _guessed(message))
-    if wanted == "dtype" and got == "string" and opset < 6:
+    if wanted == "element type" and got == "string" and opset < 6:
         written = text(message.get("s", memoryview(b"")), f"attribute {name}").upper()
         return name, dtype_of_number(schema.DTYPE_NUMBERS.get(written, 0), f"attribute {name}")
-    if got != ("int" if wanted == "dtype" else wanted):
+    if got != ("int" if wanted in ("dtype", "element type") else wanted):
         raise ModelError(f"attribute {name} is of kind {got}; expected {wanted}")
     if wanted == "tensor":
         return name, read_tensor(message.get("t", memoryview(b"")), reader, files, name)[1]
@@ -339,6 +339,9 @@ _DECODERS: dict[str, Callable[[Message, str], Any]] = {
     "float": lambda message, _: float(message.get("f", 0.0)),
     "int": lambda message, _: int(message.get("i", 0)),
     "dtype": lambda message, name: dtype_of_number(message.get("i", 0), f"attribute {name}"),
+    "element type": lambda message, name: dtype_of_number(
+        message.get("i", 0), f"attribute {name}", narrow=True
+    ),
     "string": lambda message, name: text(message.get("s", memoryview(b"")), f"attribute {name}"),
     "floats": lambda message, name: tuple(fixed(message["floats"], "<f4", name).tolist()),
     "ints": lambda message, name: tuple(integers(message["ints"], name).tolist()),

@@ -12,6 +12,7 @@ import numpy as np
 from leanconv.errors import LeanConvError, ModelError, UnsupportedError
 from leanconv.files import open_regular, read_whole, reason
 from leanconv.graph import onnx_schema as schema
+from leanconv.graph.narrow_codes import NUMBERS, marked, packed_bytes, unpacked
 from leanconv.graph.ops.base import MAX_RANK, Array
 from leanconv.graph.wire import Message, Reader, fixed, integers
 from leanconv.types import (
@@ -21,6 +22,7 @@ from leanconv.types import (
     FLOAT32,
     FLOAT64,
     INT64,
+    UINT8,
     UINT16,
     UINT32,
     UINT64,
@@ -132,8 +134,13 @@ class ExternalFiles:
         return path
 
 
-def dtype_of_number(number: int, what: str) -> DType:
+def dtype_of_number(number: int, what: str, *, narrow: bool = False) -> DType:
     """An element type by ONNX's number.
+
+    Args:
+        number: ONNX's.
+        what: has such elements.
+        narrow: whether types of at most 8 bits that are codes are taken.
 
     Raises:
         UnsupportedError: a type of ONNX that is not taken, or one that later versions may have.
@@ -141,6 +148,8 @@ def dtype_of_number(number: int, what: str) -> DType:
     """
     if number in schema.DTYPES:
         return schema.DTYPES[number]
+    if narrow and number in NUMBERS:
+        return NUMBERS[number]
     if number > 0:
         kind = schema.OTHER_DTYPES.get(number, f"{number}, which ONNX 1.23 does not have")
         raise UnsupportedError(
@@ -161,7 +170,8 @@ def read_tensor(
 ) -> tuple[str, Array]:
     """Decode a tensor: its name and a read-only array, a view of the file where possible.
 
-    NumPy has no bfloat16: such numbers are float32 here.
+    NumPy has no bfloat16: such numbers are float32 here. Types of at most 8 bits that NumPy lacks
+    are codes, marked with what they are: see `graph.narrow_codes`.
 
     Raises:
         ModelError: dims and data do not fit each other, or the external data is not allowed.
@@ -171,7 +181,7 @@ def read_tensor(
     name = message.get("name", "")
     what = f"{what} {name!r}" if name else what
     number = message.get("data_type", 0)
-    dtype = UINT16 if number == BFLOAT16.onnx else dtype_of_number(number, what)
+    dtype = UINT16 if number == BFLOAT16.onnx else dtype_of_number(number, what, narrow=True)
     if "segment" in message:
         raise UnsupportedError(f"{what} is stored in segments; expected a whole tensor")
     dims = tuple(int(extent) for extent in integers(message["dims"], f"{what}.dims"))
@@ -180,7 +190,10 @@ def read_tensor(
             f"{what} has dims {dims[: MAX_RANK + 1]}; expected at most {MAX_RANK} extents of at "
             "least 0"
         )
-    values = _values(message, dtype, reader, files, what)
+    if dtype.held != dtype:
+        values = _narrow_values(dtype, dims, _values(message, UINT8, reader, files, what), what)
+    else:
+        values = _values(message, dtype, reader, files, what)
     if number == BFLOAT16.onnx:  # the upper halves of float32 numbers
         values = (values.astype(np.uint32) << 16).view(np.float32)
     if math.prod(dims) != values.size:
@@ -194,6 +207,17 @@ def read_tensor(
         raise ModelError(f"{what} has dims {dims} ({error}); expected smaller extents") from error
     result.flags.writeable = False
     return name, result
+
+
+def _narrow_values(dtype: DType, dims: tuple[int, ...], data: Array, what: str) -> Array:
+    """Codes in one row, marked, of the bytes in which they are packed."""
+    count = math.prod(dims)
+    if len(data) != packed_bytes(dtype, count):
+        raise ModelError(
+            f"{what} has dims {dims}, {count} elements of {dtype}, and {len(data)} bytes of data; "
+            f"expected {packed_bytes(dtype, count)}; the file is damaged"
+        )
+    return marked(unpacked(data, dtype, count), dtype)
 
 
 def _values(

@@ -39,7 +39,7 @@ def is_small(shape: Sequence[object] | None, dtype: DType) -> bool:
         shape: numbers, symbols; names or None for extents that are not known, which may be small.
         dtype: of its elements.
     """
-    if shape is None or len(shape) > 1 or dtype.is_float:
+    if shape is None or len(shape) > 1 or dtype.is_float or dtype.held != dtype:
         return False
     numbers = (extent.value if isinstance(extent, Symbol) else extent for extent in shape)
     return all(not isinstance(number, int) or number <= MOST for number in numbers)

@@ -26,10 +26,12 @@ class DType(str):
         roundoff: half of the spacing of its numbers at 1; 0.0 for integers, which are exact.
         least_normal: the smallest positive number of full precision; 1.0 for integers.
         low, high: the least and the largest finite number, exactly.
+        held: the type of its codes in memory and in graphs: another one for those of `NARROW`.
     """
 
     __slots__ = (
         "bytes",
+        "held",
         "high",
         "kind",
         "least_normal",
@@ -51,9 +53,10 @@ class DType(str):
     least_normal: float
     low: float
     high: float
+    held: DType
 
     def __reduce__(self) -> tuple[object, tuple[str]]:
-        return as_dtype, (str(self),)
+        return _known, (str(self),)
 
     def __copy__(self) -> DType:
         return self
@@ -95,6 +98,7 @@ _TYPES: dict[str, DType] = {}
 def _interned(name: str, llvm: str, onnx: int, triton: str = "", numpy: str = "") -> DType:
     made = DType(name)
     made.llvm, made.onnx, made.triton, made.numpy = llvm, onnx, triton, numpy or name
+    made.held = made
     _TYPES[name] = made
     return made
 
@@ -141,6 +145,44 @@ _ACCUMULATORS: dict[DType, DType] = {
     **dict.fromkeys(HALVES, FLOAT32),
     UINT64: INT64,
 }
+
+
+def _narrow(name: str, held: DType, onnx: int, low: float, high: float, digits: int = 0) -> DType:
+    """A type of files of at most 8 bits, of which every element takes a byte in memory.
+
+    Args:
+        name: as messages have it.
+        held: the type of its codes; integers are their own codes.
+        onnx: its number.
+        low, high: the least and the largest finite number.
+        digits: of floats, the leading one counted; 0 for integers.
+    """
+    made = DType(name)
+    made.held, made.onnx, made.bytes, made.triton = held, onnx, held.bytes, ""
+    made.llvm, made.numpy, made.low, made.high = held.llvm, held.numpy, low, high
+    made.kind = "float" if digits else held.kind
+    made.roundoff, made.least_normal = (2.0**-digits if digits else 0.0), 1.0
+    return made
+
+
+INT4, UINT4 = _narrow("int4", INT8, 22, -8, 7), _narrow("uint4", UINT8, 21, 0, 15)
+INT2, UINT2 = _narrow("int2", INT8, 26, -2, 1), _narrow("uint2", UINT8, 25, 0, 3)
+FLOAT8E4M3FN = _narrow("float8e4m3fn", UINT8, 17, -448.0, 448.0, 4)
+FLOAT8E4M3FNUZ = _narrow("float8e4m3fnuz", UINT8, 18, -240.0, 240.0, 4)
+FLOAT8E5M2 = _narrow("float8e5m2", UINT8, 19, -57344.0, 57344.0, 3)
+FLOAT8E5M2FNUZ = _narrow("float8e5m2fnuz", UINT8, 20, -57344.0, 57344.0, 3)
+FLOAT8E8M0 = _narrow("float8e8m0", UINT8, 24, 2.0**-127, 2.0**127, 1)
+FLOAT4E2M1 = _narrow("float4e2m1", UINT8, 23, -6.0, 6.0, 2)
+# Types of files that networks neither compute in nor move: they convert from and to them.
+NARROW = (
+    *(INT4, UINT4, INT2, UINT2, FLOAT8E4M3FN, FLOAT8E4M3FNUZ, FLOAT8E5M2, FLOAT8E5M2FNUZ),
+    *(FLOAT8E8M0, FLOAT4E2M1),
+)
+
+
+def _known(name: str) -> DType:
+    """Any element type by its name."""
+    return next((each for each in NARROW if each == name), None) or as_dtype(name)
 
 
 def as_dtype(name: object) -> DType:

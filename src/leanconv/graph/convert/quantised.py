@@ -12,6 +12,7 @@ from leanconv.graph import float_codes
 from leanconv.graph.builder import Value
 from leanconv.graph.codes import Code, fused
 from leanconv.graph.convert.code_products import Requantisation, convolved, product
+from leanconv.graph.convert.narrow import narrowed, widened
 from leanconv.graph.convert.quantisation import (
     Quantisation,
     broadcast,
@@ -24,9 +25,21 @@ from leanconv.graph.convert.quantisation import (
 from leanconv.graph.convert.rule import Call, Rule
 from leanconv.graph.convert.windows import CONV_ATTRIBUTES, convolution_window
 from leanconv.graph.ir import HeldCodes
+from leanconv.graph.narrow_codes import table
 from leanconv.graph.ops.base import Array, check_rank
 from leanconv.graph.ops.quantised import CODES, DEQUANTISED, QUANTISED
-from leanconv.types import DTYPES, FLOAT32, FLOATS, INT32, UINT8, DType
+from leanconv.types import (
+    DTYPES,
+    FLOAT8E8M0,
+    FLOAT32,
+    FLOATS,
+    INT32,
+    NARROW,
+    UINT8,
+    DType,
+)
+
+_NARROW_CODES = tuple(each for each in NARROW if each != FLOAT8E8M0)
 
 
 def _axis(call: Call, x: Value, scale: Value) -> int:
@@ -38,13 +51,14 @@ def _axis(call: Call, x: Value, scale: Value) -> int:
 
 def _code_type(call: Call) -> DType:
     """The type of the codes that a QuantizeLinear gives."""
-    named = next((t for t in DTYPES if t.onnx == call.attribute("output_dtype", 0)), None)
+    number = call.attribute("output_dtype", 0)
+    named = next((each for each in (*DTYPES, *NARROW) if each.onnx == number), None)
     zero = call.optional(2)
-    code = zero.type.dtype if zero is not None else named or UINT8
-    if code not in QUANTISED or (named not in (None, code)):
+    code = call.declared(2) if zero is not None else named or UINT8
+    if code not in (*QUANTISED, *_NARROW_CODES) or (named not in (None, code)):
         raise UnsupportedError(
             f"gives codes of {named or code}, with a zero point of {code}; expected one of "
-            f"{', '.join(QUANTISED)} for both"
+            f"{', '.join((*QUANTISED, *_NARROW_CODES))} for both"
         )
     return code
 
@@ -58,31 +72,53 @@ def _quantise(call: Call) -> list[Value]:
     given = read_quantisation(call, 1, 2, x, _axis(call, x, call.value(1)), block)
     if given.scale.array is not None:
         check_scales(np.asarray(given.scale.numbers), 1, positive=True)
-    if given.is_constant:
+    if code.is_float:
+        _check_no_zero(given, code)
+        scale = broadcast(call, float_codes.cast(call, given.scale, FLOAT32), x, given)
+        return [narrowed(call, call.emit("Div", [x, scale]), code)]
+    if given.is_constant and code.held == code:
         scale, zero = single_precision(call, given.scale), zero_of(call, given, code)
         return [call.emit("QuantizeLinear", [x, scale, zero], axis=given.axis)]
     scale = broadcast(call, float_codes.cast(call, given.scale, x.type.dtype), x, given)
-    zero = float_codes.cast(call, zero_of(call, given, code), x.type.dtype)
-    return [float_codes.quantise(call, x, scale, broadcast(call, zero, x, given), code)]
+    zero = float_codes.cast(call, zero_of(call, given, code.held), x.type.dtype)
+    zero, ends = broadcast(call, zero, x, given), (code.low, code.high)
+    codes = float_codes.quantise(call, x, scale, zero, code.held, ends)
+    return [codes if code.held == code else call.builder.as_narrow(codes, code)]
+
+
+def _check_no_zero(given: Quantisation, code: DType) -> None:
+    """Raise where the zero point of codes that are floats is known not to be 0, as ONNX wants it.
+
+    Raises:
+        UnsupportedError: it is something else.
+    """
+    zero = None if given.zero is None else given.zero.numbers
+    if zero is not None and np.any(table(code)[zero]):
+        raise UnsupportedError(f"the zero point of {code} is not 0; expected 0, or none")
 
 
 def _dequantise(call: Call) -> list[Value]:
     """DequantizeLinear: (x - zero) * scale."""
-    x, zero = call.value(), call.optional(2)
-    if x.type.dtype not in DEQUANTISED or (zero is not None and zero.type.dtype != x.type.dtype):
+    x, zero, code = call.value(), call.optional(2), call.declared(0)
+    taken = (*DEQUANTISED, *_NARROW_CODES)
+    if code not in taken or (zero is not None and call.declared(2) != code):
         raise ModelError(
-            f"got codes of {x.type.dtype}"
-            + (f" and a zero point of {zero.type.dtype}" if zero is not None else "")
-            + f"; expected one of {', '.join(DEQUANTISED)} for both"
+            f"got codes of {code}"
+            + (f" and a zero point of {call.declared(2)}" if zero is not None else "")
+            + f"; expected one of {', '.join(taken)} for both"
         )
     block = call.attribute("block_size", 0)
     given = read_quantisation(call, 1, 2, x, _axis(call, x, call.value(1)), block)
     dtype = call.builder.kept(given.scale.type.dtype)
     if dtype not in FLOATS:
         raise UnsupportedError(f"the scale is {given.scale.type}; expected {' or '.join(FLOATS)}")
-    if given.is_constant:
+    if given.is_constant and not code.is_float:
         return [constant_dequantised(call, x, given, dtype)]
     scale = broadcast(call, float_codes.cast(call, given.scale, dtype), x, given)
+    if code.is_float:
+        _check_no_zero(given, code)
+        floats = float_codes.cast(call, widened(call), dtype)
+        return [call.emit("Mul", [floats, scale])]
     if given.zero is not None:
         zero = broadcast(call, given.zero, x, given)
     return [float_codes.dequantise(call, x, scale, zero, dtype)]

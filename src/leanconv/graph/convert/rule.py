@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from leanconv.errors import LeanConvError, ModelError
+from leanconv.errors import LeanConvError, ModelError, UnsupportedError
 from leanconv.graph.builder import Builder, Value
 from leanconv.graph.ir import TensorType
 from leanconv.graph.ops.base import MAX_RANK, Array, checked, integer
@@ -257,6 +257,24 @@ class Call:
                 "yet; expected a constant",
             )
         return found.array
+
+    def check_not_narrow(self) -> None:
+        """Raise unless all inputs are of types that networks compute in.
+
+        Raises:
+            UnsupportedError: one has elements of at most 8 bits that are codes.
+        """
+        for index, value in enumerate(self._inputs):
+            kind = None if value is None else self.builder.narrow.get(value)
+            if kind is not None:
+                raise UnsupportedError(
+                    f"input {index} has elements of type {kind}, which are only cast, quantised, "
+                    "dequantised and moved; expected another type: insert a Cast"
+                )
+
+    def declared(self, index: int) -> DType:
+        """The element type of an input as the file has it."""
+        return self.builder.declared(self.value(index))
 
     def dtype(self, index: int) -> DType:
         """The dtype of an input, whatever holds it."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from leanconv.errors import ModelError, UnsupportedError
 from leanconv.graph.builder import Value
 from leanconv.graph.convert.arithmetic import aligned
+from leanconv.graph.convert.narrow import narrowed, widened
 from leanconv.graph.convert.rule import Call, Older, Rule
 from leanconv.graph.ops.base import check_rank
 from leanconv.types import BOOL, FLOAT32, INT8, UINT8
@@ -16,10 +17,13 @@ def _cast(call: Call) -> list[Value]:
     """A change of dtype; float32 is what it is kept in, and so is float16, once it is rounded."""
     target = call.attribute("to", None)
     if call.node.op == "CastLike":
-        target = call.value(1).type.dtype
+        target = call.declared(1)
     if target is None:
         raise ModelError("attribute to is missing; expected a data type")
-    x, builder = call.value(), call.builder
+    if target.held != target:
+        same = call.declared(0) == target
+        return [call.value() if same else narrowed(call, widened(call), target)]
+    x, builder = widened(call), call.builder
     if builder.is_promoted(target):
         x = call.emit("Cast", [x], to=target)
     target = builder.kept(target)
@@ -113,7 +117,7 @@ def _top(call: Call) -> Sequence[Value]:
 
 
 _BROADCAST = Older(7, {"axis": "int", "broadcast": "int"})
-_TO_FLOAT8 = {"saturate": "int", "round_mode": "string"}  # of casts to types that are not taken
+_TO_FLOAT8 = {"saturate": "int", "round_mode": "string"}
 
 
 def _two(convert: Callable[[Call], list[Value]], since: int = 1) -> Rule:
@@ -121,7 +125,7 @@ def _two(convert: Callable[[Call], list[Value]], since: int = 1) -> Rule:
 
 
 RULES: dict[str, Rule] = {
-    "Cast": Rule(_cast, {"to": "dtype", **_TO_FLOAT8}),
+    "Cast": Rule(_cast, {"to": "element type", **_TO_FLOAT8}),
     "CastLike": Rule(_cast, _TO_FLOAT8, 2, 2, running=(0, 1), typed=(1,), since=15),
     "BitCast": Rule(_bit_cast, {"to": "dtype"}, since=26),
     **{op: _two(_same(op)) for op in ("Equal", "Less", "Greater", "And", "Or", "Xor")},
