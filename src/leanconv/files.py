@@ -1,14 +1,15 @@
 """Opening files that somebody else may have put there: nothing blocks, nothing grows without end.
 
 Whatever leanconv reads by a path that a user names (models, plans, images, samples) and every entry
-of its caches is opened here.
+of its caches is opened here. Large ones are mapped: arrays are views of the map.
 """
 
 from __future__ import annotations
 
+import mmap
 import os
 import stat
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from leanconv.errors import InputError, LeanConvError
 
@@ -104,3 +105,13 @@ def read_whole(file: BinaryIO) -> bytes:
         parts.append(part)
         left -= len(part)
     return b"".join(parts)
+
+
+def mapped_file(array: Any) -> mmap.mmap | None:
+    """The mapped file that an array of NumPy is a view of; None for others."""
+    owner = array
+    while getattr(owner, "base", None) is not None:
+        owner = owner.base
+    if isinstance(owner, memoryview):
+        owner = owner.obj
+    return owner if isinstance(owner, mmap.mmap) else None

@@ -33,7 +33,8 @@ def filled(store: WeightStore, *packings: Packing) -> ConstantPool:
     pool.kept = pool.take_shared(store)  # type: ignore[attr-defined]
     places, end = pool.places()
     block = Block(end)
-    pool.kept += store.keep(pool.packings, block, places)  # type: ignore[attr-defined]
+    offered = store.offered(pool.packings, block, places)
+    pool.kept += store.keep(offered)  # type: ignore[attr-defined]
     return pool
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from leanconv.errors import LeanConvError, ModelError, UnsupportedError
-from leanconv.graph.ir import Attributes, Graph, HeldCodes, Node, TensorType, is_filled
+from leanconv.graph.ir import Attributes, Graph, Node, TensorType, is_filled
 from leanconv.graph.limits import FoldBudget, Limits, RunBudget
 from leanconv.graph.narrow_codes import read_mark
 from leanconv.graph.ops import OPS, check_dtypes, evaluate, infer
@@ -18,7 +18,7 @@ from leanconv.graph.ops.base import Array, checked, dtype_of
 from leanconv.graph.ops.integers import SYMBOLIC_DTYPES, checked_symbols, numbers
 from leanconv.graph.ops.movement import moves_nothing
 from leanconv.graph.ops.working import working_bytes
-from leanconv.records import dataclass
+from leanconv.records import cached_property, dataclass
 from leanconv.types import FLOAT16, FLOAT32, FLOAT64, DType, as_dtype
 from leanconv.units import shape_text
 
@@ -37,12 +37,43 @@ class NeedsValuesError(UnsupportedError):
     """A node cannot be bound while a value is data; it could be computed if that were known."""
 
 
+class Unmade:
+    """A constant that is made when something reads its numbers.
+
+    Args:
+        make: makes it.
+    """
+
+    def __init__(self, make: Callable[[], Array]) -> None:
+        self._make = make
+
+    @cached_property
+    def array(self) -> Array:
+        """The constant."""
+        return self._make()
+
+
 @dataclass(frozen=True, eq=False)
 class Value:
-    """A tensor that becomes part of the graph: its type, and its array when it is known already."""
+    """A tensor that becomes part of the graph: its type, and its array when it is known already.
+
+    Attributes:
+        type: its shape and dtype.
+        held: None for what is computed at run time.
+    """
 
     type: TensorType
-    array: Array | None = None  # of objects where integers hold symbols: see `numbers`
+    held: Array | Unmade | None = None
+
+    @property
+    def array(self) -> Array | None:
+        """The array if it is known; of objects where integers hold symbols: see `numbers`."""
+        return self.held.array if isinstance(self.held, Unmade) else self.held
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there is an array; to ask makes none."""
+        return self.held is not None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -52,7 +83,8 @@ class Value:
     @property
     def numbers(self) -> Array | None:
         """The array with numbers for symbols: what is made of it is for these numbers only."""
-        return None if self.array is None else numbers(self.array, self.type.dtype)
+        array = self.array
+        return None if array is None else numbers(array, self.type.dtype)
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +111,6 @@ class Builder:
         bounds: whether extents that follow from values count as the most that they may be.
         settings: values that follow from small inputs alone, with the names of these.
         wanted: names of those whose values were needed.
-        codes: those of which constants were made.
         narrow: the element types of values that are codes of types of at most 8 bits: see
             `graph.narrow_codes`.
     """
@@ -99,7 +130,6 @@ class Builder:
         filled = limits.filled_bytes * (2 if single == FLOAT64 else 1)  # as declared
         self.budget = FoldBudget(limits.fold_budget(model_bytes), filled, limits.held_nodes)
         self.settings: dict[Value, frozenset[str]] = {}
-        self.codes: dict[Value, HeldCodes] = {}
         self.narrow: dict[Value, DType] = {}
         self.wanted: set[str] = set()
         self._nodes: list[_Emitted] = []
@@ -209,7 +239,9 @@ class Builder:
     ) -> tuple[Value, ...]:
         """Add an operation in normal form, or its results when they are known already.
 
-        They are known when all inputs are constants, and when they have no elements.
+        They are known when all inputs are constants, and when they have no elements. Floats of
+        codes are made only where something reads their numbers: a node gives them to layers, for
+        which most of them stay codes.
 
         Args:
             op: a key of `graph.ops.OPS`.
@@ -245,7 +277,9 @@ class Builder:
         if not any(kind.elements for kind in results):
             made = self._computed_all(lambda: [np.empty(kind.shape) for kind in results], results)
             return tuple(map(Value, results, made))
-        if all(value is None or value.array is not None for value in inputs):
+        if all(value is None or value.is_known for value in inputs):
+            if op == "DequantizeLinear" and not self.running and _are_numbers(inputs):
+                return self._later(op, inputs, results, attributes, source)
             return self._fold(op, inputs, results, attributes)
         if not self.bounds:
             check_dtypes(op, types)
@@ -264,7 +298,7 @@ class Builder:
 
     def _follow(self, inputs: Sequence[Value | None], outputs: Sequence[Value]) -> None:
         """Note that outputs follow from small inputs alone, if what they are made of does."""
-        unknown = (value for value in inputs if value is not None and value.array is None)
+        unknown = (value for value in inputs if value is not None and not value.is_known)
         found = [self.settings.get(value) for value in unknown]
         names = [each for each in found if each]
         if len(names) == len(found):
@@ -284,10 +318,7 @@ class Builder:
         if self.running:
             needed = working_bytes(op, types, results)
             self.budget.expect(needed + sum(kind.bytes for kind in results))
-        if op != "Reshape":
-            work = OPS[op].work
-            traffic = sum(kind.bytes for kind in (*results, *types) if kind)
-            self.budget.charge(traffic + (4 * work(types, attributes, results) if work else 0))
+        self._charge(op, types, attributes, results)
         symbols = OPS[op].takes_symbols
         arrays = [(v.array if symbols else v.numbers) if v else None for v in inputs]
         try:
@@ -301,6 +332,38 @@ class Builder:
                 "of at least 1; bind a larger input"
             ) from error
         return tuple(map(Value, results, made))
+
+    def _charge(
+        self,
+        op: str,
+        types: Sequence[TensorType | None],
+        attributes: Attributes,
+        results: tuple[TensorType, ...],
+    ) -> None:
+        if op != "Reshape":
+            work = OPS[op].work
+            traffic = sum(kind.bytes for kind in (*results, *types) if kind)
+            self.budget.charge(traffic + (4 * work(types, attributes, results) if work else 0))
+
+    def _later(
+        self,
+        op: str,
+        inputs: Sequence[Value | None],
+        results: tuple[TensorType, ...],
+        attributes: Attributes,
+        source: str,
+    ) -> tuple[Value, ...]:
+        """A constant that is paid for now and made when its numbers are read; a node gives it."""
+        self._charge(op, [value.type if value else None for value in inputs], attributes, results)
+        arrays = [value.array if value else None for value in inputs]
+
+        def make() -> Array:
+            return self.computed(lambda: evaluate(op, arrays, attributes)[0], results[0])
+
+        made = (Value(results[0], Unmade(make)),)
+        facts = MappingProxyType(dict(attributes))
+        self._nodes.append(_Emitted(op, tuple(inputs), made, facts, source))
+        return made
 
     def computed(self, function: Callable[[], Any], result: TensorType) -> Array:
         """Call `function` for a constant, with NumPy's refusals as errors of the model."""
@@ -351,14 +414,13 @@ class Builder:
         called = _Names([(n, v) for n, v in (*inputs.items(), *outputs.items(), *names)])
         types: dict[str, TensorType] = {name: value.type for name, value in inputs.items()}
         constants: dict[str, Array] = {}
-        codes: dict[str, HeldCodes] = {}
+        given = {value for node in nodes for value in node.outputs}
         for value in (*outputs.values(), *(v for node in nodes for v in node.inputs if v)):
             name = called.of(value, "constant")
-            if value.array is not None and name not in constants:
-                constants[name] = _plain(value.array)
+            array = None if value in given or name in constants else value.array
+            if array is not None:
+                constants[name] = _plain(array)
                 types[name] = value.type
-                if value in self.codes:
-                    codes[name] = self.codes[value]
         made = []
         for node in nodes:
             defined = tuple(called.of(value, node.source or node.op) for value in node.outputs)
@@ -371,7 +433,6 @@ class Builder:
             nodes=tuple(made),
             types=MappingProxyType(types),
             constants=MappingProxyType(constants),
-            codes=MappingProxyType(codes),
         )
 
     def _own_outputs(
@@ -384,7 +445,7 @@ class Builder:
             own = value
             if value in taken and inputs.get(name) is not value:
                 own = _known_if_empty(Value(value.type, value.array))
-                if own.array is None:
+                if not own.is_known:
                     shape = MappingProxyType({"shape": value.shape})
                     self._nodes.append(_Emitted("Reshape", (value,), (own,), shape, name))
             taken.add(own)
@@ -428,9 +489,15 @@ class _Names:
         return self._names[value]
 
 
+def _are_numbers(values: Sequence[Value | None]) -> bool:
+    """Whether no constant among values holds symbols."""
+    arrays = (value.array for value in values if value is not None)
+    return not any(array is None or array.dtype == object for array in arrays)
+
+
 def _known_if_empty(value: Value) -> Value:
     """A value; what has no elements is known, whatever makes it."""
-    if value.array is not None or value.type.elements:
+    if value.is_known or value.type.elements:
         return value
     return Value(value.type, np.empty(value.shape, value.type.dtype.numpy))
 

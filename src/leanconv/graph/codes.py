@@ -85,6 +85,8 @@ def signed_weights(w: Array, zero: Array, unsigned: bool) -> tuple[Array, Array 
         zero: one, or one for each k.
         unsigned: whether weights may be uint8.
     """
+    if not np.any(zero) and (w.dtype == np.int8 or unsigned):
+        return w, None
     zeros = zero.astype(np.int64).reshape(-1, *(1,) * (w.ndim - 1))
     apart = w.astype(np.int16) - zeros.astype(np.int16)
     low, high = int(apart.min(initial=0)), int(apart.max(initial=0))

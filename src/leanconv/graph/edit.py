@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from leanconv.files import mapped_file
 from leanconv.graph.ir import Attributes, Graph, Node, TensorType, is_filled
 from leanconv.records import dataclass
 from leanconv.types import as_dtype
@@ -317,3 +319,15 @@ def channel_slope(editor: Editor, node: Node, axis: int) -> Array | None:
 def channel_vector(array: Array, channels: int) -> npt.NDArray[np.float64]:
     """A constant for which `channel_extent` holds, as float64 of shape (channels,)."""
     return np.broadcast_to(array.reshape(-1).astype(np.float64), (channels,))
+
+
+def release_read(array: Array) -> None:
+    """Give back the pages of a mapped file that an array fills; read again, they come again."""
+    file = mapped_file(array)
+    if file is None or not hasattr(mmap, "MADV_DONTNEED"):
+        return
+    begin = array.ctypes.data - np.frombuffer(file, np.uint8).ctypes.data
+    first = -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE
+    last = (begin + array.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
+    if array.flags.c_contiguous and last > first:
+        file.madvise(mmap.MADV_DONTNEED, first, last - first)

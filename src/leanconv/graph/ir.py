@@ -102,23 +102,6 @@ class Origin:
 
 
 @dataclass(frozen=True, eq=False)
-class HeldCodes:
-    """The codes of which a constant was made: it is (codes - zero) * scale.
-
-    Attributes:
-        codes: integers of the constant's shape.
-        scale: float32, of one number () or of one for each place along `axis`.
-        zero: of the codes' type and the scale's shape.
-        axis: of the constant.
-    """
-
-    codes: np.ndarray
-    scale: np.ndarray
-    zero: np.ndarray
-    axis: int
-
-
-@dataclass(frozen=True, eq=False)
 class Graph:
     """A network whose nodes are in an order in which they can run.
 
@@ -134,8 +117,6 @@ class Graph:
         late: the numbers of the file's nodes that are no part of it, since they compute with
             extents or constants that are known when it has run, and why; "" where they read what
             another one of them gives. What they read, it gives as further outputs.
-        codes: of constants that the file has as codes, for the pass that recognises quantised
-            layers, which leaves none.
     """
 
     inputs: tuple[str, ...]
@@ -146,7 +127,6 @@ class Graph:
     open_axes: Mapping[str, tuple[int, ...]] = field(default_factory=lambda: MappingProxyType({}))
     origin: Origin | None = None
     late: Mapping[int, str] = field(default_factory=lambda: MappingProxyType({}))
-    codes: Mapping[str, HeldCodes] = field(default_factory=lambda: MappingProxyType({}))
 
     @cached_property
     def dtype(self) -> DType:

@@ -142,7 +142,7 @@ class Scope:
                 return None
             most = max(most, kept + self._builder.bytes_since(before))
             for name in node.outputs:
-                if name and last.get(name, 0) > number and self.values[name].array is None:
+                if name and last.get(name, 0) > number and not self.values[name].is_known:
                     sizes[name] = self.values[name].type.bytes
                     kept += sizes[name]
             for name in node.reads:
@@ -253,7 +253,7 @@ class Scope:
         captured: dict[Value, Value] = {}
 
         def inside(value: Value) -> Value:
-            if value.array is not None:
+            if value.is_known:
                 return value
             if isinstance(value, SequenceValue):
                 raise UnsupportedError("a node that holds a graph cannot capture a sequence")

@@ -116,7 +116,8 @@ class CompiledNetwork:
         self._shared = lowered.constants.take_shared(shared.weights)
         self.shared_bytes = sum(weights.bytes for weights in self._shared)
         places, own_bytes = lowered.constants.places()
-        weights, packings = self.memory.allocate("weights", own_bytes), lowered.constants.packings
+        weights = self.memory.allocate("weights", own_bytes)
+        offered = shared.weights.offered(lowered.constants.packings, weights, places)
         self.arena = shared.arena.part(storage.arena_bytes)
         # Before memory is filled: compiling needs some, too.
         packers = lowered.constants.kernels()
@@ -125,7 +126,7 @@ class CompiledNetwork:
         self.code_bytes = library.code_bytes
         self.forms, self.compiled_forms = library.forms, library.compiled
         fill_weights(weights, lowered.constants, places, Packer(library, planner.threads), files)
-        self._shared += shared.weights.keep(packings, weights, places)
+        self._shared += shared.weights.keep(offered)
         blocks = (weights, *(each.block for each in self._shared))
         self.blocks = {id(block): block.bytes for block in blocks}
         addresses = {name: weights.address + place for name, place in places.items()}

@@ -75,20 +75,29 @@ class WeightStore:
         same = (ref() is array for ref, array in zip(found.sources, packing.sources, strict=True))
         return found if all(same) else None
 
-    def keep(
+    def offered(
         self, packings: Iterable[Packing], block: Block, places: Mapping[str, int]
-    ) -> list[PackedWeights]:
-        """Offer what was packed into a block to other plans, as long as the result is kept."""
-        kept = []
-        for packing in packings:
-            weights = PackedWeights(
-                block,
-                {name: block.address + places[name] for name in packing.bytes},
-                sum(map(aligned, packing.bytes.values())),
-                tuple(weakref.ref(array) for array in packing.sources),
+    ) -> list[tuple[Hashable, PackedWeights]]:
+        """What `keep` takes once it is packed into a block: it holds none of the sources."""
+        return [
+            (
+                None if packing.recipe is None else _key(packing),
+                PackedWeights(
+                    block,
+                    {name: block.address + places[name] for name in packing.bytes},
+                    sum(map(aligned, packing.bytes.values())),
+                    tuple(weakref.ref(array) for array in packing.sources),
+                ),
             )
-            if packing.recipe is not None:
-                self._held[_key(packing)] = weights
+            for packing in packings
+        ]
+
+    def keep(self, offered: Iterable[tuple[Hashable, PackedWeights]]) -> list[PackedWeights]:
+        """Offer what was packed to other plans, as long as the result is kept."""
+        kept = []
+        for key, weights in offered:
+            if key is not None:
+                self._held[key] = weights
             kept.append(weights)
         return kept
 

@@ -15,7 +15,7 @@ from leanconv.runtime.memory import Block, give_back
 from leanconv.runtime.program import Program, Stage
 from leanconv.spec.format import aligned
 
-_READ_BYTES = 8 * 2**20  # packed between two times that what was read is given back
+_READ_BYTES = 4 * 2**20  # packed between two times that what was read is given back
 
 
 class Packer:

@@ -13,6 +13,7 @@ from dataclasses import field
 import numpy as np
 
 from leanconv.errors import OutOfMemoryError
+from leanconv.files import mapped_file
 from leanconv.records import dataclass
 from leanconv.types import DType
 
@@ -28,16 +29,8 @@ def _private(size: int) -> mmap.mmap:
 
 def mapped_files(arrays: Iterable[np.ndarray]) -> tuple[mmap.mmap, ...]:
     """The mapped files that arrays are views of, each once."""
-    found: dict[int, mmap.mmap] = {}
-    for array in arrays:
-        owner: object = array
-        while isinstance(owner, np.ndarray) and owner.base is not None:
-            owner = owner.base
-        if isinstance(owner, memoryview):
-            owner = owner.obj
-        if isinstance(owner, mmap.mmap):
-            found[id(owner)] = owner
-    return tuple(found.values())
+    files = filter(None, map(mapped_file, arrays))
+    return tuple({id(file): file for file in files}.values())
 
 
 def give_back(files: Iterable[mmap.mmap]) -> None:

@@ -79,10 +79,10 @@ def _with_constants(
     """
     given = {**attributes, "activation": None}
     operands = [x, w] if bias is None else [x, w, bias]
-    if w.array is not None and (bias is None or bias.array is not None):
+    if w.is_known and (bias is None or bias.is_known):
         return call.emit(op, operands, **given)
     (result,) = infer(op, [each.type for each in operands], given)
-    if w.array is not None or not result.elements:
+    if w.is_known or not result.elements:
         return with_bias(call, call.emit(op, [x, w], **given), bias)
     return result.shape
 

@@ -24,7 +24,6 @@ from leanconv.graph.convert.quantisation import (
 )
 from leanconv.graph.convert.rule import Call, Rule
 from leanconv.graph.convert.windows import CONV_ATTRIBUTES, convolution_window
-from leanconv.graph.ir import HeldCodes
 from leanconv.graph.narrow_codes import table
 from leanconv.graph.ops.base import Array, check_rank
 from leanconv.graph.ops.quantised import CODES, DEQUANTISED, QUANTISED
@@ -127,11 +126,7 @@ def _dequantise(call: Call) -> list[Value]:
 def constant_dequantised(call: Call, x: Value, given: Quantisation, dtype: DType) -> Value:
     """Floats of codes whose quantisation is constant."""
     scale, zero = single_precision(call, given.scale), zero_of(call, given, x.type.dtype)
-    y = call.emit("DequantizeLinear", [x, scale, zero], axis=given.axis, dtype=dtype)
-    if y.array is not None:
-        codes, scales, zeros = (np.asarray(each.numbers) for each in (x, scale, zero))
-        call.builder.codes[y] = HeldCodes(codes, scales, zeros, given.axis)
-    return y
+    return call.emit("DequantizeLinear", [x, scale, zero], axis=given.axis, dtype=dtype)
 
 
 def dynamic(call: Call, x: Value) -> tuple[Value, Value, Value]:

@@ -250,13 +250,14 @@ class Call:
             NeedsValuesError: it depends on the network's inputs.
         """
         found = self.value(index)
-        if found.array is None:
+        array = found.array
+        if array is None:
             raise self.builder.needs(
                 found,
                 f"input {index} depends on the network's inputs, which is not supported on data "
                 "yet; expected a constant",
             )
-        return found.array
+        return array
 
     def check_not_narrow(self) -> None:
         """Raise unless all inputs are of types that networks compute in.
@@ -412,7 +413,7 @@ class Call:
     def fold(self, function: Callable[[], Array], shape: Sequence[int], dtype: DType) -> Value:
         """A constant of a type that is checked and paid for before it is computed."""
         result = checked(shape, dtype)
-        read = sum(v.type.bytes for v in self._inputs if v is not None and v.array is not None)
+        read = sum(v.type.bytes for v in self._inputs if v is not None and v.is_known)
         self.builder.budget.charge(result.bytes + read)
         self.builder.budget.expect(result.bytes)
         return Value(result, self.builder.computed(function, result))

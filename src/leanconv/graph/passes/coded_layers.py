@@ -45,7 +45,7 @@ def _weights(
         arrange: brings weights into the order (K, C / group, kernel...).
         axis: of the weights, along which they have channels.
     """
-    held, editor = values.held.get(name), values.editor
+    held, editor = values.held(name), values.editor
     if held is None or (held.scale.size > 1 and held.axis != axis) or held.codes.itemsize > 1:
         return None
     if not editor.may_add(2 * held.codes.nbytes):
@@ -66,14 +66,15 @@ def _weights(
 
 def _integer_bias(values: Values, name: str, scale: Array) -> Array | None:
     """A constant bias in steps of the scales of sums, (K,) int32; None where that cannot be."""
-    editor, held = values.editor, values.held.get(name)
-    if name not in editor.constants:
+    held = values.held(name)
+    if not values.is_constant(name):
         return None
     if held is not None and held.codes.dtype == np.int32 and not np.any(held.zero):
         fits = held.codes.size == scale.size and held.scale.size in (1, scale.size)
         if fits and np.allclose(held.scale.reshape(-1), scale, 1e-5, 0):
             return np.ascontiguousarray(held.codes.reshape(-1))
-    floats = np.broadcast_to(editor.constants[name].reshape(-1).astype(np.float64), scale.shape)
+    numbers = np.asarray(values.array(name), np.float64)
+    floats = np.broadcast_to(numbers.reshape(-1), scale.shape)
     with np.errstate(all="ignore"):
         steps = np.rint(floats / scale)
     if not np.all(np.abs(steps) < _MOST_BIAS):  # of NaN, too
@@ -96,7 +97,7 @@ def coded_conv(values: Values, node: Node) -> bool:
     x, extra = values.coded(node.inputs[0]), any(node.inputs[3:])
     if x is None or extra or node.attributes["activation"] is not None:
         return False
-    if node.inputs[1] not in values.editor.constants:
+    if not values.is_constant(node.inputs[1]):
         return False
     weights = _weights(values, x, node.inputs[1], node.input(2), lambda w: w, 0)
     if weights is None:
@@ -125,11 +126,11 @@ def coded_dense(values: Values, node: Node) -> bool:
     editor, given = values.editor, node.attributes
     x, weight, bias = values.coded(node.inputs[0]), node.inputs[1], node.input(2)
     shape, held = editor.shape(node.inputs[0]), editor.shape(weight)
-    if x is None or weight not in editor.constants or len(held) != 2 or len(shape) < 2:
+    if x is None or not values.is_constant(weight) or len(held) != 2 or len(shape) < 2:
         return False
     turned = node.op == "Gemm" and bool(given["transB"])
     if node.op == "Gemm":
-        whole = bias in editor.constants and channel_extent(
+        whole = values.is_constant(bias) and channel_extent(
             editor.shape(bias), editor.shape(node.output), 1
         )
         if (

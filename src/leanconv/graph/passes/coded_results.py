@@ -94,7 +94,7 @@ def _followed(values: Values, node: Node, code: Code) -> _Quantised:
 def _requantised(q: _Quantised) -> bool:
     """Codes as other codes, or as they are."""
     x = q.values.coded(q.root)
-    if x is None or q.root in q.values.editor.constants:
+    if x is None or q.values.is_constant(q.root):
         return False
     whole = (q.low, q.high) == (q.code.dtype.low, q.code.dtype.high)
     if x.code != q.code or not whole:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
+from dataclasses import replace
+from types import MappingProxyType
 from typing import TypeVar
 
 import numpy as np
@@ -11,11 +13,11 @@ import numpy as np
 from leanconv.errors import LeanConvError
 from leanconv.graph.codes import Code, all_codes
 from leanconv.graph.edit import Array, Editor
-from leanconv.graph.ir import HeldCodes, Node
+from leanconv.graph.ir import Graph, Node
 from leanconv.graph.ops import BINARY, UNARY, evaluate
 from leanconv.graph.ops.quantised import CODES
+from leanconv.graph.passes.drop_dead import drop_dead
 from leanconv.records import dataclass
-from leanconv.types import FLOATS
 
 Number = TypeVar("Number", int, float)
 _DEEPEST = 16  # operations of a function of one value
@@ -29,23 +31,54 @@ class Coded:
     code: Code
 
 
+@dataclass(frozen=True, eq=False)
+class HeldCodes:
+    """The codes of which a constant is made: it is (codes - zero) * scale.
+
+    Attributes:
+        codes: integers of the constant's shape.
+        scale: float32, of one number () or of one for each place along `axis`.
+        zero: of the codes' type and the scale's shape.
+        axis: of the constant.
+    """
+
+    codes: Array
+    scale: Array
+    zero: Array
+    axis: int
+
+
 class Values:
     """The values of a graph that is rebuilt.
 
     Args:
         editor: of the graph.
-        held: codes of constants, by name.
     """
 
-    def __init__(self, editor: Editor, held: Mapping[str, HeldCodes]) -> None:
-        self.editor, self.held = editor, held
+    def __init__(self, editor: Editor) -> None:
+        self.editor = editor
+
+    def held(self, name: str) -> HeldCodes | None:
+        """The codes of a constant that a DequantizeLinear gives; None for other values."""
+        node = self.editor.producer(name)
+        if node is None or not of_constants(node, self.editor.constants):
+            return None
+        codes, scale, zero = (self.editor.constants[each] for each in node.inputs)
+        return HeldCodes(codes, scale, zero, node.attributes["axis"])
+
+    def is_constant(self, name: str) -> bool:
+        """Whether a value is known, as numbers or as codes."""
+        return name in self.editor.constants or self.held(name) is not None
+
+    def array(self, name: str) -> Array | None:
+        """The numbers of a constant; None for other values."""
+        node = self.editor.producer(name)
+        if node is None or not of_constants(node, self.editor.constants):
+            return self.editor.constants.get(name)
+        return floats_of(node, self.editor.constants)
 
     def coded(self, name: str) -> Coded | None:
         """The codes of which floats were made, None unless they have one scale."""
-        held = self.held.get(name)
-        if held is not None and self.editor.types[name].dtype in FLOATS:
-            code = _code(held.scale, held.zero)
-            return None if code is None else Coded(self.editor.constant(name, held.codes), code)
         node = self.editor.producer(name)
         if node is None or node.op != "DequantizeLinear":
             return None
@@ -69,10 +102,10 @@ class Values:
         def results(each: str, depth: int) -> Array | None:
             if each in found:
                 return found[each]
-            number = self.editor.uniform(each) if each in self.editor.constants else None
-            if number is not None:
-                return np.full((256,), number, np.float32)
-            coded = self.coded(each) if each not in self.editor.constants else None
+            if self.is_constant(each):
+                number = self._uniform(each)
+                return None if number is None else np.full((256,), number, np.float32)
+            coded = self.coded(each)
             if coded is not None and self.editor.shape(each) == shape:
                 sources[coded.name] = coded
                 if len(sources) > 1:
@@ -98,9 +131,42 @@ class Values:
         (source,) = sources.values()
         return source, made
 
+    def _uniform(self, name: str) -> float | None:
+        """The one number of a constant, None if there are several."""
+        if name in self.editor.constants:
+            return self.editor.uniform(name)
+        floats = self.array(name)
+        one = floats is not None and floats.size and bool(np.all(floats == floats.flat[0]))
+        return float(floats.flat[0]) if floats is not None and one else None
+
     def _elementwise(self, node: Node, shape: tuple[int, ...]) -> bool:
         known = node.op in UNARY or node.op in BINARY
         return known and self.editor.shape(node.output) == shape
+
+
+def of_constants(node: Node, constants: Container[str]) -> bool:
+    """Whether a node makes floats of codes that are known."""
+    return node.op == "DequantizeLinear" and all(name in constants for name in node.inputs)
+
+
+def floats_of(node: Node, constants: Mapping[str, Array]) -> Array:
+    """What a DequantizeLinear of constants gives."""
+    with np.errstate(all="ignore"):
+        return evaluate(node.op, [constants[name] for name in node.inputs], node.attributes)[0]
+
+
+def floats_made(graph: Graph) -> Graph:
+    """The graph with floats of constant codes as constants, which nodes have given so far."""
+    given = [node for node in graph.nodes if of_constants(node, graph.constants)]
+    if not given:
+        return graph
+    constants = dict(graph.constants)
+    for node in given:
+        made = np.ascontiguousarray(floats_of(node, graph.constants))
+        made.flags.writeable = False
+        constants[node.output] = made.reshape(graph.types[node.output].shape)
+    nodes = tuple(node for node in graph.nodes if node.key not in constants)
+    return drop_dead(replace(graph, nodes=nodes, constants=MappingProxyType(constants)))
 
 
 def _code(scale: Array, zero: Array) -> Code | None:

@@ -13,6 +13,7 @@ from leanconv.graph.ir import Graph, Node, TensorType
 from leanconv.graph.ops import OPS, evaluate, infer
 from leanconv.graph.ops.base import Array
 from leanconv.graph.ops.quantised import TABLE, add_factors, along
+from leanconv.graph.passes.coded_values import floats_made
 from leanconv.types import FLOAT32, FLOAT64, INT32
 
 _BOUND = 255 * 255  # of a product of two distances of codes of 8 bits
@@ -24,7 +25,7 @@ def expand_quantised(graph: Graph) -> Graph:
     Requires: a verified graph, after patterns of quantised layers were recognised.
     Ensures: none of the operations of `EXPANSIONS` is left.
     """
-    return rewrite(graph, _rule)
+    return rewrite(floats_made(graph), _rule)
 
 
 def expand_without_kernel(graph: Graph) -> Graph:

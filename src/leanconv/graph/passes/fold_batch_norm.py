@@ -17,6 +17,7 @@ from leanconv.graph.edit import (
     conv_behind,
     frozen,
     node_like,
+    release_read,
     reshape_node,
     rewrite,
 )
@@ -294,6 +295,7 @@ def _product(w: Array, factors: _Vector) -> Array | None:
         np.multiply(w[some], factors[some], piece, dtype=np.float64, casting="same_kind")
         if not np.isfinite(piece).all():
             return None
+    release_read(w)  # what was made of it takes its place
     return result
 
 

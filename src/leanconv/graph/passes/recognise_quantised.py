@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from leanconv.graph.ir import Graph, Node, TensorType
 from leanconv.graph.ops import OPS
 from leanconv.graph.passes.coded_layers import coded_conv, coded_dense
 from leanconv.graph.passes.coded_results import quantise
-from leanconv.graph.passes.coded_values import Coded, Values, bounds_of, inner
+from leanconv.graph.passes.coded_values import Coded, Values, bounds_of, floats_made, inner
 from leanconv.types import FLOAT32
 
 # What gives elements back as they are.
@@ -37,20 +36,19 @@ def recognise_quantised(graph: Graph) -> Graph:
     layers whose floats others read, too. They are computed in floats. In a network that is computed
     in float64, codes are those of float32.
 
-    Requires: a verified graph, as its file has it: constants are those of `graph.codes`.
-    Ensures: `graph.codes` is empty.
+    Requires: a verified graph, as its file has it: floats of constant codes are given by nodes.
+    Ensures: floats of constant codes are constants.
     """
-    codes = graph.codes
-    if not codes and not any(node.op == "DequantizeLinear" for node in graph.nodes):
+    if not any(node.op == "DequantizeLinear" for node in graph.nodes):
         return graph
 
     def rule(editor: Editor, node: Node) -> bool:
         found = _RULES.get(node.op)
         if found is None or not all(editor.types[name].elements for name in node.outputs):
             return False
-        return found(Values(editor, codes), node)
+        return found(Values(editor), node)
 
-    return replace(rewrite(graph, rule), codes=MappingProxyType({}))
+    return floats_made(rewrite(graph, rule))
 
 
 def _clip(values: Values, node: Node) -> bool:
@@ -69,9 +67,8 @@ def _clip(values: Values, node: Node) -> bool:
 
 def _move(values: Values, node: Node) -> bool:
     """What moves elements: it moves their codes, and the floats are made behind it."""
-    editor = values.editor
     x = values.coded(node.inputs[0])
-    if x is None or node.inputs[0] in editor.constants or not _moves_codes(node, x.code):
+    if x is None or values.is_constant(node.inputs[0]) or not _moves_codes(node, x.code):
         return False
     _behind(values, node, x.code, (_moved(node, x),))
     return True
@@ -114,7 +111,7 @@ def _concat(values: Values, node: Node) -> bool:
     parts = [values.coded(name) for name in node.inputs]
     if not all(parts) or len({part.code for part in parts if part}) != 1:
         return False
-    if all(name in values.editor.constants for name in node.inputs) or parts[0] is None:
+    if all(values.is_constant(name) for name in node.inputs) or parts[0] is None:
         return False
     names = tuple(part.name for part in parts if part)
     _behind(values, node, parts[0].code, (replace(node, inputs=names),))
