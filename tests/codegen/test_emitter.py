@@ -18,9 +18,9 @@ from leanconv.codegen.emitter import (
     bytes_of,
     element_of,
     lanes_of,
-    literal,
     vector,
 )
+from leanconv.codegen.values import literal
 from leanconv.errors import CompileError
 from support.cache_check import run_program
 from support.emitted import compiles, integer_function, map_arrays

@@ -30,7 +30,7 @@ from leanconv.algorithms.integer_sums import alike
 from leanconv.algorithms.problem import Problem
 from leanconv.algorithms.rounding import products
 from leanconv.records import dataclass
-from leanconv.types import INT8, UINT8, DType, as_dtype
+from leanconv.types import FLOAT32, HALVES, INT8, UINT8, DType, Precision, as_dtype
 
 _MARGIN = 16.0
 LARGEST = 2.5  # the largest of 64 results, in root-mean-squares
@@ -99,7 +99,7 @@ def are_small(w: np.ndarray) -> bool:
     Args:
         w: weights; as soon as one is large enough, the others are not read.
     """
-    dtype = as_dtype(w.dtype)
+    dtype = _computed(w)
     if not dtype.is_float or not w.size:
         return False
     least = _SMALL * dtype.least_normal / dtype.roundoff
@@ -115,11 +115,17 @@ def stand_in(w: np.ndarray) -> np.ndarray:
 
     It is small if the weights are; sums of products with integers have as many bits as theirs.
     """
-    dtype = as_dtype(w.dtype)
+    dtype = _computed(w)
     value = dtype.least_normal if are_small(w) else 0.0
     if dtype in (INT8, UINT8) and w.size:
         value = alike(w)
     return np.broadcast_to(np.array(value, w.dtype), w.shape)
+
+
+def _computed(w: np.ndarray) -> DType:
+    """The type in which weights are computed with."""
+    dtype = as_dtype(w.dtype)
+    return FLOAT32 if dtype in HALVES else dtype
 
 
 def _once(w: np.ndarray) -> np.ndarray:
@@ -140,13 +146,30 @@ def magnitudes(losses: Losses, error: float, w: np.ndarray) -> Magnitudes:
         error: that is stated.
         w: weights (K, C / groups, taps…).
     """
-    dtype, (size, summed) = as_dtype(w.dtype), _size_and_sum(w)
+    dtype, (size, summed) = _computed(w), _size_and_sum(w)
     found = usual_magnitudes(losses, error, dtype, size)
     if not size:
         found = replace(found, least_result=0.0)
     elif size < _least_normal(dtype, error) or (losses.transforms and are_small(w)):
         found = replace(found, least_result=math.inf)
     return replace(found, most_input=found.most_input / max(1.0, summed))
+
+
+def in_halves(found: Magnitudes, precision: Precision, w: np.ndarray | None) -> Magnitudes:
+    """Where an error holds, if it does there in float32 and operands are stored in halves.
+
+    Subnormal halves are kept, so that what is rounded off is a share of the least normal number.
+    """
+    halves = [each for each in (precision.w, precision.y) if each in HALVES]
+    if not halves or not precision.accumulate.is_float:
+        return found
+    size, summed = (1.0, 1.0) if w is None else _size_and_sum(w)
+    if size and precision.w in HALVES and size < precision.w.least_normal:
+        return replace(found, least_result=math.inf)
+    if precision.y not in HALVES:
+        return found
+    least = max(found.least_result, precision.y.least_normal)
+    return Magnitudes(least, min(found.most_input, precision.y.high / max(1.0, summed)))
 
 
 def usual_magnitudes(losses: Losses, error: float, dtype: DType, size: float = 1.0) -> Magnitudes:

@@ -25,9 +25,26 @@ _WEIGHTS_BYTES, _WEIGHTS_FACTOR = 64 * 2**20, 4
 _USUAL_SIZE = 96  # outputs along an axis that may have any size
 
 
-def default_error(dtype: DType) -> float:
-    """The error accepted of one layer with sums of a dtype if the user does not say."""
-    return dtype.scaled_error(_DEFAULT_ERROR)
+def default_error(precision: Precision) -> float:
+    """The error accepted of one layer if the user does not say."""
+    return precision.accumulate.scaled_error(_DEFAULT_ERROR) + storage_error(precision)
+
+
+def storage_error(precision: Precision) -> float:
+    """What halves add to the error of a sum: results and weights that were rounded to them.
+
+    A result is off by a roundoff at most. Weights are off by a roundoff each at most, in both
+    directions, and so are sums of products of them, relative to the largest. Inputs are what they
+    are.
+    """
+    sums, error = precision.accumulate, 0.0
+    if not sums.is_float:
+        return error
+    if precision.y.roundoff > sums.roundoff:
+        error += precision.y.roundoff
+    if precision.w.roundoff > sums.roundoff:
+        error += precision.w.roundoff
+    return error
 
 
 @dataclass(frozen=True)
@@ -100,7 +117,7 @@ class Problem:
             x=x,
             y=y,
             label=spec,
-            max_error=default_error(spec.precision.accumulate) if max_error is None else max_error,
+            max_error=default_error(spec.precision) if max_error is None else max_error,
         )
 
     def __str__(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from math import prod
 
-from leanconv.algorithms.problem import Problem
+from leanconv.algorithms.problem import Problem, storage_error
 from leanconv.types import DType
 
 _FACTORS = 3.0  # roundoffs
@@ -42,4 +42,5 @@ def walk_error(problem: Problem, length: float) -> float:
     in tensors, 1 in 100,000 was above 1 + sqrt(L) roundoffs and none above 1 + 1.3 sqrt(L).
     """
     terms = length + problem.epilogue.bias + problem.epilogue.residual
-    return problem.precision.accumulate.roundoff * (1.0 + 1.5 * math.sqrt(terms))
+    sums = problem.precision.accumulate.roundoff * (1.0 + 1.5 * math.sqrt(terms))
+    return sums + storage_error(problem.precision)

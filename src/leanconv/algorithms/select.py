@@ -12,6 +12,7 @@ from leanconv.algorithms import ALGORITHMS, MACHINE_ALGORITHMS
 from leanconv.algorithms.interface import Algorithm, Candidate
 from leanconv.algorithms.magnitudes import (
     Magnitudes,
+    in_halves,
     magnitudes,
     plain_losses,
     usual_magnitudes,
@@ -97,7 +98,7 @@ def _allowed(candidate: Candidate, problem: Problem) -> bool:
     Plain sums are always allowed, however small `max_error` is, unless their error exceeds the
     default (from some 50,000 products on); such sums are computed as partial sums.
     """
-    plain = min(sum_error(problem), default_error(problem.precision.accumulate))
+    plain = min(sum_error(problem), default_error(problem.precision))
     if candidate.choice.error > max(problem.max_error, plain):
         return False
     return candidate.weight_bytes <= most_weight_bytes(problem)
@@ -176,8 +177,10 @@ def magnitudes_of(
     """
     losses, error = candidate.losses or plain_losses(problem), candidate.choice.error
     if w is None:
-        return usual_magnitudes(losses, error, problem.dtype)
-    return magnitudes(losses, error, w)
+        found = usual_magnitudes(losses, error, problem.precision.accumulate)
+    else:
+        found = magnitudes(losses, error, w)
+    return in_halves(found, problem.precision, w)
 
 
 def is_possible(problem: Problem, target: Target) -> bool:

@@ -16,10 +16,10 @@ from leanconv.algorithms.parameters import AUTO, Choice
 from leanconv.api.backend import Plan
 from leanconv.api.conv_arguments import Constants, check_output, checked_spec, fitting_array
 from leanconv.api.conv_choice import ConvChoice, needed_bytes
-from leanconv.api.options import PlanOptions, checked_flag
+from leanconv.api.options import PlanOptions, checked_flag, checked_precision
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.memory_limits import require_for_products
-from leanconv.errors import SpecError, memory_reported
+from leanconv.errors import memory_reported
 from leanconv.planner import tuner
 from leanconv.planner.candidate_program import candidate_program
 from leanconv.planner.node_costs import shared_ns
@@ -34,6 +34,7 @@ from leanconv.spec import Activation, ConvSpec
 from leanconv.spec.arguments import ConvArguments, Padding, Steps, check_residual
 from leanconv.spec.format import aligned_offsets
 from leanconv.target import Target
+from leanconv.types import Precision
 from leanconv.units import counted, format_bytes, format_ns
 
 
@@ -66,7 +67,8 @@ def plan_conv2d(
 
     Args:
         x_shape: (N, C, H, W), or (N, H, W, C) for layout "NHWC".
-        w: weights (K, C / groups, kh, kw), float32 or float64: the dtype of everything.
+        w: weights (K, C / groups, kh, kw), float32 or float64, or float16 or bfloat16 (of the
+            package ml_dtypes), whose sums are float32: the dtype of all arrays.
         bias: (K,), or None.
         stride, dilation: an int, or (h, w); dilation 1 is dense.
         padding: an int, (h, w), (top, left, bottom, right), "same" or "valid".
@@ -90,8 +92,10 @@ def plan_conv2d(
         residual: whether each run is given a tensor of y's shape to add.
         slope: (K,), the slopes of "prelu".
         device: "cpu", or "cuda" or "cuda:1" for a GPU, whose arrays come and go through DLPack.
-        precision: on a GPU, how products are made: None is as accurate as the arrays' dtype;
-            "ieee", "tf32x3" and "fp16x3" name a method, "tf32" accepts its 10 bits.
+        precision: "float16" or "bfloat16" keeps the weights of float32 arrays in that type; sums
+            are float32. None: as the arrays are. On a GPU, how products are made: None is as
+            accurate as the arrays' dtype; "ieee", "tf32x3" and "fp16x3" name a method, "tf32"
+            accepts its 10 bits.
         progress: a function of (stage, done, total), called while this plans, as by `load`.
 
     Returns:
@@ -115,9 +119,8 @@ def plan_conv2d(
             return backend.plan_conv(
                 device, precision, x_shape, constants, arguments, residual, options.limits
             )
-    if precision is not None:
-        raise SpecError(f"precision is {precision!r} for device 'cpu'; expected None")
-    spec = checked_spec(x_shape, constants, arguments, residual)
+    options = options._replace(precision=checked_precision(precision))
+    spec = checked_spec(x_shape, constants, arguments, residual, options.precision)
     with working(str(spec), progress):
         return ConvPlan(spec, constants, options)
 
@@ -163,8 +166,8 @@ class ConvPlan(Unpicklable):
         self._allocate()
         self._fill(packed)
         # What the fast path of `__call__` compares.
-        self._find_x = Lookup(spec.input_shape, spec.dtype)
-        self._find_out = Lookup(spec.output_shape, spec.dtype, writeable=True)
+        self._find_x = Lookup(spec.input_shape, spec.precision.x)
+        self._find_out = Lookup(spec.output_shape, spec.precision.y, writeable=True)
         self._extents = spec.input_bytes, spec.output_bytes
 
     def _choose(self, options: PlanOptions) -> Candidate:
@@ -267,13 +270,14 @@ class ConvPlan(Unpicklable):
             if read and write and (write + y_bytes <= read or read + x_bytes <= write):
                 self._program.run((read, write))
                 return out
-        x = fitting_array("x", x, spec.input_shape, spec.dtype)
+        types = spec.precision
+        x = fitting_array("x", x, spec.input_shape, types.x)
         arrays = [x]
         check_residual(spec.residual, residual is not None)
         if residual is not None:
-            arrays.append(fitting_array("residual", residual, spec.output_shape, spec.dtype))
+            arrays.append(fitting_array("residual", residual, spec.output_shape, types.y))
         if out is None:
-            out = new_array(spec.output_shape, spec.dtype)
+            out = new_array(spec.output_shape, types.y)
         else:
             check_output(out, arrays, spec)
         self._program.run([a.ctypes.data for a in (*arrays, out)])
@@ -296,12 +300,14 @@ class ConvPlan(Unpicklable):
             f"  the error is {self.magnitudes}",
             f"  {self._target.costs_text}",
         ]
+        if not self.spec.precision.is_uniform:
+            lines.insert(1, f"  {storage_text(self.spec.precision)}")
         best: dict[str, tuple[float, Candidate]] = {}
         for choice, candidate in select.choices(self._problem, self._target, lean=True):
             best.setdefault(choice.algorithm, (choice.cycles, candidate))
         for other in ALGORITHMS:
             if other.name != self.algorithm:
-                reason = other.reject(self._problem, self._target)
+                reason = other.refusal(self._problem, self._target)
                 reason = reason or select.lost_weights(other, self._problem)
                 lines.append(f"  {other.name}: {reason or self._beside(other.name, best)}")
         return "\n".join(lines)
@@ -324,7 +330,9 @@ class ConvPlan(Unpicklable):
 
     def _pack(self, constants: Constants) -> dict[str, np.ndarray]:
         w, bias, slope = constants
-        channels = {k: v for k, v in (("bias", bias), ("slope", slope)) if v is not None}
+        sums = self.spec.precision.accumulate
+        given = ("bias", bias), ("slope", slope)
+        channels = {k: np.asarray(v, sums) for k, v in given if v is not None}
         require_for_products()
         step("packing weights", 0, w.nbytes)
         packed = self.candidate.pack(w, channels)
@@ -342,6 +350,14 @@ class ConvPlan(Unpicklable):
         """Replace the weights by others of the same shapes; no run may be under way."""
         self._fill(self._pack(Constants(w, bias, slope)))
         self.magnitudes = select.magnitudes_of(self._problem, self.candidate, w)
+
+
+def storage_text(types: Precision) -> str:
+    """In which types operands are stored, and what is computed with them."""
+    stored = f"input {types.x}, weights {types.w}, output {types.y}"
+    if types.x == types.w == types.y:
+        stored = f"input, weights and output {types.x}"
+    return f"stored: {stored}; products and sums {types.accumulate}"
 
 
 def conv_problem(spec: ConvSpec, max_error: float | None) -> Problem:

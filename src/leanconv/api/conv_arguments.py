@@ -8,15 +8,15 @@ from typing import NamedTuple
 import numpy as np
 
 from leanconv.api.inputs import array_mend, is_array
-from leanconv.errors import InputError, memory_reported
+from leanconv.errors import InputError, SpecError, memory_reported
 from leanconv.spec import ConvSpec
 from leanconv.spec.arguments import ConvArguments, check_slope, spec_of
 from leanconv.spec.mends import mended
 from leanconv.spec.transposed import TransposedSpec
-from leanconv.types import FLOAT32, FLOATS, DType
+from leanconv.types import FLOAT32, FLOATS, HALVES, DType, Precision, find_dtype
 from leanconv.units import type_text
 
-_NAMES = {np.dtype(name): name for name in FLOATS}
+_TAKEN = (*FLOATS, *HALVES)  # of arrays; those of bfloat16 are of the package ml_dtypes
 
 
 class Constants(NamedTuple):
@@ -33,7 +33,11 @@ class Constants(NamedTuple):
 
 
 def checked_spec(
-    x_shape: Sequence[int], constants: Constants, arguments: ConvArguments, residual: bool
+    x_shape: Sequence[int],
+    constants: Constants,
+    arguments: ConvArguments,
+    residual: bool,
+    precision: DType | None = None,
 ) -> ConvSpec:
     """The convolution that the arguments of `plan_conv2d` describe.
 
@@ -41,22 +45,24 @@ def checked_spec(
         x_shape: of the input.
         constants, arguments: the arrays, and the other arguments.
         residual: whether a tensor of y's shape is added.
+        precision: the half precision in which weights are kept, as `plan_conv2d` has it.
 
     Raises:
         InputError, SpecError: they describe none.
     """
     w, bias, slope = constants
     dtype = weight_dtype(w)
-    spec = spec_of(x_shape, w.shape, arguments, dtype, bias is not None, residual)
+    types = stored_precision(dtype, precision)
+    spec = spec_of(x_shape, w.shape, arguments, types, bias is not None, residual)
     for label, values in (("bias", bias), ("slope", slope)):
         if values is not None:
-            fitting_array(label, values, (spec.out_channels,), spec.dtype)
+            fitting_array(label, values, (spec.out_channels,), dtype)
     check_slope(spec.activation, slope is not None)
     return spec
 
 
-def weight_dtype(w: np.ndarray) -> DType:
-    """The dtype of weights, which is that of everything.
+def weight_dtype(w: np.ndarray, taken: Sequence[DType] = _TAKEN) -> DType:
+    """The dtype of weights, which is that of all arrays.
 
     Raises:
         InputError: they are no array of one that is taken.
@@ -65,12 +71,29 @@ def weight_dtype(w: np.ndarray) -> DType:
         raise InputError(
             f"w is {type(w).__name__}; expected a float32 or float64 array{array_mend(w, FLOAT32)}"
         )
-    dtype = _NAMES.get(w.dtype)
-    if dtype is None:
+    dtype = find_dtype(w.dtype)
+    if dtype is None or dtype not in taken:
         raise InputError(
-            f"w is {w.dtype}; expected float32 or float64: convert it with .astype('float32')"
+            f"w is {w.dtype}; expected {' or '.join(taken)}: convert it with .astype('float32')"
         )
     return dtype
+
+
+def stored_precision(dtype: DType, asked: DType | None) -> Precision:
+    """In which types a convolution of arrays of a dtype is computed.
+
+    Args:
+        dtype: of the arrays. Halves are converted where they are read and written.
+        asked: the half precision in which weights are kept; None: as they are.
+
+    Raises:
+        SpecError: the arrays are of another type than what is asked for can be made of.
+    """
+    if asked and dtype not in (FLOAT32, asked):
+        raise SpecError(f"precision is {asked!r} for arrays of {dtype}; expected None, or float32")
+    if dtype in HALVES:
+        return Precision(dtype, dtype, FLOAT32, dtype)
+    return Precision(dtype, asked, dtype, dtype) if asked else Precision.of(dtype)
 
 
 def lacks_batch(x: object, w: object) -> bool:
@@ -109,7 +132,8 @@ def check_output(
     out: np.ndarray, inputs: Sequence[np.ndarray], spec: ConvSpec | TransposedSpec
 ) -> None:
     """Check the array of the result; `inputs` are x and the residual, if there is one."""
-    checked = fitting_array("out", out, spec.output_shape, spec.dtype)
+    dtype = spec.precision.y if isinstance(spec, ConvSpec) else spec.dtype
+    checked = fitting_array("out", out, spec.output_shape, dtype)
     if checked is not out or not out.flags.writeable:
         raise InputError("out is not contiguous and writeable; expected an array that is")
     if np.may_share_memory(out, inputs[0]):

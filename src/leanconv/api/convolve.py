@@ -9,10 +9,10 @@ import numpy as np
 from leanconv.api.conv import ConvPlan
 from leanconv.api.conv_arguments import Constants, checked_spec, fitting_array, lacks_batch
 from leanconv.api.inputs import array_mend
-from leanconv.api.options import PlanOptions
+from leanconv.api.options import PlanOptions, checked_precision
 from leanconv.api.plan_cache import PlanCache
 from leanconv.api.weight_changes import KeptPlan, copied_bytes
-from leanconv.errors import InputError, SpecError
+from leanconv.errors import InputError
 from leanconv.progress import working
 from leanconv.settings import current_settings
 from leanconv.spec import Activation, ConvSpec
@@ -89,13 +89,12 @@ def _convolved(
             x, residual, constants, arguments, options.limits, device=device, precision=precision
         )
         return y
-    if precision is not None:
-        raise SpecError(f"precision is {precision!r} for device 'cpu'; expected None")
+    options = options._replace(precision=checked_precision(precision))
     if not isinstance(x, np.ndarray):
         raise InputError(f"x is {type(x).__name__}; expected a NumPy array{array_mend(x, FLOAT32)}")
     no_images = x.shape[:1] == (0,)
     shape = (1, *x.shape[1:]) if no_images else x.shape
-    spec = checked_spec(shape, constants, arguments, residual is not None)
+    spec = checked_spec(shape, constants, arguments, residual is not None, options.precision)
     if no_images:
         return _of_no_images(spec, x, residual)
     # Layers of one shape have a plan each, found by the address of their weights.
@@ -120,10 +119,10 @@ def _convolved(
 def _of_no_images(spec: ConvSpec, x: np.ndarray, residual: np.ndarray | None) -> np.ndarray:
     """The output for arrays of a batch of 0; `spec` is that of one image."""
     (_, *size), (_, *kept) = spec.input_shape, spec.output_shape
-    fitting_array("x", x, (0, *size), spec.dtype)
+    fitting_array("x", x, (0, *size), spec.precision.x)
     if residual is not None:
-        fitting_array("residual", residual, (0, *kept), spec.dtype)
-    return np.empty((0, *kept), spec.dtype)
+        fitting_array("residual", residual, (0, *kept), spec.precision.y)
+    return np.empty((0, *kept), x.dtype)
 
 
 @functools.cache

@@ -12,6 +12,7 @@ import numpy as np
 from leanconv.errors import SpecError, short
 from leanconv.records import dataclass
 from leanconv.settings import MOST_THREADS
+from leanconv.types import HALVES, DType, find_dtype
 from leanconv.units import parse_bytes
 
 _ANY_ERROR = 1e30  # relative; larger ones are the same
@@ -42,6 +43,7 @@ class PlanOptions(NamedTuple):
 
     Attributes:
         algorithm, memory_limit, max_error, threads, tune, reproducible: as `plan_conv2d` has them.
+        precision: the half precision that is asked for on the CPU.
     """
 
     algorithm: str | None = None
@@ -50,6 +52,7 @@ class PlanOptions(NamedTuple):
     threads: int | None = None
     tune: bool = False
     reproducible: bool = False
+    precision: DType | None = None
 
     @staticmethod
     def checked(
@@ -89,6 +92,23 @@ def checked_dtype(dtype: Any) -> str | None:
     """The name of a dtype that may be given as NumPy has it, such as `np.float64`."""
     name: str | None = np.dtype(dtype).name if isinstance(dtype, type | np.dtype) else dtype
     return name
+
+
+def checked_precision(precision: Any) -> DType | None:
+    """The half precision that is asked for on the CPU; None for none.
+
+    Raises:
+        SpecError: it is none.
+    """
+    if precision is None:
+        return None
+    found = find_dtype(precision)
+    if found not in HALVES:
+        raise SpecError(
+            f"precision is {short(precision)} for device 'cpu'; expected None, 'float16' or "
+            "'bfloat16'"
+        )
+    return found
 
 
 def checked_threads(threads: Any) -> int | None:

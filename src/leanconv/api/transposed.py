@@ -32,7 +32,7 @@ from leanconv.runtime.unpicklable import Unpicklable
 from leanconv.settings import current_settings
 from leanconv.spec.arguments import Padding, Steps
 from leanconv.spec.transposed import TransposedArguments, TransposedSpec, transposed_spec
-from leanconv.types import FLOAT32
+from leanconv.types import FLOAT32, FLOATS
 
 
 def plan_conv_transpose2d(
@@ -230,7 +230,7 @@ def _checked_spec(
     x_shape: Sequence[int], constants: Constants, arguments: TransposedArguments
 ) -> TransposedSpec:
     w, bias = constants.w, constants.bias
-    dtype = weight_dtype(w)
+    dtype = weight_dtype(w, FLOATS)
     spec = transposed_spec(x_shape, w.shape, arguments, dtype, bias is not None)
     if bias is not None:
         fitting_array("bias", bias, spec.output_shape[1:2], dtype)

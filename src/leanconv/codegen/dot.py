@@ -8,7 +8,7 @@ row:
 
 | row | elements | group | x86: vnni | ARM: dotprod | elsewhere |
 |---|---|---|---|---|---|
-| fma | float32, float64 | 1 | | | multiply-add |
+| fma | float32, float64; halves as float32 | 1 | | | multiply-add |
 | u8s8 | uint8 by int8, in int32 | 4 | vpdpbusd | sdot, a shifted | two pmaddwd |
 | s8s8 | int8 by int8, in int32 | 4 | vpdpbusd, a shifted | sdot | two pmaddwd |
 | u8u8 | uint8 by uint8, in int32 | 4 | two pmaddwd | udot | two pmaddwd |
@@ -31,7 +31,17 @@ from leanconv.codegen.emitter import Function, Pointer, Value, element_of, lanes
 from leanconv.codegen.values import mangled
 from leanconv.records import dataclass
 from leanconv.target import Target
-from leanconv.types import FLOATS, INT8, INT16, INT32, UINT8, DType, Precision
+from leanconv.types import (
+    FLOAT32,
+    FLOATS,
+    HALVES,
+    INT8,
+    INT16,
+    INT32,
+    UINT8,
+    DType,
+    Precision,
+)
 
 Way = Literal["fma", "vnni", "dotprod", "pairs", "lanes"]
 Parts = tuple[Value, ...]  # an operand, prepared once for all products that it is a factor of
@@ -177,7 +187,15 @@ def group_of(precision: Precision) -> int:
 def has_dot(precision: Precision) -> bool:
     """Whether there is a row for operands and sums of these types."""
     given = precision.x, precision.w, precision.accumulate
-    return given in _GROUPS or (len(set(given)) == 1 and precision.x in _FMA)
+    return given in _GROUPS or computes_floats(precision)
+
+
+def computes_floats(precision: Precision) -> bool:
+    """Whether products and sums are of one type of floats, which operands may hold in halves."""
+    operands, sums = (precision.x, precision.w), precision.accumulate
+    if sums == FLOAT32:
+        return all(each in (FLOAT32, *HALVES) for each in operands)
+    return sums in FLOATS and operands == (sums, sums)
 
 
 def way_of(precision: Precision, target: Target) -> Way:
@@ -226,5 +244,5 @@ def _instruction(way: Way, a: DType, b: DType) -> str | None:
 def dot_of(precision: Precision, way: Way) -> Dot:
     """The row of these types."""
     if way == "fma":
-        return _FMA[precision.dtype]
+        return Dot(precision.x, precision.w, precision.accumulate)
     return Dot(precision.x, precision.w, precision.accumulate, group_of(precision), way)

@@ -17,6 +17,7 @@ from leanconv.codegen.activations import finish
 from leanconv.codegen.columns import Columns, load_row, store_row
 from leanconv.codegen.emitter import Function, Pointer, Value, element_of, lanes_of, vector
 from leanconv.codegen.geometry import Access, PhasedAccess
+from leanconv.codegen.halves import to_bits
 from leanconv.codegen.microkernel import RegisterTile
 from leanconv.codegen.requantised import (
     Factors,
@@ -115,8 +116,10 @@ class TileOutput:
         return vector(FLOAT32.llvm, tile.lanes) if self.epilogue.requantise else tile.kind
 
     def kind(self, tile: RegisterTile) -> str:
-        """LLVM type of a vector of y and of the residual, with the lanes of one of sums."""
-        return vector(self.dtype.llvm, tile.lanes) if self.dtype else tile.kind
+        """LLVM type of a vector of the residual, with the lanes of one of sums."""
+        if self.dtype is None or self.dtype.is_float:  # halves are loaded as floats
+            return tile.kind
+        return vector(self.dtype.llvm, tile.lanes)
 
     def finished(
         self,
@@ -127,7 +130,7 @@ class TileOutput:
         added: Value | None,
     ) -> Value:
         """A vector of sums as it is stored; `added` is the residual as it was loaded."""
-        if added and self.dtype:
+        if added and self.dtype and not self.dtype.is_float:
             added = widened(e, added, self.dtype, tile.dot.accumulate)
         if self.epilogue.requantise:
             assert factors, "codes have a scale"
@@ -178,9 +181,11 @@ def widened(e: Function, value: Value, dtype: DType, wider: DType) -> Value:
 
 
 def narrowed(e: Function, value: Value, dtype: DType, narrower: DType) -> Value:
-    """Signed integers as those of a narrower type: numbers that it lacks become its nearest."""
+    """Numbers as those of a narrower type, its nearest: the last integer, or an infinite half."""
     if dtype == narrower:
         return value
+    if narrower.is_float:  # as they lie in memory
+        return to_bits(e, value, narrower.llvm)
     assert dtype.kind == "int", "only signed integers are narrowed"
     value = e.smin(e.smax(value, int(narrower.low)), int(narrower.high))
     return e.convert("trunc", value, vector(narrower.llvm, lanes_of(value.kind)))

@@ -84,7 +84,7 @@ def phases(
             y=replace(y, spatial=(depth, height, width)),
             label=f"a phase of {shape_text(taps.shape[-rank:])} taps of a transposed convolution",
             y_offset=sum(o * s for o, s in zip(phase.first, y.spatial, strict=True)),
-            max_error=default_error(dtype) if max_error is None else max_error,
+            max_error=default_error(Precision.of(dtype)) if max_error is None else max_error,
         )
         found.append((problem, taps))
     return found

@@ -236,15 +236,15 @@ class _Rig:
 def _constants(
     problem: Problem, candidate: Candidate, random: np.random.Generator
 ) -> dict[str, np.ndarray]:
-    shape = (problem.out_channels, problem.group_inputs, *problem.window.kernel)
-    w = random.standard_normal(shape)
-    channels = {"bias": random.standard_normal(problem.out_channels).astype(problem.dtype)}
-    if not problem.epilogue.bias:
-        del channels["bias"]
-    if problem.epilogue.has_slope:
-        channels["slope"] = random.standard_normal(problem.out_channels).astype(problem.dtype)
+    channels, sums = problem.out_channels, problem.precision.accumulate
+    shape = (channels, problem.group_inputs, *problem.window.kernel)
+    there = {"bias": problem.epilogue.bias, "slope": problem.epilogue.has_slope}
+    w = random.standard_normal(shape).astype(sums)
+    given = {
+        name: random.standard_normal(channels).astype(sums) for name, used in there.items() if used
+    }
     require_for_products()
-    return candidate.pack(w.astype(problem.dtype), channels)
+    return candidate.pack(w, given)
 
 
 def _race(rigs: Mapping[Choice, _Rig], kept: Choice) -> dict[Choice, float]:

@@ -18,6 +18,7 @@ import numpy as np
 from leanconv.codegen.compiler import load_text
 from leanconv.codegen.linking import Library
 from leanconv.types import DType
+from leanconv.types.arrays import numpy_dtype
 
 _HEAD = object.__basicsize__  # of every object; its type is the last field
 _NUMPY = ("1", "2")  # major versions with this structure
@@ -94,7 +95,7 @@ class Lookup:
     """
 
     def __init__(self, shape: tuple[int, ...], dtype: DType, writeable: bool = False) -> None:
-        self._dtype = np.dtype(dtype)
+        self._dtype = numpy_dtype(dtype)
         flags = _READABLE | (_WRITEABLE if writeable else 0)
         words = (id(np.ndarray), id(self._dtype), flags, len(shape), *shape)
         self._want = (ctypes.c_int64 * len(words))(*words)

@@ -16,6 +16,7 @@ from leanconv.errors import OutOfMemoryError
 from leanconv.files import mapped_file
 from leanconv.records import dataclass
 from leanconv.types import DType
+from leanconv.types.arrays import numpy_dtype
 
 _HUGE = 4 * 1024 * 1024
 
@@ -62,7 +63,7 @@ def new_array(shape: tuple[int, ...], dtype: DType) -> np.ndarray:
         OutOfMemoryError: the system does not give the memory.
     """
     try:
-        return np.empty(shape, dtype)
+        return np.empty(shape, numpy_dtype(dtype))
     except MemoryError as error:
         raise OutOfMemoryError(
             f"memory for the outputs could not be had ({error}); free memory, or give a smaller "

@@ -42,7 +42,7 @@ def spec_of(
     x_shape: Sequence[int],
     w_shape: Sequence[int],
     arguments: ConvArguments,
-    dtype: DType = FLOAT32,
+    dtype: DType | Precision = FLOAT32,
     bias: bool = False,
     residual: bool = False,
 ) -> ConvSpec:
@@ -52,7 +52,7 @@ def spec_of(
         x_shape: (N, C, spatial…), or (N, spatial…, C) for layout "NHWC"; 1 to 3 spatial axes.
         w_shape: (K, C / groups, kernel…).
         arguments: all that a user says besides.
-        dtype, bias, residual: as in `ConvSpec`.
+        dtype: of everything, or the precision; `ConvSpec` says more, and of bias and residual.
 
     Raises:
         SpecError: an argument makes no sense; the message says what was expected.
@@ -74,7 +74,7 @@ def _spec(
     x_shape: Sequence[int],
     w_shape: Sequence[int],
     arguments: ConvArguments,
-    dtype: DType,
+    dtype: DType | Precision,
     bias: bool,
     residual: bool,
 ) -> ConvSpec:

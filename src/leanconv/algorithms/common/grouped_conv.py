@@ -57,6 +57,12 @@ class GroupedConv(Kernel):
         return self.precision.dtype
 
     @property
+    def stored(self) -> DType | None:
+        """The type of y and of a residual; None where it is that of the sums."""
+        types = self.precision
+        return None if types.y == types.accumulate else types.y
+
+    @property
     def packing(self) -> Hashable:
         """All but the extents."""
         key: Hashable = skeleton(self)

@@ -35,7 +35,7 @@ from leanconv.codegen.tiling import (
 from leanconv.spec.format import ceil_div
 from leanconv.symbols import least, most
 from leanconv.target import Target
-from leanconv.types import FLOAT32, INT8, INT16, UINT8, UINT16, Precision
+from leanconv.types import FLOAT32, HALVES, INT8, INT16, UINT8, UINT16, Precision
 
 _MEASURED_OVER_MODEL = 1.06  # measured time of layers over the sum of their tiles
 _ROWS_OUTER_BYTES = 160 * 1024  # weights that stay in L2 from row to row
@@ -275,9 +275,10 @@ def _batch_as_columns(kernel: DirectConv) -> DirectConv:
 
 
 def _takes(precision: Precision) -> bool:
-    """Floats of one type; integers, whose sums are stored as they are, saturated or scaled."""
+    """Floats and halves; integers, whose sums are stored as they are, saturated or scaled."""
     saturated = precision.accumulate.kind == "int" and precision.y in (*_NARROW, FLOAT32)
-    return has_dot(precision) and (saturated or precision.y == precision.accumulate)
+    halved = precision.accumulate == FLOAT32 and precision.y in HALVES
+    return has_dot(precision) and (saturated or halved or precision.y == precision.accumulate)
 
 
 def _reject(problem: Problem, target: Target) -> str | None:
@@ -289,7 +290,8 @@ def _reject(problem: Problem, target: Target) -> str | None:
     if problem.epilogue.activation and not problem.precision.accumulate.is_float:
         return f"an activation of sums in {problem.precision.accumulate}"
     unscaled = not problem.epilogue.requantise
-    if unscaled and problem.precision.y == FLOAT32 != problem.precision.accumulate:
+    sums = problem.precision.accumulate
+    if unscaled and not sums.is_float and problem.precision.y == FLOAT32:
         return "sums of integers as float32 without scales"
     if problem.groups == 1:
         return None

@@ -29,7 +29,8 @@ from leanconv.codegen.lowered import PackCall
 from leanconv.records import dataclass
 from leanconv.spec.amounts import reduction_length
 from leanconv.spec.format import ceil_div
-from leanconv.types import INT64
+from leanconv.types import HALVES, INT64
+from leanconv.types.arrays import in_memory
 
 _PIECE_ELEMENTS = 64 * 1024  # of the weights of small groups, which are packed at once
 
@@ -148,7 +149,7 @@ class PackedConv(GroupedConv):
 
     def pack_weights(self, w: np.ndarray) -> np.ndarray:
         """Pack weights (K, C/g, kd, kh, kw) into the stream that the kernel reads."""
-        packed = np.empty(self.groups * self.group_weights, w.dtype)
+        packed = np.empty(self.groups * self.group_weights, self.precision.w.numpy)
         end = 0
         for piece in self.weight_pieces(w):
             packed[end : end + piece.size] = piece
@@ -178,8 +179,9 @@ class PackedConv(GroupedConv):
         vectors = self.last_vectors if panel == self.panels - 1 else self.panel_vectors
         taps = part.transpose(0, 3, 4, 5, 2, 1)
         width, group = vectors * self.lanes, self.dot_group
-        packed = np.zeros((*taps.shape[:4], self.packed_inputs, width), grouped.dtype)
-        packed[..., : self.inputs, : part.shape[1]] = taps
+        dtype = self.precision.w
+        packed = np.zeros((*taps.shape[:4], self.packed_inputs, width), dtype.numpy)
+        packed[..., : self.inputs, : part.shape[1]] = in_memory(taps, dtype)
         if group > 1:
             packed = packed.reshape(*taps.shape[:4], -1, group, width).swapaxes(-1, -2)
         return packed.reshape(len(grouped), -1)
@@ -189,6 +191,8 @@ class PackedConv(GroupedConv):
         taps, row = prod(self.window.kernel), self.reduction
         if self.phases > 1 or self.dot_group > 1 or row < self.lanes or not w.flags.c_contiguous:
             return []
+        if self.precision.w in HALVES:
+            return []
 
         @cache
         def places() -> tuple[np.ndarray, ...]:
@@ -196,7 +200,7 @@ class PackedConv(GroupedConv):
             return (np.ascontiguousarray(steps.T),)
 
         sizes = self.groups, self.outputs, row, self.panel_vectors
-        return PanelPacking(*sizes, self.lanes, self.dtype).calls(w, places)
+        return PanelPacking(*sizes, self.lanes, self.precision.w).calls(w, places)
 
     def pack_channels(self, values: np.ndarray) -> np.ndarray:
         """Pack one number for each output channel (bias, slope), zero past the last."""

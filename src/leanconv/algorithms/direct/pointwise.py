@@ -22,7 +22,7 @@ from dataclasses import fields, replace
 
 from leanconv.algorithms.direct.packed import PackedConv
 from leanconv.algorithms.direct.prefetch import prefetch_offsets
-from leanconv.codegen.dot import fma
+from leanconv.codegen.dot import computes_floats, dot_of
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
 from leanconv.codegen.epilogue import TileOutput, store_tile
 from leanconv.codegen.geometry import merge_rows
@@ -100,7 +100,7 @@ class DirectPointwise(PackedConv):
         """The sums of one chunk."""
         if self.parts == 1:
             return 0
-        return self.dtype.bytes * self.chunk_tiles * self.largest * self.lanes
+        return self.precision.accumulate.bytes * self.chunk_tiles * self.largest * self.lanes
 
     def emit(self, target: Target) -> str:
         """Emit the loops: chunks, parts, tiles."""
@@ -131,8 +131,8 @@ class _Chunk:
         last: Value,
     ) -> None:
         self.e, self.conv, self.pointers, self.first, self.last = e, conv, pointers, first, last
-        self.kind = vector(conv.dtype.llvm, conv.lanes)
-        self.sums = e.scratch.of(conv.dtype.llvm)
+        element = conv.precision.accumulate.llvm
+        self.kind, self.sums = vector(element, conv.lanes), e.scratch.of(element)
         self.image, g, panel = place
         channel = (g * conv.panels + panel) * conv.lanes  # of those that are packed
         self.bias = channel_address(pointers, "bias", channel)
@@ -200,7 +200,7 @@ class _Chunk:
 
     @property
     def _register(self) -> RegisterTile:
-        return RegisterTile(fma(self.conv.dtype), self.conv.lanes, 1, 1)
+        return RegisterTile(dot_of(self.conv.precision, "fma"), self.conv.lanes, 1, 1)
 
     def _prefetch_offsets(self, tile: Value) -> tuple[Value, ...]:
         """Distances of the lines that each step of a tile prefetches for a later stage."""
@@ -230,6 +230,7 @@ class _Chunk:
             self.pointers["y"].at(place),
             residual.at(place) if residual else None,
             self.slope,
+            conv.stored,
         )
         store_tile(self.e, self._register, acc, out, channels)
 
@@ -248,7 +249,7 @@ def plan_direct_pointwise(
         too small.
     """
     window, x, y = merge_rows(kernel.window, kernel.x, kernel.y, lambda total: total)
-    if not window.is_pointwise:
+    if not (window.is_pointwise and computes_floats(kernel.precision)):
         return None
     planes = all(a.block == 1 == a.spatial[2] for a in (x, y))
     rows = kernel.lanes * max(1, _ROWS // kernel.lanes)

@@ -133,15 +133,13 @@ class _PanelRow:
                     e.prefetch(lines.at(i * conv.y.spatial[2]), write=True)
         self._reduce(tile, acc, run, column, a)
         y = self.y.at(place)
-        types = conv.precision
-        stored = None if types.y == types.accumulate else types.y
         output = TileOutput(
             conv.epilogue,
             conv.y,
             y,
             residual,
             self.factors,
-            stored,
+            conv.stored,
             self.quantisation,
             factor_step=conv.packed_channels,
         )

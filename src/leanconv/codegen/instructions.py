@@ -1,0 +1,214 @@
+"""The instructions of a function under construction, but those of memory and of control flow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from leanconv.codegen.values import (
+    Index,
+    Number,
+    Pointer,
+    Same,
+    Value,
+    element_of,
+    lanes_of,
+    literal,
+    mangled,
+    vector,
+)
+from leanconv.symbols import Symbol
+
+Carry = list[Value]
+
+
+class Instructions:
+    """The text of a function so far; every method appends instructions in program order."""
+
+    KERNEL = (("args", "ptr"), ("lo", "i64"), ("hi", "i64"), ("scratch", "ptr"))
+
+    def __init__(
+        self,
+        name: str,
+        arguments: Sequence[tuple[str, str]] = KERNEL,
+        returns: str = "void",
+    ) -> None:
+        self.name, self.returns = name, returns
+        self.arguments = [self._made(kind, f"%{label}") for label, kind in arguments]
+        self._signature = ", ".join(f"{kind} %{label}" for label, kind in arguments)
+        self._count = 0
+        self._lines = ["entry:"]
+        self._block = "entry"
+        self._declared: dict[str, str] = {}
+        self._allocas: list[str] = []
+        self._tables: list[str] = []
+        self._words: dict[str, list[str]] = {}  # instructions at entry, by what they define
+
+    # -- building blocks -------------------------------------------------------------------
+    def _made(self, kind: str, text: str) -> Value:
+        made: type[Value] = {"i64": Index, "ptr": Pointer}.get(kind, Value)
+        return made(self, kind, text)
+
+    def const(self, kind: str, value: Number | Symbol | Sequence[Number]) -> Value:
+        """A constant, or a word of the table; a number is splatted over a vector's lanes."""
+        if isinstance(value, Symbol):
+            word = Value(self, kind, self._word(kind, value.base))
+            return word if value.factor == 1 else word * value.factor
+        return Value(self, kind, literal(kind, value))
+
+    def _word(self, kind: str, extent: Symbol) -> str:
+        """An extent: loaded at entry, and splatted there over a vector's lanes."""
+        element, lanes = element_of(kind), lanes_of(kind)
+        held = element if element in ("float", "double") else "i64"
+        number = extent.trace.word(extent, held)
+        name = f"%word{number}"
+        lines = [
+            f"{name}.at = getelementptr i64, ptr %args, i64 {-1 - number}",
+            f"{name} = load {held}, ptr {name}.at, align 8",
+        ]
+        self._words.setdefault(name, lines)
+        if element != held:
+            whole, name = name, f"{name}.{element}"
+            self._words.setdefault(name, [f"{name} = trunc {held} {whole} to {element}"])
+        if lanes > 1:
+            one, name = name, f"{name}.x{lanes}"
+            zeros = f"<{lanes} x i32> zeroinitializer"
+            lines = [
+                f"{name}.0 = insertelement {kind} poison, {element} {one}, i64 0",
+                f"{name} = shufflevector {kind} {name}.0, {kind} poison, {zeros}",
+            ]
+            self._words.setdefault(name, lines)
+        return name
+
+    def i64(self, value: Value | Number) -> Value:
+        """An index as a value: numbers become constants, values stay as they are."""
+        if isinstance(value, Value):
+            return value
+        if isinstance(value, Symbol):
+            word = Index(self, "i64", self._word("i64", value.base))
+            return word if value.factor == 1 else word * value.factor
+        return Index(self, "i64", str(int(value)))
+
+    def index(self, value: Value) -> Index:
+        """Integers, loaded or computed, as positions that never overflow; no instruction."""
+        assert element_of(value.kind)[0] == "i", f"an index is an integer; got {value}"
+        return Index(self, value.kind, value.text)
+
+    def frozen(self, value: Value | int) -> Value:
+        """An index that LLVM keeps in one register.
+
+        Else each address that is a sum with one has a pointer of its own, which a loop increments.
+        """
+        return self.i64(value).frozen()
+
+    def zero(self, kind: str) -> Value:
+        """Zero of any type, null for a pointer."""
+        return Value(self, kind, "zeroinitializer" if kind[0] == "<" else literal(kind, 0))
+
+    def poison(self, kind: str) -> Value:
+        """LLVM's poison: for operands that are never used."""
+        return Value(self, kind, "poison")
+
+    def emit(self, line: str) -> None:
+        """Append one instruction that defines nothing."""
+        self._lines.append("  " + line)
+
+    def define(self, expression: str, kind: str) -> Value:
+        """Append one instruction and name its result."""
+        return Value(self, kind, self.named(expression))
+
+    def named(self, expression: str) -> str:
+        """Append one instruction; return the name of its result."""
+        self._count += 1
+        name = f"%v{self._count}"
+        self._lines.append(f"  {name} = {expression}")
+        return name
+
+    def _fresh(self, stem: str) -> str:
+        self._count += 1
+        return f"{stem}.{self._count}"
+
+    def _open_block(self, label: str) -> None:
+        self._lines.append(f"{label}:")
+        self._block = label
+
+    def intrinsic(self, name: str, returns: str, *args: Value) -> Value:
+        """Call an LLVM intrinsic that returns a value."""
+        return self.define(self._called(name, returns, args), returns)
+
+    def _called(self, name: str, returns: str, args: Sequence[Value]) -> str:
+        self._declare(name, returns, args)
+        return f"call {returns} @{name}({', '.join(map(str, args))})"
+
+    def effect(self, name: str, *args: Value) -> None:
+        """Call an LLVM intrinsic for its effect."""
+        self._declare(name, "void", args)
+        self.emit(f"call void @{name}({', '.join(map(str, args))})")
+
+    def _declare(self, name: str, returns: str, args: Sequence[Value]) -> None:
+        if name not in self._declared:
+            kinds = ", ".join(a.kind for a in args)
+            self._declared[name] = f"declare {returns} @{name}({kinds})"
+
+    # -- arithmetic ------------------------------------------------------------------------
+    def fma(self, a: Value, b: Value, c: Value) -> Value:
+        """`a * b + c` with one rounding."""
+        return self.intrinsic(f"llvm.fma.{mangled(a.kind)}", a.kind, a, b, c)
+
+    def maximum(self, a: Value, b: Value) -> Value:
+        """The larger of two, `b` where `a` is NaN: one instruction on x86."""
+        return self.select(a.compare("ogt", b), a, b)
+
+    def minimum(self, a: Value, b: Value) -> Value:
+        """The smaller of two, `b` where `a` is NaN: one instruction on x86."""
+        return self.select(a.compare("olt", b), a, b)
+
+    def unary(self, name: str, a: Value) -> Value:
+        """An intrinsic of one operand, named without its type: `sqrt`, `fabs`, `floor`, `rint`."""
+        return self.intrinsic(f"llvm.{name}.{mangled(a.kind)}", a.kind, a)
+
+    def select(self, condition: Value, a: Same, b: Value) -> Same:
+        """`a` where the condition holds, else `b`."""
+        return a.like(f"select {condition}, {a}, {b}")
+
+    def smax(self, a: Same, b: Value | int) -> Same:
+        """The larger of two signed integers."""
+        return self._of_two("smax", a, b)
+
+    def smin(self, a: Same, b: Value | int) -> Same:
+        """The smaller of two signed integers."""
+        return self._of_two("smin", a, b)
+
+    def _of_two(self, name: str, a: Same, b: Value | int) -> Same:
+        right = a.coerced(b)
+        return a.like(self._called(f"llvm.{name}.{mangled(a.kind)}", a.kind, (a, right)))
+
+    def convert(self, op: str, a: Value, kind: str) -> Value:
+        """Convert by an LLVM cast: `bitcast`, `fpext`, `fptrunc`, `sitofp`, `fptosi`, `zext` …"""
+        return self.define(f"{op} {a} to {kind}", kind)
+
+    def splat(self, x: Value, lanes: int) -> Value:
+        """Copy a scalar to every lane."""
+        kind = vector(x.kind, lanes)
+        if lanes == 1:
+            return x
+        one = self.define(f"insertelement {kind} poison, {x}, i64 0", kind)
+        return self.define(
+            f"shufflevector {one}, {kind} poison, <{lanes} x i32> zeroinitializer", kind
+        )
+
+    def shuffle(self, a: Value, b: Value | None, indices: Sequence[int]) -> Value:
+        """Pick lanes of the concatenation of `a` and `b`; -1 leaves a lane undefined."""
+        kind = vector(element_of(a.kind), len(indices))
+        other = b or self.poison(a.kind)
+        picks = ", ".join("i32 poison" if i < 0 else f"i32 {i}" for i in indices)
+        return self.define(f"shufflevector {a}, {other}, <{len(indices)} x i32> <{picks}>", kind)
+
+    def extract(self, a: Value, lane: int) -> Value:
+        """One lane of a vector as a scalar."""
+        if a.kind[0] != "<":
+            return a
+        return self.define(f"extractelement {a}, i64 {lane}", element_of(a.kind))
+
+    def insert(self, a: Value, x: Value, lane: int) -> Value:
+        """A copy of a vector with one lane replaced."""
+        return self.define(f"insertelement {a}, {x}, i64 {lane}", a.kind)
