@@ -15,7 +15,7 @@ from leanconv.codegen.geometry import Access
 from leanconv.codegen.host import host
 from leanconv.graph.stored import stored, unstored
 from leanconv.reference.direct import convolve
-from leanconv.spec import Activation, ConvSpec, Format
+from leanconv.spec import PLAIN, Activation, ConvSpec, Format
 from leanconv.target import Target, preset
 from leanconv.types import BFLOAT16, FLOAT32, SINGLE, Precision
 from support.integer_conv import SHAPES, plain
@@ -31,16 +31,15 @@ MORE = [
     "mb2g2ic160ih6iw5oc96oh4ow4kh3kw2",
     "ic7ih9iw30oc16oh9ow8kh1kw7sw4pw3",
 ]
+BLOCKS = Format(16)
 HAS_TILES = pytest.mark.skipif(
     "amx_bf16" not in host().extensions, reason="this machine has no such tiles, or gives none"
 )
 
 
-def problem(spec: ConvSpec) -> Problem:
-    accesses = (
-        Access.of_format(shape, Format(16)) for shape in (spec.input_shape, spec.output_shape)
-    )
-    return Problem.of(spec, *accesses, max_error=0.02)
+def problem(spec: ConvSpec, x: Format = BLOCKS) -> Problem:
+    y = Access.of_format(spec.output_shape, Format(16))
+    return Problem.of(spec, Access.of_format(spec.input_shape, x), y, max_error=0.02)
 
 
 def blocked(tensor: np.ndarray) -> np.ndarray:
@@ -51,8 +50,8 @@ def blocked(tensor: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(np.moveaxis(padded.reshape(n, -1, 16, *spatial), 2, -1))
 
 
-def check(spec: ConvSpec, target: Target) -> None:
-    """Hold the sums to float64, within the error that is stated."""
+def check(spec: ConvSpec, target: Target, form: Format = BLOCKS) -> None:
+    """Hold the sums to float64, within the error that is stated; `form` is that of the input."""
     rng = np.random.default_rng(3)
     types = spec.precision
 
@@ -61,14 +60,14 @@ def check(spec: ConvSpec, target: Target) -> None:
 
     x, w = draw(spec.input_shape, types.x), draw(spec.weight_shape, types.w)
     bias, residual = draw((spec.out_channels,)), draw(spec.output_shape)
-    given = problem(spec)
+    given = problem(spec, form)
     made = select.choose(given, target, select.choice_named("amx"))
     channels = {"bias": bias} if spec.bias else {}
     if spec.activation and spec.activation.kind == "prelu":
         channels["slope"] = bias
     roles = made.pack(w, channels)
     assert {n: a.nbytes for n, a in roles.items()} == made.constant_bytes
-    roles["x"] = stored(blocked(x), types.x)
+    roles["x"] = stored(blocked(x) if form.block else x, types.x)
     roles["residual"] = blocked(residual)
     roles["y"] = np.full_like(blocked(residual), np.nan)
     (use,) = made.kernels
@@ -91,6 +90,18 @@ def check(spec: ConvSpec, target: Target) -> None:
 def test_sums_keep_the_error_that_is_stated(precision: Precision) -> None:
     for text in [*SHAPES, *MORE] if precision == SINGLE else MORE:
         check(ConvSpec.parse(text, precision=precision, bias=True), host())
+
+
+@HAS_TILES
+@pytest.mark.parametrize("precision", [SINGLE, BRAIN], ids=str)
+def test_few_channels_are_read_in_planes(precision: Precision) -> None:
+    for text in (
+        "ic3ih20iw37oc20oh10ow19kh7sh2sw2ph3pw3",
+        "mb2ic1ih9iw5oc5oh9ow5kh3ph1pw1",
+        "ic2ih4iw50oc16oh4ow50kh1",
+        "ic4ih6iw3oc33oh4ow9kh3kw3ph0pw4",
+    ):
+        check(ConvSpec.parse(text, precision=precision, bias=True), host(), PLAIN)
 
 
 @HAS_TILES

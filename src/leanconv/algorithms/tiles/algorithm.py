@@ -41,7 +41,8 @@ def _reject(problem: Problem, target: Target) -> str | None:
     if not multiplies(types, target):
         return f"the target has no matrix tiles for {types.x} by {types.w}"
     few = _GROUP if types.x.bytes == 1 else COLUMNS
-    if problem.y.block != COLUMNS or problem.x.block not in (COLUMNS, few):
+    blocks = problem.x.block in (COLUMNS, few) or _in_few_planes(problem)
+    if problem.y.block != COLUMNS or not blocks:
         return f"tensors do not lie in blocks of {COLUMNS} channels"
     if problem.x.block == _GROUP < problem.in_channels:
         return f"{problem.in_channels} channels in blocks of {_GROUP}"
@@ -57,6 +58,12 @@ def _reject(problem: Problem, target: Target) -> str | None:
         if channels % COLUMNS:
             return f"groups of {channels} {side} channels do not fill blocks of {COLUMNS} channels"
     return None
+
+
+def _in_few_planes(problem: Problem) -> bool:
+    """Whether the input is of floats whose few channels lie in planes."""
+    planes = problem.x.block == 1 == problem.x.spatial[2] == problem.groups
+    return planes and problem.precision.x.is_float and problem.in_channels <= _GROUP
 
 
 def _kernel(problem: Problem, target: Target) -> TileConv:

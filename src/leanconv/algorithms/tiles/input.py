@@ -1,12 +1,12 @@
 """Repacks the input rows of a chunk: 64 bytes of pixels, with zeros for the padding.
 
 Floats become bfloat16. Their channels beyond the last one, which may be NaN, become zeros; those of
-bytes stay, as their weights are zeros.
+bytes stay, as their weights are zeros. Few channels of floats may lie in planes.
 """
 
 from __future__ import annotations
 
-from leanconv.algorithms.tiles.shape import TileShape
+from leanconv.algorithms.tiles.shape import COLUMNS_OF_PLANES, TileShape
 from leanconv.codegen.emitter import Function, Pointer, Value, lanes_of, vector
 from leanconv.codegen.matrix_tiles import ROW_BYTES
 from leanconv.symbols import most
@@ -42,6 +42,7 @@ def repack_rows(
         with e.when(inside):
             channels = part * (conv.pixel // conv.x.block) if conv.parts > 1 else e.i64(0)
             at = channels * conv.x.block_stride + height * conv.x.spatial[1]
+            # Planes are copied by vectors, which end behind the row's last pixel.
             _copy_row(e, conv, x.at(at), to, part)
         with e.when(inside ^ 1):
             _zero(e, conv, to, e.i64(0), e.i64(conv.columns))
@@ -85,7 +86,10 @@ def _copy_row(e: Function, conv: TileShape, x: Pointer, to: Pointer, part: Value
     begin = e.smin(e.i64(left), conv.columns)
     end = e.smax(e.smin(e.i64(size + pad), conv.columns), begin)
     _zero(e, conv, to, e.i64(0), begin)
-    _copy(e, conv, x, to, (begin, end), part)
+    if conv.x.block == 1:
+        _copy_planes(e, conv, x, to, (begin, end))
+    else:
+        _copy(e, conv, x, to, (begin, end), part)
     _zero(e, conv, to, end, e.i64(conv.columns))
 
 
@@ -142,6 +146,36 @@ def _copy(
             loop(blocks, False)
         with e.when(whole ^ 1):
             loop(last, True)
+
+
+def _copy_planes(
+    e: Function, conv: TileShape, x: Pointer, to: Pointer, columns: tuple[Value, Value]
+) -> None:
+    """Copy columns of which each channel lies apart; what follows them in memory is overwritten."""
+    begin, end = columns
+    kind = vector(x.element, COLUMNS_OF_PLANES)
+    with e.when(begin.compare("slt", end)):
+        with e.loop("column", end, start=begin, step=COLUMNS_OF_PLANES) as column:
+            source, mask = (
+                x.at(column - conv.window.pad[2]),
+                e.first_lanes(end - column, COLUMNS_OF_PLANES),
+            )
+            planes = []
+            for channel in range(conv.inputs):
+                plane = source.at(channel * conv.x.block_stride)
+                planes.append(_narrowed(e, e.masked_load(plane, kind, mask), conv))
+            planes += [e.zero(planes[0].kind)] * (conv.pixel - conv.inputs)
+            while len(planes) > 1:  # channels 0, 2 and 1, 3; then all four beside each other
+                middle = len(planes) // 2
+                pairs = zip(planes[:middle], planes[middle:], strict=True)
+                planes = [_interleaved(e, a, b) for a, b in pairs]
+            e.store(planes[0], to.at(column * conv.pixel_bytes), align=1)
+
+
+def _interleaved(e: Function, a: Value, b: Value) -> Value:
+    """Lanes of two vectors in turn."""
+    lanes = lanes_of(a.kind)
+    return e.shuffle(a, b, [lane + part * lanes for lane in range(lanes) for part in (0, 1)])
 
 
 def _narrowed(e: Function, value: Value, conv: TileShape) -> Value:

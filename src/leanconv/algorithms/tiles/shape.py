@@ -29,6 +29,7 @@ from leanconv.types import BFLOAT16, DType
 
 _GROUP_BYTES = 4  # that one lane of a product adds up
 COLUMNS_TOGETHER = 4  # in the epilogue
+COLUMNS_OF_PLANES = 16  # of an input in planes that are repacked together
 _WORD = 8  # bytes
 
 
@@ -159,7 +160,10 @@ class TileShape(GroupedConv):
     @property
     def line_bytes(self) -> int:
         """Bytes of a row with its padding, from which windows are taken."""
-        return aligned(self.columns * self.pixel_bytes) if self.windows else 0
+        if not self.windows:
+            return 0
+        beyond = COLUMNS_OF_PLANES if self.x.block == 1 else 0
+        return aligned((self.columns + beyond) * self.pixel_bytes)
 
     @property
     def part_bytes(self) -> int:
