@@ -9,9 +9,9 @@ import pytest
 
 from leanconv.codegen.emitter import Function, vector
 from leanconv.codegen.kernel import Kernel
+from leanconv.half_arrays import as_float32, in_memory
 from leanconv.target import Target
 from leanconv.types import FLOAT32, HALVES, DType
-from leanconv.types.arrays import as_float32, in_memory
 from support.integer_conv import runnable
 from support.kernel_runner import run_kernel
 

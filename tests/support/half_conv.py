@@ -9,11 +9,11 @@ import numpy as np
 from leanconv.algorithms import select
 from leanconv.algorithms.problem import Problem
 from leanconv.codegen.geometry import Access
+from leanconv.half_arrays import as_float32, in_memory
 from leanconv.reference.direct import convolve
 from leanconv.spec import ConvSpec, Format
 from leanconv.target import Target
 from leanconv.types import BFLOAT16, FLOAT16, FLOAT32, HALVES, DType, Precision
-from leanconv.types.arrays import as_float32, in_memory
 from support.kernel_runner import run_kernel
 
 FLOAT16_STORED = Precision(FLOAT16, FLOAT16, FLOAT32, FLOAT16)

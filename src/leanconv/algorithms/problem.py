@@ -22,6 +22,7 @@ _DEFAULT_ERROR = 2e-5
 # The limit of one layer's transformed weights where the user names no algorithm: a constant, and a
 # multiple of the weights as given. FFT tiles of 16 take 43 times the weights of a 3x3 kernel.
 _WEIGHTS_BYTES, _WEIGHTS_FACTOR = 64 * 2**20, 4
+_WEIGHTS = 2.0  # roundoffs
 _USUAL_SIZE = 96  # outputs along an axis that may have any size
 
 
@@ -33,9 +34,9 @@ def default_error(precision: Precision) -> float:
 def storage_error(precision: Precision) -> float:
     """What halves add to the error of a sum: results and weights that were rounded to them.
 
-    A result is off by a roundoff at most. Weights are off by a roundoff each at most, in both
-    directions, and so are sums of products of them, relative to the largest. Inputs are what they
-    are.
+    A result is off by a roundoff at most. A weight is off by 0.41 roundoffs in the root mean
+    square, and so are sums of products, over that of the sums; five times that is the largest
+    error over the largest sum (`rounding.walk_error`). Inputs are what they are.
     """
     sums, error = precision.accumulate, 0.0
     if not sums.is_float:
@@ -43,7 +44,7 @@ def storage_error(precision: Precision) -> float:
     if precision.y.roundoff > sums.roundoff:
         error += precision.y.roundoff
     if precision.w.roundoff > sums.roundoff:
-        error += precision.w.roundoff
+        error += _WEIGHTS * precision.w.roundoff
     return error
 
 

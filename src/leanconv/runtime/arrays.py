@@ -17,8 +17,8 @@ import numpy as np
 
 from leanconv.codegen.compiler import load_text
 from leanconv.codegen.linking import Library
+from leanconv.half_arrays import numpy_dtype
 from leanconv.types import DType
-from leanconv.types.arrays import numpy_dtype
 
 _HEAD = object.__basicsize__  # of every object; its type is the last field
 _NUMPY = ("1", "2")  # major versions with this structure

@@ -14,9 +14,9 @@ import numpy as np
 
 from leanconv.errors import OutOfMemoryError
 from leanconv.files import mapped_file
+from leanconv.half_arrays import numpy_dtype
 from leanconv.records import dataclass
 from leanconv.types import DType
-from leanconv.types.arrays import numpy_dtype
 
 _HUGE = 4 * 1024 * 1024
 

@@ -26,11 +26,11 @@ from leanconv.codegen.dot import group_of
 from leanconv.codegen.emitter import Function, Pointer, Value
 from leanconv.codegen.extents import Extent
 from leanconv.codegen.lowered import PackCall
+from leanconv.half_arrays import in_memory
 from leanconv.records import dataclass
 from leanconv.spec.amounts import reduction_length
 from leanconv.spec.format import ceil_div
 from leanconv.types import HALVES, INT64
-from leanconv.types.arrays import in_memory
 
 _PIECE_ELEMENTS = 64 * 1024  # of the weights of small groups, which are packed at once
 

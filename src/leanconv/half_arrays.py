@@ -10,7 +10,7 @@ import sys
 
 import numpy as np
 
-from leanconv.types.dtype import BFLOAT16, FLOAT16, FLOAT32, DType, find_dtype
+from leanconv.types import BFLOAT16, FLOAT16, FLOAT32, DType, find_dtype
 
 _ROUND, _QUIET, _BITS = 0x7FFF, 0x400000, 16
 
