@@ -185,7 +185,7 @@ def test_strides_and_dilations_are_taken_apart_in_one_module() -> None:
 
 
 def test_a_spec_is_what_a_user_or_a_conv_node_says() -> None:
-    operators = "operators/convolution.py", "operators/quantised_conv.py"
+    operators = "operators/convolution.py", "operators/quantised_node.py"
     assert outside("specs", "spec/", "reference/layers.py", *operators) == []
 
 

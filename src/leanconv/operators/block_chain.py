@@ -22,11 +22,16 @@ from leanconv.algorithms.fused.stream import BlockStream, ring_rows
 from leanconv.algorithms.parameters import AUTO, COUNT, Choice, Kind, Parameters, parameter
 from leanconv.codegen.lowered import Call, Lowered, Packing
 from leanconv.errors import SpecError
-from leanconv.graph.ir import Node
+from leanconv.graph.ir import Graph, Node
 from leanconv.operators.chains import (
     ChainOperator,
     chain_of,
+    constants_of,
+    context_of,
+    numbers_of,
+    plain_codes,
     plain_error,
+    sources_of,
     unfold_blocks,
 )
 from leanconv.operators.operator import NodeContext
@@ -65,10 +70,10 @@ class _Pass:
         return Choice("stream", StreamParameters(self.step, blocks))
 
 
-def _chains(context: NodeContext) -> tuple[tuple[Chain, ...], list[list[Node]]]:
-    """The blocks, and the convolutions of each."""
+def _chains(context: NodeContext) -> tuple[tuple[Chain, ...], list[list[Node]], Graph]:
+    """The blocks, the convolutions of each, and the graph with what is between them."""
     convs, wide = unfold_blocks(context.node, context.graph)
-    return tuple(chain_of(block, wide, context) for block in convs), convs
+    return tuple(chain_of(block, wide, context) for block in convs), convs, wide
 
 
 @lru_cache(maxsize=64)
@@ -103,7 +108,7 @@ def _rings(shapes: tuple[tuple[int, int, int, int, int], ...], step: int) -> tup
 def _build(chains: tuple[Chain, ...], one: _Pass, target: Target) -> BlockStream:
     """The kernel of a pass, with the fewest rows between the blocks."""
     rows, warm = _rings(tuple(_shape(_alone(chain, target)) for chain in chains), one.step)
-    lanes = target.lanes(chains[0].dtype)
+    lanes = chains[0].lanes(target)
     between = [
         rows_access(kept, chain.project.output_size[1], lanes)
         for kept, chain in zip(rows, chains, strict=False)
@@ -149,7 +154,7 @@ class BlockChain(ChainOperator):
         Each takes fewer bytes, of scratch or of weights, than any that is cheaper.
         """
         del vary_parameters
-        chains, _ = _chains(context)
+        chains, *_ = _chains(context)
         target, judged = context.target, chains
         if context.accuracy.reproducible:
             judged = tuple(chain.alone() for chain in chains)
@@ -166,8 +171,8 @@ class BlockChain(ChainOperator):
 
     def lower(self, context: NodeContext, choice: Choice = AUTO) -> Lowered:
         """One call."""
-        node, graph, target = context.node, context.graph, context.target
-        chains, convs = _chains(context)
+        node, target = context.node, context.target
+        chains, convs, wide = _chains(context)
         passes = {one.choice: one for one in _passes(chains, target)}
         choice = self.default_choice(context) if choice == AUTO else choice
         if choice not in passes:
@@ -176,24 +181,22 @@ class BlockChain(ChainOperator):
                 f"{', '.join(map(str, passes))}"
             )
         kernel, out = _build(chains, passes[choice], target), node.output
-
-        weights = [[graph.constants[conv.inputs[1]] for conv in block] for block in convs]
-        biases = [
-            [graph.constants[conv.input(2)] if conv.input(2) else None for conv in block]
-            for block in convs
-        ]
+        constants = [[constants_of(context_of(conv, wide, context)) for conv in b] for b in convs]
 
         def make() -> dict[str, np.ndarray]:
-            return {f"{out}/{role}": a for role, a in kernel.pack(weights, biases).items()}
+            return {f"{out}/{role}": a for role, a in kernel.pack(constants).items()}
 
         sizes = {f"{out}/{role}": size for role, size in kernel.constant_bytes.items()}
-        ends = {"x": node.inputs[0], "y": out}
+        temporaries: dict[str, int] = {}
+        x, before = plain_codes(context, chains[0], temporaries)
+        ends = {"x": x, "y": out}
         names = tuple(ends.get(role, f"{out}/{role}") for role in kernel.operands)
         text = f"{len(chains)} blocks by rows"
-        sources = [array for block in weights for array in block]
-        sources += [array for block in biases for array in block if array is not None]
-        packing = Packing(sizes, make, recipe=kernel.packing, sources=tuple(sources))
-        return Lowered((Call(kernel, names),), {}, {}, text, packings=(packing,))
+        every = [conv for block in convs for conv in block]
+        recipe = (kernel.packing, numbers_of(every, wide, context))
+        packing = Packing(sizes, make, recipe=recipe, sources=sources_of(every, wide))
+        calls = (*before, Call(kernel, names))
+        return Lowered(calls, {}, temporaries, text, packings=(packing,))
 
 
 BLOCK_CHAIN = BlockChain()

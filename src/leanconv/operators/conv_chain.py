@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -26,17 +27,31 @@ from leanconv.algorithms.fused.forms import (
     build,
     form_of_size,
 )
+from leanconv.algorithms.fused.kernel import Constants
 from leanconv.algorithms.interface import constant_bytes
 from leanconv.algorithms.parameters import AUTO, Choice, Parameters
 from leanconv.algorithms.problem import Problem
-from leanconv.codegen.geometry import Access
 from leanconv.codegen.lowered import Call, Lowered, Packing
 from leanconv.errors import SpecError
 from leanconv.graph.ir import Graph, Node
-from leanconv.operators.chains import ChainOperator, chain_of, plain_error, unfold
+from leanconv.operators.chains import (
+    ChainOperator,
+    chain_of,
+    constants_of,
+    context_of,
+    has_codes,
+    is_fusable,
+    numbers_of,
+    plain_codes,
+    plain_error,
+    sources_of,
+    unfold,
+)
 from leanconv.operators.convolution import CONVOLUTION
 from leanconv.operators.operator import NodeContext
-from leanconv.spec import Format
+from leanconv.operators.quantised_conv import QUANTISED_CONVOLUTION
+from leanconv.operators.quantised_node import QuantisedNode
+from leanconv.spec import ConvSpec
 from leanconv.target import Target
 
 LAYERS = Choice("layers")
@@ -62,7 +77,9 @@ class ConvChain(ChainOperator):
         chain, target = chain_of(convs, wide, context), context.target
         judged = chain.alone() if context.accuracy.reproducible else chain
         found = [_layers_choice(convs, wide, chain, context)]
-        found += [_costed(form, chain, judged, target) for form in possible_forms(judged, target)]
+        if is_fusable(convs, context):
+            forms = possible_forms(judged, target)
+            found += [_costed(form, chain, judged, target) for form in forms]
         return sorted(found, key=lambda choice: choice.cycles)
 
     def estimated(self, context: NodeContext, choice: Choice) -> Choice:
@@ -89,18 +106,18 @@ class ConvChain(ChainOperator):
             return _by_layers(convs, wide, context)
         fused = build(chain, form, context.target)
         out = node.output
-        values = {"x": node.inputs[0], "residual": node.input(1), "y": out}
         temporaries = {f"{out}/{role}": size for role, size in fused.temporaries.items()}
+        x, calls = plain_codes(context, chain, temporaries)
+        values = {"x": x, "residual": node.input(1), "y": out}
         values.update({role: f"{out}/{role}" for role in fused.temporaries})
-        weights = [graph.constants[conv.inputs[1]] for conv in convs]
-        biases = [graph.constants[conv.input(2)] if conv.input(2) else None for conv in convs]
+        constants = [constants_of(context_of(conv, wide, context)) for conv in convs]
+        recipe = tuple(use.kernel.packing for use in fused.kernels)
         packing = Packing(
             {f"{out}/{role}": size for role, size in constant_bytes(fused.kernels).items()},
-            lambda: {f"{out}/{role}": a for role, a in _packed(weights, biases, fused).items()},
-            recipe=tuple(use.kernel.packing for use in fused.kernels),
-            sources=(*weights, *(bias for bias in biases if bias is not None)),
+            lambda: {f"{out}/{role}": a for role, a in _packed(constants, fused).items()},
+            recipe=(recipe, numbers_of(convs, wide, context)),
+            sources=sources_of(convs, wide),
         )
-        calls = []
         for use in fused.kernels:
             names = tuple(values.get(role, f"{out}/{role}") for role in use.roles)
             # What adds partial results up reads a residual just before it writes the same
@@ -144,18 +161,14 @@ def _form_of(choice: Choice, chain: Chain, target: Target) -> Form | None:
 
 
 def _by_layers(convs: list[Node], graph: Graph, context: NodeContext) -> Lowered:
-    dtype = graph.types[convs[0].inputs[0]].dtype
-    blocked = Format(context.target.channel_block(dtype))
-    formats = {**context.formats, **{conv.output: blocked for conv in convs}}
     accuracy = replace(context.accuracy, weights_from_dram=False)
-    parts = [
-        CONVOLUTION.lower(NodeContext(conv, graph, formats, context.target, accuracy))
-        for conv in convs
-    ]
+    inner = [context_of(conv, graph, replace(context, accuracy=accuracy)) for conv in convs]
+    operator = QUANTISED_CONVOLUTION if has_codes(convs) else CONVOLUTION
+    parts = [operator.lower(each) for each in inner]
     temporaries: dict[str, int] = {}
-    for conv in convs[:-1]:
+    for conv, each in zip(convs[:-1], inner, strict=False):
         kind = graph.types[conv.output]
-        size = blocked.elements(kind.shape) * kind.dtype.bytes
+        size = each.formats[conv.output].elements(kind.shape) * kind.dtype.bytes
         temporaries[conv.output] = size
     for part in parts:
         temporaries.update(part.temporaries)
@@ -168,11 +181,9 @@ def _by_layers(convs: list[Node], graph: Graph, context: NodeContext) -> Lowered
 def _layers_choice(convs: list[Node], graph: Graph, chain: Chain, context: NodeContext) -> Choice:
     """The convolutions one by one, what lies between them stored."""
     target, reproducible = context.target, context.accuracy.reproducible
-    blocked = Format(target.channel_block(chain.dtype))
-    x, cycles, squares = chain.x, 0.0, 0.0
+    cycles, squares = 0.0, 0.0
     for conv, spec in zip(convs, chain.specs, strict=True):
-        y = Access.of_format(graph.types[conv.output].shape, blocked)
-        problem = Problem.of(spec, x, y, context.accuracy.layer_error)
+        problem = _problem(context_of(conv, graph, context), spec)
         candidate = select.choose(problem, target, reproducible=reproducible)
         images = 1 if reproducible else spec.batch
         judged, chunks = problem, candidate.kernels[-1].kernel.chunks
@@ -184,18 +195,23 @@ def _layers_choice(convs: list[Node], graph: Graph, chain: Chain, context: NodeC
         cycles += own * imbalance(chunks)
         squares += candidate.choice.error**2
         if conv is not convs[-1]:
-            image_bytes = y.image * spec.dtype.bytes
+            image_bytes = problem.y.image * spec.precision.y.bytes
             cycles += between_cycles(images * image_bytes, target)
-        x = y
     return replace(LAYERS, cycles=cycles, error=math.sqrt(squares))
 
 
-def _packed(
-    weights: list[np.ndarray], biases: list[np.ndarray | None], fused: ChainKernels
-) -> dict[str, np.ndarray]:
+def _problem(context: NodeContext, spec: ConvSpec) -> Problem:
+    """A convolution by itself; plain codes are reordered before."""
+    if context.node.op == "QLinearConv":
+        return QuantisedNode(context).problem
+    x, y = context.access(context.node.inputs[0]), context.access(context.node.output)
+    return Problem.of(spec, x, y, context.accuracy.layer_error)
+
+
+def _packed(constants: Sequence[Constants], fused: ChainKernels) -> dict[str, np.ndarray]:
     """The constants of a fused chain by role."""
-    packed = fused.chain.pack(weights, biases)
-    total, bias = fused.kernels[-1].kernel, biases[-1]
-    if isinstance(total, SumOfParts) and bias is not None:
-        packed["bias"] = total.pack_channels(bias)
+    packed = fused.chain.pack(constants)
+    total, last = fused.kernels[-1].kernel, constants[-1](0)
+    if isinstance(total, SumOfParts) and "bias" in last:
+        packed["bias"] = total.pack_channels(last["bias"])
     return packed

@@ -9,7 +9,7 @@ from leanconv.algorithms.magnitudes import are_small
 from leanconv.algorithms.parameters import AUTO, Choice
 from leanconv.canonical import canonical_text
 from leanconv.graph.ir import Graph, Node, TensorType
-from leanconv.operators import Accuracy, NodeContext, quantised_conv
+from leanconv.operators import Accuracy, NodeContext, quantised_conv, quantised_node
 from leanconv.operators.convolution import OPS
 from leanconv.records import dataclass
 from leanconv.spec import PLAIN, Format
@@ -64,7 +64,7 @@ def node_key(
     if node.op in OPS:
         constant += (are_small(graph.constants[node.inputs[1]]),)
     elif node.op in quantised_conv.OPS:
-        constant += (quantised_conv.sums_have(node, graph),)
+        constant += (quantised_node.sums_have(node, graph),)
     reads = tuple(decision.reads.get(name) for name in names)
     known = _texts.setdefault(node, {})
     case = kinds, constant, reads, decision.writes

@@ -97,20 +97,24 @@ class GroupedConv(Kernel):
         """Operations of the plain sum, padding counted."""
         return sum_flops(self.batch, self.out_channels, self.window.out, self.reduction)
 
+    @property
+    def operand_types(self) -> dict[str, str]:
+        """LLVM type of the elements of each operand."""
+        types = self.precision
+        others = {
+            "x": types.x,
+            "w": types.w,
+            "residual": types.y,
+            "scale": FLOAT32,
+            "quantisation": FLOAT32,
+            "y": types.y,
+            "offsets": INT64,
+        }
+        return {name: others.get(name, types.accumulate).llvm for name in self.operands}
+
     def addresses(self, e: Function) -> dict[str, Pointer]:
         """Load the addresses of the operands, each of its type."""
-        types = self.precision
-        return e.pointers(
-            self.operands,
-            types.accumulate.llvm,
-            x=types.x.llvm,
-            w=types.w.llvm,
-            residual=types.y.llvm,
-            scale=FLOAT32.llvm,
-            quantisation=FLOAT32.llvm,
-            y=types.y.llvm,
-            offsets=INT64.llvm,
-        )
+        return e.pointers(self.operands, self.precision.accumulate.llvm, **self.operand_types)
 
     def pack_weights(self, w: np.ndarray) -> np.ndarray:
         """Weights (K, C/g, kd, kh, kw) in the order in which the kernel reads them: as given."""

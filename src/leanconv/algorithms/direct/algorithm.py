@@ -66,7 +66,7 @@ def plan_any_size(kernel: DirectConv, target: Target, weights_from_dram: bool) -
     """
     vectors = ceil_div(kernel.outputs, kernel.lanes)
     ranked = _usable(
-        kernel, rank_tiles(target, ANY_WIDTH, vectors, int(kernel.steps), _work(kernel, target))
+        kernel, rank_tiles(target, ANY_WIDTH, vectors, int(kernel.steps), tile_work(kernel, target))
     )
     usable = [r for r in ranked if r[1].rows * r[1].vectors <= _DRAM_TILE]
     cycles, tile = (usable if weights_from_dram else ranked)[0]
@@ -149,7 +149,7 @@ def _best_tile(kernel: DirectConv, target: Target, weights_from_dram: bool) -> t
     cycles, tile = ranked[0]
     if not weights_from_dram or columns < _DRAM_COLUMNS:
         return cycles * kernel.row_count, tile
-    bytes_, work = _vector_bytes(kernel), _work(kernel, target)
+    bytes_, work = _vector_bytes(kernel), tile_work(kernel, target)
 
     def total(cycles: float, tile: Tile) -> float:
         first = tile_cycles(target, tile.rows, tile.vectors, kernel.steps, work) / tile.vectors
@@ -168,7 +168,7 @@ def _ranked(kernel: DirectConv, target: Target) -> list[tuple[float, Tile]]:
     them.
     """
     vectors, columns = ceil_div(kernel.outputs, kernel.lanes), kernel.window.out[2]
-    work = _work(kernel, target)
+    work = tile_work(kernel, target)
 
     def waiting(tile: Tile) -> float:
         panel = _panel_bytes(kernel, tile)
@@ -184,7 +184,7 @@ def _ranked(kernel: DirectConv, target: Target) -> list[tuple[float, Tile]]:
     return sorted(((c + waiting(tile), tile) for c, tile in ranked), key=lambda r: r[0])
 
 
-def _work(kernel: DirectConv, target: Target) -> TileWork:
+def tile_work(kernel: DirectConv, target: Target) -> TileWork:
     """What a tile of codes does; of floats what all tiles do."""
     if kernel.dot_group == 1:
         return FLOATS

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import prod
 
 from leanconv.algorithms.depthwise.kernel import DepthwiseConv
+from leanconv.algorithms.direct.algorithm import tile_work
 from leanconv.algorithms.direct.kernel import DirectConv
 from leanconv.algorithms.fused.forms import Chain, ChainKernels, Form, possible_parts
 from leanconv.algorithms.fused.rows import BlockKernels
@@ -117,15 +117,15 @@ def _rows_inside(height: int, first: int, length: int, count: int, apart: int) -
 
 def _dense_row_cycles(kernel: DirectConv, target: Target) -> float:
     """One row of all output channels."""
-    columns, steps = kernel.window.out[2], kernel.reduction
-    whole = kernel.outputs // kernel.panel_lanes
-    cycles = whole * panel_cycles(target, columns, kernel.tile, kernel.tile.vectors, steps)
+    columns, steps, work = kernel.window.out[2], kernel.steps, tile_work(kernel, target)
+    tile, whole = kernel.tile, kernel.outputs // kernel.panel_lanes
+    cycles = whole * panel_cycles(target, columns, tile, tile.vectors, steps, work)
     if whole < kernel.panels:
-        cycles += panel_cycles(target, columns, kernel.tile, kernel.last_vectors, steps)
-    return cycles * kernel.lanes / target.lanes(kernel.dtype)
+        cycles += panel_cycles(target, columns, tile, kernel.last_vectors, steps, work)
+    return cycles * kernel.lanes / target.lanes(kernel.precision.accumulate)
 
 
 def _depthwise_row_cycles(kernel: DepthwiseConv, target: Target) -> float:
     """One row of all channels."""
-    taps = prod(kernel.window.kernel)
-    return kernel.blocks * kernel.window.out[2] * (taps / target.fma_units + target.costs.store)
+    each = kernel.steps / target.fma_units + target.costs.store
+    return kernel.blocks * kernel.window.out[2] * each

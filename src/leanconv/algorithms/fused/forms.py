@@ -9,12 +9,14 @@ from math import prod
 from leanconv.algorithms.common.kernel_fields import group_fields
 from leanconv.algorithms.common.partial_results import SumOfParts
 from leanconv.algorithms.depthwise.algorithm import depthwise_kernel
+from leanconv.algorithms.direct.algorithm import tile_work
 from leanconv.algorithms.direct.kernel import DirectConv
 from leanconv.algorithms.fused.kernel import FusedChain
 from leanconv.algorithms.fused.rows import BlockKernels, input_rows
 from leanconv.algorithms.interface import KernelUse
 from leanconv.algorithms.parameters import COUNT, Choice, Parameters, parameter
 from leanconv.algorithms.problem import Problem
+from leanconv.codegen.dot import way_of
 from leanconv.codegen.epilogue import Epilogue
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.tiling import ANY_WIDTH, Tile, by_lane, rank_tiles
@@ -61,8 +63,17 @@ class Chain:
 
     @property
     def dtype(self) -> DType:
-        """Of everything."""
+        """Of everything, where that is one type."""
         return self.depthwise.dtype
+
+    @property
+    def has_codes(self) -> bool:
+        """Whether the convolutions are of codes."""
+        return not self.depthwise.precision.x.is_float
+
+    def lanes(self, target: Target) -> int:
+        """Lanes of a vector of sums, which are the channels of a block."""
+        return target.lanes(self.depthwise.precision.accumulate)
 
 
 @dataclass(frozen=True)
@@ -130,20 +141,23 @@ class ChainKernels:
 
 def inner_blocks(chain: Chain, target: Target) -> int:
     """Vectors of the channels between the convolutions."""
-    return ceil_div(chain.depthwise.out_channels, target.lanes(chain.dtype))
+    return ceil_div(chain.depthwise.out_channels, chain.lanes(target))
 
 
 def possible_parts(chain: Chain, target: Target) -> list[int]:
-    """Into how many parts the inner channels can be split, all of whole vectors."""
+    """Into how many parts the inner channels can be split, all of whole vectors.
+
+    None where sums become codes: only whole sums do.
+    """
     blocks = inner_blocks(chain, target)
-    if chain.depthwise.out_channels % target.lanes(chain.dtype):
+    if chain.has_codes or chain.depthwise.out_channels % chain.lanes(target):
         return []
     return [parts for parts in (2, 3, 4, 6, 8) if blocks % parts == 0]
 
 
 def build(chain: Chain, form: Form, target: Target) -> ChainKernels:
     """The kernels of a form."""
-    lanes, batch = target.lanes(chain.dtype), chain.depthwise.batch
+    lanes, batch = chain.lanes(target), chain.depthwise.batch
     block = block_kernels(chain, target, form.step, form.name == "rows", form.parts)
     fused = FusedChain(batch, block, form.rows, form.parts)
     if form.parts == 1:
@@ -184,11 +198,12 @@ def block_kernels(
         single: whether the last convolution's tiles must be of one vector of channels, as where
             the residual's blocks of channels do not lie like those of y.
     """
-    lanes = target.lanes(chain.dtype)
+    lanes = chain.lanes(target)
     inner = chain.depthwise.out_channels // parts
 
     def problem(spec: ConvSpec, x: Access, y: Access) -> Problem:
-        return replace(Problem.of(spec, x, y), any_size=chain.any_size)
+        made = Problem.of(spec, x, y)
+        return replace(made, any_size=chain.any_size, folds_shift=chain.has_codes)
 
     window = problem(chain.depthwise, chain.x, chain.y).window
     held = min(window.size[1], (step - 1) * window.stride[1] + input_rows(window))
@@ -220,17 +235,20 @@ def rows_access(rows: int, width: int, lanes: int) -> Access:
 
 def _dense(problem: Problem, target: Target) -> DirectConv:
     """The direct kernel of a stage, with the register tile that the model likes best."""
-    vectors = ceil_div(problem.out_channels, problem.lanes(target))
-    tile = _tile(target, _columns(problem), vectors, problem.reduction)
-    return DirectConv(
+    inside = all(problem.window.always_full(axis) for axis in range(3))
+    kernel = DirectConv(
         **group_fields(problem, target),
-        tile=tile,
+        tile=Tile(1, 1),
         rows=1,
         panels_inside=False,
         y_offset=problem.y_offset,
         any_width=bool(problem.any_size),
-        by_lane=by_lane(target, tile.rows, tile.vectors),
+        way=way_of(problem.precision, target),
+        folded=problem.folds_shift and inside,
     )
+    tile = _tile(target, _columns(problem), kernel)
+    lanes = kernel.dot_group == 1 and by_lane(target, tile.rows, tile.vectors)
+    return replace(kernel, tile=tile, by_lane=lanes)
 
 
 def _columns(problem: Problem) -> int:
@@ -238,14 +256,15 @@ def _columns(problem: Problem) -> int:
     return ANY_WIDTH if problem.any_size else problem.window.out[2]
 
 
-def _tile(target: Target, columns: int, vectors: int, reduction: int) -> Tile:
-    """A register tile: one vector of channels wide where a single unit multiplies.
+def _tile(target: Target, columns: int, kernel: DirectConv) -> Tile:
+    """A register tile: of floats one vector of channels wide where a single unit multiplies.
 
     There loads have time to spare, and results that leave in one stream are as good as free: 14x1
     took 349 us where 6x3 took 397 (16 channels to 96 at 112x112, arithmetic alone 329).
     """
-    if not target.splits_vectors or columns < _LEAST_ROWS:
-        return rank_tiles(target, columns, vectors, reduction)[0][1]
+    if kernel.dot_group > 1 or not target.splits_vectors or columns < _LEAST_ROWS:
+        vectors = ceil_div(kernel.outputs, kernel.lanes)
+        return rank_tiles(target, columns, vectors, kernel.steps, tile_work(kernel, target))[0][1]
     even = [rows for rows in range(_LEAST_ROWS, _MOST_ROWS + 1) if columns % rows == 0]
     if even:
         return Tile(min(even, key=lambda rows: abs(rows - _BEST_ROWS)), 1)
@@ -265,7 +284,8 @@ def _projects(problem: Problem, target: Target) -> tuple[DirectConv, ...]:
     """
     lanes = problem.lanes(target)
     whole, rest = divmod(problem.out_channels, lanes)
-    if not (target.splits_vectors and 0 < rest <= lanes // 2):
+    floats = problem.precision.x.is_float
+    if not (floats and target.splits_vectors and 0 < rest <= lanes // 2):
         return (_dense(problem, target),)
     tail = replace(problem, out_channels=rest, y_offset=problem.y.channel(whole * lanes))
     last = _dense(tail, target.with_half_vectors())

@@ -8,7 +8,7 @@ thread does it. Without the first convolution, the depthwise one reads x.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 
 import numpy as np
 
@@ -19,6 +19,10 @@ from leanconv.codegen.kernel import SCRATCH_OF_NEXT, SCRATCH_OF_PREVIOUS, Kernel
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
+
+# What a convolution's kernel packs, by operand, given what it adds to every code of its input:
+# weights (K, C/g, kh, kw), and what the epilogue reads for each channel, (K,).
+Constants = Callable[[int], Mapping[str, np.ndarray]]
 
 
 @dataclass(frozen=True)
@@ -75,11 +79,9 @@ class FusedChain(Kernel):
         """Operations of the plain sums: rows that are computed twice count once."""
         return self.parts * self.batch * self.block.image_flops
 
-    def pack(
-        self, weights: Sequence[np.ndarray], biases: Sequence[np.ndarray | None]
-    ) -> dict[str, np.ndarray]:
-        """Pack the weights (K, C/g, kh, kw) and biases (K,) of all convolutions, by operand."""
-        parts = [pack_part(self.block, weights, biases, part) for part in range(self.parts)]
+    def pack(self, constants: Sequence[Constants]) -> dict[str, np.ndarray]:
+        """Pack the constants of all convolutions, by operand."""
+        parts = [pack_part(self.block, constants, part) for part in range(self.parts)]
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     @property
@@ -97,7 +99,8 @@ class FusedChain(Kernel):
         """Emit the loops: chunks, steps, panels."""
         del target
         e = Function(self.NAME)
-        pointers = e.pointers(self.operands, self.block.depthwise.dtype.llvm)
+        types = self.block.operand_types
+        pointers = e.pointers(self.operands, types["y"], **types)
         count = self.block.depthwise.row_count
         begin, ready = self._begin(e)
         with e.loop("chunk", e.hi, [ready], start=begin) as chunk:
@@ -137,10 +140,10 @@ class FusedChain(Kernel):
     ) -> BlockRows:
         """The rows of an image, for a part of the channels c."""
         block, depthwise, sizes = self.block, self.block.depthwise, self.block.constant_bytes
-        item = depthwise.dtype.bytes
-        operands = {
-            name: pointers[name].at(part * (sizes[name] // item)) for name in block.operands
-        }
+        operands = {name: pointers[name] for name in block.operands}
+        if self.parts > 1:
+            item = depthwise.dtype.bytes
+            operands = {n: at.at(part * (sizes[n] // item)) for n, at in operands.items()}
         x = pointers["x"]
         if block.expand is None:
             x = x.at(part * (depthwise.blocks * depthwise.x.block_stride))
@@ -153,26 +156,27 @@ class FusedChain(Kernel):
 
 
 def pack_part(
-    block: BlockKernels,
-    weights: Sequence[np.ndarray],
-    biases: Sequence[np.ndarray | None],
-    part: int = 0,
+    block: BlockKernels, constants: Sequence[Constants], part: int = 0
 ) -> dict[str, np.ndarray]:
-    """Pack the weights (K, C/g, kh, kw) and biases (K,) of a block's convolutions, by operand.
+    """Pack the constants of a block's convolutions, by operand.
 
     Args:
         block: its kernels, of one part of the channels in the middle.
-        weights, biases: of all channels.
+        constants: of all channels.
         part: which part.
     """
     packed = {}
     for name, (conv, outputs, inputs) in _cuts(block, part).items():
-        kernel, bias = block.stages[name], biases[conv]
-        w = weights[conv][outputs][:, inputs]
+        kernel = block.stages[name]
+        given = constants[conv](kernel.code_shift)
+        w = given["w"][outputs][:, inputs]
         shaped = w.reshape(*w.shape[:2], *kernel.window.kernel)
         packed[f"{name}.w"] = kernel.pack_weights(shaped)
-        if kernel.epilogue.bias and bias is not None:
-            packed[f"{name}.bias"] = kernel.pack_channels(bias[outputs])
+        for operand in kernel.epilogue.operands:
+            if operand == "quantisation":
+                packed[f"{name}.{operand}"] = given[operand]
+            elif operand != "residual":
+                packed[f"{name}.{operand}"] = kernel.pack_channels(given[operand][..., outputs])
     return packed
 
 

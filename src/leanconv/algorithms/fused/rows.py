@@ -83,6 +83,18 @@ class BlockKernels:
         )
 
     @property
+    def operand_types(self) -> dict[str, str]:
+        """LLVM type of the elements of each of `operands`, of x, of y and of a residual."""
+        found = {
+            f"{stage}.{operand}": kernel.operand_types[operand]
+            for stage, kernel in self.stages.items()
+            for operand in kernel.operands
+        }
+        types = (self.expand or self.depthwise).precision, self.projects[0].precision
+        ends = {"x": types[0].x, "y": types[1].y, "residual": types[1].y}
+        return found | {name: dtype.llvm for name, dtype in ends.items()}
+
+    @property
     def constant_bytes(self) -> dict[str, int]:
         """Bytes of each of `operands`, as the stages' kernels pack them."""
         return {
@@ -114,13 +126,13 @@ class BlockKernels:
             return 0
         blocks = self.depthwise.blocks if self.keeps_expanded else self.expand.tile.vectors
         elements = blocks * self.depthwise.x.block_stride
-        return aligned(elements * self.depthwise.dtype.bytes)
+        return aligned(elements * self.depthwise.precision.x.bytes)
 
     @property
     def filtered_bytes(self) -> int:
         """Bytes of the filtered tensor in the scratch."""
         elements = self.depthwise.blocks * self.depthwise.y.block_stride
-        return aligned(elements * self.depthwise.dtype.bytes)
+        return aligned(elements * self.depthwise.precision.y.bytes)
 
     @property
     def scratch_bytes(self) -> int:
@@ -193,9 +205,9 @@ class BlockRows:
     ) -> None:
         self.e, self.block, self.tensors = e, block.linked(), tensors
         self.image, self.image_out = image, image_out
-        element = block.depthwise.dtype.llvm
-        self.expanded = scratch.of(element)
-        self.filtered = scratch.at(block.expanded_bytes).of(element)
+        types = block.depthwise.precision
+        self.expanded = scratch.of(types.x.llvm)
+        self.filtered = scratch.at(block.expanded_bytes).of(types.y.llvm)
         self.local: dict[str, dict[str, Pointer]] = {stage: {} for stage in block.stages}
         for name in block.operands:
             stage, _, operand = name.partition(".")
@@ -298,7 +310,7 @@ class BlockRows:
         Too many at a time would fill the line fill buffers.
         """
         e = self.e
-        panel_bytes = kernel.reduction * kernel.panel_lanes * kernel.dtype.bytes
+        panel_bytes = kernel.packed_reduction * kernel.panel_lanes * kernel.precision.w.bytes
         lines = ceil_div(ceil_div(panel_bytes, ALIGNMENT), slots)
         first = w.of("i8").at(panel * panel_bytes + slot * (lines * ALIGNMENT))
         if isinstance(lines, int):

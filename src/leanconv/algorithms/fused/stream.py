@@ -17,7 +17,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from leanconv.algorithms.fused.kernel import pack_part
+from leanconv.algorithms.fused.kernel import Constants, pack_part
 from leanconv.algorithms.fused.rows import BlockKernels, BlockRows, Rows, no_rows
 from leanconv.codegen.emitter import Carry, Function, Pointer, Value
 from leanconv.codegen.extents import Extent
@@ -76,10 +76,9 @@ class BlockStream(Kernel):
     @property
     def ring_bytes(self) -> tuple[int, ...]:
         """Bytes of each ring."""
-        item = self.blocks[0].depthwise.dtype.bytes
         sizes = []
         for block, ring in zip(self.blocks, self.rings, strict=False):
-            project = block.projects[0]
+            project, item = block.projects[0], block.projects[0].precision.y.bytes
             channels = sum(p.outputs for p in block.projects)
             blocks = ceil_div(channels, project.y.block)
             assert project.y.block_stride == ring * project.y.spatial[1]
@@ -96,16 +95,12 @@ class BlockStream(Kernel):
         """Operations of the plain sums: rows that are computed twice count once."""
         return self.batch * sum(block.image_flops for block in self.blocks)
 
-    def pack(
-        self,
-        weights: Sequence[Sequence[np.ndarray]],
-        biases: Sequence[Sequence[np.ndarray | None]],
-    ) -> dict[str, np.ndarray]:
-        """Pack all blocks' weights (K, C/g, kh, kw) and biases (K,), by operand."""
+    def pack(self, constants: Sequence[Sequence[Constants]]) -> dict[str, np.ndarray]:
+        """Pack the constants of all blocks' convolutions, by operand."""
         return {
             f"{i}.{name}": array
             for i, block in enumerate(self.blocks)
-            for name, array in pack_part(block, weights[i], biases[i]).items()
+            for name, array in pack_part(block, constants[i]).items()
         }
 
     @property
@@ -121,7 +116,7 @@ class BlockStream(Kernel):
         """Emit the loops: chunks, steps, blocks."""
         del target
         e = Function(self.NAME)
-        pointers = e.pointers(self.operands, self.blocks[0].depthwise.dtype.llvm)
+        pointers = self._pointers(e)
         # For each block, the first row of its output that is not there yet.
         done: Carry = [e.i64(0) for _ in self.blocks]
         with e.loop("chunk", e.hi, [done], start=e.lo) as chunk:
@@ -135,6 +130,16 @@ class BlockStream(Kernel):
                 last = first + (step - (self.warm - 1)) * self.step
                 self._step(e, rows, e.smin(last, self.row_count), done)
         return e.finish()
+
+    def _pointers(self, e: Function) -> dict[str, Pointer]:
+        """The addresses of the operands."""
+        types = {
+            f"{i}.{name}": kind
+            for i, block in enumerate(self.blocks)
+            for name, kind in block.operand_types.items()
+        }
+        x, y = types["0.x"], types[f"{len(self.blocks) - 1}.y"]
+        return e.pointers(self.operands, y, x=x, y=y, **types)
 
     def _begin(self, e: Function, begins: Value, first: Value, done: Carry) -> None:
         """Let a chunk that follows no other start with the first row that each block needs."""
@@ -160,13 +165,12 @@ class BlockStream(Kernel):
             done[i] = e.smax(done[i], stop)
 
     def _blocks(self, e: Function, pointers: dict[str, Pointer], image: Value) -> list[BlockRows]:
-        element = self.blocks[0].depthwise.dtype.llvm
         scratch = e.scratch.at(sum(self.ring_bytes))
         x, place, made = Rows(pointers["x"], 0, 0), 0, []
         for i, block in enumerate(self.blocks):
             if i < len(self.rings):
                 stride = block.projects[0].y.spatial[1]
-                y = Rows(e.scratch.at(place).of(element), self.rings[i], stride)
+                y = Rows(e.scratch.at(place).of(block.operand_types["y"]), self.rings[i], stride)
                 place += self.ring_bytes[i]
             else:
                 y = Rows(pointers["y"], 0, 0)

@@ -81,7 +81,7 @@ def lower_chain(context: LoweringContext, node: Node) -> None:
     y = context.define(node.output, LAST)
     problems, weights = [], []
     for number, stage in enumerate(stages):
-        names = stage_inputs(node.inputs, number, "", len(stages))
+        names = stage_inputs(node.inputs, number, "", stages)
         held = Node(node.op, tuple(n or "" for n in names), node.outputs, {}, node.name)
         w = context.given(held, 1)
         assert w is not None

@@ -7,8 +7,8 @@ meaning; each has one output where none are named:
 |---|---|---|
 | Conv | x (N, C, spatial), w (O, C/group, kernel), bias (O,)?, residual?, slope (O,)? | strides, \
 pads (all begins, all ends), dilations, group, activation |
-| ConvChain | x, residual?, then w and bias? of each stage | stages: a ChainStage for each Conv |
-| BlockChain | x, absent, then w and bias? of each stage of each block | blocks: ChainBlocks |
+| ConvChain | x, residual?, then the constants of each stage | stages: a Stage for each |
+| BlockChain | x, absent, then the same of each stage of each block | blocks: ChainBlocks |
 | ConvTranspose | x, w (C, O/group, kernel), bias?, absent, slope? | as Conv, output_padding |
 | MaxPool, AveragePool | x | kernel_shape, strides, pads, dilations, ceil_mode, count_include_pad |
 | MaxPoolWithIndices | x; the values, and their places in x as int64 | as MaxPool, storage_order |

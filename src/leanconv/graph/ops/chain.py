@@ -1,11 +1,12 @@
 """ConvChain: convolutions one after the other, of which only the last one's result is wanted.
 
-BlockChain: chains one after the other, of which some add their own input to their result.
+BlockChain: chains one after the other, of which some add their own input to their result. The
+convolutions are all Convs, or all QLinearConvs, which give codes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any, TypeVar
 
@@ -13,22 +14,29 @@ from leanconv.errors import ModelError
 from leanconv.graph.ir import Attributes, TensorType
 from leanconv.graph.ops.base import Array, Arrays, Op, Types, array, first, given, single
 from leanconv.graph.ops.conv import OPS as CONVOLUTIONS
+from leanconv.graph.ops.quantised import CODES
+from leanconv.graph.ops.quantised_conv import OPS as QUANTISED
 from leanconv.records import dataclass
 from leanconv.spec.activation import Activation
+from leanconv.spec.requantise import ResidualCodes
+from leanconv.types import FLOATS, INT32, DType
 
-CONV = CONVOLUTIONS["Conv"]
+_CONVOLUTIONS = {**CONVOLUTIONS, **QUANTISED}
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
-class ChainStage:
-    """The attributes of one Conv of a chain, as those of a node of its own."""
+class Stage:
+    """The attributes of one convolution of a chain, as those of a node of its own."""
+
+    OP = ""
+    CONSTANTS = tuple[int, ...]()  # inputs of a node of its own that are constants
+    RESIDUAL = 0  # its input that is added
 
     strides: tuple[int, ...]
     pads: tuple[int, ...]
     dilations: tuple[int, ...]
     group: int
-    activation: Activation | None
 
     @property
     def attributes(self) -> dict[str, Any]:
@@ -36,21 +44,62 @@ class ChainStage:
         return {each.name: getattr(self, each.name) for each in fields(self)}
 
 
-def stage_inputs(inputs: Sequence[_T | None], stage: int, x: _T, stages: int) -> list[_T | None]:
-    """The inputs that a Conv node would have, of one stage of a chain whose inputs these are.
+@dataclass(frozen=True)
+class ChainStage(Stage):
+    """A Conv: weights, bias?."""
+
+    OP = "Conv"
+    CONSTANTS = (1, 2)
+    RESIDUAL = 3
+
+    activation: Activation | None
+
+
+@dataclass(frozen=True)
+class CodeStage(Stage):
+    """A QLinearConv: weights, bias?, scale, numbers behind an activation?."""
+
+    OP = "QLinearConv"
+    CONSTANTS = (1, 2, 3, 5)
+    RESIDUAL = 4
+
+    x_zero: int
+    y_zero: int
+    low: int
+    high: int
+    dtype: DType
+    residual: ResidualCodes | None
+    activation: Activation | None
+
+
+STAGES: Mapping[str, type[ChainStage] | type[CodeStage]] = {
+    "Conv": ChainStage,
+    "QLinearConv": CodeStage,
+}
+
+
+def stage_inputs(
+    inputs: Sequence[_T | None], number: int, x: _T, stages: Sequence[Stage]
+) -> list[_T | None]:
+    """The inputs that a node of its own would have, of one stage of a chain.
 
     Args:
-        inputs: of the chain: x, residual?, then weights and bias? of each stage.
-        stage: its number.
+        inputs: of the chain: x, residual?, then weights and what else each stage reads.
+        number: of the stage.
         x: the stage's own input.
-        stages: how many there are; the last one adds the residual.
+        stages: all of them; the last one adds the residual.
     """
-    residual = given(inputs, 1) if stage == stages - 1 else None
-    return [x, given(inputs, 2 + 2 * stage), given(inputs, 3 + 2 * stage), residual]
+    places = stages[number].CONSTANTS
+    found: dict[int, _T | None] = {0: x}
+    for index, place in enumerate(places, 2 + number * len(places)):
+        found[place] = given(inputs, index)
+    if number == len(stages) - 1:
+        found[stages[number].RESIDUAL] = given(inputs, 1)
+    return [found.get(place) for place in range(max(found) + 1)]
 
 
-def _stages(attributes: Attributes) -> tuple[ChainStage, ...]:
-    stages: tuple[ChainStage, ...] = attributes["stages"]
+def _stages(attributes: Attributes) -> tuple[Stage, ...]:
+    stages: tuple[Stage, ...] = attributes["stages"]
     if not stages:
         raise ModelError("a chain of no convolutions; expected at least one stage")
     return stages
@@ -59,25 +108,27 @@ def _stages(attributes: Attributes) -> tuple[ChainStage, ...]:
 def _infer(types: Types, attributes: Attributes) -> TensorType:
     x, stages = first(types), _stages(attributes)
     for number, stage in enumerate(stages):
-        (x,) = CONV.infer(stage_inputs(types, number, x, len(stages)), stage.attributes)
+        inputs = stage_inputs(types, number, x, stages)
+        (x,) = _CONVOLUTIONS[stage.OP].infer(inputs, stage.attributes)
     return x
 
 
 def _evaluate(arrays: Arrays, attributes: Attributes) -> Array:
     x, stages = array(arrays), _stages(attributes)
     for number, stage in enumerate(stages):
-        (x,) = CONV.evaluate(stage_inputs(arrays, number, x, len(stages)), stage.attributes)
+        inputs = stage_inputs(arrays, number, x, stages)
+        (x,) = _CONVOLUTIONS[stage.OP].evaluate(inputs, stage.attributes)
     return x
 
 
 def _work(types: Types, attributes: Attributes, result: TensorType) -> int:
     del result
     x, stages, total = first(types), _stages(attributes), 0
-    assert CONV.work is not None
     for number, stage in enumerate(stages):
-        inputs = stage_inputs(types, number, x, len(stages))
-        (x,) = CONV.infer(inputs, stage.attributes)
-        total += CONV.work(inputs, stage.attributes, (x,))
+        op, inputs = _CONVOLUTIONS[stage.OP], stage_inputs(types, number, x, stages)
+        (x,) = op.infer(inputs, stage.attributes)
+        assert op.work is not None
+        total += op.work(inputs, stage.attributes, (x,))
     return total
 
 
@@ -85,45 +136,52 @@ def _work(types: Types, attributes: Attributes, result: TensorType) -> int:
 class ChainBlock:
     """One chain of a BlockChain: its convolutions, and whether it adds its own input."""
 
-    stages: tuple[ChainStage, ...]
+    stages: tuple[Stage, ...]
     adds: bool
+
+    @property
+    def operands(self) -> int:
+        """Inputs of a node of its own beside x and the residual."""
+        return sum(len(stage.CONSTANTS) for stage in self.stages)
 
 
 def block_inputs(inputs: Sequence[_T | None], first: int, x: _T, block: ChainBlock) -> list[Any]:
     """The inputs that a ConvChain node would have, of one block of a BlockChain.
 
     Args:
-        inputs: of the whole: x, absent, then weights and bias? of each stage of each block.
-        first: stages of the blocks before.
+        inputs: of the whole: x, absent, then what each stage of each block reads.
+        first: inputs that stages of the blocks before read.
         x: the block's own input.
         block: which convolutions it consists of.
     """
-    operands = [given(inputs, 2 + 2 * first + i) for i in range(2 * len(block.stages))]
+    operands = [given(inputs, 2 + first + i) for i in range(block.operands)]
     return [x, x if block.adds else None, *operands]
 
 
 def _infer_blocks(types: Types, attributes: Attributes) -> TensorType:
-    x, stages = first(types), 0
+    x, read = first(types), 0
     for block in attributes["blocks"]:
-        inputs = block_inputs(types, stages, x, block)
+        inputs = block_inputs(types, read, x, block)
         x = _infer(inputs, {"stages": block.stages})
-        stages += len(block.stages)
+        read += block.operands
     return x
 
 
 def _evaluate_blocks(arrays: Arrays, attributes: Attributes) -> Array:
-    x, stages = array(arrays), 0
+    x, read = array(arrays), 0
     for block in attributes["blocks"]:
-        inputs = block_inputs(arrays, stages, x, block)
+        inputs = block_inputs(arrays, read, x, block)
         x = _evaluate(inputs, {"stages": block.stages})
-        stages += len(block.stages)
+        read += block.operands
     return x
 
 
 MOST_STAGES, MOST_BLOCKS = 3, 8
+_MOST = MOST_STAGES * max(len(each.CONSTANTS) for each in STAGES.values())
+_DTYPES = (*FLOATS, *CODES, INT32)
 OPS: dict[str, Op] = {
-    "ConvChain": single(_infer, _evaluate, 1, 2 + 2 * MOST_STAGES, ("stages",), _work),
+    "ConvChain": single(_infer, _evaluate, 1, 2 + _MOST, ("stages",), _work, dtypes=_DTYPES),
     "BlockChain": single(
-        _infer_blocks, _evaluate_blocks, 1, 2 + 2 * MOST_STAGES * MOST_BLOCKS, ("blocks",)
+        _infer_blocks, _evaluate_blocks, 1, 2 + _MOST * MOST_BLOCKS, ("blocks",), dtypes=_DTYPES
     ),
 }

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from leanconv.graph.edit import Editor, frozen, rewrite
 from leanconv.graph.ir import Graph, Node
-from leanconv.graph.ops.chain import ChainStage
+from leanconv.graph.ops.chain import STAGES
+from leanconv.graph.ops.quantised import CODES
 
 
 def fuse_blocks(graph: Graph) -> Graph:
     """Make one ConvChain of convolutions whose results nobody else reads.
 
     (any Conv of one group, then) a depthwise Conv, then a 1x1 Conv of stride 1, which may add a
-    residual: inverted residuals, separable convolutions, and a network's stem before one.
+    residual: inverted residuals, separable convolutions, and a network's stem before one. The same
+    of QLinearConvs that give codes.
 
     Left alone: convolutions along one or three axes, with slopes of PRelu, with weights that are
     computed, and maps that a 1x1 Conv pads.
 
-    Requires: a verified graph, after `fuse_activations`: a chain is not taken apart again.
+    Requires: a verified graph, after `fuse_activations` and `fuse_codes`: a chain is not taken
+    apart again.
     Ensures: such convolutions are one node, named as the last of them.
     """
     return rewrite(graph, _rule)
@@ -25,16 +28,17 @@ def fuse_blocks(graph: Graph) -> Graph:
 def _rule(editor: Editor, node: Node) -> bool:
     if not (_usable(editor, node) and _pointwise(editor, node)):
         return False
-    depthwise = editor.private_producer(node.inputs[0], "Conv")
+    depthwise = editor.private_producer(node.inputs[0], node.op)
     if depthwise is None or not _inner(editor, depthwise) or not _depthwise(editor, depthwise):
         return False
     convs = [depthwise, node]
-    before = editor.private_producer(depthwise.inputs[0], "Conv")
+    before = editor.private_producer(depthwise.inputs[0], node.op)
     if before is not None and _inner(editor, before) and before.attributes["group"] == 1:
         convs.insert(0, before)
-    operands = [name for conv in convs for name in (conv.inputs[1], conv.input(2))]
-    stages = tuple(ChainStage(**conv.attributes) for conv in convs)
-    inputs = (convs[0].inputs[0], node.input(3), *operands)
+    kind = STAGES[node.op]
+    operands = [conv.input(number) for conv in convs for number in kind.CONSTANTS]
+    stages = tuple(kind(**conv.attributes) for conv in convs)
+    inputs = (convs[0].inputs[0], node.input(kind.RESIDUAL), *operands)
     attributes = frozen({"stages": stages})
     editor.replace(node, Node("ConvChain", inputs, node.outputs, attributes, node.name))
     return True
@@ -42,17 +46,19 @@ def _rule(editor: Editor, node: Node) -> bool:
 
 def _usable(editor: Editor, conv: Node) -> bool:
     """Whether a node is a convolution of images with constant weights and no slopes."""
-    return (
-        conv.op == "Conv"
-        and not conv.input(4)
-        and len(editor.shape(conv.output)) == 4
-        and all(name in editor.constants for name in conv.inputs[1:3] if name)
-    )
+    if conv.op not in STAGES or len(editor.shape(conv.output)) != 4:
+        return False
+    if conv.op == "Conv" and conv.input(4):
+        return False
+    if conv.op == "QLinearConv" and conv.attributes["dtype"] not in CODES:
+        return False
+    operands = (conv.input(number) for number in STAGES[conv.op].CONSTANTS)
+    return all(name in editor.constants for name in operands if name)
 
 
 def _inner(editor: Editor, conv: Node) -> bool:
     """Whether a convolution may be inside a chain: only the last one adds a residual."""
-    return _usable(editor, conv) and not conv.input(3)
+    return _usable(editor, conv) and not conv.input(STAGES[conv.op].RESIDUAL)
 
 
 def _pointwise(editor: Editor, conv: Node) -> bool:

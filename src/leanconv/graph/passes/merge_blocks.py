@@ -44,8 +44,9 @@ def merge_blocks(graph: Graph, count: int) -> Graph:
 
 
 def _operands(node: Node) -> list[str]:
-    """Weights and bias of each stage."""
-    return [node.input(i) for i in range(2, 2 + 2 * len(node.attributes["stages"]))]
+    """What each stage reads beside its input."""
+    count = sum(len(stage.CONSTANTS) for stage in node.attributes["stages"])
+    return [node.input(i) for i in range(2, 2 + count)]
 
 
 def blocks_to_merge(graph: Graph) -> list[Node]:
