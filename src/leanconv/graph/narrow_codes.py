@@ -139,11 +139,18 @@ def unpacked(data: Array, kind: DType, count: int) -> Array:
     bits = BITS[kind]
     if bits == 8:
         return data
-    parts = [(data >> shift) & ((1 << bits) - 1) for shift in range(0, 8, bits)]
-    codes = np.stack(parts, axis=-1).reshape(-1)[:count]
+    codes = unpacked_bits(data, bits)[:count]
     if kind.low < 0 and not kind.is_float:
         codes = ((codes ^ (1 << (bits - 1))) - (1 << (bits - 1))).astype(np.uint8)
     return np.ascontiguousarray(codes).view(kind.numpy)
+
+
+def unpacked_bits(data: Array, bits: int) -> Array:
+    """Numbers that are packed in bytes along the last axis, the first in the lowest bits."""
+    if bits == 8:
+        return data
+    parts = [(data >> shift) & ((1 << bits) - 1) for shift in range(0, 8, bits)]
+    return np.stack(parts, axis=-1).reshape(*data.shape[:-1], data.shape[-1] * len(parts))
 
 
 def packed_bytes(kind: DType, count: int) -> int:

@@ -23,7 +23,7 @@ from leanconv.graph.sequence import SequenceValue
 # What takes elements of at most 8 bits that are codes: it moves them, or converts them.
 TAKE_NARROW = frozenset(
     (
-        *("Cast", "CastLike", "Concat", "DequantizeLinear", "Expand", "Flatten", "Gather"),
+        *("Cast", "CastLike", "Concat", "DequantizeLinear", "Expand", "Flatten"),
         *("Identity", "Pad", "QuantizeLinear", "Reshape", "Shape", "Size", "Slice", "Split"),
         *("Squeeze", "Tile", "Transpose", "Unsqueeze", "com.microsoft.DequantizeLinear"),
         *("com.microsoft.QuantizeLinear", "com.microsoft.GatherBlockQuantized"),

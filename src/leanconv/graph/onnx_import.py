@@ -8,7 +8,7 @@ every shape, computes what depends on constants and shapes only, and gives the n
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -25,7 +25,7 @@ from leanconv.graph.file_kinds import file_kind, folder_kind
 from leanconv.graph.ir import Graph, TensorType
 from leanconv.graph.late import Tail, reads_of
 from leanconv.graph.limits import Limits
-from leanconv.graph.narrow_codes import is_narrow
+from leanconv.graph.narrow_values import check_narrow, float_bytes
 from leanconv.graph.onnx_binding import Scope
 from leanconv.graph.onnx_check import check_flow
 from leanconv.graph.onnx_file import NoModelError, read_file
@@ -79,7 +79,8 @@ class Model:
         constants: the file's weights, views of it where possible.
         dtype: the float type that is computed in first.
         halves: whether numbers that the file has in float16 are computed in it.
-        bytes: the size of the file and its external data.
+        bytes: the size of the file and its external data, where that is packed in less than a byte
+            the size of its floats.
         limits: what binding may use.
         metadata: the file's own key-value pairs.
     """
@@ -158,7 +159,7 @@ class Model:
                     f"output {shown(lists[0])!r} is a sequence; expected tensors: join them, or "
                     "make an output of each"
                 )
-            self._check_narrow(builder, scope, outputs, tail)
+            check_narrow(self, builder, outputs, tail)
             for name in self._given_in_half.intersection(names):
                 outputs[name] = _as(outputs[name], FLOAT16, builder)
         except UnsupportedError:
@@ -182,41 +183,6 @@ class Model:
         """The outputs that are float16 in the file and float32 in the graph."""
         pairs = zip(self.outputs, self.output_dtypes, strict=True)
         return {name for name, kind in pairs if self.halves and kind == FLOAT16}
-
-    def _check_narrow(
-        self,
-        builder: Builder,
-        scope: Scope,
-        outputs: Mapping[str, Value],
-        tail: Sequence[FileNode],
-    ) -> None:
-        """Raise unless codes of types of at most 8 bits are what the file says that they are.
-
-        What runs late knows of no such types.
-        """
-        declared = dict(zip(self.outputs, self.output_dtypes, strict=True))
-        for name, value in outputs.items():
-            kind, wanted = builder.narrow.get(value), declared.get(name)
-            if kind is None and (wanted is None or wanted.held == wanted):
-                continue
-            if name not in declared:
-                raise UnsupportedError(
-                    f"{shown(name)!r} is {kind}, and a node reads it whose extents are known only "
-                    "when the network has run; expected another type: insert a Cast before it"
-                )
-            if kind != wanted:
-                raise ModelError(
-                    f"output {shown(name)!r} is {builder.declared(value)}, and declared as "
-                    f"{wanted}; expected both alike"
-                )
-        late = [node for node in tail if any(map(is_narrow, node.attributes.values()))]
-        held = [name for node in tail for name in node.reads if is_narrow(self.constants.get(name))]
-        if late or held:
-            where = f"node {late[0].name!r}" if late else f"the constant {shown(held[0])!r}"
-            raise UnsupportedError(
-                f"{where} is of a type of at most 8 bits, and computed with when extents are known "
-                "that depend on values; expected another type there"
-            )
 
     def tail(self, graph: Graph, dtype: DType | None = None) -> Tail | None:
         """What runs after a graph that was bound with `late`; None where that is nothing.
@@ -433,7 +399,7 @@ def _read(
         nodes=file.nodes,
         constants=MappingProxyType(file.constants),
         dtype=dtype,
-        bytes=len(data) + files.bytes,
+        bytes=len(data) + files.bytes + float_bytes(file),
         limits=limits,
         metadata=MappingProxyType(file.metadata),
         halves=halves,

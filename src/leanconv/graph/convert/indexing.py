@@ -19,12 +19,18 @@ MOST_SLICES = 16  # of which a Gather is made; each is a copy in the code
 
 
 def _gather(call: Call) -> list[Value]:
-    """Gather; few evenly spaced runs of constant indices are Slices, which are joined."""
     x = call.value(0)
     check_rank(x.type, 1, MAX_RANK)
-    axis = call.axis(call.attribute("axis", 0), len(x.shape))
+    return [gathered(call, x, call.axis(call.attribute("axis", 0), len(x.shape)))]
+
+
+def gathered(call: Call, x: Value, axis: int) -> Value:
+    """A tensor at the places along an axis that input 1 says.
+
+    Few evenly spaced runs of constant indices are Slices, which are joined.
+    """
     if call.value(1).array is None:
-        return [call.emit("Gather", [x, _counted(call)], axis=axis)]
+        return call.emit("Gather", [x, _counted(call)], axis=axis)
     indices = call.constant(1)
     extent = x.shape[axis]
     if indices.dtype.kind not in "iu":
@@ -35,14 +41,14 @@ def _gather(call: Call) -> list[Value]:
     shape = (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
     if x.array is not None:
         array = x.array
-        return [call.fold(lambda: array.take(indices, axis=axis), shape, x.type.dtype)]
+        return call.fold(lambda: array.take(indices, axis=axis), shape, x.type.dtype)
     places = indices.reshape(-1).astype(INT64)
     runs = _runs((places + (places < 0) * extent).tolist())
     if len(runs) > MOST_SLICES:
-        return [call.emit("Gather", [x, _counted(call)], axis=axis)]
+        return call.emit("Gather", [x, _counted(call)], axis=axis)
     parts = [part_of(call, x, axis, *run) for run in runs]
     joined = parts[0] if len(parts) == 1 else call.emit("Concat", parts, axis=axis)
-    return [call.reshape(joined, shape)]
+    return call.reshape(joined, shape)
 
 
 def _runs(places: Sequence[int]) -> list[tuple[int, int, int]]:

@@ -34,10 +34,14 @@ class Quantisation:
     blocks: int = 0
 
     @property
+    def is_known(self) -> bool:
+        """Whether both are constants."""
+        return self.scale.array is not None and (self.zero is None or self.zero.array is not None)
+
+    @property
     def is_constant(self) -> bool:
         """Whether both are known, and are one number or one along an axis."""
-        known = self.scale.array is not None and (self.zero is None or self.zero.array is not None)
-        return known and not self.blocks
+        return self.is_known and not self.blocks
 
 
 def read_quantisation(

@@ -13,6 +13,7 @@ from leanconv.graph.builder import Value
 from leanconv.graph.codes import Code, fused
 from leanconv.graph.convert.code_products import Requantisation, convolved, product
 from leanconv.graph.convert.narrow import narrowed, widened
+from leanconv.graph.convert.packed_weights import blocked_floats
 from leanconv.graph.convert.quantisation import (
     Quantisation,
     broadcast,
@@ -113,6 +114,8 @@ def _dequantise(call: Call) -> list[Value]:
         raise UnsupportedError(f"the scale is {given.scale.type}; expected {' or '.join(FLOATS)}")
     if given.is_constant and not code.is_float:
         return [constant_dequantised(call, x, given, dtype)]
+    if given.blocks and not code.is_float and given.is_known and x.array is not None:
+        return [blocked_floats(call, x, given, dtype)]
     scale = broadcast(call, float_codes.cast(call, given.scale, dtype), x, given)
     if code.is_float:
         _check_no_zero(given, code)

@@ -14,6 +14,7 @@ from leanconv.graph import float_codes
 from leanconv.graph.builder import Value
 from leanconv.graph.codes import Code, fused, table
 from leanconv.graph.convert.code_products import product
+from leanconv.graph.convert.packed_weights import RULES as PACKED
 from leanconv.graph.convert.quantisation import scalar
 from leanconv.graph.convert.quantised import (
     LINEAR,
@@ -252,6 +253,7 @@ def _recurrent_weights(call: Call, index: int, scale: int, zero: int) -> Value:
 _MATMUL = {"transA": "int", "transB": "int", "alpha": "float"}
 _RULES: dict[str, Rule] = {
     **LINEAR,
+    **PACKED,
     "QLinearAdd": _binary("QLinearAdd"),
     "QLinearMul": _binary("QLinearMul"),
     "QLinearSigmoid": _unary(lambda _: lambda x: sigmoid(x.astype(np.float64))),

@@ -1,0 +1,193 @@
+"""Weights in blocks that share a scale, of which several elements are packed in a byte.
+
+`MatMulNBits` and `GatherBlockQuantized` of the domain com.microsoft, and constants of
+DequantizeLinear with a `block_size`. Weights of products become floats when the network is bound;
+a gather keeps its table as codes, a byte for each element, and makes floats of what it takes.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from leanconv.errors import ModelError, UnsupportedError
+from leanconv.graph import float_codes
+from leanconv.graph.builder import Value
+from leanconv.graph.convert import indexing
+from leanconv.graph.convert.quantisation import Quantisation, broadcast, read_quantisation
+from leanconv.graph.convert.rule import Call, Rule
+from leanconv.graph.narrow_codes import unpacked_bits
+from leanconv.graph.ops.base import Array
+from leanconv.types import FLOAT32, FLOATS, INT8, INT32, UINT8, DType
+
+_BITS = (2, 4, 8)
+_LEAST_BLOCK = 16
+_COLUMNS = 64  # of weights that become floats at a time
+
+
+def blocked_floats(call: Call, x: Value, given: Quantisation, dtype: DType) -> Value:
+    """Floats of constant codes of which blocks along an axis share a scale and a zero point."""
+    codes, scale = np.asarray(x.numbers), np.asarray(given.scale.numbers)
+    zero = None if given.zero is None else np.asarray(given.zero.numbers)
+
+    def made() -> Array:
+        places = np.arange(codes.shape[given.axis]) // given.blocks
+        floats = codes.astype(np.float32)
+        if zero is not None:
+            floats -= np.take(zero, places, given.axis)
+        floats *= np.take(scale, places, given.axis)
+        return np.asarray(floats)
+
+    return float_codes.cast(call, call.fold(made, x.shape, FLOAT32), dtype)
+
+
+# -- products -------------------------------------------------------------------------------------
+def _bits(call: Call) -> int:
+    bits = call.attribute("bits", 4)
+    if bits not in _BITS:
+        raise UnsupportedError(f"attribute bits is {bits}; expected {', '.join(map(str, _BITS))}")
+    return int(bits)
+
+
+def _block(call: Call, default: int | None = None) -> int:
+    block = call.attribute("block_size", default)
+    if block is None or block < _LEAST_BLOCK or block & (block - 1):
+        raise ModelError(
+            f"attribute block_size is {block}; expected a power of two of at least {_LEAST_BLOCK}"
+        )
+    return int(block)
+
+
+def _in_rows(call: Call, index: int, rows: int, columns: int) -> Array:
+    """The numbers of a constant input as a matrix.
+
+    Raises:
+        ModelError: there is another number of them.
+    """
+    array = call.constant(index)
+    if array.size != rows * columns:
+        raise ModelError(
+            f"input {index} is {call.value(index).type}; expected {rows} x {columns} numbers"
+        )
+    return array.reshape(rows, columns)
+
+
+def _groups(call: Call, inner: int, blocks: int) -> Array | None:
+    """Which block's scale each row of the weights has; None where it is its own block's."""
+    if call.optional(4) is None:
+        return None
+    groups = call.constant(4).reshape(-1)
+    if groups.dtype != INT32 or groups.size < inner:
+        raise ModelError(
+            f"input 4 is {call.value(4).type}; expected int32, one for each of {inner}"
+        )
+    groups = groups[:inner]
+    if groups.size and not 0 <= groups.min() <= groups.max() < blocks:
+        raise ModelError(f"input 4 holds numbers outside 0 to {blocks - 1}; expected blocks")
+    return groups
+
+
+def _zeros(call: Call, bits: int, rows: int, blocks: int) -> Array:
+    """The zero point of each block, float32 (rows, blocks); by default the middle of the codes."""
+    held = call.optional(3)
+    if held is None:
+        return np.full((rows, blocks), 1 << (bits - 1), np.float32)
+    if held.type.dtype != UINT8:
+        return _in_rows(call, 3, rows, blocks).astype(np.float32)
+    packed = _in_rows(call, 3, rows, math.ceil(blocks * bits / 8))
+    return unpacked_bits(packed, bits)[:, :blocks].astype(np.float32)
+
+
+def _matmul(call: Call) -> list[Value]:
+    """MatMulNBits: a (..., K), b (N, blocks, bytes) packed, scales, zero points, groups, bias."""
+    inner, columns = call.attribute("K", 0), call.attribute("N", 0)
+    bits, block, a = _bits(call), _block(call), call.value(0)
+    if min(inner, columns) < 1 or not a.shape or a.shape[-1] != inner:
+        raise ModelError(
+            f"got {a.type} and attributes K = {inner}, N = {columns}; expected rows of K elements"
+        )
+    blocks = math.ceil(inner / block)
+    if call.dtype(1) != UINT8 or not call.value(2).type.dtype.is_float:
+        raise ModelError(
+            f"got weights {call.value(1).type} with scales {call.value(2).type}; expected uint8 "
+            "and floats"
+        )
+    packed = _in_rows(call, 1, columns, blocks * block * bits // 8)
+    scales = _in_rows(call, 2, columns, blocks).astype(np.float32)
+    zeros, groups = _zeros(call, bits, columns, blocks), _groups(call, inner, blocks)
+
+    def made() -> Array:
+        weights = np.empty((inner, columns), np.float32)
+        for first in range(0, columns, _COLUMNS):  # so that what is worked in stays in the caches
+            rows = slice(first, first + _COLUMNS)
+            codes = unpacked_bits(packed[rows], bits)
+            if groups is None:
+                floats = codes.reshape(-1, blocks, block).astype(np.float32)
+                floats -= zeros[rows, :, None]
+                floats *= scales[rows, :, None]
+                weights[:, rows] = floats.reshape(len(codes), -1)[:, :inner].T
+            else:
+                floats = codes[:, :inner] - zeros[rows][:, groups]
+                weights[:, rows] = (floats * scales[rows][:, groups]).T
+        return weights
+
+    w = call.fold(made, (inner, columns), FLOAT32)
+    y = call.emit("MatMul", [a, float_codes.cast(call, w, a.type.dtype)])
+    bias = call.optional(5)
+    return [y if bias is None else call.emit("Add", [y, bias])]
+
+
+# -- gathers --------------------------------------------------------------------------------------
+def _unpacked_table(call: Call, index: int) -> Value:
+    """A constant of codes with a byte for each; of uint8 they may be packed along the last axis."""
+    value, bits = call.value(index), _bits(call)
+    if value.type.dtype != UINT8 or value in call.builder.narrow or bits == 8:
+        return value
+    packed = call.constant(index)
+    shape = (*packed.shape[:-1], packed.shape[-1] * 8 // bits)
+    return call.fold(lambda: unpacked_bits(packed, bits), shape, UINT8)
+
+
+def _gather(call: Call) -> list[Value]:
+    """GatherBlockQuantized: codes, indices, scales, zero points."""
+    data, indices, scale = _unpacked_table(call, 0), call.value(1), call.value(2)
+    rank, zero, block = len(data.shape), call.optional(3), _block(call, 128)
+    gathered = call.axis(call.attribute("gather_axis", 0), rank, "gather_axis")
+    axis = call.axis(call.attribute("quantize_axis", 1), rank, "quantize_axis")
+    packed = call.dtype(0) == UINT8 and data not in call.builder.narrow
+    if data.type.dtype not in (INT8, UINT8) or gathered == axis or (packed and axis != rank - 1):
+        raise ModelError(
+            f"got codes {data.type}, gathered along {gathered}, in blocks along {axis}; expected "
+            "codes of at most 8 bits and two axes, where they are packed the last one"
+        )
+    if zero is not None:
+        zero = _unpacked_table(call, 3)
+        if len(zero.shape) == rank == len(scale.shape) and packed and scale.shape != zero.shape:
+            sizes = scale.shape  # the last byte of a row need not be full
+            starts = (0,) * rank
+            zero = call.emit("Slice", [zero], starts=starts, steps=(1,) * rank, sizes=sizes)
+    elif packed:
+        middle = np.full((), 1 << (_bits(call) - 1), UINT8)
+        zero = call.builder.filled(middle, scale.shape)
+    inputs = [data, indices, scale, zero]
+    given = read_quantisation(call.with_inputs(inputs), 2, 3, data, axis, block)
+    dtype = call.builder.kept(scale.type.dtype)
+    if dtype not in FLOATS:
+        raise UnsupportedError(f"the scale is {scale.type}; expected {' or '.join(FLOATS)}")
+    codes, factor = (indexing.gathered(call, each, gathered) for each in (data, given.scale))
+    away = None if given.zero is None else indexing.gathered(call, given.zero, gathered)
+    place = axis + (len(indices.shape) - 1) * (axis > gathered)
+    taken = Quantisation(float_codes.cast(call, factor, dtype), away, place, block)
+    if away is not None:
+        away = broadcast(call, away, codes, taken)
+    scale = broadcast(call, taken.scale, codes, taken)
+    return [float_codes.dequantise(call, codes, scale, away, dtype)]
+
+
+_NUMBERS = dict.fromkeys(("K", "N", "bits", "block_size", "accuracy_level"), "int")
+_AXES = dict.fromkeys(("bits", "block_size", "gather_axis", "quantize_axis"), "int")
+RULES: dict[str, Rule] = {
+    "MatMulNBits": Rule(_matmul, {**_NUMBERS, "weight_prepacked": "int"}, 3, 6, running=(0,)),
+    "GatherBlockQuantized": Rule(_gather, _AXES, 3, 4, running=(0, 1, 2, 3)),
+}

@@ -1,0 +1,167 @@
+"""Weights in blocks of 2, 4 and 8 bits against onnxruntime: products, gathers, DequantizeLinear."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import leanconv as lc
+
+FLOAT = TensorProto.FLOAT
+BLOCKED = (TensorProto.INT4, TensorProto.UINT4, TensorProto.INT8, TensorProto.UINT8)
+
+
+def model(nodes, given, wanted, held, opset=21):
+    """A model of nodes; inputs and outputs as (name, type, shape), weights as arrays by name."""
+    held = [
+        each if isinstance(each, TensorProto) else numpy_helper.from_array(each, name)
+        for name, each in held.items()
+    ]
+    info = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        nodes, "g", [info(*each) for each in given], [info(*each) for each in wanted], held
+    )
+    opsets = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+def check(proto, feed, error=1e-5):
+    """The results are onnxruntime's, but for rounding errors."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.log_severity_level = 1, 4
+    theirs = onnxruntime.InferenceSession(proto.SerializeToString(), options).run(None, feed)
+    ours = lc.load(proto, threads=1).run(None, feed)
+    for mine, wanted in zip(ours, theirs, strict=True):
+        most = np.abs(wanted).max(initial=1e-9)
+        np.testing.assert_allclose(mine, wanted, rtol=0, atol=error * most)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_products_with_packed_weights(seed):
+    """MatMulNBits of random extents, blocks, bits, with and without zero points, groups, bias."""
+    rng = np.random.default_rng(seed)
+    bits, block = int(rng.choice([4, 4, 8])), int(rng.choice([16, 32, 64]))
+    inner, columns = int(rng.integers(1, 130)), int(rng.integers(1, 20))
+    if bits == 8:
+        inner = block * max(1, inner // block)
+    blocks = -(-inner // block)
+    held = {
+        "b": rng.integers(0, 256, (columns, blocks, block * bits // 8)).astype(np.uint8),
+        "s": rng.standard_normal((columns, blocks)).astype(np.float32) * 0.1,
+    }
+    names = ["a", "b", "s", "", "", ""]
+    kind = seed % 3
+    if kind == 1:
+        held["z"] = rng.integers(0, 256, (columns, -(-blocks * bits // 8))).astype(np.uint8)
+        names[3] = "z"
+    if kind == 2 and bits == 4:
+        held["z"] = rng.uniform(0, 15, (columns, blocks)).astype(np.float32)
+        names[3] = "z"
+    if seed % 2:
+        held["bias"] = rng.standard_normal(columns).astype(np.float32)
+        names[5] = "bias"
+    node = helper.make_node(
+        "MatMulNBits",
+        names,
+        ["y"],
+        domain="com.microsoft",
+        K=inner,
+        N=columns,
+        bits=bits,
+        block_size=block,
+    )
+    rows = [(3,), (1, 1), (2, 2)][seed % 3]
+    x = rng.standard_normal((*rows, inner)).astype(np.float32)
+    proto = model([node], [("a", FLOAT, x.shape)], [("y", FLOAT, None)], held)
+    check(proto, {"a": x})
+
+
+@pytest.mark.parametrize("number", BLOCKED)
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_constants_in_blocks(number, axis):
+    """DequantizeLinear of a constant whose last block is not full, as weights of a product."""
+    rng = np.random.default_rng(axis)
+    shape, block = (5, 7, 9), 4
+    blocks = tuple(-(-n // block) if i == axis else n for i, n in enumerate(shape))
+    low, high = (0, 16) if number in (TensorProto.UINT4, TensorProto.UINT8) else (-8, 8)
+    codes, zeros = rng.integers(low, high, shape), rng.integers(low, high, blocks)
+    held = {
+        "w": helper.make_tensor("w", number, shape, codes.flat),
+        "z": helper.make_tensor("z", number, blocks, zeros.flat),
+        "s": rng.standard_normal(blocks).astype(np.float32),
+    }
+    node = helper.make_node("DequantizeLinear", ["w", "s", "z"], ["d"], axis=axis, block_size=block)
+    add = helper.make_node("MatMul", ["x", "d"], ["y"])
+    x = rng.standard_normal((2, 7)).astype(np.float32)
+    check(model([node, add], [("x", FLOAT, x.shape)], [("y", FLOAT, None)], held), {"x": x})
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_gathers_of_codes(seed):
+    """GatherBlockQuantized of int4, uint4 and packed uint8; negative indices, which are data."""
+    rng = np.random.default_rng(seed)
+    packed = seed % 3 == 2
+    shape, block = [int(rng.integers(2, 9)), 32 * int(rng.integers(1, 4))], 16 << int(seed % 2)
+    blocks = (shape[0], -(-shape[1] // block))
+    number = (TensorProto.INT4, TensorProto.UINT4)[seed % 2]
+    low = -8 if number == TensorProto.INT4 else 0
+    codes, zeros = rng.integers(low, low + 16, shape), rng.integers(low, low + 16, blocks)
+    held = {"s": rng.standard_normal(blocks).astype(np.float32)}
+    if packed:
+        held["w"] = rng.integers(0, 256, (shape[0], shape[1] // 2)).astype(np.uint8)
+        held["z"] = rng.integers(0, 256, (shape[0], -(-blocks[1] // 2))).astype(np.uint8)
+    else:
+        held["w"] = helper.make_tensor("w", number, shape, codes.flat)
+        held["z"] = helper.make_tensor("z", number, blocks, zeros.flat)
+    names = ["w", "i", "s", *["z"] * (seed < 5)]
+    if "z" not in names:
+        del held["z"]
+    node = helper.make_node(
+        "GatherBlockQuantized",
+        names,
+        ["y"],
+        domain="com.microsoft",
+        block_size=block,
+        gather_axis=0,
+        quantize_axis=1,
+    )
+    i = rng.integers(-shape[0], shape[0], (2, 3)).astype(np.int64)
+    proto = model([node], [("i", TensorProto.INT64, [2, 3])], [("y", FLOAT, None)], held)
+    check(proto, {"i": i})
+
+
+def test_what_does_not_fit_is_refused():
+    """Too few bytes, wrong blocks, groups outside."""
+    good = {
+        "b": np.zeros((4, 2, 8), np.uint8),
+        "s": np.ones((4, 2), np.float32),
+        "g": np.arange(32, dtype=np.int32) // 16,
+    }
+    numbers = {"K": 32, "N": 4, "bits": 4, "block_size": 16}
+
+    def load(held=good, more=(), **changed):
+        node = helper.make_node(
+            "MatMulNBits",
+            ["a", "b", "s", *more],
+            ["y"],
+            domain="com.microsoft",
+            **{**numbers, **changed},
+        )
+        lc.load(model([node], [("a", FLOAT, [1, 32])], [("y", FLOAT, None)], held))
+
+    load()
+    load(more=("", "g"))
+    wrong = [
+        ({"block_size": 24}, "block_size is 24"),
+        ({"bits": 3}, "bits is 3"),
+        ({"K": 33}, "rows of K elements"),
+        ({"N": 1 << 40}, "input 1"),
+        ({"block_size": 1 << 40}, "input 1"),
+        ({"held": {**good, "s": np.ones(7, np.float32)}}, "input 2"),
+        ({"held": {**good, "g": good["g"] + 1}, "more": ("", "g")}, "input 4 holds"),
+    ]
+    for changed, text in wrong:
+        with pytest.raises((lc.ModelError, lc.UnsupportedError), match=text):
+            load(**changed)
