@@ -1,0 +1,1 @@
+"""The figures and tables of the four documents, re-made: one module for each document."""
