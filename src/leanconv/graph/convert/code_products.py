@@ -33,18 +33,20 @@ class Requantisation:
     """What sums become: float32(sum) * scale, as floats or rounded to codes.
 
     Attributes:
-        scale: float32, one number or one for each channel.
-        zero: of the result's codes.
+        scale: float32, one number or one for each channel; a constant or data.
+        zero: of the result's codes: a number, or data of one element.
         dtype: of the codes, or float32.
     """
 
-    scale: Array
-    zero: int
+    scale: Value
+    zero: int | Value
     dtype: DType
 
     @property
-    def attributes(self) -> dict[str, Any]:
-        """Those of a QLinearConv."""
+    def attributes(self) -> dict[str, Any] | None:
+        """Those of a QLinearConv; None where something is data."""
+        if self.scale.array is None or isinstance(self.zero, Value):
+            return None
         if self.dtype.is_float:
             return {"y_zero": 0, "low": -math.inf, "high": math.inf, "dtype": FLOAT32}
         ends = {"low": int(self.dtype.low), "high": int(self.dtype.high)}
@@ -53,13 +55,18 @@ class Requantisation:
     def applied(self, call: Call, total: Value, channel: int) -> Value:
         """What int32 sums become whose channels are on some axis."""
         shape = [1] * len(total.shape)
-        if self.scale.size > 1:
-            shape[channel] = self.scale.size
-        scale = call.builder.constant(self.scale.reshape(shape))
+        if self.scale.type.elements > 1:
+            shape[channel] = self.scale.type.elements
+        scale = call.reshape(self.scale, shape)
+        y = call.emit("Mul", [float_codes.cast(call, total, FLOAT32), scale])
         if self.dtype.is_float:
-            return call.emit("Mul", [float_codes.cast(call, total, FLOAT32), scale])
-        bounds = (self.dtype.low, self.dtype.high)
-        return float_codes.requantise(call, total, scale, self.zero, bounds, self.dtype)
+            return y
+        y, zero = call.emit("Round", [y]), self.zero
+        if isinstance(zero, Value):
+            y = call.emit("Add", [y, float_codes.cast(call, call.reshape(zero, ()), FLOAT32)])
+        elif zero:
+            y = call.emit("Add", [y, call.number(zero, y)])
+        return float_codes.narrowed(call, y, self.dtype.low, self.dtype.high, self.dtype)
 
 
 _SUMS = {"y_zero": 0, "low": -math.inf, "high": math.inf, "dtype": INT32}
@@ -95,10 +102,11 @@ def convolved(
     given = {**window, "x_zero": 0 if data is not None else x_zero}
     given.update(residual=None, activation=None)
     inputs = [x, call.builder.constant(codes), bias]
-    if data is None and left is None and result is not None:
-        scale = np.broadcast_to(result.scale, (len(w),))
+    attributes = None if result is None else result.attributes
+    if data is None and left is None and result is not None and attributes is not None:
+        scale = np.broadcast_to(np.asarray(result.scale.numbers).reshape(-1), (len(w),))
         scaled = _single(call, np.ascontiguousarray(scale))
-        return call.emit("QLinearConv", [*inputs, scaled], **given, **result.attributes)
+        return call.emit("QLinearConv", [*inputs, scaled], **given, **attributes)
     total = call.emit("QLinearConv", inputs, **given, **_SUMS)
     if left is not None:
         one = np.ones((1 if window["group"] == 1 else len(w), *w.shape[1:]), np.int8)

@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from leanconv.errors import ModelError
+from leanconv.graph import float_codes
 from leanconv.graph.builder import Value
 from leanconv.graph.codes import Code
 from leanconv.graph.convert.rule import Call
@@ -136,6 +137,47 @@ def broadcast(call: Call, parameter: Value, x: Value, given: Quantisation) -> Va
     y = call.reshape(y, (*before, places * block, *after))
     zeros, steps = (0,) * len(x.shape), (1,) * len(x.shape)
     return call.emit("Slice", [y], starts=zeros, steps=steps, sizes=x.shape)
+
+
+@dataclass(frozen=True, eq=False)
+class Scale:
+    """The quantisation of a tensor that has one scale and zero point, constants or data.
+
+    Attributes:
+        scale: float32 ().
+        zero: a number, or a value of one element.
+        dtype: of the codes.
+    """
+
+    scale: Value
+    zero: int | Value
+    dtype: DType
+
+
+def one_scale(call: Call, scale: int, zero: int, dtype: DType, *, other: bool = False) -> Scale:
+    """As `scalar`, of numbers that may be data.
+
+    Raises:
+        ModelError: they are something else.
+    """
+    s, z = call.value(scale), call.optional(zero)
+    if s.array is not None and (z is None or z.array is not None):
+        code = scalar(call, scale, zero, dtype, other=other)
+        number = np.float32(code.scale)
+        return Scale(call.fold(lambda: np.asarray(number), (), FLOAT32), code.zero, code.dtype)
+    if s.type.elements != 1 or not s.type.dtype.is_float or (z and z.type.elements != 1):
+        raise ModelError(
+            f"the scale (input {scale}) is {s.type}, with a zero point {z and z.type}; expected "
+            "one float and one code for all of the tensor"
+        )
+    kind = dtype if z is None else z.type.dtype
+    if kind not in (CODES if other else (dtype,)):
+        expected = " or ".join(CODES if other else (dtype,))
+        raise ModelError(f"the zero point (input {zero}) is {kind}; expected {expected}")
+    if s.array is not None:
+        check_scales(np.asarray(s.numbers), scale, positive=True)
+    held = 0 if z is None else z if z.array is None else int(np.asarray(z.numbers).reshape(-1)[0])
+    return Scale(float_codes.cast(call, call.reshape(s, ()), FLOAT32), held, kind)
 
 
 def scalar(call: Call, scale: int, zero: int, dtype: DType, *, other: bool = False) -> Code:

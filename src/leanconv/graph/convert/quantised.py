@@ -10,14 +10,16 @@ import numpy as np
 from leanconv.errors import ModelError, UnsupportedError
 from leanconv.graph import float_codes
 from leanconv.graph.builder import Value
-from leanconv.graph.codes import Code, fused
+from leanconv.graph.codes import fused
 from leanconv.graph.convert.code_products import Requantisation, convolved, product
 from leanconv.graph.convert.narrow import narrowed, widened
 from leanconv.graph.convert.packed_weights import blocked_floats
 from leanconv.graph.convert.quantisation import (
     Quantisation,
+    Scale,
     broadcast,
     check_scales,
+    one_scale,
     read_quantisation,
     scalar,
     single_precision,
@@ -238,13 +240,11 @@ def _bias(call: Call, index: int) -> Value | None:
 
 def _qlinear_conv(call: Call) -> list[Value]:
     """QLinearConv: x, its scale and zero point, w, its, those of y, bias."""
-    source, result = (
-        scalar(call, 1, 2, call.dtype(0)),
-        scalar(call, 6, 7, call.dtype(0), other=True),
-    )
+    source = one_scale(call, 1, 2, call.dtype(0))
+    result = one_scale(call, 6, 7, call.dtype(0), other=True)
     window, weights = _window(call, 0, 3), _weights(call, 3, 5)
     given = read_quantisation(call, 4, 5, call.value(3), 0)
-    factors = _factors(call, np.float32(source.scale), given, result)
+    factors = _factors(call, source.scale, given, result)
     if call.optional(8) is not None:
         call.constant(8)
     becomes = Requantisation(factors, result.zero, result.dtype)
@@ -252,12 +252,10 @@ def _qlinear_conv(call: Call) -> list[Value]:
     return [convolved(call, call.value(0), *weights, source.zero, window, bias, becomes)]
 
 
-def _factors(call: Call, factor: np.float32, given: Quantisation, result: Code | None) -> Array:
+def _factors(call: Call, factor: Value, given: Quantisation, result: Scale | None) -> Value:
     """factor * scale / the result's scale as float32, whose scale is 1 where it is floats."""
-    divisor = np.float32(1.0 if result is None else result.scale)
-    with np.errstate(all="ignore"):  # scales are a file's
-        factors = factor * np.asarray(single_precision(call, given.scale).array) / divisor
-    return np.asarray(factors, np.float32)
+    factors = call.emit("Mul", [factor, float_codes.cast(call, given.scale, FLOAT32)])
+    return factors if result is None else call.emit("Div", [factors, result.scale])
 
 
 def scaled_product(
@@ -265,7 +263,7 @@ def scaled_product(
     operands: tuple[Value, Value],
     alpha: float,
     bias: int,
-    result: Code | None,
+    result: Scale | None,
 ) -> Value:
     """A product of matrices of codes: a, its scale and zero point, b, its; as codes or floats.
 
@@ -276,11 +274,16 @@ def scaled_product(
         bias: number of the input that holds it, beyond the last for none.
         result: None for floats.
     """
-    source, b = scalar(call, 1, 2, call.dtype(0)), operands[1]
+    source, b = one_scale(call, 1, 2, call.dtype(0)), operands[1]
     given = read_quantisation(call, 4, 5, b, len(b.shape) - 1)
-    factors = _factors(call, np.float32(alpha) * np.float32(source.scale), given, result)
-    code = result or Code(1.0, 0, FLOAT32)
-    becomes = Requantisation(factors, code.zero, code.dtype)
+    factor = source.scale
+    if alpha != 1.0:
+        number = call.fold(lambda: np.asarray(alpha, np.float32), (), FLOAT32)
+        factor = call.emit("Mul", [number, factor])
+    factors = _factors(call, factor, given, result)
+    becomes = Requantisation(factors, 0, FLOAT32)
+    if result is not None:
+        becomes = Requantisation(factors, result.zero, result.dtype)
     zeros = zero_point(call, 2, 0), zero_point(call, 5, 3)
     return product(call, *operands, *zeros, _bias(call, bias), becomes)
 
@@ -288,15 +291,18 @@ def scaled_product(
 def _qlinear_matmul(call: Call) -> list[Value]:
     """QLinearMatMul: a, its scale and zero point, b, its, those of y."""
     check_codes(call, 0, 3)
-    operands, result = (call.value(0), call.value(3)), scalar(call, 6, 7, call.dtype(0), other=True)
-    a, b = operands
-    if b.array is None and call.value(4).type.elements == 1:
-        codes = scalar(call, 1, 2, call.dtype(0)), scalar(call, 4, 5, call.dtype(3)), result
-        if min(len(a.shape), len(b.shape)) >= 2:
-            return [call.emit("QLinearMatMul", operands, **fused(codes))]
+    operands = a, b = call.value(0), call.value(3)
+    known = all(call.value(i).array is not None for i in (1, 2, 4, 5, 6, 7))
+    matrices = min(len(a.shape), len(b.shape)) >= 2
+    if b.array is None and call.value(4).type.elements == 1 and known and matrices:
+        codes = [scalar(call, i, i + 1, call.dtype(i - 1)) for i in (1, 4)]
+        codes.append(scalar(call, 6, 7, call.dtype(0), other=True))
+        return [call.emit("QLinearMatMul", operands, **fused(codes))]
+    result = one_scale(call, 6, 7, call.dtype(0), other=True)
     return [scaled_product(call, operands, 1.0, len(call), result)]
 
 
+_CONV_DATA = (0, 1, 2, 4, 6, 7)  # inputs of a QLinearConv but weights, their zeros, bias
 LINEAR: dict[str, Rule] = {
     "QuantizeLinear": Rule(
         _quantise,
@@ -326,6 +332,6 @@ RULES: dict[str, Rule] = {
     "DynamicQuantizeLinear": Rule(_dynamic, since=11, outputs=3),
     "MatMulInteger": Rule(_matmul_integer, {}, 2, 4, running=None, since=10),
     "ConvInteger": Rule(_conv_integer, CONV_ATTRIBUTES, 2, 4, running=(0, 2), since=10),
-    "QLinearConv": Rule(_qlinear_conv, CONV_ATTRIBUTES, 8, 9, running=(0,), since=10),
-    "QLinearMatMul": Rule(_qlinear_matmul, {}, 8, 8, running=(0, 3), since=10),
+    "QLinearConv": Rule(_qlinear_conv, CONV_ATTRIBUTES, 8, 9, running=_CONV_DATA, since=10),
+    "QLinearMatMul": Rule(_qlinear_matmul, {}, 8, 8, running=None, since=10),
 }

@@ -15,7 +15,7 @@ from leanconv.graph.builder import Value
 from leanconv.graph.codes import Code, fused, table
 from leanconv.graph.convert.code_products import product
 from leanconv.graph.convert.packed_weights import RULES as PACKED
-from leanconv.graph.convert.quantisation import scalar
+from leanconv.graph.convert.quantisation import one_scale, scalar
 from leanconv.graph.convert.quantised import (
     LINEAR,
     check_codes,
@@ -175,7 +175,7 @@ def _gemm(call: Call) -> list[Value]:
             a, b = (turned, b) if value is a and name == "transA" else (a, turned)
     result = None
     if call.optional(7) is not None:
-        result = scalar(call, 7, 8, call.dtype(0), other=True)
+        result = one_scale(call, 7, 8, call.dtype(0), other=True)
     elif call.optional(8) is not None:
         raise ModelError("the result has a zero point but no scale; expected both, or none")
     return [scaled_product(call, (a, b), call.attribute("alpha", 1.0), 6, result)]
@@ -263,7 +263,7 @@ _RULES: dict[str, Rule] = {
     "QLinearAveragePool": Rule(_average_pool, {**POOL_ATTRIBUTES, "channels_last": "int"}, 4, 5),
     "QLinearGlobalAveragePool": Rule(_global_average_pool, {"channels_last": "int"}, 4, 5),
     "QLinearSoftmax": Rule(_softmax, {"axis": "int", "opset": "int"}, 5, 5),
-    "QGemm": Rule(_gemm, _MATMUL, 6, 9, running=(0, 3)),
+    "QGemm": Rule(_gemm, _MATMUL, 6, 9, running=None),
     "MatMulIntegerToFloat": Rule(_integer_to_float, {}, 4, 7, running=None),
     "DynamicQuantizeMatMul": Rule(_dynamic_matmul, {}, 3, 5, running=None),
     "DynamicQuantizeLSTM": replace(RECURRENT["LSTM"], convert=_dynamic_lstm, least=12, most=12),
