@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from documents import lavin, mec, thesis
+from documents import lavin, mec, report, thesis
 from documents.figure import Effort, Figure
 from documents.pages import index, page
 from harness import results_folder, script
@@ -28,7 +28,8 @@ from leanconv.cli.engines import machine
 from leanconv.cli.output import progress
 
 FIGURES: dict[str, Figure] = {
-    figure.name: figure for figure in (*mec.FIGURES, *thesis.FIGURES, *lavin.FIGURES)
+    figure.name: figure
+    for figure in (*mec.FIGURES, *report.FIGURES, *thesis.FIGURES, *lavin.FIGURES)
 }
 
 

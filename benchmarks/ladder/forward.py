@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from ladder.kernels import (
     RowCopy,
 )
 from ladder.network import Layer, Version, layers_of
+from ladder.partial_sums import ItemPart, TreeSum
 from leanconv.codegen import compiler
 from leanconv.codegen.host import host
 from leanconv.codegen.kernel import Kernel
@@ -36,20 +37,44 @@ class Launch:
     operands: tuple[str | np.ndarray, ...]
 
     @property
+    def label(self) -> str:
+        """What a profile calls it: the report's own kernels, as far as they have a name there."""
+        kernel = self.kernel
+        if not isinstance(kernel, ItemConv):
+            return _LABELS[type(kernel)]
+        if kernel.groups > 1:
+            return "depthwise"
+        return "1x1" if kernel.plain else "convolution"
+
+    @property
     def values(self) -> tuple[str, ...]:
         """The operands that are values; the last one is written."""
         return tuple(o for o in self.operands if isinstance(o, str))
 
 
+_LABELS: dict[type[Kernel], str] = {
+    RowCopy: "copies of rows",
+    ItemAdd: "addition",
+    ItemMean: "global average",
+    ItemDense: "dense",
+    ItemPart: "1x1, parts",
+    TreeSum: "1x1, tree",
+}
+
+
 @dataclass
 class Spent:
-    """Where the time of forward passes went, in nanoseconds, and what they allocated."""
+    """Where the time of forward passes went, in nanoseconds, and what they allocated.
+
+    `by_kernel` has the nanoseconds of each launch.
+    """
 
     passes: int = 0
     total_ns: int = 0
     copies_ns: int = 0
     kernels_ns: int = 0
     allocated_bytes: int = 0
+    by_kernel: dict[str, list[int]] = field(default_factory=dict)
 
 
 class Forward:
@@ -123,6 +148,9 @@ class Forward:
 
     def _conv(self, layer: Layer, x: str) -> None:
         plain = self.version.own_pointwise and layer.kernel == 1
+        if plain and self.version.parts > 1 and self._planes[x].channels > 1:
+            self._parts(layer, x)
+            return
         kernel = ItemConv(
             self._planes[x],
             self._planes[layer.output],
@@ -136,6 +164,18 @@ class Forward:
             plain,
         )
         self.launches.append(Launch(kernel, (x, *self._weights(layer), layer.output)))
+
+    def _parts(self, layer: Layer, x: str) -> None:
+        """A 1 x 1 convolution in parts of its channels, and the tree that adds them."""
+        source, result = self._planes[x], self._planes[layer.output]
+        parts = min(self.version.parts, source.channels)
+        sums, name = Plane(parts * result.channels, result.height, result.width), layer.output
+        self._planes[f"{name}.sums"] = sums
+        w, bias = self._weights(layer)
+        part = ItemPart(source, sums, parts, self.dtype, self._items)
+        tree = TreeSum(sums, result, layer.clip, self.dtype, self._lanes)
+        self.launches.append(Launch(part, (x, w, f"{name}.sums")))
+        self.launches.append(Launch(tree, (f"{name}.sums", bias, name)))
 
     def _dense(self, layer: Layer, x: str) -> None:
         """As a 1 x 1 convolution of one pixel, until the 1 x 1 kernels are their own."""
@@ -210,6 +250,7 @@ class Forward:
                 spent.allocated_bytes += blocks[result].bytes
             program._pacing._rest_until = 0  # stay on all threads whatever disturbs
             elapsed = program.run([addresses[value] for value in launch.values])
+            spent.by_kernel.setdefault(launch.label, []).append(elapsed)
             if isinstance(launch.kernel, RowCopy):
                 spent.copies_ns += elapsed
             else:

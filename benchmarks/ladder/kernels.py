@@ -277,7 +277,7 @@ class RowCopy(Kernel):
         with e.chunks(self.x.channels, self.x.height) as (c, h):
             a = x.at(c * self.x.size + h * self.x.row + self.x.first())
             b = y.at(c * self.y.size + h * self.y.row + self.y.first())
-            _along(e, self.x.width, self.lanes, element, lambda i, kind: _copy(e, a, b, i, kind))
+            along(e, self.x.width, self.lanes, element, lambda i, kind: _copy(e, a, b, i, kind))
         return e.finish()
 
 
@@ -317,7 +317,7 @@ class ItemAdd(Kernel):
                 left, right = (e.load(p.at(i), kind) for p in (a, b))
                 e.store(left + right, y.at(i))
 
-            _along(e, self.y.width, self.lanes, element, add)
+            along(e, self.y.width, self.lanes, element, add)
         return e.finish()
 
 
@@ -399,7 +399,7 @@ def _copy(e: Function, a: Pointer, b: Pointer, i: Value, kind: str) -> None:
     e.store(e.load(a.at(i), kind), b.at(i))
 
 
-def _along(
+def along(
     e: Function, count: int, lanes: int, element: str, body: Callable[[Value, str], None]
 ) -> None:
     """Run the body for vectors along a row, then for the elements that are left."""

@@ -20,7 +20,7 @@ COMPUTED = [name for name in COMPUTED if name not in ("thesis-3-8", "lavin-accur
 QUICK = Effort(threads=1, rounds=2, seconds=0.0, quick=True)
 
 
-@pytest.mark.parametrize("name", [*COMPUTED, "mec-t3", "winograd-example"])
+@pytest.mark.parametrize("name", [*COMPUTED, "mec-t3", "winograd-example", "report-future"])
 def test_a_figure_is_measured_and_shown(name: str, tmp_path: Path) -> None:
     document = figures.measured(figures.FIGURES[name], QUICK, wait_s=0.0)
     figures.write(tmp_path, document)

@@ -13,7 +13,7 @@ from examples.report.formats import REPORT, SMALL, Topology, weights
 from examples.report.reference import forward
 from ladder.forward import Forward
 from ladder.kernels import RowCopy
-from ladder.network import VERSIONS, Layer, Version, layers_of
+from ladder.network import FUTURE, VERSIONS, Layer, Version, layers_of
 from leanconv.types import FLOAT32, FLOAT64
 from pages.ladder import DOCUMENT, page
 
@@ -28,7 +28,7 @@ def copies_of(layers: list[Layer], topology: Topology) -> int:
 
 
 @pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64])
-@pytest.mark.parametrize("version", VERSIONS, ids=lambda v: v.name)
+@pytest.mark.parametrize("version", [*VERSIONS, FUTURE], ids=lambda v: v.name)
 def test_every_step_answers_as_numpy_does(version: Version, dtype: str) -> None:
     params = weights(SMALL.model())
     images = np.random.default_rng(1).standard_normal((2, *SMALL.input_shape)).astype(dtype)
