@@ -136,6 +136,8 @@ class Algorithm(Generic[P]):
         precisions: whether it takes one.
         takes_phases: whether its kernels write the phases of a transposed convolution that are
             channels (`PhasedAccess`).
+        takes_halves: whether all its kernels load and store operands as numbers, so that these may
+            lie in memory as halves.
         offered_from: the values of `max_error` from which on it offers more candidates, beside
             those that these state themselves.
     """
@@ -152,6 +154,7 @@ class Algorithm(Generic[P]):
     takes_phases: bool = False
     transforms: bool = False
     offered_from: Callable[[Problem], Iterable[float]] = lambda _: ()
+    takes_halves: bool = True
 
     def refusal(self, problem: Problem, target: Target) -> str | None:
         """Why a problem cannot be computed this way on a target; None if it can."""

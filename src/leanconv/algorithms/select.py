@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from leanconv.algorithms import ALGORITHMS, MACHINE_ALGORITHMS
+from leanconv.algorithms.half_stored import has_halves, with_halves
 from leanconv.algorithms.interface import Algorithm, Candidate
 from leanconv.algorithms.magnitudes import (
     Magnitudes,
@@ -22,10 +23,25 @@ from leanconv.algorithms.problem import Problem, default_error, most_weight_byte
 from leanconv.algorithms.rounding import sum_error
 from leanconv.errors import SpecError
 from leanconv.target import Target
+from leanconv.types import SINGLE
 
 _ALL: tuple[Algorithm[Any], ...] = (*ALGORITHMS, *MACHINE_ALGORITHMS)
+_NAMES = tuple(a.name for a in _ALL)
 _BY_NAME: Mapping[str, Algorithm[Any]] = {a.name: a for a in _ALL}
 PARAMETERS: Mapping[str, type[Parameters]] = {a.name: a.parameters for a in _ALL}
+
+
+def algorithms_for(problem: Problem) -> list[Algorithm[Any]]:
+    """All algorithms, as they compute in a problem's precision where they can do that."""
+    return [_named(name, problem) for name in _NAMES]
+
+
+def _named(name: str, problem: Problem) -> Algorithm[Any]:
+    """An algorithm; one of float32 takes operands in halves, too."""
+    found = _BY_NAME[name]
+    if found.precisions(problem.precision) or not has_halves(problem.precision):
+        return found
+    return with_halves(found) if found.takes_halves and found.precisions(SINGLE) else found
 
 
 def choice_named(text: str) -> Choice:
@@ -39,7 +55,7 @@ def choice_named(text: str) -> Choice:
 
 def estimated_cycles(choice: Choice, problem: Problem, target: Target) -> float:
     """Estimated cycles of an algorithm with the best of its parameters."""
-    return _BY_NAME[choice.algorithm].cost(problem, target)
+    return _named(choice.algorithm, problem).cost(problem, target)
 
 
 def ranked(
@@ -73,16 +89,17 @@ def _possible(problem: Problem, target: Target) -> list[Algorithm[Any]]:
     """The algorithms to consider if the user names none."""
     return [
         a
-        for a in _ALL
+        for a in algorithms_for(problem)
         if a.automatic and a.plausible(problem) and a.refusal(problem, target) is None
         if lost_weights(a, problem) is None
     ]
 
 
-def _of(problem: Problem) -> list[Algorithm[Any]]:
+def expected(problem: Problem) -> list[Algorithm[Any]]:
     """The algorithms that a problem's reader expects: of floats, not those of few machines."""
     floats = problem.precision.accumulate.is_float
-    return [a for a in _ALL if not floats or a in ALGORITHMS]
+    names = [a.name for a in (ALGORITHMS if floats else _ALL)]
+    return [_named(name, problem) for name in names]
 
 
 def lost_weights(algorithm: Algorithm[Any], problem: Problem) -> str | None:
@@ -116,7 +133,7 @@ def choices(problem: Problem, target: Target, lean: bool = False) -> list[tuple[
         Choices with all their parameters, each with its candidate.
     """
     found: list[tuple[Choice, Candidate]] = []
-    for algorithm in _ALL if lean else _possible(problem, target):
+    for algorithm in algorithms_for(problem) if lean else _possible(problem, target):
         if lean and (algorithm.refusal(problem, target) or lost_weights(algorithm, problem)):
             continue
         if algorithm.choices is None:
@@ -156,7 +173,7 @@ def _made(
 
     With `reproducible`, open parameters that change the bits are chosen as for a batch of one.
     """
-    algorithm, given = _BY_NAME[choice.algorithm], choice.parameters
+    algorithm, given = _named(choice.algorithm, problem), choice.parameters
     reason = algorithm.refusal(problem, target)
     if reason:
         raise SpecError(f"algorithm {algorithm.name!r} cannot compute {problem}: {reason}")
@@ -193,18 +210,18 @@ def offered_from(problem: Problem) -> list[float]:
 
     What a candidate states itself is not among them.
     """
-    return [error for a in _ALL for error in a.offered_from(problem)]
+    return [error for a in algorithms_for(problem) for error in a.offered_from(problem)]
 
 
 def refusal(choice: Choice, problem: Problem, target: Target) -> str | None:
     """Why the algorithm of a choice cannot compute a problem; None if it can."""
-    return _BY_NAME[choice.algorithm].refusal(problem, target)
+    return _named(choice.algorithm, problem).refusal(problem, target)
 
 
 def rejections(problem: Problem, target: Target) -> dict[str, str]:
     """Why algorithms do not compute a problem, or are not considered for it, by name."""
     found: dict[str, str] = {}
-    for algorithm in _of(problem):
+    for algorithm in expected(problem):
         reason = algorithm.refusal(problem, target)
         if reason is None and not algorithm.automatic:
             reason = "only on request"

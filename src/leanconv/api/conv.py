@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from leanconv.algorithms import ALGORITHMS, Candidate, Problem, select
+from leanconv.algorithms import Candidate, Problem, select
 from leanconv.algorithms.magnitudes import are_small
 from leanconv.algorithms.parameters import AUTO, Choice
 from leanconv.api.backend import Plan
@@ -305,7 +305,7 @@ class ConvPlan(Unpicklable):
         best: dict[str, tuple[float, Candidate]] = {}
         for choice, candidate in select.choices(self._problem, self._target, lean=True):
             best.setdefault(choice.algorithm, (choice.cycles, candidate))
-        for other in ALGORITHMS:
+        for other in select.expected(self._problem):
             if other.name != self.algorithm:
                 reason = other.refusal(self._problem, self._target)
                 reason = reason or select.lost_weights(other, self._problem)

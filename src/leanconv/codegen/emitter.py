@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from leanconv.codegen.instructions import Carry
+from leanconv.codegen.instructions import Carry, halves_of_operands
 from leanconv.codegen.memory import Memory
 from leanconv.codegen.values import (
     Index,
@@ -36,6 +36,7 @@ __all__ = [
     "Value",
     "bytes_of",
     "element_of",
+    "halves_of_operands",
     "lanes_of",
     "vector",
 ]
@@ -72,7 +73,7 @@ class Function(Memory):
     def pointer(self, index: int, element: str = "i8") -> Pointer:
         """Load the address of operand `index`, of such elements, from the kernel's table."""
         address = self.load(self.address(0, "i64").at(index), "ptr", align=8)
-        return Pointer(self, "ptr", address.text, element)
+        return Pointer(self, "ptr", address.text, self.held_element(index, element))
 
     def pointers(self, names: Sequence[str], element: str, **others: str) -> dict[str, Pointer]:
         """Load the addresses of all operands: of `element`, or of `others[name]`."""

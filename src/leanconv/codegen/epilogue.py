@@ -17,7 +17,7 @@ from leanconv.codegen.activations import finish
 from leanconv.codegen.columns import Columns, load_row, store_row
 from leanconv.codegen.emitter import Function, Pointer, Value, element_of, lanes_of, vector
 from leanconv.codegen.geometry import Access, PhasedAccess
-from leanconv.codegen.halves import to_bits
+from leanconv.codegen.halves import loads_as, to_bits
 from leanconv.codegen.microkernel import RegisterTile
 from leanconv.codegen.requantised import (
     Factors,
@@ -210,7 +210,8 @@ def store_tile(
         columns: how many rows are stored; None: all of them.
     """
     stored = out.dtype.llvm if out.dtype else tile.element
-    assert {p.element for p in (out.y, out.residual) if p} == {stored}, "addresses of others"
+    held = [p.element for p in (out.y, out.residual) if p]
+    assert all(loads_as(each, stored) for each in held), "addresses of others"
     kind = element_of(out.factor_kind(tile))
     assert not out.factors or out.factors.element == kind, "factors of another type"
     residual = out.residual.frozen() if out.residual else None

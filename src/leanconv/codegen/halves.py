@@ -26,6 +26,11 @@ def is_half(element: str) -> bool:
     return element in _ELEMENTS
 
 
+def loads_as(held: str, element: str) -> bool:
+    """Whether elements in memory are loaded and stored as those of a type."""
+    return held == element or (is_half(held) and element == FLOAT32.llvm)
+
+
 def bits_kind(kind: str) -> str:
     """The integers with as many bits as halves, one for each lane."""
     return vector(_BITS, lanes_of(kind))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 from leanconv.codegen.values import (
     Index,
@@ -17,8 +19,26 @@ from leanconv.codegen.values import (
     vector,
 )
 from leanconv.symbols import Symbol
+from leanconv.types import FLOAT32, as_dtype
 
 Carry = list[Value]
+
+# The half precisions in which operands lie whose kernel is emitted, "" for others.
+_halves_of_operands: ContextVar[tuple[str, ...]] = ContextVar("halves_of_operands", default=())
+
+
+@contextmanager
+def halves_of_operands(dtypes: Sequence[str]) -> Iterator[None]:
+    """While a kernel is emitted, let operands that it takes for float32 be halves in memory.
+
+    Args:
+        dtypes: for each operand, the name of its half precision; `""` for one as it is.
+    """
+    token = _halves_of_operands.set(tuple(as_dtype(name).llvm if name else "" for name in dtypes))
+    try:
+        yield
+    finally:
+        _halves_of_operands.reset(token)
 
 
 class Instructions:
@@ -41,7 +61,19 @@ class Instructions:
         self._declared: dict[str, str] = {}
         self._allocas: list[str] = []
         self._tables: list[str] = []
+        self._halves = _halves_of_operands.get()
         self._words: dict[str, list[str]] = {}  # instructions at entry, by what they define
+
+    def held_element(self, operand: int, element: str) -> str:
+        """LLVM's type of the elements of an operand that the kernel takes for those of `element`.
+
+        Raises:
+            NotImplementedError: they are halves, which the kernel does not take for float32.
+        """
+        half = self._halves[operand] if operand < len(self._halves) else ""
+        if half and element != FLOAT32.llvm:
+            raise NotImplementedError(f"operand {operand} is {half} in memory, not {element}")
+        return half or element
 
     # -- building blocks -------------------------------------------------------------------
     def _made(self, kind: str, text: str) -> Value:

@@ -26,6 +26,7 @@ from collections.abc import Sequence
 
 from leanconv.codegen.dot import Dot, Parts
 from leanconv.codegen.emitter import Carry, Function, Pointer, Value, vector
+from leanconv.codegen.halves import loads_as
 from leanconv.records import cached_property, dataclass
 
 UNROLL_LIMIT = 4  # steps of a reduction that are unrolled instead of looped over
@@ -143,7 +144,8 @@ def multiply_accumulate(
         fetch: what to prefetch in the loops; ignored in unrolled loops.
     """
     dot = tile.dot
-    assert (a.element, b.element) == (dot.a.llvm, dot.b.llvm), "addresses of other elements"
+    taken = (a.element, dot.a.llvm), (b.element, dot.b.llvm)
+    assert all(loads_as(*each) for each in taken), "addresses of other elements"
     if not loops:
         _step(e, tile, acc, rows, a, b)
         return

@@ -25,12 +25,13 @@ from leanconv.algorithms.common.panel_packing import PanelPacking
 from leanconv.codegen.dot import group_of
 from leanconv.codegen.emitter import Function, Pointer, Value
 from leanconv.codegen.extents import Extent
+from leanconv.codegen.half_stored import halved_calls
 from leanconv.codegen.lowered import PackCall
 from leanconv.half_arrays import in_memory
 from leanconv.records import dataclass
 from leanconv.spec.amounts import reduction_length
 from leanconv.spec.format import ceil_div
-from leanconv.types import HALVES, INT64
+from leanconv.types import FLOAT32, HALVES, INT64
 
 _PIECE_ELEMENTS = 64 * 1024  # of the weights of small groups, which are packed at once
 
@@ -191,8 +192,6 @@ class PackedConv(GroupedConv):
         taps, row = prod(self.window.kernel), self.reduction
         if self.phases > 1 or self.dot_group > 1 or row < self.lanes or not w.flags.c_contiguous:
             return []
-        if self.precision.w in HALVES:
-            return []
 
         @cache
         def places() -> tuple[np.ndarray, ...]:
@@ -200,7 +199,12 @@ class PackedConv(GroupedConv):
             return (np.ascontiguousarray(steps.T),)
 
         sizes = self.groups, self.outputs, row, self.panel_vectors
-        return PanelPacking(*sizes, self.lanes, self.precision.w).calls(w, places)
+        dtype = self.precision.w
+        if dtype not in HALVES:
+            return PanelPacking(*sizes, self.lanes, dtype).calls(w, places)
+        if w.dtype != FLOAT32:
+            return []
+        return halved_calls(PanelPacking(*sizes, self.lanes, FLOAT32).calls(w, places), dtype)
 
     def pack_channels(self, values: np.ndarray) -> np.ndarray:
         """Pack one number for each output channel (bias, slope), zero past the last."""

@@ -258,4 +258,12 @@ def _candidate(problem: Problem, target: Target, parameters: MecParameters) -> C
     return _solution_a(problem, target)
 
 
-MEC = Algorithm("mec", MecParameters, reject, cost(unfolded_elements), _candidate, automatic=False)
+MEC = Algorithm(
+    "mec",
+    MecParameters,
+    reject,
+    cost(unfolded_elements),
+    _candidate,
+    automatic=False,
+    takes_halves=False,  # it copies bytes of its output
+)

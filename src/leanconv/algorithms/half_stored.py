@@ -1,0 +1,122 @@
+"""Methods that compute in float32, on operands that are stored in halves.
+
+The candidate is the one of the same problem in float32. Its kernels read and write halves where the
+operand is one (`codegen.half_stored`), and its weights are packed as in float32 and rounded, unless
+the method transforms them: what transforms make of weights stays in float32, as products of rounded
+numbers would err more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from leanconv.algorithms.interface import Algorithm, Candidate, CompiledPacking, KernelUse
+from leanconv.algorithms.parameters import Parameters
+from leanconv.algorithms.problem import Problem, storage_error
+from leanconv.codegen.half_stored import half_stored, halved_calls
+from leanconv.codegen.lowered import PackCall
+from leanconv.half_arrays import as_float32, in_memory
+from leanconv.target import Target
+from leanconv.types import FLOAT32, HALVES, SINGLE, Precision
+
+
+def has_halves(precision: Precision) -> bool:
+    """Whether it is float32 with operands in halves."""
+    operands = precision.x, precision.w, precision.y
+    stored = all(each in (FLOAT32, *HALVES) for each in operands)
+    return precision.accumulate == FLOAT32 and stored and not precision.is_uniform
+
+
+@cache
+def with_halves(algorithm: Algorithm[Any]) -> Algorithm[Any]:
+    """A method of float32 for problems whose operands are in halves."""
+    transforms, choices = algorithm.transforms, algorithm.choices
+
+    def seen(problem: Problem) -> Problem:
+        left = problem.max_error - storage_error(_types(problem.precision, transforms))
+        return replace(problem, precision=SINGLE, max_error=max(0.0, left))
+
+    def make(problem: Problem, target: Target, given: Parameters) -> Candidate:
+        made = algorithm.make(seen(problem), target, given)
+        return stored(made, problem.precision, transforms)
+
+    def offered_from(problem: Problem) -> list[float]:
+        added = storage_error(_types(problem.precision, transforms))
+        return [error + added for error in algorithm.offered_from(seen(problem))]
+
+    return replace(
+        algorithm,
+        reject=lambda problem, target: algorithm.reject(seen(problem), target),
+        cost=lambda problem, target: algorithm.cost(seen(problem), target),
+        make=make,
+        plausible=lambda problem: algorithm.plausible(seen(problem)),
+        choices=choices and (lambda problem, target, lean: choices(seen(problem), target, lean)),
+        precisions=has_halves,
+        offered_from=offered_from,
+    )
+
+
+def _types(precision: Precision, transforms: bool) -> Precision:
+    """Those that a method stores operands in: transformed weights stay in float32."""
+    return replace(precision, w=FLOAT32) if transforms else precision
+
+
+def stored(candidate: Candidate, precision: Precision, transforms: bool) -> Candidate:
+    """A candidate of the problem in float32, with its operands stored as a precision says.
+
+    Args:
+        candidate: what is computed.
+        precision: that of the problem.
+        transforms: whether it transforms weights.
+    """
+    types = _types(precision, transforms)
+    halves = halves_of(types)
+    uses = tuple(use_of_halves(use, halves) for use in candidate.kernels)
+    choice = replace(candidate.choice, error=candidate.choice.error + storage_error(types))
+    halved, compiled = types.w in HALVES, candidate.compiled
+
+    def pack(w: np.ndarray, channels: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return {role: held(role, a) for role, a in candidate.pack(wide(w), channels).items()}
+
+    def stream(
+        w: np.ndarray, channels: Mapping[str, np.ndarray]
+    ) -> Iterator[tuple[str, np.ndarray]]:
+        assert candidate.stream is not None
+        for role, piece in candidate.stream(wide(w), channels):
+            yield role, held(role, piece)
+
+    def calls(w: np.ndarray) -> Mapping[str, Sequence[PackCall]]:
+        assert compiled is not None
+        found = compiled.calls(w) if w.dtype == FLOAT32 else {}
+        return {r: halved_calls(each, types.w) if halved else each for r, each in found.items()}
+
+    def wide(w: np.ndarray) -> np.ndarray:
+        return w if w.dtype == FLOAT32 else as_float32(w, precision.w)
+
+    def held(role: str, packed: np.ndarray) -> np.ndarray:
+        return in_memory(packed, types.w) if role == "w" and halved else packed
+
+    return replace(
+        candidate,
+        choice=choice,
+        kernels=uses,
+        pack=pack,
+        stream=stream if candidate.stream else None,
+        compiled=CompiledPacking(calls, compiled.others) if compiled else None,
+    )
+
+
+def halves_of(precision: Precision) -> dict[str, str]:
+    """The half precisions of the roles that have one."""
+    roles = {"x": precision.x, "w": precision.w, "residual": precision.y, "y": precision.y}
+    return {role: str(dtype) for role, dtype in roles.items() if dtype in HALVES}
+
+
+def use_of_halves(use: KernelUse, halves: Mapping[str, str]) -> KernelUse:
+    """A kernel that reads and writes halves in some roles."""
+    return replace(use, kernel=half_stored(use.kernel, tuple(halves.get(r, "") for r in use.roles)))
