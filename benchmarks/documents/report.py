@@ -218,8 +218,8 @@ def _show_run(data: Data) -> Page:
         rows.append(cells)
     heads = ["image", "float32: largest difference", "ms", "float64: largest difference", "ms"]
     text = (
-        f"{data['images']} images, {data['iterations']} runs of each. The reference is the engine's "
-        "float64, rounded to float32, as the report's is in float32."
+        f"{data['images']} images, {data['iterations']} runs of each. The reference is the "
+        "engine's float64, rounded to float32, as the report's is in float32."
     )
     claims = []
     for dtype in ("float64", "float32"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -59,6 +60,18 @@ def test_same_bits_whatever_the_threads_and_run_after_run(name: str) -> None:
         net = lc.load(built, threads=threads, reproducible=True)
         results |= {net(x).tobytes() for _ in range(4)}
     assert len(results) == 1
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_one_plan_gives_the_same_bits_whatever_the_threads(name: str, tmp_path: Path) -> None:
+    """Also a plan that is not reproducible: its sums are cut in the same way for any threads."""
+    built, file = model(name), tmp_path / "plan.json"
+    x = images(built, 2, seed=9)
+    planned = lc.load(built, threads=2)
+    right = planned(x)
+    planned.plan.save(file)
+    for threads in (1, 3, 5):
+        assert np.array_equal(lc.load(built, plan=file, threads=threads)(x), right), threads
 
 
 @pytest.mark.parametrize("name", ["mobilenetv2", "resnext_like", "shufflenet_like", "vgg16"])
