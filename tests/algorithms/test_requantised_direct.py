@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from leanconv.codegen.compiler import assembly
+from leanconv.codegen.matrix_tiles import multiplies
 from leanconv.errors import SpecError
+from leanconv.graph.ops.requantised import form_of
 from leanconv.spec import ConvSpec
-from leanconv.spec.requantise import Quantisation
+from leanconv.spec.requantise import Quantisation, ResidualCodes
 from leanconv.target import Target, preset
 from leanconv.types import FLOAT32, INT8, UINT8, DType
 from support.integer_conv import (
@@ -54,6 +56,27 @@ def test_codes_are_added_as_two_operators_do(dtype: DType, first: bool, target: 
 
 
 @pytest.mark.parametrize("target", runnable(), ids=lambda target: target.name)
+@pytest.mark.parametrize("dtype", [UINT8, INT8])
+def test_codes_that_have_their_type_s_bounds_alone(dtype: DType, target: Target) -> None:
+    low = int(dtype.low)
+    text = "ic20ih6iw7oc33oh6ow7kh1"
+    for scale_of_own in (0.0172, 1e7):
+        own = ResidualCodes(low + 91, low, low + 255, scale_of_own, 0.0172, 0.0403, low + 120)
+        for residual in (None, own):
+            given = Quantisation(0, dtype.low, dtype.high, residual)
+            spec = ConvSpec.parse(
+                text, precision=replace(U8S8, y=dtype), bias=True, residual=residual is not None
+            )
+            scale = scales(spec, False)
+            form = form_of(given, scale, dtype)
+            assert form.saturates == (residual is None or scale_of_own < 1)
+            spec = replace(spec, requantise=form)
+            check(spec, target, *operands(spec), given, scale)
+            if multiplies(spec.precision, target):
+                check(spec, target, *operands(spec), given, scale, "amx")
+
+
+@pytest.mark.parametrize("target", runnable(), ids=lambda target: target.name)
 def test_sums_become_floats(target: Target) -> None:
     for given in (Quantisation(), Quantisation(low=0.0, high=1.5)):
         for text in SHAPES[2:5]:
@@ -65,11 +88,16 @@ def test_sums_become_floats(target: Target) -> None:
 
 @pytest.mark.parametrize("target", runnable()[:2], ids=lambda target: target.name)
 def test_extreme_scales_stay_within_bounds(target: Target) -> None:
-    given = Quantisation(128, 0, 255)
     text = "ic16ih3iw5oc33oh3ow5kh1"
-    spec = ConvSpec.parse(text, precision=replace(U8S8, y=UINT8), requantise=given.form, bias=True)
+    spec = ConvSpec.parse(text, precision=replace(U8S8, y=UINT8), bias=True)
     numbers = np.float32([3e38, -3e38, np.inf, -np.inf, np.nan, 0.0, 1e-38, 1.0])
-    check(spec, target, *operands(spec), given, np.resize(numbers, spec.out_channels))
+    scale = np.resize(numbers, spec.out_channels)
+    for zero in (128, 0):
+        given = Quantisation(zero, 0, 255)
+        form = form_of(given, scale, UINT8)
+        assert form.saturates == (zero == 0)
+        assert not form.small
+        check(replace(spec, requantise=form), target, *operands(spec), given, scale)
 
 
 def test_what_cannot_be_requantised_is_refused() -> None:

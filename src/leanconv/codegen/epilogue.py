@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from leanconv.codegen.activations import finish
 from leanconv.codegen.columns import Columns, load_row, store_row
+from leanconv.codegen.dot import Way
 from leanconv.codegen.emitter import Function, Pointer, Value, element_of, lanes_of, vector
 from leanconv.codegen.geometry import Access, PhasedAccess
 from leanconv.codegen.halves import loads_as, to_bits
@@ -142,10 +143,8 @@ class TileOutput:
         return narrowed(e, value, tile.dot.accumulate, self.dtype) if self.dtype else value
 
     def packs_columns(self, tile: RegisterTile) -> bool:
-        """Whether four columns lie beside each other, and x86 makes bytes of all at once."""
-        x86, bytes_ = tile.dot.way in ("vnni", "pairs"), self.dtype in (INT8, UINT8)
-        beside = self.access.block == self.access.spatial[2] == tile.lanes
-        return bool(self.epilogue.requantise) and x86 and bytes_ and beside
+        """Whether x86 makes bytes of four columns at once."""
+        return packs_columns(self.epilogue, self.access, tile.dot.way, self.dtype, tile.lanes)
 
     def store_columns(
         self,
@@ -170,6 +169,15 @@ class TileOutput:
         e.store(e.shuffle(found, None, range(pair)), y)
         if len(values) > 2:
             e.store(e.shuffle(found, None, range(pair, third)), y.at(pair))
+
+
+def packs_columns(
+    epilogue: Epilogue, y: Access, way: Way | None, dtype: DType | None, lanes: int
+) -> bool:
+    """Whether four columns of codes lie beside each other, and x86 makes bytes of all at once."""
+    x86, bytes_ = way in ("vnni", "pairs"), dtype in (INT8, UINT8)
+    beside = y.block == y.spatial[2] == lanes
+    return bool(epilogue.requantise) and x86 and bytes_ and beside
 
 
 def widened(e: Function, value: Value, dtype: DType, wider: DType) -> Value:

@@ -114,20 +114,21 @@ def requantised_columns(
         value = _scaled(e, each, how, factors)
         if residuals:
             value = _with_residual(e, value, how, numbers, residuals[number])
-        if residuals or not how.small:
+        if not (how.saturates if residuals else how.small):
             value = e.minimum(numbers[high], value)
         whole.append(rounded(e, value))
     whole += [whole[0]] * (4 - len(whole))  # anything
     pairs = [_packed(e, "packssdw", 16, *whole[i : i + 2]) for i in (0, 2)]
     zero = e.zero(whole[0].kind)
-    if not residuals:
+    if not residuals and not how.saturates:
         zero = e.convert("fptosi", numbers[ZERO], zero.kind)
         both = _packed(e, "packssdw", 16, zero, zero)
         name = f"llvm.sadd.sat.{mangled(both.kind)}"
         pairs = [e.intrinsic(name, both.kind, pair, both) for pair in pairs]
     sign = "s" if dtype.kind == "int" else "u"
     found = _packed(e, f"pack{sign}swb", 8, pairs[0], pairs[1])
-    for bound, op in ((low, "max"), (high, "min")):
+    bounds = ((low, "max"), (high, "min")) if not how.saturates else ()
+    for bound, op in bounds:
         word = e.convert("fptosi", numbers[bound], zero.kind) + zero
         limit = e.extract(e.convert("trunc", word, vector("i8", lanes)), 0)
         of_all = e.splat(limit, 4 * lanes)

@@ -32,7 +32,7 @@ from leanconv.codegen.lowered import Call, Lowered, PackCall, Packing
 from leanconv.errors import UnsupportedError
 from leanconv.graph.ir import Graph, Node
 from leanconv.graph.ops.quantised_conv import quantisation_of
-from leanconv.graph.ops.requantised import numbers_of
+from leanconv.graph.ops.requantised import form_of, numbers_of
 from leanconv.kernels.reorder import reorder_call
 from leanconv.operators.convolution import packing_recipe
 from leanconv.operators.operator import NodeContext
@@ -182,8 +182,7 @@ class QuantisedNode:
         if quantisation is None:
             return None
         scales = self.context.graph.constants[self.context.node.input(3)]
-        small = quantisation.activation is None and bool((np.abs(scales) < 1).all())
-        return replace(quantisation.form, small=small)
+        return form_of(quantisation, scales, self.precision.y)
 
     @property
     def _has_bias(self) -> bool:

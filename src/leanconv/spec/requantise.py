@@ -45,11 +45,15 @@ class Requantise:
     Attributes:
         residual_first: whether the residual is the first operand of the addition.
         small: whether all scales are less than 1, so that every scaled sum has a nearest int32.
+        saturates: whether the bounds of the result are those of its type, nothing is added to what
+            is rounded last, and, where a residual is added, what is rounded last has a nearest
+            int32.
         activation: of scaled sums, whose results have a factor and a summand each.
     """
 
     residual_first: bool = False
     small: bool = False
+    saturates: bool = False
     activation: Activation | None = None
 
     @property

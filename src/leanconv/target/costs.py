@@ -108,6 +108,11 @@ class Costs:
             widened.
         f16_products: those of float16, summed in float16.
         bf16_products: those of pairs of bfloat16, summed in float32.
+        amx_row: cycles of a product of matrix tiles, for each row of the first.
+        amx_block: cycles more of a block of four tiles of sums, which are zeroed and stored.
+        amx_sum, amx_residual: cycles of a vector of sums that is finished, and of a residual that
+            is added to it, of which products hide most.
+        amx_line: cycles of 64 bytes of input that are repacked.
 
         chunk: cycles of a chunk that is worth claiming, about 10 us.
         least_chunk: cycles below which chunks are not cut for the sake of many threads.
@@ -182,6 +187,11 @@ class Costs:
     s16_products: float | None = None
     f16_products: float | None = None
     bf16_products: float | None = None
+    amx_row: float | None = None
+    amx_block: float | None = None
+    amx_sum: float | None = None
+    amx_residual: float | None = None
+    amx_line: float | None = None
 
     def __hash__(self) -> int:
         """By name only: targets are keys of many caches, and records are few."""

@@ -19,6 +19,7 @@ from leanconv.algorithms.problem import (
 )
 from leanconv.algorithms.rounding import walk_error
 from leanconv.codegen.dot import dots_per_cycle, group_of, has_dot, way_of
+from leanconv.codegen.epilogue import packs_columns
 from leanconv.codegen.geometry import Access, PhasedAccess, Window, merge_rows
 from leanconv.codegen.partial_sums import effective_length
 from leanconv.codegen.tiling import (
@@ -51,8 +52,10 @@ _RESIDUAL_SHARE = 3 / 8  # of L2 that a residual fills when tiles prefetch it
 _STRIPS, _STRIP_TILES = 16, 4  # of a map in rows of tiles: rows at least, tiles of one at most
 _PREFETCHED_SHARE = 0.2  # of a prefetched line's cycles, where a tile reads a part of the channels
 
-# Vector instructions of an accumulator's end: a sum becomes a code, a residual's codes are added.
-_CODE_STEPS, _RESIDUAL_STEPS = 8, 10
+# Vector instructions of an accumulator's end, of those that other tiles' products do not hide: a
+# sum becomes a code, a residual's codes are added; and where columns are stored by fours.
+_STEPS = 8, 10
+_PACKED_STEPS = 2, 6
 
 _NARROW = (INT8, UINT8, INT16, UINT16)  # what sums of integers may be stored as
 
@@ -190,7 +193,9 @@ def tile_work(kernel: DirectConv, target: Target) -> TileWork:
         return FLOATS
     ends, epilogue = 0.0, kernel.epilogue
     if epilogue.requantise:
-        ends = (_CODE_STEPS + epilogue.residual * _RESIDUAL_STEPS) / target.fma_units
+        packed = packs_columns(epilogue, kernel.y, kernel.way, kernel.precision.y, kernel.lanes)
+        own, residual = _PACKED_STEPS if packed else _STEPS
+        ends = (own + epilogue.residual * residual) / target.fma_units
     return TileWork(dots_per_cycle(kernel.precision, target, kernel.folded), ends)
 
 

@@ -11,7 +11,7 @@ from leanconv.algorithms.problem import Problem, dram_cycles
 from leanconv.algorithms.rounding import factors_error, sum_error
 from leanconv.algorithms.tiles.kernel import TileConv
 from leanconv.codegen.geometry import Access, Triple, Window, merge_rows
-from leanconv.codegen.matrix_tiles import COLUMNS, ROWS, multiplies
+from leanconv.codegen.matrix_tiles import COLUMNS, ROWS, TILE_BYTES, multiplies
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 from leanconv.types import BFLOAT16, FLOAT32, INT8, INT32, UINT8, Precision
@@ -21,9 +21,6 @@ _SHARE = 8  # parts of L2: a chunk's input takes one at most, and so do weights 
 _LEAST_CYCLES = 13  # of a product of tiles: sums wait for the one before
 _LEAST_TILES = 8  # of a chunk, for which weights are read from L2
 _GROUP = 4  # channels of an input that fill no more than a step of a dot product
-# Times the cycles of storing a vector: to finish a vector of sums, to add a residual, to repack 64
-# bytes of input.
-_FINISH, _ADD, _MOVE = 2, 2, 3
 _TOGETHER = 4  # tiles of sums, of eight registers
 
 
@@ -158,21 +155,25 @@ def _product_cycles(kernel: TileConv) -> int:
 
 
 def _cost(problem: Problem, target: Target) -> float:
-    """Products, sums that go to scratch and through the epilogue, repacking, far weights.
-
-    Of the epilogue products hide next to nothing: both keep the same ports busy.
-    """
+    """Products beside the epilogue, the longer of which hides a part of the other; repacking."""
     kernel, costs = _kernel(problem, target), target.costs
     maps = kernel.batch * kernel.groups
     tiles = maps * _tiles(kernel) * kernel.panel_pairs * kernel.panels
-    finished = tiles * kernel.pixels * (_FINISH + _ADD * kernel.epilogue.residual)
-    rows = maps * kernel.row_blocks * kernel.input_rows
-    moved = rows * kernel.columns * kernel.parts * _MOVE
-    cycles = _product_cycles(kernel) + tiles * ROWS + (finished + moved) * costs.store
+    products = kernel.steps * tiles * max(kernel.pixels, _LEAST_CYCLES) * (costs.amx_row or 1.0)
+    if kernel.pair_bytes > target.l1_bytes // 2:  # of other blocks, which read the same weights
+        read = kernel.steps * TILE_BYTES / costs.l2_read * tiles / kernel.tiles
+        products = costs.overlapped(products, read)
+    products += (costs.amx_block or 0.0) * tiles / _TOGETHER
+    ends = (costs.amx_sum or 0.0) + (costs.amx_residual or 0.0) * kernel.epilogue.residual
+    epilogue = ends * tiles * kernel.pixels
+    lines = kernel.tap_groups * kernel.out_columns if kernel.windows else kernel.columns
+    moved = maps * kernel.row_blocks * kernel.input_rows * lines * kernel.parts
+    cycles = max(products, epilogue) + min(products, epilogue) / 2
+    cycles += moved * (costs.amx_line or 0.0)
     weights = kernel.constant_bytes["w"]
     if problem.weights_from_dram:
         return cycles + dram_cycles(problem, target, weights)
-    stream = weights / costs.l3_read if weights > target.l2_bytes else 0.0
+    stream = weights / costs.l3_read if weights > costs.l2_share * target.l2_bytes else 0.0
     return costs.overlapped(cycles, stream)
 
 

@@ -5,6 +5,8 @@ The formulas are those of `spec.requantise`; so are the names of the numbers.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from leanconv.graph.ops.pointwise import activate
@@ -20,8 +22,11 @@ from leanconv.spec.requantise import (
     RESIDUAL_RATIO,
     ZERO,
     Quantisation,
+    Requantise,
 )
-from leanconv.types import FLOAT32, DType
+from leanconv.types import FLOAT32, INT8, INT32, UINT8, DType
+
+_CODES = 256  # of a byte
 
 
 def numbers_of(quantisation: Quantisation) -> np.ndarray:
@@ -40,6 +45,19 @@ def numbers_of(quantisation: Quantisation) -> np.ndarray:
     factors = add_factors((a_scale, b_scale, own.result_scale), (a_zero, b_zero, zero))
     numbers[[a, b, FIXED]] = factors
     return numbers
+
+
+def form_of(quantisation: Quantisation, scales: np.ndarray, dtype: DType) -> Requantise:
+    """What decides the code of a kernel that makes codes or float32 of sums by these numbers."""
+    small = quantisation.activation is None and bool((np.abs(scales) < 1).all())
+    own, bounds = quantisation.residual, (quantisation.low, quantisation.high)
+    if own is None:
+        last = quantisation.zero == 0
+    else:
+        a, b, fixed = np.abs(numbers_of(quantisation)[[OWN_RATIO, RESIDUAL_RATIO, FIXED]])
+        last = bool(2 * _CODES * (a + b) + fixed < INT32.high)
+    saturates = last and dtype in (INT8, UINT8) and bounds == (dtype.low, dtype.high)
+    return replace(quantisation.form, small=small, saturates=saturates)
 
 
 def requantised(
