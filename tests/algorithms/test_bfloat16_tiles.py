@@ -13,11 +13,11 @@ from leanconv.algorithms.tiles import AMX
 from leanconv.codegen.compiler import assembly
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.host import host
-from leanconv.graph.stored import stored, unstored
 from leanconv.reference.direct import convolve
 from leanconv.spec import PLAIN, Activation, ConvSpec, Format
 from leanconv.target import Target, preset
-from leanconv.types import BFLOAT16, FLOAT32, SINGLE, Precision
+from leanconv.types import BFLOAT16, FLOAT32, SINGLE, DType, Precision
+from leanconv.types.arrays import as_float32, in_memory
 from support.integer_conv import SHAPES, plain
 from support.kernel_runner import run_kernel
 
@@ -55,8 +55,9 @@ def check(spec: ConvSpec, target: Target, form: Format = BLOCKS) -> None:
     rng = np.random.default_rng(3)
     types = spec.precision
 
-    def draw(shape: tuple[int, ...], dtype: str = FLOAT32) -> np.ndarray:
-        return unstored(stored(rng.standard_normal(shape), dtype), dtype)
+    def draw(shape: tuple[int, ...], dtype: DType = FLOAT32) -> np.ndarray:
+        numbers = rng.standard_normal(shape).astype(np.float32)
+        return as_float32(in_memory(numbers, dtype), dtype)
 
     x, w = draw(spec.input_shape, types.x), draw(spec.weight_shape, types.w)
     bias, residual = draw((spec.out_channels,)), draw(spec.output_shape)
@@ -67,7 +68,7 @@ def check(spec: ConvSpec, target: Target, form: Format = BLOCKS) -> None:
         channels["slope"] = bias
     roles = made.pack(w, channels)
     assert {n: a.nbytes for n, a in roles.items()} == made.constant_bytes
-    roles["x"] = stored(blocked(x) if form.block else x, types.x)
+    roles["x"] = in_memory(blocked(x) if form.block else x, types.x)
     roles["residual"] = blocked(residual)
     roles["y"] = np.full_like(blocked(residual), np.nan)
     (use,) = made.kernels

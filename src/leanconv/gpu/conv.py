@@ -24,10 +24,10 @@ from leanconv.gpu.lowering.conv_problem import ConvProblem
 from leanconv.gpu.lowering.data_movement import permute
 from leanconv.gpu.lowering.gemm import Epilogue, sum_error
 from leanconv.gpu.lowering.lowered import Lowered
+from leanconv.gpu.lowering.stored import stored, unstored
 from leanconv.gpu.lowering.windows import at_least_2d
 from leanconv.gpu.machine import machine_of
 from leanconv.graph.ir import TensorType
-from leanconv.graph.stored import stored, unstored
 from leanconv.runtime.locks import Lock
 from leanconv.runtime.unpicklable import Unpicklable
 from leanconv.spec import ConvSpec

@@ -10,8 +10,8 @@ from leanconv.errors import InputError
 from leanconv.gpu.device.dlpack import DeviceArray, is_device_array, take
 from leanconv.gpu.device.driver import Driver
 from leanconv.gpu.device.memory import Memory
+from leanconv.gpu.lowering.stored import stored
 from leanconv.graph.ir import TensorType
-from leanconv.graph.stored import stored
 from leanconv.spec.mends import mended
 from leanconv.units import type_text
 

@@ -22,10 +22,10 @@ from leanconv.gpu.lowering.patches import (
     patches_reject,
     patchings,
 )
+from leanconv.gpu.lowering.stored import stored, unstored
 from leanconv.gpu.lowering.tiles import tiles
 from leanconv.gpu.lowering.windows import conv_windows
 from leanconv.gpu.machine import machine_of
-from leanconv.graph.stored import stored, unstored
 from leanconv.reference import direct
 from leanconv.spec import ConvSpec
 from leanconv.spec.format import aligned

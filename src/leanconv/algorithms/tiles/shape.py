@@ -21,11 +21,11 @@ from leanconv.algorithms.common.channels import pack_channels
 from leanconv.algorithms.common.grouped_conv import GroupedConv
 from leanconv.codegen.extents import Count
 from leanconv.codegen.matrix_tiles import COLUMNS, ROW_BYTES, ROWS, TILE_BYTES, factors
-from leanconv.graph.stored import stored
 from leanconv.records import dataclass
 from leanconv.spec.format import ALIGNMENT, aligned, ceil_div
 from leanconv.symbols import least
-from leanconv.types import BFLOAT16, DType
+from leanconv.types import DType
+from leanconv.types.arrays import in_memory
 
 _GROUP_BYTES = 4  # that one lane of a product adds up
 COLUMNS_TOGETHER = 4  # in the epilogue
@@ -285,8 +285,8 @@ class TileShape(GroupedConv):
         """The tiles of the outputs (k, C/g, kh, kw) of `panels` panels."""
         _, _, height, width = outputs.shape
         pixel, taps, panels = self.pixel, self.taps, self.panels
-        if outputs.dtype == np.float32:
-            outputs = stored(outputs, BFLOAT16)
+        if self.factor.is_float:
+            outputs = in_memory(outputs, self.factor)
         padded = np.zeros(
             (panels * COLUMNS, self.parts * pixel, height, self.tap_groups * taps), outputs.dtype
         )

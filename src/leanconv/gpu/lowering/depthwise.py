@@ -12,9 +12,9 @@ from leanconv.gpu.launch import Pointer, blocks, by_axis, divisor, make_launch
 from leanconv.gpu.lowering.conv_problem import ConvProblem
 from leanconv.gpu.lowering.gemm import Epilogue, pack, sum_error
 from leanconv.gpu.lowering.lowered import Lowered
+from leanconv.gpu.lowering.stored import stored
 from leanconv.gpu.lowering.tiles import Tile
 from leanconv.gpu.machine import Machine
-from leanconv.graph.stored import stored
 from leanconv.spec import ConvSpec
 from leanconv.spec.format import ceil_div
 from leanconv.types import FLOAT16, FLOAT32, FLOAT64, DType

@@ -11,10 +11,10 @@ import numpy as np
 from leanconv.gpu.arithmetic import FP16X3, TF32X3, Arithmetic
 from leanconv.gpu.launch import Launch, Pointer, blocks, by_axis, divisor, make_launch
 from leanconv.gpu.lowering.lowered import Lowered
+from leanconv.gpu.lowering.stored import stored
 from leanconv.gpu.lowering.tiles import Blocking, Tile, blockings
 from leanconv.gpu.lowering.windows import Windows
 from leanconv.gpu.machine import Machine
-from leanconv.graph.stored import stored
 from leanconv.records import dataclass
 from leanconv.spec import Activation
 from leanconv.spec.format import ceil_div

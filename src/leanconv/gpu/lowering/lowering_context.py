@@ -12,10 +12,10 @@ from leanconv.gpu.arithmetic import Arithmetic
 from leanconv.gpu.launch import Launch, dense_strides
 from leanconv.gpu.lowering.data_movement import copy_box, permute
 from leanconv.gpu.lowering.lowered import Lowered
+from leanconv.gpu.lowering.stored import stored
 from leanconv.gpu.machine import Machine
 from leanconv.graph.ir import Graph, Node
 from leanconv.graph.ops import label
-from leanconv.graph.stored import stored
 from leanconv.planner.value_placer import ValuePlacer
 from leanconv.records import dataclass
 from leanconv.types import DType

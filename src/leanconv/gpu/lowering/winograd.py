@@ -19,9 +19,9 @@ from leanconv.gpu.launch import Launch, Pointer, blocks, by_axis, divisor, make_
 from leanconv.gpu.lowering.conv_problem import ConvProblem
 from leanconv.gpu.lowering.gemm import Epilogue, Product, lower_product
 from leanconv.gpu.lowering.lowered import Lowered
+from leanconv.gpu.lowering.stored import stored
 from leanconv.gpu.lowering.windows import unfolded_windows
 from leanconv.gpu.machine import Machine
-from leanconv.graph.stored import stored
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
 from leanconv.types import FLOAT32, FLOAT64
