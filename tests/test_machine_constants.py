@@ -81,7 +81,7 @@ REASONS: dict[str, tuple[str, ...]] = {
         "algorithms/fft:scale()",
         "algorithms:_DEFAULT_ERROR",
         "algorithms:_FACTORS",
-        "algorithms:walk_error()",
+        "algorithms:walk_steps()",
         "algorithms:LARGEST",
         "algorithms:_MARGIN",
         "algorithms:_SMALL",

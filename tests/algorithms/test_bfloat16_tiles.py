@@ -13,11 +13,11 @@ from leanconv.algorithms.tiles import AMX
 from leanconv.codegen.compiler import assembly
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.host import host
+from leanconv.half_arrays import as_float32, in_memory
 from leanconv.reference.direct import convolve
 from leanconv.spec import PLAIN, Activation, ConvSpec, Format
 from leanconv.target import Target, preset
 from leanconv.types import BFLOAT16, FLOAT32, SINGLE, DType, Precision
-from leanconv.types.arrays import as_float32, in_memory
 from support.integer_conv import SHAPES, plain
 from support.kernel_runner import run_kernel
 

@@ -167,8 +167,8 @@ class Algorithm(Generic[P]):
     def candidate(
         self, problem: Problem, target: Target, given: Parameters | None = None
     ) -> Candidate:
-        """The best candidate with the parameters that are given."""
-        given = self.parameters() if given is None else given
+        """The best candidate with the parameters that are given, if any are."""
+        given = self.parameters() if given in (None, Parameters()) else given
         assert isinstance(given, self.parameters)
         return self.make(problem, target, given)
 

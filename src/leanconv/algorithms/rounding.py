@@ -32,6 +32,11 @@ def factors_error(dtype: DType) -> float:
     return _FACTORS * dtype.roundoff
 
 
+def walk_steps(terms: float) -> float:
+    """The error of a sum of so many terms, in roundoffs of their type; see `walk_error`."""
+    return 1.0 + 1.5 * math.sqrt(terms)
+
+
 def walk_error(problem: Problem, length: float) -> float:
     """Expected error of sums that round like sequential ones of that many products.
 
@@ -42,5 +47,5 @@ def walk_error(problem: Problem, length: float) -> float:
     in tensors, 1 in 100,000 was above 1 + sqrt(L) roundoffs and none above 1 + 1.3 sqrt(L).
     """
     terms = length + problem.epilogue.bias + problem.epilogue.residual
-    sums = problem.precision.accumulate.roundoff * (1.0 + 1.5 * math.sqrt(terms))
+    sums = problem.precision.accumulate.roundoff * walk_steps(terms)
     return sums + storage_error(problem.precision)

@@ -32,6 +32,7 @@ from leanconv.codegen.values import mangled
 from leanconv.records import dataclass
 from leanconv.target import Target
 from leanconv.types import (
+    FLOAT16,
     FLOAT32,
     FLOATS,
     HALVES,
@@ -170,7 +171,7 @@ def _field(e: Function, words: Value, dtype: DType, whole: int, place: int) -> V
     return e.define(f"{op} {words}, {by.text}", words.kind)
 
 
-_FMA: Mapping[DType, Dot] = {dtype: Dot(dtype, dtype, dtype) for dtype in FLOATS}
+_FMA: Mapping[DType, Dot] = {dtype: Dot(dtype, dtype, dtype) for dtype in (*FLOATS, FLOAT16)}
 
 
 def fma(dtype: DType) -> Dot:

@@ -24,7 +24,7 @@ from leanconv.codegen.tails import each_tile
 LENGTH = 128  # products of one partial sum, at most
 
 
-def effective_length(reduction: int) -> float:
+def effective_length(reduction: float) -> float:
     """Length of the sequential sum with the same rounding error as partial sums of `reduction`."""
     return reduction if reduction <= LENGTH else LENGTH + reduction / LENGTH
 
@@ -82,6 +82,7 @@ class PartialSums:
         tile: types and strides of the micro-kernel.
         start: initial values, `start[i * vectors + j]`.
         unroll: as in `multiply_accumulate`.
+        length: products of one partial sum, at most.
     """
 
     def __init__(
@@ -90,13 +91,16 @@ class PartialSums:
         tile: RegisterTile,
         start: Sequence[Value],
         unroll: int = UNROLL_LIMIT,
+        length: int = LENGTH,
     ) -> None:
         self._e, self._tile, self._count, self._unroll = e, tile, len(start), unroll
+        self._length = length
         self._totals = e.local(tile.element, len(start) * tile.lanes)
         for slot, value in enumerate(start):
-            e.store(value, self._place(slot))
+            e.store(value, self.place(slot))
 
-    def _place(self, slot: int) -> Pointer:
+    def place(self, slot: int) -> Pointer:
+        """Where the total of an accumulator is."""
         return self._totals.at(slot * self._tile.lanes)
 
     def add(
@@ -110,7 +114,7 @@ class PartialSums:
         """Add the products of the loops (as of `multiply_accumulate`), partial sum by sum."""
         e = self._e
         steps = static_steps(loops)
-        if steps is not None and steps <= LENGTH:
+        if steps is not None and steps <= self._length:
             self._add_one(rows, a, b, loops, fetch)
             return
         loop, inner = loops[0], list(loops[1:])
@@ -118,7 +122,7 @@ class PartialSums:
         assert inside is not None, "only the outermost loop may have bounds known at run time"
         # Whole inner loops of half the length and more are parts of their own: two levels of loops
         # in one part cost more address arithmetic than fewer parts save.
-        each = 1 if 2 * inside >= LENGTH else LENGTH // max(1, inside)
+        each = 1 if 2 * inside >= self._length else self._length // max(1, inside)
         if each <= 1 or not (isinstance(loop.extent, int) and isinstance(loop.start, int)):
             with e.loop(loop.label, loop.extent, start=loop.start) as index:
                 a_i, b_i, fetch_i = self._moved(a, b, fetch, loop, index, bool(inner))
@@ -160,9 +164,9 @@ class PartialSums:
         multiply_accumulate(e, tile, acc, rows, a, b, loops, self._unroll, fetch=fetch)
         for i in rows:
             for slot in range(i * tile.vectors, (i + 1) * tile.vectors):
-                total = e.load(self._place(slot), tile.kind)
-                e.store(total + acc[slot], self._place(slot))
+                total = e.load(self.place(slot), tile.kind)
+                e.store(total + acc[slot], self.place(slot))
 
     def values(self) -> list[Value]:
         """The totals."""
-        return [self._e.load(self._place(slot), self._tile.kind) for slot in range(self._count)]
+        return [self._e.load(self.place(slot), self._tile.kind) for slot in range(self._count)]

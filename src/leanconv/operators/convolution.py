@@ -27,7 +27,7 @@ from leanconv.target import Target
 from leanconv.types import DType, Precision
 
 OPS = ("Conv", "ConvTranspose")
-_DIRECT = Choice("direct")
+_DIRECT = select.choice_named("direct")
 _PACKED_ROLES = frozenset({"w", "bias", "slope", "scale", "quantisation"})
 _COMPILED_BYTES = 128 * 1024  # below this NumPy has packed weights before a call is prepared
 

@@ -8,6 +8,13 @@ from math import prod
 from leanconv.algorithms.common.kernel_fields import group_fields
 from leanconv.algorithms.direct.kernel import DirectConv
 from leanconv.algorithms.direct.packed import PackedConv
+from leanconv.algorithms.direct.parameters import (
+    NONE,
+    DirectParameters,
+    chosen_piece,
+    piece_error,
+    takes_pieces,
+)
 from leanconv.algorithms.direct.pointwise import DirectPointwise, plan_direct_pointwise
 from leanconv.algorithms.interface import Algorithm, Candidate, one_kernel_candidate
 from leanconv.algorithms.parameters import Choice, Parameters
@@ -17,11 +24,10 @@ from leanconv.algorithms.problem import (
     split_phases,
     strided_walk_cycles,
 )
-from leanconv.algorithms.rounding import walk_error
 from leanconv.codegen.dot import dots_per_cycle, group_of, has_dot, way_of
 from leanconv.codegen.epilogue import packs_columns
 from leanconv.codegen.geometry import Access, PhasedAccess, Window, merge_rows
-from leanconv.codegen.partial_sums import effective_length
+from leanconv.codegen.half_sums import PIECES
 from leanconv.codegen.tiling import (
     ANY_WIDTH,
     FLOATS,
@@ -33,10 +39,11 @@ from leanconv.codegen.tiling import (
     rows_per_chunk_of_any_width,
     tile_cycles,
 )
+from leanconv.errors import SpecError
 from leanconv.spec.format import ceil_div
 from leanconv.symbols import least, most
 from leanconv.target import Target
-from leanconv.types import FLOAT32, HALVES, INT8, INT16, UINT8, UINT16, Precision
+from leanconv.types import FLOAT16, FLOAT32, HALVES, INT8, INT16, UINT8, UINT16, Precision
 
 _MEASURED_OVER_MODEL = 1.06  # measured time of layers over the sum of their tiles
 _ROWS_OUTER_BYTES = 160 * 1024  # weights that stay in L2 from row to row
@@ -57,7 +64,12 @@ _PREFETCHED_SHARE = 0.2  # of a prefetched line's cycles, where a tile reads a p
 _STEPS = 8, 10
 _PACKED_STEPS = 2, 6
 
+# The same, of an accumulator in float16: a piece is added to its totals, which are checked at last.
+_PIECE_STEPS, _CHECK_STEPS = 8, 6
+
 _NARROW = (INT8, UINT8, INT16, UINT16)  # what sums of integers may be stored as
+
+_OPEN = DirectParameters()
 
 _Ranked = tuple[tuple[float, Tile], ...]
 
@@ -188,7 +200,11 @@ def _ranked(kernel: DirectConv, target: Target) -> list[tuple[float, Tile]]:
 
 
 def tile_work(kernel: DirectConv, target: Target) -> TileWork:
-    """What a tile of codes does; of floats what all tiles do."""
+    """What a tile of codes does, or of sums in float16; of floats what all tiles do."""
+    if kernel.piece:
+        rate = (target.costs.f16_products or 0.0) / kernel.lanes
+        pieces = ceil_div(kernel.reduction, kernel.piece)
+        return TileWork(rate, (pieces * _PIECE_STEPS + _CHECK_STEPS) / target.fma_units)
     if kernel.dot_group == 1:
         return FLOATS
     ends, epilogue = 0.0, kernel.epilogue
@@ -312,8 +328,8 @@ def _reject(problem: Problem, target: Target) -> str | None:
     return None
 
 
-def _cost(problem: Problem, target: Target) -> float:
-    kernel, cycles = _planned(problem, target)
+def _cost(problem: Problem, target: Target, given: DirectParameters = _OPEN) -> float:
+    kernel, cycles = _planned(problem, target, chosen_piece(problem, target, given))
     costs, line = target.costs, None
     if isinstance(kernel, DirectPointwise):
         line = _PREFETCHED_SHARE * costs.prefetched_line
@@ -336,23 +352,27 @@ def _live_share(window: Window) -> float:
     return share
 
 
-def _planned(problem: Problem, target: Target) -> tuple[PackedConv, float]:
+def _planned(problem: Problem, target: Target, piece: int) -> tuple[PackedConv, float]:
     """The kernel for a problem, with its estimated cycles of one core."""
-    kernel = _kernel(problem, target)
+    kernel = _kernel(problem, target, piece)
     window = kernel.window
     vectors = ceil_div(kernel.outputs, kernel.lanes)
     cycles, _ = _ranked(kernel, target)[0]
     if not kernel.y.lanes_contiguous:
         cycles += target.costs.transposed_store * window.out[2] * vectors
     cycles *= kernel.batch * kernel.groups * kernel.row_count * _live_share(problem.window)
-    pointwise = plan_direct_pointwise(kernel, target)
+    pointwise = None if piece else plan_direct_pointwise(kernel, target)
     return pointwise if pointwise and pointwise[1] < cycles else (kernel, cycles)
 
 
-def _kernel(problem: Problem, target: Target) -> DirectConv:
+def _kernel(problem: Problem, target: Target, piece: int) -> DirectConv:
     inside = all(problem.window.always_full(axis) for axis in range(3))
+    given = group_fields(problem, target)
+    if piece:
+        given["lanes"] = target.lanes(FLOAT16)
     kernel = DirectConv(
-        **group_fields(problem, target),
+        **given,
+        piece=piece,
         tile=Tile(1, 1),
         rows=1,
         panels_inside=False,
@@ -392,12 +412,46 @@ def _channels_ahead(kernel: DirectConv, target: Target) -> int:
 
 
 def _candidate(problem: Problem, target: Target, parameters: Parameters) -> Candidate:
-    del parameters
-    kernel = _kernel(problem, target) if problem.any_size else _planned(problem, target)[0]
-    choice = Choice("direct", error=walk_error(problem, effective_length(kernel.reduction)))
-    return one_kernel_candidate(choice, problem, kernel)
+    assert isinstance(parameters, DirectParameters)
+    piece = chosen_piece(problem, target, parameters)
+    if piece and not takes_pieces(problem, target):
+        raise SpecError(
+            f"algorithm direct: halves={piece} for {problem} of {problem.precision} on "
+            f"{target.cpu}; expected float16 operands and a processor that sums in float16"
+        )
+    made = (
+        _kernel(problem, target, piece) if problem.any_size else _planned(problem, target, piece)[0]
+    )
+    found = DirectParameters(halves=piece) if piece else parameters
+    choice = Choice("direct", found, error=piece_error(problem, piece))
+    details = f"pieces of {piece} products in float16" if piece else ""
+    return one_kernel_candidate(choice, problem, made, details)
+
+
+def _choices(problem: Problem, target: Target, lean: bool) -> list[Choice]:
+    """Sums in float32, and in float16 where that is accepted."""
+    del lean
+    ways: list[DirectParameters] = [DirectParameters()]
+    if takes_pieces(problem, target):
+        ways = [DirectParameters(halves=way) for way in (*PIECES, NONE)]
+    return [Choice("direct", way, _cost(problem, target, way)) for way in ways]
+
+
+def _offered_from(problem: Problem) -> list[float]:
+    """The errors of sums in float16."""
+    types = problem.precision
+    halves = types.x == types.w == FLOAT16
+    return [piece_error(problem, piece) for piece in PIECES] if halves else []
 
 
 DIRECT = Algorithm(
-    "direct", Parameters, _reject, _cost, _candidate, precisions=_takes, takes_phases=True
+    "direct",
+    DirectParameters,
+    _reject,
+    _cost,
+    _candidate,
+    choices=_choices,
+    precisions=_takes,
+    takes_phases=True,
+    offered_from=_offered_from,
 )

@@ -17,6 +17,7 @@ from leanconv.codegen.column_tiles import (
 )
 from leanconv.codegen.emitter import Function, Pointer, Value
 from leanconv.codegen.epilogue import TileOutput, store_columns, store_tile
+from leanconv.codegen.half_sums import HalfSums, in_floats
 from leanconv.codegen.microkernel import (
     Fetch,
     ReductionLoop,
@@ -26,6 +27,8 @@ from leanconv.codegen.microkernel import (
 from leanconv.codegen.partial_sums import PartialSums, sum_in_two_parts
 from leanconv.codegen.start_values import start_tile
 from leanconv.spec.format import ceil_div
+
+_Runs = list[tuple[Value | int, Value | int, tuple[int, ...]]]  # low, high, columns
 
 
 class PanelRows:
@@ -122,12 +125,15 @@ class _PanelRow:
         )
         first = column * (window.stride[2] * step_x) - window.pad[2] * step_x
         a = self.x.at(first).frozen()
-        acc = start_tile(e, tile, run.pixels, self.bias)
+        sums = tile
+        if conv.piece:
+            sums = in_floats(tile, ceil_div(self.channels, conv.sum_lanes))
+        acc = start_tile(e, self._totals_of(tile), run.pixels, self.bias)
         place = column * conv.y.spatial[2]
         residual = self.residual.at(place) if self.residual else None
         if conv.prefetches_residual and residual:
-            for j in range(vectors):
-                lines = residual.at(conv.y.channel(j * conv.lanes))
+            for j in range(sums.vectors):
+                lines = residual.at(conv.y.channel(j * sums.lanes))
                 for i in range(run.pixels):
                     # For writing: the output usually takes the residual's place.
                     e.prefetch(lines.at(i * conv.y.spatial[2]), write=True)
@@ -144,9 +150,13 @@ class _PanelRow:
             factor_step=conv.packed_channels,
         )
         if isinstance(run.done, int) and run.done == 0:
-            store_tile(e, tile, acc, output, self.channels)
+            store_tile(e, sums, acc, output, self.channels)
         else:
-            store_columns(e, tile, acc, output, self.channels, run.done)
+            store_columns(e, sums, acc, output, self.channels, run.done)
+
+    def _totals_of(self, tile: RegisterTile) -> RegisterTile:
+        """The tile of the totals of a tile: of float16 sums twice as many vectors of float32."""
+        return in_floats(tile, 2 * tile.vectors) if self.conv.piece else tile
 
     def _later_planes(self, pixels: int) -> tuple[int, ...]:
         """Distances of a tile's first and last line in a later channel."""
@@ -177,6 +187,58 @@ class _PanelRow:
             fetch = self._next_input(run.pixels, loops[-1], a)
             acc[:] = sum_in_two_parts(e, tile, acc, a, self.w, loops, conv.unroll, fetch)
             return
+        across = Taps(e, window, 2, column) if run.computed else None
+        runs: _Runs = [(across.low, across.high, (0,))] if across else list(run.runs)
+        if conv.piece:
+            halves = HalfSums(e, tile, acc, conv.piece, conv.unroll)
+            self._multiply(tile, [], runs, across, a, run.pixels, halves)
+            with e.when(halves.overflowed()):
+                self._sum_in_floats(halves, tile, run.pixels, column, a)
+            acc[:] = halves.values(ceil_div(self.channels, conv.sum_lanes))
+            return
+        parts = PartialSums(e, tile, acc, conv.unroll) if conv.in_parts else None
+        self._multiply(tile, [] if parts else acc, runs, across, a, run.pixels, parts)
+        if parts:
+            acc[:] = parts.values()
+
+    def _sum_in_floats(
+        self, halves: HalfSums, tile: RegisterTile, pixels: int, column: Value, a: Pointer
+    ) -> None:
+        """Compute the totals of a tile anew, column by column, in float32."""
+        conv, e, window = self.conv, self.e, self.conv.window
+        one = self._totals_of(tile)
+        with e.loop("pixel", pixels) as i:
+            across = Taps(e, window, 2, column + i)
+            parts = PartialSums(e, one, start_tile(e, one, 1, self.bias), conv.unroll)
+            runs: _Runs = [(across.low, across.high, (0,))]
+            self._multiply(one, [], runs, across, a.at(i * tile.row_stride), 0, parts)
+            to = halves.place(0).at(i * (one.vectors * one.lanes))
+            for j, value in enumerate(parts.values()):
+                e.store(value, to.at(j * one.lanes))
+
+    def _multiply(
+        self,
+        tile: RegisterTile,
+        acc: list[Value],
+        runs: _Runs,
+        across: Taps | None,
+        a: Pointer,
+        fetched: int,
+        parts: PartialSums | None,
+    ) -> None:
+        """Emit the loops of the reduction.
+
+        Args:
+            tile: types and strides.
+            acc: accumulators; none where there are `parts`, to which products are added.
+            runs: taps of the row, and the tile's columns that they touch.
+            across: what tells whether a row has taps, if that is computed.
+            a: the input of the tile's first column.
+            fetched: columns of the tile, behind which input is prefetched; 0: none is.
+            parts: of the sums.
+        """
+        conv, e, window = self.conv, self.e, self.conv.window
+        width = tile.vectors * tile.lanes
         per_column = conv.packed_inputs * width
         per_row = window.kernel[2] * per_column
         per_plane = window.kernel[1] * per_row
@@ -186,11 +248,6 @@ class _PanelRow:
             height.loop("kh", window.dilation[1] * conv.x.spatial[1], per_row),
         ]
 
-        across = Taps(e, window, 2, column) if run.computed else None
-        runs: list[tuple[Value | int, Value | int, tuple[int, ...]]] = list(run.runs)
-        if across:
-            runs = [(across.low, across.high, (0,))]
-
         def columns(a: Pointer, b: Pointer) -> None:
             step = window.dilation[2] * conv.x.spatial[2]
             for low, high, pixels in runs:
@@ -199,7 +256,7 @@ class _PanelRow:
                     a_c = a.at(conv.x.channel(offset))
                     b_c = b.at(offset * width)
                     loops = [kw, *channels]
-                    fetch = self._next_input(run.pixels, channels[-1], a_c)
+                    fetch = self._next_input(fetched, channels[-1], a_c) if fetched else None
                     if parts:
                         parts.add(pixels, a_c, b_c, loops, fetch)
                     else:
@@ -207,15 +264,11 @@ class _PanelRow:
                             e, tile, acc, pixels, a_c, b_c, loops, conv.unroll, fetch=fetch
                         )
 
-        parts = PartialSums(e, tile, acc, conv.unroll) if conv.in_parts else None
-        carried = [] if parts else acc
         with ExitStack() as guards:
             for taps in (depth, height, across):
                 if taps:
-                    guards.enter_context(taps.guard(e, carried))
-            self._nest(outer, carried, a, self.w, columns)
-        if parts:
-            acc[:] = parts.values()
+                    guards.enter_context(taps.guard(e, acc))
+            self._nest(outer, acc, a, self.w, columns)
 
     def _next_input(self, pixels: int, loop: ReductionLoop, a: Pointer) -> Fetch | None:
         """What the next tiles read in this innermost loop, if their channels are neighbours."""

@@ -8,6 +8,7 @@ from math import prod
 from leanconv.algorithms.direct.packed import PackedConv
 from leanconv.codegen.dot import Dot, Way, dot_of
 from leanconv.codegen.extents import Count, Extent
+from leanconv.codegen.half_sums import HALF_PRODUCTS
 from leanconv.codegen.microkernel import UNROLL_LIMIT
 from leanconv.codegen.partial_sums import LENGTH
 from leanconv.codegen.tiling import Tile
@@ -39,6 +40,8 @@ class DirectShape(PackedConv):
         by_lane: whether multiply-adds take lanes of vectors of the input.
         way: how the target multiplies and adds (`codegen.dot`).
         folded: whether the bias has what a shift of the codes adds.
+        piece: products that are summed in float16, at most, before float32 takes over; 0: none.
+            `lanes` are those of float16 then, twice as many as of sums (`codegen.half_sums`).
     """
 
     tile: Tile
@@ -55,11 +58,19 @@ class DirectShape(PackedConv):
     by_lane: bool = False
     way: Way = "fma"
     folded: bool = False
+    piece: int = 0
 
     @property
     def dot(self) -> Dot:
         """What a step of the reduction multiplies and adds."""
+        if self.piece:
+            return HALF_PRODUCTS
         return replace(dot_of(self.precision, self.way), folded=self.folded)
+
+    @property
+    def sum_lanes(self) -> int:
+        """Lanes of a vector of finished sums."""
+        return self.lanes // 2 if self.piece else self.lanes
 
     @property
     def code_shift(self) -> int:
@@ -93,12 +104,14 @@ class DirectShape(PackedConv):
     @property
     def in_parts(self) -> bool:
         """Whether a sum is a sum of partial ones: those of integers are exact anyway."""
+        if self.piece:
+            return True
         return self.reduction > LENGTH and self.precision.accumulate.is_float
 
     @property
     def two_parts(self) -> bool:
         """Whether a sum is one run of channels, of two partial sums: one tap, inside the input."""
-        if not self.in_parts:
+        if not self.in_parts or self.piece:
             return False
         inside = all(self.window.always_full(axis) for axis in range(3))
         run = inside and prod(self.window.kernel) == 1 and self.inputs % self.x.block == 0

@@ -21,11 +21,11 @@ from leanconv.algorithms.common.channels import pack_channels
 from leanconv.algorithms.common.grouped_conv import GroupedConv
 from leanconv.codegen.extents import Count
 from leanconv.codegen.matrix_tiles import COLUMNS, ROW_BYTES, ROWS, TILE_BYTES, factors
+from leanconv.half_arrays import in_memory
 from leanconv.records import dataclass
 from leanconv.spec.format import ALIGNMENT, aligned, ceil_div
 from leanconv.symbols import least
 from leanconv.types import DType
-from leanconv.types.arrays import in_memory
 
 _GROUP_BYTES = 4  # that one lane of a product adds up
 COLUMNS_TOGETHER = 4  # in the epilogue

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from leanconv.half_arrays import as_float32, in_memory
 from leanconv.types import BFLOAT16, DType
-from leanconv.types.arrays import as_float32, in_memory
 
 
 def stored(array: np.ndarray, dtype: DType) -> np.ndarray:
