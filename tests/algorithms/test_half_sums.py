@@ -83,7 +83,7 @@ def test_sums_of_a_piece_that_overflow_are_computed_in_float32(piece: int) -> No
 
 def test_pieces_are_summed_where_their_error_is_accepted() -> None:
     target = preset("sapphirerapids")
-    spec = ConvSpec.parse("ic64ih28oc64oh28kh3ph1pw1", precision=FLOAT16_STORED, bias=True)
+    spec = ConvSpec.parse("ic256ih28oc64oh28kh1", precision=FLOAT16_STORED, bias=True)
     given = problem(spec, target)
     chosen = select.choose(given, target)
     assert str(chosen.choice) == "direct"
