@@ -75,3 +75,59 @@ def test_convolutions_and_products(seed):
     node = helper.make_node(op, names, ["y"], domain=domain, **attributes)
     ours, theirs = both(node, given, held, KINDS[a_kind])
     np.testing.assert_array_equal(ours, theirs)
+
+
+LEAST = [(1e-39, 2e-39), (1e-39, 3e-38), (3e-38, 1e-39), (1e-37, 1e-39)]
+
+
+@pytest.mark.parametrize(("given", "wanted"), LEAST)
+def test_scales_below_the_least_normal_number_count(given, wanted):
+    """Kernels take such numbers for 0; a scale is none that is lost."""
+    x = np.arange(16, dtype=np.uint8).reshape(1, 1, 4, 4) * 15
+    held = {"a": np.float32(given), "b": np.float32(wanted), "z": np.uint8(5)}
+    for op, inputs, attributes in (
+        ("QLinearAveragePool", "xazbz", {"kernel_shape": [2, 2]}),
+        ("QLinearGlobalAveragePool", "xazbz", {}),
+        ("QLinearAdd", "xazxazbz", {}),
+        ("QLinearMul", "xazxazbz", {}),
+    ):
+        node = helper.make_node(op, list(inputs), ["y"], domain="com.microsoft", **attributes)
+        ours, theirs = both(node, {"x": x}, held, TensorProto.UINT8)
+        np.testing.assert_array_equal(ours, theirs, op)
+    node = helper.make_node("DequantizeLinear", ["x", "a", "z"], ["y"])
+    ours, theirs = both(node, {"x": x}, held, TensorProto.FLOAT)
+    normal = np.abs(theirs) >= np.finfo(np.float32).tiny
+    np.testing.assert_array_equal(ours[normal], theirs[normal])
+    floats = np.float32([0, 1.2e-38, 2e-38, -2e-38, 1e-37, 1, np.inf, -np.inf, np.nan])
+    node = helper.make_node("QuantizeLinear", ["x", "a", "z"], ["y"])
+    ours, theirs = both(node, {"x": floats}, held, TensorProto.UINT8)
+    np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_channels_that_are_last(seed):
+    """QLinearConv and NhwcMaxPool of com.microsoft, as onnxruntime writes optimised networks."""
+    rng = np.random.default_rng(seed)
+    x, kind = codes(rng, np.uint8, 2, 7, 6, 4), TensorProto.UINT8
+    held = {
+        "s": np.float32(0.02),
+        "z": np.uint8(rng.integers(256)),
+        "w": codes(rng, np.int8, 6, 4, 3, 2),
+        "y_scale": np.float32(0.5),
+        "none": np.int8(0),
+    }
+    node = helper.make_node(
+        "QLinearConv",
+        ["x", "s", "z", "w", "s", "none", "y_scale", "z"],
+        ["y"],
+        domain="com.microsoft",
+        channels_last=1,
+        pads=[1, 0, 0, 1],
+        strides=[2, 1],
+    )
+    ours, theirs = both(node, {"x": x}, held, kind)
+    np.testing.assert_array_equal(ours, theirs)
+    sizes = {"kernel_shape": [3, 2], "strides": [2, 1], "pads": [1, 0, 1, 1]}
+    node = helper.make_node("NhwcMaxPool", ["x"], ["y"], domain="com.microsoft", **sizes)
+    ours, theirs = both(node, {"x": x}, {}, kind)
+    np.testing.assert_array_equal(ours, theirs)

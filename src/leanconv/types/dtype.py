@@ -167,12 +167,12 @@ def _narrow(name: str, held: DType, onnx: int, low: float, high: float, digits: 
 
 INT4, UINT4 = _narrow("int4", INT8, 22, -8, 7), _narrow("uint4", UINT8, 21, 0, 15)
 INT2, UINT2 = _narrow("int2", INT8, 26, -2, 1), _narrow("uint2", UINT8, 25, 0, 3)
-FLOAT8E4M3FN = _narrow("float8e4m3fn", UINT8, 17, -448.0, 448.0, 4)
-FLOAT8E4M3FNUZ = _narrow("float8e4m3fnuz", UINT8, 18, -240.0, 240.0, 4)
-FLOAT8E5M2 = _narrow("float8e5m2", UINT8, 19, -57344.0, 57344.0, 3)
-FLOAT8E5M2FNUZ = _narrow("float8e5m2fnuz", UINT8, 20, -57344.0, 57344.0, 3)
-FLOAT8E8M0 = _narrow("float8e8m0", UINT8, 24, 2.0**-127, 2.0**127, 1)
-FLOAT4E2M1 = _narrow("float4e2m1", UINT8, 23, -6.0, 6.0, 2)
+FLOAT8E4M3FN = _narrow("float8e4m3fn", UINT8, 17, -448, 448, 4)
+FLOAT8E4M3FNUZ = _narrow("float8e4m3fnuz", UINT8, 18, -240, 240, 4)
+FLOAT8E5M2 = _narrow("float8e5m2", UINT8, 19, -57344, 57344, 3)
+FLOAT8E5M2FNUZ = _narrow("float8e5m2fnuz", UINT8, 20, -57344, 57344, 3)
+FLOAT8E8M0 = _narrow("float8e8m0", UINT8, 24, 2**-127, 2**127, 1)
+FLOAT4E2M1 = _narrow("float4e2m1", UINT8, 23, -6, 6, 2)
 # Types of files that networks neither compute in nor move: they convert from and to them.
 NARROW = (
     *(INT4, UINT4, INT2, UINT2, FLOAT8E4M3FN, FLOAT8E4M3FNUZ, FLOAT8E5M2, FLOAT8E5M2FNUZ),

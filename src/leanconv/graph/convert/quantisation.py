@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -113,6 +115,27 @@ def single_precision(call: Call, value: Value) -> Value:
         return value
     array = np.asarray(value.numbers)
     return call.fold(lambda: array.astype(np.float32), value.shape, FLOAT32)
+
+
+LIFT = float(1 << 64)  # makes a subnormal number of float32 a normal one
+_LEAST, _MOST = FLOAT32.least_normal, 1 / FLOAT32.least_normal
+
+
+def is_subnormal(scale: Value) -> bool:
+    """Whether a constant has subnormal numbers, which kernels take for 0."""
+    return bool(np.any(np.abs(np.asarray(scale.numbers, np.float64)) < _LEAST))
+
+
+def lifted(call: Call, x: Value) -> Value:
+    """Numbers times `LIFT`: their quotients are the same, and their products less that factor."""
+    return call.emit("Mul", [x, call.number(LIFT, x)])
+
+
+def lifted_codes(codes: Sequence[Code]) -> list[Code]:
+    """Quantisations whose scales have the same ratios, none subnormal."""
+    if all(code.scale >= _LEAST for code in codes):
+        return list(codes)
+    return [replace(code, scale=min(code.scale * LIFT, _MOST)) for code in codes]
 
 
 def zero_of(call: Call, given: Quantisation, code: DType) -> Value:

@@ -15,20 +15,21 @@ from leanconv.graph.builder import Value
 from leanconv.graph.codes import Code, fused, table
 from leanconv.graph.convert.code_products import product
 from leanconv.graph.convert.packed_weights import RULES as PACKED
-from leanconv.graph.convert.quantisation import one_scale, scalar
+from leanconv.graph.convert.quantisation import lifted_codes, one_scale, scalar
 from leanconv.graph.convert.quantised import (
-    LINEAR,
+    CONV_DATA,
     check_codes,
-    dynamic,
+    qlinear_conv,
     scaled_product,
     zero_point,
 )
+from leanconv.graph.convert.quantised_linear import LINEAR, dynamic
 from leanconv.graph.convert.recurrent import RULES as RECURRENT
 from leanconv.graph.convert.rule import Call, Rule
-from leanconv.graph.convert.windows import POOL_ATTRIBUTES, pool_window
-from leanconv.graph.ops.base import Array
+from leanconv.graph.convert.windows import CONV_ATTRIBUTES, POOL_ATTRIBUTES, pool_window
+from leanconv.graph.ops.base import Array, check_rank
 from leanconv.graph.ops.pointwise import sigmoid
-from leanconv.types import INT32, INT64
+from leanconv.types import FLOAT32, INT32, INT64
 
 DOMAIN = "com.microsoft"
 _Table = Callable[[Array], Array]
@@ -112,7 +113,7 @@ def _channels_first(call: Call, convert: Callable[[Value], Value]) -> list[Value
 def _pooled(call: Call, op: str, attributes: dict[str, Any]) -> list[Value]:
     """An average of codes: x, its scale and zero point, those of the result."""
     check_codes(call, 0)
-    codes = [scalar(call, i, i + 1, call.dtype(0)) for i in (1, 3)]
+    codes = lifted_codes([scalar(call, i, i + 1, call.dtype(0)) for i in (1, 3)])
     return _channels_first(call, lambda x: call.emit(op, [x], **attributes, **fused(codes)))
 
 
@@ -121,6 +122,43 @@ def _average_pool(call: Call) -> list[Value]:
     if call.flag("channels_last"):
         x = Value(replace(x.type, shape=(x.shape[0], x.shape[-1], *x.shape[1:-1])))
     return _pooled(call, "QLinearAveragePool", pool_window(call, x))
+
+
+def _max_pool(call: Call) -> list[Value]:
+    """NhwcMaxPool: the channels of x are last."""
+    x = call.value()
+    check_codes(call, 0)
+    check_rank(x.type, 4, 4)
+    last = replace(call.node, attributes={**call.node.attributes, "channels_last": 1})
+
+    def pooled(first: Value) -> Value:
+        return call.emit("MaxPool", [first], **pool_window(call, first))
+
+    return _channels_first(call.with_inputs([x], last), pooled)
+
+
+def _conv(call: Call) -> list[Value]:
+    """QLinearConv, whose channels may be last."""
+    others = [call.optional(index) for index in range(1, len(call))]
+
+    def convolved(first: Value) -> Value:
+        return qlinear_conv(call.with_inputs([first, *others]))[0]
+
+    return _channels_first(call, convolved)
+
+
+def _reduce_mean(call: Call) -> list[Value]:
+    """QLinearReduceMean: x, its scale and zero point, those of the result."""
+    check_codes(call, 0)
+    x, rank = call.value(), len(call.value().shape)
+    source, result = (scalar(call, i, i + 1, call.dtype(0)) for i in (1, 3))
+    axes = call.axes(call.attribute("axes", tuple(range(rank))), rank)
+    numbers = call.fold(lambda: table(source, None), (256,), FLOAT32)
+    floats = call.emit("Lookup", [x, numbers])
+    mean = call.emit("ReduceMean", [floats], axes=axes, keepdims=call.flag("keepdims", 1))
+    scale = call.fold(lambda: np.asarray(result.scale, np.float32), (), FLOAT32)
+    zero = call.builder.constant(np.asarray(result.zero, result.dtype))
+    return [call.emit("QuantizeLinear", [mean, scale, zero], axis=0)]
 
 
 def _global_average_pool(call: Call) -> list[Value]:
@@ -262,6 +300,9 @@ _RULES: dict[str, Rule] = {
     "QLinearWhere": Rule(_where, {}, 9, 9, running=(0, 1, 4)),
     "QLinearAveragePool": Rule(_average_pool, {**POOL_ATTRIBUTES, "channels_last": "int"}, 4, 5),
     "QLinearGlobalAveragePool": Rule(_global_average_pool, {"channels_last": "int"}, 4, 5),
+    "QLinearReduceMean": Rule(_reduce_mean, {"axes": "ints", "keepdims": "int"}, 4, 5),
+    "QLinearConv": Rule(_conv, {**CONV_ATTRIBUTES, "channels_last": "int"}, 8, 9, CONV_DATA),
+    "NhwcMaxPool": Rule(_max_pool, POOL_ATTRIBUTES),
     "QLinearSoftmax": Rule(_softmax, {"axis": "int", "opset": "int"}, 5, 5),
     "QGemm": Rule(_gemm, _MATMUL, 6, 9, running=None),
     "MatMulIntegerToFloat": Rule(_integer_to_float, {}, 4, 7, running=None),
