@@ -211,11 +211,11 @@ class CpuBackend:
         """The kernels of the plan for input shapes; see `planned_kernels`."""
         assert self._ranges is not None
         graph = self.decided_graph(shapes, self._ranges.values)
-        planner = self._planner(graph)
+        planner = self.planner(graph)
         limit, decisions = self._options.memory_limit, self._decisions(graph)
         return planned_kernels(graph, planner, limit, decisions, packed)
 
-    def _planner(self, graph: Graph, layer: float | None = None) -> Planner:
+    def planner(self, graph: Graph, layer: float | None = None) -> Planner:
         """What finds plans; `layer` is the error accepted of one layer, if not the options'."""
         accuracy = self.accuracy.of_network(graph, self.target)
         if layer is not None:
@@ -233,7 +233,7 @@ class CpuBackend:
         if wanted:
             with contextlib.suppress(BudgetError):
                 return self._compiled(owned, reserved + wanted)
-        planner = self._planner(owned.graph)
+        planner = self.planner(owned.graph)
         pinned, limit = self._pinned, self._options.memory_limit
         if limit is not None:
             limit = max(1, limit - reserved)
@@ -241,7 +241,7 @@ class CpuBackend:
             try:
                 following = planner
                 if pinned.measured_error is not None:  # whatever its layers state by themselves
-                    following = self._planner(owned.graph, layer_error(None, self.dtype))
+                    following = self.planner(owned.graph, layer_error(None, self.dtype))
                 compiled = CompiledNetwork(owned, following, limit, pinned, shared=self._shared)
             except (BudgetError, SpecError) as error:
                 log.warning("%s is not followed: %s", pinned.name, error)

@@ -19,7 +19,13 @@ from leanconv.planner.lowering import (
     plan_bodies,
     usual_decisions,
 )
-from leanconv.planner.node_costs import NodeCost, NodeEvaluator, error_units
+from leanconv.planner.node_costs import (
+    NodeCost,
+    NodeEvaluator,
+    error_units,
+    reorder_ns,
+    shared_ns,
+)
 from leanconv.planner.search_graph import SearchGraph, make_search_graph
 from leanconv.planner.solver import Path, fastest, least_error, least_time, smallest
 from leanconv.planner.storage import Storage, place
@@ -53,6 +59,20 @@ class PlacedPlan:
     def memory_bytes(self) -> int:
         """Arena and weights."""
         return self.storage.arena_bytes + self.weight_bytes
+
+    @property
+    def predicted_ns(self) -> int:
+        """Estimated time of a run."""
+        planner = self.planner
+        nodes = planner.chosen(self.decisions or planner.defaults)
+        costs, sizes = planner.target.costs, self.lowered.bytes
+        moved = (
+            reorder_ns(sum(sizes[name] for name in call.results if name in sizes), costs)
+            for step in self.lowered.steps
+            if step.op == "Reorder"
+            for call in step.calls
+        )
+        return shared_ns(sum(cost.estimated_ns for cost in nodes) + sum(moved), planner.threads)
 
     @property
     def order(self) -> tuple[int, int]:

@@ -13,7 +13,7 @@ from leanconv.api.load import load, model_source
 from leanconv.api.options import checked_flag, checked_limit, checked_threads
 from leanconv.errors import ModelError, SpecError, UnsupportedError, memory_reported, short
 from leanconv.progress import Progress, checked_progress, working
-from leanconv.quantizer.choose import chosen_layers
+from leanconv.quantizer.choose import Choice, Chooser
 from leanconv.quantizer.folding import folded
 from leanconv.quantizer.onnx_graph import OnnxGraph
 from leanconv.quantizer.onnx_reading import read_graph
@@ -67,11 +67,12 @@ def quantize(
             to the nearest code.
         correct_bias: keep the mean of each output channel.
         max_accuracy_drop: by how many percent the score may be below that of float32. The layers
-            that must be stay in float32: those whose rounding changes the outputs most, as few as
-            the samples that were calibrated on need; the others verify. Without it all layers are
-            quantised.
+            that must be stay in float32, and those that plans predict to be no faster on codes:
+            the fastest choice that keeps the score on the samples that were calibrated on; the
+            others verify. Without it all layers are quantised.
         memory_limit: bytes, or text such as `"12 MiB"`, within which `leanconv.load` must plan the
-            file, weights and arena together, for the first sample's sizes.
+            file, weights and arena together, for the first sample's sizes. Layers are chosen
+            within it.
         labels: the right class of each image; the score is the accuracy.
         metric: a function of (outputs, outputs in float32, inputs), each arrays by name, that gives
             a score of a sample; larger is better. Without it and `labels` the score is the
@@ -117,7 +118,9 @@ def quantize(
         rows = None if labels is None else [_images(sample) for sample in given]
         score = score_of(graph, metric, labels, rows)
         trials = Trials(original, variants, given, score, threads)
-        choice = chosen_layers(list(variants.layers), trials, given, allowed)
+        choice = Choice(frozenset(variants.layers), {}, {})
+        if allowed is not None:
+            choice = Chooser(variants, trials, given, allowed, limit, threads).choose()
         last = trials.trial(choice.chosen, given.numbers(1), "held out")
         times = trials.layer_ns(choice.chosen) if last.time_ns is not None else {}
         data = variants.file(choice.chosen).data()
@@ -138,6 +141,7 @@ def quantize(
                     INT8 if name in choice.chosen else FLOAT32,
                     choice.sensitivities.get(name),
                     times.get(name),
+                    choice.gains.get(name),
                 )
                 for name, layer in variants.layers.items()
             ),

@@ -21,6 +21,7 @@ class LayerReport:
         precision: int8 or float32.
         sensitivity: the error of the outputs with this layer alone quantised; None if not measured.
         time_ns: that it takes in the file made, with what is computed with it; None if not known.
+        gain_ns: that plans predict it to take less on codes; None where layers were not chosen.
     """
 
     name: str
@@ -29,6 +30,7 @@ class LayerReport:
     precision: str
     sensitivity: float | None = None
     time_ns: float | None = None
+    gain_ns: int | None = None
 
 
 @dataclass(frozen=True)

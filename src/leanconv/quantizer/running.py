@@ -84,12 +84,30 @@ def _parts(
     return parts
 
 
-def chosen_codes(plan: Scheme, seen: Mapping[str, Histogram], method: str) -> dict[str, Codes]:
-    """Codes for the values of a scheme; values that share a scale have one histogram."""
-    shared: dict[str, Histogram] = {}
+Known = dict[tuple[str, ...], Codes]  # codes of values that share them, by their names
+
+
+def chosen_codes(
+    plan: Scheme, seen: Mapping[str, Histogram], method: str, known: Known
+) -> dict[str, Codes]:
+    """Codes for the values of a scheme; values that share a scale have one histogram.
+
+    Args:
+        plan: the scheme.
+        seen: where the numbers of values lie.
+        method: of choosing ranges.
+        known: codes found before, to which new ones are added.
+    """
+    shared: dict[str, list[str]] = {}
     for name in plan.values:
-        first = plan.shares[name]
-        known = shared.get(first)
-        shared[first] = seen[name] if known is None else known.merged(seen[name])
-    codes = {first: value_codes(histogram, method) for first, histogram in shared.items()}
-    return {name: codes[plan.shares[name]] for name in plan.values}
+        shared.setdefault(plan.shares[name], []).append(name)
+    found = {}
+    for names in shared.values():
+        key = tuple(sorted(names))
+        if key not in known:
+            histogram = seen[names[0]]
+            for name in names[1:]:
+                histogram = histogram.merged(seen[name])
+            known[key] = value_codes(histogram, method)
+        found.update(dict.fromkeys(names, known[key]))
+    return found

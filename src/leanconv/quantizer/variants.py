@@ -11,7 +11,7 @@ from leanconv.quantizer.equalise import equalised
 from leanconv.quantizer.layers import Layer
 from leanconv.quantizer.onnx_graph import OnnxGraph
 from leanconv.quantizer.rounding import corrected_bias, moments, rounded_codes
-from leanconv.quantizer.running import chosen_codes, observed
+from leanconv.quantizer.running import Known, chosen_codes, observed
 from leanconv.quantizer.samples import Samples
 from leanconv.quantizer.scheme import Scheme, quantisable, scheme
 from leanconv.quantizer.weights import layer_codes
@@ -57,7 +57,8 @@ class Variants:
         self._methods = methods
         whole = scheme(self.graph, set(self.layers))
         self._seen = observed(self.graph, whole.values, samples, threads)
-        codes = chosen_codes(whole, self._seen, methods.ranges)
+        self._known: Known = {}
+        codes = chosen_codes(whole, self._seen, methods.ranges, self._known)
         self._weights: dict[str, WeightCodes] = {}
         self._biased: dict[str, Layer] = {}
         wanted = methods.rounding or methods.correct_bias
@@ -82,7 +83,7 @@ class Variants:
     ) -> tuple[OnnxGraph, Scheme, dict[str, Codes], dict[str, WeightCodes]]:
         graph = self.graph.copy()
         plan = scheme(graph, chosen)
-        values = chosen_codes(plan, self._seen, self._methods.ranges)
+        values = chosen_codes(plan, self._seen, self._methods.ranges, self._known)
         layers = {}
         for name, layer in plan.layers.items():
             bias = self._biased[name].bias
