@@ -300,6 +300,21 @@ def test_onnxruntime_computes_what_is_lacking(caplog: pytest.LogCaptureFixture) 
         mine.run(None, {"x": x[0]})
 
 
+def test_arrays_that_the_network_does_not_fit_are_invalid_arguments() -> None:
+    """A kernel larger than the image: the file is sound, the array is wrong."""
+    node = helper.make_node("Conv", ["x", "w"], ["y"])
+    image = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 1, "h", "w"])
+    result = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 1, None, None])
+    kernel = helper.make_tensor("w", TensorProto.FLOAT, [1, 1, 5, 5], [1.0] * 25)
+    graph = helper.make_graph([node], "g", [image], [result], [kernel])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    small = np.ones((1, 1, 3, 3), np.float32)
+    for session in both(model):
+        with pytest.raises(Exception, match="INVALID_ARGUMENT") as raised:
+            session.run(None, {"x": small})
+        assert type(raised.value).__name__ == "InvalidArgument"
+
+
 def test_without_onnxruntime_what_is_lacking_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("leanconv.onnxruntime.engines.real", lambda: None)
     with pytest.raises(exceptions.NotImplemented, match=r"9 : NOT_IMPLEMENTED.*BiasGelu"):

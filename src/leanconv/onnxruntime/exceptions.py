@@ -124,19 +124,26 @@ _BECOMES: tuple[tuple[type[BaseException], type[OnnxRuntimeError]], ...] = (
 )
 
 
-def named(error: LeanConvError) -> OnnxRuntimeError:
-    """An error of leanconv under onnxruntime's name for its kind."""
+def named(error: LeanConvError, *, running: bool = False) -> OnnxRuntimeError:
+    """An error of leanconv under onnxruntime's name for its kind.
+
+    Args:
+        error: what was raised.
+        running: whether arrays were given: then a network that does not fit does not fit these.
+    """
     if isinstance(error, OnnxRuntimeError):
         return error
+    if running and isinstance(error, ModelError):
+        return InvalidArgument.of(str(error))
     return next(ours for theirs, ours in _BECOMES if isinstance(error, theirs)).of(str(error))
 
 
 @contextmanager
-def raised_as_named() -> Iterator[None]:
-    """Raise what leanconv raises inside under onnxruntime's names."""
+def raised_as_named(*, running: bool = False) -> Iterator[None]:
+    """Raise what leanconv raises inside under onnxruntime's names; `running` as of `named`."""
     try:
         yield
     except OnnxRuntimeError:
         raise
     except LeanConvError as error:
-        raise named(error) from error
+        raise named(error, running=running) from error

@@ -136,7 +136,7 @@ class InferenceSession:
         check_not_terminated(run_options)
         feed = {name: self._array(name, value) for name, value in input_feed.items()}
         self._check_names(feed, output_names)
-        with raised_as_named(), self._trace.run(feed):
+        with raised_as_named(running=True), self._trace.run(feed):
             results = self._computed(feed)
         if not output_names:
             return list(results.values())
