@@ -39,7 +39,7 @@ OCR_ARGS ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-machines test-guarded test-guarded-sample test-pythons test-arm lint replay conformance \
-	format bench ocr clean
+	format bench speed stale ocr clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 24
@@ -126,6 +126,12 @@ format: $(VENV)/.installed-dev ## put the code into the house's shape
 
 bench: $(VENV)/.installed-bench models/mobilenetv2.onnx models/resnet50.onnx ## compare with the other engines
 	$(BIN)/python benchmarks/networks.py $(BENCH_ARGS)
+
+speed: $(VENV)/.installed-dev ## a look at whether something has become much slower
+	$(BIN)/python benchmarks/speed_check.py
+
+stale: $(VENV)/.installed-dev ## name the results that are older than the kernels
+	$(BIN)/python benchmarks/stale.py
 
 ocr: $(VENV)/.installed-ocr ## read pages and find faces with packages from PyPI, on both engines
 	$(BIN)/python examples/ocr/compare.py $(OCR_ARGS)
