@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import leanconv as lc
+from leanconv.algorithms import select
+from leanconv.algorithms.problem import Problem
+from leanconv.codegen.compiler import assembly
+from leanconv.codegen.geometry import Access
+from leanconv.codegen.host import host
 from leanconv.errors import InputError, SpecError
-from leanconv.spec import ConvSpec
-from leanconv.target import Target
+from leanconv.spec import ConvSpec, Format
+from leanconv.target import Target, preset
 from leanconv.types import Precision
 from support.half_conv import BFLOAT16_STORED, FLOAT16_STORED, WEIGHTS_ONLY, check
 from support.integer_conv import SHAPES, runnable
+
+DIRECT = select.choice_named("direct")
+
+
+def problem(spec: ConvSpec, target: Target) -> Problem:
+    form = Format(target.channel_block(spec.precision.x))
+    x, y = (Access.of_format(shape, form) for shape in (spec.input_shape, spec.output_shape))
+    return Problem.of(spec, x, y)
 
 
 @pytest.mark.parametrize("target", runnable(), ids=lambda target: target.name)
@@ -20,6 +35,24 @@ def test_halves_are_convolved_within_the_stated_error(precision: Precision, targ
     for number, text in enumerate(SHAPES):
         spec = ConvSpec.parse(text, precision=precision, bias=True, residual=number % 3 == 1)
         check(spec, target, "direct", number % 2 == 0 or precision == BFLOAT16_STORED)
+
+
+@pytest.mark.skipif("bf16" not in host().extensions, reason="no products of pairs of bfloat16")
+def test_pairs_of_bfloat16_are_multiplied_where_that_is_fast() -> None:
+    fast = replace(host(), costs=replace(host().costs, bf16_products=4 * 16 * host().fma_units))
+    more = ["ic64ih14iw16oc32oh14ow16kh1", "ic144ih5iw9oc33oh5ow9kh3ph1pw1", "ic256ih5oc16oh5kh1"]
+    for number, text in enumerate([*SHAPES, *more]):
+        spec = ConvSpec.parse(text, precision=BFLOAT16_STORED, bias=True, residual=number % 3 == 1)
+        check(spec, fast, "direct", True)
+
+
+def test_the_record_decides_whether_pairs_are_multiplied() -> None:
+    for name, text in (("znver4", "ic64"), ("sapphirerapids", "ic64"), ("znver4", "ic63")):
+        spec = ConvSpec.parse(f"{text}oc64ih14oh14kh3ph1pw1", precision=BFLOAT16_STORED)
+        target = preset(name)
+        (use,) = select.choose(problem(spec, target), target, DIRECT).kernels
+        pairs = (name, text) == ("znver4", "ic64")
+        assert ("vdpbf16ps" in assembly(use.kernel, target)) == pairs
 
 
 def test_arrays_of_halves_give_halves() -> None:

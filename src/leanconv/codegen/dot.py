@@ -13,13 +13,15 @@ row:
 | s8s8 | int8 by int8, in int32 | 4 | vpdpbusd, a shifted | sdot | two pmaddwd |
 | u8u8 | uint8 by uint8, in int32 | 4 | two pmaddwd | udot | two pmaddwd |
 | s16 | int16 by int16, in int32 | 2 | vpdpwssd | | pmaddwd |
+| brain | bfloat16, in float32 | 2 | vdpbf16ps | | as fma |
 
 *A shifted*: an instruction that takes `a` of the other sign gets it with its highest bit flipped,
 which is a ± 128. What that adds to the sums, ± 128 times the sum of a group of `b`, is computed
 once for each vector of `b` and taken off each of its products; or it is *folded*: the sums begin
 with what all of it is. *Two pmaddwd*: even and odd bytes as
 16 bits; pmaddubsw is no row, for it saturates sums of two products. Where there is no pmaddwd
-either, each element is widened to a lane of its own.
+either, each element is widened to a lane of its own. Where vdpbf16ps starts no more products than
+multiply-adds do, halves are multiplied as float32 (`pairs_pay`).
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from leanconv.codegen.values import mangled
 from leanconv.records import dataclass
 from leanconv.target import Target
 from leanconv.types import (
+    BFLOAT16,
     FLOAT16,
     FLOAT32,
     FLOATS,
@@ -44,7 +47,7 @@ from leanconv.types import (
     Precision,
 )
 
-Way = Literal["fma", "vnni", "dotprod", "pairs", "lanes"]
+Way = Literal["fma", "vnni", "dotprod", "pairs", "lanes", "brain"]
 Parts = tuple[Value, ...]  # an operand, prepared once for all products that it is a factor of
 
 # x, w and sums: how many elements are a group.
@@ -57,8 +60,10 @@ _GROUPS: Mapping[tuple[DType, DType, DType], int] = {
 # Instructions that take whole groups of `a` and `b`, by what a target needs for them.
 _INSTRUCTIONS: Mapping[Way, Mapping[tuple[DType, DType], str]] = {
     "vnni": {(UINT8, INT8): "x86.avx512.vpdpbusd", (INT16, INT16): "x86.avx512.vpdpwssd"},
+    "brain": {(BFLOAT16, BFLOAT16): "x86.avx512bf16.dpbf16ps"},
     "dotprod": {(INT8, INT8): "aarch64.neon.sdot", (UINT8, UINT8): "aarch64.neon.udot"},
 }
+_PAIR = 2  # elements of a group of bfloat16
 _OTHER_SIGN: Mapping[DType, DType] = {UINT8: INT8, INT8: UINT8}
 _HIGHEST_BITS = -0x7F7F7F80  # of four bytes, as an int32
 _SHIFTED_ZERO = -0x80  # as an int8
@@ -73,8 +78,8 @@ class Dot:
         a, b: element types of the operand that is broadcast and of the one in vectors.
         accumulate: type of the sums.
         group: elements whose products are added up in one lane.
-        way: `"fma"`; `"vnni"`, `"dotprod"`: one instruction for a group; `"pairs"`: pmaddwd of 16
-            bits; `"lanes"`: every element widened to a lane.
+        way: `"fma"`; `"vnni"`, `"dotprod"`, `"brain"`: one instruction for a group; `"pairs"`:
+            pmaddwd of 16 bits; `"lanes"`: every element widened to a lane.
         folded: whether the sums begin with what a shift of `a` adds, so that nothing is taken off.
     """
 
@@ -89,6 +94,7 @@ class Dot:
         """Load one group of A for all lanes of sums of that type."""
         if self.way == "fma":
             return (e.broadcast(address, kind),)
+        address, kind = self._of_words(address, kind)
         word = e.load(address, element_of(kind), align=self.a.bytes)
         return self._parts(e, e.splat(self._signed(word), lanes_of(kind)), self.a)
 
@@ -98,8 +104,15 @@ class Dot:
 
     def load(self, e: Function, address: Pointer, kind: str, live: int) -> Parts:
         """Load a group of B for each of the first `live` lanes of sums of that type."""
-        word = e.load_first(address, kind, live)
-        return (word,) if self.way == "fma" else self.second_factor(e, word)
+        if self.way == "fma":
+            return (e.load_first(address, kind, live),)
+        return self.second_factor(e, e.load_first(*self._of_words(address, kind), live))
+
+    def _of_words(self, address: Pointer, kind: str) -> tuple[Pointer, str]:
+        """An address of groups, and the type of a vector of them, as integers."""
+        if not self.accumulate.is_float:
+            return address, kind
+        return address.of(INT32.llvm), vector(INT32.llvm, lanes_of(kind))
 
     def second_factor(self, e: Function, words: Value) -> Parts:
         """Groups of B, one in each lane of a vector, as a factor."""
@@ -142,7 +155,7 @@ class Dot:
         """The sums with a group of products, by one instruction."""
         name = _instruction(self.way, self.a, self.b)
         types = f"{mangled(acc.kind)}.{mangled(a.kind)}"
-        if self.way == "vnni":
+        if self.way in ("vnni", "brain"):
             types = str(8 * self.accumulate.bytes * lanes_of(acc.kind))
         return e.intrinsic(f"llvm.{name}.{types}", acc.kind, acc, a, b)
 
@@ -209,6 +222,18 @@ def way_of(precision: Precision, target: Target) -> Way:
     return "pairs" if target.isa in ("avx2", "avx512") else "lanes"
 
 
+def pairs_pay(precision: Precision, target: Target) -> bool:
+    """Whether pairs of bfloat16 are multiplied faster than as float32."""
+    known = precision.x == precision.w == BFLOAT16 and precision.accumulate == FLOAT32
+    rate = pairs_per_cycle(target) if known and "bf16" in target.extensions else 0.0
+    return rate * _PAIR > target.fma_units
+
+
+def pairs_per_cycle(target: Target) -> float:
+    """How many vectors of pairs of bfloat16 a target multiplies and adds in a cycle."""
+    return (target.costs.bf16_products or 0.0) / (_PAIR * target.lanes(FLOAT32))
+
+
 def dots_per_cycle(precision: Precision, target: Target, folded: bool = False) -> float:
     """How many vectors of groups a target multiplies and adds in a cycle.
 
@@ -246,4 +271,5 @@ def dot_of(precision: Precision, way: Way) -> Dot:
     """The row of these types."""
     if way == "fma":
         return Dot(precision.x, precision.w, precision.accumulate)
-    return Dot(precision.x, precision.w, precision.accumulate, group_of(precision), way)
+    group = _PAIR if way == "brain" else group_of(precision)
+    return Dot(precision.x, precision.w, precision.accumulate, group, way)

@@ -24,7 +24,15 @@ from leanconv.algorithms.problem import (
     split_phases,
     strided_walk_cycles,
 )
-from leanconv.codegen.dot import dots_per_cycle, group_of, has_dot, way_of
+from leanconv.codegen.dot import (
+    Way,
+    dots_per_cycle,
+    group_of,
+    has_dot,
+    pairs_pay,
+    pairs_per_cycle,
+    way_of,
+)
 from leanconv.codegen.epilogue import packs_columns
 from leanconv.codegen.geometry import Access, PhasedAccess, Window, merge_rows
 from leanconv.codegen.half_sums import PIECES
@@ -205,6 +213,8 @@ def tile_work(kernel: DirectConv, target: Target) -> TileWork:
         rate = (target.costs.f16_products or 0.0) / kernel.lanes
         pieces = ceil_div(kernel.reduction, kernel.piece)
         return TileWork(rate, (pieces * _PIECE_STEPS + _CHECK_STEPS) / target.fma_units)
+    if kernel.way == "brain":
+        return TileWork(pairs_per_cycle(target))
     if kernel.dot_group == 1:
         return FLOATS
     ends, epilogue = 0.0, kernel.epilogue
@@ -377,7 +387,7 @@ def _kernel(problem: Problem, target: Target, piece: int) -> DirectConv:
         rows=1,
         panels_inside=False,
         y_offset=problem.y_offset,
-        way=way_of(problem.precision, target),
+        way=_way(problem, target),
         folded=problem.folds_shift and inside,  # taps in the padding are left out
     )
     plan = plan_any_size if problem.any_size else plan_direct
@@ -393,6 +403,17 @@ def _kernel(problem: Problem, target: Target, piece: int) -> DirectConv:
         fetch=single_tap and blocks and (any_size or problem.input_bytes > target.l2_bytes),
         prefetches_residual=problem.epilogue.residual and large,
     )
+
+
+def _way(problem: Problem, target: Target) -> Way:
+    """How a step multiplies and adds.
+
+    Pairs of bfloat16 have to lie beside each other; what is beyond the last channel may be NaN.
+    """
+    apart = problem.group_inputs % 2 or problem.x.block % 2
+    if apart or not pairs_pay(problem.precision, target):
+        return way_of(problem.precision, target)
+    return "brain"
 
 
 def _weights_ahead(problem: Problem, kernel: DirectConv, target: Target) -> int:

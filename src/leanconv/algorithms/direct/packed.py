@@ -139,7 +139,8 @@ class PackedConv(GroupedConv):
     def packing(self) -> Hashable:
         """Channels, taps and the width of a panel."""
         shape = self.groups, self.inputs, self.outputs, self.window.kernel, self.panel_vectors
-        return PackedConv, shape, self.lanes, self.phases, self.precision, self.epilogue.operands
+        stream = self.lanes, self.dot_group, self.phases, self.precision
+        return PackedConv, shape, stream, self.epilogue.operands
 
     @property
     def constant_bytes(self) -> dict[str, int]:

@@ -68,6 +68,11 @@ class DirectShape(PackedConv):
         return replace(dot_of(self.precision, self.way), folded=self.folded)
 
     @property
+    def dot_group(self) -> int:
+        """Input channels that one step multiplies."""
+        return self.dot.group
+
+    @property
     def sum_lanes(self) -> int:
         """Lanes of a vector of finished sums."""
         return self.lanes // 2 if self.piece else self.lanes
@@ -111,7 +116,7 @@ class DirectShape(PackedConv):
     @property
     def two_parts(self) -> bool:
         """Whether a sum is one run of channels, of two partial sums: one tap, inside the input."""
-        if not self.in_parts or self.piece:
+        if not self.in_parts or self.piece or self.dot_group > 1:
             return False
         inside = all(self.window.always_full(axis) for axis in range(3))
         run = inside and prod(self.window.kernel) == 1 and self.inputs % self.x.block == 0
