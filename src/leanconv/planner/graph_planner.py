@@ -12,7 +12,7 @@ from leanconv.graph.passes.merge_blocks import blocks_to_merge, merge_blocks
 from leanconv.operators import Accuracy
 from leanconv.planner.decision import Decision
 from leanconv.planner.graph_views import GraphViews
-from leanconv.planner.lowered_graph import LoweredGraph
+from leanconv.planner.lowered_graph import LoweredGraph, Step
 from leanconv.planner.lowering import (
     format_rules,
     lower_graph,
@@ -60,19 +60,20 @@ class PlacedPlan:
         """Arena and weights."""
         return self.storage.arena_bytes + self.weight_bytes
 
-    @property
-    def predicted_ns(self) -> int:
-        """Estimated time of a run."""
-        planner = self.planner
-        nodes = planner.chosen(self.decisions or planner.defaults)
-        costs, sizes = planner.target.costs, self.lowered.bytes
-        moved = (
-            reorder_ns(sum(sizes[name] for name in call.results if name in sizes), costs)
-            for step in self.lowered.steps
-            if step.op == "Reorder"
-            for call in step.calls
-        )
-        return shared_ns(sum(cost.estimated_ns for cost in nodes) + sum(moved), planner.threads)
+    def step_estimates(self) -> list[tuple[Step, int]]:
+        """The steps, each with its estimated time."""
+        planner, sizes = self.planner, self.lowered.bytes
+        nodes, costs = planner.graph.nodes, planner.target.costs
+        chosen = planner.chosen(self.decisions or planner.defaults)
+        times = {node.key: cost.estimated_ns for node, cost in zip(nodes, chosen, strict=True)}
+        for step in self.lowered.steps:
+            if step.op == "Reorder":
+                results = {name for call in step.calls for name in call.results}
+                moved = sum(sizes[name] for name in results if name in sizes)
+                times[step.output] = reorder_ns(moved, costs)
+        return [
+            (step, shared_ns(times[step.output], planner.threads)) for step in self.lowered.steps
+        ]
 
     @property
     def order(self) -> tuple[int, int]:

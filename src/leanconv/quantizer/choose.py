@@ -13,13 +13,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping, Sequence
 
-from leanconv.errors import BudgetError
+from leanconv.errors import BudgetError, LeanConvError
 from leanconv.progress import step, steps
 from leanconv.quantizer.costs import (
     Arrays,
+    Clock,
     LayerCost,
+    clock,
     layer_costs,
     least_bytes,
     plain_costs,
@@ -31,6 +34,8 @@ from leanconv.quantizer.trial import Trials
 from leanconv.quantizer.variants import Variants
 from leanconv.records import dataclass
 from leanconv.units import counted
+
+log = logging.getLogger(__name__)
 
 _SENSITIVE_ON = 3  # samples on which each layer is quantised by itself
 _SEARCHED_ON = 64  # samples on which the bisection scores, at most
@@ -103,7 +108,16 @@ class Chooser:
         return {name: self.trials.errors({name}, few) for name in measured}
 
     def _costs(self) -> list[LayerCost] | None:
-        return layer_costs(self._sizes, self.variants.file, self._first, self.threads)
+        """What layers cost; None where the network on codes cannot be run, or not be timed."""
+        networks = self.trials.network(self._sizes), self.trials.network(())
+        if not self.trials.runs_integers:
+            return None
+        try:
+            measured = clock(networks, self._first, self.threads)
+        except LeanConvError as error:
+            log.info("operations are not timed: %s", error)
+            measured = Clock(self.threads, {})
+        return layer_costs(self._sizes, self.variants.file, self._first, measured)
 
     # -- bytes ---------------------------------------------------------------------------------
     def _choices(

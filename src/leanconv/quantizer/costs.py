@@ -1,5 +1,8 @@
 """How long a network takes with some layers quantised, as its plan predicts it on this machine.
 
+What a plan predicts of an operation by an algorithm is corrected by what these were measured to
+take in the network with all layers quantised, and with none.
+
 A layer on codes is faster, but where its neighbours are in float32 its input is quantised and its
 output is brought back. So a layer has two numbers: what it gains by itself, and what the edges
 between it and neighbours of another precision cost. Both follow from four kinds of plans: all
@@ -17,6 +20,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import numpy as np
 
 from leanconv.api.cpu_backend import CpuBackend
+from leanconv.api.network import Network
 from leanconv.errors import LeanConvError
 from leanconv.graph.small_inputs import is_small
 from leanconv.planner.budget import Planner
@@ -28,6 +32,7 @@ from leanconv.records import dataclass
 log = logging.getLogger(__name__)
 
 Arrays = Mapping[str, np.ndarray]
+_REPEATS = 9  # of a measurement, of which the least time counts
 Files = Callable[[Collection[str]], OnnxGraph]
 
 
@@ -58,8 +63,44 @@ def planner_of(graph: OnnxGraph, sample: Arrays, threads: int | None) -> Planner
     return backend.planner(backend.decided_graph(shapes, small))
 
 
+@dataclass(frozen=True, eq=False)
+class Clock:
+    """Times of plans.
+
+    Attributes:
+        threads: of plans.
+        ratios: measured by predicted time of operations, by operation and algorithm.
+    """
+
+    threads: int | None
+    ratios: Mapping[tuple[str, str], float]
+
+    def time_ns(self, graph: OnnxGraph, sample: Arrays) -> int:
+        """How long a run of a file takes."""
+        plan = planner_of(graph, sample, self.threads).within(None)
+        return round(
+            sum(
+                time * self.ratios.get((step.op, step.algorithm), 1.0)
+                for step, time in plan.step_estimates()
+            )
+        )
+
+
+def clock(networks: Sequence[Network], sample: Arrays, threads: int | None) -> Clock:
+    """Measure what operations of networks take."""
+    measured: dict[tuple[str, str], int] = {}
+    predicted: dict[tuple[str, str], int] = {}
+    for network in networks:
+        for row in network.profile(dict(sample), repeats=_REPEATS):
+            if row.predicted_ns:
+                key = row.op, row.algorithm
+                measured[key] = measured.get(key, 0) + row.least_ns
+                predicted[key] = predicted.get(key, 0) + row.predicted_ns
+    return Clock(threads, {key: measured[key] / predicted[key] for key in measured})
+
+
 def layer_costs(
-    sizes: Mapping[str, int], files: Files, sample: Arrays, threads: int | None
+    sizes: Mapping[str, int], files: Files, sample: Arrays, clock: Clock
 ) -> list[LayerCost] | None:
     """The costs of all layers, None where the files cannot be planned.
 
@@ -67,11 +108,11 @@ def layer_costs(
         sizes: the weights of each layer, by name in the network's order.
         files: the network with the layers of some names quantised.
         sample: for whose sizes it is planned.
-        threads: of the plan.
+        clock: times of plans.
     """
 
     def time_ns(chosen: Collection[str]) -> int:
-        return planner_of(files(chosen), sample, threads).within(None).predicted_ns
+        return clock.time_ns(files(chosen), sample)
 
     names = list(sizes)
     try:

@@ -39,6 +39,7 @@ class Trials:
 
     Attributes:
         done: the trials so far.
+        runs_integers: whether leanconv computes on codes what it was asked so far.
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class Trials:
         self._exact = network_of(original, threads=threads)
         self._kept: dict[int, Arrays] = {}
         self._kept_bytes = 0
-        self._runs_integers = True
+        self.runs_integers = True
         self.done: list[Trial] = []
 
     def reference(self, number: int, sample: Arrays) -> Arrays:
@@ -78,12 +79,12 @@ class Trials:
         It is the file itself, or, where leanconv lacks an operation on integers that it needs, the
         same numbers in floats.
         """
-        if self._runs_integers:
+        if self.runs_integers:
             try:
                 return network_of(self._variants.file(chosen), threads=self._threads)
             except LeanConvError as error:
                 log.info("codes are taken as floats: %s", error)
-                self._runs_integers = False
+                self.runs_integers = False
         return network_of(self._variants.like(chosen), threads=self._threads)
 
     def errors(self, chosen: Collection[str], numbers: Collection[int]) -> float:
@@ -114,7 +115,7 @@ class Trials:
             score=float(np.mean(scores)),
             float_score=float(np.mean(plain)),
             error=float(np.sqrt(np.mean(np.square(errors)))),
-            time_ns=fastest if self._runs_integers else None,
+            time_ns=fastest if self.runs_integers else None,
         )
         self.done.append(made)
         return made
