@@ -11,7 +11,7 @@ from leanconv.codegen.emitter import Function, vector
 from leanconv.codegen.kernel import Kernel
 from leanconv.half_arrays import as_float32, in_memory
 from leanconv.target import Target
-from leanconv.types import FLOAT32, HALVES, DType
+from leanconv.types import BFLOAT16, FLOAT32, HALVES, DType
 from support.integer_conv import runnable
 from support.kernel_runner import run_kernel
 
@@ -78,8 +78,12 @@ def test_every_half_is_read_exactly_and_written_back(dtype: DType, target: Targe
         wide = copied(EVERY.view(dtype.numpy), dtype, FLOAT32, how, target)
         assert np.array_equal(wide, expected, equal_nan=True), how
         back = copied(wide, FLOAT32, dtype, how, target).view(np.uint16)
-        nan = np.isnan(expected)
-        assert np.array_equal(back[~nan], EVERY[~nan]), how
+        nan, written = np.isnan(expected), EVERY
+        if dtype == BFLOAT16 and "bf16" in target.extensions:  # an instruction without subnormals
+            tiny = np.abs(expected) < FLOAT32.least_normal
+            assert np.isin(back[tiny], [*EVERY[tiny], 0, 0x8000]).all()
+            written = np.where(tiny, back, EVERY)
+        assert np.array_equal(back[~nan], written[~nan]), how
         assert np.isnan(as_float32(back.view(dtype.numpy), dtype)[nan]).all(), how
 
 

@@ -38,7 +38,7 @@ def assembly(kernel: Kernel, target: Target) -> str:
     Raises:
         ReentrantCallError: a signal handler calls this while its thread compiles.
     """
-    text = kernel.emit(target)
+    text = kernel.text(target)
     check_not_within(lock, "the compilation of kernels")
     with lock:  # LLVM makes code outside its own lock, and forks wait for this one
         return assembly_text(text, target)

@@ -180,7 +180,7 @@ def _hold(kept: Any, target: Target, forms: list[Form]) -> None:
 def emitted(kernel: Kernel, target: Target) -> tuple[str, Trace]:
     """Emit a kernel with symbols for its extents: the code of its form, and what it asked."""
     trace = Trace()
-    return _lifted(kernel, trace).emit(target), trace
+    return _lifted(kernel, trace).text(target), trace
 
 
 def skeleton(kernel: Kernel) -> Any:

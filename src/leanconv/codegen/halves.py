@@ -3,10 +3,11 @@
 | type | to float32 | from float32 |
 |---|---|---|
 | float16 | LLVM's `fpext`: one instruction on all our targets | `fptrunc`: one instruction |
-| bfloat16 | the upper half of a word: a shift | integer arithmetic: no target but a few has more |
+| bfloat16 | the upper half of a word: a shift | `fptrunc` where a target has it, else integers |
 
 Numbers are rounded to the nearest, the even one of two; those beyond the largest become infinite,
-and a NaN stays one. Subnormal halves are numbers like any others, whatever the state of the CPU.
+and a NaN stays one. Subnormal halves are numbers like any others, whatever the state of the CPU;
+of bfloat16, whose subnormal numbers are float32's, they may be zeros.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ def from_bits(e: Instructions, bits: Value, element: str, kind: str) -> Value:
 def to_bits(e: Instructions, value: Value, element: str) -> Value:
     """Floats, or halves, as halves lie in memory."""
     lanes = lanes_of(value.kind)
-    if element_of(value.kind) == FLOAT32.llvm and element == BFLOAT16.llvm:
+    arithmetic = element == BFLOAT16.llvm and not e.rounds_to_bfloat16
+    if element_of(value.kind) == FLOAT32.llvm and arithmetic:
         return _upper_half(e, value)
     if element_of(value.kind) != element:
         value = e.convert("fptrunc", value, vector(element, lanes))

@@ -41,6 +41,23 @@ def halves_of_operands(dtypes: Sequence[str]) -> Iterator[None]:
         _halves_of_operands.reset(token)
 
 
+_rounds_to_bfloat16: ContextVar[bool] = ContextVar("rounds_to_bfloat16", default=False)
+
+
+@contextmanager
+def rounding_by(extensions: Sequence[str]) -> Iterator[None]:
+    """While a kernel is emitted, let a target's own instructions round to half precision.
+
+    Args:
+        extensions: the target's.
+    """
+    token = _rounds_to_bfloat16.set("bf16" in extensions)
+    try:
+        yield
+    finally:
+        _rounds_to_bfloat16.reset(token)
+
+
 class Instructions:
     """The text of a function so far; every method appends instructions in program order."""
 
@@ -62,6 +79,7 @@ class Instructions:
         self._allocas: list[str] = []
         self._tables: list[str] = []
         self._halves = _halves_of_operands.get()
+        self.rounds_to_bfloat16 = _rounds_to_bfloat16.get()
         self._words: dict[str, list[str]] = {}  # instructions at entry, by what they define
 
     def held_element(self, operand: int, element: str) -> str:

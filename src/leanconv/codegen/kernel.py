@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping
 from typing import ClassVar
 
+from leanconv.codegen.instructions import rounding_by
 from leanconv.codegen.outline import outline
 from leanconv.records import dataclass
 from leanconv.target import Target
@@ -94,9 +95,14 @@ class Kernel(ABC):
     def emit(self, target: Target) -> str:
         """Return the module's LLVM IR with one public function, `NAME`."""
 
+    def text(self, target: Target) -> str:
+        """What `emit` returns, with the instructions that a target has for conversions."""
+        with rounding_by(target.extensions):
+            return self.emit(target)
+
     def outline(self, target: Target) -> str:
         """Return the loop nest of the emitted code, one line for each loop and run of code."""
-        return outline(self.emit(target))
+        return outline(self.text(target))
 
     @property
     def scratch_bytes(self) -> int:
