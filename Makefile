@@ -39,7 +39,7 @@ OCR_ARGS ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-machines test-guarded test-guarded-sample test-pythons test-arm lint replay conformance \
-	format bench speed stale ocr clean
+	format bench docs speed stale ocr clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 24
@@ -55,7 +55,7 @@ ifneq ($(shell $(PYTHON) $(IDENTITY)),$(shell $(BIN)/python $(IDENTITY) 2>&1))
 .PHONY: renew
 renew:
 	$(PYTHON) -m venv --clear $(VENV)
-$(BIN)/python $(VENV)/.installed-image $(VENV)/.installed-dev $(VENV)/.installed-bench $(VENV)/.installed-ocr: renew
+$(BIN)/python $(VENV)/.installed-image $(VENV)/.installed-dev $(VENV)/.installed-bench $(VENV)/.installed-ocr $(VENV)/.installed-docs: renew
 endif
 endif
 endif
@@ -126,6 +126,13 @@ format: $(VENV)/.installed-dev ## put the code into the house's shape
 
 bench: $(VENV)/.installed-bench models/mobilenetv2.onnx models/resnet50.onnx ## compare with the other engines
 	$(BIN)/python benchmarks/networks.py $(BENCH_ARGS)
+
+$(VENV)/.installed-docs: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
+	@touch $@
+
+docs: $(VENV)/.installed-docs ## the documents as a site, in build/site; opened in Chromium where there is one
+	$(BIN)/python docs/site/build.py --check
 
 speed: $(VENV)/.installed-dev ## a look at whether something has become much slower
 	$(BIN)/python benchmarks/speed_check.py

@@ -63,6 +63,15 @@ def test_the_python_of_the_guide_runs(
     assert (tmp_path / "plan.json").exists()
 
 
+def test_the_python_of_the_tutorial_runs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run_blocks("docs/tutorial.md", tmp_path)
+    assert "winograd:m=4" in capsys.readouterr().out
+    assert (tmp_path / "digits.plan.json").exists()
+
+
 @pytest.mark.slow
 def test_the_python_of_the_page_for_pytorch_runs(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
