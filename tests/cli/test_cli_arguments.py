@@ -11,8 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from leanconv.cli.common import named_shape, shape_text
+from leanconv.cli.common import named_shape
 from leanconv.cli.main import build_parser
+from leanconv.units import shape_text
 from support.cli_fakes import Call, FakeNetwork
 
 Picture = Callable[..., str]

@@ -10,8 +10,8 @@ import onnx
 import pytest
 
 import leanconv
-from leanconv.cli.common import input_shapes, random_inputs
 from leanconv.cli.engines import machine
+from leanconv.cli.network_inputs import input_shapes, random_inputs
 from support.cli_fakes import Call
 from support.typed_models import MODELS, arrays
 

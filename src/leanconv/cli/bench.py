@@ -12,20 +12,13 @@ from pathlib import Path
 
 import numpy as np
 
-from leanconv.cli.common import (
-    add_shape_option,
-    add_value_option,
-    given_values,
-    input_shapes,
-    is_problem,
-    positive,
-    random_inputs,
-    read_problem,
-)
+from leanconv.cli.common import add_shape_option, add_value_option, positive
 from leanconv.cli.engines.catalogue import ENGINES
 from leanconv.cli.engines.onnx_file import conv_model
 from leanconv.cli.engines.report import add_measure_options, compare
 from leanconv.cli.engines.rounds import Work
+from leanconv.cli.network_inputs import given_values, input_shapes, random_inputs
+from leanconv.cli.problem_lines import is_problem, read_problem
 from leanconv.errors import InputError
 from leanconv.reference.direct import convolve
 from leanconv.reference.layers import LAYERS

@@ -15,17 +15,15 @@ from leanconv.cli.common import (
     add_output_options,
     add_shape_option,
     add_value_option,
-    given_values,
-    input_shapes,
-    is_problem,
     listed,
     load_options,
-    read_problem,
     unknown,
 )
 from leanconv.cli.explain_page import explain_page
 from leanconv.cli.files import writing
+from leanconv.cli.network_inputs import given_values, input_shapes
 from leanconv.cli.output import in_options, print_json, print_table, print_text, progress
+from leanconv.cli.problem_lines import is_problem, read_problem
 from leanconv.cli.shares import other_ns, other_text
 from leanconv.cli.table import NONE, Column
 from leanconv.errors import InputError

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from leanconv.api.sample_files import read_sample
-from leanconv.cli.common import UsageError, given_shapes, positive
+from leanconv.cli.common import UsageError, positive
 from leanconv.cli.images import FITS, Fitting, Picture, image_shape, read_image
+from leanconv.cli.network_inputs import given_shapes
 from leanconv.cli.preprocessing import (
     LAYOUTS,
     ORDERS,

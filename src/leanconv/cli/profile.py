@@ -12,12 +12,10 @@ from leanconv.cli.common import (
     add_output_options,
     add_shape_option,
     add_value_option,
-    given_values,
-    input_shapes,
     load_options,
     positive,
-    random_inputs,
 )
+from leanconv.cli.network_inputs import given_values, input_shapes, random_inputs
 from leanconv.cli.output import print_json, print_table, print_text, progress
 from leanconv.cli.shares import other_ns, other_text
 from leanconv.cli.startup import Startup, started, taken_ns

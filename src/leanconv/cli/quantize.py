@@ -18,13 +18,13 @@ from leanconv.cli.common import (
     add_shape_option,
     add_threads_option,
     byte_count,
-    model_file,
     not_negative,
 )
 from leanconv.cli.exit_codes import EXIT_OK
 from leanconv.cli.files import writing
 from leanconv.cli.image_options import Arrays, add_image_options, preprocessing_of, read_inputs
 from leanconv.cli.output import print_json, print_table, print_text, progress
+from leanconv.cli.problem_lines import model_file
 from leanconv.cli.quantize_page import quantize_page
 from leanconv.cli.table import NONE, Column
 from leanconv.errors import InputError

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from leanconv.cli.common import model_file
+from leanconv.cli.problem_lines import model_file
 from leanconv.records import dataclass
 from leanconv.units import format_ns
 

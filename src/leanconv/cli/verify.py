@@ -15,12 +15,8 @@ from leanconv.cli.common import (
     add_output_options,
     add_shape_option,
     add_value_option,
-    given_values,
-    input_shapes,
     load_options,
-    model_file,
     positive,
-    random_inputs,
 )
 from leanconv.cli.exit_codes import EXIT_NOT_MET, EXIT_OK
 from leanconv.cli.image_options import (
@@ -30,7 +26,9 @@ from leanconv.cli.image_options import (
     preprocessing_of,
     read_inputs,
 )
+from leanconv.cli.network_inputs import given_values, input_shapes, random_inputs
 from leanconv.cli.output import print_json, print_table, print_text, progress
+from leanconv.cli.problem_lines import model_file
 from leanconv.graph.small_inputs import is_small
 from leanconv.types import FLOAT64
 from leanconv.units import error_text

@@ -13,15 +13,14 @@ from leanconv.cli.common import (
     UsageError,
     add_load_options,
     add_output_options,
-    given_shapes,
-    input_shapes,
     load_options,
-    model_file,
     named_range,
     positive,
 )
 from leanconv.cli.exit_codes import EXIT_NOT_MET, EXIT_OK
+from leanconv.cli.network_inputs import given_shapes, input_shapes
 from leanconv.cli.output import print_json, print_table, print_text, progress
+from leanconv.cli.problem_lines import model_file
 from leanconv.cli.table import Column
 from leanconv.cli.usual_networks import USUAL, usual_network
 from leanconv.errors import InputError
