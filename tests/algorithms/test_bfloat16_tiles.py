@@ -50,7 +50,9 @@ def blocked(tensor: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(np.moveaxis(padded.reshape(n, -1, 16, *spatial), 2, -1))
 
 
-def check(spec: ConvSpec, target: Target, form: Format = BLOCKS) -> None:
+def check(
+    spec: ConvSpec, target: Target, form: Format = BLOCKS, any_size: tuple[int, ...] = ()
+) -> None:
     """Hold the sums to float64, within the error that is stated; `form` is that of the input."""
     rng = np.random.default_rng(3)
     types = spec.precision
@@ -61,7 +63,7 @@ def check(spec: ConvSpec, target: Target, form: Format = BLOCKS) -> None:
 
     x, w = draw(spec.input_shape, types.x), draw(spec.weight_shape, types.w)
     bias, residual = draw((spec.out_channels,)), draw(spec.output_shape)
-    given = problem(spec, form)
+    given = replace(problem(spec, form), any_size=any_size)
     made = select.choose(given, target, select.choice_named("amx"))
     channels = {"bias": bias} if spec.bias else {}
     if spec.activation and spec.activation.kind == "prelu":
@@ -84,6 +86,12 @@ def check(spec: ConvSpec, target: Target, form: Format = BLOCKS) -> None:
     )
     error = np.abs(plain(found, spec.out_channels) - exact).max() / np.abs(exact).max()
     assert error <= made.choice.error, (error, made.choice.error)
+
+
+@HAS_TILES
+def test_one_code_for_images_of_any_size() -> None:
+    for text in (MORE[0], MORE[2], MORE[5]):
+        check(ConvSpec.parse(text, precision=SINGLE, bias=True), host(), any_size=(1, 2))
 
 
 @HAS_TILES

@@ -13,7 +13,9 @@ from leanconv.algorithms.select import choose, rejections
 from leanconv.algorithms.tiles import AMX
 from leanconv.algorithms.tiles.kernel import TileConv
 from leanconv.codegen.compiler import assembly
+from leanconv.codegen.forms import emitted
 from leanconv.codegen.host import host
+from leanconv.codegen.matrix_tiles import ROWS
 from leanconv.reference.direct import convolve
 from leanconv.spec import Activation, ConvSpec, Format
 from leanconv.spec.requantise import Quantisation, ResidualCodes
@@ -62,6 +64,31 @@ def test_bytes_are_convolved_exactly(precision: Precision) -> None:
     spec = ConvSpec.parse(MORE[1], precision=precision)
     x, w, bias = operands(spec)
     check(spec, host(), x, w, 0 * bias, choice="amx")
+
+
+@HAS_TILES
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ic64oc40kh3ph1pw1",
+        "ic70oc64kh1",
+        "ic16oc40kh3ph1pw1",
+        "ic64oc20kh3sh2ph1pw1",
+        "mb2ic9oc9kh2",
+    ],
+)
+def test_one_code_for_images_of_any_size(text: str) -> None:
+    made = set()
+    for size in ("ih6iw17", "ih48iw100", "ih7iw40", "ih2iw7", "ih3iw2", "ih4iw1"):
+        text_of_size = text.replace("oc", f"{size}oc")
+        if size == "ih4iw1" and "kh2" in text:
+            continue
+        spec = ConvSpec.parse(text_of_size, precision=U8S8, bias=True)
+        check(spec, host(), *operands(spec), choice="amx", any_size=(1, 2))
+        (use,) = candidate(spec, host(), "amx", any_size=(1, 2)).kernels
+        if spec.output_shape[-1] >= ROWS:
+            made.add(emitted(use.kernel, host())[0])
+    assert len(made) == 1
 
 
 @HAS_TILES

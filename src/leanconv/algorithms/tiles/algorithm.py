@@ -13,6 +13,7 @@ from leanconv.algorithms.tiles.kernel import TileConv
 from leanconv.codegen.geometry import Access, Triple, Window, merge_rows
 from leanconv.codegen.matrix_tiles import COLUMNS, ROWS, TILE_BYTES, multiplies
 from leanconv.spec.format import ceil_div
+from leanconv.symbols import least, most
 from leanconv.target import Target
 from leanconv.types import BFLOAT16, FLOAT32, INT8, INT32, UINT8, Precision
 
@@ -45,8 +46,6 @@ def _reject(problem: Problem, target: Target) -> str | None:
         return f"{problem.in_channels} channels in blocks of {_GROUP}"
     if not problem.window.is_flat:
         return "its window has three axes"
-    if problem.any_size:
-        return "its images may have any size"
     if problem.epilogue.activation and not types.accumulate.is_float:
         return f"an activation of sums in {types.accumulate}"
     if problem.groups == 1:
@@ -66,22 +65,39 @@ def _in_few_planes(problem: Problem) -> bool:
 def _kernel(problem: Problem, target: Target) -> TileConv:
     """The kernel for a problem: tiles, rows of a chunk, parts of the outputs."""
     window, x = _without_gaps(problem.window, problem.x)
-    window, x, y = merge_rows(window, x, problem.y, _good_width)
-    across = ceil_div(window.out[2], ROWS)
     panels = 1 if problem.group_outputs <= COLUMNS else 2
-    fields = {**group_fields(problem, target), "window": window, "x": x, "y": y}
+    fields = {**group_fields(problem, target), "window": window, "x": x}
     del fields["lanes"]
     kernel = TileConv(
         **fields,  # type: ignore[arg-type]
-        pixels=ceil_div(window.out[2], across),
+        pixels=ROWS,
         tiles=_TOGETHER // panels,
         panels=panels,
         rows=window.out[1],
     )
+    kernel = _any_width(kernel) if problem.any_size else _of_width(kernel)
+    return replace(_cut(kernel, target), ahead=_ahead(problem, kernel, target))
+
+
+def _any_width(kernel: TileConv) -> TileConv:
+    """Tiles for rows of any width: whole ones, which go on in the next row where that is possible.
+
+    Of shorter ones a code would be that of few widths.
+    """
+    kernel = replace(kernel, any_width=True)
+    return next(iter(_flat(kernel)), kernel)
+
+
+def _of_width(kernel: TileConv) -> TileConv:
+    """Tiles for rows of this width: equal ones, or such that go on in the next row."""
+    window, x, y = merge_rows(kernel.window, kernel.x, kernel.y, _good_width)
+    kernel = replace(kernel, window=window, x=x, y=y, rows=window.out[1])
+    across = ceil_div(window.out[2], ROWS)
+    kernel = replace(kernel, pixels=ceil_div(window.out[2], across))
     kernel = min((kernel, *_flat(kernel)), key=_product_cycles)
     if 2 < _tiles(kernel) <= 2 * _TOGETHER:
         kernel = replace(kernel, tiles=_TOGETHER, panels=1)  # weights are read once or twice
-    return replace(_cut(kernel, target), ahead=_ahead(problem, kernel, target))
+    return kernel
 
 
 def _ahead(problem: Problem, kernel: TileConv, target: Target) -> int:
@@ -135,17 +151,24 @@ def _cut(kernel: TileConv, target: Target) -> TileConv:
     Chunks of other rows read all weights again; parts of the outputs, the input.
     """
     limit, height = target.l2_bytes // _SHARE, kernel.window.out[1]
-    wanted = max(1, min(_CHUNKS, round(_product_cycles(kernel) / target.costs.chunk)))
+    cycles, costs = _product_cycles(kernel), target.costs
     images, rows = kernel.batch * kernel.groups, height
     if kernel.constant_bytes["w"] <= limit:
-        least = ceil_div(_LEAST_TILES * height, _tiles(kernel))
-        rows = min(height, max(least, height * images // wanted))
-    while rows > 1 and replace(kernel, rows=rows).scratch_bytes > limit:
-        rows -= 1
+        fewest = ceil_div(_LEAST_TILES * height, _tiles(kernel))
+        rows = least(height, most(fewest, height * images // _pieces(cycles, costs.chunk)))
+    one = replace(kernel, rows=1)
+    each = kernel.window.stride[1] * kernel.parts * kernel.row_bytes
+    rows = least(rows, most(1, 1 + (limit - one.scratch_bytes) // each))
     kernel = replace(kernel, rows=ceil_div(height, ceil_div(height, rows)))
-    most = max(1, min(_CHUNKS, round(_product_cycles(kernel) / target.costs.least_chunk)))
-    parts = ceil_div(most, images * kernel.row_blocks)
-    return replace(kernel, panel_blocks=min(kernel.panel_pairs, parts))
+    parts = ceil_div(_pieces(cycles, costs.least_chunk), images * kernel.row_blocks)
+    return replace(kernel, panel_blocks=least(kernel.panel_pairs, parts))
+
+
+def _pieces(cycles: int, each: float) -> int:
+    """Into how many chunks so many cycles may be cut, of `each` or so."""
+    size = round(each)
+    found: int = least(_CHUNKS, most(1, (cycles + size // 2) // size))
+    return found
 
 
 def _product_cycles(kernel: TileConv) -> int:
@@ -158,7 +181,8 @@ def _cost(problem: Problem, target: Target) -> float:
     """Products beside the epilogue, the longer of which hides a part of the other; repacking."""
     kernel, costs = _kernel(problem, target), target.costs
     maps = kernel.batch * kernel.groups
-    tiles = maps * _tiles(kernel) * kernel.panel_pairs * kernel.panels
+    across = ceil_div(_tiles(kernel), kernel.tiles) * kernel.tiles  # of which some may be empty
+    tiles = maps * across * kernel.panel_pairs * kernel.panels
     products = kernel.steps * tiles * max(kernel.pixels, _LEAST_CYCLES) * (costs.amx_row or 1.0)
     if kernel.pair_bytes > target.l1_bytes // 2:  # of other blocks, which read the same weights
         read = kernel.steps * TILE_BYTES / costs.l2_read * tiles / kernel.tiles

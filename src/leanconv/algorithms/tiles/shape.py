@@ -48,6 +48,7 @@ class TileShape(GroupedConv):
             are all prefetched by the first block.
         flat: whether the rows of a tile go on in the next row of the image, over the padding
             between them, whose sums are computed in vain; strides are 1.
+        any_width: whether the code is that of rows of any width.
     """
 
     pixels: int
@@ -57,6 +58,7 @@ class TileShape(GroupedConv):
     panel_blocks: Count = 1
     ahead: int = 0
     flat: bool = False
+    any_width: bool = False
 
     # -- chunks ----------------------------------------------------------------------------
     @property
@@ -194,7 +196,11 @@ class TileShape(GroupedConv):
     @property
     def segments(self) -> int:
         """Runs of columns of one row, at most, in a tile."""
-        return ceil_div(self.pixels - 1, self.columns) + 1 if self.flat else 1
+        if not self.flat:
+            return 1
+        if self.columns >= self.pixels - 1:  # one code for all but narrow maps
+            return 2
+        return ceil_div(self.pixels - 1, self.columns) + 1
 
     @property
     def jobs(self) -> int:
@@ -204,7 +210,8 @@ class TileShape(GroupedConv):
     @property
     def quads(self) -> int:
         """Groups of four columns of one run, a power of 2."""
-        longest, size = least(self.pixels, self.window.out[2]), 1
+        longest = self.pixels if self.any_width else least(self.pixels, self.window.out[2])
+        size = 1
         while size * COLUMNS_TOGETHER < longest:
             size *= 2
         return size
