@@ -98,6 +98,18 @@ _NETWORKS = {
         ],
         {"wg": normal(7, 5), "bg": normal(7), "wm": normal(7, 4)},
     ),
+    "transposed": (
+        [
+            _CONV,
+            helper.make_node("Relu", ["c"], ["r"]),
+            helper.make_node("ConvTranspose", ["r", "wt", "bt"], ["t"], name="up", strides=[2, 2]),
+            helper.make_node("Sigmoid", ["t"], ["h"]),
+            helper.make_node(
+                "ConvTranspose", ["h", "wu"], ["y"], strides=[3, 2], pads=[1, 0, 0, 1]
+            ),
+        ],
+        {"wt": normal(5, 6, 2, 2), "bt": normal(6), "wu": normal(6, 3, 3, 4)},
+    ),
     "grouped": (
         [
             helper.make_node("Conv", ["x", "wd"], ["d"], group=4, pads=[1, 1, 1, 1]),
@@ -135,6 +147,20 @@ def test_small_networks(name: str, opset: int) -> None:
     assert np.linalg.norm(found - exact) < 0.08 * np.linalg.norm(exact)
     parsed = onnx.load_from_string(made.data)
     assert "BatchNormalization" not in {node.op_type for node in parsed.graph.node}
+
+
+def test_a_transposed_convolution_is_quantised_as_others_are() -> None:
+    nodes, weights = _NETWORKS["transposed"]
+    data = model(nodes, ["n", 4, 8, 8], {"w": normal(5, 4, 3, 3), "b": normal(5), **weights}, 14)
+    made = lc.quantize(data, [normal(1, 4, 8, 8, seed=seed) for seed in range(8)], threads=1)
+    assert {layer.op for layer in made.layers} == {"Conv", "ConvTranspose"}
+    held = {array.name: array for array in onnx.load_from_string(made.data).graph.initializer}
+    kinds = {array.data_type for name, array in held.items() if name.startswith(("wt", "wu"))}
+    assert onnx.TensorProto.INT8 in kinds
+    x = normal(2, 4, 8, 8, seed=99)
+    (expected,) = judged(made.data, {"x": x})
+    found = lc.load(made.data, threads=1)(x)
+    np.testing.assert_allclose(found, expected, atol=0.05 * np.abs(expected).max())
 
 
 def test_softmax_over_several_axes_is_kept() -> None:

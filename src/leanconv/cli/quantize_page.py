@@ -134,10 +134,12 @@ def _layers(layers: Sequence[LayerReport]) -> str:
         rows.append(
             f"<tr{mark}><td>{escape(each.name)}</td><td class=text>{escape(each.op)}</td>"
             f"<td>{each.weights}</td><td class=text>{each.precision}</td><td>{error}</td>"
+            f"<td>{_time(each.gain_ns)}</td>"
             f'<td class=text><span class=bar style="width:{width:.2f}rem"></span> '
             f"{_time(each.time_ns)}</td></tr>"
         )
-    titles = heading("layer", "operation", "weights", "precision", "error alone", "time")
+    names = ("layer", "operation", "weights", "precision", "error alone", "gain in int8", "time")
+    titles = heading(*names)
     return f"<table>{titles}{''.join(rows)}</table>"
 
 

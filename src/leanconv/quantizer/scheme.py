@@ -21,8 +21,7 @@ _SAME_SCALE = frozenset((*_MOVED, "MaxPool", "Concat", "Resize", "DepthToSpace",
 _OTHERS = frozenset(("Add", "Mul", "AveragePool", "GlobalAveragePool"))
 _SEVERAL = frozenset(("Add", "Mul", "Concat"))  # that read several values
 _BOUNDS = frozenset(("Relu", "Clip"))
-# A transposed convolution has no form on codes that other engines run.
-_ON_CODES = frozenset(("Conv", "Gemm", "MatMul"))
+_ON_CODES = frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,8 +44,11 @@ def quantisable(graph: OnnxGraph) -> dict[str, Layer]:
     found = {}
     for node in graph.nodes:
         layer = layer_of(node, graph) if node.op in _ON_CODES else None
-        if layer is not None and node.inputs[0] not in graph.constants:
-            found[node.name] = layer
+        if layer is None or node.inputs[0] in graph.constants:
+            continue
+        if layer.transposed and layer.groups > 1:
+            continue  # scales lie along an axis of the weights, which all groups share
+        found[node.name] = layer
     return found
 
 
