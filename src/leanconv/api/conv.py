@@ -14,12 +14,18 @@ from leanconv.algorithms import Candidate, Problem, select
 from leanconv.algorithms.magnitudes import are_small
 from leanconv.algorithms.parameters import AUTO, Choice
 from leanconv.api.backend import Plan
-from leanconv.api.conv_arguments import Constants, check_output, checked_spec, fitting_array
+from leanconv.api.conv_arguments import (
+    Constants,
+    check_output,
+    checked_spec,
+    fitting_array,
+    holds_codes,
+)
 from leanconv.api.conv_choice import ConvChoice, needed_bytes
 from leanconv.api.options import PlanOptions, checked_flag, checked_precision
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.memory_limits import require_for_products
-from leanconv.errors import memory_reported
+from leanconv.errors import SpecError, memory_reported
 from leanconv.planner import tuner
 from leanconv.planner.candidate_program import candidate_program
 from leanconv.planner.node_costs import shared_ns
@@ -34,7 +40,7 @@ from leanconv.spec import Activation, ConvSpec
 from leanconv.spec.arguments import ConvArguments, Padding, Steps, check_residual
 from leanconv.spec.format import aligned_offsets
 from leanconv.target import Target
-from leanconv.types import Precision
+from leanconv.types import UINT8, Precision
 from leanconv.units import counted, format_bytes, format_ns
 
 
@@ -59,6 +65,7 @@ def plan_conv2d(
     slope: np.ndarray | None = None,
     device: str = "cpu",
     precision: str | None = None,
+    x_dtype: str | None = None,
     progress: Progress | None = None,
 ) -> Plan:
     """Plan one convolution: choose the algorithm, emit its code, pack its weights.
@@ -68,7 +75,8 @@ def plan_conv2d(
     Args:
         x_shape: (N, C, H, W), or (N, H, W, C) for layout "NHWC".
         w: weights (K, C / groups, kh, kw), float32 or float64, or float16 or bfloat16 (of the
-            package ml_dtypes), whose sums are float32: the dtype of all arrays.
+            package ml_dtypes), whose sums are float32: the dtype of all arrays. Of int8 or uint8: x
+            is of bytes, too, bias and y are int32, every sum exact.
         bias: (K,), or None.
         stride, dilation: an int, or (h, w); dilation 1 is dense.
         padding: an int, (h, w), (top, left, bottom, right), "same" or "valid".
@@ -96,10 +104,11 @@ def plan_conv2d(
             are float32. None: as the arrays are. On a GPU, how products are made: None is as
             accurate as the arrays' dtype; "ieee", "tf32x3" and "fp16x3" name a method, "tf32"
             accepts its 10 bits.
+        x_dtype: "uint8" (None) or "int8", of x where w is of integers; else that of w.
         progress: a function of (stage, done, total), called while this plans, as by `load`.
 
     Returns:
-        The plan; call it with x. A `ConvPlan` on the CPU.
+        The plan; call it with x. A `ConvPlan` on the CPU, an `IntegerPlan` for integers.
 
     Raises:
         SpecError: the arguments describe no convolution, or the algorithm rejects it; or `tune` and
@@ -120,7 +129,16 @@ def plan_conv2d(
                 device, precision, x_shape, constants, arguments, residual, options.limits
             )
     options = options._replace(precision=checked_precision(precision))
+    if holds_codes(w):
+        from leanconv.api.integer_conv import IntegerPlan, checked_integer_spec
+
+        given = UINT8 if x_dtype is None else x_dtype
+        spec = checked_integer_spec(x_shape, given, constants, arguments, residual, options)
+        with working(str(spec), progress):
+            return IntegerPlan(spec, constants, options)
     spec = checked_spec(x_shape, constants, arguments, residual, options.precision)
+    if x_dtype is not None and x_dtype != spec.precision.x:
+        raise SpecError(f"x_dtype is {x_dtype!r} for w of {w.dtype}; expected None, or that of w")
     with working(str(spec), progress):
         return ConvPlan(spec, constants, options)
 

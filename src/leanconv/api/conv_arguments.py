@@ -13,9 +13,10 @@ from leanconv.spec import ConvSpec
 from leanconv.spec.arguments import ConvArguments, check_slope, spec_of
 from leanconv.spec.mends import mended
 from leanconv.spec.transposed import TransposedSpec
-from leanconv.types import FLOAT32, FLOATS, HALVES, DType, Precision, find_dtype
+from leanconv.types import FLOAT32, FLOATS, HALVES, INT8, UINT8, DType, Precision, find_dtype
 from leanconv.units import type_text
 
+CODES = (UINT8, INT8)  # of a convolution of integers: x and w
 _TAKEN = (*FLOATS, *HALVES)  # of arrays; those of bfloat16 are of the package ml_dtypes
 
 
@@ -94,6 +95,11 @@ def stored_precision(dtype: DType, asked: DType | None) -> Precision:
     if dtype in HALVES:
         return Precision(dtype, dtype, FLOAT32, dtype)
     return Precision(dtype, asked, dtype, dtype) if asked else Precision.of(dtype)
+
+
+def holds_codes(w: object) -> bool:
+    """Whether weights are those of a convolution of integers."""
+    return isinstance(w, np.ndarray) and find_dtype(w.dtype) in CODES
 
 
 def lacks_batch(x: object, w: object) -> bool:

@@ -7,7 +7,13 @@ import functools
 import numpy as np
 
 from leanconv.api.conv import ConvPlan
-from leanconv.api.conv_arguments import Constants, checked_spec, fitting_array, lacks_batch
+from leanconv.api.conv_arguments import (
+    Constants,
+    checked_spec,
+    fitting_array,
+    holds_codes,
+    lacks_batch,
+)
 from leanconv.api.inputs import array_mend
 from leanconv.api.options import PlanOptions, checked_precision
 from leanconv.api.plan_cache import PlanCache
@@ -47,7 +53,8 @@ def conv2d(
     Weights are packed again when w, bias or slope have changed since the last call with this w.
 
     Args:
-        x: the input, of w's dtype; one image may come without the batch axis, and so does y then.
+        x: the input, of w's dtype; uint8 or int8 where w is one of the two. One image may come
+            without the batch axis, and so does y then.
         residual: of y's shape, added before the activation, or None.
         w, bias, stride, padding, dilation, groups, activation, layout, slope, algorithm,
             memory_limit, max_error, threads, tune, reproducible, device, precision: as in
@@ -92,6 +99,10 @@ def _convolved(
     options = options._replace(precision=checked_precision(precision))
     if not isinstance(x, np.ndarray):
         raise InputError(f"x is {type(x).__name__}; expected a NumPy array{array_mend(x, FLOAT32)}")
+    if holds_codes(constants.w):
+        from leanconv.api.integer_conv import convolve_integers
+
+        return convolve_integers(x, residual is not None, constants, arguments, options)
     no_images = x.shape[:1] == (0,)
     shape = (1, *x.shape[1:]) if no_images else x.shape
     spec = checked_spec(shape, constants, arguments, residual is not None, options.precision)

@@ -4,35 +4,25 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 
-from leanconv.api.conv_arguments import (
-    Constants,
-    check_output,
-    fitting_array,
-    lacks_batch,
-    weight_dtype,
-)
-from leanconv.api.cpu_backend import CpuBackend
+from leanconv.api.conv_arguments import Constants, fitting_array, lacks_batch, weight_dtype
 from leanconv.api.inputs import array_mend
-from leanconv.api.options import NetworkOptions, PlanOptions
+from leanconv.api.layer_plan import LayerPlan, layer_model, run_kept
+from leanconv.api.options import PlanOptions
 from leanconv.api.plan_cache import PlanCache
-from leanconv.api.weight_changes import KeptPlan, copied_bytes
-from leanconv.errors import InputError, memory_reported
-from leanconv.graph.convert import LAST_OPSET, FileNode
-from leanconv.graph.limits import Limits
-from leanconv.graph.onnx_import import Model, ModelInput
-from leanconv.planner.network_plan import NetworkPlan
+from leanconv.api.weight_changes import KeptPlan
+from leanconv.errors import InputError
+from leanconv.graph.convert import FileNode
+from leanconv.graph.onnx_import import Model
 from leanconv.progress import Progress, checked_progress, working
-from leanconv.runtime.memory import new_array
-from leanconv.runtime.unpicklable import Unpicklable
 from leanconv.settings import current_settings
 from leanconv.spec.arguments import Padding, Steps
 from leanconv.spec.transposed import TransposedArguments, TransposedSpec, transposed_spec
 from leanconv.types import FLOAT32, FLOATS
+
+_NODE = "conv_transpose"
 
 
 def plan_conv_transpose2d(
@@ -84,7 +74,7 @@ def plan_conv_transpose2d(
         return TransposedPlan(spec, constants, options)
 
 
-class TransposedPlan(Unpicklable):
+class TransposedPlan(LayerPlan):
     """One transposed convolution, ready to run. Calls from several threads run in turn.
 
     Attributes:
@@ -93,69 +83,8 @@ class TransposedPlan(Unpicklable):
 
     instead = "send the weights, and call leanconv.plan_conv_transpose2d where the plan is wanted"
 
-    @memory_reported("planning a convolution")
     def __init__(self, spec: TransposedSpec, constants: Constants, options: PlanOptions) -> None:
-        self.spec = spec
-        backend = CpuBackend(
-            _model(spec, constants),
-            NetworkOptions(
-                threads=options.threads,
-                memory_limit=options.memory_limit,
-                max_error=options.max_error,
-                reproducible=options.reproducible,
-            ),
-        )
-        self._compiled = backend.compile((spec.input_shape,))
-
-    def __call__(self, x: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-        """Compute.
-
-        Args:
-            x: the input, of the planned shape and dtype; contiguous arrays are read in place.
-            out: where to write y: contiguous, and no part of x; a new array if None.
-
-        Returns:
-            y.
-
-        Raises:
-            InputError: an array does not fit the plan.
-            LeanConvError: there is no memory for y.
-        """
-        spec = self.spec
-        x = fitting_array("x", x, spec.input_shape, spec.dtype)
-        if out is None:
-            out = new_array(spec.output_shape, spec.dtype)
-        else:
-            check_output(out, [x], spec)
-        self._compiled.network.run([x.ctypes.data, out.ctypes.data])
-        return out
-
-    @property
-    def plan(self) -> NetworkPlan:
-        """What runs: steps, bytes, expected error."""
-        return self._compiled.plan
-
-    @property
-    def memory_bytes(self) -> int:
-        """Workspace and packed weights."""
-        return self.plan.memory_bytes
-
-    @property
-    def used_bytes(self) -> int:
-        """Bytes that the runtime has allocated for this plan, counted as they were."""
-        return self._compiled.used_bytes
-
-    @property
-    def predicted_error(self) -> float:
-        """Expected relative error in the max norm, for data of random sign."""
-        return self.plan.predicted_error
-
-    def __repr__(self) -> str:
-        return f"<TransposedPlan {self.spec}>"
-
-    def explain(self) -> str:
-        """Say how it is computed, with its bytes."""
-        return self._compiled.explain()
+        super().__init__(spec, _model(spec, constants), options, _NODE)
 
 
 def conv_transpose2d(
@@ -207,17 +136,8 @@ def _computed(
     if no_images:
         fitting_array("x", x, (0, *spec.input_shape[1:]), spec.dtype)
         return np.empty((0, *spec.output_shape[1:]), spec.dtype)
-    key: Any = spec, options, constants.w.ctypes.data
-    cache = _cache()
-    kept = cache.take(key)
-    if kept is None or not kept.holds(constants):
-        packed = copied_bytes(constants)  # before packing: the next call notices a change
-        with working(str(spec)):
-            kept = KeptPlan(TransposedPlan(spec, constants, options), packed)
-    try:
-        return kept.plan(x)
-    finally:
-        cache.put(key, kept, kept.held_bytes)
+    make = functools.partial(TransposedPlan, spec, constants, options)
+    return run_kept(_cache(), x, (spec, options), constants, make)
 
 
 @functools.cache
@@ -247,17 +167,6 @@ def _model(spec: TransposedSpec, constants: Constants) -> Model:
         "output_padding": spec.output_padding,
         "group": spec.groups,
     }
-    node = FileNode("ConvTranspose", ("x", *arrays), ("y",), attributes, "conv_transpose")
-    return Model(
-        inputs=(ModelInput("x", spec.dtype, spec.input_shape),),
-        outputs=("y",),
-        output_shapes=(spec.output_shape,),
-        output_dtypes=(spec.dtype,),
-        opset=LAST_OPSET,
-        nodes=(node,),
-        constants=MappingProxyType({n: np.ascontiguousarray(a) for n, a in arrays.items()}),
-        dtype=spec.dtype,
-        bytes=sum(array.nbytes for array in arrays.values()),
-        limits=Limits(),
-        metadata=MappingProxyType({}),
-    )
+    node = FileNode("ConvTranspose", ("x", *arrays), ("y",), attributes, _NODE)
+    x, y = (spec.dtype, spec.input_shape), (spec.dtype, spec.output_shape)
+    return layer_model((node,), x, y, arrays, spec.dtype)
