@@ -14,7 +14,7 @@ from leanconv.operators import NodeContext
 from leanconv.operators.block_chain import BLOCK_CHAIN
 from leanconv.operators.conv_chain import CONV_CHAIN
 from leanconv.spec import PLAIN, Activation, Format
-from leanconv.target import Target
+from leanconv.target import Target, preset
 from leanconv.types import INT8, UINT8, DType
 from support.code_chains import CodeNet
 from support.integer_conv import runnable
@@ -51,7 +51,11 @@ def net_of(name: str, dtype: DType) -> tuple[CodeNet, str]:
 
 
 def run(
-    graph: Graph, values: dict[str, np.ndarray], target: Target, plain: bool = False
+    graph: Graph,
+    values: dict[str, np.ndarray],
+    target: Target,
+    plain: bool = False,
+    cuts: tuple[float, ...] = (0.4,),
 ) -> dict[Choice, np.ndarray]:
     """What each choice of the one node computes."""
     (node,) = graph.nodes
@@ -64,7 +68,7 @@ def run(
     for choice in operator.choices(context):
         lowered = operator.lower(context, choice)
         machine = None if target is host() else target
-        found[choice] = run_lowered(lowered, graph, formats, values, machine, (0.4,))
+        found[choice] = run_lowered(lowered, graph, formats, values, machine, cuts)
     return found
 
 
@@ -88,3 +92,93 @@ def test_other_registers(target: Target) -> None:
             net, output = net_of(name, dtype)
             for choice, codes in run(net.fused(output), net.values(), target).items():
                 np.testing.assert_array_equal(codes, net.expected(output), err_msg=str(choice))
+
+
+IMAGES: dict[str, tuple[int, tuple[int, ...], tuple[int, int], tuple[int, int]]] = {
+    "usual": (3, (1, 1, 1, 1), (37, 41), (3, 2)),
+    "uneven border": (4, (0, 2, 1, 0), (20, 9), (3, 2)),
+    "no border": (1, (0, 0, 0, 0), (12, 33), (3, 1)),
+    "border only above": (2, (3, 0, 0, 0), (5, 6), (5, 2)),
+    "one pixel": (3, (1, 1, 1, 1), (1, 1), (3, 1)),
+    "1x1": (3, (0, 0, 0, 0), (7, 40), (1, 1)),
+    "strides larger than the kernel": (3, (1, 1, 2, 2), (14, 17), (2, 3)),
+}
+
+
+@pytest.mark.parametrize("dtype", [UINT8, INT8])
+@pytest.mark.parametrize("name", IMAGES)
+def test_codes_of_an_image_are_made_by_rows(name: str, dtype: DType) -> None:
+    channels, pads, size, first = IMAGES[name]
+    net = CodeNet((), dtype)
+    output = net.block(net.image(channels, pads, size), 32, 20, first=first)
+    graph = net.fused(output)
+    assert [node.op for node in graph.nodes] == ["ConvChain"]
+    found = run(graph, net.values(), host(), plain=True)
+    for choice, codes in found.items():
+        np.testing.assert_array_equal(codes, net.expected(output), err_msg=str(choice))
+
+
+def test_plain_codes_of_an_image_need_no_buffer() -> None:
+    net = CodeNet((1, 3, 21, 35))
+    output = net.block("x", 32, 20, first=(3, 2))
+    found = run(net.fused(output), net.values(), host(), plain=True)
+    for choice, codes in found.items():
+        np.testing.assert_array_equal(codes, net.expected(output), err_msg=str(choice))
+
+
+# Of each block: channels between and after, kernel, stride.
+STREAMS: dict[str, tuple[int, tuple[int, int], list[tuple[int, int, int, int]]]] = {
+    "mobile": (3, (57, 40), [(32, 8, 3, 1), (48, 24, 3, 2), (72, 24, 3, 1), (72, 32, 3, 2)]),
+    "batch, 5x5": (3, (21, 17), [(16, 16, 5, 1), (32, 16, 5, 1), (48, 40, 5, 2)]),
+    "separable": (16, (30, 19), [(0, 24, 3, 2), (0, 33, 3, 1), (0, 20, 5, 2)]),
+    "no image": (16, (9, 12), [(32, 16, 3, 1), (32, 16, 3, 1)]),
+    "tiny": (3, (5, 3), [(32, 8, 3, 1), (48, 24, 3, 2), (72, 24, 3, 1)]),
+}
+
+
+def stream_of(name: str, dtype: DType = UINT8) -> tuple[CodeNet, str]:
+    channels, size, blocks = STREAMS[name]
+    net = CodeNet((1, channels, *size), dtype)
+    y = net.image(channels, (1, 1, 1, 1), size) if channels < 5 else "x"
+    for number, (inner, outputs, kernel, stride) in enumerate(blocks):
+        first = (3, 2) if y == "p" else (1, 1)
+        adds = inner and number and stride == 1 and net.types[y].shape[1] == outputs
+        given = {"first": first, "residual": y if adds else "", "strides": (stride, stride)}
+        y = net.block(y, inner, outputs, kernel, **given)
+    return net, y
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_blocks_in_one_pass_give_the_codes_of_the_layers(name: str) -> None:
+    net, output = stream_of(name)
+    graph, values = net.fused(output, merged=True), net.values()
+    assert [node.op for node in graph.nodes] == ["BlockChain"]
+    expected = net.expected(output)
+    plain = net.types["x"].shape[1] < 5
+    for cuts in ((), (0.4,), tuple(i / 13 for i in range(13))):
+        for choice, codes in run(graph, values, host(), plain, cuts).items():
+            np.testing.assert_array_equal(codes, expected, err_msg=f"{choice} {cuts}")
+
+
+@pytest.mark.parametrize("target", runnable())
+def test_streams_for_other_registers(target: Target) -> None:
+    net, output = stream_of("mobile", INT8)
+    for choice, codes in run(net.fused(output, True), net.values(), target, True).items():
+        np.testing.assert_array_equal(codes, net.expected(output), err_msg=str(choice))
+
+
+def test_mobile_blocks_of_codes_need_few_bytes() -> None:
+    """The first blocks of MobileNetV2: an image of 602 KB, 25 KB behind them, rows between."""
+    net = CodeNet(())
+    y = net.block(net.image(3, (1, 1, 1, 1), (224, 224)), 32, 16, first=(3, 2))
+    y = net.block(y, 96, 24, strides=(2, 2))
+    y = net.block(net.block(y, 144, 24, residual=y), 144, 32, strides=(2, 2))
+    graph = net.fused(y, merged=True)
+    (node,) = graph.nodes
+    for name in ("znver4", "sapphirerapids"):
+        target = preset(name)
+        formats = {"x": PLAIN, y: Format(target.channel_block(UINT8))}
+        context = NodeContext(node, graph, formats, target)
+        found = [BLOCK_CHAIN.lower(context, each) for each in BLOCK_CHAIN.choices(context)]
+        assert all(not lowered.temporaries for lowered in found)
+        assert min(lowered.calls[0].kernel.scratch_bytes for lowered in found) < 64 * 1024

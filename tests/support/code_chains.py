@@ -14,7 +14,7 @@ from leanconv.graph.passes.fuse_blocks import fuse_blocks
 from leanconv.graph.passes.merge_blocks import merge_blocks, mergeable
 from leanconv.graph.verify import verify
 from leanconv.spec.requantise import ResidualCodes
-from leanconv.types import INT8, UINT8, DType, as_dtype
+from leanconv.types import FLOAT32, INT8, UINT8, DType, as_dtype
 from support.quantised_convs import numbers
 
 
@@ -89,6 +89,27 @@ class CodeNet:
         self.nodes.append(node)
         return node.output
 
+    def image(self, channels: int, pads: tuple[int, ...], size: tuple[int, int]) -> str:
+        """Add an image of floats as an input, its codes and a border of their zero."""
+        zero = np.array(int(self.dtype.low) + 114, self.dtype)
+        self.inputs = ["x"]
+        self.types["x"] = TensorType((2, channels, *size), FLOAT32)
+        self.constants |= {"scale": np.array(0.02, "f4"), "zero": zero}
+        self.types |= {"scale": TensorType((), FLOAT32), "zero": TensorType((), self.dtype)}
+        names = ("x", "scale", "zero")
+        self.nodes.append(Node("QuantizeLinear", names, ("q",), frozen({"axis": 1}), "image"))
+        self.types["q"] = TensorType(self.types["x"].shape, self.dtype)
+        self.zeros["q"] = int(zero)
+        if not any(pads):
+            return "q"
+        around = (0, 0, *pads[:2], 0, 0, *pads[2:])
+        attributes = frozen({"pads": around, "mode": "constant", "value": float(zero)})
+        node = Node("Pad", ("q",), ("p",), attributes, "border")
+        (self.types["p"],) = infer_node(node, self.types)
+        self.zeros["p"] = int(zero)
+        self.nodes.append(node)
+        return "p"
+
     def block(
         self,
         x: str,
@@ -114,8 +135,9 @@ class CodeNet:
         code = -low if low else 0  # so that padding is of code 0
         if inner:
             k, stride = first
-            pads = {"pads": (k // 2,) * 4, "strides": (stride, stride)}
-            if k > 1:
+            around = 0 if x == "p" else k // 2
+            pads = {"pads": (around,) * 4, "strides": (stride, stride)}
+            if around:
                 self.zeros[x] = 0
             y = self.conv(y, inner, k, zero=code, **pads)
         channels = self.types[y].shape[1]
@@ -140,7 +162,13 @@ class CodeNet:
     def values(self) -> dict[str, np.ndarray]:
         """Codes for the inputs."""
         rng = np.random.default_rng(9)
-        return {name: numbers(rng, self.types[name].shape, self.dtype) for name in self.inputs}
+        types = {name: self.types[name] for name in self.inputs}
+        return {
+            name: rng.normal(0, 1.5, kind.shape).astype(np.float32)
+            if kind.dtype.is_float
+            else numbers(rng, kind.shape, self.dtype)
+            for name, kind in types.items()
+        }
 
     def expected(self, output: str) -> np.ndarray:
         """What the convolutions give one by one, by the definition."""

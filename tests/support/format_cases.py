@@ -26,6 +26,7 @@ from leanconv.spec import PLAIN, Activation, Format
 from leanconv.target import Target
 from leanconv.types import FLOAT32, FLOAT64, FLOATS, INT8, INT32, UINT8
 from support import quantised_convs, single_nodes
+from support.code_chains import CodeNet
 from support.graph_builder import Builder, feed
 from support.nodes import one_node, run_lowered
 
@@ -379,6 +380,7 @@ def _chains(op: str) -> Iterator[Case]:
     """Blocks with a first convolution or without, each with no residual, its input or another."""
     if op not in ("ConvChain", "BlockChain"):
         return
+    yield from _code_chains(op)
     for channels, inners in ((20, (0, 40)), (32, (48,))):
         for inner in inners:
             for adds in ("nothing", "itself", "another"):
@@ -395,6 +397,21 @@ def _chains(op: str) -> Iterator[Case]:
                         held = _copied(b)
                         z = _block(held, y, 32, (y,) if second else ())
                         yield _fused(held, z, 2)
+
+
+def _code_chains(op: str) -> Iterator[Case]:
+    """The same of codes: of an image of floats, of few channels, of more."""
+    for image, channels, inner in ((True, 3, 24), (False, 3, 24), (False, 20, 40), (False, 20, 0)):
+        for adds in (False, True):
+            net = CodeNet((2, channels, 9, 8))
+            x = net.image(channels, (1, 0, 1, 2), (9, 8)) if image else "x"
+            added = "x" if adds and not image else ""
+            y = net.block(x, inner, channels if added else 20, residual=added)
+            if op == "BlockChain":
+                y = net.block(y, 32, net.types[y].shape[1], residual=y if adds else "")
+            graph = net.fused(y, merged=op == "BlockChain")
+            (node,) = graph.nodes
+            yield Case(node, graph, net.values())
 
 
 def _copied(builder: Builder) -> Builder:

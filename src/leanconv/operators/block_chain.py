@@ -13,27 +13,18 @@ import numpy as np
 from leanconv.algorithms.fused.cost import (
     block_row_cycles,
     expand_row_cycles,
+    image_cycles,
     imbalance,
     weights_cycles,
 )
-from leanconv.algorithms.fused.forms import Chain, block_kernels, rows_access
-from leanconv.algorithms.fused.rows import BlockKernels
+from leanconv.algorithms.fused.forms import Chain, block_kernels
+from leanconv.algorithms.fused.rows import BlockKernels, rows_access
 from leanconv.algorithms.fused.stream import BlockStream, ring_rows
 from leanconv.algorithms.parameters import AUTO, COUNT, Choice, Kind, Parameters, parameter
 from leanconv.codegen.lowered import Call, Lowered, Packing
 from leanconv.errors import SpecError
-from leanconv.graph.ir import Graph, Node
-from leanconv.operators.chains import (
-    ChainOperator,
-    chain_of,
-    constants_of,
-    context_of,
-    numbers_of,
-    plain_codes,
-    plain_error,
-    sources_of,
-    unfold_blocks,
-)
+from leanconv.operators.chain_layers import borders_of, layers_of
+from leanconv.operators.chains import ChainOperator, plain_error
 from leanconv.operators.operator import NodeContext
 from leanconv.records import dataclass
 from leanconv.target import Target
@@ -68,12 +59,6 @@ class _Pass:
         """As a plan names it: `"stream:step=1,blocks=rrp"`."""
         blocks = "".join("r" if keeps else "p" for keeps in self.keeps)
         return Choice("stream", StreamParameters(self.step, blocks))
-
-
-def _chains(context: NodeContext) -> tuple[tuple[Chain, ...], list[list[Node]], Graph]:
-    """The blocks, the convolutions of each, and the graph with what is between them."""
-    convs, wide = unfold_blocks(context.node, context.graph)
-    return tuple(chain_of(block, wide, context) for block in convs), convs, wide
 
 
 @lru_cache(maxsize=64)
@@ -132,7 +117,9 @@ def _cycles(chains: Sequence[Chain], kernel: BlockStream, target: Target) -> flo
         again = reach if not block.keeps_expanded else stride + (reach - stride) / min(step, out)
         if block.expand is not None:
             made = out * max(stride, again) + _RUNS * reach
-            total += min(made, calls * height) * expand_row_cycles(block, target)
+            made = min(made, calls * height)
+            total += made * expand_row_cycles(block, target)
+            total += calls * image_cycles(block, made / calls, target)
         total += (out + _RUNS * reach) * block_row_cycles(block, target)
         step = min(step * stride, height)
     weights = sum(spec.weight_bytes for chain in chains for spec in chain.specs)
@@ -154,7 +141,7 @@ class BlockChain(ChainOperator):
         Each takes fewer bytes, of scratch or of weights, than any that is cheaper.
         """
         del vary_parameters
-        chains, *_ = _chains(context)
+        chains = tuple(layers.chain for layers in layers_of(context))
         target, judged = context.target, chains
         if context.accuracy.reproducible:
             judged = tuple(chain.alone() for chain in chains)
@@ -172,7 +159,8 @@ class BlockChain(ChainOperator):
     def lower(self, context: NodeContext, choice: Choice = AUTO) -> Lowered:
         """One call."""
         node, target = context.node, context.target
-        chains, convs, wide = _chains(context)
+        blocks = layers_of(context)
+        chains = tuple(layers.chain for layers in blocks)
         passes = {one.choice: one for one in _passes(chains, target)}
         choice = self.default_choice(context) if choice == AUTO else choice
         if choice not in passes:
@@ -181,22 +169,20 @@ class BlockChain(ChainOperator):
                 f"{', '.join(map(str, passes))}"
             )
         kernel, out = _build(chains, passes[choice], target), node.output
-        constants = [[constants_of(context_of(conv, wide, context)) for conv in b] for b in convs]
+        constants = [layers.constants for layers in blocks]
 
         def make() -> dict[str, np.ndarray]:
             return {f"{out}/{role}": a for role, a in kernel.pack(constants).items()}
 
         sizes = {f"{out}/{role}": size for role, size in kernel.constant_bytes.items()}
-        temporaries: dict[str, int] = {}
-        x, before = plain_codes(context, chains[0], temporaries)
-        ends = {"x": x, "y": out}
-        names = tuple(ends.get(role, f"{out}/{role}") for role in kernel.operands)
+        borders = borders_of(context, blocks[0].x_form, blocks[0].has_codes)
+        names = tuple(borders.values.get(role, f"{out}/{role}") for role in kernel.operands)
         text = f"{len(chains)} blocks by rows"
-        every = [conv for block in convs for conv in block]
-        recipe = (kernel.packing, numbers_of(every, wide, context))
-        packing = Packing(sizes, make, recipe=recipe, sources=sources_of(every, wide))
-        calls = (*before, Call(kernel, names))
-        return Lowered(calls, {}, temporaries, text, packings=(packing,))
+        recipe = (kernel.packing, tuple(layers.numbers for layers in blocks))
+        sources = tuple(array for layers in blocks for array in layers.sources)
+        packing = Packing(sizes, make, recipe=recipe, sources=sources)
+        calls = (*borders.before, Call(kernel, names), *borders.after)
+        return Lowered(calls, {}, borders.temporaries, text, packings=(packing,))
 
 
 BLOCK_CHAIN = BlockChain()

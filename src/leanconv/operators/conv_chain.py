@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -33,28 +33,24 @@ from leanconv.algorithms.parameters import AUTO, Choice, Parameters
 from leanconv.algorithms.problem import Problem
 from leanconv.codegen.lowered import Call, Lowered, Packing
 from leanconv.errors import SpecError
-from leanconv.graph.ir import Graph, Node
-from leanconv.operators.chains import (
-    ChainOperator,
-    chain_of,
-    constants_of,
-    context_of,
-    has_codes,
-    is_fusable,
-    numbers_of,
-    plain_codes,
-    plain_error,
-    sources_of,
-    unfold,
-)
+from leanconv.kernels import elementwise, layout
+from leanconv.operators.chain_layers import ChainLayers, borders_of, layers_of
+from leanconv.operators.chains import ChainOperator, plain_error
 from leanconv.operators.convolution import CONVOLUTION
-from leanconv.operators.operator import NodeContext
+from leanconv.operators.operator import NodeContext, Operator
 from leanconv.operators.quantised_conv import QUANTISED_CONVOLUTION
 from leanconv.operators.quantised_node import QuantisedNode
+from leanconv.operators.single_kernel import SingleKernel
 from leanconv.spec import ConvSpec
 from leanconv.target import Target
 
 LAYERS = Choice("layers")
+_OPERATORS: Mapping[str, Operator] = {
+    "QuantizeLinear": SingleKernel(elementwise),
+    "Pad": SingleKernel(layout),
+    "Conv": CONVOLUTION,
+    "QLinearConv": QUANTISED_CONVOLUTION,
+}
 
 
 class ConvChain(ChainOperator):
@@ -73,13 +69,15 @@ class ConvChain(ChainOperator):
     def choices(self, context: NodeContext, vary_parameters: bool = True) -> list[Choice]:
         """All choices for a chain, the cheapest by estimate first."""
         del vary_parameters
-        convs, wide = unfold(context.node, context.graph)
-        chain, target = chain_of(convs, wide, context), context.target
+        (layers,) = layers_of(context)
+        chain, target = layers.chain, context.target
         judged = chain.alone() if context.accuracy.reproducible else chain
-        found = [_layers_choice(convs, wide, chain, context)]
-        if is_fusable(convs, context):
-            forms = possible_forms(judged, target)
-            found += [_costed(form, chain, judged, target) for form in forms]
+        found = [_layers_choice(layers)]
+        borders = borders_of(context, layers.x_form, layers.has_codes)
+        moved = borders.moved_bytes / target.costs.copy
+        for form in possible_forms(judged, target):
+            choice = _costed(form, chain, judged, target)
+            found.append(replace(choice, cycles=choice.cycles + moved))
         return sorted(found, key=lambda choice: choice.cycles)
 
     def estimated(self, context: NodeContext, choice: Choice) -> Choice:
@@ -88,7 +86,8 @@ class ConvChain(ChainOperator):
         Raises:
             SpecError: the chain has no such form.
         """
-        chain = chain_of(*unfold(context.node, context.graph), context)
+        (layers,) = layers_of(context)
+        chain = layers.chain
         judged = chain.alone() if context.accuracy.reproducible else chain
         if not chain.any_size or choice.algorithm not in FORM_NAMES:
             return super().estimated(context, choice)
@@ -96,27 +95,27 @@ class ConvChain(ChainOperator):
 
     def lower(self, context: NodeContext, choice: Choice = AUTO) -> Lowered:
         """One or two calls if the block is fused, else those of its convolutions."""
-        node, graph = context.node, context.graph
-        convs, wide = unfold(node, graph)
-        chain = chain_of(convs, wide, context)
+        node, (layers,) = context.node, layers_of(context)
+        chain = layers.chain
         judged = chain.alone() if context.accuracy.reproducible else chain
         choice = self.default_choice(context) if choice == AUTO else choice
         form = _form_of(choice, judged, context.target)
         if form is None:
-            return _by_layers(convs, wide, context)
+            return _by_layers(layers)
         fused = build(chain, form, context.target)
         out = node.output
         temporaries = {f"{out}/{role}": size for role, size in fused.temporaries.items()}
-        x, calls = plain_codes(context, chain, temporaries)
-        values = {"x": x, "residual": node.input(1), "y": out}
-        values.update({role: f"{out}/{role}" for role in fused.temporaries})
-        constants = [constants_of(context_of(conv, wide, context)) for conv in convs]
+        borders = borders_of(context, layers.x_form, layers.has_codes)
+        temporaries.update(borders.temporaries)
+        values = {**borders.values, **{role: f"{out}/{role}" for role in fused.temporaries}}
+        calls = list(borders.before)
+        constants = layers.constants
         recipe = tuple(use.kernel.packing for use in fused.kernels)
         packing = Packing(
             {f"{out}/{role}": size for role, size in constant_bytes(fused.kernels).items()},
             lambda: {f"{out}/{role}": a for role, a in _packed(constants, fused).items()},
-            recipe=(recipe, numbers_of(convs, wide, context)),
-            sources=sources_of(convs, wide),
+            recipe=(recipe, layers.numbers),
+            sources=layers.sources,
         )
         for use in fused.kernels:
             names = tuple(values.get(role, f"{out}/{role}") for role in use.roles)
@@ -126,8 +125,9 @@ class ConvChain(ChainOperator):
             sums = isinstance(use.kernel, SumOfParts) and "residual" in use.roles
             in_place = (use.roles.index("residual"),) if sums else ()
             calls.append(Call(use.kernel, names, in_place))
-        kind = "inverted_residual" if len(convs) > 2 else "separable"
+        kind = "inverted_residual" if chain.expand else "separable"
         name = f"{kind} {form.name}"
+        calls += borders.after
         return Lowered(tuple(calls), {}, temporaries, name, packings=(packing,))
 
 
@@ -160,30 +160,33 @@ def _form_of(choice: Choice, chain: Chain, target: Target) -> Form | None:
     return forms[choice]
 
 
-def _by_layers(convs: list[Node], graph: Graph, context: NodeContext) -> Lowered:
-    accuracy = replace(context.accuracy, weights_from_dram=False)
-    inner = [context_of(conv, graph, replace(context, accuracy=accuracy)) for conv in convs]
-    operator = QUANTISED_CONVOLUTION if has_codes(convs) else CONVOLUTION
-    parts = [operator.lower(each) for each in inner]
+def _by_layers(layers: ChainLayers) -> Lowered:
+    accuracy = replace(layers.context.accuracy, weights_from_dram=False)
+    inner = [replace(layers.context_of(node), accuracy=accuracy) for node in layers.nodes]
+    parts = [_OPERATORS[each.node.op].lower(each) for each in inner]
     temporaries: dict[str, int] = {}
-    for conv, each in zip(convs[:-1], inner, strict=False):
-        kind = graph.types[conv.output]
-        size = each.formats[conv.output].elements(kind.shape) * kind.dtype.bytes
-        temporaries[conv.output] = size
+    for each in inner[:-1]:
+        out = each.node.output
+        kind = layers.graph.types[out]
+        temporaries[out] = each.formats[out].elements(kind.shape) * kind.dtype.bytes
+    constants: dict[str, np.ndarray] = {}
     for part in parts:
         temporaries.update(part.temporaries)
+        constants.update(part.constants)
     packings = tuple(packing for part in parts for packing in part.packings)
     calls = tuple(call for part in parts for call in part.calls)
     name = " + ".join(part.algorithm for part in parts)
-    return Lowered(calls, {}, temporaries, name, packings=packings)
+    return Lowered(calls, constants, temporaries, name, packings=packings)
 
 
-def _layers_choice(convs: list[Node], graph: Graph, chain: Chain, context: NodeContext) -> Choice:
-    """The convolutions one by one, what lies between them stored."""
+def _layers_choice(layers: ChainLayers) -> Choice:
+    """The operations one by one, what lies between them stored."""
+    context = layers.context
     target, reproducible = context.target, context.accuracy.reproducible
-    cycles, squares = 0.0, 0.0
-    for conv, spec in zip(convs, chain.specs, strict=True):
-        problem = _problem(context_of(conv, graph, context), spec)
+    before = [_OPERATORS[n.op].choices(layers.context_of(n))[0] for n in layers.before]
+    cycles, squares = sum(choice.cycles for choice in before), 0.0
+    for conv, spec in zip(layers.convolutions, layers.chain.specs, strict=True):
+        problem, beside = _problem(layers.context_of(conv), spec)
         candidate = select.choose(problem, target, reproducible=reproducible)
         images = 1 if reproducible else spec.batch
         judged, chunks = problem, candidate.kernels[-1].kernel.chunks
@@ -192,20 +195,21 @@ def _layers_choice(convs: list[Node], graph: Graph, chain: Chain, context: NodeC
             chunks = select.choose(judged, target).kernels[-1].kernel.chunks
         own = select.estimated_cycles(candidate.choice, judged, target)
         own += weights_cycles(spec.weight_bytes, target)
-        cycles += own * imbalance(chunks)
+        cycles += own * imbalance(chunks) + beside
         squares += candidate.choice.error**2
-        if conv is not convs[-1]:
+        if conv is not layers.convolutions[-1]:
             image_bytes = problem.y.image * spec.precision.y.bytes
             cycles += between_cycles(images * image_bytes, target)
     return replace(LAYERS, cycles=cycles, error=math.sqrt(squares))
 
 
-def _problem(context: NodeContext, spec: ConvSpec) -> Problem:
-    """A convolution by itself; plain codes are reordered before."""
+def _problem(context: NodeContext, spec: ConvSpec) -> tuple[Problem, float]:
+    """A convolution by itself, and the cycles of bringing plain codes into blocks before."""
     if context.node.op == "QLinearConv":
-        return QuantisedNode(context).problem
+        made = QuantisedNode(context)
+        return made.problem, made.reorder_cycles
     x, y = context.access(context.node.inputs[0]), context.access(context.node.output)
-    return Problem.of(spec, x, y, context.accuracy.layer_error)
+    return Problem.of(spec, x, y, context.accuracy.layer_error), 0.0
 
 
 def _packed(constants: Sequence[Constants], fused: ChainKernels) -> dict[str, np.ndarray]:

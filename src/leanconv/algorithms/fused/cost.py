@@ -8,7 +8,7 @@ from leanconv.algorithms.depthwise.kernel import DepthwiseConv
 from leanconv.algorithms.direct.algorithm import tile_work
 from leanconv.algorithms.direct.kernel import DirectConv
 from leanconv.algorithms.fused.forms import Chain, ChainKernels, Form, possible_parts
-from leanconv.algorithms.fused.rows import BlockKernels
+from leanconv.algorithms.fused.rows import BlockKernels, input_rows
 from leanconv.codegen.tiling import panel_cycles
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
@@ -46,6 +46,7 @@ def form_cycles(chain: Chain, form: Form, kernels: ChainKernels, target: Target)
             shared = max(0, block.input_rows - window.stride[1])
             rows += max(0, _RUNS - batch) * shared
         cycles += rows * expand_row_cycles(block, target)
+        cycles += steps * image_cycles(block, rows / steps, target)
     cycles += batch * height * block_row_cycles(block, target)
     weights = sum(spec.weight_bytes for spec in chain.specs) // form.parts
     passes = steps if weights > target.costs.l2_share * target.l2_bytes else 1
@@ -61,6 +62,16 @@ def form_cycles(chain: Chain, form: Form, kernels: ChainKernels, target: Target)
 def expand_row_cycles(block: BlockKernels, target: Target) -> float:
     """Estimated cycles of one row of e."""
     return _dense_row_cycles(block.expand, target) if block.expand else 0.0
+
+
+def image_cycles(block: BlockKernels, rows: float, target: Target) -> float:
+    """Estimated cycles of what so many expanded rows in a step read of an image."""
+    image, expand = block.image, block.expand
+    if image is None or expand is None:
+        return 0.0
+    read = (rows - 1) * expand.window.stride[1] + input_rows(expand.window)
+    moved = image.channels * image.size[1] * image.x.bytes + image.row_bytes
+    return max(0.0, read) * moved / target.costs.copy
 
 
 def block_row_cycles(block: BlockKernels, target: Target) -> float:

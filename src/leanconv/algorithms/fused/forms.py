@@ -11,8 +11,9 @@ from leanconv.algorithms.common.partial_results import SumOfParts
 from leanconv.algorithms.depthwise.algorithm import depthwise_kernel
 from leanconv.algorithms.direct.algorithm import tile_work
 from leanconv.algorithms.direct.kernel import DirectConv
+from leanconv.algorithms.fused.image import ImageRows
 from leanconv.algorithms.fused.kernel import FusedChain
-from leanconv.algorithms.fused.rows import BlockKernels, input_rows
+from leanconv.algorithms.fused.rows import BlockKernels, input_rows, rows_access
 from leanconv.algorithms.interface import KernelUse
 from leanconv.algorithms.parameters import COUNT, Choice, Parameters, parameter
 from leanconv.algorithms.problem import Problem
@@ -38,8 +39,9 @@ class Chain:
         expand: the first convolution, None if there is none.
         depthwise, project: the others; the last one may add a residual.
         x, y: where input and output (and residual) lie; y in blocks of one vector of channels, and
-            x too if there is no first convolution.
+            x too if there is no first convolution. Of an image, where its rows of codes lie.
         any_size: axes of the windows along which the code is to serve all sizes of the images.
+        image: how rows of an image become those that the first convolution reads, if it does.
     """
 
     expand: ConvSpec | None
@@ -48,6 +50,7 @@ class Chain:
     x: Access
     y: Access
     any_size: tuple[int, ...] = ()
+    image: ImageRows | None = None
 
     @property
     def specs(self) -> tuple[ConvSpec, ...]:
@@ -208,7 +211,7 @@ def block_kernels(
     window = problem(chain.depthwise, chain.x, chain.y).window
     held = min(window.size[1], (step - 1) * window.stride[1] + input_rows(window))
     d = rows_access(step, window.out[2], lanes)
-    expand, e = None, chain.x
+    expand, e, image = None, chain.x, chain.image
     if chain.expand is not None:
         e = rows_access(held, window.size[2], lanes)
         spec = replace(chain.expand, out_channels=inner)
@@ -223,14 +226,11 @@ def block_kernels(
     projects = _projects(last if parts == 1 else replace(last, epilogue=Epilogue()), target)
     if single:
         projects = tuple(replace(p, tile=_single(target, _columns(last))) for p in projects)
-    block = BlockKernels(expand, depthwise, projects, step, keeps_expanded)
+    if image and expand:
+        image = image.holding((held - 1) * expand.window.stride[1] + input_rows(expand.window))
+    block = BlockKernels(expand, depthwise, projects, step, keeps_expanded, image)
     assert block.linked() == block, "the stages do not meet"
     return block
-
-
-def rows_access(rows: int, width: int, lanes: int) -> Access:
-    """Some rows of blocks of channels in the scratch."""
-    return Access(0, lanes, rows * width * lanes, (0, width * lanes, lanes))
 
 
 def _dense(problem: Problem, target: Target) -> DirectConv:

@@ -88,7 +88,8 @@ class FusedChain(Kernel):
     def packing(self) -> Hashable:
         """How each stage packs its own, part by part."""
         stages = self.block.stages.items()
-        return FusedChain, self.parts, tuple((name, stage.packing) for name, stage in stages)
+        image = "image.numbers" in self.block.operands
+        return FusedChain, self.parts, image, tuple((n, stage.packing) for n, stage in stages)
 
     @property
     def constant_bytes(self) -> dict[str, int]:
@@ -162,10 +163,13 @@ def pack_part(
 
     Args:
         block: its kernels, of one part of the channels in the middle.
-        constants: of all channels.
+        constants: of all channels; where codes are made of an image's floats, those first.
         part: which part.
     """
     packed = {}
+    if "image.numbers" in block.operands:
+        packed["image.numbers"] = constants[0](0)["numbers"]
+        constants = constants[1:]
     for name, (conv, outputs, inputs) in _cuts(block, part).items():
         kernel = block.stages[name]
         given = constants[conv](kernel.code_shift)

@@ -7,18 +7,25 @@ from dataclasses import replace
 
 from leanconv.algorithms.depthwise.kernel import DepthwiseConv
 from leanconv.algorithms.direct.kernel import DirectConv
+from leanconv.algorithms.fused.image import NUMBERS_BYTES, ImageRows
 from leanconv.codegen.emitter import Carry, Function, Pointer, Value
 from leanconv.codegen.extents import Extent
-from leanconv.codegen.geometry import Window
+from leanconv.codegen.geometry import Access, Window
 from leanconv.records import dataclass
 from leanconv.spec.amounts import sum_flops
 from leanconv.spec.conv import effective_extent
 from leanconv.spec.format import ALIGNMENT, aligned, ceil_div
+from leanconv.types import FLOAT32
 
 
 def input_rows(window: Window) -> int:
     """Input rows from the first to the last that one output row reads."""
     return effective_extent(window.kernel[1], window.dilation[1])
+
+
+def rows_access(rows: int, width: int, lanes: int) -> Access:
+    """Some rows of blocks of channels in the scratch."""
+    return Access(0, lanes, rows * width * lanes, (0, width * lanes, lanes))
 
 
 @dataclass(frozen=True)
@@ -32,6 +39,8 @@ class BlockKernels:
         step: output rows that are done together.
         keeps_expanded: whether the expanded tensor is a ring of rows of all channels, in which the
             next step finds what it needs again; otherwise it holds one panel of channels.
+        image: where x is an image in planes, how rows of it become those that the first convolution
+            reads; None: it reads x.
     """
 
     expand: DirectConv | None
@@ -39,6 +48,7 @@ class BlockKernels:
     projects: tuple[DirectConv, ...]
     step: Extent
     keeps_expanded: bool
+    image: ImageRows | None = None
 
     def linked(self) -> BlockKernels:
         """The same block, in which what two stages share is one number, and one word of a table.
@@ -74,8 +84,12 @@ class BlockKernels:
 
     @property
     def operands(self) -> tuple[str, ...]:
-        """Each stage's weights and what its epilogue reads, the residual apart."""
-        return tuple(
+        """What an image's codes follow from; each stage's weights, what its epilogue reads.
+
+        The residual apart.
+        """
+        numbers = ("image.numbers",) if self.image and self.image.quantises else ()
+        return numbers + tuple(
             f"{stage}.{operand}"
             for stage, kernel in self.stages.items()
             for operand in ("w", *kernel.epilogue.operands)
@@ -90,14 +104,16 @@ class BlockKernels:
             for stage, kernel in self.stages.items()
             for operand in kernel.operands
         }
-        types = (self.expand or self.depthwise).precision, self.projects[0].precision
-        ends = {"x": types[0].x, "y": types[1].y, "residual": types[1].y}
-        return found | {name: dtype.llvm for name, dtype in ends.items()}
+        x, y = (self.expand or self.depthwise).precision.x, self.projects[0].precision.y
+        others = {"x": self.image.x if self.image else x, "y": y, "residual": y}
+        others["image.numbers"] = FLOAT32
+        return found | {name: dtype.llvm for name, dtype in others.items()}
 
     @property
     def constant_bytes(self) -> dict[str, int]:
         """Bytes of each of `operands`, as the stages' kernels pack them."""
-        return {
+        numbers = {"image.numbers": NUMBERS_BYTES} if "image.numbers" in self.operands else {}
+        return numbers | {
             f"{stage}.{operand}": size
             for stage, kernel in self.stages.items()
             for operand, size in kernel.constant_bytes.items()
@@ -136,8 +152,9 @@ class BlockKernels:
 
     @property
     def scratch_bytes(self) -> int:
-        """The expanded and filtered rows that are alive at once."""
-        return self.expanded_bytes + self.filtered_bytes
+        """The expanded and filtered rows, and those of an image, that are alive at once."""
+        rows = self.image.bytes if self.image else 0
+        return self.expanded_bytes + self.filtered_bytes + rows
 
     @property
     def image_flops(self) -> int:
@@ -208,7 +225,10 @@ class BlockRows:
         types = block.depthwise.precision
         self.expanded = scratch.of(types.x.llvm)
         self.filtered = scratch.at(block.expanded_bytes).of(types.y.llvm)
-        self.local: dict[str, dict[str, Pointer]] = {stage: {} for stage in block.stages}
+        self.image_rows = scratch.at(block.expanded_bytes + block.filtered_bytes)
+        self.local: dict[str, dict[str, Pointer]] = {
+            stage: {} for stage in ("image", *block.stages)
+        }
         for name in block.operands:
             stage, _, operand = name.partition(".")
             self.local[stage][operand] = operands[name]
@@ -239,9 +259,10 @@ class BlockRows:
             high = e.smin((last - 1) * stride + (block.input_rows - pad), height)
             begin = e.smax(low, ready[0]) if block.keeps_expanded else low
             end = e.smin(high, ready[1]) if block.keeps_expanded else high
+            read = self._rows_of_image(block.expand, begin, end)
             vectors = block.expand.tile.vectors
             with e.loop("panel", block.expand.panels) as panel:
-                expanded = self._expand(block.expand, panel, low, begin, end)
+                expanded = self._expand(block.expand, read, panel, low, begin, end)
                 stop = e.smin(panel * vectors + vectors, block.depthwise.blocks)
                 with e.loop("block", stop, start=panel * vectors) as index:
                     self._depthwise(expanded, e.i64(0), filtered, index, first, last)
@@ -249,11 +270,25 @@ class BlockRows:
                 ready[:] = e.smax(begin, high), e.i64(height)
         self._project(first, last)
 
+    def _rows_of_image(self, expand: DirectConv, begin: Value, end: Value) -> Rows:
+        """Emit what the expanded rows begin … end - 1 are made of, if x is an image."""
+        e, image = self.e, self.block.image
+        if image is None:
+            return self.tensors["x"]
+        window = expand.window
+        stride, pad = window.stride[1], window.pad[1]
+        first = e.smax(begin * stride - pad, 0)
+        last = e.smin((end - 1) * stride + (input_rows(window) - pad), window.size[1])
+        with e.when(begin.compare("slt", end) & first.compare("slt", last)):
+            pointers = {"x": self.tensors["x"].start, **self.local["image"]}
+            image.emit(e, pointers, self.image, (first, last), self.image_rows)
+        return Rows(self.image_rows.at(0 - first * image.row_bytes), 0, 0)
+
     def _expand(
-        self, expand: DirectConv, panel: Value, low: Value, begin: Value, high: Value
+        self, expand: DirectConv, x: Rows, panel: Value, low: Value, begin: Value, high: Value
     ) -> Pointer:
         """Emit expanded rows begin … high - 1 of a panel; return where row 0, channel 0 is."""
-        e, block, x = self.e, self.block, self.tensors["x"]
+        e, block = self.e, self.block
         if block.keeps_expanded:
             rows = Rows(self.expanded, block.depthwise.ring, expand.y.spatial[1])
             start = self.expanded

@@ -1,7 +1,8 @@
 """ConvChain: convolutions one after the other, of which only the last one's result is wanted.
 
 BlockChain: chains one after the other, of which some add their own input to their result. The
-convolutions are all Convs, or all QLinearConvs, which give codes.
+convolutions are all Convs, or all QLinearConvs, which give codes; before the first of these codes
+may be made of floats, and padded.
 """
 
 from __future__ import annotations
@@ -13,30 +14,25 @@ from typing import Any, TypeVar
 from leanconv.errors import ModelError
 from leanconv.graph.ir import Attributes, TensorType
 from leanconv.graph.ops.base import Array, Arrays, Op, Types, array, first, given, single
-from leanconv.graph.ops.conv import OPS as CONVOLUTIONS
+from leanconv.graph.ops.conv import OPS as CONV
+from leanconv.graph.ops.movement import OPS as MOVEMENT
 from leanconv.graph.ops.quantised import CODES
+from leanconv.graph.ops.quantised import OPS as CODE_OPS
 from leanconv.graph.ops.quantised_conv import OPS as QUANTISED
 from leanconv.records import dataclass
 from leanconv.spec.activation import Activation
 from leanconv.spec.requantise import ResidualCodes
 from leanconv.types import FLOATS, INT32, DType
 
-_CONVOLUTIONS = {**CONVOLUTIONS, **QUANTISED}
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
 class Stage:
-    """The attributes of one convolution of a chain, as those of a node of its own."""
+    """The attributes of one operation of a chain, as those of a node of its own."""
 
     OP = ""
     CONSTANTS = tuple[int, ...]()  # inputs of a node of its own that are constants
-    RESIDUAL = 0  # its input that is added
-
-    strides: tuple[int, ...]
-    pads: tuple[int, ...]
-    dilations: tuple[int, ...]
-    group: int
 
     @property
     def attributes(self) -> dict[str, Any]:
@@ -45,7 +41,47 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class ChainStage(Stage):
+class QuantizeStage(Stage):
+    """A QuantizeLinear: scale, zero."""
+
+    OP = "QuantizeLinear"
+    CONSTANTS = (1, 2)
+
+    axis: int
+    low: int | None = None
+    high: int | None = None
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """As a node of its own would carry them: bounds where there are any."""
+        return {name: value for name, value in super().attributes.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class PadStage(Stage):
+    """A Pad."""
+
+    OP = "Pad"
+
+    pads: tuple[int, ...]
+    mode: str
+    value: float
+
+
+@dataclass(frozen=True)
+class ConvStage(Stage):
+    """A convolution."""
+
+    RESIDUAL = 0  # its input that is added
+
+    strides: tuple[int, ...]
+    pads: tuple[int, ...]
+    dilations: tuple[int, ...]
+    group: int
+
+
+@dataclass(frozen=True)
+class ChainStage(ConvStage):
     """A Conv: weights, bias?."""
 
     OP = "Conv"
@@ -56,7 +92,7 @@ class ChainStage(Stage):
 
 
 @dataclass(frozen=True)
-class CodeStage(Stage):
+class CodeStage(ConvStage):
     """A QLinearConv: weights, bias?, scale, numbers behind an activation?."""
 
     OP = "QLinearConv"
@@ -72,10 +108,18 @@ class CodeStage(Stage):
     activation: Activation | None
 
 
-STAGES: Mapping[str, type[ChainStage] | type[CodeStage]] = {
+CONVOLUTIONS: Mapping[str, type[ChainStage] | type[CodeStage]] = {
     "Conv": ChainStage,
     "QLinearConv": CodeStage,
 }
+STAGES: Mapping[str, type[Stage]] = {
+    "QuantizeLinear": QuantizeStage,
+    "Pad": PadStage,
+    **CONVOLUTIONS,
+}
+
+
+_OPS: Mapping[str, Op] = {**CODE_OPS, **MOVEMENT, **CONV, **QUANTISED}
 
 
 def stage_inputs(
@@ -84,17 +128,17 @@ def stage_inputs(
     """The inputs that a node of its own would have, of one stage of a chain.
 
     Args:
-        inputs: of the chain: x, residual?, then weights and what else each stage reads.
+        inputs: of the chain: x, residual?, then the constants of each stage.
         number: of the stage.
         x: the stage's own input.
         stages: all of them; the last one adds the residual.
     """
-    places = stages[number].CONSTANTS
+    own, before = stages[number], sum(len(stage.CONSTANTS) for stage in stages[:number])
     found: dict[int, _T | None] = {0: x}
-    for index, place in enumerate(places, 2 + number * len(places)):
+    for index, place in enumerate(own.CONSTANTS, 2 + before):
         found[place] = given(inputs, index)
-    if number == len(stages) - 1:
-        found[stages[number].RESIDUAL] = given(inputs, 1)
+    if number == len(stages) - 1 and isinstance(own, ConvStage):
+        found[own.RESIDUAL] = given(inputs, 1)
     return [found.get(place) for place in range(max(found) + 1)]
 
 
@@ -109,7 +153,7 @@ def _infer(types: Types, attributes: Attributes) -> TensorType:
     x, stages = first(types), _stages(attributes)
     for number, stage in enumerate(stages):
         inputs = stage_inputs(types, number, x, stages)
-        (x,) = _CONVOLUTIONS[stage.OP].infer(inputs, stage.attributes)
+        (x,) = _OPS[stage.OP].infer(inputs, stage.attributes)
     return x
 
 
@@ -117,7 +161,7 @@ def _evaluate(arrays: Arrays, attributes: Attributes) -> Array:
     x, stages = array(arrays), _stages(attributes)
     for number, stage in enumerate(stages):
         inputs = stage_inputs(arrays, number, x, stages)
-        (x,) = _CONVOLUTIONS[stage.OP].evaluate(inputs, stage.attributes)
+        (x,) = _OPS[stage.OP].evaluate(inputs, stage.attributes)
     return x
 
 
@@ -125,10 +169,10 @@ def _work(types: Types, attributes: Attributes, result: TensorType) -> int:
     del result
     x, stages, total = first(types), _stages(attributes), 0
     for number, stage in enumerate(stages):
-        op, inputs = _CONVOLUTIONS[stage.OP], stage_inputs(types, number, x, stages)
+        op, inputs = _OPS[stage.OP], stage_inputs(types, number, x, stages)
         (x,) = op.infer(inputs, stage.attributes)
-        assert op.work is not None
-        total += op.work(inputs, stage.attributes, (x,))
+        if op.work is not None:
+            total += op.work(inputs, stage.attributes, (x,))
     return total
 
 
@@ -138,6 +182,11 @@ class ChainBlock:
 
     stages: tuple[Stage, ...]
     adds: bool
+
+    @property
+    def convolutions(self) -> tuple[ConvStage, ...]:
+        """The stages that are convolutions."""
+        return tuple(stage for stage in self.stages if isinstance(stage, ConvStage))
 
     @property
     def operands(self) -> int:
@@ -176,8 +225,9 @@ def _evaluate_blocks(arrays: Arrays, attributes: Attributes) -> Array:
     return x
 
 
-MOST_STAGES, MOST_BLOCKS = 3, 8
-_MOST = MOST_STAGES * max(len(each.CONSTANTS) for each in STAGES.values())
+IMAGE_CHANNELS = 4  # most of an image whose codes are made in a chain
+MOST_CONVOLUTIONS, MOST_BLOCKS = 3, 8
+_MOST = MOST_CONVOLUTIONS * len(CodeStage.CONSTANTS) + len(QuantizeStage.CONSTANTS)
 _DTYPES = (*FLOATS, *CODES, INT32)
 OPS: dict[str, Op] = {
     "ConvChain": single(_infer, _evaluate, 1, 2 + _MOST, ("stages",), _work, dtypes=_DTYPES),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from leanconv.graph.edit import Editor, frozen, rewrite
 from leanconv.graph.ir import Graph, Node
-from leanconv.graph.ops.chain import STAGES
+from leanconv.graph.ops.chain import CONVOLUTIONS, IMAGE_CHANNELS, STAGES
 from leanconv.graph.ops.quantised import CODES
+from leanconv.types import FLOAT32
 
 
 def fuse_blocks(graph: Graph) -> Graph:
@@ -13,7 +14,8 @@ def fuse_blocks(graph: Graph) -> Graph:
 
     (any Conv of one group, then) a depthwise Conv, then a 1x1 Conv of stride 1, which may add a
     residual: inverted residuals, separable convolutions, and a network's stem before one. The same
-    of QLinearConvs that give codes.
+    of QLinearConvs that give codes; if the first one reads an image of at most four channels, with
+    its Pad and QuantizeLinear.
 
     Left alone: convolutions along one or three axes, with slopes of PRelu, with weights that are
     computed, and maps that a 1x1 Conv pads.
@@ -34,19 +36,47 @@ def _rule(editor: Editor, node: Node) -> bool:
     convs = [depthwise, node]
     before = editor.private_producer(depthwise.inputs[0], node.op)
     if before is not None and _inner(editor, before) and before.attributes["group"] == 1:
-        convs.insert(0, before)
-    kind = STAGES[node.op]
-    operands = [conv.input(number) for conv in convs for number in kind.CONSTANTS]
-    stages = tuple(kind(**conv.attributes) for conv in convs)
-    inputs = (convs[0].inputs[0], node.input(kind.RESIDUAL), *operands)
+        convs = [*_image(editor, before), before, *convs]
+    kinds = [STAGES[each.op] for each in convs]
+    operands = [
+        each.input(number)
+        for each, kind in zip(convs, kinds, strict=True)
+        for number in kind.CONSTANTS
+    ]
+    stages = tuple(kind(**each.attributes) for each, kind in zip(convs, kinds, strict=True))
+    residual = node.input(CONVOLUTIONS[node.op].RESIDUAL)
+    inputs = (convs[0].inputs[0], residual, *operands)
     attributes = frozen({"stages": stages})
     editor.replace(node, Node("ConvChain", inputs, node.outputs, attributes, node.name))
     return True
 
 
+def _image(editor: Editor, conv: Node) -> list[Node]:
+    """What makes and pads the codes of an image that a convolution alone reads."""
+    found: list[Node] = []
+    x = conv.inputs[0]
+    if conv.op != "QLinearConv" or editor.shape(x)[1] > IMAGE_CHANNELS:
+        return found
+    pad = editor.private_producer(x, "Pad")
+    if pad is not None and pad.attributes["mode"] == "constant" and pads_plane(pad):
+        found, x = [pad], pad.inputs[0]
+    codes = editor.private_producer(x, "QuantizeLinear")
+    if codes is not None and editor.types[codes.inputs[0]].dtype == FLOAT32:
+        numbers = [editor.constants.get(name) for name in codes.inputs[1:3]]
+        if all(array is not None and array.ndim == 0 for array in numbers):
+            found = [codes, *found]
+    return found
+
+
+def pads_plane(pad: Node) -> bool:
+    """Whether a Pad leaves images and channels alone."""
+    around = pad.attributes["pads"]
+    return not any((*around[:2], *around[4:6]))
+
+
 def _usable(editor: Editor, conv: Node) -> bool:
     """Whether a node is a convolution of images with constant weights and no slopes."""
-    if conv.op not in STAGES or len(editor.shape(conv.output)) != 4:
+    if conv.op not in CONVOLUTIONS or len(editor.shape(conv.output)) != 4:
         return False
     if conv.op == "Conv" and conv.input(4):
         return False
@@ -58,7 +88,7 @@ def _usable(editor: Editor, conv: Node) -> bool:
 
 def _inner(editor: Editor, conv: Node) -> bool:
     """Whether a convolution may be inside a chain: only the last one adds a residual."""
-    return _usable(editor, conv) and not conv.input(STAGES[conv.op].RESIDUAL)
+    return _usable(editor, conv) and not conv.input(CONVOLUTIONS[conv.op].RESIDUAL)
 
 
 def _pointwise(editor: Editor, conv: Node) -> bool:

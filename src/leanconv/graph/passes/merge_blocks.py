@@ -34,7 +34,7 @@ def merge_blocks(graph: Graph, count: int) -> Graph:
         if node.key != last:
             return False
         operands = [name for each in run for name in _operands(each)]
-        blocks = tuple(ChainBlock(each.attributes["stages"], bool(each.input(1))) for each in run)
+        blocks = tuple(map(_block, run))
         inputs = (run[0].inputs[0], "", *operands)
         attributes = frozen({"blocks": blocks})
         editor.replace(node, Node("BlockChain", inputs, node.outputs, attributes, node.name))
@@ -43,10 +43,13 @@ def merge_blocks(graph: Graph, count: int) -> Graph:
     return rewrite(graph, rule)
 
 
+def _block(node: Node) -> ChainBlock:
+    return ChainBlock(node.attributes["stages"], bool(node.input(1)))
+
+
 def _operands(node: Node) -> list[str]:
-    """What each stage reads beside its input."""
-    count = sum(len(stage.CONSTANTS) for stage in node.attributes["stages"])
-    return [node.input(i) for i in range(2, 2 + count)]
+    """The constants of each stage."""
+    return [node.input(i) for i in range(2, 2 + _block(node).operands)]
 
 
 def blocks_to_merge(graph: Graph) -> list[Node]:
@@ -64,9 +67,11 @@ def blocks_to_merge(graph: Graph) -> list[Node]:
         (node,) = after.values()
         if node.op != "ConvChain" or node.inputs[0] != out or not _adds_itself(node):
             break
-        stages = node.attributes["stages"]
+        stages = _block(node).convolutions
         plain = stages[0].strides == (1, 1) and not any(stages[0].pads)
         pointwise = graph.types[node.inputs[2]].shape[2:] == (1, 1)
+        if stages != node.attributes["stages"]:  # only a first one reads an image
+            break
         if len(stages) > 2 and not (plain and pointwise):
             break
         run.append(node)

@@ -1,0 +1,280 @@
+"""The operations that a ConvChain or a block of a BlockChain consists of, and what is fused."""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Hashable, Mapping, MutableMapping
+from dataclasses import replace
+from typing import TypeAlias, cast
+
+import numpy as np
+
+from leanconv.algorithms.fused.forms import Chain
+from leanconv.algorithms.fused.image import ImageRows
+from leanconv.algorithms.fused.kernel import Constants
+from leanconv.algorithms.fused.rows import rows_access
+from leanconv.codegen.geometry import Access
+from leanconv.codegen.lowered import Call
+from leanconv.graph.edit import frozen
+from leanconv.graph.ir import Graph, Node, TensorType
+from leanconv.graph.ops import infer_node
+from leanconv.graph.ops.chain import (
+    CONVOLUTIONS,
+    IMAGE_CHANNELS,
+    STAGES,
+    ChainBlock,
+    block_inputs,
+    stage_inputs,
+)
+from leanconv.kernels.quantised_steps import operands
+from leanconv.kernels.reorder import reorder_call
+from leanconv.operators.convolution import conv_spec
+from leanconv.operators.operator import NodeContext
+from leanconv.operators.quantised_node import QuantisedNode
+from leanconv.records import cached_property, dataclass
+from leanconv.spec import PLAIN, ConvSpec, Format
+from leanconv.types import FLOAT32
+
+Axes: TypeAlias = tuple[int, ...]
+
+
+def blocks_of(node: Node) -> tuple[ChainBlock, ...]:
+    """The blocks of a BlockChain, or the one that a ConvChain is."""
+    if node.op == "ConvChain":
+        return (ChainBlock(node.attributes["stages"], bool(node.input(1))),)
+    blocks: tuple[ChainBlock, ...] = node.attributes["blocks"]
+    return blocks
+
+
+@dataclass(frozen=True, eq=False)
+class ChainLayers:
+    """One block as its operations.
+
+    Attributes:
+        nodes: one after the other; what makes and pads the codes of an image, then convolutions.
+        graph: with the types of what is between them.
+        context: the whole chain.
+    """
+
+    nodes: tuple[Node, ...]
+    graph: Graph
+    context: NodeContext
+
+    @cached_property
+    def convolutions(self) -> tuple[Node, ...]:
+        """The convolutions in order."""
+        return tuple(node for node in self.nodes if node.op in CONVOLUTIONS)
+
+    @property
+    def before(self) -> tuple[Node, ...]:
+        """What is before the first convolution."""
+        return self.nodes[: len(self.nodes) - len(self.convolutions)]
+
+    @property
+    def has_codes(self) -> bool:
+        """Whether the convolutions are of codes."""
+        return self.nodes[-1].op == "QLinearConv"
+
+    def context_of(self, node: Node) -> NodeContext:
+        """An operation as its operator takes it.
+
+        What has no given format is in blocks, but the codes of an image, which lie as it does.
+        """
+        context, target = self.context, self.context.target
+        formats, codes = dict(context.formats), {each.output for each in self.before}
+        for name in (*node.inputs, *node.outputs):
+            if name and name not in self.graph.constants and name not in formats:
+                block = target.channel_block(self.graph.types[name].dtype)
+                image = self.nodes[0].inputs[0]
+                formats[name] = formats[image] if name in codes else Format(block)
+        return NodeContext(node, self.graph, formats, target, context.accuracy)
+
+    @property
+    def _blocked(self) -> Format:
+        """The format of the result, and of what is added."""
+        dtype = self.graph.types[self.nodes[-1].output].dtype
+        return Format(self.context.target.channel_block(dtype))
+
+    @cached_property
+    def chain(self) -> Chain:
+        """The layers to fuse."""
+        convs, graph, context = self.convolutions, self.graph, self.context
+        specs = [self._spec(conv) for conv in convs]
+        x, y, image = self.nodes[0].inputs[0], convs[-1].output, self._image
+        if image is None:
+            access = Access.of_format(graph.types[x].shape, self.x_form)
+        else:
+            access = rows_access(0, image.width, IMAGE_CHANNELS)
+        return Chain(
+            specs[0] if len(specs) > 2 else None,
+            specs[-2],
+            specs[-1],
+            access,
+            Access.of_format(graph.types[y].shape, self._blocked),
+            context.any_size,
+            image,
+        )
+
+    @property
+    def adds_itself(self) -> bool:
+        """Whether the input is added to the result."""
+        return self.nodes[0].inputs[0] in self.nodes[-1].inputs[1:]
+
+    @property
+    def x_form(self) -> Format:
+        """The format in which fused kernels read the input."""
+        first = self.context_of(self.nodes[0])
+        form = first.formats[self.nodes[0].inputs[0]]
+        if self._image is not None:
+            return PLAIN
+        if not self.has_codes or form.block:
+            return form
+        return QuantisedNode(first).x_form if not self.adds_itself else self._blocked
+
+    @cached_property
+    def _image(self) -> ImageRows | None:
+        """How rows of an image become those that the first convolution reads; None: it reads x.
+
+        An image lies in planes, or is brought into them if its codes are made here.
+        """
+        convs, types, name = self.convolutions, self.graph.types, self.nodes[0].inputs[0]
+        x, codes = types[name], types[convs[0].inputs[0]]
+        if not self.has_codes or len(convs) < 3 or x.shape[1] > IMAGE_CHANNELS or self.adds_itself:
+            return None
+        if self.context_of(self.nodes[0]).formats[name].block and not self.before:
+            return None
+        around, fill = (0,) * 8, 0.0
+        for node in self.before:
+            if node.op == "Pad":
+                around, fill = node.attributes["pads"], node.attributes["value"]
+        pads, size = (around[2], around[3], around[7]), (x.shape[2], x.shape[3])
+        lanes = self.context.target.lanes(FLOAT32)
+        return ImageRows(x.dtype, codes.dtype, x.shape[1], size, pads, int(fill), lanes)
+
+    def _spec(self, conv: Node) -> ConvSpec:
+        if self.has_codes:
+            return QuantisedNode(self.context_of(conv)).spec
+        return conv_spec(conv, self.graph)
+
+    # -- constants -----------------------------------------------------------------------------
+    @property
+    def constants(self) -> list[Constants]:
+        """What fused kernels pack, of each operation."""
+        quantised = [node for node in self.nodes if node.op == "QuantizeLinear"]
+        return [self._numbers(n) for n in quantised] + [self._own(n) for n in self.convolutions]
+
+    def _own(self, conv: Node) -> Constants:
+        given = self.graph.constants
+        if self.has_codes:
+            made = QuantisedNode(self.context_of(conv))
+            return lambda shift: {"w": given[conv.inputs[1]], **made.channels(shift)}
+        names = {"w": conv.inputs[1], "bias": conv.input(2)}
+        return lambda _: {role: given[name] for role, name in names.items() if name}
+
+    def _numbers(self, node: Node) -> Constants:
+        """Scale, zero and bounds of a QuantizeLinear."""
+
+        def numbers(_: int) -> dict[str, np.ndarray]:
+            found = [each for each in operands(node, self.graph) if isinstance(each, np.ndarray)]
+            return {"numbers": np.array([each.item() for each in found], np.float32)}
+
+        return numbers
+
+    @property
+    def sources(self) -> tuple[np.ndarray, ...]:
+        """The arrays that constants are made of."""
+        names = (node.input(i) for node in self.nodes for i in STAGES[node.op].CONSTANTS)
+        return tuple(self.graph.constants[name] for name in names if name)
+
+    @property
+    def numbers(self) -> Hashable:
+        """What constants are made of beside arrays."""
+        if not self.has_codes:
+            return ()
+        bounds = [tuple(sorted(node.attributes.items())) for node in self.before]
+        convs = (QuantisedNode(self.context_of(conv)).numbers for conv in self.convolutions)
+        return (*bounds, *convs)
+
+
+@dataclass(frozen=True)
+class Borders:
+    """The values that a chain's kernels read and write, in the formats that they take.
+
+    Attributes:
+        values: their names by role.
+        before, after: calls that reorder what has another format.
+        temporaries: bytes of what is reordered.
+    """
+
+    values: Mapping[str, str]
+    before: tuple[Call, ...]
+    after: tuple[Call, ...]
+    temporaries: Mapping[str, int]
+
+    @property
+    def moved_bytes(self) -> int:
+        """Bytes that are read and written to reorder."""
+        return 2 * sum(self.temporaries.values())
+
+
+def borders_of(context: NodeContext, x_form: Format, of_codes: bool) -> Borders:
+    """The borders of a chain: of codes, all may be plain.
+
+    Args:
+        context: the chain.
+        x_form: the format in which its first kernel reads the input.
+        of_codes: whether its convolutions are of codes.
+    """
+    node, types, out = context.node, context.graph.types, context.node.output
+    roles = {"x": node.inputs[0], "y": out, "residual": node.input(1)}
+    blocked = Format(context.target.channel_block(types[out].dtype))
+    wanted = {out: blocked, node.input(1): blocked} if of_codes else {}
+    wanted[node.inputs[0]] = x_form
+    before, after, temporaries = list[Call](), list[Call](), dict[str, int]()
+    for name, form in wanted.items():
+        if not name or context.formats[name] == form:
+            continue
+        kind, own = types[name], f"{out}/{name} reordered"
+        temporaries[own] = form.elements(kind.shape) * kind.dtype.bytes
+        given = context.formats[name]
+        if name == out:
+            after.append(reorder_call(kind.shape, kind.dtype, own, name, form, given))
+        else:
+            before.append(reorder_call(kind.shape, kind.dtype, name, own, given, form))
+        roles = {role: own if held == name else held for role, held in roles.items()}
+    return Borders(roles, tuple(before), tuple(after), temporaries)
+
+
+def layers_of(context: NodeContext) -> list[ChainLayers]:
+    """The blocks of a BlockChain, or the one of a ConvChain."""
+    node, graph = context.node, context.graph
+    types: dict[str, TensorType] = {}
+    open_axes: dict[str, Axes] = {}
+    # A view: copying the types for every chain would take time quadratic in the graph.
+    wide = replace(
+        graph,
+        types=ChainMap(types, cast(MutableMapping[str, TensorType], graph.types)),
+        open_axes=ChainMap(open_axes, cast(MutableMapping[str, Axes], graph.open_axes)),
+    )
+    blocks, x, result, count, read = blocks_of(node), node.inputs[0], [], 0, 0
+    for block in blocks:
+        inputs = block_inputs(node.inputs, read, x, block)
+        read += block.operands
+        if node.op == "ConvChain":
+            inputs[1] = node.input(1)
+        nodes: list[Node] = []
+        for number, stage in enumerate(block.stages):
+            out = f"{node.output}/{count}"
+            while out in graph.types:
+                out += "'"
+            last = block is blocks[-1] and number == len(block.stages) - 1
+            out = node.output if last else out
+            names = [name or "" for name in stage_inputs(inputs, number, x, block.stages)]
+            inner = Node(stage.OP, tuple(names), (out,), frozen(stage.attributes), node.name)
+            if out not in graph.types:
+                (types[out],) = infer_node(inner, wide.types)
+                open_axes[out] = wide.open_axes.get(x, ())
+            nodes.append(inner)
+            x, count = out, count + 1
+        result.append(ChainLayers(tuple(nodes), wide, context))
+    return result
