@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 # Order in which a thread takes them.
-IMPORTS, COMPILER, LLVM = range(3)
+IMPORTS, COMPILER, LOADING, LLVM = range(4)
 
 _locks: dict[int, Callable[[], Any]] = {}
 _taken: dict[int, list[Any]] = {}  # by threads that fork at this moment

@@ -24,6 +24,16 @@ from support.small_kernels import Scale
 
 pytestmark = pytest.mark.usefixtures("real_compiler")
 
+
+@pytest.fixture(params=[True, False], ids=["loaded", "linked"], autouse=True)
+def _without_llvm(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Objects are loaded without LLVM where that can be, and linked by it."""
+    if not request.param:
+        monkeypatch.setattr(linking, "takes_objects", lambda: False)
+    elif not linking.takes_objects():
+        pytest.skip("LLVM links objects here")
+
+
 TEXT = "define i64 @answer() { ret i64 42 }"
 MANY = 4 * linking._LIBRARIES
 

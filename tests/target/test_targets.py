@@ -20,6 +20,7 @@ from leanconv.codegen.host import (
     host,
     usable_cores,
 )
+from leanconv.codegen.llvm_facts import asked, llvm_facts
 from leanconv.errors import SpecError
 from leanconv.target import EXTENSIONS, PRESETS, Target, preset
 from leanconv.types import FLOAT32, FLOAT64
@@ -110,8 +111,10 @@ def test_a_machine_without_an_extension_does_not_run_code_that_has_it(
 ) -> None:
     if host().isa != "avx512":
         pytest.skip("the code is for AVX-512")
-    features = dict(llvm.get_host_cpu_features())
-    monkeypatch.setattr(llvm, "get_host_cpu_features", lambda: {**features, "avx512vnni": False})
+    facts = llvm_facts()
+    features = facts.features.replace("+avx512vnni", "-avx512vnni")
+    without = facts._replace(features=features)
+    monkeypatch.setattr("leanconv.codegen.host.llvm_facts", lambda: without)
     check_runs_here(preset("skylake-avx512"))
     with pytest.raises(SpecError, match=r"'znver4' cannot run .*expected haswell, skylake-avx512"):
         check_runs_here(preset("znver4"))
@@ -128,7 +131,8 @@ def test_arm_code_with_dot_products_needs_them_where_features_are_listed(
     target = preset("neoverse-n1")
     here = replace(host(), triple=target.triple, isa="neon")
     monkeypatch.setattr("leanconv.codegen.host.host", lambda: here)
-    monkeypatch.setattr(llvm, "get_host_cpu_features", lambda: features)
+    facts = llvm_facts()._replace(features=",".join(f"+{name}" for name in features))
+    monkeypatch.setattr("leanconv.codegen.host.llvm_facts", lambda: facts)
     check_runs_here(replace(target, extensions=()))
     with nullcontext() if runs else pytest.raises(SpecError, match="'neoverse-n1' cannot run"):
         check_runs_here(target)
@@ -150,6 +154,7 @@ def test_this_machine() -> None:
     assert host() is host()
     here = host.__wrapped__()  # as it is detected, whatever the tests take it for
     assert here.name == host().name == "host"
+    assert llvm_facts() == asked()
     assert here.cpu == llvm.get_host_cpu_name()
     assert here.triple == llvm.get_process_triple()
     assert here.triple.startswith(("x86_64", "aarch64", "arm64"))

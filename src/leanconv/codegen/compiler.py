@@ -15,6 +15,7 @@ from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.keys import key_of
 from leanconv.codegen.known_forms import known_instances, remember
 from leanconv.codegen.linking import Batch, Library, link, load_forms, loaded, lock, symbol_of
+from leanconv.codegen.llvm_pages import release_llvm_pages
 from leanconv.codegen.machine_code import assembly_text, compile_text
 from leanconv.codegen.reentrancy import check_not_within
 from leanconv.errors import memory_reported
@@ -67,7 +68,9 @@ def load(kernels: Sequence[Kernel], target: Target | None = None) -> Library:
     check_runs_here(wanted)
     check_not_within(lock, "the compilation of kernels")
     with lock:
-        return _library(list(dict.fromkeys(kernels)), wanted)
+        library = _library(list(dict.fromkeys(kernels)), wanted)
+        release_llvm_pages()
+        return library
 
 
 @memory_reported("compiling kernels")
@@ -81,6 +84,7 @@ def load_text(text: str, names: Sequence[str], description: str) -> Library:
             body = compile_text(text, host())
             object_cache().put(key, body)
         batch = link({description: body}, names)
+        release_llvm_pages()
         return Library({name: (batch, name) for name in names}, {})
 
 

@@ -10,9 +10,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from leanconv.codegen.backend import llvm
 from leanconv.codegen.control_groups import quota_cores
-from leanconv.codegen.llvm_pages import release_llvm_pages
+from leanconv.codegen.llvm_facts import llvm_facts
 from leanconv.codegen.tile_permission import may_use_tiles
 from leanconv.errors import SpecError
 from leanconv.target import PRESETS, RELATIVES, Target
@@ -77,7 +76,7 @@ def _cache_bytes() -> dict[int, int]:
     return sizes
 
 
-def _closest_preset(cpu: str, features: dict[str, bool]) -> Target:
+def _closest_preset(cpu: str, features: Mapping[str, bool]) -> Target:
     has = {isa: all(features.get(name) for name in names) for isa, names in _NEEDS.items()}
     if features.get("amx-tile") and has["avx512"]:
         return PRESETS["sapphirerapids"]  # a hypervisor may state the model of an older one
@@ -97,19 +96,17 @@ def _closest_preset(cpu: str, features: dict[str, bool]) -> Target:
 @functools.cache
 def host() -> Target:
     """Detect this machine: the nearest preset, with its own features and cache sizes."""
-    cpu, features = llvm.get_host_cpu_name(), llvm.get_host_cpu_features()
+    facts = llvm_facts()
+    cpu, features, sizes = facts.cpu, facts.has, _cache_bytes()
     base = _closest_preset(cpu, features)
-    sizes = _cache_bytes()
-    triple = llvm.get_process_triple()
-    release_llvm_pages()
     if base.costs.cpu != cpu:
         log.info("no record of costs for %s: estimates use that of %s", cpu, base.costs.cpu)
     return replace(
         base,
         name="host",
         cpu=cpu,
-        features=features.flatten(),
-        triple=triple,
+        features=facts.features,
+        triple=facts.triple,
         l1_bytes=sizes.get(1, base.l1_bytes),
         l2_bytes=sizes.get(2, base.l2_bytes),
         l3_bytes=base.costs.l3_found(sizes.get(3, base.l3_bytes)),
@@ -125,7 +122,7 @@ def check_runs_here(target: Target) -> None:
     """
     if target is host():
         return
-    features = llvm.get_host_cpu_features()
+    features = llvm_facts().has
     if not _runs(target, features):
         possible = [each.name for each in PRESETS.values() if _runs(each, features)]
         raise SpecError(

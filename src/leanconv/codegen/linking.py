@@ -5,20 +5,30 @@ The code of a form is loaded once: libraries share the batches in which their fo
 
 from __future__ import annotations
 
+import logging
 import threading
 import weakref
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, TypeAlias
 
 from leanconv import forks
-from leanconv.codegen.backend import llvm
+from leanconv.codegen import backend
+from leanconv.codegen.code_pages import LoadedObjects
+from leanconv.codegen.elf_objects import NotPlainError, load_objects, takes_objects
 from leanconv.codegen.host import host
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.machine_code import new_machine
 from leanconv.codegen.memory_limits import require_for_linking
 
+if TYPE_CHECKING:
+    from leanconv.codegen.backend import llvm
+
+log = logging.getLogger(__name__)
 _LIBRARIES = 128  # of one linker
 lock = threading.RLock()  # the compiler's and the linker's
 forks.hold_over_forks(forks.COMPILER, lambda: lock)
+
+Code: TypeAlias = "llvm.ResourceTracker | LoadedObjects"  # addresses by symbol
 
 
 class Batch:
@@ -28,7 +38,7 @@ class Batch:
         code_bytes: of its objects.
     """
 
-    def __init__(self, tracker: llvm.ResourceTracker, code_bytes: int) -> None:
+    def __init__(self, tracker: Code, code_bytes: int) -> None:
         self._tracker, self.code_bytes = tracker, code_bytes
 
     def address(self, symbol: str) -> int:
@@ -82,7 +92,7 @@ class _Linker:
         # JITLink lays the sections of an object side by side. LLVM's older linker maps each where
         # there is room, and ends the process where two are more than 2 GiB apart.
         machine = new_machine(host(), True)  # the compiler takes it over
-        self._jit = llvm.create_lljit_compiler(machine, use_jit_link=True)
+        self._jit = backend.llvm.create_lljit_compiler(machine, use_jit_link=True)
         self._begun = 0
         self._trackers: list[weakref.ref[llvm.ResourceTracker]] = []
         self.unused_before = False
@@ -97,7 +107,7 @@ class _Linker:
         return self._begun == len(self._trackers) and all(t() is None for t in self._trackers)
 
     def link(self, objects: Mapping[str, bytes], symbols: list[str]) -> llvm.ResourceTracker:
-        builder = llvm.JITLibraryBuilder()
+        builder = backend.llvm.JITLibraryBuilder()
         for body in objects.values():
             builder = builder.add_object_img(body)
         for symbol in symbols:
@@ -139,7 +149,16 @@ def link(objects: Mapping[str, bytes], symbols: Iterable[str]) -> Batch:
     size = sum(map(len, objects.values()))
     require_for_linking(len(objects), size)
     with lock:
-        return Batch(_free_linker().link(objects, list(symbols)), size)
+        return Batch(_linked(objects, list(symbols)), size)
+
+
+def _linked(objects: Mapping[str, bytes], symbols: list[str]) -> Code:
+    if takes_objects():
+        try:
+            return load_objects(objects.values())
+        except NotPlainError as error:
+            log.info("LLVM links %d objects: %s", len(objects), error)
+    return _free_linker().link(objects, symbols)
 
 
 # Batches by the keys of their forms, under the lock. Callbacks of weak references would lose what a

@@ -21,6 +21,8 @@ def release_llvm_pages() -> None:
     file, which come back from the system's cache when they are touched. Only segments that are
     never written to are given back. Does nothing but on Linux.
     """
+    if "llvmlite.binding.ffi" not in sys.modules:
+        return
     for start, size in _constant_segments():
         _madvise()(start, size, mmap.MADV_DONTNEED)
 

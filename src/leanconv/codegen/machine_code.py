@@ -5,25 +5,28 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from leanconv.codegen.backend import ffi, llvm
+from leanconv.codegen import backend
 from leanconv.codegen.host import host
 from leanconv.codegen.memory_limits import require_for_compiling
 from leanconv.errors import CompileError
 from leanconv.target import Target
 
+if TYPE_CHECKING:
+    from leanconv.codegen.backend import llvm
+
 
 @functools.cache
 def _initialise() -> None:
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
+    backend.llvm.initialize_native_target()
+    backend.llvm.initialize_native_asmprinter()
 
 
 @functools.cache
 def _initialise_foreign() -> None:
-    llvm.initialize_all_targets()
-    llvm.initialize_all_asmprinters()
+    backend.llvm.initialize_all_targets()
+    backend.llvm.initialize_all_asmprinters()
 
 
 def new_machine(target: Target, jit: bool) -> llvm.TargetMachine:
@@ -31,7 +34,7 @@ def new_machine(target: Target, jit: bool) -> llvm.TargetMachine:
     _initialise()
     if target.triple.split("-")[0] != host().triple.split("-")[0]:
         _initialise_foreign()
-    return llvm.Target.from_triple(target.triple).create_target_machine(
+    return backend.llvm.Target.from_triple(target.triple).create_target_machine(
         cpu=target.cpu,
         features=target.features,
         opt=2,
@@ -47,9 +50,9 @@ def _emission() -> Callable[..., Any]:
 
     LLVM needs none where threads have contexts and machines of their own.
     """
-    locked = ffi.lib.LLVMPY_TargetMachineEmitToMemory
+    locked = backend.ffi.lib.LLVMPY_TargetMachineEmitToMemory
     try:
-        free: Any = ctypes.CDLL(ffi.lib._name).LLVMPY_TargetMachineEmitToMemory
+        free: Any = ctypes.CDLL(backend.ffi.lib._name).LLVMPY_TargetMachineEmitToMemory
     except (AttributeError, OSError):
         return locked  # type: ignore[no-any-return]
     free.argtypes, free.restype = locked.argtypes, locked.restype
@@ -59,7 +62,7 @@ def _emission() -> Callable[..., Any]:
 def _emit(text: str, machine: llvm.TargetMachine, as_object: bool) -> bytes:
     require_for_compiling(text)
     try:
-        module = llvm.parse_assembly(text, llvm.create_context())
+        module = backend.llvm.parse_assembly(text, backend.llvm.create_context())
         module.verify()
     except RuntimeError as error:
         raise CompileError(
@@ -67,7 +70,7 @@ def _emit(text: str, machine: llvm.TargetMachine, as_object: bool) -> bytes:
         ) from error
     module.triple = machine.triple
     module.data_layout = str(machine.target_data)
-    with ffi.OutputString() as message:
+    with backend.ffi.OutputString() as message:
         buffer = _emission()(machine, module, int(as_object), message)
         if not buffer:
             raise CompileError(
@@ -75,10 +78,10 @@ def _emit(text: str, machine: llvm.TargetMachine, as_object: bool) -> bytes:
                 f"{message}; please report it"
             )
     try:
-        start = ffi.lib.LLVMPY_GetBufferStart(buffer)
-        return ctypes.string_at(start, ffi.lib.LLVMPY_GetBufferSize(buffer))
+        start = backend.ffi.lib.LLVMPY_GetBufferStart(buffer)
+        return ctypes.string_at(start, backend.ffi.lib.LLVMPY_GetBufferSize(buffer))
     finally:
-        ffi.lib.LLVMPY_DisposeMemoryBuffer(buffer)
+        backend.ffi.lib.LLVMPY_DisposeMemoryBuffer(buffer)
 
 
 def compile_text(text: str, target: Target) -> bytes:

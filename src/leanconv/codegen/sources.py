@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from leanconv.codegen.backend import llvm, llvmlite
+from leanconv.codegen.llvm_facts import llvm_facts
 
 PACKAGE = Path(__file__).parent.parent
 EMITTING = (
@@ -46,7 +46,7 @@ def choice_hash() -> str:
 
 def sources_hash(package: Path, folders: Sequence[str]) -> str:
     """Hash of the names and texts of all modules of some folders, and of LLVM's version."""
-    parts = [f"{llvmlite.__version__} {llvm.llvm_version_info}"]
+    parts = [llvm_facts().version]
     for path in source_files(package, folders):
         text = hashlib.sha256(path.read_bytes()).hexdigest()
         parts.append(f"{path.relative_to(package).as_posix()} {text}")

@@ -7,7 +7,6 @@ from dataclasses import field
 
 from leanconv.codegen import compiler
 from leanconv.codegen.kernel import Kernel
-from leanconv.codegen.llvm_pages import release_llvm_pages
 from leanconv.codegen.lowered import Call, Repeat
 from leanconv.errors import BudgetError
 from leanconv.graph.ir import Graph
@@ -122,7 +121,6 @@ class CompiledNetwork:
         # Before memory is filled: compiling needs some, too.
         packers = lowered.constants.kernels()
         library = compiler.load([*(call.kernel for call in calls), *packers], target)
-        release_llvm_pages()
         self.code_bytes = library.code_bytes
         self.forms, self.compiled_forms = library.forms, library.compiled
         fill_weights(weights, lowered.constants, places, Packer(library, planner.threads), files)
