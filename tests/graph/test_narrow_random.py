@@ -149,3 +149,14 @@ def compare(seed: int) -> None:
 def test_random_networks_of_narrow_types(first: int) -> None:
     for seed in range(first, first + 10):
         compare(seed)
+
+
+def test_in_float64_codes_are_those_of_float32() -> None:
+    """A network that is computed in float64 gives the same codes."""
+    for seed in range(4):
+        proto, feed = Maker(seed).network()
+        data = proto.SerializeToString()
+        (single,) = lc.load(data, threads=1).run(None, feed)
+        double = {"x": feed["x"].astype(np.float64)}
+        (exact,) = lc.load(data, threads=1, dtype="float64").run(None, double)
+        np.testing.assert_array_equal(single, exact, f"seed {seed}")

@@ -104,8 +104,8 @@ def read_sample(path: Path, inputs: Sequence[InputSpec]) -> Sample:
 
 
 def _as_declared(path: Path, array: np.ndarray, port: InputSpec) -> np.ndarray:
-    """The array in an input's dtype; integers must hold its numbers exactly."""
-    dtype = np.dtype(port.dtype)
+    """The array in an input's dtype, or that of its codes; integers must hold its numbers."""
+    dtype = np.dtype(port.dtype.held)
     if dtype.kind == "f" and array.dtype.kind != "f":
         raise InputError(
             f"sample {path.name} holds {port.name} of {type_text(array.dtype, array.shape)}; "

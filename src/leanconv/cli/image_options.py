@@ -202,6 +202,11 @@ def read_inputs(
             )
         shape = given
     image_shape(shape, preprocessing)
+    if port.dtype.held != port.dtype:
+        raise InputError(
+            f"the network takes {port.dtype}, which no image is read as; expected an array of "
+            f"codes, {port.dtype.held}, in a .npy file"
+        )
     if preprocessing.normalisation is None and np.dtype(port.dtype).kind == "f":
         raise UsageError(ask())
     picture = read_image(file, shape, preprocessing, fitting_of(options), port.dtype)

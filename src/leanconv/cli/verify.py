@@ -153,7 +153,7 @@ def _compared(
 ) -> dict[str, Any]:
     from leanconv.api.measured import relative_error
 
-    dtypes = {port.name: port.dtype for port in exact.inputs}
+    dtypes = {port.name: port.dtype.held for port in exact.inputs}
     rows: list[dict[str, Any]] = []
     allowed = 0.0
     for label, arrays in samples.items():

@@ -407,8 +407,9 @@ class Call:
         return value.type
 
     def number(self, number: float, like: Value) -> Value:
-        """A scalar constant of another value's dtype."""
-        return self.builder.constant(np.asarray(number, dtype=like.type.dtype))
+        """A scalar constant of another value's dtype, whatever the network computes in."""
+        dtype = like.type.dtype
+        return Value(TensorType((), dtype), np.asarray(number, dtype=dtype))
 
     def fold(self, function: Callable[[], Array], shape: Sequence[int], dtype: DType) -> Value:
         """A constant of a type that is checked and paid for before it is computed."""
