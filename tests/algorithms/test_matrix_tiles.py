@@ -49,6 +49,12 @@ MORE = [
     "ic7ih9iw30oc16oh9ow8kh1kw7sw4pw3",  # pixels of 8 bytes
     "g3ic144ih6iw5oc48oh6ow5kh3ph1pw1",
     "ic32ih4iw40oc32oh4ow36kw5",
+    "mb2ic3ih60iw70oc20oh60ow70kh3ph1pw1",  # one window of all taps; several chunks
+    "ic6ih9iw11oc20oh9ow11kh3ph1pw1",  # windows of two rows, and one
+    "ic2ih17iw20oc16oh5ow6kh5sh3sw3",  # of three rows, and two, at every third row
+    "ic4ih12iw9oc16oh6ow9kh2kw1sh2",
+    "ic3ih30iw9oc16oh9ow9kh7kw1sh3ph2",
+    "ic3ih20iw21oc20oh12ow19kh5kw3dh2",  # rows apart: a window has one
 ]
 HAS_TILES = pytest.mark.skipif(
     "amx_int8" not in host().extensions, reason="this machine has no matrix tiles, or gives none"

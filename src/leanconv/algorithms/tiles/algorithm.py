@@ -157,7 +157,7 @@ def _cut(kernel: TileConv, target: Target) -> TileConv:
         fewest = ceil_div(_LEAST_TILES * height, _tiles(kernel))
         rows = least(height, most(fewest, height * images // _pieces(cycles, costs.chunk)))
     one = replace(kernel, rows=1)
-    each = kernel.window.stride[1] * kernel.parts * kernel.row_bytes
+    each = replace(kernel, rows=2).scratch_bytes - one.scratch_bytes
     rows = least(rows, most(1, 1 + (limit - one.scratch_bytes) // each))
     kernel = replace(kernel, rows=ceil_div(height, ceil_div(height, rows)))
     parts = ceil_div(_pieces(cycles, costs.least_chunk), images * kernel.row_blocks)
@@ -191,7 +191,8 @@ def _cost(problem: Problem, target: Target) -> float:
     ends = (costs.amx_sum or 0.0) + (costs.amx_residual or 0.0) * kernel.epilogue.residual
     epilogue = ends * tiles * kernel.pixels
     lines = kernel.tap_groups * kernel.out_columns if kernel.windows else kernel.columns
-    moved = maps * kernel.row_blocks * kernel.input_rows * lines * kernel.parts
+    moved = maps * kernel.row_blocks * kernel.stored_rows * lines * kernel.parts
+    moved *= (1 + kernel.tap_rows) / 2  # a window of several rows takes longer
     cycles = max(products, epilogue) + min(products, epilogue) / 2
     cycles += moved * (costs.amx_line or 0.0)
     weights = kernel.constant_bytes["w"]

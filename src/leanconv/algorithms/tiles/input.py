@@ -30,13 +30,13 @@ def repack_rows(
         first: the first output row of the chunk.
         rows: input rows that the chunk reads, one at least.
         scratch: where they go.
-        line: where one row goes first if windows are taken from it.
+        line: where rows go first if windows are taken from them.
     """
-    window = conv.window
+    window, many = conv.window, conv.tap_rows > 1
     start = first * window.stride[1] - window.pad[1]
     with e.loop("part", conv.parts) as part, e.loop("input_row", rows) as row:
         place = scratch.at(part * conv.part_bytes + row * conv.row_bytes)
-        to = line if conv.windows else place
+        to = line.at(row * conv.line_bytes if many else 0) if conv.windows else place
         height = start + row
         inside = height.compare("ult", window.size[1])
         with e.when(inside):
@@ -46,8 +46,32 @@ def repack_rows(
             _copy_row(e, conv, x.at(at), to, part)
         with e.when(inside ^ 1):
             _zero(e, conv, to, e.i64(0), e.i64(conv.columns))
-        if conv.windows:
+        if conv.windows and not many:
             _take_windows(e, conv, line, place)
+    if many:
+        _take_tall_windows(e, conv, line, scratch, rows)
+
+
+def _take_tall_windows(
+    e: Function, conv: TileShape, lines: Pointer, to: Pointer, rows: Value
+) -> None:
+    """Copy windows of several rows, one below the other, of bytes.
+
+    What the last group of rows reads beyond the kernel is multiplied by weights of 0.
+    """
+    last = rows - conv.window.kernel[1] + (conv.row_groups - 1) * conv.tap_rows
+    piece, kind = conv.taps * conv.pixel_bytes, vector("i8", ROW_BYTES)
+    step = conv.window.stride[2] * conv.pixel_bytes
+    with e.loop("window_row", last // conv.row_step + 1) as row:
+        source, place = lines.at(row * conv.row_step * conv.line_bytes), to.at(row * conv.row_bytes)
+        with e.loop("column", conv.out_columns) as column:
+            window = e.load(source.at(column * step), kind, align=1)
+            for number in range(1, conv.tap_rows):
+                other = e.load(source.at(column * step + number * conv.line_bytes), kind, align=1)
+                begin = number * piece
+                lanes = [i if i < begin else ROW_BYTES + i - begin for i in range(ROW_BYTES)]
+                window = e.shuffle(window, other, lanes)
+            e.store(window, place.at(column * ROW_BYTES), align=ROW_BYTES)
 
 
 def _take_windows(e: Function, conv: TileShape, line: Pointer, to: Pointer) -> None:

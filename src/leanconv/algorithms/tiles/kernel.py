@@ -99,8 +99,8 @@ class _Emission:
     def _write_offsets(self) -> None:
         """Write where each step's input is, in bytes from that of its tile."""
         e, conv = self.e, self.conv
-        down = conv.window.dilation[1] * conv.row_bytes
-        height, width = conv.window.kernel[1], conv.tap_groups
+        down = conv.window.dilation[1] * conv.tap_rows // conv.row_step * conv.row_bytes
+        height, width = conv.row_groups, conv.tap_groups
         with e.loop("part", conv.parts) as part, e.loop("kh", height) as kh:
             with e.loop("kw", width) as kw:
                 place = kh * down + kw * conv.tap_bytes + part * conv.part_bytes
@@ -180,7 +180,8 @@ class _Emission:
         if not conv.flat:
             row = number // conv.tiles_across
             column = number % conv.tiles_across * conv.pixels
-            place = row * (conv.window.stride[1] * conv.row_bytes) + column * conv.column_bytes
+            down = conv.window.stride[1] // conv.row_step * conv.row_bytes
+            place = row * down + column * conv.column_bytes
             live = e.select(exists, e.smin(width - column, conv.pixels), e.i64(0))
             return place, [_Run(e.i64(0), first + row, column, live)]
         position = number * conv.pixels

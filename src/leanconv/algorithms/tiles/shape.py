@@ -6,7 +6,8 @@
 
 That is of bytes; of bfloat16 there are 32 in a row, and two in a group. A tile's row is 64 bytes: a
 part of the channels of one pixel. With fewer than 33 channels a pixel
-has 32, 16, 8 or 4 bytes, and the row is a window of neighbouring pixels, as many taps in one step.
+has 32, 16, 8 or 4 bytes, and the row is a window of neighbouring pixels, as many taps in one step:
+of bytes of several rows of the image, where there is room for more than one row of the kernel.
 A window is stored for each output column: rows of a tile that begin within a line of the cache are
 loaded six times as slowly.
 """
@@ -14,6 +15,7 @@ loaded six times as slowly.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
+from math import gcd, prod
 
 import numpy as np
 
@@ -117,6 +119,31 @@ class TileShape(GroupedConv):
         return min(ROW_BYTES // self.pixel_bytes, self.window.kernel[2]) if dense else 1
 
     @property
+    def tap_rows(self) -> int:
+        """Rows of the kernel whose taps one tile multiplies.
+
+        Of floats one: what follows them in a window may be NaN, and no weight of 0 hides that.
+        """
+        if self.factor.is_float or not self.windows:
+            return 1
+        if self.tap_groups > 1 or self.window.dilation[1] > 1:
+            return 1
+        return min(self.window.kernel[1], ROW_BYTES // (self.taps * self.pixel_bytes))
+
+    @property
+    def row_groups(self) -> int:
+        """Steps along the rows of the kernel."""
+        return ceil_div(self.window.kernel[1], self.tap_rows)
+
+    @property
+    def row_step(self) -> int:
+        """Input rows from one row of windows to the next, in scratch."""
+        if self.tap_rows == 1:
+            return 1
+        stride = self.window.stride[1]
+        return stride if self.row_groups == 1 else gcd(stride, self.tap_rows)
+
+    @property
     def columns(self) -> int:
         """Input columns of a row, in scratch: those of whole tiles, and what a row reads beyond."""
         stride, apart = self.window.stride[2], self.window.dilation[2]
@@ -144,6 +171,14 @@ class TileShape(GroupedConv):
         return (self.rows - 1) * window.stride[1] + (window.kernel[1] - 1) * window.dilation[1] + 1
 
     @property
+    def stored_rows(self) -> int:
+        """Rows of a chunk's input in scratch."""
+        if self.tap_rows == 1:
+            return self.input_rows
+        last = (self.rows - 1) * self.window.stride[1] + (self.row_groups - 1) * self.tap_rows
+        return last // self.row_step + 1
+
+    @property
     def row_bytes(self) -> int:
         """Bytes of a row of one part of the channels, in scratch."""
         rows = self.tap_groups * self.out_columns if self.windows else self.columns
@@ -168,9 +203,16 @@ class TileShape(GroupedConv):
         return aligned((self.columns + beyond) * self.pixel_bytes)
 
     @property
+    def lines(self) -> int:
+        """Rows from which windows are taken: one after the other, or all those of a chunk."""
+        if self.tap_rows == 1:
+            return 1
+        return (self.rows - 1) * self.window.stride[1] + self.row_groups * self.tap_rows
+
+    @property
     def part_bytes(self) -> int:
         """Bytes of all rows of one part of the channels, in scratch."""
-        return self.input_rows * self.row_bytes
+        return self.stored_rows * self.row_bytes
 
     # -- the reduction ---------------------------------------------------------------------
     @property
@@ -191,7 +233,7 @@ class TileShape(GroupedConv):
     @property
     def steps(self) -> int:
         """Products of tiles that are summed for one output tile."""
-        return self.window.kernel[1] * self.tap_groups * self.parts
+        return self.row_groups * self.tap_groups * self.parts
 
     @property
     def segments(self) -> int:
@@ -234,13 +276,13 @@ class TileShape(GroupedConv):
 
     @property
     def line_at(self) -> int:
-        """Where a row is before windows are taken from it."""
+        """Where rows are before windows are taken from them."""
         return aligned(self.offsets_at + self.steps * _WORD)
 
     @property
     def input_at(self) -> int:
         """Where the input is."""
-        return self.line_at + self.line_bytes
+        return self.line_at + self.lines * self.line_bytes
 
     @property
     def scratch_bytes(self) -> int:
@@ -273,7 +315,8 @@ class TileShape(GroupedConv):
     @property
     def packing(self) -> Hashable:
         """Channels and taps."""
-        shape = self.groups, self.inputs, self.outputs, self.window.kernel, self.taps
+        taps = self.tap_rows, self.taps
+        shape = self.groups, self.inputs, self.outputs, self.window.kernel, taps
         return TileShape, shape, self.panels, self.precision, self.epilogue.operands
 
     def pack_weights(self, w: np.ndarray) -> np.ndarray:
@@ -294,16 +337,17 @@ class TileShape(GroupedConv):
         pixel, taps, panels = self.pixel, self.taps, self.panels
         if self.factor.is_float:
             outputs = in_memory(outputs, self.factor)
-        padded = np.zeros(
-            (panels * COLUMNS, self.parts * pixel, height, self.tap_groups * taps), outputs.dtype
-        )
-        padded[: len(outputs), : self.inputs, :, :width] = outputs
-        split = padded.reshape(panels, COLUMNS, self.parts, pixel, height, self.tap_groups, taps)
-        # [part][kh][tap group][panel][tap of the group][channel][output]
-        rows = split.transpose(2, 4, 5, 0, 6, 3, 1).reshape(-1, taps * pixel, COLUMNS)
+        down, across = (self.row_groups, self.tap_rows), (self.tap_groups, taps)
+        channels = self.parts * pixel
+        padded = np.zeros((panels * COLUMNS, channels, prod(down), prod(across)), outputs.dtype)
+        padded[: len(outputs), : self.inputs, :height, :width] = outputs
+        split = padded.reshape(panels, COLUMNS, self.parts, pixel, *down, *across)
+        # [part][row group][tap group][panel][row, tap of the group][channel][output]
+        filled = self.tap_rows * taps * pixel
+        rows = split.transpose(2, 4, 6, 0, 5, 7, 3, 1).reshape(-1, filled, COLUMNS)
         size = outputs.itemsize
         tiles = np.zeros((self.steps * panels, ROW_BYTES // size, COLUMNS), outputs.dtype)
-        tiles[:, : taps * pixel] = rows
+        tiles[:, :filled] = rows
         groups = tiles.reshape(-1, ROWS, _GROUP_BYTES // size, COLUMNS)
         return np.ascontiguousarray(groups.swapaxes(-1, -2)).reshape(-1)
 
