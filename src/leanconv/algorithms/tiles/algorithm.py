@@ -192,7 +192,7 @@ def _cost(problem: Problem, target: Target) -> float:
     epilogue = ends * tiles * kernel.pixels
     lines = kernel.tap_groups * kernel.out_columns if kernel.windows else kernel.columns
     moved = maps * kernel.row_blocks * kernel.stored_rows * lines * kernel.parts
-    moved *= (1 + kernel.tap_rows) / 2  # a window of several rows takes longer
+    moved += moved * (kernel.tap_rows - 1) // 2  # a window of several rows takes longer
     cycles = max(products, epilogue) + min(products, epilogue) / 2
     cycles += moved * (costs.amx_line or 0.0)
     weights = kernel.constant_bytes["w"]
