@@ -53,6 +53,9 @@ MORE = [
     "ic6ih9iw11oc20oh9ow11kh3ph1pw1",  # windows of two rows, and one
     "ic2ih17iw20oc16oh5ow6kh5sh3sw3",  # of three rows, and two, at every third row
     "ic4ih12iw9oc16oh6ow9kh2kw1sh2",
+    "mb17ic70ih1iw1oc40oh1ow1kh1",  # images as columns
+    "mb5ic20ih3iw2oc33oh1ow1kh3kw2",
+    "mb3g2ic32ih4iw1oc32oh1ow1kh4kw1",
     "ic3ih30iw9oc16oh9ow9kh7kw1sh3ph2",
     "ic3ih20iw21oc20oh12ow19kh5kw3dh2",  # rows apart: a window has one
 ]

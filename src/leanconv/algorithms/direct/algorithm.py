@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
+from leanconv.algorithms.common.batches import batch_as_columns, gives_pixels
 from leanconv.algorithms.common.kernel_fields import group_fields
 from leanconv.algorithms.direct.kernel import DirectConv
 from leanconv.algorithms.direct.packed import PackedConv
@@ -94,8 +95,8 @@ def plan_any_size(kernel: DirectConv, target: Target, weights_from_dram: bool) -
     usable = [r for r in ranked if r[1].rows * r[1].vectors <= _DRAM_TILE]
     cycles, tile = (usable if weights_from_dram else ranked)[0]
     window, kernel = kernel.window, replace(kernel, any_width=True)
-    if prod(window.out) == 1 and window.pad == (0, 0, 0):
-        kernel = _batch_as_columns(kernel)
+    if gives_pixels(window):
+        kernel = batch_as_columns(kernel)
     kernel = _in_strips(kernel, tile)
     rows = kernel.row_count
     weights = kernel.groups * kernel.packed_reduction * vectors * kernel.lanes
@@ -264,8 +265,8 @@ def _merge(kernel: DirectConv) -> DirectConv:
     several taps of a row, have the same bounds.
     """
     window = kernel.window
-    if prod(window.out) == 1 and window.pad == (0, 0, 0):
-        return _batch_as_columns(kernel)
+    if gives_pixels(window):
+        return batch_as_columns(kernel)
     window, x, y = merge_rows(window, kernel.x, kernel.y, _good_width)
     return replace(kernel, window=window, x=x, y=y)
 
@@ -274,35 +275,6 @@ def _good_width(total: int) -> int:
     """A divisor of the map that makes rows of 28 to 256 columns, preferring multiples of 14."""
     usable = [w for w in range(28, 257) if total % w == 0] or [total]
     return min(usable, key=lambda w: (w % 14 != 0, w % 7 != 0, w % 2 != 0, w))
-
-
-def _batch_as_columns(kernel: DirectConv) -> DirectConv:
-    """A batch of 1x1 outputs as one row, whose columns are the images."""
-    window = kernel.window
-    # The kernel covers depth, height and width of the input; its width becomes a part of the
-    # height so that columns are images. Only possible when the width is one tap or foldable.
-    kd, kh, kw = window.kernel
-    if kw != 1:
-        if kd != 1:
-            return kernel
-        # (kh, kw) -> (kd, kh)
-        new_kernel = (kh, kw, 1)
-        dilation = (window.dilation[1], window.dilation[2], 1)
-        size = (window.size[1], window.size[2], kernel.batch)
-        spatial = (kernel.x.spatial[1], kernel.x.spatial[2], kernel.x.image)
-    else:
-        new_kernel = (kd, kh, 1)
-        dilation = (window.dilation[0], window.dilation[1], 1)
-        size = (window.size[0], window.size[1], kernel.batch)
-        spatial = (kernel.x.spatial[0], kernel.x.spatial[1], kernel.x.image)
-    out = (1, 1, kernel.batch)
-    return replace(
-        kernel,
-        batch=1,
-        window=Window(size, out, new_kernel, (1, 1, 1), dilation, (0, 0, 0)),
-        x=replace(kernel.x, spatial=spatial, image=0),
-        y=replace(kernel.y, spatial=(0, 0, kernel.y.image), image=0),
-    )
 
 
 def _takes(precision: Precision) -> bool:

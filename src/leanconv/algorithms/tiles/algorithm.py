@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from leanconv.algorithms.common.batches import batch_as_columns, gives_pixels
 from leanconv.algorithms.common.kernel_fields import group_fields
 from leanconv.algorithms.interface import Algorithm, Candidate, one_kernel_candidate
 from leanconv.algorithms.parameters import Choice, Parameters
@@ -64,17 +65,21 @@ def _in_few_planes(problem: Problem) -> bool:
 
 def _kernel(problem: Problem, target: Target) -> TileConv:
     """The kernel for a problem: tiles, rows of a chunk, parts of the outputs."""
-    window, x = _without_gaps(problem.window, problem.x)
     panels = 1 if problem.group_outputs <= COLUMNS else 2
-    fields = {**group_fields(problem, target), "window": window, "x": x}
+    fields = {**group_fields(problem, target)}
     del fields["lanes"]
     kernel = TileConv(
         **fields,  # type: ignore[arg-type]
         pixels=ROWS,
         tiles=_TOGETHER // panels,
         panels=panels,
-        rows=window.out[1],
+        rows=1,
     )
+    if gives_pixels(problem.window):
+        columns = batch_as_columns(kernel)
+        kernel = columns if columns.window.kernel[0] == 1 else kernel
+    window, x = _without_gaps(kernel.window, kernel.x)
+    kernel = replace(kernel, window=window, x=x, rows=window.out[1])
     kernel = _any_width(kernel) if problem.any_size else _of_width(kernel)
     return replace(_cut(kernel, target), ahead=_ahead(problem, kernel, target))
 

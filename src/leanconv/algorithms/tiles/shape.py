@@ -15,7 +15,7 @@ loaded six times as slowly.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
-from math import gcd, prod
+from math import prod
 
 import numpy as np
 
@@ -141,7 +141,9 @@ class TileShape(GroupedConv):
         if self.tap_rows == 1:
             return 1
         stride = self.window.stride[1]
-        return stride if self.row_groups == 1 else gcd(stride, self.tap_rows)
+        if self.row_groups == 1 or self.tap_rows % stride == 0:
+            return stride
+        return self.tap_rows if stride % self.tap_rows == 0 else 1
 
     @property
     def columns(self) -> int:
