@@ -40,6 +40,17 @@ BLOCKS: dict[str, tuple[tuple[int, ...], int, int, dict[str, Any]]] = {
     "stem": ((1, 3, 19, 23), 32, 16, {"first": (3, 2)}),
     "strides larger than the kernel": ((1, 16, 13, 13), 32, 16, {"strides": (4, 4)}),
     "an activation": ((1, 16, 6, 7), 32, 16, {"activation": Activation("leaky_relu", (0.25,))}),
+    "border": ((2, 24, 13, 11), 144, 24, {"residual": "x", "border": True}),
+    "border, stride 2": ((1, 16, 15, 14), 96, 24, {"strides": (2, 2), "border": True}),
+    "uneven border": (
+        (1, 32, 7, 7),
+        64,
+        40,
+        {"kernel": 5, "strides": (2, 2), "pads": (1, 2, 3, 4), "border": True},
+    ),
+    "mostly border": ((1, 17, 4, 5), 32, 16, {"pads": (4, 5, 4, 3), "border": True}),
+    "border below": ((1, 17, 4, 5), 32, 16, {"pads": (0, 0, 2, 0), "border": True}),
+    "stem with a border": ((1, 3, 19, 23), 32, 16, {"first": (3, 2), "border": True}),
     "one pixel": ((2, 16, 1, 1), 32, 16, {"residual": "x"}),
 }
 
@@ -132,6 +143,7 @@ STREAMS: dict[str, tuple[int, tuple[int, int], list[tuple[int, int, int, int]]]]
     "batch, 5x5": (3, (21, 17), [(16, 16, 5, 1), (32, 16, 5, 1), (48, 40, 5, 2)]),
     "separable": (16, (30, 19), [(0, 24, 3, 2), (0, 33, 3, 1), (0, 20, 5, 2)]),
     "no image": (16, (9, 12), [(32, 16, 3, 1), (32, 16, 3, 1)]),
+    "borders": (3, (33, 26), [(32, 8, 3, 1), (48, 24, 3, 2), (72, 24, 5, 1), (72, 32, 3, 2)]),
     "tiny": (3, (5, 3), [(32, 8, 3, 1), (48, 24, 3, 2), (72, 24, 3, 1)]),
 }
 
@@ -141,9 +153,10 @@ def stream_of(name: str, dtype: DType = UINT8) -> tuple[CodeNet, str]:
     net = CodeNet((1, channels, *size), dtype)
     y = net.image(channels, (1, 1, 1, 1), size) if channels < 5 else "x"
     for number, (inner, outputs, kernel, stride) in enumerate(blocks):
-        first = (3, 2) if y == "p" else (1, 1)
+        first = (3, 2) if y == "qp" else (1, 1)
         adds = inner and number and stride == 1 and net.types[y].shape[1] == outputs
         given = {"first": first, "residual": y if adds else "", "strides": (stride, stride)}
+        given["border"] = name == "borders"
         y = net.block(y, inner, outputs, kernel, **given)
     return net, y
 

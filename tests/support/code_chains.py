@@ -100,15 +100,17 @@ class CodeNet:
         self.nodes.append(Node("QuantizeLinear", names, ("q",), frozen({"axis": 1}), "image"))
         self.types["q"] = TensorType(self.types["x"].shape, self.dtype)
         self.zeros["q"] = int(zero)
-        if not any(pads):
-            return "q"
-        around = (0, 0, *pads[:2], 0, 0, *pads[2:])
+        return self.padded("q", pads) if any(pads) else "q"
+
+    def padded(self, x: str, pads: tuple[int, ...]) -> str:
+        """Add a border of the zero's code."""
+        around, zero = (0, 0, *pads[:2], 0, 0, *pads[2:]), self.zeros[x]
         attributes = frozen({"pads": around, "mode": "constant", "value": float(zero)})
-        node = Node("Pad", ("q",), ("p",), attributes, "border")
-        (self.types["p"],) = infer_node(node, self.types)
-        self.zeros["p"] = int(zero)
+        node = Node("Pad", (x,), (f"{x}p",), attributes, "border")
+        (self.types[node.output],) = infer_node(node, self.types)
+        self.zeros[node.output] = zero
         self.nodes.append(node)
-        return "p"
+        return node.output
 
     def block(
         self,
@@ -118,6 +120,7 @@ class CodeNet:
         kernel: int = 3,
         residual: str = "",
         first: tuple[int, int] = (1, 1),
+        border: bool = False,
         **given: Any,
     ) -> str:
         """Add an inverted residual, or without `inner` a separable convolution.
@@ -129,20 +132,24 @@ class CodeNet:
             kernel: of the depthwise convolution, padded evenly if not otherwise given.
             residual: what is added.
             first: kernel and stride of the first convolution.
+            border: whether the padding between them is of another code than 0.
             **given: attributes of the depthwise convolution.
         """
         y, low = x, int(self.dtype.low)
-        code = -low if low else 0  # so that padding is of code 0
+        code = 41 if border else -low if low else 0  # without a border padding is of code 0
         if inner:
             k, stride = first
-            around = 0 if x == "p" else k // 2
+            around = 0 if x == "qp" else k // 2
             pads = {"pads": (around,) * 4, "strides": (stride, stride)}
             if around:
                 self.zeros[x] = 0
             y = self.conv(y, inner, k, zero=code, **pads)
         channels = self.types[y].shape[1]
         settings = {"pads": (kernel // 2,) * 4, "group": channels, **given}
-        if any(settings["pads"]):
+        if any(settings["pads"]) and border:
+            y = self.padded(y, settings.pop("pads"))
+            settings["pads"] = (0,) * 4
+        elif any(settings["pads"]):
             self.zeros[y] = 0
         y = self.conv(y, channels, kernel, **settings)
         return self.conv(y, outputs, residual=residual)

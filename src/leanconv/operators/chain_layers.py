@@ -12,7 +12,7 @@ import numpy as np
 from leanconv.algorithms.fused.forms import Chain
 from leanconv.algorithms.fused.image import ImageRows
 from leanconv.algorithms.fused.kernel import Constants
-from leanconv.algorithms.fused.rows import rows_access
+from leanconv.algorithms.fused.rows import NO_BORDER, Border, rows_access
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.lowered import Call
 from leanconv.graph.edit import frozen
@@ -51,7 +51,8 @@ class ChainLayers:
     """One block as its operations.
 
     Attributes:
-        nodes: one after the other; what makes and pads the codes of an image, then convolutions.
+        nodes: one after the other; what makes and pads the codes of an image, then convolutions, of
+            which the depthwise one may read a Pad.
         graph: with the types of what is between them.
         context: the whole chain.
     """
@@ -68,7 +69,7 @@ class ChainLayers:
     @property
     def before(self) -> tuple[Node, ...]:
         """What is before the first convolution."""
-        return self.nodes[: len(self.nodes) - len(self.convolutions)]
+        return self.nodes[: self.nodes.index(self.convolutions[0])]
 
     @property
     def has_codes(self) -> bool:
@@ -113,6 +114,7 @@ class ChainLayers:
             Access.of_format(graph.types[y].shape, self._blocked),
             context.any_size,
             image,
+            self._border,
         )
 
     @property
@@ -150,6 +152,15 @@ class ChainLayers:
         pads, size = (around[2], around[3], around[7]), (x.shape[2], x.shape[3])
         lanes = self.context.target.lanes(FLOAT32)
         return ImageRows(x.dtype, codes.dtype, x.shape[1], size, pads, int(fill), lanes)
+
+    @property
+    def _border(self) -> Border:
+        """What is round the input of the depthwise convolution."""
+        between = [n for n in self.nodes[len(self.before) :] if n.op == "Pad"]
+        if not between:
+            return NO_BORDER
+        around, fill = between[0].attributes["pads"], between[0].attributes["value"]
+        return Border(around[2], around[3], around[7], around[6], int(fill))
 
     def _spec(self, conv: Node) -> ConvSpec:
         if self.has_codes:
@@ -191,7 +202,7 @@ class ChainLayers:
         """What constants are made of beside arrays."""
         if not self.has_codes:
             return ()
-        bounds = [tuple(sorted(node.attributes.items())) for node in self.before]
+        bounds = [tuple(sorted(n.attributes.items())) for n in self.before]
         convs = (QuantisedNode(self.context_of(conv)).numbers for conv in self.convolutions)
         return (*bounds, *convs)
 

@@ -183,8 +183,9 @@ def _layers_choice(layers: ChainLayers) -> Choice:
     """The operations one by one, what lies between them stored."""
     context = layers.context
     target, reproducible = context.target, context.accuracy.reproducible
-    before = [_OPERATORS[n.op].choices(layers.context_of(n))[0] for n in layers.before]
-    cycles, squares = sum(choice.cycles for choice in before), 0.0
+    others = [node for node in layers.nodes if node not in layers.convolutions]
+    choices = [_OPERATORS[node.op].choices(layers.context_of(node))[0] for node in others]
+    cycles, squares = sum(choice.cycles for choice in choices), 0.0
     for conv, spec in zip(layers.convolutions, layers.chain.specs, strict=True):
         problem, beside = _problem(layers.context_of(conv), spec)
         candidate = select.choose(problem, target, reproducible=reproducible)

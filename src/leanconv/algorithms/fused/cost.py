@@ -55,6 +55,9 @@ def form_cycles(chain: Chain, form: Form, kernels: ChainKernels, target: Target)
         total += 2 * sum(kernels.temporaries.values()) / (_PARTIAL_SUMS * costs.l3_read)
     if block.scratch_bytes > target.l2_bytes:
         total += form.parts * steps * 2 * block.scratch_bytes / (_BESIDE_FMA * costs.l3_read)
+    elif chain.has_codes and block.scratch_bytes > target.l1_bytes:
+        # Sums of codes take so little time that what they read of L2 shows.
+        total += steps * 2 * block.scratch_bytes / (_BESIDE_FMA * costs.l2_read)
     filled = height / (ceil_div(height, form.rows) * form.rows)
     return total * imbalance(fused.chunks) / filled
 

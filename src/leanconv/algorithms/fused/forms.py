@@ -13,7 +13,7 @@ from leanconv.algorithms.direct.algorithm import tile_work
 from leanconv.algorithms.direct.kernel import DirectConv
 from leanconv.algorithms.fused.image import ImageRows
 from leanconv.algorithms.fused.kernel import FusedChain
-from leanconv.algorithms.fused.rows import BlockKernels, input_rows, rows_access
+from leanconv.algorithms.fused.rows import NO_BORDER, BlockKernels, Border, input_rows, rows_access
 from leanconv.algorithms.interface import KernelUse
 from leanconv.algorithms.parameters import COUNT, Choice, Parameters, parameter
 from leanconv.algorithms.problem import Problem
@@ -42,6 +42,7 @@ class Chain:
             x too if there is no first convolution. Of an image, where its rows of codes lie.
         any_size: axes of the windows along which the code is to serve all sizes of the images.
         image: how rows of an image become those that the first convolution reads, if it does.
+        border: of codes round what the first convolution gives, as the depthwise one reads it.
     """
 
     expand: ConvSpec | None
@@ -51,6 +52,7 @@ class Chain:
     y: Access
     any_size: tuple[int, ...] = ()
     image: ImageRows | None = None
+    border: Border = NO_BORDER
 
     @property
     def specs(self) -> tuple[ConvSpec, ...]:
@@ -228,7 +230,8 @@ def block_kernels(
         projects = tuple(replace(p, tile=_single(target, _columns(last))) for p in projects)
     if image and expand:
         image = image.holding((held - 1) * expand.window.stride[1] + input_rows(expand.window))
-    block = BlockKernels(expand, depthwise, projects, step, keeps_expanded, image)
+    stages = expand, depthwise, projects
+    block = BlockKernels(*stages, step, keeps_expanded, image, chain.border)
     assert block.linked() == block, "the stages do not meet"
     return block
 

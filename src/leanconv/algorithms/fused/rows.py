@@ -29,6 +29,31 @@ def rows_access(rows: int, width: int, lanes: int) -> Access:
 
 
 @dataclass(frozen=True)
+class Border:
+    """Rows and columns of one code round a tensor.
+
+    Attributes:
+        top, left, right: rows above it; columns before and after it.
+        below: rows below it.
+        fill: the code.
+    """
+
+    top: int = 0
+    left: int = 0
+    right: int = 0
+    below: int = 0
+    fill: Extent = 0
+
+    @property
+    def any(self) -> bool:
+        """Whether there is one."""
+        return any((self.top, self.left, self.right, self.below))
+
+
+NO_BORDER = Border()
+
+
+@dataclass(frozen=True)
 class BlockKernels:
     """The kernels of a block's convolutions, between which rows lie in the scratch.
 
@@ -41,6 +66,7 @@ class BlockKernels:
             next step finds what it needs again; otherwise it holds one panel of channels.
         image: where x is an image in planes, how rows of it become those that the first convolution
             reads; None: it reads x.
+        border: of codes round the expanded tensor, which the depthwise convolution reads like it.
     """
 
     expand: DirectConv | None
@@ -49,6 +75,7 @@ class BlockKernels:
     step: Extent
     keeps_expanded: bool
     image: ImageRows | None = None
+    border: Border = NO_BORDER
 
     def linked(self) -> BlockKernels:
         """The same block, in which what two stages share is one number, and one word of a table.
@@ -63,7 +90,8 @@ class BlockKernels:
         )
         if expand:
             x = replace(x, block_stride=self.expanded_rows * x.spatial[1])
-            expand = replace(expand, window=replace(expand.window, out=window.size), y=x)
+            made = expand.window if self.border.any else replace(expand.window, out=window.size)
+            expand = replace(expand, window=made, y=x)
         y = replace(y, block_stride=self.step * y.spatial[1])
         depthwise = replace(self.depthwise, x=x, y=y)
         first, size = self.projects[0], (1, self.step, window.out[2])
@@ -128,6 +156,16 @@ class BlockKernels:
     def input_rows(self) -> int:
         """Input rows from the first to the last that one output row reads."""
         return input_rows(self.depthwise.window)
+
+    @property
+    def row_pad(self) -> int:
+        """Rows of padding and border above the expanded tensor, or x."""
+        return self.depthwise.window.pad[1] + self.border.top
+
+    @property
+    def height(self) -> int:
+        """Rows of the expanded tensor, or of x, without a border."""
+        return self.expand.window.out[1] if self.expand else self.depthwise.window.size[1]
 
     @property
     def expanded_rows(self) -> int:
@@ -275,8 +313,10 @@ class BlockRows:
         e, image = self.e, self.block.image
         if image is None:
             return self.tensors["x"]
-        window = expand.window
+        window, top = expand.window, self.block.border.top
         stride, pad = window.stride[1], window.pad[1]
+        if self.block.border.any:
+            begin, end = e.smax(begin - top, 0), e.smin(end - top, window.out[1])
         first = e.smax(begin * stride - pad, 0)
         last = e.smin((end - 1) * stride + (input_rows(window) - pad), window.size[1])
         with e.when(begin.compare("slt", end) & first.compare("slt", last)):
@@ -301,9 +341,42 @@ class BlockRows:
         with e.when(begin.compare("slt", high)), e.loop("new", high, start=begin) as row:
             if not block.keeps_expanded:
                 self._prefetch_next(expand, panel, row - begin)
-            pointers = {"x": x.at(row), "y": rows.at(row), **self.local["expand"]}
-            expand.emit_rows(e, pointers, self.image, panel, row, row + 1)
+            if block.border.any:
+                self._bordered(expand, x, rows, panel, row)
+            else:
+                pointers = {"x": x.at(row), "y": rows.at(row), **self.local["expand"]}
+                expand.emit_rows(e, pointers, self.image, panel, row, row + 1)
         return start
+
+    def _bordered(self, expand: DirectConv, x: Rows, y: Rows, panel: Value, row: Value) -> None:
+        """Emit one row of a panel with its border, or a row of the border."""
+        e, block, border = self.e, self.block, self.block.border
+        step, width = expand.y.spatial[2], expand.window.out[2]
+        inner = row - border.top
+        inside = inner.compare("sge", 0) & inner.compare("slt", expand.window.out[1])
+        vectors = expand.tile.vectors
+        stop = e.smin(panel * vectors + vectors, block.depthwise.blocks)
+        with e.loop("block", stop, start=panel * vectors) as index:
+            line = y.at(row).at(row * y.stride + index * expand.y.block_stride)
+            with e.when(inside ^ 1):
+                self._fill(line, border.left + width + border.right)
+            with e.when(inside):
+                if border.left:
+                    self._fill(line, border.left)
+                if border.right:
+                    self._fill(line.at((border.left + width) * step), border.right)
+        with e.when(inside):
+            to = y.at(row).at(border.top * y.stride + border.left * step)
+            pointers = {"x": x.at(inner), "y": to, **self.local["expand"]}
+            expand.emit_rows(e, pointers, self.image, panel, inner, inner + 1)
+
+    def _fill(self, line: Pointer, columns: int) -> None:
+        """Emit some columns of the border of one vector of channels."""
+        e, lanes = self.e, self.block.depthwise.lanes
+        element = self.block.depthwise.precision.x.llvm
+        codes = e.splat(e.convert("trunc", e.i64(self.block.border.fill), element), lanes)
+        with e.loop("border", columns) as column:
+            e.store(codes, line.at(column * lanes))
 
     def _depthwise(
         self, x: Pointer, image: Value, y: Pointer, index: Value, first: Value, last: Value

@@ -145,17 +145,17 @@ class BlockStream(Kernel):
         """Let a chunk that follows no other start with the first row that each block needs."""
         for i in reversed(range(len(self.blocks))):
             done[i] = e.select(begins, first, done[i])
-            window = self.blocks[i].depthwise.window
-            first = e.smax(first * window.stride[1] - window.pad[1], 0)
+            stride = self.blocks[i].depthwise.window.stride[1]
+            first = e.smax(first * stride - self.blocks[i].row_pad, 0)
 
     def _step(self, e: Function, rows: Sequence[BlockRows], last: Value, done: Carry) -> None:
         """Emit each block's rows for the output rows before `last`, which may be none."""
         stops: list[Value] = []
         for block in reversed(self.blocks):
             stops.insert(0, last)
-            window = block.depthwise.window
-            reached = (last - 1) * window.stride[1] + (block.input_rows - window.pad[1])
-            last = e.smin(reached, window.size[1])
+            stride = block.depthwise.window.stride[1]
+            reached = (last - 1) * stride + (block.input_rows - block.row_pad)
+            last = e.smin(reached, block.height)
         for i, (each, stop) in enumerate(zip(rows, stops, strict=True)):
             with e.when(done[i].compare("slt", stop)):
                 # Another block has used the scratch since: expanded rows are made anew.

@@ -14,8 +14,8 @@ def fuse_blocks(graph: Graph) -> Graph:
 
     (any Conv of one group, then) a depthwise Conv, then a 1x1 Conv of stride 1, which may add a
     residual: inverted residuals, separable convolutions, and a network's stem before one. The same
-    of QLinearConvs that give codes; if the first one reads an image of at most four channels, with
-    its Pad and QuantizeLinear.
+    of QLinearConvs that give codes, the depthwise one's Pad between them; if the first one reads an
+    image of at most four channels, with its Pad and QuantizeLinear.
 
     Left alone: convolutions along one or three axes, with slopes of PRelu, with weights that are
     computed, and maps that a 1x1 Conv pads.
@@ -34,9 +34,11 @@ def _rule(editor: Editor, node: Node) -> bool:
     if depthwise is None or not _inner(editor, depthwise) or not _depthwise(editor, depthwise):
         return False
     convs = [depthwise, node]
-    before = editor.private_producer(depthwise.inputs[0], node.op)
+    pads = _pads(editor, depthwise)
+    first = (*pads, depthwise)[0].inputs[0]
+    before = editor.private_producer(first, node.op)
     if before is not None and _inner(editor, before) and before.attributes["group"] == 1:
-        convs = [*_image(editor, before), before, *convs]
+        convs = [*_image(editor, before), before, *pads, *convs]
     kinds = [STAGES[each.op] for each in convs]
     operands = [
         each.input(number)
@@ -53,13 +55,10 @@ def _rule(editor: Editor, node: Node) -> bool:
 
 def _image(editor: Editor, conv: Node) -> list[Node]:
     """What makes and pads the codes of an image that a convolution alone reads."""
-    found: list[Node] = []
-    x = conv.inputs[0]
-    if conv.op != "QLinearConv" or editor.shape(x)[1] > IMAGE_CHANNELS:
-        return found
-    pad = editor.private_producer(x, "Pad")
-    if pad is not None and pad.attributes["mode"] == "constant" and pads_plane(pad):
-        found, x = [pad], pad.inputs[0]
+    if conv.op != "QLinearConv" or editor.shape(conv.inputs[0])[1] > IMAGE_CHANNELS:
+        return []
+    found = _pads(editor, conv)
+    x = (*found, conv)[0].inputs[0]
     codes = editor.private_producer(x, "QuantizeLinear")
     if codes is not None and editor.types[codes.inputs[0]].dtype == FLOAT32:
         numbers = [editor.constants.get(name) for name in codes.inputs[1:3]]
@@ -68,10 +67,13 @@ def _image(editor: Editor, conv: Node) -> list[Node]:
     return found
 
 
-def pads_plane(pad: Node) -> bool:
-    """Whether a Pad leaves images and channels alone."""
+def _pads(editor: Editor, conv: Node) -> list[Node]:
+    """The Pad of codes that a convolution alone reads, if it leaves images and channels alone."""
+    pad = editor.private_producer(conv.inputs[0], "Pad") if conv.op == "QLinearConv" else None
+    if pad is None or pad.attributes["mode"] != "constant":
+        return []
     around = pad.attributes["pads"]
-    return not any((*around[:2], *around[4:6]))
+    return [] if any((*around[:2], *around[4:6])) else [pad]
 
 
 def _usable(editor: Editor, conv: Node) -> bool:
