@@ -48,6 +48,10 @@ BLOCKS: dict[str, tuple[tuple[int, ...], int, int, dict[str, Any]]] = {
         40,
         {"kernel": 5, "strides": (2, 2), "pads": (1, 2, 3, 4), "border": True},
     ),
+    "tables": ((2, 24, 13, 11), 144, 24, {"residual": "x", "tables": True}),
+    "tables, a border": ((1, 20, 9, 7), 50, 24, {"border": True, "tables": True}),
+    "a table, no expansion": ((1, 33, 12, 13), 0, 15, {"tables": True}),
+    "stem with tables": ((1, 3, 19, 23), 32, 16, {"first": (3, 2), "tables": True}),
     "mostly border": ((1, 17, 4, 5), 32, 16, {"pads": (4, 5, 4, 3), "border": True}),
     "border below": ((1, 17, 4, 5), 32, 16, {"pads": (0, 0, 2, 0), "border": True}),
     "stem with a border": ((1, 3, 19, 23), 32, 16, {"first": (3, 2), "border": True}),
@@ -98,7 +102,7 @@ def test_every_form_gives_the_codes_of_the_layers(name: str, dtype: DType) -> No
 
 @pytest.mark.parametrize("target", runnable())
 def test_other_registers(target: Target) -> None:
-    for name in ("residual", "stride 2", "stem"):
+    for name in ("residual", "stride 2", "stem", "tables, a border"):
         for dtype in (UINT8, INT8):
             net, output = net_of(name, dtype)
             for choice, codes in run(net.fused(output), net.values(), target).items():
@@ -144,6 +148,7 @@ STREAMS: dict[str, tuple[int, tuple[int, int], list[tuple[int, int, int, int]]]]
     "separable": (16, (30, 19), [(0, 24, 3, 2), (0, 33, 3, 1), (0, 20, 5, 2)]),
     "no image": (16, (9, 12), [(32, 16, 3, 1), (32, 16, 3, 1)]),
     "borders": (3, (33, 26), [(32, 8, 3, 1), (48, 24, 3, 2), (72, 24, 5, 1), (72, 32, 3, 2)]),
+    "tables": (3, (33, 26), [(32, 8, 3, 1), (48, 24, 3, 2), (72, 24, 5, 1), (72, 32, 3, 2)]),
     "tiny": (3, (5, 3), [(32, 8, 3, 1), (48, 24, 3, 2), (72, 24, 3, 1)]),
 }
 
@@ -156,7 +161,7 @@ def stream_of(name: str, dtype: DType = UINT8) -> tuple[CodeNet, str]:
         first = (3, 2) if y == "qp" else (1, 1)
         adds = inner and number and stride == 1 and net.types[y].shape[1] == outputs
         given = {"first": first, "residual": y if adds else "", "strides": (stride, stride)}
-        given["border"] = name == "borders"
+        given |= {"border": name in ("borders", "tables"), "tables": name == "tables"}
         y = net.block(y, inner, outputs, kernel, **given)
     return net, y
 

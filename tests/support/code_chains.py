@@ -102,6 +102,17 @@ class CodeNet:
         self.zeros["q"] = int(zero)
         return self.padded("q", pads) if any(pads) else "q"
 
+    def looked_up(self, x: str) -> str:
+        """Look codes up in a table."""
+        table = numbers(self.rng, (256,), self.dtype)
+        name = f"t{len(self.nodes)}"
+        self.constants[name], self.types[name] = table, TensorType((256,), self.dtype)
+        node = Node("Lookup", (x, name), (f"{x}t",), frozen({}), "table")
+        (self.types[node.output],) = infer_node(node, self.types)
+        self.zeros[node.output] = self.zeros[x]
+        self.nodes.append(node)
+        return node.output
+
     def padded(self, x: str, pads: tuple[int, ...]) -> str:
         """Add a border of the zero's code."""
         around, zero = (0, 0, *pads[:2], 0, 0, *pads[2:]), self.zeros[x]
@@ -121,6 +132,7 @@ class CodeNet:
         residual: str = "",
         first: tuple[int, int] = (1, 1),
         border: bool = False,
+        tables: bool = False,
         **given: Any,
     ) -> str:
         """Add an inverted residual, or without `inner` a separable convolution.
@@ -133,6 +145,7 @@ class CodeNet:
             residual: what is added.
             first: kernel and stride of the first convolution.
             border: whether the padding between them is of another code than 0.
+            tables: whether codes are looked up between convolutions.
             **given: attributes of the depthwise convolution.
         """
         y, low = x, int(self.dtype.low)
@@ -144,6 +157,7 @@ class CodeNet:
             if around:
                 self.zeros[x] = 0
             y = self.conv(y, inner, k, zero=code, **pads)
+            y = self.looked_up(y) if tables else y
         channels = self.types[y].shape[1]
         settings = {"pads": (kernel // 2,) * 4, "group": channels, **given}
         if any(settings["pads"]) and border:
@@ -152,6 +166,7 @@ class CodeNet:
         elif any(settings["pads"]):
             self.zeros[y] = 0
         y = self.conv(y, channels, kernel, **settings)
+        y = self.looked_up(y) if tables else y
         return self.conv(y, outputs, residual=residual)
 
     def graph(self, *outputs: str) -> Graph:

@@ -69,8 +69,8 @@ class Lookup(Kernel):
     def emit(self, target: Target) -> str:
         e, way = Function(self.NAME), way_of(self.dtype, target)
         x, table, y = e.pointer(0), e.pointer(1, self.dtype.llvm), e.pointer(2, self.dtype.llvm)
-        lanes = target.lanes(self.dtype) if way == "gather" else target.vector_bytes
-        held = _Table(e, table, way, lanes)
+        lanes = lookup_lanes(self.dtype, target)
+        held = Table(e, table, way, lanes)
         with e.chunks(self.chunks) as (chunk,):
             start = chunk * PIECE
             stop = e.smin(start + PIECE, self.count)
@@ -84,7 +84,13 @@ class Lookup(Kernel):
         return e.finish()
 
 
-class _Table:
+def lookup_lanes(dtype: DType, target: Target) -> int:
+    """How many elements are looked up together."""
+    gathers = way_of(dtype, target) == "gather"
+    return target.lanes(dtype) if gathers else target.vector_bytes
+
+
+class Table:
     """A table while the code that reads it is written."""
 
     def __init__(self, e: Function, table: Pointer, way: Way, lanes: int) -> None:

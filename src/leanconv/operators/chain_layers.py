@@ -115,6 +115,7 @@ class ChainLayers:
             context.any_size,
             image,
             self._border,
+            tuple(stage for stage, table in self._tables.items() if table),
         )
 
     @property
@@ -162,6 +163,16 @@ class ChainLayers:
         around, fill = between[0].attributes["pads"], between[0].attributes["value"]
         return Border(around[2], around[3], around[7], around[6], int(fill))
 
+    @property
+    def _tables(self) -> dict[str, str]:
+        """The names of the tables in which stages' codes are looked up; "" for none."""
+        readers = {node.inputs[0]: node for node in self.nodes}
+        behind = {
+            stage: readers[conv.output]
+            for stage, conv in zip(("depthwise", "expand"), self.convolutions[-2::-1], strict=False)
+        }
+        return {s: node.inputs[1] if node.op == "Lookup" else "" for s, node in behind.items()}
+
     def _spec(self, conv: Node) -> ConvSpec:
         if self.has_codes:
             return QuantisedNode(self.context_of(conv)).spec
@@ -178,7 +189,12 @@ class ChainLayers:
         given = self.graph.constants
         if self.has_codes:
             made = QuantisedNode(self.context_of(conv))
-            return lambda shift: {"w": given[conv.inputs[1]], **made.channels(shift)}
+            own = {"w": given[conv.inputs[1]]}
+            tables = zip(("depthwise", "expand"), self.convolutions[-2::-1], strict=False)
+            stage = next((stage for stage, each in tables if each is conv), "")
+            if self._tables.get(stage):
+                own["table"] = given[self._tables[stage]]
+            return lambda shift: {**own, **made.channels(shift)}
         names = {"w": conv.inputs[1], "bias": conv.input(2)}
         return lambda _: {role: given[name] for role, name in names.items() if name}
 

@@ -33,7 +33,7 @@ from leanconv.algorithms.parameters import AUTO, Choice, Parameters
 from leanconv.algorithms.problem import Problem
 from leanconv.codegen.lowered import Call, Lowered, Packing
 from leanconv.errors import SpecError
-from leanconv.kernels import elementwise, layout
+from leanconv.kernels import elementwise, layout, lookup
 from leanconv.operators.chain_layers import ChainLayers, borders_of, layers_of
 from leanconv.operators.chains import ChainOperator, plain_error
 from leanconv.operators.convolution import CONVOLUTION
@@ -48,6 +48,7 @@ LAYERS = Choice("layers")
 _OPERATORS: Mapping[str, Operator] = {
     "QuantizeLinear": SingleKernel(elementwise),
     "Pad": SingleKernel(layout),
+    "Lookup": SingleKernel(lookup),
     "Conv": CONVOLUTION,
     "QLinearConv": QUANTISED_CONVOLUTION,
 }

@@ -45,9 +45,10 @@ def form_cycles(chain: Chain, form: Form, kernels: ChainKernels, target: Target)
             window = block.depthwise.window
             shared = max(0, block.input_rows - window.stride[1])
             rows += max(0, _RUNS - batch) * shared
-        cycles += rows * expand_row_cycles(block, target)
+        cycles += rows * (expand_row_cycles(block, target) + table_cycles(block, "expand", target))
         cycles += steps * image_cycles(block, rows / steps, target)
-    cycles += batch * height * block_row_cycles(block, target)
+    each = block_row_cycles(block, target) + table_cycles(block, "depthwise", target)
+    cycles += batch * height * each
     weights = sum(spec.weight_bytes for spec in chain.specs) // form.parts
     passes = steps if weights > target.costs.l2_share * target.l2_bytes else 1
     total = form.parts * (cycles + passes * weights_cycles(weights, target))
@@ -65,6 +66,14 @@ def form_cycles(chain: Chain, form: Form, kernels: ChainKernels, target: Target)
 def expand_row_cycles(block: BlockKernels, target: Target) -> float:
     """Estimated cycles of one row of e."""
     return _dense_row_cycles(block.expand, target) if block.expand else 0.0
+
+
+def table_cycles(block: BlockKernels, stage: str, target: Target) -> float:
+    """Estimated cycles of looking the codes of a row up, if a stage has a table."""
+    if stage not in block.tables:
+        return 0.0
+    row = block.depthwise.x if stage == "expand" else block.depthwise.y
+    return block.depthwise.blocks * row.spatial[1] / target.costs.copy
 
 
 def image_cycles(block: BlockKernels, rows: float, target: Target) -> float:

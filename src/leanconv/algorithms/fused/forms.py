@@ -21,11 +21,13 @@ from leanconv.codegen.dot import way_of
 from leanconv.codegen.epilogue import Epilogue
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.tiling import ANY_WIDTH, Tile, by_lane, rank_tiles
+from leanconv.kernels.lookup import lookup_lanes
+from leanconv.kernels.lookup import way_of as way_of_lookup
 from leanconv.records import dataclass
 from leanconv.spec import ConvSpec
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
-from leanconv.types import DType
+from leanconv.types import UINT8, DType
 
 FORM_NAMES = ("rows", "panel", "split")
 _LEAST_ROWS, _BEST_ROWS, _MOST_ROWS = 7, 14, 16  # of tiles of one vector
@@ -43,6 +45,7 @@ class Chain:
         any_size: axes of the windows along which the code is to serve all sizes of the images.
         image: how rows of an image become those that the first convolution reads, if it does.
         border: of codes round what the first convolution gives, as the depthwise one reads it.
+        tables: the stages whose codes are looked up in a table: `"expand"`, `"depthwise"`.
     """
 
     expand: ConvSpec | None
@@ -53,6 +56,7 @@ class Chain:
     any_size: tuple[int, ...] = ()
     image: ImageRows | None = None
     border: Border = NO_BORDER
+    tables: tuple[str, ...] = ()
 
     @property
     def specs(self) -> tuple[ConvSpec, ...]:
@@ -231,7 +235,9 @@ def block_kernels(
     if image and expand:
         image = image.holding((held - 1) * expand.window.stride[1] + input_rows(expand.window))
     stages = expand, depthwise, projects
-    block = BlockKernels(*stages, step, keeps_expanded, image, chain.border)
+    way = (way_of_lookup(UINT8, target), lookup_lanes(UINT8, target)) if chain.tables else None
+    block = BlockKernels(*stages, step, keeps_expanded, image, chain.border, chain.tables)
+    block = replace(block, lookup=way) if way else block
     assert block.linked() == block, "the stages do not meet"
     return block
 

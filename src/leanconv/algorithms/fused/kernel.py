@@ -88,8 +88,8 @@ class FusedChain(Kernel):
     def packing(self) -> Hashable:
         """How each stage packs its own, part by part."""
         stages = self.block.stages.items()
-        image = "image.numbers" in self.block.operands
-        return FusedChain, self.parts, image, tuple((n, stage.packing) for n, stage in stages)
+        others = "image.numbers" in self.block.operands, self.block.tables
+        return FusedChain, self.parts, others, tuple((n, stage.packing) for n, stage in stages)
 
     @property
     def constant_bytes(self) -> dict[str, int]:
@@ -176,6 +176,8 @@ def pack_part(
         w = given["w"][outputs][:, inputs]
         shaped = w.reshape(*w.shape[:2], *kernel.window.kernel)
         packed[f"{name}.w"] = kernel.pack_weights(shaped)
+        if name in block.tables:
+            packed[f"{name}.table"] = given["table"]
         for operand in kernel.epilogue.operands:
             if operand == "quantisation":
                 packed[f"{name}.{operand}"] = given[operand]

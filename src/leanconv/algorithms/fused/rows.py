@@ -8,14 +8,16 @@ from dataclasses import replace
 from leanconv.algorithms.depthwise.kernel import DepthwiseConv
 from leanconv.algorithms.direct.kernel import DirectConv
 from leanconv.algorithms.fused.image import NUMBERS_BYTES, ImageRows
-from leanconv.codegen.emitter import Carry, Function, Pointer, Value
+from leanconv.codegen.emitter import Carry, Function, Pointer, Value, vector
 from leanconv.codegen.extents import Extent
 from leanconv.codegen.geometry import Access, Window
+from leanconv.graph.ops.quantised import TABLE
+from leanconv.kernels.lookup import Table, Way
 from leanconv.records import dataclass
 from leanconv.spec.amounts import sum_flops
 from leanconv.spec.conv import effective_extent
 from leanconv.spec.format import ALIGNMENT, aligned, ceil_div
-from leanconv.types import FLOAT32
+from leanconv.types import FLOAT32, UINT8
 
 
 def input_rows(window: Window) -> int:
@@ -67,6 +69,8 @@ class BlockKernels:
         image: where x is an image in planes, how rows of it become those that the first convolution
             reads; None: it reads x.
         border: of codes round the expanded tensor, which the depthwise convolution reads like it.
+        tables: the stages whose codes are looked up in a table.
+        lookup: how a target does that.
     """
 
     expand: DirectConv | None
@@ -76,6 +80,8 @@ class BlockKernels:
     keeps_expanded: bool
     image: ImageRows | None = None
     border: Border = NO_BORDER
+    tables: tuple[str, ...] = ()
+    lookup: tuple[Way, int] = ("gather", 1)
 
     def linked(self) -> BlockKernels:
         """The same block, in which what two stages share is one number, and one word of a table.
@@ -117,11 +123,15 @@ class BlockKernels:
         The residual apart.
         """
         numbers = ("image.numbers",) if self.image and self.image.quantises else ()
-        return numbers + tuple(
-            f"{stage}.{operand}"
-            for stage, kernel in self.stages.items()
-            for operand in ("w", *kernel.epilogue.operands)
-            if operand != "residual"
+        return (
+            numbers
+            + tuple(
+                f"{stage}.{operand}"
+                for stage, kernel in self.stages.items()
+                for operand in ("w", *kernel.epilogue.operands)
+                if operand != "residual"
+            )
+            + tuple(f"{stage}.table" for stage in self.tables)
         )
 
     @property
@@ -135,12 +145,14 @@ class BlockKernels:
         x, y = (self.expand or self.depthwise).precision.x, self.projects[0].precision.y
         others = {"x": self.image.x if self.image else x, "y": y, "residual": y}
         others["image.numbers"] = FLOAT32
+        others |= {f"{stage}.table": UINT8 for stage in self.tables}
         return found | {name: dtype.llvm for name, dtype in others.items()}
 
     @property
     def constant_bytes(self) -> dict[str, int]:
         """Bytes of each of `operands`, as the stages' kernels pack them."""
         numbers = {"image.numbers": NUMBERS_BYTES} if "image.numbers" in self.operands else {}
+        numbers |= {f"{stage}.table": TABLE for stage in self.tables}
         return numbers | {
             f"{stage}.{operand}": size
             for stage, kernel in self.stages.items()
@@ -346,6 +358,7 @@ class BlockRows:
             else:
                 pointers = {"x": x.at(row), "y": rows.at(row), **self.local["expand"]}
                 expand.emit_rows(e, pointers, self.image, panel, row, row + 1)
+                self._look_up_panel(expand, rows, panel, row)
         return start
 
     def _bordered(self, expand: DirectConv, x: Rows, y: Rows, panel: Value, row: Value) -> None:
@@ -369,6 +382,34 @@ class BlockRows:
             to = y.at(row).at(border.top * y.stride + border.left * step)
             pointers = {"x": x.at(inner), "y": to, **self.local["expand"]}
             expand.emit_rows(e, pointers, self.image, panel, inner, inner + 1)
+            self._look_up_panel(expand, y, panel, row)
+
+    def _look_up_panel(self, expand: DirectConv, y: Rows, panel: Value, row: Value) -> None:
+        """Look the codes of one row of a panel up, if they have a table."""
+        e, block, border = self.e, self.block, self.block.border
+        if "expand" not in block.tables:
+            return
+        vectors, step = expand.tile.vectors, expand.y.spatial[2]
+        stop = e.smin(panel * vectors + vectors, block.depthwise.blocks)
+        with e.loop("block", stop, start=panel * vectors) as index:
+            line = y.at(row).at(row * y.stride + index * expand.y.block_stride)
+            codes = e.i64(expand.window.out[2] * step)
+            self._look_up("expand", line.at(border.left * step), codes)
+
+    def _look_up(self, stage: str, codes: Pointer, count: Value) -> None:
+        """Look up codes beside each other, in place: whole blocks of channels of pixels."""
+        e, (way, lanes) = self.e, self.block.lookup
+        table, block = Table(e, self.local[stage]["table"], way, lanes), self.block.depthwise.lanes
+        whole, short = count & -lanes, vector("i8", block)
+        with e.when(whole.compare("sgt", 0)), e.loop("codes", whole, step=lanes) as i:
+            e.store(table.of(e.load(codes.at(i), vector("i8", lanes))), codes.at(i))
+        if lanes > block:
+            with e.when(whole.compare("slt", count)):
+                with e.loop("codes", count, start=whole, step=block) as i:
+                    some = [*range(block), *[-1] * (lanes - block)]
+                    wide = e.shuffle(e.load(codes.at(i), short), None, some)
+                    found = e.shuffle(table.of(wide), None, range(block))
+                    e.store(found, codes.at(i))
 
     def _fill(self, line: Pointer, columns: int) -> None:
         """Emit some columns of the border of one vector of channels."""
@@ -382,7 +423,12 @@ class BlockRows:
         self, x: Pointer, image: Value, y: Pointer, index: Value, first: Value, last: Value
     ) -> None:
         pointers = {"x": x, "y": y, **self.local["depthwise"]}
-        self.block.depthwise.emit_rows(self.e, pointers, image, index, first, last)
+        depthwise = self.block.depthwise
+        depthwise.emit_rows(self.e, pointers, image, index, first, last)
+        if "depthwise" in self.block.tables:
+            stride = depthwise.y.spatial[1]
+            line = y.at(first * stride + index * depthwise.y.block_stride)
+            self._look_up("depthwise", line, (last - first) * stride)
 
     def _project(self, first: Value, last: Value) -> None:
         e, block = self.e, self.block

@@ -2,7 +2,7 @@
 
 BlockChain: chains one after the other, of which some add their own input to their result. The
 convolutions are all Convs, or all QLinearConvs, which give codes; before the first of these codes
-may be made of floats, and padded.
+may be made of floats, and padded, and behind each but the last one looked up in a table.
 """
 
 from __future__ import annotations
@@ -69,6 +69,14 @@ class PadStage(Stage):
 
 
 @dataclass(frozen=True)
+class LookupStage(Stage):
+    """A Lookup: its table."""
+
+    OP = "Lookup"
+    CONSTANTS = (1,)
+
+
+@dataclass(frozen=True)
 class ConvStage(Stage):
     """A convolution."""
 
@@ -115,6 +123,7 @@ CONVOLUTIONS: Mapping[str, type[ChainStage] | type[CodeStage]] = {
 STAGES: Mapping[str, type[Stage]] = {
     "QuantizeLinear": QuantizeStage,
     "Pad": PadStage,
+    "Lookup": LookupStage,
     **CONVOLUTIONS,
 }
 
@@ -227,7 +236,8 @@ def _evaluate_blocks(arrays: Arrays, attributes: Attributes) -> Array:
 
 IMAGE_CHANNELS = 4  # most of an image whose codes are made in a chain
 MOST_CONVOLUTIONS, MOST_BLOCKS = 3, 8
-_MOST = MOST_CONVOLUTIONS * len(CodeStage.CONSTANTS) + len(QuantizeStage.CONSTANTS)
+_MOST = MOST_CONVOLUTIONS * (len(CodeStage.CONSTANTS) + len(LookupStage.CONSTANTS))
+_MOST += len(QuantizeStage.CONSTANTS)
 _DTYPES = (*FLOATS, *CODES, INT32)
 OPS: dict[str, Op] = {
     "ConvChain": single(_infer, _evaluate, 1, 2 + _MOST, ("stages",), _work, dtypes=_DTYPES),

@@ -14,8 +14,8 @@ def fuse_blocks(graph: Graph) -> Graph:
 
     (any Conv of one group, then) a depthwise Conv, then a 1x1 Conv of stride 1, which may add a
     residual: inverted residuals, separable convolutions, and a network's stem before one. The same
-    of QLinearConvs that give codes, the depthwise one's Pad between them; if the first one reads an
-    image of at most four channels, with its Pad and QuantizeLinear.
+    of QLinearConvs that give codes, with the Lookups behind them and the depthwise one's Pad; if
+    the first one reads an image of at most four channels, with its Pad and QuantizeLinear.
 
     Left alone: convolutions along one or three axes, with slopes of PRelu, with weights that are
     computed, and maps that a 1x1 Conv pads.
@@ -30,15 +30,17 @@ def fuse_blocks(graph: Graph) -> Graph:
 def _rule(editor: Editor, node: Node) -> bool:
     if not (_usable(editor, node) and _pointwise(editor, node)):
         return False
-    depthwise = editor.private_producer(node.inputs[0], node.op)
+    convs = [*_table(editor, node), node]
+    depthwise = editor.private_producer(convs[0].inputs[0], node.op)
     if depthwise is None or not _inner(editor, depthwise) or not _depthwise(editor, depthwise):
         return False
-    convs = [depthwise, node]
-    pads = _pads(editor, depthwise)
-    first = (*pads, depthwise)[0].inputs[0]
+    convs.insert(0, depthwise)
+    between = _pads(editor, depthwise)
+    between = [*_table(editor, (*between, depthwise)[0]), *between]
+    first = (*between, depthwise)[0].inputs[0]
     before = editor.private_producer(first, node.op)
     if before is not None and _inner(editor, before) and before.attributes["group"] == 1:
-        convs = [*_image(editor, before), before, *pads, *convs]
+        convs = [*_image(editor, before), before, *between, *convs]
     kinds = [STAGES[each.op] for each in convs]
     operands = [
         each.input(number)
@@ -65,6 +67,13 @@ def _image(editor: Editor, conv: Node) -> list[Node]:
         if all(array is not None and array.ndim == 0 for array in numbers):
             found = [codes, *found]
     return found
+
+
+def _table(editor: Editor, node: Node) -> list[Node]:
+    """The Lookup of codes that a node alone reads."""
+    found = editor.private_producer(node.inputs[0], "Lookup")
+    codes = found is not None and editor.types[found.output].dtype in CODES
+    return [found] if found is not None and codes and found.inputs[1] in editor.constants else []
 
 
 def _pads(editor: Editor, conv: Node) -> list[Node]:
