@@ -10,12 +10,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import helper
 
 import leanconv
 from leanconv.cli.main import build_parser
+from leanconv.cli.verify import _row
 from leanconv.target import preset
 from leanconv.types import FLOAT64
 from support.cli_fakes import Call, FakeNetwork
+from support.onnx_models import model
 from support.small_inputs import by_rate
 
 Picture = Callable[..., str]
@@ -253,3 +256,23 @@ def test_values_of_small_inputs(call: Call, tmp_path: Path) -> None:
     assert call("verify", file, *shape, "--value", "rate=16000", "--count", "1").code == 0
     for value in ("x=3", "rate=1,2", "rate=soon", "y=1"):
         assert call("explain", file, *shape, "--value", value).code != 0
+
+
+def test_verify_counts_integers_and_names_what_numpy_computes(call: Call, tmp_path: Path) -> None:
+    """Of what NumPy computes no plan states an error; a place that differs is no distance."""
+    file = str(tmp_path / "places.onnx")
+    nodes = [
+        helper.make_node("NonZero", ["x"], ["places"]),
+        helper.make_node("Cast", ["places"], ["floats"], to=1),
+        helper.make_node("Mul", ["floats", "tenth"], ["scaled"]),
+        helper.make_node("Exp", ["scaled"], ["y"]),
+    ]
+    made = model(nodes, {"x": (4, 5)}, ["places", "y"], {"tenth": np.float32(0.1)})
+    Path(file).write_bytes(made.SerializeToString())
+    found = call("verify", file, "--count", "1")
+    assert found.code == 0, found.out
+    assert "with what NumPy computes 1e-05 is accepted: kept" in " ".join(found.out.split())
+    assert "0 of 40 differ" in found.out
+    row = _row("one", "y", np.array([1, 2]), np.array([1, 3]))
+    assert (row["error"], row["differing"], row["text"]) == (0.0, 1, "1 of 2 differ")
+    assert _row("one", "y", np.ones(2), np.ones(3))["text"] == "2, not 3"
