@@ -1,10 +1,12 @@
 """From an ONNX file to the first answer, with an empty and with a full cache of compiled code.
 
     python benchmarks/startup.py --out startup.json
+    python benchmarks/startup.py mobilenetv2_int8    which benchmarks/quantised.py has made
 
 Each measurement is a process of its own. leanconv plans and compiles when it knows the shapes, so
 load and first run are counted together. Other engines are measured once each, for comparison;
-what their own import takes is not counted for anybody.
+what their own import takes is not counted for anybody. The peak of resident memory is that of the
+whole process, Python, NumPy and the engine's import included.
 """
 
 from __future__ import annotations
@@ -26,15 +28,15 @@ from leanconv.cli.engines.process import EngineError, EngineProcess
 from leanconv.cli.engines.report import add_measure_options, find_engines
 from leanconv.cli.engines.rounds import OURS
 from leanconv.cli.output import print_json, print_table, progress
-from leanconv.units import format_ns
+from leanconv.units import format_bytes, format_ns
 
 
 def start(installed: Installed, request: dict[str, Any], cache: Path | None) -> dict[str, int]:
-    """Start an engine and return load and first run in nanoseconds."""
+    """Start an engine and return load and first run in nanoseconds, and its peak in bytes."""
     added = {"LEANCONV_CACHE_DIR": str(cache)} if cache else None
     with EngineProcess(installed, added) as process:
         reply = process.ask(request)
-    return {"load_ns": reply["load_ns"], "first_ns": reply["first_ns"]}
+    return {key: reply[key] for key in ("load_ns", "first_ns", "peak_bytes")}
 
 
 def medians(results: list[dict[str, int]]) -> dict[str, float]:
@@ -42,6 +44,7 @@ def medians(results: list[dict[str, int]]) -> dict[str, float]:
     return {
         "load_ns": statistics.median(r["load_ns"] for r in results),
         "first_ns": statistics.median(r["first_ns"] for r in results),
+        "peak_bytes": statistics.median(r["peak_bytes"] for r in results),
         "total_ns": statistics.median(r["load_ns"] + r["first_ns"] for r in results),
     }
 
@@ -105,9 +108,13 @@ def main() -> int:
         print_json(document)
     else:
         print_table(
-            ["", "load", "first run", "together"],
+            ["", "load", "first run", "together", "peak memory"],
             [
-                [name, *[format_ns(t[key]) for key in ("load_ns", "first_ns", "total_ns")]]
+                [
+                    name,
+                    *[format_ns(t[key]) for key in ("load_ns", "first_ns", "total_ns")],
+                    format_bytes(int(t["peak_bytes"])),
+                ]
                 for name, t in results.items()
             ],
             title=f"{options.network}: from the file to the first answer",
