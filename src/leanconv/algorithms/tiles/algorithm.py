@@ -218,11 +218,15 @@ def _candidate(problem: Problem, target: Target, parameters: Parameters) -> Cand
 
 def _error(problem: Problem) -> float:
     """Of floats that are rounded to bfloat16; their sums are of another order than plain ones."""
-    types = problem.precision
-    if not types.accumulate.is_float:
+    if not problem.precision.accumulate.is_float:
         return 0.0
-    rounded = factors_error(BFLOAT16) if FLOAT32 in (types.x, types.w) else 0.0
-    return rounded + sum_error(problem)
+    return _rounded(problem) + sum_error(problem)
+
+
+def _rounded(problem: Problem) -> float:
+    """What rounding float32 operands to bfloat16 adds."""
+    given = problem.precision.x, problem.precision.w
+    return factors_error(BFLOAT16) if FLOAT32 in given else 0.0
 
 
 def _offered_from(problem: Problem) -> list[float]:
@@ -235,7 +239,8 @@ AMX = Algorithm(
     _reject,
     _cost,
     _candidate,
-    plausible=lambda problem: _error(problem) <= problem.max_error,
+    plausible=lambda problem: _rounded(problem) <= problem.max_error,
     precisions=_takes,
     offered_from=_offered_from,
+    takes_halves=False,  # but bfloat16, which it multiplies as it is
 )
