@@ -29,6 +29,7 @@ REASONS: dict[str, tuple[str, ...]] = {
         "algorithms/planar:_CHUNKS",
     ),
     "what a method's loop makes of a rate or cost of the record": (
+        "algorithms/direct:_HALF_STEPS",
         "algorithms/depthwise:_STORE_SHARE",
         "algorithms/direct:_PREFETCHED_SHARE",
         "algorithms/direct:_STORE_SHARE",
@@ -80,6 +81,8 @@ REASONS: dict[str, tuple[str, ...]] = {
         "algorithms/fft:error_of()",
         "algorithms/fft:scale()",
         "algorithms:_DEFAULT_ERROR",
+        "algorithms:_HALF_ERROR",
+        "algorithms:_WEIGHTS",
         "algorithms:_FACTORS",
         "algorithms:walk_steps()",
         "algorithms:LARGEST",

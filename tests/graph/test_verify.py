@@ -12,7 +12,7 @@ from leanconv.graph.edit import frozen
 from leanconv.graph.ir import Graph, Node, TensorType
 from leanconv.graph.passes import run_passes
 from leanconv.graph.verify import verify
-from leanconv.types import BOOL, FLOAT16, FLOAT32, FLOAT64, INT64, DType
+from leanconv.types import BOOL, FLOAT32, FLOAT64, INT64, DType
 from support.graph_builder import Builder
 
 
@@ -95,7 +95,7 @@ def test_values_of_several_dtypes_beside_each_other(sound: Graph) -> None:
     assert mixed.dtype == FLOAT64
 
 
-@pytest.mark.parametrize("dtype", [INT64, BOOL, FLOAT16])
+@pytest.mark.parametrize("dtype", [INT64, BOOL])
 def test_an_operation_that_does_not_take_a_dtype(dtype: DType) -> None:
     types = frozen({n: TensorType((3,), dtype) for n in "xy"})
     graph = Graph(("x",), ("y",), (Node("Sigmoid", ("x",), ("y",), name="act"),), types, frozen({}))

@@ -19,7 +19,7 @@ from leanconv.planner.weights import Packer
 from leanconv.runtime.memory import Block
 from leanconv.spec.format import PLAIN, Format
 from leanconv.target import Target, preset
-from leanconv.types import FLOAT32, FLOAT64, DType, as_dtype
+from leanconv.types import BFLOAT16, FLOAT32, FLOAT64, DType, as_dtype
 from support.kernel_runner import Guard, guarded_operand, run_kernel, run_results
 
 # This machine, and what its code can be run for here: narrower vectors, and NEON in an emulator.
@@ -41,6 +41,8 @@ def distinct(shape: tuple[int, ...], dtype: str, start: int = 0) -> np.ndarray:
 
 def unset(size: int, dtype: DType) -> np.ndarray:
     """What a result's memory holds before: NaN; the largest number of a type that has none."""
+    if dtype == BFLOAT16:
+        return np.full(size, 0x7FFF, dtype.numpy)
     return np.full(size, np.nan if dtype.is_float else dtype.high, dtype.numpy)
 
 

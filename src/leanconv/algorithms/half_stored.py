@@ -3,7 +3,8 @@
 The candidate is the one of the same problem in float32. Its kernels read and write halves where the
 operand is one (`codegen.half_stored`), and its weights are packed as in float32 and rounded, unless
 the method transforms them: what transforms make of weights stays in float32, as products of rounded
-numbers would err more.
+numbers would err more. That is four times the bytes of the weights and more, of whom halves are
+asked for to save bytes: such methods are for those who name them.
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ def with_halves(algorithm: Algorithm[Any]) -> Algorithm[Any]:
         plausible=lambda problem: algorithm.plausible(seen(problem)),
         choices=choices and (lambda problem, target, lean: choices(seen(problem), target, lean)),
         precisions=has_halves,
+        automatic=algorithm.converts_once or (algorithm.automatic and not transforms),
         offered_from=offered_from,
     )
 

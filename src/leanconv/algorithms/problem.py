@@ -23,16 +23,22 @@ _DEFAULT_ERROR = 2e-5
 # multiple of the weights as given. FFT tiles of 16 take 43 times the weights of a 3x3 kernel.
 _WEIGHTS_BYTES, _WEIGHTS_FACTOR = 64 * 2**20, 4
 _WEIGHTS = 2.0  # roundoffs
+_HALF_ERROR = 4e-3  # accepted of one layer that is stored in float16
 _USUAL_SIZE = 96  # outputs along an axis that may have any size
 
 
 def default_error(precision: Precision) -> float:
     """The error accepted of one layer if the user does not say."""
-    return precision.accumulate.scaled_error(_DEFAULT_ERROR) + storage_error(precision)
+    stored, sums = storage_error(precision), precision.accumulate
+    return sums.scaled_error(_DEFAULT_ERROR) + (max(stored, _HALF_ERROR) if stored else 0.0)
 
 
-def storage_error(precision: Precision) -> float:
+def storage_error(precision: Precision, growth: float = 1.0) -> float:
     """What halves add to the error of a sum: results and weights that were rounded to them.
+
+    Args:
+        precision: of operands and sums.
+        growth: by how much the error of transformed weights grows in results.
 
     A result is off by a roundoff at most. A weight is off by 0.41 roundoffs in the root mean
     square, and so are sums of products, over that of the sums; five times that is the largest
@@ -44,7 +50,7 @@ def storage_error(precision: Precision) -> float:
     if precision.y.roundoff > sums.roundoff:
         error += precision.y.roundoff
     if precision.w.roundoff > sums.roundoff:
-        error += _WEIGHTS * precision.w.roundoff
+        error += growth * _WEIGHTS * precision.w.roundoff
     return error
 
 

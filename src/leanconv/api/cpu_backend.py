@@ -27,9 +27,10 @@ from leanconv.graph.ir import Graph, TensorType
 from leanconv.graph.late import Tail
 from leanconv.graph.onnx_import import Model
 from leanconv.graph.passes import PASSES, UNFUSED_PASSES, run_passes
+from leanconv.graph.passes.store_in_halves import store_in_halves
 from leanconv.graph.small_inputs import NeedsInputsError
 from leanconv.graph.template import Templates
-from leanconv.graph.verify import check_flowing
+from leanconv.graph.verify import check_flowing, verify
 from leanconv.operators.accuracy import Accuracy, layer_error
 from leanconv.planner.budget import Planner
 from leanconv.planner.compiled_network import CompiledNetwork, SharedMemory, planned_kernels
@@ -295,7 +296,9 @@ class CpuBackend:
 
     def _bound(self, shapes: Mapping[str, Shape], known: Known = NOTHING_KNOWN) -> Graph:
         bound = self.model.bind(shapes, dtype=self.dtype, late=True, values=known)
-        return run_passes(bound, UNFUSED_PASSES if self._options.algorithms else PASSES)
+        graph = run_passes(bound, UNFUSED_PASSES if self._options.algorithms else PASSES)
+        half = self._options.precision
+        return graph if half is None else verify(store_in_halves(graph, half))
 
     def prepare(self) -> list[tuple[tuple[Shape, ...], Known]]:
         """Compile the code of a range, whose ends are to be planned; or try an open batch."""

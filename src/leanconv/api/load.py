@@ -21,6 +21,7 @@ from leanconv.api.options import (
     checked_error,
     checked_flag,
     checked_limit,
+    checked_precision,
     checked_threads,
 )
 from leanconv.api.shape_ranges import ShapeRanges
@@ -82,7 +83,10 @@ def load(
             `plan_conv2d` takes them: `{"conv1": "winograd:m=4"}`. Blocks are not fused then.
         device: `"cpu"`, or `"cuda"` or `"cuda:1"` for a GPU, whose arrays come and go through
             DLPack.
-        precision: on a GPU, as for `plan_conv2d`.
+        precision: `"float16"` or `"bfloat16"` keeps the weights and the values between layers of a
+            float32 network in half precision: half the bytes; it computes in float32, and inputs
+            and outputs keep their types. None: as the file says, of which float16 is kept. On a
+            GPU, as for `plan_conv2d`.
         progress: a function of (stage, done, total), called by this thread while the network is
             read and planned: `("compiling kernels", 31, 54)`. What it raises ends the work and
             leaves nothing behind but whole entries of the caches. It may run what is planned
@@ -135,8 +139,6 @@ def load(
         with working(shown, progress):
             driver = backend.device_driver(device)
             return Network(DeviceBackend(_read(source), driver, computed, precision, *limits))
-    if precision is not None:
-        raise SpecError(f"precision is {precision!r} for device 'cpu'; expected None")
     given = {"memory_limit": memory_limit, "max_error": max_error, "plan": plan}
     limiting = [name for name, value in given.items() if value is not None]
     if algorithms and limiting:
@@ -158,6 +160,7 @@ def load(
         reproducible,
         checked_algorithms(algorithms),
         tune and not limiting,
+        checked_precision(precision),
     )
     pinned = None if plan is None else read_plan(plan)
     if pinned is not None:

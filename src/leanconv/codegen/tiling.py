@@ -43,10 +43,13 @@ class TileWork:
     Attributes:
         dots_per_cycle: vectors of products of groups that start in a cycle; None: of multiply-adds.
         end_cycles: of an accumulator's end beyond those of floats.
+        x_steps, w_steps: instructions that convert a broadcast, and a vector of weights.
     """
 
     dots_per_cycle: float | None = None
     end_cycles: float = 0.0
+    x_steps: float = 0.0
+    w_steps: float = 0.0
 
 
 FLOATS = TileWork()
@@ -55,6 +58,7 @@ FLOATS = TileWork()
 def step_cycles(target: Target, rows: int, vectors: int, work: TileWork = FLOATS) -> float:
     """Cycles of one reduction step: the largest of products, loads, weights, latency."""
     arithmetic = rows * vectors / (work.dots_per_cycle or target.fma_units)
+    arithmetic += (rows * work.x_steps + vectors * work.w_steps) / target.fma_units
     slots = 2 if target.splits_vectors else 1  # of a load port, for a vector of weights
     loads = (rows + vectors * slots) / target.costs.loads_per_cycle
     stream = vectors * target.vector_bytes / target.costs.l2_read_beside_fma

@@ -14,7 +14,7 @@ import numpy as np
 from leanconv.expressions import Values
 from leanconv.records import cached_property, dataclass
 from leanconv.symbols import Trace
-from leanconv.types import FLOAT32, FLOATS, DType
+from leanconv.types import FLOAT32, FLOATS, HALVES, DType
 from leanconv.units import type_text
 
 Attributes = Mapping[str, Any]
@@ -132,10 +132,13 @@ class Graph:
     def dtype(self) -> DType:
         """The float type that is computed in: that most nodes give, or else the first input has.
 
+        Halves are computed in float32.
+
         Values of it may be in blocks of channels.
         """
         given = Counter(self.types[node.key].dtype for node in self.nodes)
-        computed = (kind for kind, _ in given.most_common())
+        given[FLOAT32] += sum(given.pop(kind, 0) for kind in HALVES)
+        computed = (kind for kind, count in given.most_common() if count)
         kinds = chain(computed, (self.types[name].dtype for name in self.inputs))
         return next((kind for kind in kinds if kind in FLOATS), FLOAT32)
 

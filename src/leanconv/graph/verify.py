@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from leanconv.errors import LeanConvError, ModelError, UnsupportedError
+from leanconv.graph.halves import in_float32, stored_half
 from leanconv.graph.ir import Graph, Node, TensorType
 from leanconv.graph.ops import check_dtypes, infer_node, label
 from leanconv.graph.ops.integers import SYMBOLIC_DTYPES
@@ -86,9 +87,10 @@ def _define(name: str, defined: set[str], graph: Graph) -> None:
 
 def _check_outputs(node: Node, defined: set[str], graph: Graph) -> None:
     """Check that a node's outputs are what its operation gives, and define them."""
-    found = infer_node(node, graph.types)
+    types = in_float32(graph).types if stored_half(node, graph) else graph.types
+    found = infer_node(node, types)
     try:
-        check_dtypes(node.op, [graph.types[name] if name else None for name in node.inputs])
+        check_dtypes(node.op, [types[name] if name else None for name in node.inputs])
     except UnsupportedError as error:
         raise UnsupportedError(f"{label(node)}: {error}") from error
     if len(found) != len(node.outputs):
@@ -97,7 +99,7 @@ def _check_outputs(node: Node, defined: set[str], graph: Graph) -> None:
         )
     for name, kind in zip(node.outputs, found, strict=True):
         _define(name, defined, graph)
-        if kind != graph.types[name]:
+        if kind != types[name]:
             raise ModelError(
                 f"{label(node)} gives {kind}; expected {graph.types[name]}, the type of its output "
                 f"{name!r}"

@@ -1,6 +1,6 @@
 """Steps of elementwise expressions between element types: casts, comparisons, logic, integers.
 
-In registers a bool is a bit (`i1`), and a float16 is the float that it converts to exactly;
+In registers a bool is a bit (`i1`), and a half is the float that it converts to exactly;
 everything else is as in memory. Every step gives the same bits for the same numbers,
 whether they lie in whole vectors or in a tail, on every target, and none traps:
 
@@ -9,7 +9,7 @@ whether they lie in whole vectors or in a tail, on every target, and none traps:
   are, nothing is left but the sign;
 - from floats to integers numbers are truncated. What int32 (int64 for wider results and uint32)
   cannot hold becomes its nearest number, NaN 0; of that the low bits are kept;
-- from integers to float16 numbers are rounded to float32 first, as NumPy does.
+- from integers to halves, numbers are rounded to float32 first, as NumPy does.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from math import inf
 from types import MappingProxyType
 
 from leanconv.codegen.emitter import Function, Value, lanes_of, vector
+from leanconv.codegen.halves import from_bits, to_bits
 from leanconv.codegen.values import Predicate, mangled
-from leanconv.types import BOOL, FLOAT16, FLOAT32, FLOAT64, INT32, INT64, DType
+from leanconv.types import BOOL, FLOAT32, FLOAT64, HALVES, INT32, INT64, DType
 
 # By kind of number: floats, signed integers, and all others.
 _PREDICATES: Mapping[str, tuple[Predicate, Predicate, Predicate]] = MappingProxyType(
@@ -37,15 +38,15 @@ _PREDICATES: Mapping[str, tuple[Predicate, Predicate, Predicate]] = MappingProxy
 # -- memory and registers -----------------------------------------------------------------------
 def in_memory(dtype: DType) -> str:
     """LLVM's type with which an element is loaded and stored."""
-    return f"i{8 * dtype.bytes}" if dtype == FLOAT16 else dtype.llvm
+    return f"i{8 * dtype.bytes}" if dtype in HALVES else dtype.llvm
 
 
 def from_memory(e: Function, x: Value, dtype: DType) -> Value:
     """What was loaded, as it is computed with."""
     if dtype == BOOL:
         return x.compare("ne", 0)
-    if dtype == FLOAT16:
-        return e.convert("fpext", _cast(e, "bitcast", x, FLOAT16.llvm), _kind(FLOAT32.llvm, x))
+    if dtype in HALVES:
+        return from_bits(e, x, dtype.llvm, _kind(FLOAT32.llvm, x))
     return x
 
 
@@ -53,8 +54,8 @@ def to_memory(e: Function, x: Value, dtype: DType) -> Value:
     """What was computed, as it is stored."""
     if dtype == BOOL:
         return _cast(e, "zext", x, BOOL.llvm)
-    if dtype == FLOAT16:
-        return _cast(e, "bitcast", _cast(e, "fptrunc", x, FLOAT16.llvm), "i16")
+    if dtype in HALVES:
+        return to_bits(e, x, dtype.llvm)
     return x
 
 
@@ -77,7 +78,7 @@ def cast(e: Function, x: Value, source: DType, target: DType) -> Value:
         return _between_floats(e, x, source, target)
     if target.is_float:
         op = "sitofp" if source.kind == "int" else "uitofp"
-        return _cast(e, op, x, FLOAT32.llvm if target == FLOAT16 else target.llvm)
+        return _cast(e, op, x, FLOAT32.llvm if target in HALVES else target.llvm)
     if source.is_float:
         return _to_integer(e, x, target)
     if source != BOOL and source.bytes == target.bytes:
@@ -91,7 +92,7 @@ def _between_floats(e: Function, x: Value, source: DType, target: DType) -> Valu
     if target == FLOAT64:
         return _cast(e, "fpext", x, target.llvm)
     if source == FLOAT64:
-        return _to_odd(e, x) if target == FLOAT16 else _cast(e, "fptrunc", x, target.llvm)
+        return _to_odd(e, x) if target in HALVES else _cast(e, "fptrunc", x, target.llvm)
     return x if target == FLOAT32 else from_memory(e, to_memory(e, x, target), target)
 
 

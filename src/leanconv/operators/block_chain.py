@@ -182,7 +182,8 @@ class BlockChain(ChainOperator):
         sources = tuple(array for layers in blocks for array in layers.sources)
         packing = Packing(sizes, make, recipe=recipe, sources=sources)
         calls = (*borders.before, Call(kernel, names), *borders.after)
-        return Lowered(calls, {}, borders.temporaries, text, packings=(packing,))
+        made = Lowered(calls, {}, borders.temporaries, text, packings=(packing,))
+        return blocks[0].on_halves(made)
 
 
 BLOCK_CHAIN = BlockChain()

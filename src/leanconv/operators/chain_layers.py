@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import ChainMap
 from collections.abc import Hashable, Mapping, MutableMapping
 from dataclasses import replace
@@ -13,11 +14,13 @@ from leanconv.algorithms.fused.forms import Chain
 from leanconv.algorithms.fused.image import ImageRows
 from leanconv.algorithms.fused.kernel import Constants
 from leanconv.algorithms.fused.rows import NO_BORDER, Border, rows_access
+from leanconv.algorithms.half_stored import has_halves
+from leanconv.algorithms.problem import storage_error
 from leanconv.codegen.geometry import Access
-from leanconv.codegen.lowered import Call
+from leanconv.codegen.lowered import Call, Lowered
 from leanconv.graph.edit import frozen
+from leanconv.graph.halves import infer_stored, stored_half
 from leanconv.graph.ir import Graph, Node, TensorType
-from leanconv.graph.ops import infer_node
 from leanconv.graph.ops.chain import (
     CONVOLUTIONS,
     IMAGE_CHANNELS,
@@ -29,11 +32,12 @@ from leanconv.graph.ops.chain import (
 from leanconv.kernels.quantised_steps import operands
 from leanconv.kernels.reorder import reorder_call
 from leanconv.operators.convolution import conv_spec
+from leanconv.operators.half_values import of_halves, precision_of
 from leanconv.operators.operator import NodeContext
 from leanconv.operators.quantised_node import QuantisedNode
 from leanconv.records import cached_property, dataclass
 from leanconv.spec import PLAIN, ConvSpec, Format
-from leanconv.types import FLOAT32
+from leanconv.types import FLOAT32, SINGLE
 
 Axes: TypeAlias = tuple[int, ...]
 
@@ -176,7 +180,28 @@ class ChainLayers:
     def _spec(self, conv: Node) -> ConvSpec:
         if self.has_codes:
             return QuantisedNode(self.context_of(conv)).spec
-        return conv_spec(conv, self.graph)
+        spec = conv_spec(conv, self.graph)
+        # What is stored in halves is computed in float32.
+        return replace(spec, precision=SINGLE) if has_halves(spec.precision) else spec
+
+    def on_halves(self, lowered: Lowered) -> Lowered:
+        """Kernels of the chain in float32, on what is stored in halves, its weights, too."""
+        node, graph = self.context.node, self.context.graph
+        half = stored_half(node, graph)
+        if half is None:
+            return lowered
+        return of_halves(lowered, graph, half, lambda name: name.endswith(".w"))
+
+    @property
+    def stored_error(self) -> float:
+        """What halves add to the error of the convolutions."""
+        x, y = (
+            self.graph.types[name].dtype
+            for name in (self.nodes[0].inputs[0], self.nodes[-1].output)
+        )
+        if self.has_codes:
+            return 0.0
+        return math.sqrt(len(self.convolutions)) * storage_error(precision_of(x, y))
 
     # -- constants -----------------------------------------------------------------------------
     @property
@@ -284,6 +309,7 @@ def layers_of(context: NodeContext) -> list[ChainLayers]:
         open_axes=ChainMap(open_axes, cast(MutableMapping[str, Axes], graph.open_axes)),
     )
     blocks, x, result, count, read = blocks_of(node), node.inputs[0], [], 0, 0
+    half = stored_half(node, graph)
     for block in blocks:
         inputs = block_inputs(node.inputs, read, x, block)
         read += block.operands
@@ -299,7 +325,7 @@ def layers_of(context: NodeContext) -> list[ChainLayers]:
             names = [name or "" for name in stage_inputs(inputs, number, x, block.stages)]
             inner = Node(stage.OP, tuple(names), (out,), frozen(stage.attributes), node.name)
             if out not in graph.types:
-                (types[out],) = infer_node(inner, wide.types)
+                types[out] = infer_stored(inner, wide, half)
                 open_axes[out] = wide.open_axes.get(x, ())
             nodes.append(inner)
             x, count = out, count + 1

@@ -79,6 +79,8 @@ class ConvChain(ChainOperator):
         for form in possible_forms(judged, target):
             choice = _costed(form, chain, judged, target)
             found.append(replace(choice, cycles=choice.cycles + moved))
+        stored = layers.stored_error
+        found = [replace(choice, error=choice.error + stored) for choice in found]
         return sorted(found, key=lambda choice: choice.cycles)
 
     def estimated(self, context: NodeContext, choice: Choice) -> Choice:
@@ -129,7 +131,8 @@ class ConvChain(ChainOperator):
         kind = "inverted_residual" if chain.expand else "separable"
         name = f"{kind} {form.name}"
         calls += borders.after
-        return Lowered(tuple(calls), {}, temporaries, name, packings=(packing,))
+        made = Lowered(tuple(calls), {}, temporaries, name, packings=(packing,))
+        return layers.on_halves(made)
 
 
 CONV_CHAIN = ConvChain()

@@ -15,16 +15,17 @@ from leanconv.algorithms.direct.packed import PackedConv
 from leanconv.algorithms.interface import Candidate
 from leanconv.algorithms.magnitudes import Magnitudes, are_small
 from leanconv.algorithms.parameters import AUTO, Choice
-from leanconv.algorithms.problem import Problem, typical
+from leanconv.algorithms.problem import Problem, default_error, typical
 from leanconv.codegen.geometry import PhasedAccess
 from leanconv.codegen.lowered import Call, Lowered, PackCall, Packing
 from leanconv.graph.ir import Graph, Node
+from leanconv.operators.half_values import precision_of
 from leanconv.operators.operator import FormatPolicy, NodeContext, Operator
 from leanconv.operators.transposed import joined, of_phases, one_kernel, phases, together
 from leanconv.spec import ConvSpec
 from leanconv.symbols import by_numbers
 from leanconv.target import Target
-from leanconv.types import DType, Precision
+from leanconv.types import HALVES, SINGLE, DType, Precision
 
 OPS = ("Conv", "ConvTranspose")
 _DIRECT = select.choice_named("direct")
@@ -142,14 +143,15 @@ def conv_spec(node: Node, graph: Graph) -> ConvSpec:
     """The spec of a Conv node."""
     x, w = graph.types[node.inputs[0]], graph.types[node.inputs[1]]
     addends = bool(node.input(2)), bool(node.input(3))
-    return attributes_spec(x.shape, w.shape, node.attributes, x.dtype, *addends)
+    precision = precision_of(x.dtype, graph.types[node.output].dtype)
+    return attributes_spec(x.shape, w.shape, node.attributes, precision, *addends)
 
 
 def attributes_spec(
     x_shape: tuple[int, ...],
     w_shape: tuple[int, ...],
     attributes: Mapping[str, Any],
-    dtype: DType,
+    precision: Precision | DType,
     bias: bool,
     residual: bool,
 ) -> ConvSpec:
@@ -166,7 +168,7 @@ def attributes_spec(
         pad_begin=tuple(attributes["pads"][:rank]),
         pad_end=tuple(attributes["pads"][rank:]),
         groups=attributes["group"],
-        precision=Precision.of(dtype),
+        precision=Precision.of(precision),
         bias=bias,
         residual=residual,
         activation=attributes["activation"],
@@ -184,6 +186,10 @@ def problems(context: NodeContext, choice: Choice = AUTO) -> list[tuple[Problem,
     node, graph, accuracy = context.node, context.graph, context.accuracy
     x, y = context.access(node.inputs[0]), context.access(node.output)
     w, max_error = graph.constants[node.inputs[1]], accuracy.layer_error
+    kinds = graph.types[node.inputs[0]].dtype, graph.types[node.output].dtype
+    if max_error is not None and any(kind in HALVES for kind in kinds):
+        # That is the error of what is computed; what is stored in halves errs besides.
+        max_error += default_error(precision_of(*kinds)) - default_error(SINGLE)
     if node.op == "Conv":
         found = [(Problem.of(conv_spec(node, graph), x, y, max_error), w)]
     else:
@@ -199,7 +205,7 @@ def problems(context: NodeContext, choice: Choice = AUTO) -> list[tuple[Problem,
     ]
     if node.op == "ConvTranspose":
         target = context.target
-        one = together(pieces, y, target.lanes(pieces[0][0].dtype))
+        one = together(pieces, y, pieces[0][0].lanes(target))
         if one and _pays(one[0], tuple(problem for problem, _ in pieces), target, choice):
             return [one]
     return pieces

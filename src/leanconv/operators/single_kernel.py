@@ -7,12 +7,16 @@ from math import prod
 
 from leanconv.algorithms.parameters import AUTO, Choice
 from leanconv.codegen.lowered import Lowered
+from leanconv.graph.halves import in_float32, rounds_to_halves, stored_half
 from leanconv.graph.ir import Graph, Node
 from leanconv.kernels import KernelModule
+from leanconv.operators.half_values import of_halves
 from leanconv.operators.operator import FormatPolicy, NodeContext, Operator
 from leanconv.spec.format import ceil_div
 from leanconv.target import Costs, Target
 from leanconv.types import HALVES, DType
+
+_WEIGHTS = ".panels"  # with what names of packed weights end
 
 
 class SingleKernel(Operator):
@@ -52,11 +56,17 @@ class SingleKernel(Operator):
         node, graph = context.node, context.graph
         if not any(graph.types[name].elements for name in node.outputs):
             return Lowered((), algorithm="empty")
-        return self._module.lower(node, graph, context.formats, context.target)
+        half = stored_half(node, graph)
+        if half is None:
+            return self._module.lower(node, graph, context.formats, context.target)
+        lowered = self._module.lower(node, in_float32(graph), context.formats, context.target)
+        return of_halves(lowered, graph, half, lambda name: name.endswith(_WEIGHTS))
 
 
 def _rounding(node: Node, graph: Graph) -> float:
     """The relative error of an operation: what a cast to float16, or a scale, rounds off."""
+    if stored_half(node, graph) and node.op != "Cast":
+        return rounds_to_halves(node, graph)
     if node.op == "DequantizeLinear":
         return graph.types[node.output].dtype.roundoff
     if node.op != "Cast" or not graph.types[node.inputs[0]].dtype.is_float:

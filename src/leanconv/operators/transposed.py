@@ -24,8 +24,8 @@ from leanconv.codegen.epilogue import Epilogue
 from leanconv.codegen.geometry import Access, PhasedAccess, Window, triple
 from leanconv.errors import UnsupportedError
 from leanconv.graph.ir import Graph, Node
+from leanconv.operators.half_values import precision_of
 from leanconv.spec.format import ceil_div
-from leanconv.types import Precision
 from leanconv.units import shape_text
 
 _MOST_PHASES = 1024  # a stride of 32 along two axes
@@ -66,7 +66,7 @@ def phases(
     outputs = w.shape[1]
     grouped = w.reshape(groups, w.shape[0] // groups, outputs, *kernel).swapaxes(1, 2)
     by_output = grouped.reshape(groups * outputs, w.shape[0] // groups, *kernel)
-    dtype = graph.types[node.inputs[0]].dtype
+    types = precision_of(graph.types[node.inputs[0]].dtype, graph.types[node.output].dtype)
     depth, height, width = (step * s for step, s in zip(y.spatial, stride, strict=True))
     found = []
     for phase in transposed_phases(Window(size, out, kernel, stride, dilation, pad)):
@@ -77,14 +77,14 @@ def phases(
             in_channels=w.shape[0],  # of the values they may be open
             out_channels=groups * outputs,
             groups=groups,
-            precision=Precision.of(dtype),
+            precision=types,
             epilogue=Epilogue(bool(node.input(2)), False, attributes["activation"]),
             window=phase.window,
             x=x,
             y=replace(y, spatial=(depth, height, width)),
             label=f"a phase of {shape_text(taps.shape[-rank:])} taps of a transposed convolution",
             y_offset=sum(o * s for o, s in zip(phase.first, y.spatial, strict=True)),
-            max_error=default_error(Precision.of(dtype)) if max_error is None else max_error,
+            max_error=default_error(types) if max_error is None else max_error,
         )
         found.append((problem, taps))
     return found

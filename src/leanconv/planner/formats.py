@@ -8,7 +8,7 @@ from leanconv.graph.ir import Graph, Node
 from leanconv.operators import FormatPolicy, operator_of
 from leanconv.records import dataclass
 from leanconv.spec import PLAIN, Format
-from leanconv.types import DType
+from leanconv.types import HALVES, DType
 
 
 @dataclass(frozen=True)
@@ -71,14 +71,19 @@ class FormatRules:
         graph = self.graph
         if name in graph.constants or len(graph.types[name].shape) < 3:
             return False
-        return graph.types[name].dtype in (graph.dtype, *self.codes)
+        return self._has_blocks(graph.types[name].dtype)
 
     def _may_be_blocked(self, name: str) -> bool:
         """Whether blocks are no question, as without channels, or a value can be in them."""
         graph = self.graph
         if not name or name in graph.constants or len(graph.types[name].shape) < 3:
             return True
-        return graph.types[name].dtype in (graph.dtype, *self.codes)
+        return self._has_blocks(graph.types[name].dtype)
+
+    def _has_blocks(self, dtype: DType) -> bool:
+        """Whether values of a type may be in blocks: what is computed in the graph's, and codes."""
+        own = dtype.accumulator if dtype in HALVES else dtype
+        return own == self.graph.dtype or dtype in self.codes
 
     def _has_codes(self, name: str) -> bool:
         """Whether a value is an image of codes."""

@@ -23,9 +23,10 @@ from leanconv.graph.ops.base import (
     single,
 )
 from leanconv.graph.ops.integers import SYMBOLIC_DTYPES, numbers, remainder
-from leanconv.types import BFLOAT16, BOOL, DTYPES, FLOAT16, HALVES, INT64, NUMBERS, DType
+from leanconv.half_arrays import in_memory
+from leanconv.types import BOOL, DTYPES, HALVES, INT64, NUMBERS, DType
 
-HELD = tuple(each for each in DTYPES if each != BFLOAT16)  # of arrays that NumPy has
+HELD = DTYPES
 INTEGERS = tuple(each for each in NUMBERS if each.is_integer)
 _COUNTED = tuple(each for each in HELD if each != BOOL)
 
@@ -39,10 +40,10 @@ def _evaluate_cast(arrays: Arrays, attributes: Attributes) -> Array:
     x, to = array(arrays), attributes["to"]
     if x.dtype == object:  # integers, with symbols among them
         return x if to in SYMBOLIC_DTYPES else numbers(x, INT64).astype(to)
-    return x.astype(to)
+    return in_memory(x, to) if to in HALVES else x.astype(to)
 
 
-_RAW = tuple(each for each in HELD if each not in (BOOL, FLOAT16))  # in registers as in memory
+_RAW = tuple(each for each in HELD if each not in (BOOL, *HALVES))  # in registers as in memory
 
 
 def _infer_bits(types: Types, attributes: Attributes) -> TensorType:

@@ -1,0 +1,115 @@
+"""Values that are stored in halves: which operations read and write them, and as what.
+
+An operation of float32 may have any of its values in memory as halves: it computes in float32, what
+it reads is converted and what it gives is rounded. So float32 and the halves are one type to it,
+and how each value is stored is the graph's choice (`passes.store_in_halves` makes it). Operations
+that move elements take them as they lie, all in one type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from leanconv.graph.ir import Graph, Node, TensorType
+from leanconv.graph.ops import OPS, evaluate_node, infer_node
+from leanconv.graph.ops.base import Array
+from leanconv.half_arrays import as_float32, in_memory
+from leanconv.types import FLOAT32, HALVES, DType
+
+# What moves elements as they lie in memory, whatever they are.
+MOVES = frozenset(
+    (
+        *("Concat", "Expand", "Pad", "Reshape", "Slice", "Split", "Tile", "Transpose"),
+        *("Gather", "GatherElements", "GatherND", "ScatterElements", "ScatterND"),
+    )
+)
+_OTHERS = frozenset(  # of float32, but not of halves
+    (
+        *("BatchNormalization", "BitCast", "Cast", "DequantizeLinear", "Lookup", "Loop", "TopK"),
+        *("DeformColumns", "GridSample"),
+        *("NonMaxSuppression", "QLinearConv", "QLinearMatMul"),
+        *("QLinearAveragePool", "QLinearGlobalAveragePool", "QLinearAdd", "QLinearMul"),
+    )
+)
+COMPUTES = frozenset(op for op, each in OPS.items() if FLOAT32 in each.dtypes) - MOVES - _OTHERS
+# What gives one of the numbers that it reads, or its opposite: nothing is rounded.
+_EXACT = frozenset(
+    (
+        *("Abs", "Max", "MaxPool", "MaxPoolWithIndices", "Min", "Neg", "ReduceMax", "ReduceMin"),
+        *("Relu", "Sign", "Where"),
+    )
+)
+
+
+class _Lifted(Mapping[str, TensorType]):
+    """Types with float32 for halves; a view, as graphs are large and chains many."""
+
+    def __init__(self, types: Mapping[str, TensorType]) -> None:
+        self._types = types
+
+    def __getitem__(self, name: str) -> TensorType:
+        kind = self._types[name]
+        return TensorType(kind.shape, FLOAT32) if kind.dtype in HALVES else kind
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._types)
+
+    def __len__(self) -> int:
+        return len(self._types)
+
+
+def in_float32(graph: Graph) -> Graph:
+    """The graph as operations see it that compute: halves are float32."""
+    return replace(graph, types=_Lifted(graph.types))
+
+
+def stored_half(node: Node, graph: Graph) -> DType | None:
+    """The half precision in which a node that computes has some value; None if it has none."""
+    if node.op not in COMPUTES:
+        return None
+    names = (*node.outputs, *(n for n in node.inputs if n and n not in graph.constants))
+    kinds = (graph.types[name].dtype for name in names if name in graph.types)
+    return next((kind for kind in kinds if kind in HALVES), None)
+
+
+def moves(node: Node) -> bool:
+    """Whether a node moves elements, and computes nothing of them."""
+    return node.op in MOVES and node.attributes.get("reduction", "none") == "none"
+
+
+def infer_stored(node: Node, graph: Graph, half: DType | None) -> TensorType:
+    """The type of a node's one output, stored in a half precision if one is given."""
+    (kind,) = infer_node(node, in_float32(graph).types)
+    return TensorType(kind.shape, half) if half and kind.dtype == FLOAT32 else kind
+
+
+def rounds_to_halves(node: Node, graph: Graph) -> float:
+    """The relative error of a node's results that comes from storing them in halves."""
+    if node.op not in COMPUTES:
+        return 0.0
+    kinds = [graph.types[name].dtype for name in node.outputs]
+    worst = max((kind.roundoff for kind in kinds if kind in HALVES), default=0.0)
+    read = {graph.types[n].dtype for n in node.inputs if n and n not in graph.constants}
+    if node.op in _EXACT and FLOAT32 not in read:
+        return 0.0
+    return worst
+
+
+def evaluate_rounded(node: Node, values: Mapping[str, Array], graph: Graph) -> tuple[Array, ...]:
+    """`evaluate_node` on float32 numbers that the graph stores in halves, rounded as these."""
+    made = evaluate_node(node, values)
+    return tuple(
+        held_as(array, graph.types[name].dtype)
+        for array, name in zip(made, node.outputs, strict=True)
+    )
+
+
+def held_as(array: Array, dtype: DType) -> Array:
+    """Floats as float32 numbers that a half precision holds; arrays of other types as they are."""
+    if dtype not in HALVES:
+        return array
+    given = np.asarray(array)
+    return as_float32(in_memory(given.astype(FLOAT32), dtype), dtype)

@@ -1,0 +1,208 @@
+"""Keep the values between the operations of a float32 network in half precision.
+
+What computes reads and writes halves as it does float32 (`graph.halves`), so that hardly anything
+is cast: only what moves elements needs them all in one type, and what takes no halves float32. The
+network's inputs and outputs keep their types. Float32 stay, too:
+
+- places in images, which 11 digits do not tell apart: of GridSample, RoiAlign, DeformColumns;
+- what grows large or small where its inputs do not, as squares and exponentials, and what is made
+  of that alone: between the steps of a normalisation nothing overflows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from types import MappingProxyType
+
+import numpy as np
+
+from leanconv.graph.halves import COMPUTES, moves
+from leanconv.graph.ir import Graph, Node, TensorType
+from leanconv.half_arrays import in_memory
+from leanconv.types import FLOAT16, FLOAT32, DType
+
+_PLACES = ("DeformColumns", "GridSample", "RoiAlign")  # all inputs but the first are such
+_WIDE = frozenset(
+    (
+        *("CumProd", "CumSum", "Exp", "Log", "Pow", "ReduceProd", "ReduceSum", "Reciprocal"),
+        *("Sqrt", "Cosh", "Sinh", "Tan"),
+    )
+)
+_SPREADS = frozenset(("Add", "Sub", "Mul", "Div", "Neg", "Abs", "ReduceMean", "Max", "Min"))
+_RESIDUAL = 3  # which input of a Conv
+# The inputs whose elements an operation moves into its output.
+_MOVED = {
+    "Concat": slice(None),
+    "ScatterElements": slice(0, 3, 2),
+    "ScatterND": slice(0, 3, 2),
+}
+
+
+def store_in_halves(graph: Graph, half: DType) -> Graph:
+    """Store values of float32 in halves.
+
+    Args:
+        graph: after the other passes.
+        half: in which half precision.
+    """
+    return _Storing(graph, half).run()
+
+
+class _Storing:
+    def __init__(self, graph: Graph, half: DType) -> None:
+        self.graph, self.half = graph, half
+        self.types, self.constants = dict(graph.types), dict(graph.constants)
+        self.nodes: list[Node] = []
+        self.names: dict[str, str] = {}  # what a value is read as that a Cast gave before
+        self.cast: dict[tuple[str, DType], str] = {}
+        self.wide = set(graph.outputs) | self._places()
+        self.spreading: set[str] = set()
+
+    def run(self) -> Graph:
+        for node in self.graph.nodes:
+            read = tuple(self.names.get(name, name) for name in node.inputs)
+            self._store(replace(node, inputs=read))
+        open_axes = dict(self.graph.open_axes)
+        for (name, _), made in self.cast.items():
+            if name in open_axes:
+                open_axes[made] = open_axes[name]
+        graph = replace(
+            self.graph,
+            nodes=tuple(self.nodes),
+            types=MappingProxyType(self.types),
+            constants=MappingProxyType(self.constants),
+            open_axes=MappingProxyType(open_axes),
+        )
+        return _without_casts_at_the_end(graph)
+
+    def _places(self) -> set[str]:
+        """Values that are places in images."""
+        nodes = (node for node in self.graph.nodes if node.op in _PLACES)
+        return {name for node in nodes for name in node.inputs[1:]}
+
+    def _is(self, name: str, *dtypes: DType) -> bool:
+        return bool(name) and self.types[name].dtype in dtypes
+
+    def _store(self, node: Node) -> None:
+        if node.op == "Cast":
+            self._store_cast(node)
+        elif moves(node):
+            self._store_moved(node)
+        elif node.op in COMPUTES and not self._makes_codes(node):
+            self._store_computed(node)
+        else:
+            read = [self._as(n, FLOAT32) if self._is(n, self.half) else n for n in node.inputs]
+            self.nodes.append(replace(node, inputs=tuple(read)))
+
+    def _makes_codes(self, node: Node) -> bool:
+        """Whether a chain of convolutions computes codes."""
+        return node.op.endswith("Chain") and not self._is(node.output, FLOAT32)
+
+    def _store_cast(self, node: Node) -> None:
+        source, to = node.inputs[0], node.attributes["to"]
+        if to == FLOAT32 and node.output not in self.wide:
+            to = self.half
+        if self._is(source, to) and node.output not in self.graph.outputs:
+            self.names[node.output] = source
+            return
+        self._hold(node.output, to)
+        self.nodes.append(replace(node, attributes=MappingProxyType({"to": to})))
+
+    def _store_moved(self, node: Node) -> None:
+        moved = [name for name in node.inputs[_MOVED.get(node.op, slice(1))] if name]
+        if not all(self._is(name, FLOAT32, self.half) for name in moved):
+            self.nodes.append(node)
+            return
+        running = {self.types[name].dtype for name in moved if name not in self.constants}
+        to = FLOAT32 if self.half not in running or self.wide & set(node.outputs) else self.half
+        if not running and self.half == FLOAT16 and not self.wide & set(node.outputs):
+            to = FLOAT16  # a table of constants: they are kept in halves
+        if any(name in self.spreading for name in moved):
+            self.spreading.update(node.outputs)
+        ready = {name: self._as(name, to) for name in moved}
+        for name in node.outputs:
+            self._hold(name, to)
+        self.nodes.append(replace(node, inputs=tuple(ready.get(n, n) for n in node.inputs)))
+
+    def _store_computed(self, node: Node) -> None:
+        floats = [n for n in node.inputs if self._is(n, FLOAT32, self.half)]
+        running = [n for n in floats if n not in self.constants]
+        squared = node.op == "Mul" and len(set(node.inputs)) == 1
+        spread = node.op in _SPREADS and running and self.spreading.issuperset(running)
+        if node.op in _WIDE or squared or spread:
+            self.spreading.update(node.outputs)
+        for name in node.outputs:
+            if name not in self.wide and name not in self.spreading and self._is(name, FLOAT32):
+                self._hold(name, self.half)
+        if node.op == "Conv" and node.input(_RESIDUAL):
+            inputs = list(node.inputs)
+            inputs[_RESIDUAL] = self._as(inputs[_RESIDUAL], self.types[node.output].dtype)
+            node = replace(node, inputs=tuple(inputs))
+        self.nodes.append(node)
+
+    def _hold(self, name: str, dtype: DType) -> None:
+        self.types[name] = TensorType(self.types[name].shape, dtype)
+
+    def _as(self, name: str, dtype: DType) -> str:
+        """A value in another type: a Cast of it, the same for all that read it so."""
+        kind = self.types[name]
+        if kind.dtype == dtype:
+            return name
+        if (name, dtype) not in self.cast:
+            made = self.cast[name, dtype] = self._fresh(f"{name} as {dtype}")
+            self.types[made] = TensorType(kind.shape, dtype)
+            held = self.constants.get(name)
+            if held is not None and dtype == FLOAT16:
+                self.constants[made] = in_memory(np.asarray(held), dtype)
+            else:
+                to = MappingProxyType({"to": dtype})
+                self.nodes.append(Node("Cast", (name,), (made,), to, made))
+        return self.cast[name, dtype]
+
+    def _fresh(self, name: str) -> str:
+        while name in self.types:
+            name += "'"
+        return name
+
+
+def _without_casts_at_the_end(graph: Graph) -> Graph:
+    """The graph without Casts to the type that a value has already: its producer gives the output.
+
+    A value that the network gives itself, or that several outputs are, is copied.
+    """
+    producers, given = graph.producer(), {*graph.inputs, *graph.outputs}
+    renamed: dict[str, str] = {}
+    for node in _idle_casts(graph):
+        source = node.inputs[0]
+        if source in producers and source not in given and source not in renamed:
+            renamed[source] = node.output
+    nodes = []
+    idle = {node.key for node in _idle_casts(graph)}
+    for node in graph.nodes:
+        source = node.inputs[0] if node.inputs else ""
+        if node.key in idle and renamed.get(source) == node.output:
+            continue
+        made = node
+        if node.key in idle:
+            shape = MappingProxyType({"shape": graph.types[node.output].shape})
+            made = replace(node, op="Reshape", attributes=shape)
+        read, gives = ([renamed.get(n, n) for n in names] for names in (made.inputs, made.outputs))
+        nodes.append(replace(made, inputs=tuple(read), outputs=tuple(gives)))
+    used = {*graph.inputs, *(n for node in nodes for n in (*node.inputs, *node.outputs))}
+    used |= set(graph.outputs)
+    return replace(
+        graph,
+        nodes=tuple(nodes),
+        types=MappingProxyType({n: kind for n, kind in graph.types.items() if n in used}),
+        constants=MappingProxyType({n: a for n, a in graph.constants.items() if n in used}),
+    )
+
+
+def _idle_casts(graph: Graph) -> Iterator[Node]:
+    """Casts that give the type that they read, to an output of the network."""
+    for node in graph.nodes:
+        if node.op != "Cast" or node.output not in graph.outputs:
+            continue
+        if graph.types[node.inputs[0]].dtype == graph.types[node.output].dtype:
+            yield node
