@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from leanconv.codegen.host import host
-from leanconv.graph.halves import COMPUTES, MOVES, moves
+from leanconv.graph.halves import COMPUTES, MOVES, computes, moves
 from leanconv.graph.interpret import interpret
 from leanconv.graph.ir import TensorType
 from leanconv.graph.verify import verify
@@ -44,7 +44,7 @@ def test_operations_take_halves(op: str) -> None:
         types = given.graph.types
         if op in MOVES and types[given.graph.outputs[0]].dtype != FLOAT32:
             continue
-        if op in MOVES and not moves(given.node):
+        if not (moves(given.node) if op in MOVES else computes(given.node)):
             continue
         number += 1
         half = (FLOAT16, BFLOAT16)[number % 2]

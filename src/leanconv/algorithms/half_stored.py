@@ -50,12 +50,17 @@ def with_halves(algorithm: Algorithm[Any]) -> Algorithm[Any]:
         added = storage_error(_types(problem.precision, transforms))
         return [error + added for error in algorithm.offered_from(seen(problem))]
 
+    def plausible(problem: Problem) -> bool:
+        # What copies its input is laid out for one size.
+        sized = not (problem.any_size and algorithm.converts_once)
+        return sized and algorithm.plausible(seen(problem))
+
     return replace(
         algorithm,
         reject=lambda problem, target: algorithm.reject(seen(problem), target),
         cost=lambda problem, target: algorithm.cost(seen(problem), target),
         make=make,
-        plausible=lambda problem: algorithm.plausible(seen(problem)),
+        plausible=plausible,
         choices=choices and (lambda problem, target, lean: choices(seen(problem), target, lean)),
         precisions=has_halves,
         automatic=algorithm.converts_once or (algorithm.automatic and not transforms),

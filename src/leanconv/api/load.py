@@ -139,6 +139,8 @@ def load(
         with working(shown, progress):
             driver = backend.device_driver(device)
             return Network(DeviceBackend(_read(source), driver, computed, precision, *limits))
+    if precision is not None and computed == FLOAT64:
+        raise SpecError(f"got precision {precision!r} together with dtype 'float64'; expected one")
     given = {"memory_limit": memory_limit, "max_error": max_error, "plan": plan}
     limiting = [name for name, value in given.items() if value is not None]
     if algorithms and limiting:

@@ -50,6 +50,8 @@ def from_bits(e: Instructions, bits: Value, element: str, kind: str) -> Value:
 def to_bits(e: Instructions, value: Value, element: str) -> Value:
     """Floats, or halves, as halves lie in memory."""
     lanes = lanes_of(value.kind)
+    if is_half(element_of(value.kind)) and element_of(value.kind) != element:  # the other one
+        value = e.convert("fpext", value, vector(FLOAT32.llvm, lanes))
     arithmetic = element == BFLOAT16.llvm and not e.rounds_to_bfloat16
     if element_of(value.kind) == FLOAT32.llvm and arithmetic:
         return _upper_half(e, value)

@@ -68,11 +68,20 @@ def in_float32(graph: Graph) -> Graph:
 
 def stored_half(node: Node, graph: Graph) -> DType | None:
     """The half precision in which a node that computes has some value; None if it has none."""
-    if node.op not in COMPUTES:
+    if not computes(node):
         return None
     names = (*node.outputs, *(n for n in node.inputs if n and n not in graph.constants))
     kinds = (graph.types[name].dtype for name in names if name in graph.types)
     return next((kind for kind in kinds if kind in HALVES), None)
+
+
+def computes(node: Node) -> bool:
+    """Whether a node computes in float32, of values that may be stored in halves."""
+    if node.op not in COMPUTES or not node.op.endswith("Chain"):
+        return node.op in COMPUTES
+    given = node.attributes
+    stages = given["stages"] if "stages" in given else given["blocks"][0].stages
+    return all(stage.OP == "Conv" for stage in stages)
 
 
 def moves(node: Node) -> bool:

@@ -141,11 +141,13 @@ class BlockChain(ChainOperator):
         Each takes fewer bytes, of scratch or of weights, than any that is cheaper.
         """
         del vary_parameters
-        chains = tuple(layers.chain for layers in layers_of(context))
+        blocks = layers_of(context)
+        chains = tuple(layers.chain for layers in blocks)
         target, judged = context.target, chains
         if context.accuracy.reproducible:
             judged = tuple(chain.alone() for chain in chains)
         error = math.sqrt(sum(plain_error(s) ** 2 for chain in chains for s in chain.specs))
+        error += math.hypot(*(layers.stored_error for layers in blocks))
         kept: dict[tuple[int, int], Choice] = {}
         kernels = {one.choice: _build(judged, one, target) for one in _passes(chains, target)}
         costs = {choice: _cycles(judged, kernel, target) for choice, kernel in kernels.items()}

@@ -78,7 +78,7 @@ def _in_halves(packing: Packing, weights: Mapping[str, str]) -> Packing:
 
     return replace(
         packing,
-        bytes={n: size // (1 + (n in weights)) for n, size in packing.bytes.items()},
+        bytes={n: size // 2 if n in weights else size for n, size in packing.bytes.items()},
         make=lambda: {name: held(name, array) for name, array in packing.make().items()},
         stream=pieces,
         recipe=None if packing.recipe is None else (packing.recipe, *sorted(weights.values())[:1]),
@@ -88,6 +88,8 @@ def _in_halves(packing: Packing, weights: Mapping[str, str]) -> Packing:
 
 def _on_halves(call: Call, halves: tuple[str, ...]) -> Call:
     """A call on halves; a result takes over the memory of what is stored alike."""
+    if getattr(call.kernel, "dtype", None) in HALVES:  # what moves them as they lie
+        return call
     result = halves[len(halves) - call.kernel.result_count]
     in_place = tuple(number for number in call.in_place if halves[number] == result)
     return replace(call, kernel=half_stored(call.kernel, halves), in_place=in_place)

@@ -17,7 +17,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from leanconv.graph.halves import COMPUTES, moves
+from leanconv.graph.halves import computes, moves
 from leanconv.graph.ir import Graph, Node, TensorType
 from leanconv.half_arrays import in_memory
 from leanconv.types import FLOAT16, FLOAT32, DType
@@ -89,15 +89,11 @@ class _Storing:
             self._store_cast(node)
         elif moves(node):
             self._store_moved(node)
-        elif node.op in COMPUTES and not self._makes_codes(node):
+        elif computes(node):
             self._store_computed(node)
         else:
             read = [self._as(n, FLOAT32) if self._is(n, self.half) else n for n in node.inputs]
             self.nodes.append(replace(node, inputs=tuple(read)))
-
-    def _makes_codes(self, node: Node) -> bool:
-        """Whether a chain of convolutions computes codes."""
-        return node.op.endswith("Chain") and not self._is(node.output, FLOAT32)
 
     def _store_cast(self, node: Node) -> None:
         source, to = node.inputs[0], node.attributes["to"]
