@@ -226,13 +226,12 @@ class _Emission:
     def _multiply(self, inputs: list[Pointer], weights: Pointer, before: Value) -> None:
         """Emit the steps, each with its share of the epilogue of the block before."""
         e, conv = self.e, self.conv
-        steps, each = conv.steps, ceil_div(self.epilogue.parts, conv.steps)
-        busy = ceil_div(
-            self.epilogue.parts, each
-        )  # steps with such a share; that of the last may be less
+        steps, parts = conv.steps, self.epilogue.parts
+        each = ceil_div(parts, steps)
+        busy = ceil_div(parts, each)  # steps with such a share; that of the last may be less
         with e.loop("step", busy) as step:
             self._step(inputs, weights, step)
-            end = e.smin((step + 1) * each, self.epilogue.parts)
+            end = e.smin((step + 1) * each, parts)
             with e.loop("part", end, start=step * each) as part:
                 self.epilogue.part(part, before)
         if busy < steps:
