@@ -150,3 +150,32 @@ def test_what_is_not_taken_is_refused_by_name():
     cast = helper.make_node("Cast", ["w"], ["y"], to=TensorProto.FLOAT)
     with pytest.raises(lc.ModelError, match="4 elements of int4, and 1 bytes"):
         lc.load(model([cast], [("x", 1, [1])], [("y", 1, [4])], [short]))
+
+
+def test_bfloat16_at_the_borders_and_in_casts():
+    """Codes or arrays of ml_dtypes in and out, rounded as ml_dtypes does; also behind NonZero."""
+    x = numbers()
+    kind, number = ml_dtypes.bfloat16, TensorProto.BFLOAT16
+    nodes = [
+        helper.make_node("Cast", ["x"], ["y"], to=number),
+        helper.make_node("Cast", ["y"], ["z"], to=TensorProto.FLOAT),
+        helper.make_node("Identity", ["b"], ["c"]),
+        helper.make_node("Compress", ["b", "which"], ["d"]),
+    ]
+    given = [("x", 1, [None]), ("b", number, [4]), ("which", TensorProto.BOOL, [4])]
+    wanted = [("y", number, [None]), ("z", 1, [None]), ("c", number, [4]), ("d", number, [None])]
+    net = lc.load(model(nodes, given, wanted), threads=1)
+    b = np.float32([1.5, -0.0, np.inf, 3e-3]).astype(kind)
+    feed = {"x": x, "b": b, "which": np.array([True, False, True, True])}
+    found = net.run(feed)
+    rounded = x.astype(kind)
+    nan = np.isnan(x)
+    assert found["y"].dtype == kind
+    same = found["y"].view(np.uint16) == rounded.view(np.uint16)
+    assert np.all(same | nan)
+    assert np.all(np.isnan(found["y"].astype("f4")) == nan)
+    np.testing.assert_array_equal(found["z"], rounded.astype(np.float32))
+    np.testing.assert_array_equal(found["c"].view(np.uint16), b.view(np.uint16))
+    np.testing.assert_array_equal(found["d"].view(np.uint16), b[[0, 2, 3]].view(np.uint16))
+    codes = net.run({**feed, "b": b.view(np.uint16)})
+    np.testing.assert_array_equal(codes["d"].view(np.uint16), b[[0, 2, 3]].view(np.uint16))

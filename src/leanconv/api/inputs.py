@@ -126,7 +126,7 @@ def _as_codes(array: np.ndarray, spec: InputSpec) -> np.ndarray:
         raise InputError(
             f"input {spec.name!r} is {type_text(array.dtype, array.shape)}; expected "
             f"{type_text(spec.dtype, spec.shape)}: an array of the package ml_dtypes, or one of "
-            f"{spec.dtype.held} with a byte for each element"
+            f"{spec.dtype.held} with its codes"
         )
     return codes
 

@@ -11,7 +11,8 @@ import numpy as np
 
 from leanconv.cli.common import Extents, Shape
 from leanconv.errors import InputError
-from leanconv.types import DType
+from leanconv.half_arrays import in_memory
+from leanconv.types import BFLOAT16, FLOAT32, DType
 from leanconv.units import shape_text
 
 if TYPE_CHECKING:
@@ -138,6 +139,8 @@ def random_inputs(
 
 
 def _random(generator: np.random.Generator, shape: Shape, dtype: DType) -> np.ndarray:
+    if dtype == BFLOAT16:
+        return in_memory(generator.standard_normal(shape).astype(FLOAT32), dtype)
     if dtype.is_float and dtype.held == dtype:
         return generator.standard_normal(shape).astype(dtype)
     most = min(255, int(dtype.held.high if dtype.is_float else dtype.high))

@@ -19,11 +19,12 @@ from leanconv.graph.convert import FileNode
 from leanconv.graph.convert.selection import FIRST_ROWS, first_rows
 from leanconv.graph.ir import TensorType
 from leanconv.graph.limits import Limits
+from leanconv.graph.narrow_values import entered, leaving
 from leanconv.graph.onnx_binding import Scope
 from leanconv.graph.ops.base import Array
 from leanconv.graph.segments import Segments, needs_compiler
 from leanconv.records import cached_property, dataclass
-from leanconv.types import FLOAT16, DType
+from leanconv.types import BFLOAT16, FLOAT16, DType
 from leanconv.units import counted
 
 
@@ -41,6 +42,7 @@ class Tail:
         single: what the file's float32 becomes.
         halves: whether its float16 does, too.
         in_half: the outputs that are given in float16 then.
+        coded: the network's inputs and outputs that are codes of bfloat16.
     """
 
     nodes: tuple[FileNode, ...]
@@ -53,6 +55,7 @@ class Tail:
     single: DType
     halves: bool = False
     in_half: frozenset[str] = frozenset()
+    coded: frozenset[str] = frozenset()
 
     @property
     def is_compiled(self) -> bool:
@@ -106,7 +109,8 @@ class Tail:
         given, cast = {}, 0
         for name in self.reads:
             kind = types[name]
-            given[name] = Value(TensorType(kind.shape, builder.kept(kind.dtype)))
+            dtype = self.single if name in self.coded else builder.kept(kind.dtype)
+            given[name] = Value(TensorType(kind.shape, dtype))
             if given[name].type != kind:
                 cast += given[name].type.bytes
         scope = Scope(builder, self.opset, self.constants, given)
@@ -120,6 +124,10 @@ class Tail:
             f"then NumPy computes {counted(len(self.nodes), 'node')} ({operations}) in each run"
             f"{but}: {self.reasons[0]}"
         )
+
+    def _given(self, builder: Builder, name: str, array: Array) -> Value:
+        value = builder.constant(array)
+        return entered(builder, value, BFLOAT16) if name in self.coded else value
 
     def run(
         self,
@@ -144,7 +152,7 @@ class Tail:
             cuts = self.cuts
             return {name: first_rows(values[rows], values[count]) for name, rows, count in cuts}
         builder = Builder.in_a_run(self.single, self.limits, memory, self.halves, segments)
-        given = {name: builder.constant(values[name]) for name in self.reads}
+        given = {name: self._given(builder, name, values[name]) for name in self.reads}
         builder.budget.expect(0)  # runs of other shapes may have kept more than fits now
         builder.budget.given((*values.values(), *self.constants.values()))
         builder.budget.made([value.array for value in given.values() if value.array is not None])
@@ -155,6 +163,8 @@ class Tail:
         for name, result in zip(self.gives, results, strict=True):
             if name in self.in_half and result.type.dtype.is_float:
                 result = builder.emit("Cast", [result], to=FLOAT16)
+            if name in self.coded and result.type.dtype.is_float:
+                result = leaving(builder, result)
             if result.array is None:
                 raise UnsupportedError(f"output {name!r} is a sequence; expected tensors")
             builder.budget.expect(result.type.bytes)

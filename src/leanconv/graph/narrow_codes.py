@@ -22,6 +22,7 @@ from leanconv.graph.float_codes import Emitter, T
 from leanconv.graph.ops.base import Array
 from leanconv.records import dataclass
 from leanconv.types import (
+    BFLOAT16,
     FLOAT4E2M1,
     FLOAT8E4M3FN,
     FLOAT8E4M3FNUZ,
@@ -38,7 +39,8 @@ from leanconv.types import (
     DType,
 )
 
-NUMBERS: Mapping[int, DType] = {each.onnx: each for each in NARROW}  # by ONNX's number
+# Types that arrays of NumPy have as codes, by ONNX's number.
+NUMBERS: Mapping[int, DType] = {each.onnx: each for each in (*NARROW, BFLOAT16)}
 BITS: Mapping[DType, int] = {
     **dict.fromkeys(NARROW, 8),
     **dict.fromkeys((INT4, UINT4, FLOAT4E2M1), 4),
@@ -124,7 +126,7 @@ def read_mark(array: Array) -> tuple[Array, DType | None]:
 def is_narrow(value: object) -> bool:
     """Whether an attribute or a constant of a file is, or names, a type of at most 8 bits."""
     if isinstance(value, DType):
-        return value.held != value
+        return value in NARROW
     return isinstance(value, np.ndarray) and value.dtype.names is not None
 
 
@@ -159,6 +161,7 @@ def packed_bytes(kind: DType, count: int) -> int:
 
 
 _ML_NAMES = {
+    BFLOAT16: "bfloat16",
     FLOAT8E4M3FN: "float8_e4m3fn",
     FLOAT8E4M3FNUZ: "float8_e4m3fnuz",
     FLOAT8E5M2: "float8_e5m2",
@@ -174,7 +177,7 @@ def taken(array: Array, kind: DType) -> Array | None:
         return array
     if array.dtype.name != _ML_NAMES.get(kind, kind):
         return None
-    return array.view(np.uint8) if kind.is_float else array.astype(kind.numpy)
+    return array.view(kind.numpy) if kind.is_float else array.astype(kind.numpy)
 
 
 def given(codes: Array, kind: DType) -> Array:

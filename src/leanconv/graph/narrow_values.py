@@ -3,22 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from leanconv.errors import ModelError, UnsupportedError
+from leanconv.graph import bfloat16_codes
 from leanconv.graph.builder import Builder, Value
 from leanconv.graph.convert import FileNode
+from leanconv.graph.ir import TensorType
 from leanconv.graph.narrow_codes import is_narrow, read_mark
 from leanconv.graph.onnx_file import FileModel
 from leanconv.graph.onnx_names import shown
 from leanconv.graph.ops.base import Array
-from leanconv.types import FLOAT32, DType
+from leanconv.types import BFLOAT16, FLOAT32, DType
+
+
+class DeclaredInput(Protocol):
+    """An input by name, with its type."""
+
+    @property
+    def name(self) -> str:
+        """As the file has it."""
+
+    @property
+    def dtype(self) -> DType:
+        """As the file has it."""
 
 
 class Declared(Protocol):
     """What a model says of its outputs, and its weights."""
+
+    @property
+    def inputs(self) -> Sequence[DeclaredInput]:
+        """What it takes."""
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -33,10 +51,57 @@ class Declared(Protocol):
         """Weights by name."""
 
 
-def check_narrow(
+def as_float(value: Value, dtype: DType, builder: Builder) -> Value:
+    """A float of another type; others stay as they are."""
+    if value.type.dtype == dtype or not value.type.dtype.is_float:
+        return value
+    return builder.emit("Cast", [value], to=dtype)
+
+
+def entered(builder: Builder, value: Value, kind: DType | None) -> Value:
+    """An input of some kind as the network computes with it: bfloat16 as float32."""
+    if kind == BFLOAT16:
+        return bfloat16_codes.decoded(Emitting(builder), value, builder.single)
+    return as_float(value, builder.kept(value.type.dtype), builder)
+
+
+def leaving(builder: Builder, value: Value) -> Value:
+    """Floats as an output of bfloat16."""
+    codes = bfloat16_codes.encoded(Emitting(builder), value)
+    return builder.as_narrow(codes, BFLOAT16)
+
+
+def in_bfloat16(model: Declared) -> set[str]:
+    """The inputs and outputs that are declared bfloat16."""
+    outputs = zip(model.outputs, model.output_dtypes, strict=True)
+    found = {name for name, kind in outputs if kind == BFLOAT16}
+    return found | {each.name for each in model.inputs if each.dtype == BFLOAT16}
+
+
+class Emitting:
+    """Adds operations to a builder that no node of the file asks for."""
+
+    def __init__(self, builder: Builder) -> None:
+        self._builder = builder
+
+    def emit(self, op: str, inputs: Sequence[Value | None], **attributes: Any) -> Value:
+        """Add an operation in normal form and give its value."""
+        return self._builder.emit(op, inputs, **attributes)
+
+    def number(self, number: float, like: Value) -> Value:
+        """A scalar constant of another value's dtype."""
+        dtype = like.type.dtype
+        return Value(TensorType((), dtype), np.asarray(number, dtype=dtype))
+
+    def kind(self, value: Value) -> TensorType:
+        """The type of a value."""
+        return value.type
+
+
+def given_as_declared(
     model: Declared, builder: Builder, outputs: Mapping[str, Value], late: Sequence[FileNode]
-) -> None:
-    """Raise unless codes of narrow types are what the file says that they are.
+) -> dict[str, Value]:
+    """The outputs, floats that are declared bfloat16 as codes of it.
 
     Args:
         model: says what its outputs are.
@@ -49,7 +114,11 @@ def check_narrow(
         UnsupportedError: a late node has to do with a narrow type.
     """
     declared = dict(zip(model.outputs, model.output_dtypes, strict=True))
+    found = dict(outputs)
     for name, value in outputs.items():
+        if declared.get(name) == BFLOAT16 and value.type.dtype.is_float:
+            found[name] = leaving(builder, value)
+            continue
         kind, wanted = builder.narrow.get(value), declared.get(name)
         if kind is None and (wanted is None or wanted.held == wanted):
             continue
@@ -63,14 +132,24 @@ def check_narrow(
                 f"output {shown(name)!r} is {builder.declared(value)}, and declared as {wanted}; "
                 "expected both alike"
             )
-    nodes = [node.name for node in late if any(map(is_narrow, node.attributes.values()))]
-    held = [name for node in late for name in node.reads if is_narrow(model.constants.get(name))]
-    if nodes or held:
-        where = f"node {nodes[0]!r}" if nodes else f"the constant {shown(held[0])!r}"
-        raise UnsupportedError(
-            f"{where} is of a type of at most 8 bits, and computed with when extents are known "
-            "that depend on values; expected another type there"
-        )
+    _check_late(model, late)
+    return found
+
+
+def _check_late(model: Declared, late: Sequence[FileNode]) -> None:
+    """Raise where a late node has to do with a type whose arrays are codes."""
+    coded = {each.name for each in model.inputs if is_narrow(each.dtype)}
+    kinds = zip(model.outputs, model.output_dtypes, strict=True)
+    coded |= {name for name, kind in kinds if is_narrow(kind)}
+    coded |= {name for name, array in model.constants.items() if is_narrow(array)}
+    for node in late:
+        named = any(map(is_narrow, node.attributes.values()))
+        if named or not coded.isdisjoint((*node.reads, *node.outputs)):
+            raise UnsupportedError(
+                f"node {node.name!r} ({node.op}) has to do with elements of at most 8 bits, and is "
+                "computed when extents are known that depend on values; expected another type "
+                "there: insert a Cast"
+            )
 
 
 def float_bytes(file: FileModel) -> int:

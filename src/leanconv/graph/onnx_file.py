@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from leanconv.errors import LeanConvError, ModelError, UnsupportedError
 from leanconv.graph import onnx_schema as schema
@@ -21,7 +20,7 @@ from leanconv.graph.onnx_tensor import ExternalFiles, dtype_of_number
 from leanconv.graph.ops.base import MAX_RANK, Array
 from leanconv.graph.wire import Message, Reader
 from leanconv.records import dataclass
-from leanconv.types import BFLOAT16, DType
+from leanconv.types import DType
 
 Extents = tuple[int | str | None, ...]
 
@@ -100,7 +99,6 @@ def read_file(data: memoryview, files: ExternalFiles, limits: Limits) -> FileMod
         _input(name, each, reader, first.get(name), name in needed)
         for name, each in declared.items()
     ]
-    _check_outputs(outputs, raw, reader)
     return FileModel(
         opset=opset,
         inputs=tuple(each for each in inputs if each is not None),
@@ -206,22 +204,6 @@ def _declared_dtype(value: Message, reader: Reader) -> DType | None:
         return dtype_of_number(held.get("elem_type", 0), "output", narrow=True)
     except LeanConvError:
         return None
-
-
-def _check_outputs(outputs: Sequence[Message], nodes: Sequence[RawNode], reader: Reader) -> None:
-    """Raise for an output in bfloat16, which NumPy lacks: weights of it are float32 here."""
-    for value in outputs:
-        with contextlib.suppress(ModelError):  # what is damaged declares nothing
-            kind = reader.message(value.get("type", memoryview(b"")), schema.TYPE, "output")
-            tensor = kind.get("tensor_type", memoryview(b""))
-            held = reader.message(tensor, schema.TENSOR_TYPE, "output")
-            if held.get("elem_type", 0) == BFLOAT16.onnx:
-                name = value.get("name", "")
-                maker = next((f" of {node.where}" for node in nodes if name in node.outputs), "")
-                raise UnsupportedError(
-                    f"output {shown(name)!r}{maker} is of {BFLOAT16}; expected float32: cast it in "
-                    "the network"
-                )
 
 
 def _shape(tensor: Message, reader: Reader, what: str) -> Extents | None:

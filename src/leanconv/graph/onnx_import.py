@@ -25,7 +25,13 @@ from leanconv.graph.file_kinds import file_kind, folder_kind
 from leanconv.graph.ir import Graph, TensorType
 from leanconv.graph.late import Tail, reads_of
 from leanconv.graph.limits import Limits
-from leanconv.graph.narrow_values import check_narrow, float_bytes
+from leanconv.graph.narrow_values import (
+    as_float,
+    entered,
+    float_bytes,
+    given_as_declared,
+    in_bfloat16,
+)
 from leanconv.graph.onnx_binding import Scope
 from leanconv.graph.onnx_check import check_flow
 from leanconv.graph.onnx_file import NoModelError, read_file
@@ -140,10 +146,13 @@ class Model:
         builder.settings = {
             value: frozenset((name,))
             for name, value in inputs.items()
-            if is_small(value.shape, value.type.dtype)
+            if is_small(value.shape, value.type.dtype) and value not in builder.narrow
         }
         inputs.update(known)
-        held = {name: _as(v, builder.kept(v.type.dtype), builder) for name, v in inputs.items()}
+        held = {
+            name: entered(builder, value, builder.narrow.get(value))
+            for name, value in inputs.items()
+        }
         scope = Scope(builder, self.opset, self.constants, held)
         try:
             left = scope.bind_known(self.nodes) if late else scope.bind_all(self.nodes)
@@ -159,9 +168,9 @@ class Model:
                     f"output {shown(lists[0])!r} is a sequence; expected tensors: join them, or "
                     "make an output of each"
                 )
-            check_narrow(self, builder, outputs, tail)
+            outputs = given_as_declared(self, builder, outputs, tail)
             for name in self._given_in_half.intersection(names):
-                outputs[name] = _as(outputs[name], FLOAT16, builder)
+                outputs[name] = as_float(outputs[name], FLOAT16, builder)
         except UnsupportedError:
             _check_wanted(builder, known)
             raise
@@ -207,6 +216,7 @@ class Model:
             FLOAT64 if promoted else FLOAT32,
             self.halves,
             frozenset(self._given_in_half),
+            frozenset(in_bfloat16(self)),
         )
 
     def runtime_dtype(self, dtype: object) -> DType:
@@ -315,13 +325,6 @@ def _checked(
 def _number(extent: int) -> int:
     """For a message: the extent, or the number that stands behind a symbol."""
     return int(extent.value) if isinstance(extent, Symbol) else extent
-
-
-def _as(value: Value, dtype: DType, builder: Builder) -> Value:
-    """A float of another type; others stay as they are."""
-    if value.type.dtype == dtype or not value.type.dtype.is_float:
-        return value
-    return builder.emit("Cast", [value], to=dtype)
 
 
 def read_model(source: str | Path | bytes, limits: Limits | None = None) -> Model:

@@ -26,7 +26,8 @@ class DType(str):
         roundoff: half of the spacing of its numbers at 1; 0.0 for integers, which are exact.
         least_normal: the smallest positive number of full precision; 1.0 for integers.
         low, high: the least and the largest finite number, exactly.
-        held: the type of its codes in memory and in graphs: another one for those of `NARROW`.
+        held: the type of its codes at the borders of a file's network: its own, but for bfloat16
+            and those of `NARROW`.
     """
 
     __slots__ = (
@@ -133,6 +134,7 @@ INT32, UINT32 = _integer("int32", 32, 6, "i32"), _integer("uint32", 32, 12)
 INT64, UINT64 = _integer("int64", 64, 7, "i64"), _integer("uint64", 64, 13)
 FLOAT16 = _float("float16", "half", 10, "fp16", digits=11)
 BFLOAT16 = _float("bfloat16", "bfloat", 16, "bf16", "uint16", digits=8)
+BFLOAT16.held = UINT16
 FLOAT32 = _float("float32", "float", 1, "fp32", digits=24)
 FLOAT64 = _float("float64", "double", 11, "fp64", digits=53)
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from leanconv.errors import ModelError, UnsupportedError
+from leanconv.graph import bfloat16_codes
 from leanconv.graph.builder import Value
 from leanconv.graph.convert.arithmetic import aligned
 from leanconv.graph.convert.narrow import narrowed, widened
 from leanconv.graph.convert.rule import Call, Older, Rule
 from leanconv.graph.ops.base import check_rank
-from leanconv.types import BOOL, FLOAT32, INT8, UINT8
+from leanconv.types import BFLOAT16, BOOL, FLOAT32, INT8, UINT8
 
 
 def _cast(call: Call) -> list[Value]:
@@ -20,6 +21,9 @@ def _cast(call: Call) -> list[Value]:
         target = call.declared(1)
     if target is None:
         raise ModelError("attribute to is missing; expected a data type")
+    if target == BFLOAT16:
+        codes = bfloat16_codes.encoded(call, widened(call))
+        return [bfloat16_codes.decoded(call, codes, call.builder.single)]
     if target.held != target:
         same = call.declared(0) == target
         return [call.value() if same else narrowed(call, widened(call), target)]
