@@ -1,4 +1,4 @@
-"""Files in float16, computed in float32, against ONNX Runtime and against float64."""
+"""Files in float16, stored so and computed in float32, against ONNX Runtime and against float64."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_network_in_half_precision(keep_ends: bool) -> None:
         assert apart(y, reference(proto, {"x": x})["y"]) < 4 * ROUNDOFF
         np.testing.assert_array_equal(session.run(None, {"x": x})[0], y)
         exact = double(x.astype("f8") if keep_ends else x)
-        assert apart(y, exact) < 1.01 * ROUNDOFF
+        assert apart(y, exact) < 8 * ROUNDOFF
     assert ROUNDOFF <= net.plan.predicted_error < 20 * ROUNDOFF
     if not keep_ends:
         with pytest.raises(InputError, match=r"expected float16.*\.astype\(.float16.\)"):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -37,3 +40,16 @@ def test_limits_and_refusals() -> None:
         lc.load(proto, precision="half")
     with pytest.raises(SpecError, match="precision"):
         lc.load(proto, precision="float16", dtype="float64")
+
+
+def test_a_plan_file_says_in_which_precision(tmp_path: Path) -> None:
+    proto = small_cnn()
+    x = R.standard_normal((1, 3, 32, 32)).astype("f4")
+    net = lc.load(proto, precision="float16")
+    y = net(x)
+    net.plan.save(tmp_path / "plan.json")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        again = lc.load(proto, plan=tmp_path / "plan.json")
+    assert np.array_equal(again(x), y)
+    assert again.plan.memory_bytes == net.plan.memory_bytes

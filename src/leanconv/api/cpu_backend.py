@@ -44,6 +44,7 @@ from leanconv.runtime.memory import give_back, mapped_files
 from leanconv.runtime.pool import default_threads
 from leanconv.settings import current_settings
 from leanconv.target import Target
+from leanconv.types import FLOAT32
 from leanconv.units import counted, format_bytes, shape_text
 
 log = logging.getLogger(__name__)
@@ -298,6 +299,8 @@ class CpuBackend:
         bound = self.model.bind(shapes, dtype=self.dtype, late=True, values=known)
         graph = run_passes(bound, UNFUSED_PASSES if self._options.algorithms else PASSES)
         half = self._options.precision
+        if half is None and self.dtype == FLOAT32:
+            half = self.model.stored
         return graph if half is None else verify(store_in_halves(graph, half))
 
     def prepare(self) -> list[tuple[tuple[Shape, ...], Known]]:

@@ -206,6 +206,7 @@ def _completed(options: NetworkOptions, pinned: PlanFile) -> NetworkOptions:
         options,
         threads=options.threads or pinned.threads,
         dtype=options.dtype or pinned.dtype,
+        precision=options.precision or pinned.precision,
         memory_limit=pinned.memory_limit if limit is None else limit,
         max_error=checked_error(pinned.max_error) if error is None else error,
         reproducible=options.reproducible or pinned.reproducible,

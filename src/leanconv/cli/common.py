@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from leanconv.api.options import checked_threads
 from leanconv.errors import InputError, SpecError
-from leanconv.types import FLOAT32, FLOAT64
+from leanconv.types import FLOAT32, FLOAT64, HALVES
 from leanconv.units import parse_bytes
 
 if TYPE_CHECKING:
@@ -37,6 +37,11 @@ def add_load_options(parser: argparse.ArgumentParser) -> None:
         "--dtype",
         choices=(FLOAT32, FLOAT64),
         help="compute in this type (default: the model's; of a problem, float32)",
+    )
+    parser.add_argument(
+        "--precision",
+        choices=HALVES,
+        help="keep weights and values between layers in half precision (sums are float32)",
     )
     parser.add_argument(
         "--memory-limit",
@@ -94,6 +99,7 @@ def load_options(options: argparse.Namespace) -> dict[str, Any]:
     return {
         "threads": options.threads,
         "dtype": options.dtype,
+        "precision": options.precision,
         "memory_limit": options.memory_limit,
         "max_error": options.max_error,
         "tune": options.tune,

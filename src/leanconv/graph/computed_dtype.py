@@ -10,7 +10,18 @@ from leanconv.graph.narrow_codes import read_mark
 from leanconv.graph.onnx_file import FileModel
 from leanconv.graph.onnx_operations import held_flow
 from leanconv.graph.ops.typed import COMPARISONS, LOGIC
-from leanconv.types import BOOL, FLOAT32, FLOATS, HALVES, INT32, INT64, UINT8, DType, as_dtype
+from leanconv.types import (
+    BOOL,
+    FLOAT16,
+    FLOAT32,
+    FLOATS,
+    HALVES,
+    INT32,
+    INT64,
+    UINT8,
+    DType,
+    as_dtype,
+)
 
 _GIVEN: Mapping[str, DType] = {
     **dict.fromkeys(("ArgMax", "ArgMin", "NonZero", "NonMaxSuppression"), INT64),
@@ -33,28 +44,32 @@ _TAKE_HALVES = frozenset(
 )
 
 
-def computed_dtype(file: FileModel) -> tuple[DType, bool]:
+def computed_dtype(file: FileModel) -> tuple[DType, bool, DType | None]:
     """The one of `FLOATS` that most nodes give; if none does, that of the first input of one.
 
     Returns:
         The type, and whether some node computes in half precision: then numbers that the file has
-        in float16 are kept in float32.
+        in float16 are computed in float32. And the half precision in which values are stored: that
+        in which all nodes compute, or None.
     """
     kinds = {each.name: each.dtype for each in file.inputs}
     given: Counter[DType] = Counter()
-    halves = False
+    halves = wider = False
     for node in file.nodes:
         read = [kinds[name] for name in _data_inputs(node, kinds)]
         if not read:
             continue
-        halves |= any(kind in HALVES for kind in read) and node.op not in _TAKE_HALVES
+        computes = node.op not in _TAKE_HALVES
+        halves |= computes and any(kind in HALVES for kind in read)
+        wider |= computes and any(kind in FLOATS for kind in read)
         kind = _given(node, read, kinds, file)
         outputs = held_flow(node, kinds, any) if node.graphs else node.outputs
         kinds.update((name, kind) for name in outputs if name)
         given[kind] += 1
     found = [kind for kind, _ in given.most_common()]
     starts = [each.dtype for each in file.inputs]
-    return next((kind for kind in (*found, *starts) if kind in FLOATS), FLOAT32), halves
+    dtype = next((kind for kind in (*found, *starts) if kind in FLOATS), FLOAT32)
+    return dtype, halves, FLOAT16 if halves and not wider else None
 
 
 def _given(node: FileNode, read: list[DType], kinds: Mapping[str, DType], file: FileModel) -> DType:

@@ -85,6 +85,7 @@ class Model:
         constants: the file's weights, views of it where possible.
         dtype: the float type that is computed in first.
         halves: whether numbers that the file has in float16 are computed in it.
+        stored: the half precision of all values, in which they are stored, too; None without one.
         bytes: the size of the file and its external data, where that is packed in less than a byte
             the size of its floats.
         limits: what binding may use.
@@ -103,6 +104,7 @@ class Model:
     limits: Limits
     metadata: Mapping[str, str]
     halves: bool = False
+    stored: DType | None = None
 
     def bind(
         self,
@@ -392,7 +394,7 @@ def _read(
     if not file.inputs:
         raise UnsupportedError("the model has no inputs; expected at least one")
     inputs = tuple(ModelInput(each.name, each.dtype, each.shape) for each in file.inputs)
-    dtype, halves = computed_dtype(file)
+    dtype, halves, stored = computed_dtype(file)
     return Model(
         inputs=inputs,
         outputs=file.outputs,
@@ -406,4 +408,5 @@ def _read(
         limits=limits,
         metadata=MappingProxyType(file.metadata),
         halves=halves,
+        stored=stored,
     )

@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Mapping
 
+from leanconv.graph.halves import stored_half
 from leanconv.graph.ir import TensorType
 from leanconv.planner.budget import Planner
 from leanconv.planner.decision import Decision
@@ -175,6 +176,7 @@ class NetworkPlan(Unpicklable):
             merged_blocks=planner.merged,
             target=target_facts(planner.target),
             threads=self.threads,
+            precision=self.precision,
             dtype=self.dtype,
             reproducible=planner.accuracy.reproducible,
             memory_limit=self.limit,
@@ -202,6 +204,13 @@ class NetworkPlan(Unpicklable):
             InputError: it cannot be written.
         """
         write_plan(self.file(), path)
+
+    @property
+    def precision(self) -> DType | None:
+        """The half precision in which values of float32 are stored; None if none are."""
+        graph = self.planner.graph
+        found = (stored_half(node, graph) for node in graph.nodes)
+        return next((half for half in found if half), None)
 
     @property
     def dtype(self) -> DType:

@@ -23,7 +23,7 @@ from leanconv.records import dataclass
 from leanconv.settings import MOST_THREADS
 from leanconv.spec import PLAIN, Format
 from leanconv.target import Target
-from leanconv.types import FLOATS, DType, as_dtype
+from leanconv.types import FLOATS, HALVES, DType, as_dtype
 from leanconv.units import MOST_BYTES as MOST_LIMIT
 
 FORMAT, VERSION = "leanconv plan", 2
@@ -86,6 +86,7 @@ class PlanFile:
         nodes: in the order of the graph.
         buffers: of the arena, with their offsets.
         measured_error: of the outputs on samples, None where it was not measured.
+        precision: the half precision in which values are stored, None for none.
         source: the file that it was read from, empty if it was made in this process.
     """
 
@@ -105,6 +106,7 @@ class PlanFile:
     nodes: tuple[PlannedNode, ...]
     buffers: PlacedBuffers
     measured_error: float | None = None
+    precision: DType | None = None
     source: str = ""
 
     @property
@@ -171,6 +173,7 @@ def document(plan: PlanFile) -> dict[str, Any]:
     options = {
         "threads": plan.threads,
         "dtype": plan.dtype,
+        **({"precision": plan.precision} if plan.precision else {}),
         "reproducible": plan.reproducible,
         "memory_limit": plan.memory_limit,
         "max_error": plan.max_error,
@@ -298,6 +301,9 @@ def _parse(data: Any) -> PlanFile:
         target=target,
         threads=_count(options, "threads", least=1, most=MOST_THREADS),
         dtype=as_dtype(_one_of(options, "dtype", FLOATS)),
+        precision=as_dtype(_one_of(options, "precision", HALVES))
+        if "precision" in options
+        else None,
         reproducible=_flag(options, "reproducible"),
         memory_limit=None if limit is None else _count(options, "memory_limit", most=MOST_LIMIT),
         max_error=None
