@@ -6,7 +6,8 @@ import math
 from math import prod
 
 from leanconv.algorithms.problem import Problem, storage_error
-from leanconv.types import DType
+from leanconv.codegen.half_sums import LONGEST_PIECE
+from leanconv.types import BFLOAT16, DType
 
 _FACTORS = 3.0  # roundoffs
 
@@ -30,6 +31,16 @@ def factors_error(dtype: DType) -> float:
     sum that the other statements here have, too.
     """
     return _FACTORS * dtype.roundoff
+
+
+def half_error(half: DType) -> float:
+    """Expected error of the fastest products in a half precision: what one asks for with it.
+
+    Factors are rounded to bfloat16; of float16, pieces of sums are.
+    """
+    if half == BFLOAT16:
+        return factors_error(half)
+    return half.roundoff * walk_steps(LONGEST_PIECE)
 
 
 def walk_steps(terms: float) -> float:

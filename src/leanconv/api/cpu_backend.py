@@ -78,7 +78,8 @@ class CpuBackend:
         check_layers(options.algorithms, model.nodes)
         self.threads = options.threads or default_threads()
         self.dtype = self.input_dtype = model.runtime_dtype(options.dtype)
-        self.accuracy = Accuracy(layer_error(options.max_error, self.dtype), options.reproducible)
+        error, half = layer_error(options.max_error, self.dtype), options.precision
+        self.accuracy = Accuracy(error, options.reproducible, half=half)
         settings = current_settings()
         self.cache_bytes = settings.plan_cache_bytes
         self.target: Target = planning_target()

@@ -29,7 +29,8 @@ from leanconv.types import FLOAT16, FLOAT32
 
 HALF_PRODUCTS = fma(FLOAT16)
 SINGLE_PRODUCTS = Dot(FLOAT16, FLOAT16, FLOAT32)
-PIECES = (64, 32)  # products of one piece, at most
+LONGEST_PIECE = 64
+PIECES = (LONGEST_PIECE, 32)  # products of one piece, at most
 
 _CHAINS = 4  # of additions that do not wait for one another
 

@@ -44,11 +44,14 @@ class Accuracy:
         reproducible: whether the batch must not change the bits of an image.
         weights_from_dram: whether weights come from DRAM in each run, because no cache holds those
             of the whole network.
+        half: the half precision that the user asked for: products may be of factors rounded to
+            it, and sums of a few products in it. None: they are float32.
     """
 
     layer_error: float | None = None
     reproducible: bool = False
     weights_from_dram: bool = False
+    half: DType | None = None
 
     def of_network(self, graph: Graph, target: Target) -> Accuracy:
         """The same for a network whose constants are known: whether they come from DRAM."""

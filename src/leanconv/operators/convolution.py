@@ -16,6 +16,7 @@ from leanconv.algorithms.interface import Candidate
 from leanconv.algorithms.magnitudes import Magnitudes, are_small
 from leanconv.algorithms.parameters import AUTO, Choice
 from leanconv.algorithms.problem import Problem, default_error, typical
+from leanconv.algorithms.rounding import half_error
 from leanconv.codegen.geometry import PhasedAccess
 from leanconv.codegen.lowered import Call, Lowered, PackCall, Packing
 from leanconv.graph.ir import Graph, Node
@@ -190,6 +191,8 @@ def problems(context: NodeContext, choice: Choice = AUTO) -> list[tuple[Problem,
     if max_error is not None and any(kind in HALVES for kind in kinds):
         # That is the error of what is computed; what is stored in halves errs besides.
         max_error += default_error(precision_of(*kinds)) - default_error(SINGLE)
+        if accuracy.half is not None:
+            max_error += half_error(accuracy.half)
     if node.op == "Conv":
         found = [(Problem.of(conv_spec(node, graph), x, y, max_error), w)]
     else:

@@ -33,8 +33,10 @@ class SingleKernel(Operator):
         self._module, self.ops, self.format_policy = module, module.OPS, format_policy
 
     def accepts_blocked(self, node: Node, graph: Graph, block: int) -> bool:
-        """As the module says."""
-        return self._module.accepts_blocked(node, graph, block)
+        """As the module says, of halves as of float32."""
+        half = stored_half(node, graph)
+        seen = graph if half is None else in_float32(graph)
+        return self._module.accepts_blocked(node, seen, block)
 
     def takes_codes(self, node: Node) -> bool:
         """As the module says: the names in its `CODES_IN_BLOCKS`, if it has any."""
