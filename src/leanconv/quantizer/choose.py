@@ -4,11 +4,11 @@
 2. Plans say what each layer gains on codes, and what its edges cost (`costs`). The solver finds
    choices from the fastest to the most accurate (`front`), within the bytes allowed.
 3. The fastest choice whose score holds is found by bisection, on the samples that were calibrated
-   on.
-4. It is verified on the others. Sensitivities of layers alone do not add up in every network, and
-   a score is not monotone in what is kept; so where it fails, the next more accurate choices are
-   tried, and then layers that may not have been needed in float32 are quantised again, one at a
-   time, measured with all others as they are.
+   on: about, as one answer of few samples may already be more than is allowed.
+4. It is verified on the others, strictly. Sensitivities of layers alone do not add up in every
+   network, and a score is not monotone in what is kept; so where it fails, the next more accurate
+   choices are tried, and then layers that may not have been needed in float32 are quantised again,
+   one at a time, measured with all others as they are.
 """
 
 from __future__ import annotations
@@ -147,8 +147,10 @@ class Chooser:
 
     # -- scores --------------------------------------------------------------------------------
     def _holds(self, chosen: Collection[str]) -> bool:
+        """Whether the score holds where layers are searched; one sample may be lost there."""
         search = some(self.samples.numbers(0), _SEARCHED_ON)
-        return self.trials.trial(chosen, search, "calibrated").drop <= self.allowed
+        allowed = max(self.allowed, 1.0 / len(search)) if self.allowed else 0.0
+        return self.trials.trial(chosen, search, "calibrated").drop <= allowed
 
     def _verified(self, chosen: Collection[str]) -> bool:
         held_out = self.samples.numbers(1)
