@@ -6,9 +6,9 @@ import random
 from types import SimpleNamespace
 from typing import cast
 
+from leanconv.algorithms.fused.block import BlockKernels
 from leanconv.algorithms.fused.cost import _inner_rows
 from leanconv.algorithms.fused.forms import Form
-from leanconv.algorithms.fused.rows import BlockKernels
 from leanconv.algorithms.fused.stream import BlockShape, ring_rows
 
 

@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 import numpy as np
 
+from leanconv.algorithms.fused.block import BlockKernels, rows_access
 from leanconv.algorithms.fused.cost import (
     block_row_cycles,
     expand_row_cycles,
@@ -18,7 +19,6 @@ from leanconv.algorithms.fused.cost import (
     weights_cycles,
 )
 from leanconv.algorithms.fused.forms import Chain, block_kernels
-from leanconv.algorithms.fused.rows import BlockKernels, rows_access
 from leanconv.algorithms.fused.stream import BlockStream, ring_rows
 from leanconv.algorithms.parameters import AUTO, COUNT, Choice, Kind, Parameters, parameter
 from leanconv.codegen.lowered import Call, Lowered, Packing

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from leanconv.algorithms.depthwise.kernel import DepthwiseConv
 from leanconv.algorithms.direct.algorithm import tile_work
 from leanconv.algorithms.direct.kernel import DirectConv
+from leanconv.algorithms.fused.block import BlockKernels, input_rows
 from leanconv.algorithms.fused.forms import Chain, ChainKernels, Form, possible_parts
-from leanconv.algorithms.fused.rows import BlockKernels, input_rows
 from leanconv.codegen.tiling import panel_cycles
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target

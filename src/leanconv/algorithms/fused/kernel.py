@@ -12,7 +12,8 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 
 import numpy as np
 
-from leanconv.algorithms.fused.rows import BlockKernels, BlockRows, Rows, no_rows
+from leanconv.algorithms.fused.block import BlockKernels
+from leanconv.algorithms.fused.rows import BlockRows, Rows, no_rows
 from leanconv.codegen.emitter import Carry, Function, Pointer, Value
 from leanconv.codegen.extents import Count, Extent
 from leanconv.codegen.kernel import SCRATCH_OF_NEXT, SCRATCH_OF_PREVIOUS, Kernel

@@ -17,8 +17,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from leanconv.algorithms.fused.block import BlockKernels
 from leanconv.algorithms.fused.kernel import Constants, pack_part
-from leanconv.algorithms.fused.rows import BlockKernels, BlockRows, Rows, no_rows
+from leanconv.algorithms.fused.rows import BlockRows, Rows, no_rows
 from leanconv.codegen.emitter import Carry, Function, Pointer, Value
 from leanconv.codegen.extents import Extent
 from leanconv.codegen.kernel import Kernel

@@ -1,0 +1,216 @@
+"""The kernels of a fused block, between which rows lie in the scratch, and their bytes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from leanconv.algorithms.depthwise.kernel import DepthwiseConv
+from leanconv.algorithms.direct.kernel import DirectConv
+from leanconv.algorithms.fused.image import NUMBERS_BYTES, ImageRows
+from leanconv.codegen.extents import Extent
+from leanconv.codegen.geometry import Access, Window
+from leanconv.graph.ops.quantised import TABLE
+from leanconv.kernels.lookup import Way
+from leanconv.records import dataclass
+from leanconv.spec.amounts import sum_flops
+from leanconv.spec.conv import effective_extent
+from leanconv.spec.format import aligned
+from leanconv.types import FLOAT32, UINT8
+
+
+def input_rows(window: Window) -> int:
+    """Input rows from the first to the last that one output row reads."""
+    return effective_extent(window.kernel[1], window.dilation[1])
+
+
+def rows_access(rows: int, width: int, lanes: int) -> Access:
+    """Some rows of blocks of channels in the scratch."""
+    return Access(0, lanes, rows * width * lanes, (0, width * lanes, lanes))
+
+
+@dataclass(frozen=True)
+class Border:
+    """Rows and columns of one code round a tensor.
+
+    Attributes:
+        top, left, right: rows above it; columns before and after it.
+        below: rows below it.
+        fill: the code.
+    """
+
+    top: int = 0
+    left: int = 0
+    right: int = 0
+    below: int = 0
+    fill: Extent = 0
+
+    @property
+    def any(self) -> bool:
+        """Whether there is one."""
+        return any((self.top, self.left, self.right, self.below))
+
+
+NO_BORDER = Border()
+
+
+@dataclass(frozen=True)
+class BlockKernels:
+    """The kernels of a block's convolutions, between which rows lie in the scratch.
+
+    Attributes:
+        expand: the first convolution, which writes the expanded tensor; None if there is none.
+        depthwise: from the expanded tensor (or x) to the filtered one.
+        projects: from the filtered tensor to y, each for some of y's channels.
+        step: output rows that are done together.
+        keeps_expanded: whether the expanded tensor is a ring of rows of all channels, in which the
+            next step finds what it needs again; otherwise it holds one panel of channels.
+        image: where x is an image in planes, how rows of it become those that the first convolution
+            reads; None: it reads x.
+        border: of codes round the expanded tensor, which the depthwise convolution reads like it.
+        tables: the stages whose codes are looked up in a table.
+        lookup: how a target does that.
+    """
+
+    expand: DirectConv | None
+    depthwise: DepthwiseConv
+    projects: tuple[DirectConv, ...]
+    step: Extent
+    keeps_expanded: bool
+    image: ImageRows | None = None
+    border: Border = NO_BORDER
+    tables: tuple[str, ...] = ()
+    lookup: tuple[Way, int] = ("gather", 1)
+
+    def linked(self) -> BlockKernels:
+        """The same block, in which what two stages share is one number, and one word of a table.
+
+        The expanded and the filtered tensor are written by one stage and read by the next.
+        """
+        window, expand, x, y = (
+            self.depthwise.window,
+            self.expand,
+            self.depthwise.x,
+            self.depthwise.y,
+        )
+        if expand:
+            x = replace(x, block_stride=self.expanded_rows * x.spatial[1])
+            made = expand.window if self.border.any else replace(expand.window, out=window.size)
+            expand = replace(expand, window=made, y=x)
+        y = replace(y, block_stride=self.step * y.spatial[1])
+        depthwise = replace(self.depthwise, x=x, y=y)
+        first, size = self.projects[0], (1, self.step, window.out[2])
+        of_step = replace(first.window, size=size, out=size)
+        projects = tuple(replace(p, window=of_step, x=y, y=first.y) for p in self.projects)
+        return replace(self, expand=expand, depthwise=depthwise, projects=projects)
+
+    @property
+    def stages(self) -> dict[str, DirectConv | DepthwiseConv]:
+        """The kernels by role, in order."""
+        stages: dict[str, DirectConv | DepthwiseConv] = {}
+        if self.expand:
+            stages["expand"] = self.expand
+        stages["depthwise"] = self.depthwise
+        for number, project in enumerate(self.projects):
+            stages[f"project{number}"] = project
+        return stages
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        """What an image's codes follow from; each stage's weights, what its epilogue reads.
+
+        The residual apart.
+        """
+        numbers = ("image.numbers",) if self.image and self.image.quantises else ()
+        return (
+            numbers
+            + tuple(
+                f"{stage}.{operand}"
+                for stage, kernel in self.stages.items()
+                for operand in ("w", *kernel.epilogue.operands)
+                if operand != "residual"
+            )
+            + tuple(f"{stage}.table" for stage in self.tables)
+        )
+
+    @property
+    def operand_types(self) -> dict[str, str]:
+        """LLVM type of the elements of each of `operands`, of x, of y and of a residual."""
+        found = {
+            f"{stage}.{operand}": kernel.operand_types[operand]
+            for stage, kernel in self.stages.items()
+            for operand in kernel.operands
+        }
+        x, y = (self.expand or self.depthwise).precision.x, self.projects[0].precision.y
+        others = {"x": self.image.x if self.image else x, "y": y, "residual": y}
+        others["image.numbers"] = FLOAT32
+        others |= {f"{stage}.table": UINT8 for stage in self.tables}
+        return found | {name: dtype.llvm for name, dtype in others.items()}
+
+    @property
+    def constant_bytes(self) -> dict[str, int]:
+        """Bytes of each of `operands`, as the stages' kernels pack them."""
+        numbers = {"image.numbers": NUMBERS_BYTES} if "image.numbers" in self.operands else {}
+        numbers |= {f"{stage}.table": TABLE for stage in self.tables}
+        return numbers | {
+            f"{stage}.{operand}": size
+            for stage, kernel in self.stages.items()
+            for operand, size in kernel.constant_bytes.items()
+        }
+
+    @property
+    def has_residual(self) -> bool:
+        """Whether a residual is added."""
+        return any(project.epilogue.residual for project in self.projects)
+
+    @property
+    def input_rows(self) -> int:
+        """Input rows from the first to the last that one output row reads."""
+        return input_rows(self.depthwise.window)
+
+    @property
+    def row_pad(self) -> int:
+        """Rows of padding and border above the expanded tensor, or x."""
+        return self.depthwise.window.pad[1] + self.border.top
+
+    @property
+    def height(self) -> int:
+        """Rows of the expanded tensor, or of x, without a border."""
+        return self.expand.window.out[1] if self.expand else self.depthwise.window.size[1]
+
+    @property
+    def expanded_rows(self) -> int:
+        """Rows of the expanded tensor that one step reads, all of which are kept."""
+        window = self.depthwise.window
+        return min(window.size[1], (self.step - 1) * window.stride[1] + self.input_rows)
+
+    @property
+    def expanded_bytes(self) -> int:
+        """Bytes of the expanded tensor in the scratch."""
+        if self.expand is None:
+            return 0
+        blocks = self.depthwise.blocks if self.keeps_expanded else self.expand.tile.vectors
+        elements = blocks * self.depthwise.x.block_stride
+        return aligned(elements * self.depthwise.precision.x.bytes)
+
+    @property
+    def filtered_bytes(self) -> int:
+        """Bytes of the filtered tensor in the scratch."""
+        elements = self.depthwise.blocks * self.depthwise.y.block_stride
+        return aligned(elements * self.depthwise.precision.y.bytes)
+
+    @property
+    def scratch_bytes(self) -> int:
+        """The expanded and filtered rows, and those of an image, that are alive at once."""
+        rows = self.image.bytes if self.image else 0
+        return self.expanded_bytes + self.filtered_bytes + rows
+
+    @property
+    def image_flops(self) -> int:
+        """Operations of the plain sums for one image: rows that are computed twice count once."""
+        total = self.depthwise.flops // self.depthwise.batch
+        if self.expand:
+            total += self.expand.flops // self.expand.batch
+        for project in self.projects:
+            out = self.depthwise.row_count, project.window.out[2]
+            total += sum_flops(1, project.outputs, out, project.reduction)
+        return total
