@@ -9,8 +9,8 @@ NCHW in and out. ncnn reads no such file and is given the same numbers in its ow
 are 0 to 127 with zero points of 0, which are the same in ncnn's int8 as in the others' uint8.
 
 Answers are compared with onnxruntime's: leanconv's are equal, others may be a few codes apart since
-they round otherwise (ncnn: three codes in one of 1.5 million, of cv8). Exit code 3 if any differs by more, or with `--goal X` if the fastest other
-engine's time over ours is below X anywhere.
+they round otherwise (ncnn: three codes in one of 1.5 million outputs of cv8). Exit code 3 if any
+differs by more, or with `--goal X` if the best of the others over ours is below X anywhere.
 """
 
 from __future__ import annotations
