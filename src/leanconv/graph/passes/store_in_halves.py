@@ -4,6 +4,7 @@ What computes reads and writes halves as it does float32 (`graph.halves`), so th
 is cast: only what moves elements needs them all in one type, and what takes no halves float32. The
 network's inputs and outputs keep their types. Float32 stay, too:
 
+- values of few elements, which take few bytes, where no weights make them;
 - places in images, which 11 digits do not tell apart: of GridSample, RoiAlign, DeformColumns;
 - what grows large or small where its inputs do not, as squares and exponentials, and what is made
   of that alone: between the steps of a normalisation nothing overflows.
@@ -31,6 +32,7 @@ _WIDE = frozenset(
 )
 _SPREADS = frozenset(("Add", "Sub", "Mul", "Div", "Neg", "Abs", "ReduceMean", "Max", "Min"))
 _RESIDUAL = 3  # which input of a Conv
+_FEW = 4096  # elements
 # The inputs whose elements an operation moves into its output.
 _MOVED = {
     "Concat": slice(None),
@@ -128,8 +130,12 @@ class _Storing:
         spread = node.op in _SPREADS and running and self.spreading.issuperset(running)
         if node.op in _WIDE or squared or spread:
             self.spreading.update(node.outputs)
+        weighted = any(name in self.constants for name in node.inputs[1:])
         for name in node.outputs:
-            if name not in self.wide and name not in self.spreading and self._is(name, FLOAT32):
+            few = not weighted and self.types[name].elements <= _FEW
+            if name in self.wide or name in self.spreading or few:
+                continue
+            if self._is(name, FLOAT32):
                 self._hold(name, self.half)
         if node.op == "Conv" and node.input(_RESIDUAL):
             inputs = list(node.inputs)
