@@ -27,6 +27,7 @@ def test_a_network_in_half_precision_takes_half_the_bytes(name: str, share: floa
         assert np.abs(y - exact).max() <= share * np.abs(exact).max()
         assert np.abs(y - exact).max() <= net.plan.predicted_error * np.abs(exact).max()
     assert net.plan.memory_bytes < 0.7 * single.plan.memory_bytes
+    assert f"values of float32 are stored in {name}" in net.explain()
     (expected,) = reference(proto, {net.inputs[0].name: x}).values()
     assert np.abs(y - expected).max() <= share * np.abs(expected).max()
 

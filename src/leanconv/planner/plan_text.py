@@ -12,7 +12,9 @@ from leanconv.units import counted, format_bytes
 
 def closing_lines(plan: NetworkPlan) -> tuple[str, ...]:
     """Memory, costs, magnitudes and error of a plan, in lines."""
-    lines = memory_text(plan), plan.planner.target.costs_text, magnitudes_text(plan)
+    stored = f"weights and values of float32 are stored in {plan.precision}"
+    storage = stored if plan.precision else ""
+    lines = memory_text(plan), storage, plan.planner.target.costs_text, magnitudes_text(plan)
     return (*filter(None, lines), error_text(plan), *filter(None, [plan.late_text]))
 
 
