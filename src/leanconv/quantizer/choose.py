@@ -149,7 +149,8 @@ class Chooser:
     def _holds(self, chosen: Collection[str]) -> bool:
         """Whether the score holds where layers are searched; one sample may be lost there."""
         search = some(self.samples.numbers(0), _SEARCHED_ON)
-        allowed = max(self.allowed, 1.0 / len(search)) if self.allowed else 0.0
+        one = 1.5 / len(search)  # and not two
+        allowed = max(self.allowed, one) if self.allowed else 0.0
         return self.trials.trial(chosen, search, "calibrated").drop <= allowed
 
     def _verified(self, chosen: Collection[str]) -> bool:
