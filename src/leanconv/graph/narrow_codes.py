@@ -161,7 +161,7 @@ def packed_bytes(kind: DType, count: int) -> int:
 
 
 _ML_NAMES = {
-    BFLOAT16: "bfloat16",
+    BFLOAT16: str(BFLOAT16),
     FLOAT8E4M3FN: "float8_e4m3fn",
     FLOAT8E4M3FNUZ: "float8_e4m3fnuz",
     FLOAT8E5M2: "float8_e5m2",

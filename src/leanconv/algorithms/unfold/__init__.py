@@ -33,7 +33,7 @@ the method has. Along an axis that is not unfolded, padding is not stored.
 
 Reading order: `unfolding` (index maps, copies), `kernels`, `candidates` (views, whole tensors),
 `blocks` (by rows), then `im2col`, `mec`, `im2win_layout` and `im2win`; `window_dot` is the thesis'
-algorithm 5.
+algorithm 5, `window_tile` its algorithm 6 as printed.
 """
 
 from leanconv.algorithms.unfold.im2col import IM2COL
