@@ -19,44 +19,29 @@ import contextlib
 import datetime
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import leanconv as lc
 from gpu_codes import compile_all, conv_codes, network_codes
+from gpu_layers import LAYERS, MODES, NAMES
+from gpu_methods import ABLATION, METHODS, Methods
 from gpu_networks import REPORT_SIZE, Networks, mobilenet
 from gpu_page import FIGURES, PARTS, Row, table
-from gpu_supervisor import Job, perform, said, supervised
+from gpu_supervisor import Job, perform, supervised
 from leanconv.cli.engines import machine
+from leanconv.errors import SpecError
 from leanconv.gpu.device.driver import driver
-from leanconv.gpu.machine import machine_of
+from leanconv.gpu.launch import Code
+from leanconv.gpu.machine import Machine, machine_of
 from leanconv.reference.layers import layer
 from leanconv.spec import ConvSpec
 from leanconv.types import FLOAT16, FLOAT32, FLOAT64, DType, Precision
 
 SECONDS = 460.0
 COMPILING = 130.0  # seconds at most for all kernels
-NAMES = tuple(f"cv{number}" for number in range(1, 13))
-MODES: dict[str, tuple[DType, str | None]] = {
-    "fp32": (FLOAT32, None),
-    "tf32": (FLOAT32, "tf32"),
-    "fp16": (FLOAT16, None),
-}
-# What matters most first.
-LAYERS = ((128, "fp32"), (128, "fp16"), (1, "fp32"), (128, "tf32"), (1, "fp16"), (1, "tf32"))
-IM2WIN = ("im2win", "im2win:form=high")
-ABLATED = ("cv9", "cv12")
-ABLATION = (
-    "im2win:form=high",
-    "im2win:prefetch=0",
-    "im2win:double=0",
-    "im2win:vector=0",
-    "im2win:micro=0",
-    "im2win:form=basic",
-)
 # MobileNetV2's, of a batch that the L2 cache does not hold.
 DEPTHWISE = (
     "g32mb128ic32ih112oc32oh112kh3ph1",
@@ -75,7 +60,7 @@ FORMS: tuple[tuple[DType, str | None], ...] = (
 COPIED = 1 << 28  # elements
 
 
-class Bench(Networks):
+class Bench(Methods, Networks):
     """Everything that is measured on one device; arguments as of `Stopwatch`."""
 
     def jobs(self) -> Iterator[Job]:
@@ -107,7 +92,9 @@ class Bench(Networks):
                             f"{problem} {dtype}",
                             partial(self.depthwise, problem, dtype),
                         )
-                for name in ABLATED:
+                for name in NAMES:
+                    yield "methods", name, partial(self.methods, name)
+                for name in NAMES:
                     yield "ablation", name, partial(self.ablation, name)
         for batch in BATCHES:
             yield "networks", f"torch.compile {batch}", partial(self.torch_compiled, batch)
@@ -124,8 +111,7 @@ class Bench(Networks):
                 spec = replace(layer(name, batch), precision=Precision.of(dtype), layout="NHWC")
                 codes += conv_codes(spec, precision, None, gpu)
                 if (batch, mode) == LAYERS[0]:
-                    for algorithm in (*IM2WIN, *(ABLATION if name in ABLATED else ())):
-                        codes += conv_codes(spec, None, algorithm, gpu)
+                    codes += self.method_codes(spec, gpu)
         for problem in DEPTHWISE:
             for dtype in (FLOAT32, FLOAT16):
                 spec = ConvSpec.parse(problem, layout="NHWC", dtype=dtype)
@@ -138,132 +124,18 @@ class Bench(Networks):
         codes += network_codes(mobilenet(*REPORT_SIZE), shape, FLOAT64, None, gpu)
         yield dict(compile_all(codes, used.arch, min(COMPILING, self.left() / 3)))
 
-    # -- single layers -----------------------------------------------------------------------
-    def layer(self, name: str, batch: int, mode: str) -> Iterator[Row]:
-        """One layer: ours, cuDNN in both layouts, im2col + cuBLAS; times, memory, errors."""
-        torch, (dtype, precision) = self.torch, MODES[mode]
-        spec = replace(layer(name, batch), precision=Precision.of(dtype), layout="NHWC")
-        kind = getattr(torch, dtype)
-        allowed = mode == "tf32"
-        torch.backends.cudnn.allow_tf32 = allowed
-        torch.backends.cuda.matmul.allow_tf32 = allowed
-        torch.cuda.empty_cache()
-        x = torch.randn(spec.input_shape, device=self.device, dtype=kind)
-        w = torch.randn(spec.weight_shape, device=self.device, dtype=kind) / spec.reduction**0.5
-        row: Row = {"layer": name, "batch": batch, "mode": mode, "problem": str(spec)}
-        try:
-            self.own(spec, precision, x, w, row)
-        except Exception as error:  # the others are measured all the same
-            row["failure"] = said(error)
-        self.rivals(spec, x, w, row)
-        if (batch, mode) == LAYERS[0]:
-            self.explicit(spec, x, w, row)
-        yield row
-
-    def own(self, spec: ConvSpec, precision: str | None, x: Any, w: Any, row: Row) -> None:
-        """Our plan."""
-        plan = self.plan(spec, w, precision=precision)
-        held = self.ours(x)
-        y = self.torch.from_dlpack(plan(held))
-        self.torch.cuda.synchronize()
-        row["plan"] = f"{plan.algorithm} {plan.arithmetic} {plan.parameters}"
-        row["error"] = self.error(spec, x, w, y)
-        run = plan.record().run if spec.batch == 1 else plan.start
-        row["ms"] = self.milliseconds(run)
-        row["tflops"] = spec.flops / row["ms"] / 1e9
-        row["extra_bytes"] = plan.memory_bytes - spec.weight_bytes
-
-    def plan(self, spec: ConvSpec, w: Any, **options: Any) -> Any:
-        """A plan of leanconv for a spec with NHWC arrays."""
-        return lc.plan_conv2d(
-            spec.input_shape,
-            self.ours(w),
-            stride=spec.stride,
-            padding=(*spec.pad_begin, *spec.pad_end),
-            groups=spec.groups,
-            layout="NHWC",
-            device="cuda",
-            **options,
-        )
-
-    def rivals(self, spec: ConvSpec, x: Any, w: Any, row: Row) -> None:
-        """torch's convolutions, and unfold with matmul; of one image from graphs, as ours."""
-        conv, torch = self.torch.nn.functional.conv2d, self.torch
-        first = x.permute(0, 3, 1, 2)
-
-        def timed(run: Callable[[], Any]) -> float:
-            if spec.batch == 1:
-                with contextlib.suppress(RuntimeError):  # what cannot be recorded runs as it is
-                    return self.milliseconds(self.recorded(run))
-            return self.milliseconds(run)
-
-        best: list[tuple[float, int, float]] = []
-        for label, given, weights in (
-            ("nchw", first.contiguous(), w),
-            ("nhwc", first, w.contiguous(memory_format=torch.channels_last)),
-        ):
-
-            def run(a: Any = given, b: Any = weights) -> Any:
-                return conv(a, b, stride=spec.stride)
-
-            try:
-                found = timed(run), self.peak_bytes(run)
-                row[f"cudnn_{label}_ms"] = found[0]
-                best.append((*found, self.error(spec, x, w, run().permute(0, 2, 3, 1))))
-            except Exception as error:
-                row[f"cudnn_{label}_failure"] = said(error)
-        if best:
-            row["cudnn_ms"], row["cudnn_extra_bytes"], row["cudnn_error"] = min(best)
-            if "ms" in row:
-                row["ratio"] = row["cudnn_ms"] / row["ms"]
-        plain = first.contiguous()
-
-        def unfolded() -> Any:
-            columns = torch.nn.functional.unfold(plain, spec.kernel, stride=spec.stride)
-            return torch.matmul(w.reshape(spec.out_channels, -1), columns)
-
-        try:
-            row["im2col_ms"] = timed(unfolded)
-            row["im2col_extra_bytes"] = self.peak_bytes(unfolded)
-        except Exception as error:  # out of memory, or an index over 2^31
-            row["im2col_ms"] = row["im2col_extra_bytes"] = None
-            row["im2col_failure"] = said(error)
-
-    def explicit(self, spec: ConvSpec, x: Any, w: Any, row: Row) -> None:
-        """im2win with its tensor stored: in the fastest arithmetic, and as the thesis has it."""
-        for algorithm in IM2WIN:
-            try:
-                plan, held = self.plan(spec, w, algorithm=algorithm), self.ours(x)
-                y = plan(held)
-                row[f"{algorithm}_ms"] = self.milliseconds(plan.start)
-                row["im2win_extra_bytes"] = plan.memory_bytes
-                del y, plan
-            except Exception as error:
-                row[f"{algorithm}_failure"] = said(error)
-
-    def error(self, spec: ConvSpec, x: Any, w: Any, y: Any) -> float:
-        """Relative error of the first and the last image against float64."""
-        worst = 0.0
-        for image in {0, spec.batch - 1}:
-            exact = self.torch.nn.functional.conv2d(
-                x[image : image + 1].permute(0, 3, 1, 2).double(), w.double(), stride=spec.stride
-            )
-            found = y[image : image + 1].permute(0, 3, 1, 2).double()
-            worst = max(worst, float((found - exact).abs().max() / exact.abs().max()))
-        return worst
+    @staticmethod
+    def method_codes(spec: ConvSpec, gpu: Machine) -> list[Code]:
+        """The kernels of every method that takes a layer."""
+        codes = []
+        forms = tuple((form, None) for form in ABLATION)
+        for algorithm, precision in dict.fromkeys((*METHODS, *forms)):
+            if algorithm != "fft":
+                with contextlib.suppress(SpecError):
+                    codes += conv_codes(spec, precision, algorithm, gpu)
+        return codes
 
     # -- the rest ----------------------------------------------------------------------------
-    def ablation(self, name: str) -> Iterator[Row]:
-        """Figure 4-9 of the thesis: its kernel without one of its parts."""
-        spec = replace(layer(name, 128), layout="NHWC")
-        x = self.ours(self.torch.randn(spec.input_shape, device=self.device))
-        w = self.torch.randn(spec.weight_shape, device=self.device)
-        for algorithm in ABLATION:
-            plan = self.plan(spec, w, algorithm=algorithm)
-            y = plan(x)
-            yield {"layer": name, "form": algorithm, "ms": self.milliseconds(plan.start)}
-            del y, plan
-
     def copy(self) -> Iterator[Row]:
         """Bytes a second of a copy."""
         a = self.torch.empty(COPIED, device=self.device)

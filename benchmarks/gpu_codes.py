@@ -24,7 +24,7 @@ from leanconv.gpu.lowering.gemm import Epilogue
 from leanconv.gpu.lowering.graph import lower_graph
 from leanconv.gpu.machine import Machine
 from leanconv.graph.onnx_import import read_model
-from leanconv.graph.passes import run_passes
+from leanconv.graph.passes import GPU_PASSES, run_passes
 from leanconv.spec import ConvSpec
 from leanconv.types import FLOAT64, DType
 
@@ -49,7 +49,7 @@ def network_codes(
     """The kernels of a network of one input."""
     model = read_model(source)
     kept = model.runtime_dtype(FLOAT64 if dtype == FLOAT64 else None)
-    graph = run_passes(model.bind({model.inputs[0].name: shape}, dtype=kept))
+    graph = run_passes(model.bind({model.inputs[0].name: shape}, dtype=kept), GPU_PASSES)
     made = lower_graph(graph, machine, dtype, choices(dtype, precision))
     return [call.code for step in made.steps for call in step.calls]
 

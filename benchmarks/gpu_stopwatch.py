@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import time
 from collections.abc import Callable
@@ -82,3 +83,16 @@ class Stopwatch:
         torch.cuda.synchronize()
         held = result.numel() * result.element_size()
         return int(torch.cuda.max_memory_allocated() - before - held)
+
+    def kernels(self, run: Callable[[], Any]) -> list[str]:
+        """The kernels that a run of torch starts, the longest first, as the profiler names them."""
+        from torch.profiler import ProfilerActivity, profile
+
+        with profile(activities=[ProfilerActivity.CUDA]) as found:
+            run()
+            self.torch.cuda.synchronize()
+        times: dict[str, float] = {}
+        for event in found.events():
+            with contextlib.suppress(AttributeError):
+                times[event.name] = times.get(event.name, 0.0) + event.device_time
+        return [name[:120] for name in sorted(times, key=lambda n: -times[n]) if times[name] > 0]

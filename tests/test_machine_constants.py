@@ -142,12 +142,19 @@ REASONS: dict[str, tuple[str, ...]] = {
         "spec:KINDS",
         "winograd:TABLE",
     ),
-    "the range of fp16, which scaled inputs and weights are to fill": (
-        "gpu/lowering:LEAST_SUM",
-        "gpu/lowering:X_SCALE",
-    ),
-    "GPUs have a table of their own, and an estimate beside it": (
-        "gpu/lowering:_SHARE",
+    "the range of fp16, which scaled inputs and weights are to fill": ("gpu/lowering:LEAST_SUM",),
+    "GPUs have tables of their own, beside the tiles that they are about": (
+        "gpu/lowering:_TF32",
+        "gpu/lowering:_SPLIT",
+        "gpu/lowering:_SPLIT_90",
+        "gpu/lowering:_HALF",
+        "gpu/lowering:_HALF_90",
+        "gpu/lowering:_NARROW",
+        "gpu/lowering:_NARROW_8",
+        "gpu/lowering:_STREAM _STREAM_8",
+        "gpu/lowering:_STEP_S",
+        "gpu/lowering:_START_S _STEP_S _PRODUCT_S _NATIVE_S",
+        "gpu/lowering:_WORTH",
         "gpu:PRESETS",
     ),
     "pictures and terminals": (

@@ -21,6 +21,7 @@ import pytest
 from leanconv.gpu import backend, network_backend
 from leanconv.gpu.conv import DeviceConvPlan
 from leanconv.gpu.device.driver import Driver
+from leanconv.gpu.fft import TorchFft
 from leanconv.gpu.network_backend import DeviceBackend
 from leanconv.spec import ConvSpec
 from support.gpu.fake_cuda import FakeCuda
@@ -39,9 +40,9 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setitem(sys.modules, "gpu_bench", module)
     spec.loader.exec_module(module)
     small = ConvSpec.parse("mb2ic8ih9oc16kh3sh2")
-    monkeypatch.setattr(module, "layer", lambda name, batch: replace(small, batch=batch % 100))
+    for part in (module, sys.modules["gpu_layers"], sys.modules["gpu_methods"]):
+        monkeypatch.setattr(part, "layer", lambda name, batch: replace(small, batch=batch % 100))
     monkeypatch.setattr(module, "NAMES", ("cv1", "cv2"))
-    monkeypatch.setattr(module, "ABLATED", ("cv1",))
     monkeypatch.setattr(module, "DEPTHWISE", ("g16mb2ic16ih8oc16oh8kh3ph1",))
     monkeypatch.setattr(module, "BATCHES", (1, 2))
     monkeypatch.setattr(module, "REPORT_SIZE", (64, 64))
@@ -72,6 +73,7 @@ def test_a_rehearsal_reaches_every_row(bench: Any, monkeypatch: pytest.MonkeyPat
     driver = Driver(fake)
     monkeypatch.setattr(backend, "device_driver", lambda device: driver)
     compiled = {"compile_code": fake.compile}
+    monkeypatch.setattr(backend, "TorchFft", lambda device: TorchFft("cpu"))
     monkeypatch.setattr(backend, "DeviceConvPlan", functools.partial(DeviceConvPlan, **compiled))
     monkeypatch.setattr(
         network_backend, "DeviceBackend", functools.partial(DeviceBackend, **compiled)
@@ -94,6 +96,7 @@ def test_a_rehearsal_reaches_every_row(bench: Any, monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr(torch.cuda, name, made)
     monkeypatch.setattr(torch, "compile", lambda model, mode: model)
     monkeypatch.setattr(bench.Bench, "milliseconds", lambda self, run: (run(), 1.0)[1])
+    monkeypatch.setattr(bench.Bench, "kernels", lambda self, run: ["a kernel"])
 
     def ours(tensor: Any) -> np.ndarray:
         return tensor.numpy()
@@ -104,7 +107,11 @@ def test_a_rehearsal_reaches_every_row(bench: Any, monkeypatch: pytest.MonkeyPat
     assert [row for rows in found.values() for row in rows if failed(row)] == []
     assert len(found["layers"]) == 12
     assert {(row["batch"], row["mode"]) for row in found["layers"]} == set(bench.LAYERS)
-    assert len(found["ablation"]) == 6
+    assert len(found["ablation"]) == 2 * 6
+    methods = sys.modules["gpu_methods"].METHODS
+    assert len(found["methods"]) == 2 * (len(methods) + 1)
+    timed = [row for row in found["methods"] if "product_ms" in row and "lowering_ms" in row]
+    assert len(timed) >= 2 * (len(methods) - 3)  # strides have no form in Winograd's
     assert len(found["depthwise"]) == 3
     assert len(found["networks"]) == 7 + 12 + 2
     assert found["compile"][0]["kernels"] > 40
@@ -183,17 +190,25 @@ def test_limits_are_met_missed_or_not_measured(bench: Any) -> None:
     page = sys.modules["gpu_page"]
     assert {met for _, _, met in page.verdicts({})} == {None}
     row = {"mode": "fp32", "batch": 128, "error": 1e-6, "ratio": 2.5, "extra_bytes": 10}
-    row |= {"cudnn_extra_bytes": 10, "im2col_extra_bytes": 100, page.HIGH: 1.0, "im2col_ms": 4.0}
+    row |= {"cudnn_extra_bytes": 10, "im2col_extra_bytes": 100}
     layers = [{**row, "layer": f"cv{n}"} for n in range(1, 13)]
     layers += [{**each, "mode": "fp16", "ratio": 0.9} for each in layers]
     networks = [{"engine": "leanconv float32", "batch": 1, "ms": 0.2}]
     networks += [{"engine": "leanconv float64", "batch": 1, "ms": 5.0}]
-    found = page.verdicts({"layers": layers, "networks": networks, "depthwise": [{"of_copy": 0.8}]})
+    methods = [
+        {"layer": row["layer"], "method": method, "ms": ms}
+        for row in layers[:12]
+        for method, ms in ((page.HIGH, 1.0), (page.CUBLAS, 4.0))
+    ]
+    depthwise = [{"of_copy": 0.8}]
+    found = page.verdicts(
+        {"layers": layers, "networks": networks, "depthwise": depthwise, "methods": methods}
+    )
     met = [met for _, _, met in found]
     assert met == [True, True, False, True, True, True, True, False, True]
     layers[0] |= {"ratio": 0.9, "extra_bytes": 11}
     met = [met for _, _, met in page.verdicts({"layers": layers[:12]})]
-    assert met == [True, False, None, False, False, True, None, None, None]
+    assert met == [True, False, None, False, False, None, None, None, None]
     shown = page.table({"date": "today", "device": "x", "layers": layers, "networks": networks})
     assert "| not met |" in shown
     assert "| not yet measured |" in shown

@@ -43,7 +43,7 @@ def test_windows_are_an_overlapping_view_of_the_input(
         modes=(0, 3, 2, 0),  # not interleaved, swizzled by 128 bytes, lines of 128 bytes, zeros
     )
     assert windows.strides[1] < 5 * channels * item  # the next window begins within this one
-    assert (len(windows.box), windows.box[1], windows.box[-1]) == (5, 1, 1)
+    assert (len(windows.box), windows.box[1], windows.box[-1]) == (5, 1, 2)  # both images at once
     assert weights.shape == (3 * -(-5 * channels // windows.box[0]) * windows.box[0], 24)
     assert weights.strides == (weights.shape[0] * item,)
     assert "of overlapping windows" in plan.explain()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from dataclasses import replace
 from math import prod
 from typing import Any, NamedTuple
@@ -253,6 +254,11 @@ class DeviceConvPlan(Unpicklable):
         """Start all launches on the arrays of the last call, without waiting."""
         for run in self._runs:
             run()
+
+    @property
+    def parts(self) -> tuple[tuple[Launch, Callable[[], None]], ...]:
+        """Each launch of a run, in order, with what starts it alone."""
+        return tuple(zip(self._launches, self._runs, strict=True))
 
     def record(self) -> Graph:
         """The launches on the arrays of the last call as a graph: its `run` starts all at once."""

@@ -40,7 +40,7 @@ class Machine:
     tensor_rate: float
     overlapping_maps: bool = True
     launch_s: float = 2e-6
-    depthwise_rate: float = 110e9
+    depthwise_rate: float = 12e9
 
     def rate(self, arithmetic: str, dtype: DType) -> float:
         """Operations a second, useful ones: fp16x3 makes three products of each."""

@@ -20,7 +20,13 @@ from typing import Any
 import triton
 
 from leanconv.gpu.device.compiler import compile_cubin
-from support.gpu.configurations import depthwise_codes, gemm_codes, method_codes, patch_codes
+from support.gpu.configurations import (
+    depthwise_codes,
+    gemm_codes,
+    method_codes,
+    patch_codes,
+    slice_codes,
+)
 
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 
@@ -79,7 +85,7 @@ def instructions(codes: list[bytes], arch: int) -> list[Counter[str]]:
 
 def main(arch: int) -> None:
     seen, rows, codes = set(), [], []
-    families = (gemm_codes, patch_codes, depthwise_codes, method_codes)
+    families = (gemm_codes, patch_codes, slice_codes, depthwise_codes, method_codes)
     for name, code in chain.from_iterable(family(arch) for family in families):
         if code in seen:
             continue

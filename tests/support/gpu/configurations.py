@@ -29,6 +29,7 @@ from leanconv.gpu.lowering.patches import (
     patches_reject,
     patchings,
 )
+from leanconv.gpu.lowering.slices import lower_slices, slices_reject, slicings
 from leanconv.gpu.lowering.tiles import Tile, tiles
 from leanconv.gpu.lowering.unfold_methods import Im2winForm
 from leanconv.gpu.lowering.windows import conv_windows
@@ -71,6 +72,8 @@ def gemm_codes(arch: int) -> Iterator[tuple[str, Code]]:
     for arithmetic, dtype in KINDS:
         for tile in tiles(arithmetic, dtype, arch):
             for name, spec in (("checked", CHECKED), ("aligned", ALIGNED)):
+                if not tile.pointers:
+                    continue  # offered for tensor copies alone
                 if arithmetic is BRAIN and (name, tile) != ("aligned", _largest(dtype, arch)):
                     continue  # differs from float16 in the type of the products alone
                 if arithmetic is TF32X3 and name == "checked":
@@ -87,11 +90,11 @@ def gemm_codes(arch: int) -> Iterator[tuple[str, Code]]:
 
 
 def _largest(dtype: str, arch: int) -> Tile:
-    return tiles(BRAIN, dtype, arch)[0]
+    return next(tile for tile in tiles(BRAIN, dtype, arch) if tile.pointers)
 
 
 def patch_codes(arch: int) -> Iterator[tuple[str, Code]]:
-    """Implicit GEMM by tensor copies in both forms, in every tile, one width of patch in turn."""
+    """Implicit GEMM by tensor copies in both forms, in every tile."""
     machine = MACHINES[arch]
     for arithmetic, dtype in KINDS:
         for form, problem in ((TAPS, CHECKED), (WINDOWS, STRIDED)):
@@ -99,9 +102,8 @@ def patch_codes(arch: int) -> Iterator[tuple[str, Code]]:
             conv = ConvProblem(spec, dtype, (arithmetic,), "x", "y", EPILOGUE, "c")
             if patches_reject(conv, machine, form):
                 continue
-            # How a tile is cut into rows changes nothing but the extents of boxes.
             for number, cut in enumerate(patchings(conv, machine, True, form)):
-                if number % 4 in (0, 3) and not (arithmetic is BRAIN and number):
+                if not (arithmetic is BRAIN and number):
                     for launch in lower_patches(conv, np.ones(spec.weight_shape), cut).launches:
                         yield f"{arithmetic.name} {dtype} {cut}", launch.code
 
@@ -109,6 +111,17 @@ def patch_codes(arch: int) -> Iterator[tuple[str, Code]]:
 def _conv(spec: ConvSpec, arithmetic: Arithmetic, dtype: str) -> ConvProblem:
     named = replace(spec, precision=Precision.of(dtype), activation=RELU6)
     return ConvProblem(named, dtype, (arithmetic,), "x", "y", EPILOGUE, "c")
+
+
+def slice_codes(arch: int) -> Iterator[tuple[str, Code]]:
+    """Products of few rows, whose warps share k, in every tile."""
+    spec = replace(ConvSpec.parse("mb1ic384ih14oc64oh14kh1"), layout="NHWC")
+    for arithmetic, dtype in KINDS:
+        conv = _conv(spec, arithmetic, dtype)
+        if slices_reject(conv) is None:
+            for each in slicings(conv, MACHINES[arch], True):
+                for launch in lower_slices(conv, np.ones(spec.weight_shape), each).launches:
+                    yield f"{arithmetic.name} {dtype} {each}", launch.code
 
 
 def depthwise_codes(arch: int) -> Iterator[tuple[str, Code]]:

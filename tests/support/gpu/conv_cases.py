@@ -15,7 +15,7 @@ from leanconv.types import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, Precision
 from support.errors import relative_error
 from support.gpu.stand import Case, Row, Stand
 
-TENSOR, VIEW = "direct:loads=tma", "direct:loads=windows"
+TENSOR, VIEW, SLICES = "direct:loads=tma", "direct:loads=windows", "direct:loads=slices"
 
 # problem, algorithm, and what else differs from a plain float32 convolution in NHWC.
 CONVOLUTIONS: tuple[tuple[str, str | None, dict[str, Any]], ...] = (
@@ -48,6 +48,13 @@ CONVOLUTIONS: tuple[tuple[str, str | None, dict[str, Any]], ...] = (
     ("mb2ic8ih19iw21oc24kh11sh4", TENSOR, {"dtype": FLOAT16, "residual": True}),
     ("mb2ic16ih9oc24kh1sh2", TENSOR, {"precision": "tf32"}),
     ("mb1ic16ih9iw11oc24kh3", VIEW, {"dtype": BFLOAT16}),
+    ("mb2ic3ih19iw17oc24kh7ph3sh2", "direct", {"precision": "fp16x3", "residual": True}),
+    ("mb2ic3ih9iw11oc18kh3kw2ph1pw0dh1", "direct:loads=pointers", {"dtype": FLOAT16}),
+    ("mb2ic40ih5oc72kh1", SLICES, {"residual": True}),
+    ("mb1ic300ih3iw5oc20kh1", SLICES, {"precision": "tf32x3", "layout": "NCHW"}),
+    ("mb3ic24ih3oc40kh1", SLICES, {"dtype": FLOAT16, "residual": True}),
+    ("mb3ic24ih3oc40kh1", SLICES, {"dtype": BFLOAT16}),
+    ("mb1ic17iw23oc9kw1", SLICES, {"precision": "ieee"}),
     ("mb2ic64ih9oc24kh3ph1", "direct", {"dtype": FLOAT64}),
     ("mb1ic16ih9oc24kh3ph1", "direct", {"dtype": FLOAT16}),
     ("mb1ic16ih9oc24kh3ph1", "direct", {"dtype": BFLOAT16}),
@@ -162,6 +169,13 @@ def convolutions(stand: Stand) -> Iterator[Case]:
             f"integers {algorithm}",
             lambda a=algorithm, p=problem: convolution(
                 stand, p, a, precision="fp16x3", integers=True
+            ),
+        )
+    for precision in ("ieee", "tf32x3"):
+        yield (
+            f"integers {SLICES} {precision}",
+            lambda p=precision: convolution(
+                stand, "mb2ic50ih4oc11kh1", SLICES, precision=p, integers=True
             ),
         )
     yield (

@@ -22,6 +22,7 @@ from leanconv.gpu.lowering.patches import (
     patches_reject,
     patchings,
 )
+from leanconv.gpu.lowering.slices import lower_slices, slices_reject, slicings
 from leanconv.gpu.lowering.stored import stored, unstored
 from leanconv.gpu.lowering.tiles import tiles
 from leanconv.gpu.lowering.windows import conv_windows
@@ -37,6 +38,7 @@ from support.gpu.stand import Case, Row, Stand
 # Of odd extents, padded; and in place with all that alignment allows. Partial tiles in both.
 TILED = ("mb2ic24ih13iw11oc200kh3ph1", "mb2ic64ih14iw11oc136kh3")
 STRIDED = "mb2ic24ih29iw23oc136kh3sh2"
+FEW_ROWS = ("mb1ic600ih7oc136kh1", "mb2ic50ih5iw3oc40kh1")
 
 
 def run_lowered(stand: Stand, lowered: Lowered, spec: ConvSpec, x: np.ndarray) -> np.ndarray:
@@ -93,6 +95,8 @@ def tile_cases(stand: Stand) -> Iterator[Case]:
             windows = conv_windows(spec, 32)
             product = Product(windows, spec.out_channels, dtype, "x", "y", Epilogue(), "c")
             for each in tiles(arithmetic, dtype, driver.arch):
+                if not each.pointers:
+                    continue
 
                 def pointers(w: np.ndarray, a: Any = arithmetic, p: Any = product, t: Any = each):
                     shape = (p.columns, p.windows.segments, p.windows.length)
@@ -105,6 +109,8 @@ def tile_cases(stand: Stand) -> Iterator[Case]:
                 )
             yield from _patch_tiles(stand, spec, arithmetic)
         yield from _patch_tiles(stand, ConvSpec.parse(STRIDED, dtype=dtype), arithmetic)
+        for problem in FEW_ROWS:
+            yield from _slices(stand, ConvSpec.parse(problem, dtype=dtype), arithmetic)
 
 
 def _patch_tiles(stand: Stand, spec: ConvSpec, arithmetic: Arithmetic) -> Iterator[Case]:
@@ -118,6 +124,18 @@ def _patch_tiles(stand: Stand, spec: ConvSpec, arithmetic: Arithmetic) -> Iterat
                     f"{arithmetic.name} {spec.dtype} {cut} {spec}",
                     lambda c=cut: tile(stand, spec, lambda w: lower_patches(conv, w, c)),
                 )
+
+
+def _slices(stand: Stand, spec: ConvSpec, arithmetic: Arithmetic) -> Iterator[Case]:
+    """Every tile whose warps share k."""
+    machine, spec = machine_of(stand.driver), replace(spec, layout="NHWC")
+    conv = ConvProblem(spec, spec.dtype, (arithmetic,), "x", "y", Epilogue(), "c")
+    if slices_reject(conv) is None:
+        for each in slicings(conv, machine, True):
+            yield (
+                f"{arithmetic.name} {spec.dtype} {each} {spec}",
+                lambda e=each: tile(stand, spec, lambda w: lower_slices(conv, w, e)),
+            )
 
 
 def sampled_tiles(stand: Stand) -> Iterator[Case]:

@@ -15,23 +15,17 @@ from leanconv.gpu.kernels.gemm import multiply, unscaled
 
 
 @triton.jit
-def add_tap(acc, x, w, cell, channel, ok, extents, tap, ACC: tl.constexpr):
-    """acc + x[image, ih, iw, of] w[tap, c], zero outside the input.
+def add_tap(acc, x_at, w_at, inside, channel_ok, step, ACC: tl.constexpr):
+    """acc + x w for one tap; zero outside the input.
 
     Args:
-        cell: image, ih and iw of each position.
-        channel: c of the weights, and `of` of the input.
-        ok: positions, and channels c, that exist.
-        extents: height, width, and channels of x and of w.
+        x_at: where the window of each position begins, in each channel of the input.
+        w_at: the tap's weights of each channel.
+        inside, channel_ok: positions whose tap lies within the input, and channels, that exist.
+        step: elements from a window's beginning to the tap.
     """
-    image, ih, iw = cell
-    c, of = channel
-    position_ok, channel_ok = ok
-    height, width, channels, outputs = extents
-    inside = position_ok & (ih >= 0) & (ih < height) & (iw >= 0) & (iw < width)
-    place = ((image * height + ih) * width + iw).to(tl.int64)[:, None] * channels + of[None, :]
-    value = tl.load(x + place, inside[:, None] & channel_ok[None, :], 0.0).to(ACC)
-    weight = tl.load(w + tap * outputs + c, channel_ok, 0.0).to(ACC)
+    value = tl.load(x_at + step, inside[:, None] & channel_ok[None, :], 0.0).to(ACC)
+    weight = tl.load(w_at, channel_ok, 0.0).to(ACC)
     return acc + value * weight[None, :]
 
 
@@ -84,19 +78,26 @@ def depthwise(
         of = c // MULTIPLE
     top = oh * stride_h - pad_h
     left = ow * stride_w - pad_w
-    extents = (height, width, channels, outputs)
+    x_at = x + ((image * height + top).to(tl.int64) * width + left)[:, None] * channels + of
     acc = tl.zeros((TH * TW, BC), ACC)
     if UNROLLED:
         for r in tl.static_range(0, R):
+            ih = top + r * dilation_h
+            in_row = ok & (ih >= 0) & (ih < height)
             for s in tl.static_range(0, S):
-                cell = (image, top + r * dilation_h, left + s * dilation_w)
-                acc = add_tap(acc, x, w, cell, (c, of), (ok, cok), extents, r * S + s, ACC)
+                iw = left + s * dilation_w
+                inside = in_row & (iw >= 0) & (iw < width)
+                step = (r * dilation_h * width + s * dilation_w) * channels
+                acc = add_tap(acc, x_at, w + (r * S + s) * outputs + c, inside, cok, step, ACC)
     else:
         for tap in range(R * S):
             r = tap // S
             s = tap % S
-            cell = (image, top + r * dilation_h, left + s * dilation_w)
-            acc = add_tap(acc, x, w, cell, (c, of), (ok, cok), extents, tap, ACC)
+            ih = top + r * dilation_h
+            iw = left + s * dilation_w
+            inside = ok & (ih >= 0) & (ih < height) & (iw >= 0) & (iw < width)
+            step = (r * dilation_h * width + s * dilation_w) * channels
+            acc = add_tap(acc, x_at, w + tap * outputs + c, inside, cok, step, ACC)
     m = (image * out_h + oh) * out_w + ow
     inside = ok[:, None] & cok[None, :]
     operands = (bias, residual, slope, a0, a1)
@@ -161,16 +162,21 @@ def depthwise_pointwise(
     inside_m = m < rows
     inside_n = n < columns
     kk = tl.arange(0, BK)
-    extents = (height, width, channels, channels)
+    x_row = x + ((image * height + top).to(tl.int64) * width + left)[:, None] * channels
     acc = tl.zeros((BM, BN), ACC)
     for block in range(blocks):
         c = block * BK + kk
         cok = c < channels
         d = tl.zeros((BM, BK), ACC)
         for r in tl.static_range(0, R):
+            ih = top + r * dilation_h
+            in_row = inside_m & (ih >= 0) & (ih < height)
             for s in tl.static_range(0, S):
-                cell = (image, top + r * dilation_h, left + s * dilation_w)
-                d = add_tap(d, x, w_depth, cell, (c, c), (inside_m, cok), extents, r * S + s, ACC)
+                iw = left + s * dilation_w
+                inside = in_row & (iw >= 0) & (iw < width)
+                step = (r * dilation_h * width + s * dilation_w) * channels
+                w_at = w_depth + (r * S + s) * channels + c
+                d = add_tap(d, x_row + c[None, :], w_at, inside, cok, step, ACC)
         if HAS_DEPTH_BIAS:
             d += tl.load(bias_depth + c, cok, 0.0).to(ACC)[None, :]
         d = activate(d, d, a0_depth, a1_depth, DEPTH_ACT)

@@ -6,6 +6,7 @@ A row m is an output position (image, od, oh, ow), and row(m) an affine function
 elements that belong to it lie in `segments` runs of `length` contiguous ones:
 
     a convolution, row by row     R segments of S*C   im2win's window order, read without a copy
+    a convolution, whole windows  one of R*S*C        R runs of S*C, side by side (few channels)
     a convolution, tap by tap     R*S segments of C/g (dilated along w, or grouped)
     im2col, MEC, im2win, 1x1, FC  one segment         of the unfolded tensor, or of x itself
 
@@ -30,10 +31,10 @@ def high_part(a):
 
 
 @triton.jit
-def multiply(a, b, b_low, sums, x_scale, MODE: tl.constexpr, ACC: tl.constexpr):
+def multiply(a, b, b_low, sums, X_SCALE: tl.constexpr, MODE: tl.constexpr, ACC: tl.constexpr):
     """sums + a b, computed as MODE says; `b_low` is the low half of split weights."""
     if MODE == "fp16x3":
-        a = a * x_scale
+        a = a * X_SCALE
         a_high = a.to(tl.float16)
         sums = tl.dot((a - a_high.to(tl.float32)).to(tl.float16), b, sums)
         sums = tl.dot(a_high, b_low, sums)
@@ -65,12 +66,12 @@ def flag_tile(flags, tile, total, inside, least):
 
 
 @triton.jit
-def unscaled(total, scale, column, inside_n, x_scale, MODE: tl.constexpr):
+def unscaled(total, scale, column, inside_n, X_SCALE: tl.constexpr, MODE: tl.constexpr):
     """Undo the powers of two that split weights, and for fp16x3 the input, were scaled by."""
     if MODE == "tf32x3":
         total = total * tl.load(scale + column, inside_n, 0.0)[None, :]
     if MODE == "fp16x3":
-        total = total * (tl.load(scale + column, inside_n, 0.0) * (1.0 / x_scale))[None, :]
+        total = total * (tl.load(scale + column, inside_n, 0.0) * (1.0 / X_SCALE))[None, :]
     return total
 
 
@@ -112,16 +113,18 @@ def segment_gemm(
     taps,
     blocks,
     blocks_each,
-    x_scale,
     least,
     a0,
     a1,
     BM: tl.constexpr,
     BN: tl.constexpr,
     BK: tl.constexpr,
+    X_SCALE: tl.constexpr,
+    PROMOTED: tl.constexpr,
     MODE: tl.constexpr,
     HAS_DEPTH: tl.constexpr,
     BY_ROW: tl.constexpr,
+    RUN: tl.constexpr,
     CHECKED: tl.constexpr,
     EVEN: tl.constexpr,
     SPLIT: tl.constexpr,
@@ -150,7 +153,8 @@ def segment_gemm(
         channels: elements from one group to the next.
         length, taps: elements of a segment; segments of one window row (S; 1 if BY_ROW).
         blocks, blocks_each: steps of BK in all, and in one split.
-        x_scale: power of two that x is multiplied by for fp16x3.
+        X_SCALE: power of two that x is multiplied by for fp16x3.
+        RUN: contiguous elements of a segment that is a whole window; 0 otherwise.
         least: fp16x3 flags tiles all of whose sums are smaller than this.
         a0, a1: the activation's parameters.
     """
@@ -209,32 +213,42 @@ def segment_gemm(
             plane = r // window_h
             row = r - plane * window_h
         offset = row * dilation_h * x_stride_h + s * dilation_w * x_stride_w
+        place = q
+        if RUN > 0:
+            # Each element has a row of its own.
+            row = q // RUN
+            place = q - row * RUN
+            offset = row * dilation_h * x_stride_h
         if HAS_DEPTH:
             offset += plane * dilation_d * x_stride_d
         if CHECKED:
             if HAS_DEPTH:
                 at = front + plane * dilation_d
                 ok = ok & ((at >= 0) & (at < depth))[:, None]
-            ih = top + row * dilation_h
-            ok = ok & ((ih >= 0) & (ih < height))[:, None]
+            if RUN > 0:
+                ih = top[:, None] + (row * dilation_h)[None, :]
+                ok = ok & (ih >= 0) & (ih < height)
+            else:
+                ih = top + row * dilation_h
+                ok = ok & ((ih >= 0) & (ih < height))[:, None]
             if BY_ROW:
-                e = (left * x_stride_w)[:, None] + q[None, :]
+                e = (left * x_stride_w)[:, None] + place[None, :]
                 ok = ok & (e >= 0) & (e < width * x_stride_w)
             else:
                 iw = left + s * dilation_w
                 ok = ok & ((iw >= 0) & (iw < width))[:, None]
         if not EVEN:
             ok = ok & (q < length)[None, :]
-        a = tl.load(x_row[:, None] + (offset + q)[None, :], ok, 0.0)
+        a = tl.load(x_row[:, None] + (offset + place)[None, :], ok, 0.0)
         w_place = w_row[:, None] + (k * BK + kk)[None, :]
         b = tl.load(w + w_place, inside_n[:, None], 0.0).T
         b_low = b
         if MODE == "tf32x3" or MODE == "fp16x3":
             b_low = tl.load(w_low + w_place, inside_n[:, None], 0.0).T
-        high = multiply(a, b, b_low, high, x_scale, MODE, ACC)
+        high = multiply(a, b, b_low, high, X_SCALE, MODE, ACC)
         if MODE == "tf32x3" or MODE == "fp16x3":
-            # Tensor cores truncate the running sum: restart it from zero every 128 products.
-            if (k - first) % (128 // BK) == 128 // BK - 1:
+            # Tensor cores truncate the running sum: restart it from zero every PROMOTED products.
+            if (k - first) % (PROMOTED // BK) == PROMOTED // BK - 1:
                 total += high
                 high = tl.zeros((BM, BN), ACC)
         q0 += BK
@@ -252,7 +266,7 @@ def segment_gemm(
     inside = inside_m[:, None] & inside_n[None, :]
     if FLAGS == "write":
         flag_tile(flags, tile, total, inside, least)
-    total = unscaled(total, scale, column, inside_n, x_scale, MODE)
+    total = unscaled(total, scale, column, inside_n, X_SCALE, MODE)
     all_columns = columns * tl.num_programs(2)
     if SPLIT:
         place = (split * rows + m).to(tl.int64)[:, None] * all_columns + column[None, :]

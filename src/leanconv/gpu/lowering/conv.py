@@ -20,6 +20,7 @@ from leanconv.gpu.lowering.patches import (
     lower_patches,
     patches_reject,
 )
+from leanconv.gpu.lowering.slices import best_slicing, lower_slices, slices_reject
 from leanconv.gpu.lowering.unfold_methods import (
     Im2winParameters,
     MecParameters,
@@ -80,7 +81,7 @@ def _no_reason(problem: ConvProblem) -> str | None:
 class DirectParameters(Parameters):
     """How tiles of the input are loaded; see `lower_direct`."""
 
-    loads: str | None = parameter(one_of("tma", TAPS, WINDOWS, "pointers"))
+    loads: str | None = parameter(one_of("tma", TAPS, WINDOWS, "pointers", "slices"))
 
 
 def lower_direct(
@@ -90,6 +91,7 @@ def lower_direct(
 
     `loads=tma` takes the tensor map that is expected to be faster, `taps` and `windows` name one:
     each tap a patch of the input, or the input as an overlapping view of its windows.
+    `loads=slices` shares k among the warps of a program: matrix products of few rows.
     """
     spec, loads = problem.spec, parameters.loads
     windows = conv_windows(spec, _STEP)
@@ -98,15 +100,27 @@ def lower_direct(
     product = Product(
         windows, columns, problem.dtype, problem.x, problem.y, problem.epilogue, problem.name
     )
+    finite = bool(np.isfinite(w).all())
+    sliced = loads == "slices" or (loads is None and not problem.lean)
+    slicing = best_slicing(problem, machine, finite) if sliced else None
+    if loads == "slices":
+        if slicing is None:
+            reason = slices_reject(problem) or "no arithmetic that is allowed"
+            raise SpecError(f"loads is {loads!r} for {spec}: {reason}; leave loads out")
+        return lower_slices(problem, w, slicing)
     if loads != "pointers" and (loads or not problem.lean):
-        finite = bool(np.isfinite(w).all())
-        forms = tuple(form for form in (TAPS, WINDOWS) if loads in (None, "tma", form))
+        forms = tuple(form for form in (WINDOWS, TAPS) if loads in (None, "tma", form))
         patching = best_patching(problem, machine, finite, forms)
         if loads and patching is None:
-            reasons = dict.fromkeys(patches_reject(problem, machine, form) for form in forms)
+            reasons = dict.fromkeys(
+                patches_reject(problem, machine, form) for form in reversed(forms)
+            )
             shown = "; ".join(r or "the weights are not finite" for r in reasons)
             raise SpecError(f"loads is {loads!r} for {spec}: {shown}; leave loads out")
         other, _ = best_blocking(product, finite, problem.arithmetics, machine)
+        least = min(other.estimate_s, patching.estimate_s if patching else other.estimate_s)
+        if slicing and slicing.estimate_s < least:
+            return lower_slices(problem, w, slicing)
         if patching and (loads or patching.estimate_s < other.estimate_s):
             return lower_patches(problem, w, patching)
     return lower_product(

@@ -20,6 +20,7 @@ from leanconv.spec.format import ceil_div
 from leanconv.types import FLOAT16, FLOAT32, FLOAT64, DType
 
 _MOST_UNROLLED = 25
+_MANY = 1024  # programs, that keep every processor busy
 # Of depthwise and 1x1 in one launch: every tile is compiled ahead of time in the tests.
 _FUSED_TILES = (Tile(64, 64, 32, 4, 2), Tile(64, 32, 32, 4, 2), Tile(32, 32, 32, 4, 2))
 
@@ -30,11 +31,20 @@ def fused_tiles(arithmetic: Arithmetic) -> tuple[Tile, ...]:
 
 
 def depth_tile(spec: ConvSpec) -> tuple[int, int, int]:
-    """Rows, columns and channels of the tile that a program of `depthwise` computes."""
+    """Rows, columns and channels of the tile that a program of `depthwise` computes.
+
+    A thread that computes several positions loads the weights once; that pays as long as there are
+    programs for every processor.
+    """
     channels = 64 if spec.out_channels >= 64 else 32 if spec.out_channels > 16 else 16
-    width = 8 if spec.output_size[1] >= 6 else 4
-    height = 512 // (channels * width) or 1
-    return (min(height, 4), width, channels)
+    out_h, out_w = spec.output_size
+    width = 16 if channels <= 32 and out_w >= 28 else 8 if out_w >= 6 else 4
+    for elements in (2048, 1024, 512):
+        height = min(elements // (channels * width) or 1, 4)
+        programs = spec.batch * blocks(out_h, height) * blocks(out_w, width)
+        if programs * blocks(spec.out_channels, channels) >= _MANY:
+            break
+    return height, width, channels
 
 
 def _window(spec: ConvSpec) -> dict[str, int]:

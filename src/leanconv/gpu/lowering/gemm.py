@@ -20,7 +20,8 @@ from leanconv.spec import Activation
 from leanconv.spec.format import ceil_div
 from leanconv.types import FLOAT16, FLOAT32, INT32, DType
 
-X_SCALE = 64.0  # fp16x3 holds inputs up to 65504 / 64 = 1023
+PROMOTED = 256  # products after which a sum of a tensor core is added to the total
+X_SCALE = 64  # fp16x3 holds inputs up to 65504 / 64 = 1023
 # Below 2^-3 the low half of a scaled input loses bits: an error of 2^-25 each, times weights below
 # 2^15, adds up to 2^-10 sqrt(k). Sums of at least 2^11 sqrt(k) keep 21 bits.
 LEAST_SUM = 2.0**11
@@ -205,8 +206,8 @@ def best_blocking(
 
 def sum_error(products: int, arithmetic: Arithmetic) -> float:
     """Expected relative error of a sum in the max norm, for data of random sign."""
-    if arithmetic.split:  # promoted every 128 products
-        return arithmetic.unit_error * (1 + sqrt(min(products, 128)) / 8)
+    if arithmetic.split:
+        return arithmetic.unit_error * (1 + sqrt(min(products, PROMOTED)) / 8)
     if arithmetic.name in ("tf32", "native") and arithmetic.unit_error > 2.0**-12:
         return arithmetic.unit_error
     return arithmetic.unit_error * sqrt(products) / 2
@@ -288,7 +289,6 @@ def _gemm(
         "taps": windows.taps,
         "blocks": steps,
         "blocks_each": ceil_div(steps, splits),
-        "x_scale": X_SCALE,
         "least": LEAST_SUM * sqrt(product.products / splits),
         **epilogue.numbers(),
     }
@@ -300,9 +300,12 @@ def _gemm(
             "BM": tile.m,
             "BN": tile.n,
             "BK": tile.k,
+            "X_SCALE": X_SCALE,
+            "PROMOTED": PROMOTED,
             "MODE": arithmetic.mode,
             "HAS_DEPTH": windows.has_depth,
             "BY_ROW": windows.by_row,
+            "RUN": windows.run,
             "CHECKED": windows.checked,
             "EVEN": windows.length % tile.k == 0,
             "SPLIT": splits > 1,

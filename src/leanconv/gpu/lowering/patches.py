@@ -15,7 +15,7 @@ import numpy as np
 from leanconv.gpu.arithmetic import FP16X3, TF32X3, Arithmetic
 from leanconv.gpu.launch import Launch, Pointer, TensorMap, by_axis, divisor, make_launch
 from leanconv.gpu.lowering.conv_problem import ConvProblem
-from leanconv.gpu.lowering.gemm import LEAST_SUM, X_SCALE, pack, repair_tile, sum_error
+from leanconv.gpu.lowering.gemm import LEAST_SUM, PROMOTED, X_SCALE, pack, repair_tile, sum_error
 from leanconv.gpu.lowering.lowered import Lowered
 from leanconv.gpu.lowering.tiles import Tile, seconds, tiles
 from leanconv.gpu.lowering.windows import Windows, in_place_windows, unfolded_windows
@@ -28,10 +28,9 @@ from leanconv.types import FLOAT16, FLOAT32, FLOAT64, INT32
 TAPS, WINDOWS = "taps", "windows"
 _ALIGNED = 16  # bytes, of every stride of a tensor that is copied so
 _MOST_STRIDE = 2**40  # bytes
-_WIDTHS = (8, 16)  # of a patch; an image that is one row is cut into whole tiles
+_SIDES = (16, 8, 4, 2, 1)  # of a patch; an image that is one row is cut into whole tiles
+_MOST_IMAGES = 256  # of one box
 _MODES = ("fp16x3", "tf32x3", "tf32", "native")  # strict products of boxes spill in Triton 3.6
-# Threads compute no addresses and ask for no bounds. An estimate: to be measured.
-_SHARE = 0.9
 
 
 @dataclass(frozen=True)
@@ -40,24 +39,31 @@ class Patching:
 
     Attributes:
         form: of the input, `TAPS` or `WINDOWS`.
-        tile, width: of the product, and columns of the patch that it covers.
+        tile, images, width: of the product; images, and columns of each, of the patch that it
+            covers.
         arithmetic: how products are made.
         estimate_s: the time expected, in seconds.
     """
 
     form: str
     tile: Tile
+    images: int
     width: int
     arithmetic: Arithmetic
     estimate_s: float
 
     @property
     def height(self) -> int:
-        """Rows of a patch."""
-        return self.tile.m // self.width
+        """Rows of a patch in each image."""
+        return self.tile.m // (self.images * self.width)
+
+    @property
+    def shape(self) -> str:
+        """Images, rows and columns of a patch."""
+        return f"{self.images}x{self.height}x{self.width}"
 
     def __str__(self) -> str:
-        shown = f"tile {self.tile}, patches {self.height}x{self.width} by tensor copies"
+        shown = f"tile {self.tile}, patches {self.shape} by tensor copies"
         return shown if self.form == TAPS else f"{shown} of overlapping windows"
 
 
@@ -140,21 +146,50 @@ def patchings(
         if arithmetic.name not in _MODES or (arithmetic.split and not finite):
             continue
         for tile in tiles(arithmetic, problem.dtype, machine.arch):
-            for width in (tile.m,) if out_h == 1 else _WIDTHS:
-                height = tile.m // width
-                rows = ceil_div(out_h, height) * height, ceil_div(out_w, width) * width
-                windows = _counted(spec, rows, form)
-                estimate = _SHARE * seconds(
-                    windows, spec.out_channels, arithmetic, problem.dtype, machine, tile, 1
-                )
-                yield Patching(form, tile, width, arithmetic, estimate)
+            images, height, width = _patch(spec, tile.m)
+            rows = ceil_div(out_h, height) * height, ceil_div(out_w, width) * width
+            windows = _counted(spec, ceil_div(spec.batch, images) * images, rows, form)
+            estimate = seconds(
+                windows,
+                spec.out_channels,
+                arithmetic,
+                problem.dtype,
+                machine,
+                tile,
+                1,
+                tile.copies,
+            )
+            yield Patching(form, tile, images, width, arithmetic, estimate)
 
 
-def _counted(spec: ConvSpec, rows: tuple[int, int], form: str) -> Windows:
+def _patch(spec: ConvSpec, cells: int) -> tuple[int, int, int]:
+    """Images, rows and columns of the patch that covers the output with the least left over.
+
+    Among equals the one with the fewest images, which shares most of its windows.
+    """
+    out_h, out_w = spec.output_size
+    if out_h == 1:
+        return 1, 1, cells
+    shapes = (
+        (cells // (height * width), height, width)
+        for height in _SIDES
+        for width in _SIDES
+        if cells // (height * width) <= min(_MOST_IMAGES, max(1, spec.batch))
+        and cells >= height * width
+    )
+
+    def covered(shape: tuple[int, int, int]) -> tuple[int, int, int]:
+        extents = zip((spec.batch, out_h, out_w), shape, strict=True)
+        return prod(ceil_div(extent, side) * side for extent, side in extents), shape[0], shape[1]
+
+    return min(shapes, key=covered, default=(1, cells // _SIDES[0], _SIDES[0]))
+
+
+def _counted(spec: ConvSpec, images: int, rows: tuple[int, int], form: str) -> Windows:
     """As much of the windows as the estimate asks for, patches filled up."""
     image = prod(spec.size) * spec.in_channels
     segments, length = _segments(spec, form)
-    windows = unfolded_windows(spec.batch, *rows, (image, 0, 0), length)
+    windows = unfolded_windows(images, *rows, (image, 0, 0), length)
     return replace(windows, segments=segments)
 
 
@@ -169,7 +204,7 @@ def best_patching(
     problem: ConvProblem,
     machine: Machine,
     finite: bool,
-    forms: Sequence[str] = (TAPS, WINDOWS),
+    forms: Sequence[str] = (WINDOWS, TAPS),  # among equals windows, whose steps are whole
 ) -> Patching | None:
     """What is expected to be fastest, or None if nothing is possible."""
     possible = [form for form in forms if patches_reject(problem, machine, form) is None]
@@ -226,11 +261,11 @@ def _launch(problem: ConvProblem, patching: Patching, arithmetic: Arithmetic, fl
     kept, columns = FLOAT16 if split else dtype, spec.out_channels
     name, w_shape, w_box = problem.name, (columns, steps * tile.k), (tile.n, tile.k)
     extents, strides = _tensor(spec, patching.form)
-    patch = (1, patching.height, patching.width)
+    patch = (patching.images, patching.height, patching.width)
     box = (*patch, tile.k) if patching.form == TAPS else (*patch, 1, tile.k)
     return make_launch(
         "patches.patch_gemm",
-        (spec.batch * down * across * ceil_div(columns, tile.n),),
+        (ceil_div(spec.batch, patching.images) * down * across * ceil_div(columns, tile.n),),
         {
             "x": TensorMap(problem.x, dtype, extents, box, strides),
             "w": TensorMap(f"{name}/w", kept, w_shape, w_box),
@@ -240,6 +275,7 @@ def _launch(problem: ConvProblem, patching: Patching, arithmetic: Arithmetic, fl
             "flags": Pointer(f"{name}/flags" if flags != "none" else "", INT32),
             "y": Pointer(problem.y, dtype),
             "columns": columns,
+            "images": spec.batch,
             **by_axis(out=spec.output_size),
             "down": down,
             "across": across,
@@ -247,17 +283,19 @@ def _launch(problem: ConvProblem, patching: Patching, arithmetic: Arithmetic, fl
             "taps": spec.kernel[1],
             "each": each,
             "blocks": steps,
-            "x_scale": X_SCALE,
             "least": LEAST_SUM * sqrt(spec.reduction),
             **epilogue.numbers(),
         },
         {
             "WINDOWS": patching.form == WINDOWS,
+            "TN": patching.images,
             "TH": patching.height,
             "TW": patching.width,
             "BM": tile.m,
             "BN": tile.n,
             "BK": tile.k,
+            "X_SCALE": X_SCALE,
+            "PROMOTED": PROMOTED,
             "MODE": arithmetic.mode,
             "FLAGS": flags,
             **epilogue.constants(),

@@ -17,13 +17,21 @@ _LEAST_STEPS = 4  # of the loop over k in one split
 
 @dataclass(frozen=True)
 class Tile:
-    """A tile of m x n outputs, k products at a time, by `warps` warps with `stages` loads ahead."""
+    """A tile of m x n outputs, k products at a time, by `warps` warps with `stages` loads ahead.
+
+    Attributes:
+        pointers, copies: share of the arithmetic's rate that a machine full of such programs
+            reaches, its inputs loaded through pointers and by tensor copies; 0 where it is not
+            offered. Measured on an H100 (`docs/results/gpu.md`); those of others are guesses.
+    """
 
     m: int
     n: int
     k: int
     warps: int
     stages: int
+    pointers: float = 0.4
+    copies: float = 0.4
 
     def __str__(self) -> str:
         return f"{self.m}x{self.n}x{self.k} w{self.warps} s{self.stages}"
@@ -39,25 +47,44 @@ _FMA = (
 )
 _FMA_80 = (Tile(128, 64, 16, 8, 2), *_FMA[1:])  # Triton 3.6 spills with three stages
 _SPLIT = (
-    Tile(128, 64, 32, 8, 3),
-    Tile(64, 64, 32, 4, 3),
-    Tile(64, 32, 32, 4, 3),
+    Tile(128, 64, 32, 8, 3, 0.47, 0.44),
+    Tile(64, 64, 32, 4, 3, 0.33, 0.46),
+    Tile(64, 32, 32, 4, 3, 0.33, 0.30),
 )
-_SPLIT_90 = (Tile(128, 128, 32, 8, 3), *_SPLIT)
+_SPLIT_90 = (
+    Tile(128, 128, 32, 8, 3, 0.49, 0.46),
+    Tile(64, 128, 32, 4, 3, 0.48, 0.58),
+    *_SPLIT,
+)
 _TF32 = (
-    Tile(128, 128, 32, 8, 3),
-    Tile(128, 64, 32, 4, 3),
-    Tile(64, 64, 32, 4, 3),
-    Tile(64, 32, 32, 4, 3),
+    Tile(128, 128, 32, 8, 3, 0.6, 0.6),
+    Tile(128, 64, 32, 4, 3, 0.5, 0.5),
+    Tile(64, 64, 32, 4, 3, 0.4, 0.4),
+    Tile(64, 32, 32, 4, 3, 0.25, 0.25),
 )
 _HALF = (
-    Tile(128, 128, 64, 8, 3),
-    Tile(128, 64, 64, 4, 3),
-    Tile(64, 64, 64, 4, 3),
-    Tile(64, 32, 64, 4, 3),
-    Tile(64, 32, 32, 4, 3),
+    Tile(128, 128, 64, 8, 3, 0.66, 0.70),
+    Tile(128, 64, 64, 4, 3, 0.47, 0.46),
+    Tile(64, 64, 64, 4, 3, 0.39, 0.39),
+    Tile(64, 32, 64, 4, 3, 0.25, 0.25),
+    Tile(64, 32, 32, 4, 3, 0.21, 0.21),
+)
+_HALF_90 = (
+    Tile(256, 128, 64, 8, 3, 0.0, 0.68),
+    Tile(128, 256, 64, 8, 3, 0.66, 0.76),
+    Tile(64, 256, 64, 4, 3, 0.55, 0.81),
+    Tile(256, 64, 64, 8, 3, 0.49, 0.50),
+    Tile(128, 128, 32, 8, 4, 0.6, 0.5),
+    *_HALF,
 )
 _DOUBLE = (Tile(64, 64, 16, 4, 2), Tile(32, 32, 16, 4, 2))
+# What is left of a tile's share where one load brings so many bytes, not 16; with eight warps.
+_NARROW = {2: 0.38, 4: 0.65, 8: 0.8}
+_NARROW_8 = {2: 0.27, 4: 0.45, 8: 0.7}
+# The share of memory's bandwidth that programs of few steps reach; with eight warps.
+_STREAM, _STREAM_8 = 0.5, 0.42
+# What a step takes at least, however few programs there are: loads, barriers, products in turn.
+_STEP_S = {"ieee": 0.8e-6, "tf32x3": 0.5e-6, "fp16x3": 0.35e-6, "tf32": 0.2e-6, "native": 0.1e-6}
 
 
 def tiles(arithmetic: Arithmetic, dtype: DType, arch: int) -> tuple[Tile, ...]:
@@ -70,7 +97,9 @@ def tiles(arithmetic: Arithmetic, dtype: DType, arch: int) -> tuple[Tile, ...]:
         return _SPLIT_90 if arch >= 90 else _SPLIT
     if arithmetic.name == "tf32x3":
         return _SPLIT
-    return _TF32 if arithmetic.name == "tf32" else _HALF
+    if arithmetic.name == "tf32":
+        return _TF32
+    return _HALF_90 if arch >= 90 else _HALF
 
 
 @dataclass(frozen=True)
@@ -80,6 +109,13 @@ class Blocking:
     tile: Tile
     splits: int
     estimate_s: float
+
+
+def _narrow(tile: Tile, load_bytes: int) -> float:
+    """What is left of a tile's share with loads of so many bytes."""
+    left = (_NARROW_8 if tile.warps == 8 else _NARROW).get(load_bytes, 1.0)
+    # Loads of two bytes go through registers, of which long steps have too few.
+    return 1.2 * left if load_bytes == 2 and tile.k <= 32 else left
 
 
 def blockings(
@@ -96,12 +132,16 @@ def blockings(
         windows, columns: the product's rows, k, and columns of one group.
         only: the tile to use.
     """
-    for tile in (only,) if only else tiles(arithmetic, dtype, machine.arch):
+    offered = (tile for tile in tiles(arithmetic, dtype, machine.arch) if tile.pointers)
+    for tile in (only,) if only else offered:
         programs = ceil_div(windows.rows, tile.m) * ceil_div(columns, tile.n) * windows.groups
         steps = windows.steps(tile.k)
+        narrow = _narrow(tile, windows.contiguous * dtype.bytes)
         splits = 1
         while True:
-            expected = seconds(windows, columns, arithmetic, dtype, machine, tile, splits)
+            expected = seconds(
+                windows, columns, arithmetic, dtype, machine, tile, splits, tile.pointers * narrow
+            )
             yield Blocking(tile, splits, expected)
             splits *= 2
             full = programs * splits > 2 * machine.processors
@@ -117,21 +157,27 @@ def seconds(
     machine: Machine,
     tile: Tile,
     splits: int,
+    share: float,
 ) -> float:
-    """Waves of programs times the slower of arithmetic and the way from L2, or memory's time."""
+    """Waves of programs times the work of one, or memory's time.
+
+    Args:
+        windows, columns: the product's rows, k, and columns of one group.
+        splits: parts of k.
+        share: of the arithmetic's rate, as of `Tile`.
+    """
     programs = ceil_div(windows.rows, tile.m) * ceil_div(columns, tile.n) * windows.groups * splits
-    waves = ceil_div(programs, machine.processors)
+    # A processor needs eight warps to reach its rate.
+    waves = max(ceil_div(programs, machine.processors), 8 // tile.warps)
     steps = ceil_div(windows.steps(tile.k), splits)
-    # One program alone does not fill a processor: small tiles get the share of their warps.
-    share = min(1.0, tile.warps * min(programs / machine.processors, 4.0) / 8)
     flops = 2.0 * tile.m * tile.n * tile.k
     work = flops / (machine.rate(arithmetic.name, dtype) / machine.processors * share)
+    busy = steps * max(waves * work, _STEP_S[arithmetic.name])
     item = dtype.bytes
-    moved = (tile.m + tile.n) * tile.k * item / (machine.cache_bandwidth / machine.processors)
-    busy = waves * steps * max(work, moved)
     data = windows.rows * columns * windows.groups * item
     data += windows.images * windows.stride[0] * item
     if splits > 1:
         data += 8 * splits * windows.rows * columns * windows.groups
     launches = 1 + (splits > 1) + (arithmetic.name == "fp16x3")
-    return max(busy, data / machine.memory_bandwidth) + launches * machine.launch_s
+    stream = machine.memory_bandwidth * (_STREAM_8 if tile.warps == 8 else _STREAM)
+    return max(busy, data / stream) + launches * machine.launch_s

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
+from leanconv.gpu.launch import divisor
 from leanconv.records import dataclass
 from leanconv.spec import ConvSpec
 from leanconv.spec.format import ceil_div
@@ -31,6 +32,7 @@ class Depth:
 
 
 _FLAT = Depth()
+_WORTH = 0.9  # of the steps, that the divisions for windows without gaps are worth
 
 
 @dataclass(frozen=True)
@@ -47,8 +49,9 @@ class Windows:
         segments, length, taps: runs of contiguous elements, their length, and how many of them
             belong to one row of the window.
         checked: whether a window may reach outside the input.
-        by_row: whether a segment is a whole row of the window.
+        by_row: whether a segment is a whole row of the window, or several.
         depth: the third axis.
+        run: contiguous elements of a segment of several rows of the window, 0 for one row.
     """
 
     images: int
@@ -68,6 +71,7 @@ class Windows:
     checked: bool
     by_row: bool
     depth: Depth = _FLAT
+    run: int = 0
 
     @property
     def rows(self) -> int:
@@ -78,6 +82,11 @@ class Windows:
     def has_depth(self) -> bool:
         """Whether there is a third axis."""
         return self.depth != _FLAT
+
+    @property
+    def contiguous(self) -> int:
+        """Elements that one load may bring: what divides all places where a run begins."""
+        return divisor(*self.x_strides, self.depth.x_stride, self.channels, self.run or self.length)
 
     def steps(self, block: int) -> int:
         """Steps of the loop over k, `block` elements each."""
@@ -137,7 +146,11 @@ def conv_windows(spec: ConvSpec, block: int) -> Windows:
     by_row = replace(
         by_tap, segments=prod(spec.kernel[:-1]), length=kernel_w * channels, taps=1, by_row=True
     )
-    return by_row if by_row.steps(block) < by_tap.steps(block) or not checked else by_tap
+    best = by_row if by_row.steps(block) < by_tap.steps(block) or not checked else by_tap
+    whole = replace(by_row, segments=1, length=prod(spec.kernel) * channels, run=by_row.length)
+    # Few channels: rows of windows filled up to whole steps would be zeros for the most part.
+    fewer = whole.steps(block) <= _WORTH * best.steps(block)
+    return whole if fewer and not best.has_depth and spec.kernel[0] > 1 else best
 
 
 def _depth(spec: ConvSpec) -> Depth:

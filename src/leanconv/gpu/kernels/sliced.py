@@ -1,0 +1,74 @@
+"""GEMM with few rows, for latency: the warps of a program share k, not the tile.
+
+    y[m, n] = act(sum over k of x[m, k] w[n, k] + ...)
+
+One image leaves so few tiles that most processors have none, and each of these a long loop over k.
+Here a step loads SLICES pieces of k at once, a warp multiplies one of them, and the sums of all
+are added at the end: a program waits for memory once or twice, not once for every 32 products.
+"""
+
+import triton
+import triton.language as tl
+
+from leanconv.gpu.kernels.epilogue import finish
+from leanconv.gpu.kernels.gemm import multiply, unscaled
+
+
+@triton.jit
+def sliced_gemm(
+    x,
+    w,
+    w_low,
+    scale,
+    bias,
+    residual,
+    slope,
+    y,
+    rows,
+    columns,
+    length,
+    pitch,
+    steps,
+    a0,
+    a1,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    BK: tl.constexpr,
+    SLICES: tl.constexpr,
+    MODE: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    HAS_RESIDUAL: tl.constexpr,
+    ACT: tl.constexpr,
+    ACC: tl.constexpr,
+):
+    """Grid: (tiles of rows x tiles of columns).
+
+    Args:
+        x: (rows, length).
+        w, w_low, scale: weights (columns, pitch) as of `gemm.segment_gemm`.
+        bias, residual, slope, y, a0, a1: as there.
+        steps: of SLICES * BK elements of k each.
+    """
+    tiles_n = tl.cdiv(columns, BN)
+    pid = tl.program_id(0)
+    m = (pid // tiles_n) * BM + tl.arange(0, BM)
+    n = (pid % tiles_n) * BN + tl.arange(0, BN)
+    inside_m = m < rows
+    inside_n = n < columns
+    kk = tl.arange(0, SLICES)[:, None] * BK + tl.arange(0, BK)[None, :]
+    sums = tl.zeros((SLICES, BM, BN), ACC)
+    for step in range(steps):
+        k = step * (SLICES * BK) + kk
+        ok = (k < length)[:, None, :]
+        place = (m * length)[None, :, None] + k[:, None, :]
+        a = tl.load(x + place, inside_m[None, :, None] & ok, 0.0)
+        w_place = (n * pitch)[None, :, None] + k[:, None, :]
+        b = tl.load(w + w_place, inside_n[None, :, None] & ok, 0.0).trans(0, 2, 1)
+        b_low = b
+        if MODE == "tf32x3":
+            b_low = tl.load(w_low + w_place, inside_n[None, :, None] & ok, 0.0).trans(0, 2, 1)
+        sums = multiply(a, b, b_low, sums, 1, MODE, ACC)
+    total = unscaled(tl.sum(sums, 0), scale, n, inside_n, 1, MODE)
+    inside = inside_m[:, None] & inside_n[None, :]
+    operands = (bias, residual, slope, a0, a1)
+    finish(total, operands, y, m, n, columns, inside, HAS_BIAS, HAS_RESIDUAL, ACT)
