@@ -19,6 +19,21 @@ FIGURES = (
     "MobileNetV2 batch 1 and 128 against torch eager, graphs and compile",
     "MobileNetV2 in float64, an image of 244x244 at a time, against the report's 7.78 ms an image",
 )
+# What becomes tables: what stands above each, and its columns.
+GROUPS = {"layers": ("mode", "batch"), "methods": ("layer",), "ablation": ("layer",)}
+COLUMNS = {
+    "layers": (
+        *("layer", "ms", "tflops", "cudnn_ms", "ratio", "im2col_ms", "error", "cudnn_error"),
+        *("extra_bytes", "cudnn_extra_bytes", "im2col_extra_bytes"),
+        *("planning_s", "first_run_s", "plan", "cudnn_kernels"),
+    ),
+    "methods": (
+        *("method", "arithmetic", "ms", "lowering_ms", "product_ms", "error", "extra_bytes"),
+        "plan",
+    ),
+    "ablation": ("form", "ms", "product_ms"),
+}
+_WRONG = 10  # times cuDNN's error, above which a result is wrong and its time worth nothing
 LAYERS = 12
 REPORT_MS = 7.78
 HIGH = "im2win:form=high"  # the thesis' kernel, in the arithmetic of what it is compared with
@@ -68,10 +83,13 @@ def verdicts(result: Row) -> list[tuple[str, str, bool | None]]:
         lambda: (f"{max(r['error'] for r in rows):.1e}", max(r["error"] for r in rows) <= 2e-6),
     )
     for mode, name, mean, least in (("fp32", "strict fp32", 2.0, 1.0), ("fp16", "fp16", 1.0, 0.0)):
-        speeds = _layers(result, mode, "ratio")
+        speeds = _layers(result, mode, "ratio", "error", "cudnn_error")
 
         def speed(rows: list[Row] = speeds, mean: float = mean, least: float = least) -> Any:
             found = geometric_mean(r["ratio"] for r in rows)
+            wrong = [r["layer"] for r in rows if r["error"] > _WRONG * r["cudnn_error"]]
+            if wrong:
+                return f"{found:.2f}x, with wrong results of {', '.join(wrong)}", False
             worst = min(rows, key=lambda r: float(r["ratio"]))
             shown = f"{found:.2f}x, least {worst['ratio']:.2f}x ({worst['layer']})"
             return shown, found >= mean and worst["ratio"] >= least
@@ -146,6 +164,8 @@ def _worst_share(rows: list[Row], key: str, most: float) -> tuple[str, bool]:
 
 
 def _shown(value: object) -> str:
+    if isinstance(value, list):
+        return "; ".join(map(str, value))
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
@@ -155,7 +175,7 @@ def table(result: Row) -> str:
     if host := result.get("machine"):
         lines[-1] += f", {host['cpu']}, commit {host['commit']}"
     lines.append(f"Device: {result.get('device', 'none')} {result.get('versions', '')}".strip())
-    lines.append("")
+    lines += ["", *(f"**{note}**\n" for note in result.get("notes", ()))]
     if "device" not in result:
         lines += [f"- {figure}: not yet measured" for figure in FIGURES]
         return "\n".join([*lines, ""])
@@ -166,6 +186,24 @@ def table(result: Row) -> str:
     for part in PARTS:
         rows = result.get(part, [])
         lines += [f"## {part}", ""]
-        lines += [f"- {', '.join(f'{k} {_shown(v)}' for k, v in row.items())}" for row in rows]
+        tabled = [row for row in rows if part in COLUMNS and "ms" in row]
+        lines += _tables(part, tabled)
+        others = [row for row in rows if row not in tabled]
+        lines += [f"- {', '.join(f'{k} {_shown(v)}' for k, v in row.items())}" for row in others]
         lines += ["" if rows else "not yet measured\n"]
     return "\n".join(lines)
+
+
+def _tables(part: str, rows: list[Row]) -> list[str]:
+    """Rows as tables, one for each mode and batch or for each layer."""
+    groups: dict[tuple[object, ...], list[Row]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row.get(key) for key in GROUPS[part]), []).append(row)
+    lines = []
+    for group, found in groups.items():
+        title = ", ".join(f"{k} {v}" for k, v in zip(GROUPS[part], group, strict=True))
+        names = COLUMNS[part]
+        lines += [title, "", f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
+        lines += [f"| {' | '.join(_shown(row.get(name, '')) for name in names)} |" for row in found]
+        lines.append("")
+    return lines

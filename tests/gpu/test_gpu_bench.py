@@ -190,7 +190,7 @@ def test_limits_are_met_missed_or_not_measured(bench: Any) -> None:
     page = sys.modules["gpu_page"]
     assert {met for _, _, met in page.verdicts({})} == {None}
     row = {"mode": "fp32", "batch": 128, "error": 1e-6, "ratio": 2.5, "extra_bytes": 10}
-    row |= {"cudnn_extra_bytes": 10, "im2col_extra_bytes": 100}
+    row |= {"cudnn_extra_bytes": 10, "im2col_extra_bytes": 100, "cudnn_error": 1e-6}
     layers = [{**row, "layer": f"cv{n}"} for n in range(1, 13)]
     layers += [{**each, "mode": "fp16", "ratio": 0.9} for each in layers]
     networks = [{"engine": "leanconv float32", "batch": 1, "ms": 0.2}]
@@ -209,6 +209,11 @@ def test_limits_are_met_missed_or_not_measured(bench: Any) -> None:
     layers[0] |= {"ratio": 0.9, "extra_bytes": 11}
     met = [met for _, _, met in page.verdicts({"layers": layers[:12]})]
     assert met == [True, False, None, False, False, None, None, None, None]
+    wrong = [{**row, "error": 1e-4} if row["layer"] == "cv3" else row for row in layers]
+    found = {asked: (shown, met) for asked, shown, met in page.verdicts({"layers": wrong})}
+    fast = next(asked for asked in found if asked.startswith("fp32: at least"))
+    assert "wrong results of cv3" in found[fast][0]
+    assert found[fast][1] is False
     shown = page.table({"date": "today", "device": "x", "layers": layers, "networks": networks})
     assert "| not met |" in shown
     assert "| not yet measured |" in shown

@@ -50,6 +50,7 @@ def test_all_compile_within_the_machine(compiled: Compiled, arch: int) -> None:
         assert _count(row, "LDL", "STL") == 0, row["name"]
         assert row["registers"] * 32 * row["warps"] <= REGISTERS, row["name"]
         assert row["shared"] <= SHARED[arch], row["name"]
+        assert not row["race"], row["name"]  # seen on a device with boxes of float16
 
 
 @pytest.mark.parametrize("arch", [80, 90])
@@ -112,7 +113,7 @@ def test_parameters_are_laid_as_the_launcher_passes_them(compiled: Compiled, arc
 
 def test_patches_arrive_by_tensor_copies_alone(compiled: Compiled) -> None:
     found = list(_of(compiled, 90, "patches.patch_gemm"))
-    assert len(found) >= 40
+    assert len(found) >= 14
     assert {row["constants"]["WINDOWS"] for row in found} == {False, True}
     for row in found:
         split = row["constants"]["MODE"] in ("tf32x3", "fp16x3")

@@ -86,11 +86,20 @@ def test_a_budget_finds_the_leanest_plan(problem: str, layout: str) -> None:
         plan_on(fake, spec, memory_limit=least - 1)
 
 
+def test_small_grids_start_before_the_kernel_in_front_has_ended() -> None:
+    wide, narrow = FakeCuda(), FakeCuda(processors=1)
+    for fake in (wide, narrow):
+        plan_on(fake, precision="ieee")(np.zeros(SPEC.input_shape, np.float32))
+    assert "cuLaunchKernelEx" in wide.calls
+    assert "cuLaunchKernel" not in wide.calls
+    assert "cuLaunchKernel" in narrow.calls
+
+
 def test_a_refusing_driver_is_an_error_with_its_own_text() -> None:
     fake = FakeCuda()
     plan = plan_on(fake)
-    fake.fail = "cuLaunchKernel"
-    with pytest.raises(DeviceError, match=r"cuLaunchKernel failed .*illegal memory access"):
+    fake.fail = "cuLaunchKernelEx"
+    with pytest.raises(DeviceError, match=r"cuLaunchKernelEx failed .*illegal memory access"):
         plan(np.zeros(SPEC.input_shape, np.float32))
     with pytest.raises(DeviceError, match="cuMemAlloc"):
         plan_on(FakeCuda(memory_bytes=1000))

@@ -19,17 +19,17 @@ from support.gpu.fake_plans import plan_on
 STRIDED = ConvSpec.parse("mb2ic8ih11iw16oc24kh3kw5sh2sw3", layout="NHWC")
 
 
-@pytest.mark.parametrize(("precision", "kind", "item"), [("tf32", 7, 4), (None, 6, 2)])
+@pytest.mark.parametrize(("precision", "kind", "item"), [("tf32x3", 7, 4), ("fp16x3", 7, 4)])
 def test_windows_are_an_overlapping_view_of_the_input(
     precision: str | None, kind: int, item: int
 ) -> None:
     fake = FakeCuda()
-    spec = STRIDED if item == 4 else replace(STRIDED, precision=Precision.of(FLOAT16))
+    spec = STRIDED
     plan = plan_on(fake, spec, algorithm="direct:loads=windows", precision=precision)
     x = plan._memory.array(spec.input_shape, spec.dtype)
     fake.encoded.clear()
     plan(x)
-    windows, weights, _ = fake.encoded
+    windows, weights, *_ = fake.encoded
     _, height, width, channels = spec.input_shape
     out_h, out_w = spec.output_size
     box = dict(plan.launches[0].code.types)["x"].partition("[")[2].rstrip("]>").split(", ")
@@ -45,7 +45,7 @@ def test_windows_are_an_overlapping_view_of_the_input(
     assert windows.strides[1] < 5 * channels * item  # the next window begins within this one
     assert (len(windows.box), windows.box[1], windows.box[-1]) == (5, 1, 2)  # both images at once
     assert weights.shape == (3 * -(-5 * channels // windows.box[0]) * windows.box[0], 24)
-    assert weights.strides == (weights.shape[0] * item,)
+    assert weights.strides == (weights.shape[0] * 2,)  # halves of float16
     assert "of overlapping windows" in plan.explain()
 
 
@@ -61,8 +61,20 @@ def test_windows_are_an_overlapping_view_of_the_input(
 def test_tensor_copies_say_what_they_cannot_bring(problem: str, reason: str) -> None:
     spec = ConvSpec.parse(problem, layout="NHWC")
     with pytest.raises(SpecError, match=reason):
-        plan_on(FakeCuda(), spec, algorithm="direct:loads=tma", precision="tf32")
-    assert plan_on(FakeCuda(), spec, precision="tf32").algorithm == "direct"
+        plan_on(FakeCuda(), spec, algorithm="direct:loads=tma", precision="tf32x3")
+    assert plan_on(FakeCuda(), spec, precision="tf32x3").algorithm == "direct"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "precision", "shown"),
+    [(FLOAT32, "tf32", "float32 in tf32"), (FLOAT16, None, "float16 in native")],
+)
+def test_products_that_would_stay_in_flight_are_not_loaded_so(
+    dtype: str, precision: str | None, shown: str
+) -> None:
+    spec = replace(STRIDED, precision=Precision.of(dtype))
+    with pytest.raises(SpecError, match=f"{shown} arithmetic; expected products that are split"):
+        plan_on(FakeCuda(), spec, algorithm="direct:loads=tma", precision=precision)
 
 
 def test_a_driver_that_makes_no_overlapping_maps_gets_none() -> None:

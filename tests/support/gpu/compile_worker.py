@@ -67,8 +67,11 @@ def code_of(image: bytes) -> bytes:
     return code
 
 
-def instructions(codes: list[bytes], arch: int) -> list[Counter[str]]:
-    """How often each instruction stands in each code.
+def instructions(codes: list[bytes], arch: int) -> tuple[list[Counter[str]], list[bool]]:
+    """How often each instruction stands in each code, and whether the code may be a race.
+
+    It may where a product takes its left operand from registers and a wait leaves products in
+    flight: the next step would overwrite what they still read.
 
     All are disassembled as one: the tool takes a third of a second to start.
     """
@@ -76,11 +79,19 @@ def instructions(codes: list[bytes], arch: int) -> list[Counter[str]]:
         file.write(b"".join(codes))
         file.flush()
         text = _printed("nvdisasm", "--binary", f"SM{arch}", "--no-dataflow", file.name)
-    pattern = r"^\s+/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+\s+)?([A-Z0-9_.]+)"
-    found = [(int(place, 16), name) for place, name in re.findall(pattern, text, re.M)]
+    pattern = r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z0-9_.]+)([^;\n]*)"
+    found = re.findall(pattern, text, re.M)
     assert len(found) * 16 == sum(map(len, codes)), "an instruction is 16 bytes"
-    every = iter(name for _, name in found)
-    return [Counter(islice(every, len(code) // 16)) for code in codes]
+    every = iter(found)
+    each = [list(islice(every, len(code) // 16)) for code in codes]
+    return [Counter(name for name, _ in one) for one in each], [_in_flight(one) for one in each]
+
+
+def _in_flight(code: list[tuple[str, str]]) -> bool:
+    products = [rest for name, rest in code if name.startswith("HGMMA")]
+    waits = [rest for name, rest in code if name == "WARPGROUP.DEPBAR.LE"]
+    from_registers = any(re.match(r"\s*R\d+, R\d+", rest) for rest in products)
+    return from_registers and any(not rest.strip().endswith("0x0") for rest in waits)
 
 
 def main(arch: int) -> None:
@@ -104,8 +115,8 @@ def main(arch: int) -> None:
             **resources(cubin.image),
         }
         rows.append(row)
-    for row, counted in zip(rows, instructions(codes, arch), strict=True):
-        sys.stdout.write(json.dumps({**row, "instructions": counted}) + "\n")
+    for row, counted, race in zip(rows, *instructions(codes, arch), strict=True):
+        sys.stdout.write(json.dumps({**row, "instructions": counted, "race": race}) + "\n")
 
 
 if __name__ == "__main__":

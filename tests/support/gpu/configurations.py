@@ -72,8 +72,6 @@ def gemm_codes(arch: int) -> Iterator[tuple[str, Code]]:
     for arithmetic, dtype in KINDS:
         for tile in tiles(arithmetic, dtype, arch):
             for name, spec in (("checked", CHECKED), ("aligned", ALIGNED)):
-                if not tile.pointers:
-                    continue  # offered for tensor copies alone
                 if arithmetic is BRAIN and (name, tile) != ("aligned", _largest(dtype, arch)):
                     continue  # differs from float16 in the type of the products alone
                 if arithmetic is TF32X3 and name == "checked":
@@ -90,7 +88,7 @@ def gemm_codes(arch: int) -> Iterator[tuple[str, Code]]:
 
 
 def _largest(dtype: str, arch: int) -> Tile:
-    return next(tile for tile in tiles(BRAIN, dtype, arch) if tile.pointers)
+    return tiles(BRAIN, dtype, arch)[0]
 
 
 def patch_codes(arch: int) -> Iterator[tuple[str, Code]]:

@@ -15,12 +15,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from leanconv.gpu.device.compiler import Cubin
+from leanconv.gpu.device.driver import LaunchConfig
 from leanconv.gpu.launch import TENSOR_MAP, Code
 
 GUARD = 256
 _POISON = 0xFF  # NaN in every float format
 _NUMBERS = {"i32": c_int, "i64": ctypes.c_int64, "fp32": c_float, "fp64": ctypes.c_double}
 
+EARLY_KERNELS = ("gemm.segment_gemm", "sliced.sliced_gemm")  # some of them
 Execute = Callable[[Code, tuple[int, int, int], list[Any]], None]
 
 
@@ -107,7 +109,8 @@ class FakeCuda:
         kinds = [kind for _, kind in code.types if kind.startswith(TENSOR_MAP)]
         boxes = [tuple(map(int, kind.partition("[")[2].rstrip("]>").split(","))) for kind in kinds]
         image = b"%d" % (len(self.codes) - 1)
-        return Cubin("kernel", 60000, code.warps, image, tuple((box, 3) for box in boxes))
+        early = code.function in EARLY_KERNELS
+        return Cubin("kernel", 60000, code.warps, image, early, tuple((box, 3) for box in boxes))
 
     # -- the driver's functions --------------------------------------------------------------
     def _bind(self) -> None:
@@ -143,6 +146,7 @@ class FakeCuda:
                 POINTER(c_void_p),
                 c_void_p,
             ),
+            "cuLaunchKernelEx": (POINTER(LaunchConfig), c_void_p, POINTER(c_void_p), c_void_p),
             "cuStreamBeginCapture_v2": (c_void_p, c_int),
             "cuStreamEndCapture": (c_void_p, POINTER(c_void_p)),
             "cuGraphInstantiateWithFlags": (POINTER(c_void_p), c_void_p, c_uint64),
@@ -249,6 +253,14 @@ class FakeCuda:
             self._capturing.append(launched)
         else:
             self._run(launched)
+
+    def _cuLaunchKernelEx(self, held: Any, function: int, parameters: Any, extra: Any) -> None:  # noqa: N802
+        config = held[0]
+        assert config.count == 1
+        attribute = config.attributes[0]
+        assert (attribute.id, attribute.value) == (6, 1)
+        rest = (*config.grid, *config.block, config.shared_bytes, config.stream, parameters, extra)
+        self._cuLaunchKernel(function, *rest)
 
     def _run(self, launched: Launched) -> None:
         self.launches.append(launched)

@@ -14,7 +14,7 @@ import triton.language as tl
 import triton.runtime.interpreter as interpreter
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from leanconv.gpu.device.compiler import constants_of, function_of
+from leanconv.gpu.device.compiler import EARLY, constants_of, function_of
 from leanconv.gpu.launch import DTYPES_OF_TRITON, TENSOR_MAP, Code
 from leanconv.types import as_dtype
 
@@ -50,6 +50,9 @@ class Address:
 def execute(code: Code, grid: tuple[int, int, int], arguments: list[Any]) -> None:
     """Run a launch as the fake driver decodes it."""
     given: dict[str, Any] = constants_of(code)
+    function = function_of(code)
+    if EARLY in function.arg_names:
+        given[EARLY] = False  # nothing runs at the same time
     for (name, kind), value in zip(code.types, arguments, strict=True):
         if kind.startswith(TENSOR_MAP):
             dtype = DTYPES_OF_TRITON[kind.partition("<")[2].partition("[")[0]]
@@ -61,7 +64,7 @@ def execute(code: Code, grid: tuple[int, int, int], arguments: list[Any]) -> Non
             given[name] = Address(value, DTYPES_OF_TRITON[kind[1:]]) if kind[0] == "*" else value
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
-        function_of(code)[grid](**given)
+        function[grid](**given)
 
 
 # -- bfloat16: the interpreter multiplies bit patterns, and truncates what it stores ------------

@@ -95,8 +95,6 @@ def tile_cases(stand: Stand) -> Iterator[Case]:
             windows = conv_windows(spec, 32)
             product = Product(windows, spec.out_channels, dtype, "x", "y", Epilogue(), "c")
             for each in tiles(arithmetic, dtype, driver.arch):
-                if not each.pointers:
-                    continue
 
                 def pointers(w: np.ndarray, a: Any = arithmetic, p: Any = product, t: Any = each):
                     shape = (p.columns, p.windows.segments, p.windows.length)

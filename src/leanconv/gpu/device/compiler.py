@@ -16,9 +16,11 @@ from leanconv.canonical import canonical_text
 from leanconv.codegen.cache import DiskCache
 from leanconv.errors import CompileError, MissingExtraError
 from leanconv.gpu.launch import Code
+from leanconv.gpu.machine import TENSOR_COPIES
 from leanconv.records import dataclass
 from leanconv.settings import current_settings
 
+EARLY = "EARLY"  # the constant of kernels that can start early
 _KERNELS = Path(__file__).resolve().parents[1] / "kernels"
 
 
@@ -31,6 +33,7 @@ class Cubin:
         shared_bytes: shared memory that a program needs.
         warps: warps of a program, as compiled.
         image: what the driver loads.
+        early: whether it waits by itself for the kernel before it (`kernels.early`).
         boxes: for each tensor map that it takes, the extents of its boxes and its swizzle.
     """
 
@@ -38,6 +41,7 @@ class Cubin:
     shared_bytes: int
     warps: int
     image: bytes
+    early: bool = False
     boxes: tuple[tuple[tuple[int, ...], int], ...] = ()
 
 
@@ -103,6 +107,9 @@ def _compile(code: Code, arch: int) -> Cubin:
 
     function = function_of(code)
     constants, types, names = constants_of(code), dict(code.types), list(function.arg_names)
+    early = EARLY in names and arch >= TENSOR_COPIES
+    if EARLY in names:
+        constants[EARLY] = early
     order = [name for name in names if name not in constants]
     if order != [name for name, _ in code.types]:
         raise CompileError(f"{code.function} takes {order}; got {[n for n, _ in code.types]}")
@@ -122,7 +129,7 @@ def _compile(code: Code, arch: int) -> Cubin:
         raise CompileError(f"{code} wants scratch in global memory; expected none")
     tensors = getattr(meta, "tensordesc_meta", None) or ()
     boxes = tuple((tuple(each["block_size"]), int(each["swizzle"])) for each in tensors)
-    return Cubin(meta.name, meta.shared, meta.num_warps, made.asm["cubin"], boxes)
+    return Cubin(meta.name, meta.shared, meta.num_warps, made.asm["cubin"], early, boxes)
 
 
 def _key(code: Code, arch: int) -> str:

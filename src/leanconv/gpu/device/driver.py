@@ -17,6 +17,7 @@ _NON_BLOCKING = 1
 _MAX_DYNAMIC_SHARED = 8
 _PROCESSORS, _MAJOR, _MINOR = 16, 75, 76
 _THREAD_LOCAL_CAPTURE = 1
+_PROGRAMMATIC_SERIALIZATION = 6  # an attribute of launches
 _MAP_TYPES = {FLOAT16: 6, FLOAT32: 7, BFLOAT16: 9}
 _NOT_INTERLEAVED, _PROMOTED_TO_128, _ZEROS_OUTSIDE = 0, 2, 0
 
@@ -47,6 +48,7 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "cuModuleGetFunction": (c_void_p, c_void_p, c_char_p),
     "cuFuncSetAttribute": (c_void_p, c_int, c_int),
     "cuLaunchKernel": (c_void_p, *(c_uint,) * 7, c_void_p, c_void_p, c_void_p),
+    "cuLaunchKernelEx": (c_void_p, c_void_p, c_void_p, c_void_p),
     "cuStreamBeginCapture_v2": (c_void_p, c_int),
     "cuStreamEndCapture": (c_void_p, c_void_p),
     "cuGraphInstantiateWithFlags": (c_void_p, c_void_p, c_ulonglong),
@@ -59,6 +61,25 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
         *(c_int,) * 4,
     ),
 }
+
+
+class LaunchAttribute(ctypes.Structure):
+    """`CUlaunchAttribute`: its number and its value, of 64 bytes."""
+
+    _fields_ = (("id", c_int), ("pad", c_int), ("value", c_int), ("rest", c_int * 15))
+
+
+class LaunchConfig(ctypes.Structure):
+    """`CUlaunchConfig`."""
+
+    _fields_ = (
+        ("grid", c_uint * 3),
+        ("block", c_uint * 3),
+        ("shared_bytes", c_uint),
+        ("stream", c_void_p),
+        ("attributes", ctypes.POINTER(LaunchAttribute)),
+        ("count", c_uint),
+    )
 
 
 class Driver:
@@ -183,6 +204,26 @@ class Driver:
             parameters,
             None,
         )
+
+    def launch_early(
+        self,
+        function: c_void_p,
+        grid: tuple[int, int, int],
+        threads: int,
+        shared_bytes: int,
+        parameters: Any,
+    ) -> None:
+        """Start a kernel that waits by itself for what is on the stream before it."""
+        early = LaunchAttribute(_PROGRAMMATIC_SERIALIZATION, 0, 1)
+        config = LaunchConfig(
+            (c_uint * 3)(*grid),
+            (c_uint * 3)(threads, 1, 1),
+            shared_bytes,
+            self.stream,
+            ctypes.pointer(early),
+            1,
+        )
+        self.call("cuLaunchKernelEx", byref(config), function, parameters, None)
 
     def encode(
         self,

@@ -18,6 +18,7 @@ _NUMBERS: dict[str, Any] = {
     "fp64": ctypes.c_double,
 }
 _MAP_BYTES, _MAP_ALIGNMENT = 128, 64
+_SMALL_GRID = 4  # programs for each processor, up to which a kernel may start early
 _SCRATCH_POINTERS = 2  # that Triton's kernels take behind their own arguments: both unused
 
 
@@ -105,12 +106,15 @@ class Module:
         values += [ctypes.c_uint64(0)] * _SCRATCH_POINTERS
         addresses = [ctypes.cast(ctypes.byref(v), ctypes.c_void_p) for v in values]
         parameters = (ctypes.c_void_p * len(values))(*addresses)
-        driver, grid, threads = self._driver, launch.grid, 32 * cubin.warps
+        grid, threads = launch.grid, 32 * cubin.warps
+        # Programs that wait take places; where there are many, the kernel before needs them.
+        small = launch.programs <= _SMALL_GRID * self._driver.processors
+        start = self._driver.launch_early if cubin.early and small else self._driver.launch
 
         def run(_kept: Sequence[Any] = values) -> None:
             for each in maps:
                 each.refresh()
-            driver.launch(function, grid, threads, cubin.shared_bytes, parameters)
+            start(function, grid, threads, cubin.shared_bytes, parameters)
 
         return run
 

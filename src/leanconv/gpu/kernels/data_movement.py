@@ -3,6 +3,8 @@
 import triton
 import triton.language as tl
 
+from leanconv.gpu.kernels.early import follow
+
 
 @triton.jit
 def strided_place(i, e1, e2, e3, e4, e5, s0, s1, s2, s3, s4, s5):
@@ -67,9 +69,10 @@ def fill(y, count, value, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def transpose(x, y, rows, columns, BR: tl.constexpr, BC: tl.constexpr):
+def transpose(x, y, rows, columns, BR: tl.constexpr, BC: tl.constexpr, EARLY: tl.constexpr):
     """y[b, j, i] = x[b, i, j] for i < rows, j < columns. Grid: (tiles of both, batch)."""
     across = tl.cdiv(columns, BC)
+    follow(EARLY)
     i = (tl.program_id(0) // across) * BR + tl.arange(0, BR)
     j = (tl.program_id(0) % across) * BC + tl.arange(0, BC)
     base = tl.program_id(1).to(tl.int64) * rows * columns

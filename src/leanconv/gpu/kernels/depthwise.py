@@ -10,6 +10,7 @@ of which the first comes from memory and the others from L1.
 import triton
 import triton.language as tl
 
+from leanconv.gpu.kernels.early import follow
 from leanconv.gpu.kernels.epilogue import activate, finish
 from leanconv.gpu.kernels.gemm import multiply, unscaled
 
@@ -62,6 +63,7 @@ def depthwise(
     HAS_RESIDUAL: tl.constexpr,
     ACT: tl.constexpr,
     ACC: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """Grid: (tiles of the output plane, blocks of channels, images). w: (R, S, outputs)."""
     across = tl.cdiv(out_w, TW)
@@ -79,6 +81,7 @@ def depthwise(
     top = oh * stride_h - pad_h
     left = ow * stride_w - pad_w
     x_at = x + ((image * height + top).to(tl.int64) * width + left)[:, None] * channels + of
+    follow(EARLY)
     acc = tl.zeros((TH * TW, BC), ACC)
     if UNROLLED:
         for r in tl.static_range(0, R):
@@ -146,6 +149,7 @@ def depthwise_pointwise(
     HAS_RESIDUAL: tl.constexpr,
     ACT: tl.constexpr,
     ACC: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """The depthwise tile stays in registers, as the left operand of the 1x1 convolution.
 
@@ -163,6 +167,7 @@ def depthwise_pointwise(
     inside_n = n < columns
     kk = tl.arange(0, BK)
     x_row = x + ((image * height + top).to(tl.int64) * width + left)[:, None] * channels
+    follow(EARLY)
     acc = tl.zeros((BM, BN), ACC)
     for block in range(blocks):
         c = block * BK + kk

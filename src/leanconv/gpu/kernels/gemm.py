@@ -16,6 +16,7 @@ All methods share this kernel, so that a comparison between them compares the me
 import triton
 import triton.language as tl
 
+from leanconv.gpu.kernels.early import follow
 from leanconv.gpu.kernels.epilogue import finish
 
 # Constants that select a variant, by name:
@@ -133,6 +134,7 @@ def segment_gemm(
     HAS_RESIDUAL: tl.constexpr,
     ACT: tl.constexpr,
     ACC: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """Grid: (tiles of rows x tiles of columns, splits of k, groups).
 
@@ -163,6 +165,7 @@ def segment_gemm(
     split = tl.program_id(1)
     group = tl.program_id(2)
     tile = (group * tl.num_programs(1) + split) * tl.num_programs(0) + pid
+    follow(EARLY)
     if FLAGS == "read":
         if tl.load(flags + tile) == 0:
             return
@@ -294,11 +297,13 @@ def add_splits(
     HAS_RESIDUAL: tl.constexpr,
     ACT: tl.constexpr,
     ACC: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """Sum the splits of `segment_gemm` in order, then the epilogue. Grid: (tiles m, tiles n)."""
     m = tl.program_id(0) * BM + tl.arange(0, BM)
     n = tl.program_id(1) * BN + tl.arange(0, BN)
     ok = (m < rows)[:, None] & (n < columns)[None, :]
+    follow(EARLY)
     total = tl.zeros((BM, BN), ACC)
     for split in range(splits):
         place = (split * rows + m).to(tl.int64)[:, None] * columns + n[None, :]

@@ -16,6 +16,7 @@ two descriptors:
 import triton
 import triton.language as tl
 
+from leanconv.gpu.kernels.early import follow
 from leanconv.gpu.kernels.epilogue import finish
 from leanconv.gpu.kernels.gemm import flag_tile, multiply, unscaled
 
@@ -62,6 +63,7 @@ def patch_gemm(
     HAS_RESIDUAL: tl.constexpr,
     ACT: tl.constexpr,
     ACC: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """Grid: (patches x tiles of columns).
 
@@ -81,6 +83,7 @@ def patch_gemm(
     """
     tiles_n = tl.cdiv(columns, BN)
     pid = tl.program_id(0)
+    follow(EARLY)
     if FLAGS == "read":
         if tl.load(flags + pid) == 0:
             return

@@ -3,6 +3,7 @@
 import triton
 import triton.language as tl
 
+from leanconv.gpu.kernels.early import follow
 from leanconv.gpu.kernels.epilogue import larger, smaller
 
 
@@ -16,6 +17,7 @@ def reduce_axis(
     BI: tl.constexpr,
     KIND: tl.constexpr,
     ACC: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """KIND is mean, sum, max or min. Grid: (outer, blocks of inner)."""
     outer = tl.program_id(0).to(tl.int64)
@@ -26,6 +28,7 @@ def reduce_axis(
         empty = float("-inf")
     if KIND == "min":
         empty = float("inf")
+    follow(EARLY)
     acc = tl.zeros((BR, BI), ACC) + empty
     for first in range(0, count, BR):
         r = first + rows

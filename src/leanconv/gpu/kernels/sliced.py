@@ -10,8 +10,9 @@ are added at the end: a program waits for memory once or twice, not once for eve
 import triton
 import triton.language as tl
 
+from leanconv.gpu.kernels.early import follow
 from leanconv.gpu.kernels.epilogue import finish
-from leanconv.gpu.kernels.gemm import multiply, unscaled
+from leanconv.gpu.kernels.gemm import high_part, multiply, unscaled
 
 
 @triton.jit
@@ -40,6 +41,7 @@ def sliced_gemm(
     HAS_RESIDUAL: tl.constexpr,
     ACT: tl.constexpr,
     ACC: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """Grid: (tiles of rows x tiles of columns).
 
@@ -57,6 +59,9 @@ def sliced_gemm(
     inside_n = n < columns
     kk = tl.arange(0, SLICES)[:, None] * BK + tl.arange(0, BK)[None, :]
     sums = tl.zeros((SLICES, BM, BN), ACC)
+    left = tl.zeros((SLICES, BM, BN), ACC)
+    right = tl.zeros((SLICES, BM, BN), ACC)
+    follow(EARLY)
     for step in range(steps):
         k = step * (SLICES * BK) + kk
         ok = (k < length)[:, None, :]
@@ -64,10 +69,18 @@ def sliced_gemm(
         a = tl.load(x + place, inside_m[None, :, None] & ok, 0.0)
         w_place = (n * pitch)[None, :, None] + k[:, None, :]
         b = tl.load(w + w_place, inside_n[None, :, None] & ok, 0.0).trans(0, 2, 1)
-        b_low = b
         if MODE == "tf32x3":
+            # Sums of their own: three products on one would each wait for the one before.
             b_low = tl.load(w_low + w_place, inside_n[None, :, None] & ok, 0.0).trans(0, 2, 1)
-        sums = multiply(a, b, b_low, sums, 1, MODE, ACC)
+            a_high = high_part(a)
+            b_high = b.to(tl.float32)
+            left = tl.dot(a - a_high, b_high, left, input_precision="tf32")
+            right = tl.dot(a_high, b_low.to(tl.float32), right, input_precision="tf32")
+            sums = tl.dot(a_high, b_high, sums, input_precision="tf32")
+        else:
+            sums = multiply(a, b, b, sums, 1, MODE, ACC)
+    if MODE == "tf32x3":
+        sums += left + right
     total = unscaled(tl.sum(sums, 0), scale, n, inside_n, 1, MODE)
     inside = inside_m[:, None] & inside_n[None, :]
     operands = (bias, residual, slope, a0, a1)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from leanconv.gpu.arithmetic import Arithmetic
+from leanconv.gpu.arithmetic import IEEE, Arithmetic
 from leanconv.gpu.launch import Pointer, blocks, divisor, make_launch
 from leanconv.gpu.lowering.conv_problem import ConvProblem
 from leanconv.gpu.lowering.gemm import pack, sum_error
@@ -69,7 +69,9 @@ def slicings(problem: ConvProblem, machine: Machine, finite: bool) -> Iterator[S
     if arithmetic is None:
         return
     item, length = problem.dtype.bytes, spec.in_channels
-    for tile in TILES:
+    # Long steps of fused multiply-adds do not fit into the registers of sm_80.
+    fitting = (tile for tile in TILES if arithmetic is not IEEE or tile.k <= 32)
+    for tile in fitting:
         programs = ceil_div(rows, tile.m) * ceil_div(spec.out_channels, tile.n)
         steps = ceil_div(length, tile.k * tile.warps)
         moved = programs * length * (tile.m * item + tile.n * max(item, 4 * arithmetic.split))

@@ -21,8 +21,8 @@ class Tile:
 
     Attributes:
         pointers, copies: share of the arithmetic's rate that a machine full of such programs
-            reaches, its inputs loaded through pointers and by tensor copies; 0 where it is not
-            offered. Measured on an H100 (`docs/results/gpu.md`); those of others are guesses.
+            reaches, its inputs loaded through pointers and by tensor copies. Measured on an H100
+            (`docs/results/gpu.md`); those of others are guesses.
     """
 
     m: int
@@ -57,24 +57,23 @@ _SPLIT_90 = (
     *_SPLIT,
 )
 _TF32 = (
-    Tile(128, 128, 32, 8, 3, 0.6, 0.6),
-    Tile(128, 64, 32, 4, 3, 0.5, 0.5),
-    Tile(64, 64, 32, 4, 3, 0.4, 0.4),
-    Tile(64, 32, 32, 4, 3, 0.25, 0.25),
+    Tile(128, 128, 32, 8, 3, 0.6),
+    Tile(128, 64, 32, 4, 3, 0.5),
+    Tile(64, 64, 32, 4, 3, 0.4),
+    Tile(64, 32, 32, 4, 3, 0.25),
 )
 _HALF = (
-    Tile(128, 128, 64, 8, 3, 0.66, 0.70),
-    Tile(128, 64, 64, 4, 3, 0.47, 0.46),
-    Tile(64, 64, 64, 4, 3, 0.39, 0.39),
-    Tile(64, 32, 64, 4, 3, 0.25, 0.25),
-    Tile(64, 32, 32, 4, 3, 0.21, 0.21),
+    Tile(128, 128, 64, 8, 3, 0.66),
+    Tile(128, 64, 64, 4, 3, 0.47),
+    Tile(64, 64, 64, 4, 3, 0.39),
+    Tile(64, 32, 64, 4, 3, 0.25),
+    Tile(64, 32, 32, 4, 3, 0.21),
 )
 _HALF_90 = (
-    Tile(256, 128, 64, 8, 3, 0.0, 0.68),
-    Tile(128, 256, 64, 8, 3, 0.66, 0.76),
-    Tile(64, 256, 64, 4, 3, 0.55, 0.81),
-    Tile(256, 64, 64, 8, 3, 0.49, 0.50),
-    Tile(128, 128, 32, 8, 4, 0.6, 0.5),
+    Tile(128, 256, 64, 8, 3, 0.66),
+    Tile(64, 256, 64, 4, 3, 0.55),
+    Tile(256, 64, 64, 8, 3, 0.49),
+    Tile(128, 128, 32, 8, 4, 0.6),
     *_HALF,
 )
 _DOUBLE = (Tile(64, 64, 16, 4, 2), Tile(32, 32, 16, 4, 2))
@@ -132,8 +131,7 @@ def blockings(
         windows, columns: the product's rows, k, and columns of one group.
         only: the tile to use.
     """
-    offered = (tile for tile in tiles(arithmetic, dtype, machine.arch) if tile.pointers)
-    for tile in (only,) if only else offered:
+    for tile in (only,) if only else tiles(arithmetic, dtype, machine.arch):
         programs = ceil_div(windows.rows, tile.m) * ceil_div(columns, tile.n) * windows.groups
         steps = windows.steps(tile.k)
         narrow = _narrow(tile, windows.contiguous * dtype.bytes)
