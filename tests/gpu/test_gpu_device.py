@@ -82,5 +82,5 @@ def test_a_kernel_that_writes_nothing_is_found() -> None:
     fake = FakeCuda()
     driver = GuardedDriver(fake)
     stand = Stand(driver, fake.compile, driver.check_guards)
-    row = convolution(stand, "mb1ic16ih9oc24kh3ph1", TENSOR, precision="tf32")
+    row = convolution(stand, "mb1ic16ih9oc24kh3ph1", TENSOR, precision="tf32x3")
     assert row["error"] == float("inf")

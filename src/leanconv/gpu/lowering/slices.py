@@ -13,7 +13,7 @@ from leanconv.gpu.lowering.gemm import pack, sum_error
 from leanconv.gpu.lowering.lowered import Lowered
 from leanconv.gpu.lowering.tiles import Tile
 from leanconv.gpu.lowering.windows import in_place_windows
-from leanconv.gpu.machine import Machine
+from leanconv.gpu.machine import TENSOR_COPIES, Machine
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
 from leanconv.types import FLOAT16, FLOAT32, FLOAT64
@@ -69,8 +69,9 @@ def slicings(problem: ConvProblem, machine: Machine, finite: bool) -> Iterator[S
     if arithmetic is None:
         return
     item, length = problem.dtype.bytes, spec.in_channels
-    # Long steps of fused multiply-adds do not fit into the registers of sm_80.
-    fitting = (tile for tile in TILES if arithmetic is not IEEE or tile.k <= 32)
+    # Long steps of float32 do not fit into the registers of sm_80, nor of multiply-adds anywhere.
+    roomy = machine.arch >= TENSOR_COPIES and arithmetic is not IEEE
+    fitting = (tile for tile in TILES if tile.k <= 32 or roomy or item < 4)
     for tile in fitting:
         programs = ceil_div(rows, tile.m) * ceil_div(spec.out_channels, tile.n)
         steps = ceil_div(length, tile.k * tile.warps)
