@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import partial
 from math import exp, log
+from textwrap import wrap
 from typing import Any
 
 Row = dict[str, Any]
@@ -175,7 +176,9 @@ def table(result: Row) -> str:
     if host := result.get("machine"):
         lines[-1] += f", {host['cpu']}, commit {host['commit']}"
     lines.append(f"Device: {result.get('device', 'none')} {result.get('versions', '')}".strip())
-    lines += ["", *(f"**{note}**\n" for note in result.get("notes", ()))]
+    for note in result.get("notes", ()):
+        lines += ["", *_wrapped(f"**{note}**")]
+    lines.append("")
     if "device" not in result:
         lines += [f"- {figure}: not yet measured" for figure in FIGURES]
         return "\n".join([*lines, ""])
@@ -189,9 +192,15 @@ def table(result: Row) -> str:
         tabled = [row for row in rows if part in COLUMNS and "ms" in row]
         lines += _tables(part, tabled)
         others = [row for row in rows if row not in tabled]
-        lines += [f"- {', '.join(f'{k} {_shown(v)}' for k, v in row.items())}" for row in others]
+        for row in others:
+            lines += _wrapped(f"- {', '.join(f'{k} {_shown(v)}' for k, v in row.items())}", "  ")
         lines += ["" if rows else "not yet measured\n"]
     return "\n".join(lines)
+
+
+def _wrapped(text: str, indent: str = "") -> list[str]:
+    """Lines of at most 120 columns."""
+    return wrap(text, 120, subsequent_indent=indent, break_long_words=False)
 
 
 def _tables(part: str, rows: list[Row]) -> list[str]:
