@@ -19,7 +19,7 @@ W = random.standard_normal((24, 20, 3, 3)).astype("f4")
 def test_every_option_of_a_plan_is_one_of_a_convolution() -> None:
     planned = inspect.signature(lc.plan_conv2d).parameters
     convolved = inspect.signature(lc.conv2d).parameters
-    assert set(planned) - set(convolved) == {"x_shape", "progress"}
+    assert set(planned) - set(convolved) == {"x_shape", "x_dtype", "progress"}
     assert set(convolved) - set(planned) == {"x"}
     for name in set(planned) & set(convolved) - {"residual"}:
         assert convolved[name].default == planned[name].default, name
