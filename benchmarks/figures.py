@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from documents import codes, lavin, mec, report, thesis
+from documents import codes, gpu, lavin, mec, report, thesis
 from documents.figure import Effort, Figure
 from documents.pages import index, page
 from harness import results_folder, script
@@ -29,7 +29,8 @@ from leanconv.cli.output import progress
 
 FIGURES: dict[str, Figure] = {
     figure.name: figure
-    for figure in (*mec.FIGURES, *report.FIGURES, *thesis.FIGURES, *lavin.FIGURES, *codes.FIGURES)
+    for module in (mec, report, thesis, lavin, codes, gpu)
+    for figure in module.FIGURES
 }
 
 
