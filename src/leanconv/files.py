@@ -108,10 +108,17 @@ def read_whole(file: BinaryIO) -> bytes:
 
 
 def mapped_file(array: Any) -> mmap.mmap | None:
-    """The mapped file that an array of NumPy is a view of; None for others."""
+    """The file, mapped for reading, that an array of NumPy is a view of; None for others.
+
+    Its pages can be let go and come again from the file. A mapping that may be written can hold
+    what stands nowhere else, such as a caller's weights.
+    """
     owner = array
     while getattr(owner, "base", None) is not None:
         owner = owner.base
     if isinstance(owner, memoryview):
         owner = owner.obj
-    return owner if isinstance(owner, mmap.mmap) else None
+    if not isinstance(owner, mmap.mmap) or owner.closed:
+        return None
+    with memoryview(owner) as view:
+        return owner if view.readonly else None
