@@ -75,7 +75,7 @@ def test_every_method_reads_its_input_only(tmp_path: Path) -> None:
     *_, last = lines = _lines(tmp_path, "chosen")
     ran = {line.split(" ", 2)[2]: int(line.split()[1]) for line in lines if line.startswith("ran")}
     assert ran.keys() == chosen_cases().keys(), last
-    assert min(ran.values()) >= 2, ran
+    assert min(ran.values()) >= 1, ran
     assert sum(ran.values()) > 130, ran
 
 

@@ -30,10 +30,13 @@ from conformance.suite import (
     outcome,
 )
 from leanconv.errors import InputError, LeanConvError
+from leanconv.graph.narrow_codes import given as given_numbers
+from leanconv.graph.narrow_codes import taken
 from leanconv.graph.onnx_import import read_model
 from leanconv.graph.passes import run_passes
 from leanconv.graph.small_inputs import NeedsInputsError
 from leanconv.graph.verify import check_flowing, verify
+from leanconv.types import BFLOAT16, NARROW, DType
 from support.onnx_models import interpreted
 
 Arrays = Mapping[str, Any]
@@ -50,8 +53,27 @@ def imported(model: onnx.ModelProto, inputs: Arrays) -> Arrays:
     except NeedsInputsError as error:
         values = {name: inputs[name] for name in error.names}
         graph = read.bind(shapes, values=values)
-    given = {name: array for name, array in inputs.items() if name not in values}
-    return interpreted(check_flowing(run_passes(verify(graph))), given)
+    known_types = {each.name: each.dtype for each in read.inputs}
+    given = {
+        name: codes_of(array, known_types[name])
+        for name, array in inputs.items()
+        if name not in values
+    }
+    found = interpreted(check_flowing(run_passes(verify(graph))), given)
+    kinds = dict(zip(read.outputs, read.output_dtypes, strict=True))
+    return {name: numbers_of(array, kinds[name]) for name, array in found.items()}
+
+
+def codes_of(array: np.ndarray, kind: DType | None) -> np.ndarray:
+    """An input as the graph holds it: bits of bfloat16, codes of narrow types."""
+    held = taken(array, kind) if kind in (BFLOAT16, *NARROW) else None
+    return array if held is None else held
+
+
+def numbers_of(array: np.ndarray, kind: DType | None) -> np.ndarray:
+    """An output as a user gets it."""
+    coded = kind in (BFLOAT16, *NARROW) and array.dtype == kind.numpy
+    return given_numbers(array, kind) if coded and kind is not None else array
 
 
 def imported_or_compiled(model: onnx.ModelProto, inputs: Arrays) -> Arrays:

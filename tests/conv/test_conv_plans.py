@@ -101,7 +101,8 @@ def test_arguments_that_make_no_sense(changes: dict[str, Any], message: str) -> 
     [
         (lambda: lc.conv2d(X.tolist(), W), r"x is list; expected a NumPy array"),
         (lambda: lc.conv2d(X, W.tolist()), r"w is list; expected a float32 or float64 array"),
-        (lambda: lc.conv2d(X, W.astype(np.int8)), r"w is int8; expected"),
+        (lambda: lc.conv2d(X, W.astype(np.int16)), r"w is int16; expected"),
+        (lambda: lc.conv2d(X, W.astype(np.int8)), r"x is float32 and w int8; expected"),
         (lambda: lc.conv2d(X, W.astype(">f4")), r"w is >f4; expected"),
         (lambda: lc.conv2d(X.astype(np.float64), W), r"x is float64\[2x5x9x11\]; expected flo"),
         (lambda: lc.conv2d(X, W, whole((6,))), r"bias is float32\[6\]; expected float32\[7\]"),

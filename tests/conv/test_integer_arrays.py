@@ -96,7 +96,7 @@ def test_what_integers_do_not_take_is_refused(more: dict[str, Any], message: str
 
 def test_floats_by_integers_are_refused() -> None:
     w = any_bytes((5, 4, 3, 3), "int8")
-    with pytest.raises(SpecError, match="x is float32 and w int8; expected x of uint8 or int8"):
+    with pytest.raises(InputError, match="x is float32 and w int8; expected x of uint8 or int8"):
         lc.conv2d(np.zeros((1, 4, 6, 6), np.float32), w)
     with pytest.raises(SpecError, match="x_dtype is 'uint8' for w of float32"):
         lc.plan_conv2d((1, 4, 6, 6), w.astype(np.float32), x_dtype="uint8")

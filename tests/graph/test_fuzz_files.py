@@ -141,6 +141,7 @@ NUMBER_LISTS = st.one_of(
 VALUES = {
     "int": st.one_of(st.sampled_from(NUMBERS), st.integers(-3, 5)),
     "dtype": st.integers(0, 23),
+    "element type": st.integers(0, 26),
     "float": st.sampled_from(FLOATS),
     "ints": NUMBER_LISTS,
     "floats": st.lists(st.sampled_from(FLOATS), min_size=1, max_size=5),

@@ -14,6 +14,7 @@ from leanconv.kernels.expression import Step
 from leanconv.kernels.typed_steps import OPS
 from leanconv.target import Target, preset
 from leanconv.types import (
+    BFLOAT16,
     BOOL,
     FLOAT16,
     FLOAT32,
@@ -57,6 +58,8 @@ def numbers(shape: tuple[int, ...], dtype: DType, seed: int = 0) -> np.ndarray:
 
 def check(case: Case, target: Target) -> None:
     found, wanted = case.run(target, False), case.expected()
+    if wanted.dtype.name == BFLOAT16:
+        wanted = wanted.view(BFLOAT16.numpy)  # as kernels leave them
     assert found.dtype == wanted.dtype
     np.testing.assert_array_equal(found, wanted)
     if found.dtype == bool:

@@ -75,6 +75,7 @@ print(np.array_equal(net(x), expected), len(workers()), len(messages))
 
 _NO_PROCESSES = """
 import os, resource
+import llvmlite.binding  # as this user: another one may not read where it is installed
 if os.getuid() == 0:
     os.setuid(65534)  # root may start as many as it likes
 resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))

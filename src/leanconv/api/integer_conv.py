@@ -12,7 +12,7 @@ from leanconv.api.layer_plan import LayerPlan, layer_model, run_kept
 from leanconv.api.options import PlanOptions
 from leanconv.api.plan_cache import PlanCache
 from leanconv.api.weight_changes import KeptPlan
-from leanconv.errors import SpecError
+from leanconv.errors import InputError, SpecError
 from leanconv.graph.convert import FileNode
 from leanconv.graph.onnx_import import Model
 from leanconv.planner.network_plan import PlannedStep
@@ -107,7 +107,7 @@ def checked_integer_spec(
     w, bias, slope = constants
     x = find_dtype(np.dtype(x_dtype)) if isinstance(x_dtype, str | np.dtype | type) else None
     if x not in CODES:
-        raise SpecError(
+        raise InputError(
             f"x is {x_dtype} and w {w.dtype}; expected x of uint8 or int8: its sums are int32"
         )
     refused = {

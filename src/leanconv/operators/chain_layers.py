@@ -147,6 +147,7 @@ class ChainLayers:
         convs, types, name = self.convolutions, self.graph.types, self.nodes[0].inputs[0]
         x, codes = types[name], types[convs[0].inputs[0]]
         if not self.has_codes or len(convs) < 3 or x.shape[1] > IMAGE_CHANNELS or self.adds_itself:
+            assert not self.before, "nobody makes the codes of the image"
             return None
         if self.context_of(self.nodes[0]).formats[name].block and not self.before:
             return None

@@ -24,7 +24,7 @@ from leanconv.graph.ops.base import (
 )
 from leanconv.graph.ops.integers import SYMBOLIC_DTYPES, numbers, remainder
 from leanconv.half_arrays import in_memory
-from leanconv.types import BOOL, DTYPES, HALVES, INT64, NUMBERS, DType
+from leanconv.types import BOOL, DTYPES, FLOAT32, HALVES, INT64, NUMBERS, UINT16, DType
 
 HELD = DTYPES
 INTEGERS = tuple(each for each in NUMBERS if each.is_integer)
@@ -40,7 +40,10 @@ def _evaluate_cast(arrays: Arrays, attributes: Attributes) -> Array:
     x, to = array(arrays), attributes["to"]
     if x.dtype == object:  # integers, with symbols among them
         return x if to in SYMBOLIC_DTYPES else numbers(x, INT64).astype(to)
-    return in_memory(x, to) if to in HALVES else x.astype(to)
+    if to in HALVES:
+        # Integers of 16 bits are no bits of bfloat16 here.
+        return in_memory(x.astype(FLOAT32) if x.dtype == UINT16 else x, to)
+    return x.astype(to)
 
 
 _RAW = tuple(each for each in HELD if each not in (BOOL, *HALVES))  # in registers as in memory

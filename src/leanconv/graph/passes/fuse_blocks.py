@@ -40,7 +40,8 @@ def _rule(editor: Editor, node: Node) -> bool:
     first = (*between, depthwise)[0].inputs[0]
     before = editor.private_producer(first, node.op)
     if before is not None and _inner(editor, before) and before.attributes["group"] == 1:
-        convs = [*_image(editor, before), before, *between, *convs]
+        own = node.input(CONVOLUTIONS[node.op].RESIDUAL)
+        convs = [*_image(editor, before, own), before, *between, *convs]
     kinds = [STAGES[each.op] for each in convs]
     operands = [
         each.input(number)
@@ -55,8 +56,11 @@ def _rule(editor: Editor, node: Node) -> bool:
     return True
 
 
-def _image(editor: Editor, conv: Node) -> list[Node]:
-    """What makes and pads the codes of an image that a convolution alone reads."""
+def _image(editor: Editor, conv: Node, residual: str) -> list[Node]:
+    """What makes and pads the codes of an image that a convolution alone reads.
+
+    Nothing where the chain adds that image as its residual: its rows are read as they are then.
+    """
     if conv.op != "QLinearConv" or editor.shape(conv.inputs[0])[1] > IMAGE_CHANNELS:
         return []
     found = _pads(editor, conv)
@@ -66,7 +70,7 @@ def _image(editor: Editor, conv: Node) -> list[Node]:
         numbers = [editor.constants.get(name) for name in codes.inputs[1:3]]
         if all(array is not None and array.ndim == 0 for array in numbers):
             found = [codes, *found]
-    return found
+    return [] if found and residual in (x, found[0].inputs[0]) else found
 
 
 def _table(editor: Editor, node: Node) -> list[Node]:
