@@ -152,9 +152,9 @@ def _claims_4b(
 ) -> list[Claim]:
     conv = [a / b for a, b in zip(series[BATCH], series["mec"], strict=True) if a and b]
     wino = [
-        series[WINOGRAD][i] / series["mec"][i]  # type: ignore[operator]
-        for i, name in enumerate(layers)
-        if name in _ON_WINOGRAD and series[WINOGRAD][i] is not None
+        over
+        for name, over in zip(layers, _over(series[WINOGRAD], series["mec"]), strict=True)
+        if name in _ON_WINOGRAD and over is not None
     ]
     return [
         Claim(

@@ -75,7 +75,10 @@ def test_every_method_reads_its_input_only(tmp_path: Path) -> None:
     *_, last = lines = _lines(tmp_path, "chosen")
     ran = {line.split(" ", 2)[2]: int(line.split()[1]) for line in lines if line.startswith("ran")}
     assert ran.keys() == chosen_cases().keys(), last
-    assert min(ran.values()) >= 1, ran
+    # The printed form takes only kernels that are higher than their stride.
+    few = {name for name in ran if name.startswith("im2win:form=printed")}
+    assert min(count for name, count in ran.items() if name not in few) >= 2, ran
+    assert all(ran[name] >= 1 for name in few), ran
     assert sum(ran.values()) > 130, ran
 
 
