@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from leanconv.algorithms.common.kernel_fields import group_fields
-from leanconv.algorithms.direct.algorithm import plan_direct
 from leanconv.algorithms.direct.kernel import DirectConv
+from leanconv.algorithms.direct.plan import plan_direct
 from leanconv.algorithms.interface import Candidate
 from leanconv.algorithms.parameters import Choice
 from leanconv.algorithms.problem import Problem

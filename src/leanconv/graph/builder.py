@@ -9,16 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from leanconv.errors import LeanConvError, ModelError, UnsupportedError
-from leanconv.graph.ir import Attributes, Graph, Node, TensorType, is_filled
+from leanconv.errors import ModelError, UnsupportedError
+from leanconv.graph.finished import Emitted, alive, finished
+from leanconv.graph.ir import Attributes, Graph, TensorType, is_filled
 from leanconv.graph.limits import FoldBudget, Limits, RunBudget
+from leanconv.graph.located import NeedsValuesError
 from leanconv.graph.narrow_codes import read_mark
 from leanconv.graph.ops import OPS, check_dtypes, evaluate, infer
 from leanconv.graph.ops.base import Array, checked, dtype_of
-from leanconv.graph.ops.integers import SYMBOLIC_DTYPES, checked_symbols, numbers
+from leanconv.graph.ops.integers import SYMBOLIC_DTYPES, checked_symbols
 from leanconv.graph.ops.movement import moves_nothing
 from leanconv.graph.ops.working import working_bytes
-from leanconv.records import cached_property, dataclass
+from leanconv.graph.value import Unmade, Value, are_numbers, known_if_empty
 from leanconv.types import FLOAT16, FLOAT32, FLOAT64, DType, as_dtype
 from leanconv.units import shape_text
 
@@ -30,71 +32,6 @@ _MOVED = {
     "Concat": slice(None),
     "Where": slice(1, 3),
 }
-_MESSAGE = 2000  # characters: names and lists of a file can be long
-
-
-class NeedsValuesError(UnsupportedError):
-    """A node cannot be bound while a value is data; it could be computed if that were known."""
-
-
-class Unmade:
-    """A constant that is made when something reads its numbers.
-
-    Args:
-        make: makes it.
-    """
-
-    def __init__(self, make: Callable[[], Array]) -> None:
-        self._make = make
-
-    @cached_property
-    def array(self) -> Array:
-        """The constant."""
-        return self._make()
-
-
-@dataclass(frozen=True, eq=False)
-class Value:
-    """A tensor that becomes part of the graph: its type, and its array when it is known already.
-
-    Attributes:
-        type: its shape and dtype.
-        held: None for what is computed at run time.
-    """
-
-    type: TensorType
-    held: Array | Unmade | None = None
-
-    @property
-    def array(self) -> Array | None:
-        """The array if it is known; of objects where integers hold symbols: see `numbers`."""
-        return self.held.array if isinstance(self.held, Unmade) else self.held
-
-    @property
-    def is_known(self) -> bool:
-        """Whether there is an array; to ask makes none."""
-        return self.held is not None
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape, all extents known."""
-        return self.type.shape
-
-    @property
-    def numbers(self) -> Array | None:
-        """The array with numbers for symbols: what is made of it is for these numbers only."""
-        array = self.array
-        return None if array is None else numbers(array, self.type.dtype)
-
-
-@dataclass(frozen=True, eq=False)
-class _Emitted:
-    op: str
-    inputs: tuple[Value | None, ...]
-    outputs: tuple[Value, ...]
-    attributes: Attributes
-    source: str
-    working: int = 0  # bytes, where bounds are wanted
 
 
 class Builder:
@@ -132,7 +69,7 @@ class Builder:
         self.settings: dict[Value, frozenset[str]] = {}
         self.narrow: dict[Value, DType] = {}
         self.wanted: set[str] = set()
-        self._nodes: list[_Emitted] = []
+        self._nodes: list[Emitted] = []
 
     @classmethod
     def in_a_run(
@@ -224,7 +161,7 @@ class Builder:
             working: bytes in which NumPy works to make it.
         """
         made = Value(kind)
-        self._nodes.append(_Emitted("", (), (made,), MappingProxyType({}), "", working))
+        self._nodes.append(Emitted("", (), (made,), MappingProxyType({}), "", working))
         return made
 
     def emit(
@@ -269,7 +206,7 @@ class Builder:
     ) -> tuple[Value, ...]:
         types = [value.type if value else None for value in inputs]
         results = infer(op, types, attributes)
-        inputs = [value and _known_if_empty(value) for value in inputs]
+        inputs = [value and known_if_empty(value) for value in inputs]
         first, result = inputs[0], results[0]
         still = len(results) == 1 and moves_nothing(op, len(inputs), result.shape, attributes)
         if first and still and len(first.shape) == len(result.shape) and first.type == result:
@@ -278,7 +215,7 @@ class Builder:
             made = self._computed_all(lambda: [np.empty(kind.shape) for kind in results], results)
             return tuple(map(Value, results, made))
         if all(value is None or value.is_known for value in inputs):
-            if op == "DequantizeLinear" and not self.running and _are_numbers(inputs):
+            if op == "DequantizeLinear" and not self.running and are_numbers(inputs):
                 return self._later(op, inputs, results, attributes, source)
             return self._fold(op, inputs, results, attributes)
         if not self.bounds:
@@ -288,7 +225,7 @@ class Builder:
         if self.settings:
             self._follow(inputs, outputs)
         facts = MappingProxyType(dict(attributes))
-        self._nodes.append(_Emitted(op, tuple(inputs), outputs, facts, source, working))
+        self._nodes.append(Emitted(op, tuple(inputs), outputs, facts, source, working))
         return outputs
 
     def needs(self, value: Value, text: str) -> NeedsValuesError:
@@ -362,7 +299,7 @@ class Builder:
 
         made = (Value(results[0], Unmade(make)),)
         facts = MappingProxyType(dict(attributes))
-        self._nodes.append(_Emitted(op, tuple(inputs), made, facts, source))
+        self._nodes.append(Emitted(op, tuple(inputs), made, facts, source))
         return made
 
     def computed(self, function: Callable[[], Any], result: TensorType) -> Array:
@@ -394,7 +331,7 @@ class Builder:
 
     def read_by(self, outputs: Sequence[Value]) -> set[Value]:
         """All values that outputs depend on, these counted."""
-        read = {value for node in self._alive(outputs) for value in node.inputs if value}
+        read = {value for node in alive(self._nodes, outputs) for value in node.inputs if value}
         return {*outputs, *read}
 
     def finish(
@@ -403,103 +340,8 @@ class Builder:
         outputs: Mapping[str, Value],
         names: Sequence[tuple[str, Value]],
     ) -> Graph:
-        """Make the graph of everything that the outputs need.
-
-        Args:
-            inputs, outputs: the network's, by name.
-            names: what the file calls the values, in order; the first name of a value counts.
-        """
-        outputs = self._own_outputs(inputs, outputs)
-        nodes = self._alive(outputs.values())
-        called = _Names([(n, v) for n, v in (*inputs.items(), *outputs.items(), *names)])
-        types: dict[str, TensorType] = {name: value.type for name, value in inputs.items()}
-        constants: dict[str, Array] = {}
-        given = {value for node in nodes for value in node.outputs}
-        for value in (*outputs.values(), *(v for node in nodes for v in node.inputs if v)):
-            name = called.of(value, "constant")
-            array = None if value in given or name in constants else value.array
-            if array is not None:
-                constants[name] = _plain(array)
-                types[name] = value.type
-        made = []
-        for node in nodes:
-            defined = tuple(called.of(value, node.source or node.op) for value in node.outputs)
-            types.update((n, v.type) for n, v in zip(defined, node.outputs, strict=True))
-            read = tuple(called.of(value, "constant") if value else "" for value in node.inputs)
-            made.append(Node(node.op, read, defined, node.attributes, node.source))
-        return Graph(
-            inputs=tuple(inputs),
-            outputs=tuple(outputs),
-            nodes=tuple(made),
-            types=MappingProxyType(types),
-            constants=MappingProxyType(constants),
-        )
-
-    def _own_outputs(
-        self, inputs: Mapping[str, Value], outputs: Mapping[str, Value]
-    ) -> dict[str, Value]:
-        """Give every output a value of its own: copies of inputs and of other outputs."""
-        taken = set(inputs.values())
-        result = {}
-        for name, value in outputs.items():
-            own = value
-            if value in taken and inputs.get(name) is not value:
-                own = _known_if_empty(Value(value.type, value.array))
-                if not own.is_known:
-                    shape = MappingProxyType({"shape": value.shape})
-                    self._nodes.append(_Emitted("Reshape", (value,), (own,), shape, name))
-            taken.add(own)
-            result[name] = own
-        return result
-
-    def _alive(self, roots: Any) -> list[_Emitted]:
-        needed = set(roots)
-        alive = []
-        for node in reversed(self._nodes):
-            if not needed.isdisjoint(node.outputs):
-                alive.append(node)
-                needed.update(value for value in node.inputs if value)
-        return alive[::-1]
-
-
-class _Names:
-    """Names of values: the file's where it has one, otherwise made up and unique."""
-
-    def __init__(self, known: Sequence[tuple[str, Value]]) -> None:
-        self._names: dict[Value, str] = {}
-        self._taken = {name for name, _ in known}
-        self._next: dict[str, int] = {}
-        used: set[str] = set()
-        for name, value in known:
-            if name not in used and value not in self._names:
-                self._names[value] = name
-                used.add(name)
-
-    def of(self, value: Value, hint: str) -> str:
-        """The name of a value; made from `hint` when the file has none."""
-        if value not in self._names:
-            while True:
-                number = self._next.get(hint, 0)
-                self._next[hint] = number + 1
-                name = f"{hint}#{number}"
-                if name not in self._taken:
-                    break
-            self._taken.add(name)
-            self._names[value] = name
-        return self._names[value]
-
-
-def _are_numbers(values: Sequence[Value | None]) -> bool:
-    """Whether no constant among values holds symbols."""
-    arrays = (value.array for value in values if value is not None)
-    return not any(array is None or array.dtype == object for array in arrays)
-
-
-def _known_if_empty(value: Value) -> Value:
-    """A value; what has no elements is known, whatever makes it."""
-    if value.is_known or value.type.elements:
-        return value
-    return Value(value.type, np.empty(value.shape, value.type.dtype.numpy))
+        """The graph of everything that the outputs need: see `finished`."""
+        return finished(self._nodes, inputs, outputs, names)
 
 
 def _repeated(op: str, value: Value | None) -> Array | None:
@@ -523,31 +365,3 @@ def _converted(array: Array, dtype: DType) -> Array:
     if not is_filled(array):
         return array.astype(dtype)
     return np.broadcast_to(array[(slice(1),) * array.ndim].reshape(()).astype(dtype), array.shape)
-
-
-def _plain(array: Array) -> Array:
-    """A row-major, read-only array of the machine's byte order.
-
-    It may be unaligned: weights begin anywhere in files, and stay there until used.
-    """
-    plain = array if is_filled(array) else np.require(array, requirements=["C"])
-    if plain.flags.writeable:
-        plain = plain.view()
-        plain.flags.writeable = False
-    return plain
-
-
-def located(error: LeanConvError, where: str) -> LeanConvError:
-    """The same error with the place it happened in front."""
-    kind = type(error)
-    made = kind.__new__(kind, f"{where}: {error}"[:_MESSAGE])  # whatever else it is made of
-    made.__dict__.update(error.__dict__)
-    return made
-
-
-def located_inside(error: LeanConvError, where: str) -> LeanConvError:
-    """The same error with the place in front, if it names none yet: one in a graph that nodes hold.
-
-    Graphs lie in graphs, and the innermost node says enough.
-    """
-    return error if str(error).startswith("node ") else located(error, where)

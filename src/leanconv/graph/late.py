@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from leanconv.errors import UnsupportedError
-from leanconv.graph.builder import Builder, Value
+from leanconv.graph.builder import Builder
 from leanconv.graph.convert import FileNode
 from leanconv.graph.convert.selection import FIRST_ROWS, first_rows
 from leanconv.graph.ir import TensorType
@@ -23,6 +23,7 @@ from leanconv.graph.narrow_values import entered, leaving
 from leanconv.graph.onnx_binding import Scope
 from leanconv.graph.ops.base import Array
 from leanconv.graph.segments import Segments, needs_compiler
+from leanconv.graph.value import Value
 from leanconv.records import cached_property, dataclass
 from leanconv.types import BFLOAT16, FLOAT16, DType
 from leanconv.units import counted

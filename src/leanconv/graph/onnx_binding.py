@@ -6,19 +6,15 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from leanconv.errors import LeanConvError, UnsupportedError
-from leanconv.graph.builder import (
-    Builder,
-    NeedsValuesError,
-    Value,
-    located,
-    located_inside,
-)
+from leanconv.graph.builder import Builder
 from leanconv.graph.convert import RULES, Call, FileGraph, FileNode, Held
 from leanconv.graph.convert.rule import MoreInputs
+from leanconv.graph.located import NeedsValuesError, located, located_inside
 from leanconv.graph.onnx_names import shown
 from leanconv.graph.ops.base import Array
 from leanconv.graph.segments import COMPILED_ONLY, SegmentFinder
 from leanconv.graph.sequence import SequenceValue
+from leanconv.graph.value import Value
 
 # What takes elements of at most 8 bits that are codes: it moves them, or converts them.
 TAKE_NARROW = frozenset(

@@ -18,13 +18,14 @@ import numpy as np
 
 from leanconv.errors import InputError, LeanConvError, ModelError, UnsupportedError, short
 from leanconv.files import reason
-from leanconv.graph.builder import Builder, Value, located
+from leanconv.graph.builder import Builder
 from leanconv.graph.computed_dtype import computed_dtype
 from leanconv.graph.convert import FileNode
 from leanconv.graph.file_kinds import file_kind, folder_kind
 from leanconv.graph.ir import Graph, TensorType
 from leanconv.graph.late import Tail, reads_of
 from leanconv.graph.limits import Limits
+from leanconv.graph.located import located
 from leanconv.graph.narrow_values import (
     as_float,
     entered,
@@ -40,6 +41,7 @@ from leanconv.graph.onnx_tensor import ExternalFiles, open_view
 from leanconv.graph.ops.base import Array, checked, integer
 from leanconv.graph.sequence import SequenceValue
 from leanconv.graph.small_inputs import NeedsInputsError, is_small
+from leanconv.graph.value import Value
 from leanconv.records import dataclass
 from leanconv.spec.mends import mended
 from leanconv.symbols import Symbol

@@ -9,9 +9,9 @@ from typing import Any
 
 from leanconv.errors import LeanConvError, ModelError, UnsupportedError
 from leanconv.graph import onnx_schema as schema
-from leanconv.graph.builder import located, located_inside
 from leanconv.graph.convert import RULES, FileGraph, FileNode, Rule, in_parts
 from leanconv.graph.ir import TensorType
+from leanconv.graph.located import located, located_inside
 from leanconv.graph.onnx_description import Port, declared_port
 from leanconv.graph.onnx_initializers import initializer, initializers
 from leanconv.graph.onnx_names import shown

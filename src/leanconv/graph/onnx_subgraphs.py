@@ -11,8 +11,8 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from leanconv.errors import LeanConvError, ModelError, UnsupportedError
-from leanconv.graph.builder import located_inside
 from leanconv.graph.limits import Limits
+from leanconv.graph.located import located_inside
 from leanconv.graph.onnx_flow import needed_nodes
 from leanconv.graph.onnx_functions import Functions
 from leanconv.graph.onnx_nodes import MOST_NESTED, RawGraph, RawNode

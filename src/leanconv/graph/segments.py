@@ -12,11 +12,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 from leanconv.errors import UnsupportedError
-from leanconv.graph.builder import Value
 from leanconv.graph.convert import RULES, FileNode, selection, sequences
 from leanconv.graph.limits import Kept, RunBudget
 from leanconv.graph.onnx_operations import flowing
 from leanconv.graph.ops.base import Array
+from leanconv.graph.value import Value
 from leanconv.records import dataclass
 
 # What NumPy would take very long for.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from leanconv.graph.builder import Value
 from leanconv.graph.ir import TensorType
+from leanconv.graph.value import Value
 from leanconv.records import dataclass
 from leanconv.types import BOOL
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from leanconv.algorithms.depthwise.kernel import DepthwiseConv
-from leanconv.algorithms.direct.algorithm import tile_work
 from leanconv.algorithms.direct.kernel import DirectConv
+from leanconv.algorithms.direct.plan import tile_work
 from leanconv.algorithms.fused.block import BlockKernels, input_rows
 from leanconv.algorithms.fused.forms import Chain, ChainKernels, Form, possible_parts
 from leanconv.codegen.tiling import panel_cycles

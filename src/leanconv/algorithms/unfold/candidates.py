@@ -12,8 +12,9 @@ from math import gcd
 
 import numpy as np
 
-from leanconv.algorithms.direct.algorithm import DIRECT, plan_direct
+from leanconv.algorithms.direct.algorithm import DIRECT
 from leanconv.algorithms.direct.kernel import DirectConv
+from leanconv.algorithms.direct.plan import plan_direct
 from leanconv.algorithms.interface import Candidate, KernelUse, Pack
 from leanconv.algorithms.parameters import Choice
 from leanconv.algorithms.problem import Problem

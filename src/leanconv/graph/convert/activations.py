@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 
 from leanconv.errors import ModelError
-from leanconv.graph.builder import Value
 from leanconv.graph.convert.arithmetic import floating
 from leanconv.graph.convert.patterns import counted
 from leanconv.graph.convert.rule import Call, Rule
 from leanconv.graph.ops.base import check_broadcasts_to
+from leanconv.graph.value import Value
 from leanconv.types import FLOAT64, FLOATS
 
 # Selu's alpha and gamma, float32 as the standard has them, and those of opset 1

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from leanconv.errors import ModelError, UnsupportedError
-from leanconv.graph.builder import Value
 from leanconv.graph.convert.rule import Call, Older, Rule
 from leanconv.graph.ops import infer
 from leanconv.graph.ops.base import broadcast
+from leanconv.graph.value import Value
 from leanconv.types import BOOL, FLOAT64, FLOATS, INT64
 
 

@@ -14,12 +14,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from leanconv.errors import ModelError
-from leanconv.graph.builder import Value
 from leanconv.graph.convert.arithmetic import floating
 from leanconv.graph.convert.reductions import cast
 from leanconv.graph.convert.rule import Call, Rule
 from leanconv.graph.convert.shapes import part_of
 from leanconv.graph.ops.base import broadcast, check_broadcasts_to, check_rank
+from leanconv.graph.value import Value
 from leanconv.records import dataclass
 from leanconv.types import BOOL, FLOAT64, INT64
 

@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 
 from leanconv.errors import ModelError, UnsupportedError
-from leanconv.graph.builder import Builder, NeedsValuesError, Value
+from leanconv.graph.builder import Builder
 from leanconv.graph.convert.rule import Call, FileGraph
 from leanconv.graph.ir import TensorType
+from leanconv.graph.located import NeedsValuesError
+from leanconv.graph.value import Value
 from leanconv.symbols import TextError
 from leanconv.types import BOOL
 from leanconv.units import counted

@@ -14,11 +14,11 @@ from math import prod
 from typing import Any
 
 from leanconv.errors import UnsupportedError
-from leanconv.graph.builder import Value
 from leanconv.graph.convert.rule import Call
 from leanconv.graph.convert.shapes import part_of
 from leanconv.graph.ops import infer
 from leanconv.graph.ops.windows import window_steps
+from leanconv.graph.value import Value
 from leanconv.spec.conv import effective_extent
 
 _MOST_TAPS = 512  # along an axis: each is a slice

@@ -7,11 +7,11 @@ a node that holds its body.
 from __future__ import annotations
 
 from leanconv.errors import ModelError
-from leanconv.graph.builder import Value
 from leanconv.graph.convert.held_bodies import repeated
 from leanconv.graph.convert.loops import Loop, condition
 from leanconv.graph.convert.rule import Call, Older, Rule
 from leanconv.graph.convert.scans import Scan
+from leanconv.graph.value import Value
 
 _MANY = 1 << 31
 

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import numpy as np
 
 from leanconv.errors import ModelError, UnsupportedError
-from leanconv.graph.builder import Value
 from leanconv.graph.convert.rule import Call, Rule
 from leanconv.graph.ops.base import integers
+from leanconv.graph.value import Value
 from leanconv.types import FLOAT16
 
 

@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 
 from leanconv.errors import UnsupportedError
-from leanconv.graph.builder import Builder, Value
+from leanconv.graph.builder import Builder
 from leanconv.graph.convert.bodies import Inside, Repeated, goes_on
 from leanconv.graph.convert.rule import Held
 from leanconv.graph.ir import TensorType
 from leanconv.graph.regions import Region
 from leanconv.graph.sequence import SequenceValue
+from leanconv.graph.value import Value
 from leanconv.types import INT64
 from leanconv.units import counted
 

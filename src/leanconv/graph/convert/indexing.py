@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from leanconv.errors import ModelError
-from leanconv.graph.builder import Value
 from leanconv.graph.convert.rule import Call, Rule
 from leanconv.graph.convert.shapes import part_of
 from leanconv.graph.ops import infer
 from leanconv.graph.ops.base import MAX_RANK, check_rank
 from leanconv.graph.ops.indexing import REDUCTIONS
+from leanconv.graph.value import Value
 from leanconv.types import INT64
 
 MOST_SLICES = 16  # of which a Gather is made; each is a copy in the code

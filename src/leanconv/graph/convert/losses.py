@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from leanconv.errors import ModelError
-from leanconv.graph.builder import Value
 from leanconv.graph.convert.arithmetic import floating
 from leanconv.graph.convert.reductions import cast, sum_over
 from leanconv.graph.convert.rule import Call, Rule
 from leanconv.graph.ops.base import MAX_RANK, check_rank
+from leanconv.graph.value import Value
 from leanconv.types import INT64
 
 

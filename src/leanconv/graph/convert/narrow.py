@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from leanconv.graph import float_codes, narrow_codes
-from leanconv.graph.builder import Value
 from leanconv.graph.convert.rule import Call
+from leanconv.graph.value import Value
 from leanconv.types import FLOAT32, DType
 
 

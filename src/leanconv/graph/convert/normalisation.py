@@ -13,10 +13,10 @@ from __future__ import annotations
 import math
 
 from leanconv.errors import ModelError, UnsupportedError
-from leanconv.graph.builder import Value
 from leanconv.graph.convert.reductions import power_of, root_of_powers, sum_over
 from leanconv.graph.convert.rule import Call, Older, Rule
 from leanconv.graph.ops.base import MAX_RANK, check_broadcasts_to, check_rank, same_dtype
+from leanconv.graph.value import Value
 from leanconv.types import FLOAT32, FLOAT64, FLOATS
 from leanconv.units import shape_text
 

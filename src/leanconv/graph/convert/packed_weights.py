@@ -13,12 +13,12 @@ import numpy as np
 
 from leanconv.errors import ModelError, UnsupportedError
 from leanconv.graph import float_codes
-from leanconv.graph.builder import Value
 from leanconv.graph.convert import indexing
 from leanconv.graph.convert.quantisation import Quantisation, broadcast, read_quantisation
 from leanconv.graph.convert.rule import Call, Rule
 from leanconv.graph.narrow_codes import unpacked_bits
 from leanconv.graph.ops.base import Array
+from leanconv.graph.value import Value
 from leanconv.types import FLOAT32, FLOATS, INT8, INT32, UINT8, DType
 
 _BITS = (2, 4, 8)

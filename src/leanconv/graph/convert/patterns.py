@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from leanconv.errors import ModelError, UnsupportedError
-from leanconv.graph.builder import Value
 from leanconv.graph.convert.arithmetic import floating
 from leanconv.graph.convert.reductions import cast
 from leanconv.graph.convert.rule import Call, Rule
 from leanconv.graph.ops.base import MAX_RANK, check_rank
+from leanconv.graph.value import Value
 from leanconv.types import BOOL, INT64
 
 MOST_SQUARE = 4  # rows of a matrix whose determinant is written out

@@ -17,10 +17,10 @@ from collections.abc import Collection, Sequence
 from itertools import combinations
 
 from leanconv.errors import ModelError, UnsupportedError
-from leanconv.graph.builder import Value
 from leanconv.graph.convert.reductions import cast, sum_over
 from leanconv.graph.convert.rule import Call, Rule
 from leanconv.graph.ops.base import MAX_RANK, same_dtype
+from leanconv.graph.value import Value
 from leanconv.records import dataclass
 from leanconv.types import FLOATS, INT32, INT64
 from leanconv.units import format_bytes, shape_text

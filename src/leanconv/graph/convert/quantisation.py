@@ -10,11 +10,11 @@ import numpy as np
 
 from leanconv.errors import ModelError
 from leanconv.graph import float_codes
-from leanconv.graph.builder import Value
 from leanconv.graph.codes import Code
 from leanconv.graph.convert.rule import Call
 from leanconv.graph.ops.base import Array
 from leanconv.graph.ops.quantised import CODES
+from leanconv.graph.value import Value
 from leanconv.records import dataclass
 from leanconv.types import FLOAT32, DType
 

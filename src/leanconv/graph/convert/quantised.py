@@ -8,7 +8,6 @@ import numpy as np
 
 from leanconv.errors import ModelError, UnsupportedError
 from leanconv.graph import float_codes
-from leanconv.graph.builder import Value
 from leanconv.graph.codes import fused
 from leanconv.graph.convert.code_products import Requantisation, convolved, product
 from leanconv.graph.convert.quantisation import (
@@ -23,6 +22,7 @@ from leanconv.graph.convert.rule import Call, Rule
 from leanconv.graph.convert.windows import CONV_ATTRIBUTES, convolution_window
 from leanconv.graph.ops.base import Array, check_rank
 from leanconv.graph.ops.quantised import CODES
+from leanconv.graph.value import Value
 from leanconv.types import FLOAT32, INT32
 
 

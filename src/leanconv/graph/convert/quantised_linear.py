@@ -8,7 +8,6 @@ import numpy as np
 
 from leanconv.errors import ModelError, UnsupportedError
 from leanconv.graph import float_codes
-from leanconv.graph.builder import Value
 from leanconv.graph.convert.narrow import narrowed, widened
 from leanconv.graph.convert.packed_weights import blocked_floats
 from leanconv.graph.convert.quantisation import (
@@ -25,15 +24,8 @@ from leanconv.graph.convert.quantisation import (
 from leanconv.graph.convert.rule import Call, Rule
 from leanconv.graph.narrow_codes import table
 from leanconv.graph.ops.quantised import DEQUANTISED, QUANTISED
-from leanconv.types import (
-    DTYPES,
-    FLOAT8E8M0,
-    FLOAT32,
-    FLOATS,
-    NARROW,
-    UINT8,
-    DType,
-)
+from leanconv.graph.value import Value
+from leanconv.types import DTYPES, FLOAT8E8M0, FLOAT32, FLOATS, NARROW, UINT8, DType
 
 _NARROW_CODES = tuple(each for each in NARROW if each != FLOAT8E8M0)
 

@@ -11,7 +11,6 @@ import numpy as np
 
 from leanconv.errors import ModelError
 from leanconv.graph import float_codes
-from leanconv.graph.builder import Value
 from leanconv.graph.codes import Code, fused, table
 from leanconv.graph.convert.code_products import product
 from leanconv.graph.convert.packed_weights import RULES as PACKED
@@ -29,6 +28,7 @@ from leanconv.graph.convert.rule import Call, Rule
 from leanconv.graph.convert.windows import CONV_ATTRIBUTES, POOL_ATTRIBUTES, pool_window
 from leanconv.graph.ops.base import Array, check_rank
 from leanconv.graph.ops.pointwise import sigmoid
+from leanconv.graph.value import Value
 from leanconv.types import FLOAT32, INT32, INT64
 
 DOMAIN = "com.microsoft"

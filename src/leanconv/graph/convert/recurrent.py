@@ -9,10 +9,10 @@ import math
 from collections.abc import Sequence
 
 from leanconv.errors import ModelError, UnsupportedError
-from leanconv.graph.builder import Value
 from leanconv.graph.convert.rule import Call, Older, Rule
 from leanconv.graph.ops.base import check_rank
 from leanconv.graph.ops.recurrent import GATE_FUNCTIONS, GATES, RESULTS, Cell, Gate
+from leanconv.graph.value import Value
 from leanconv.types import INT32
 
 _DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}

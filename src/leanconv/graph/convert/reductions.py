@@ -13,9 +13,9 @@ from functools import partial
 import numpy as np
 
 from leanconv.errors import ModelError
-from leanconv.graph.builder import Value
 from leanconv.graph.convert.rule import Call, Rule
 from leanconv.graph.ops.base import check_rank
+from leanconv.graph.value import Value
 from leanconv.types import BOOL, FLOAT64, FLOATS, INT32, INT64, DType
 
 Axes = tuple[int, ...]

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from leanconv.errors import ModelError, UnsupportedError
-from leanconv.graph.builder import Value
 from leanconv.graph.convert.rule import Call, Older, Rule
 from leanconv.graph.ops import not_taken
 from leanconv.graph.ops.resample import outside, reach
@@ -20,6 +19,7 @@ from leanconv.graph.ops.resize import (
     check_sizes,
     nearest_cells,
 )
+from leanconv.graph.value import Value
 from leanconv.records import dataclass
 from leanconv.symbols import Symbol, plain
 from leanconv.types import HALVES

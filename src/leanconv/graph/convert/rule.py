@@ -10,11 +10,12 @@ from typing import Any, Protocol
 import numpy as np
 
 from leanconv.errors import LeanConvError, ModelError, UnsupportedError
-from leanconv.graph.builder import Builder, Value
+from leanconv.graph.builder import Builder
 from leanconv.graph.ir import TensorType
 from leanconv.graph.ops.base import MAX_RANK, Array, checked, integer
 from leanconv.graph.ops.integers import numbers
 from leanconv.graph.sequence import SequenceValue
+from leanconv.graph.value import Value
 from leanconv.records import dataclass
 from leanconv.symbols import Symbol
 from leanconv.types import DType

@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 
 from leanconv.errors import ModelError
-from leanconv.graph.builder import Builder, Value
+from leanconv.graph.builder import Builder
 from leanconv.graph.convert.bodies import Inside, Repeated
 from leanconv.graph.convert.held_bodies import repeated
 from leanconv.graph.convert.rule import Call
 from leanconv.graph.convert.shapes import part_of
 from leanconv.graph.ir import TensorType
+from leanconv.graph.value import Value
 
 
 class Scan(Repeated):

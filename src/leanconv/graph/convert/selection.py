@@ -9,13 +9,14 @@ from types import MappingProxyType
 import numpy as np
 
 from leanconv.errors import ModelError
-from leanconv.graph.builder import NeedsValuesError, Value
 from leanconv.graph.convert.rule import Call, FileNode, Rule
 from leanconv.graph.distinct import distinct, working_for_distinct
 from leanconv.graph.ir import TensorType
+from leanconv.graph.located import NeedsValuesError
 from leanconv.graph.nms import kept_boxes
 from leanconv.graph.ops.base import Array, checked
 from leanconv.graph.ops.boxes import WRONG
+from leanconv.graph.value import Value
 from leanconv.symbols import least, most
 from leanconv.types import BOOL, INT64, DType
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import numpy as np
 
 from leanconv.errors import ModelError, UnsupportedError
-from leanconv.graph.builder import Value
 from leanconv.graph.convert.rule import Call, Rule
 from leanconv.graph.convert.shapes import part_of
 from leanconv.graph.ops.base import check_rank
 from leanconv.graph.sequence import SequenceValue
+from leanconv.graph.value import Value
 
 _MANY = 1 << 31
 _MOST = 2_048  # elements of a sequence

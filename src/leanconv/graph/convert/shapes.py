@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from leanconv.errors import ModelError, UnsupportedError
-from leanconv.graph.builder import Value
 from leanconv.graph.convert.rule import Call, Older, Rule
 from leanconv.graph.ops import infer
 from leanconv.graph.ops.base import MAX_RANK, broadcast, check_rank, checked
+from leanconv.graph.value import Value
 
 _FAR = 1 << 62
 MOST_PARTS = 512  # of one Gather or Pad, each a copy in the code

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 
 from leanconv.errors import ModelError, UnsupportedError
-from leanconv.graph.builder import Value
 from leanconv.graph.convert.arithmetic import floating
 from leanconv.graph.convert.data_weights import convolution
 from leanconv.graph.convert.rule import Call, Rule
 from leanconv.graph.convert.shapes import part_of
 from leanconv.graph.ops.base import check_rank
+from leanconv.graph.value import Value
 
 MOST_STEPS = 128  # of a recurrence, each a dozen nodes
 _RULES = ("linear", "gated", "delta", "gated_delta")

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 
 from leanconv.errors import ModelError, UnsupportedError
 from leanconv.graph import bfloat16_codes
-from leanconv.graph.builder import Value
 from leanconv.graph.convert.arithmetic import aligned
 from leanconv.graph.convert.narrow import narrowed, widened
 from leanconv.graph.convert.rule import Call, Older, Rule
 from leanconv.graph.ops.base import check_rank
+from leanconv.graph.value import Value
 from leanconv.types import BFLOAT16, BOOL, FLOAT32, INT8, UINT8
 
 

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from leanconv.errors import ModelError, UnsupportedError
-from leanconv.graph.builder import Value
 from leanconv.graph.convert.arithmetic import floating
 from leanconv.graph.convert.data_weights import convolution, transposed_convolution
 from leanconv.graph.convert.reductions import power_of, root_of_powers, sum_over
@@ -18,6 +17,7 @@ from leanconv.graph.ops import infer
 from leanconv.graph.ops.base import check_rank
 from leanconv.graph.ops.conv import check_window
 from leanconv.graph.ops.windows import same_padding
+from leanconv.graph.value import Value
 from leanconv.spec.conv import effective_extent
 from leanconv.units import shape_text
 

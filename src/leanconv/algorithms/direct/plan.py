@@ -1,0 +1,247 @@
+"""Register tile, chunks and order of the loops of a direct convolution."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+from leanconv.algorithms.common.batches import batch_as_columns, gives_pixels
+from leanconv.algorithms.direct.kernel import DirectConv
+from leanconv.codegen.dot import dots_per_cycle, pairs_per_cycle
+from leanconv.codegen.epilogue import packs_columns
+from leanconv.codegen.geometry import Access, PhasedAccess, merge_rows
+from leanconv.codegen.tiling import (
+    ANY_WIDTH,
+    FLOATS,
+    Tile,
+    TileWork,
+    by_lane,
+    rank_tiles,
+    rows_per_chunk,
+    rows_per_chunk_of_any_width,
+    tile_cycles,
+)
+from leanconv.spec.format import ceil_div
+from leanconv.symbols import least, most
+from leanconv.target import Target
+from leanconv.types import HALVES
+
+_ROWS_OUTER_BYTES = 160 * 1024  # weights that stay in L2 from row to row
+# In networks whose weights come from DRAM, two threads split a 1x1 layer by pixels and not by
+# output channels, so that each finds its half of a tensor in its own L2. Weights of at most this
+# share of L2 are read again for each row; larger ones that fit L2, for each half of the rows.
+_INSIDE_SHARE = 0.25
+# Weights from DRAM: the fewest columns of a row for which tiles are chosen by the wait for them,
+# and the most accumulators of such a tile (the end of a larger one waits while the next one's
+# weights arrive).
+_DRAM_COLUMNS, _DRAM_TILE = 7, 24
+_STRIPS, _STRIP_TILES = 16, 4  # of a map in rows of tiles: rows at least, tiles of one at most
+
+# Vector instructions of an accumulator's end, of those that other tiles' products do not hide: a
+# sum becomes a code, a residual's codes are added; and where columns are stored by fours.
+_STEPS = 8, 10
+_PACKED_STEPS = 2, 6
+
+# The same, of an accumulator in float16: a piece is added to its totals, which are checked at last.
+_PIECE_STEPS, _CHECK_STEPS = 8, 6
+
+# Instructions that convert a half beside the multiply-adds: two, of which some find a free port
+# (14x2 tiles of 3x3 layers took 1.5 times float32's time).
+_HALF_STEPS = 1.1
+
+_Ranked = tuple[tuple[float, Tile], ...]
+
+
+def plan_any_size(kernel: DirectConv, target: Target, weights_from_dram: bool) -> DirectConv:
+    """As `plan_direct`, by what all sizes of the images have in common.
+
+    Chunks and the length of rows follow the size: they are extents of the code.
+    """
+    vectors = ceil_div(kernel.outputs, kernel.lanes)
+    ranked = _usable(
+        kernel, rank_tiles(target, ANY_WIDTH, vectors, int(kernel.steps), tile_work(kernel, target))
+    )
+    usable = [r for r in ranked if r[1].rows * r[1].vectors <= _DRAM_TILE]
+    cycles, tile = (usable if weights_from_dram else ranked)[0]
+    window, kernel = kernel.window, replace(kernel, any_width=True)
+    if gives_pixels(window):
+        kernel = batch_as_columns(kernel)
+    kernel = _in_strips(kernel, tile)
+    rows = kernel.row_count
+    weights = kernel.groups * kernel.packed_reduction * vectors * kernel.lanes
+    inside = weights * kernel.precision.w.bytes <= _ROWS_OUTER_BYTES
+    panels = ceil_div(vectors, tile.vectors)
+    each = cycles / ANY_WIDTH / (1 if inside else panels)
+    pieces = kernel.batch * kernel.groups * (1 if inside else panels)
+    width, chunk = kernel.window.out[2], target.costs.chunk
+    block = rows_per_chunk_of_any_width(rows, width, each, pieces, chunk)
+    return replace(kernel, tile=tile, rows=block, panels_inside=inside)
+
+
+def _in_strips(kernel: DirectConv, tile: Tile) -> DirectConv:
+    """A map that is one row, cut into rows of whole tiles; the last one may be shorter."""
+    window, x, y = merge_rows(kernel.window, kernel.x, kernel.y, lambda total: total)
+    columns = window.out[2]
+    if window is kernel.window or columns < tile.rows:
+        return kernel
+    tiles = least(_STRIP_TILES, most(1, columns // (_STRIPS * tile.rows)))
+    row = tiles * tile.rows
+    flat = (1, ceil_div(columns, row), row)
+
+    def cut(access: Access) -> Access:
+        step = access.spatial[2]
+        return replace(access, spatial=(access.spatial[0], row * step, step))
+
+    window = replace(window, size=flat, out=flat)
+    return replace(kernel, window=window, x=cut(x), y=cut(y), columns=columns)
+
+
+def plan_direct(kernel: DirectConv, target: Target, weights_from_dram: bool = False) -> DirectConv:
+    """Choose register tile and chunks for a kernel whose problem is set.
+
+    Args:
+        kernel: without tile and chunks.
+        target: the machine.
+        weights_from_dram: whether its weights come from DRAM in each run.
+    """
+    merged = _merge(kernel)
+    channel_vectors = ceil_div(merged.outputs, merged.lanes)
+    weights = merged.groups * channel_vectors * _vector_bytes(merged)
+    one_map = prod(kernel.window.kernel) == 1 == kernel.batch * kernel.groups
+    by_pixels = weights_from_dram and one_map
+    inside_bytes = max(_ROWS_OUTER_BYTES, _INSIDE_SHARE * target.l2_bytes if by_pixels else 0)
+    in_halves = by_pixels and inside_bytes < weights <= target.l2_bytes
+    if in_halves and merged.row_count % 2 and merged.window.out[2] % 2 == 0:
+        merged = _cut_rows(merged, merged.window.out[2] // 2)
+    cycles, tile = _best_tile(merged, target, weights_from_dram)
+    merged = _split_row(merged, tile.rows) if weights_from_dram else merged
+    rows = merged.row_count
+    bands = 2 if in_halves and rows % 2 == 0 else 1
+    cycles /= rows
+    # Panels larger than L2 are read again for each row anyway. With all panels inside a chunk the
+    # input stays in L2 meanwhile (2048 channels, dilated, at 33x33: 41.5 to 36.1 ms).
+    image = prod(merged.window.size) * merged.inputs * merged.groups * merged.precision.x.bytes
+    neither_fits_l2 = min(_panel_bytes(merged, tile), image) > target.l2_bytes
+    inside = (neither_fits_l2 or weights <= inside_bytes) and merged.batch * rows >= 16
+    panels = ceil_div(channel_vectors, tile.vectors)
+    per_row = cycles if inside else cycles / panels
+    pieces = merged.batch * merged.groups * (1 if inside else bands * panels)
+    block = rows_per_chunk(rows // bands, per_row, pieces, target.costs.chunk)
+    lanes = merged.dot_group == 1 and by_lane(target, tile.rows, tile.vectors)
+    return replace(merged, tile=tile, rows=block, panels_inside=inside, bands=bands, by_lane=lanes)
+
+
+def _best_tile(kernel: DirectConv, target: Target, weights_from_dram: bool) -> tuple[float, Tile]:
+    """The register tile, and the estimated cycles of all rows of one image.
+
+    Only the first tile of each panel waits for weights from DRAM; with more rows it hides more of
+    that latency. The other tiles find the weights in a cache.
+    """
+    vectors, columns = ceil_div(kernel.outputs, kernel.lanes), kernel.window.out[2]
+    ranked = ranked_tiles(kernel, target)
+    cycles, tile = ranked[0]
+    if not weights_from_dram or columns < _DRAM_COLUMNS:
+        return cycles * kernel.row_count, tile
+    bytes_, work = _vector_bytes(kernel), tile_work(kernel, target)
+
+    def total(cycles: float, tile: Tile) -> float:
+        first = tile_cycles(target, tile.rows, tile.vectors, kernel.steps, work) / tile.vectors
+        wait = max(0.0, bytes_ / target.costs.dram_read_first - first)
+        return kernel.row_count * cycles + vectors * wait
+
+    small = [r for r in ranked if r[1].rows * r[1].vectors <= _DRAM_TILE]
+    cycles, tile = min(small, key=lambda r: total(*r))
+    return cycles * kernel.row_count, tile
+
+
+def ranked_tiles(kernel: DirectConv, target: Target) -> list[tuple[float, Tile]]:
+    """All register tiles, the cheapest first, with the estimated cycles of one row of output.
+
+    Every tile reads all weights of its panel. Where these exceed L2, tiles of few rows wait for
+    them.
+    """
+    vectors, columns = ceil_div(kernel.outputs, kernel.lanes), kernel.window.out[2]
+    work = tile_work(kernel, target)
+
+    def waiting(tile: Tile) -> float:
+        panel = _panel_bytes(kernel, tile)
+        if panel <= target.l2_bytes or kernel.row_count * columns <= tile.rows:
+            return 0.0
+        one = tile_cycles(target, tile.rows, tile.vectors, kernel.steps, work)
+        tiles = ceil_div(columns, tile.rows) * ceil_div(vectors, tile.vectors)
+        stream = (panel - target.l2_bytes) / target.costs.l3_read_unprefetched
+        stream += target.l2_bytes / target.costs.l2_read_beside_fma
+        return tiles * max(0.0, stream - one)
+
+    ranked = _usable(kernel, rank_tiles(target, columns, vectors, kernel.steps, work))
+    return sorted(((c + waiting(tile), tile) for c, tile in ranked), key=lambda r: r[0])
+
+
+def tile_work(kernel: DirectConv, target: Target) -> TileWork:
+    """What a tile of codes does, or of sums in float16; of floats what all tiles do."""
+    if kernel.piece:
+        rate = (target.costs.f16_products or 0.0) / kernel.lanes
+        pieces = ceil_div(kernel.reduction, kernel.piece)
+        return TileWork(rate, (pieces * _PIECE_STEPS + _CHECK_STEPS) / target.fma_units)
+    if kernel.way == "brain":
+        return TileWork(pairs_per_cycle(target))
+    if kernel.dot_group == 1:
+        x, w = (each in HALVES for each in (kernel.precision.x, kernel.precision.w))
+        return TileWork(x_steps=x * _HALF_STEPS, w_steps=w * _HALF_STEPS) if x or w else FLOATS
+    ends, epilogue = 0.0, kernel.epilogue
+    if epilogue.requantise:
+        packed = packs_columns(epilogue, kernel.y, kernel.way, kernel.precision.y, kernel.lanes)
+        own, residual = _PACKED_STEPS if packed else _STEPS
+        ends = (own + epilogue.residual * residual) / target.fma_units
+    return TileWork(dots_per_cycle(kernel.precision, target, kernel.folded), ends)
+
+
+def _usable(kernel: DirectConv, ranked: _Ranked) -> _Ranked:
+    """The tiles whose panels end with whole rows of phases, where phases are channels."""
+    y = kernel.y
+    if not isinstance(y, PhasedAccess) or y.block == 1:
+        return ranked
+    return tuple(r for r in ranked if y.takes_panels(r[1].vectors * kernel.lanes))
+
+
+def _panel_bytes(kernel: DirectConv, tile: Tile) -> int:
+    """Bytes of the weights of one panel."""
+    return tile.vectors * _vector_bytes(kernel)
+
+
+def _vector_bytes(kernel: DirectConv) -> int:
+    """Bytes of the weights of one vector of a panel."""
+    return kernel.packed_reduction * kernel.lanes * kernel.precision.w.bytes
+
+
+def _split_row(kernel: DirectConv, columns: int) -> DirectConv:
+    """Cut the only row into rows of one tile if it divides evenly: more chunks, same sums."""
+    return kernel if kernel.row_count > 1 else _cut_rows(kernel, columns)
+
+
+def _cut_rows(kernel: DirectConv, columns: int) -> DirectConv:
+    """Cut rows into shorter ones of `columns` columns if that divides them evenly."""
+    window = kernel.window
+    if window.out[2] % columns:
+        return kernel
+    window, x, y = merge_rows(window, kernel.x, kernel.y, lambda _: columns)
+    return replace(kernel, window=window, x=x, y=y)
+
+
+def _merge(kernel: DirectConv) -> DirectConv:
+    """Merge rows into longer ones where the sums stay the same: 1x1 kernels, batches of 1x1 maps.
+
+    A single 1x1 map takes the same path as a batch, so that its partial sums, which may span
+    several taps of a row, have the same bounds.
+    """
+    window = kernel.window
+    if gives_pixels(window):
+        return batch_as_columns(kernel)
+    window, x, y = merge_rows(window, kernel.x, kernel.y, _good_width)
+    return replace(kernel, window=window, x=x, y=y)
+
+
+def _good_width(total: int) -> int:
+    """A divisor of the map that makes rows of 28 to 256 columns, preferring multiples of 14."""
+    usable = [w for w in range(28, 257) if total % w == 0] or [total]
+    return min(usable, key=lambda w: (w % 14 != 0, w % 7 != 0, w % 2 != 0, w))

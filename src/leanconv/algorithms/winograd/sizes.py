@@ -1,0 +1,155 @@
+"""Tiles of outputs of Winograd: which may be taken, their partial sums and their errors."""
+
+from __future__ import annotations
+
+import math
+
+from leanconv.algorithms.decompose import part_ranges, phase_count, phase_taps, residue_strides
+from leanconv.algorithms.magnitudes import LARGEST, Losses, plain_losses
+from leanconv.algorithms.problem import Problem, most_weight_bytes
+from leanconv.algorithms.winograd.integers import WHOLE, exact_sizes, named_size
+from leanconv.algorithms.winograd.parameters import WinogradParameters
+from leanconv.algorithms.winograd.pieces import ADDED, LARGEST_TAPS, is_cut
+from leanconv.algorithms.winograd.shape import Pair, WinogradShape
+from leanconv.errors import SpecError
+from leanconv.spec.format import ceil_div
+from leanconv.target import Target
+from leanconv.winograd.error import error_estimate, largest_growth, lost_inputs, lost_products
+from leanconv.winograd.matrices import transform
+
+MOST_ALPHA = 9  # points along an axis; more amplify rounding beyond the default error
+_EXACT_ALPHA = 8  # points up to which partial sums are shortened until `_AIM` is met
+# Products of one partial sum; above the error `_AIM` shorter sums are chosen.
+LENGTHS = (128, 64, 32, 16)
+_SMALL_IMAGE = 16  # outputs along an axis, up to which tiles along one axis are considered
+_MEDIUM_IMAGE = 64  # outputs along an axis, up to which m_h and m_w may differ by two
+_AIM = 1e-5  # in float32
+
+
+def taps_of(problem: Problem) -> Pair:
+    """Taps of one phase's filter (h, w), those of the largest piece of a long kernel."""
+    window = problem.window
+    h, w = (
+        min(phase_taps(k, s), phase_taps(k, s * ceil_div(phase_taps(k, s), LARGEST_TAPS)))
+        for k, s in zip(window.kernel[1:], residue_strides(window)[1:], strict=True)
+    )
+    return h, w
+
+
+def least_tile(taps: Pair) -> Pair:
+    """The smallest tile of outputs that saves anything."""
+    return 2 if taps[0] > 1 else 1, 2 if taps[1] > 1 else 1
+
+
+def tile_error(problem: Problem, m: Pair, sums: int) -> float:
+    """The error to expect with tiles of m outputs and partial sums of `sums` products."""
+    if not problem.precision.accumulate.is_float:
+        return 0.0
+    window, taps = problem.window, taps_of(problem)
+    height, width = transform(m[0], taps[0]), transform(m[1], taps[1])
+    stride = residue_strides(window)
+    phases = math.prod(
+        phase_count(k, s) for k, s in zip(window.kernel[1:], stride[1:], strict=True)
+    )
+    steps = problem.group_inputs * phases
+    pairs = zip((height, width), window.kernel[1:], stride[1:], strict=True)
+    axes = [(made, _filters(kernel, s, made.r)) for made, kernel, s in pairs if made.alpha > 1]
+    error = error_estimate(
+        *(made for made, _ in axes),
+        reduction=steps,
+        sums=sums,
+        dtype=problem.dtype,
+        filters=[taps for _, taps in axes],
+    )
+    return error * ADDED if is_cut(window) else error
+
+
+def tile_losses(problem: Problem, m: Pair) -> Losses | None:
+    """Products, and inputs transformed in sums of alpha each, weigh as the points say.
+
+    Integers lose nothing.
+    """
+    if not problem.precision.accumulate.is_float:
+        return None
+    axes = [transform(each, taps) for each, taps in zip(m, taps_of(problem), strict=True)]
+    plain, steps = plain_losses(problem), problem.reduction / math.prod(made.r for made in axes)
+    sums = 2 * LARGEST * steps * math.sqrt(math.prod(made.r for made in axes))
+    inputs = 2 * LARGEST * steps * math.sqrt(problem.reduction) * sum(made.alpha for made in axes)
+    return Losses(
+        sums * lost_products(*axes),
+        plain.inputs + inputs * lost_inputs(*axes),
+        largest_growth(*axes),
+        transforms=True,
+    )
+
+
+def _filters(kernel: int, stride: int, most: int) -> list[int]:
+    """Taps of the phases of a kernel, and of those of its pieces where it is cut."""
+    cuts = [stop - first for first, stop in part_ranges(kernel, most * stride)]
+    return [phase_taps(k, stride, p) for k in cuts for p in range(phase_count(k, stride))]
+
+
+def sums_of(problem: Problem, m: Pair) -> int:
+    """Products of one partial sum: as many as the error allows; all of integers."""
+    if not problem.precision.accumulate.is_float:
+        return WHOLE
+    most = max(a + r - 1 for a, r in zip(m, taps_of(problem), strict=True))
+    aim = problem.max_error
+    if most <= _EXACT_ALPHA:
+        aim = min(aim, problem.dtype.scaled_error(_AIM))
+    return next((s for s in LENGTHS if tile_error(problem, m, s) <= aim), LENGTHS[-1])
+
+
+def sizes_of(problem: Problem, given: WinogradParameters) -> list[Pair]:
+    """The tiles of outputs to consider: the one that is given, or all within the default error."""
+    taps = taps_of(problem)
+    if not problem.precision.accumulate.is_float:
+        exact = exact_sizes(problem, taps)
+        if given.m:
+            return named_size(exact, given.m)
+        return [m for m in exact if _worth(problem, m)] or exact
+    if given.m:
+        # Along axes of one tap nothing is saved.
+        sizes = [(given.m[0] if taps[0] > 1 else 1, given.m[1] if taps[1] > 1 else 1)]
+    else:
+        sizes = [m for m in _all_sizes(taps) if _worth(problem, m)]
+        sums = given.sums or LENGTHS[-1]
+        within = [m for m in sizes if tile_error(problem, m, sums) <= problem.max_error]
+        sizes = within or [least_tile(taps)]
+    if max(m + r - 1 for pair in sizes for m, r in zip(pair, taps, strict=True)) > 16:
+        raise SpecError("m is too large; expected m + taps - 1 of at most 16 points")
+    return sizes
+
+
+def _all_sizes(taps: Pair) -> list[Pair]:
+    """All tiles of outputs for a filter."""
+    axes = [range(1, MOST_ALPHA - r + 2) if r > 1 else range(1, 2) for r in taps]
+    return [(a, b) for a in axes[0] for b in axes[1]]
+
+
+def within_bytes(problem: Problem, target: Target, sizes: list[Pair]) -> list[Pair]:
+    """Those whose transformed weights keep the default limit; all if none does."""
+    lanes, most = problem.lanes(target), most_weight_bytes(problem)
+    return [m for m in sizes if WinogradShape.of(problem, m, lanes).weight_bytes <= most] or sizes
+
+
+def _worth(problem: Problem, m: Pair) -> bool:
+    """Whether tiles of m outputs may be the best: nearly square, or one output along an axis.
+
+    The latter have as many points as taps along that axis, and the fewest weights: they are for
+    small images, which are bound by the traffic of weights.
+    """
+    taps, out = taps_of(problem), problem.window.out[1:]
+    if max(m) == 1 or any(a > o + 1 for a, o in zip(m, out, strict=True)):
+        return max(m) > 1 and m == least_tile(taps)
+    if 1 in m:
+        return min(taps) == 1 or max(out) <= _SMALL_IMAGE
+    return abs(m[0] - m[1]) <= (2 if max(out) <= _MEDIUM_IMAGE else 1)
+
+
+def offered_from(problem: Problem) -> set[float]:
+    """The errors of all tiles with all partial sums: what is accepted is compared with these."""
+    taps = taps_of(problem)
+    if not problem.window.is_flat or max(taps) < 2:
+        return set()
+    return {tile_error(problem, m, sums) for m in _all_sizes(taps) for sums in LENGTHS}

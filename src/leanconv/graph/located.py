@@ -1,0 +1,27 @@
+"""Errors that say where in a file they happened."""
+
+from __future__ import annotations
+
+from leanconv.errors import LeanConvError, UnsupportedError
+
+_MESSAGE = 2000  # characters: names and lists of a file can be long
+
+
+class NeedsValuesError(UnsupportedError):
+    """A node cannot be bound while a value is data; it could be computed if that were known."""
+
+
+def located(error: LeanConvError, where: str) -> LeanConvError:
+    """The same error with the place it happened in front."""
+    kind = type(error)
+    made = kind.__new__(kind, f"{where}: {error}"[:_MESSAGE])  # whatever else it is made of
+    made.__dict__.update(error.__dict__)
+    return made
+
+
+def located_inside(error: LeanConvError, where: str) -> LeanConvError:
+    """The same error with the place in front, if it names none yet: one in a graph that nodes hold.
+
+    Graphs lie in graphs, and the innermost node says enough.
+    """
+    return error if str(error).startswith("node ") else located(error, where)
