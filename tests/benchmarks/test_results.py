@@ -65,10 +65,14 @@ def test_a_commit_is_that_of_the_checkout_that_tracks_the_file(tmp_path: Path) -
     assert machine.commit(file) is None, "no checkout"
     git("init", "-q")
     assert machine.commit(file) is None, "not tracked: of another project, as in site-packages"
-    git("add", "code.py")
+    page = tmp_path / "docs/results/speed.md"
+    page.parent.mkdir(parents=True)
+    page.write_text("1")
+    git("add", "code.py", "docs")
     git("commit", "-qm", "one")
     head = git("rev-parse", "--short=10", "HEAD")
-    assert machine.commit(file) == head
+    page.write_text("2")
+    assert machine.commit(file) == head, "a result differs, the code does not"
     file.write_text("2")
     assert machine.commit(file) == head + "+changes"
 

@@ -31,8 +31,8 @@ class Machine:
         python: the version of the interpreter.
         time_utc: when the measurement began.
         leanconv: its version.
-        commit: of the checkout that leanconv runs from, with "+changes" where files differ from it;
-            None outside a checkout.
+        commit: of the checkout that leanconv runs from, with "+changes" where files differ from it
+            (other than results, which are written while others are measured); None outside one.
     """
 
     cpu: str
@@ -84,7 +84,8 @@ def commit(file: Path = Path(__file__)) -> str | None:
     try:
         git("ls-files", "--error-unmatch", "--", file.name)
         found = git("rev-parse", "--short=10", "HEAD")
-        return found + ("+changes" if git("status", "--porcelain", "-uno") else "")
+        code = (":(top)", ":(top,exclude)docs/results")
+        return found + ("+changes" if git("status", "--porcelain", "-uno", "--", *code) else "")
     except (OSError, subprocess.SubprocessError):
         return None
 
