@@ -1,4 +1,4 @@
-"""Scales and zero points that are data, against onnxruntime: the same codes."""
+"""Scales, zero points, weights and bias that are data, against onnxruntime: the same codes."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from onnx import TensorProto, helper, numpy_helper
 import leanconv as lc
 
 KINDS = {np.uint8: TensorProto.UINT8, np.int8: TensorProto.INT8}
+OTHERS = {np.float32: TensorProto.FLOAT, np.int32: TensorProto.INT32}
 
 
 def both(node, given, held, kind):
     """The results of a node, of onnxruntime and of leanconv, of inputs and weights by name."""
-    info, types = helper.make_tensor_value_info, {**KINDS, np.float32: TensorProto.FLOAT}
+    info, types = helper.make_tensor_value_info, {**KINDS, **OTHERS}
     graph = helper.make_graph(
         [node],
         "g",
@@ -37,7 +38,7 @@ def codes(rng, kind, *shape):
     return rng.integers(ends.min, ends.max + 1, shape).astype(kind)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(18))
 def test_convolutions_and_products(seed):
     """QLinearConv, QLinearMatMul and QGemm; which of the numbers are data is random."""
     rng = np.random.default_rng(seed)
@@ -63,11 +64,10 @@ def test_convolutions_and_products(seed):
         "zy": codes(rng, a_kind)[()] * np.ones((), a_kind),
     }
     names = list(values)
-    if op == "QGemm":
+    if op == "QGemm" or (op == "QLinearConv" and rng.integers(2)):
         values["c"] = rng.integers(-999, 999, columns).astype(np.int32)
-        names.insert(6, "c")
-    fixed = {"b", "zb", "c"} if op == "QLinearConv" else {"c"}
-    data = {n for n in ("sa", "za", "sb", "sy", "zy", "b", "zb") if rng.integers(2)} - fixed
+        names.insert(6 if op == "QGemm" else 8, "c")
+    data = {n for n in ("sa", "za", "sb", "sy", "zy", "b", "zb", "c") if rng.integers(2)}
     given = {n: np.asarray(x) for n, x in values.items() if n == "a" or n in data}
     held = {n: np.asarray(x) for n, x in values.items() if n not in given}
     attributes = {"pads": [1, 1, 1, 0]} if op == "QLinearConv" else {}

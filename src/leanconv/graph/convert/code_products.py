@@ -25,7 +25,7 @@ from leanconv.graph.value import Value
 from leanconv.records import dataclass
 from leanconv.types import FLOAT32, INT32, UINT8, DType
 
-_WIDEST = 255  # distance of two codes of 8 bits
+WIDEST = 255  # distance of two codes of 8 bits
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,7 +169,7 @@ def product(
         return _dense(call, a, b, a_zero, b_zero, bias, result)
     left = float_codes.exact(call, a, _of_rows(call, a_zero, a))
     right = float_codes.exact(call, b, _of_columns(call, b_zero, b))
-    most = int(a.shape[-1]) * _WIDEST**2
+    most = int(a.shape[-1]) * WIDEST**2
     total = float_codes.sums(call, call.emit("MatMul", [left, right]), most)
     if bias is not None:
         total = call.emit("Add", [total, bias])

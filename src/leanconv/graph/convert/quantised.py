@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -9,7 +11,8 @@ import numpy as np
 from leanconv.errors import ModelError, UnsupportedError
 from leanconv.graph import float_codes
 from leanconv.graph.codes import fused
-from leanconv.graph.convert.code_products import Requantisation, convolved, product
+from leanconv.graph.convert import data_weights
+from leanconv.graph.convert.code_products import WIDEST, Requantisation, convolved, product
 from leanconv.graph.convert.quantisation import (
     Quantisation,
     Scale,
@@ -78,24 +81,54 @@ def _weights(call: Call, w: int, zero: int) -> tuple[Array, Array]:
     """Constant weights (K, ...) and their zero points, one or one for each k."""
     array, held = call.constant(w), zero_point(call, zero, w)
     zeros = np.zeros(1, array.dtype) if held is None else call.constant(zero).reshape(-1)
-    if zeros.size not in (1, len(array)):
-        raise ModelError(
-            f"got {zeros.size} zero points for {call.value(w).type}; expected one, or one for each "
-            "of its channels"
-        )
+    _check_zeros(zeros.size, call.value(w))
     return array, zeros
 
 
+def _check_zeros(count: int, w: Value) -> None:
+    if count not in (1, *w.shape[:1]):
+        raise ModelError(
+            f"got {count} zero points for {w.type}; expected one, or one for each of its channels"
+        )
+
+
 def _conv_integer(call: Call) -> list[Value]:
-    window, weights = _window(call, 0, 1), _weights(call, 1, 3)
-    zero, x_zero = zero_point(call, 2, 0), 0
+    window, zero = _window(call, 0, 1), zero_point(call, 2, 0)
+    x_zero: int | Value = 0
     if zero is not None and zero.type.elements != 1:
         raise UnsupportedError(f"the zero point of x is {zero.type}; expected one number")
-    if zero is not None and zero.array is None:
-        return [convolved(call, call.value(0), *weights, zero, window)]
     if zero is not None:
-        x_zero = int(call.constant(2).reshape(-1)[0])
-    return [convolved(call, call.value(0), *weights, x_zero, window)]
+        x_zero = zero if zero.array is None else int(call.constant(2).reshape(-1)[0])
+    return [_conv_sums(call, x_zero, (1, 3), window)]
+
+
+def _conv_sums(
+    call: Call, x_zero: int | Value, places: tuple[int, int], window: Mapping[str, Any]
+) -> Value:
+    """The sums of a convolution of codes whose weights are constants, or data.
+
+    Args:
+        call: the node.
+        x_zero: zero point of its first input.
+        places: the numbers of the weights and their zero points among its inputs.
+        window: strides, pads, dilations, group.
+    """
+    x, w, w_zero = call.value(0), call.value(places[0]), zero_point(call, places[1], places[0])
+    if not _is_data(call, *places):
+        return convolved(call, x, *_weights(call, *places), x_zero, window)
+    if w_zero is not None:
+        _check_zeros(w_zero.type.elements, w)
+        w_zero = call.reshape(w_zero, (w_zero.type.elements, *(1,) * (len(w.shape) - 1)))
+    away = call.number(x_zero, x) if isinstance(x_zero, int) else call.reshape(x_zero, ())
+    operands = float_codes.exact(call, x, away), float_codes.exact(call, w, w_zero)
+    total = data_weights.convolution(call, *operands, None, window)
+    return float_codes.sums(call, total, math.prod(w.shape[1:]) * WIDEST**2)
+
+
+def _is_data(call: Call, *indices: int) -> bool:
+    """Whether one of some inputs is known only when the network runs."""
+    held = (call.optional(index) for index in indices)
+    return any(each is not None and not each.is_known for each in held)
 
 
 def _bias(call: Call, index: int) -> Value | None:
@@ -109,14 +142,15 @@ def qlinear_conv(call: Call) -> list[Value]:
     """QLinearConv: x, its scale and zero point, w, its, those of y, bias."""
     source = one_scale(call, 1, 2, call.dtype(0))
     result = one_scale(call, 6, 7, call.dtype(0), other=True)
-    window, weights = _window(call, 0, 3), _weights(call, 3, 5)
+    window, bias = _window(call, 0, 3), _bias(call, 8)
     given = read_quantisation(call, 4, 5, call.value(3), 0)
     factors = _factors(call, source.scale, given, result)
-    if call.optional(8) is not None:
-        call.constant(8)
     becomes = Requantisation(factors, result.zero, result.dtype)
-    bias = _bias(call, 8)
-    return [convolved(call, call.value(0), *weights, source.zero, window, bias, becomes)]
+    if not _is_data(call, 3, 5, 8):
+        weights = _weights(call, 3, 5)
+        return [convolved(call, call.value(0), *weights, source.zero, window, bias, becomes)]
+    total = data_weights.with_bias(call, _conv_sums(call, source.zero, (3, 5), window), bias)
+    return [becomes.applied(call, total, 1)]
 
 
 def _factors(call: Call, factor: Value, given: Quantisation, result: Scale | None) -> Value:
@@ -170,12 +204,11 @@ def _qlinear_matmul(call: Call) -> list[Value]:
     return [scaled_product(call, operands, 1.0, len(call), result)]
 
 
-CONV_DATA = (0, 1, 2, 4, 6, 7)  # inputs of a QLinearConv but weights, their zeros, bias
 RULES: dict[str, Rule] = {
     **LINEAR,
     **DYNAMIC,
     "MatMulInteger": Rule(_matmul_integer, {}, 2, 4, running=None, since=10),
-    "ConvInteger": Rule(_conv_integer, CONV_ATTRIBUTES, 2, 4, running=(0, 2), since=10),
-    "QLinearConv": Rule(qlinear_conv, CONV_ATTRIBUTES, 8, 9, running=CONV_DATA, since=10),
+    "ConvInteger": Rule(_conv_integer, CONV_ATTRIBUTES, 2, 4, running=None, since=10),
+    "QLinearConv": Rule(qlinear_conv, CONV_ATTRIBUTES, 8, 9, running=None, since=10),
     "QLinearMatMul": Rule(_qlinear_matmul, {}, 8, 8, running=None, since=10),
 }

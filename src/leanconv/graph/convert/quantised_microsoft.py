@@ -16,7 +16,6 @@ from leanconv.graph.convert.code_products import product
 from leanconv.graph.convert.packed_weights import RULES as PACKED
 from leanconv.graph.convert.quantisation import lifted_codes, one_scale, scalar
 from leanconv.graph.convert.quantised import (
-    CONV_DATA,
     check_codes,
     qlinear_conv,
     scaled_product,
@@ -301,7 +300,7 @@ _RULES: dict[str, Rule] = {
     "QLinearAveragePool": Rule(_average_pool, {**POOL_ATTRIBUTES, "channels_last": "int"}, 4, 5),
     "QLinearGlobalAveragePool": Rule(_global_average_pool, {"channels_last": "int"}, 4, 5),
     "QLinearReduceMean": Rule(_reduce_mean, {"axes": "ints", "keepdims": "int"}, 4, 5),
-    "QLinearConv": Rule(_conv, {**CONV_ATTRIBUTES, "channels_last": "int"}, 8, 9, CONV_DATA),
+    "QLinearConv": Rule(_conv, {**CONV_ATTRIBUTES, "channels_last": "int"}, 8, 9, running=None),
     "NhwcMaxPool": Rule(_max_pool, POOL_ATTRIBUTES),
     "QLinearSoftmax": Rule(_softmax, {"axis": "int", "opset": "int"}, 5, 5),
     "QGemm": Rule(_gemm, _MATMUL, 6, 9, running=None),
