@@ -28,8 +28,9 @@ def model(nodes, given, wanted, held, opset=21):
 
 
 def check(proto, feed, error=1e-5):
-    """The results are onnxruntime's, but for rounding errors."""
+    """The results are onnxruntime's, but for rounding errors; it makes integers of x if it may."""
     options = onnxruntime.SessionOptions()
+    options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
     options.intra_op_num_threads, options.log_severity_level = 1, 4
     theirs = onnxruntime.InferenceSession(proto.SerializeToString(), options).run(None, feed)
     ours = lc.load(proto, threads=1).run(None, feed)
@@ -96,6 +97,72 @@ def test_constants_in_blocks(number, axis):
     add = helper.make_node("MatMul", ["x", "d"], ["y"])
     x = rng.standard_normal((2, 7)).astype(np.float32)
     check(model([node, add], [("x", FLOAT, x.shape)], [("y", FLOAT, None)], held), {"x": x})
+
+
+@pytest.mark.parametrize("op", ["MatMul", "Gemm", "transB"])
+@pytest.mark.parametrize("number", BLOCKED)
+def test_products_with_constants_in_blocks(number, op):
+    """Weights of DequantizeLinear with blocks along the sum stay codes: their bytes tell."""
+    rng = np.random.default_rng(number)
+    inner, columns, block, turned = 70, 64, 16, op == "transB"
+    shape, blocks = [(inner, columns), (5, columns)]
+    low = 0 if number in (TensorProto.UINT4, TensorProto.UINT8) else -8
+    codes, zeros = rng.integers(low, low + 16, shape), rng.integers(low, low + 16, blocks)
+    scales = rng.standard_normal(blocks).astype(np.float32)
+    if turned:
+        codes, zeros, scales = codes.T, zeros.T, np.ascontiguousarray(scales.T)
+    held = {
+        "w": helper.make_tensor("w", number, codes.shape, codes.flat),
+        "z": helper.make_tensor("z", number, zeros.shape, zeros.flat),
+        "s": scales,
+    }
+    names, given = ["x", "d"], {}
+    if op != "MatMul":
+        held["c"], names, given = (
+            rng.standard_normal(columns).astype(np.float32),
+            [*names, "c"],
+            {"transB": int(turned), "beta": 0.5},
+        )
+    floats = helper.make_node(
+        "DequantizeLinear", ["w", "s", "z"], ["d"], axis=int(turned), block_size=block
+    )
+    product = helper.make_node(op if op == "MatMul" else "Gemm", names, ["y"], **given)
+    x = rng.standard_normal((3, inner)).astype(np.float32)
+    proto = model([floats, product], [("x", FLOAT, x.shape)], [("y", FLOAT, None)], held)
+    check(proto, {"x": x})
+    bits = 4 if number in (TensorProto.INT4, TensorProto.UINT4) else 8
+    held_bytes = columns * (5 * block * bits // 8 + 5 * 5) + (op != "MatMul") * columns * 4
+    assert lc.load(proto, threads=1).plan.weight_bytes <= held_bytes + 256
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_products_with_codes_of_one_scale_for_each_column(seed):
+    """Weights alone are codes: few rows of floats read them so, and take their bytes."""
+    rng = np.random.default_rng(seed)
+    number, bits = [(TensorProto.INT8, 8), (TensorProto.UINT8, 8), (TensorProto.INT4, 4)][seed % 3]
+    inner, columns, turned, several = 301, 80, bool(seed & 1), bool(seed & 2)
+    least = 0 if number == TensorProto.UINT8 else -(1 << (bits - 1))
+    codes = rng.integers(least, least + (1 << bits), (columns, inner))
+    zeros = rng.integers(least, least + (1 << bits), columns) if several else np.array(3)
+    codes = codes if turned else codes.T
+    shape = (columns,) if several else ()
+    held = {
+        "w": helper.make_tensor("w", number, codes.shape, codes.flat),
+        "z": helper.make_tensor("z", number, shape, zeros.flat),
+        "s": rng.uniform(-0.1, 0.1, shape).astype(np.float32),
+        "c": rng.standard_normal(columns).astype(np.float32),
+    }
+    floats = helper.make_node("DequantizeLinear", ["w", "s", "z"], ["d"], axis=int(not turned))
+    product = helper.make_node("Gemm", ["x", "d", "c"][: 2 + seed % 2], ["y"], transB=int(turned))
+    if seed % 2 == 0:
+        product = helper.make_node("MatMul", ["x", "d"], ["y"])
+        del held["c"]
+    x = rng.standard_normal((1 + seed, inner)).astype(np.float32)
+    proto = model([floats, product], [("x", FLOAT, x.shape)], [("y", FLOAT, None)], held)
+    check(proto, {"x": x})
+    plan = lc.load(proto, threads=1).plan
+    assert [step.op for step in plan.steps] == ["MatMulNBits"]
+    assert plan.weight_bytes <= 128 * (304 * bits // 8 + 5) + columns * 4 + 256
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -67,7 +67,7 @@ def test_blocks_are_tried_wherever_an_operator_accepts_them() -> None:
     typed |= {"Less", "LessOrEqual", "Greater", "GreaterOrEqual", "TopK", "NonMaxSuppression"}
     typed |= {"MaxPoolWithIndices", "Recurrence", "BitCast"}
     plain = {"LRN", "Softmax", "LogSoftmax", "MatMul", "Gemm", "CumSum", "CumProd", "Attention"}
-    plain |= {"QLinearMatMul"}
+    plain |= {"QLinearMatMul", "MatMulNBits"}
     plain |= {"Gather", "GatherElements", "GatherND", "ScatterElements", "ScatterND"}
     assert set(OPERATORS) - blocked == plain | typed | REGIONS
 

@@ -260,6 +260,8 @@ def _quantised(op: str) -> Iterator[Case]:
         {**single_nodes.WINDOW, **single_nodes.POOL},
     )
     bounds = {"low": 3, "high": 250, "dtype": UINT8}
+    packed = {"codes": codes.reshape(-1)[:160], "scales": along["scale"][:10]}
+    of_words = {"bits": 4, "block": 32, "inner": 32, "outputs": 10, "middle": 8}
     for name, inputs, constants, attributes in (
         ("QuantizeLinear", [single_nodes.array(*IMAGE)], along, {"axis": 1}),
         ("DequantizeLinear", [codes], along, {"axis": 1, "dtype": FLOAT32}),
@@ -267,6 +269,7 @@ def _quantised(op: str) -> Iterator[Case]:
         ("QLinearAdd", [codes, codes[::-1]], {}, {**two, **bounds}),
         ("QLinearMul", [codes, spread], {}, {**two, **bounds}),
         ("QLinearMatMul", [codes, codes.swapaxes(2, 3).copy()], {}, {**two, **bounds}),
+        ("MatMulNBits", [single_nodes.array(3, 32)], packed, of_words),
         ("QLinearGlobalAveragePool", [codes], {}, {**one, **bounds}),
         ("QLinearAveragePool", [codes], {}, {**one, **bounds, **pool}),
         ("MaxPool", [codes], {}, {**single_nodes.WINDOW, **single_nodes.POOL}),

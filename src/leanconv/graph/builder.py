@@ -50,6 +50,8 @@ class Builder:
         wanted: names of those whose values were needed.
         narrow: the element types of values that are codes of types of at most 8 bits: see
             `graph.narrow_codes`.
+        blocked: what floats are made of that are constant codes in blocks: see
+            `graph.convert.blocked_weights`.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class Builder:
         self.budget = FoldBudget(limits.fold_budget(model_bytes), filled, limits.held_nodes)
         self.settings: dict[Value, frozenset[str]] = {}
         self.narrow: dict[Value, DType] = {}
+        self.blocked: dict[Value, Any] = {}
         self.wanted: set[str] = set()
         self._nodes: list[Emitted] = []
 

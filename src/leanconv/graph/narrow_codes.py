@@ -20,6 +20,7 @@ from leanconv.errors import UnsupportedError
 from leanconv.graph import float_codes
 from leanconv.graph.float_codes import Emitter, T
 from leanconv.graph.ops.base import Array
+from leanconv.graph.ops.packed_matmul import unpacked_bits
 from leanconv.records import dataclass
 from leanconv.types import (
     BFLOAT16,
@@ -145,14 +146,6 @@ def unpacked(data: Array, kind: DType, count: int) -> Array:
     if kind.low < 0 and not kind.is_float:
         codes = ((codes ^ (1 << (bits - 1))) - (1 << (bits - 1))).astype(np.uint8)
     return np.ascontiguousarray(codes).view(kind.numpy)
-
-
-def unpacked_bits(data: Array, bits: int) -> Array:
-    """Numbers that are packed in bytes along the last axis, the first in the lowest bits."""
-    if bits == 8:
-        return data
-    parts = [(data >> shift) & ((1 << bits) - 1) for shift in range(0, 8, bits)]
-    return np.stack(parts, axis=-1).reshape(*data.shape[:-1], data.shape[-1] * len(parts))
 
 
 def packed_bytes(kind: DType, count: int) -> int:

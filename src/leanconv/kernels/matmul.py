@@ -127,8 +127,7 @@ def _kernel(problem: Product, dtype: DType, packed: bool, any_size: bool, target
     """Choose the register tile and the chunks."""
     m, n, k, a, b = problem.m, problem.n, problem.k, problem.a, problem.b
     lanes = target.lanes(dtype)
-    aliased = a.row * dtype.bytes % _ALIAS_BYTES == 0
-    most_rows = _ALIASED_ROWS if aliased else max(m, 1)
+    most_rows = most_rows_of(m, a.row, dtype)
     if not any_size:
         tile = best_tile(target, m, ceil_div(n, lanes), k, most_rows)
     elif packed:
@@ -151,6 +150,12 @@ def _kernel(problem: Product, dtype: DType, packed: bool, any_size: bool, target
         made = PackedMatMul(**given)
     whole = made.row_tiles
     return replace(made, tiles=ceil_div(whole, ceil_div(whole, tiles)))
+
+
+def most_rows_of(m: int, stride: int, dtype: DType) -> int:
+    """Rows of a tile, of m rows so many elements apart, that do not crowd sets of L1."""
+    aliased = stride * dtype.bytes % _ALIAS_BYTES == 0
+    return _ALIASED_ROWS if aliased else max(m, 1)
 
 
 def best_tile(target: Target, m: int, vectors: int, k: int, most_rows: int) -> Tile:

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from math import prod
 
 from leanconv.codegen.dot import fma
-from leanconv.codegen.emitter import Function, Pointer, Value, vector
+from leanconv.codegen.emitter import Carry, Function, Pointer, Value, vector
 from leanconv.codegen.extents import Count, Extent, Extents
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.microkernel import ReductionLoop, RegisterTile, multiply_accumulate
@@ -129,11 +129,11 @@ class PackedMatMul(MatMul):
         return 0
 
     def emit(self, target: Target) -> str:
-        return _OfPanels(self, target).emit()
+        return OfPanels(self, target).emit()
 
 
 @dataclass(frozen=True)
-class _Columns:
+class Columns:
     """Columns of the result that one panel makes.
 
     Attributes:
@@ -189,11 +189,11 @@ class _Emission:
                 pointer = pointer.at(index * stride)
         return pointer
 
-    def _cases(self, panel: Value) -> Iterator[_Columns]:
+    def _cases(self, panel: Value) -> Iterator[Columns]:
         """Whole panels and the last one, each under its condition."""
         raise NotImplementedError
 
-    def _panel(self, b: Pointer, panel: Value, columns: _Columns) -> Pointer:
+    def _panel(self, b: Pointer, panel: Value, columns: Columns) -> Pointer:
         """Address of the packed panel (k, vectors * lanes)."""
         raise NotImplementedError
 
@@ -204,7 +204,7 @@ class _Emission:
         panel: Pointer,
         c: list[Pointer],
         y: Pointer,
-        columns: _Columns,
+        columns: Columns,
         group: Value,
     ) -> None:
         """All rows of a chunk for one panel."""
@@ -231,22 +231,13 @@ class _Emission:
         y: Pointer,
         row: Value,
         rows: int,
-        columns: _Columns,
+        columns: Columns,
     ) -> None:
         """One register tile."""
         e, kernel = self.e, self.kernel
         vectors = len(columns.offsets)
         acc = [e.zero(self.kind)] * (rows * vectors)
-        tile = RegisterTile(
-            fma(kernel.dtype),
-            kernel.lanes,
-            vectors,
-            kernel.a.row,
-            row_offsets=self._row_offsets(rows),
-        )
-        loops = [ReductionLoop("k", kernel.k, kernel.a.column, kernel.width)]
-        a = a.at(row * kernel.a.row)
-        multiply_accumulate(e, tile, acc, range(rows), a, panel, loops)
+        self._sums(acc, a.at(row * kernel.a.row), panel, rows, columns)
         corner = y.at(row * self.result_row).at(columns.first)
         for i in range(rows):
             for j, offset in enumerate(columns.offsets):
@@ -258,6 +249,19 @@ class _Emission:
                     value = self._add(value, c[0], kernel.c, row + i, columns.first + offset, lanes)
                 to = corner.at(i * self.result_row).at(offset)
                 e.store_first(value, to, lanes)
+
+    def _sums(self, acc: Carry, a: Pointer, panel: Pointer, rows: int, columns: Columns) -> None:
+        """Add the products of a tile to its sums, those of a row side by side."""
+        kernel = self.kernel
+        tile = RegisterTile(
+            fma(kernel.dtype),
+            kernel.lanes,
+            len(columns.offsets),
+            kernel.a.row,
+            row_offsets=self._row_offsets(rows),
+        )
+        loops = [ReductionLoop("k", kernel.k, kernel.a.column, kernel.width)]
+        multiply_accumulate(self.e, tile, acc, range(rows), a, panel, loops)
 
     def _row_offsets(self, rows: int) -> tuple[Value | int, ...]:
         """What a tile adds to the address of its first row, if the code has no numbers for it."""
@@ -281,16 +285,16 @@ class _Emission:
         return value + added if beta == 1 else e.fma(added, e.const(self.kind, beta), value)
 
 
-class _OfPanels(_Emission):
+class OfPanels(_Emission):
     """Emits a product with constant, packed panels: columns are constants of the code."""
 
-    def _cases(self, panel: Value) -> Iterator[_Columns]:
+    def _cases(self, panel: Value) -> Iterator[Columns]:
         kernel = self.kernel
         for columns in tile_at(self.e, panel, kernel.n, kernel.width):
             offsets = tuple(range(0, columns, kernel.lanes))
-            yield _Columns(panel * kernel.width, offsets, columns - offsets[-1])
+            yield Columns(panel * kernel.width, offsets, columns - offsets[-1])
 
-    def _panel(self, b: Pointer, panel: Value, columns: _Columns) -> Pointer:
+    def _panel(self, b: Pointer, panel: Value, columns: Columns) -> Pointer:
         del columns
         return b.at(panel * (self.kernel.k * self.kernel.width))
 
@@ -314,11 +318,11 @@ class ProductOfActivations(_Emission):
                 held = b if packed is None else self._packed(b, packed, columns)
                 self._rows(a, held, c, y, columns, self.e.i64(0))
 
-    def _cases(self, panel: Value) -> Iterator[_Columns]:
+    def _cases(self, panel: Value) -> Iterator[Columns]:
         e, kernel = self.e, self.kernel
         first, lanes = panel * kernel.width, kernel.lanes
         if kernel.n < lanes:
-            yield _Columns(first, (0,), self.target.lanes_of_tail(kernel.n))
+            yield Columns(first, (0,), self.target.lanes_of_tail(kernel.n))
             return
         most = kernel.tile.vectors
         left = ceil_div(kernel.n, lanes) - panel * most
@@ -326,13 +330,13 @@ class ProductOfActivations(_Emission):
             with e.when(left.compare("eq" if vectors < most else "uge", vectors)):
                 whole = range(0, (vectors - 1) * lanes, lanes)
                 last = e.smin(first + (vectors - 1) * lanes, kernel.n - lanes)
-                yield _Columns(first, (*whole, last - first), lanes)
+                yield Columns(first, (*whole, last - first), lanes)
 
-    def _panel(self, b: Pointer, panel: Value, columns: _Columns) -> Pointer:
+    def _panel(self, b: Pointer, panel: Value, columns: Columns) -> Pointer:
         del panel
         return self._packed(b, self.e.scratch.of(self.element), columns)
 
-    def _packed(self, b: Pointer, panels: Pointer, columns: _Columns) -> Pointer:
+    def _packed(self, b: Pointer, panels: Pointer, columns: Columns) -> Pointer:
         e, kernel = self.e, self.kernel
         if kernel.b.column == 1:
             source = b.at(columns.first)

@@ -14,7 +14,7 @@ from leanconv.operators.half_values import of_halves
 from leanconv.operators.operator import FormatPolicy, NodeContext, Operator
 from leanconv.spec.format import ceil_div
 from leanconv.target import Costs, Target
-from leanconv.types import HALVES, DType
+from leanconv.types import FLOAT32, HALVES, DType
 
 _WEIGHTS = ".panels"  # with what names of packed weights end
 
@@ -48,9 +48,15 @@ class SingleKernel(Operator):
         node, graph, target = context.node, context.graph, context.target
         if node.op == "Recurrence":
             cycles = _recurrence_cycles(node, graph, target)
+        elif node.op == "MatMulNBits":
+            cycles = _packed_cycles(node, graph, target)
         else:
             cycles = _cycles(node, graph, target.costs)
         return [replace(AUTO, cycles=cycles, error=_rounding(context.node, context.graph))]
+
+    def packed_inputs(self, node: Node) -> tuple[str, ...]:
+        """Codes of products, their scales and zero points."""
+        return tuple(filter(None, node.inputs[1:4])) if node.op == "MatMulNBits" else ()
 
     def lower(self, context: NodeContext, choice: Choice = AUTO) -> Lowered:
         """The module's kernels; none for a result without elements."""
@@ -91,6 +97,21 @@ def _cycles(node: Node, graph: Graph, costs: Costs) -> float:
         inner = prod(node.attributes.get("kernel_shape", ()))
     out = sum(graph.types[name].elements for name in node.outputs)
     return costs.stage + elements * item / costs.copy + out * inner / costs.scalar_flops
+
+
+_INSTRUCTIONS = 4  # that a vector of codes takes before its products
+_TILE_ROWS = 8  # that share them
+
+
+def _packed_cycles(node: Node, graph: Graph, target: Target) -> float:
+    """Estimated cycles of a product with weights of few bits: they are read, and made floats."""
+    costs, lanes = target.costs, target.lanes(FLOAT32)
+    read = sum(graph.types[name].bytes for name in node.inputs[1:] if name)
+    y, given = graph.types[node.output], node.attributes
+    vectors = ceil_div(given["outputs"], lanes) * given["inner"]
+    rows = y.elements / given["outputs"]
+    issued = vectors * (_INSTRUCTIONS * ceil_div(rows, _TILE_ROWS) + rows) / target.fma_units
+    return float(costs.stage + max(issued, read / costs.l3_or_dram_read(read, target.l3_bytes)))
 
 
 _ROWS = 4  # sequences that share what is read of the weights

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from leanconv.errors import ModelError, UnsupportedError
+from leanconv.graph.convert.blocked_weights import product_of_codes
 from leanconv.graph.convert.rule import Call, Older, Rule
 from leanconv.graph.ops import infer
 from leanconv.graph.ops.base import broadcast
@@ -32,7 +33,8 @@ def _binary(op: str) -> Callable[[Call], list[Value]]:
 
 
 def _matmul(call: Call) -> list[Value]:
-    return [call.emit("MatMul", [call.value(0), call.value(1)])]
+    a, b = call.value(0), call.value(1)
+    return [product_of_codes(call, a, b, 0) or call.emit("MatMul", [a, b])]
 
 
 def aligned(call: Call) -> Value:
@@ -134,7 +136,15 @@ def _gemm(call: Call) -> list[Value]:
     if added is not None and result.elements and not inputs[0].type.elements:
         scaled = call.emit("Mul", [added, call.number(attributes["beta"], added)])
         return [call.emit("Expand", [scaled], shape=result.shape)]
-    return [call.emit("Gemm", inputs, **attributes)]
+    plain = not attributes["transA"] and attributes["alpha"] == 1
+    y = product_of_codes(call, inputs[0], inputs[1], int(attributes["transB"])) if plain else None
+    if y is None:
+        return [call.emit("Gemm", inputs, **attributes)]
+    if added is None or not attributes["beta"]:
+        return [y]
+    if attributes["beta"] != 1:
+        added = call.emit("Mul", [added, call.number(attributes["beta"], added)])
+    return [call.emit("Add", [y, added])]
 
 
 def _identity(call: Call) -> list[Value]:

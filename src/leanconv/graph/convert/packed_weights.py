@@ -1,8 +1,9 @@
 """Weights in blocks that share a scale, of which several elements are packed in a byte.
 
-`MatMulNBits` and `GatherBlockQuantized` of the domain com.microsoft, and constants of
-DequantizeLinear with a `block_size`. Weights of products become floats when the network is bound;
-a gather keeps its table as codes, a byte for each element, and makes floats of what it takes.
+`MatMulNBits` and `GatherBlockQuantized` of the domain com.microsoft. Weights of products stay as
+they are; with groups (g_idx), or zero points that are floats, they become floats when the network
+is bound. A gather keeps its table as codes, a byte for each element, and makes floats of what it
+takes.
 """
 
 from __future__ import annotations
@@ -16,30 +17,14 @@ from leanconv.graph import float_codes
 from leanconv.graph.convert import indexing
 from leanconv.graph.convert.quantisation import Quantisation, broadcast, read_quantisation
 from leanconv.graph.convert.rule import Call, Rule
-from leanconv.graph.narrow_codes import unpacked_bits
 from leanconv.graph.ops.base import Array
+from leanconv.graph.ops.packed_matmul import are_usual, floats_of, unpacked_bits
 from leanconv.graph.value import Value
-from leanconv.types import FLOAT32, FLOATS, INT8, INT32, UINT8, DType
+from leanconv.types import FLOAT32, FLOATS, INT8, INT32, UINT8
 
 _BITS = (2, 4, 8)
 _LEAST_BLOCK = 16
 _COLUMNS = 64  # of weights that become floats at a time
-
-
-def blocked_floats(call: Call, x: Value, given: Quantisation, dtype: DType) -> Value:
-    """Floats of constant codes of which blocks along an axis share a scale and a zero point."""
-    codes, scale = np.asarray(x.numbers), np.asarray(given.scale.numbers)
-    zero = None if given.zero is None else np.asarray(given.zero.numbers)
-
-    def made() -> Array:
-        places = np.arange(codes.shape[given.axis]) // given.blocks
-        floats = codes.astype(np.float32)
-        if zero is not None:
-            floats -= np.take(zero, places, given.axis)
-        floats *= np.take(scale, places, given.axis)
-        return np.asarray(floats)
-
-    return float_codes.cast(call, call.fold(made, x.shape, FLOAT32), dtype)
 
 
 # -- products -------------------------------------------------------------------------------------
@@ -88,15 +73,15 @@ def _groups(call: Call, inner: int, blocks: int) -> Array | None:
     return groups
 
 
-def _zeros(call: Call, bits: int, rows: int, blocks: int) -> Array:
-    """The zero point of each block, float32 (rows, blocks); by default the middle of the codes."""
+def _zeros(call: Call, bits: int, rows: int, blocks: int) -> Array | None:
+    """The zero point of each block, uint8 or float32 (rows, blocks); None for the middle code."""
     held = call.optional(3)
     if held is None:
-        return np.full((rows, blocks), 1 << (bits - 1), np.float32)
+        return None
     if held.type.dtype != UINT8:
         return _in_rows(call, 3, rows, blocks).astype(np.float32)
     packed = _in_rows(call, 3, rows, math.ceil(blocks * bits / 8))
-    return unpacked_bits(packed, bits)[:, :blocks].astype(np.float32)
+    return unpacked_bits(packed, bits)[:, :blocks]
 
 
 def _matmul(call: Call) -> list[Value]:
@@ -114,8 +99,14 @@ def _matmul(call: Call) -> list[Value]:
             "and floats"
         )
     packed = _in_rows(call, 1, columns, blocks * block * bits // 8)
-    scales = _in_rows(call, 2, columns, blocks).astype(np.float32)
+    scales = _in_rows(call, 2, columns, blocks).astype(np.float32, copy=False)
     zeros, groups = _zeros(call, bits, columns, blocks), _groups(call, inner, blocks)
+    bias, middle = call.optional(5), 1 << (bits - 1)
+    whole = (zeros is None or zeros.dtype == np.uint8) and are_usual(scales)
+    if a.type.dtype == FLOAT32 and groups is None and whole:
+        return [_kept(call, scales, zeros, bits, block)]
+
+    away = np.full(scales.shape, middle, np.float32) if zeros is None else zeros
 
     def made() -> Array:
         weights = np.empty((inner, columns), np.float32)
@@ -123,19 +114,36 @@ def _matmul(call: Call) -> list[Value]:
             rows = slice(first, first + _COLUMNS)
             codes = unpacked_bits(packed[rows], bits)
             if groups is None:
-                floats = codes.reshape(-1, blocks, block).astype(np.float32)
-                floats -= zeros[rows, :, None]
-                floats *= scales[rows, :, None]
-                weights[:, rows] = floats.reshape(len(codes), -1)[:, :inner].T
+                floats = floats_of(codes, scales[rows], away[rows], block)[:, :inner]
             else:
-                floats = codes[:, :inner] - zeros[rows][:, groups]
-                weights[:, rows] = (floats * scales[rows][:, groups]).T
+                floats = codes[:, :inner].astype(np.float32) - away[rows][:, groups]
+                floats *= scales[rows][:, groups]
+            weights[:, rows] = floats.T
         return weights
 
     w = call.fold(made, (inner, columns), FLOAT32)
     y = call.emit("MatMul", [a, float_codes.cast(call, w, a.type.dtype)])
-    bias = call.optional(5)
     return [y if bias is None else call.emit("Add", [y, bias])]
+
+
+def _kept(call: Call, scales: Array, zeros: Array | None, bits: int, block: int) -> Value:
+    """A product whose weights stay codes."""
+    inner, columns = call.attribute("K", 0), call.attribute("N", 0)
+    scale, bias = call.value(2), call.optional(5)
+    if scale.type.dtype != FLOAT32:
+        scale = call.fold(lambda: scales, scales.shape, FLOAT32)
+    away = None if zeros is None else call.fold(lambda: zeros, zeros.shape, UINT8)
+    fused = bias is not None and bias.is_known and bias.type.elements == columns
+    y = call.emit(
+        "MatMulNBits",
+        [call.value(0), call.value(1), scale, away, bias if fused else None],
+        bits=bits,
+        block=block,
+        inner=inner,
+        outputs=columns,
+        middle=1 << (bits - 1),
+    )
+    return y if bias is None or fused else call.emit("Add", [y, bias])
 
 
 # -- gathers --------------------------------------------------------------------------------------

@@ -8,8 +8,8 @@ import numpy as np
 
 from leanconv.errors import ModelError, UnsupportedError
 from leanconv.graph import float_codes
+from leanconv.graph.convert.blocked_weights import blocked_floats
 from leanconv.graph.convert.narrow import narrowed, widened
-from leanconv.graph.convert.packed_weights import blocked_floats
 from leanconv.graph.convert.quantisation import (
     LIFT,
     Quantisation,

@@ -12,10 +12,10 @@ import numpy as np
 from leanconv.errors import LeanConvError, ModelError, UnsupportedError
 from leanconv.graph.builder import Builder
 from leanconv.graph.ir import TensorType
-from leanconv.graph.ops.base import MAX_RANK, Array, checked, integer
+from leanconv.graph.ops.base import MAX_RANK, Array, checked, dtype_of, integer
 from leanconv.graph.ops.integers import numbers
 from leanconv.graph.sequence import SequenceValue
-from leanconv.graph.value import Value
+from leanconv.graph.value import Unmade, Value
 from leanconv.records import dataclass
 from leanconv.symbols import Symbol
 from leanconv.types import DType
@@ -419,6 +419,16 @@ class Call:
         self.builder.budget.charge(result.bytes + read)
         self.builder.budget.expect(result.bytes)
         return Value(result, self.builder.computed(function, result))
+
+    def later(self, function: Callable[[], Array], shape: Sequence[int], dtype: DType) -> Value:
+        """A constant as `fold` has it, paid for now and made when its numbers are read."""
+        result = checked(shape, dtype)
+        self.builder.budget.charge(result.bytes)
+        return Value(result, Unmade(lambda: self.builder.computed(function, result)))
+
+    def constant_of(self, array: Array) -> Value:
+        """An array as a constant."""
+        return self.fold(lambda: array, array.shape, dtype_of(array))
 
     def reshape(self, value: Value, shape: Sequence[int]) -> Value:
         """The same elements in another shape."""

@@ -43,6 +43,9 @@ is for), centred |
 | BatchNormalization | x, scale, bias, mean, variance, each (C,) | epsilon |
 | Gemm | a, b, c? | transA, transB, alpha, beta |
 | MatMul | a, b (NumPy's rules) | |
+| MatMulNBits | x (..., K), codes (N rows of bytes), scales (N, blocks), zero points (N, blocks)?, \
+bias (N,)?; constants but for x | bits (of a code), block (codes of a scale), inner (K), outputs \
+(N), middle (the zero point where there are none) |
 | Attention | q (batch..., M, D), k (batch..., D, N), v (batch..., N, W), mask? (broadcasts to \
 (batch..., M, N)) | scale, transposed (whether k is (batch..., N, D)) |
 | Reshape, Expand | x | shape |
@@ -106,6 +109,7 @@ from leanconv.graph.ops import (
     extremes,
     indexing,
     movement,
+    packed_matmul,
     pointwise,
     pooling,
     quantised,
@@ -143,6 +147,7 @@ OPS: Mapping[str, Op] = MappingProxyType(
         **pooling.OPS,
         **pointwise.OPS,
         **algebra.OPS,
+        **packed_matmul.OPS,
         **movement.OPS,
         **resize.OPS,
         **resample.OPS,

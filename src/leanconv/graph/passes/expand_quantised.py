@@ -12,6 +12,7 @@ from leanconv.graph.edit import Editor, frozen, node_like, rewrite
 from leanconv.graph.ir import Graph, Node, TensorType
 from leanconv.graph.ops import OPS, evaluate, infer
 from leanconv.graph.ops.base import Array
+from leanconv.graph.ops.packed_matmul import weights_of
 from leanconv.graph.ops.quantised import TABLE, add_factors, along
 from leanconv.graph.passes.coded_values import floats_made
 from leanconv.types import FLOAT32, FLOAT64, INT32
@@ -200,9 +201,19 @@ def _pool(c: Composer, node: Node) -> str:
 WITH_KERNEL = frozenset(
     (
         *("QuantizeLinear", "DequantizeLinear", "QLinearAdd", "QLinearMul", "Lookup"),
-        *("QLinearGlobalAveragePool", "QLinearAveragePool", "QLinearMatMul"),
+        *("QLinearGlobalAveragePool", "QLinearAveragePool", "QLinearMatMul", "MatMulNBits"),
     )
 )
+
+
+def _packed_matmul(c: Composer, node: Node) -> str:
+    held = [None, *(c.array(name) if name else None for name in node.inputs[1:4])]
+    w = c.constant(weights_of(held, node.attributes))
+    y = c.emit("MatMul", [node.inputs[0], w])
+    bias = node.input(4)
+    return c.emit("Add", [y, bias]) if bias else y
+
+
 EXPANSIONS: dict[str, Callable[[Composer, Node], str]] = {
     "QuantizeLinear": _quantise,
     "DequantizeLinear": _dequantise,
@@ -210,6 +221,7 @@ EXPANSIONS: dict[str, Callable[[Composer, Node], str]] = {
     "QLinearAdd": _add,
     "QLinearMul": _mul,
     "QLinearMatMul": _matmul,
+    "MatMulNBits": _packed_matmul,
     "QLinearGlobalAveragePool": _global_pool,
     "QLinearAveragePool": _pool,
 }

@@ -15,6 +15,7 @@ from leanconv.graph.ops import OPS
 from leanconv.graph.passes.coded_layers import coded_conv, coded_dense
 from leanconv.graph.passes.coded_results import quantise
 from leanconv.graph.passes.coded_values import Coded, Values, bounds_of, floats_made, inner
+from leanconv.graph.passes.dense_of_codes import dense_of_codes
 from leanconv.types import FLOAT32
 
 # What gives elements back as they are.
@@ -29,6 +30,7 @@ def recognise_quantised(graph: Graph) -> Graph:
     - Relu and Clip in front of a QuantizeLinear, or behind such a layer, become bounds of it.
     - Add, Mul, MatMul, AveragePool, global means and Concat between codes become operations on
       codes; any other function of one tensor, element by element, a Lookup.
+    - A Gemm or MatMul of few rows of floats by constant codes becomes a MatMulNBits.
     - What only moves elements moves codes: a DequantizeLinear goes behind it, and a
       QuantizeLinear before it where a layer of codes is behind that.
 
@@ -48,7 +50,7 @@ def recognise_quantised(graph: Graph) -> Graph:
             return False
         return found(Values(editor), node)
 
-    return floats_made(rewrite(graph, rule))
+    return floats_made(dense_of_codes(rewrite(graph, rule)))
 
 
 def _clip(values: Values, node: Node) -> bool:
