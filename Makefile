@@ -11,6 +11,8 @@ WORKERS ?= auto
 PYTEST_OPTIONS := -n $(WORKERS) --maxprocesses 8 --max-worker-restart 0 \
 	--dist loadfile --no-loadscope-reorder
 PYTEST := $(BIN)/python -m pytest $(PYTEST_OPTIONS)
+# Tests start hundreds of processes: none is to compile leanconv's modules, or pytest the tests, anew.
+unexport PYTHONDONTWRITEBYTECODE
 # Machines of tests/support/machines.py, and what depends on the machine by choices and bytes.
 MACHINES ?= sapphirerapids haswell znver4
 # The longest files come first: no process waits for them at the end.

@@ -118,11 +118,12 @@ def defects() -> Iterator[list[str]]:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what is marked exhaustive unless `-m` speaks of it, and what names its machines.
 
-    The latter is left out where this machine is taken for another, which makes no difference to it.
+    The latter, and what is marked once, are left out where this machine is taken for another: that
+    makes no difference to them.
     """
     marks = {"exhaustive"} if "exhaustive" not in config.option.markexpr else set()
     if MACHINE:
-        marks.add("presets")
+        marks |= {"presets", "once"}
     left_out = [item for item in items if any(map(item.get_closest_marker, marks))]
     if left_out:
         items[:] = [item for item in items if not any(map(item.get_closest_marker, marks))]

@@ -32,9 +32,11 @@ def problem(spec: ConvSpec, target: Target) -> Problem:
 @pytest.mark.parametrize("target", runnable(), ids=lambda target: target.name)
 @pytest.mark.parametrize("precision", [FLOAT16_STORED, BFLOAT16_STORED, WEIGHTS_ONLY], ids=str)
 def test_halves_are_convolved_within_the_stated_error(precision: Precision, target: Target) -> None:
+    every = target is host() or precision == FLOAT16_STORED
     for number, text in enumerate(SHAPES):
-        spec = ConvSpec.parse(text, precision=precision, bias=True, residual=number % 3 == 1)
-        check(spec, target, "direct", number % 2 == 0 or precision == BFLOAT16_STORED)
+        if every or number % 2 == (precision == WEIGHTS_ONLY):
+            spec = ConvSpec.parse(text, precision=precision, bias=True, residual=number % 3 == 1)
+            check(spec, target, "direct", number % 2 == 0 or precision == BFLOAT16_STORED)
 
 
 @pytest.mark.skipif("bf16" not in host().extensions, reason="no products of pairs of bfloat16")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from leanconv.codegen.host import host
 from leanconv.errors import SpecError
 from leanconv.spec import ConvSpec
 from leanconv.target import Target
@@ -17,8 +18,10 @@ METHODS = ["naive", "im2col", "im2win", "planar", "winograd", "fft"]
 @pytest.mark.parametrize("target", runnable(), ids=lambda target: target.name)
 @pytest.mark.parametrize("method", METHODS)
 def test_methods_read_and_write_halves(method: str, target: Target) -> None:
-    done = 0
-    for number, text in enumerate([*SHAPES, "ic32ih20iw20oc32oh20ow20kh3ph1pw1"]):
+    texts, done = [*SHAPES, "ic32ih20iw20oc32oh20ow20kh3ph1pw1"], 0
+    for number, text in enumerate(texts):
+        if target is not host() and number % 4 not in (0, METHODS.index(method) % 3 + 1):
+            continue  # every shape with every instruction set by some method
         precision = (FLOAT16_STORED, BFLOAT16_STORED, WEIGHTS_ONLY)[number % 3]
         spec = ConvSpec.parse(text, precision=precision, bias=True, residual=number % 2 == 1)
         try:

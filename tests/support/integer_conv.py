@@ -45,15 +45,27 @@ SHAPES = [
 
 
 def runnable() -> list[Any]:
-    """This machine, the presets whose code it runs, and one without a register of groups."""
-    found: list[Any] = [host(), replace(host(), name="no-vnni", extensions=())]
+    """This machine, one without a register of groups, a preset of each other instruction set.
+
+    Machines of equal instructions and units differ by what decides, which other tests hold. The
+    first two are not run again where this machine is taken for another, which is among the presets.
+    """
+    targets: list[Target] = [host(), replace(host(), name="no-vnni", extensions=())]
+    found = [pytest.param(target, marks=pytest.mark.once) for target in targets]
     for target in PRESETS.values():
         try:
             check_runs_here(target)
         except SpecError:
             continue
-        found.append(pytest.param(target, marks=pytest.mark.presets))
+        if all(_instructions(target) != _instructions(each) for each in targets):
+            targets.append(target)
+            found.append(pytest.param(target, marks=pytest.mark.presets))
     return found
+
+
+def _instructions(target: Target) -> tuple[object, ...]:
+    """What of a target the code of kernels depends on, besides sizes of caches and rates."""
+    return target.isa, frozenset(target.extensions), target.fma_units
 
 
 def blocked(tensor: np.ndarray, block: int, fill: np.random.Generator) -> np.ndarray:
