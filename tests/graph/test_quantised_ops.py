@@ -113,6 +113,21 @@ def test_average_pool(dtype: DType, seed: int) -> None:
 
 @CODES
 @given(seed=_SEEDS)
+def test_softmax(dtype: DType, seed: int) -> None:
+    rng, attributes = drawn(seed, dtype, 2)
+    if rng.integers(2):  # the result's steps are usually those of 0 to 1, and may be any
+        attributes["scales"] = (attributes["scales"][0], float(F(rng.choice([1 / 256, 1e-6, 3.0]))))
+    x = rng.integers(int(dtype.low), int(dtype.high) + 1, (2, int(rng.integers(1, 40)), 3))
+    axis = int(rng.integers(3))
+    node = microsoft("QLinearSoftmax", ["x", "xs", "xz", "ys", "yz"], axis=axis, opset=13)
+    x = x.astype(dtype)
+    (expected,) = peer(model([node], {"x": x}, quantisation(attributes, "xy")), {"x": x})
+    (found,) = evaluate("QLinearSoftmax", [x], {**attributes, "axis": axis})
+    np.testing.assert_array_equal(found, expected)
+
+
+@CODES
+@given(seed=_SEEDS)
 def test_matmul(dtype: DType, seed: int) -> None:
     rng, attributes = drawn(seed, dtype, 3)
     m, k, n = rng.integers(1, 20, 3)

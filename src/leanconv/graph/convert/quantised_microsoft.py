@@ -28,7 +28,7 @@ from leanconv.graph.convert.windows import CONV_ATTRIBUTES, POOL_ATTRIBUTES, poo
 from leanconv.graph.ops.base import Array, check_rank
 from leanconv.graph.ops.pointwise import sigmoid
 from leanconv.graph.value import Value
-from leanconv.types import FLOAT32, INT32, INT64
+from leanconv.types import FLOAT32
 
 DOMAIN = "com.microsoft"
 _Table = Callable[[Array], Array]
@@ -164,39 +164,17 @@ def _global_average_pool(call: Call) -> list[Value]:
     return _pooled(call, "QLinearGlobalAveragePool", {})
 
 
-_LARGEST = 0x7FFFFF  # of the table's powers
-_MOST_STEPS = 1 << 31  # of the result's scale up to 1, so that int64 holds the products
-
-
 def _softmax(call: Call) -> list[Value]:
-    """QLinearSoftmax in integers: rint(e / sum(e) / scale) of powers e of a table.
-
-    The table is of the distance to the largest code of a row: floor(q * exp(-distance * scale)).
-    """
+    """QLinearSoftmax: over one axis, or before opset 13 over all from it on."""
     x, axis = call.value(), call.axis(call.attribute("axis", -1), len(call.value().shape))
     check_codes(call, 0)
     source, result = (scalar(call, i, i + 1, call.dtype(0)) for i in (1, 3))
-    axes = (axis,) if call.attribute("opset", 13) >= 13 else tuple(range(axis, len(x.shape)))
-    count = math.prod(int(x.shape[each]) for each in axes)
-    scale = min(float((1 << 32) - 1) / max(count, 1), float(_LARGEST))
-
-    def powers() -> Array:
-        found = np.floor(scale * np.exp(np.arange(256) * -source.scale))
-        return np.asarray(found.astype(np.int64))
-
-    wide = float_codes.cast(call, x, INT32)
-    most = call.emit("ReduceMax", [wide], axes=axes, keepdims=True)
-    found = call.fold(powers, (256,), INT64)
-    shares = call.emit("Gather", [found, call.emit("Sub", [most, wide])], axis=0)
-    total = call.emit("ReduceSum", [shares], axes=axes, keepdims=True)
-    unit = math.floor(min(np.float32(1.0) / np.float32(result.scale), _MOST_STEPS))
-    y = call.emit("Mul", [shares, call.number(unit, shares)])
-    half = call.emit("Div", [total, call.number(2, total)])
-    y = call.emit("Div", [call.emit("Add", [y, half]), total])
-    y = call.emit("Add", [y, call.number(result.zero, y)])
-    ends = (call.number(end, y) for end in (result.dtype.low, result.dtype.high))
-    y = call.emit("Min", [call.emit("Max", [y, next(ends)]), next(ends)])
-    return [float_codes.cast(call, y, result.dtype)]
+    attributes = fused((source, result))
+    if call.attribute("opset", 13) >= 13:
+        return [call.emit("QLinearSoftmax", [x], axis=axis, **attributes)]
+    shape = x.shape
+    flat = call.reshape(x, (math.prod(shape[:axis]), math.prod(shape[axis:])))
+    return [call.reshape(call.emit("QLinearSoftmax", [flat], axis=1, **attributes), shape)]
 
 
 # -- products of matrices -------------------------------------------------------------------------

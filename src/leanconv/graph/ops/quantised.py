@@ -12,6 +12,9 @@ float32, each operation is rounded, and `rint` rounds halves to even; results ar
 - QLinearMatMul: rint(float32(sum) * r) + zy, r = sa * sb / sy, the sum exact and modulo 2^32;
 - QLinearGlobalAveragePool: rint(float32(sum - n * zx) * (sx / (sy * n))) + zy of n numbers;
 - QLinearAveragePool: rint(sum / n / sy + zy) of numbers (x - zx) * sx, summed in row-major order;
+- QLinearSoftmax: rint(e * u / sum(e)) + zy in float64, u = floor(1 / sy), the sum taken in order in
+  float32, of e = exp((shift - d) * sx), d the distance to the row's largest code; the shift is as
+  large as float32 allows for the sum;
 - Lookup: the element of the table at x, read as a byte without a sign.
 """
 
@@ -248,6 +251,41 @@ def _evaluate_pool(arrays: Arrays, attributes: Attributes) -> Array:
     return _clamped(np.rint(pooling.row_major_mean(floats, attributes) / sy + zy), attributes)
 
 
+_ROOM = 5  # natural logarithm of what the largest sum of powers leaves free
+
+
+def softmax_powers(scale: float, count: int) -> Array:
+    """The power e of each distance to the largest of `count` codes of some scale, float32."""
+    largest = np.log(np.finfo(np.float32).max / _Number(max(count, 1)))
+    shift = max(0.0, float(largest) - _ROOM) / scale
+    return np.asarray(np.exp((shift - np.arange(TABLE)) * scale).astype(np.float32))
+
+
+def softmax_steps(scale: float) -> float:
+    """How many codes of some scale make 1."""
+    with np.errstate(all="ignore"):  # scales are a file's
+        return float(np.floor(_Number(1.0) / _Number(scale)))
+
+
+def _infer_softmax(types: Types, attributes: Attributes) -> TensorType:
+    _check_codes(types, attributes, 1)
+    x = first(types)
+    if not 0 <= attributes["axis"] < len(x.shape):
+        raise ModelError(f"got {x} and axis {attributes['axis']}; expected an axis of it")
+    return checked(x.shape, attributes["dtype"])
+
+
+def _evaluate_softmax(arrays: Arrays, attributes: Attributes) -> Array:
+    x, axis = array(arrays).astype(np.int64), attributes["axis"]
+    (sx, sy), (_, zy) = attributes["scales"], attributes["zeros"]
+    if not x.size:
+        return np.asarray(x.astype(attributes["dtype"]))
+    powers = softmax_powers(sx, x.shape[axis])[x.max(axis, keepdims=True) - x]
+    total = np.cumsum(powers, axis).take([-1], axis)
+    y = np.rint(powers.astype(np.float64) * softmax_steps(sy) / total)
+    return _clamped(y + int(zy), attributes)
+
+
 _POOL = pooling.OPS["AveragePool"]
 _QUANTISATION = ("scales", "zeros", "low", "high", "dtype")
 _Infer = Callable[[Types, Attributes], TensorType]
@@ -278,4 +316,5 @@ OPS: dict[str, Op] = {
     "QLinearMatMul": _of_codes(_infer_matmul, _evaluate_matmul, 2),
     "QLinearGlobalAveragePool": _of_codes(_infer_global_pool, _evaluate_global_pool, 1),
     "QLinearAveragePool": _of_codes(_infer_pool, _evaluate_pool, 1, *_POOL.attributes),
+    "QLinearSoftmax": _of_codes(_infer_softmax, _evaluate_softmax, 1, "axis"),
 }

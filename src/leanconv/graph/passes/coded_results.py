@@ -44,6 +44,14 @@ class _Quantised:
         """Bounds and type of the result, as attributes of an operation that gives codes."""
         return {"low": self.low, "high": self.high, "dtype": self.code.dtype}
 
+    @property
+    def whole(self) -> bool:
+        """Whether nothing between the layer and the QuantizeLinear bounds its codes.
+
+        ONNX Runtime computes a layer in floats whose Relu or Clip bounds them.
+        """
+        return (self.low, self.high) == (self.code.dtype.low, self.code.dtype.high)
+
     def fused(self, *codes: Code) -> dict[str, Any]:
         """Attributes of an operation on such codes."""
         return {**fused((*codes, self.code)), **self.attributes}
@@ -96,8 +104,7 @@ def _requantised(q: _Quantised) -> bool:
     x = q.values.coded(q.root)
     if x is None or q.values.is_constant(q.root):
         return False
-    whole = (q.low, q.high) == (q.code.dtype.low, q.code.dtype.high)
-    if x.code != q.code or not whole:
+    if x.code != q.code or not q.whole:
         return q.replaced(_looked_up(q, x, table(x.code, q.code)))
     if not q.moves:
         return q.values.editor.alias(q.node, x.name)
@@ -130,9 +137,13 @@ def _layer(q: _Quantised) -> bool:
 
 
 def _pair(q: _Quantised) -> bool:
-    """Add, Mul or MatMul of codes."""
+    """Add, Mul or MatMul of codes.
+
+    Bounds belong to sums and products of matrices, which are much faster on codes; they may differ
+    by one code from floats that are rounded later.
+    """
     node = q.values.editor.private_producer(q.root, *_OF_TWO)
-    if node is None:
+    if node is None or (node.op == "Mul" and not q.whole):
         return False
     a, b = (q.values.coded(name) for name in node.inputs)
     if a is None or b is None:
@@ -168,7 +179,7 @@ def _mean(q: _Quantised) -> bool:
     editor = q.values.editor
     node = editor.private_producer(q.root, "AveragePool", "ReduceMean")
     x = None if node is None else q.values.coded(node.inputs[0])
-    if node is None or x is None:
+    if node is None or x is None or not q.whole:
         return False
     shape, given = editor.shape(node.inputs[0]), node.attributes
     attributes = q.fused(x.code)
@@ -186,6 +197,16 @@ def _mean(q: _Quantised) -> bool:
     return q.replaced(pool, Node("Reshape", (pooled,), (q.root,), view, node.name))
 
 
+def _softmax(q: _Quantised) -> bool:
+    """A Softmax from codes to all codes of the same type."""
+    node = q.values.editor.private_producer(q.root, "Softmax")
+    x = None if node is None else q.values.coded(node.inputs[0])
+    if node is None or x is None or x.code.dtype != q.code.dtype or not q.whole:
+        return False
+    attributes = frozen({"axis": node.attributes["axis"], **q.fused(x.code)})
+    return q.replaced(Node("QLinearSoftmax", (x.name,), (q.root,), attributes, node.name))
+
+
 def _function(q: _Quantised) -> bool:
     """Any function of one tensor, element by element."""
     found = q.values.function(q.root)
@@ -196,4 +217,4 @@ def _function(q: _Quantised) -> bool:
 
 
 # What may be in front of a QuantizeLinear; the first that fits takes it.
-_LAYERS = (_requantised, _layer, _pair, _joined, _mean, _function)
+_LAYERS = (_requantised, _layer, _pair, _joined, _mean, _softmax, _function)

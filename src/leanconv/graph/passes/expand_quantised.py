@@ -13,7 +13,7 @@ from leanconv.graph.ir import Graph, Node, TensorType
 from leanconv.graph.ops import OPS, evaluate, infer
 from leanconv.graph.ops.base import Array
 from leanconv.graph.ops.packed_matmul import weights_of
-from leanconv.graph.ops.quantised import TABLE, add_factors, along
+from leanconv.graph.ops.quantised import TABLE, add_factors, along, softmax_powers, softmax_steps
 from leanconv.graph.passes.coded_values import floats_made
 from leanconv.types import FLOAT32, FLOAT64, INT32
 
@@ -198,6 +198,25 @@ def _pool(c: Composer, node: Node) -> str:
     return _narrowed(c, node, c.emit("Round", [c.emit("Add", [y, c.number(zy, y)])]))
 
 
+def _softmax(c: Composer, node: Node) -> str:
+    (x,), axis = node.inputs, node.attributes["axis"]
+    (sx, sy), (_, zy) = node.attributes["scales"], node.attributes["zeros"]
+    count = int(c.kind(x).shape[axis])
+    wide = float_codes.cast(c, x, INT32)
+    most = c.emit("ReduceMax", [wide], axes=(axis,), keepdims=True)
+    held = c.constant(softmax_powers(sx, count))
+    powers = c.emit("Gather", [held, c.emit("Sub", [most, wide])], axis=0)
+    sums = c.emit("CumSum", [powers], axis=axis, exclusive=False, reverse=False)  # in order
+    shape = c.kind(x).shape
+    starts = tuple(count - 1 if i == axis else 0 for i in range(len(shape)))
+    sizes = tuple(1 if i == axis else n for i, n in enumerate(shape))
+    total = c.emit("Slice", [sums], starts=starts, steps=(1,) * len(shape), sizes=sizes)
+    exact = [float_codes.cast(c, value, FLOAT64) for value in (powers, total)]
+    shares = c.emit("Mul", [exact[0], c.number(softmax_steps(sy), exact[0])])
+    y = c.emit("Round", [c.emit("Div", [shares, exact[1]])])
+    return _narrowed(c, node, c.emit("Add", [y, c.number(zy, y)]))
+
+
 WITH_KERNEL = frozenset(
     (
         *("QuantizeLinear", "DequantizeLinear", "QLinearAdd", "QLinearMul", "Lookup"),
@@ -224,4 +243,5 @@ EXPANSIONS: dict[str, Callable[[Composer, Node], str]] = {
     "MatMulNBits": _packed_matmul,
     "QLinearGlobalAveragePool": _global_pool,
     "QLinearAveragePool": _pool,
+    "QLinearSoftmax": _softmax,
 }
