@@ -40,8 +40,8 @@ CONFORMANCE_ARGS ?=
 OCR_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-machines test-guarded test-guarded-sample test-pythons test-arm lint replay conformance \
-	format bench docs speed stale ocr clean
+.PHONY: help demo test test-machines test-guarded test-guarded-sample test-pythons pythons test-arm lint replay \
+	conformance format bench docs speed stale ocr clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 24
@@ -99,7 +99,12 @@ test-guarded-sample: ## run a few of these
 
 test-pythons: $(addprefix .test-python-,$(PYTHONS)) ## run some with the oldest and the newest Python
 
+pythons: $(addprefix .python-,$(PYTHONS)) ## make the environments of these
+
 # Exit code 3 says that there is no such interpreter: a line about it is then all that happens.
+.python-%: $(VENV)/.installed-dev
+	@$(BIN)/python tests/pythons/prepare.py $* build/pythons/$* || [ $$? -eq 3 ]
+
 .test-python-%: $(VENV)/.installed-dev
 	@$(BIN)/python tests/pythons/prepare.py $* build/pythons/$* || exit $$(( $$? == 3 ? 0 : 1 )); \
 	build/pythons/$*/bin/python -m pytest $(PYTEST_OPTIONS) \

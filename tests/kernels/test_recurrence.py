@@ -78,6 +78,8 @@ def _with(made: Case, values: dict[str, np.ndarray]) -> Case:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_cells(dtype: DType, target: Target) -> None:
     for number, cells in enumerate(CELLS):
+        if target != host() and number % 2 == (dtype == "float64"):
+            continue  # elsewhere every cell in one type
         for sizes in ((3, 3, 17), (1, 1, 5), (4, 1, 33), (2, 18, 16)):
             check(case(cells, sizes, dtype, given=(number + sizes[0]) % 2 == 0), target)
         check(case(cells, (3, 2, 9), dtype), target)

@@ -296,20 +296,33 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     for number in range(12):
         np.save(folder / f"{number:02}.npy", images[number : number + 1])
     np.save(tmp_path / "labels.npy", labels[:12])
-    script = tmp_path / "metric.py"
-    script.write_text("def score(found, exact, inputs):\n    return 0.5\n")
     given = ["quantize", str(DIGITS / "digits.onnx"), str(folder), "-o", str(tmp_path / "q.onnx")]
-    assert main([*given, "--threads", "1", "--json", "--metric", str(script)]) == 0
-    report = json.loads(capsys.readouterr().out)
-    assert report["score"] == 0.5
-    assert report["verified_on"] == 6
     assert main([*given, "--threads", "1", "--labels", str(tmp_path / "labels.npy")]) == 0
     said = capsys.readouterr().out
     assert "23 of 23 layers in int8; accuracy" in said
     (found,) = judged((tmp_path / "q.onnx").read_bytes(), {"input": images[:12]})
     assert found.shape == (12, 10)
+
+
+def test_the_command_s_metrics_and_pages(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nodes, weights = _NETWORKS["residual"]
+    held = {"w": normal(5, 4, 3, 3), "b": normal(5), **weights}
+    network, folder = tmp_path / "small.onnx", tmp_path / "samples"
+    network.write_bytes(model(nodes, ["n", 4, 8, 8], held))
+    folder.mkdir()
+    for number in range(12):
+        np.save(folder / f"{number:02}.npy", normal(1, 4, 8, 8, seed=number))
+    script = tmp_path / "metric.py"
+    script.write_text("def score(found, exact, inputs):\n    return 0.5\n")
+    given = ["quantize", str(network), str(folder), "-o", str(tmp_path / "q.onnx")]
+    assert main([*given, "--threads", "1", "--json", "--metric", str(script)]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["score"] == 0.5
+    assert report["verified_on"] == 6
     page = tmp_path / "page.html"
-    drop = ["--max-accuracy-drop", "1", "--html", str(page)]
+    drop = ["--max-accuracy-drop", "1", "--metric", str(script), "--html", str(page)]
     assert main([*given, "--threads", "1", *drop]) == 0
     html = page.read_text("utf-8")
     assert html.startswith("<!doctype html>")
