@@ -72,6 +72,15 @@ def test_the_python_of_the_tutorial_runs(
     assert (tmp_path / "digits.plan.json").exists()
 
 
+def test_the_python_of_the_page_of_the_server_runs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pytest.importorskip("starlette", reason="leanconv[server] is not installed")
+    monkeypatch.chdir(tmp_path)
+    names = run_blocks("docs/serving.md", tmp_path)
+    assert getattr(names["scores"], "shape", None) == (2, 10)
+
+
 @pytest.mark.slow
 def test_the_python_of_the_page_for_pytorch_runs(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -49,7 +49,10 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "quantizer": ("api",),
     "": ("quantizer", "forks"),  # leanconv/__init__.py
     "onnxruntime": ("",),
-    "cli": ("", "reference"),
+    "pages": ("units",),
+    "server": ("", "pages"),
+    "kserve": ("server",),
+    "cli": ("", "reference", "server"),
     "__main__": ("cli",),
 }
 # Inside `algorithms`, each method may import those named here; what is no method (the problem, the
@@ -74,6 +77,10 @@ ONLY_IN: dict[str, str] = {
     "PIL": "cli",
     "onnxruntime": "cli",
     "openvino": "cli",
+    "starlette": "server",
+    "uvicorn": "server",
+    "prometheus_client": "server",
+    "kserve": "kserve",
 }
 BASE = {"numpy", "llvmlite", "rich"}
 STANDARD_LIBRARY_ONLY = (

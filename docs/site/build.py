@@ -109,6 +109,7 @@ CONTENTS = {
         "docs/command-line",
         "docs/from-pytorch",
         "docs/from-other-libraries",
+        "docs/serving",
         "docs/gpu",
         "reference",
     ),

@@ -19,7 +19,6 @@ from leanconv.cli.common import (
     load_options,
     unknown,
 )
-from leanconv.cli.explain_page import explain_page
 from leanconv.cli.files import writing
 from leanconv.cli.network_inputs import given_values, input_shapes
 from leanconv.cli.output import in_options, print_json, print_table, print_text, progress
@@ -28,6 +27,7 @@ from leanconv.cli.shares import other_ns, other_text
 from leanconv.cli.table import NONE, Column
 from leanconv.errors import InputError
 from leanconv.graph.convert import FILE_RULES
+from leanconv.pages.explain_page import explain_page
 from leanconv.units import counted, format_bytes, format_ns, shape_text
 
 

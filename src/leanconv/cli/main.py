@@ -16,6 +16,7 @@ from leanconv.cli import (
     profile,
     quantize,
     run,
+    serve,
     verify,
     warm,
     winograd,
@@ -66,6 +67,7 @@ def build_parser() -> argparse.ArgumentParser:
         quantize,
         algorithms,
         winograd,
+        serve,
         warm,
         machine,
     )

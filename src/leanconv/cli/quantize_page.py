@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
-from leanconv.cli.page import (
+from leanconv.cli.table import NONE
+from leanconv.pages.page import (
     HIGH,
     LEFT,
     WIDE,
@@ -19,7 +20,6 @@ from leanconv.cli.page import (
     svg,
     text_at,
 )
-from leanconv.cli.table import NONE
 from leanconv.types import FLOAT32
 from leanconv.units import counted, format_bytes, format_ns
 

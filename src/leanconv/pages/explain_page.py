@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any
 
-from leanconv.cli.page import (
+from leanconv.pages.page import (
     BELOW,
     HIGH,
     LEFT,

@@ -1,0 +1,231 @@
+"""`leanconv serve MODEL…`: answer requests over HTTP, by the Open Inference Protocol v2."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import signal
+from typing import TYPE_CHECKING, Any
+
+from leanconv.cli.common import (
+    Shape,
+    add_threads_option,
+    byte_count,
+    named_shape,
+    not_negative,
+    positive,
+    positive_number,
+)
+from leanconv.cli.output import progress
+from leanconv.cli.streams import complain
+from leanconv.errors import InputError
+from leanconv.server.limits import Limits
+from leanconv.types import HALVES
+from leanconv.units import format_bytes
+
+if TYPE_CHECKING:
+    from leanconv.server.models import Models
+
+_LIMITS = Limits()
+_DURATIONS = {"us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
+_PORT = 8000
+_REQUEST_SHARE = 4  # of a memory limit one part in as many is for requests, if nothing else is said
+
+
+def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the sub-command."""
+    parser = commands.add_parser(
+        "serve", help="answer requests over HTTP (needs leanconv[server])", description=__doc__
+    )
+    parser.add_argument(
+        "models",
+        metavar="MODEL",
+        nargs="+",
+        help="ONNX files, NAME=FILE, or folders of NAME.onnx and NAME/VERSION/model.onnx",
+    )
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="address to listen on (default: this machine only)"
+    )
+    parser.add_argument("--port", type=int, default=_PORT, help=f"0 is any (default: {_PORT})")
+    _add_plan_options(parser)
+    _add_request_options(parser)
+    parser.set_defaults(execute=execute)
+
+
+def _add_plan_options(parser: argparse.ArgumentParser) -> None:
+    add_threads_option(parser)
+    parser.add_argument(
+        "--precision", choices=HALVES, help="keep weights and values in half precision"
+    )
+    parser.add_argument(
+        "--max-error", type=positive_number, metavar="X", help="largest relative error of a plan"
+    )
+    parser.add_argument(
+        "--memory-limit",
+        type=byte_count,
+        metavar="BYTES",
+        help="the most that all models and all requests in flight may take together",
+    )
+    parser.add_argument(
+        "--shape",
+        action="append",
+        type=_shape_of_model,
+        default=[],
+        metavar="[MODEL:][NAME=]NxCxHxW",
+        help="input shape to plan before the server starts, where the model leaves it open",
+    )
+    parser.add_argument(
+        "--max-batch",
+        type=positive,
+        default=_LIMITS.batch,
+        metavar="N",
+        help=f"images of several requests that are computed together (default: {_LIMITS.batch})",
+    )
+    parser.add_argument(
+        "--max-delay",
+        type=duration,
+        default=_LIMITS.delay_ns,
+        metavar="TIME",
+        help="how long a request may wait for others that are being read (default: 2ms)",
+    )
+    parser.add_argument(
+        "--max-shapes",
+        type=positive,
+        default=_LIMITS.groups,
+        metavar="N",
+        help=f"new shapes of a model that stay planned (default: {_LIMITS.groups})",
+    )
+
+
+def _add_request_options(parser: argparse.ArgumentParser) -> None:
+    for option, default, text in (
+        ("--max-body", _LIMITS.body_bytes, "the most that the body of a request may have"),
+        ("--max-json", _LIMITS.json_bytes, "the most that JSON in it may have"),
+        ("--request-memory", None, "the most that all requests in flight may take"),
+    ):
+        shown = (
+            f"a quarter of the memory limit, else {format_bytes(_LIMITS.request_bytes)}"
+            if default is None
+            else format_bytes(default)
+        )
+        parser.add_argument(
+            option,
+            type=byte_count,
+            default=default,
+            metavar="BYTES",
+            help=f"{text} (default: {shown})",
+        )
+    for option, count, text in (
+        ("--max-queue", _LIMITS.queued, "requests that wait for their turn"),
+        ("--max-connections", _LIMITS.connections, "connections that are open at a time"),
+        ("--timeout", _LIMITS.request_s, "seconds from a request to its answer"),
+    ):
+        parser.add_argument(
+            option, type=positive, default=count, metavar="N", help=f"{text} (default: {count})"
+        )
+    parser.add_argument(
+        "--plan-timeout",
+        type=not_negative,
+        default=_LIMITS.plan_s,
+        metavar="N",
+        help="seconds that a request waits until its shape is planned, before it is told to try "
+        f"again (default: {_LIMITS.plan_s})",
+    )
+
+
+def execute(options: argparse.Namespace) -> int:
+    """Run the sub-command."""
+    from leanconv.server.extra import require
+
+    require()
+    from leanconv.server.app import application
+    from leanconv.server.connections import listening, server
+    from leanconv.server.models import checked_batch
+    from leanconv.server.service import Service
+
+    limits = limits_of(options)
+    checked_batch(options.max_batch)
+    if not 0 <= options.port < 2**16:
+        raise InputError(f"--port is {options.port}; expected a number from 0 to 65535")
+    with progress("loading"):
+        models = _loaded(options, limits)
+    made = listening(options.host, options.port)
+    host, port = made.getsockname()[:2]
+    local = host in ("127.0.0.1", "::1")
+    service = Service(models, limits, options.memory_limit)
+    shown = f"[{host}]" if ":" in host else host
+    complain(f"leanconv: serving on http://{shown}:{port}")
+    before = {each: signal.signal(each, _stop) for each in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        server(application(service, local), limits).run(sockets=[made])
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+    return 0
+
+
+def _stop(_signum: int, _frame: Any) -> None:
+    """What a signal does that uvicorn has obeyed already: nothing."""
+
+
+def _loaded(options: argparse.Namespace, limits: Limits) -> Models:
+    from leanconv.server.models import sources
+    from leanconv.server.start import loaded
+
+    shapes: dict[str, list[dict[str, Shape]]] = {}
+    for model, name, shape in options.shape:
+        groups = shapes.setdefault(model, [{}])
+        if name in groups[-1]:
+            groups.append({})
+        groups[-1][name] = shape
+    keywords = {
+        "threads": options.threads,
+        "precision": options.precision,
+        "max_error": options.max_error,
+    }
+    plans = options.memory_limit and options.memory_limit - limits.request_bytes
+    say = lambda text: complain(f"leanconv: {text}")  # noqa: E731
+    return loaded(
+        sources(options.models), keywords, shapes, plans, options.max_batch, limits.groups, say
+    )
+
+
+def limits_of(options: argparse.Namespace) -> Limits:
+    """The limits that options ask for.
+
+    Raises:
+        InputError: they contradict each other.
+    """
+    limit, requests = options.memory_limit, options.request_memory
+    if requests is None:
+        requests = _LIMITS.request_bytes if limit is None else limit // _REQUEST_SHARE
+    if limit is not None and requests >= limit:
+        raise InputError(
+            f"--request-memory {requests} leaves nothing of --memory-limit {limit}; give less"
+        )
+    return Limits(
+        body_bytes=options.max_body,
+        json_bytes=options.max_json,
+        request_bytes=requests,
+        connections=options.max_connections,
+        queued=options.max_queue,
+        groups=options.max_shapes,
+        batch=options.max_batch,
+        delay_ns=options.max_delay,
+        request_s=options.timeout,
+        plan_s=options.plan_timeout,
+    )
+
+
+def duration(text: str) -> int:
+    """Read a time such as `2ms`, `500us` or `0` in nanoseconds (an argparse type)."""
+    found = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)\s*(us|ms|s)|0", text.strip())
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time, such as 2ms, 500us or 0")
+    return int(float(found[1] or 0) * _DURATIONS.get(found[2], 0))
+
+
+def _shape_of_model(text: str) -> tuple[str, str, Shape]:
+    """Read `MODEL:NAME=1x3x224x224`, either of both names left out (an argparse type)."""
+    model, colon, rest = text.rpartition(":")
+    return (model if colon else "", *named_shape(rest if colon else text))

@@ -1,0 +1,1 @@
+"""Pages of HTML about plans: what the command line writes and the server shows."""

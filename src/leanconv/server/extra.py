@@ -1,0 +1,23 @@
+"""What the extra `leanconv[server]` has: whether it is there."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from leanconv.errors import MissingExtraError
+
+PACKAGES = ("starlette", "uvicorn", "h11", "prometheus_client")
+
+
+def require() -> None:
+    """Refuse to go on without the extra.
+
+    Raises:
+        MissingExtraError: one of its packages is not installed.
+    """
+    missing = [name for name in PACKAGES if find_spec(name) is None]
+    if missing:
+        raise MissingExtraError(
+            f"the server needs {', '.join(missing)}, which is not installed: "
+            "pip install 'leanconv[server]'"
+        )

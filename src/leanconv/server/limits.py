@@ -1,0 +1,47 @@
+"""What requests may ask for: bytes, counts, times. Nothing else in the server bounds anything."""
+
+from __future__ import annotations
+
+from leanconv.records import dataclass
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds of a server.
+
+    Attributes:
+        body_bytes: of a request's body.
+        json_bytes: of what of it is JSON: numbers as text take up to `JSON_FACTOR` times as much
+            while they are read.
+        request_bytes: of all requests in flight together: bodies, arrays, results.
+        header_bytes: of a request's line and headers.
+        connections: that are open at a time.
+        queued: requests that wait for their turn.
+        planning: shapes that wait to be planned.
+        groups: shapes of a model that stay planned, batch sizes not counted.
+        batch: images that are computed together.
+        delay_ns: how long a request may wait for others to be computed with.
+        header_s: until a request's headers are there, from its first byte or the connection's.
+        write_s: how long a client may read nothing of an answer.
+        request_s: from the headers to the answer.
+        plan_s: how long a request waits until its shape is planned; it is planned all the same.
+    """
+
+    body_bytes: int = 64 * 2**20
+    json_bytes: int = 8 * 2**20
+    request_bytes: int = 512 * 2**20
+    header_bytes: int = 32 * 2**10
+    connections: int = 512
+    queued: int = 256
+    planning: int = 8
+    groups: int = 16
+    batch: int = 8
+    delay_ns: int = 2_000_000
+    header_s: int = 10
+    write_s: int = 30
+    request_s: int = 60
+    plan_s: float = 10
+
+
+# Bytes of Python's objects for a byte of JSON: a list without elements is 56 bytes for 3.
+JSON_FACTOR = 24

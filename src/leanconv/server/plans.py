@@ -1,0 +1,291 @@
+"""The shapes of a model that are planned, and their bytes.
+
+Requests whose inputs differ in their first extent alone, where that is a batch, are a **group**:
+they are computed together, in batches of a few planned sizes. A network whose first extent is
+fixed, or no batch, has a group for each shape (and for each value of an input that decides what is
+computed), of one size.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from leanconv.api.backend import Compiled
+from leanconv.api.inputs import InputSpec, Shape
+from leanconv.api.network import Network
+from leanconv.errors import BudgetError, LeanConvError, ModelError
+from leanconv.graph.small_inputs import is_small
+from leanconv.records import dataclass
+from leanconv.runtime.locks import Lock
+from leanconv.units import format_bytes
+
+log = logging.getLogger(__name__)
+
+# What a plan takes beside its counted memory: tables, loaded code, Python's objects.
+_OVERHEAD_BYTES = 64 * 2**10
+Key = tuple[object, ...]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a request needs to be planned.
+
+    Attributes:
+        key: of its group.
+        shapes: of its inputs; in a group that is batched, of one image.
+        known: arrays of small inputs, whose values may decide what is computed.
+        rows: how many images it has; 1 where they are not batched.
+        batched: whether its images may be computed with those of others.
+    """
+
+    key: Key
+    shapes: tuple[Shape, ...]
+    known: Mapping[str, np.ndarray]
+    rows: int
+    batched: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Plans for requests that may be computed together.
+
+    Attributes:
+        sizes: of batches, ascending; (1,) where requests are computed one by one.
+        plans: by batch size.
+        batched: whether requests are computed together.
+    """
+
+    sizes: tuple[int, ...]
+    plans: Mapping[int, Compiled]
+    batched: bool
+
+    def size_for(self, rows: int) -> int:
+        """The largest batch that `rows` images fill, else the smallest, which zeros fill up."""
+        return max((size for size in self.sizes if size <= rows), default=self.sizes[0])
+
+    def output_bytes(self, rows: int) -> int:
+        """Bytes of the results for as many images."""
+        size = self.sizes[0]
+        outputs = self.plans[size].plan.outputs.values()
+        return -(-rows // size) * sum(kind.bytes for kind in outputs)
+
+
+class Plans:
+    """The groups of a network, the least recently used one evicted first.
+
+    Args:
+        network: what `leanconv.load` gave; its own cache of plans is not used.
+        most: how many groups are kept, those made at the start not counted.
+        batch: images that are computed together at most.
+
+    Attributes:
+        inputs, outputs: of the network.
+        small: names of inputs whose values may decide what is computed.
+        may_batch: whether the first extent may be a batch, as far as the file says.
+    """
+
+    def __init__(self, network: Network, most: int, batch: int) -> None:
+        self.network, self._most = network, most
+        self._backend = network.backend
+        self.inputs: Sequence[InputSpec] = network.inputs
+        self.outputs: Sequence[InputSpec] = network.outputs
+        self.small = [s.name for s in self.inputs if is_small(s.shape, s.dtype)]
+        self._sizes = (*(2**n for n in range((batch - 1).bit_length())), batch)
+        fixed = all(isinstance(e, int) for s in self.inputs for e in s.shape or (None,))
+        self._at_load = network.compiled if fixed and not self.small else None
+        self._groups: OrderedDict[Key, Group] = OrderedDict()
+        self._kept: set[Key] = set()
+        self._lock = Lock("the plans of a served model")
+        self.may_batch = batch > 1 and not self.small and self._has_batch()
+
+    def _has_batch(self) -> bool:
+        """Whether the file leaves the first extent of all inputs and outputs open."""
+        shapes = [spec.shape for spec in (*self.inputs, *self.outputs)]
+        return all(s is None or (len(s) > 0 and not isinstance(s[0], int)) for s in shapes) and all(
+            spec.shape is not None for spec in self.inputs
+        )
+
+    def wanted(self, arrays: Sequence[np.ndarray]) -> Wanted:
+        """What arrays that fit the inputs need."""
+        shapes = tuple(tuple(array.shape) for array in arrays)
+        rows = {shape[0] if shape else 0 for shape in shapes}
+        if self.may_batch and len(rows) == 1:
+            ones = tuple((1, *shape[1:]) for shape in shapes)
+            group = self.found((ones,))
+            if group is None or group.batched:
+                return Wanted((ones,), ones, {}, rows.pop(), batched=True)
+        names = [spec.name for spec in self.inputs]
+        known = {name: arrays[names.index(name)] for name in self.small}
+        return Wanted(self._key(shapes, known), shapes, known, 1, batched=False)
+
+    def _key(self, shapes: tuple[Shape, ...], known: Mapping[str, np.ndarray]) -> Key:
+        """Of a group that is not batched."""
+        values = ((n, known[n].tobytes()) for n in self._backend.deciding if n in known)
+        return shapes, *values
+
+    def found(self, key: Key) -> Group | None:
+        """The group of a key, now the most recently used one; None if it is not planned."""
+        with self._lock.held:
+            group = self._groups.get(key)
+            if group is not None:
+                self._groups.move_to_end(key)
+            return group
+
+    def plan(self, wanted: Wanted, limit: int | None, keep: bool = False) -> Group:
+        """Plan for a request, and for all batch sizes with it.
+
+        Args:
+            wanted: of `wanted`.
+            limit: the most that all plans of this network may take; None for any.
+            keep: whether the group is never evicted.
+
+        Returns:
+            Its group. Where images turn out to be mixed, the requests of several need others:
+            `wanted` says then which.
+
+        Raises:
+            LeanConvError: the network does not take it, or it does not fit the limit.
+        """
+        make = self._batched if wanted.batched else self._single
+        group = make(wanted, limit)
+        # What decides is known by now.
+        key = wanted.key if wanted.batched else self._key(wanted.shapes, wanted.known)
+        with self._lock.held:
+            self._groups[key] = group
+            if keep:
+                self._kept.add(key)
+            for old in self._evictable()[: -self._most]:
+                del self._groups[old]
+        return group
+
+    def _evictable(self) -> list[Key]:
+        """Groups that may go, the oldest first; only under the lock."""
+        return [key for key in self._groups if key not in self._kept]
+
+    def _single(self, wanted: Wanted, limit: int | None) -> Group:
+        compiled = self._compiled(wanted.shapes, wanted.known, limit, [])
+        return Group((1,), {1: compiled}, batched=False)
+
+    def _batched(self, wanted: Wanted, limit: int | None) -> Group:
+        """Plans for all batch sizes that fit, if an image gets the same bits in each."""
+        plans: dict[int, Compiled] = {}
+        for size in self._sizes:
+            shapes = tuple((size, *shape[1:]) for shape in wanted.shapes)
+            try:
+                plans[size] = self._compiled(shapes, {}, limit, plans.values())
+            except (BudgetError, ModelError) as error:
+                if not plans:
+                    raise
+                log.warning("no batches of %d: %s", size, error)
+                break
+        if len(plans) > 1 and _alike(plans, wanted.shapes, self.inputs):
+            return Group(tuple(plans), plans, batched=True)
+        log.warning(
+            "requests are computed one by one: %s",
+            "in a batch, results would differ" if len(plans) > 1 else "no batch fits the limit",
+        )
+        return Group((1,), {1: plans[1]}, batched=False)
+
+    def _compiled(
+        self,
+        shapes: tuple[Shape, ...],
+        known: Mapping[str, np.ndarray],
+        limit: int | None,
+        beside: Iterable[Compiled],
+    ) -> Compiled:
+        """A plan for shapes; where it does not fit beside others, the oldest groups go.
+
+        Raises:
+            BudgetError: it does not fit all the same.
+        """
+        found = self._at_load
+        if found is None or not found.is_for(shapes, known):
+            found = self._backend.compile(shapes, known)
+        if limit is None:
+            return found
+        more = [found, *beside]
+        with self._lock.held:
+            for old in self._evictable():
+                if self._bytes(more) <= limit:
+                    break
+                del self._groups[old]
+            total = self._bytes(more)
+        if total > limit:
+            raise BudgetError(
+                f"the plans of the model would take {format_bytes(total)}; {format_bytes(limit)} "
+                "are left for them",
+                total,
+            )
+        return found
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of all plans, their code and packed weights; what they share counts once."""
+        with self._lock.held:
+            return self._bytes()
+
+    def _bytes(self, more: Iterable[Compiled] = ()) -> int:
+        held = [plan.held for group in self._groups.values() for plan in group.plans.values()]
+        held += [plan.held for plan in more]
+        blocks: dict[int, int] = {}
+        for each in held:
+            blocks.update(each.blocks)
+        own = sum(each.own_bytes + _OVERHEAD_BYTES for each in held)
+        return own + sum(blocks.values()) + max((each.working_bytes for each in held), default=0)
+
+    def groups(self) -> list[tuple[Key, Group]]:
+        """All that are planned."""
+        with self._lock.held:
+            return list(self._groups.items())
+
+    def run(self, group: Group, size: int, arrays: Sequence[Any]) -> list[np.ndarray]:
+        """The outputs of a batch of a planned size; types are those of memory.
+
+        Raises:
+            LeanConvError: the network's computation refuses values.
+        """
+        return group.plans[size].run(self._backend.validated(arrays))
+
+
+def _alike(
+    plans: Mapping[int, Compiled], shapes: Sequence[Shape], inputs: Sequence[InputSpec]
+) -> bool:
+    """Whether each image gets in all batch sizes the bits that it gets alone.
+
+    Plans are `reproducible`, so that kernels do that; what is found here is a network that mixes
+    images, for example by a mean over all of them.
+    """
+    random, most = np.random.default_rng(0), max(plans)
+    pairs = zip(shapes, inputs, strict=True)
+    arrays = [_images(random, most, shape, spec) for shape, spec in pairs]
+    try:
+        alone = [plans[1].run([array[n : n + 1].copy() for array in arrays]) for n in range(most)]
+        for size, plan in plans.items():
+            together = plan.run([array[:size].copy() for array in arrays])
+            for k, array in enumerate(together):
+                ones = [results[k] for results in alone[:size]]
+                if array.shape[:1] != (size,) or any(one.shape[:1] != (1,) for one in ones):
+                    return False
+                if array.tobytes() != b"".join(one.tobytes() for one in ones):
+                    return False
+    except LeanConvError as error:  # of values: there are networks that random numbers do not suit
+        log.warning("whether images may be computed together is not known: %s", error)
+        return False
+    return True
+
+
+def _images(random: np.random.Generator, count: int, shape: Shape, spec: InputSpec) -> np.ndarray:
+    """Random images, each of another scale."""
+    scales = np.arange(1, count + 1).reshape(-1, *[1] * (len(shape) - 1))
+    numbers = random.standard_normal((count, *shape[1:])) * scales
+    kind = np.dtype(spec.dtype.numpy)
+    if spec.dtype.held != spec.dtype:  # bfloat16: the upper half of float32's bits
+        return (numbers.astype(np.float32).view(np.uint32) >> 16).astype(kind)
+    if spec.dtype.is_float:
+        return numbers.astype(kind)
+    return (np.abs(numbers) % 2).astype(kind)

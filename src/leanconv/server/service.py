@@ -1,0 +1,186 @@
+"""What a server has beside HTTP: models, the threads that plan and compute, counters."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import Future
+from math import ceil
+from typing import Any, TypeVar
+
+import numpy as np
+
+from leanconv.errors import LeanConvError
+from leanconv.server.batching import Batcher, Job
+from leanconv.server.budget import RequestBytes, Share
+from leanconv.server.limits import Limits
+from leanconv.server.metrics import Metrics
+from leanconv.server.models import Models, ServedModel
+from leanconv.server.planning import Planning
+from leanconv.server.plans import Group, Wanted
+from leanconv.server.refusals import BAD, BUSY, TOO_LONG, RefusedError, refusal
+
+Receive = Callable[[], Awaitable[Mapping[str, Any]]]
+_Result = TypeVar("_Result")
+
+# Bytes for a byte of results: the array and what is sent; as JSON, Python's objects and text, too.
+_BINARY_FACTOR, _JSON_FACTOR = 2, 16
+
+
+class GoneError(Exception):
+    """The client has closed the connection: nobody waits for the result."""
+
+
+class Service:
+    """Models that answer requests.
+
+    Args:
+        models: all of them, ready.
+        limits: of requests.
+        memory_limit: bytes of all plans and requests together; None for any.
+    """
+
+    def __init__(self, models: Models, limits: Limits, memory_limit: int | None) -> None:
+        self.models, self.limits, self.memory_limit = models, limits, memory_limit
+        plans = memory_limit and memory_limit - limits.request_bytes
+        self.requests = RequestBytes(limits.request_bytes)
+        self._planning = Planning(limits.planning, plans, [model.plans for model in models])
+        self._batcher = Batcher(limits.queued, limits.delay_ns, lambda *ran: self.metrics.ran(*ran))
+        self.metrics = Metrics(
+            models,
+            lambda: float(self.requests.held),
+            lambda: float(self._batcher.waiting),
+            lambda: float(self._planning.waiting),
+        )
+
+    def close(self) -> None:
+        """Compute what is queued, and end the threads."""
+        self._planning.close()
+        self._batcher.close()
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait for their turn."""
+        return self._batcher.waiting
+
+    async def results(
+        self,
+        model: ServedModel,
+        arrays: Sequence[np.ndarray],
+        binary: bool,
+        share: Share,
+        receive: Receive,
+        deadline: float,
+    ) -> list[np.ndarray]:
+        """The outputs for a request's arrays.
+
+        Args:
+            model: which.
+            arrays: that fit its inputs.
+            binary: whether all outputs are sent as raw bytes.
+            share: in which the results are counted.
+            receive: what says that the client is gone.
+            deadline: of the event loop's clock.
+
+        Raises:
+            RefusedError: there are none in time, or the model does not take the arrays.
+            GoneError: the client is gone.
+        """
+        wanted, group = await self._planned(model, arrays, receive, deadline)
+        if wanted.rows == 0:
+            raise RefusedError(BAD, "got no image; expected a first extent of at least 1")
+        factor = _BINARY_FACTOR if binary else _JSON_FACTOR
+        share.take(group.output_bytes(wanted.rows) * factor)
+        job = Job(model.plans, group, arrays, wanted.rows, lambda: model.expected > 0)
+        self._batcher.submit(job)
+        try:
+            found = await _first(asyncio.wrap_future(job.future), receive, deadline)
+        finally:
+            job.future.cancel()
+        if found is None:
+            raise RefusedError(
+                TOO_LONG, f"no result within {self.limits.request_s} s; try again later", retry_s=1
+            )
+        self.metrics.waited(model, job.begun_ns - job.queued_ns)
+        return found
+
+    async def _planned(
+        self, model: ServedModel, arrays: Sequence[np.ndarray], receive: Receive, deadline: float
+    ) -> tuple[Wanted, Group]:
+        """The plans for a request; those of a new shape are waited for, for `plan_s` at most."""
+        plans, clock = model.plans, asyncio.get_running_loop().time
+        until = min(deadline, clock() + self.limits.plan_s)
+        while True:
+            wanted = plans.wanted(arrays)
+            group = plans.found(wanted.key)
+            if group is not None:
+                return wanted, group
+            planned = _shielded(self._planning.planned(plans, wanted))
+            if await _first(planned, receive, until) is None:
+                raise RefusedError(
+                    BUSY,
+                    "the shape is new and is being planned; try again later",
+                    retry_s=max(1, ceil(self.limits.plan_s)),
+                )
+
+    def status(self) -> dict[str, Any]:
+        """What the page shows, and shows anew each second."""
+        return {
+            "request_bytes": self.requests.held,
+            "waiting": self.waiting,
+            "models": [
+                {
+                    "name": model.name,
+                    "version": model.version,
+                    "answered": model.answered,
+                    **_quantiles(list(model.latencies)),
+                    "plan_bytes": model.plans.held_bytes,
+                    "planned": len(model.plans.groups()),
+                }
+                for model in self.models
+            ],
+        }
+
+
+def _quantiles(latencies: list[int]) -> dict[str, int | None]:
+    """Median and 99th percentile, in nanoseconds."""
+    if not latencies:
+        return {"p50_ns": None, "p99_ns": None}
+    ordered = sorted(latencies)
+    return {
+        "p50_ns": ordered[len(ordered) // 2],
+        "p99_ns": ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)],
+    }
+
+
+def _shielded(future: Future[Group]) -> asyncio.Future[Group]:
+    """What waits for a future that others wait for, too: giving up does not cancel it."""
+    inner = asyncio.wrap_future(future)
+    inner.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return asyncio.shield(inner)
+
+
+async def _first(
+    result: asyncio.Future[_Result], receive: Receive, deadline: float
+) -> _Result | None:
+    """A result, unless the client goes first, or time is up: then None.
+
+    Raises:
+        RefusedError: there is an error instead.
+        GoneError: the client has gone.
+    """
+    gone = asyncio.ensure_future(receive())  # behind the body comes nothing but its end
+    left = deadline - asyncio.get_running_loop().time()
+    awaited: set[asyncio.Future[Any]] = {result, gone}
+    try:
+        await asyncio.wait(awaited, timeout=max(0.0, left), return_when=asyncio.FIRST_COMPLETED)
+        if result.done():
+            return result.result()
+        if gone.done():
+            raise GoneError
+        return None
+    except LeanConvError as error:
+        raise refusal(error) from error
+    finally:
+        gone.cancel()
+        result.cancel()

@@ -1,0 +1,164 @@
+"""Pages for people: the models at `/`, with what happens now, and a model's plans."""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from html import escape
+from typing import Any
+from urllib.parse import quote
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import Route
+
+from leanconv.pages.explain_page import explain_page
+from leanconv.pages.page import document, fact, heading
+from leanconv.server.models import ServedModel
+from leanconv.server.plans import Group
+from leanconv.server.ports import described
+from leanconv.server.refusals import NOT_FOUND, RefusedError
+from leanconv.server.service import Service
+from leanconv.units import format_bytes, format_ns, shape_text
+
+_HEADERS = {
+    "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'self'; "
+    "connect-src 'self'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "cache-control": "no-store",
+}
+# Reads /status each second; names of models never become HTML here.
+_SCRIPT = """
+function ms(ns) { return ns === null ? "-" : (ns / 1e6).toFixed(2) + " ms"; }
+function mib(bytes) { return (bytes / 1048576).toFixed(2) + " MiB"; }
+function say(id, text) { const at = document.getElementById(id); if (at) at.textContent = text; }
+async function look() {
+  try {
+    const status = await (await fetch("/status")).json();
+    say("waiting", String(status.waiting));
+    say("request-bytes", mib(status.request_bytes));
+    status.models.forEach((model, row) => {
+      say("answered-" + row, String(model.answered));
+      say("p50-" + row, ms(model.p50_ns));
+      say("p99-" + row, ms(model.p99_ns));
+      say("bytes-" + row, mib(model.plan_bytes));
+      say("planned-" + row, String(model.planned));
+    });
+    say("live", "live");
+  } catch (error) { say("live", "no answer: " + error); }
+  setTimeout(look, 1000);
+}
+look();
+"""
+
+
+class Pages:
+    """The pages of a service."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._made: weakref.WeakKeyDictionary[Group, str] = weakref.WeakKeyDictionary()
+        self._making = asyncio.Lock()
+
+    def routes(self) -> list[Route]:
+        """Their addresses."""
+        return [
+            Route("/", self._index),
+            Route("/status", self._status),
+            Route("/page.js", self._script),
+            Route("/plans/{name}/{version}/{number:int}", self._plan),
+        ]
+
+    async def _script(self, _: Request) -> Response:
+        return Response(_SCRIPT, headers={**_HEADERS, "content-type": "text/javascript"})
+
+    async def _status(self, _: Request) -> Response:
+        return JSONResponse(self._service.status(), headers=_HEADERS)
+
+    async def _index(self, _: Request) -> Response:
+        return HTMLResponse(index_page(self._service), headers=_HEADERS)
+
+    async def _plan(self, request: Request) -> Response:
+        """The page that `leanconv explain --html` writes, of a group's largest batch."""
+        parameters = request.path_params
+        model = self._service.models.found(parameters["name"], parameters["version"])
+        groups = model.plans.groups()
+        number = parameters["number"]
+        if number >= len(groups):
+            raise RefusedError(NOT_FOUND, f"there are {len(groups)} plans, from 0")
+        group = groups[number][1]
+        async with self._making:  # one at a time: each takes a while
+            page = self._made.get(group)
+            if page is None:
+                page = await asyncio.to_thread(_explained, model, group)
+                self._made[group] = page
+        return HTMLResponse(page, headers=_HEADERS)
+
+
+def _explained(model: ServedModel, group: Group) -> str:
+    report = group.plans[group.sizes[-1]].report(front=False)
+    return explain_page(f"{model.name} on leanconv", report)
+
+
+def index_page(service: Service) -> str:
+    """The page of all models, as text; its numbers are those of this moment."""
+    limit = service.memory_limit
+    facts = [
+        fact("memory limit", "none" if limit is None else format_bytes(limit)),
+        _live_fact("requests in flight", "request-bytes", format_bytes(service.requests.held)),
+        _live_fact("waiting", "waiting", str(service.waiting)),
+        _live_fact("this page", "live", "as it was when it was loaded"),
+    ]
+    titles = ("model", "version", "inputs", "outputs", "answered", "median", "99 %", "memory")
+    rows = []
+    status = service.status()["models"]
+    for number, (model, now) in enumerate(zip(service.models, status, strict=True)):
+        plans = model.plans
+        cells = [
+            f"<td>{escape(model.name)}</td><td class=text>{escape(model.version)}</td>",
+            f"<td class=text>{_ports(plans.inputs)}</td>",
+            f"<td class=text>{_ports(plans.outputs)}</td>",
+            f"<td id=answered-{number}>{now['answered']}</td>",
+            f"<td id=p50-{number}>{_time(now['p50_ns'])}</td>",
+            f"<td id=p99-{number}>{_time(now['p99_ns'])}</td>",
+            f"<td id=bytes-{number}>{format_bytes(now['plan_bytes'])}</td>",
+        ]
+        rows.append(f"<tr>{''.join(cells)}</tr>")
+        rows.append(f"<tr class=more><td colspan={len(titles)}>{_plans(model)}</td></tr>")
+    parts = [
+        f"<dl>{''.join(facts)}</dl>",
+        "<h2>Models</h2>",
+        f"<table>{heading(*titles)}{''.join(rows)}</table>",
+        "<p class=note>Latency is that of the last 1000 requests, from their headers to the "
+        "answer. Counters: <a href='/metrics'>/metrics</a>.</p>",
+        "<script src='/page.js'></script>",
+    ]
+    return document("leanconv serve", parts)
+
+
+def _live_fact(name: str, place: str, value: str) -> str:
+    return f"<div><dt>{escape(name)}</dt><dd id={place}>{escape(value)}</dd></div>"
+
+
+def _ports(specs: Any) -> str:
+    shapes = zip(specs, described(specs), strict=True)
+    return ", ".join(
+        f"{escape(spec.name)} {escape(shape_text(spec.shape))} {port['datatype']}"
+        for spec, port in shapes
+    )
+
+
+def _time(duration_ns: int | None) -> str:
+    return "-" if duration_ns is None else format_ns(duration_ns)
+
+
+def _plans(model: ServedModel) -> str:
+    """Links to the pages of what is planned."""
+    links = []
+    for number, (_, group) in enumerate(model.plans.groups()):
+        plan = group.plans[group.sizes[-1]].plan
+        shapes = ", ".join(shape_text(kind.shape) for kind in plan.inputs.values())
+        where = f"/plans/{quote(model.name)}/{quote(model.version)}/{number}"
+        sizes = f", batches of {', '.join(map(str, group.sizes))}" if group.batched else ""
+        links.append(f"<a href='{where}'>{escape(shapes)}</a>{sizes}")
+    return "planned: " + ("; ".join(links) or "nothing yet")

@@ -1,0 +1,128 @@
+"""`leanconv serve` as a process: it says where it listens, and SIGTERM ends it well."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+
+from leanconv.cli.main import main
+from leanconv.cli.serve import duration
+from leanconv.errors import MissingExtraError
+from leanconv.server import extra
+from support.served import binary_request, results, small_net
+
+Call = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str]) -> Call:
+    """Run a command line that ends before it serves: its exit code, what it says."""
+
+    def run(*arguments: str) -> tuple[int, str]:
+        code = main(["serve", *arguments])
+        return code, capsys.readouterr().err
+
+    return run
+
+
+def test_the_life_of_a_server(tmp_path: Path) -> None:
+    """Requests in flight are answered after SIGTERM, new ones are not taken, the exit code is 0."""
+    model = small_net(tmp_path / "models" / "one" / "4" / "model.onnx")
+    command = [sys.executable, "-m", "leanconv", "serve", str(tmp_path / "models"), "--port", "0"]
+    command += ["--memory-limit", "64MiB", "--threads", "1", "--max-batch", "2"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stderr is not None
+        said = [process.stderr.readline(), process.stderr.readline()]
+        assert "one version 4: x 1x3x8x8 in batches of 1, 2" in said[0]
+        found = re.search(r"serving on (http://127\.0\.0\.1:\d+)", said[1])
+        assert found, said
+        x = np.ones((1, 3, 8, 8), np.float32)
+        body, headers = binary_request({"x": x})
+        with httpx.Client(base_url=found[1]) as client:
+            assert results(client.post("/v2/models/one/infer", content=body, headers=headers))
+
+            def slowly() -> object:
+                for part in (body[:10], body[10:100], body[100:]):
+                    yield part
+                    time.sleep(0.3)
+
+            given = {**headers, "Content-Length": str(len(body))}
+            late: list[httpx.Response] = []
+            sending = threading.Thread(
+                target=lambda: late.append(
+                    httpx.post(f"{found[1]}/v2/models/one/infer", content=slowly(), headers=given)
+                )
+            )
+            sending.start()
+            time.sleep(0.3)
+            process.send_signal(signal.SIGTERM)
+            sending.join()
+            assert results(late[0])
+        assert process.wait(20) == 0
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(f"{found[1]}/v2/health/live")
+        assert process.stderr.read() == ""
+    finally:
+        process.kill()
+        process.wait()
+    assert Path(model).exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("", "required: MODEL"),
+        ("x.onnx --max-delay 2", "no time, such as 2ms"),
+        ("x.onnx --max-delay 2h", "no time, such as 2ms"),
+        ("x.onnx --max-batch 0", "at least 1"),
+        ("x.onnx --max-batch 1025", "max_batch is 1025; expected an integer from 1 to 1024"),
+        ("x.onnx --port 70000", "--port is 70000"),
+        ("x.onnx --memory-limit 1000 --request-memory 1000", "leaves nothing"),
+        ("x.onnx --shape a:b", "is no shape"),
+        ("missing.onnx", "missing.onnx"),
+    ],
+)
+def test_wrong_command_lines(call: Call, given: str, message: str) -> None:
+    code, said = call(*given.split())
+    assert code in (1, 2)
+    assert message in said
+
+
+def test_a_shape_of_no_model(call: Call, tmp_path: Path) -> None:
+    model = small_net(tmp_path / "one.onnx")
+    code, said = call(model, "--threads", "1", "--shape", "two:1x3x8x8")
+    assert code == 1
+    assert "--shape names the model 'two'; expected one of one" in said
+    code, said = call(model, "--threads", "1", "--shape", "1x3x8x9")
+    assert code == 1
+    assert "does not fit input 'x'" in said
+
+
+def test_a_missing_extra_says_what_to_install(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(extra, "PACKAGES", ("starlette", "no_such_package"))
+    with pytest.raises(MissingExtraError, match=r"pip install 'leanconv\[server\]'"):
+        extra.require()
+    code, said = call("x.onnx")
+    assert code == 1
+    assert "no_such_package" in said
+
+
+def test_durations() -> None:
+    assert [duration(text) for text in ("2ms", "500us", "0", "1.5 ms", "1s")] == [
+        2_000_000,
+        500_000,
+        0,
+        1_500_000,
+        1_000_000_000,
+    ]

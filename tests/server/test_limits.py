@@ -1,0 +1,182 @@
+"""Bytes, counts and times that a server keeps to."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from leanconv.errors import BudgetError, InputError, LeanConvError, UnsupportedError
+from leanconv.server.limits import Limits
+from leanconv.server.models import sources
+from leanconv.server.plans import Plans
+from support.hostile import node
+from support.onnx_models import model as onnx_model
+from support.served import LIMITS, results, serving, small_net
+
+X = np.ones((1, 3, 8, 8), np.float32)
+
+
+@pytest.fixture
+def held_back(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Networks compute nothing until the event is set."""
+    event = threading.Event()
+    usual = Plans.run
+
+    def run(self: Plans, *arguments: Any) -> Sequence[np.ndarray]:
+        assert event.wait(20)
+        return usual(self, *arguments)
+
+    monkeypatch.setattr(Plans, "run", run)
+    return event
+
+
+def test_requests_beyond_the_queue_are_refused(tmp_path: Path, held_back: threading.Event) -> None:
+    limits = replace(LIMITS, queued=3)
+    with serving([small_net(tmp_path / "one.onnx")], limits, batch=1) as served:
+        with ThreadPoolExecutor(10) as threads:
+            asked = [threads.submit(served.infer, "one", {"x": X}) for _ in range(10)]
+            while sum(each.done() for each in asked) < 6:
+                time.sleep(0.01)
+            held_back.set()
+        answers = [each.result() for each in asked]
+        assert sorted(answer.status_code for answer in answers) == [200] * 4 + [503] * 6
+        refused = next(answer for answer in answers if answer.status_code == 503)
+        assert refused.headers["retry-after"] == "1"
+        assert "wait already" in refused.json()["error"]
+
+
+def test_requests_beyond_the_bytes_are_refused(tmp_path: Path, held_back: threading.Event) -> None:
+    limits = replace(LIMITS, request_bytes=50_000)
+    with serving([small_net(tmp_path / "one.onnx")], limits) as served:
+        first = threading.Thread(target=served.infer, args=("one", {"x": X}))
+        first.start()
+        until = time.monotonic() + 5
+        while not served.service.waiting and not served.service.requests.held:
+            assert time.monotonic() < until
+        many = served.infer("one", {"x": np.ones((4, 3, 8, 8), np.float32)})
+        held_back.set()
+        first.join()
+        assert many.status_code == 503
+        assert "in flight" in many.json()["error"]
+        assert many.headers["retry-after"] == "1"
+
+
+def test_a_result_that_does_not_come_in_time(tmp_path: Path, held_back: threading.Event) -> None:
+    with serving([small_net(tmp_path / "one.onnx")], replace(LIMITS, request_s=1)) as served:
+        answer = served.infer("one", {"x": X})
+        held_back.set()
+        assert answer.status_code == 504
+        assert results(served.infer("one", {"x": X}))
+
+
+def test_a_shape_that_is_not_planned_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    event, usual = threading.Event(), Plans.plan
+
+    def plan(self: Plans, *arguments: Any, **named: Any) -> Any:
+        assert event.wait(20)
+        return usual(self, *arguments, **named)
+
+    model = small_net(tmp_path / "wide.onnx", width="W")
+    given = {"": [{"x": (1, 3, 8, 8)}]}
+    limits = replace(LIMITS, plan_s=0, planning=2, groups=2)
+    with serving([model], limits, shapes=given) as served:
+        monkeypatch.setattr(Plans, "plan", plan)
+        for width in (9, 10, 9):
+            answer = served.infer("wide", {"x": np.ones((1, 3, 8, width), np.float32)})
+            assert answer.status_code == 503
+            assert "is being planned" in answer.json()["error"]
+            assert int(answer.headers["retry-after"]) >= 1
+        third = served.infer("wide", {"x": np.ones((1, 3, 8, 11), np.float32)})
+        assert third.status_code == 503
+        assert "2 shapes are being planned" in third.json()["error"]
+        assert results(served.infer("wide", {"x": X}))  # others go on meanwhile
+        event.set()
+        for width in (9, 10, 11, 12):
+            x = np.ones((1, 3, 8, width), np.float32)
+            until = time.monotonic() + 20
+            while (answer := served.infer("wide", {"x": x})).status_code != 200:
+                assert answer.status_code == 503
+                assert time.monotonic() < until
+                time.sleep(0.02)
+        plans = served.service.models.found("wide", None).plans
+        widths = [key[0][0][3] for key, _ in plans.groups()]  # type: ignore[index]
+        assert widths == [8, 11, 12]  # the one of the start, and the two newest
+
+
+def test_bytes_of_plans_are_bounded_before_they_load(tmp_path: Path) -> None:
+    model = small_net(tmp_path / "one.onnx")
+    limits = replace(LIMITS, request_bytes=100_000)
+    with pytest.raises(BudgetError, match=r"one\.onnx: .*memory_limit"):
+        with serving([model], limits, memory_limit=101_000):
+            pass
+    with serving([model], limits, memory_limit=2_000_000) as served:
+        held = served.service.models.found("one", None).plans.held_bytes
+        assert 0 < held <= 1_900_000
+    second = small_net(tmp_path / "two.onnx")
+    with pytest.raises(BudgetError, match=r"two\.onnx"):
+        with serving([model, second], limits, memory_limit=100_000 + held + 5_000):
+            pass
+
+
+def test_a_new_shape_beyond_the_bytes_is_refused(tmp_path: Path) -> None:
+    model = small_net(tmp_path / "wide.onnx", width="W")
+    limits = replace(LIMITS, request_bytes=20_000_000)
+    with serving([model], limits, memory_limit=20_700_000, batch=1) as served:
+        assert results(served.infer("wide", {"x": X}))
+        x = np.ones((1, 3, 8, 20_000), np.float32)
+        body = x.tobytes()
+        head = '{"inputs":[{"name":"x","shape":[1,3,8,20000],"datatype":"FP32","parameters":'
+        head += f'{{"binary_data_size":{len(body)}}}}}]}}'
+        answer = served.client.post(
+            "/v2/models/wide/infer",
+            content=head.encode() + body,
+            headers={"Inference-Header-Content-Length": str(len(head))},
+        )
+        assert answer.status_code == 413, answer.text
+        assert "--memory-limit" in answer.json()["error"]
+        assert results(served.infer("wide", {"x": X}))
+
+
+def test_names_of_models(tmp_path: Path) -> None:
+    a, b = small_net(tmp_path / "a.onnx"), small_net(tmp_path / "b" / "3" / "model.onnx")
+    found = sources([a, f"c={b}", str(tmp_path)][:2])
+    assert [(each.name, each.version) for each in found] == [("a", "1"), ("c", "1")]
+    assert [(e.name, e.version) for e in sources([str(tmp_path)])] == [("a", "1"), ("b", "3")]
+    with pytest.raises(InputError, match="two models are 'a' of version 1"):
+        sources([a, str(tmp_path)])
+    with pytest.raises(InputError, match="holds no model"):
+        sources([str(tmp_path / "b")])
+    with pytest.raises(InputError, match="no part of an address"):
+        sources([small_net(tmp_path / "q" / "a?b.onnx")])
+
+
+def test_files_that_cannot_be_served(tmp_path: Path) -> None:
+    (tmp_path / "bad.onnx").write_bytes(b"no model")
+    with pytest.raises(LeanConvError, match=r"bad\.onnx"):
+        with serving([str(tmp_path / "bad.onnx")]):
+            pass
+    with pytest.raises(InputError, match="cannot be read|no such"):
+        with serving([str(tmp_path / "none.onnx")]):
+            pass
+    made = onnx_model([node("Cast", "x", "y", to=17)], {"x": (1, 3)}, ["y"], opset=19)  # float8
+    file = tmp_path / "float8.onnx"
+    made.graph.output[0].type.tensor_type.elem_type = 17
+    file.write_bytes(made.SerializeToString())
+    with pytest.raises(UnsupportedError, match="Open Inference Protocol lacks"):
+        with serving([str(file)]):
+            pass
+
+
+def test_limits_are_documented() -> None:
+    for field in Limits.__dataclass_fields__:  # type: ignore[attr-defined]
+        assert f"    {field}: " in (Limits.__doc__ or "")
