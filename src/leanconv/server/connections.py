@@ -92,6 +92,7 @@ def server(app: Any, limits: Limits) -> uvicorn.Server:
         ws="none",
         lifespan="on",
         log_config=None,
+        log_level="error",  # not a line for each request that is no HTTP
         access_log=False,
         server_header=False,
         proxy_headers=False,

@@ -70,6 +70,8 @@ class Planning:
     def _plan_all(self) -> None:
         while (work := self._work.get()) is not None:
             plans, wanted, future = work
+            if not future.set_running_or_notify_cancel():
+                continue
             try:
                 with working("a new shape", self._look):
                     future.set_result(plans.plan(wanted, self._left(plans)))
