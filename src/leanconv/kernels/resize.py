@@ -2,6 +2,9 @@
 
     y[o] = sum over the taps of all axes of  prod weight[axis][o, tap] * x[cell[axis][o, tap]]
 
+Weights are multiplied first, from the last axis on, and each product is rounded before it is added,
+as in ONNX Runtime: between codes of 8 bits ties are frequent, and the last bit decides them.
+
 Which cells are read with which weights is computed once, from the shapes, and handed to the kernel
 as constants. In blocks of channels every cell is one vector; in plain tensors it is one element.
 """
@@ -111,17 +114,17 @@ class Resize(Kernel):
     def _emit_row(self, e: Function, tables: _Tables, x: Pointer, row: Value, y: Pointer) -> None:
         """Mix the source's rows that this row needs, cell by cell."""
         kind = vector(self.dtype.llvm, self.width)
-        sources: list[tuple[Pointer, Value | None]] = [(x, None)]
+        sources: list[tuple[Pointer, tuple[Value, ...]]] = [(x, ())]
         rest = row
         for number, axis in enumerate(reversed(self.axes[:-1]), 2):
             index = rest if number == len(self.axes) else rest % axis.extent
             rest = rest // axis.extent
             sources = [
-                (place.at(cell), _product(weight, share))
-                for place, weight in sources
+                (place.at(cell), shares if share is None else (*shares, share))
                 for cell, share in tables.taps(axis, index)
+                for place, shares in sources
             ]
-        rows = [(place, None if w is None else e.splat(w, self.width)) for place, w in sources]
+        rows = [(at, [e.splat(w, self.width) for w in shares]) for at, shares in sources]
         last = replace(self.axes[-1], stride=self.width, entry=0)
         tables = tables.at(self.axes[-1].entry)
         with e.loop("o", last.extent) as o:
@@ -130,30 +133,17 @@ class Resize(Kernel):
                 for cell, w in tables.taps(last, o)
             ]
             total: Value | None = None
-            for place, weight in rows:
-                mixed: Value | None = None
+            for place, shares in rows:
                 for cell, share in taps:
-                    loaded = e.load(place.at(cell), kind)
-                    mixed = _mix(e, mixed, loaded, share)
-                assert mixed is not None
-                total = _mix(e, total, mixed, weight)
+                    new = e.load(place.at(cell), kind)
+                    weights = [*([] if share is None else [share]), *shares]
+                    new = new * prod(weights[1:], start=weights[0]) if weights else new
+                    total = new if total is None else total + new
             assert total is not None
             e.store(total, y.at(o * self.width))
 
 
 _Tap = tuple[Value, Value | None]  # an offset, and its weight if it is not one
-
-
-def _product(a: Value | None, b: Value | None) -> Value | None:
-    return a * b if a is not None and b is not None else a or b
-
-
-def _mix(e: Function, total: Value | None, new: Value, weight: Value | None) -> Value:
-    """`total + new * weight`, where an absent total is zero and an absent weight one."""
-    if weight is None:
-        assert total is None
-        return new
-    return new * weight if total is None else e.fma(new, weight, total)
 
 
 @dataclass(frozen=True)
@@ -219,7 +209,7 @@ def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Targe
         if not resized[number]:
             axes.append(Axis(extent, stride))
             continue
-        offsets, shares = _axis_tables(node, number, source.shape[number])
+        offsets, shares = _axis_tables(node, number, source.shape[number], result.dtype)
         axes.append(Axis(extent, stride, offsets.shape[1], entry))
         cells.append(offsets.ravel() * stride)
         weights.append(shares.ravel().astype(result.dtype))
@@ -232,16 +222,15 @@ def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Targe
     return Lowered((Call(kernel, (x, *constants, y)),), constants, {}, "resize")
 
 
-def _axis_tables(node: Node, axis: int, extent: int) -> tuple[np.ndarray, np.ndarray]:
-    """Cells (int64) and weights (float64) of an axis, both of shape (size, taps)."""
+def _axis_tables(node: Node, axis: int, extent: int, dtype: DType) -> tuple[np.ndarray, np.ndarray]:
+    """Cells (int64) and weights of an axis, both of shape (size, taps)."""
     attributes = node.attributes
     size, scale = attributes["sizes"][axis], attributes["scales"][axis]
     mode = attributes["coordinate_transformation_mode"]
     if attributes["mode"] == "nearest":
         cells = nearest_cells(extent, size, scale, mode, attributes["nearest_mode"])
         return cells[:, None], np.ones((size, 1))
-    low, high, share = linear_cells(extent, size, scale, mode)
-    return np.stack([low, high], axis=1), np.stack([1 - share, share], axis=1)
+    return linear_cells(extent, size, scale, mode, dtype)
 
 
 def _joined(axes: list[Axis]) -> tuple[Axis, ...]:

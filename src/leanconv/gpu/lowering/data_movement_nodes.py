@@ -179,8 +179,7 @@ def lower_resize(context: LoweringContext, node: Node) -> None:
             cells = nearest_cells(extent, size, scale, mode, attributes["nearest_mode"])[:, None]
             tables[axis] = cells, np.ones(cells.shape)
         else:
-            low, high, share = linear_cells(extent, size, scale, mode)
-            tables[axis] = np.stack([low, high], 1), np.stack([1 - share, share], 1)
+            tables[axis] = linear_cells(extent, size, scale, mode)
     _along_axes(context, node, tables, "resize")
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -105,19 +106,26 @@ def nearest_cells(
     return np.clip(cells, 0, extent - 1).astype(np.int64)
 
 
-def linear_cells(extent: int, size: int, scale: float, mode: str) -> tuple[Array, Array, Array]:
+def linear_cells(
+    extent: int, size: int, scale: float, mode: str, dtype: str | np.dtype | type = np.float64
+) -> tuple[Array, Array]:
     """The two input cells that each cell of a resized axis mixes.
 
     Args:
         extent, size, scale, mode: as for `coordinates`.
+        dtype: of the elements. In float32 places are float32, as in ONNX Runtime: which code a
+            number between two codes becomes depends on the last bit.
 
     Returns:
-        (low, high, weight): int64, int64 and float64 of shape (size,); the value is
-        (1 - weight) * x[low] + weight * x[high].
+        (cells, weights): int64 and floats, both of shape (size, 2). A cell beyond which there is
+        none is mixed with itself, half and half.
     """
-    place = np.clip(coordinates(extent, size, scale, mode, np.float64), 0, extent - 1)
+    kind = np.float64 if np.dtype(dtype) == np.float64 else np.float32
+    place = np.clip(coordinates(extent, size, scale, mode, kind), 0, extent - 1)
     low = np.floor(place).astype(np.int64)
-    return low, np.minimum(low + 1, extent - 1), place - low
+    cells = np.stack([low, np.minimum(low + 1, extent - 1)], axis=1)
+    weights = np.abs(place[:, None] - cells.astype(kind))[:, ::-1]
+    return cells, np.where(cells[:, :1] == cells[:, 1:], kind(0.5), weights)
 
 
 def check_sizes(sizes: Sequence[int], x: TensorType) -> None:
@@ -155,23 +163,42 @@ def _infer_resize(types: Types, attributes: Attributes) -> TensorType:
 
 
 def _evaluate_resize(arrays: Arrays, attributes: Attributes) -> Array:
-    """One axis after the other: both modes are separable."""
-    y = array(arrays)
+    x = array(arrays)
     mode = attributes["coordinate_transformation_mode"]
-    for axis, (size, scale) in enumerate(
-        zip(attributes["sizes"], attributes["scales"], strict=True)
-    ):
-        extent = y.shape[axis]
-        if size == extent and scale == 1:
-            continue
-        if attributes["mode"] == "nearest":
-            cells = nearest_cells(extent, size, scale, mode, attributes["nearest_mode"])
-            y = np.take(y, cells, axis=axis)
-        else:
-            low, high, weight = linear_cells(extent, size, scale, mode)
-            share = weight.astype(y.dtype).reshape((-1,) + (1,) * (y.ndim - 1 - axis))
-            y = (1 - share) * np.take(y, low, axis=axis) + share * np.take(y, high, axis=axis)
-    return y
+    resized = [
+        (axis, x.shape[axis], size, scale)
+        for axis, (size, scale) in enumerate(
+            zip(attributes["sizes"], attributes["scales"], strict=True)
+        )
+        if size != x.shape[axis] or scale != 1
+    ]
+    if attributes["mode"] == "linear":
+        return _mixed(
+            x,
+            {
+                axis: linear_cells(extent, size, scale, mode, x.dtype)
+                for axis, extent, size, scale in resized
+            },
+        )
+    for axis, extent, size, scale in resized:
+        cells = nearest_cells(extent, size, scale, mode, attributes["nearest_mode"])
+        x = np.take(x, cells, axis=axis)
+    return x
+
+
+def _mixed(x: Array, tables: Mapping[int, tuple[Array, Array]]) -> Array:
+    """The sum over all corners, the last axis first, of a product of weights times a cell."""
+    total: Array | None = None
+    for corner in itertools.product((0, 1), repeat=len(tables)):
+        part, weight = x, np.ones((), x.dtype)
+        for (axis, (cells, weights)), side in reversed(
+            list(zip(tables.items(), corner, strict=True))
+        ):
+            part = np.take(part, cells[:, side], axis=axis)
+            share = weights[:, side].astype(x.dtype)
+            weight = weight * share.reshape((-1,) + (1,) * (x.ndim - 1 - axis))
+        total = part * weight if total is None else total + part * weight
+    return x if total is None else np.asarray(total, x.dtype)
 
 
 def _work_resize(types: Types, _attributes: Attributes, result: TensorType) -> int:
