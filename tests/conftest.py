@@ -116,14 +116,15 @@ def defects() -> Iterator[list[str]]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is marked exhaustive unless `-m` speaks of it, and what names its machines.
+    """Leave out what is marked exhaustive unless `-m` speaks of it, and what is run once.
 
-    The latter, and what is marked once, are left out where this machine is taken for another: that
-    makes no difference to them.
+    The latter is what makes no difference where this machine is taken for another: see the marks.
     """
     marks = {"exhaustive"} if "exhaustive" not in config.option.markexpr else set()
     if MACHINE:
         marks |= {"presets", "once"}
+        if machines.has_vectors_of_this(MACHINE):
+            marks.add("vectors")
     left_out = [item for item in items if any(map(item.get_closest_marker, marks))]
     if left_out:
         items[:] = [item for item in items if not any(map(item.get_closest_marker, marks))]

@@ -56,9 +56,9 @@ def test_same_bits_whatever_the_threads_and_run_after_run(name: str) -> None:
     built = model(name)
     x = images(built, 3, seed=9)
     results = set()
-    for threads in (1, 2, 3, 5):
+    for threads in (1, 2, 5):
         net = lc.load(built, threads=threads, reproducible=True)
-        results |= {net(x).tobytes() for _ in range(4)}
+        results |= {net(x).tobytes() for _ in range(3)}
     assert len(results) == 1
 
 
@@ -70,7 +70,7 @@ def test_one_plan_gives_the_same_bits_whatever_the_threads(name: str, tmp_path: 
     planned = lc.load(built, threads=2)
     right = planned(x)
     planned.plan.save(file)
-    for threads in (1, 3, 5):
+    for threads in (1, 5):
         assert np.array_equal(lc.load(built, plan=file, threads=threads)(x), right), threads
 
 

@@ -35,6 +35,7 @@ LEAST = {
 REGIONS = {"Loop"}
 
 
+@pytest.mark.vectors
 @pytest.mark.parametrize("op", sorted(set(OPERATORS) - REGIONS))
 def test_every_accepted_format_is_read_rightly(op: str) -> None:
     runs, seen = 0, set[str]()

@@ -37,6 +37,7 @@ def in_halves(case: Case, half: DType) -> Case:
     return Case(case.node, verify(replace(graph, types=types)), inputs)
 
 
+@pytest.mark.vectors
 @pytest.mark.parametrize("op", sorted((COMPUTES | MOVES) & set(OPERATORS)))
 def test_operations_take_halves(op: str) -> None:
     runs, number = 0, 0

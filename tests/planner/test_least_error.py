@@ -73,6 +73,7 @@ def test_a_network_works_with_what_its_refusal_names(name: str) -> None:
     check_least(planned(small_model(name)))
 
 
+@pytest.mark.once  # of other machines by convolutions, below
 @pytest.mark.usefixtures("nodes_evaluated_once")
 def test_within_a_limit_of_bytes_the_least_error_is_another_one() -> None:
     """What is named keeps both limits; with fewer bytes it is no less."""

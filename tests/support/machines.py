@@ -95,6 +95,14 @@ def is_here(name: str) -> bool:
     return not why_not(name) and described(name, true) == true
 
 
+def has_vectors_of_this(name: str) -> bool:
+    """Whether a machine has the instruction set of this one, and differs by what decides."""
+    from leanconv.codegen import host
+    from leanconv.target import preset
+
+    return bool(host.host.__wrapped__().isa == preset(name).isa)
+
+
 def described(name: str, true: Target) -> Target:
     """A machine's facts; code for the true one, cut to the machine's vectors if it is wider."""
     from leanconv.target import preset
