@@ -51,6 +51,8 @@ REASONS: dict[str, tuple[str, ...]] = {
         "algorithms/winograd:_STAGES_HANDICAP",
         "algorithms/winograd:_IDLE_CORES",
         "algorithms/winograd:_NARROW_EDGES",
+        "algorithms:_TRANSFORMED _COPIED _EACH",
+        "api:_ALIKE",
     ),
     "when a stream counts as one from L3": ("runtime:_HELD",),
     "an order of tiles": ("algorithms/winograd:_SHARES",),
@@ -78,6 +80,8 @@ REASONS: dict[str, tuple[str, ...]] = {
         "runtime:_WORSE",
     ),
     "roundoff, and errors expected or accepted": (
+        "api:_ROUNDOFFS",
+        "planner:NORMALISED",
         "algorithms/fft:error_of()",
         "algorithms/fft:scale()",
         "algorithms:_DEFAULT_ERROR",

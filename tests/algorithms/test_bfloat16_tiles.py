@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import leanconv as lc
 from leanconv.algorithms import select
 from leanconv.algorithms.problem import Problem
 from leanconv.algorithms.tiles import AMX
@@ -141,3 +142,36 @@ def test_tiles_are_chosen_where_their_error_is_accepted() -> None:
     assert select.choose(replace(given, max_error=1e-3), target).choice.algorithm != "amx"
     without = replace(target, extensions=("vnni",))
     assert select.choose(given, without).choice.algorithm != "amx"
+
+
+@HAS_TILES
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize(
+    "shape", [(2, 7, 9, 5, 21, 3), (1, 40, 6, 11, 33, 1), (1, 3, 12, 8, 16, 3)]
+)
+def test_arrays_of_any_channels_and_layout(
+    layout: str, shape: tuple[int, int, int, int, int, int]
+) -> None:
+    n, c, h, w, k, kernel = shape
+    rng = np.random.default_rng(4)
+    x = rng.standard_normal((n, c, h, w)).astype("f4")
+    weights = (rng.standard_normal((k, c, kernel, kernel)) / np.sqrt(c * kernel)).astype("f4")
+    bias, added = rng.standard_normal(k).astype("f4"), rng.standard_normal((n, k, h, w))
+    given = {"padding": kernel // 2, "activation": "relu", "algorithm": "amx", "layout": layout}
+
+    def laid(array: np.ndarray, back: bool = False) -> np.ndarray:
+        axes = (0, 1, 2, 3) if layout == "NCHW" else (0, 3, 1, 2) if back else (0, 2, 3, 1)
+        return np.ascontiguousarray(array.transpose(axes))
+
+    for residual in (None, added.astype("f4")):
+        exact = lc.conv2d(
+            x.astype("f8"),
+            weights.astype("f8"),
+            bias.astype("f8"),
+            padding=kernel // 2,
+            activation="relu",
+            residual=None if residual is None else residual.astype("f8"),
+        )
+        own = None if residual is None else laid(residual)
+        y = laid(lc.conv2d(laid(x), weights, bias, residual=own, **given), back=True)
+        assert np.abs(y - exact).max() <= 0.012 * np.abs(exact).max()

@@ -3,42 +3,19 @@
 from __future__ import annotations
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 import leanconv as lc
 import leanconv.onnxruntime as drop_in
 from leanconv.errors import BudgetError, InputError
 from support.control_flow import node
+from support.half_models import in_half
 from support.onnx_models import Array, model, reference, small_cnn
 
 R = np.random.default_rng(0)
 ROUNDOFF = 2.0**-11
 HALF = TensorProto.FLOAT16
-
-
-def in_half(proto: onnx.ModelProto, keep_ends: bool = False) -> onnx.ModelProto:
-    """A float32 model as converters write it: all float32 becomes float16, but perhaps the ends."""
-    made = onnx.ModelProto.FromString(proto.SerializeToString())
-    graph = made.graph
-    for held in graph.initializer:
-        if held.data_type == TensorProto.FLOAT:
-            held.CopyFrom(
-                numpy_helper.from_array(numpy_helper.to_array(held).astype("f2"), held.name)
-            )
-    if not keep_ends:
-        for each in (*graph.input, *graph.output):
-            each.type.tensor_type.elem_type = HALF
-        return made
-    (x,), (y,) = ([each.name for each in ends] for ends in (graph.input, graph.output))
-    for each in graph.node:
-        for names in (each.input, each.output):
-            for index, name in enumerate(names):
-                names[index] = {x: f"{x}_half", y: f"{y}_half"}.get(name, name)
-    graph.node.insert(0, node("Cast", x, f"{x}_half", to=HALF))
-    graph.node.append(node("Cast", f"{y}_half", y, to=TensorProto.FLOAT))
-    return made
 
 
 def apart(a: Array, b: Array) -> float:

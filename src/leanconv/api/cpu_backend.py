@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from leanconv.api.options import NetworkOptions
 from leanconv.api.pickling import received, sent
 from leanconv.api.segment_networks import SegmentNetworks
 from leanconv.api.shape_ranges import ShapeRanges
+from leanconv.api.stored_graphs import StoredGraphs
 from leanconv.api.tail_call import TailCall
 from leanconv.codegen.ahead import CodeAhead, described
 from leanconv.codegen.kernel import Kernel
@@ -27,10 +29,8 @@ from leanconv.graph.ir import Graph, TensorType
 from leanconv.graph.late import Tail
 from leanconv.graph.onnx_import import Model
 from leanconv.graph.passes import PASSES, UNFUSED_PASSES, run_passes
-from leanconv.graph.passes.store_in_halves import store_in_halves
 from leanconv.graph.small_inputs import NeedsInputsError
-from leanconv.graph.template import Templates
-from leanconv.graph.verify import check_flowing, verify
+from leanconv.graph.verify import check_flowing
 from leanconv.operators.accuracy import Accuracy, layer_error
 from leanconv.planner.budget import Planner
 from leanconv.planner.compiled_network import CompiledNetwork, SharedMemory, planned_kernels
@@ -44,11 +44,13 @@ from leanconv.runtime.memory import give_back, mapped_files
 from leanconv.runtime.pool import default_threads
 from leanconv.settings import current_settings
 from leanconv.target import Target
-from leanconv.types import FLOAT32
+from leanconv.types import BFLOAT16, FLOAT16, FLOAT32, DType
 from leanconv.units import counted, format_bytes, shape_text
 
 log = logging.getLogger(__name__)
 _Made = TypeVar("_Made")
+# Of a network's max_error: what one layer in halves errs at the outputs, and no less.
+_ROUNDOFFS = 8.0
 
 
 class CpuBackend:
@@ -84,7 +86,11 @@ class CpuBackend:
         self.cache_bytes = settings.plan_cache_bytes
         self.target: Target = planning_target()
         self._inputs = input_specs(model, self.dtype)
-        self._templates, self._shared = Templates(model, self._bound), SharedMemory()
+        self._shared = SharedMemory()
+        halves, asked = self._halves()
+        compares = bool(halves) and self._compares_storage()
+        self._planners: WeakKeyDictionary[Graph, Planner] = WeakKeyDictionary()
+        self._graphs = StoredGraphs(model, self._bound, halves, asked, compares, self._estimated_ns)
         self._probed: tuple[tuple[Shape, ...], OwnedGraph] | None = None
         self.deciding: tuple[str, ...] = ()
         self._ranges, self.ahead = ranges, CodeAhead(self.target)
@@ -236,7 +242,7 @@ class CpuBackend:
         if wanted:
             with contextlib.suppress(BudgetError):
                 return self._compiled(owned, reserved + wanted)
-        planner = self.planner(owned.graph)
+        planner = self._planners.get(owned.graph) or self.planner(owned.graph)
         pinned, limit = self._pinned, self._options.memory_limit
         if limit is not None:
             limit = max(1, limit - reserved)
@@ -292,17 +298,49 @@ class CpuBackend:
 
     def graph(self, shapes: tuple[Shape, ...], known: Known = NOTHING_KNOWN) -> Graph:
         """The network's graph for input shapes, after the passes."""
-        graph = check_flowing(self._templates.graph(shapes, known))
+        graph = check_flowing(self._followed(shapes, known) or self._graphs.graph(shapes, known))
         give_back(mapped_files(self.model.constants.values()))
         return graph
 
     def _bound(self, shapes: Mapping[str, Shape], known: Known = NOTHING_KNOWN) -> Graph:
         bound = self.model.bind(shapes, dtype=self.dtype, late=True, values=known)
-        graph = run_passes(bound, UNFUSED_PASSES if self._options.algorithms else PASSES)
-        half = self._options.precision
+        return run_passes(bound, UNFUSED_PASSES if self._options.algorithms else PASSES)
+
+    def _halves(self) -> tuple[tuple[DType, ...], bool]:
+        """The half precisions that values may be stored in, and whether that is asked for."""
+        half, error = self._options.precision, self._options.max_error
         if half is None and self.dtype == FLOAT32:
             half = self.model.stored
-        return graph if half is None else verify(store_in_halves(graph, half))
+        if half is not None:
+            return (half,), True
+        if error is None or self.dtype != FLOAT32 or self._options.memory_limit is not None:
+            return (), False  # of two limits, what is refused names the least of float32
+        allowed = (each for each in (BFLOAT16, FLOAT16) if _ROUNDOFFS * each.roundoff <= error)
+        return tuple(allowed), False
+
+    def _compares_storage(self) -> bool:
+        """Whether float32 is taken where that is faster: not where a user decides on layers.
+
+        Nor where no batch may change the bits.
+        """
+        options = self._options
+        return not (options.algorithms or options.tune or options.reproducible)
+
+    def _estimated_ns(self, graph: Graph) -> float:
+        """Estimated time of a run within the limits."""
+        planner = self._planners[graph] = self.planner(graph)
+        limit = self._options.memory_limit
+        if limit is None and self._options.max_error is None:
+            return planner.unmerged.usual_ns
+        return sum(time for _, time in planner.within(limit).step_estimates())
+
+    def _followed(self, shapes: tuple[Shape, ...], known: Known) -> Graph | None:
+        """The graph that a pinned plan is for, where values may be stored in several ways."""
+        pinned = self._pinned
+        if pinned is None or not self._halves()[0]:
+            return None
+        found = self._graphs.all(shapes, known)
+        return next((graph for graph in found if graph_digest(graph) == pinned.network), None)
 
     def prepare(self) -> list[tuple[tuple[Shape, ...], Known]]:
         """Compile the code of a range, whose ends are to be planned; or try an open batch."""

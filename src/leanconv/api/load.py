@@ -83,12 +83,14 @@ def load(
             `plan_conv2d` takes them: `{"conv1": "winograd:m=4"}`. Blocks are not fused then.
         device: `"cpu"`, or `"cuda"` or `"cuda:1"` for a GPU, whose arrays come and go through
             DLPack.
-        precision: `"float16"` or `"bfloat16"` keeps the weights and the values between layers of a
-            float32 network in half precision: half the bytes. It computes in float32, but for
-            convolutions, which multiply in that precision where the processor is fast at it (sums
-            are float32, of float16 those of up to 64 products float16). Inputs and outputs keep
-            their types. None: as the file says, of which float16 is kept. On a GPU, as for
-            `plan_conv2d`.
+        precision: `"float16"` or `"bfloat16"` lets a float32 network keep its weights and the
+            values between layers in half precision, half the bytes, and multiply in it where the
+            processor is fast at that (sums are float32, of float16 those of up to 64 products
+            float16). Layers and values stay in float32 where that is faster by estimate and fits
+            `memory_limit`. Inputs and outputs keep their types. None: as the file says, whose
+            float16 is kept where that is as fast, or what a `max_error` of some hundredths allows,
+            where that is faster and there is no `memory_limit`.
+            On a GPU, as for `plan_conv2d`.
         progress: a function of (stage, done, total), called by this thread while the network is
             read and planned: `("compiling kernels", 31, 54)`. What it raises ends the work and
             leaves nothing behind but whole entries of the caches. It may run what is planned

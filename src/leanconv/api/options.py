@@ -27,7 +27,7 @@ class NetworkOptions:
         threads: that take part; None for those that the process may use.
         dtype: to compute in; None for the file's.
         memory_limit, max_error, reproducible, algorithms, tune: as `load` has them.
-        precision: the half precision in which values and weights are kept; None for the file's.
+        precision: the half precision in which values and weights may be kept; None for the file's.
     """
 
     threads: int | None = None

@@ -41,7 +41,7 @@ def add_load_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--precision",
         choices=HALVES,
-        help="keep weights and values between layers in half precision (sums are float32)",
+        help="allow half precision for weights, values and products where it is as fast",
     )
     parser.add_argument(
         "--memory-limit",

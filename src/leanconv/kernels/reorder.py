@@ -65,6 +65,31 @@ def reorder(
     return Copy(dtype, 1, tuple(task for box in boxes for task in copy_tasks(box, dtype)))
 
 
+def reorder_last(shape: tuple[int, ...], dtype: DType, blocks: Format, back: bool = False) -> Copy:
+    """The kernel that moves a tensor (N, C, spatial…) whose channels lie last into blocks, or back.
+
+    Lanes past the last channel are written as zeros.
+    """
+    n, c, *spatial = shape
+    area, block = prod(spatial), blocks.block
+    full, rest = divmod(c, block)
+    last = (c * area, block, c, 1)
+    blocked = ((full + bool(rest)) * area * block, area * block, block, 1)
+    tail = full * block
+    boxes = []
+    for count, lanes, at in ((full, block, 0), (int(bool(rest)), rest, tail)):
+        extents = (n, count, area, lanes)
+        if back:
+            boxes.append(StridedBox(0, extents, blocked, last, at * area, at))
+        else:
+            boxes.append(StridedBox(0, extents, last, blocked, at, at * area))
+    if rest and not back:
+        ends = (n, 1, area, block - rest)
+        boxes.append(StridedBox(-1, ends, blocked, blocked, 0, tail * area + rest))
+    tasks = (task for box in boxes if prod(box.extents) for task in copy_tasks(box, dtype))
+    return Copy(dtype, 1, tuple(tasks))
+
+
 def reorder_call(
     shape: tuple[int, ...],
     dtype: DType,

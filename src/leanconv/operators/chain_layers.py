@@ -194,6 +194,11 @@ class ChainLayers:
         return of_halves(lowered, graph, half, lambda name: name.endswith(".w"))
 
     @property
+    def in_halves(self) -> bool:
+        """Whether something of it is stored in halves."""
+        return stored_half(self.context.node, self.context.graph) is not None
+
+    @property
     def stored_error(self) -> float:
         """What halves add to the error of the convolutions."""
         x, y = (

@@ -36,12 +36,11 @@ from leanconv.errors import SpecError
 from leanconv.kernels import elementwise, layout, lookup
 from leanconv.operators.chain_layers import ChainLayers, borders_of, layers_of
 from leanconv.operators.chains import ChainOperator, plain_error
-from leanconv.operators.convolution import CONVOLUTION
+from leanconv.operators.convolution import CONVOLUTION, problems
 from leanconv.operators.operator import NodeContext, Operator
 from leanconv.operators.quantised_conv import QUANTISED_CONVOLUTION
 from leanconv.operators.quantised_node import QuantisedNode
 from leanconv.operators.single_kernel import SingleKernel
-from leanconv.spec import ConvSpec
 from leanconv.target import Target
 
 LAYERS = Choice("layers")
@@ -75,12 +74,11 @@ class ConvChain(ChainOperator):
         judged = chain.alone() if context.accuracy.reproducible else chain
         found = [_layers_choice(layers)]
         borders = borders_of(context, layers.x_form, layers.has_codes)
-        moved = borders.moved_bytes / target.costs.copy
+        moved, stored = borders.moved_bytes / target.costs.copy, layers.stored_error
         for form in possible_forms(judged, target):
-            choice = _costed(form, chain, judged, target)
-            found.append(replace(choice, cycles=choice.cycles + moved))
-        stored = layers.stored_error
-        found = [replace(choice, error=choice.error + stored) for choice in found]
+            choice = _costed(form, chain, judged, target, layers.in_halves)
+            cycles, error = choice.cycles + moved, choice.error + stored
+            found.append(replace(choice, cycles=cycles, error=error))
         return sorted(found, key=lambda choice: choice.cycles)
 
     def estimated(self, context: NodeContext, choice: Choice) -> Choice:
@@ -94,7 +92,8 @@ class ConvChain(ChainOperator):
         judged = chain.alone() if context.accuracy.reproducible else chain
         if not chain.any_size or choice.algorithm not in FORM_NAMES:
             return super().estimated(context, choice)
-        return _costed(form_of_size(choice, judged), chain, judged, context.target)
+        form = form_of_size(choice, judged)
+        return _costed(form, chain, judged, context.target, layers.in_halves)
 
     def lower(self, context: NodeContext, choice: Choice = AUTO) -> Lowered:
         """One or two calls if the block is fused, else those of its convolutions."""
@@ -138,10 +137,10 @@ class ConvChain(ChainOperator):
 CONV_CHAIN = ConvChain()
 
 
-def _costed(form: Form, chain: Chain, judged: Chain, target: Target) -> Choice:
-    """The choice of a form, with what it costs."""
+def _costed(form: Form, chain: Chain, judged: Chain, target: Target, halves: bool) -> Choice:
+    """The choice of a form, with what it costs; its operands may be in halves."""
     error = math.sqrt(sum(plain_error(spec) ** 2 for spec in chain.specs))
-    cycles = form_cycles(judged, form, build(judged, form, target), target)
+    cycles = form_cycles(judged, form, build(judged, form, target), target, halves)
     return replace(form.choice, cycles=cycles, error=error)
 
 
@@ -191,7 +190,7 @@ def _layers_choice(layers: ChainLayers) -> Choice:
     choices = [_OPERATORS[node.op].choices(layers.context_of(node))[0] for node in others]
     cycles, squares = sum(choice.cycles for choice in choices), 0.0
     for conv, spec in zip(layers.convolutions, layers.chain.specs, strict=True):
-        problem, beside = _problem(layers.context_of(conv), spec)
+        problem, beside = _problem(layers.context_of(conv))
         candidate = select.choose(problem, target, reproducible=reproducible)
         images = 1 if reproducible else spec.batch
         judged, chunks = problem, candidate.kernels[-1].kernel.chunks
@@ -199,22 +198,22 @@ def _layers_choice(layers: ChainLayers) -> Choice:
             judged = problem.alone()
             chunks = select.choose(judged, target).kernels[-1].kernel.chunks
         own = select.estimated_cycles(candidate.choice, judged, target)
-        own += weights_cycles(spec.weight_bytes, target)
+        own += weights_cycles(problem.weight_bytes, target)
         cycles += own * imbalance(chunks) + beside
         squares += candidate.choice.error**2
         if conv is not layers.convolutions[-1]:
-            image_bytes = problem.y.image * spec.precision.y.bytes
+            image_bytes = problem.y.image * problem.precision.y.bytes
             cycles += between_cycles(images * image_bytes, target)
     return replace(LAYERS, cycles=cycles, error=math.sqrt(squares))
 
 
-def _problem(context: NodeContext, spec: ConvSpec) -> tuple[Problem, float]:
+def _problem(context: NodeContext) -> tuple[Problem, float]:
     """A convolution by itself, and the cycles of bringing plain codes into blocks before."""
     if context.node.op == "QLinearConv":
         made = QuantisedNode(context)
         return made.problem, made.reorder_cycles
-    x, y = context.access(context.node.inputs[0]), context.access(context.node.output)
-    return Problem.of(spec, x, y, context.accuracy.layer_error), 0.0
+    ((problem, _),) = problems(context)
+    return replace(problem, weights_from_dram=False, any_size=(), small_weights=False), 0.0
 
 
 def _packed(constants: Sequence[Constants], fused: ChainKernels) -> dict[str, np.ndarray]:

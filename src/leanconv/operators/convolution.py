@@ -191,8 +191,8 @@ def problems(context: NodeContext, choice: Choice = AUTO) -> list[tuple[Problem,
     if max_error is not None and any(kind in HALVES for kind in kinds):
         # That is the error of what is computed; what is stored in halves errs besides.
         max_error += default_error(precision_of(*kinds)) - default_error(SINGLE)
-        if accuracy.half is not None:
-            max_error += half_error(accuracy.half)
+    if max_error is not None and accuracy.half is not None:
+        max_error += half_error(accuracy.half) + default_error(SINGLE)
     if node.op == "Conv":
         found = [(Problem.of(conv_spec(node, graph), x, y, max_error), w)]
     else:

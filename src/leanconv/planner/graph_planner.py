@@ -30,7 +30,7 @@ from leanconv.planner.search_graph import SearchGraph, make_search_graph
 from leanconv.planner.solver import Path, fastest, least_error, least_time, smallest
 from leanconv.planner.storage import Storage, place
 from leanconv.records import cached_property
-from leanconv.spec import PLAIN
+from leanconv.spec import PLAIN, Format
 from leanconv.target import Target
 
 _TRIES = 8  # with smaller and smaller limits, where buffers cannot be laid out without gaps
@@ -216,6 +216,27 @@ class GraphPlanner:
                 return self.evaluator.fixed
             formats.update(dict.fromkeys(node.outputs, decision.writes))
         return self.evaluator.fixed or all(formats[name] == PLAIN for name in graph.outputs)
+
+    @cached_property
+    def usual_ns(self) -> int:
+        """Estimated time of one thread in the usual formats, with the cheapest choices.
+
+        The plan without limits takes no longer.
+        """
+        graph, costs, total = self.graph, self.target.costs, 0
+        formats: dict[str, set[Format]] = {name: {PLAIN} for name in graph.types}
+        for node, decision in zip(graph.nodes, self.defaults, strict=True):
+            wanted = decision.reads
+            for name in wanted:
+                if wanted[name] not in formats[name]:
+                    formats[name].add(wanted[name])
+                    kind = graph.types[name]
+                    total += reorder_ns(kind.bytes, costs)
+            formats.update((name, {decision.writes}) for name in node.outputs)
+        for name in graph.outputs:
+            if PLAIN not in formats[name]:
+                total += reorder_ns(graph.types[name].bytes, costs)
+        return total + sum(cost.estimated_ns for cost in self.chosen(self.defaults))
 
     @property
     def _error_limit(self) -> int | None:

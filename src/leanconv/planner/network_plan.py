@@ -176,7 +176,7 @@ class NetworkPlan(Unpicklable):
             merged_blocks=planner.merged,
             target=target_facts(planner.target),
             threads=self.threads,
-            precision=self.precision,
+            precision=planner.accuracy.half or self.precision,
             dtype=self.dtype,
             reproducible=planner.accuracy.reproducible,
             memory_limit=self.limit,

@@ -18,13 +18,16 @@ from leanconv.operators import Accuracy, operator_of
 from leanconv.planner.decision import Decision, node_key
 from leanconv.planner.formats import FormatRules
 from leanconv.planner.lifetimes import BufferUse
+from leanconv.planner.magnified import magnified_errors
 from leanconv.planner.remembered import remembered
-from leanconv.records import dataclass
+from leanconv.records import cached_property, dataclass
 from leanconv.spec import Format
 from leanconv.spec.format import aligned
 from leanconv.target import Costs, Target
-from leanconv.types import DType
+from leanconv.types import FLOAT16, DType
 
+# Errors above this are those of halves: operations that magnify them are counted in.
+_COARSE = FLOAT16.roundoff / 4
 # Squared errors are counted in squares of this part of the dtype's roundoff, rounded up.
 _ERROR_GRAIN = 1 / 16
 # A layer's relative error grows up to 5 times on its way to the outputs (largest where the layer's
@@ -277,7 +280,19 @@ class NodeEvaluator:
 
     def _grown(self, node: Node, node_cost: NodeCost) -> NodeCost:
         growth = self._growths.get(node.key)
+        if growth is None and node_cost.error > _COARSE:
+            more = self._magnified.get(node.key)
+            growth = None if more is None else node_cost.growth * more
         return node_cost if growth is None else replace(node_cost, growth=growth)
+
+    @cached_property
+    def _magnified(self) -> Mapping[str, float]:
+        """By how much more the errors of nodes grow that are stored in halves, or rounded to them.
+
+        Errors of float32 that are as large are seen the same.
+        """
+        half = max(self._graph.coarsest.roundoff, FLOAT16.roundoff)
+        return magnified_errors(self._graph, half)
 
     def least_ns(self, node: Node, default: Decision) -> int:
         """The least time that any choice of a node counts with: that of a plan without limits."""

@@ -12,10 +12,26 @@ from leanconv.units import counted, format_bytes
 
 def closing_lines(plan: NetworkPlan) -> tuple[str, ...]:
     """Memory, costs, magnitudes and error of a plan, in lines."""
-    stored = f"weights and values of float32 are stored in {plan.precision}"
-    storage = stored if plan.precision else ""
-    lines = memory_text(plan), storage, plan.planner.target.costs_text, magnitudes_text(plan)
+    lines = (
+        memory_text(plan),
+        _storage_text(plan),
+        plan.planner.target.costs_text,
+        magnitudes_text(plan),
+    )
     return (*filter(None, lines), error_text(plan), *filter(None, [plan.late_text]))
+
+
+def _storage_text(plan: NetworkPlan) -> str:
+    """In which type values are stored; "" where nobody asked for another one than float32."""
+    asked = plan.planner.accuracy.half
+    if plan.precision:
+        return f"weights and values of float32 are stored in {plan.precision}"
+    if asked is None:
+        return ""
+    return (
+        f"weights and values stay in float32, which is faster here by estimate; products may be of "
+        f"numbers rounded to {asked}"
+    )
 
 
 def magnitudes_text(plan: NetworkPlan) -> str:

@@ -177,6 +177,11 @@ def ranked_tiles(kernel: DirectConv, target: Target) -> list[tuple[float, Tile]]
     return sorted(((c + waiting(tile), tile) for c, tile in ranked), key=lambda r: r[0])
 
 
+def converting(x: bool, w: bool) -> TileWork:
+    """What a tile of floats does whose input or weights are stored in halves."""
+    return TileWork(x_steps=x * _HALF_STEPS, w_steps=w * _HALF_STEPS) if x or w else FLOATS
+
+
 def tile_work(kernel: DirectConv, target: Target) -> TileWork:
     """What a tile of codes does, or of sums in float16; of floats what all tiles do."""
     if kernel.piece:
@@ -186,8 +191,7 @@ def tile_work(kernel: DirectConv, target: Target) -> TileWork:
     if kernel.way == "brain":
         return TileWork(pairs_per_cycle(target))
     if kernel.dot_group == 1:
-        x, w = (each in HALVES for each in (kernel.precision.x, kernel.precision.w))
-        return TileWork(x_steps=x * _HALF_STEPS, w_steps=w * _HALF_STEPS) if x or w else FLOATS
+        return converting(kernel.precision.x in HALVES, kernel.precision.w in HALVES)
     ends, epilogue = 0.0, kernel.epilogue
     if epilogue.requantise:
         packed = packs_columns(epilogue, kernel.y, kernel.way, kernel.precision.y, kernel.lanes)

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from leanconv.algorithms.depthwise.kernel import DepthwiseConv
 from leanconv.algorithms.direct.kernel import DirectConv
-from leanconv.algorithms.direct.plan import tile_work
+from leanconv.algorithms.direct.plan import converting, tile_work
 from leanconv.algorithms.fused.block import BlockKernels, input_rows
 from leanconv.algorithms.fused.forms import Chain, ChainKernels, Form, possible_parts
-from leanconv.codegen.tiling import panel_cycles
+from leanconv.codegen.tiling import TileWork, panel_cycles
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 
@@ -32,8 +32,10 @@ def possible_forms(chain: Chain, target: Target) -> Iterator[Form]:
         yield Form("split", height, height, parts)
 
 
-def form_cycles(chain: Chain, form: Form, kernels: ChainKernels, target: Target) -> float:
-    """Estimated cycles of one core for a form."""
+def form_cycles(
+    chain: Chain, form: Form, kernels: ChainKernels, target: Target, halves: bool = False
+) -> float:
+    """Estimated cycles of one core for a form; input, output and weights may be in halves."""
     fused = kernels.chain
     batch, block = fused.batch, fused.block
     height = block.depthwise.row_count
@@ -45,9 +47,10 @@ def form_cycles(chain: Chain, form: Form, kernels: ChainKernels, target: Target)
             window = block.depthwise.window
             shared = max(0, block.input_rows - window.stride[1])
             rows += max(0, _RUNS - batch) * shared
-        cycles += rows * (expand_row_cycles(block, target) + table_cycles(block, "expand", target))
+        each = expand_row_cycles(block, target, halves) + table_cycles(block, "expand", target)
+        cycles += rows * each
         cycles += steps * image_cycles(block, rows / steps, target)
-    each = block_row_cycles(block, target) + table_cycles(block, "depthwise", target)
+    each = block_row_cycles(block, target, halves) + table_cycles(block, "depthwise", target)
     cycles += batch * height * each
     weights = sum(spec.weight_bytes for spec in chain.specs) // form.parts
     passes = steps if weights > target.costs.l2_share * target.l2_bytes else 1
@@ -63,9 +66,10 @@ def form_cycles(chain: Chain, form: Form, kernels: ChainKernels, target: Target)
     return total * imbalance(fused.chunks) / filled
 
 
-def expand_row_cycles(block: BlockKernels, target: Target) -> float:
-    """Estimated cycles of one row of e."""
-    return _dense_row_cycles(block.expand, target) if block.expand else 0.0
+def expand_row_cycles(block: BlockKernels, target: Target, halves: bool = False) -> float:
+    """Estimated cycles of one row of e; x and weights may be in halves."""
+    work = converting(halves, halves) if halves else None
+    return _dense_row_cycles(block.expand, target, work) if block.expand else 0.0
 
 
 def table_cycles(block: BlockKernels, stage: str, target: Target) -> float:
@@ -86,9 +90,10 @@ def image_cycles(block: BlockKernels, rows: float, target: Target) -> float:
     return max(0.0, read) * moved / target.costs.copy
 
 
-def block_row_cycles(block: BlockKernels, target: Target) -> float:
-    """Estimated cycles of one row of d and y."""
-    projected = sum(_dense_row_cycles(project, target) for project in block.projects)
+def block_row_cycles(block: BlockKernels, target: Target, halves: bool = False) -> float:
+    """Estimated cycles of one row of d and y; weights may be in halves."""
+    work = converting(False, halves) if halves else None
+    projected = sum(_dense_row_cycles(project, target, work) for project in block.projects)
     return projected + _depthwise_row_cycles(block.depthwise, target)
 
 
@@ -138,9 +143,12 @@ def _rows_inside(height: int, first: int, length: int, count: int, apart: int) -
     return below(height) - below(0)
 
 
-def _dense_row_cycles(kernel: DirectConv, target: Target) -> float:
+def _dense_row_cycles(
+    kernel: DirectConv, target: Target, converts: TileWork | None = None
+) -> float:
     """One row of all output channels."""
-    columns, steps, work = kernel.window.out[2], kernel.steps, tile_work(kernel, target)
+    columns, steps = kernel.window.out[2], kernel.steps
+    work = converts or tile_work(kernel, target)
     tile, whole = kernel.tile, kernel.outputs // kernel.panel_lanes
     cycles = whole * panel_cycles(target, columns, tile, tile.vectors, steps, work)
     if whole < kernel.panels:

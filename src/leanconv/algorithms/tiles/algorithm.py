@@ -11,6 +11,7 @@ from leanconv.algorithms.parameters import Choice, Parameters
 from leanconv.algorithms.problem import Problem, dram_cycles
 from leanconv.algorithms.rounding import factors_error, sum_error
 from leanconv.algorithms.tiles.kernel import TileConv
+from leanconv.algorithms.tiles.plain import in_blocks, reorder_cycles, with_reorders
 from leanconv.codegen.geometry import Access, Triple, Window, merge_rows
 from leanconv.codegen.matrix_tiles import COLUMNS, ROWS, TILE_BYTES, multiplies
 from leanconv.spec.format import ceil_div
@@ -39,6 +40,7 @@ def _reject(problem: Problem, target: Target) -> str | None:
     types = problem.precision
     if not multiplies(types, target):
         return f"the target has no matrix tiles for {types.x} by {types.w}"
+    problem = _in_blocks(problem)
     few = _GROUP if types.x.bytes == 1 else COLUMNS
     blocks = problem.x.block in (COLUMNS, few) or _in_few_planes(problem)
     if problem.y.block != COLUMNS or not blocks:
@@ -61,6 +63,11 @@ def _in_few_planes(problem: Problem) -> bool:
     """Whether the input is of floats whose few channels lie in planes."""
     planes = problem.x.block == 1 == problem.x.spatial[2] == problem.groups
     return planes and problem.precision.x.is_float and problem.in_channels <= _GROUP
+
+
+def _in_blocks(problem: Problem) -> Problem:
+    """The problem with blocks of channels where floats are plain arrays."""
+    return in_blocks(problem, keeps_x=_in_few_planes(problem))
 
 
 def _kernel(problem: Problem, target: Target) -> TileConv:
@@ -184,6 +191,9 @@ def _product_cycles(kernel: TileConv) -> int:
 
 def _cost(problem: Problem, target: Target) -> float:
     """Products beside the epilogue, the longer of which hides a part of the other; repacking."""
+    blocked = _in_blocks(problem)
+    if blocked is not problem:
+        return _cost(blocked, target) + reorder_cycles(problem, blocked, target)
     kernel, costs = _kernel(problem, target), target.costs
     maps = kernel.batch * kernel.groups
     across = ceil_div(_tiles(kernel), kernel.tiles) * kernel.tiles  # of which some may be empty
@@ -209,11 +219,14 @@ def _cost(problem: Problem, target: Target) -> float:
 
 def _candidate(problem: Problem, target: Target, parameters: Parameters) -> Candidate:
     del parameters
-    kernel = _kernel(problem, target)
+    blocked = _in_blocks(problem)
+    kernel = _kernel(blocked, target)
     details = f"{kernel.tiles}x{kernel.panels} tiles of {kernel.pixels}x{COLUMNS}"
     if kernel.factor == BFLOAT16:
         details += " in bfloat16"
-    return one_kernel_candidate(Choice("amx", error=_error(problem)), problem, kernel, details)
+    choice = Choice("amx", error=_error(problem))
+    found = one_kernel_candidate(choice, blocked, kernel, details)
+    return with_reorders(found, problem, blocked)
 
 
 def _error(problem: Problem) -> float:

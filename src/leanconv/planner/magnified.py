@@ -1,0 +1,66 @@
+"""Operations that magnify errors: how much more what is before them errs at the outputs.
+
+A layer's error grows a few times on its way to the outputs (`NodeCost.growth`). That holds for sums
+of products, pools and activations, whose results err as their inputs do. It does not hold where
+
+- numbers of nearly one value are subtracted or divided, as those of a row and their mean in a
+  normalisation: what is left errs more, relatively. How much depends on the data; several of them
+  one after the other magnify little more than one, as the result of the first is spread again;
+- a root (a logarithm, a power) is taken of numbers near 0, where its slope has no bound: the root
+  of what is off by e is off by the root of e.
+
+In float32 nothing of that shows, as what is stated there has room. In halves it does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from leanconv.graph.ir import Graph, Node
+from leanconv.types import FLOATS, HALVES
+
+NORMALISED = 6.0
+_DIFFERENCES = frozenset(("Cosh", "Div", "Exp", "Reciprocal", "Sinh", "Sub", "Tan"))
+_ROOTS = frozenset(("Acos", "Acosh", "Asin", "Atanh", "Log", "Pow", "Sqrt"))
+_BEHIND_A_ROOT = frozenset(("Div", "Reciprocal"))
+
+
+def magnified_errors(graph: Graph, roundoff: float) -> Mapping[str, float]:
+    """By how much more the errors of nodes grow, by `Node.key`; without those that do not.
+
+    Args:
+        graph: after the passes.
+        roundoff: of the errors that matter: a root's growth is that of an error of this size.
+    """
+    users = graph.users()
+    root = 1 / math.sqrt(roundoff)
+    found: dict[str, float] = {}
+    behind: dict[str, frozenset[str]] = {}  # of values: what magnifies them
+    for node in reversed(graph.nodes):
+        own = frozenset(n for name in node.outputs for n in behind.get(name, ()))
+        if own:
+            found[node.key] = math.prod({"difference": NORMALISED, "root": root}[n] for n in own)
+        own |= _magnifies(node, graph, users)
+        if own:
+            for name in node.inputs:
+                if name and name not in graph.constants and _is_float(name, graph):
+                    behind[name] = behind.get(name, frozenset()) | own
+    return found
+
+
+def _is_float(name: str, graph: Graph) -> bool:
+    return graph.types[name].dtype in (*FLOATS, *HALVES)
+
+
+def _magnifies(node: Node, graph: Graph, users: Mapping[str, list[Node]]) -> frozenset[str]:
+    """What a node is of what magnifies errors."""
+    running = [name for name in node.inputs if name and name not in graph.constants]
+    if node.op in _ROOTS:
+        readers = users[node.output]
+        divides = bool(readers) and all(reader.op in _BEHIND_A_ROOT for reader in readers)
+        # A deviation by which is divided: an epsilon keeps it from 0.
+        return frozenset(("difference" if divides else "root",))
+    if node.op in _DIFFERENCES and (len(running) > 1 or len(node.inputs) == 1):
+        return frozenset(("difference",))
+    return frozenset()
