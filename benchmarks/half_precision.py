@@ -1,0 +1,62 @@
+"""Networks kept in half precision, against float32 and against OpenVINO's default.
+
+    python benchmarks/half_precision.py --out half_precision.json
+    python benchmarks/half_precision.py resnet50 --threads 1
+
+`leanconv` is `precision="bfloat16"`; beside it `precision="float16"`, float32 (which asks for
+nothing), onnxruntime in float32, and OpenVINO as it is by default, which computes in bfloat16 on
+CPUs with matrix tiles for it. Weights are random, batch 1, two threads; each engine has a process
+of its own, in turn. What the engines answer may differ by `--close`, a share of the largest output.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+
+import numpy as np
+
+from harness import ALL_ENGINES, HERE, ROOT, model_file, script
+from leanconv.cli.engines.catalogue import Engine
+from leanconv.cli.engines.report import add_measure_options, compare
+from leanconv.cli.engines.rounds import Work
+
+CASES = ("mobilenetv2", "resnet50", "vgg16")
+_IMAGE = (1, 3, 224, 224)
+_OURS = ("numpy", "llvmlite")
+
+
+def _engine(name: str, file: str, modules: tuple[str, ...]) -> Engine:
+    return Engine(name, HERE / "engines" / file, modules, (ROOT / "src", HERE))
+
+
+ENGINES = (
+    _engine("leanconv", "engine_bfloat16.py", _OURS),
+    _engine("float16", "engine_float16.py", _OURS),
+    Engine("float32", ALL_ENGINES[0].file, _OURS, (ROOT / "src",)),
+    Engine("onnxruntime", ALL_ENGINES[1].file, ALL_ENGINES[1].modules),
+    _engine("openvino", "engine_openvino_default.py", ("openvino",)),
+)
+
+
+def works(names: list[str]) -> Iterator[Work]:
+    """Yield every network with one image."""
+    random = np.random.default_rng(0)
+    for name in names:
+        yield Work(name, model_file(name), {"input": random.standard_normal(_IMAGE, np.float32)})
+
+
+def main() -> int:
+    """Measure what the command line asks for."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("names", nargs="*", default=CASES, help=f"default {' '.join(CASES)}")
+    parser.add_argument("--close", type=float, default=0.2, help="(default: %(default)s)")
+    add_measure_options(parser, threads=2)
+    options = parser.parse_args()
+    return compare(works(options.names), ENGINES, options, close=options.close)
+
+
+if __name__ == "__main__":
+    script(main)
