@@ -32,8 +32,14 @@ class _Weights:
         return self.w, self.bias, self.scale
 
 
-def _weights(
-    values: Values, x: Coded, name: str, bias: str, arrange: Callable[[Array], Array], axis: int
+def coded_weights(
+    values: Values,
+    x: Coded,
+    name: str,
+    bias: str,
+    arrange: Callable[[Array], Array],
+    axis: int,
+    phases: int = 1,
 ) -> _Weights | None:
     """The constants of a layer of codes, None where it has others.
 
@@ -44,6 +50,7 @@ def _weights(
         bias: of its float bias, "" for none; of one axis of channels.
         arrange: brings weights into the order (K, C / group, kernel...).
         axis: of the weights, along which they have channels.
+        phases: channels of the layer for each of the weights', which have a scale and a bias.
     """
     held, editor = values.held(name), values.editor
     if held is None or (held.scale.size > 1 and held.axis != axis) or held.codes.itemsize > 1:
@@ -51,14 +58,17 @@ def _weights(
     if not editor.may_add(2 * held.codes.nbytes):
         return None
     codes = np.ascontiguousarray(arrange(held.codes))
-    w, left = signed_weights(codes, held.zero, x.code.dtype == UINT8)
-    if left is not None:
+    if phases > 1 and np.any(held.zero):
+        return None  # taps that a phase lacks are of code 0
+    w, left = signed_weights(codes, held.zero.repeat(phases), x.code.dtype == UINT8)
+    if left is not None or held.scale.size not in (1, len(w) // phases):
         return None
-    scale = np.broadcast_to(np.float32(x.code.scale) * held.scale.astype(np.float32), (len(w),))
-    scale = np.ascontiguousarray(scale)
+    scale = np.float32(x.code.scale) * held.scale.astype(np.float32)
+    scale = np.ascontiguousarray(np.broadcast_to(scale, (len(w) // phases,)))
     added = _integer_bias(values, bias, scale) if bias else None
     if bias and added is None:
         return None
+    scale, added = scale.repeat(phases), None if added is None else added.repeat(phases)
     names = [editor.constant(name, w), editor.constant(name, scale)]
     held_bias = "" if added is None else editor.constant(bias, added)
     return _Weights(names[0], held_bias, names[1])
@@ -82,7 +92,7 @@ def _integer_bias(values: Values, name: str, scale: Array) -> Array | None:
     return np.ascontiguousarray(steps.astype(np.int32))
 
 
-_FLOATS: dict[str, Any] = {
+FLOATS: dict[str, Any] = {
     "y_zero": 0,
     "low": -math.inf,
     "high": math.inf,
@@ -99,12 +109,12 @@ def coded_conv(values: Values, node: Node) -> bool:
         return False
     if not values.is_constant(node.inputs[1]):
         return False
-    weights = _weights(values, x, node.inputs[1], node.input(2), lambda w: w, 0)
+    weights = coded_weights(values, x, node.inputs[1], node.input(2), lambda w: w, 0)
     if weights is None:
         return False
     names = ("strides", "pads", "dilations", "group")
     attributes = {name: node.attributes[name] for name in names}
-    attributes.update(_FLOATS, x_zero=x.code.zero)
+    attributes.update(FLOATS, x_zero=x.code.zero)
     inputs = (x.name, *weights.inputs)
     conv = Node("QLinearConv", inputs, node.outputs, frozen(attributes), node.name)
     values.editor.replace(node, *_in_its_type(values, conv))
@@ -144,7 +154,7 @@ def coded_dense(values: Values, node: Node) -> bool:
         rows = w if turned else w.T
         return rows.reshape(*rows.shape, 1, 1)
 
-    weights = _weights(values, x, weight, bias, arranged, 0 if turned else 1)
+    weights = coded_weights(values, x, weight, bias, arranged, 0 if turned else 1)
     if weights is None:
         return False
     columns, inner = (int(n) for n in (held if turned else held[::-1]))
@@ -155,7 +165,7 @@ def coded_dense(values: Values, node: Node) -> bool:
     )
     source, result = (editor.value(node.output, kind) for kind in kinds)
     window = {"strides": (1, 1), "pads": (0,) * 4, "dilations": (1, 1), "group": 1}
-    attributes = {**window, **_FLOATS, "x_zero": x.code.zero}
+    attributes = {**window, **FLOATS, "x_zero": x.code.zero}
     editor.replace(
         node,
         Node("Reshape", (x.name,), (source,), frozen({"shape": kinds[0].shape}), node.name),

@@ -15,7 +15,7 @@ from leanconv.graph.passes.coded_values import Coded, Values, bounds_of, inner
 from leanconv.records import dataclass
 from leanconv.types import FLOAT32, FLOATS
 
-_VIEWS = ("Reshape", "Transpose")
+_VIEWS = ("Reshape", "Transpose", "Slice")
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +28,7 @@ class _Quantised:
         code: of its result.
         low, high: bounds of its codes, those of a Relu or Clip behind the layer among them.
         root: name of the layer's result, floats.
-        moves: Reshapes and Transposes behind the layer, in their order.
+        moves: Reshapes, Transposes and Slices behind the layer, in their order.
     """
 
     values: Values

@@ -18,6 +18,7 @@ from leanconv.graph.ops import BINARY, UNARY, evaluate
 from leanconv.graph.ops.quantised import CODES
 from leanconv.graph.passes.drop_dead import drop_dead
 from leanconv.records import dataclass
+from leanconv.types import FLOAT16, FLOAT32
 
 Number = TypeVar("Number", int, float)
 _DEEPEST = 16  # operations of a function of one value
@@ -140,7 +141,8 @@ class Values:
         return float(floats.flat[0]) if floats is not None and one else None
 
     def _elementwise(self, node: Node, shape: tuple[int, ...]) -> bool:
-        known = node.op in UNARY or node.op in BINARY
+        rounds = node.op == "Cast" and node.attributes["to"] in (FLOAT16, FLOAT32)
+        known = node.op in UNARY or node.op in BINARY or rounds
         return known and self.editor.shape(node.output) == shape
 
 

@@ -14,6 +14,7 @@ from leanconv.graph.ir import Graph, Node, TensorType
 from leanconv.graph.ops import OPS
 from leanconv.graph.passes.coded_layers import coded_conv, coded_dense
 from leanconv.graph.passes.coded_results import quantise
+from leanconv.graph.passes.coded_transposed import coded_transposed
 from leanconv.graph.passes.coded_values import Coded, Values, bounds_of, floats_made, inner
 from leanconv.graph.passes.dense_of_codes import dense_of_codes
 from leanconv.types import FLOAT32
@@ -25,8 +26,8 @@ _MOVES = ("Reshape", "Transpose", "Slice", "Expand", "MaxPool", "Pad", "Resize")
 def recognise_quantised(graph: Graph) -> Graph:
     """Replace DequantizeLinear, layer, QuantizeLinear by the layer on codes.
 
-    - A Conv, Gemm or MatMul of codes by constant codes becomes a QLinearConv, whose result is
-      floats where no QuantizeLinear reads it alone.
+    - A Conv, ConvTranspose, Gemm or MatMul of codes by constant codes becomes a QLinearConv, whose
+      result is floats where no QuantizeLinear reads it alone.
     - Relu and Clip in front of a QuantizeLinear, or behind such a layer, become bounds of it.
     - Add, Mul, MatMul, AveragePool, global means and Concat between codes become operations on
       codes; any other function of one tensor, element by element, a Lookup.
@@ -122,6 +123,7 @@ def _concat(values: Values, node: Node) -> bool:
 
 _RULES: Mapping[str, Callable[[Values, Node], bool]] = {
     "Conv": coded_conv,
+    "ConvTranspose": coded_transposed,
     "Gemm": coded_dense,
     "MatMul": coded_dense,
     "Relu": _clip,
