@@ -42,6 +42,7 @@ def test_weights_that_are_far_are_prefetched_where_the_record_says_so() -> None:
     assert planned(near, PREFETCHING, 16, from_dram=True).weights_ahead == 4096
     assert planned(far, PREFETCHING, 16).weights_ahead == 4096
     assert planned(far, OTHER, 16, from_dram=True).weights_ahead == 0
+    assert planned("ic4096ih1oc1024oh1kh1ph0", PREFETCHING, 1).weights_ahead == 512  # used once
 
 
 def test_input_in_planes_is_prefetched_where_the_record_says_so() -> None:
