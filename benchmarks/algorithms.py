@@ -1,6 +1,6 @@
 """Every algorithm on cv1 to cv12 of the MEC paper: time, bytes, error, or the reason of refusal.
 
-    python benchmarks/algorithms.py                  all of it; writes docs/results/algorithms.*
+    python benchmarks/algorithms.py                  all of it; writes docs/results/CPU/algorithms.*
     python benchmarks/algorithms.py --layers cv4 --batches 1 --quick --method im2col --method mec
     python benchmarks/algorithms.py --page           write the page again from the JSON
 
@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 import leanconv as lc
-from harness import ROOT, Patience, effort, rewrite_page, script, write_results
+from harness import Patience, effort, results_file, rewrite_pages, script, write_results
 from leanconv.algorithms.select import choice_named, choose
 from leanconv.api.conv import conv_problem
 from leanconv.cli.common import positive
@@ -44,7 +44,7 @@ from leanconv.units import format_bytes, format_ns
 from microkernel import Peak, aligned, work
 from pages.algorithms import page
 
-RESULTS = ROOT / "docs" / "results" / "algorithms.json"
+NAME = "algorithms"
 
 CHOSEN, WHOLE_FFT = "chosen by leanconv", "fft of whole images (NumPy)"
 METHODS = (
@@ -282,7 +282,7 @@ def measure(
             reason = _too_large(spec, method)
             if not reason:
                 subjects[method] = case.subject(method)
-        except lc.SpecError as error:
+        except (lc.SpecError, lc.BudgetError) as error:
             reason = str(error)
         if reason:
             refused[method] = reason.removeprefix(
@@ -359,7 +359,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     if options.quick:
         options.rounds, options.seconds, options.wait = 2, 0.02, 0.0
     if options.complete and options.out is None:
-        options.out = RESULTS
+        options.out = results_file(NAME)
     return options
 
 
@@ -403,10 +403,10 @@ def main() -> int:
     """Measure what the command line asks for."""
     options = parse_options()
     if options.page:
-        rewrite_page(RESULTS, page)
+        rewrite_pages(NAME, page)
         return 0
     document = run(options)
-    write_results(document, options.out, RESULTS, page)
+    write_results(document, options.out, page)
     if options.json:
         print_json(document)
     return 0

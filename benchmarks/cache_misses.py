@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from harness import ROOT, rewrite_page, script, write_results
+from harness import RESULTS, rewrite_pages, script, write_results
 from leanconv.algorithms.interface import Candidate
 from leanconv.algorithms.select import choice_named, choose
 from leanconv.api.conv import conv_problem
@@ -43,7 +43,7 @@ from leanconv.target import preset
 from leanconv.units import format_bytes, parse_bytes
 from pages.cache_misses import page
 
-RESULTS = ROOT / "docs" / "results" / "cache_misses.json"
+NAME = "cache_misses"
 TARGET = "haswell"
 METHODS = ("im2col:rows=whole", "mec:solution=A", "mec:solution=B", "im2win:rows=whole", "direct")
 LINE, FIRST = 64, "32768,8,64"
@@ -303,11 +303,11 @@ def main() -> int:
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the JSON to this file")
     options = parser.parse_args()
     if options.page:
-        rewrite_page(RESULTS, page)
+        rewrite_pages(NAME, page)
         return 0
     chosen = (options.layer, options.batch, options.layout) != ("cv10", 1, "NCHW")
     if not (chosen or options.method or options.last or options.out):
-        options.out = RESULTS
+        options.out = RESULTS / f"{NAME}.json"  # the same on every machine
     spec = ConvSpec.parse(LAYERS[options.layer], batch=options.batch, layout=options.layout)
     document = {
         "machine": machine.describe().to_json(),
@@ -325,7 +325,7 @@ def main() -> int:
             document["methods"][method] = result
             if not options.json:
                 print_method(method, result)
-    write_results(document, options.out, RESULTS, page)
+    write_results(document, options.out, page)
     if options.json:
         print_json(document)
     return 0

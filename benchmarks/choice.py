@@ -1,6 +1,6 @@
 """What the model's choice of algorithms costs over the tuned one, layer by layer.
 
-    python benchmarks/choice.py                     writes docs/results/choice.json and .md
+    python benchmarks/choice.py                     writes docs/results/CPU/choice.json and .md
     python benchmarks/choice.py cv mobilenetv2      these alone: parts of names
     python benchmarks/choice.py --page              write the page again from the JSON
 
@@ -21,7 +21,14 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
-from harness import ROOT, effort, model_file, rewrite_page, script, write_results
+from harness import (
+    effort,
+    model_file,
+    results_file,
+    rewrite_pages,
+    script,
+    write_results,
+)
 from leanconv.algorithms import Problem
 from leanconv.api.conv import conv_problem
 from leanconv.api.cpu_backend import CpuBackend
@@ -41,7 +48,7 @@ from leanconv.spec import ConvSpec
 from leanconv.types import FLOAT32
 from pages.choice import page
 
-RESULTS = ROOT / "docs" / "results" / "choice.json"
+NAME = "choice"
 NETWORKS = ("mobilenetv2", "resnet50", "resnet101", "vgg16")
 GOAL = 1.10
 
@@ -150,10 +157,10 @@ def main() -> int:
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the JSON to this file")
     options = parser.parse_args()
     if options.page:
-        rewrite_page(RESULTS, page)
+        rewrite_pages(NAME, page)
         return 0
     if not (options.parts or options.out):
-        options.out = RESULTS
+        options.out = results_file(NAME)
     rows: list[dict[str, Any]] = []
     document: dict[str, Any] = {
         "machine": machine.describe().to_json(),
@@ -168,7 +175,7 @@ def main() -> int:
             if not options.json:
                 print(line(rows[-1]))
     document |= {"means": summary(rows), "layers": rows}
-    write_results(document, options.out, RESULTS, page)
+    write_results(document, options.out, page)
     if options.json:
         print_json(document)
     else:

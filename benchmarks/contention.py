@@ -1,6 +1,6 @@
 """Latency while another process spins on one CPU, against the latency on a quiet machine.
 
-    python benchmarks/contention.py --out contention.json
+    python benchmarks/contention.py --record contention
 
 For each engine, in turn: quiet, disturbed, quiet, disturbed … in one process of the engine. The
 number that counts is disturbed over quiet; `--limit` (2.5) is leanconv's.
@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from harness import ALL_ENGINES, effort, model_file, script
+from harness import ALL_ENGINES, add_record_option, effort, model_file, script
 from leanconv.cli.common import positive
 from leanconv.cli.engines import machine
 from leanconv.cli.engines.catalogue import Installed
@@ -127,6 +127,7 @@ def main() -> int:
     parser.add_argument("--batch", type=positive, default=1)
     parser.add_argument("--limit", type=float, default=2.5, help="of leanconv's ratio")
     add_measure_options(parser, threads=2)
+    add_record_option(parser)
     parser.set_defaults(rounds=5, seconds=2.0)
     options = parser.parse_args()
     installed, missing = find_engines(options, ALL_ENGINES)

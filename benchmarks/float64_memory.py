@@ -1,6 +1,6 @@
 """cv1 to cv12 in float64 within a tenth of PyTorch's memory.
 
-    python benchmarks/float64_memory.py --python TORCH_PYTHON --out docs/results/float64_memory.json
+    python benchmarks/float64_memory.py --python TORCH_PYTHON --record float64_memory
 
 For each layer PyTorch first, in a process of its own: how far `conv2d` makes its resident memory
 grow beyond x, w and y at the most, and how long it takes. Then leanconv, whose plan may hold the
@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from harness import ROOT, effort, script
+from harness import ROOT, add_record_option, effort, script
 from layers import paper_specs
 from leanconv.cli.common import positive
 from leanconv.cli.engines import machine
@@ -143,6 +143,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=0.5, metavar="S", help="of each turn")
     parser.add_argument("--goal", type=float, default=3.0, metavar="X", help="mean ratio (exit 3)")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write JSON to a file")
+    add_record_option(parser)
     options = parser.parse_args()
     options.python = interpreters(options.python)[-1]
     if absent_modules(options.python, ["numpy", "torch"]):

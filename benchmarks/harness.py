@@ -24,6 +24,7 @@ from leanconv.errors import InputError, LeanConvError
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
+RESULTS = ROOT / "docs" / "results"
 MODELS = ROOT / "models"
 _ATTEMPTS = 3  # turns taken again because the cores turned out to be shared
 Document = dict[str, Any]
@@ -119,30 +120,61 @@ def results_folder(cpu: str) -> Path:
             has the folder amd-epyc-25-17.
     """
     named = re.sub(r"\((r|tm)\)|@ [\d.]+ghz|family/model|\bcpu\b", " ", cpu.lower())
-    return ROOT / "docs" / "results" / "-".join(re.findall(r"[a-z0-9]+", named))
+    return RESULTS / "-".join(re.findall(r"[a-z0-9]+", named))
 
 
-def rewrite_page(results: Path, page: Callable[[Document], str]) -> None:
-    """Write the page of earlier results again, beside their JSON."""
-    document = json.loads(results.read_text(encoding="utf-8"))
-    results.with_suffix(".md").write_text(page(document), encoding="utf-8")
+def results_file(name: str) -> Path:
+    """Where a result of this kind of CPU stands for good, NAME.json; its folder is there then."""
+    folder = results_folder(machine.describe().cpu)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / f"{name}.json"
+
+
+def add_record_option(parser: argparse.ArgumentParser) -> None:
+    """Add the option that keeps a result for good, in place of `--out`."""
+    parser.add_argument(
+        "--record",
+        dest="out",
+        type=results_file,
+        metavar="NAME",
+        help="write the JSON to docs/results/CPU/NAME.json, CPU the kind of this machine",
+    )
+
+
+def all_results(name: str) -> list[Path]:
+    """The results of that name of every kind of CPU, those measured last first."""
+    files = [*RESULTS.glob(f"{name}.json"), *RESULTS.glob(f"*/{name}.json")]
+    return sorted(files, key=_measured_at, reverse=True)
+
+
+def _measured_at(file: Path) -> str:
+    time_utc: str = json.loads(file.read_text(encoding="utf-8"))["machine"]["time_utc"]
+    return time_utc
+
+
+def rewrite_pages(name: str, page: Callable[[Document], str]) -> None:
+    """Write the pages of earlier results again, beside their JSON."""
+    for file in all_results(name):
+        document = json.loads(file.read_text(encoding="utf-8"))
+        file.with_suffix(".md").write_text(page(document), encoding="utf-8")
 
 
 def write_results(
-    document: Document, out: Path | None, results: Path, page: Callable[[Document], str]
+    document: Document, out: Path | None, page: Callable[[Document], str], indent: int = 1
 ) -> None:
     """Write a benchmark's JSON where it is wanted; its page as well where results stand for good.
 
     Args:
         document: what was measured.
         out: where the JSON goes, None for nowhere.
-        results: the file in docs/results; its page stands beside it.
         page: makes the page.
+        indent: of the JSON.
     """
-    if out is not None:
-        out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    if out == results:
-        rewrite_page(results, page)
+    if out is None:
+        return
+    out.write_text(json.dumps(document, indent=indent) + "\n", encoding="utf-8")
+    if RESULTS in out.resolve().parents:
+        out.with_suffix(".md").write_text(page(document), encoding="utf-8")
 
 
 def script(body: Callable[[], int]) -> None:

@@ -1,8 +1,9 @@
 """Single convolutions against every engine, leanconv through `plan_conv2d` called from Python.
 
-    python benchmarks/layers.py --python TORCH_PYTHON --out docs/results/layers.json
+    python benchmarks/layers.py --python TORCH_PYTHON --record layers
     python benchmarks/layers.py --batch 8 --python TORCH_PYTHON             eight images at once
     python benchmarks/layers.py --dtype float64 --python TORCH_PYTHON         against torch alone
+    python benchmarks/layers.py --max-error 3e-6 --python TORCH_PYTHON        as accurate as others
     python benchmarks/layers.py --shapes networks --python TORCH_PYTHON       `layer_shapes.py`
 
 cv1 to cv12 of the MEC paper, or 200 layers of well-known networks; two threads, NCHW in and out,
@@ -12,10 +13,12 @@ the cost of the call included. Each layer is an ONNX file of one node; errors ar
 from __future__ import annotations
 
 import argparse
+import os
 import tempfile
 from pathlib import Path
 
-from harness import LAYER_ENGINES, script
+from engines.engine_plan import MAX_ERROR
+from harness import LAYER_ENGINES, add_record_option, script
 from layer_shapes import SHAPES
 from leanconv.cli.bench import layer_works
 from leanconv.cli.common import positive
@@ -66,7 +69,9 @@ def main() -> int:
     parser.add_argument("--batch", type=positive, default=1, metavar="N", help="images at once")
     parser.add_argument("--dtype", choices=(FLOAT32, FLOAT64), default=FLOAT32)
     parser.add_argument("--quick", action="store_true", help="one process, fewer network layers")
+    parser.add_argument("--max-error", type=float, metavar="E", help="that leanconv may state")
     add_measure_options(parser, threads=2)
+    add_record_option(parser)
     networks = parser.parse_known_args()[0].shapes == "networks"
     parser.set_defaults(processes=2, rounds=3, seconds=0.3)
     if networks:
@@ -80,6 +85,8 @@ def main() -> int:
         specs = paper_specs(options.layers, options.batch, options.dtype)
     if options.quick:
         options.processes, options.rounds = 1, 2
+    if options.max_error is not None:
+        os.environ[MAX_ERROR] = repr(options.max_error)  # the engines' processes have it, too
     engines = [e for e in LAYER_ENGINES if options.dtype == FLOAT32 or e.name in _DOUBLES]
     with tempfile.TemporaryDirectory(prefix="leanconv-layers-") as folder:
         works = layer_works(specs, Path(folder), exact=True)

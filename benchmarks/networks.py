@@ -1,6 +1,6 @@
 """Whole networks against every engine: MobileNetV2-1.0/224 at batch 1 and 8, ResNet-50 at batch 1.
 
-    python benchmarks/networks.py --python TORCH_PYTHON --out networks.json
+    python benchmarks/networks.py --python TORCH_PYTHON --record networks
 
 float32, two threads, random weights; each engine in a process of its own, in turn, the same
 ONNX file for all. Answers must agree to 1e-3. Exit code 3 if they do not, or with `--goal X` if
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from harness import ALL_ENGINES, model_file, script
+from harness import ALL_ENGINES, add_record_option, model_file, script
 from leanconv.cli.engines.report import add_measure_options, compare
 from leanconv.cli.engines.rounds import Work
 
@@ -44,6 +44,7 @@ def main() -> int:
         help=f"default {' '.join(CASES)}; also resnet101:1, vgg16:1, …",
     )
     add_measure_options(parser, threads=2)
+    add_record_option(parser)
     options = parser.parse_args()
     return compare(works(options.cases), ALL_ENGINES, options)
 

@@ -6,7 +6,7 @@
 Each network is planned for limits from the smallest that works to none, all plans are run in turn,
 round by round, and so is every other engine, in a process of its own. The peak of resident memory
 (`VmHWM`, Linux) is that of a fresh process over its bare imports: load, and three runs. Results of
-the networks that are named replace those in `docs/results/pareto.json`; the page is written anew.
+the networks that are named replace those in docs/results/CPU/pareto.json; the page is written anew.
 float32, batch 1, random weights; `error` is measured against the network in float64.
 """
 
@@ -27,7 +27,17 @@ from typing import Any
 import numpy as np
 
 import leanconv as lc
-from harness import ALL_ENGINES, ROOT, Patience, effort, model_file, script
+from harness import (
+    ALL_ENGINES,
+    ROOT,
+    Patience,
+    effort,
+    model_file,
+    results_file,
+    rewrite_pages,
+    script,
+    write_results,
+)
 from leanconv.cli.common import positive, thread_count
 from leanconv.cli.engines import machine
 from leanconv.cli.engines.catalogue import Installed, find, interpreters
@@ -43,7 +53,7 @@ NETWORKS = ("mobilenetv2", "resnet50", "vgg16")
 OTHERS = ("onnxruntime", "openvino", "torch")
 SHARES = (0.0, 0.05, 0.15, 0.3, 0.5, 0.75)  # of the way from the least limit to none at all
 BEYOND_BYTES = 8 * 2**20  # room beside the weights that is asked about
-RESULTS = ROOT / "docs" / "results" / "pareto.json"
+NAME = "pareto"
 _TURN_S = 0.2
 
 _PEAK = """
@@ -241,12 +251,6 @@ def measure(
     }
 
 
-def write(results: Path, document: dict[str, Any]) -> None:
-    """Write the results and their page."""
-    results.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
-    results.with_suffix(".md").write_text(page(document), encoding="utf-8")
-
-
 def main() -> int:
     """Measure what the command line asks for."""
     parser = argparse.ArgumentParser(
@@ -257,15 +261,16 @@ def main() -> int:
     parser.add_argument("--threads", type=thread_count, default=2)
     parser.add_argument("--rounds", type=positive, default=9)
     parser.add_argument("--patience", type=float, default=30.0, metavar="S", help="for free cores")
-    parser.add_argument("--out", type=Path, default=RESULTS, metavar="FILE")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="in place of docs/results")
     parser.add_argument("--page", action="store_true", help="only write the page anew")
     options = parser.parse_args()
-    document: dict[str, Any] = {"networks": {}}
-    if options.out.exists():
-        document = json.loads(options.out.read_text(encoding="utf-8"))
     if options.page:
-        write(options.out, document)
+        rewrite_pages(NAME, page)
         return 0
+    out = options.out or results_file(NAME)
+    document: dict[str, Any] = {"networks": {}}
+    if out.exists():
+        document = json.loads(out.read_text(encoding="utf-8"))
     chosen = [engine for engine in ALL_ENGINES if engine.name in OTHERS]
     others, missing = find(chosen, interpreters(options.python))
     with tempfile.TemporaryDirectory() as folder, progress("measuring") as shown:
@@ -281,7 +286,7 @@ def main() -> int:
                 effort=effort(options, "threads", "rounds"),
                 missing=missing,
             )
-            write(options.out, document)
+            write_results(document, out, page, indent=2)
     return 0
 
 

@@ -1,6 +1,6 @@
 """Networks of 8-bit integers against every engine, and against themselves in float32.
 
-    python benchmarks/quantised.py --out quantised.json
+    python benchmarks/quantised.py --record quantised
     python benchmarks/quantised.py vgg16 --threads 1
 
 Each network has random weights, is quantised once by `leanconv.quantize` on random images, and the
@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 import leanconv
-from harness import ALL_ENGINES, MODELS, model_file, script
+from harness import ALL_ENGINES, MODELS, add_record_option, model_file, script
 from leanconv.cli.engines.report import add_measure_options, compare
 from leanconv.cli.engines.rounds import Work
 
@@ -56,6 +56,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*", default=CASES, help=f"default {' '.join(CASES)}")
     parser.add_argument("--close", type=float, default=0.2, help="(default: %(default)s)")
     add_measure_options(parser, threads=2)
+    add_record_option(parser)
     options = parser.parse_args()
     return compare(works(options.names), ALL_ENGINES, options, close=options.close)
 

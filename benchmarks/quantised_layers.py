@@ -24,7 +24,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from harness import ALL_ENGINES, HERE, script
+from harness import ALL_ENGINES, HERE, add_record_option, script
 from layers import paper_specs
 from leanconv.cli.engines.catalogue import Engine
 from leanconv.cli.engines.report import add_measure_options, compare
@@ -99,6 +99,7 @@ def main() -> int:
     )
     parser.add_argument("layers", nargs="*", metavar="LAYER", help="cv1 … (default: all twelve)")
     add_measure_options(parser, threads=2)
+    add_record_option(parser)
     parser.set_defaults(processes=1, rounds=5, seconds=0.4, warmup=0.2)
     options = parser.parse_args()
     specs = paper_specs(options.layers, 1, FLOAT32)

@@ -1,5 +1,8 @@
 """Write the tables of README.md, docs/results/speed.md, docs/performance.md from docs/results.
 
+Every kind of CPU that has a result has its table, under a line with its name, the day, the commit
+and how much was measured; the newest comes first.
+
 python benchmarks/readme_tables.py            rewrite them
 python benchmarks/readme_tables.py --check    exit with 3 if one is not up to date
 """
@@ -9,16 +12,20 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
-from pages.tables import table
+from harness import RESULTS, ROOT, all_results
+from pages.tables import measured_on, table
 from pages.wrapping import wrapped
 
-ROOT = Path(__file__).resolve().parents[1]
-RESULTS = ROOT / "docs" / "results"
-PAGES = (ROOT / "README.md", RESULTS / "speed.md", ROOT / "docs" / "performance.md")
+Document = dict[str, Any]
+DOCS = ROOT / "docs"
+PAGES = (ROOT / "README.md", DOCS / "results" / "speed.md", DOCS / "performance.md")
+INDEX = RESULTS / "README.md"
 DIFFERS = 1e-4  # an engine whose answers are farther from float64 does not count as the best other
 SUMMARY = {
     "MobileNetV2, ResNet-50, ResNet-101, VGG-16": ("networks", "networks_large"),
@@ -27,7 +34,8 @@ SUMMARY = {
     "the same, float64": ("layers_float64",),
     "layers of 30 known networks": ("layers_networks",),
 }
-# The work of each network at the measured peak, in ms, and the ratio that is wanted.
+# By folder, the work of each network at the measured peak, in ms, and the ratio that is wanted.
+FLOORS_OF = "amd-epyc-25-17"
 FLOORS = {
     "mobilenetv2 batch 1": ("2.80", "1.35"),
     "mobilenetv2 batch 8": ("22.4", "1.5"),
@@ -37,18 +45,25 @@ FLOORS = {
 }
 
 
-def _load(name: str) -> dict[str, Any]:
-    document: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text())
-    return document
+def _load(name: str) -> dict[str, Document]:
+    """By folder, the results of that name; the newest first."""
+    return {file.parent.name: json.loads(file.read_text("utf-8")) for file in all_results(name)}
+
+
+def each(name: str, written: Callable[[Document], list[str]]) -> list[str]:
+    """A table for each kind of CPU that has the result."""
+    lines: list[str] = []
+    for document in _load(name).values():
+        lines += [*wrapped(measured_on(document)).splitlines(), "", *written(document), ""]
+    return lines[:-1] or ["Not measured yet."]
 
 
 def _time(ns: float) -> str:
     return f"{ns / 1e6:.2f} ms" if ns < 1e8 else f"{ns / 1e6:.0f} ms"
 
 
-def cases_table(name: str, first: str) -> list[str]:
+def cases_table(document: Document, first: str) -> list[str]:
     """The table of networks or layers: every engine's time, and the ratio to the best other one."""
-    document = _load(name)
     engines = list(dict.fromkeys(e for case in document["cases"] for e in case["engines"]))
     rows, ratios = [], []
     for case in document["cases"]:
@@ -62,31 +77,50 @@ def cases_table(name: str, first: str) -> list[str]:
     return table([first, *engines, "best other / ours"], rows)
 
 
-def layers_table(name: str, first: str) -> list[str]:
+def layers_table(document: Document, first: str) -> list[str]:
     """The table of layers, and below it how far each engine is from the exact result at most."""
     worst: dict[str, float] = {}
-    for case in _load(name)["cases"]:
+    for case in document["cases"]:
         for engine, found in case["engines"].items():
             worst[engine] = max(worst.get(engine, 0.0), found.get("difference") or 0.0)
     shown = ", ".join(f"{engine} {error:.1e}" for engine, error in worst.items())
     errors = wrapped(f"Largest errors against float64: {shown}.").splitlines()
-    return [*cases_table(name, first), "", *errors]
+    return [*cases_table(document, first), "", *errors]
 
 
 def summary_table() -> list[str]:
-    """One row for each list of networks or layers: the ratio to the best other engine."""
-    rows = []
+    """A row for each list of networks or layers: by CPU, the ratio to the best other engine."""
+    rows, origins = [], dict[str, list[Document]]()
     for what, names in SUMMARY.items():
-        ratios = [case["ratios"]["best"] for name in names for case in _load(name)["cases"]]
-        mean, least = f"{geometric_mean(ratios):.2f}", f"{min(ratios):.2f}"
-        rows.append([what, str(len(ratios)), mean, least])
-    return table(["work", "cases", "best other's time / ours, geometric mean", "least"], rows)
+        found: dict[str, list[float]] = {}
+        for name in names:
+            for folder, document in _load(name).items():
+                origins.setdefault(folder, []).append(document["machine"])
+                ratios = found.setdefault(folder, [])
+                ratios += [case["ratios"]["best"] for case in document["cases"]]
+        rows.append((what, found))
+    shown = [[what, *(_ratios(found.get(cpu)) for cpu in origins)] for what, found in rows]
+    notes = [_days(machines) for machines in origins.values()]
+    heads = [machines[0]["cpu"] for machines in origins.values()]
+    text = "Geometric mean of the cases' ratios (number of cases; the least). " + " ".join(notes)
+    return [*table(["best other's time / ours", *heads], shown), "", *wrapped(text).splitlines()]
 
 
-def families_table(name: str) -> list[str]:
+def _days(machines: list[Document]) -> str:
+    """A CPU, with the days and commits of its results."""
+    days = dict.fromkeys(machine["time_utc"][:10] for machine in machines)
+    commits = dict.fromkeys(machine["commit"] or "unknown" for machine in machines)
+    return f"{machines[0]['cpu']}: {', '.join(days)}, commit {', '.join(commits)}."
+
+
+def _ratios(found: list[float] | None) -> str:
+    return f"{geometric_mean(found):.2f} ({len(found)}; {min(found):.2f})" if found else "-"
+
+
+def families_table(document: Document) -> list[str]:
     """The layers of many networks, one row for each network and one for all."""
     families: dict[str, list[float]] = {}
-    for case in _load(name)["cases"]:
+    for case in document["cases"]:
         families.setdefault(case["name"].split("/")[0], []).append(case["ratios"]["best"])
     families = dict(sorted(families.items()))
     families["all"] = [ratio for ratios in families.values() for ratio in ratios]
@@ -103,9 +137,8 @@ def families_table(name: str) -> list[str]:
     return table(["layers of", "layers", "best other / ours", "level or above", "least"], rows)
 
 
-def memory_table() -> list[str]:
+def memory_table(document: Document) -> list[str]:
     """The table of `float64_memory.json`: bytes beyond the tensors, and times."""
-    document = _load("float64_memory")
     rows = []
     for case in document["cases"]:
         torch, ours = case["engines"]["torch"], case["engines"]["leanconv"]
@@ -119,20 +152,20 @@ def memory_table() -> list[str]:
     return table([*first, "torch / ours"], rows)
 
 
-def contention_table() -> list[str]:
+def contention_table(document: Document) -> list[str]:
     """The table of `contention.json`: medians, quiet and with one CPU taken."""
     rows = [
         [name, _time(e["quiet_median_ns"]), _time(e["disturbed_median_ns"]), f"{e['ratio']:.2f}"]
-        for name, e in _load("contention")["engines"].items()
+        for name, e in document["engines"].items()
     ]
     return table(["engine", "quiet", "one CPU taken", "ratio"], rows)
 
 
-def startup_table() -> list[str]:
+def startup_table(document: Document) -> list[str]:
     """The table of `startup.json`: from the file to the first answer."""
     rows = [
         [name, _time(e["load_ns"]), _time(e["first_ns"]), _time(e["total_ns"])]
-        for name, e in _load("startup")["results"].items()
+        for name, e in document["results"].items()
     ]
     return table(["engine", "load", "first run", "together"], rows)
 
@@ -140,7 +173,7 @@ def startup_table() -> list[str]:
 def bounds_table(*names: str) -> list[str]:
     """Networks beside their floors: the best other engine by its median, and by its least time."""
     rows = []
-    for case in (case for name in names for case in _load(name)["cases"]):
+    for case in (case for name in names for case in _load(name)[FLOORS_OF]["cases"]):
         ours = case["engines"]["leanconv"]
         others = {e: t for e, t in case["engines"].items() if e != "leanconv" and "least_ns" in t}
         others = {e: t for e, t in others.items() if not (t.get("difference") or 0) > DIFFERS}
@@ -155,24 +188,58 @@ def bounds_table(*names: str) -> list[str]:
     return table([*heads, "best other's least, ms", "ratio (of least times)", "wanted"], rows)
 
 
+def index() -> str:
+    """The page of all results: by kind of CPU its files, with day and commit."""
+    lines = [
+        "# Results",
+        "",
+        "By kind of machine; written by `python benchmarks/readme_tables.py`.",
+        "",
+    ]
+    folders = {file.parent for file in RESULTS.rglob("*.json")}
+    for folder in sorted(f for f in folders if f.name != "figures"):
+        rows = []
+        for file in sorted(folder.glob("*.json")):
+            machine = json.loads(file.read_text("utf-8"))["machine"]
+            page = file.with_suffix(".md")
+            target = (page if page.exists() else file).relative_to(RESULTS)
+            day, commit = machine["time_utc"][:10], machine["commit"] or "unknown"
+            rows.append([f"[{file.stem}]({target})", day, commit, machine["cpu"]])
+        heads = ["result", "measured", "commit", "CPU"]
+        title = "Of no CPU alone" if folder == RESULTS else str(folder.relative_to(RESULTS))
+        lines += [f"## {title}", "", *table(heads, rows), ""]
+        if (folder / "figures" / "README.md").exists():
+            figures = (folder / "figures" / "README.md").relative_to(RESULTS)
+            lines += [f"[The documents' figures]({figures}), re-made.", ""]
+    return wrapped("\n".join(lines).rstrip())
+
+
+def written() -> dict[Path, str]:
+    """By file, what the results say that it should be."""
+    pages = {page: rewritten(page.read_text("utf-8")) for page in PAGES}
+    return {**pages, INDEX: index()}
+
+
 def rewritten(text: str) -> str:
     """A page's text with every marked table as the results say.
 
     A table stands between `<!-- results: NAME -->` and `<!-- end of results -->`.
     """
-    tables = {
-        "summary": summary_table(),
-        "networks": cases_table("networks", "network, batch"),
-        "networks_large": cases_table("networks_large", "network, batch"),
-        "layers": layers_table("layers", "layer, batch 1"),
-        "layers_batch8": layers_table("layers_batch8", "layer, batch 8"),
-        "layers_float64": layers_table("layers_float64", "layer, float64"),
-        "float64_memory": memory_table(),
-        "layers_networks": families_table("layers_networks"),
-        "contention": contention_table(),
-        "startup": startup_table(),
-        "bounds": bounds_table("networks", "networks_large"),
+    makers: dict[str, Callable[[Document], list[str]]] = {
+        "networks": partial(cases_table, first="network, batch"),
+        "networks_large": partial(cases_table, first="network, batch"),
+        "layers": partial(layers_table, first="layer, batch 1"),
+        "layers_close": partial(layers_table, first="layer, batch 1"),
+        "layers_batch8": partial(layers_table, first="layer, batch 8"),
+        "layers_float64": partial(layers_table, first="layer, float64"),
+        "float64_memory": memory_table,
+        "layers_networks": families_table,
+        "contention": contention_table,
+        "startup": startup_table,
     }
+    tables = {name: each(name, of) for name, of in makers.items()}
+    tables["summary"] = summary_table()
+    tables["bounds"] = bounds_table("networks", "networks_large")
     out: list[str] = []
     skipping = False
     for line in text.splitlines():
@@ -191,16 +258,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args()
-    stale = [
-        page for page in PAGES if rewritten(page.read_text("utf-8")) != page.read_text("utf-8")
-    ]
-    for page in stale:
+    stale = {
+        page: text
+        for page, text in written().items()
+        if not page.exists() or page.read_text("utf-8") != text
+    }
+    for page, text in stale.items():
         if options.check:
-            print(
-                f"{page.relative_to(ROOT)} is not what docs/results says; run this without --check"
-            )
+            print(f"{page.relative_to(ROOT)} is not what the results say; run this without --check")
         else:
-            page.write_text(rewritten(page.read_text("utf-8")), "utf-8")
+            page.write_text(text, "utf-8")
     return 3 if stale and options.check else 0
 
 

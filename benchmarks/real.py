@@ -28,7 +28,7 @@ from pathlib import Path
 import numpy as np
 
 import leanconv
-from harness import ALL_ENGINES, MODELS, script
+from harness import ALL_ENGINES, MODELS, add_record_option, script
 from leanconv.cli.common import UsageError
 from leanconv.cli.engines.report import add_measure_options, compare
 from leanconv.cli.engines.rounds import Work
@@ -314,6 +314,7 @@ def main() -> int:
     parser.add_argument("parts", nargs="*", metavar="PART", help="of names such as nudenet")
     parser.add_argument("--list", action="store_true", help="say what there is, and end")
     add_measure_options(parser, threads=2)
+    add_record_option(parser)
     options = parser.parse_args()
     networks = chosen(options.parts)
     if options.list:

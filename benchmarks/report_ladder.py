@@ -1,6 +1,6 @@
 """The ladder of the MobileNetV2 report on the CPU: each of its steps, then our engine.
 
-    python benchmarks/report_ladder.py                   writes docs/results/ladder.json and .md
+    python benchmarks/report_ladder.py                   writes docs/results/CPU/ladder.json and .md
     python benchmarks/report_ladder.py --quick           a look: two images, one round
     python benchmarks/report_ladder.py --page            write the page again from the JSON
 
@@ -26,7 +26,16 @@ from typing import Any
 import numpy as np
 
 import leanconv
-from harness import ROOT, Document, Patience, effort, rewrite_page, script, write_results
+from harness import (
+    ROOT,
+    Document,
+    Patience,
+    effort,
+    results_file,
+    rewrite_pages,
+    script,
+    write_results,
+)
 from leanconv.types import FLOAT32, FLOAT64, DType
 
 sys.path.insert(0, str(ROOT))
@@ -41,7 +50,7 @@ from leanconv.cli.output import print_json, print_table, progress
 from leanconv.errors import InputError
 from pages.ladder import page
 
-RESULTS = ROOT / "docs" / "results" / "ladder.json"
+NAME = "ladder"
 SETTINGS = ((FLOAT64, 244), (FLOAT32, 224))
 _SCALAR_IMAGES = 2
 _TOLERANCE = {FLOAT64: 1e-12, FLOAT32: 2e-5}
@@ -192,12 +201,12 @@ def main() -> int:
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the JSON to this file")
     options = parser.parse_args()
     if options.page:
-        rewrite_page(RESULTS, page)
+        rewrite_pages(NAME, page)
         return 0
     if options.quick:
         options.images, options.rounds, options.wait = 2, 1, 0.0
     elif options.out is None:
-        options.out = RESULTS
+        options.out = results_file(NAME)
     options.patience = Patience(options.threads)
     busy = machine.wait_until_quiet(patience_s=options.wait)
     document: Document = {
@@ -212,7 +221,7 @@ def main() -> int:
             document["settings"].append(measure(dtype, size, options))
             if not options.json:
                 print_setting(document["settings"][-1])
-    write_results(document, options.out, RESULTS, page)
+    write_results(document, options.out, page)
     if options.json:
         print_json(document)
     return 0

@@ -1,13 +1,19 @@
 """A minute's look at whether something has become much slower; exit code 3 if so.
 
     python benchmarks/speed_check.py              compare with what is recorded
-    python benchmarks/speed_check.py --write      record what is measured now
+    python benchmarks/speed_check.py --write      record what is measured now, the least of both
+    TEST_MACHINE=haswell PYTHONPATH=tests/support/startup python benchmarks/speed_check.py --write
+                                                  the same as if this processor had AVX2 alone
 
 Each case runs on one thread, in turn with a loop of multiply-adds on registers: its number is the
 share of that loop's rate that it reaches, the best of some turns, so that a slow or a busy machine
-slows down both. Recorded are shares by instruction set, the least of the machines seen. A share
-below that over `MARGIN` is measured again; what stays below three times is reported. Machines whose
-caches differ stay far inside the margin; work that is done twice, or not in vectors, does not.
+slows down both. Recorded are shares by instruction set, the least of the machines seen, with these
+machines. A share below that over `MARGIN` is measured again; what stays below three times is
+reported. Machines whose caches differ stay far inside the margin; work that is done twice, or not
+in vectors, does not.
+
+On an instruction set that has no record nothing can fail: shares are shown beside the least of the
+others', what is far below them is named, and `--write` makes the record, which is to be committed.
 """
 
 from __future__ import annotations
@@ -16,6 +22,7 @@ import argparse
 import json
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
@@ -23,6 +30,7 @@ import numpy as np
 
 import leanconv as lc
 from harness import HERE, ROOT, script
+from leanconv.cli.engines import machine
 from leanconv.cli.output import print_table
 from leanconv.codegen.host import host
 from leanconv.reference.layers import LAYERS
@@ -126,9 +134,52 @@ def slower(found: dict[str, float], recorded: dict[str, float]) -> list[str]:
     return [name for name, was in recorded.items() if found.get(name, was) * MARGIN < was]
 
 
-def read(file: Path) -> dict[str, dict[str, float]]:
-    """The recorded shares, by instruction set and case."""
-    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+@dataclass(frozen=True)
+class Record:
+    """What is recorded of one instruction set.
+
+    Attributes:
+        shares: by case, the least of all machines.
+        machines: CPU, day and commit of each time it was recorded.
+    """
+
+    shares: dict[str, float]
+    machines: tuple[str, ...] = ()
+
+    def lowered(self, found: dict[str, float], where: str) -> Record:
+        """The record with what another machine has reached; cases that are no more are dropped."""
+        least = {name: min(now, self.shares.get(name, now)) for name, now in found.items()}
+        shares = {name: round(share, 3) for name, share in least.items()}
+        return Record(shares, tuple(dict.fromkeys([*self.machines, where])))
+
+
+def read(file: Path) -> dict[str, Record]:
+    """What is recorded, by instruction set."""
+    if not file.exists():
+        return {}
+    found = json.loads(file.read_text(encoding="utf-8"))
+    return {isa: Record(one["shares"], tuple(one["machines"])) for isa, one in found.items()}
+
+
+def write(file: Path, records: dict[str, Record]) -> None:
+    """Keep what is recorded."""
+    text = json.dumps({isa: asdict(one) for isa, one in records.items()}, indent=1, sort_keys=True)
+    file.write_text(text + "\n", encoding="utf-8")
+
+
+def of_others(records: dict[str, Record]) -> dict[str, float]:
+    """By case the least share of all instruction sets."""
+    least: dict[str, float] = {}
+    for record in records.values():
+        for name, share in record.shares.items():
+            least[name] = min(share, least.get(name, share))
+    return least
+
+
+def this_machine() -> str:
+    """CPU, day and commit."""
+    here = machine.describe()
+    return f"{here.cpu}, {here.time_utc[:10]}, commit {here.commit or 'unknown'}"
 
 
 def main() -> int:
@@ -139,27 +190,28 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", help="record what is measured")
     parser.add_argument("--record", type=Path, default=RECORD, metavar="FILE")
     options = parser.parse_args()
-    everything = read(options.record)
-    recorded = {} if options.write else everything.get(host().isa, {})
-    found = measured(recorded)
-    late = slower(found, recorded)
+    records, isa = read(options.record), host().isa
+    known = records.get(isa)
+    compared = known.shares if known else of_others(records)
+    found = measured({} if options.write else compared)
     rows = [
-        [name, f"{100 * now:.0f} %", f"{100 * recorded[name]:.0f} %" if name in recorded else "-"]
+        [name, f"{100 * now:.0f} %", f"{100 * compared[name]:.0f} %" if name in compared else "-"]
         for name, now in found.items()
     ]
-    print_table(["", "share of peak", "recorded"], rows, title=f"{host().isa}, one thread")
+    heads = ["", "share of peak", "recorded" if known else "least of other instruction sets"]
+    print_table(heads, rows, title=f"{isa}, one thread")
     if options.write:
-        before = everything.get(host().isa, {})
-        least = {name: min(now, before.get(name, now)) for name, now in found.items()}
-        everything[host().isa] = {name: round(value, 3) for name, value in least.items()}
-        text = json.dumps(everything, indent=1, sort_keys=True) + "\n"
-        options.record.write_text(text, encoding="utf-8")
+        write(options.record, records | {isa: (known or Record({})).lowered(found, this_machine())})
+        print(f"recorded in {options.record}; commit it")
         return 0
-    if not recorded:
-        print(f"nothing is recorded for {host().isa}: nothing was compared")
+    late = slower(found, compared)
+    if known is None:
+        print(f"nothing is recorded for {isa}, so nothing can fail here; record it with --write")
+    else:
+        print(f"recorded on {'; '.join(known.machines)}")
     for name in late:
         print(f"{name}: {MARGIN} times slower than recorded, {ATTEMPTS} times in a row")
-    return 3 if late else 0
+    return 3 if late and known else 0
 
 
 if __name__ == "__main__":

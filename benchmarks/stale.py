@@ -62,10 +62,15 @@ def age(file: Path) -> Age:
 
 
 def changes_since(commit: str, folders: tuple[str, ...]) -> int | None:
-    """Commits after one that changed these folders of the package; None if it is not here."""
+    """Commits after one that changed these folders; None if it is not here.
+
+    Args:
+        commit: of a measurement.
+        folders: of the package, or with a slash of the checkout.
+    """
     if not commit:
         return None
-    paths = [f"src/leanconv/{folder}" for folder in folders]
+    paths = [folder if "/" in folder else f"src/leanconv/{folder}" for folder in folders]
     done = subprocess.run(
         ["git", "-C", str(ROOT), "rev-list", "--count", f"{commit}..HEAD", "--", *paths],
         capture_output=True,

@@ -1,6 +1,6 @@
 """From an ONNX file to the first answer, with an empty and with a full cache of compiled code.
 
-    python benchmarks/startup.py --out startup.json
+    python benchmarks/startup.py --record startup
     python benchmarks/startup.py mobilenetv2_int8    which benchmarks/quantised.py has made
 
 Each measurement is a process of its own. leanconv plans and compiles when it knows the shapes, so
@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from harness import ALL_ENGINES, effort, model_file, script
+from harness import ALL_ENGINES, add_record_option, effort, model_file, script
 from leanconv.cli.engines import machine
 from leanconv.cli.engines.catalogue import Installed
 from leanconv.cli.engines.process import EngineError, EngineProcess
@@ -89,6 +89,7 @@ def main() -> int:
     parser.add_argument("--empty-limit", type=float, default=1.5, metavar="S", help="seconds")
     parser.add_argument("--full-limit", type=float, default=0.2, metavar="S", help="seconds")
     add_measure_options(parser, threads=2)
+    add_record_option(parser)
     options = parser.parse_args()
     installed, missing = find_engines(options, ALL_ENGINES)
     busy = machine.wait_until_quiet(patience_s=options.wait)

@@ -21,7 +21,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from harness import ALL_ENGINES, script
+from harness import ALL_ENGINES, add_record_option, script
 from leanconv.cli.engines.report import add_measure_options, compare
 from leanconv.cli.engines.rounds import Work
 from leanconv.spec.format import ceil_div
@@ -128,6 +128,7 @@ def main() -> int:
     )
     parser.add_argument("parts", nargs="*", metavar="PART", help="of names such as unet")
     add_measure_options(parser, threads=2)
+    add_record_option(parser)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="leanconv-transposed-") as folder:
         return compare(works(options.parts, Path(folder)), ALL_ENGINES, options)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from documents.chart import Chart
+from documents.clock import NEVER, Deadline
 
 Data = dict[str, Any]
 
@@ -21,12 +22,23 @@ class Effort:
         rounds: turns that each method has, one after the other.
         seconds: of one turn.
         quick: whether small cases stand for the document's own, to see that all works.
+        deadline: after which a case has few turns.
     """
 
     threads: int = 2
     rounds: int = 9
     seconds: float = 0.03
     quick: bool = False
+    deadline: Deadline = NEVER
+
+    def to_json(self) -> Data:
+        """What a result says of it."""
+        return {
+            "threads": self.threads,
+            "rounds": self.rounds,
+            "seconds": self.seconds,
+            "quick": self.quick,
+        }
 
 
 @dataclass(frozen=True)
@@ -77,6 +89,7 @@ class Figure:
         measure: everything that the page needs, as JSON.
         show: makes the page's parts of that.
         quiet: whether times are measured, so that the machine should be quiet.
+        minutes: after which it measures as little as it can, on two cores.
     """
 
     name: str
@@ -85,6 +98,7 @@ class Figure:
     measure: Callable[[Effort], Data]
     show: Callable[[Data], Page]
     quiet: bool = True
+    minutes: float = 1.0
 
 
 def spread(times: Sequence[float]) -> Data:

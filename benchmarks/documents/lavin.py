@@ -188,9 +188,9 @@ def _show_example(data: Data) -> Page:
 
 FIGURES = (
     Figure("lavin-accuracy", "Lavin and Gray, table of accuracy", "Errors on VGG's layers",
-           _measure_errors, _show_errors, quiet=False),
+           _measure_errors, _show_errors, quiet=False, minutes=1),
     Figure("lavin-operations", "Lavin and Gray, table 1", "Operations of the transforms",
-           _measure_counts, _show_counts, quiet=False),
+           _measure_counts, _show_counts, quiet=False, minutes=0.1),
     Figure("winograd-example", "Winograd article, worked example", "AlphaGo Zero's first layer",
-           _measure_example, _show_example),
+           _measure_example, _show_example, minutes=0.3),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Figures 4a to 4d and table 3 of the MEC paper (Cho and Brand, ICML 2017)."""
+"""Figures 4a and 4b and table 3 of the MEC paper (Cho and Brand, ICML 2017)."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from leanconv.spec import ConvSpec
 MIB = 2**20
 IM2COL, BATCH, WINOGRAD = "im2col:rows=whole", "im2col:rows=batch", "winograd:form=stages,m=2"
 BLOCKS = "mec:rows=4"
+BLAS_CONV, BLAS_MEC = "im2col, BLAS", "MEC, BLAS"
 STRIDES = range(1, 11)
 _ON_WINOGRAD = ("cv6", "cv7", "cv8", "cv9", "cv10", "cv11", "cv12")
 
@@ -57,8 +58,8 @@ def _show_4a(data: Data) -> Page:
                 str(one["stride"]),
                 f"{said:.2f}",
                 f"{memory[-1]:.2f}",
-                _ms(im2col),
-                _ms(mec),
+                milliseconds(im2col),
+                milliseconds(mec),
                 f"{time[-1]:.2f} ({ends[-1][0]:.2f} to {ends[-1][1]:.2f})",
             ]
         )
@@ -95,7 +96,8 @@ def _extremes(a: Data, b: Data) -> tuple[float, float]:
     return low_a / high_b, high_a / low_b
 
 
-def _ms(ns: Data) -> str:
+def milliseconds(ns: Data) -> str:
+    """The least of turns, and their quartiles."""
     low, _, high = (q / 1e6 for q in ns["quartiles"])
     return f"{ns['least'] / 1e6:.3g} ({low:.3g} to {high:.3g})"
 
@@ -152,9 +154,9 @@ def _claims_4b(
 ) -> list[Claim]:
     conv = [a / b for a, b in zip(series[BATCH], series["mec"], strict=True) if a and b]
     wino = [
-        over
-        for name, over in zip(layers, _over(series[WINOGRAD], series["mec"]), strict=True)
-        if name in _ON_WINOGRAD and over is not None
+        times
+        for name, times in zip(layers, over(series[WINOGRAD], series["mec"]), strict=True)
+        if name in _ON_WINOGRAD and times is not None
     ]
     return [
         Claim(
@@ -182,134 +184,13 @@ def _working_bytes(sizes: Data | None, method: str) -> int | None:
     return int(sizes["workspace_bytes"] + (sizes["weight_bytes"] if method == WINOGRAD else 0))
 
 
-def _mib(size: int | None) -> str:
-    return "-" if size is None else f"{size / MIB:.3g}"
-
-
-# -- figures 4c and 4d -------------------------------------------------------------------------
-_BLAS_CONV, _BLAS_MEC = "im2col, BLAS", "MEC, BLAS"
-_TIMED = (BATCH, "mec", BLOCKS, WINOGRAD)
-
-
-def _measure_times(effort: Effort, batch: int) -> Data:
-    found = []
-    for name in named(effort):
-        spec = blas.last(layer(name, 2 if effort.quick and batch > 1 else batch))
-        arrays, methods, right = Arrays(spec), {}, None
-        for method in _TIMED:
-            try:
-                planned = arrays.planned(method, effort.threads)
-            except SpecError:
-                continue
-            right = arrays.checked(planned.run, right)
-            methods[method] = of_plan(planned)
-        for label, make in ((_BLAS_CONV, blas.im2col), (_BLAS_MEC, blas.mec)):
-            methods[label] = make(arrays, effort.threads)
-            right = arrays.checked(methods[label].run, right)
-        found.append({"layer": name, "batch": spec.batch, "times": in_turn(methods, effort)})
-        del arrays, methods
-    return {"cases": found}
-
-
-def _show_times(data: Data) -> Page:
-    names = (_BLAS_CONV, _BLAS_MEC, BATCH, "mec", BLOCKS, WINOGRAD)
-    rows, parts = [], []
-    series: dict[str, list[float | None]] = {name: [] for name in names}
-    for case in data["cases"]:
-        times = case["times"]
-        for name in names:
-            series[name].append(times[name]["ns"]["least"] / 1e6 if name in times else None)
-        rows.append([case["layer"], *(_ms(times[n]["ns"]) if n in times else "-" for n in names)])
-        parts.append([case["layer"], *(_parts(times.get(n)) for n in names[:4])])
-    batch = data["cases"][0]["batch"]
-    layers = [case["layer"] for case in data["cases"]]
-    text = (
-        f"Batch {batch}, channels last, ms: the least of the turns, in brackets their quartiles. "
-        "With a BLAS the lowering is ours and the product NumPy's matmul, which calls OpenBLAS."
-    )
-    tables = [
-        Table(text, ["", *(f"`{n}`" if n in _TIMED else n for n in names)], rows),
-        Table(
-            "Lowering and product apart, ms (the least).",
-            ["", *(f"`{n}`" if n in _TIMED else n for n in names[:4])],
-            parts,
-        ),
-    ]
-    chart = Chart(
-        "",
-        f"Run time of cv1 to cv12 over MEC's with a BLAS, batch {batch}",
-        layers,
-        [(n, _over(series[n], series[_BLAS_MEC])) for n in names],
-    )
-    return Page(tables, _claims_times(batch, layers, series, data), [chart])
-
-
-def _parts(times: Data | None) -> str:
-    if times is None or "lower" not in times["parts_ns"]:
-        return "-"
-    lower, product = (times["parts_ns"].get(p, 0) / 1e6 for p in ("lower", "product"))
-    return f"{lower:.3g} + {product:.3g}"
-
-
-def _over(a: Sequence[float | None], b: Sequence[float | None]) -> list[float | None]:
+def over(a: Sequence[float | None], b: Sequence[float | None]) -> list[float | None]:
+    """Quotients, where there are both."""
     return [x / y if x and y else None for x, y in zip(a, b, strict=True)]
 
 
-def _claims_times(
-    batch: int, layers: Sequence[str], series: dict[str, list[float | None]], data: Data
-) -> list[Claim]:
-    with_blas = [r for r in _over(series[_BLAS_CONV], series[_BLAS_MEC]) if r]
-    own = [r for r in _over(series[BATCH], series["mec"]) if r]
-    printed = "1.2 (a phone)" if batch == 1 else "8.8 (server)"
-    claims = [
-        Claim(
-            f"im2col over MEC, with a BLAS, batch {batch}",
-            printed,
-            f"{min(with_blas):.2f} to {max(with_blas):.2f}, geometric "
-            f"{geometric_mean(with_blas):.2f}",
-            ratio(geometric_mean(with_blas), 1.2 if batch == 1 else 8.8),
-            "the paper's server ran 2.6 GHz Xeons with OpenBLAS; what its 8.8 is made of it does "
-            "not say",
-        ),
-        Claim(
-            f"the same with our product, batch {batch}",
-            printed,
-            f"{min(own):.2f} to {max(own):.2f}, geometric {geometric_mean(own):.2f}",
-            ratio(geometric_mean(own), 1.2 if batch == 1 else 8.8),
-            "one micro-kernel after either lowering",
-        ),
-    ]
-    faster = [
-        name
-        for name, r in zip(layers, _over(series[WINOGRAD], series["mec"]), strict=True)
-        if r is not None and r > 1
-    ]
-    possible = sum(value is not None for value in series[WINOGRAD])
-    claims.append(
-        Claim(
-            f"layers on which MEC is faster than Winograd F(2, 3) in stages, batch {batch}",
-            "5 of 7 (a phone)" if batch == 1 else "cv7, cv8, cv9 level or better (server)",
-            f"{len(faster)} of {possible}: {', '.join(faster) or 'none'}",
-            "",
-            "ours multiplies in stages at the same rate, with a 2.25th of the products",
-        )
-    )
-    lower = [
-        case["times"][_BLAS_MEC]["parts_ns"]["lower"]
-        / case["times"][_BLAS_CONV]["parts_ns"]["lower"]
-        for case in data["cases"]
-    ]
-    claims.append(
-        Claim(
-            f"MEC's lowering against im2col's, time, batch {batch}",
-            "85 % less (on a GPU)",
-            f"{100 * (1 - geometric_mean(lower)):.0f} % less (geometric mean), "
-            f"{100 * (1 - max(lower)):.0f} to {100 * (1 - min(lower)):.0f} %",
-            "",
-            "copies of 1/2 to 1/4 of the elements",
-        )
-    )
-    return claims
+def _mib(size: int | None) -> str:
+    return "-" if size is None else f"{size / MIB:.3g}"
 
 
 # -- table 3 -----------------------------------------------------------------------------------
@@ -319,8 +200,8 @@ def _measure_table3(effort: Effort) -> Data:
         spec = blas.last(layer(name))
         arrays = Arrays(spec)
         methods = {
-            _BLAS_CONV: blas.im2col(arrays, effort.threads),
-            _BLAS_MEC: blas.mec(arrays, effort.threads),
+            BLAS_CONV: blas.im2col(arrays, effort.threads),
+            BLAS_MEC: blas.mec(arrays, effort.threads),
             BATCH: of_plan(arrays.planned(BATCH, effort.threads)),
             "mec": of_plan(arrays.planned("mec", effort.threads)),
         }
@@ -333,7 +214,7 @@ def _measure_table3(effort: Effort) -> Data:
 
 
 def _show_table3(data: Data) -> Page:
-    names = (_BLAS_CONV, _BLAS_MEC, BATCH, "mec")
+    names = (BLAS_CONV, BLAS_MEC, BATCH, "mec")
     rows = []
     total = dict.fromkeys(names, 0.0)
     memory = dict.fromkeys((BATCH, "mec"), 0.0)
@@ -348,7 +229,7 @@ def _show_table3(data: Data) -> Page:
                 case["layer"],
                 str(weight),
                 *(_mib(case["bytes"][m]["workspace_bytes"]) for m in memory),
-                *(_ms(case["times"][n]["ns"]) for n in names),
+                *(milliseconds(case["times"][n]["ns"]) for n in names),
             ]
         )
     rows.append(
@@ -361,7 +242,7 @@ def _show_table3(data: Data) -> Page:
     )
     heads = ["", "times", "im2col, MiB", "MEC, MiB", *names]
     text = "Each layer as often as it stands in ResNet-101; batch 1, channels last, ms."
-    by_blas, own = total[_BLAS_CONV] / total[_BLAS_MEC], total[BATCH] / total["mec"]
+    by_blas, own = total[BLAS_CONV] / total[BLAS_MEC], total[BATCH] / total["mec"]
     claims = [
         Claim(
             "memory, im2col over MEC",
@@ -382,21 +263,10 @@ def _show_table3(data: Data) -> Page:
 
 
 FIGURES = (
-    Figure("mec-4a", "MEC, figure 4a", "Memory and time against k/s", _measure_4a, _show_4a),
-    Figure("mec-4b", "MEC, figure 4b", "Memory on a CPU", _measure_4b, _show_4b, quiet=False),
-    Figure(
-        "mec-4c",
-        "MEC, figure 4c",
-        "Run time at batch 1",
-        lambda effort: _measure_times(effort, 1),
-        _show_times,
-    ),
-    Figure(
-        "mec-4d",
-        "MEC, figure 4d",
-        "Run time at batch 32",
-        lambda effort: _measure_times(effort, 32),
-        _show_times,
-    ),
-    Figure("mec-t3", "MEC, table 3", "ResNet-101, weighted", _measure_table3, _show_table3),
-)
+    Figure("mec-4a", "MEC, figure 4a", "Memory and time against k/s", _measure_4a, _show_4a,
+           minutes=0.6),
+    Figure("mec-4b", "MEC, figure 4b", "Memory on a CPU", _measure_4b, _show_4b, quiet=False,
+           minutes=0.2),
+    Figure("mec-t3", "MEC, table 3", "ResNet-101, weighted", _measure_table3, _show_table3,
+           minutes=0.7),
+)  # fmt: skip

@@ -37,7 +37,7 @@ def _origin(figure: Figure, document: Mapping[str, Any]) -> str:
         f"{effort['threads']} threads, "
     )
     if figure.quiet:
-        words += f"{effort['rounds']} turns of {1000 * effort['seconds']:.0f} ms, "
+        words += f"up to {effort['rounds']} turns of {1000 * effort['seconds']:.0f} ms, "
         words += f"{document['busy_cpus_before']} CPUs busy before, "
     words += f"{document['minutes']} minutes."
     return words + (" Small cases only." if effort["quick"] else "")

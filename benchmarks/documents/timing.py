@@ -17,6 +17,7 @@ from leanconv.codegen.host import host
 from leanconv.spec import ConvSpec
 from lowering import Measured, median_for, prepare
 
+_WAITING_S = 5.0  # of a case, for cores of one's own, and for turns taken again
 AGREES = 2e-4  # of the largest number; Winograd's and sums' rounding is far below
 
 
@@ -79,16 +80,18 @@ def bytes_of(spec: ConvSpec, method: str, threads: int) -> dict[str, int]:
 
 
 def in_turn(methods: Mapping[str, Timed], effort: Effort) -> dict[str, dict[str, Any]]:
-    """Give every method a turn a round; who begins changes.
+    """Give every method a turn a round, until the figure's time is over; who begins changes.
 
     Returns:
         By method `ns`, the spread of its turns' medians, and `parts_ns`, the least of each part's.
     """
     times: dict[str, list[float]] = {name: [] for name in methods}
     parts: dict[str, dict[str, float]] = {name: {} for name in methods}
-    patience = Patience(effort.threads, left_s=20.0)
+    patience = Patience(effort.threads, left_s=_WAITING_S)
     order = list(methods)
     for turn in range(effort.rounds):
+        if effort.deadline.passed(turn):
+            break
         start = turn % len(order)
         for name in order[start:] + order[:start]:
             method = methods[name]

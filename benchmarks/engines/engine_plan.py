@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import numpy as np
 
 import leanconv
 from leanconv.graph.onnx_import import read_model
+
+MAX_ERROR = "PLAN_MAX_ERROR"  # in the environment: what a plan may state; plan_conv2d's default
 
 
 def load(
@@ -19,6 +22,7 @@ def load(
     graph = read_model(Path(model)).bind({name: x.shape})
     (node,) = graph.nodes
     attributes = node.attributes
+    max_error = float(os.environ[MAX_ERROR]) if MAX_ERROR in os.environ else None
     plan = leanconv.plan_conv2d(
         x.shape,
         graph.constants[node.inputs[1]],
@@ -26,7 +30,10 @@ def load(
         padding=attributes["pads"],
         dilation=attributes["dilations"],
         groups=attributes["group"],
+        max_error=max_error,
         threads=threads,
     )
     y = np.empty(plan.spec.output_shape, x.dtype)
-    return lambda: [plan(x, out=y)], f"{leanconv.__version__} {plan.algorithm}"
+    version = f"{leanconv.__version__} {plan.algorithm}"
+    version += "" if max_error is None else f", max_error {max_error:g}"
+    return lambda: [plan(x, out=y)], version

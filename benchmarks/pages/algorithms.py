@@ -61,8 +61,9 @@ def _intro(document: dict[str, Any]) -> list[str]:
     return [
         "Written by `python benchmarks/algorithms.py`, which says how it measures. "
         f"{machine['cpu']}, {machine['system']}, Python {machine['python']}, "
-        f"{machine['time_utc'][:10]}; float32, {document['layout']}, {effort['threads']} "
-        f"threads, {effort['rounds']} rounds of {1000 * effort['seconds']:.0f} ms a method; "
+        f"{machine['time_utc'][:10]}, commit {machine['commit'] or 'unknown'}; float32, "
+        f"{document['layout']}, {effort['threads']} threads, {effort['rounds']} rounds of "
+        f"{1000 * effort['seconds']:.0f} ms a method; "
         f"peak of one core {document['peak_gflops']:.0f} GFLOP/s. {document['busy_cpus_before']} "
         f"CPUs were busy before; right after {disturbed} of {turns} turns two threads of "
         "arithmetic took longer than they should. That does not catch all noise: in "

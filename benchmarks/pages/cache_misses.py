@@ -6,7 +6,7 @@ from typing import Any
 
 from leanconv.spec import ConvSpec
 from leanconv.units import format_bytes
-from pages.tables import table
+from pages.tables import measured_on, table
 from pages.wrapping import wrapped
 
 IM2COL, MEC = "im2col:rows=whole", "mec:solution=B"
@@ -25,7 +25,7 @@ def page(document: dict[str, Any]) -> str:
         f"`{document['problem']}`, float32, {document['layout']}, one thread, code for "
         f"`{document['target']}`, a first data cache of {format_bytes(int(first[0]))} with "
         f"{first[1]} ways, lines of 64 bytes. Share: misses of the last cache over data "
-        "references.",
+        f"references. Counted on {measured_on(document)}",
         "",
         *table(
             ["figure", "document", "ours (20 MiB, first pass)", "accounting"],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pages.tables import table
+from pages.tables import measured_on, table
 from pages.wrapping import wrapped
 
 _SHOWN = 1.02  # layers whose choice costs less are only counted
@@ -12,12 +12,12 @@ _SHOWN = 1.02  # layers whose choice costs less are only counted
 
 def page(document: dict[str, Any]) -> str:
     """Write the page of a result."""
-    rows, means, effort = document["layers"], document["means"], document["effort"]
+    rows, means = document["layers"], document["means"]
     lines = [
         "# What the model's choice costs over the tuned one",
         "",
         "Written by `python benchmarks/choice.py`, which says how it measures. "
-        f"{document['machine']['cpu']}, {effort['threads']} threads, float32. Cost: time of the "
+        f"{measured_on(document)} float32. Cost: time of the "
         "choice made without measuring over that of the fastest choice measured.",
         "",
         *table(

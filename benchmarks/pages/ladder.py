@@ -30,7 +30,8 @@ def page(document: dict[str, Any]) -> str:
         "",
         "Written by `python benchmarks/report_ladder.py`, which says how it measures. "
         f"{machine['cpu']}, {machine['system']}, Python {machine['python']}, "
-        f"{machine['time_utc'][:10]}; {effort['threads']} threads, {effort['images']} images "
+        f"{machine['time_utc'][:10]}, commit {machine['commit'] or 'unknown'}; "
+        f"{effort['threads']} threads, {effort['images']} images "
         f"one by one, {effort['rounds']} rounds. {document['busy_cpus_before']} CPUs were busy "
         "before.",
         "",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from leanconv.units import format_bytes
-from pages.tables import table
+from pages.tables import measured_on, table
 from pages.wrapping import wrapped
 
 _TITLES = {"mobilenetv2": "MobileNetV2-1.0", "resnet50": "ResNet-50", "vgg16": "VGG-16"}
@@ -13,12 +13,11 @@ _TITLES = {"mobilenetv2": "MobileNetV2-1.0", "resnet50": "ResNet-50", "vgg16": "
 
 def page(document: dict[str, Any]) -> str:
     """Write the page of a result."""
-    host, effort = document["machine"], document["effort"]
     lines = [
         "# Time against memory",
         "",
         "Written by `python benchmarks/pareto.py`, which says how it measures: float32, one image "
-        f"of 224 x 224, {effort['threads']} threads, {host['cpu']}. Bytes of arena and weights "
+        f"of 224 x 224. {measured_on(document)} Bytes of arena and weights "
         "are those that were predicted, and those that the runtime counted. Time: the median over "
         "rounds in which all plans and engines take turns, and the tenth percentile of them (what "
         "is left when the two virtual cores are two). Error: the largest difference to the network "

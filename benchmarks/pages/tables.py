@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from leanconv.units import counted
 
 
 def table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     """Return the lines of a table."""
     rule = "|" + "---|" * len(heading)
     return ["| " + " | ".join(heading) + " |", rule, *("| " + " | ".join(r) + " |" for r in rows)]
+
+
+def measured_on(document: Mapping[str, Any]) -> str:
+    """The CPU, the day and the commit of a result, and how much was measured."""
+    machine, spent = document["machine"], document.get("effort", {})
+    words = [counted(spent[key], key[:-1]) for key in ("threads", "rounds") if key in spent]
+    words += [f"turns of {spent['seconds']:g} s"] if "seconds" in spent else []
+    said = f"{machine['cpu']}, {machine['time_utc'][:10]}, commit {machine['commit'] or 'unknown'}"
+    return f"{', '.join([said, *words])}."

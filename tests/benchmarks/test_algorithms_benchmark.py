@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 import algorithms as benchmark
+from harness import results_file
 from leanconv.algorithms import ALGORITHMS
 from leanconv.reference import formulas
 from leanconv.spec import ConvSpec
 from leanconv.spec.format import aligned
-from pages.algorithms import page
 
-RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 SPEC = ConvSpec.parse("mb2ic16ih14oc32oh12kh3")
 
 
@@ -67,13 +63,6 @@ def test_a_wrong_answer_shows_in_the_error() -> None:
 
 
 def test_a_part_of_the_benchmark_does_not_overwrite_the_results() -> None:
-    assert benchmark.parse_options([]).out == benchmark.RESULTS
+    assert benchmark.parse_options([]).out == results_file("algorithms")
     for arguments in (["--quick"], ["--layers", "cv1"], ["--batches", "2"], ["--method", "mec"]):
         assert benchmark.parse_options(arguments).out is None
-
-
-def test_the_page_is_what_the_results_say() -> None:
-    document = json.loads((RESULTS / "algorithms.json").read_text(encoding="utf-8"))
-    assert (RESULTS / "algorithms.md").read_text(encoding="utf-8") == page(document), (
-        "run python benchmarks/algorithms.py --page"
-    )

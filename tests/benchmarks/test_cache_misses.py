@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import subprocess
 from pathlib import Path
@@ -16,9 +15,7 @@ from leanconv.codegen.machine_code import compile_text
 from leanconv.errors import InputError
 from leanconv.spec import ConvSpec
 from leanconv.target import preset
-from pages.cache_misses import page
 
-RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 SPEC = ConvSpec.parse("mb2ic8ih10oc16oh8kh3")
 FILE = """version: 1
 desc: D1 cache: 32768 B, 64 B, 8-way associative
@@ -88,10 +85,3 @@ def test_a_program_runs_and_is_counted(tmp_path: Path) -> None:
     both = found[lower]["references"] + found[product]["references"]
     start = 200  # what the start of a program reads differs a little from run to run
     assert both - start <= found["all"]["references"] <= 1.1 * both + start
-
-
-def test_the_page_is_what_the_results_say() -> None:
-    document = json.loads((RESULTS / "cache_misses.json").read_text(encoding="utf-8"))
-    assert (RESULTS / "cache_misses.md").read_text(encoding="utf-8") == page(document), (
-        "run python benchmarks/cache_misses.py --page"
-    )

@@ -10,13 +10,12 @@ import pytest
 
 import choice
 from choice import Layer
+from harness import all_results
 from leanconv.algorithms.parameters import Choice
 from leanconv.api.conv import conv_problem
 from leanconv.planner import tuner
 from leanconv.spec import ConvSpec
-from pages.choice import page
 
-RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 PROBLEM = conv_problem(ConvSpec.parse("ic8ih6oc8oh4kh3"), None)
 
 
@@ -39,9 +38,7 @@ def test_costs_are_of_the_model_over_the_tuned(monkeypatch: pytest.MonkeyPatch) 
     assert means == pytest.approx({"a": 1.5, "b": 1.0, "all": 1.5**0.5})
 
 
-def test_the_page_is_what_the_results_say() -> None:
-    document = json.loads((RESULTS / "choice.json").read_text(encoding="utf-8"))
-    assert (RESULTS / "choice.md").read_text(encoding="utf-8") == page(document), (
-        "run python benchmarks/choice.py --page"
-    )
+@pytest.mark.parametrize("file", all_results("choice"), ids=lambda file: file.parent.name)
+def test_means_are_those_of_the_layers(file: Path) -> None:
+    document = json.loads(file.read_text(encoding="utf-8"))
     assert document["means"] == pytest.approx(choice.summary(document["layers"]))

@@ -5,12 +5,20 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import float64_memory
+import pages.algorithms
+import pages.cache_misses
+import pages.choice
+import pages.ladder
+import pages.pareto
 import readme_tables
+from harness import all_results, results_folder
 from leanconv.cli.common import UsageError
 from leanconv.cli.engines import machine
 from leanconv.cli.engines.catalogue import interpreters
@@ -32,11 +40,37 @@ def test_every_result_names_its_cpu_its_commit_and_its_effort(file: Path) -> Non
         assert document["effort"]["threads"] >= 1
 
 
-def test_tables_of_results_are_up_to_date(capsys: pytest.CaptureFixture[str]) -> None:
-    for page in readme_tables.PAGES:
-        text = page.read_text(encoding="utf-8")
-        assert "<!-- results: " in text
-        assert readme_tables.rewritten(text) == text, "run python benchmarks/readme_tables.py"
+WRITERS: dict[str, Callable[[dict[str, Any]], str]] = {
+    "algorithms": pages.algorithms.page,
+    "cache_misses": pages.cache_misses.page,
+    "choice": pages.choice.page,
+    "ladder": pages.ladder.page,
+    "pareto": pages.pareto.page,
+}
+PAGED = [file for name in WRITERS for file in all_results(name)]
+
+
+@pytest.mark.parametrize("file", PAGED, ids=lambda file: f"{file.parent.name}-{file.stem}")
+def test_a_page_is_what_its_results_say(file: Path) -> None:
+    document = json.loads(file.read_text(encoding="utf-8"))
+    text = file.with_suffix(".md").read_text(encoding="utf-8")
+    assert text == WRITERS[file.stem](document), "run the benchmark with --page"
+    for said in (document["machine"]["cpu"], document["machine"]["commit"]):
+        assert said in " ".join(text.split())
+
+
+def test_results_stand_in_the_folder_of_their_cpu() -> None:
+    for file in RESULTS:
+        folder = file.parent.parent if file.parent.name == "figures" else file.parent
+        if file.stem not in COUNTED:
+            document = json.loads(file.read_text(encoding="utf-8"))
+            assert folder == results_folder(document["machine"]["cpu"])
+
+
+def test_tables_of_results_are_up_to_date() -> None:
+    for page, text in readme_tables.written().items():
+        assert page.read_text(encoding="utf-8") == text, "run python benchmarks/readme_tables.py"
+    assert all("<!-- results: " in page.read_text("utf-8") for page in readme_tables.PAGES)
 
 
 def test_the_best_other_engine_by_medians_and_by_least_times_is_named_apart(
@@ -49,7 +83,8 @@ def test_the_best_other_engine_by_medians_and_by_least_times_is_named_apart(
         "wrong": {"median_ns": 1e6, "least_ns": 1e6, "difference": 1e-3},
     }
     case = {"name": "vgg16 batch 1", "engines": engines, "ratios": {"best": 2.0}}
-    monkeypatch.setattr(readme_tables, "_load", lambda name: {"cases": [case]})
+    found = {readme_tables.FLOORS_OF: {"cases": [case]}}
+    monkeypatch.setattr(readme_tables, "_load", lambda name: found)
     row = readme_tables.bounds_table("networks")[-1].split(" | ")
     assert row[3:6] == ["4 steady", "2 noisy", "2.00 (2.00)"]
 

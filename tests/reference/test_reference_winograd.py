@@ -15,6 +15,8 @@ from leanconv.reference.direct import seven_loops
 from leanconv.reference.formulas import multiplications_saved
 from leanconv.reference.im2col import convolve as plain
 from leanconv.reference.int8_winograd import F23, F43, IntegerForm
+from leanconv.winograd.matrices import transform
+from leanconv.winograd.program import compile_matrix
 
 RNG = np.random.default_rng(7)
 
@@ -28,6 +30,9 @@ def test_f_2_3_by_its_four_products() -> None:
     y = winograd.one_dimension(d, g, winograd.Matrices.of(2, 3, (0, 1, -1)))
     np.testing.assert_allclose(y, [m1 + m2 + m3, m2 - m3 - m4], atol=1e-15)
     np.testing.assert_allclose(y, np.correlate(d, g), atol=1e-15)
+    compiled = transform(2, 3)
+    online = [compile_matrix(matrix).ops for matrix in (compiled.bt, compiled.at)]
+    assert sum(map(len, online)) == 8, "additions beside the four products"
 
 
 @pytest.mark.parametrize(("m", "r"), [(2, 3), (4, 3), (6, 3), (3, 2), (4, 5), (5, 1), (1, 4)])

@@ -1,7 +1,7 @@
 """The choice of the register tile, by a cost model of the target.
 
 A tile of `rows x vectors` accumulators needs `rows * vectors >= units * latency` of them to keep
-the multiply-add units busy (the lower bound of the im2win thesis, section 3.4), and
+the multiply-add units busy (the lower bound of the im2win thesis, section 3.2.2), and
 `rows * vectors + vectors + 1` registers.
 """
 
