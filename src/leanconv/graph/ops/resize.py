@@ -191,11 +191,11 @@ def _mixed(x: Array, tables: Mapping[int, tuple[Array, Array]]) -> Array:
     total: Array | None = None
     for corner in itertools.product((0, 1), repeat=len(tables)):
         part, weight = x, np.ones((), x.dtype)
-        for (axis, (cells, weights)), side in reversed(
-            list(zip(tables.items(), corner, strict=True))
-        ):
-            part = np.take(part, cells[:, side], axis=axis)
-            share = weights[:, side].astype(x.dtype)
+        sides = dict(zip(tables, corner, strict=True))
+        for axis in sorted(tables, key=lambda axis: len(tables[axis][0]) / x.shape[axis]):
+            part = np.take(part, tables[axis][0][:, sides[axis]], axis=axis)  # smaller ones first
+        for axis, (_, weights) in reversed(tables.items()):
+            share = weights[:, sides[axis]].astype(x.dtype)
             weight = weight * share.reshape((-1,) + (1,) * (x.ndim - 1 - axis))
         total = part * weight if total is None else total + part * weight
     return x if total is None else np.asarray(total, x.dtype)
