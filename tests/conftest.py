@@ -22,6 +22,10 @@ MACHINE = machines.describe_host()
 GUARDED = os.environ.get("TEST_GUARDED", "")
 
 
+# Files that would be begun among the last, and for whose end all other processes would wait.
+LONG = ("test_fuzz_load.py", "test_docs.py")
+
+
 def _with_collector(
     change: Callable[..., None], threshold: tuple[int, int, int]
 ) -> Callable[..., None]:
@@ -148,3 +152,4 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         items[:] = [item for item in items if not any(map(item.get_closest_marker, marks))]
         config.hook.pytest_deselected(items=left_out)
+    items.sort(key=lambda item: item.path.name not in LONG)

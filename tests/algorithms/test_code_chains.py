@@ -92,6 +92,7 @@ def run(
 BOTH = ("residual", "stride 2", "no expansion", "stem", "border", "tables", "stem with a border")
 
 
+@pytest.mark.vectors
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [
@@ -131,6 +132,7 @@ IMAGES: dict[str, tuple[int, tuple[int, ...], tuple[int, int], tuple[int, int]]]
 }
 
 
+@pytest.mark.vectors
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [("usual", INT8), *((name, (UINT8, INT8)[i % 2]) for i, name in enumerate(IMAGES))],

@@ -24,6 +24,8 @@ from leanconv.types import FLOAT32, FLOAT64
 from support import integer_conv
 from support.small_kernels import problem
 
+pytestmark = pytest.mark.vectors
+
 # The text of a problem, an algorithm, whether channels are in blocks.
 CASES = [
     ("ic64ih7oc96oh7kh1", "direct", True),

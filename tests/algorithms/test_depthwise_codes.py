@@ -16,6 +16,8 @@ from leanconv.target import Target, preset
 from leanconv.types import FLOAT32, INT8, INT32, UINT8, Precision
 from support.integer_conv import S8S8, U8S8, U8U8, candidate, check, operands, problem, runnable
 
+pytestmark = pytest.mark.vectors
+
 SHAPES = [
     "g16ic16ih1iw1oc16oh1ow1kh1",
     "g2ic2ih1iw1oc2oh1ow1kh3ph1pw1",  # taps beside the only pixel

@@ -24,6 +24,8 @@ from leanconv.target import Target, preset
 from leanconv.types import FLOAT32, FLOAT64
 from support.kernel_runner import run_kernel
 
+pytestmark = pytest.mark.vectors
+
 # The form is for many registers; with fewer it is not chosen, but adds up the same.
 HERE = replace(host(), registers=max(32, host().registers))
 EPILOGUE = {"bias": True, "residual": True, "activation": Activation.parse("prelu")}

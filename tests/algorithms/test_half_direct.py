@@ -20,6 +20,8 @@ from leanconv.types import Precision
 from support.half_conv import BFLOAT16_STORED, FLOAT16_STORED, WEIGHTS_ONLY, check
 from support.integer_conv import SHAPES, runnable
 
+pytestmark = pytest.mark.vectors
+
 DIRECT = select.choice_named("direct")
 
 

@@ -12,6 +12,8 @@ from leanconv.types import Precision
 from support.half_conv import BFLOAT16_STORED, FLOAT16_STORED, WEIGHTS_ONLY, check
 from support.integer_conv import SHAPES, runnable
 
+pytestmark = pytest.mark.vectors
+
 METHODS = ["naive", "im2col", "im2win", "planar", "winograd", "fft"]
 
 

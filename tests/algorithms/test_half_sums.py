@@ -22,6 +22,8 @@ from leanconv.types import FLOAT16, FLOAT32, Precision
 from support.half_conv import FLOAT16_STORED, check, drawn, laid_out, plain
 from support.kernel_runner import run_kernel
 
+pytestmark = pytest.mark.vectors
+
 SHAPES = [
     "ic3ih9iw11oc5oh9ow11kh3ph1pw1",
     "ic16ih7iw9oc16oh7ow9kh1",

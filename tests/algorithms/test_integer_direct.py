@@ -29,6 +29,8 @@ from support.integer_conv import (
     runnable,
 )
 
+pytestmark = pytest.mark.vectors
+
 
 @pytest.mark.parametrize("target", runnable(), ids=lambda target: target.name)
 @pytest.mark.parametrize("text", SHAPES)

@@ -29,6 +29,8 @@ from support.integer_conv import (
     scales,
 )
 
+pytestmark = pytest.mark.vectors
+
 SHAPES = [
     "ic16ih8iw8oc16oh8ow8kh3ph1pw1",  # whole tiles
     "ic3ih9iw11oc5oh9ow11kh3ph1pw1",  # an odd number of channels in one block

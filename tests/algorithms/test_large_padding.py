@@ -19,6 +19,8 @@ from leanconv.errors import SpecError
 from support.padded_cases import chosen_cases
 from support.paged import Paged
 
+pytestmark = pytest.mark.vectors
+
 TESTS = Path(__file__).parent.parent
 HANG_S = 1200.0  # of time, however busy the machine
 RANDOM_S = 100.0  # of CPU time

@@ -27,6 +27,8 @@ from support.integer_conv import (
     scales,
 )
 
+pytestmark = pytest.mark.vectors
+
 
 @pytest.mark.parametrize("target", runnable(), ids=lambda target: target.name)
 @pytest.mark.parametrize("ties", [False, True], ids=["any", "ties"])

@@ -23,6 +23,8 @@ from support.covering import dealt
 from support.graph_builder import Builder
 from support.nodes import TARGETS, integers, run_node
 
+pytestmark = pytest.mark.vectors
+
 TARGET = preset("znver4")
 
 

@@ -18,6 +18,8 @@ from leanconv.types import FLOAT32, FLOAT64, Precision
 from support.guarded import Guarded
 from support.problems import EXACT, Problem, problems
 
+pytestmark = pytest.mark.vectors
+
 BOTH = (FLOAT32, FLOAT64)
 METHODS = (
     "naive",

@@ -16,7 +16,7 @@ from support.convolution_forms import FORMS, Form, cases
 from support.problems import Problem
 from support.stated import check_stated
 
-FEW, MANY, ROUNDS = 6, 50, 3  # problems of a form: always, and in each round of all
+FEW, MANY, ROUNDS = 4, 50, 3  # problems of a form: always, and in each round of all
 always = settings(
     max_examples=FEW, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
 )

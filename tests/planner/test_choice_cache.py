@@ -25,6 +25,8 @@ from leanconv.planner.decision import Decision
 from leanconv.planner.lowering import default_decisions, format_rules, lower_graph
 from leanconv.types import FLOAT32
 
+pytestmark = pytest.mark.once  # any plan will do
+
 ACCURACY = Accuracy(1e-5)
 
 

@@ -18,6 +18,8 @@ from leanconv.planner.compiled_network import CompiledNetwork
 from leanconv.planner.constant_pool import ConstantPool, OwnedGraph
 from support.network_models import model
 
+pytestmark = pytest.mark.once  # any plan will do
+
 
 def folded() -> Graph:
     """A network whose weights are arrays of its own: batch normalisation is folded into them."""

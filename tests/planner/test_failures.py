@@ -13,6 +13,8 @@ import leanconv as lc
 from examples.networks import SMALL_NETWORKS
 from leanconv.runtime import memory
 
+pytestmark = pytest.mark.once  # any plan will do
+
 MODEL = SMALL_NETWORKS["squeezenet_like"]().SerializeToString()
 X = np.random.default_rng(0).standard_normal((1, 3, 64, 64)).astype(np.float32)
 

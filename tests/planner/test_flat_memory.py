@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.once  # any plan will do
+
 _SCRIPT = """
 import gc, sys
 import numpy as np

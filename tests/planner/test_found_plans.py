@@ -18,6 +18,8 @@ from leanconv.target import preset
 from leanconv.types import FLOAT32
 from support.graph_builder import Builder
 
+pytestmark = pytest.mark.once  # any plan will do
+
 ACCURACY = Accuracy(1e-5)
 
 

@@ -15,6 +15,8 @@ from onnx import helper
 from examples.networks import FULL_NETWORKS
 from support.onnx_models import model
 
+pytestmark = pytest.mark.once  # any plan will do
+
 # Beside the plan: tables, stacks of the pool, a layer's packed weights on their way, the input.
 # (What Winograd by stages packs is in memory five times, in float64: these networks have none.)
 CONSTANT_BYTES = 12 * 2**20

@@ -24,6 +24,8 @@ from leanconv.runtime.memory import Block
 from support.nodes import packed_by
 from support.onnx_models import model, small_cnn
 
+pytestmark = pytest.mark.once  # any plan will do
+
 Array = np.ndarray
 
 
