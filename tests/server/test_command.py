@@ -43,9 +43,13 @@ def test_the_life_of_a_server(tmp_path: Path) -> None:
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stderr is not None
-        said = [process.stderr.readline(), process.stderr.readline()]
-        assert "one version 4: x 1x3x8x8 in batches of 1, 2" in said[0]
-        found = re.search(r"serving on (http://127\.0\.0\.1:\d+)", said[1])
+        said = ""
+        while "serving on" not in said:
+            line = process.stderr.readline()
+            assert line, said
+            said += line
+        assert "one version 4: x 1x3x8x8 in batches of 1, 2" in said
+        found = re.search(r"serving on (http://127\.0\.0\.1:\d+)", said)
         assert found, said
         x = np.ones((1, 3, 8, 8), np.float32)
         body, headers = binary_request({"x": x})

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
 
 from leanconv.errors import BudgetError, InputError, LeanConvError, UnsupportedError
 from leanconv.server.limits import Limits
@@ -145,6 +146,33 @@ def test_a_new_shape_beyond_the_bytes_is_refused(tmp_path: Path) -> None:
         assert answer.status_code == 413, answer.text
         assert "--memory-limit" in answer.json()["error"]
         assert results(served.infer("wide", {"x": X}))
+
+
+def test_new_shapes_may_be_refused(tmp_path: Path) -> None:
+    model = small_net(tmp_path / "wide.onnx", width="W")
+    given = {"wide": [{"": (1, 3, 8, 8)}]}
+    with serving([model], replace(LIMITS, groups=0), shapes=given, batch=2) as served:
+        assert results(served.infer("wide", {"x": np.concatenate([X, X, X])}))
+        answer = served.infer("wide", {"x": np.ones((1, 3, 8, 9), np.float32)})
+        assert answer.status_code == 400
+        assert "expected x [1, 3, 8, 8]" in answer.json()["error"]
+
+
+def test_values_that_decide_what_is_computed(tmp_path: Path) -> None:
+    """Each has a plan of its own, and the requests of one are not computed with those of others."""
+    made = onnx_model([node("Expand", "x n", "y")], {"x": (1, 3)}, ["y"])
+    shape = helper.make_tensor_value_info("n", TensorProto.INT64, [2])
+    made.graph.input.append(shape)
+    file = tmp_path / "expand.onnx"
+    file.write_bytes(made.SerializeToString())
+    x = np.arange(3, dtype=np.float32).reshape(1, 3)
+    with serving([str(file)]) as served:
+        for count in (2, 4, 2):
+            found = results(served.infer("expand", {"x": x, "n": np.array([count, 3])}))
+            assert np.array_equal(found["y"], np.repeat(x, count, 0))
+        assert len(served.service.models.found("expand", None).plans.groups()) == 2
+        assert served.infer("expand", {"x": x, "n": np.array([2, 4])}).status_code == 400
+        assert served.infer("expand", {"x": x, "n": np.array([2**40, 3])}).status_code in (400, 413)
 
 
 def test_names_of_models(tmp_path: Path) -> None:

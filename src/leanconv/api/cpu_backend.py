@@ -224,6 +224,10 @@ class CpuBackend:
         limit, decisions = self._options.memory_limit, self._decisions(graph)
         return planned_kernels(graph, planner, limit, decisions, packed)
 
+    def limit_to(self, memory_limit: int) -> None:
+        """Let later plans take at most so many bytes, whatever `load` was told."""
+        self._options = replace(self._options, memory_limit=memory_limit)
+
     def planner(self, graph: Graph, layer: float | None = None) -> Planner:
         """What finds plans; `layer` is the error accepted of one layer, if not the options'."""
         accuracy = self.accuracy.of_network(graph, self.target)

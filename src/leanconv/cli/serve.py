@@ -90,10 +90,11 @@ def _add_plan_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--max-shapes",
-        type=positive,
+        type=_count,
         default=_LIMITS.groups,
         metavar="N",
-        help=f"new shapes of a model that stay planned (default: {_LIMITS.groups})",
+        help="new shapes of a model that stay planned; with 0, requests of new shapes are refused "
+        f"(default: {_LIMITS.groups})",
     )
 
 
@@ -223,6 +224,11 @@ def duration(text: str) -> int:
     if found is None:
         raise argparse.ArgumentTypeError(f"{text!r} is no time, such as 2ms, 500us or 0")
     return int(float(found[1] or 0) * _DURATIONS.get(found[2], 0))
+
+
+def _count(text: str) -> int:
+    """Read an integer of at least 0 (an argparse type)."""
+    return 0 if text == "0" else positive(text)
 
 
 def _shape_of_model(text: str) -> tuple[str, str, Shape]:

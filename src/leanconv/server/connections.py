@@ -17,6 +17,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from leanconv.server.limits import Limits
 
 _IDLE_S = 15  # between two requests of a connection
+_BACKLOG = 512  # connections that the system accepts before the server does
 _STOP_S = 2  # beyond the time that a request may take
 
 
@@ -105,7 +106,9 @@ def server(app: Any, limits: Limits) -> uvicorn.Server:
 
 
 def listening(host: str, port: int) -> socket.socket:
-    """A socket that is bound; port 0 is any that is free.
+    """A socket that listens: who connects from now on waits until `server` runs.
+
+    Port 0 is any that is free.
 
     Raises:
         OSError: it cannot be had.
@@ -117,6 +120,7 @@ def listening(host: str, port: int) -> socket.socket:
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind(address)
+        made.listen(_BACKLOG)
     except OSError:
         made.close()
         raise

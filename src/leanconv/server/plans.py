@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from leanconv.api.backend import Compiled
+from leanconv.api.cpu_backend import CpuBackend
 from leanconv.api.inputs import InputSpec, Shape
 from leanconv.api.network import Network
 from leanconv.errors import BudgetError, LeanConvError, ModelError
@@ -159,7 +160,7 @@ class Plans:
             self._groups[key] = group
             if keep:
                 self._kept.add(key)
-            for old in self._evictable()[: -self._most]:
+            for old in self._evictable()[: -max(1, self._most)]:
                 del self._groups[old]
         return group
 
@@ -205,6 +206,8 @@ class Plans:
         """
         found = self._at_load
         if found is None or not found.is_for(shapes, known):
+            if limit is not None and isinstance(self._backend, CpuBackend):
+                self._backend.limit_to(limit)  # refused before it is allocated
             found = self._backend.compile(shapes, known)
         if limit is None:
             return found

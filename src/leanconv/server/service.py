@@ -115,6 +115,8 @@ class Service:
             group = plans.found(wanted.key)
             if group is not None:
                 return wanted, group
+            if not self.limits.groups:
+                raise RefusedError(BAD, f"the shape is not planned; expected {_planned(model)}")
             planned = _shielded(self._planning.planned(plans, wanted))
             if await _first(planned, receive, until) is None:
                 raise RefusedError(
@@ -140,6 +142,15 @@ class Service:
                 for model in self.models
             ],
         }
+
+
+def _planned(model: ServedModel) -> str:
+    """The shapes of a model's requests that are planned, for a message."""
+    shapes = []
+    for _, group in model.plans.groups():
+        inputs = group.plans[group.sizes[0]].plan.inputs.items()
+        shapes.append(", ".join(f"{name} {list(kind.shape)}" for name, kind in inputs))
+    return " or ".join(shapes) or "nothing: no shape was given when the server was started"
 
 
 def _quantiles(latencies: list[int]) -> dict[str, int | None]:
