@@ -18,18 +18,17 @@ from math import prod
 
 from leanconv.codegen.emitter import Function, Pointer, Value, lanes_of, vector
 from leanconv.codegen.extents import Extent
-from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.tails import where_any
 from leanconv.errors import UnsupportedError
 from leanconv.graph.ir import Graph, Node
 from leanconv.kernels.ordering import precedes, precedes_at
+from leanconv.kernels.pieces import InPieces
 from leanconv.records import dataclass
 from leanconv.spec.format import Format, ceil_div
 from leanconv.target import Target
 from leanconv.types import INT32, INT64, DType
 
-PIECE = 16384  # elements that one chunk reads
 _TILE = 1024  # columns: with their places, 8 KiB of float
 _ROWS = 4  # taken at once
 _MOST_ROWS = 1 << 31  # places beside numbers in lanes have 32 bits
@@ -38,7 +37,7 @@ OPS = ("ArgMax", "ArgMin")
 
 
 @dataclass(frozen=True)
-class ExtremePlaces(Kernel):
+class ExtremePlaces(InPieces):
     """Places along the middle one of three axes.
 
     Attributes:
@@ -67,13 +66,8 @@ class ExtremePlaces(Kernel):
         return self.outer * ceil_div(self.inner, _TILE)
 
     @property
-    def group(self) -> int:
-        """Tiles of results in one chunk."""
-        return ceil_div(PIECE * self.items, self.outer * self.count * self.inner)
-
-    @property
-    def chunks(self) -> int:
-        return ceil_div(self.items, self.group)
+    def elements(self) -> int:
+        return self.outer * self.count * self.inner
 
     @property
     def flops(self) -> int:

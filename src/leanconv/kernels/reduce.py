@@ -22,7 +22,6 @@ from math import prod
 
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
 from leanconv.codegen.extents import Extent, Extents
-from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.tails import tile_at, where_any
 from leanconv.errors import UnsupportedError
@@ -36,13 +35,11 @@ from leanconv.kernels.lane_reduce import (
     neutral_load,
     run_of,
 )
+from leanconv.kernels.pieces import InPieces
 from leanconv.records import dataclass
 from leanconv.spec.format import Format, ceil_div
 from leanconv.target import Target
 from leanconv.types import DType
-
-# Elements that one chunk reads.
-PIECE = 16384
 
 _HOW: dict[str, ReduceOp] = {
     "ReduceMean": "mean",
@@ -56,7 +53,7 @@ OPS: tuple[str, ...] = tuple(_HOW)
 
 
 @dataclass(frozen=True)
-class Reduction(Kernel):
+class Reduction(InPieces):
     """One reduction of a tensor in memory.
 
     Attributes:
@@ -107,13 +104,8 @@ class Reduction(Kernel):
         return prod(self.kept) * self.columns
 
     @property
-    def group(self) -> int:
-        """Tiles of results in one chunk."""
-        return ceil_div(PIECE * self.items, max(1, prod(self.extents)))
-
-    @property
-    def chunks(self) -> int:
-        return ceil_div(self.items, self.group)
+    def elements(self) -> int:
+        return max(1, prod(self.extents))
 
     @property
     def flops(self) -> int:

@@ -13,22 +13,21 @@ from math import prod
 
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
 from leanconv.codegen.extents import Extents
-from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.graph.ir import Graph, Node
 from leanconv.kernels.lane_reduce import TILE, ReduceOp, combine, each_column, neutral
+from leanconv.kernels.pieces import InPieces
 from leanconv.records import dataclass
 from leanconv.spec.format import Format, ceil_div
 from leanconv.target import Target
 from leanconv.types import DType
 
-PIECE = 16384
 _HOW: dict[str, ReduceOp] = {"CumSum": "sum", "CumProd": "prod"}
 OPS: tuple[str, ...] = tuple(_HOW)
 
 
 @dataclass(frozen=True)
-class RunningTotal(Kernel):
+class RunningTotal(InPieces):
     """Totals up to each element.
 
     Attributes:
@@ -58,13 +57,8 @@ class RunningTotal(Kernel):
         return outer * ceil_div(inner, TILE)
 
     @property
-    def group(self) -> int:
-        """Tiles in one chunk."""
-        return ceil_div(PIECE * self.items, max(1, prod(self.extents)))
-
-    @property
-    def chunks(self) -> int:
-        return ceil_div(self.items, self.group)
+    def elements(self) -> int:
+        return max(1, prod(self.extents))
 
     @property
     def flops(self) -> int:

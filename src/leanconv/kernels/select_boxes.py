@@ -19,9 +19,10 @@ from leanconv.codegen.extents import Extent
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.tails import where_any
 from leanconv.kernels import radix_sort
+from leanconv.kernels.pieces import PIECE
 from leanconv.kernels.radix_sort import RadixSort
 from leanconv.kernels.sort_keys import key_kind, least_key, sort_key
-from leanconv.kernels.top_scan import PIECE, any_lane, lane_bits
+from leanconv.kernels.top_scan import any_lane, lane_bits
 from leanconv.records import dataclass
 from leanconv.spec.format import aligned, ceil_div
 from leanconv.target import Target

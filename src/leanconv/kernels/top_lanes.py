@@ -14,8 +14,9 @@ from collections.abc import Sequence
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
 from leanconv.codegen.tails import where_any
 from leanconv.kernels.lane_reduce import TILE, each_column
+from leanconv.kernels.pieces import InPieces
 from leanconv.kernels.sort_keys import key_kind, sort_key
-from leanconv.kernels.top_scan import PIECE, TopKernel, any_lane
+from leanconv.kernels.top_scan import TopKernel, any_lane
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
@@ -25,7 +26,7 @@ MOST = 8  # keys and places are 16 registers
 
 
 @dataclass(frozen=True)
-class TopLanes(TopKernel):
+class TopLanes(InPieces, TopKernel):
     """In lanes, of a `k` of at most `MOST`."""
 
     k: int  # no extent: the code depends on it
@@ -36,13 +37,8 @@ class TopLanes(TopKernel):
         return self.outer * ceil_div(self.inner, TILE)
 
     @property
-    def group(self) -> int:
-        """Tiles of results in one chunk."""
-        return ceil_div(PIECE * self.items, self.outer * self.count * self.inner)
-
-    @property
-    def chunks(self) -> int:
-        return ceil_div(self.items, self.group)
+    def elements(self) -> int:
+        return self.outer * self.count * self.inner
 
     @property
     def flops(self) -> int:

@@ -17,13 +17,13 @@ from leanconv.codegen.emitter import Carry, Function, Pointer, Value, lanes_of, 
 from leanconv.codegen.extents import Extent
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.tails import where_any
+from leanconv.kernels.pieces import PIECE
 from leanconv.kernels.sort_keys import key_kind, sort_key
 from leanconv.records import dataclass
 from leanconv.spec.format import aligned, ceil_div
 from leanconv.target import Target
 from leanconv.types import INT32, INT64, DType
 
-PIECE = 16384  # elements that one chunk reads
 _LEAST_LIST, _LONGEST_LIST = 8, 64
 
 

@@ -194,7 +194,7 @@ def _mixed(x: Array, tables: Mapping[int, tuple[Array, Array]]) -> Array:
         sides = dict(zip(tables, corner, strict=True))
         for axis in sorted(tables, key=lambda axis: len(tables[axis][0]) / x.shape[axis]):
             part = np.take(part, tables[axis][0][:, sides[axis]], axis=axis)  # smaller ones first
-        for axis, (_, weights) in reversed(tables.items()):
+        for axis, (_, weights) in reversed(list(tables.items())):
             share = weights[:, sides[axis]].astype(x.dtype)
             weight = weight * share.reshape((-1,) + (1,) * (x.ndim - 1 - axis))
         total = part * weight if total is None else total + part * weight
