@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from leanconv.api.convolve import conv2d
     from leanconv.api.load import load
     from leanconv.api.network import Network
+    from leanconv.api.tiled import tiled
     from leanconv.api.transposed import TransposedPlan, conv_transpose2d, plan_conv_transpose2d
     from leanconv.quantizer.quantize import quantize
     from leanconv.quantizer.result import Quantized
@@ -63,6 +64,7 @@ __all__ = [
     "plan_conv2d",
     "plan_conv_transpose2d",
     "quantize",
+    "tiled",
 ]
 
 # Imported on first use: `import leanconv` alone loads neither the compiler nor ONNX.
@@ -75,6 +77,7 @@ _LAZY = {
     "plan_conv_transpose2d": "leanconv.api.transposed",
     "Network": "leanconv.api.network",
     "load": "leanconv.api.load",
+    "tiled": "leanconv.api.tiled",
     "Quantized": "leanconv.quantizer.result",
     "quantize": "leanconv.quantizer.quantize",
 }

@@ -97,6 +97,11 @@ class CpuBackend:
         make = self._network_of
         self._segments = SegmentNetworks(model, self.dtype, make, settings.plan_cache_bytes)
 
+    @property
+    def options(self) -> NetworkOptions:
+        """Those of `load`."""
+        return self._options
+
     def _network_of(self, part: Model, memory_limit: int | None) -> Network:
         """A part of the network that is compiled in a run, with the options that fit it."""
         names = {node.name for node in part.nodes}

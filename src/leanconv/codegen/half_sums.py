@@ -20,11 +20,9 @@ from leanconv.codegen.emitter import Function, Pointer, Value, lanes_of
 from leanconv.codegen.microkernel import (
     UNROLL_LIMIT,
     Fetch,
-    ReductionLoop,
     RegisterTile,
-    multiply_accumulate,
 )
-from leanconv.codegen.partial_sums import PartialSums
+from leanconv.codegen.partial_sums import PartialSums, Piece
 from leanconv.types import FLOAT16, FLOAT32
 
 HALF_PRODUCTS = fma(FLOAT16)
@@ -63,19 +61,13 @@ class HalfSums(PartialSums):
         super().__init__(e, self._single, start, unroll, length)
         self._half = tile
 
-    def _add_one(
-        self,
-        rows: Sequence[int],
-        a: Pointer,
-        b: Pointer,
-        loops: Sequence[ReductionLoop],
-        fetch: Fetch | None,
+    def _add_pieces(
+        self, pieces: Sequence[Piece], a: Pointer, b: Pointer, fetch: Fetch | None
     ) -> None:
         e, tile = self._e, self._half
-        acc = [e.zero(tile.kind)] * (self._count // 2)
-        multiply_accumulate(e, tile, acc, rows, a, b, loops, self._unroll, fetch=fetch)
+        acc = self._sum_of(pieces, tile, self._count // 2, a, b, fetch)
         lanes = self._single.lanes
-        for i in rows:
+        for i in sorted({i for rows, _, _ in pieces for i in rows}):
             for slot in range(i * tile.vectors, (i + 1) * tile.vectors):
                 for part in range(2):
                     place = self.place(2 * slot + part)

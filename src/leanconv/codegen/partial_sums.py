@@ -8,6 +8,7 @@ one load, addition and store for each accumulator every `LENGTH` steps, under 1 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 
 from leanconv.codegen.emitter import Function, Pointer, Value
@@ -21,6 +22,8 @@ from leanconv.codegen.microkernel import (
 )
 from leanconv.codegen.tails import each_tile
 
+Run = tuple[Value | int, Value | int, Sequence[int]]
+Piece = tuple[Sequence[int], Sequence[ReductionLoop], Value | bool]
 LENGTH = 128  # products of one partial sum, at most
 
 
@@ -151,6 +154,64 @@ class PartialSums:
             fetch = fetch.moved(index * stride)
         return a.at(index * loop.a_stride), b.at(index * loop.b_stride), fetch
 
+    def add_row(
+        self,
+        runs: Sequence[Run],
+        taps: ReductionLoop,
+        a: Pointer,
+        b: Pointer,
+        inner: Sequence[ReductionLoop],
+        fetch: Fetch | None = None,
+    ) -> None:
+        """Add the products of a row of taps, of which some rows of the tile have a part.
+
+        Whatever a row has is summed in the parts of a row that has all taps: its sum does not
+        depend on the tile that it is in.
+
+        Args:
+            runs: first tap, one past the last, and the rows of the tile that have these; each row's
+                one after the other.
+            taps: the loop over all taps.
+            a, b, fetch: as of `add`, at tap 0.
+            inner: the loops of one tap.
+        """
+        steps, kernel = static_steps(inner), taps.extent
+        assert steps is not None
+        assert isinstance(kernel, int)
+        if len(runs) == 1 and runs[0][:2] == (0, kernel):
+            self.add(runs[0][2], a, b, [taps, *inner], fetch)
+            return
+        each = kernel
+        if kernel * steps > self._length:
+            each = 1 if 2 * steps >= self._length else self._length // max(1, steps)
+        if each == 1:
+            for low, high, rows in runs:
+                with self._e.loop(taps.label, high, start=low) as index:
+                    a_i, b_i, fetch_i = self._moved(a, b, fetch, taps, index, True)
+                    self.add(rows, a_i, b_i, inner, fetch_i)
+            return
+        for first in range(0, kernel, each):
+            within = [self._within(run, first, min(kernel, first + each)) for run in runs]
+            pieces = [
+                (rows, [replace(taps, start=low, extent=high), *inner], some)
+                for low, high, rows, some in within
+                if some is not False
+            ]
+            if pieces:
+                self._add_pieces(pieces, a, b, fetch)
+
+    def _within(
+        self, run: Run, first: int, stop: int
+    ) -> tuple[Value | int, Value | int, Sequence[int], Value | bool]:
+        """The part of a run within some taps, and whether there is any."""
+        low, high, rows = run
+        if isinstance(low, int) and isinstance(high, int):
+            low, high = max(low, first), min(high, stop)
+            return low, high, rows, low < high
+        e = self._e
+        begin, end = e.smax(e.i64(low), first), e.smin(e.i64(high), stop)
+        return begin, end, rows, begin.compare("slt", end)
+
     def _add_one(
         self,
         rows: Sequence[int],
@@ -159,13 +220,35 @@ class PartialSums:
         loops: Sequence[ReductionLoop],
         fetch: Fetch | None,
     ) -> None:
+        self._add_pieces([(rows, loops, True)], a, b, fetch)
+
+    def _add_pieces(
+        self, pieces: Sequence[Piece], a: Pointer, b: Pointer, fetch: Fetch | None
+    ) -> None:
+        """Add one partial sum of pieces: rows of the tile, loops, whether there are any."""
         e, tile = self._e, self._tile
-        acc = [e.zero(tile.kind)] * self._count
-        multiply_accumulate(e, tile, acc, rows, a, b, loops, self._unroll, fetch=fetch)
-        for i in rows:
+        acc = self._sum_of(pieces, tile, self._count, a, b, fetch)
+        for i in sorted({i for rows, _, _ in pieces for i in rows}):
             for slot in range(i * tile.vectors, (i + 1) * tile.vectors):
                 total = e.load(self.place(slot), tile.kind)
                 e.store(total + acc[slot], self.place(slot))
+
+    def _sum_of(
+        self,
+        pieces: Sequence[Piece],
+        tile: RegisterTile,
+        count: int,
+        a: Pointer,
+        b: Pointer,
+        fetch: Fetch | None,
+    ) -> list[Value]:
+        """The products of pieces, one after the other in the same accumulators."""
+        e = self._e
+        acc = [e.zero(tile.kind)] * count
+        for rows, loops, some in pieces:
+            with nullcontext() if isinstance(some, bool) else e.when(some, [acc]):
+                multiply_accumulate(e, tile, acc, rows, a, b, loops, self._unroll, fetch=fetch)
+        return acc
 
     def values(self) -> list[Value]:
         """The totals."""

@@ -204,8 +204,18 @@ class _Nest:
         def leaf(i: Value) -> list[Value]:
             return self._totals(source.at(i * step), loops[1:], width, lanes)
 
-        sets = PARTIAL if len(loops) == 1 else 1
+        sets = self._sets * width if len(loops) == 1 else 1
         return run_of(e, k.how, leaf, extent, [self.kind] * width, sets)
+
+    @property
+    def _sets(self) -> int:
+        """Partial sums of a result where lanes run along the kept axis.
+
+        The tail of that axis has as many as its tiles of several vectors: what a result is does not
+        depend on its place.
+        """
+        wide = not self.k.reduced[-1] and self.k.extents[-1] > self.lanes
+        return max(1, PARTIAL // self.k.width) if wide else PARTIAL
 
     def _along(self, source: Pointer, extent: int) -> Value:
         """Combine `extent` neighbours into the lanes of one vector."""

@@ -176,12 +176,16 @@ def one_kernel(found: Sequence[tuple[Problem, Candidate]]) -> list[list[int]]:
     """
     if len(found) == 1:
         return [[0]]
-    alike: dict[object, list[int]] = {}
+    alike: list[tuple[object, list[int]]] = []  # no table: with symbols in them they have no hash
     for number, (_, candidate) in enumerate(found):
         kernel = candidate.kernels[0].kernel
-        key = replace(kernel, y_offset=0) if isinstance(kernel, PackedConv) else number
-        alike.setdefault(key, []).append(number)
-    return list(alike.values())
+        same = replace(kernel, y_offset=0) if isinstance(kernel, PackedConv) else number
+        known = next((numbers for other, numbers in alike if other == same), None)
+        if known is None:
+            alike.append((same, [number]))
+        else:
+            known.append(number)
+    return [numbers for _, numbers in alike]
 
 
 def joined(found: Sequence[tuple[Problem, Candidate]]) -> Candidate:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 
 from leanconv.algorithms.common.taps import Taps
 from leanconv.algorithms.direct.prefetch import prefetch_offsets
@@ -250,19 +251,20 @@ class _PanelRow:
 
         def columns(a: Pointer, b: Pointer) -> None:
             step = window.dilation[2] * conv.x.spatial[2]
-            for low, high, pixels in runs:
-                kw = ReductionLoop("kw", high, step, per_column, start=low)
-                for offset, channels in self._channel_loops(width):
-                    a_c = a.at(conv.x.channel(offset))
-                    b_c = b.at(offset * width)
-                    loops = [kw, *channels]
-                    fetch = self._next_input(fetched, channels[-1], a_c) if fetched else None
-                    if parts:
-                        parts.add(pixels, a_c, b_c, loops, fetch)
-                    else:
-                        multiply_accumulate(
-                            e, tile, acc, pixels, a_c, b_c, loops, conv.unroll, fetch=fetch
-                        )
+            taps = ReductionLoop("kw", window.kernel[2], step, per_column)
+            # Channels outside: a column's products come in one order, whichever runs it has.
+            for offset, channels in self._channel_loops(width):
+                a_c = a.at(conv.x.channel(offset))
+                b_c = b.at(offset * width)
+                fetch = self._next_input(fetched, channels[-1], a_c) if fetched else None
+                if parts:
+                    parts.add_row(runs, taps, a_c, b_c, channels, fetch)
+                    continue
+                for low, high, pixels in runs:
+                    loops = [replace(taps, start=low, extent=high), *channels]
+                    multiply_accumulate(
+                        e, tile, acc, pixels, a_c, b_c, loops, conv.unroll, fetch=fetch
+                    )
 
         with ExitStack() as guards:
             for taps in (depth, height, across):

@@ -1,0 +1,112 @@
+"""Images that are read and written part by part: anything with a shape, a dtype and slices."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+import numpy as np
+
+from leanconv.api.inputs import InputSpec
+from leanconv.errors import InputError, short
+from leanconv.graph.ir import TensorType
+from leanconv.runtime.memory import give_back
+from leanconv.units import shape_text, type_text
+
+Index = tuple[slice, ...]
+_SHARED = ("r", "r+", "w+")  # modes of np.memmap in which the file holds what is written
+
+
+class Image(Protocol):
+    """What an input may be: `np.memmap`, a Zarr array, a TIFF's."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def dtype(self) -> Any: ...
+
+    def __getitem__(self, index: Any, /) -> Any: ...
+
+
+def checked_image(image: Any, spec: InputSpec) -> Image:
+    """An input, if it has a shape, a dtype and slices, and the network takes it.
+
+    Raises:
+        InputError: it has none, or does not fit.
+    """
+    if not all(hasattr(image, name) for name in ("shape", "dtype", "__getitem__")):
+        raise InputError(
+            f"input {spec.name!r} is {type(image).__name__}; expected an array: anything with "
+            "shape, dtype and slices"
+        )
+    kind = np.dtype(image.dtype)
+    shape = tuple(int(n) for n in image.shape)
+    exact = np.can_cast(kind, np.dtype(spec.dtype.numpy), "safe")
+    if not spec.takes(shape) or not exact:
+        raise InputError(
+            f"input {spec.name!r} is {type_text(kind, shape)}; expected "
+            f"{type_text(spec.dtype, spec.shape)}"
+        )
+    return image  # type: ignore[no-any-return]
+
+
+def read(image: Image, index: Index, spec: InputSpec) -> np.ndarray:
+    """A part of an input as the network takes it: contiguous, of its dtype."""
+    part = np.asarray(image[index])
+    expected = tuple(each.stop - each.start for each in index)
+    if part.shape != expected:
+        raise InputError(
+            f"input {spec.name!r} gave {shape_text(part.shape)} for a part of "
+            f"{shape_text(expected)}; expected slices as NumPy's"
+        )
+    return np.ascontiguousarray(part, np.dtype(spec.dtype.numpy))
+
+
+def checked_out(out: Any, name: str, kind: TensorType) -> Any:
+    """Where an output is written: the user's array if there is one, else a new one.
+
+    Raises:
+        InputError: the array does not fit.
+    """
+    expected = np.dtype(kind.dtype.numpy)
+    if out is None:
+        return np.empty(kind.shape, expected)
+    if not all(hasattr(out, each) for each in ("shape", "dtype", "__setitem__")):
+        raise InputError(
+            f"out for {name!r} is {short(out)}; expected an array to write: a memmap, a Zarr array"
+        )
+    if tuple(out.shape) != kind.shape or np.dtype(out.dtype) != expected:
+        raise InputError(
+            f"out for {name!r} is {type_text(np.dtype(out.dtype), tuple(out.shape))}; expected "
+            f"{kind}"
+        )
+    return out
+
+
+def flush(image: Any) -> None:
+    """Have what was written reach its file, where the array has such a call."""
+    made = getattr(image, "flush", None)
+    if callable(made):
+        made()
+
+
+def release(images: Iterable[Any]) -> None:
+    """Give back pages of mapped files that were read or written; they come from the file again.
+
+    Only of `np.memmap` whose file holds what is written: pages of any other mapping may be all
+    that there is.
+    """
+    files = [_shared_file(image) for image in images]
+    give_back([file for file in files if file is not None])
+
+
+def _shared_file(image: Any) -> mmap.mmap | None:
+    found = image
+    while isinstance(found, np.ndarray):
+        if isinstance(found, np.memmap) and getattr(found, "mode", None) in _SHARED:
+            file = getattr(found, "_mmap", None)
+            return file if isinstance(file, mmap.mmap) else None
+        found = found.base
+    return None

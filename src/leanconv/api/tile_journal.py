@@ -1,0 +1,102 @@
+"""Which tiles are finished, in a small file beside the output, so that a killed run goes on.
+
+The first line says of what the tiles are: of another network, image size or plan nothing is taken.
+Each further line is a tile's number, written after its results. A line without an end does not
+count.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO
+
+from leanconv.errors import InputError
+from leanconv.files import open_regular, reason
+
+_FIRST = "leanconv tiles 1 "
+
+
+class Journal:
+    """The journal of one run.
+
+    Args:
+        path: its file, which may be that of a run that was killed; None for no journal.
+        key: of what the tiles are.
+        count: how many tiles there are.
+
+    Attributes:
+        done: numbers of the tiles that are finished.
+
+    Raises:
+        InputError: the file is of something else, or cannot be read or written.
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None, key: str, count: int) -> None:
+        self.done: set[int] = set()
+        self._path = None if path is None else Path(path)
+        self._file: BinaryIO | None = None
+        if self._path is None:
+            return
+        first, text = f"{_FIRST}{key}", self._whole_lines(count)
+        head, *numbers = text.decode("ascii", "replace").splitlines() or [first]
+        if head != first:
+            raise InputError(
+                f"the journal {str(path)!r} is of another network, image or plan; expected the one "
+                "of this run: delete it to begin anew"
+            )
+        self.done = {int(line) for line in numbers if line.isdecimal() and int(line) < count}
+        try:
+            self._file = self._path.open("r+b" if text else "wb")
+            self._file.truncate(len(text))
+            self._file.seek(len(text))
+            if not text:
+                self._write(first)
+        except OSError as error:
+            raise InputError(
+                f"the journal {str(path)!r} cannot be written: {reason(error)}"
+            ) from error
+
+    def _whole_lines(self, count: int) -> bytes:
+        """The lines of the file that have an end; none where there is no file."""
+        assert self._path is not None
+        most = len(_FIRST) + 128 + 2 * count * (len(str(count)) + 1)
+        try:
+            with open_regular(self._path, most, what="journal") as file:
+                text = file.read()
+        except FileNotFoundError:
+            return b""
+        except OSError as error:
+            raise InputError(
+                f"the journal {str(self._path)!r} cannot be read: {reason(error)}"
+            ) from error
+        return text[: text.rfind(b"\n") + 1]
+
+    def finish(self, tile: int) -> None:
+        """Note that a tile's results are written."""
+        self.done.add(tile)
+        if self._file is not None:
+            self._write(str(tile))
+
+    def _write(self, line: str) -> None:
+        assert self._file is not None
+        self._file.write(f"{line}\n".encode("ascii"))
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close the file; it is removed once all tiles are finished."""
+        if self._file is None or self._path is None:
+            return
+        self._file.close()
+        if error is None:
+            self._path.unlink(missing_ok=True)

@@ -1,0 +1,314 @@
+"""The plan of a network over one large image: windows, how they are computed, all bytes."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from math import ceil, prod
+
+from leanconv.api.cpu_backend import CpuBackend
+from leanconv.api.inputs import NOTHING_KNOWN, Known, Shape
+from leanconv.api.options import NetworkOptions
+from leanconv.errors import BudgetError, InputError, UnsupportedError
+from leanconv.graph.fields.receptive_fields import InputAxis
+from leanconv.graph.ir import Graph
+from leanconv.graph.onnx_import import Model
+from leanconv.graph.passes import UNFUSED_PASSES, run_passes
+from leanconv.graph.passes.store_in_halves import store_in_halves
+from leanconv.graph.verify import verify
+from leanconv.planner.decision import Decision
+from leanconv.planner.lowering import usual_decisions
+from leanconv.planner.plan_file import graph_digest
+from leanconv.planner.tiles.layout import ImageNetwork, Layout, TileTooSmallError
+from leanconv.planner.tiles.pins import pinned
+from leanconv.planner.tiles.windows import Windows, extent_of
+from leanconv.progress import steps
+from leanconv.records import cached_property, dataclass
+from leanconv.types import FLOAT32
+from leanconv.units import counted, format_bytes, format_ns, shape_text
+
+log = logging.getLogger(__name__)
+
+# Pixels of the windows that are tried: from where margins are most of a window to where they are
+# next to nothing.
+_LEAST_PIXELS, _MOST_PIXELS = 1 << 10, 1 << 23
+
+
+class TileBackend(CpuBackend):
+    """What compiles a network whose bits do not depend on where its window lies.
+
+    Attributes:
+        pins: how its nodes are computed, whatever the shape.
+    """
+
+    def __init__(self, model: Model, options: NetworkOptions) -> None:
+        given = replace(options, memory_limit=None, reproducible=True, tune=False)
+        super().__init__(model, given)
+        self.pins: tuple[Decision, ...] | None = None
+
+    def _bound(self, shapes: dict[str, Shape], known: Known = NOTHING_KNOWN) -> Graph:  # type: ignore[override]
+        bound = self.model.bind(shapes, dtype=self.dtype, late=True, values=known)
+        graph, half = run_passes(bound, UNFUSED_PASSES), self._options.precision
+        if half is None and self.dtype == FLOAT32:
+            half = self.model.stored
+        return graph if half is None else verify(store_in_halves(graph, half))
+
+    def _decisions(self, graph: Graph) -> tuple[Decision, ...] | None:
+        return self.pins if self.pins is not None else self.decide(graph)
+
+    def decide(self, graph: Graph) -> tuple[Decision, ...]:
+        """How the nodes of a window are computed."""
+        named = super()._decisions(graph)
+        decisions = usual_decisions(graph, self.target) if named is None else named
+        return pinned(graph, self.target, self.accuracy.of_network(graph, self.target), decisions)
+
+    def pinning(self, pins: tuple[Decision, ...]) -> TileBackend:
+        """The same, with other pins; it shares weights and arena."""
+        made = object.__new__(type(self))  # a copy would be made as a pickled one is
+        made.__dict__.update(self.__dict__)
+        made.pins = pins
+        return made
+
+
+@dataclass(frozen=True, eq=False)
+class TilePlan:
+    """The plan of a network over one image.
+
+    Attributes:
+        windows: where they lie, and what is right in them.
+        decisions: how their nodes are computed.
+        network_bytes: weights and arena.
+        window_ns: the estimated time of one window.
+        limit: of `memory_bytes`; None for none.
+        threads: that take part.
+    """
+
+    windows: Windows
+    decisions: tuple[Decision, ...]
+    network_bytes: int
+    window_ns: int
+    limit: int | None
+    threads: int
+
+    @property
+    def input_bytes(self) -> int:
+        """Of the parts of all inputs that a window reads."""
+        graph = self.windows.window
+        return sum(graph.types[name].bytes for name in graph.inputs)
+
+    @property
+    def output_bytes(self) -> int:
+        """Of all results of a window."""
+        graph = self.windows.window
+        return sum(graph.types[name].bytes for name in graph.outputs)
+
+    @property
+    def memory_bytes(self) -> int:
+        """All that a run holds besides the arrays that it is given: one window is read while
+        another one is computed, and a third one written."""
+        return self.network_bytes + 2 * self.input_bytes + 2 * self.output_bytes
+
+    @property
+    def tiles(self) -> int:
+        """How many windows there are."""
+        return self.windows.count
+
+    @property
+    def tile_shapes(self) -> dict[str, Shape]:
+        """The shape of each input's windows."""
+        graph = self.windows.window
+        return {name: graph.types[name].shape for name in graph.inputs}
+
+    @property
+    def predicted_ns(self) -> int:
+        """The estimated time of all windows."""
+        return self.window_ns * self.tiles
+
+    @cached_property
+    def key(self) -> str:
+        """A digest of all that decides what each tile is."""
+        windows = self.windows
+        facts = (
+            graph_digest(windows.whole),
+            graph_digest(windows.window),
+            str(windows.begins),
+            *(str(each.choice) for each in self.decisions),
+        )
+        return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:32]
+
+    def explain(self) -> str:
+        """Say which windows there are, what they cost, and which axes are cut."""
+        windows, lines = self.windows, []
+        for name, shape in self.tile_shapes.items():
+            whole = windows.whole.types[name].shape
+            lines.append(f"{name}: {shape_text(whole)} in windows of {shape_text(shape)}")
+        for group, begins in zip(windows.cutting.groups, windows.begins, strict=True):
+            name, axis = group.base
+            extent, part = extent_of(group, windows.whole), extent_of(group, windows.window)
+            if len(begins) == 1:
+                continue
+            step = begins[1] - begins[0]
+            lines.append(
+                f"  axis {axis} of {name}: {len(begins)} windows of {part}, {step} apart "
+                f"({part - step} are read twice), of {extent}"
+            )
+        for (name, axis), because in windows.cutting.whole.items():
+            lines.append(f"  axis {axis} of {name} is not cut, because of {because}")
+        lines += (
+            f"{counted(self.tiles, 'tile')}, {windows.overlap:.2f} times the pixels of the image; "
+            f"predicted {format_ns(self.predicted_ns)} with {counted(self.threads, 'thread')}",
+            f"memory {format_bytes(self.memory_bytes)}: weights and arena "
+            f"{format_bytes(self.network_bytes)}, windows of inputs and outputs "
+            f"{format_bytes(self.memory_bytes - self.network_bytes)}",
+        )
+        return "\n".join(lines)
+
+
+class TilePlanner:
+    """Plans of one network for one image.
+
+    Args:
+        backend: of the network.
+        shapes: the image's, of all inputs.
+        limit: bytes that a run may hold; None for no limit.
+    """
+
+    def __init__(self, backend: TileBackend, shapes: tuple[Shape, ...], limit: int | None) -> None:
+        self._backend, self._limit = backend, limit
+        axes = _open_axes(backend, shapes)
+        self.image = ImageNetwork(backend.graph, backend.decide, shapes, axes)
+        if self.image.whole.late:
+            raise UnsupportedError(
+                "the network computes with extents that are data, which tiles cannot have; run it "
+                "whole"
+            )
+        cut = self.image.cutting
+        self._batch = [group.base[1] == 0 for group in cut.groups]
+        spatial = [extent for extent, batch in self._spatial() if not batch and extent > 1]
+        if not spatial and cut.whole:
+            (name, axis), because = next(iter(cut.whole.items()))
+            raise UnsupportedError(
+                f"{because} reads all of axis {axis} of {name!r}: the network is not local, and "
+                "cannot be run in tiles; run it whole"
+            )
+
+    def _spatial(self) -> list[tuple[int, bool]]:
+        return list(zip(self.image.extents, self._batch, strict=True))
+
+    def of_tile(self, tile: Sequence[int]) -> TilePlan:
+        """The plan for windows of these extents, of the axes that are cut besides the batch.
+
+        Raises:
+            InputError: windows would be too small, or there are not as many axes.
+            BudgetError: they are beyond the limit.
+        """
+        spatial = self._batch.count(False)
+        if len(tile) not in (1, spatial):
+            raise InputError(
+                f"tile is {tuple(tile)}; expected one number, or one for each of "
+                f"{counted(spatial, 'axis', 'axes')} that can be cut"
+            )
+        given = iter(tuple(tile) * (spatial if len(tile) == 1 else 1))
+        wanted = [1 if batch else next(given) for batch in self._batch]
+        try:
+            found = self._plan(self.image.layout(wanted))
+        except TileTooSmallError as error:
+            needed = [n for n, batch in zip(error.needed, self._batch, strict=True) if not batch]
+            raise InputError(
+                f"tile is {tuple(tile)}, of which the network's margins leave nothing; expected "
+                f"at least {shape_text(needed)}"
+            ) from error
+        if self._limit is not None and found.memory_bytes > self._limit:
+            raise self._beyond(found)
+        return found
+
+    def best(self) -> TilePlan:
+        """The plan of the least predicted time within the limit.
+
+        Raises:
+            BudgetError: none keeps the limit.
+        """
+        sizes = _sizes(self._spatial())
+        best: TilePlan | None = None
+        least: TilePlan | None = None
+        for wanted in steps("choosing tiles", sizes, len(sizes)):
+            try:
+                found = self._plan(self.image.layout(wanted))
+            except TileTooSmallError:
+                continue
+            if least is None or found.memory_bytes < least.memory_bytes:
+                least = found
+            if self._limit is not None and found.memory_bytes > self._limit:
+                break
+            if best is None or found.predicted_ns < best.predicted_ns:
+                best = found
+        if best is not None:
+            return best
+        if least is None:
+            raise UnsupportedError(
+                "the network's margins are larger than any tile that was tried; run it whole"
+            )
+        raise self._beyond(least)
+
+    def _beyond(self, found: TilePlan) -> BudgetError:
+        needed = found.memory_bytes
+        return BudgetError(
+            f"tiles of {', '.join(map(shape_text, found.tile_shapes.values()))} need "
+            f"{counted(needed, 'byte')} ({format_bytes(needed)}), the limit is "
+            f"{format_bytes(self._limit or 0)}; give memory_limit={needed} or more, or smaller "
+            "tiles",
+            needed,
+        )
+
+    def _plan(self, layout: Layout) -> TilePlan:
+        graph = layout.windows.window
+        planner = self._backend.planner(graph).unmerged
+        placed = planner.place_plan(layout.decisions, None)
+        window_ns = sum(ns for _, ns in placed.step_estimates())
+        return TilePlan(
+            layout.windows,
+            layout.decisions,
+            placed.memory_bytes,
+            window_ns,
+            self._limit,
+            self._backend.threads,
+        )
+
+
+def _open_axes(backend: TileBackend, shapes: tuple[Shape, ...]) -> tuple[InputAxis, ...]:
+    """The axes of the inputs whose extents the file leaves open."""
+    found = []
+    for declared, shape in zip(backend.model.inputs, shapes, strict=True):
+        extents = declared.shape or (None,) * len(shape)
+        found += [(declared.name, a) for a, n in enumerate(extents) if not isinstance(n, int)]
+    if not any(axis for _, axis in found):
+        listed = ", ".join(shape_text(each.shape) for each in backend.model.inputs)
+        raise InputError(
+            f"the file fixes the shape of its input ({listed}), so that it takes no tiles; "
+            "expected one with open height and width: export it with dynamic axes"
+        )
+    return tuple(found)
+
+
+def _sizes(groups: Sequence[tuple[int, bool]]) -> list[list[int]]:
+    """Extents of windows to try, per group, from small to large: as square as the image allows."""
+    found: list[list[int]] = []
+    pixels = _LEAST_PIXELS
+    while pixels <= _MOST_PIXELS:
+        wanted = _extents(groups, pixels)
+        if wanted not in found:
+            found.append(wanted)
+        pixels *= 2
+    return found
+
+
+def _extents(groups: Sequence[tuple[int, bool]], pixels: int) -> list[int]:
+    """Extents of one window of about so many pixels; of a batch, one image."""
+    wanted = [1] * len(groups)
+    left = sorted((extent, n) for n, (extent, batch) in enumerate(groups) if not batch)
+    for done, (extent, number) in enumerate(left):
+        side = ceil((pixels / max(1, prod(wanted))) ** (1 / (len(left) - done)))
+        wanted[number] = min(extent, side)
+    return wanted

@@ -1,0 +1,250 @@
+"""`leanconv.tiled`: a network over images of any size, in bounded memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+
+from leanconv.api.cpu_backend import CpuBackend
+from leanconv.api.inputs import Shape, input_specs
+from leanconv.api.network import Network
+from leanconv.api.options import checked_limit
+from leanconv.api.tile_arrays import Image, checked_image, checked_out, flush, read, release
+from leanconv.api.tile_journal import Journal
+from leanconv.api.tile_plan import TileBackend, TilePlan, TilePlanner
+from leanconv.errors import InputError, SpecError, memory_reported, short
+from leanconv.graph.names import Names
+from leanconv.progress import Progress, checked_progress, steps, working
+
+_MOST_PLANS = 16  # image sizes whose plans are kept
+
+
+def tiled(
+    net: Network,
+    *,
+    memory_limit: int | str | None = None,
+    tile: int | Sequence[int] | None = None,
+) -> Tiled:
+    """Make a network that runs over images of any size, window by window.
+
+    The network must be local (no global pooling, no attention over pixels, …), and its file must
+    leave the image's height and width open. Windows overlap by what the network reads around each
+    pixel. Each pixel of the result has the bits that `Tiled.whole` gives, which runs the whole
+    image at once with the same algorithms: there are no seams.
+
+    Args:
+        net: a network for the CPU, from `leanconv.load`. Its options count, but for its memory
+            limit.
+        memory_limit: bytes, or text such as `"512 MiB"`, that weights, buffers and windows may take
+            together. Arrays that are given do not count.
+        tile: the least extents of a window, of the axes that are cut besides the batch: one number
+            for all, or one for each. By default those are chosen that are estimated to take the
+            least time within the limit.
+
+    Returns:
+        What is called as the network is.
+
+    Raises:
+        SpecError: an argument makes no sense.
+        UnsupportedError: the network cannot be run in tiles; the message names the node.
+    """
+    if not isinstance(net, Network):
+        raise SpecError(f"net is {short(net)}; expected a network from leanconv.load")
+    if not isinstance(net.backend, CpuBackend):
+        raise SpecError("net runs on a GPU; expected one for the CPU: load it with device='cpu'")
+    return Tiled(net.backend, checked_limit(memory_limit), _checked_tile(tile))
+
+
+def _checked_tile(tile: Any) -> tuple[int, ...] | None:
+    if tile is None:
+        return None
+    numbers = (tile,) if isinstance(tile, Integral) else tuple(tile) if _listed(tile) else ()
+    counts = tuple(int(n) for n in numbers if isinstance(n, Integral))
+    if not counts or len(counts) < len(numbers) or min(counts) < 1:
+        raise SpecError(f"tile is {short(tile)}; expected a positive number, or one for each axis")
+    return counts
+
+
+def _listed(tile: Any) -> bool:
+    return isinstance(tile, Sequence | np.ndarray) and not isinstance(tile, str | bytes)
+
+
+class Tiled:
+    """A network over images of any size; `leanconv.tiled` makes it."""
+
+    def __init__(
+        self, backend: CpuBackend, limit: int | None, tile: tuple[int, ...] | None
+    ) -> None:
+        self._backend = TileBackend(backend.model, backend.options)
+        self._limit, self._tile = limit, tile
+        self.inputs = input_specs(backend.model, self._backend.dtype)
+        self._names = Names(tuple(each.name for each in self.inputs), backend.model.outputs)
+        self._plans: dict[tuple[Shape, ...], TilePlan] = {}
+        self._current: TilePlan | None = None
+        self._network: tuple[TilePlan, Network] | None = None
+
+    # -- running ---------------------------------------------------------------------------
+    def __call__(
+        self,
+        *arrays: Any,
+        out: Any = None,
+        journal: str | os.PathLike[str] | None = None,
+        progress: Progress | None = None,
+        **named: Any,
+    ) -> Any:
+        """Run a network of one output: `tiled(x)`, `tiled(x, out=y)`.
+
+        Args:
+            arrays, named: the inputs, as a network takes them: anything with `shape`, `dtype` and
+                slices (NumPy, `np.memmap`, Zarr, …). Integers that the network's floats hold
+                exactly are converted.
+            out: where the result is written: anything of its shape and dtype that slices can be
+                assigned to. A new array by default.
+            journal: a file that says which tiles are finished. If a run was killed, the same call
+                goes on where it ended; when all is done, the file is removed.
+            progress: called as `progress("computing tiles", done, total)`; what it raises ends the
+                run.
+
+        Returns:
+            `out`, or the new array.
+
+        Raises:
+            InputError: an array does not fit, or the network has several outputs: `run` has them.
+        """
+        given = self._names.called(arrays, named)
+        outs = {} if out is None else {self._names.outputs[0]: out}
+        return self._run(given, outs, journal, progress)[self._names.outputs[0]]
+
+    def run(
+        self,
+        inputs: Mapping[str, Any],
+        out: Mapping[str, Any] | None = None,
+        *,
+        journal: str | os.PathLike[str] | None = None,
+        progress: Progress | None = None,
+    ) -> dict[str, Any]:
+        """Run a network of any outputs: `tiled.run({"x": x}, out={"y": y})`.
+
+        Args:
+            inputs: by name.
+            out: where outputs are written, by name; new arrays for those that are not there.
+            journal, progress: as for a call.
+
+        Returns:
+            All outputs by name.
+        """
+        unknown = sorted(set(out or {}) - set(self._names.outputs))
+        if unknown:
+            raise InputError(
+                f"out has {unknown[0]!r}; expected outputs: {', '.join(self._names.outputs)}"
+            )
+        return self._run(self._names.ordered(inputs), dict(out or {}), journal, progress)
+
+    @memory_reported("running a network in tiles")
+    def _run(
+        self,
+        given: Sequence[Any],
+        outs: dict[str, Any],
+        journal: str | os.PathLike[str] | None,
+        progress: Progress | None,
+    ) -> dict[str, Any]:
+        with working("tiles", checked_progress(progress)):
+            pairs = zip(given, self.inputs, strict=True)
+            images = [checked_image(image, spec) for image, spec in pairs]
+            plan = self._plan_for(images)
+            types = plan.windows.whole.types
+            made = {n: checked_out(outs.get(n), n, types[n]) for n in self._names.outputs}
+            with Journal(journal, plan.key, plan.tiles) as finished:
+                self._run_tiles(plan, images, made, finished)
+        return made
+
+    def _run_tiles(
+        self, plan: TilePlan, images: Sequence[Image], outs: Mapping[str, Any], finished: Journal
+    ) -> None:
+        network = self._network_of(plan)
+        for tile in steps("computing tiles", plan.windows.tiles(), plan.tiles):
+            if tile.number in finished.done:
+                continue
+            triples = zip(self.inputs, images, strict=True)
+            arrays = {s.name: read(image, tile.reads[s.name], s) for s, image in triples}
+            found = network.run(arrays)
+            for name, out in outs.items():
+                out[tile.writes[name]] = found[name][tile.gives[name]]
+                flush(out)
+            finished.finish(tile.number)
+            release([*images, *outs.values()])
+
+    def whole(self, *arrays: np.ndarray, **named: np.ndarray) -> Any:
+        """Run a whole image at once, with the algorithms of its tiles: the same bits.
+
+        It takes the memory of a network of that size. `net(x)` may choose other algorithms, whose
+        results differ by rounding.
+
+        Returns:
+            The output; of a network of several ones, all by name.
+        """
+        given = self._names.called(arrays, named) if len(self._names.outputs) == 1 else None
+        if given is None:
+            given = self._names.ordered(
+                {**dict(zip(self._names.inputs, arrays, strict=False)), **named}
+            )
+        plan = self._plan_for(given)
+        inputs = {s.name: np.asarray(a) for s, a in zip(self.inputs, given, strict=True)}
+        parts = {
+            s.name: read(inputs[s.name], tuple(slice(0, n) for n in inputs[s.name].shape), s)
+            for s in self.inputs
+        }
+        found = self._network_of(plan).run(parts)
+        return next(iter(found.values())) if len(found) == 1 else found
+
+    # -- planning --------------------------------------------------------------------------
+    def bind(
+        self, shapes: Mapping[str, Sequence[int]] | Sequence[int], progress: Progress | None = None
+    ) -> TilePlan:
+        """Plan for an image's shape without running; `plan` shows it.
+
+        Args:
+            shapes: the shape of every input by name, or that of the only input.
+            progress: as for `leanconv.load`.
+        """
+        with working("tiles", checked_progress(progress)):
+            return self._plan_of(tuple(self._names.shapes(shapes)))
+
+    def _plan_for(self, images: Sequence[Any]) -> TilePlan:
+        return self._plan_of(tuple(tuple(int(n) for n in image.shape) for image in images))
+
+    def _plan_of(self, shapes: tuple[Shape, ...]) -> TilePlan:
+        plan = self._plans.get(shapes)
+        if plan is None:
+            planner = TilePlanner(self._backend, shapes, self._limit)
+            plan = planner.best() if self._tile is None else planner.of_tile(self._tile)
+            while len(self._plans) >= _MOST_PLANS:
+                del self._plans[next(iter(self._plans))]
+            self._plans[shapes] = plan
+        self._current = plan
+        return plan
+
+    def _network_of(self, plan: TilePlan) -> Network:
+        """The network whose nodes are computed as a plan says, for windows and the whole."""
+        if self._network is None or self._network[0] is not plan:
+            self._network = plan, Network(self._backend.pinning(plan.decisions), "tiles")
+        return self._network[1]
+
+    @property
+    def plan(self) -> TilePlan:
+        """The plan for the image seen last.
+
+        Raises:
+            InputError: none has been seen.
+        """
+        if self._current is None:
+            raise InputError("nothing has been planned yet; run an image, or tiled.bind(shape)")
+        return self._current
+
+    def explain(self) -> str:
+        """Say which windows the image seen last is run in, and what they cost."""
+        return self.plan.explain()

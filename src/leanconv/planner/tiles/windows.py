@@ -1,0 +1,137 @@
+"""How large windows are, where they begin, and what each of them gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+from math import floor, prod
+from typing import TypeAlias
+
+from leanconv.graph.ir import Graph
+from leanconv.planner.tiles.groups import Cutting, Group
+from leanconv.planner.tiles.margins import Margins
+from leanconv.records import cached_property, dataclass
+
+Index: TypeAlias = tuple[slice, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Tile:
+    """One window.
+
+    Attributes:
+        number: in the order in which they run.
+        reads: of each input, the part that is read.
+        writes: of each output, the part that is written.
+        gives: of each output, the same part in the window's own result.
+    """
+
+    number: int
+    reads: Mapping[str, Index]
+    writes: Mapping[str, Index]
+    gives: Mapping[str, Index]
+
+
+@dataclass(frozen=True, eq=False)
+class Windows:
+    """All windows of one image.
+
+    Attributes:
+        whole, window: the network for the image, and for each of its windows.
+        cutting: the axes that are cut.
+        begins: of each group, where windows begin in indices of its base; the first is 0, and the
+            last one ends where the image ends.
+        margins: what is right in a window.
+    """
+
+    whole: Graph
+    window: Graph
+    cutting: Cutting
+    begins: tuple[tuple[int, ...], ...]
+    margins: Margins
+
+    @property
+    def count(self) -> int:
+        """The number of windows."""
+        return prod(len(each) for each in self.begins)
+
+    @cached_property
+    def overlap(self) -> float:
+        """How many times as many pixels windows read as there are."""
+        groups = zip(self.cutting.groups, self.begins, strict=True)
+        return prod(
+            len(begins) * extent_of(group, self.window) / extent_of(group, self.whole)
+            for group, begins in groups
+        )
+
+    def tiles(self) -> Iterator[Tile]:
+        """All windows, the last axis of the inputs first."""
+        numbers = product(*(range(len(each)) for each in self.begins))
+        for number, chosen in enumerate(numbers):
+            reads = {name: self._input_part(name, chosen) for name in self.whole.inputs}
+            parts = {name: self._output_part(name, chosen) for name in self.whole.outputs}
+            yield Tile(
+                number,
+                reads,
+                {name: writes for name, (writes, _) in parts.items()},
+                {name: gives for name, (_, gives) in parts.items()},
+            )
+
+    def _input_part(self, name: str, chosen: Sequence[int]) -> Index:
+        found = []
+        for axis, extent in enumerate(self.window.types[name].shape):
+            place, begin = self.cutting.places[name].get(axis), 0
+            if place is not None:
+                begin = int(self.begins[place.group][chosen[place.group]] * place.density)
+            found.append(slice(begin, begin + extent))
+        return tuple(found)
+
+    def _output_part(self, name: str, chosen: Sequence[int]) -> tuple[Index, Index]:
+        writes, gives = [], []
+        for axis, extent in enumerate(self.whole.types[name].shape):
+            place = self.cutting.places[name].get(axis)
+            begin, first, end = 0, 0, extent
+            if place is not None:
+                begins, number = self.begins[place.group], chosen[place.group]
+                low = self.margins[name][axis][0]
+                begin = int(begins[number] * place.density)
+                first = begin + low if number else 0
+                if number + 1 < len(begins):
+                    end = int(begins[number + 1] * place.density) + low
+            writes.append(slice(first, end))
+            gives.append(slice(first - begin, end - begin))
+        return tuple(writes), tuple(gives)
+
+
+def extent_of(group: Group, graph: Graph) -> int:
+    """The extent of a group's base."""
+    name, axis = group.base
+    return graph.types[name].shape[axis]
+
+
+def last_begin(extent: int, wanted: int, step: int) -> int:
+    """Where the last window begins that has at least the extent that is wanted; 0 for one alone."""
+    return max(0, (extent - wanted) // step * step)
+
+
+def longest_step(cutting: Cutting, margins: Margins, outputs: Sequence[str], group: int) -> int:
+    """The most by which the next window of a group may begin behind one; below 1 if none may."""
+    steps = [
+        floor((margins[name][axis][1] + 1 - margins[name][axis][0]) / place.density)
+        for name in outputs
+        for axis, place in cutting.places[name].items()
+        if place.group == group
+    ]
+    return min(steps, default=1 << 62)
+
+
+def begins_of(last: int, step: int) -> tuple[int, ...]:
+    """Where windows begin, as evenly as steps allow, up to the last one.
+
+    Args:
+        last: where the last one begins, a multiple of the step's unit.
+        step: the most from one to the next.
+    """
+    if last == 0:
+        return (0,)
+    return (*range(0, last, step), last)
