@@ -140,7 +140,9 @@ def _measure_report(effort: Effort) -> Data:
     del effort
     results = read_results()
     rows = [row for row in results["networks"] if row["batch"] == 1 and "ms" in row]
-    return {"origin": origin_of(results), "rows": rows}
+    ladder = RESULTS.with_name("gpu_ladder.json")
+    steps = json.loads(ladder.read_text("utf-8")) if ladder.exists() else {"rows": []}
+    return {"origin": origin_of(results), "rows": rows, "ladder": steps}
 
 
 def _show_report(data: Data) -> Page:
@@ -165,7 +167,26 @@ def _show_report(data: Data) -> Page:
                   "at 244 was not measured; the report makes descriptors anew in every pass")
         )  # fmt: skip
     text = text_of(data, "MobileNetV2, one image, ms.")
-    return Page([Table(text, ["", "image", "ms"], rows)], claims)
+    return Page([Table(text, ["", "image", "ms"], rows), _steps(data["ladder"])], claims)
+
+
+def _steps(ladder: Data) -> Table:
+    """The report's steps, as Triton kernels."""
+    heads = ["", "change", "V100, printed, ms", "ours, ms", "copies of rows", "launches"]
+    rows = [
+        [
+            row["version"],
+            row.get("change", ""),
+            f"{DOCUMENT[row['version']]:.2f}" if row["version"] in DOCUMENT else "future work",
+            f"{row['ms']:.2f}" if "ms" in row else row.get("failure", row.get("skipped", "-")),
+            f"{row.get('row_copies', 0):,}",
+            str(row.get("launches", "-")),
+        ]
+        for row in ladder["rows"]
+    ]
+    found = f"{ladder['device']}, {ladder['versions']}" if rows else "not measured yet"
+    rows = rows or [[v, "", f"{ms:.2f}", "-", "-", "-"] for v, ms in DOCUMENT.items()]
+    return Table(f"The steps (`benchmarks/gpu_ladder.py`): {found}.", heads, rows)
 
 
 FIGURES = (

@@ -207,7 +207,7 @@ def _show_rule(data: Data) -> Page:
             f"{least} is best of those that these layers tell apart",
             "",
             f"time over that of the faster solution: {costs[least]:.3f} with it, "
-            f"{costs[at]:.3f} with {THRESHOLD}; products of ours need no large matrices",
+            f"{costs[at]:.3f} with {THRESHOLD}",
         )
     ]
     tables = [

@@ -9,16 +9,32 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 SRC = Path(__file__).resolve().parents[2] / "src"
 
 
+def _command(problem: str, batch: int, method: str, threads: int) -> list[str]:
+    return [sys.executable, __file__, problem, str(batch), method, str(threads)]
+
+
+def compile_all(problem: str, batches: Mapping[str, int], threads: int) -> None:
+    """Compile what methods need, by method the batch, so many of them at a time."""
+
+    def compiled(method: str) -> None:
+        command = [*_command(problem, batches[method], method, threads), "compile"]
+        subprocess.run(command, capture_output=True, check=False)
+
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(compiled, batches))
+
+
 def measured(problem: str, batch: int, method: str, threads: int) -> int | None:
-    """Bytes of input, filters, output and all that the method needs; None if it failed."""
-    given = [sys.executable, __file__, problem, str(batch), method, str(threads)]
-    subprocess.run([*given, "compile"], capture_output=True, check=False)
-    done = subprocess.run(given, capture_output=True, text=True, check=False)
+    """Bytes of input, filters, output and all that a compiled method needs; None if it failed."""
+    command = _command(problem, batch, method, threads)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     return int(done.stdout) if done.returncode == 0 else None
 
 
