@@ -60,12 +60,15 @@ REASONS: dict[str, tuple[str, ...]] = {
     "how codes of a quantised network are chosen and what is scored": (
         "quantizer:_CUT",
         "quantizer:_DAMPING",
+        "quantizer:_FINE",
         "quantizer:_INT32",
+        "quantizer:_LARGEST",
         "quantizer:_LEAST_SCALE",
         "quantizer:_LIKELY",
         "quantizer:_POWERS",
         "quantizer:_SHARES",
         "quantizer:_SHRUNK",
+        "quantizer:_UNBOUNDED",
         "quantizer:_WORTH",
     ),
     "what tuning measures and prefers": (

@@ -12,52 +12,68 @@ from onnx import helper
 
 import leanconv as lc
 from leanconv.errors import BudgetError
-from leanconv.quantizer.costs import LayerCost, total
+from leanconv.quantizer.costs import LayerCost, RungCost, total
 from leanconv.quantizer.front import front
+from leanconv.quantizer.rungs import FLOAT16, FLOAT32, INT8, key
 from support.networks_to_quantise import model, normal
 
-_COSTS = st.lists(
-    st.tuples(st.integers(-50, 200), st.integers(0, 120), st.integers(0, 9), st.integers(1, 99)),
+_RUNG = st.builds(RungCost, st.integers(-50, 200), st.integers(0, 120), st.integers(0, 9))
+_LAYERS = st.lists(
+    st.dictionaries(st.sampled_from((INT8, FLOAT16)), st.tuples(_RUNG, st.integers(1, 99))),
     min_size=1,
-    max_size=6,
+    max_size=5,
 )
 
 
 @settings(max_examples=60, deadline=None)
-@given(_COSTS, st.none() | st.integers(0, 30))
+@given(_LAYERS, st.none() | st.integers(0, 30))
 def test_no_choice_is_faster_and_as_accurate(
-    rows: list[tuple[int, int, int, int]], room: int | None
+    layers: list[dict[str, tuple[RungCost, int]]], room: int | None
 ) -> None:
-    costs = [LayerCost(f"l{n}", gain, edge, size) for n, (gain, edge, size, _) in enumerate(rows)]
-    errors = {f"l{n}": row[3] / 7 for n, row in enumerate(rows)}
+    costs = [
+        LayerCost(f"l{n}", {rung: cost for rung, (cost, _) in each.items()})
+        for n, each in enumerate(layers)
+    ]
+    errors = {
+        f"l{n}": {rung: error / 7 for rung, (_, error) in each.items()}
+        for n, each in enumerate(layers)
+    }
 
-    def squares(chosen: frozenset[str]) -> float:
-        return sum(errors[name] ** 2 for name in chosen)
+    def squares(chosen: dict[str, str]) -> float:
+        return sum(errors[name][rung] ** 2 for name, rung in chosen.items())
 
-    def bytes_more(chosen: frozenset[str]) -> int:
-        return sum(cost.saved_bytes for cost in costs if cost.name not in chosen)
+    def bytes_more(chosen: dict[str, str]) -> int:
+        most = sum(max([0, *(c.saved_bytes for c in each.rungs.values())]) for each in costs)
+        return most - sum(c.of(chosen.get(c.name, FLOAT32)).saved_bytes for c in costs)
 
     found = front(costs, errors, room)
     every = [
-        frozenset(cost.name for cost, on in zip(costs, ons, strict=True) if on)
-        for ons in product((False, True), repeat=len(costs))
+        {c.name: rung for c, rung in zip(costs, rungs, strict=True) if rung != FLOAT32}
+        for rungs in product(*((FLOAT32, *c.rungs) for c in costs))
     ]
     fitting = [each for each in every if room is None or bytes_more(each) <= room]
-    assert len(set(found)) == len(found)
-    assert set(found) <= set(fitting)
+    keys = {key(each) for each in found}
+    assert len(keys) == len(found)
+    assert keys <= {key(each) for each in fitting}
     for choice in found:
         better = [e for e in fitting if squares(e) <= squares(choice) * (1 - 1e-9)]
         assert all(total(costs, each) <= total(costs, choice) for each in better)
     assert total(costs, found[0]) == max(total(costs, each) for each in fitting)
     if room is None:
-        assert found[-1] == frozenset() or squares(found[-1]) < 1e-3 * squares(every[-1])
+        most = max(squares(each) for each in every)
+        assert not found[-1] or squares(found[-1]) < 1e-3 * most
 
 
 def test_an_edge_between_precisions_is_paid_once() -> None:
-    costs = [LayerCost("a", 100, 30, 0), LayerCost("b", 5, 20, 0), LayerCost("c", 100, 40, 0)]
-    assert total(costs, {"a", "b", "c"}) == 205
-    assert total(costs, {"a", "c"}) == 200 - 10 - 10
-    assert total(costs, ()) == 0
+    gains, edges = (100, 5, 100), (30, 20, 40)
+    costs = [
+        LayerCost(name, {INT8: RungCost(gain, edge, 0), FLOAT16: RungCost(gain // 2, 10, 0)})
+        for name, gain, edge in zip("abc", gains, edges, strict=True)
+    ]
+    assert total(costs, dict.fromkeys("abc", INT8)) == 205
+    assert total(costs, {"a": INT8, "c": INT8}) == 200 - 10 - 10
+    assert total(costs, {"a": INT8, "b": FLOAT16, "c": FLOAT16}) == 100 + 2 + 50 - 10 - 5
+    assert total(costs, {}) == 0
 
 
 def _wide() -> bytes:
@@ -92,16 +108,17 @@ def test_bytes_are_a_limit_of_the_choice() -> None:
     def planned(data: bytes) -> int:
         return lc.load(data, threads=1).bind((1, 32, 24, 24)).memory_bytes
 
-    limit = planned(free.data)
-    same = lc.quantize(
+    halves = lc.quantize(
         _wide(),
         samples,
-        max_accuracy_drop=allowed,
-        memory_limit=limit,
+        max_accuracy_drop=0.2,
+        memory_limit=344_000,  # float32 takes 459 000, int8 200 000
         **given_,  # type: ignore[arg-type]
     )
-    assert planned(same.data) <= limit
-    assert same.drop <= allowed
+    assert "float16" in {layer.precision for layer in halves.layers}
+    assert halves.drop <= 0.2
+    with_limit = lc.load(halves.data, threads=1, memory_limit=344_000)
+    assert with_limit.bind((1, 32, 24, 24)).memory_bytes <= 344_000
     with pytest.raises(BudgetError, match="max_accuracy_drop|give memory_limit") as caught:
         lc.quantize(
             _wide(),

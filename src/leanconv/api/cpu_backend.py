@@ -90,7 +90,10 @@ class CpuBackend:
         halves, asked = self._halves()
         compares = bool(halves) and self._compares_storage()
         self._planners: WeakKeyDictionary[Graph, Planner] = WeakKeyDictionary()
-        self._graphs = StoredGraphs(model, self._bound, halves, asked, compares, self._estimated_ns)
+        free = options.precision is not None or options.max_error is not None
+        names = None if free else model.half_names or None
+        time = self._estimated_ns
+        self._graphs = StoredGraphs(model, self._bound, halves, asked, compares, time, names)
         self._probed: tuple[tuple[Shape, ...], OwnedGraph] | None = None
         self.deciding: tuple[str, ...] = ()
         self._ranges, self.ahead = ranges, CodeAhead(self.target)
@@ -320,6 +323,8 @@ class CpuBackend:
         half, error = self._options.precision, self._options.max_error
         if half is None and self.dtype == FLOAT32:
             half = self.model.stored
+            if self.model.half_names and error is None:
+                half = FLOAT16
         if half is not None:
             return (half,), True
         if error is None or self.dtype != FLOAT32 or self._options.memory_limit is not None:

@@ -10,7 +10,7 @@ plan file, what its plan has.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -37,6 +37,7 @@ class StoredGraphs:
         asked: whether halves are what is asked for, and not float32.
         compares: whether the other one is considered, too.
         time: estimated nanoseconds of a run of a graph.
+        names: the values that may be stored in halves; None for all.
 
     Raises of `time`: `BudgetError`, where no plan keeps the limits.
     """
@@ -49,8 +50,10 @@ class StoredGraphs:
         asked: bool,
         compares: bool,
         time: Callable[[Graph], float],
+        names: Collection[str] | None = None,
     ) -> None:
         self._bound, self._time, self._inputs = bound, time, model.inputs
+        self._names = names
         self._asked = halves[0] if asked else None
         self._storages = (*halves, None) if compares else (self._asked,)
         self._templates = {half: Templates(model, self._stored_by(half)) for half in self._storages}
@@ -65,7 +68,7 @@ class StoredGraphs:
             plain = self._templates[None].graph(shapes, known)
             half = self._faster(plain)
             if plain.origin is None:
-                return plain if half is None else _in_halves(plain, half)
+                return plain if half is None else self._in_halves(plain, half)
         else:
             if usual not in self._decided:
                 self._decided[usual] = self._faster_at(usual)
@@ -79,7 +82,10 @@ class StoredGraphs:
     def _stored_by(self, half: DType | None) -> Callable[..., Graph]:
         if half is None:
             return self._bound
-        return lambda *given: _in_halves(self._bound(*given), half)
+        return lambda *given: self._in_halves(self._bound(*given), half)
+
+    def _in_halves(self, graph: Graph, half: DType) -> Graph:
+        return verify(store_in_halves(graph, half, self._names))
 
     def _usual(self, shapes: Sequence[Shape]) -> tuple[Shape, ...]:
         """What is decided for shapes like these: open extents are powers of 2, from these on."""
@@ -106,16 +112,12 @@ class StoredGraphs:
         times: dict[DType | None, float] = {}
         for half in self._storages:
             with contextlib.suppress(BudgetError):
-                times[half] = self._time(plain if half is None else _in_halves(plain, half))
+                times[half] = self._time(plain if half is None else self._in_halves(plain, half))
         if not times or (self._asked is not None and self._asked not in times):
             return self._asked  # whose limits the error that is raised names
         if self._asked in times:
             times[self._asked] /= _ALIKE
         return min(times, key=lambda half: times[half])
-
-
-def _in_halves(graph: Graph, half: DType) -> Graph:
-    return verify(store_in_halves(graph, half))
 
 
 def _power_of_2(extent: int) -> int:

@@ -25,12 +25,11 @@ from leanconv.cli.files import writing
 from leanconv.cli.image_options import Arrays, add_image_options, preprocessing_of, read_inputs
 from leanconv.cli.output import print_json, print_table, print_text, progress
 from leanconv.cli.problem_lines import model_file
-from leanconv.cli.quantize_page import quantize_page
+from leanconv.cli.quantize_page import in_floats, layer_counts, quantize_page
 from leanconv.cli.table import NONE, Column
 from leanconv.errors import InputError
 from leanconv.files import open_regular, refuse_without_folder
 from leanconv.quantizer.ranges import METHODS
-from leanconv.types import FLOAT32
 from leanconv.units import counted, format_bytes, format_ns
 
 if TYPE_CHECKING:
@@ -74,7 +73,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         type=not_negative,
         metavar="X",
         help="by how many percent the score may be below that of float32, such as 0.5; layers that "
-        "must be stay in float32 (default: all are quantised)",
+        "must be stay in float32 or float16 (default: all are int8)",
     )
     parser.add_argument(
         "--memory-limit",
@@ -180,7 +179,6 @@ def _report(made: Quantized) -> dict[str, Any]:
 
 
 def _summary(made: Quantized, output: str, samples: int) -> str:
-    ints = sum(each.precision != FLOAT32 for each in made.layers)
     beside = "" if made.score_name == "agreement" else f" (float32: {made.float_score:.2%})"
     verified = "the only sample, on which it was calibrated too"
     if samples > 1:
@@ -188,9 +186,10 @@ def _summary(made: Quantized, output: str, samples: int) -> str:
         verified = f"{counted(made.samples[1], 'sample')} that {were} kept to verify"
     taken = "" if made.time_ns is None else f", {format_ns(made.time_ns)} a run"
     return (
-        f"{ints} of {len(made.layers)} layers in int8; {made.score_name} {made.score:.2%}{beside}, "
+        f"{layer_counts(made)}; {made.score_name} {made.score:.2%}{beside}, "
         f"error of the outputs {made.error:.2e}, on {verified}\n"
         f"{output}: {format_bytes(len(made.data))}{taken} (float32: {format_ns(made.float_ns)})"
+        f"{in_floats(made)}"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING
@@ -20,7 +21,7 @@ from leanconv.pages.page import (
     svg,
     text_at,
 )
-from leanconv.types import FLOAT32
+from leanconv.quantizer.rungs import FLOAT32, INT8, RUNGS, W8A16
 from leanconv.units import counted, format_bytes, format_ns
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def quantize_page(title: str, made: Quantized) -> str:
         "<h2>The error of the outputs with one layer quantised</h2>",
         _sensitivities(made.layers),
         "<h2>Layers</h2>",
-        _layers(made.layers),
+        _layers(made),
         "<h2>What was tried</h2>",
         _trials(made.trials),
     ]
@@ -49,12 +50,11 @@ def quantize_page(title: str, made: Quantized) -> str:
 
 
 def _facts(made: Quantized) -> str:
-    ints = sum(layer.precision != FLOAT32 for layer in made.layers)
     facts = {
         made.score_name: f"{made.score:.2%}",
         f"{made.score_name} of float32": f"{made.float_score:.2%}",
         "error of the outputs": f"{made.error:.1e}",
-        "layers in int8": f"{ints} of {len(made.layers)}",
+        "precisions": layer_counts(made),
         "time of a run": _time(made.time_ns),
         "time of float32": _time(made.float_ns),
         "bytes of the file": format_bytes(len(made.data)),
@@ -62,6 +62,28 @@ def _facts(made: Quantized) -> str:
         "verified on": counted(made.samples[1], "sample"),
     }
     return "<dl>" + "".join(fact(name, value) for name, value in facts.items()) + "</dl>"
+
+
+def layer_counts(made: Quantized) -> str:
+    """How many layers have each precision, as text."""
+    counts = Counter(layer.precision for layer in made.layers)
+    parts = [f"{counts[rung]} in {rung}" for rung in RUNGS if counts[rung] and rung != INT8]
+    first = f"{counts[INT8]} of {len(made.layers)} layers in {INT8}"
+    return ", ".join([first, *parts])
+
+
+def in_floats(made: Quantized) -> str:
+    """What has to be known of layers of 16-bit inputs; empty where there are none."""
+    if all(layer.precision != W8A16 for layer in made.layers):
+        return ""
+    return (
+        f"\nLayers in {W8A16} (int8 weights, 16-bit inputs) are computed in float32: they save "
+        "bytes of the file, no time"
+    )
+
+
+def _counts(trial: Trial) -> str:
+    return ", ".join(f"{count} {rung}" for rung, count in sorted(trial.precisions.items()))
 
 
 def _time(ns: float | None) -> str:
@@ -84,7 +106,7 @@ def _curve(made: Quantized) -> str:
     body.append(line(x, 8, x, place(0), "mark"))
     body.append(text_at(x - 4, 22, FLOAT32, "end"))
     for ns, score, trial in points:
-        about = f"{trial.layers} layers in int8: {score:.2%}, {format_ns(ns)}, {trial.samples}"
+        about = f"{_counts(trial)}: {score:.2%}, {format_ns(ns)}, {trial.samples}"
         y = place(max(0.0, score) / best)
         body.append(
             f'<circle cx="{at(ns):.1f}" cy="{y:.1f}" r=4><title>{escape(about)}</title></circle>'
@@ -98,7 +120,8 @@ def _curve(made: Quantized) -> str:
     body.append(text_at(WIDE - 8, HIGH - 8, format_ns(round(most_ns)), "end"))
     note = (
         "Each dot is a choice of layers that was run; the large one is this file, the line is the "
-        "time of float32 with the same threads. Times are the fastest of some runs."
+        "time of float32 with the same threads. Times are the fastest of some runs, on calibrated "
+        "samples those that plans predict."
     )
     return svg(body, "score against time") + f"<p class=note>{note}</p>"
 
@@ -124,7 +147,8 @@ def _sensitivities(layers: Sequence[LayerReport]) -> str:
     return svg(body, "error with one layer quantised") + f"<p class=note>{note}</p>"
 
 
-def _layers(layers: Sequence[LayerReport]) -> str:
+def _layers(made: Quantized) -> str:
+    layers = made.layers
     longest = max((each.time_ns or 0.0 for each in layers), default=0.0) or 1.0
     rows = []
     for each in layers:
@@ -140,14 +164,15 @@ def _layers(layers: Sequence[LayerReport]) -> str:
         )
     names = ("layer", "operation", "weights", "precision", "error alone", "gain in int8", "time")
     titles = heading(*names)
-    return f"<table>{titles}{''.join(rows)}</table>"
+    note = f"<p class=note>{escape(in_floats(made).strip())}</p>" if in_floats(made) else ""
+    return f"<table>{titles}{''.join(rows)}</table>{note}"
 
 
 def _trials(trials: Sequence[Trial]) -> str:
     rows = [
-        f"<tr><td>{each.layers}</td><td class=text>{escape(each.samples)}</td>"
+        f"<tr><td class=text>{_counts(each)}</td><td class=text>{escape(each.samples)}</td>"
         f"<td>{each.score:.2%}</td><td>{each.error:.1e}</td><td>{_time(each.time_ns)}</td></tr>"
         for each in trials
     ]
-    titles = heading("layers in int8", "samples", "score", "error", "time")
+    titles = heading("layers", "samples", "score", "error", "time")
     return f"<table>{titles}{''.join(rows)}</table>"

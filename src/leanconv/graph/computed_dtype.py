@@ -10,6 +10,7 @@ from leanconv.graph.narrow_codes import read_mark
 from leanconv.graph.onnx_file import FileModel
 from leanconv.graph.onnx_operations import held_flow
 from leanconv.graph.ops.typed import COMPARISONS, LOGIC
+from leanconv.records import dataclass
 from leanconv.types import (
     BOOL,
     FLOAT16,
@@ -44,14 +45,28 @@ _TAKE_HALVES = frozenset(
 )
 
 
-def computed_dtype(file: FileModel) -> tuple[DType, bool, DType | None]:
-    """The one of `FLOATS` that most nodes give; if none does, that of the first input of one.
+@dataclass(frozen=True)
+class ComputedDType:
+    """What a file says of floats.
 
-    Returns:
-        The type, and whether some node computes in half precision: then numbers that the file has
-        in float16 are computed in float32. And the half precision in which values are stored: that
-        in which all nodes compute, or None.
+    Attributes:
+        dtype: the one of `FLOATS` that most nodes give; if none does, that of the first input of
+            one.
+        halves: whether some node computes in half precision: then numbers that the file has in
+            float16 are computed in float32.
+        stored: the half precision in which values are stored: that in which all nodes compute, or
+            None.
+        half_names: values of float16, in a file in which other nodes compute in wider floats.
     """
+
+    dtype: DType
+    halves: bool
+    stored: DType | None
+    half_names: frozenset[str]
+
+
+def computed_dtype(file: FileModel) -> ComputedDType:
+    """In which float type a network computes."""
     kinds = {each.name: each.dtype for each in file.inputs}
     given: Counter[DType] = Counter()
     halves = wider = False
@@ -69,7 +84,10 @@ def computed_dtype(file: FileModel) -> tuple[DType, bool, DType | None]:
     found = [kind for kind, _ in given.most_common()]
     starts = [each.dtype for each in file.inputs]
     dtype = next((kind for kind in (*found, *starts) if kind in FLOATS), FLOAT32)
-    return dtype, halves, FLOAT16 if halves and not wider else None
+    if halves and not wider:
+        return ComputedDType(dtype, halves, FLOAT16, frozenset())
+    names = (name for name, kind in kinds.items() if halves and kind == FLOAT16)
+    return ComputedDType(dtype, halves, None, frozenset(names))
 
 
 def _given(node: FileNode, read: list[DType], kinds: Mapping[str, DType], file: FileModel) -> DType:

@@ -88,6 +88,7 @@ class Model:
         dtype: the float type that is computed in first.
         halves: whether numbers that the file has in float16 are computed in it.
         stored: the half precision of all values, in which they are stored, too; None without one.
+        half_names: values of float16 where not all are.
         bytes: the size of the file and its external data, where that is packed in less than a byte
             the size of its floats.
         limits: what binding may use.
@@ -107,6 +108,7 @@ class Model:
     metadata: Mapping[str, str]
     halves: bool = False
     stored: DType | None = None
+    half_names: frozenset[str] = frozenset()
 
     def bind(
         self,
@@ -396,7 +398,7 @@ def _read(
     if not file.inputs:
         raise UnsupportedError("the model has no inputs; expected at least one")
     inputs = tuple(ModelInput(each.name, each.dtype, each.shape) for each in file.inputs)
-    dtype, halves, stored = computed_dtype(file)
+    computed = computed_dtype(file)
     return Model(
         inputs=inputs,
         outputs=file.outputs,
@@ -405,10 +407,11 @@ def _read(
         opset=file.opset,
         nodes=file.nodes,
         constants=MappingProxyType(file.constants),
-        dtype=dtype,
+        dtype=computed.dtype,
         bytes=len(data) + files.bytes + float_bytes(file),
         limits=limits,
         metadata=MappingProxyType(file.metadata),
-        halves=halves,
-        stored=stored,
+        halves=computed.halves,
+        stored=computed.stored,
+        half_names=computed.half_names,
     )

@@ -1,8 +1,9 @@
-"""Which layers stay in float32, so that the score drops by no more than is allowed.
+"""The precision of each layer, so that the score drops by no more than is allowed.
 
-1. Each layer is quantised by itself: the error of the outputs is its sensitivity.
-2. Plans say what each layer gains on codes, and what its edges cost (`costs`). The solver finds
-   choices from the fastest to the most accurate (`front`), within the bytes allowed.
+1. Plans say what each layer gains in each precision, and what its edges cost (`costs`).
+2. Each layer is put into each precision that gains anything, by itself: the error of the outputs
+   is its sensitivity. The solver finds choices from the fastest to the most accurate (`front`),
+   within the bytes allowed.
 3. The fastest choice whose score holds is found by bisection, on the samples that were calibrated
    on: about, as one answer of few samples may already be more than is allowed.
 4. It is verified on the others, strictly. Sensitivities of layers alone do not add up in every
@@ -14,7 +15,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from leanconv.errors import BudgetError, LeanConvError
 from leanconv.progress import step, steps
@@ -22,6 +23,7 @@ from leanconv.quantizer.costs import (
     Arrays,
     Clock,
     LayerCost,
+    by_bytes,
     clock,
     layer_costs,
     least_bytes,
@@ -29,6 +31,7 @@ from leanconv.quantizer.costs import (
     total,
 )
 from leanconv.quantizer.front import front
+from leanconv.quantizer.rungs import FINER, INT8, Rungs, all_in, key
 from leanconv.quantizer.samples import Samples
 from leanconv.quantizer.trial import Trials
 from leanconv.quantizer.variants import Variants
@@ -45,15 +48,15 @@ _REPAIRS = 12  # choices that are verified, at most, up to the most accurate one
 
 @dataclass(frozen=True)
 class Choice:
-    """Which layers are quantised.
+    """The precisions of layers.
 
     Attributes:
-        chosen: their names.
-        sensitivities: the error of the outputs with a layer alone quantised, where measured.
-        gains: nanoseconds that a layer is predicted to take less on codes, where sought.
+        rungs: of those that are not in float32.
+        sensitivities: the error of the outputs with a layer alone in int8, where measured.
+        gains: nanoseconds that a layer is predicted to take less in int8, where sought.
     """
 
-    chosen: frozenset[str]
+    rungs: Rungs
     sensitivities: Mapping[str, float]
     gains: Mapping[str, int]
 
@@ -77,21 +80,27 @@ class Chooser:
     threads: int | None
 
     def choose(self) -> Choice:
-        """Choose the layers that are quantised.
+        """Choose the precisions.
 
         Raises:
             BudgetError: no choice keeps both the score and the limit.
         """
-        sensitivities = self._sensitivities()
         known = self._costs()
-        costs = known or plain_costs(self._sizes)
+        costs = plain_costs(self._sizes) if known is None else known
+        if known is not None:
+            self._predict(known)
+            if total(known, all_in(self._sizes)) <= 0:
+                log.info("codes are not predicted to be faster; the fewest bytes are sought")
+                costs = by_bytes(known)
+        sensitivities = self._sensitivities(costs)
+        coded = {name: errors[INT8] for name, errors in sensitivities.items()}
         found = self._choices(costs, sensitivities)
         if not found:  # its plan says what is needed
-            return Choice(frozenset(self._sizes), sensitivities, {})
+            return Choice(all_in(self._sizes), coded, {})
         chosen = self._verified_from(found, self._first_that_holds(found))
         chosen = self._given_back(costs, chosen)
-        gains = {} if known is None else {cost.name: cost.gain_ns for cost in known}
-        return Choice(chosen, sensitivities, gains)
+        gains = {} if known is None else {cost.name: cost.of(INT8).gain_ns for cost in known}
+        return Choice(chosen, coded, gains)
 
     # -- what is known of layers ---------------------------------------------------------------
     @property
@@ -102,14 +111,17 @@ class Chooser:
     def _first(self) -> Arrays:
         return self.samples.first()
 
-    def _sensitivities(self) -> dict[str, float]:
-        few, names = some(self.samples.numbers(1), _SENSITIVE_ON), list(self._sizes)
-        measured = steps("measuring layers", names, len(names))
-        return {name: self.trials.errors({name}, few) for name in measured}
+    def _sensitivities(self, costs: Sequence[LayerCost]) -> dict[str, dict[str, float]]:
+        few = some(self.samples.numbers(1), _SENSITIVE_ON)
+        sought = [(cost.name, rung) for cost in costs for rung in cost.rungs]
+        found: dict[str, dict[str, float]] = {cost.name: {} for cost in costs}
+        for name, rung in steps("measuring layers", sought, len(sought)):
+            found[name][rung] = self.trials.errors({name: rung}, few)
+        return found
 
     def _costs(self) -> list[LayerCost] | None:
         """What layers cost; None where the network on codes cannot be run, or not be timed."""
-        networks = self.trials.network(self._sizes), self.trials.network(())
+        networks = self.trials.network(all_in(self._sizes)), self.trials.network({})
         if not self.trials.runs_integers:
             return None
         try:
@@ -117,47 +129,66 @@ class Chooser:
         except LeanConvError as error:
             log.info("operations are not timed: %s", error)
             measured = Clock(self.threads, {})
-        return layer_costs(self._sizes, self.variants.file, self._first, measured)
+
+        def finer(name: str) -> list[str]:
+            return [rung for rung in FINER if self.variants.offers(name, rung)]
+
+        limited = self.limit is not None
+        return layer_costs(self._sizes, self.variants.file, self._first, measured, finer, limited)
+
+    def _predict(self, costs: Sequence[LayerCost]) -> None:
+        """Tell trials how long choices take whose files are not run."""
+        float_ns = self.trials.float_ns
+        self.trials.predicted_ns = lambda rungs: max(0, float_ns - total(costs, rungs))
 
     # -- bytes ---------------------------------------------------------------------------------
     def _choices(
-        self, costs: Sequence[LayerCost], sensitivities: Mapping[str, float]
-    ) -> list[frozenset[str]]:
+        self, costs: Sequence[LayerCost], sensitivities: Mapping[str, Mapping[str, float]]
+    ) -> list[dict[str, str]]:
         """Choices that can be planned within the limit, from the fastest to the most accurate.
 
-        Weights alone decide which are considered, about; each is then planned.
+        Weights alone decide which are considered, about; each is then planned. While the most
+        accurate one does not fit, less room for weights is left to others.
         """
         if self.limit is None:
             return front(costs, sensitivities)
-        room = max(0, self.limit - self._needed(self._sizes))
+        room = max(0, self.limit - self._needed(all_in(self._sizes)))
+        fitting: dict[object, dict[str, str] | None] = {}
         while True:
             choices = front(costs, sensitivities, room)
-            planned = steps("planning choices", choices, len(choices))
-            found = [each for each in planned if self._fits(each)]
-            if found or not room:
-                return found
+            for choice in steps("planning choices", choices, len(choices)):
+                if key(choice) not in fitting:
+                    fitting[key(choice)] = choice if self._fits(choice) else None
+            if not room or (choices and fitting[key(choices[-1])] is not None):
+                break
             room //= 2
 
-    def _needed(self, chosen: Collection[str], enough: int = 0) -> int:
-        """Bytes within which a choice can be planned."""
-        return least_bytes(self.variants.file(chosen), self._first, self.threads, enough)
+        def squares(choice: Rungs) -> float:
+            return sum(sensitivities[name][rung] ** 2 for name, rung in choice.items())
 
-    def _fits(self, chosen: Collection[str]) -> bool:
-        return self.limit is None or self._needed(chosen, self.limit) <= self.limit
+        found = [choice for choice in fitting.values() if choice is not None]
+        return sorted(found, key=squares, reverse=True)
+
+    def _needed(self, rungs: Rungs, enough: int = 0) -> int:
+        """Bytes within which a choice can be planned."""
+        return least_bytes(self.variants.file(rungs), self._first, self.threads, enough)
+
+    def _fits(self, rungs: Rungs) -> bool:
+        return self.limit is None or self._needed(rungs, self.limit) <= self.limit
 
     # -- scores --------------------------------------------------------------------------------
-    def _holds(self, chosen: Collection[str]) -> bool:
+    def _holds(self, rungs: Rungs) -> bool:
         """Whether the score holds where layers are searched; one sample may be lost there."""
         search = some(self.samples.numbers(0), _SEARCHED_ON)
         one = 1.5 / len(search)  # and not two
         allowed = max(self.allowed, one) if self.allowed else 0.0
-        return self.trials.trial(chosen, search, "calibrated").drop <= allowed
+        return self.trials.search(rungs, search).drop <= allowed
 
-    def _verified(self, chosen: Collection[str]) -> bool:
+    def _verified(self, rungs: Rungs) -> bool:
         held_out = self.samples.numbers(1)
-        return self.trials.trial(chosen, held_out, "held out").drop <= self.allowed
+        return self.trials.trial(rungs, held_out).drop <= self.allowed
 
-    def _first_that_holds(self, choices: Sequence[frozenset[str]]) -> int:
+    def _first_that_holds(self, choices: Sequence[Rungs]) -> int:
         """The fastest choice whose score holds, by bisection; the last one may not."""
         low, high = -1, len(choices) - 1
         while high - low > 1:
@@ -169,18 +200,18 @@ class Chooser:
                 low = middle
         return high
 
-    def _verified_from(self, choices: Sequence[frozenset[str]], first: int) -> frozenset[str]:
+    def _verified_from(self, choices: Sequence[Rungs], first: int) -> Rungs:
         """The first choice from there on whose score holds on the samples held out."""
         stride = max(1, (len(choices) - first) // _REPAIRS)
         tried = [*range(first, len(choices) - 1, stride), len(choices) - 1]
         for number in steps("verifying", tried, len(tried)):
-            choice: frozenset[str] = choices[number]
+            choice: Rungs = choices[number]
             if not choice or self._verified(choice):
                 return choice
         if self.limit is None:
-            return frozenset()
+            return {}
         drop = 100 * self.trials.done[-1].drop
-        least = self._needed(())
+        least = self._needed({})
         raise BudgetError(
             f"the limit is {counted(self.limit, 'byte')}; the most accurate choice of layers "
             f"within it drops the score by {drop:.2f} percent, {100 * self.allowed:g} are allowed; "
@@ -188,18 +219,18 @@ class Chooser:
             least,
         )
 
-    def _given_back(self, costs: Sequence[LayerCost], chosen: frozenset[str]) -> frozenset[str]:
-        """Quantise layers again that are faster so and turn out not to be needed in float32."""
+    def _given_back(self, costs: Sequence[LayerCost], chosen: Rungs) -> Rungs:
+        """Put layers into int8 that are faster so and turn out not to need more."""
 
         def gained(name: str) -> int:
-            return total(costs, {*chosen, name}) - total(costs, chosen)
+            return total(costs, {**chosen, name: INT8}) - total(costs, chosen)
 
-        others = [cost.name for cost in costs if cost.name not in chosen]
+        others = [cost.name for cost in costs if chosen.get(cost.name) != INT8]
         sought = sorted(others, key=lambda name: -gained(name))[:_GIVEN_BACK]
         for name in steps("choosing again", sought, len(sought)):
-            more = {*chosen, name}
+            more = {**chosen, name: INT8}
             if gained(name) > 0 and self._fits(more) and self._holds(more) and self._verified(more):
-                chosen = frozenset(more)
+                chosen = more
         return chosen
 
 

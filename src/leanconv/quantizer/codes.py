@@ -13,6 +13,7 @@ from leanconv.quantizer.onnx_graph import Array
 from leanconv.records import dataclass
 
 LOW, HIGH = 0, 255  # of a value's codes, uint8
+WIDE_HIGH = 65535  # of uint16
 MOST = 127  # of a weight's code, int8; -128 is not used, so that signs are alike
 _LEAST_SCALE = 2.0**-100
 _INT32 = 2.0**31 - 1
@@ -22,32 +23,34 @@ _SHRUNK = np.concatenate([np.linspace(1.0, 0.9, 21), np.linspace(0.88, 0.4, 25)]
 
 @dataclass(frozen=True)
 class Codes:
-    """The codes of a value between layers, uint8.
+    """The codes of a value between layers.
 
     Attributes:
         scale: a float32 number.
         zero: the code of 0.0.
+        high: the largest code: of uint8, or of uint16.
     """
 
     scale: float
     zero: int
+    high: int = HIGH
 
     @property
     def bounds(self) -> tuple[float, float]:
         """The least and the largest number that a code stands for."""
-        return (LOW - self.zero) * self.scale, (HIGH - self.zero) * self.scale
+        return (LOW - self.zero) * self.scale, (self.high - self.zero) * self.scale
 
     def rounded(self, values: Array) -> Array:
         """The numbers that the codes of some floats stand for."""
-        codes = np.clip(np.rint(values / self.scale), LOW - self.zero, HIGH - self.zero)
+        codes = np.clip(np.rint(values / self.scale), LOW - self.zero, self.high - self.zero)
         return np.asarray(codes * self.scale)
 
 
-def codes_of_range(low: float, high: float) -> Codes:
+def codes_of_range(low: float, high: float, most: int = HIGH) -> Codes:
     """Codes for numbers from `low` to `high`; 0.0, with which images are padded, is exact."""
     low, high = min(low, 0.0), max(high, 0.0)
-    scale = float(np.float32(max((high - low) / (HIGH - LOW), _LEAST_SCALE)))
-    return Codes(scale, int(np.clip(np.rint(LOW - low / scale), LOW, HIGH)))
+    scale = float(np.float32(max((high - low) / (most - LOW), _LEAST_SCALE)))
+    return Codes(scale, int(np.clip(np.rint(LOW - low / scale), LOW, most)), most)
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,57 +10,105 @@ layers quantised, none, all but one, and only one:
 
     all but l - all  = gain of l + edges of l
     none - only l    = gain of l - edges of l
+
+Of the finer precisions only the last kind is planned: their edges are its Casts and Quantises. They
+are left out where no plan says that they save anything.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from leanconv.api.cpu_backend import CpuBackend
 from leanconv.api.network import Network
+from leanconv.api.options import NetworkOptions, checked_threads
 from leanconv.errors import LeanConvError
+from leanconv.graph.onnx_import import read_model
 from leanconv.graph.small_inputs import is_small
 from leanconv.planner.budget import Planner
 from leanconv.progress import steps
 from leanconv.quantizer.onnx_graph import OnnxGraph
-from leanconv.quantizer.running import network_of
+from leanconv.quantizer.rungs import FINER, FLOAT16, FLOAT32, INT8, Rungs, all_in
 from leanconv.records import dataclass
 
 log = logging.getLogger(__name__)
 
 Arrays = Mapping[str, np.ndarray]
 _REPEATS = 9  # of a measurement, of which the least time counts
-Files = Callable[[Collection[str]], OnnxGraph]
+_CONVERSIONS = ("Cast", "QuantizeLinear", "DequantizeLinear")
+Files = Callable[[Rungs], OnnxGraph]
 
 
 @dataclass(frozen=True)
-class LayerCost:
-    """What it means to quantise a layer.
+class RungCost:
+    """What a layer saves in a precision, against float32.
 
     Attributes:
-        name: of its node.
         gain_ns: time that it takes less.
-        edge_ns: time of all conversions at its edges, where its neighbours are in float32.
+        edge_ns: time of all conversions at its edges, where its neighbours have another precision.
         saved_bytes: of its weights.
     """
 
-    name: str
     gain_ns: int
     edge_ns: int
     saved_bytes: int
 
 
-def planner_of(graph: OnnxGraph, sample: Arrays, threads: int | None) -> Planner:
-    """What plans a file for a sample; nothing is compiled."""
-    backend = network_of(graph, threads=threads).backend
-    assert isinstance(backend, CpuBackend), "files are quantised for the CPU"
-    inputs = backend.model.inputs
-    small = {i.name: sample[i.name] for i in inputs if is_small(i.shape, i.dtype)}
-    shapes = tuple(sample[i.name].shape for i in inputs)
+_NOTHING = RungCost(0, 0, 0)
+
+
+@dataclass(frozen=True)
+class LayerCost:
+    """What precisions of a layer mean.
+
+    Attributes:
+        name: of its node.
+        rungs: the precisions other than float32 that it may have.
+    """
+
+    name: str
+    rungs: Mapping[str, RungCost]
+
+    def of(self, rung: str) -> RungCost:
+        """What is saved in a precision."""
+        return self.rungs.get(rung, _NOTHING)
+
+
+def planner_of(
+    graph: OnnxGraph, sample: Arrays, threads: int | None, limit: int | None = None
+) -> Planner:
+    """What plans a file for a sample; nothing is compiled.
+
+    Args:
+        graph: the file.
+        sample: for whose sizes it is planned.
+        threads: of runs.
+        limit: bytes, which decide what is stored in halves.
+    """
+    model = read_model(graph.data())
+    backend = CpuBackend(model, NetworkOptions(checked_threads(threads), memory_limit=limit))
+    small = {i.name: sample[i.name] for i in model.inputs if is_small(i.shape, i.dtype)}
+    shapes = tuple(sample[i.name].shape for i in model.inputs)
     return backend.planner(backend.decided_graph(shapes, small))
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What a plan says.
+
+    Attributes:
+        time_ns: of a run.
+        edge_ns: of it, that of changes of precision.
+        weight_bytes: of packed weights.
+    """
+
+    time_ns: int
+    edge_ns: int
+    weight_bytes: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,15 +123,14 @@ class Clock:
     threads: int | None
     ratios: Mapping[tuple[str, str], float]
 
-    def time_ns(self, graph: OnnxGraph, sample: Arrays) -> int:
-        """How long a run of a file takes."""
+    def planned(self, graph: OnnxGraph, sample: Arrays) -> Planned:
+        """What a run of a file takes."""
         plan = planner_of(graph, sample, self.threads).within(None)
-        return round(
-            sum(
-                time * self.ratios.get((step.op, step.algorithm), 1.0)
-                for step, time in plan.step_estimates()
-            )
-        )
+        times: Counter[str] = Counter()
+        for step, time in plan.step_estimates():
+            ratio = self.ratios.get((step.op, step.algorithm), 1.0)
+            times["edge" if step.op in _CONVERSIONS else ""] += round(time * ratio)
+        return Planned(times.total(), times["edge"], plan.weight_bytes)
 
 
 def clock(networks: Sequence[Network], sample: Arrays, threads: int | None) -> Clock:
@@ -100,41 +147,95 @@ def clock(networks: Sequence[Network], sample: Arrays, threads: int | None) -> C
 
 
 def layer_costs(
-    sizes: Mapping[str, int], files: Files, sample: Arrays, clock: Clock
+    sizes: Mapping[str, int],
+    files: Files,
+    sample: Arrays,
+    clock: Clock,
+    finer: Callable[[str], Sequence[str]],
+    for_bytes: bool,
 ) -> list[LayerCost] | None:
     """The costs of all layers, None where the files cannot be planned.
 
     Args:
         sizes: the weights of each layer, by name in the network's order.
-        files: the network with the layers of some names quantised.
+        files: the network with layers in some precisions.
         sample: for whose sizes it is planned.
         clock: times of plans.
+        finer: precisions between int8 and float32 that a layer may have.
+        for_bytes: whether bytes matter, too.
     """
 
-    def time_ns(chosen: Collection[str]) -> int:
-        return clock.time_ns(files(chosen), sample)
+    def planned(rungs: Rungs) -> Planned:
+        return clock.planned(files(rungs), sample)
 
     names = list(sizes)
     try:
-        whole, none = time_ns(names), time_ns(())
+        whole, none = planned(all_in(names)), planned({})
+        sought = _sought(names, planned, none, finer, for_bytes)
         found = []
         for name in steps("planning layers", names, len(names)):
-            without = time_ns([each for each in names if each != name]) - whole
-            alone = none - time_ns([name])
+            others = planned(all_in(each for each in names if each != name))
+            without = others.time_ns - whole.time_ns
+            alone = none.time_ns - planned({name: INT8}).time_ns
             gain, edge = (without + alone) // 2, max(0, (without - alone) // 2)
-            found.append(LayerCost(name, gain, edge, _saved_bytes(sizes[name])))
+            rungs = {INT8: RungCost(gain, edge, _saved_bytes(sizes[name]))}
+            for rung in (each for each in sought if each in finer(name)):
+                cost = _finer_cost(none, planned({name: rung}), sizes[name], rung)
+                if cost.gain_ns > 0 or (for_bytes and cost.saved_bytes > 0):
+                    rungs[rung] = cost
+            found.append(LayerCost(name, rungs))
     except LeanConvError as error:
         log.info("layers are chosen by their errors alone, as no times are known: %s", error)
         return None
-    if whole >= none:
-        log.info("codes are not predicted to be faster; the fewest bytes of weights are sought")
-        return [LayerCost(each.name, each.saved_bytes, 0, each.saved_bytes) for each in found]
     return found
+
+
+def _sought(
+    names: Sequence[str],
+    planned: Callable[[Rungs], Planned],
+    none: Planned,
+    finer: Callable[[str], Sequence[str]],
+    for_bytes: bool,
+) -> list[str]:
+    """The precisions in which layers take less time, or fewer bytes where these matter."""
+    found = []
+    for rung in FINER:
+        plan = planned(all_in((name for name in names if rung in finer(name)), rung))
+        fewer = for_bytes and (rung == FLOAT16 or plan.weight_bytes < none.weight_bytes)
+        if plan.time_ns < none.time_ns or fewer:
+            found.append(rung)
+    return found
+
+
+def _finer_cost(none: Planned, alone: Planned, weights: int, rung: str) -> RungCost:
+    """What a layer saves, from plans with all layers in float32 and with all but this one.
+
+    Within a limit of bytes, halves are stored so even where that is slower.
+    """
+    edge = max(0, alone.edge_ns - none.edge_ns)
+    saved = min(max(0, none.weight_bytes - alone.weight_bytes), _saved_bytes(weights))
+    if rung == FLOAT16:
+        saved = 2 * weights
+    return RungCost(none.time_ns - alone.time_ns + edge, edge, saved)
+
+
+def by_bytes(costs: Sequence[LayerCost]) -> list[LayerCost]:
+    """Costs by which the fewest bytes of weights are sought, where codes are no faster."""
+
+    def of(cost: RungCost) -> RungCost:
+        return RungCost(cost.saved_bytes, 0, cost.saved_bytes)
+
+    return [
+        LayerCost(each.name, {rung: of(cost) for rung, cost in each.rungs.items()})
+        for each in costs
+    ]
 
 
 def plain_costs(sizes: Mapping[str, int]) -> list[LayerCost]:
     """Costs by which as few layers as possible stay in float32."""
-    return [LayerCost(name, 1, 0, _saved_bytes(size)) for name, size in sizes.items()]
+    return [
+        LayerCost(name, {INT8: RungCost(1, 0, _saved_bytes(size))}) for name, size in sizes.items()
+    ]
 
 
 def _saved_bytes(weights: int) -> int:
@@ -152,23 +253,25 @@ def least_bytes(graph: OnnxGraph, sample: Arrays, threads: int | None, enough: i
     Raises:
         LeanConvError: it cannot be planned at all.
     """
-    planner = planner_of(graph, sample, threads)
+    planner = planner_of(graph, sample, threads, enough or None)
     fastest = planner.within(None).memory_bytes
     return fastest if fastest <= enough else planner.smallest.memory_bytes
 
 
-def total(costs: Sequence[LayerCost], chosen: Collection[str]) -> int:
-    """How much time a choice of layers gains, with edges between neighbours in order."""
+def total(costs: Sequence[LayerCost], rungs: Rungs) -> int:
+    """How much time a choice gains, with edges between neighbours in order."""
     gain, before = 0, None
     for cost in costs:
-        here = cost.name in chosen
-        gain += cost.gain_ns if here else 0
-        if before is not None and here != (before.name in chosen):
-            gain -= edge_ns(before, cost)
+        here = rungs.get(cost.name, FLOAT32)
+        gain += cost.of(here).gain_ns
+        if before is not None:
+            gain -= edge_ns(before, cost, rungs.get(before.name, FLOAT32), here)
         before = cost
     return gain
 
 
-def edge_ns(first: LayerCost, second: LayerCost) -> int:
-    """What a conversion between two neighbours costs, each of which has two edges."""
-    return min(first.edge_ns, second.edge_ns) // 2
+def edge_ns(first: LayerCost, second: LayerCost, left: str, right: str) -> int:
+    """What conversions cost between two neighbours in some precisions, each of two edges."""
+    if left == right:
+        return 0
+    return sum(min(first.of(rung).edge_ns, second.of(rung).edge_ns) // 2 for rung in (left, right))

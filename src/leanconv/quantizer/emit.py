@@ -7,7 +7,8 @@ same numbers (x / s, rounded, clipped, times s), which every engine computes fas
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from typing import Protocol
 
 import numpy as np
 
@@ -17,8 +18,26 @@ from leanconv.quantizer.onnx_graph import OnnxGraph, OnnxNode, int_attribute
 from leanconv.quantizer.scheme import Scheme
 
 
+class Form(Protocol):
+    """How codes are written."""
+
+    def value(
+        self, graph: OnnxGraph, name: str, codes: Codes, read: dict[str, str]
+    ) -> list[OnnxNode]:
+        """What makes codes of a value; `read` gets the name of what is read in its place."""
+
+    def layer(
+        self, graph: OnnxGraph, node: OnnxNode, layer: Layer, codes: WeightCodes, source: Codes
+    ) -> list[OnnxNode]:
+        """What is computed before a layer's node, which is changed to have weights of codes."""
+
+
 def quantised(
-    graph: OnnxGraph, plan: Scheme, values: Mapping[str, Codes], weights: Mapping[str, WeightCodes]
+    graph: OnnxGraph,
+    plan: Scheme,
+    values: Mapping[str, Codes],
+    weights: Mapping[str, WeightCodes],
+    apart: Collection[str] = (),
 ) -> OnnxGraph:
     """The network with QuantizeLinear and DequantizeLinear.
 
@@ -27,24 +46,31 @@ def quantised(
         plan: what is quantised.
         values: codes of its values, by name.
         weights: codes of its layers, by the nodes' names.
+        apart: names of nodes that read values as they are, also those that become codes.
     """
-    return _with_codes(graph, plan, values, weights, _Linear())
+    return with_codes(graph, plan, values, weights, _Linear(), apart)
 
 
 def rounded(
-    graph: OnnxGraph, plan: Scheme, values: Mapping[str, Codes], weights: Mapping[str, WeightCodes]
-) -> OnnxGraph:
-    """The network in float32 whose numbers are those that the codes stand for."""
-    return _with_codes(graph, plan, values, weights, _Rounded())
-
-
-def _with_codes(
     graph: OnnxGraph,
     plan: Scheme,
     values: Mapping[str, Codes],
     weights: Mapping[str, WeightCodes],
-    form: _Linear | _Rounded,
+    apart: Collection[str] = (),
 ) -> OnnxGraph:
+    """The network in float32 whose numbers are those that the codes stand for."""
+    return with_codes(graph, plan, values, weights, _Rounded(), apart)
+
+
+def with_codes(
+    graph: OnnxGraph,
+    plan: Scheme,
+    values: Mapping[str, Codes],
+    weights: Mapping[str, WeightCodes],
+    form: Form,
+    apart: Collection[str] = (),
+) -> OnnxGraph:
+    """The network with codes in a form; what else as of `quantised`."""
     result = graph.copy()
     read: dict[str, str] = {}  # what is read in place of a value
     nodes = []
@@ -54,7 +80,8 @@ def _with_codes(
     for node in result.nodes:
         layer = plan.layers.get(node.name)
         source = node.inputs[0] if layer is not None else ""
-        node.inputs = [read.get(name, name) for name in node.inputs]
+        if node.name not in apart:
+            node.inputs = [read.get(name, name) for name in node.inputs]
         if layer is not None:
             nodes += form.layer(result, node, layer, weights[node.name], values[source])
         nodes.append(node)
@@ -65,14 +92,29 @@ def _with_codes(
     return result
 
 
+def dequantised_weights(
+    graph: OnnxGraph, node: OnnxNode, layer: Layer, codes: WeightCodes
+) -> OnnxNode:
+    """Let a layer's node read weights by a DequantizeLinear: that node."""
+    axis = {"axis": int_attribute("axis", layer.weight_axis)}
+    names = [
+        constant(graph, f"{node.inputs[1]}_codes", layer.from_rows(codes.codes)),
+        constant(graph, f"{node.inputs[1]}_scale", codes.scales),
+        constant(graph, f"{node.inputs[1]}_zero", np.zeros(len(codes.scales), np.int8)),
+    ]
+    made = graph.unused_name(f"{node.inputs[1]}_value")
+    node.inputs[1] = made
+    return OnnxNode("DequantizeLinear", names, [made], f"{made}_Dequantize", axis)
+
+
 class _Linear:
     """Codes by QuantizeLinear and DequantizeLinear."""
 
     def value(
         self, graph: OnnxGraph, name: str, codes: Codes, read: dict[str, str]
     ) -> list[OnnxNode]:
-        scale = _constant(graph, f"{name}_scale", np.float32(codes.scale))
-        zero = _constant(graph, f"{name}_zero", np.uint8(codes.zero))
+        scale = constant(graph, f"{name}_scale", np.float32(codes.scale))
+        zero = constant(graph, f"{name}_zero", np.uint8(codes.zero))
         kept = graph.unused_name(f"{name}_codes")
         read[name] = graph.unused_name(f"{name}_value")
         return [
@@ -83,23 +125,13 @@ class _Linear:
     def layer(
         self, graph: OnnxGraph, node: OnnxNode, layer: Layer, codes: WeightCodes, source: Codes
     ) -> list[OnnxNode]:
-        axis = {"axis": int_attribute("axis", layer.weight_axis)}
-        integers = layer.from_rows(codes.codes)
-        nodes = []
-        names = [
-            _constant(graph, f"{node.inputs[1]}_codes", integers),
-            _constant(graph, f"{node.inputs[1]}_scale", codes.scales),
-            _constant(graph, f"{node.inputs[1]}_zero", np.zeros(len(codes.scales), np.int8)),
-        ]
-        made = graph.unused_name(f"{node.inputs[1]}_value")
-        nodes.append(OnnxNode("DequantizeLinear", names, [made], f"{made}_Dequantize", axis))
-        node.inputs[1] = made
+        nodes = [dequantised_weights(graph, node, layer, codes)]
         if layer.bias is not None:
             sums, steps = bias_codes(layer.bias, codes.scales, source.scale)
             names = [
-                _constant(graph, f"{node.outputs[0]}_bias_codes", sums),
-                _constant(graph, f"{node.outputs[0]}_bias_scale", steps),
-                _constant(graph, f"{node.outputs[0]}_bias_zero", np.zeros(len(steps), np.int32)),
+                constant(graph, f"{node.outputs[0]}_bias_codes", sums),
+                constant(graph, f"{node.outputs[0]}_bias_scale", steps),
+                constant(graph, f"{node.outputs[0]}_bias_zero", np.zeros(len(steps), np.int32)),
             ]
             made = graph.unused_name(f"{node.outputs[0]}_bias_value")
             first = {"axis": int_attribute("axis", 0)}
@@ -115,9 +147,9 @@ class _Rounded:
         self, graph: OnnxGraph, name: str, codes: Codes, read: dict[str, str]
     ) -> list[OnnxNode]:
         names = [graph.unused_name(f"{name}_{part}") for part in ("div", "rint", "clip", "value")]
-        scale = _constant(graph, f"{name}_scale", np.float32(codes.scale))
-        low = _constant(graph, f"{name}_low", np.float32(LOW - codes.zero))
-        high = _constant(graph, f"{name}_high", np.float32(HIGH - codes.zero))
+        scale = constant(graph, f"{name}_scale", np.float32(codes.scale))
+        low = constant(graph, f"{name}_low", np.float32(LOW - codes.zero))
+        high = constant(graph, f"{name}_high", np.float32(HIGH - codes.zero))
         read[name] = names[3]
         return [
             OnnxNode("Div", [name, scale], [names[0]], f"{name}_Div"),
@@ -130,15 +162,16 @@ class _Rounded:
         self, graph: OnnxGraph, node: OnnxNode, layer: Layer, codes: WeightCodes, source: Codes
     ) -> list[OnnxNode]:
         floats = layer.from_rows(codes.values)
-        node.inputs[1] = _constant(graph, f"{node.inputs[1]}_value", floats)
+        node.inputs[1] = constant(graph, f"{node.inputs[1]}_value", floats)
         if layer.bias is not None:
             sums, steps = bias_codes(layer.bias, codes.scales, source.scale)
             bias = (sums * steps.astype(np.float64)).astype(np.float32)
-            node.inputs[2] = _constant(graph, f"{node.outputs[0]}_bias_value", bias)
+            node.inputs[2] = constant(graph, f"{node.outputs[0]}_bias_value", bias)
         return []
 
 
-def _constant(graph: OnnxGraph, name: str, value: np.ndarray | np.generic) -> str:
+def constant(graph: OnnxGraph, name: str, value: np.ndarray | np.generic) -> str:
+    """A constant of a name like that; its name."""
     name = graph.unused_name(name)
     graph.constants[name] = np.asarray(value)
     return name

@@ -20,13 +20,13 @@ from leanconv.quantizer.onnx_reading import read_graph
 from leanconv.quantizer.opsets import raised
 from leanconv.quantizer.ranges import checked_method
 from leanconv.quantizer.result import LayerReport, Quantized
+from leanconv.quantizer.rungs import FLOAT32, all_in
 from leanconv.quantizer.running import network_of
 from leanconv.quantizer.samples import Samples, checked_samples, refuse_unsound
 from leanconv.quantizer.scheme import quantisable
 from leanconv.quantizer.scores import Metric, score_of
 from leanconv.quantizer.trial import Trials
 from leanconv.quantizer.variants import Methods, Variants
-from leanconv.types import FLOAT32, INT8
 
 _QUANTISED = ("QuantizeLinear", "DequantizeLinear", "QLinearConv", "QLinearMatMul", "ConvInteger")
 
@@ -66,10 +66,10 @@ def quantize(
         rounding: round weights so that their layer's output errs least on the samples; else each
             to the nearest code.
         correct_bias: keep the mean of each output channel.
-        max_accuracy_drop: by how many percent the score may be below that of float32. The layers
-            that must be stay in float32, and those that plans predict to be no faster on codes:
-            the fastest choice that keeps the score on the samples that were calibrated on; the
-            others verify. Without it all layers are quantised.
+        max_accuracy_drop: by how many percent the score may be below that of float32. Each layer
+            is then int8, float16, float32, or of int8 weights with 16-bit inputs: the fastest
+            choice by times that plans predict that keeps the score on the samples that were
+            calibrated on; the others verify. Without it all layers are int8.
         memory_limit: bytes, or text such as `"12 MiB"`, within which `leanconv.load` must plan the
             file, weights and arena together, for the first sample's sizes. Layers are chosen
             within it.
@@ -118,12 +118,12 @@ def quantize(
         rows = None if labels is None else [_images(sample) for sample in given]
         score = score_of(graph, metric, labels, rows)
         trials = Trials(original, variants, given, score, threads)
-        choice = Choice(frozenset(variants.layers), {}, {})
+        choice = Choice(all_in(variants.layers), {}, {})
         if allowed is not None:
             choice = Chooser(variants, trials, given, allowed, limit, threads).choose()
-        last = trials.trial(choice.chosen, given.numbers(1), "held out")
-        times = trials.layer_ns(choice.chosen) if last.time_ns is not None else {}
-        data = variants.file(choice.chosen).data()
+        last = trials.trial(choice.rungs, given.numbers(1))
+        times = trials.layer_ns(choice.rungs) if last.time_ns is not None else {}
+        data = variants.file(choice.rungs).data()
         if limit is not None:
             sizes = {name: array.shape for name, array in given.first().items()}
             load(data, threads=threads, memory_limit=limit).bind(sizes)
@@ -138,7 +138,7 @@ def quantize(
                     name,
                     layer.node.op,
                     layer.weights.size,
-                    INT8 if name in choice.chosen else FLOAT32,
+                    choice.rungs.get(name, FLOAT32),
                     choice.sensitivities.get(name),
                     times.get(name),
                     choice.gains.get(name),
@@ -148,7 +148,7 @@ def quantize(
             samples=(len(given.half(0)), len(given.half(1))),
             trials=tuple(trials.done),
             time_ns=last.time_ns,
-            float_ns=trials.float_ns(),
+            float_ns=trials.float_ns,
         )
 
 

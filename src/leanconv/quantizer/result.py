@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import field
 from pathlib import Path
 
@@ -18,10 +19,10 @@ class LayerReport:
     Attributes:
         name, op: of its node.
         weights: their number.
-        precision: int8 or float32.
-        sensitivity: the error of the outputs with this layer alone quantised; None if not measured.
+        precision: `"int8"`, `"w8a16"`, `"float16"` or `"float32"`; see `rungs`.
+        sensitivity: the error of the outputs with this layer alone in int8; None if not measured.
         time_ns: that it takes in the file made, with what is computed with it; None if not known.
-        gain_ns: that plans predict it to take less on codes; None where layers were not chosen.
+        gain_ns: that plans predict it to take less in int8; None where layers were not chosen.
     """
 
     name: str
@@ -35,19 +36,19 @@ class LayerReport:
 
 @dataclass(frozen=True)
 class Trial:
-    """A choice of layers that was run.
+    """A choice of precisions that was run.
 
     Attributes:
         samples: `"calibrated"` or `"held out"`: which half it was scored on.
-        layers: how many were quantised.
+        precisions: how many layers had each.
         score, float_score: of it and of float32 there.
         error: of the outputs, |y - y32| / |y32|, root mean square.
-        time_ns: of the fastest of some runs of the first sample; None where leanconv cannot run the
-            file itself.
+        time_ns: of the fastest of some runs of the first sample; of a choice that was scored on
+            calibrated samples what plans predict. None where neither is known.
     """
 
     samples: str
-    layers: int
+    precisions: Mapping[str, int]
     score: float
     float_score: float
     error: float

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from functools import cached_property
 
 import numpy as np
 
@@ -14,9 +15,11 @@ from leanconv.graph.onnx_names import shown
 from leanconv.progress import steps
 from leanconv.quantizer.onnx_graph import OnnxGraph
 from leanconv.quantizer.result import Trial
+from leanconv.quantizer.rungs import FINER, Rungs, named
 from leanconv.quantizer.running import network_of
 from leanconv.quantizer.samples import Samples
 from leanconv.quantizer.scores import Score, output_error
+from leanconv.quantizer.switched import Switches
 from leanconv.quantizer.variants import Variants
 
 log = logging.getLogger(__name__)
@@ -40,6 +43,7 @@ class Trials:
     Attributes:
         done: the trials so far.
         runs_integers: whether leanconv computes on codes what it was asked so far.
+        predicted_ns: how long a choice is predicted to take, None where that is not known.
     """
 
     def __init__(
@@ -57,6 +61,10 @@ class Trials:
         self._kept_bytes = 0
         self.runs_integers = True
         self.done: list[Trial] = []
+        self.predicted_ns: Callable[[Rungs], int | None] = lambda _: None
+        self._switches: Switches | None = None
+        self._switched: Network | None = None
+        self._switchable = True
 
     def reference(self, number: int, sample: Arrays) -> Arrays:
         """The outputs in float32 for a sample.
@@ -73,61 +81,97 @@ class Trials:
                 self._kept[number] = found
         return found
 
-    def network(self, chosen: Collection[str]) -> Network:
-        """The network with these layers quantised.
+    def network(self, rungs: Rungs) -> Network:
+        """The network with layers in these precisions.
 
         It is the file itself, or, where leanconv lacks an operation on integers that it needs, the
         same numbers in floats.
         """
         if self.runs_integers:
             try:
-                return network_of(self._variants.file(chosen), threads=self._threads)
+                return network_of(self._variants.file(rungs), threads=self._threads)
             except LeanConvError as error:
                 log.info("codes are taken as floats: %s", error)
                 self.runs_integers = False
-        return network_of(self._variants.like(chosen), threads=self._threads)
+        return network_of(self._variants.like(rungs), threads=self._threads)
 
-    def errors(self, chosen: Collection[str], numbers: Collection[int]) -> float:
+    def _answers(self, rungs: Rungs) -> Callable[[Arrays], Arrays]:
+        """What computes outputs about as the file does: all choices of int8 by one network."""
+        if self._switchable and named(rungs, *FINER):
+            return self.network(rungs).run
+        if self._switchable and self._switched is None:
+            try:
+                graph, self._switches = self._variants.switched()
+                self._switched = network_of(graph, threads=self._threads)
+            except LeanConvError as error:
+                log.info("each choice has a network of its own: %s", error)
+                self._switchable = False
+        if self._switched is None or self._switches is None:
+            return self.network(rungs).run
+        network, given = self._switched, self._variants.settings(self._switches, rungs)
+        return lambda sample: network.run({**sample, **given})
+
+    def errors(self, rungs: Rungs, numbers: Collection[int]) -> float:
         """The error of the outputs on the samples of these numbers, root mean square."""
-        network = self.network(chosen)
+        answers = self._answers(rungs)
         found = []
         for number in numbers:
             sample = self._samples.readers[number]()
-            found.append(output_error(network.run(sample), self.reference(number, sample)))
+            found.append(output_error(answers(sample), self.reference(number, sample)))
         return float(np.sqrt(np.mean(np.square(found))))
 
-    def trial(self, chosen: Collection[str], numbers: Collection[int], what: str) -> Trial:
-        """Score the network with these layers quantised on the samples of these numbers."""
-        network = self.network(chosen)
+    def search(self, rungs: Rungs, numbers: Collection[int]) -> Trial:
+        """Score a choice on samples it was calibrated on, about; its time is what plans predict."""
+        answers, time_ns = self._answers(rungs), self.predicted_ns(rungs)
+        return self._scored(rungs, answers, numbers, "calibrated", lambda _: time_ns)
+
+    def trial(self, rungs: Rungs, numbers: Collection[int], what: str = "held out") -> Trial:
+        """Score the file with layers in these precisions on the samples of these numbers."""
+        network = self.network(rungs)
+
+        def time_ns(sample: Arrays) -> int | None:
+            return _fastest(network, sample) if self.runs_integers else None
+
+        return self._scored(rungs, network.run, numbers, what, time_ns)
+
+    def _scored(
+        self,
+        rungs: Rungs,
+        answers: Callable[[Arrays], Arrays],
+        numbers: Collection[int],
+        what: str,
+        time_of: Callable[[Arrays], int | None],
+    ) -> Trial:
         scores, plain, errors = [], [], []
-        fastest: int | None = None
+        times: list[int | None] = []
         for number in steps(f"scoring {what} samples", numbers, len(numbers)):
             sample = self._samples.readers[number]()
-            exact, found = self.reference(number, sample), network.run(sample)
+            exact, found = self.reference(number, sample), answers(sample)
             scores.append(self._score.of(number, found, exact, sample))
             plain.append(self._score.of(number, exact, exact, sample))
             errors.append(output_error(found, exact))
-            if fastest is None:
-                fastest = _fastest(network, sample)
+            if not times:
+                times.append(time_of(sample))
         made = Trial(
             samples=what,
-            layers=len(chosen),
+            precisions=self._variants.counts(rungs),
             score=float(np.mean(scores)),
             float_score=float(np.mean(plain)),
             error=float(np.sqrt(np.mean(np.square(errors)))),
-            time_ns=fastest if self.runs_integers else None,
+            time_ns=times[0],
         )
         self.done.append(made)
         return made
 
+    @cached_property
     def float_ns(self) -> int:
         """How long the network takes in float32, on the sample on which trials are timed."""
         return _fastest(self._exact, self._samples.readers[self._samples.numbers(1)[0]]())
 
-    def layer_ns(self, chosen: Collection[str]) -> dict[str, float]:
+    def layer_ns(self, rungs: Rungs) -> dict[str, float]:
         """How long each step of the network takes, by its name."""
         sample = self._samples.readers[self._samples.numbers(1)[0]]()
-        network = self.network(chosen)
+        network = self.network(rungs)
         try:
             rows = network.profile(dict(sample), repeats=5)
         except LeanConvError as error:

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from leanconv.quantizer.codes import Codes, WeightCodes
+import numpy as np
+
+from leanconv.quantizer.codes import WIDE_HIGH, Codes, WeightCodes, codes_of_range
 from leanconv.quantizer.emit import quantised, rounded
 from leanconv.quantizer.equalise import equalised
+from leanconv.quantizer.half_parts import fits_halves, with_halves
 from leanconv.quantizer.layers import Layer
 from leanconv.quantizer.onnx_graph import OnnxGraph
 from leanconv.quantizer.rounding import corrected_bias, moments, rounded_codes
+from leanconv.quantizer.rungs import FLOAT16, FLOAT32, INT8, W8A16, Rungs, named
 from leanconv.quantizer.running import Known, chosen_codes, observed
 from leanconv.quantizer.samples import Samples
-from leanconv.quantizer.scheme import Scheme, quantisable, scheme
+from leanconv.quantizer.scheme import quantisable, scheme
+from leanconv.quantizer.switched import Switches, switched
 from leanconv.quantizer.weights import layer_codes
+from leanconv.quantizer.wide_codes import with_wide_codes
 from leanconv.records import dataclass
+
+_LARGEST = 16384.0  # of what a layer of float16 reads: a quarter of the range
 
 
 @dataclass(frozen=True)
@@ -78,25 +87,68 @@ class Variants:
             return made, replace(layer, bias=corrected_bias(layer, made, seen))
         return made, layer
 
-    def _parts(
-        self, chosen: Collection[str]
-    ) -> tuple[OnnxGraph, Scheme, dict[str, Codes], dict[str, WeightCodes]]:
+    def offers(self, name: str, rung: str) -> bool:
+        """Whether a layer can have a precision."""
+        if rung != FLOAT16:
+            return True
+        layer, seen = self.layers[name], self._seen[self.layers[name].node.inputs[0]]
+        held = [layer.weights] if layer.bias is None else [layer.weights, layer.bias]
+        return max(-seen.low, seen.high) < _LARGEST and all(map(fits_halves, held))
+
+    def counts(self, rungs: Rungs) -> dict[str, int]:
+        """How many layers have each precision; of those that some have."""
+        return dict(Counter(rungs.get(name, FLOAT32) for name in self.layers))
+
+    def _bias(self, name: str, rung: str) -> np.ndarray | None:
+        """A layer's bias in a precision; 16-bit inputs have the means of float32."""
+        layer, seen = self._biased[name], self._moments.get(name)
+        if rung == INT8 or layer.bias is None or layer.bias is self.layers[name].bias:
+            return layer.bias
+        assert seen is not None, "the bias was corrected"
+        exact = replace(seen, rounded_mean=seen.mean)
+        return corrected_bias(self.layers[name], self._weights[name], exact)
+
+    def _made(self, rungs: Rungs, form: Callable[..., OnnxGraph]) -> OnnxGraph:
         graph = self.graph.copy()
-        plan = scheme(graph, chosen)
+        coded = {name: rungs[name] for name in named(rungs, INT8, W8A16)}
+        layers = quantisable(graph)
+        for name, rung in coded.items():
+            bias = self._bias(name, rung)
+            if bias is not None and bias is not layers[name].bias:
+                layers[name].set_bias(graph, bias)
+        plan = scheme(graph, named(rungs, INT8))
         values = chosen_codes(plan, self._seen, self._methods.ranges, self._known)
-        layers = {}
-        for name, layer in plan.layers.items():
-            bias = self._biased[name].bias
-            if bias is not None and bias is not layer.bias:
-                layer.set_bias(graph, bias)
-            layers[name] = replace(layer, bias=bias)
-        weights = {name: self._weights[name] for name in layers}
-        return graph, replace(plan, layers=layers), values, weights
+        weights = {name: self._weights[name] for name in coded}
+        halves = named(rungs, FLOAT16)
+        made = form(graph, plan, values, weights, named(rungs, W8A16) | halves)
+        wide = {name: layers[name] for name in named(rungs, W8A16)}
+        return with_halves(with_wide_codes(made, wide, self._wide(wide), weights), halves)
 
-    def file(self, chosen: Collection[str]) -> OnnxGraph:
-        """The network with the layers of these names quantised."""
-        return quantised(*self._parts(chosen))
+    def _wide(self, layers: Mapping[str, Layer]) -> dict[str, Codes]:
+        """Codes of 16 bits of what layers read: they cover all numbers."""
+        names = {layer.node.inputs[0] for layer in layers.values()}
+        found = {name: self._seen[name] for name in names}
+        return {n: codes_of_range(seen.low, seen.high, WIDE_HIGH) for n, seen in found.items()}
 
-    def like(self, chosen: Collection[str]) -> OnnxGraph:
-        """The same numbers as floats."""
-        return rounded(*self._parts(chosen))
+    def switched(self) -> tuple[OnnxGraph, Switches]:
+        """A network of which each layer can be switched to int8."""
+        plan = scheme(self.graph, set(self.layers))
+        values = chosen_codes(plan, self._seen, self._methods.ranges, self._known)
+        biases = {name: self._bias(name, INT8) for name in self.layers}
+        return switched(self.graph, plan, values, self._weights, biases)
+
+    def settings(self, switches: Switches, rungs: Rungs) -> dict[str, np.ndarray]:
+        """The inputs of such a network for a choice of layers in int8."""
+        chosen = named(rungs, INT8)
+        plan = scheme(self.graph, chosen)
+        codes = chosen_codes(plan, self._seen, self._methods.ranges, self._known)
+        largest = {name: max(-seen.low, seen.high) for name, seen in self._seen.items()}
+        return switches.set(codes, chosen, largest)
+
+    def file(self, rungs: Rungs) -> OnnxGraph:
+        """The network with layers in these precisions."""
+        return self._made(rungs, quantised)
+
+    def like(self, rungs: Rungs) -> OnnxGraph:
+        """The same numbers, those of 8-bit codes as floats."""
+        return self._made(rungs, rounded)

@@ -25,7 +25,7 @@ from leanconv.graph.passes.coded_values import Values
 from leanconv.records import dataclass
 from leanconv.types import FLOAT32
 
-_MOST_TAPS = 3.0  # of all phases together, by those that they have: integers are no faster beyond
+_MOST_TAPS = 3  # of all phases together, by those that they have: integers are no faster beyond
 
 
 @dataclass(frozen=True)

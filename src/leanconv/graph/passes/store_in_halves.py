@@ -12,7 +12,7 @@ network's inputs and outputs keep their types. Float32 stay, too:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -41,14 +41,18 @@ _MOVED = {
 }
 
 
-def store_in_halves(graph: Graph, half: DType) -> Graph:
+def store_in_halves(graph: Graph, half: DType, names: Collection[str] | None = None) -> Graph:
     """Store values of float32 in halves.
 
     Args:
         graph: after the other passes.
         half: in which half precision.
+        names: which values; None for all.
     """
-    return _Storing(graph, half).run()
+    storing = _Storing(graph, half)
+    if names is not None:
+        storing.wide |= graph.types.keys() - set(names)
+    return storing.run()
 
 
 class _Storing:

@@ -1,0 +1,113 @@
+"""Layers in float16: parts of a network between Casts.
+
+A layer of float16 reads and writes halves, and what follows such layers and only bounds, adds,
+multiplies, pools or moves does so too. Where a part begins a Cast rounds what it reads, where it
+ends a Cast gives float32 back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import numpy as np
+
+from leanconv.quantizer.emit import constant
+from leanconv.quantizer.onnx_graph import OnnxGraph, OnnxNode, int_attribute, is_float
+from leanconv.types import FLOAT16, FLOAT32
+
+_LARGEST = float(np.finfo(np.float16).max)
+_ALL = ("Add", "Sub", "Mul", "Concat", "Clip")  # of which all inputs are numbers
+_FIRST = (
+    *("Relu", "LeakyRelu", "Sigmoid", "Tanh", "HardSigmoid", "HardSwish", "Elu"),
+    *("MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"),
+    *("Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Slice"),
+)
+
+
+def fits_halves(array: np.ndarray) -> bool:
+    """Whether all numbers of an array are within the range of float16."""
+    return bool(np.abs(array).max(initial=0.0) < _LARGEST)
+
+
+def with_halves(graph: OnnxGraph, layers: Collection[str]) -> OnnxGraph:
+    """The network with the layers of some names in float16.
+
+    Args:
+        graph: it is not changed.
+        layers: names of nodes; their weights are within the range of float16.
+    """
+    if not layers:
+        return graph
+    result = graph.copy()
+    chosen = _half_nodes(result, layers)
+    needed = set(result.outputs)
+    for node in result.nodes:
+        if id(node) not in chosen:
+            needed.update((*node.inputs, *node.captured))
+    halves: dict[str, str] = {}
+    nodes: list[OnnxNode] = []
+    for node in result.nodes:
+        if id(node) not in chosen:
+            nodes.append(node)
+            continue
+        for index in _numbers(node):
+            nodes += _read_as_half(result, node, index, halves)
+        given = list(node.outputs)
+        node.outputs = [result.unused_name(f"{name}_half") for name in given]
+        halves.update(zip(given, node.outputs, strict=True))
+        nodes.append(node)
+        nodes += [_cast(halves[name], name, FLOAT32.onnx) for name in given if name in needed]
+    result.nodes = nodes
+    return result
+
+
+def _half_nodes(graph: OnnxGraph, layers: Collection[str]) -> set[int]:
+    """Which nodes compute in halves, by identity."""
+    chosen: set[int] = set()
+    made: set[str] = set()
+    for node in graph.nodes:
+        if node.name in layers or (_follows(node) and _follows_halves(graph, node, made)):
+            chosen.add(id(node))
+            made.update(node.outputs)
+    return chosen
+
+
+def _follows(node: OnnxNode) -> bool:
+    known = not node.domain and not node.captured and node.op in (*_ALL, *_FIRST)
+    return known and len(node.outputs) == 1
+
+
+def _follows_halves(graph: OnnxGraph, node: OnnxNode, made: Collection[str]) -> bool:
+    names = [node.inputs[index] for index in _numbers(node)]
+    held = [graph.constants[name] for name in names if name in graph.constants]
+    running = [name for name in names if name not in graph.constants]
+    sound = all(is_float(each) and (node.op == "Clip" or fits_halves(each)) for each in held)
+    return sound and bool(running) and set(running) <= set(made)
+
+
+def _numbers(node: OnnxNode) -> list[int]:
+    """Which inputs of a node are the numbers that it computes on."""
+    count = 1 if node.op in _FIRST else len(node.inputs)
+    return [index for index in range(count) if node.inputs[index]]
+
+
+def _read_as_half(
+    graph: OnnxGraph, node: OnnxNode, index: int, halves: dict[str, str]
+) -> list[OnnxNode]:
+    """Let a node read an input in float16; what has to be computed before."""
+    name = node.inputs[index]
+    held = graph.constants.get(name)
+    nodes = []
+    if name not in halves:
+        if held is not None:
+            bounded = np.clip(held, -_LARGEST, _LARGEST)  # of Clip: no number is beyond
+            halves[name] = constant(graph, f"{name}_half", bounded.astype(np.float16))
+        else:
+            halves[name] = graph.unused_name(f"{name}_half")
+            nodes.append(_cast(name, halves[name], FLOAT16.onnx))
+    node.inputs[index] = halves[name]
+    return nodes
+
+
+def _cast(source: str, target: str, to: int) -> OnnxNode:
+    return OnnxNode("Cast", [source], [target], f"{target}_Cast", {"to": int_attribute("to", to)})
