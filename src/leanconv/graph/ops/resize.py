@@ -192,7 +192,7 @@ def _mixed(x: Array, tables: Mapping[int, tuple[Array, Array]]) -> Array:
     for corner in itertools.product((0, 1), repeat=len(tables)):
         part, weight = x, np.ones((), x.dtype)
         sides = dict(zip(tables, corner, strict=True))
-        for axis in sorted(tables, key=lambda axis: len(tables[axis][0]) / x.shape[axis]):
+        for axis in sorted(tables, key=lambda axis: len(tables[axis][0]) / max(1, x.shape[axis])):
             part = np.take(part, tables[axis][0][:, sides[axis]], axis=axis)  # smaller ones first
         for axis, (_, weights) in reversed(list(tables.items())):
             share = weights[:, sides[axis]].astype(x.dtype)
