@@ -28,6 +28,8 @@ from support.graph_builder import Builder
 from support.kernel_runner import run_kernel
 from support.nodes import all_constants, run_lowered
 
+pytestmark = pytest.mark.vectors
+
 RELU6 = Activation("clip", (0.0, 6.0))
 
 

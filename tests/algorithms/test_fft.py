@@ -26,6 +26,8 @@ from leanconv.target import Target, preset
 from leanconv.types import FLOAT32, FLOAT64
 from support.kernel_runner import run_kernel
 
+pytestmark = pytest.mark.vectors
+
 KERNELS = st.sampled_from([1, 2, 3, 5, 7, 8, 11, 16, 17, 18, 31])
 SIZES = st.sampled_from([1, 2, 5, 13, 15, 16, 17, 23, 31, 40])
 FEW = st.sampled_from([1, 2, 3, 7, 8, 9, 15, 16, 17, 20, 33])

@@ -19,6 +19,8 @@ from support.block_chains import RELU6, Block, Runner
 from support.errors import relative_error
 from support.nodes import packed_by
 
+pytestmark = pytest.mark.vectors
+
 SILU, SWISH = Activation("silu", ()), Activation("hard_swish", ())
 BLOCKS = {
     "residual": Block(24, 144, 24, (13, 11), residual=True),

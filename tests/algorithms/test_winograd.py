@@ -31,6 +31,8 @@ from leanconv.types import FLOAT32, FLOAT64
 from support.problems import Problem
 from support.winograd_checks import FORMS, check, make_plan, run
 
+pytestmark = pytest.mark.vectors
+
 FEW = st.sampled_from([1, 2, 3, 7, 8, 9, 15, 16, 17, 20, 33, 40])
 SIZES = st.sampled_from([1, 2, 5, 7, 12, 13, 16, 17, 23, 31])
 # Taps along both axes; the last ones are cut into parts.

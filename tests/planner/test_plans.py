@@ -52,7 +52,7 @@ def image(net: lc.Network, batch: int) -> np.ndarray:
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("name", [*SMALL_NETWORKS, *NARROW])
 def test_no_value_is_lost(name: str, batch: int) -> None:
-    for target in TARGETS:
+    for target in TARGETS if batch == 1 else TARGETS[:1]:
         lowered = lowered_network(model(name), preset(target), batch)
         assert check(lowered) == place(lowered).arena_bytes
 
