@@ -100,17 +100,16 @@ def summary_table() -> list[str]:
                 ratios += [case["ratios"]["best"] for case in document["cases"]]
         rows.append((what, found))
     shown = [[what, *(_ratios(found.get(cpu)) for cpu in origins)] for what, found in rows]
-    notes = [_days(machines) for machines in origins.values()]
+    shown.append(["measured", *(_days(machines) for machines in origins.values())])
     heads = [machines[0]["cpu"] for machines in origins.values()]
-    text = "Geometric mean of the cases' ratios (number of cases; the least). " + " ".join(notes)
-    return [*table(["best other's time / ours", *heads], shown), "", *wrapped(text).splitlines()]
+    return table(["geometric mean (cases; least)", *heads], shown)
 
 
 def _days(machines: list[Document]) -> str:
-    """A CPU, with the days and commits of its results."""
+    """The days and commits of results."""
     days = dict.fromkeys(machine["time_utc"][:10] for machine in machines)
     commits = dict.fromkeys(machine["commit"] or "unknown" for machine in machines)
-    return f"{machines[0]['cpu']}: {', '.join(days)}, commit {', '.join(commits)}."
+    return f"{', '.join(days)}, commit {', '.join(commits)}"
 
 
 def _ratios(found: list[float] | None) -> str:

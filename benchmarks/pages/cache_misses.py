@@ -42,8 +42,9 @@ def page(document: dict[str, Any]) -> str:
         f"appears in a cache between the two: {_at(document, IM2COL, 2)} and "
         f"{_at(document, MEC, 2)} in 2 MiB, where the matrix is fetched again for every panel of "
         "output channels, and MEC's tensor is not. In 1 MiB neither fits. Each step of a register "
-        "tile takes one or two vectors and 6 to 14 single elements: with other tiles the "
-        "references, and so the shares, are others for the same misses.",
+        "tile takes its vectors and, one by one, its elements of x (im2col "
+        f"{_tile(document, IM2COL)}, MEC {_tile(document, MEC)}): with other tiles the references, "
+        "and so the shares, are others for the same misses.",
         "",
     ]
     for kind, title in (
@@ -52,6 +53,12 @@ def page(document: dict[str, Any]) -> str:
     ):
         lines += [f"## {title}", "", *_passes(document, kind), ""]
     return wrapped("\n".join(lines).rstrip())
+
+
+def _tile(document: dict[str, Any], method: str) -> str:
+    """Elements of x by vectors of a step."""
+    parameters: str = document["methods"][method]["parameters"]
+    return parameters.partition("tile ")[2].partition(",")[0]
 
 
 def _mib(size: int) -> str:
