@@ -99,6 +99,24 @@ def test_constants_in_blocks(number, axis):
     check(model([node, add], [("x", FLOAT, x.shape)], [("y", FLOAT, None)], held), {"x": x})
 
 
+def test_products_of_any_number_of_rows():
+    """One network, whose plans share their weights, for few rows and many."""
+    rng = np.random.default_rng(0)
+    held = {
+        "b": rng.integers(0, 256, (70, 4, 8)).astype(np.uint8),
+        "s": rng.standard_normal((70, 4)).astype(np.float32),
+    }
+    sizes = {"K": 60, "N": 70, "bits": 4, "block_size": 16}
+    node = helper.make_node("MatMulNBits", ["a", "b", "s"], ["y"], domain="com.microsoft", **sizes)
+    proto = model([node], [("a", FLOAT, ["n", "t", 60])], [("y", FLOAT, None)], held)
+    network = lc.load(proto, threads=1)
+    session = onnxruntime.InferenceSession(proto.SerializeToString())
+    for shape in ((1, 1), (2, 3), (3, 3), (1, 17), (5, 9), (1, 1)):
+        x = rng.standard_normal((*shape, 60)).astype(np.float32)
+        (found,), (wanted,) = network.run(None, {"a": x}), session.run(None, {"a": x})
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5 * np.abs(wanted).max())
+
+
 @pytest.mark.parametrize("op", ["MatMul", "Gemm", "transB"])
 @pytest.mark.parametrize("number", BLOCKED)
 def test_products_with_constants_in_blocks(number, op):

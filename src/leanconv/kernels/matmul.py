@@ -35,7 +35,7 @@ _ALIAS_BYTES, _ALIASED_ROWS = 4096, 6
 # its address.
 _MOST_ROWS, _MOST_VECTORS, _STEPS = 8, 3, 64
 # Most tiles divide the second: the best one for it is good for all that are more than the first.
-_FEW_ROWS, _MANY_ROWS, _MANY_VECTORS = 28, 5040, 60
+_FEW_ROWS, MANY_ROWS, _MANY_VECTORS = 28, 5040, 60
 
 
 def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
@@ -131,7 +131,7 @@ def _kernel(problem: Product, dtype: DType, packed: bool, any_size: bool, target
     if not any_size:
         tile = best_tile(target, m, ceil_div(n, lanes), k, most_rows)
     elif packed:
-        rows = m if m <= _FEW_ROWS else _MANY_ROWS
+        rows = m if m <= _FEW_ROWS else MANY_ROWS
         tile = best_tile(target, rows, ceil_div(n, lanes), k, most_rows)
     else:
         tile = tile_of_any_size(target, m, ceil_div(n, lanes), most_rows)
@@ -167,10 +167,10 @@ def tile_of_any_size(target: Target, m: int, vectors: int, most_rows: int) -> Ti
     most_rows = min(most_rows, _MOST_ROWS)
     few = []
     for count in range(1, int(min(vectors, _MOST_VECTORS)) + 1):
-        ranked = (tile for _, tile in rank_tiles(target, _MANY_ROWS, count, _STEPS))
+        ranked = (tile for _, tile in rank_tiles(target, MANY_ROWS, count, _STEPS))
         few.append(next(t for t in ranked if t.vectors == count and t.rows <= most_rows))
     vectors = vectors if vectors <= _MOST_VECTORS else _MANY_VECTORS
-    ranked = (tile for _, tile in rank_tiles(target, _MANY_ROWS, int(vectors), _STEPS))
+    ranked = (tile for _, tile in rank_tiles(target, MANY_ROWS, int(vectors), _STEPS))
     best = next(tile for tile in ranked if tile in few)
     while best.rows > m:
         best = Tile(best.rows // 2, best.vectors)

@@ -14,7 +14,7 @@ from leanconv.codegen.lowered import Call, Lowered, Packing
 from leanconv.codegen.tiling import Tile
 from leanconv.graph.ir import Graph, Node
 from leanconv.graph.ops.base import Array
-from leanconv.kernels.matmul import best_tile, matmul_problem, most_rows_of
+from leanconv.kernels.matmul import MANY_ROWS, best_tile, matmul_problem, most_rows_of
 from leanconv.kernels.matmul_kernel import FixedRows, Matrix
 from leanconv.kernels.packed_matmul_kernel import MatMulNBits
 from leanconv.spec.format import Format, ceil_div
@@ -27,6 +27,7 @@ _PANEL_VECTORS = (1, 2, 4)
 _FEW_ROWS = 16  # up to which each tile makes its own floats
 # Rows and vectors of tiles of few rows, with 32 registers and with 16: scales and words need some.
 _TILES = {True: ((2, 4), (8, 2)), False: ((2, 2), (4, 1))}
+_POWERS = (8, 4, 2, 1)
 _LEAST_ROWS = 128  # of a chunk that makes floats for all its tiles
 _MANY_VECTORS = 2  # of its panel, so that it stays in L2
 
@@ -45,7 +46,8 @@ def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Targe
     inner, outputs = given["inner"], given["outputs"]
     rows = matmul_problem(graph.types[x].shape, (inner, outputs)).m
     panel = next((n for n in _PANEL_VECTORS if n * lanes >= outputs), _PANEL_VECTORS[-1])
-    tile, tiles = _tile(rows, panel, inner, target)
+    any_size = any(name in graph.open_axes for name in (x, y))
+    tile, tiles = _tile(rows, panel, inner, any_size, target)
     kernel = MatMulNBits(
         FLOAT32,
         lanes,
@@ -76,16 +78,18 @@ def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Targe
     return Lowered((Call(kernel, values),), {}, {}, "matmul", packings=packings)
 
 
-def _tile(rows: int, panel: int, inner: int, target: Target) -> tuple[Tile, int]:
-    """A register tile, and how many of them a chunk does."""
+def _tile(rows: int, panel: int, inner: int, any_size: bool, target: Target) -> tuple[Tile, int]:
+    """A register tile of at most so many rows, and how many of them a chunk does."""
     if rows > _FEW_ROWS:
-        vectors = min(panel, _MANY_VECTORS)
-        tile = best_tile(target, rows, vectors, inner, most_rows_of(rows, inner, FLOAT32))
+        most = min(_FEW_ROWS, most_rows_of(MANY_ROWS, inner, FLOAT32))
+        tile = best_tile(target, MANY_ROWS, min(panel, _MANY_VECTORS), inner, most)
         return tile, ceil_div(_LEAST_ROWS, tile.rows)
     tiles = _TILES[target.registers >= 32]
     most, vectors = next((tile for tile in tiles if tile[0] >= rows), tiles[-1])
-    tile = Tile(max(1, min(most, rows)), min(vectors, panel))
-    return tile, ceil_div(rows, tile.rows)
+    own = min(most, rows)
+    if any_size:  # powers of two, so that few codes serve all numbers of rows
+        own = next(n for n in _POWERS if n <= own)
+    return Tile(int(own), min(vectors, panel)), ceil_div(_FEW_ROWS, int(own))
 
 
 def _packing(name: str, held: Array, kernel: MatMulNBits) -> Packing:
