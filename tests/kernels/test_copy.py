@@ -14,7 +14,7 @@ from leanconv.kernels import layout
 from leanconv.kernels.channel_blocks import channel_blocks
 from leanconv.kernels.copy import Copy, CopyTask
 from leanconv.kernels.index_runs import IndexRun, padded, runs_of
-from leanconv.kernels.reorder import reorder, reorder_call, to_format
+from leanconv.kernels.reorder import reorder, reorder_call, reorder_last, to_format
 from leanconv.spec.format import PLAIN, Format
 from leanconv.target import Target, preset
 from leanconv.types import (
@@ -77,6 +77,23 @@ def test_reorder(lanes: Lanes, channels: int, spatial: tuple[int, ...]) -> None:
     assert np.array_equal(from_memory(blocked, shape, block), x)
     again = run_kernel(back, blocked, np.full(shape, np.nan, dtype), target=target)
     assert np.array_equal(again, x)
+
+
+@pytest.mark.parametrize("channels", [1, 5, 16, 17, 33, 64])
+@pytest.mark.parametrize("spatial", [(1, 1), (3, 5)])
+def test_channels_that_lie_last_are_brought_into_blocks(
+    channels: int, spatial: tuple[int, int]
+) -> None:
+    shape, block = (2, channels, *spatial), Format(16)
+    x = distinct(shape, FLOAT32, 1)
+    last = np.ascontiguousarray(np.moveaxis(x, 1, -1))
+    result = np.full(block.physical_shape(shape), np.nan, FLOAT32)
+    y = run_kernel(reorder_last(shape, FLOAT32, block), last, result)
+    assert np.array_equal(y, to_format(x, block)), "unused lanes must be zero"
+    blocked, again = to_memory(x, block), np.full(last.shape, np.nan, FLOAT32)
+    assert np.array_equal(
+        run_kernel(reorder_last(shape, FLOAT32, block, True), blocked, again), last
+    )
 
 
 @targets
