@@ -67,7 +67,8 @@ def with_boxes(
     pixels: Pixels, boxes: NDArray[np.floating], colour: tuple[int, int, int] = (220, 40, 40)
 ) -> Pixels:
     """Draw the frames of boxes (n, 4), each left, top, right, bottom, into a copy of a picture."""
-    drawn = (pixels if pixels.ndim == 3 else np.repeat(pixels[..., None], 3, axis=2)).copy()
+    colours = pixels if pixels.ndim == 3 else np.repeat(pixels[..., None], 3, axis=2)
+    drawn: Pixels = colours.copy()
     height, width = drawn.shape[:2]
     for left, top, right, bottom in np.round(boxes).astype(int):
         x0, x1 = np.clip((left, right - 1), 0, width - 1)
