@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -77,7 +79,19 @@ def test_the_python_of_the_page_of_the_server_runs(
 ) -> None:
     pytest.importorskip("starlette", reason="leanconv[server] is not installed")
     monkeypatch.chdir(tmp_path)
-    names = run_blocks("docs/serving.md", tmp_path)
+    started, usual = [], subprocess.Popen
+
+    def start(*arguments: Any, **named: Any) -> Any:
+        started.append(usual(*arguments, **named))
+        return started[-1]
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    try:
+        names = run_blocks("docs/serving.md", tmp_path)
+    finally:
+        for process in started:  # no server outlives a test that fails
+            process.kill()
+            process.wait()
     assert getattr(names["scores"], "shape", None) == (2, 10)
 
 
