@@ -4,7 +4,8 @@ A layer's error grows a few times on its way to the outputs (`NodeCost.growth`).
 of products, pools and activations, whose results err as their inputs do. It does not hold where
 
 - numbers of nearly one value are subtracted or divided, as those of a row and their mean in a
-  normalisation: what is left errs more, relatively. How much depends on the data; several of them
+  normalisation: what is left errs more, relatively. So does the exponential of a large number, as
+  in a softmax. How much depends on the data; several of them
   one after the other magnify little more than one, as the result of the first is spread again;
 - a root (a logarithm, a power) is taken of numbers near 0, where its slope has no bound: the root
   of what is off by e is off by the root of e.
@@ -21,7 +22,9 @@ from leanconv.graph.ir import Graph, Node
 from leanconv.types import FLOATS, HALVES
 
 NORMALISED = 6.0
-_DIFFERENCES = frozenset(("Cosh", "Div", "Exp", "Reciprocal", "Sinh", "Sub", "Tan"))
+_DIFFERENCES = frozenset(
+    ("Cosh", "Div", "Exp", "LogSoftmax", "Reciprocal", "Sinh", "Softmax", "Sub", "Tan")
+)
 _ROOTS = frozenset(("Acos", "Acosh", "Asin", "Atanh", "Log", "Pow", "Sqrt"))
 _BEHIND_A_ROOT = frozenset(("Div", "Reciprocal"))
 
