@@ -95,6 +95,15 @@ def test_the_python_of_the_page_of_the_server_runs(
     assert getattr(names["scores"], "shape", None) == (2, 10)
 
 
+def test_the_python_of_the_page_of_large_images_runs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run_blocks("docs/large_images.md", tmp_path)
+    assert "1x3x30000x30000 in windows of" in capsys.readouterr().out
+    assert not (tmp_path / "classes.tiles").exists()
+
+
 @pytest.mark.slow
 def test_the_python_of_the_page_for_pytorch_runs(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path

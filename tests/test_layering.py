@@ -75,6 +75,7 @@ ONLY_IN: dict[str, str] = {
     "triton": "gpu",
     "rich": "cli",
     "PIL": "cli",
+    "zarr": "cli",
     "onnxruntime": "cli",
     "openvino": "cli",
     "starlette": "server",

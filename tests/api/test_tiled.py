@@ -292,3 +292,30 @@ def test_images_smaller_than_a_tile() -> None:
         x = image(1, 8, height, width)
         np.testing.assert_array_equal(tiled(x), tiled.whole(x))
         assert tiled.plan.tiles == 1
+
+
+def test_tiles_that_share_a_chunk_with_an_unfinished_one_are_run_again(tmp_path: Path) -> None:
+    """As of a Zarr array, whose chunk a killed run may have lost."""
+
+    class Chunked:
+        def __init__(self, shape: tuple[int, ...]) -> None:
+            self.array = np.full(shape, np.nan, _FLOAT)
+            self.shape, self.dtype, self.chunks = shape, self.array.dtype, (1, 8, 32, 32)
+            self.written = 0
+
+        def __setitem__(self, index: Any, part: np.ndarray) -> None:
+            self.array[index] = part
+            self.written += 1
+
+    tiled = lc.tiled(lc.load(conv_net(), threads=1), tile=20)
+    x = image(1, 8, 60, 64)
+    plan = tiled.bind(x.shape)
+    out, journal = Chunked(x.shape), tmp_path / "tiles"
+    done = plan.tiles // 2
+    lines = "".join(f"{n}\n" for n in range(done))
+    journal.write_text(f"leanconv tiles 1 {plan.key}\n{lines}")
+    tiled(x, out=out, journal=journal)
+    assert plan.tiles - done < out.written < plan.tiles
+    first = next(t for t in plan.windows.tiles() if t.number == done)
+    rows, columns = (slice(s.start // 32 * 32, None) for s in first.writes["y"][2:])
+    assert not np.isnan(out.array[..., rows, columns][..., :1, :1]).any()

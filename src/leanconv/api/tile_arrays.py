@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterable
-from typing import Any, Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
 from leanconv.api.inputs import InputSpec
 from leanconv.errors import InputError, short
+from leanconv.files import open_regular, reason
 from leanconv.graph.ir import TensorType
+from leanconv.planner.tiles.windows import Tile
 from leanconv.runtime.memory import give_back
 from leanconv.units import shape_text, type_text
 
@@ -50,6 +53,36 @@ def checked_image(image: Any, spec: InputSpec) -> Image:
             f"{type_text(spec.dtype, spec.shape)}"
         )
     return image  # type: ignore[no-any-return]
+
+
+def mapped_array(path: Path, writable: bool = False) -> np.memmap:
+    """The array of a .npy file, mapped: nothing of it is read yet.
+
+    Raises:
+        InputError: the file cannot be read, or holds no array of numbers.
+    """
+    try:
+        with open_regular(path, what="image") as file:
+            version = np.lib.format.read_magic(file)
+            read_header = {
+                (1, 0): np.lib.format.read_array_header_1_0,
+                (2, 0): np.lib.format.read_array_header_2_0,
+            }[version]
+            shape, turned, dtype = read_header(file)
+            begin = file.tell()
+    except (OSError, ValueError, KeyError) as error:
+        raise InputError(
+            f"image {str(path)!r} cannot be read: {reason(error)}; expected a .npy file"
+        ) from error
+    if dtype.kind not in "biuf":
+        raise InputError(f"image {str(path)!r} holds {dtype}; expected numbers")
+    mode: Literal["r", "r+"] = "r+" if writable else "r"
+    try:
+        return np.memmap(path, dtype, mode, begin, shape, "F" if turned else "C")
+    except (OSError, ValueError, OverflowError) as error:
+        raise InputError(
+            f"image {str(path)!r} cannot be mapped: {reason(error)}; expected a whole file"
+        ) from error
 
 
 def read(image: Image, index: Index, spec: InputSpec) -> np.ndarray:
@@ -110,3 +143,33 @@ def _shared_file(image: Any) -> mmap.mmap | None:
             return file if isinstance(file, mmap.mmap) else None
         found = found.base
     return None
+
+
+def shared_chunks(
+    left: Sequence[Tile], tiles: Sequence[Tile], outs: Mapping[str, Any]
+) -> list[Tile]:
+    """Finished tiles that share a chunk of an output with the first one that is left.
+
+    Of a run that was killed, that one may have been amid writing: an array in chunks, such as
+    Zarr's, rewrites whole ones.
+    """
+    if not left:
+        return []
+    first, numbers = left[0], {tile.number for tile in left}
+    return [
+        tile
+        for tile in tiles
+        if tile.number not in numbers
+        and any(_meet(first.writes[n], tile.writes[n], out) for n, out in outs.items())
+    ]
+
+
+def _meet(one: Index, other: Index, out: Any) -> bool:
+    """Whether two parts of an array have a chunk in common."""
+    chunks = getattr(out, "chunks", None)
+    if not isinstance(chunks, tuple) or not all(isinstance(n, int) for n in chunks):
+        return False
+    return all(
+        a.start // size <= (b.stop - 1) // size and b.start // size <= (a.stop - 1) // size
+        for a, b, size in zip(one, other, chunks, strict=True)
+    )

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import ceil, prod
 
 from leanconv.api.cpu_backend import CpuBackend
 from leanconv.api.inputs import NOTHING_KNOWN, Known, Shape
+from leanconv.api.network import Network
 from leanconv.api.options import NetworkOptions
-from leanconv.errors import BudgetError, InputError, UnsupportedError
-from leanconv.graph.fields.receptive_fields import InputAxis
+from leanconv.errors import BudgetError, InputError, SpecError, UnsupportedError
+from leanconv.graph.fields.receptive_fields import Field, InputAxis, receptive_fields
 from leanconv.graph.ir import Graph
 from leanconv.graph.onnx_import import Model
 from leanconv.graph.passes import UNFUSED_PASSES, run_passes
@@ -312,3 +313,20 @@ def _extents(groups: Sequence[tuple[int, bool]], pixels: int) -> list[int]:
         side = ceil((pixels / max(1, prod(wanted))) ** (1 / (len(left) - done)))
         wanted[number] = min(extent, side)
     return wanted
+
+
+def network_fields(net: Network, shapes: Mapping[str, Shape]) -> list[Field]:
+    """What a network's outputs read of the spatial axes of its inputs.
+
+    Args:
+        net: for the CPU.
+        shapes: of all inputs; large enough that borders do not hide what repeats itself.
+
+    Raises:
+        SpecError: the network runs on a GPU.
+    """
+    if not isinstance(net.backend, CpuBackend):
+        raise SpecError("the network runs on a GPU; expected one for the CPU: device='cpu'")
+    backend = TileBackend(net.backend.model, net.backend.options)
+    given = tuple(shapes[each.name] for each in backend.model.inputs)
+    return list(receptive_fields(backend.graph(given)).of_outputs())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from numbers import Integral
 from typing import Any
 
@@ -13,11 +14,20 @@ from leanconv.api.cpu_backend import CpuBackend
 from leanconv.api.inputs import Shape, input_specs
 from leanconv.api.network import Network
 from leanconv.api.options import checked_limit
-from leanconv.api.tile_arrays import Image, checked_image, checked_out, flush, read, release
+from leanconv.api.tile_arrays import (
+    Image,
+    checked_image,
+    checked_out,
+    flush,
+    read,
+    release,
+    shared_chunks,
+)
 from leanconv.api.tile_journal import Journal
 from leanconv.api.tile_plan import TileBackend, TilePlan, TilePlanner
 from leanconv.errors import InputError, SpecError, memory_reported, short
 from leanconv.graph.names import Names
+from leanconv.planner.tiles.windows import Tile
 from leanconv.progress import Progress, checked_progress, steps, working
 
 _MOST_PLANS = 16  # image sizes whose plans are kept
@@ -165,18 +175,36 @@ class Tiled:
     def _run_tiles(
         self, plan: TilePlan, images: Sequence[Image], outs: Mapping[str, Any], finished: Journal
     ) -> None:
+        """Read one window ahead and write one behind, while one is computed."""
         network = self._network_of(plan)
-        for tile in steps("computing tiles", plan.windows.tiles(), plan.tiles):
-            if tile.number in finished.done:
-                continue
-            triples = zip(self.inputs, images, strict=True)
-            arrays = {s.name: read(image, tile.reads[s.name], s) for s, image in triples}
-            found = network.run(arrays)
+        left = [tile for tile in plan.windows.tiles() if tile.number not in finished.done]
+        redone = shared_chunks(left, list(plan.windows.tiles()), outs) if finished.done else []
+        left = sorted([*left, *redone], key=lambda tile: tile.number)
+
+        def reading(tile: Tile) -> dict[str, np.ndarray]:
+            pairs = zip(self.inputs, images, strict=True)
+            return {spec.name: read(image, tile.reads[spec.name], spec) for spec, image in pairs}
+
+        def writing(tile: Tile, found: Mapping[str, np.ndarray]) -> None:
             for name, out in outs.items():
                 out[tile.writes[name]] = found[name][tile.gives[name]]
                 flush(out)
             finished.finish(tile.number)
             release([*images, *outs.values()])
+
+        with ThreadPoolExecutor(1) as reader, ThreadPoolExecutor(1) as writer:
+            ahead = reader.submit(reading, left[0]) if left else None
+            behind: Future[None] | None = None
+            for number, tile in enumerate(steps("computing tiles", left, len(left)), 1):
+                assert ahead is not None
+                arrays = ahead.result()
+                ahead = reader.submit(reading, left[number]) if number < len(left) else None
+                found = network.run(arrays)
+                if behind is not None:
+                    behind.result()
+                behind = writer.submit(writing, tile, found)
+            if behind is not None:
+                behind.result()
 
     def whole(self, *arrays: np.ndarray, **named: np.ndarray) -> Any:
         """Run a whole image at once, with the algorithms of its tiles: the same bits.

@@ -49,6 +49,11 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     add_shape_option(parser)
     add_value_option(parser)
     add_output_options(parser)
+    parser.add_argument(
+        "--fields",
+        action="store_true",
+        help="show what outputs read of inputs: extent, stride and offset of each spatial axis",
+    )
     parser.add_argument("--layer", metavar="NAME", help="show every candidate of this layer")
     parser.add_argument("--html", metavar="FILE", help="write a page with pictures (of a model)")
     parser.add_argument("--plan", metavar="FILE", help="explain the plan that this file holds")
@@ -68,6 +73,10 @@ def execute(options: argparse.Namespace) -> int:
             f"--layer, --html, --plan and --save go with a model; got the problem {options.what}; "
             "leave them out, or give an ONNX file"
         )
+    if options.fields:
+        if problem:
+            raise UsageError(f"--fields goes with a model; got the problem {options.what}")
+        return _fields(options)
     with progress(f"planning {options.what}"):
         report = _problem(options) if problem else _model(options)
     if options.json:
@@ -78,6 +87,21 @@ def execute(options: argparse.Namespace) -> int:
         _print_layer(report, options.layer, options.wide)
     else:
         _print_layers(report, options.wide)
+    return 0
+
+
+def _fields(options: argparse.Namespace) -> int:
+    """Say what outputs read of inputs."""
+    import leanconv
+    from leanconv.cli.field_rows import field_rows, print_fields
+
+    with progress(f"reading {options.what}"):
+        network = leanconv.load(options.what, **load_options(options))
+        rows = field_rows(network, input_shapes(network, options.shape))
+    if options.json:
+        print_json({"model": options.what, "fields": rows})
+    else:
+        print_fields(rows, options.wide)
     return 0
 
 

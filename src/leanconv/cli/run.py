@@ -38,6 +38,7 @@ from leanconv.cli.output import print_json, progress, say_error
 from leanconv.cli.preprocessing import Preprocessing
 from leanconv.cli.run_report import Answer, preprocessing_json, print_answers
 from leanconv.cli.startup import Startup, started
+from leanconv.cli.tiles import add_tile_options, execute_tiled
 from leanconv.errors import BudgetError, InputError, ModelError
 from leanconv.files import reason
 from leanconv.units import shape_text
@@ -77,12 +78,15 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         metavar="FILE.npz",
         help="write all outputs by their names, IMAGE:NAME where there are several images",
     )
+    add_tile_options(parser)
     add_output_options(parser)
     parser.set_defaults(execute=execute)
 
 
 def execute(options: argparse.Namespace) -> int:
     """Run the sub-command; 1 if an image cannot be run, 3 if memory is not as predicted."""
+    if options.tiled:
+        return execute_tiled(options)
     save = _bundle(options)
     with progress(f"loading {options.model}") as shown, save as keep:
         network, startup = started(options.model, "run", load_options(options))

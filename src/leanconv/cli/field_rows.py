@@ -1,0 +1,51 @@
+"""`leanconv explain MODEL --fields`: what each output reads of each input, axis by axis."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from leanconv.api.tile_plan import network_fields
+from leanconv.cli.output import print_table
+from leanconv.cli.table import NONE, Column
+from leanconv.graph.fields.receptive_fields import Whole
+
+if TYPE_CHECKING:
+    from leanconv import Network
+
+_FIELDS = (
+    Column("output", "name"),
+    Column("input", "name"),
+    Column("axis"),
+    Column("extent"),
+    Column("stride"),
+    Column("offset"),
+    Column("read as a whole by", "prose"),
+)
+
+
+def field_rows(network: Network, shapes: dict[str, tuple[int, ...]]) -> list[dict[str, Any]]:
+    """A row for each output, input and spatial axis.
+
+    Args:
+        network: loaded for the CPU.
+        shapes: of all inputs.
+    """
+    return [
+        {
+            "output": each.output,
+            "input": each.input,
+            "axis": each.axis,
+            "extent": each.extent,
+            "stride": None if each.stride is None else str(each.stride),
+            "offset": each.offset,
+            "whole": each.state.because if isinstance(each.state, Whole) else None,
+        }
+        for each in network_fields(network, shapes)
+    ]
+
+
+def print_fields(rows: list[dict[str, Any]], wide: bool) -> None:
+    """The rows as a table."""
+    keys = ("output", "input", "axis", "extent", "stride", "offset", "whole")
+    shown = [[NONE if row[key] is None else str(row[key]) for key in keys] for row in rows]
+    print_table(_FIELDS, shown, wide=wide)

@@ -1,0 +1,58 @@
+"""`leanconv run --tiled` and `leanconv explain --fields`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import leanconv as lc
+from leanconv.cli.main import main
+from support.local_networks import local_network
+
+X = np.random.default_rng(0).standard_normal((1, 3, 64, 48)).astype(np.float32)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    file = tmp_path / "net.onnx"
+    file.write_bytes(local_network(4).SerializeToString())
+    np.save(tmp_path / "x.npy", X)
+    return str(file)
+
+
+def test_an_image_is_run_in_tiles(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = str(tmp_path / "y.npy")
+    given = [model, str(tmp_path / "x.npy"), "--tiled", "--threads", "1"]
+    assert main(["run", *given, "--out", out, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["tiles"] >= 1
+    np.testing.assert_array_equal(np.load(out), lc.tiled(lc.load(model, threads=1)).whole(X))
+    assert not (tmp_path / "y.npy.tiles").exists()
+    for wrong in ([], ["--out", "y.png"], ["--out", out, "--save", "y.npz"]):
+        assert main(["run", *given, *wrong]) == 2
+    assert main(["run", model, "x.png", "--tiled", "--out", out]) == 1
+
+
+def test_zarr_arrays(model: str, tmp_path: Path) -> None:
+    zarr = pytest.importorskip("zarr")
+    x = zarr.create_array(str(tmp_path / "x.zarr"), shape=X.shape, dtype=X.dtype)
+    x[:] = X
+    out = str(tmp_path / "y.zarr")
+    given = [model, str(tmp_path / "x.zarr"), "--tiled", "--threads", "1", "--out", out]
+    assert main(["run", *given]) == 0
+    found = zarr.open_array(out, mode="r")[:]
+    np.testing.assert_array_equal(found, lc.tiled(lc.load(model, threads=1)).whole(X))
+
+
+def test_fields_are_shown(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", model, "--fields", "--shape", "1x3x256x256", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["fields"]
+    assert [row["axis"] for row in rows] == [2, 3]
+    assert all(row["extent"] > 1 and row["whole"] is None for row in rows)
+    assert main(["explain", model, "--fields", "--shape", "1x3x256x256"]) == 0
+    assert "stride" in capsys.readouterr().out
+    assert main(["explain", "ic16ih8oc16oh8kh3ph1", "--fields"]) == 2
