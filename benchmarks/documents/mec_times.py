@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from statistics import geometric_mean
 
 from documents import blas
@@ -16,6 +17,7 @@ from leanconv.reference import formulas
 from leanconv.reference.layers import layer
 from leanconv.reference.mec import THRESHOLD
 
+_FEW = 5  # turns of a batch
 _TIMED = (BATCH, "mec", BLOCKS, WINOGRAD)
 
 
@@ -29,6 +31,8 @@ def _image_bytes(name: str) -> int:
 
 def _measure_times(effort: Effort, batch: int) -> Data:
     found = []
+    if batch > 1:
+        effort = replace(effort, rounds=min(effort.rounds, _FEW))  # of seconds each
     for name in named(effort):
         images = min(2, batch) if effort.quick else fitting(batch, _image_bytes(name))
         spec = blas.last(layer(name, images))
