@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping
-from functools import cached_property
 
 import numpy as np
 
@@ -21,6 +20,7 @@ from leanconv.quantizer.samples import Samples
 from leanconv.quantizer.scores import Score, output_error
 from leanconv.quantizer.switched import Switches
 from leanconv.quantizer.variants import Variants
+from leanconv.records import cached_property
 
 log = logging.getLogger(__name__)
 
