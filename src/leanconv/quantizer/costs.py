@@ -20,6 +20,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
 
 import numpy as np
 
@@ -29,7 +30,9 @@ from leanconv.api.options import NetworkOptions, checked_threads
 from leanconv.errors import LeanConvError
 from leanconv.graph.onnx_import import read_model
 from leanconv.graph.small_inputs import is_small
+from leanconv.operators.accuracy import Accuracy
 from leanconv.planner.budget import Planner
+from leanconv.planner.node_costs import NodeEvaluator
 from leanconv.progress import steps
 from leanconv.quantizer.onnx_graph import OnnxGraph
 from leanconv.quantizer.rungs import FINER, FLOAT16, FLOAT32, INT8, Rungs, all_in
@@ -122,10 +125,16 @@ class Clock:
 
     threads: int | None
     ratios: Mapping[tuple[str, str], float]
+    _known: dict[Accuracy, NodeEvaluator] = field(default_factory=dict)
 
     def planned(self, graph: OnnxGraph, sample: Arrays) -> Planned:
-        """What a run of a file takes."""
-        plan = planner_of(graph, sample, self.threads).within(None)
+        """What a run of a file takes; nodes that files have in common are evaluated once."""
+        planner = planner_of(graph, sample, self.threads)
+        own = planner.unmerged
+        known = self._known.setdefault(own.accuracy, own.evaluator)
+        if known is not own.evaluator:
+            own.evaluator.follow(known, dict)
+        plan = planner.within(None)
         times: Counter[str] = Counter()
         for step, time in plan.step_estimates():
             ratio = self.ratios.get((step.op, step.algorithm), 1.0)
