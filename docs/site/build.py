@@ -110,6 +110,7 @@ CONTENTS = {
         "docs/from-pytorch",
         "docs/from-other-libraries",
         "docs/serving",
+        "docs/large_images",
         "docs/gpu",
         "reference",
     ),

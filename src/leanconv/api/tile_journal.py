@@ -8,6 +8,7 @@ count.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
@@ -73,15 +74,15 @@ class Journal:
             ) from error
         return text[: text.rfind(b"\n") + 1]
 
-    def finish(self, tile: int) -> None:
-        """Note that a tile's results are written."""
-        self.done.add(tile)
-        if self._file is not None:
-            self._write(str(tile))
+    def finish(self, tiles: Sequence[int]) -> None:
+        """Note that the results of tiles are written."""
+        self.done.update(tiles)
+        if self._file is not None and tiles:
+            self._write(*map(str, tiles))
 
-    def _write(self, line: str) -> None:
+    def _write(self, *lines: str) -> None:
         assert self._file is not None
-        self._file.write(f"{line}\n".encode("ascii"))
+        self._file.write("".join(f"{line}\n" for line in lines).encode("ascii"))
         self._file.flush()
         os.fsync(self._file.fileno())
 

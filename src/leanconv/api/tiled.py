@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from numbers import Integral
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ from leanconv.graph.names import Names
 from leanconv.planner.tiles.windows import Tile
 from leanconv.progress import Progress, checked_progress, steps, working
 
+_SECONDS = 1.0  # from one entry of the journal to the next: files are made durable before
 _MOST_PLANS = 16  # image sizes whose plans are kept
 
 
@@ -188,9 +190,20 @@ class Tiled:
         def writing(tile: Tile, found: Mapping[str, np.ndarray]) -> None:
             for name, out in outs.items():
                 out[tile.writes[name]] = found[name][tile.gives[name]]
-                flush(out)
-            finished.finish(tile.number)
+            written.append(tile.number)
             release([*images, *outs.values()])
+            if monotonic() - noted[0] >= _SECONDS:
+                note()
+
+        def note() -> None:
+            for out in outs.values():
+                flush(out)
+            finished.finish(written)
+            written.clear()
+            noted[0] = monotonic()
+
+        written: list[int] = []  # and not yet noted
+        noted = [monotonic()]
 
         with ThreadPoolExecutor(1) as reader, ThreadPoolExecutor(1) as writer:
             ahead = reader.submit(reading, left[0]) if left else None
@@ -205,6 +218,7 @@ class Tiled:
                 behind = writer.submit(writing, tile, found)
             if behind is not None:
                 behind.result()
+            writer.submit(note).result()
 
     def whole(self, *arrays: np.ndarray, **named: np.ndarray) -> Any:
         """Run a whole image at once, with the algorithms of its tiles: the same bits.
