@@ -12,6 +12,7 @@ import pytest
 from onnx import helper
 
 import leanconv as lc
+from leanconv.api.tile_journal import Journal
 from leanconv.errors import BudgetError, InputError, SpecError, UnsupportedError
 from support.local_networks import local_network
 from support.onnx_models import model
@@ -206,6 +207,12 @@ def test_wrong_arguments() -> None:
     for out in (np.empty((1, 8, 40, 41), _FLOAT), np.empty((1, 8, 40, 40)), 3):
         with pytest.raises(InputError, match="out"):
             tiled(x, out=out)
+    with pytest.raises(InputError, match="in the memory of input 'x'"):
+        tiled(x, out=x)
+    with pytest.raises(InputError, match="'x'"):
+        tiled.whole([[1.0]])
+    assert tiled(x[:0]).shape == (0, 8, 40, 40)
+    assert "0.00 times the pixels" in tiled.explain()
     fixed = model([helper.make_node("Relu", ["x"], ["y"])], {"x": [1, 3, 8, 8]}, ["y"])
     of_one_size = lc.tiled(lc.load(fixed))
     with pytest.raises(InputError, match="fixes the shape"):
@@ -232,6 +239,13 @@ def test_a_run_that_was_stopped_goes_on(tmp_path: Path) -> None:
         tiled(x, out=out, journal=journal, progress=stop)
     with journal.open("ab") as file:
         file.write(b"1")  # as if killed amid a line
+    changed = onnx.ModelProto.FromString(proto.SerializeToString())
+    for held in changed.graph.initializer:
+        array = onnx.numpy_helper.to_array(held)
+        held.CopyFrom(onnx.numpy_helper.from_array(2 * array, held.name))
+    other = lc.tiled(lc.load(changed, threads=1), tile=20)
+    with pytest.raises(InputError, match="another network"):
+        other(x, out=out, journal=journal)
     calls: list[int] = []
     begun = np.array(out)
     assert not np.array_equal(begun, expected)
@@ -242,6 +256,20 @@ def test_a_run_that_was_stopped_goes_on(tmp_path: Path) -> None:
     journal.write_text("leanconv tiles 1 other\n")
     with pytest.raises(InputError, match="another network"):
         tiled(x, out=out, journal=journal)
+    journal.write_text("notes")
+    with pytest.raises(InputError, match="no journal"):
+        tiled(x, out=out, journal=journal)
+    assert journal.read_text() == "notes"
+    with pytest.raises(InputError, match="no out for 'y'"):
+        tiled(x, journal=tmp_path / "new")
+
+
+def test_two_runs_of_one_journal_lose_no_line(tmp_path: Path) -> None:
+    with Journal(tmp_path / "j", "key", 1000) as one, Journal(tmp_path / "j", "key", 1000) as other:
+        for first, second in ((12, 7), (13, 8), (14, 9)):
+            one.finish(first)
+            other.finish(second)
+        assert Journal(tmp_path / "j", "key", 1000).done == {7, 8, 9, 12, 13, 14}
 
 
 def test_parts_are_read_and_converted() -> None:

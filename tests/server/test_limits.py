@@ -70,6 +70,25 @@ def test_requests_beyond_the_bytes_are_refused(tmp_path: Path, held_back: thread
         assert many.headers["retry-after"] == "1"
 
 
+def test_who_gives_up_leaves_the_queue(tmp_path: Path, held_back: threading.Event) -> None:
+    """And takes its arrays along, while a batch is computed."""
+    with serving([small_net(tmp_path / "one.onnx")], replace(LIMITS, request_s=1)) as served:
+        with ThreadPoolExecutor(4) as threads:
+            asked = [threads.submit(served.infer, "one", {"x": X}) for _ in range(4)]
+        assert {each.result().status_code for each in asked} == {504}
+        assert served.service.waiting == 0
+        held_back.set()
+
+
+def test_no_image_is_refused_before_its_shape_is_planned(tmp_path: Path) -> None:
+    """A body without bytes would have a plan for a huge image."""
+    with serving([small_net(tmp_path / "wide.onnx", width="W")]) as served:
+        answer = served.infer("wide", {"x": np.ones((0, 3, 8, 2**20), np.float32)})
+        assert answer.status_code == 400
+        assert "no image" in answer.json()["error"]
+        assert not next(iter(served.service.models)).plans.groups()
+
+
 def test_a_result_that_does_not_come_in_time(tmp_path: Path, held_back: threading.Event) -> None:
     with serving([small_net(tmp_path / "one.onnx")], replace(LIMITS, request_s=1)) as served:
         answer = served.infer("one", {"x": X})

@@ -61,6 +61,7 @@ MALFORMED: dict[str, tuple[bytes, str]] = {
     "many axes": (with_tensor(shape=[1] * 1000), "expected a list of extents"),
     "another shape": (with_tensor(shape=[1, 4, 8, 6]), "expected [-1, 3, 8, 8]"),
     "no images": (with_tensor(shape=[0, 3, 8, 8], data=[]), "at least 1"),
+    "no images, beyond NumPy": (with_tensor(shape=[0, *[2**39] * 3], data=[]), "fewer elements"),
     "fewer numbers": (with_tensor(data=DATA[:-1]), "of shape [191]"),
     "more numbers": (with_tensor(data=[*DATA, 1.0]), "of shape [193]"),
     "ragged": (with_tensor(data=[[1.0, 2.0], [3.0]]), "unequal lengths"),
@@ -139,6 +140,9 @@ def test_malformed(served: Running, kind: str) -> None:
         ({"Inference-Header-Content-Length": "5"}, 400),
         ({"Content-Encoding": "gzip"}, 415),
         ({"Host": "evil.example"}, 400),
+        ({"Origin": "https://evil.example"}, 400),
+        ({"Origin": "null"}, 400),
+        ({"Origin": "http://localhost:3000"}, 200),
     ],
 )
 def test_wrong_headers(served: Running, given: dict[str, str], status: int) -> None:
@@ -170,6 +174,8 @@ def test_too_large(served: Running) -> None:
 def test_bodies_of_unknown_length(served: Running) -> None:
     answer = served.client.post(INFER, content=iter([b"{}", b"{}"]))
     assert answer.status_code == 411
+    both = HEAD + "Content-Length: 9\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n"
+    assert b" 411 " in served.raw(both.encode(), 1)
     still_answers(served)
 
 

@@ -118,6 +118,27 @@ def checked_out(out: Any, name: str, kind: TensorType) -> Any:
     return out
 
 
+def check_apart(images: Mapping[str, Any], outs: Mapping[str, Any]) -> None:
+    """Refuse to write into an input: windows that follow read what is around theirs.
+
+    Raises:
+        InputError: naming both.
+    """
+    for name, out in outs.items():
+        for other, image in images.items():
+            if isinstance(out, np.ndarray) and isinstance(image, np.ndarray) and _meet(out, image):
+                raise InputError(
+                    f"out for {name!r} is in the memory of input {other!r}; expected another array"
+                )
+
+
+def _meet(one: np.ndarray, other: np.ndarray) -> bool:
+    try:
+        return np.shares_memory(one, other, max_work=1 << 16)
+    except np.exceptions.TooHardError:
+        return True
+
+
 def flush(image: Any) -> None:
     """Have what was written reach its file, where the array has such a call."""
     made = getattr(image, "flush", None)

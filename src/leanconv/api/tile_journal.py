@@ -49,9 +49,8 @@ class Journal:
             )
         self.done = {int(line) for line in numbers if line.isdecimal() and int(line) < count}
         try:
-            self._file = self._path.open("r+b" if text else "wb")
+            self._file = self._path.open("ab")  # another process' lines are not written over
             self._file.truncate(len(text))
-            self._file.seek(len(text))
             if not text:
                 self._write(first)
         except OSError as error:
@@ -72,6 +71,10 @@ class Journal:
             raise InputError(
                 f"the journal {str(self._path)!r} cannot be read: {reason(error)}"
             ) from error
+        if b"\n" not in text and not _FIRST.encode().startswith(text[: len(_FIRST)]):
+            raise InputError(
+                f"{str(self._path)!r} is no journal, and would be overwritten; expected a new file"
+            )
         return text[: text.rfind(b"\n") + 1]
 
     def finish(self, tiles: Sequence[int]) -> None:

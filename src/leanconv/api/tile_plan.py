@@ -8,13 +8,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import ceil, prod
 
+import numpy as np
+
 from leanconv.api.cpu_backend import CpuBackend
 from leanconv.api.inputs import NOTHING_KNOWN, Known, Shape
 from leanconv.api.network import Network
 from leanconv.api.options import NetworkOptions
 from leanconv.errors import BudgetError, InputError, SpecError, UnsupportedError
 from leanconv.graph.fields.receptive_fields import Field, InputAxis, receptive_fields
-from leanconv.graph.ir import Graph
+from leanconv.graph.ir import Graph, is_filled
 from leanconv.graph.onnx_import import Model
 from leanconv.graph.passes import UNFUSED_PASSES, run_passes
 from leanconv.graph.passes.store_in_halves import store_in_halves
@@ -136,6 +138,7 @@ class TilePlan:
             graph_digest(windows.window),
             str(windows.begins),
             *(str(each.choice) for each in self.decisions),
+            _constants_digest(windows.whole),
         )
         return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:32]
 
@@ -276,6 +279,16 @@ class TilePlanner:
             self._limit,
             self._backend.threads,
         )
+
+
+def _constants_digest(graph: Graph) -> str:
+    """A digest of the weights, so that tiles of other ones are not taken for these."""
+    digest = hashlib.sha256()
+    for name, array in sorted(graph.constants.items()):
+        digest.update(f"{name} {array.dtype} {array.shape}".encode())
+        held = array.reshape(-1)[:1] if is_filled(array) else array
+        digest.update(np.ascontiguousarray(held).reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()
 
 
 def _open_axes(backend: TileBackend, shapes: tuple[Shape, ...]) -> tuple[InputAxis, ...]:

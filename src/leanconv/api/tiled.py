@@ -17,6 +17,7 @@ from leanconv.api.network import Network
 from leanconv.api.options import checked_limit
 from leanconv.api.tile_arrays import (
     Image,
+    check_apart,
     checked_image,
     checked_out,
     flush,
@@ -164,13 +165,22 @@ class Tiled:
         journal: str | os.PathLike[str] | None,
         progress: Progress | None,
     ) -> dict[str, Any]:
+        fresh = [name for name in self._names.outputs if outs.get(name) is None]
+        if journal is not None and fresh:
+            raise InputError(
+                f"a journal is given, and no out for {fresh[0]!r}; expected the array that keeps "
+                "the results of finished tiles"
+            )
         with working("tiles", checked_progress(progress)):
             pairs = zip(given, self.inputs, strict=True)
             images = [checked_image(image, spec) for image, spec in pairs]
             plan = self._plan_for(images)
             types = plan.windows.whole.types
             made = {n: checked_out(outs.get(n), n, types[n]) for n in self._names.outputs}
-            with Journal(journal, plan.key, plan.tiles) as finished:
+            check_apart(dict(zip(self._names.inputs, images, strict=True)), made)
+            if not any(types[name].elements for name in made):
+                return made
+            with Journal(journal, plan.key if journal else "", plan.tiles) as finished:
                 self._run_tiles(plan, images, made, finished)
         return made
 
@@ -234,7 +244,8 @@ class Tiled:
             given = self._names.ordered(
                 {**dict(zip(self._names.inputs, arrays, strict=False)), **named}
             )
-        plan = self._plan_for(given)
+        pairs = zip(given, self.inputs, strict=True)
+        plan = self._plan_for([checked_image(image, spec) for image, spec in pairs])
         inputs = {s.name: np.asarray(a) for s, a in zip(self.inputs, given, strict=True)}
         parts = {
             s.name: read(inputs[s.name], tuple(slice(0, n) for n in inputs[s.name].shape), s)

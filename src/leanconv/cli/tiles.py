@@ -111,7 +111,11 @@ def _made(file: str, plan: TilePlan, again: bool) -> Any:
     if kind not in (".npy", ".zarr"):
         raise UsageError(f"--out is {file!r}; expected a name that ends in .npy or .zarr")
     refuse_without_folder(file)
-    again = again and Path(file).exists()
+    if again and not Path(file).exists():
+        raise InputError(
+            f"the journal {file}.tiles says which parts of {file} are finished, which is not "
+            "there: delete the journal to begin anew"
+        )
     if kind == ".npy":
         if not again:
             return np.lib.format.open_memmap(file, "w+", dtype, held.shape)

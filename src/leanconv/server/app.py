@@ -140,20 +140,28 @@ def _refusal(error: RefusedError) -> Response:
 
 
 class _OnlyLocal:
-    """Requests that name another host are refused, as one is to which a page's name was bound."""
+    """Requests are refused that name another host, as one is to which a page's name was bound, or
+    that a page of another host sends (its origin)."""
 
     def __init__(self, app: Any) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            host = Headers(scope=scope).get("host", "localhost")
-            name = host if host.endswith("]") else host.rpartition(":")[0] or host
-            if name.lower() not in _LOCAL_NAMES:
-                error = RefusedError(BAD, f"got the host {host[:100]!r}; expected localhost")
-                await _refusal(error)(scope, receive, send)
-                return
+            headers = Headers(scope=scope)
+            for what, default in (("host", "localhost"), ("origin", "http://localhost")):
+                given = headers.get(what, default)
+                if not _is_local(given.partition("://")[2] or given):
+                    error = RefusedError(BAD, f"got the {what} {given[:100]!r}; expected localhost")
+                    await _refusal(error)(scope, receive, send)
+                    return
         await self._app(scope, receive, send)
+
+
+def _is_local(host: str) -> bool:
+    """Whether a host, with a port or without, is this machine."""
+    name = host if host.endswith("]") else host.rpartition(":")[0] or host
+    return name.lower() in _LOCAL_NAMES
 
 
 # -- inference -------------------------------------------------------------------------------------
@@ -234,7 +242,7 @@ class Exchange:
         coding = headers.get("content-encoding", "identity")
         if coding != "identity":
             raise RefusedError(NO_CODING, f"got content-encoding {coding[:50]!r}; expected none")
-        if "content-length" not in headers:
+        if "content-length" not in headers or "transfer-encoding" in headers:
             raise RefusedError(NO_LENGTH, "got no Content-Length; expected it: no chunked bodies")
         length = _number(headers["content-length"], "Content-Length")
         given = headers.get(JSON_LENGTH)

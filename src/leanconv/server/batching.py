@@ -117,6 +117,12 @@ class Batcher:
             self._queue.append(job)
             self._changed.notify()
 
+    def forget(self, job: Job) -> None:
+        """Take a job out for which nobody waits any more, with its arrays."""
+        with self._changed:
+            if job in self._queue:
+                self._queue.remove(job)
+
     def close(self) -> None:
         """Compute what is queued, then end the thread."""
         with self._changed:
@@ -195,9 +201,7 @@ class Batcher:
                 piece.job.accept(part, last=piece.after == piece.job.rows)
 
     def _fail(self, job: Job, error: Exception) -> None:
-        with self._changed:
-            if job in self._queue:
-                self._queue.remove(job)
+        self.forget(job)
         with suppress(InvalidStateError):  # cancelled, or failed by another piece
             job.future.set_exception(error)
 

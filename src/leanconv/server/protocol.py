@@ -238,6 +238,8 @@ def _shape(found: Any, spec: InputSpec) -> tuple[int, ...]:
     fine = isinstance(found, list) and len(found) <= MAX_RANK
     if not fine or not all(type(extent) is int and 0 <= extent < 2**40 for extent in found):
         raise _bad(f"input {spec.name!r} of shape {short(found)}", "a list of extents")
+    if math.prod(extent or 1 for extent in found) >= 2**59:  # NumPy's bound, beside an extent of 0
+        raise _bad(f"input {spec.name!r} of shape {short(found)}", "fewer elements")
     shape = tuple(found)
     if not spec.takes(shape):
         wanted = [e if isinstance(e, int) else -1 for e in spec.shape or ()]

@@ -87,8 +87,6 @@ class Service:
             GoneError: the client is gone.
         """
         wanted, group = await self._planned(model, arrays, receive, deadline)
-        if wanted.rows == 0:
-            raise RefusedError(BAD, "got no image; expected a first extent of at least 1")
         factor = _BINARY_FACTOR if binary else _JSON_FACTOR
         share.take(group.output_bytes(wanted.rows) * factor)
         job = Job(model.plans, group, arrays, wanted.rows, lambda: model.expected > 0)
@@ -96,7 +94,8 @@ class Service:
         try:
             found = await _first(asyncio.wrap_future(job.future), receive, deadline)
         finally:
-            job.future.cancel()
+            if job.future.cancel():
+                self._batcher.forget(job)
         if found is None:
             raise RefusedError(
                 TOO_LONG, f"no result within {self.limits.request_s} s; try again later", retry_s=1
@@ -112,6 +111,8 @@ class Service:
         until = min(deadline, clock() + self.limits.plan_s)
         while True:
             wanted = plans.wanted(arrays)
+            if wanted.rows == 0:  # before a plan for an image of which no byte was sent
+                raise RefusedError(BAD, "got no image; expected a first extent of at least 1")
             group = plans.found(wanted.key)
             if group is not None:
                 return wanted, group

@@ -60,7 +60,7 @@ class Windows:
         """How many times as many pixels windows read as there are."""
         groups = zip(self.cutting.groups, self.begins, strict=True)
         return prod(
-            len(begins) * extent_of(group, self.window) / extent_of(group, self.whole)
+            len(begins) * extent_of(group, self.window) / max(1, extent_of(group, self.whole))
             for group, begins in groups
         )
 
