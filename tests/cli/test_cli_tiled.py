@@ -35,6 +35,12 @@ def test_an_image_is_run_in_tiles(
     for wrong in ([], ["--out", "y.png"], ["--out", out, "--save", "y.npz"]):
         assert main(["run", *given, *wrong]) == 2
     assert main(["run", model, "x.png", "--tiled", "--out", out]) == 1
+    assert main(["run", *given, "--out", str(tmp_path / "x.npy")]) == 2
+    np.testing.assert_array_equal(np.load(tmp_path / "x.npy"), X)
+    (tmp_path / "y.npy").rename(tmp_path / "moved.npy")
+    (tmp_path / "y.npy.tiles").write_text("leanconv tiles 1 x\n")
+    assert main(["run", *given, "--out", out]) == 1
+    assert "delete the journal" in capsys.readouterr().err
 
 
 def test_zarr_arrays(model: str, tmp_path: Path) -> None:

@@ -57,6 +57,8 @@ def execute_tiled(options: argparse.Namespace) -> int:
                 "leanconv.tiled from Python"
             )
         x = _opened(source)
+        if Path(out).exists() and Path(out).samefile(source):
+            raise UsageError(f"--out is the image, {source}; expected another name")
         plan = tiled.bind(tuple(x.shape))
         if len(plan.windows.whole.outputs) != 1:
             raise InputError(
