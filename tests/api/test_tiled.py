@@ -267,8 +267,8 @@ def test_a_run_that_was_stopped_goes_on(tmp_path: Path) -> None:
 def test_two_runs_of_one_journal_lose_no_line(tmp_path: Path) -> None:
     with Journal(tmp_path / "j", "key", 1000) as one, Journal(tmp_path / "j", "key", 1000) as other:
         for first, second in ((12, 7), (13, 8), (14, 9)):
-            one.finish(first)
-            other.finish(second)
+            one.finish([first])
+            other.finish([second])
         assert Journal(tmp_path / "j", "key", 1000).done == {7, 8, 9, 12, 13, 14}
 
 

@@ -32,7 +32,7 @@ from leanconv.graph.names import Names
 from leanconv.planner.tiles.windows import Tile
 from leanconv.progress import Progress, checked_progress, steps, working
 
-_SECONDS = 1.0  # from one entry of the journal to the next: files are made durable before
+_SECONDS = 1  # from one entry of the journal to the next: files are made durable before
 _MOST_PLANS = 16  # image sizes whose plans are kept
 
 
