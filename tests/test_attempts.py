@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from leanconv.attempts import attempted, tell
+from leanconv.codegen.tiling import rank_tiles
 from leanconv.errors import LeanConvError, OutOfMemoryError, ReentrantCallError, UnsupportedError
 from leanconv.expressions import BeyondBoundsError, NeedsNumberError
 from leanconv.symbols import Trace, by_numbers, require_numbers
+from leanconv.target import preset
 
 
 def raising(error: BaseException) -> Any:
@@ -70,6 +72,14 @@ def test_only_the_bounds_are_errors_of_the_users() -> None:
     """Who handles errors of files takes no need for numbers for one."""
     assert not issubclass(NeedsNumberError, LeanConvError)
     assert issubclass(BeyondBoundsError, UnsupportedError)
+
+
+def test_ranking_register_tiles_looks_at_numbers() -> None:
+    """A row of any width is lowered for each width then, without a word of a defect."""
+    target = preset("haswell")
+    assert rank_tiles(target, 24, 2, 9)
+    with pytest.raises(NeedsNumberError, match="rank_tiles looks at numbers"):
+        rank_tiles(target, Trace().variable(0, 24), 2, 9)
 
 
 def test_what_looks_at_numbers_says_so() -> None:

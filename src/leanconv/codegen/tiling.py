@@ -7,11 +7,9 @@ the multiply-add units busy (the lower bound of the im2win thesis, section 3.2.2
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
-from leanconv.symbols import least, most
+from leanconv.symbols import by_numbers, least, most
 from leanconv.target import Target
 
 ANY_WIDTH = 840  # columns for which the tiles of a row of any width are chosen: whole tiles of most
@@ -86,7 +84,7 @@ def panel_cycles(
     return cycles + (tile_cycles(target, rest, vectors, steps, work) if rest else 0.0)
 
 
-@lru_cache(maxsize=4096)
+@by_numbers(maxsize=4096)
 def rank_tiles(
     target: Target, columns: int, channel_vectors: int, steps: int, work: TileWork = FLOATS
 ) -> tuple[tuple[float, Tile], ...]:
