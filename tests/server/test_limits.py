@@ -89,6 +89,17 @@ def test_no_image_is_refused_before_its_shape_is_planned(tmp_path: Path) -> None
         assert not next(iter(served.service.models)).plans.groups()
 
 
+def test_lists_in_lists_are_counted(tmp_path: Path) -> None:
+    """They take 44 bytes for each of JSON."""
+    with serving(
+        [small_net(tmp_path / "one.onnx")], replace(LIMITS, request_bytes=50_000)
+    ) as served:
+        answer = served.client.post("/v2/models/one/infer", content=b"[" * 600 + b"]" * 600)
+        assert answer.status_code == 503
+        assert "in flight" in answer.json()["error"]
+        assert not served.service.requests.held
+
+
 def test_a_result_that_does_not_come_in_time(tmp_path: Path, held_back: threading.Event) -> None:
     with serving([small_net(tmp_path / "one.onnx")], replace(LIMITS, request_s=1)) as served:
         answer = served.infer("one", {"x": X})

@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from leanconv import __version__
-from leanconv.server.limits import JSON_FACTOR, Limits
+from leanconv.server.limits import BRACKET_BYTES, JSON_FACTOR, Limits
 from leanconv.server.metrics import CONTENT_TYPE
 from leanconv.server.models import ServedModel
 from leanconv.server.protocol import JSON_LENGTH, decode, encode
@@ -198,6 +198,9 @@ class Infer:
             model.expected += 1
             try:
                 body = await exchange.body(length, json_length)
+                nested = _bracket_bytes(body[:json_length])
+                share.take(nested)
+                parsing += nested
                 asked = decode(body, json_length, plans.inputs, plans.outputs)
             finally:
                 model.expected -= 1
@@ -332,6 +335,12 @@ class Exchange:
     async def _start(self, status: int, headers: Mapping[str, str]) -> None:
         raw = [(name.encode(), value.encode()) for name, value in headers.items()]
         await self._send({"type": "http.response.start", "status": status, "headers": raw})
+
+
+def _bracket_bytes(text: memoryview) -> int:
+    """Bytes of the lists and objects of JSON beyond those of its numbers."""
+    held = bytes(text)
+    return (held.count(b"[") + held.count(b"{")) * BRACKET_BYTES
 
 
 def _number(text: str, what: str) -> int:

@@ -45,3 +45,5 @@ class Limits:
 
 # Bytes of Python's objects for a byte of JSON: a list without elements is 56 bytes for 3.
 JSON_FACTOR = 24
+# And for each list or object: lists in lists are 88 bytes for 2, objects of one key 232 for 6.
+BRACKET_BYTES = 192
