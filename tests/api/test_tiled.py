@@ -42,11 +42,13 @@ def check_seamless(proto: onnx.ModelProto, x: np.ndarray, tile: Any, **options: 
 SIZES = {1: (104,), 2: (56, 72), 3: (24, 24, 32)}
 
 
-@pytest.mark.parametrize(("rank", "seed"), [(1, 0), (1, 1), *((2, n) for n in range(12)), (3, 0)])
+@pytest.mark.parametrize(
+    ("rank", "seed"), [(1, 0), (1, 1), (1, 1139), *((2, n) for n in range(12)), (3, 0)]
+)
 def test_random_networks_have_no_seams(rank: int, seed: int) -> None:
     proto = local_network(seed, rank)
     x = image(1, 3, *SIZES[rank])
-    tile = 8 if rank > 1 else 20
+    tile = 8 if rank > 1 else 12 if seed == 1139 else 20
     while tile < max(SIZES[rank]):
         try:
             check_seamless(proto, x, tile)

@@ -10,7 +10,7 @@ from leanconv.graph.ir import Graph
 from leanconv.planner.decision import Decision
 from leanconv.planner.tiles.groups import Cutting, cutting
 from leanconv.planner.tiles.likeness import Moves, check_alike
-from leanconv.planner.tiles.margins import alignments, bases, margins
+from leanconv.planner.tiles.margins import alignments, bases, margins, mirrors_wrong
 from leanconv.planner.tiles.windows import Windows, begins_of, last_begin, longest_step
 from leanconv.records import dataclass
 
@@ -73,6 +73,8 @@ class ImageNetwork:
         last = self._last(wanted, steps)
         graph = self._window(last)
         right = margins(self.whole, graph, self.cutting, decisions)
+        if any(last) and mirrors_wrong(graph, self.cutting.places, right):
+            raise TileTooSmallError(tuple(2 * n for n in bases(self.cutting.groups, graph)))
         begins = []
         for group, end in enumerate(last):
             most = longest_step(self.cutting, right, graph.outputs, group)

@@ -114,6 +114,26 @@ def margins(
     return found
 
 
+def mirrors_wrong(graph: Graph, places: Places, right: Margins) -> bool:
+    """Whether padding that mirrors a border of the image would read what is wrong in a window.
+
+    Args:
+        graph: of a window.
+        places: of its values.
+        right: its margins.
+    """
+    for node in graph.nodes:
+        if node.op != "Pad" or node.attributes["mode"] != "reflect":
+            continue
+        x, pads = node.inputs[0], node.attributes["pads"]
+        shape = graph.types[x].shape
+        for axis in places[x]:
+            low, high = right[x][axis]
+            if high < pads[axis] or low > shape[axis] - 1 - pads[len(shape) + axis]:
+                return True
+    return False
+
+
 def _first_right(map_: AxisMap, block: Block, first: int) -> int:
     """The first element from which on no block reads anything before `first`."""
     wrong = [
