@@ -15,6 +15,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from leanconv.errors import BudgetError, InputError, LeanConvError, UnsupportedError
+from leanconv.server.batching import Job
 from leanconv.server.limits import Limits
 from leanconv.server.models import sources
 from leanconv.server.plans import Plans
@@ -87,6 +88,21 @@ def test_no_image_is_refused_before_its_shape_is_planned(tmp_path: Path) -> None
         assert answer.status_code == 400
         assert "no image" in answer.json()["error"]
         assert not next(iter(served.service.models)).plans.groups()
+
+
+def test_results_for_which_there_is_no_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """End their request, and not the thread."""
+
+    def accept(*_: Any, **__: Any) -> None:
+        raise MemoryError
+
+    with serving([small_net(tmp_path / "one.onnx")], replace(LIMITS, request_s=5)) as served:
+        with monkeypatch.context() as patch:
+            patch.setattr(Job, "accept", accept)
+            assert served.infer("one", {"x": X}).status_code == 500
+        assert results(served.infer("one", {"x": X}))
 
 
 def test_lists_in_lists_are_counted(tmp_path: Path) -> None:

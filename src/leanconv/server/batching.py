@@ -183,6 +183,11 @@ class Batcher:
         begin = time.monotonic_ns()
         try:
             results = self._results(pieces)
+            rows = sum(piece.rows for piece in pieces)
+            self._ran(job.plans, rows, time.monotonic_ns() - begin)
+            for piece, part in zip(pieces, results, strict=True):
+                piece.job.batch = max(piece.job.batch, rows)
+                piece.job.accept(part, last=piece.after == piece.job.rows)
         except LeanConvError as error:
             if len(pieces) > 1:  # the values of one image may be refused: the others are fine
                 for piece in pieces:
@@ -193,12 +198,6 @@ class Batcher:
             log.exception("a batch failed")
             for piece in pieces:
                 self._fail(piece.job, RefusedError(FAILED, f"{type(error).__name__}: {error}"))
-        else:
-            rows = sum(piece.rows for piece in pieces)
-            self._ran(job.plans, rows, time.monotonic_ns() - begin)
-            for piece, part in zip(pieces, results, strict=True):
-                piece.job.batch = max(piece.job.batch, rows)
-                piece.job.accept(part, last=piece.after == piece.job.rows)
 
     def _fail(self, job: Job, error: Exception) -> None:
         self.forget(job)
