@@ -23,6 +23,7 @@ import numpy as np
 import leanconv
 from leanconv.errors import InputError
 from leanconv.server.datatypes import NAMES
+from leanconv.server.ports import checked
 
 
 class LeanConvModel(Model):  # type: ignore[misc]
@@ -40,8 +41,15 @@ class LeanConvModel(Model):  # type: ignore[misc]
         self._network: leanconv.Network | None = None
 
     def load(self) -> bool:
-        """Read and plan the network; KServe calls it before the first request."""
-        self._network = leanconv.load(self._path, **self._options)
+        """Read and plan the network; KServe calls it before the first request.
+
+        Raises:
+            UnsupportedError: an input or output is of a type that the protocol lacks.
+        """
+        network = leanconv.load(self._path, **self._options)
+        checked(network.inputs)
+        checked(network.outputs)
+        self._network = network
         self.ready = True
         return True
 

@@ -12,7 +12,8 @@ import pytest
 from onnx import helper
 
 import leanconv as lc
-from leanconv.api.tile_journal import Journal
+from leanconv.api.tile_arrays import shared_chunks
+from leanconv.api.tile_journal import Journal, run_key
 from leanconv.errors import BudgetError, InputError, SpecError, UnsupportedError
 from support.local_networks import local_network
 from support.onnx_models import model
@@ -343,9 +344,48 @@ def test_tiles_that_share_a_chunk_with_an_unfinished_one_are_run_again(tmp_path:
     out, journal = Chunked(x.shape), tmp_path / "tiles"
     done = plan.tiles // 2
     lines = "".join(f"{n}\n" for n in range(done))
-    journal.write_text(f"leanconv tiles 1 {plan.key}\n{lines}")
+    journal.write_text(f"leanconv tiles 1 {run_key(plan.key, [''])}\n{lines}")
     tiled(x, out=out, journal=journal)
-    assert plan.tiles - done < out.written < plan.tiles
+    assert plan.tiles - done < out.written <= plan.tiles
     first = next(t for t in plan.windows.tiles() if t.number == done)
     rows, columns = (slice(s.start // 32 * 32, None) for s in first.writes["y"][2:])
     assert not np.isnan(out.array[..., rows, columns][..., :1, :1]).any()
+
+
+def test_any_unfinished_tile_may_have_been_amid_writing() -> None:
+    tiled = lc.tiled(lc.load(conv_net(), threads=1), tile=20)
+    tiles = list(tiled.bind((1, 8, 60, 200)).windows.tiles())
+
+    class Chunked:
+        chunks = (1, 8, 32, 32)
+
+    def touched(tile: Any) -> set[tuple[int, int]]:
+        rows, columns = ({s.start // 32, (s.stop - 1) // 32} for s in tile.writes["y"][2:])
+        return set(itertools.product(rows, columns))
+
+    left = [tile for tile in tiles if tile.number in (4, len(tiles) - 1)]
+    redone = shared_chunks(left, tiles, {"y": Chunked()})
+    begun = set().union(*map(touched, left))
+    wanted = [tile for tile in tiles if touched(tile) & begun and tile not in left]
+    assert [t.number for t in redone] == [t.number for t in wanted]
+    assert shared_chunks(left, tiles, {"y": np.zeros(1)}) == []
+
+
+def test_a_journal_knows_its_image(tmp_path: Path) -> None:
+    tiled = lc.tiled(lc.load(conv_net(), threads=1), tile=20)
+    files = []
+    for name in ("a.npy", "b.npy"):
+        files.append(np.lib.format.open_memmap(tmp_path / name, "w+", _FLOAT, (1, 8, 60, 64)))
+        files[-1][:] = image(1, 8, 60, 64) * len(files)
+    out, journal = np.empty(files[0].shape, _FLOAT), tmp_path / "tiles"
+
+    def stop(_stage: str, done: int, _total: int) -> None:
+        if done == 2:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        tiled(files[0], out=out, journal=journal, progress=stop)
+    with pytest.raises(lc.InputError, match="of another network, image or plan"):
+        tiled(files[1], out=out, journal=journal)
+    tiled(files[0], out=out, journal=journal)
+    np.testing.assert_array_equal(out, tiled.whole(np.array(files[0])))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterable, Mapping, Sequence
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -160,31 +162,61 @@ def _shared_file(image: Any) -> mmap.mmap | None:
     return None
 
 
+def identity(image: Any) -> str:
+    """What tells a mapped file, or a Zarr array, from another one of its shape; "" of others.
+
+    Of a file its place, size and time of change; a Zarr array's store by its name alone.
+    """
+    found = image
+    while isinstance(found, np.ndarray):
+        name = getattr(found, "filename", None)
+        if isinstance(found, np.memmap) and name is not None:
+            facts = os.stat(name)
+            return f"{os.path.abspath(name)} {facts.st_size} {facts.st_mtime_ns}"
+        found = found.base
+    store = getattr(image, "store", None)
+    return "" if store is None else f"{store} {getattr(image, 'path', '')}"
+
+
 def shared_chunks(
     left: Sequence[Tile], tiles: Sequence[Tile], outs: Mapping[str, Any]
 ) -> list[Tile]:
-    """Finished tiles that share a chunk of an output with the first one that is left.
+    """Finished tiles that share a chunk of an output with one that is left.
 
-    Of a run that was killed, that one may have been amid writing: an array in chunks, such as
+    Any of those may have been amid writing when a run was killed: an array in chunks, such as
     Zarr's, rewrites whole ones.
     """
-    if not left:
-        return []
-    first, numbers = left[0], {tile.number for tile in left}
+    numbers = {tile.number for tile in left}
+    sizes = {name: _chunk_sizes(out) for name, out in outs.items()}
+    begun = {
+        (name, chunk)
+        for tile in left
+        for name, size in sizes.items()
+        for chunk in _chunks(tile.writes[name], size)
+    }
     return [
         tile
         for tile in tiles
         if tile.number not in numbers
-        and any(_meet(first.writes[n], tile.writes[n], out) for n, out in outs.items())
+        and any(
+            (name, chunk) in begun
+            for name, size in sizes.items()
+            for chunk in _chunks(tile.writes[name], size)
+        )
     ]
 
 
-def _meet(one: Index, other: Index, out: Any) -> bool:
-    """Whether two parts of an array have a chunk in common."""
+def _chunk_sizes(out: Any) -> tuple[int, ...]:
+    """Extents of an array's chunks; of none, ()."""
     chunks = getattr(out, "chunks", None)
-    if not isinstance(chunks, tuple) or not all(isinstance(n, int) for n in chunks):
-        return False
-    return all(
-        a.start // size <= (b.stop - 1) // size and b.start // size <= (a.stop - 1) // size
-        for a, b, size in zip(one, other, chunks, strict=True)
-    )
+    if isinstance(chunks, tuple) and all(isinstance(n, int) and n > 0 for n in chunks):
+        return chunks
+    return ()
+
+
+def _chunks(part: Index, sizes: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """The chunks that a part of an array touches; none where there are no chunks."""
+    if not sizes:
+        return iter(())
+    pairs = zip(part, sizes, strict=True)
+    return product(*(range(each.start // n, (each.stop - 1) // n + 1) for each, n in pairs))

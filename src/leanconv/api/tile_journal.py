@@ -8,7 +8,8 @@ count.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
@@ -17,6 +18,11 @@ from leanconv.errors import InputError
 from leanconv.files import open_regular, reason
 
 _FIRST = "leanconv tiles 1 "
+
+
+def run_key(plan: str, images: Iterable[str]) -> str:
+    """The key of a run: of its plan, and of its images as far as they can be told apart."""
+    return f"{plan} {sha256(chr(10).join(images).encode()).hexdigest()[:16]}"
 
 
 class Journal:

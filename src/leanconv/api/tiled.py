@@ -21,11 +21,12 @@ from leanconv.api.tile_arrays import (
     checked_image,
     checked_out,
     flush,
+    identity,
     read,
     release,
     shared_chunks,
 )
-from leanconv.api.tile_journal import Journal
+from leanconv.api.tile_journal import Journal, run_key
 from leanconv.api.tile_plan import TileBackend, TilePlan, TilePlanner
 from leanconv.errors import InputError, SpecError, memory_reported, short
 from leanconv.graph.names import Names
@@ -87,7 +88,7 @@ def _listed(tile: Any) -> bool:
 
 
 class Tiled:
-    """A network over images of any size; `leanconv.tiled` makes it."""
+    """A network over images of any size, for one thread at a time; `leanconv.tiled` makes it."""
 
     def __init__(
         self, backend: CpuBackend, limit: int | None, tile: tuple[int, ...] | None
@@ -180,7 +181,8 @@ class Tiled:
             check_apart(dict(zip(self._names.inputs, images, strict=True)), made)
             if not any(types[name].elements for name in made):
                 return made
-            with Journal(journal, plan.key if journal else "", plan.tiles) as finished:
+            key = run_key(plan.key, map(identity, images)) if journal else ""
+            with Journal(journal, key, plan.tiles) as finished:
                 self._run_tiles(plan, images, made, finished)
         return made
 
@@ -241,6 +243,11 @@ class Tiled:
         """
         given = self._names.called(arrays, named) if len(self._names.outputs) == 1 else None
         if given is None:
+            if len(arrays) > len(self._names.inputs):
+                raise InputError(
+                    f"got {len(arrays)} arrays; expected {len(self._names.inputs)}: "
+                    f"{', '.join(self._names.inputs)}"
+                )
             given = self._names.ordered(
                 {**dict(zip(self._names.inputs, arrays, strict=False)), **named}
             )

@@ -214,6 +214,7 @@ class Infer:
             if asked.id is not None:
                 head["id"] = asked.id
             text, json_bytes = encode(head, asked.outputs, plans.outputs, results)
+            del results  # views of a whole batch, which a client that reads slowly must not hold
             await exchange.send(200, text, json_bytes)
 
 

@@ -269,7 +269,7 @@ def _alike(
     try:
         alone = [plans[1].run([array[n : n + 1].copy() for array in arrays]) for n in range(most)]
         for size, plan in plans.items():
-            together = plan.run([array[:size].copy() for array in arrays])
+            together = plan.run([array[:size] for array in arrays])
             for k, array in enumerate(together):
                 ones = [results[k] for results in alone[:size]]
                 if array.shape[:1] != (size,) or any(one.shape[:1] != (1,) for one in ones):
@@ -283,12 +283,13 @@ def _alike(
 
 
 def _images(random: np.random.Generator, count: int, shape: Shape, spec: InputSpec) -> np.ndarray:
-    """Random images, each of another scale."""
-    scales = np.arange(1, count + 1).reshape(-1, *[1] * (len(shape) - 1))
-    numbers = random.standard_normal((count, *shape[1:])) * scales
+    """Random images, each of another scale; made one after the other, as memory is counted."""
     kind = np.dtype(spec.dtype.numpy)
-    if spec.dtype.held != spec.dtype:  # bfloat16: the upper half of float32's bits
-        return (numbers.astype(np.float32).view(np.uint32) >> 16).astype(kind)
-    if spec.dtype.is_float:
-        return numbers.astype(kind)
-    return (np.abs(numbers) % 2).astype(kind)
+    images = np.empty((count, *shape[1:]), kind)
+    for n in range(count):
+        numbers = random.standard_normal(shape[1:], np.float32) * np.float32(n + 1)
+        if spec.dtype.held != spec.dtype:  # bfloat16: the upper half of float32's bits
+            images[n] = np.atleast_1d(numbers).view(np.uint32).reshape(shape[1:]) >> 16
+        else:
+            images[n] = numbers if spec.dtype.is_float else np.abs(numbers) % 2
+    return images
