@@ -21,9 +21,11 @@ from leanconv.codegen.microkernel import (
     static_steps,
 )
 from leanconv.codegen.tails import each_tile
+from leanconv.spec.format import ceil_div
 
 Run = tuple[Value | int, Value | int, Sequence[int]]
 Piece = tuple[Sequence[int], Sequence[ReductionLoop], Value | bool]
+_UNROLLED = 8  # partial sums of a row of taps that are written out
 LENGTH = 128  # products of one partial sum, at most
 
 
@@ -190,22 +192,31 @@ class PartialSums:
                     a_i, b_i, fetch_i = self._moved(a, b, fetch, taps, index, True)
                     self.add(rows, a_i, b_i, inner, fetch_i)
             return
-        for first in range(0, kernel, each):
-            within = [self._within(run, first, min(kernel, first + each)) for run in runs]
+
+        def add_taps(first: Value | int, stop: Value | int) -> None:
             pieces = [
                 (rows, [replace(taps, start=low, extent=high), *inner], some)
-                for low, high, rows, some in within
+                for low, high, rows, some in (self._within(run, first, stop) for run in runs)
                 if some is not False
             ]
             if pieces:
                 self._add_pieces(pieces, a, b, fetch)
 
+        e, count = self._e, ceil_div(kernel, each)
+        if count <= _UNROLLED:
+            for first in range(0, kernel, each):
+                add_taps(first, min(kernel, first + each))
+            return
+        with e.loop(f"{taps.label}s", count) as index:
+            add_taps(index * each, e.smin(index * each + each, kernel))
+
     def _within(
-        self, run: Run, first: int, stop: int
+        self, run: Run, first: Value | int, stop: Value | int
     ) -> tuple[Value | int, Value | int, Sequence[int], Value | bool]:
         """The part of a run within some taps, and whether there is any."""
         low, high, rows = run
-        if isinstance(low, int) and isinstance(high, int):
+        if isinstance(first, int) and isinstance(low, int) and isinstance(high, int):
+            assert isinstance(stop, int)
             low, high = max(low, first), min(high, stop)
             return low, high, rows, low < high
         e = self._e

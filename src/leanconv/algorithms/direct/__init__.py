@@ -37,8 +37,8 @@ A 1x1 layer from planes to planes has a loop nest of its own (`pointwise`) where
   arXiv 1808.05567. The same, unoptimised: `reference/direct.py`.
 
 Reading order: `packed` (weights), `shape`, `kernel` (chunks), `rows` (tiles and reduction),
-`prefetch` (of a later stage's weights), `pointwise`, `parameters`, `algorithm` (tile, chunks,
-cost).
+`prefetch` (of a later stage's weights), `pointwise`, `parameters`, `plan` (tile, chunks),
+`algorithm` (cost).
 """
 
 from leanconv.algorithms.direct.algorithm import DIRECT

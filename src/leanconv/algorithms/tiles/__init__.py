@@ -25,13 +25,14 @@ that multiplies tiles leaves the vector units idle.
 - Bytes: scratch for the input rows of a chunk; weights in tiles of 1 KiB, channels rounded up to 4,
   8, 16, 32 or a multiple of 64, outputs to 32.
 - Error: 0 of codes; of floats that are rounded to bfloat16, three roundoffs of it (0.012).
-- When: the target has tiles (`amx_int8`, `amx_bf16`), tensors lie in blocks of 16 channels, and
-  the error is accepted.
+- When: the target has tiles (`amx_int8`, `amx_bf16`) and the error is accepted; tensors lie in
+  blocks of 16 channels, or are put into such blocks before and behind.
 - Source: Intel 64 and IA-32 Architectures Optimization Reference Manual, chapter on AMX: two by two
   tiles of sums, and the epilogue of one block between the products of the next.
 
 Reading order: `shape` (what lies where), `input` (repacking), `kernel` (chunks, blocks), `epilogue`
-(of sums), `algorithm` (sizes, cost). The instructions: `codegen/matrix_tiles`.
+(of sums), `plain` (arrays that lie in no blocks), `algorithm` (sizes, cost). The instructions:
+`codegen/matrix_tiles`.
 """
 
 from leanconv.algorithms.tiles.algorithm import AMX

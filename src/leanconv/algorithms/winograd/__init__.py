@@ -37,7 +37,7 @@ Bytes by int8 weights are convolved exactly: V and U of int16, sums modulo 2^32,
 Reading order: `shape` (sizes, blocks, buffers), `kernel` (the 30 lines of the loop nest above),
 `input`, `products`, `output`; `reduction`, `edge_tiles`, `pieces` (what we add to the paper);
 `integers` (what is exact); `packing`, `weight_transform`, `plane_rows` (details); `stages`;
-`parameters`, `cost`, `candidates`, `algorithm`.
+`parameters`, `sizes`, `cost`, `candidates`, `best` (the fastest of them), `algorithm`.
 """
 
 from leanconv.algorithms.winograd.algorithm import WINOGRAD
