@@ -150,7 +150,7 @@ def test_threads_default_alike_in_all_commands() -> None:
         for _, action in _parsers(build_parser(), "leanconv")
         if "--threads" in action.option_strings
     ]
-    assert len(found) == 8
+    assert len(found) == 9
     assert len(set(found)) == 1
     assert found[0][0] is None
     benchmark = argparse.ArgumentParser()

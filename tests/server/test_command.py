@@ -91,7 +91,7 @@ def test_the_life_of_a_server(tmp_path: Path) -> None:
         ("x.onnx --max-delay 2h", "no time, such as 2ms"),
         ("x.onnx --max-batch 0", "at least 1"),
         ("x.onnx --max-batch 1025", "max_batch is 1025; expected an integer from 1 to 1024"),
-        ("x.onnx --port 70000", "--port is 70000"),
+        ("x.onnx --port 70000", "'70000' is not a number from 0 to 65535"),
         ("x.onnx --memory-limit 1000 --request-memory 1000", "leaves nothing"),
         ("x.onnx --shape a:b", "is no shape"),
         ("missing.onnx", "missing.onnx"),

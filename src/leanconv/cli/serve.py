@@ -46,7 +46,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     parser.add_argument(
         "--host", default="127.0.0.1", help="address to listen on (default: this machine only)"
     )
-    parser.add_argument("--port", type=int, default=_PORT, help=f"0 is any (default: {_PORT})")
+    parser.add_argument("--port", type=_port, default=_PORT, help=f"0 is any (default: {_PORT})")
     _add_plan_options(parser)
     _add_request_options(parser)
     parser.set_defaults(execute=execute)
@@ -84,7 +84,7 @@ def _add_plan_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-delay",
         type=duration,
-        default=_LIMITS.delay_ns,
+        default=f"{_LIMITS.delay_ns / _DURATIONS['ms']:g}ms",
         metavar="TIME",
         help="how long a request may wait for others that are being read (default: 2ms)",
     )
@@ -112,7 +112,7 @@ def _add_request_options(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             option,
             type=byte_count,
-            default=default,
+            default=None if default is None else shown,
             metavar="BYTES",
             help=f"{text} (default: {shown})",
         )
@@ -146,8 +146,6 @@ def execute(options: argparse.Namespace) -> int:
 
     limits = limits_of(options)
     checked_batch(options.max_batch)
-    if not 0 <= options.port < 2**16:
-        raise InputError(f"--port is {options.port}; expected a number from 0 to 65535")
     with progress("loading"):
         models = _loaded(options, limits)
     made = listening(options.host, options.port)
@@ -224,6 +222,13 @@ def duration(text: str) -> int:
     if found is None:
         raise argparse.ArgumentTypeError(f"{text!r} is no time, such as 2ms, 500us or 0")
     return int(float(found[1] or 0) * _DURATIONS.get(found[2], 0))
+
+
+def _port(text: str) -> int:
+    """Read a TCP port (an argparse type)."""
+    if not text.isdecimal() or int(text) >= 2**16:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to 65535")
+    return int(text)
 
 
 def _count(text: str) -> int:

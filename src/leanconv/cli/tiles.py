@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from leanconv.api.tile_arrays import mapped_array
 from leanconv.cli.common import UsageError, load_options
 from leanconv.cli.exit_codes import EXIT_OK
 from leanconv.cli.output import print_json, print_text, progress
@@ -94,6 +93,8 @@ def _report(options: argparse.Namespace, plan: TilePlan) -> dict[str, Any]:
 
 def _opened(file: str) -> Any:
     """An image to read in parts."""
+    from leanconv.api.tile_arrays import mapped_array
+
     kind = Path(file.rstrip("/")).suffix.lower()
     if kind == ".npy":
         return mapped_array(Path(file))
@@ -107,6 +108,8 @@ def _opened(file: str) -> Any:
 
 def _made(file: str, plan: TilePlan, again: bool) -> Any:
     """What a result is written to: a new array, or that of a run which goes on."""
+    from leanconv.api.tile_arrays import mapped_array
+
     (name,) = plan.windows.whole.outputs
     held = plan.windows.whole.types[name]
     dtype, kind = np.dtype(held.dtype.numpy), Path(file.rstrip("/")).suffix.lower()
