@@ -262,9 +262,9 @@ def softmax_powers(scale: float, count: int) -> Array:
 
 
 def softmax_steps(scale: float) -> float:
-    """How many codes of some scale make 1."""
+    """How many codes of some scale make 1; a finite number, whatever the scale."""
     with np.errstate(all="ignore"):  # scales are a file's
-        return float(np.floor(_Number(1.0) / _Number(scale)))
+        return float(min(np.floor(_Number(1.0) / _Number(scale)), np.finfo(np.float32).max))
 
 
 def _infer_softmax(types: Types, attributes: Attributes) -> TensorType:

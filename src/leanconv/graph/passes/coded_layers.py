@@ -40,6 +40,7 @@ def coded_weights(
     arrange: Callable[[Array], Array],
     axis: int,
     phases: int = 1,
+    share: float = 1.0,
 ) -> _Weights | None:
     """The constants of a layer of codes, None where it has others.
 
@@ -51,11 +52,12 @@ def coded_weights(
         arrange: brings weights into the order (K, C / group, kernel...).
         axis: of the weights, along which they have channels.
         phases: channels of the layer for each of the weights', which have a scale and a bias.
+        share: bytes of arranged weights over those that there are.
     """
     held, editor = values.held(name), values.editor
     if held is None or (held.scale.size > 1 and held.axis != axis) or held.codes.itemsize > 1:
         return None
-    if not editor.may_add(2 * held.codes.nbytes):
+    if not editor.may_add(math.ceil(2 * share * held.codes.nbytes)):
         return None
     codes = np.ascontiguousarray(arrange(held.codes))
     if phases > 1 and np.any(held.zero):

@@ -78,14 +78,15 @@ def coded_transposed(values: Values, node: Node) -> bool:
     steps = zip(shape[2:], kernel, given["strides"], given["pads"][:rank], out[2:], strict=True)
     axes = [_axis(*each) for each in steps]
     found = [axis for axis in axes if axis is not None]
-    if len(found) < rank or not _pays(found, kernel):
+    share = prod(axis.taps * axis.stride for axis in found) / prod(kernel)
+    if len(found) < rank or share > _MOST_TAPS:
         return False
     groups, phases = given["group"], prod(axis.stride for axis in found)
 
     def arranged(w: Array) -> Array:
         return _stacked(w, groups, found)
 
-    weights = coded_weights(values, x, node.inputs[1], node.input(2), arranged, 1, phases)
+    weights = coded_weights(values, x, node.inputs[1], node.input(2), arranged, 1, phases, share)
     if weights is None:
         return False
     places = tuple(axis.extent for axis in found)
@@ -99,12 +100,6 @@ def coded_transposed(values: Values, node: Node) -> bool:
     return True
 
 
-def _pays(axes: Sequence[_Axis], kernel: Sequence[int]) -> bool:
-    """Whether not too many taps are zeros."""
-    together = prod(axis.taps * axis.stride for axis in axes)
-    return together <= _MOST_TAPS * prod(kernel)
-
-
 def _stacked(w: Array, groups: int, axes: Sequence[_Axis]) -> Array:
     """Weights (C, K / groups, kernel...) as those of all phases, (K · phases, C / groups, taps...).
 
@@ -113,10 +108,8 @@ def _stacked(w: Array, groups: int, axes: Sequence[_Axis]) -> Array:
     rank = len(axes)
     inputs, outputs = w.shape[0] // groups, w.shape[1]
     parts = w.reshape(groups, inputs, outputs, *w.shape[2:]).swapaxes(1, 2)
-    for number, axis in enumerate(
-        axes
-    ):  # an axis of kernel taps becomes one of phases, one of taps
-        at = 3 + 2 * number
+    for number, axis in enumerate(axes):
+        at = 3 + 2 * number  # an axis of kernel taps becomes one of phases and one of taps
         padded = np.concatenate([parts, np.zeros_like(parts.take([0], at))], at)
         parts = padded.take(np.array(axis.weights), at)
     order = (0, 1, *range(3, 3 + 2 * rank, 2), 2, *range(4, 4 + 2 * rank, 2))
