@@ -80,7 +80,7 @@ def started(engine: str, options: argparse.Namespace) -> Server:
 def serve_peer(options: argparse.Namespace) -> int:
     """Serve the model by ONNX Runtime behind leanconv's server, in this process."""
     from engines.server_peer import models_of
-    from leanconv.cli.serve import duration
+    from leanconv.cli.common import duration
     from leanconv.server.app import application
     from leanconv.server.connections import listening, server
     from leanconv.server.limits import Limits
@@ -89,7 +89,7 @@ def serve_peer(options: argparse.Namespace) -> int:
     models = models_of(options.model, options.threads, options.max_batch)
     limits = Limits(batch=options.max_batch, delay_ns=duration(options.max_delay))
     bound = listening("127.0.0.1", 0)
-    service = Service(models, limits, None)
+    service = Service(models, limits)
     print(f"serving on http://127.0.0.1:{bound.getsockname()[1]}", file=sys.stderr, flush=True)
     with suppress(KeyboardInterrupt):
         server(application(service, local=True), limits).run(sockets=[bound])

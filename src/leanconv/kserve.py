@@ -23,7 +23,7 @@ import numpy as np
 import leanconv
 from leanconv.errors import InputError
 from leanconv.server.datatypes import NAMES
-from leanconv.server.ports import checked
+from leanconv.server.ports import check_types
 
 
 class LeanConvModel(Model):  # type: ignore[misc]
@@ -47,8 +47,7 @@ class LeanConvModel(Model):  # type: ignore[misc]
             UnsupportedError: an input or output is of a type that the protocol lacks.
         """
         network = leanconv.load(self._path, **self._options)
-        checked(network.inputs)
-        checked(network.outputs)
+        check_types((*network.inputs, *network.outputs))
         self._network = network
         self.ready = True
         return True

@@ -29,9 +29,11 @@ _BYTE_UNITS: dict[str, int] = {
     "g": 2**30,
     "t": 2**40,  # as `docker`, `dd` and `ulimit` have them
 }
+_NS_UNITS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
 _QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*")
 _LONGEST = 100  # characters of a number with its unit
 MOST_BYTES = 2**64  # that a limit may be
+_MOST_NS = 2**62  # that a duration may be: threads can wait so long
 _LONGEST_NAME = 40  # characters of a symbolic extent
 
 
@@ -63,6 +65,22 @@ def _counted(number: SupportsIndex) -> int | None:
         return None if isinstance(number, bool) else index(number)
     except TypeError:
         return None
+
+
+def parse_ns(text: str) -> int:
+    """Read a duration in nanoseconds: `"2ms"`, `"500 us"`, `"1.5 s"`, `"0"`.
+
+    Raises:
+        SpecError: the text is no number with a unit, or more than 146 years.
+    """
+    if text.strip() == "0":
+        return 0
+    match = _QUANTITY.fullmatch(text) if len(text) <= _LONGEST else None
+    factor = _NS_UNITS.get(match[2]) if match else None
+    count = int(Fraction(match[1]) * factor) if match and factor else None
+    if count is None or count > _MOST_NS:
+        raise SpecError(f"{short(text)} is no time; expected text such as '2ms', '500us' or '0'")
+    return count
 
 
 def format_bytes(count: int) -> str:

@@ -14,15 +14,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from leanconv.cli.common import byte_count
+from leanconv.cli.common import byte_count, duration
 from leanconv.cli.engines import catalogue
 from leanconv.cli.engines.report import add_measure_options
 from leanconv.cli.main import build_parser
 from leanconv.cli.output import in_options, print_json
+from leanconv.errors import SpecError
 from leanconv.graph.small_inputs import NeedsInputsError
 from leanconv.reference.layers import LAYERS
 from leanconv.spec import ConvSpec
-from leanconv.units import parse_bytes
+from leanconv.units import parse_bytes, parse_ns
 from support.cli_fakes import Call, FakeNetwork
 
 DIGITS = "examples/digits/digits.onnx"
@@ -206,6 +207,14 @@ def test_a_batch_that_the_file_fixes_cannot_be_given(network: FakeNetwork, call:
 )
 def test_bytes_as_people_write_them(text: str, count: int) -> None:
     assert parse_bytes(text) == byte_count(text) == count
+
+
+def test_durations_as_people_write_them() -> None:
+    for text, count in (("2ms", 2_000_000), ("500us", 500_000), ("0", 0), ("1.5 s", 1_500_000_000)):
+        assert parse_ns(text) == duration(text) == count
+    for text in ("2", "2h", "ms", "-1ms", "", "9" * 30 + "s"):
+        with pytest.raises(SpecError, match="is no time; expected text such as '2ms'"):
+            parse_ns(text)
 
 
 def test_a_letter_that_is_no_unit_is_refused(call: Call) -> None:

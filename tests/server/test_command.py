@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 
 from leanconv.cli.main import main
-from leanconv.cli.serve import duration
 from leanconv.errors import MissingExtraError
 from leanconv.server import extra
 from support.served import binary_request, results, small_net
@@ -87,10 +86,10 @@ def test_the_life_of_a_server(tmp_path: Path) -> None:
     ("given", "message"),
     [
         ("", "required: MODEL"),
-        ("x.onnx --max-delay 2", "no time, such as 2ms"),
-        ("x.onnx --max-delay 2h", "no time, such as 2ms"),
+        ("x.onnx --max-delay 2", "no time; expected text such as '2ms'"),
+        ("x.onnx --max-delay 2h", "no time; expected text such as '2ms'"),
         ("x.onnx --max-batch 0", "at least 1"),
-        ("x.onnx --max-batch 1025", "max_batch is 1025; expected an integer from 1 to 1024"),
+        ("x.onnx --max-batch 1025", "--max-batch is 1025; expected an integer from 1 to 1024"),
         ("x.onnx --port 70000", "'70000' is not a number from 0 to 65535"),
         ("x.onnx --memory-limit 1000 --request-memory 1000", "leaves nothing"),
         ("x.onnx --shape a:b", "is no shape"),
@@ -120,13 +119,3 @@ def test_a_missing_extra_says_what_to_install(call: Call, monkeypatch: pytest.Mo
     code, said = call("x.onnx")
     assert code == 1
     assert "no_such_package" in said
-
-
-def test_durations() -> None:
-    assert [duration(text) for text in ("2ms", "500us", "0", "1.5 ms", "1s")] == [
-        2_000_000,
-        500_000,
-        0,
-        1_500_000,
-        1_000_000_000,
-    ]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
+import weakref
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -105,6 +107,27 @@ def test_results_for_which_there_is_no_memory(
         assert results(served.infer("one", {"x": X}))
 
 
+def test_a_batch_that_is_computed_is_let_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With its arrays, results and plans, also where no other one follows."""
+    jobs: list[weakref.ref[Job]] = []
+    usual = Job.accept
+
+    def accept(self: Job, *arguments: Any, **named: Any) -> None:
+        jobs.append(weakref.ref(self))
+        usual(self, *arguments, **named)
+
+    monkeypatch.setattr(Job, "accept", accept)
+    with serving([small_net(tmp_path / "one.onnx")]) as served:
+        assert results(served.infer("one", {"x": X}))
+        until = time.monotonic() + 5
+        while jobs[0]() is not None:
+            assert time.monotonic() < until
+            gc.collect()
+            time.sleep(0.01)
+
+
 def test_lists_in_lists_are_counted(tmp_path: Path) -> None:
     """They take 44 bytes for each of JSON."""
     with serving(
@@ -202,6 +225,14 @@ def test_new_shapes_may_be_refused(tmp_path: Path) -> None:
         answer = served.infer("wide", {"x": np.ones((1, 3, 8, 9), np.float32)})
         assert answer.status_code == 400
         assert "expected x [1, 3, 8, 8]" in answer.json()["error"]
+
+
+def test_a_given_shape_of_images_that_are_mixed(tmp_path: Path) -> None:
+    """It is planned at the start, for all of its images together."""
+    model = small_net(tmp_path / "mixed.onnx", mixes=True)
+    given = {"": [{"": (3, 3, 8, 8)}]}
+    with serving([model], replace(LIMITS, groups=0), shapes=given) as served:
+        assert results(served.infer("mixed", {"x": np.concatenate([X, X, X])}))
 
 
 def test_values_that_decide_what_is_computed(tmp_path: Path) -> None:

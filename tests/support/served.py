@@ -102,19 +102,17 @@ def serving(
     batch: int = 4,
 ) -> Iterator[Running]:
     """Serve models while the block runs."""
-    plans = memory_limit and memory_limit - limits.request_bytes
+    limits = replace(limits, memory_bytes=memory_limit, batch=batch)
     said: list[str] = []
-    ready = loaded(
-        sources(models), {"threads": 1}, shapes or {}, plans, batch, limits.groups, said.append
-    )
-    with running(ready, limits, memory_limit) as made:
+    ready = loaded(sources(models), {"threads": 1}, shapes or {}, limits, said.append)
+    with running(ready, limits) as made:
         yield made
 
 
 @contextmanager
-def running(models: Models, limits: Limits, memory_limit: int | None = None) -> Iterator[Running]:
+def running(models: Models, limits: Limits) -> Iterator[Running]:
     """Serve models that are loaded."""
-    service = Service(models, limits, memory_limit)
+    service = Service(models, limits)
     bound = listening("127.0.0.1", 0)
     made = server(application(service, local=True), limits)
     thread = threading.Thread(target=made.run, kwargs={"sockets": [bound]})

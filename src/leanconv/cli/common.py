@@ -6,15 +6,12 @@ import argparse
 import difflib
 import re
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from leanconv.api.options import checked_threads
 from leanconv.errors import InputError, SpecError
 from leanconv.types import FLOAT32, FLOAT64, HALVES
-from leanconv.units import parse_bytes
-
-if TYPE_CHECKING:
-    pass
+from leanconv.units import parse_bytes, parse_ns
 
 Shape = tuple[int, ...]
 Extents = tuple[int | tuple[int, ...], ...]
@@ -38,23 +35,12 @@ def add_load_options(parser: argparse.ArgumentParser) -> None:
         choices=(FLOAT32, FLOAT64),
         help="compute in this type (default: the model's; of a problem, float32)",
     )
-    parser.add_argument(
-        "--precision",
-        choices=HALVES,
-        help="allow half precision for weights, values and products where it is as fast",
-    )
+    add_accuracy_options(parser)
     parser.add_argument(
         "--memory-limit",
         type=byte_count,
         metavar="BYTES",
         help="the most that weights and activations may take, such as 12MiB, 1.5G or 8000000",
-    )
-    parser.add_argument(
-        "--max-error",
-        type=positive_number,
-        metavar="X",
-        help="largest relative error that a plan may expect, such as 1e-5 (default: aims at 1e-5 "
-        "in float32)",
     )
     parser.add_argument(
         "--reproducible", action="store_true", help="the same bits for any batch and thread count"
@@ -71,6 +57,22 @@ def add_load_options(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="LAYER=ALGORITHM",
         help="how a convolution is computed, such as conv1=winograd:m=4 (repeatable)",
+    )
+
+
+def add_accuracy_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say how exact a plan must be."""
+    parser.add_argument(
+        "--precision",
+        choices=HALVES,
+        help="allow half precision for weights, values and products where it is as fast",
+    )
+    parser.add_argument(
+        "--max-error",
+        type=positive_number,
+        metavar="X",
+        help="largest relative error that a plan may expect, such as 1e-5 (default: aims at 1e-5 "
+        "in float32)",
     )
 
 
@@ -185,6 +187,14 @@ def byte_count(text: str) -> int:
     """Read a number of bytes (an argparse type)."""
     try:
         return parse_bytes(text)
+    except SpecError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def duration(text: str) -> int:
+    """Read a time such as `2ms` in nanoseconds (an argparse type)."""
+    try:
+        return parse_ns(text)
     except SpecError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
 

@@ -3,31 +3,30 @@
 from __future__ import annotations
 
 import argparse
-import re
 import signal
 from typing import TYPE_CHECKING, Any
 
 from leanconv.cli.common import (
     Shape,
+    add_accuracy_options,
     add_threads_option,
     byte_count,
+    duration,
     named_shape,
     not_negative,
     positive,
-    positive_number,
 )
-from leanconv.cli.output import progress
+from leanconv.cli.exit_codes import EXIT_OK
+from leanconv.cli.output import one_line, progress
 from leanconv.cli.streams import complain
 from leanconv.errors import InputError
-from leanconv.server.limits import Limits
-from leanconv.types import HALVES
-from leanconv.units import format_bytes
+from leanconv.server.limits import MOST_BATCH, Limits
+from leanconv.units import format_bytes, format_ns
 
 if TYPE_CHECKING:
     from leanconv.server.models import Models
 
 _LIMITS = Limits()
-_DURATIONS = {"us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 _PORT = 8000
 _REQUEST_SHARE = 4  # of a memory limit one part in as many is for requests, if nothing else is said
 
@@ -54,12 +53,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 
 def _add_plan_options(parser: argparse.ArgumentParser) -> None:
     add_threads_option(parser)
-    parser.add_argument(
-        "--precision", choices=HALVES, help="keep weights and values in half precision"
-    )
-    parser.add_argument(
-        "--max-error", type=positive_number, metavar="X", help="largest relative error of a plan"
-    )
+    add_accuracy_options(parser)
     parser.add_argument(
         "--memory-limit",
         type=byte_count,
@@ -81,12 +75,13 @@ def _add_plan_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=f"images of several requests that are computed together (default: {_LIMITS.batch})",
     )
+    delay = format_ns(_LIMITS.delay_ns)
     parser.add_argument(
         "--max-delay",
         type=duration,
-        default=f"{_LIMITS.delay_ns / _DURATIONS['ms']:g}ms",
+        default=delay,
         metavar="TIME",
-        help="how long a request may wait for others that are being read (default: 2ms)",
+        help=f"how long a request may wait for others that are being read (default: {delay})",
     )
     parser.add_argument(
         "--max-shapes",
@@ -141,30 +136,33 @@ def execute(options: argparse.Namespace) -> int:
     require()
     from leanconv.server.app import application
     from leanconv.server.connections import listening, server
-    from leanconv.server.models import checked_batch
     from leanconv.server.service import Service
 
     limits = limits_of(options)
-    checked_batch(options.max_batch)
     with progress("loading"):
         models = _loaded(options, limits)
     made = listening(options.host, options.port)
     host, port = made.getsockname()[:2]
     local = host in ("127.0.0.1", "::1")
-    service = Service(models, limits, options.memory_limit)
+    service = Service(models, limits)
     shown = f"[{host}]" if ":" in host else host
-    complain(f"leanconv: serving on http://{shown}:{port}")
+    _say(f"serving on http://{shown}:{port}")
     before = {each: signal.signal(each, _stop) for each in (signal.SIGTERM, signal.SIGINT)}
     try:
         server(application(service, local), limits).run(sockets=[made])
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)
-    return 0
+    return EXIT_OK
 
 
 def _stop(_signum: int, _frame: Any) -> None:
     """What a signal does that uvicorn has obeyed already: nothing."""
+
+
+def _say(text: str) -> None:
+    """Say on standard error what is ready."""
+    complain(f"leanconv: {one_line(text)}")
 
 
 def _loaded(options: argparse.Namespace, limits: Limits) -> Models:
@@ -182,19 +180,19 @@ def _loaded(options: argparse.Namespace, limits: Limits) -> Models:
         "precision": options.precision,
         "max_error": options.max_error,
     }
-    plans = options.memory_limit and options.memory_limit - limits.request_bytes
-    say = lambda text: complain(f"leanconv: {text}")  # noqa: E731
-    return loaded(
-        sources(options.models), keywords, shapes, plans, options.max_batch, limits.groups, say
-    )
+    return loaded(sources(options.models), keywords, shapes, limits, _say)
 
 
 def limits_of(options: argparse.Namespace) -> Limits:
     """The limits that options ask for.
 
     Raises:
-        InputError: they contradict each other.
+        InputError: they contradict each other, or a batch is too large.
     """
+    if options.max_batch > MOST_BATCH:
+        raise InputError(
+            f"--max-batch is {options.max_batch}; expected an integer from 1 to {MOST_BATCH}"
+        )
     limit, requests = options.memory_limit, options.request_memory
     if requests is None:
         requests = _LIMITS.request_bytes if limit is None else limit // _REQUEST_SHARE
@@ -213,15 +211,8 @@ def limits_of(options: argparse.Namespace) -> Limits:
         delay_ns=options.max_delay,
         request_s=options.timeout,
         plan_s=options.plan_timeout,
+        memory_bytes=limit,
     )
-
-
-def duration(text: str) -> int:
-    """Read a time such as `2ms`, `500us` or `0` in nanoseconds (an argparse type)."""
-    found = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)\s*(us|ms|s)|0", text.strip())
-    if found is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time, such as 2ms, 500us or 0")
-    return int(float(found[1] or 0) * _DURATIONS.get(found[2], 0))
 
 
 def _port(text: str) -> int:

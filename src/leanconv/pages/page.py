@@ -46,9 +46,10 @@ def document(title: str, parts: Sequence[str]) -> str:
     )
 
 
-def fact(name: str, value: str) -> str:
-    """A name and a value of a list of facts, `<dl>`."""
-    return f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>"
+def fact(name: str, value: str, identity: str = "") -> str:
+    """A name and a value of a list of facts, `<dl>`; a script finds the value by its identity."""
+    found = f" id={identity}" if identity else ""
+    return f"<div><dt>{escape(name)}</dt><dd{found}>{escape(value)}</dd></div>"
 
 
 # -- pictures ----------------------------------------------------------------------------------

@@ -2,8 +2,9 @@
 
 `leanconv serve` (`cli/serve`) is its command line. From a request to an answer:
 
-    connections ─▶ app ─▶ protocol ─▶ models ─▶ batching ─▶ plans ─▶ a compiled network
-    (slow ones cut)  (limits, status)  (bytes to arrays)       (one thread)   (bytes known)
+    connections ─▶ app ─▶ exchange ─▶ protocol ─▶ service ─▶ batching ─▶ plans ─▶ a compiled network
+    slow ones cut         limits, status  bytes to arrays        one thread    bytes known
 
-It needs the extra `leanconv[server]`, which `app`, `connections` and `metrics` import.
+It needs the extra `leanconv[server]`, which `app`, `connections`, `exchange`, `metrics` and `views`
+import.
 """

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from starlette.applications import Starlette
@@ -16,29 +14,16 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from leanconv import __version__
-from leanconv.server.limits import BRACKET_BYTES, JSON_FACTOR, Limits
+from leanconv.server.exchange import Exchange, Scope, Send, refusal_response
+from leanconv.server.limits import BRACKET_BYTES, JSON_FACTOR
 from leanconv.server.metrics import CONTENT_TYPE
 from leanconv.server.models import ServedModel
-from leanconv.server.protocol import JSON_LENGTH, decode, encode
-from leanconv.server.refusals import (
-    BAD,
-    NO_CODING,
-    NO_LENGTH,
-    TOO_LARGE,
-    TOO_SLOW,
-    RefusedError,
-)
-from leanconv.server.service import GoneError, Service
+from leanconv.server.protocol import decode, encode
+from leanconv.server.refusals import BAD, RefusedError
+from leanconv.server.service import GoneError, Receive, Service
 from leanconv.server.views import Pages
-from leanconv.units import format_bytes
-
-Send = Callable[[Mapping[str, Any]], Awaitable[None]]
-Receive = Callable[[], Awaitable[Mapping[str, Any]]]
-Scope = Mapping[str, Any]
 
 _LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
-_LINGER_S, _LINGER_BYTES = 2, 2**26  # a body that is refused is read so far, and thrown away
-_ALIGNMENT = 64
 
 
 def application(service: Service, local: bool) -> Any:
@@ -131,12 +116,7 @@ def _metadata(service: Service) -> Any:
 
 async def _refused(_: Request, error: Exception) -> Response:
     assert isinstance(error, RefusedError)
-    return _refusal(error)
-
-
-def _refusal(error: RefusedError) -> Response:
-    headers = {} if error.retry_s is None else {"retry-after": str(error.retry_s)}
-    return JSONResponse({"error": str(error)}, error.status, headers)
+    return refusal_response(error)
 
 
 class _OnlyLocal:
@@ -153,7 +133,7 @@ class _OnlyLocal:
                 given = headers.get(what, default)
                 if not _is_local(given.partition("://")[2] or given):
                     error = RefusedError(BAD, f"got the {what} {given[:100]!r}; expected localhost")
-                    await _refusal(error)(scope, receive, send)
+                    await refusal_response(error)(scope, receive, send)
                     return
         await self._app(scope, receive, send)
 
@@ -193,7 +173,7 @@ class Infer:
         service, plans = self._service, model.plans
         with service.requests.share() as share:
             length, json_length = exchange.lengths()
-            parsing = (length if json_length is None else json_length) * JSON_FACTOR
+            parsing = json_length * JSON_FACTOR
             share.take(length + parsing)
             model.expected += 1
             try:
@@ -215,136 +195,10 @@ class Infer:
                 head["id"] = asked.id
             text, json_bytes = encode(head, asked.outputs, plans.outputs, results)
             del results  # views of a whole batch, which a client that reads slowly must not hold
-            await exchange.send(200, text, json_bytes)
-
-
-class Exchange:
-    """One request and its answer.
-
-    Args:
-        scope, receive, send: of ASGI.
-        limits: of requests.
-
-    Attributes:
-        receive: what comes next from the client.
-        deadline: for the result, of the event loop's clock.
-    """
-
-    def __init__(self, scope: Scope, receive: Receive, send: Send, limits: Limits) -> None:
-        self.receive, self._send, self._limits = receive, send, limits
-        self._headers = Headers(scope=scope)
-        self._left = True  # of the body
-        self.deadline = asyncio.get_running_loop().time() + limits.request_s
-
-    def lengths(self) -> tuple[int, int | None]:
-        """Bytes of the body, and how many of them are JSON; None for all.
-
-        Raises:
-            RefusedError: they are not said, or too many.
-        """
-        limits, headers = self._limits, self._headers
-        coding = headers.get("content-encoding", "identity")
-        if coding != "identity":
-            raise RefusedError(NO_CODING, f"got content-encoding {coding[:50]!r}; expected none")
-        if "content-length" not in headers or "transfer-encoding" in headers:
-            raise RefusedError(NO_LENGTH, "got no Content-Length; expected it: no chunked bodies")
-        length = _number(headers["content-length"], "Content-Length")
-        given = headers.get(JSON_LENGTH)
-        json_length = None if given is None else _number(given, JSON_LENGTH)
-        if length > limits.body_bytes:
-            raise RefusedError(
-                TOO_LARGE,
-                f"got {length} bytes; expected at most {format_bytes(limits.body_bytes)}: send "
-                "fewer images at once, or raise --max-body",
-            )
-        if json_length is not None and json_length > length:
-            raise RefusedError(BAD, f"got {JSON_LENGTH} {json_length} of {length} bytes")
-        if (length if json_length is None else json_length) > limits.json_bytes:
-            raise RefusedError(
-                TOO_LARGE,
-                f"got more than {format_bytes(limits.json_bytes)} of JSON; send binary tensors "
-                f"(the header {JSON_LENGTH}, and binary_data_size)",
-            )
-        return length, json_length
-
-    async def body(self, length: int, json_length: int | None) -> memoryview:
-        """The whole body; what follows the JSON begins at a multiple of `_ALIGNMENT`.
-
-        Raises:
-            RefusedError: it does not come in time.
-            GoneError: the client has gone.
-        """
-        shift = -(json_length or 0) % _ALIGNMENT
-        buffer = memoryview(bytearray(shift + length))[shift:]
-        left = self.deadline - asyncio.get_running_loop().time()
-        try:
-            await asyncio.wait_for(self._read(buffer), left)
-        except asyncio.TimeoutError as error:
-            self._left = False  # nothing is waited for any more
-            raise RefusedError(
-                TOO_SLOW, f"the body did not come within {self._limits.request_s} s"
-            ) from error
-        return buffer
-
-    async def _read(self, buffer: memoryview) -> None:
-        done = 0
-        while self._left:
-            message = await self.receive()
-            if message["type"] == "http.disconnect":
-                raise GoneError
-            part = message.get("body", b"")
-            buffer[done : done + len(part)] = part
-            done += len(part)
-            self._left = message.get("more_body", False)
-
-    async def send(self, status: int, text: bytes, json_bytes: int | None) -> None:
-        """Answer by a body of which so many bytes are JSON; None for all."""
-        headers = {"content-length": str(len(text))}
-        headers["content-type"] = "application/json"
-        if json_bytes is not None:
-            headers["content-type"] = "application/octet-stream"
-            headers[JSON_LENGTH] = str(json_bytes)
-        await self._start(status, headers)
-        await self._send({"type": "http.response.body", "body": text})
-
-    async def refuse(self, error: RefusedError) -> None:
-        """Answer by an error; then close, if the body was not read."""
-        text = json.dumps({"error": str(error)}).encode()
-        headers = {"content-length": str(len(text)), "content-type": "application/json"}
-        if error.retry_s is not None:
-            headers["retry-after"] = str(error.retry_s)
-        unread = self._left or error.status == TOO_SLOW
-        if unread:
-            headers["connection"] = "close"
-        await self._start(error.status, headers)
-        await self._send({"type": "http.response.body", "body": text, "more_body": unread})
-        if unread:
-            # Closing while bytes arrive would reset the connection before the answer is read.
-            with contextlib.suppress(asyncio.TimeoutError, GoneError):
-                await asyncio.wait_for(self._drain(), _LINGER_S)
-            await self._send({"type": "http.response.body", "body": b""})
-
-    async def _drain(self) -> None:
-        count = 0
-        while self._left and count < _LINGER_BYTES:
-            message = await self.receive()
-            if message["type"] == "http.disconnect":
-                raise GoneError
-            count += len(message.get("body", b""))
-            self._left = message.get("more_body", False)
-
-    async def _start(self, status: int, headers: Mapping[str, str]) -> None:
-        raw = [(name.encode(), value.encode()) for name, value in headers.items()]
-        await self._send({"type": "http.response.start", "status": status, "headers": raw})
+            await exchange.answer(text, json_bytes)
 
 
 def _bracket_bytes(text: memoryview) -> int:
     """Bytes of the lists and objects of JSON beyond those of its numbers."""
     held = bytes(text)
     return (held.count(b"[") + held.count(b"{")) * BRACKET_BYTES
-
-
-def _number(text: str, what: str) -> int:
-    if not (text.isascii() and text.isdecimal() and len(text) < 20):
-        raise RefusedError(BAD, f"got {what} {text[:50]!r}; expected a number of bytes")
-    return int(text)

@@ -37,8 +37,7 @@ class Job:
 
     Attributes:
         future: of the outputs; cancelling it before they are there takes the job out.
-        queued_ns, begun_ns, done_ns: when it came, when its first batch began, its last one ended.
-        batch: images of its largest batch.
+        queued_ns, begun_ns: when it came, and when its first batch began.
     """
 
     def __init__(
@@ -48,8 +47,7 @@ class Job:
         self.expected = expected
         self.future: Future[list[np.ndarray]] = Future()
         self.queued_ns = time.monotonic_ns()
-        self.begun_ns = self.done_ns = 0
-        self.batch = 0
+        self.begun_ns = 0
         self.taken = 0  # images that are computed, or being computed
         self._parts: list[list[np.ndarray]] = []
 
@@ -58,7 +56,6 @@ class Job:
         self._parts.append(part)
         if not last:
             return
-        self.done_ns = time.monotonic_ns()
         parts = self._parts
         whole = (
             parts[0] if len(parts) == 1 else [np.concatenate(p) for p in zip(*parts, strict=True)]
@@ -131,12 +128,18 @@ class Batcher:
         self._thread.join()
 
     def _work(self) -> None:
-        while True:
-            pieces = self._next()
-            if pieces is None:
-                return
-            if pieces:
-                self._compute(pieces)
+        while self._worked():
+            pass
+
+    def _worked(self) -> bool:
+        """Compute the next batch; False where the thread is to end.
+
+        What the batch holds (arrays, results, plans) is let go before the next one is waited for.
+        """
+        pieces = self._next()
+        if pieces is not None:
+            self._compute(pieces)
+        return pieces is not None
 
     def _next(self) -> list[Piece] | None:
         """What to compute next: pieces of jobs of one group; None where the thread is to end."""
@@ -186,7 +189,6 @@ class Batcher:
             rows = sum(piece.rows for piece in pieces)
             self._ran(job.plans, rows, time.monotonic_ns() - begin)
             for piece, part in zip(pieces, results, strict=True):
-                piece.job.batch = max(piece.job.batch, rows)
                 piece.job.accept(part, last=piece.after == piece.job.rows)
         except LeanConvError as error:
             if len(pieces) > 1:  # the values of one image may be refused: the others are fine

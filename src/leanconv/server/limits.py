@@ -1,4 +1,4 @@
-"""What requests may ask for: bytes, counts, times. Nothing else in the server bounds anything."""
+"""What requests may ask for: bytes, counts, times."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ class Limits:
         write_s: how long a client may read nothing of an answer.
         request_s: from the headers to the answer.
         plan_s: how long a request waits until its shape is planned; it is planned all the same.
+        memory_bytes: of all plans and all requests in flight together; None for any.
     """
 
     body_bytes: int = 64 * 2**20
@@ -41,7 +42,15 @@ class Limits:
     write_s: int = 30
     request_s: int = 60
     plan_s: float = 10
+    memory_bytes: int | None = None
 
+    @property
+    def plan_bytes(self) -> int | None:
+        """The most that the plans of all models may take together; None for any."""
+        return None if self.memory_bytes is None else self.memory_bytes - self.request_bytes
+
+
+MOST_BATCH = 1024  # that `batch` may be
 
 # Bytes of Python's objects for a byte of JSON: a list without elements is 56 bytes for 3.
 JSON_FACTOR = 24

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from leanconv.errors import InputError, SpecError
+from leanconv.errors import InputError
 from leanconv.records import dataclass
 from leanconv.server.plans import Plans
 from leanconv.server.ports import described
@@ -147,14 +147,3 @@ class Models:
                 NOT_FOUND, f"model {name!r} has no version {version!r}; it has {there}"
             )
         return found
-
-
-def checked_batch(batch: int) -> int:
-    """The most images of a batch.
-
-    Raises:
-        SpecError: it is no number from 1 to 1024.
-    """
-    if not 1 <= batch <= 1024:
-        raise SpecError(f"max_batch is {batch}; expected an integer from 1 to 1024")
-    return batch

@@ -10,10 +10,11 @@ from concurrent.futures import Future
 
 from leanconv.errors import LeanConvError
 from leanconv.progress import working
-from leanconv.server.plans import Group, Plans, Wanted
+from leanconv.server.plans import Plans, Wanted
 from leanconv.server.refusals import BUSY, FAILED, RefusedError
 
 log = logging.getLogger(__name__)
+Planned = Future[bool]  # and not of the group: what is evicted must not be held here
 
 
 class _StoppedError(Exception):
@@ -31,15 +32,14 @@ class Planning:
 
     def __init__(self, most: int, limit: int | None, networks: Iterable[Plans]) -> None:
         self._most, self._limit, self._networks = most, limit, tuple(networks)
-        self._waiting: dict[tuple[int, object], Future[Group]] = {}
-        self._work: queue.SimpleQueue[tuple[Plans, Wanted, Future[Group]] | None]
-        self._work = queue.SimpleQueue()
+        self._waiting: dict[tuple[int, object], Planned] = {}
+        self._work = queue.SimpleQueue[tuple[Plans, Wanted, Planned] | None]()
         self._stopping = False
         self._thread = threading.Thread(target=self._plan_all, name="leanconv-plans", daemon=True)
         self._thread.start()
 
-    def planned(self, plans: Plans, wanted: Wanted) -> Future[Group]:
-        """The group of a request, when it is there.
+    def planned(self, plans: Plans, wanted: Wanted) -> Planned:
+        """What is done when the group of a request is planned: True then.
 
         Raises:
             RefusedError: too many are being planned.
@@ -74,7 +74,8 @@ class Planning:
                 continue
             try:
                 with working("a new shape", self._look):
-                    future.set_result(plans.plan(wanted, self._left(plans)))
+                    plans.plan(wanted, self._left(plans))
+                future.set_result(True)
             except LeanConvError as error:
                 future.set_exception(error)
             except _StoppedError:

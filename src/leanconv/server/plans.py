@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from leanconv.api.backend import Compiled
+from leanconv.api.backend import Compiled, NetworkFacts
 from leanconv.api.cpu_backend import CpuBackend
 from leanconv.api.inputs import InputSpec, Shape
 from leanconv.api.network import Network
@@ -69,11 +69,14 @@ class Group:
         """The largest batch that `rows` images fill, else the smallest, which zeros fill up."""
         return max((size for size in self.sizes if size <= rows), default=self.sizes[0])
 
+    @property
+    def smallest(self) -> NetworkFacts:
+        """The plan of its smallest batch."""
+        return self.plans[self.sizes[0]].plan
+
     def output_bytes(self, rows: int) -> int:
         """Bytes of the results for as many images."""
-        size = self.sizes[0]
-        outputs = self.plans[size].plan.outputs.values()
-        return -(-rows // size) * sum(kind.bytes for kind in outputs)
+        return -(-rows // self.sizes[0]) * sum(k.bytes for k in self.smallest.outputs.values())
 
 
 class Plans:
@@ -91,8 +94,7 @@ class Plans:
     """
 
     def __init__(self, network: Network, most: int, batch: int) -> None:
-        self.network, self._most = network, most
-        self._backend = network.backend
+        self._backend, self._most = network.backend, most
         self.inputs: Sequence[InputSpec] = network.inputs
         self.outputs: Sequence[InputSpec] = network.outputs
         self.small = [s.name for s in self.inputs if is_small(s.shape, s.dtype)]
@@ -228,7 +230,10 @@ class Plans:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of all plans, their code and packed weights; what they share counts once."""
+        """Bytes of all plans, their code and packed weights; what they share counts once.
+
+        A group that was evicted is not counted: it goes with the last request that waits for it.
+        """
         with self._lock.held:
             return self._bytes()
 
@@ -267,19 +272,25 @@ def _alike(
     pairs = zip(shapes, inputs, strict=True)
     arrays = [_images(random, most, shape, spec) for shape, spec in pairs]
     try:
-        alone = [plans[1].run([array[n : n + 1].copy() for array in arrays]) for n in range(most)]
         for size, plan in plans.items():
             together = plan.run([array[:size] for array in arrays])
-            for k, array in enumerate(together):
-                ones = [results[k] for results in alone[:size]]
-                if array.shape[:1] != (size,) or any(one.shape[:1] != (1,) for one in ones):
-                    return False
-                if array.tobytes() != b"".join(one.tobytes() for one in ones):
+            if any(result.shape[:1] != (size,) for result in together):
+                return False
+            for n in range(size):  # one at a time: no limit counts the memory of these results
+                alone = plans[1].run([array[n : n + 1] for array in arrays])
+                found = zip(together, alone, strict=True)
+                if not all(_same_bits(batch[n : n + 1], one) for batch, one in found):
                     return False
     except LeanConvError as error:  # of values: there are networks that random numbers do not suit
         log.warning("whether images may be computed together is not known: %s", error)
         return False
     return True
+
+
+def _same_bits(one: np.ndarray, other: np.ndarray) -> bool:
+    """Whether arrays of a dtype are equal, NaN and signs of zeros compared, too."""
+    codes = np.dtype(f"u{one.itemsize}")
+    return np.array_equal(one.view(codes), other.view(codes))
 
 
 def _images(random: np.random.Generator, count: int, shape: Shape, spec: InputSpec) -> np.ndarray:

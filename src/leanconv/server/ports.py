@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from leanconv.api.inputs import InputSpec
@@ -10,11 +10,11 @@ from leanconv.errors import UnsupportedError
 from leanconv.server.datatypes import NAMES
 
 
-def checked(specs: Sequence[InputSpec]) -> Sequence[InputSpec]:
-    """Inputs or outputs whose types the protocol has.
+def check_types(specs: Iterable[InputSpec]) -> None:
+    """Refuse inputs and outputs of a type that the protocol lacks.
 
     Raises:
-        UnsupportedError: it lacks one.
+        UnsupportedError: naming the input or output.
     """
     for spec in specs:
         if spec.dtype not in NAMES:
@@ -22,18 +22,22 @@ def checked(specs: Sequence[InputSpec]) -> Sequence[InputSpec]:
                 f"{spec.name!r} is of {spec.dtype}, which the Open Inference Protocol lacks; "
                 f"expected one of {', '.join(NAMES)}: add a Cast to the file"
             )
-    return specs
 
 
 def described(specs: Sequence[InputSpec]) -> list[dict[str, Any]]:
-    """Inputs or outputs as metadata: extents that are open are -1, an open rank is [-1]."""
+    """Inputs or outputs as metadata."""
     return [
         {
             "name": spec.name,
             "datatype": NAMES[spec.dtype],
-            "shape": [-1]
-            if spec.shape is None
-            else [e if isinstance(e, int) else -1 for e in spec.shape],
+            "shape": extents(spec),
         }
         for spec in specs
     ]
+
+
+def extents(spec: InputSpec) -> list[int]:
+    """A shape as the protocol has it: -1 for an open extent, [-1] for an open rank."""
+    if spec.shape is None:
+        return [-1]
+    return [extent if isinstance(extent, int) else -1 for extent in spec.shape]

@@ -24,6 +24,7 @@ from leanconv.errors import short
 from leanconv.graph.ops.base import MAX_RANK
 from leanconv.records import dataclass
 from leanconv.server.datatypes import NAMES
+from leanconv.server.ports import extents
 from leanconv.server.refusals import BAD, NO_FORM, RefusedError
 from leanconv.types import BFLOAT16, BOOL, DType
 
@@ -48,7 +49,7 @@ class Inference:
 
 def decode(
     body: memoryview,
-    json_length: int | None,
+    json_length: int,
     inputs: Sequence[InputSpec],
     outputs: Sequence[InputSpec],
 ) -> Inference:
@@ -56,21 +57,20 @@ def decode(
 
     Args:
         body: all of it; arrays are views of it where their elements are aligned.
-        json_length: how many bytes are JSON; None for all.
+        json_length: how many bytes are JSON.
         inputs, outputs: of the model.
 
     Raises:
         RefusedError: it is malformed, or asks for something that the model has not.
     """
-    length = len(body) if json_length is None else json_length
-    if length > len(body):
-        raise _bad(f"{JSON_LENGTH} is {length}, the body has {len(body)} bytes", "at most as many")
-    document = _object(_json(body[:length]), "the request")
+    if json_length > len(body):
+        raise _bad(f"{JSON_LENGTH} {json_length} of {len(body)} bytes", "at most as many")
+    document = _object(_json(body[:json_length]), "the request")
     given = _by_name(document.get("inputs"), [spec.name for spec in inputs], "input")
     missing = [spec.name for spec in inputs if spec.name not in given]
     if missing:
         raise _bad(f"no input {missing[0]!r}", f"all of {_names(inputs)}")
-    rest = body[length:]
+    rest = body[json_length:]
     arrays, used = {}, 0
     specs = {spec.name: spec for spec in inputs}
     for name, tensor in given.items():  # in the request's order, which is that of the raw bytes
@@ -242,8 +242,8 @@ def _shape(found: Any, spec: InputSpec) -> tuple[int, ...]:
         raise _bad(f"input {spec.name!r} of shape {short(found)}", "fewer elements")
     shape = tuple(found)
     if not spec.takes(shape):
-        wanted = [e if isinstance(e, int) else -1 for e in spec.shape or ()]
-        raise _bad(f"input {spec.name!r} of shape {list(shape)}", f"{wanted}, where -1 is any")
+        what = f"input {spec.name!r} of shape {list(shape)}"
+        raise _bad(what, f"{extents(spec)}, where -1 is any")
     return shape
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from concurrent.futures import Future
 from math import ceil
 from typing import Any, TypeVar
 
@@ -16,7 +15,7 @@ from leanconv.server.budget import RequestBytes, Share
 from leanconv.server.limits import Limits
 from leanconv.server.metrics import Metrics
 from leanconv.server.models import Models, ServedModel
-from leanconv.server.planning import Planning
+from leanconv.server.planning import Planned, Planning
 from leanconv.server.plans import Group, Wanted
 from leanconv.server.refusals import BAD, BUSY, TOO_LONG, RefusedError, refusal
 
@@ -36,15 +35,14 @@ class Service:
 
     Args:
         models: all of them, ready.
-        limits: of requests.
-        memory_limit: bytes of all plans and requests together; None for any.
+        limits: of the server.
     """
 
-    def __init__(self, models: Models, limits: Limits, memory_limit: int | None) -> None:
-        self.models, self.limits, self.memory_limit = models, limits, memory_limit
-        plans = memory_limit and memory_limit - limits.request_bytes
+    def __init__(self, models: Models, limits: Limits) -> None:
+        self.models, self.limits = models, limits
         self.requests = RequestBytes(limits.request_bytes)
-        self._planning = Planning(limits.planning, plans, [model.plans for model in models])
+        networks = [model.plans for model in models]
+        self._planning = Planning(limits.planning, limits.plan_bytes, networks)
         self._batcher = Batcher(limits.queued, limits.delay_ns, lambda *ran: self.metrics.ran(*ran))
         self.metrics = Metrics(
             models,
@@ -149,7 +147,7 @@ def _planned(model: ServedModel) -> str:
     """The shapes of a model's requests that are planned, for a message."""
     shapes = []
     for _, group in model.plans.groups():
-        inputs = group.plans[group.sizes[0]].plan.inputs.items()
+        inputs = group.smallest.inputs.items()
         shapes.append(", ".join(f"{name} {list(kind.shape)}" for name, kind in inputs))
     return " or ".join(shapes) or "nothing: no shape was given when the server was started"
 
@@ -165,7 +163,7 @@ def _quantiles(latencies: list[int]) -> dict[str, int | None]:
     }
 
 
-def _shielded(future: Future[Group]) -> asyncio.Future[Group]:
+def _shielded(future: Planned) -> asyncio.Future[bool]:
     """What waits for a future that others wait for, too: giving up does not cancel it."""
     inner = asyncio.wrap_future(future)
     inner.add_done_callback(lambda done: done.cancelled() or done.exception())

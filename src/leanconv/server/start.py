@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 import leanconv
-from leanconv.api.inputs import Shape
+from leanconv.api.inputs import InputSpec, Shape
 from leanconv.errors import BudgetError, InputError, LeanConvError
+from leanconv.server.limits import Limits
 from leanconv.server.models import Models, ServedModel, Source
-from leanconv.server.plans import Plans, Wanted
-from leanconv.server.ports import checked
+from leanconv.server.plans import Plans
+from leanconv.server.ports import check_types
 from leanconv.units import format_bytes, shape_text
-
-Said = Callable[[str], None]
 
 
 def loaded(
     found: Iterable[Source],
     options: Mapping[str, Any],
     shapes: Mapping[str, Sequence[Mapping[str, Shape]]],
-    memory_limit: int | None,
-    batch: int,
-    groups: int,
-    say: Said,
+    limits: Limits,
+    say: Callable[[str], None],
 ) -> Models:
     """Load models and plan them, one after the other, each within what the others leave.
 
@@ -33,9 +30,7 @@ def loaded(
         found: where they come from.
         options: of `leanconv.load`.
         shapes: by model (`""` for all), shapes of inputs that are planned now.
-        memory_limit: of all plans together; None for any.
-        batch: images that are computed together.
-        groups: shapes of a model that stay planned beside these.
+        limits: of the server.
         say: is told of each model that is ready.
 
     Raises:
@@ -43,18 +38,18 @@ def loaded(
     """
     models: list[ServedModel] = []
     for source in found:
-        left = memory_limit
+        left = limits.plan_bytes
         if left is not None:
             left -= sum(model.plans.held_bytes for model in models)
-        if left is not None and left < 1:
-            raise BudgetError(
-                f"{source.path}: {format_bytes(memory_limit or 0)} are taken by "
-                f"{', '.join(model.name for model in models)}; raise --memory-limit",
-                0,
-            )
+            if left < 1:
+                raise BudgetError(
+                    f"{source.path}: {format_bytes(limits.plan_bytes or 0)} are taken by "
+                    f"{', '.join(model.name for model in models)}; raise --memory-limit",
+                    0,
+                )
         wanted = [*shapes.get("", ()), *shapes.get(source.name, ())]
         try:
-            model = _loaded(source, options, wanted, left, batch, groups)
+            model = _loaded(source, options, wanted, left, limits)
         except LeanConvError as error:
             error.args = (f"{source.path}: {error}",)
             raise
@@ -74,46 +69,48 @@ def _loaded(
     options: Mapping[str, Any],
     shapes: Sequence[Mapping[str, Shape]],
     left: int | None,
-    batch: int,
-    groups: int,
+    limits: Limits,
 ) -> ServedModel:
     network = leanconv.load(source.path, **{**options, "reproducible": True, "memory_limit": left})
-    checked(network.inputs)
-    checked(network.outputs)
-    plans = Plans(network, groups, batch)
-    for wanted in _at_start(plans, shapes):
-        if plans.found(wanted.key) is None:
-            group = plans.plan(wanted, left, keep=True)
-            if not group.batched and wanted.rows > 1:
-                plans.plan(plans.wanted(_zeros(plans, wanted.shapes)), left, keep=True)
+    check_types((*network.inputs, *network.outputs))
+    plans = Plans(network, limits.groups, limits.batch)
+    for complete in _at_start(plans, shapes):
+        arrays = _zeros(plans, complete)
+        # Twice where images turn out to be mixed: then what is wanted is all of them together.
+        while plans.found((wanted := plans.wanted(arrays)).key) is None:
+            plans.plan(wanted, left, keep=True)
     return ServedModel(source, plans)
 
 
-def _at_start(plans: Plans, shapes: Sequence[Mapping[str, Shape]]) -> list[Wanted]:
-    """What is planned before the server starts: shapes that the file fixes, and those given."""
-    found = []
+def _at_start(plans: Plans, shapes: Sequence[Mapping[str, Shape]]) -> Iterator[list[Shape]]:
+    """Shapes of all inputs that are planned before the server starts: those given, or the file's.
+
+    Raises:
+        InputError: one that is given does not fit.
+    """
     for given in shapes or [{}]:
-        complete = []
-        for spec in plans.inputs:
-            shape = given.get(spec.name) or (given.get("") if len(plans.inputs) == 1 else None)
-            extents = spec.shape or (() if spec.shape == () else None)
-            if shape is None and extents is not None:
-                rest = extents[1:] if plans.may_batch else extents
-                if all(isinstance(extent, int) for extent in rest):
-                    first = (1,) if plans.may_batch else ()
-                    shape = (*first, *(int(extent or 0) for extent in rest))
-            if shape is None:
-                break
-            if not spec.takes(shape):
-                raise InputError(
-                    f"--shape {shape_text(shape)} does not fit input {spec.name!r}; expected "
-                    f"{shape_text(spec.shape)}"
-                )
-            complete.append(tuple(shape))
-        else:
-            if not plans.small:  # the values of small inputs are known with a request alone
-                found.append(plans.wanted(_zeros(plans, complete)))
-    return found
+        found = [_shape(plans, spec, given) for spec in plans.inputs]
+        complete = [shape for shape in found if shape is not None]
+        # The values of small inputs are known with a request alone.
+        if len(complete) == len(found) and not plans.small:
+            yield complete
+
+
+def _shape(plans: Plans, spec: InputSpec, given: Mapping[str, Shape]) -> Shape | None:
+    """The shape of an input; None where neither the command line nor the file says one."""
+    shape = given.get(spec.name) or (given.get("") if len(plans.inputs) == 1 else None)
+    if shape is not None:
+        if not spec.takes(shape):
+            raise InputError(
+                f"--shape {shape_text(shape)} does not fit input {spec.name!r}; expected "
+                f"{shape_text(spec.shape)}"
+            )
+        return shape
+    if spec.shape is None:
+        return None
+    extents = (1, *spec.shape[1:]) if plans.may_batch else spec.shape
+    fixed = tuple(extent for extent in extents if isinstance(extent, int))
+    return fixed if len(fixed) == len(extents) else None
 
 
 def _zeros(plans: Plans, shapes: Sequence[Shape]) -> list[np.ndarray]:
@@ -132,8 +129,8 @@ def _described(model: ServedModel) -> str:
         return text + "shapes are planned as requests bring them (or give --shape)"
     parts = []
     for _, group in groups:
-        plan = group.plans[group.sizes[0]].plan
-        shapes = ", ".join(f"{n} {shape_text(k.shape)}" for n, k in plan.inputs.items())
+        inputs = group.smallest.inputs.items()
+        shapes = ", ".join(f"{name} {shape_text(kind.shape)}" for name, kind in inputs)
         sizes = f" in batches of {', '.join(map(str, group.sizes))}" if group.batched else ""
         parts.append(shapes + sizes)
     return text + f"{'; '.join(parts)}: {format_bytes(plans.held_bytes)}"

@@ -102,12 +102,12 @@ def _explained(model: ServedModel, group: Group) -> str:
 
 def index_page(service: Service) -> str:
     """The page of all models, as text; its numbers are those of this moment."""
-    limit = service.memory_limit
+    limit = service.limits.memory_bytes
     facts = [
         fact("memory limit", "none" if limit is None else format_bytes(limit)),
-        _live_fact("requests in flight", "request-bytes", format_bytes(service.requests.held)),
-        _live_fact("waiting", "waiting", str(service.waiting)),
-        _live_fact("this page", "live", "as it was when it was loaded"),
+        fact("requests in flight", format_bytes(service.requests.held), "request-bytes"),
+        fact("waiting", str(service.waiting), "waiting"),
+        fact("this page", "as it was when it was loaded", "live"),
     ]
     titles = ("model", "version", "inputs", "outputs", "answered", "median", "99 %", "memory")
     rows = []
@@ -134,10 +134,6 @@ def index_page(service: Service) -> str:
         "<script src='/page.js'></script>",
     ]
     return document("leanconv serve", parts)
-
-
-def _live_fact(name: str, place: str, value: str) -> str:
-    return f"<div><dt>{escape(name)}</dt><dd id={place}>{escape(value)}</dd></div>"
 
 
 def _ports(specs: Any) -> str:
