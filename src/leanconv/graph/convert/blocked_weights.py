@@ -13,7 +13,7 @@ from leanconv.graph.convert.quantisation import Quantisation
 from leanconv.graph.convert.rule import Call
 from leanconv.graph.narrow_codes import BITS
 from leanconv.graph.ops.base import Array
-from leanconv.graph.ops.packed_matmul import WORD_BITS, are_usual, packed_bits
+from leanconv.graph.ops.packed_matmul import WORD_BITS, are_usual, packed_rows, unsigned
 from leanconv.graph.value import Value
 from leanconv.types import FLOAT32, INT2, INT4, INT8, UINT2, UINT4, UINT8, DType
 
@@ -77,15 +77,11 @@ class _Blocked:
 
     def _packed(self) -> tuple[Array, Array, Array | None]:
         codes, scale = (np.moveaxis(each, self.axis, 1) for each in (self._codes, self._scale))
-        columns, inner = codes.shape
-        whole = np.zeros((columns, scale.shape[1] * self.block), np.uint8)
-        whole[:, :inner] = self._unsigned(codes)
-        zero = None if self._zero is None else self._unsigned(np.moveaxis(self._zero, self.axis, 1))
-        return packed_bits(whole, self.bits), np.ascontiguousarray(scale), zero
-
-    def _unsigned(self, codes: Array) -> Array:
-        """Codes of this type as those from 0 on; each is `middle` larger."""
-        return np.asarray((codes.view(np.uint8) ^ self.middle) & ((1 << self.bits) - 1))
+        packed = packed_rows(codes, self.bits, self.middle, scale.shape[1] * self.block)
+        zero = self._zero
+        if zero is not None:
+            zero = unsigned(np.moveaxis(zero, self.axis, 1), self.bits, self.middle)
+        return packed, np.ascontiguousarray(scale), zero
 
 
 def product_of_codes(call: Call, a: Value, w: Value, axis: int) -> Value | None:

@@ -9,6 +9,7 @@ takes.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -18,13 +19,12 @@ from leanconv.graph.convert import indexing
 from leanconv.graph.convert.quantisation import Quantisation, broadcast, read_quantisation
 from leanconv.graph.convert.rule import Call, Rule
 from leanconv.graph.ops.base import Array
-from leanconv.graph.ops.packed_matmul import are_usual, floats_of, unpacked_bits
+from leanconv.graph.ops.packed_matmul import are_usual, unpacked_bits, weights_of
 from leanconv.graph.value import Value
 from leanconv.types import FLOAT32, FLOATS, INT8, INT32, UINT8
 
 _BITS = (2, 4, 8)
 _LEAST_BLOCK = 16
-_COLUMNS = 64  # of weights that become floats at a time
 
 
 # -- products -------------------------------------------------------------------------------------
@@ -102,47 +102,25 @@ def _matmul(call: Call) -> list[Value]:
     scales = _in_rows(call, 2, columns, blocks).astype(np.float32, copy=False)
     zeros, groups = _zeros(call, bits, columns, blocks), _groups(call, inner, blocks)
     bias, middle = call.optional(5), 1 << (bits - 1)
+    sizes = {"bits": bits, "block": block, "inner": inner, "outputs": columns, "middle": middle}
     whole = (zeros is None or zeros.dtype == np.uint8) and are_usual(scales)
     if a.type.dtype == FLOAT32 and groups is None and whole:
-        return [_kept(call, scales, zeros, bits, block)]
-
-    away = np.full(scales.shape, middle, np.float32) if zeros is None else zeros
-
-    def made() -> Array:
-        weights = np.empty((inner, columns), np.float32)
-        for first in range(0, columns, _COLUMNS):  # so that what is worked in stays in the caches
-            rows = slice(first, first + _COLUMNS)
-            codes = unpacked_bits(packed[rows], bits)
-            if groups is None:
-                floats = floats_of(codes, scales[rows], away[rows], block)[:, :inner]
-            else:
-                floats = codes[:, :inner].astype(np.float32) - away[rows][:, groups]
-                floats *= scales[rows][:, groups]
-            weights[:, rows] = floats.T
-        return weights
-
-    w = call.fold(made, (inner, columns), FLOAT32)
+        return [_kept(call, scales, zeros, sizes)]
+    arrays = [None, packed, scales, zeros]
+    w = call.fold(lambda: weights_of(arrays, sizes, groups), (inner, columns), FLOAT32)
     y = call.emit("MatMul", [a, float_codes.cast(call, w, a.type.dtype)])
     return [y if bias is None else call.emit("Add", [y, bias])]
 
 
-def _kept(call: Call, scales: Array, zeros: Array | None, bits: int, block: int) -> Value:
-    """A product whose weights stay codes."""
-    inner, columns = call.attribute("K", 0), call.attribute("N", 0)
+def _kept(call: Call, scales: Array, zeros: Array | None, sizes: Mapping[str, int]) -> Value:
+    """A product whose weights stay codes; `sizes` are its attributes."""
     scale, bias = call.value(2), call.optional(5)
     if scale.type.dtype != FLOAT32:
         scale = call.fold(lambda: scales, scales.shape, FLOAT32)
     away = None if zeros is None else call.fold(lambda: zeros, zeros.shape, UINT8)
-    fused = bias is not None and bias.is_known and bias.type.elements == columns
-    y = call.emit(
-        "MatMulNBits",
-        [call.value(0), call.value(1), scale, away, bias if fused else None],
-        bits=bits,
-        block=block,
-        inner=inner,
-        outputs=columns,
-        middle=1 << (bits - 1),
-    )
+    fused = bias is not None and bias.is_known and bias.type.elements == sizes["outputs"]
+    inputs = [call.value(0), call.value(1), scale, away, bias if fused else None]
+    y = call.emit("MatMulNBits", inputs, **sizes)
     return y if bias is None or fused else call.emit("Add", [y, bias])
 
 

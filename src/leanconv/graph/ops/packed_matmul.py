@@ -30,7 +30,7 @@ from leanconv.spec.format import ceil_div
 from leanconv.types import FLOAT32, UINT8
 
 WORD_BITS = 32  # codes of a row that kernels read together
-_OUTPUTS = 64  # whose weights are floats at a time
+_OUTPUTS = 64  # whose weights are floats at a time, so that these stay in the caches
 
 
 def unpacked_bits(data: Array, bits: int) -> Array:
@@ -48,6 +48,25 @@ def packed_bits(codes: Array, bits: int) -> Array:
     for number in range(1, parts.shape[-1]):
         packed |= parts[..., number] << (number * bits)
     return packed
+
+
+def packed_rows(codes: Array, bits: int, middle: int, length: int) -> Array:
+    """Rows of codes, uint8 (outputs, length * bits / 8), as products read them.
+
+    Args:
+        codes: of 8 bits, (outputs, inner), of which none needs more than `bits`.
+        bits: of each then.
+        middle: the code that 0 becomes; 0 or, of codes with signs, half of all codes.
+        length: to which a row is filled up with zeros, whole bytes.
+    """
+    whole = np.zeros((len(codes), length), np.uint8)
+    whole[:, : codes.shape[1]] = unsigned(codes, bits, middle)
+    return packed_bits(whole, bits)
+
+
+def unsigned(codes: Array, bits: int, middle: int) -> Array:
+    """Codes of 8 bits, or few, as those from 0 on; each is `middle` larger."""
+    return np.asarray((codes.view(np.uint8) ^ np.uint8(middle)) & np.uint8((1 << bits) - 1))
 
 
 def are_usual(scale: Array) -> bool:
@@ -96,7 +115,9 @@ def _infer(types: Types, attributes: Attributes) -> TensorType:
     return checked((*x.shape[:-1], outputs), x.dtype)
 
 
-def _pieces(arrays: Arrays, attributes: Attributes) -> Iterator[tuple[slice, Array]]:
+def _pieces(
+    arrays: Arrays, attributes: Attributes, groups: Array | None = None
+) -> Iterator[tuple[slice, Array]]:
     """Some outputs at a time, and their weights as float32 (outputs, inner)."""
     outputs, inner, block = (attributes[name] for name in ("outputs", "inner", "block"))
     codes, scale = (array(arrays, number).reshape(outputs, -1) for number in (1, 2))
@@ -104,19 +125,25 @@ def _pieces(arrays: Arrays, attributes: Attributes) -> Iterator[tuple[slice, Arr
     for start in range(0, outputs, _OUTPUTS):
         rows = slice(start, start + _OUTPUTS)
         zero = attributes["middle"] if zeros is None else zeros[rows]
-        unpacked = unpacked_bits(codes[rows], attributes["bits"])
-        yield rows, floats_of(unpacked, scale[rows], zero, block)[:, :inner]
+        unpacked, factors = unpacked_bits(codes[rows], attributes["bits"]), scale[rows]
+        if groups is None:
+            yield rows, floats_of(unpacked, factors, zero, block)[:, :inner]
+        else:
+            zero = zero[:, groups] if isinstance(zero, np.ndarray) else zero
+            yield rows, floats_of(unpacked[:, :inner], factors[:, groups], zero, 1)
 
 
-def weights_of(arrays: Arrays, attributes: Attributes) -> Array:
+def weights_of(arrays: Arrays, attributes: Attributes, groups: Array | None = None) -> Array:
     """The weights as floats, (inner, outputs).
 
     Args:
-        arrays: inputs of the operation, of which the first may be absent.
+        arrays: inputs of the operation, of which the first may be absent; zero points may be
+            floats.
         attributes: of it.
+        groups: for each of `inner` the block whose scale and zero point it has; None for its own.
     """
     weights = np.empty((attributes["inner"], attributes["outputs"]), np.float32)
-    for rows, floats in _pieces(arrays, attributes):
+    for rows, floats in _pieces(arrays, attributes, groups):
         weights[:, rows] = floats.T
     return weights
 

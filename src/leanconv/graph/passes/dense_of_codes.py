@@ -7,10 +7,11 @@ import math
 import numpy as np
 
 from leanconv.graph.edit import Array, Editor, frozen, rewrite
-from leanconv.graph.ir import Graph, Node
-from leanconv.graph.ops.packed_matmul import WORD_BITS, are_usual, packed_bits
+from leanconv.graph.ir import Graph, Node, TensorType
+from leanconv.graph.ops.packed_matmul import WORD_BITS, are_usual, packed_rows
 from leanconv.graph.ops.quantised import CODES
 from leanconv.graph.passes.coded_values import HeldCodes, Values
+from leanconv.spec.format import ceil_div
 from leanconv.types import FLOAT32
 
 _MOST_ROWS = 16  # beyond, a layer is bound by its products and not by reading the weights
@@ -38,29 +39,28 @@ def _rule(editor: Editor, node: Node) -> bool:
         return False
     outputs, inner = editor.shape(w) if turned else editor.shape(w)[::-1]
     plain = [node.attributes.get(n, 1) for n in ("alpha", "beta")] == [1, 1]
-    fits = plain and not node.attributes.get("transA") and x not in editor.constants
-    fits = fits and outputs * inner >= _LEAST_WEIGHTS and _of_outputs(held, turned)
-    fits = (
-        fits
-        and are_usual(held.scale)
-        and math.prod(kind.shape[:-1]) <= _MOST_ROWS
-        and str(held.codes.dtype) in CODES
-    )
-    if bias:
-        vector = bias in editor.constants and editor.types[bias].elements == outputs
-        fits = fits and vector and editor.types[bias].dtype == FLOAT32
-    if not fits:
+    if not plain or node.attributes.get("transA") or x in editor.constants:
+        return False
+    if outputs * inner < _LEAST_WEIGHTS or math.prod(kind.shape[:-1]) > _MOST_ROWS:
+        return False
+    sound = str(held.codes.dtype) in CODES and are_usual(held.scale)
+    if not sound or not _of_outputs(held, turned):
+        return False
+    if bias and (bias not in editor.constants or not _is_vector(editor.types[bias], outputs)):
         return False
     codes, scales, zeros, given = _packed(held, turned)
     inputs = [x, editor.constant(w, codes), editor.constant(w, scales)]
     inputs += ["" if zeros is None else editor.constant(w, zeros), bias]
-    sizes = {"inner": int(inner), "outputs": int(outputs)}
-    attributes = frozen({**given, **sizes})
+    attributes = frozen({**given, "inner": int(inner), "outputs": int(outputs)})
     while not inputs[-1]:
         inputs.pop()
     new = Node("MatMulNBits", tuple(inputs), node.outputs, attributes, node.name)
     editor.replace(node, new)
     return True
+
+
+def _is_vector(kind: TensorType, count: int) -> bool:
+    return kind.elements == count and kind.dtype == FLOAT32
 
 
 def _of_outputs(held: HeldCodes, turned: bool) -> bool:
@@ -78,11 +78,10 @@ def _packed(held: HeldCodes, turned: bool) -> tuple[Array, Array, Array | None, 
     bits = 4 if few else 8
     middle = 1 << (bits - 1) if signed else 0
     words = WORD_BITS // bits
-    block = -(-inner // words) * words
-    whole = np.zeros((outputs, block), np.uint8)
-    whole[:, :inner] = (codes.view(np.uint8) + np.uint8(middle)) & ((1 << bits) - 1)
+    block = ceil_div(inner, words) * words
     scales = np.ascontiguousarray(np.broadcast_to(held.scale.reshape(-1), outputs))
     zeros = np.broadcast_to(held.zero.reshape(-1).astype(np.int64) + middle, outputs)
     given = {"bits": bits, "block": block, "middle": int(zeros[0])}
     alike = bool(np.all(zeros == zeros[0]))
-    return packed_bits(whole, bits), scales, None if alike else zeros.astype(np.uint8), given
+    packed = packed_rows(codes, bits, middle, block)
+    return packed, scales, None if alike else zeros.astype(np.uint8), given
