@@ -237,7 +237,13 @@ class CpuBackend:
         self._options = replace(self._options, memory_limit=memory_limit)
 
     def planner(self, graph: Graph, layer: float | None = None) -> Planner:
-        """What finds plans; `layer` is the error accepted of one layer, if not the options'."""
+        """What finds plans; `layer` is the error accepted of one layer, if not the options'.
+
+        What has compared how values may be stored goes on from there.
+        """
+        known = self._planners.get(graph) if layer is None else None
+        if known is not None:
+            return known
         accuracy = self.accuracy.of_network(graph, self.target)
         if layer is not None:
             accuracy = replace(accuracy, layer_error=layer)
@@ -254,7 +260,7 @@ class CpuBackend:
         if wanted:
             with contextlib.suppress(BudgetError):
                 return self._compiled(owned, reserved + wanted)
-        planner = self._planners.get(owned.graph) or self.planner(owned.graph)
+        planner = self.planner(owned.graph)
         pinned, limit = self._pinned, self._options.memory_limit
         if limit is not None:
             limit = max(1, limit - reserved)

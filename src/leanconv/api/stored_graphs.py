@@ -9,7 +9,7 @@ plan file, what its plan has.
 
 from __future__ import annotations
 
-import contextlib
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
@@ -66,9 +66,9 @@ class StoredGraphs:
         usual = self._usual(shapes)
         if usual == tuple(shapes) or known:
             plain = self._templates[None].graph(shapes, known)
-            half = self._faster(plain)
+            half, graph = self._faster(plain)
             if plain.origin is None:
-                return plain if half is None else self._in_halves(plain, half)
+                return graph
         else:
             if usual not in self._decided:
                 self._decided[usual] = self._faster_at(usual)
@@ -103,21 +103,30 @@ class StoredGraphs:
         """
         named = {each.name: shape for each, shape in zip(self._inputs, shapes, strict=True)}
         try:
-            return self._faster(self._bound(named))
+            return self._faster(self._bound(named))[0]
         except LeanConvError:
             return self._asked
 
-    def _faster(self, plain: Graph) -> DType | None:
-        """In which half precision the network is fastest within its limits; None: in float32."""
-        times: dict[DType | None, float] = {}
+    def _faster(self, plain: Graph) -> tuple[DType | None, Graph]:
+        """In which half precision the network is fastest within its limits; None: in float32.
+
+        Returns:
+            The precision, and the graph in it.
+        """
+        least, found = math.inf, (self._asked, plain)
         for half in self._storages:
-            with contextlib.suppress(BudgetError):
-                times[half] = self._time(plain if half is None else self._in_halves(plain, half))
-        if not times or (self._asked is not None and self._asked not in times):
-            return self._asked  # whose limits the error that is raised names
-        if self._asked in times:
-            times[self._asked] /= _ALIKE
-        return min(times, key=lambda half: times[half])
+            graph = plain if half is None else self._in_halves(plain, half)
+            try:
+                time = self._time(graph)
+            except BudgetError:
+                if half is not None and half == self._asked:
+                    return half, graph  # whose limits the error that is raised names
+                continue
+            if half == self._asked:
+                time /= _ALIKE
+            if time < least:
+                least, found = time, (half, graph)
+        return found
 
 
 def _power_of_2(extent: int) -> int:

@@ -210,12 +210,7 @@ class GraphPlanner:
         No plan is faster then: each node is computed by its fastest choice. (And a reproducible
         plan is not searched for, since no limit may change its bits.)
         """
-        graph, formats = self.graph, dict.fromkeys(self.graph.types, PLAIN)
-        for node, decision in zip(graph.nodes, self.defaults, strict=True):
-            if any(formats[name] != form for name, form in decision.reads.items()):
-                return self.evaluator.fixed
-            formats.update(dict.fromkeys(node.outputs, decision.writes))
-        return self.evaluator.fixed or all(formats[name] == PLAIN for name in graph.outputs)
+        return self.evaluator.fixed or not self._usual_reorders
 
     @cached_property
     def usual_ns(self) -> int:
@@ -223,20 +218,22 @@ class GraphPlanner:
 
         The plan without limits takes no longer.
         """
-        graph, costs, total = self.graph, self.target.costs, 0
+        types, costs = self.graph.types, self.target.costs
+        moved = sum(reorder_ns(types[name].bytes, costs) for name in self._usual_reorders)
+        return moved + sum(cost.estimated_ns for cost in self.chosen(self.defaults))
+
+    @cached_property
+    def _usual_reorders(self) -> tuple[str, ...]:
+        """The values that are reordered in the usual formats, one entry for each other format."""
+        graph, found = self.graph, []
         formats: dict[str, set[Format]] = {name: {PLAIN} for name in graph.types}
         for node, decision in zip(graph.nodes, self.defaults, strict=True):
-            wanted = decision.reads
-            for name in wanted:
-                if wanted[name] not in formats[name]:
-                    formats[name].add(wanted[name])
-                    kind = graph.types[name]
-                    total += reorder_ns(kind.bytes, costs)
+            for name, form in decision.reads.items():
+                if form not in formats[name]:
+                    formats[name].add(form)
+                    found.append(name)
             formats.update((name, {decision.writes}) for name in node.outputs)
-        for name in graph.outputs:
-            if PLAIN not in formats[name]:
-                total += reorder_ns(graph.types[name].bytes, costs)
-        return total + sum(cost.estimated_ns for cost in self.chosen(self.defaults))
+        return (*found, *(name for name in graph.outputs if PLAIN not in formats[name]))
 
     @property
     def _error_limit(self) -> int | None:
