@@ -42,6 +42,7 @@ def has_halves(precision: Precision) -> bool:
 def with_halves(algorithm: Algorithm[Any]) -> Algorithm[Any]:
     """A method of float32 for problems whose operands are in halves."""
     transforms, choices = algorithm.transforms, algorithm.choices
+    copied = algorithm.copied_taps
 
     def seen(problem: Problem) -> Problem:
         left = problem.max_error - storage_error(_types(problem.precision, transforms))
@@ -56,11 +57,11 @@ def with_halves(algorithm: Algorithm[Any]) -> Algorithm[Any]:
         return [error + added for error in algorithm.offered_from(seen(problem))]
 
     def slower(problem: Problem) -> float:
-        """Time over float32's; of one tap nothing need be copied, and nothing is converted once."""
+        """Time over float32's."""
         if transforms:
             return _TRANSFORMED
-        copies = algorithm.converts_once and prod(problem.window.kernel) > 1
-        return _COPIED if copies or algorithm.name == "im2col" else _EACH
+        once = copied is not None and prod(problem.window.kernel) >= copied
+        return _COPIED if once else _EACH
 
     def cost(problem: Problem, target: Target) -> float:
         return slower(problem) * algorithm.cost(seen(problem), target)
@@ -73,7 +74,7 @@ def with_halves(algorithm: Algorithm[Any]) -> Algorithm[Any]:
 
     def plausible(problem: Problem) -> bool:
         # What copies its input is laid out for one size.
-        sized = not (problem.any_size and algorithm.converts_once)
+        sized = not problem.any_size or copied is None
         return sized and algorithm.plausible(seen(problem))
 
     return replace(
@@ -84,7 +85,7 @@ def with_halves(algorithm: Algorithm[Any]) -> Algorithm[Any]:
         plausible=plausible,
         choices=choices and choices_of,
         precisions=has_halves,
-        automatic=algorithm.converts_once or algorithm.automatic,
+        automatic=copied is not None or algorithm.automatic,
         offered_from=offered_from,
     )
 

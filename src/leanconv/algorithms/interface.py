@@ -138,8 +138,8 @@ class Algorithm(Generic[P]):
             channels (`PhasedAccess`).
         takes_halves: whether all its kernels load and store operands as numbers, so that these may
             lie in memory as halves.
-        converts_once: whether it copies its input before it multiplies, so that a half is converted
-            once and not in each product.
+        copied_taps: taps of the kernel from which on it copies its input before it multiplies, so
+            that a half is converted once and not in each product; None if it never does.
         offered_from: the values of `max_error` from which on it offers more candidates, beside
             those that these state themselves.
     """
@@ -157,7 +157,7 @@ class Algorithm(Generic[P]):
     transforms: bool = False
     offered_from: Callable[[Problem], Iterable[float]] = lambda _: ()
     takes_halves: bool = True
-    converts_once: bool = False
+    copied_taps: int | None = None
 
     def refusal(self, problem: Problem, target: Target) -> str | None:
         """Why a problem cannot be computed this way on a target; None if it can."""

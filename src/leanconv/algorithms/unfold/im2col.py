@@ -196,5 +196,5 @@ IM2COL = Algorithm(
     cost(lambda problem: problem.batch * matrix_elements(problem)),
     _candidate,
     automatic=False,
-    converts_once=True,
+    copied_taps=1,
 )

@@ -346,5 +346,5 @@ IM2WIN = Algorithm(
     cost(transformed_elements),
     _candidate,
     automatic=False,
-    converts_once=True,
+    copied_taps=2,
 )
