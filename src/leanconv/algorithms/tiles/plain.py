@@ -18,6 +18,7 @@ from leanconv.kernels.copy import Copy
 from leanconv.kernels.reorder import reorder, reorder_last
 from leanconv.spec import PLAIN, Format
 from leanconv.target import Target
+from leanconv.types import DType
 
 _BLOCKS = Format(COLUMNS)
 Shape = tuple[int, ...]
@@ -70,17 +71,22 @@ def _moved(problem: Problem, blocked: Problem) -> dict[str, tuple[int, Copy]]:
     types, found = problem.precision, {}
     x, y = _x_shape(problem), _y_shape(problem)
     if problem.x != blocked.x:
-        last = problem.x.block_stride == 1
-        kernel = reorder_last(x, types.x, _BLOCKS) if last else reorder(x, types.x, PLAIN, _BLOCKS)
+        kernel = _reordered(x, types.x, problem.x)
         found["x"] = _BLOCKS.elements(x) * types.x.bytes, kernel
     if problem.y != blocked.y:
-        last, size = problem.y.block_stride == 1, _BLOCKS.elements(y) * types.y.bytes
+        size = _BLOCKS.elements(y) * types.y.bytes
         if problem.epilogue.residual:
-            made = reorder_last(y, types.y, _BLOCKS) if last else None
-            found["residual"] = size, made or reorder(y, types.y, PLAIN, _BLOCKS)
-        back = reorder_last(y, types.y, _BLOCKS, back=True) if last else None
-        found["y"] = size, back or reorder(y, types.y, _BLOCKS, PLAIN)
+            found["residual"] = size, _reordered(y, types.y, problem.y)
+        found["y"] = size, _reordered(y, types.y, problem.y, back=True)
     return found
+
+
+def _reordered(shape: Shape, dtype: DType, plain: Access, back: bool = False) -> Copy:
+    """The kernel that brings a plain tensor into blocks, or back."""
+    if plain.block_stride == 1:  # channels lie last
+        return reorder_last(shape, dtype, _BLOCKS, back)
+    source, target = (_BLOCKS, PLAIN) if back else (PLAIN, _BLOCKS)
+    return reorder(shape, dtype, source, target)
 
 
 def _is_plain(access: Access, shape: Shape) -> bool:
