@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from leanconv.errors import BudgetError
 from leanconv.quantizer.costs import LayerCost, RungCost, total
 from leanconv.quantizer.front import front
 from leanconv.quantizer.rungs import FLOAT16, FLOAT32, INT8, key
+from leanconv.quantizer.samples import Arrays
 from support.networks_to_quantise import model, normal
 
 _RUNG = st.builds(RungCost, st.integers(-50, 200), st.integers(0, 120), st.integers(0, 9))
@@ -89,17 +91,17 @@ def _wide() -> bytes:
     return model(nodes, [1, 32, 24, 24], weights)
 
 
-def _score(found: dict, exact: dict, _: dict) -> float:  # type: ignore[type-arg]
+def _score(found: Arrays, exact: Arrays, _: Arrays) -> float:
     """The outputs' relative error, from 1."""
     return float(1 - np.linalg.norm(found["y"] - exact["y"]) / np.linalg.norm(exact["y"]))
 
 
 def test_bytes_are_a_limit_of_the_choice() -> None:
     samples = [normal(1, 32, 24, 24, seed=seed) for seed in range(6)]
-    given_ = {"metric": _score, "threads": 1}
-    whole = lc.quantize(_wide(), samples, **given_)  # type: ignore[arg-type]
+    options: dict[str, Any] = {"metric": _score, "threads": 1}
+    whole = lc.quantize(_wide(), samples, **options)
     allowed = 100 * (1 - whole.score) / 2  # some layer has to stay in float32
-    free = lc.quantize(_wide(), samples, max_accuracy_drop=allowed, **given_)  # type: ignore[arg-type]
+    free = lc.quantize(_wide(), samples, max_accuracy_drop=allowed, **options)
     kept = [layer.name for layer in free.layers if layer.precision == "float32"]
     assert kept
     assert free.drop <= allowed
@@ -115,7 +117,7 @@ def test_bytes_are_a_limit_of_the_choice() -> None:
         samples,
         max_accuracy_drop=0.2,
         memory_limit=limit,
-        **given_,  # type: ignore[arg-type]
+        **options,
     )
     assert "float16" in {layer.precision for layer in halves.layers}
     assert halves.drop <= 0.2
@@ -127,6 +129,6 @@ def test_bytes_are_a_limit_of_the_choice() -> None:
             samples,
             max_accuracy_drop=1e-6,
             memory_limit=planned(whole.data),
-            **given_,  # type: ignore[arg-type]
+            **options,
         )
     assert caught.value.smallest_bytes > planned(whole.data)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -14,7 +15,7 @@ from onnx import helper
 import leanconv as lc
 from leanconv.cli.main import main
 from leanconv.errors import InputError, LeanConvError, ModelError, SpecError, UnsupportedError
-from leanconv.quantizer.samples import checked_samples
+from leanconv.quantizer.samples import Arrays, checked_samples
 from support.networks_to_quantise import model, normal
 
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits"
@@ -201,7 +202,7 @@ def test_samples_in_files_and_functions(tmp_path: Path) -> None:
     assert {"calibrating inputs", "scoring held out samples"} <= set(seen)
     scores = []
 
-    def metric(found: dict, exact: dict, inputs: dict) -> float:  # type: ignore[type-arg]
+    def metric(found: Arrays, exact: Arrays, inputs: Arrays) -> float:
         scores.append(float(np.abs(found["y"] - exact["y"]).max()))
         assert inputs["x"].shape == (1, 4, 3, 3)
         return 0.25
@@ -229,7 +230,9 @@ def test_samples_in_files_and_functions(tmp_path: Path) -> None:
         ({"metric": lambda *_: float("nan")}, InputError, "finite"),
     ],
 )
-def test_what_does_not_fit_is_refused(changes: dict, error: type, words: str) -> None:  # type: ignore[type-arg]
+def test_what_does_not_fit_is_refused(
+    changes: dict[str, Any], error: type[LeanConvError], words: str
+) -> None:
     nodes = [helper.make_node("Conv", ["x", "w"], ["y"])]
     data = model(nodes, [1, 4, 3, 3], {"w": normal(2, 4, 1, 1)})
     given = {"samples": [normal(1, 4, 3, 3)], "threads": 1, **changes}

@@ -9,7 +9,7 @@
   and `codes` make scales of them, `weights` those of weights.
 - `emit` writes the codes into the network, as QuantizeLinear and DequantizeLinear or, so that any
   plan in float32 shows what they do, as rounded floats.
-- `costs` are times that plans predict, `front` the choices of layers that they make worth trying,
-  `choose` measures these.
+- `plans` says what plans predict of a file, `costs` what each layer gains in each precision by
+  these, `front` the choices of layers that are worth trying, `choose` measures these.
 - `scores` says how well a network answers; `quantize` is the function that a user calls.
 """

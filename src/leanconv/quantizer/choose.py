@@ -1,6 +1,6 @@
 """The precision of each layer, so that the score drops by no more than is allowed.
 
-1. Plans say what each layer gains in each precision, and what its edges cost (`costs`).
+1. Plans say what each layer gains in each precision, and what its edges cost (`plans`, `costs`).
 2. Each layer is put into each precision that gains anything, by itself: the error of the outputs
    is its sensitivity. The solver finds choices from the fastest to the most accurate (`front`),
    within the bytes allowed.
@@ -19,20 +19,11 @@ from collections.abc import Mapping, Sequence
 
 from leanconv.errors import BudgetError, LeanConvError
 from leanconv.progress import step, steps
-from leanconv.quantizer.costs import (
-    Arrays,
-    Clock,
-    LayerCost,
-    by_bytes,
-    clock,
-    layer_costs,
-    least_bytes,
-    plain_costs,
-    total,
-)
+from leanconv.quantizer.costs import LayerCost, by_bytes, layer_costs, plain_costs, total
 from leanconv.quantizer.front import front
+from leanconv.quantizer.plans import Clock, clock, least_bytes
 from leanconv.quantizer.rungs import FINER, INT8, Rungs, all_in, key
-from leanconv.quantizer.samples import Samples
+from leanconv.quantizer.samples import Arrays, Samples
 from leanconv.quantizer.trial import Trials
 from leanconv.quantizer.variants import Variants
 from leanconv.records import dataclass

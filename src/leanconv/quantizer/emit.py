@@ -92,6 +92,36 @@ def with_codes(
     return result
 
 
+def linear_value(
+    graph: OnnxGraph,
+    name: str,
+    codes: Codes,
+    read: dict[str, str],
+    suffix: str = "",
+    domain: str = "",
+) -> list[OnnxNode]:
+    """QuantizeLinear and DequantizeLinear of a value: codes of uint8 or uint16.
+
+    Args:
+        graph: that gets the constants.
+        name: of the value.
+        codes: of it.
+        read: gets the name of what is read in its place.
+        suffix: of all names.
+        domain: of both nodes.
+    """
+    kind = np.uint8 if codes.high == HIGH else np.uint16
+    scale = constant(graph, f"{name}_scale{suffix}", np.float32(codes.scale))
+    zero = constant(graph, f"{name}_zero{suffix}", kind(codes.zero))
+    kept = graph.unused_name(f"{name}_codes{suffix}")
+    made = read[name] = graph.unused_name(f"{name}_value{suffix}")
+    steps = [("QuantizeLinear", name, kept), ("DequantizeLinear", kept, made)]
+    return [
+        OnnxNode(op, [source, scale, zero], [target], f"{name}_{op}{suffix}", domain=domain)
+        for op, source, target in steps
+    ]
+
+
 def dequantised_weights(
     graph: OnnxGraph, node: OnnxNode, layer: Layer, codes: WeightCodes
 ) -> OnnxNode:
@@ -113,14 +143,7 @@ class _Linear:
     def value(
         self, graph: OnnxGraph, name: str, codes: Codes, read: dict[str, str]
     ) -> list[OnnxNode]:
-        scale = constant(graph, f"{name}_scale", np.float32(codes.scale))
-        zero = constant(graph, f"{name}_zero", np.uint8(codes.zero))
-        kept = graph.unused_name(f"{name}_codes")
-        read[name] = graph.unused_name(f"{name}_value")
-        return [
-            OnnxNode("QuantizeLinear", [name, scale, zero], [kept], f"{name}_QuantizeLinear"),
-            OnnxNode("DequantizeLinear", [kept, scale, zero], [read[name]], f"{name}_Dequantize"),
-        ]
+        return linear_value(graph, name, codes, read)
 
     def layer(
         self, graph: OnnxGraph, node: OnnxNode, layer: Layer, codes: WeightCodes, source: Codes

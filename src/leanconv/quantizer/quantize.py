@@ -121,8 +121,7 @@ def quantize(
         choice = Choice(all_in(variants.layers), {}, {})
         if allowed is not None:
             choice = Chooser(variants, trials, given, allowed, limit, threads).choose()
-        last = trials.trial(choice.rungs, given.numbers(1))
-        times = trials.layer_ns(choice.rungs) if last.time_ns is not None else {}
+        last, times = trials.last(choice.rungs, given.numbers(1))
         data = variants.file(choice.rungs).data()
         if limit is not None:
             sizes = {name: array.shape for name, array in given.first().items()}

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from leanconv.errors import InputError, LeanConvError, SpecError, short
 from leanconv.quantizer.onnx_graph import OnnxGraph
+from leanconv.quantizer.samples import Arrays
 from leanconv.records import dataclass
 
-Arrays = Mapping[str, np.ndarray]
 Metric = Callable[[Arrays, Arrays, Arrays], float]
 """A user's function of (outputs, outputs in float32, inputs): a score, the larger the better."""
 

@@ -16,7 +16,7 @@ from leanconv.quantizer.onnx_graph import OnnxGraph
 from leanconv.quantizer.result import Trial
 from leanconv.quantizer.rungs import FINER, Rungs, named
 from leanconv.quantizer.running import network_of
-from leanconv.quantizer.samples import Samples
+from leanconv.quantizer.samples import Arrays, Samples
 from leanconv.quantizer.scores import Score, output_error
 from leanconv.quantizer.switched import Switches
 from leanconv.quantizer.variants import Variants
@@ -24,7 +24,6 @@ from leanconv.records import cached_property
 
 log = logging.getLogger(__name__)
 
-Arrays = Mapping[str, np.ndarray]
 _MOST_KEPT = 256 << 20  # bytes of outputs in float32 that are not computed again
 _RUNS = 30  # of which the fastest counts, at most
 _MOST_NS = 400_000_000  # that they take together, about
@@ -62,9 +61,6 @@ class Trials:
         self.runs_integers = True
         self.done: list[Trial] = []
         self.predicted_ns: Callable[[Rungs], int | None] = lambda _: None
-        self._switches: Switches | None = None
-        self._switched: Network | None = None
-        self._switchable = True
 
     def reference(self, number: int, sample: Arrays) -> Arrays:
         """The outputs in float32 for a sample.
@@ -97,19 +93,21 @@ class Trials:
 
     def _answers(self, rungs: Rungs) -> Callable[[Arrays], Arrays]:
         """What computes outputs about as the file does: all choices of int8 by one network."""
-        if self._switchable and named(rungs, *FINER):
+        if named(rungs, *FINER) or self._switched is None:
             return self.network(rungs).run
-        if self._switchable and self._switched is None:
-            try:
-                graph, self._switches = self._variants.switched()
-                self._switched = network_of(graph, threads=self._threads)
-            except LeanConvError as error:
-                log.info("each choice has a network of its own: %s", error)
-                self._switchable = False
-        if self._switched is None or self._switches is None:
-            return self.network(rungs).run
-        network, given = self._switched, self._variants.settings(self._switches, rungs)
+        network, switches = self._switched
+        given = self._variants.settings(switches, rungs)
         return lambda sample: network.run({**sample, **given})
+
+    @cached_property
+    def _switched(self) -> tuple[Network, Switches] | None:
+        """What computes all choices of int8; None where leanconv cannot run it."""
+        try:
+            graph, switches = self._variants.switched()
+            return network_of(graph, threads=self._threads), switches
+        except LeanConvError as error:
+            log.info("each choice has a network of its own: %s", error)
+            return None
 
     def errors(self, rungs: Rungs, numbers: Collection[int]) -> float:
         """The error of the outputs on the samples of these numbers, root mean square."""
@@ -125,14 +123,21 @@ class Trials:
         answers, time_ns = self._answers(rungs), self.predicted_ns(rungs)
         return self._scored(rungs, answers, numbers, "calibrated", lambda _: time_ns)
 
-    def trial(self, rungs: Rungs, numbers: Collection[int], what: str = "held out") -> Trial:
-        """Score the file with layers in these precisions on the samples of these numbers."""
-        network = self.network(rungs)
+    def trial(self, rungs: Rungs, numbers: Collection[int]) -> Trial:
+        """Score the file with layers in these precisions on samples that were held out."""
+        return self._run(rungs, self.network(rungs), numbers)
 
+    def last(self, rungs: Rungs, numbers: Collection[int]) -> tuple[Trial, Mapping[str, float]]:
+        """A trial, and how many nanoseconds each step takes, by its name; none where not known."""
+        network = self.network(rungs)
+        made = self._run(rungs, network, numbers)
+        return made, {} if made.time_ns is None else self._step_ns(network)
+
+    def _run(self, rungs: Rungs, network: Network, numbers: Collection[int]) -> Trial:
         def time_ns(sample: Arrays) -> int | None:
             return _fastest(network, sample) if self.runs_integers else None
 
-        return self._scored(rungs, network.run, numbers, what, time_ns)
+        return self._scored(rungs, network.run, numbers, "held out", time_ns)
 
     def _scored(
         self,
@@ -166,14 +171,14 @@ class Trials:
     @cached_property
     def float_ns(self) -> int:
         """How long the network takes in float32, on the sample on which trials are timed."""
-        return _fastest(self._exact, self._samples.readers[self._samples.numbers(1)[0]]())
+        return _fastest(self._exact, self._timed())
 
-    def layer_ns(self, rungs: Rungs) -> dict[str, float]:
-        """How long each step of the network takes, by its name."""
-        sample = self._samples.readers[self._samples.numbers(1)[0]]()
-        network = self.network(rungs)
+    def _timed(self) -> Arrays:
+        return self._samples.readers[self._samples.numbers(1)[0]]()
+
+    def _step_ns(self, network: Network) -> dict[str, float]:
         try:
-            rows = network.profile(dict(sample), repeats=5)
+            rows = network.profile(dict(self._timed()), repeats=5)
         except LeanConvError as error:
             log.info("layers are not timed: %s", error)
             return {}

@@ -18,7 +18,7 @@ from leanconv.quantizer.rounding import corrected_bias, moments, rounded_codes
 from leanconv.quantizer.rungs import FLOAT16, FLOAT32, INT8, W8A16, Rungs, named
 from leanconv.quantizer.running import Known, chosen_codes, observed
 from leanconv.quantizer.samples import Samples
-from leanconv.quantizer.scheme import quantisable, scheme
+from leanconv.quantizer.scheme import Scheme, quantisable, scheme
 from leanconv.quantizer.switched import Switches, switched
 from leanconv.quantizer.weights import layer_codes
 from leanconv.quantizer.wide_codes import with_wide_codes
@@ -67,13 +67,16 @@ class Variants:
         whole = scheme(self.graph, set(self.layers))
         self._seen = observed(self.graph, whole.values, samples, threads)
         self._known: Known = {}
-        codes = chosen_codes(whole, self._seen, methods.ranges, self._known)
+        codes = self._codes(whole)
         self._weights: dict[str, WeightCodes] = {}
         self._biased: dict[str, Layer] = {}
         wanted = methods.rounding or methods.correct_bias
         self._moments = moments(self.graph, self.layers, codes, samples, threads) if wanted else {}
         for name, layer in self.layers.items():
             self._weights[name], self._biased[name] = self._layer(layer, codes)
+
+    def _codes(self, plan: Scheme) -> dict[str, Codes]:
+        return chosen_codes(plan, self._seen, self._methods.ranges, self._known)
 
     def _layer(self, layer: Layer, codes: Mapping[str, Codes]) -> tuple[WeightCodes, Layer]:
         """A layer's codes, and the layer with its bias corrected."""
@@ -117,10 +120,9 @@ class Variants:
             if bias is not None and bias is not layers[name].bias:
                 layers[name].set_bias(graph, bias)
         plan = scheme(graph, named(rungs, INT8))
-        values = chosen_codes(plan, self._seen, self._methods.ranges, self._known)
         weights = {name: self._weights[name] for name in coded}
         halves = named(rungs, FLOAT16)
-        made = form(graph, plan, values, weights, named(rungs, W8A16) | halves)
+        made = form(graph, plan, self._codes(plan), weights, named(rungs, W8A16) | halves)
         wide = {name: layers[name] for name in named(rungs, W8A16)}
         return with_halves(with_wide_codes(made, wide, self._wide(wide), weights), halves)
 
@@ -133,17 +135,14 @@ class Variants:
     def switched(self) -> tuple[OnnxGraph, Switches]:
         """A network of which each layer can be switched to int8."""
         plan = scheme(self.graph, set(self.layers))
-        values = chosen_codes(plan, self._seen, self._methods.ranges, self._known)
         biases = {name: self._bias(name, INT8) for name in self.layers}
-        return switched(self.graph, plan, values, self._weights, biases)
+        return switched(self.graph, plan, self._codes(plan), self._weights, biases)
 
     def settings(self, switches: Switches, rungs: Rungs) -> dict[str, np.ndarray]:
         """The inputs of such a network for a choice of layers in int8."""
         chosen = named(rungs, INT8)
-        plan = scheme(self.graph, chosen)
-        codes = chosen_codes(plan, self._seen, self._methods.ranges, self._known)
         largest = {name: max(-seen.low, seen.high) for name, seen in self._seen.items()}
-        return switches.set(codes, chosen, largest)
+        return switches.set(self._codes(scheme(self.graph, chosen)), chosen, largest)
 
     def file(self, rungs: Rungs) -> OnnxGraph:
         """The network with layers in these precisions."""

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
-
 from leanconv.quantizer.codes import Codes, WeightCodes
-from leanconv.quantizer.emit import constant, dequantised_weights
+from leanconv.quantizer.emit import dequantised_weights, linear_value
 from leanconv.quantizer.layers import Layer
-from leanconv.quantizer.onnx_graph import OnnxGraph, OnnxNode
+from leanconv.quantizer.onnx_graph import OnnxGraph
 
 _OWN = 21  # the opset whose QuantizeLinear has 16 bits
 _DOMAIN = "com.microsoft"
@@ -47,22 +45,9 @@ def with_wide_codes(
         if layer is not None:
             name = node.inputs[0]
             if name not in read:
-                nodes += _value(result, name, values[name], domain, read)
+                nodes += linear_value(result, name, values[name], read, "16", domain)
             node.inputs[0] = read[name]
             nodes.append(dequantised_weights(result, node, layer, weights[node.name]))
         nodes.append(node)
     result.nodes = nodes
     return result
-
-
-def _value(
-    graph: OnnxGraph, name: str, codes: Codes, domain: str, read: dict[str, str]
-) -> list[OnnxNode]:
-    scale = constant(graph, f"{name}_scale16", np.float32(codes.scale))
-    zero = constant(graph, f"{name}_zero16", np.uint16(codes.zero))
-    kept, made = graph.unused_name(f"{name}_codes16"), graph.unused_name(f"{name}_value16")
-    read[name] = made
-    return [
-        OnnxNode("QuantizeLinear", [name, scale, zero], [kept], f"{kept}_Q", domain=domain),
-        OnnxNode("DequantizeLinear", [kept, scale, zero], [made], f"{kept}_DQ", domain=domain),
-    ]
