@@ -122,10 +122,10 @@ def _claims_memory(rows: Rows) -> list[Claim]:
     return claims
 
 
-def _against(rows: Rows, key: str, name: str, printed: str, number: float) -> Claim:
+def _against(rows: Data, key: str, name: str, printed: str, number: float) -> Claim:
     """Another's time over that of the thesis' kernel in float32 multiply-adds."""
     found = [
-        float(row[key]) / float(row["im2win"]["ms"])  # type: ignore[arg-type]
+        row[key] / row["im2win"]["ms"]
         for row in rows.values()
         if key in row and "ms" in row.get("im2win", {})
     ]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 from onnx import helper
@@ -26,7 +29,7 @@ CASES = [
 ]
 
 
-def coded(name: str, result: str, scale: str, zero: str) -> list:  # type: ignore[type-arg]
+def coded(name: str, result: str, scale: str, zero: str) -> list[onnx.NodeProto]:
     kept = f"{result}_codes"
     return [
         helper.make_node("QuantizeLinear", [name, scale, zero], [kept]),
@@ -34,7 +37,7 @@ def coded(name: str, result: str, scale: str, zero: str) -> list:  # type: ignor
     ]
 
 
-def network(case: tuple, zero: int = 100) -> bytes:  # type: ignore[type-arg]
+def network(case: tuple[Any, ...], zero: int = 100) -> bytes:
     inputs, outputs, kernel, strides, pads, extra, groups, size, bias, ends, relu, _ = case
     random = np.random.default_rng(1)
     weights = {
@@ -65,7 +68,7 @@ def network(case: tuple, zero: int = 100) -> bytes:  # type: ignore[type-arg]
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_transposed_convolutions_of_codes(case: tuple) -> None:  # type: ignore[type-arg]
+def test_transposed_convolutions_of_codes(case: tuple[Any, ...]) -> None:
     data = network(case)
     x = normal(2, case[0], *case[7])
     (expected,) = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"]).run(

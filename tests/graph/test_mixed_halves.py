@@ -9,6 +9,7 @@ import pytest
 from onnx import helper
 
 import leanconv as lc
+from leanconv.api.cpu_backend import CpuBackend
 from leanconv.graph.passes import run_passes
 from leanconv.graph.passes.store_in_halves import store_in_halves
 from leanconv.graph.verify import verify
@@ -18,7 +19,7 @@ from support.networks_to_quantise import model, normal
 C = 64  # values of more than 4096 elements are stored in halves
 
 
-def coded(name: str, result: str) -> list:  # type: ignore[type-arg]
+def coded(name: str, result: str) -> list[onnx.NodeProto]:
     return [
         helper.make_node("QuantizeLinear", [name, "s", "z"], [f"{result}_codes"]),
         helper.make_node("DequantizeLinear", [f"{result}_codes", "s", "z"], [result]),
@@ -42,7 +43,9 @@ def weights(*names: str) -> dict[str, np.ndarray]:
     return {name: held[name] for name in names}
 
 
-def run_both(nodes: list, held: dict) -> tuple[lc.Network, np.ndarray, np.ndarray]:  # type: ignore[type-arg]
+def run_both(
+    nodes: list[onnx.NodeProto], held: dict[str, np.ndarray]
+) -> tuple[lc.Network, np.ndarray, np.ndarray]:
     data = model(nodes, [1, C, 9, 9], held)
     x = normal(1, C, 9, 9)
     session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
@@ -51,7 +54,7 @@ def run_both(nodes: list, held: dict) -> tuple[lc.Network, np.ndarray, np.ndarra
     return net, net(x), expected
 
 
-def coded_conv(result: str) -> list:  # type: ignore[type-arg]
+def coded_conv(result: str) -> list[onnx.NodeProto]:
     return [
         helper.make_node("DequantizeLinear", ["w", "ws"], ["wf"], axis=0),
         helper.make_node("Conv", ["d", "wf"], [result]),
@@ -85,7 +88,8 @@ def test_float16_layers_between_others_are_stored_so() -> None:
     ]
     net, found, expected = run_both(nodes, weights("w", "ws", "s", "z", "h", "f"))
     assert np.abs(found - expected).max() < 4e-3 * np.abs(expected).max()
-    model_ = net.backend.model  # type: ignore[attr-defined]
+    assert isinstance(net.backend, CpuBackend)
+    model_ = net.backend.model
     graph = run_passes(model_.bind({"x": (1, C, 9, 9)}))
     graph = verify(store_in_halves(graph, FLOAT16, model_.half_names))
     types = {node.name: graph.types[node.output].dtype for node in graph.nodes}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -42,11 +43,11 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Model:
 
 
 def graph_for(
-    given: Model, machine: str, monkeypatch: pytest.MonkeyPatch, **options: object
+    given: Model, machine: str, monkeypatch: pytest.MonkeyPatch, **options: Any
 ) -> tuple[Graph, set[DType]]:
     """The graph that is planned on a machine, and the halves in which it stores values."""
     monkeypatch.setattr(cpu_backend, "planning_target", lambda: preset(machine))
-    backend = CpuBackend(given, NetworkOptions(threads=1, **options))  # type: ignore[arg-type]
+    backend = CpuBackend(given, NetworkOptions(threads=1, **options))
     graph = backend.graph((SIZE,))
     return graph, {kind.dtype for kind in graph.types.values()} & set(HALVES)
 
