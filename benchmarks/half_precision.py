@@ -13,29 +13,32 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
-from harness import ALL_ENGINES, HERE, ROOT, model_file, script
+from harness import HERE, ROOT, model_file, script
+from leanconv.cli.engines.catalogue import ENGINES as USUAL
 from leanconv.cli.engines.catalogue import Engine
 from leanconv.cli.engines.report import add_measure_options, compare
 from leanconv.cli.engines.rounds import Work
 
 CASES = ("mobilenetv2", "resnet50", "vgg16")
 _IMAGE = (1, 3, 224, 224)
-_OURS = ("numpy", "llvmlite")
+_FLOAT32, _ONNXRUNTIME, _OPENVINO = USUAL
 
 
-def _engine(name: str, file: str, modules: tuple[str, ...]) -> Engine:
-    return Engine(name, HERE / "engines" / file, modules, (ROOT / "src", HERE))
+def _variant(of: Engine, name: str, file: str) -> Engine:
+    """An engine that is loaded in another way, by a file of `engines`."""
+    return replace(of, name=name, file=HERE / "engines" / file, paths=(ROOT / "src",))
 
 
 ENGINES = (
-    _engine("leanconv", "engine_bfloat16.py", _OURS),
-    _engine("float16", "engine_float16.py", _OURS),
-    Engine("float32", ALL_ENGINES[0].file, _OURS, (ROOT / "src",)),
-    Engine("onnxruntime", ALL_ENGINES[1].file, ALL_ENGINES[1].modules),
-    _engine("openvino", "engine_openvino_default.py", ("openvino",)),
+    _variant(_FLOAT32, "leanconv", "engine_bfloat16.py"),
+    _variant(_FLOAT32, "float16", "engine_float16.py"),
+    replace(_FLOAT32, name="float32"),
+    _ONNXRUNTIME,
+    _variant(_OPENVINO, "openvino", "engine_openvino_default.py"),
 )
 
 

@@ -2,17 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 
-import numpy as np
+from leanconv.cli.engines import engine_leanconv
 
-from leanconv import __version__
-from leanconv import load as load_network
-
-
-def load(
-    model: str, inputs: dict[str, np.ndarray], threads: int, precision: str = "bfloat16"
-) -> tuple[Callable[[], list[np.ndarray]], str]:
-    """Load the network in a precision; see `leanconv.cli.engines.worker`."""
-    network = load_network(model, threads=threads, precision=precision)
-    return lambda: list(network.run(inputs).values()), __version__
+load = partial(engine_leanconv.load, precision="bfloat16")

@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 
-from engines import engine_bfloat16
+from leanconv.cli.engines import engine_leanconv
 
-load = partial(engine_bfloat16.load, precision="float16")
+load = partial(engine_leanconv.load, precision="float16")

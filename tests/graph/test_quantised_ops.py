@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -124,6 +125,21 @@ def test_softmax(dtype: DType, seed: int) -> None:
     (expected,) = peer(model([node], {"x": x}, quantisation(attributes, "xy")), {"x": x})
     (found,) = evaluate("QLinearSoftmax", [x], {**attributes, "axis": axis})
     np.testing.assert_array_equal(found, expected)
+
+
+@CODES
+def test_softmax_of_equal_codes(dtype: DType) -> None:
+    """Shares are halves of a code then, so that the last bit of each step decides."""
+    rng = np.random.default_rng(0)
+    for scale, count in itertools.product((1 / 256, 0.0086, 1e-3, 1e-4), (2, 3, 5, 8, 11)):
+        x = (rng.integers(0, 3, (4000, count)) + int(dtype.low)).astype(dtype)
+        scales = (float(F(rng.uniform(0.001, 0.05))), float(F(scale)))
+        attributes = {"scales": scales, "zeros": (0, int(dtype.low)), "dtype": dtype}
+        attributes |= {"low": int(dtype.low), "high": int(dtype.high)}
+        node = microsoft("QLinearSoftmax", ["x", "xs", "xz", "ys", "yz"], axis=1, opset=13)
+        (expected,) = peer(model([node], {"x": x}, quantisation(attributes, "xy")), {"x": x})
+        (found,) = evaluate("QLinearSoftmax", [x], {**attributes, "axis": 1})
+        np.testing.assert_array_equal(found, expected)
 
 
 @CODES

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import helper
 
 import leanconv as lc
 from leanconv.graph.interpret import interpret
@@ -13,7 +14,7 @@ from leanconv.graph.onnx_import import read_model
 from leanconv.graph.passes import PASSES, run_passes
 from leanconv.graph.passes.unsigned_codes import unsigned_codes
 from leanconv.types import FLOAT32, FLOAT64, INT8, UINT8
-from support.quantised_models import peer
+from support.quantised_models import model, peer
 from support.quantised_networks import QuantisedNetwork
 
 CODES = (np.uint8, np.int8)
@@ -72,6 +73,31 @@ def test_layers_are_recognised(dtype: Any) -> None:
     (expected,) = peer(network.proto, network.inputs)
     (found,) = interpret(graph, network.inputs).values()
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("code", "bound", "coded"), [("u", 9, True), ("i", 9, False), ("u", 0.2, False)]
+)
+def test_a_softmax_is_onnxruntimes(code: str, bound: float, coded: bool) -> None:
+    """On codes where it is from codes to all codes of the same type."""
+    rng, dtype = np.random.default_rng(3), np.dtype(f"{code}1")
+    zero = np.zeros((), dtype)
+    held = {"s": np.float32(0.05), "z": np.uint8(7), "t": np.float32(1 / 256), "y": zero}
+    held |= {"low": np.float32(0), "high": np.float32(bound)}
+    nodes = [
+        helper.make_node("DequantizeLinear", ["x", "s", "z"], ["a"]),
+        helper.make_node("Softmax", ["a"], ["b"], axis=1),
+        helper.make_node("Clip", ["b", "low", "high"], ["c"]),
+        helper.make_node("QuantizeLinear", ["c", "t", "y"], ["q"]),
+    ]
+    given = {"x": rng.integers(0, 256, (40, 19, 3), np.uint8)}
+    proto = model(nodes, given, held, ["q"])
+    graph = read_model(proto.SerializeToString()).bind({"x": given["x"].shape})
+    graph = run_passes(graph, PASSES, check=True)
+    assert any(node.op == "CumSum" for node in graph.nodes) == coded
+    (expected,) = peer(proto, given)
+    np.testing.assert_array_equal(interpret(graph, given)["q"], expected)
+    np.testing.assert_array_equal(lc.load(proto.SerializeToString(), threads=1)(**given), expected)
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -9,22 +9,19 @@ import openvino
 
 
 def load(
-    model: str, inputs: dict[str, np.ndarray], threads: int
+    model: str, inputs: dict[str, np.ndarray], threads: int, precision: str | None = "f32"
 ) -> tuple[Callable[[], list[np.ndarray]], str]:
-    """Compile the network for exactly these input shapes; see `worker`."""
+    """Compile the network for exactly these input shapes; see `worker`.
+
+    With the precision None a CPU that has bfloat16 computes in it.
+    """
     core = openvino.Core()
     network = core.read_model(model)
     network.reshape({name: openvino.PartialShape(list(x.shape)) for name, x in inputs.items()})
-    compiled = core.compile_model(
-        network,
-        "CPU",
-        {
-            "PERFORMANCE_HINT": "LATENCY",
-            "INFERENCE_NUM_THREADS": threads,
-            # Without this, a CPU that has bfloat16 computes in it.
-            "INFERENCE_PRECISION_HINT": "f32",
-        },
-    )
+    hints = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": threads}
+    if precision is not None:
+        hints["INFERENCE_PRECISION_HINT"] = precision
+    compiled = core.compile_model(network, "CPU", hints)
     request = compiled.create_infer_request()
     count = len(compiled.outputs)
 
