@@ -15,11 +15,10 @@ from leanconv.api.inputs import InputSpec
 from leanconv.errors import InputError, short
 from leanconv.files import open_regular, reason
 from leanconv.graph.ir import TensorType
-from leanconv.planner.tiles.windows import Tile
+from leanconv.planner.tiles.windows import Index, Tile
 from leanconv.runtime.memory import give_back
 from leanconv.units import shape_text, type_text
 
-Index = tuple[slice, ...]
 _SHARED = ("r", "r+", "w+")  # modes of np.memmap in which the file holds what is written
 
 
@@ -54,7 +53,8 @@ def checked_image(image: Any, spec: InputSpec) -> Image:
             f"input {spec.name!r} is {type_text(kind, shape)}; expected "
             f"{type_text(spec.dtype, spec.shape)}"
         )
-    return image  # type: ignore[no-any-return]
+    found: Image = image
+    return found
 
 
 def mapped_array(path: Path, writable: bool = False) -> np.memmap:
@@ -153,13 +153,20 @@ def release(images: Iterable[Any]) -> None:
 
 
 def _shared_file(image: Any) -> mmap.mmap | None:
+    for array in _memmaps(image):
+        if getattr(array, "mode", None) in _SHARED:
+            file = getattr(array, "_mmap", None)
+            return file if isinstance(file, mmap.mmap) else None
+    return None
+
+
+def _memmaps(image: Any) -> Iterator[np.memmap]:
+    """The array, if it is a mapped file's, and those that it is a view of."""
     found = image
     while isinstance(found, np.ndarray):
-        if isinstance(found, np.memmap) and getattr(found, "mode", None) in _SHARED:
-            file = getattr(found, "_mmap", None)
-            return file if isinstance(file, mmap.mmap) else None
+        if isinstance(found, np.memmap):
+            yield found
         found = found.base
-    return None
 
 
 def identity(image: Any) -> str:
@@ -167,13 +174,11 @@ def identity(image: Any) -> str:
 
     Of a file its place, size and time of change; a Zarr array's store by its name alone.
     """
-    found = image
-    while isinstance(found, np.ndarray):
-        name = getattr(found, "filename", None)
-        if isinstance(found, np.memmap) and name is not None:
+    for array in _memmaps(image):
+        name = getattr(array, "filename", None)
+        if name is not None:
             facts = os.stat(name)
             return f"{os.path.abspath(name)} {facts.st_size} {facts.st_mtime_ns}"
-        found = found.base
     store = getattr(image, "store", None)
     return "" if store is None else f"{store} {getattr(image, 'path', '')}"
 
@@ -188,22 +193,13 @@ def shared_chunks(
     """
     numbers = {tile.number for tile in left}
     sizes = {name: _chunk_sizes(out) for name, out in outs.items()}
-    begun = {
-        (name, chunk)
-        for tile in left
-        for name, size in sizes.items()
-        for chunk in _chunks(tile.writes[name], size)
-    }
-    return [
-        tile
-        for tile in tiles
-        if tile.number not in numbers
-        and any(
-            (name, chunk) in begun
-            for name, size in sizes.items()
-            for chunk in _chunks(tile.writes[name], size)
-        )
-    ]
+
+    def touched(tile: Tile) -> set[tuple[str, tuple[int, ...]]]:
+        pairs = ((name, _chunks(tile.writes[name], size)) for name, size in sizes.items())
+        return {(name, chunk) for name, chunks in pairs for chunk in chunks}
+
+    begun = set[tuple[str, tuple[int, ...]]]().union(*map(touched, left))
+    return [t for t in tiles if t.number not in numbers and not begun.isdisjoint(touched(t))]
 
 
 def _chunk_sizes(out: Any) -> tuple[int, ...]:

@@ -3,76 +3,27 @@
 from __future__ import annotations
 
 import hashlib
-import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from math import ceil, prod
 
 import numpy as np
 
-from leanconv.api.cpu_backend import CpuBackend
-from leanconv.api.inputs import NOTHING_KNOWN, Known, Shape
-from leanconv.api.network import Network
-from leanconv.api.options import NetworkOptions
-from leanconv.errors import BudgetError, InputError, SpecError, UnsupportedError
-from leanconv.graph.fields.receptive_fields import Field, InputAxis, receptive_fields
+from leanconv.api.inputs import Shape
+from leanconv.api.tile_backend import TileBackend
+from leanconv.errors import BudgetError, InputError, UnsupportedError
+from leanconv.graph.fields.receptive_fields import InputAxis
 from leanconv.graph.ir import Graph, is_filled
-from leanconv.graph.onnx_import import Model
-from leanconv.graph.passes import UNFUSED_PASSES, run_passes
-from leanconv.graph.passes.store_in_halves import store_in_halves
-from leanconv.graph.verify import verify
 from leanconv.planner.decision import Decision
-from leanconv.planner.lowering import usual_decisions
 from leanconv.planner.plan_file import graph_digest
 from leanconv.planner.tiles.layout import ImageNetwork, Layout, TileTooSmallError
-from leanconv.planner.tiles.pins import pinned
-from leanconv.planner.tiles.windows import Windows, extent_of
+from leanconv.planner.tiles.windows import Windows
 from leanconv.progress import steps
 from leanconv.records import cached_property, dataclass
-from leanconv.types import FLOAT32
 from leanconv.units import counted, format_bytes, format_ns, shape_text
-
-log = logging.getLogger(__name__)
 
 # Pixels of the windows that are tried: from where margins are most of a window to where they are
 # next to nothing.
 _LEAST_PIXELS, _MOST_PIXELS = 1 << 10, 1 << 23
-
-
-class TileBackend(CpuBackend):
-    """What compiles a network whose bits do not depend on where its window lies.
-
-    Attributes:
-        pins: how its nodes are computed, whatever the shape.
-    """
-
-    def __init__(self, model: Model, options: NetworkOptions) -> None:
-        given = replace(options, memory_limit=None, reproducible=True, tune=False)
-        super().__init__(model, given)
-        self.pins: tuple[Decision, ...] | None = None
-
-    def _bound(self, shapes: dict[str, Shape], known: Known = NOTHING_KNOWN) -> Graph:  # type: ignore[override]
-        bound = self.model.bind(shapes, dtype=self.dtype, late=True, values=known)
-        graph, half = run_passes(bound, UNFUSED_PASSES), self._options.precision
-        if half is None and self.dtype == FLOAT32:
-            half = self.model.stored
-        return graph if half is None else verify(store_in_halves(graph, half))
-
-    def _decisions(self, graph: Graph) -> tuple[Decision, ...] | None:
-        return self.pins if self.pins is not None else self.decide(graph)
-
-    def decide(self, graph: Graph) -> tuple[Decision, ...]:
-        """How the nodes of a window are computed."""
-        named = super()._decisions(graph)
-        decisions = usual_decisions(graph, self.target) if named is None else named
-        return pinned(graph, self.target, self.accuracy.of_network(graph, self.target), decisions)
-
-    def pinning(self, pins: tuple[Decision, ...]) -> TileBackend:
-        """The same, with other pins; it shares weights and arena."""
-        made = object.__new__(type(self))  # a copy would be made as a pickled one is
-        made.__dict__.update(self.__dict__)
-        made.pins = pins
-        return made
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,17 +99,19 @@ class TilePlan:
         for name, shape in self.tile_shapes.items():
             whole = windows.whole.types[name].shape
             lines.append(f"{name}: {shape_text(whole)} in windows of {shape_text(shape)}")
-        for group, begins in zip(windows.cutting.groups, windows.begins, strict=True):
-            name, axis = group.base
-            extent, part = extent_of(group, windows.whole), extent_of(group, windows.window)
+        cut = windows.cutting
+        pairs = zip(cut.extents(windows.whole), cut.extents(windows.window), strict=True)
+        triples = zip(cut.groups, windows.begins, pairs, strict=True)
+        for group, begins, (extent, part) in triples:
             if len(begins) == 1:
                 continue
+            name, axis = group.base
             step = begins[1] - begins[0]
             lines.append(
                 f"  axis {axis} of {name}: {len(begins)} windows of {part}, {step} apart "
                 f"({part - step} are read twice), of {extent}"
             )
-        for (name, axis), because in windows.cutting.whole.items():
+        for (name, axis), because in cut.whole.items():
             lines.append(f"  axis {axis} of {name} is not cut, because of {because}")
         lines += (
             f"{counted(self.tiles, 'tile')}, {windows.overlap:.2f} times the pixels of the image; "
@@ -190,16 +143,14 @@ class TilePlanner:
             )
         cut = self.image.cutting
         self._batch = [group.base[1] == 0 for group in cut.groups]
-        spatial = [extent for extent, batch in self._spatial() if not batch and extent > 1]
+        self._extents = list(zip(self.image.extents, self._batch, strict=True))
+        spatial = [extent for extent, batch in self._extents if not batch and extent > 1]
         if not spatial and cut.whole:
             (name, axis), because = next(iter(cut.whole.items()))
             raise UnsupportedError(
                 f"{because} reads all of axis {axis} of {name!r}: the network is not local, and "
                 "cannot be run in tiles; run it whole"
             )
-
-    def _spatial(self) -> list[tuple[int, bool]]:
-        return list(zip(self.image.extents, self._batch, strict=True))
 
     def of_tile(self, tile: Sequence[int]) -> TilePlan:
         """The plan for windows of these extents, of the axes that are cut besides the batch.
@@ -234,7 +185,7 @@ class TilePlanner:
         Raises:
             BudgetError: none keeps the limit.
         """
-        sizes = _sizes(self._spatial())
+        sizes = _sizes(self._extents)
         best: TilePlan | None = None
         least: TilePlan | None = None
         for wanted in steps("choosing tiles", sizes, len(sizes)):
@@ -326,20 +277,3 @@ def _extents(groups: Sequence[tuple[int, bool]], pixels: int) -> list[int]:
         side = ceil((pixels / max(1, prod(wanted))) ** (1 / (len(left) - done)))
         wanted[number] = min(extent, side)
     return wanted
-
-
-def network_fields(net: Network, shapes: Mapping[str, Shape]) -> list[Field]:
-    """What a network's outputs read of the spatial axes of its inputs.
-
-    Args:
-        net: for the CPU.
-        shapes: of all inputs; large enough that borders do not hide what repeats itself.
-
-    Raises:
-        SpecError: the network runs on a GPU.
-    """
-    if not isinstance(net.backend, CpuBackend):
-        raise SpecError("the network runs on a GPU; expected one for the CPU: device='cpu'")
-    backend = TileBackend(net.backend.model, net.backend.options)
-    given = tuple(shapes[each.name] for each in backend.model.inputs)
-    return list(receptive_fields(backend.graph(given)).of_outputs())

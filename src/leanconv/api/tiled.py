@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from leanconv.api.cpu_backend import CpuBackend
 from leanconv.api.inputs import Shape, input_specs
 from leanconv.api.network import Network
 from leanconv.api.options import checked_limit
@@ -26,8 +25,9 @@ from leanconv.api.tile_arrays import (
     release,
     shared_chunks,
 )
+from leanconv.api.tile_backend import TileBackend, tile_backend
 from leanconv.api.tile_journal import Journal, run_key
-from leanconv.api.tile_plan import TileBackend, TilePlan, TilePlanner
+from leanconv.api.tile_plan import TilePlan, TilePlanner
 from leanconv.errors import InputError, SpecError, memory_reported, short
 from leanconv.graph.names import Names
 from leanconv.planner.tiles.windows import Tile
@@ -68,9 +68,7 @@ def tiled(
     """
     if not isinstance(net, Network):
         raise SpecError(f"net is {short(net)}; expected a network from leanconv.load")
-    if not isinstance(net.backend, CpuBackend):
-        raise SpecError("net runs on a GPU; expected one for the CPU: load it with device='cpu'")
-    return Tiled(net.backend, checked_limit(memory_limit), _checked_tile(tile))
+    return Tiled(tile_backend(net), checked_limit(memory_limit), _checked_tile(tile))
 
 
 def _checked_tile(tile: Any) -> tuple[int, ...] | None:
@@ -91,11 +89,10 @@ class Tiled:
     """A network over images of any size, for one thread at a time; `leanconv.tiled` makes it."""
 
     def __init__(
-        self, backend: CpuBackend, limit: int | None, tile: tuple[int, ...] | None
+        self, backend: TileBackend, limit: int | None, tile: tuple[int, ...] | None
     ) -> None:
-        self._backend = TileBackend(backend.model, backend.options)
-        self._limit, self._tile = limit, tile
-        self.inputs = input_specs(backend.model, self._backend.dtype)
+        self._backend, self._limit, self._tile = backend, limit, tile
+        self.inputs = input_specs(backend.model, backend.dtype)
         self._names = Names(tuple(each.name for each in self.inputs), backend.model.outputs)
         self._plans: dict[tuple[Shape, ...], TilePlan] = {}
         self._current: TilePlan | None = None
@@ -191,9 +188,12 @@ class Tiled:
     ) -> None:
         """Read one window ahead and write one behind, while one is computed."""
         network = self._network_of(plan)
-        left = [tile for tile in plan.windows.tiles() if tile.number not in finished.done]
-        redone = shared_chunks(left, list(plan.windows.tiles()), outs) if finished.done else []
-        left = sorted([*left, *redone], key=lambda tile: tile.number)
+        tiles = list(plan.windows.tiles())
+        left = [tile for tile in tiles if tile.number not in finished.done]
+        left += shared_chunks(left, tiles, outs) if finished.done else []
+        left.sort(key=lambda tile: tile.number)
+        written: list[int] = []  # and not yet noted
+        noted = monotonic()
 
         def reading(tile: Tile) -> dict[str, np.ndarray]:
             pairs = zip(self.inputs, images, strict=True)
@@ -204,18 +204,16 @@ class Tiled:
                 out[tile.writes[name]] = found[name][tile.gives[name]]
             written.append(tile.number)
             release([*images, *outs.values()])
-            if monotonic() - noted[0] >= _SECONDS:
+            if monotonic() - noted >= _SECONDS:
                 note()
 
         def note() -> None:
+            nonlocal noted
             for out in outs.values():
                 flush(out)
             finished.finish(written)
             written.clear()
-            noted[0] = monotonic()
-
-        written: list[int] = []  # and not yet noted
-        noted = [monotonic()]
+            noted = monotonic()
 
         with ThreadPoolExecutor(1) as reader, ThreadPoolExecutor(1) as writer:
             ahead = reader.submit(reading, left[0]) if left else None
@@ -252,13 +250,12 @@ class Tiled:
                 {**dict(zip(self._names.inputs, arrays, strict=False)), **named}
             )
         pairs = zip(given, self.inputs, strict=True)
-        plan = self._plan_for([checked_image(image, spec) for image, spec in pairs])
-        inputs = {s.name: np.asarray(a) for s, a in zip(self.inputs, given, strict=True)}
+        images = [checked_image(image, spec) for image, spec in pairs]
         parts = {
-            s.name: read(inputs[s.name], tuple(slice(0, n) for n in inputs[s.name].shape), s)
-            for s in self.inputs
+            spec.name: read(image, tuple(slice(0, n) for n in image.shape), spec)
+            for image, spec in zip(images, self.inputs, strict=True)
         }
-        found = self._network_of(plan).run(parts)
+        found = self._network_of(self._plan_for(images)).run(parts)
         return next(iter(found.values())) if len(found) == 1 else found
 
     # -- planning --------------------------------------------------------------------------

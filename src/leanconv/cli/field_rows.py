@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from leanconv.api.tile_plan import network_fields
+from leanconv.api.tile_backend import network_fields
 from leanconv.cli.output import print_table
 from leanconv.cli.table import NONE, Column
 from leanconv.graph.fields.receptive_fields import Whole
@@ -46,6 +46,5 @@ def field_rows(network: Network, shapes: dict[str, tuple[int, ...]]) -> list[dic
 
 def print_fields(rows: list[dict[str, Any]], wide: bool) -> None:
     """The rows as a table."""
-    keys = ("output", "input", "axis", "extent", "stride", "offset", "whole")
-    shown = [[NONE if row[key] is None else str(row[key]) for key in keys] for row in rows]
+    shown = [[NONE if cell is None else str(cell) for cell in row.values()] for row in rows]
     print_table(_FIELDS, shown, wide=wide)

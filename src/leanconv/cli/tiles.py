@@ -95,7 +95,7 @@ def _opened(file: str) -> Any:
     """An image to read in parts."""
     from leanconv.api.tile_arrays import mapped_array
 
-    kind = Path(file.rstrip("/")).suffix.lower()
+    kind = _kind(file)
     if kind == ".npy":
         return mapped_array(Path(file))
     if kind == ".zarr":
@@ -112,7 +112,7 @@ def _made(file: str, plan: TilePlan, again: bool) -> Any:
 
     (name,) = plan.windows.whole.outputs
     held = plan.windows.whole.types[name]
-    dtype, kind = np.dtype(held.dtype.numpy), Path(file.rstrip("/")).suffix.lower()
+    dtype, kind = np.dtype(held.dtype.numpy), _kind(file)
     if kind not in (".npy", ".zarr"):
         raise UsageError(f"--out is {file!r}; expected a name that ends in .npy or .zarr")
     refuse_without_folder(file)
@@ -137,6 +137,11 @@ def _made(file: str, plan: TilePlan, again: bool) -> Any:
             "begin anew"
         )
     return found
+
+
+def _kind(file: str) -> str:
+    """How a name ends, in lower case; a Zarr array's is a folder's."""
+    return Path(file.rstrip("/")).suffix.lower()
 
 
 def _zarr() -> Any:

@@ -13,7 +13,6 @@ A map says the first and the last index; what lies between them counts as read.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import field
 from fractions import Fraction
 from typing import TypeAlias
 
@@ -88,7 +87,7 @@ class Fields:
 
     graph: Graph
     axes: tuple[InputAxis, ...]
-    states: Mapping[str, States] = field(default_factory=dict)
+    states: Mapping[str, States]
 
     def of_outputs(self) -> Iterator[Field]:
         """The fields of all outputs that read an axis of an input."""

@@ -8,6 +8,7 @@ global pooling, by attention or by a softmax over them. What has no rule reads e
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from itertools import accumulate
 from types import MappingProxyType
 
@@ -21,12 +22,11 @@ from leanconv.graph.fields.axis_map import (
     transposed_map,
     window_map,
 )
-from leanconv.graph.ir import Node, TensorType
+from leanconv.graph.fields.tables import axis_table
+from leanconv.graph.ir import Attributes, Node, TensorType
 from leanconv.graph.ops import typed
 from leanconv.graph.ops.chain import ConvStage, Stage
 from leanconv.graph.ops.pointwise import BINARY, UNARY
-from leanconv.graph.ops.resample import window as resample_window
-from leanconv.graph.ops.resize import linear_cells, nearest_cells
 from leanconv.graph.ops.windows import window_steps
 from leanconv.records import dataclass
 from leanconv.spec.conv import effective_extent
@@ -87,12 +87,16 @@ def _convolution(read: Read) -> Routes:
         return _aligned(read)
     if read.operand:
         return NOWHERE
-    found: dict[int, tuple[int, AxisMap]] = {0: (0, IDENTITY)}
-    axes = zip(kernel.shape[2:], window_steps(attributes), strict=True)
-    for axis, (taps, (stride, dilation, before, _)) in enumerate(axes, 2):
-        made = window_map(stride, -before, effective_extent(taps, dilation))
-        found[axis] = axis, made
-    return found
+    return {0: (0, IDENTITY), **_sliding(kernel.shape[2:], attributes)}
+
+
+def _sliding(taps: Sequence[int], attributes: Attributes) -> Routes:
+    """Windows of so many taps along each spatial axis."""
+    axes = enumerate(zip(taps, window_steps(attributes), strict=True), 2)
+    return {
+        axis: (axis, window_map(stride, -before, effective_extent(count, dilation)))
+        for axis, (count, (stride, dilation, before, _)) in axes
+    }
 
 
 def _transposed(read: Read) -> Routes:
@@ -109,12 +113,8 @@ def _transposed(read: Read) -> Routes:
 
 def _pool(read: Read) -> Routes:
     attributes = read.node.attributes
-    found: dict[int, tuple[int, AxisMap]] = {0: (0, IDENTITY), 1: (1, IDENTITY)}
-    axes = zip(attributes["kernel_shape"], window_steps(attributes), strict=True)
-    for axis, (taps, (stride, dilation, before, _)) in enumerate(axes, 2):
-        made = window_map(stride, -before, effective_extent(taps, dilation))
-        found[axis] = axis, made
-    return found
+    windows = _sliding(attributes["kernel_shape"], attributes)
+    return {0: (0, IDENTITY), 1: (1, IDENTITY), **windows}
 
 
 def _reduction(read: Read) -> Routes:
@@ -234,10 +234,8 @@ def _concat(read: Read) -> Routes:
 
 def _slice(read: Read) -> Routes:
     attributes = read.node.attributes
-    triples = enumerate(zip(attributes["starts"], attributes["steps"], read.shape, strict=True))
-    return {
-        axis: (axis, window_map(step, start, 1)) for axis, (start, step, _) in triples if step > 0
-    }
+    pairs = enumerate(zip(attributes["starts"], attributes["steps"], strict=True))
+    return {axis: (axis, window_map(step, start, 1)) for axis, (start, step) in pairs if step > 0}
 
 
 def _split(read: Read) -> Routes:
@@ -253,46 +251,24 @@ def _pad(read: Read) -> Routes:
     return {axis: (axis, window_map(1, -before, 1)) for axis, before in enumerate(begin)}
 
 
-def _resize(read: Read) -> Routes:
-    attributes, found = read.node.attributes, {}
-    mode = attributes["coordinate_transformation_mode"]
-    triples = zip(read.shape, attributes["sizes"], attributes["scales"], strict=True)
-    for axis, (extent, size, scale) in enumerate(triples):
-        if size == extent and scale == 1:
+def _resized(read: Read) -> Routes:
+    """Axes by their tables, where these repeat themselves; all others as they are."""
+    found: dict[int, tuple[int, AxisMap]] = {}
+    for axis, extent in enumerate(read.shape):
+        table = axis_table(read.node, axis, extent, read.given.dtype)
+        if table is None:
             found[axis] = axis, IDENTITY
             continue
-        if attributes["mode"] == "nearest":
-            first = last = nearest_cells(extent, size, scale, mode, attributes["nearest_mode"])
-        else:
-            kind = read.given.dtype.numpy
-            (low, high), (one, other) = (t.T for t in linear_cells(extent, size, scale, mode, kind))
-            first, last = np.where(one == 0, high, low), np.where(other == 0, low, high)
-        made = _table(first, last, extent)
-        if made is not None:
-            found[axis] = axis, made
+        with suppress(IrregularError):
+            found[axis] = axis, table_map(*_ends(*table), extent)
     return found
 
 
-def _resample(read: Read) -> Routes:
-    attributes = read.node.attributes
-    axis = attributes["axis"]
-    found, extent = dict(_without(read, (axis,), True)), read.shape[axis]
-    begin, weights = resample_window(attributes, extent)
-    used = weights != 0
-    first = begin + used.argmax(axis=1)
-    last = begin + weights.shape[1] - 1 - used[:, ::-1].argmax(axis=1)
-    made = _table(first, last, extent)
-    if made is not None:
-        found[axis] = axis, made
-    return found
-
-
-def _table(first: np.ndarray, last: np.ndarray, extent: int) -> AxisMap | None:
-    """The map of tables, None where they do not repeat themselves."""
-    try:
-        return table_map(first, last, extent)
-    except IrregularError:
-        return None
+def _ends(cells: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The first and the last cell that each element reads, of those whose weight is not 0."""
+    used, rows = weights != 0, np.arange(len(cells))
+    last = cells.shape[1] - 1 - used[:, ::-1].argmax(axis=1)
+    return cells[rows, used.argmax(axis=1)], cells[rows, last]
 
 
 def _gather(read: Read) -> Routes:
@@ -363,8 +339,7 @@ RULES: Mapping[str, Callable[[Read], Routes]] = MappingProxyType(
         "Slice": _slice,
         "Split": _split,
         "Pad": _pad,
-        "Resize": _resize,
-        "Resample": _resample,
+        **dict.fromkeys(("Resize", "Resample"), _resized),
         "Gather": _gather,
     }
 )

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from fractions import Fraction
 
 from leanconv.graph.fields.receptive_fields import Fields, InputAxis, Local, Whole
+from leanconv.graph.ir import Graph
 from leanconv.records import dataclass
 
 
@@ -47,6 +48,11 @@ class Cutting:
     groups: tuple[Group, ...]
     whole: Mapping[InputAxis, str]
     places: Places
+
+    def extents(self, graph: Graph) -> tuple[int, ...]:
+        """The extents of the groups' bases, in the network for an image or for a window of it."""
+        bases = (group.base for group in self.groups)
+        return tuple(graph.types[name].shape[axis] for name, axis in bases)
 
 
 def cutting(fields: Fields) -> Cutting:

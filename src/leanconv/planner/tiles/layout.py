@@ -9,8 +9,8 @@ from leanconv.graph.fields.receptive_fields import InputAxis, receptive_fields
 from leanconv.graph.ir import Graph
 from leanconv.planner.decision import Decision
 from leanconv.planner.tiles.groups import Cutting, cutting
-from leanconv.planner.tiles.likeness import Moves, check_alike
-from leanconv.planner.tiles.margins import alignments, bases, margins, mirrors_wrong
+from leanconv.planner.tiles.likeness import check_alike
+from leanconv.planner.tiles.margins import alignments, margins, mirrors_wrong
 from leanconv.planner.tiles.windows import Windows, begins_of, last_begin, longest_step
 from leanconv.records import dataclass
 
@@ -45,6 +45,7 @@ class ImageNetwork:
     Attributes:
         whole: the network for the image.
         cutting: its axes that can be cut.
+        extents: the image's along these, per group.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class ImageNetwork:
         self._bind, self._decide, self._shapes = bind, decide, shapes
         self.whole = bind(shapes)
         self.cutting: Cutting = cutting(receptive_fields(self.whole, open_axes))
-        self.extents = bases(self.cutting.groups, self.whole)
+        self.extents = self.cutting.extents(self.whole)
 
     def layout(self, wanted: Sequence[int]) -> Layout:
         """Windows of at least these extents, per group, as small as their steps allow.
@@ -74,7 +75,7 @@ class ImageNetwork:
         graph = self._window(last)
         right = margins(self.whole, graph, self.cutting, decisions)
         if any(last) and mirrors_wrong(graph, self.cutting.places, right):
-            raise TileTooSmallError(tuple(2 * n for n in bases(self.cutting.groups, graph)))
+            raise TileTooSmallError(tuple(2 * n for n in self.cutting.extents(graph)))
         begins = []
         for group, end in enumerate(last):
             most = longest_step(self.cutting, right, graph.outputs, group)
@@ -82,8 +83,8 @@ class ImageNetwork:
             if end and most < steps[group]:
                 raise TileTooSmallError(self._needed(right, steps, graph))
             begins.append(begins_of(end, most))
-        check_alike(self.whole, graph, self.cutting.places, Moves(begins, right))
         windows = Windows(self.whole, graph, self.cutting, tuple(begins), right)
+        check_alike(windows)
         return Layout(windows, decisions)
 
     def _last(self, wanted: Sequence[int], steps: Sequence[int]) -> list[int]:
@@ -108,14 +109,14 @@ class ImageNetwork:
             raise TileTooSmallError(least) from error
         if [n.outputs for n in graph.nodes] != [n.outputs for n in self.whole.nodes]:
             # Such as one of which a crop leaves nothing.
-            raise TileTooSmallError(tuple(2 * n for n in bases(self.cutting.groups, graph)))
+            raise TileTooSmallError(tuple(2 * n for n in self.cutting.extents(graph)))
         return graph
 
     def _needed(
         self, right: Mapping[str, Mapping[int, tuple[int, int]]], steps: Sequence[int], graph: Graph
     ) -> tuple[int, ...]:
         """Extents of windows of which one step is right."""
-        extents = bases(self.cutting.groups, graph)
+        extents = self.cutting.extents(graph)
         return tuple(
             extent + max(0, step - longest_step(self.cutting, right, graph.outputs, group))
             for group, (extent, step) in enumerate(zip(extents, steps, strict=True))

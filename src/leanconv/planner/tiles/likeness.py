@@ -6,7 +6,7 @@ result would depend on where the image is cut.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import takewhile
 from math import prod
 from typing import Any
@@ -16,14 +16,10 @@ import numpy as np
 from leanconv.errors import UnsupportedError
 from leanconv.graph.fields.receptive_fields import reads_of
 from leanconv.graph.fields.routes import routes
+from leanconv.graph.fields.tables import axis_table
 from leanconv.graph.ir import Graph, Node, is_filled
 from leanconv.graph.ops import label
-from leanconv.graph.ops.resample import window as resample_window
-from leanconv.graph.ops.resize import linear_cells, nearest_cells
-from leanconv.planner.tiles.groups import Places
-from leanconv.planner.tiles.margins import Margins
-from leanconv.records import dataclass
-from leanconv.types import DType
+from leanconv.planner.tiles.windows import Windows
 
 # Attributes that follow from extents: these, and the routes of the axes, are compared instead.
 _SIZES: Mapping[str, tuple[str, ...]] = {
@@ -36,44 +32,29 @@ _SIZES: Mapping[str, tuple[str, ...]] = {
 }
 
 
-@dataclass(frozen=True, eq=False)
-class Moves:
-    """Where windows lie.
-
-    Attributes:
-        begins: of each group, where its windows begin, in indices of its base; the first is 0, and
-            the last one ends where the image ends.
-        margins: what is right in a window.
-    """
-
-    begins: Sequence[Sequence[int]]
-    margins: Margins
-
-
 _TABLES = ("Resize", "Resample")  # whose axes have tables of places and weights
 _SUMS = ("ReduceSum", "ReduceMean", "ReduceProd")
 _FEW = 17  # results beside each other, from which on sums have one order: more than a vector
 _ABSOLUTE = ("MaxPoolWithIndices",)  # whose second result says where in the image something is
 
 
-def check_alike(whole: Graph, window: Graph, places: Places, moves: Moves) -> None:
+def check_alike(windows: Windows) -> None:
     """Refuse a network whose windows do not compute what the whole image does.
 
     Args:
-        whole, window: the network for both sizes.
-        places: of the window's values.
-        moves: where windows lie, and what is right in them.
+        windows: the network for both sizes, where windows lie, and what is right in them.
 
     Raises:
         UnsupportedError: naming the node.
     """
+    whole, window = windows.whole, windows.window
     if [_form(node) for node in whole.nodes] != [_form(node) for node in window.nodes]:
         raise UnsupportedError(
             "the network for a tile has other nodes than the one for the whole image; expected a "
             "file that does not decide by its input's size; give another tile, or run it whole"
         )
     for node, other in zip(whole.nodes, window.nodes, strict=True):
-        reason = next(_differences(node, other, whole, window, places, moves), None)
+        reason = next(_differences(node, other, windows), None)
         if reason:
             raise UnsupportedError(
                 f"{label(node)} {reason}; a network is run in tiles if it computes the same "
@@ -85,14 +66,8 @@ def _form(node: Node) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
     return node.op, node.inputs, node.outputs
 
 
-def _differences(
-    node: Node,
-    other: Node,
-    whole: Graph,
-    window: Graph,
-    places: Places,
-    moves: Moves,
-) -> Iterator[str]:
+def _differences(node: Node, other: Node, windows: Windows) -> Iterator[str]:
+    whole, window, places = windows.whole, windows.window, windows.cutting.places
     exempt = _SIZES.get(node.op, ())
     for name, value in node.attributes.items():
         if name not in exempt and not _equal(value, other.attributes[name]):
@@ -103,50 +78,43 @@ def _differences(
     if node.op in _ABSOLUTE and any(name in whole.outputs for name in node.outputs[1:]):
         yield "gives places in the image"
     for result, output in enumerate(node.outputs):
-        yield from _shape_differences(output, whole, window, places, moves)
+        yield from _shape_differences(output, windows)
         pairs = zip(reads_of(node, result, whole), reads_of(other, result, window), strict=True)
         for (name, one), (_, two) in pairs:
             if places[name] and node.op not in _TABLES and routes(one) != routes(two):
                 yield "reads other places for a tile than for the whole image"
-    yield from _table_differences(node, other, whole, window, places, moves)
+    yield from _table_differences(node, other, windows)
     if node.op in _SUMS and _columns(node, whole) != _columns(node, window):
         yield f"sums in another order in a tile of fewer than {_FEW} elements; give a larger tile"
 
 
-def _shape_differences(
-    output: str, whole: Graph, window: Graph, places: Places, moves: Moves
-) -> Iterator[str]:
+def _shape_differences(output: str, windows: Windows) -> Iterator[str]:
     """Extents: a value reaches as far behind its windows' last one as its group's base does."""
     if not output:
         return
-    pairs = zip(whole.types[output].shape, window.types[output].shape, strict=True)
+    types = windows.whole.types[output], windows.window.types[output]
+    pairs = zip(*(kind.shape for kind in types), strict=True)
     for axis, (extent, part) in enumerate(pairs):
-        place = places[output].get(axis)
+        place = windows.cutting.places[output].get(axis)
         moved = 0
         if place is not None:
-            moved = int(moves.begins[place.group][-1] * place.density)
+            moved = int(windows.begins[place.group][-1] * place.density)
         if extent - moved != part:
             yield f"gives {part} elements along axis {axis} of a tile, not {extent - moved}"
 
 
-def _table_differences(
-    node: Node,
-    other: Node,
-    whole: Graph,
-    window: Graph,
-    places: Places,
-    moves: Moves,
-) -> Iterator[str]:
+def _table_differences(node: Node, other: Node, windows: Windows) -> Iterator[str]:
     """Places and weights of resized axes, which are rounded, wherever a window lies."""
+    whole, window, places = windows.whole, windows.window, windows.cutting.places
     x = node.inputs[0] if node.op in _TABLES else ""
     for axis, source in places.get(x, {}).items():
         kind = whole.types[x].dtype
-        one = _tables(node, axis, whole.types[x].shape[axis], kind)
-        two = _tables(other, axis, window.types[x].shape[axis], kind)
+        one = axis_table(node, axis, whole.types[x].shape[axis], kind)
+        two = axis_table(other, axis, window.types[x].shape[axis], kind)
         if one is None or two is None:
             continue
-        density, (low, high) = places[node.key][axis].density, moves.margins[node.key][axis]
-        begins = moves.begins[source.group]
+        density, (low, high) = places[node.key][axis].density, windows.margins[node.key][axis]
+        begins = windows.begins[source.group]
         for begin in begins:
             first = low if begin else 0
             end = len(two[0]) if begin == begins[-1] else high + 1
@@ -159,23 +127,6 @@ def _table_differences(
             if not np.array_equal(one[1][there], two[1][here]):
                 yield "weighs pixels by their place in the image, which is rounded"
                 return
-
-
-def _tables(
-    node: Node, axis: int, extent: int, kind: DType
-) -> tuple[np.ndarray, np.ndarray] | None:
-    """The cells that each element reads, and its weights; None for an axis left as it is."""
-    attributes = node.attributes
-    if node.op == "Resample":
-        return resample_window(attributes, extent) if attributes["axis"] == axis else None
-    size, scale = attributes["sizes"][axis], attributes["scales"][axis]
-    if size == extent and scale == 1:
-        return None
-    mode = attributes["coordinate_transformation_mode"]
-    if attributes["mode"] == "nearest":
-        cells = nearest_cells(extent, size, scale, mode, attributes["nearest_mode"])
-        return cells, np.ones(size)
-    return linear_cells(extent, size, scale, mode, kind.numpy)
 
 
 def _columns(node: Node, graph: Graph) -> int:

@@ -10,7 +10,7 @@ from leanconv.graph.fields.receptive_fields import reads_of
 from leanconv.graph.fields.routes import routes
 from leanconv.graph.ir import Graph, Node
 from leanconv.planner.decision import Decision
-from leanconv.planner.tiles.groups import Cutting, Group, Places
+from leanconv.planner.tiles.groups import Cutting, Places
 from leanconv.planner.tiles.pins import Block, blocks
 from leanconv.records import dataclass
 
@@ -155,8 +155,3 @@ def _last_right(map_: AxisMap, block: Block, last: int) -> int:
     if not wrong:
         return 1 << 62
     return min(wrong) // block.outputs * block.outputs - 1
-
-
-def bases(groups: Sequence[Group], graph: Graph) -> tuple[int, ...]:
-    """The extents of the groups' bases."""
-    return tuple(graph.types[group.base[0]].shape[group.base[1]] for group in groups)

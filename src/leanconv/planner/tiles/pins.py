@@ -66,13 +66,10 @@ def _pinned(
     if len(pieces) > 1:  # phases, each of which chooses by itself otherwise
         return select.choice_named("direct")
     problem = pieces[0][0]
-    for candidate in select.ranked(problem, target, decision.choice, accuracy.reproducible):
-        choice = candidate.choice
-        if choice.algorithm not in _MOVING:
-            return _whole_edges(choice)
-    for candidate in select.ranked(problem, target, AUTO, accuracy.reproducible):
-        if candidate.choice.algorithm not in _MOVING:
-            return _whole_edges(candidate.choice)
+    for wanted in (decision.choice, AUTO):
+        for candidate in select.ranked(problem, target, wanted, accuracy.reproducible):
+            if candidate.choice.algorithm not in _MOVING:
+                return _whole_edges(candidate.choice)
     raise UnsupportedError(
         f"{label(node)} is computed by {decision.choice}, whose sums depend on where a tile lies, "
         "and by no other algorithm; expected direct, winograd or another one: leave `algorithms` "
@@ -95,7 +92,7 @@ def blocks(node: Node, graph: Graph, decision: Decision) -> tuple[Block, ...]:
     if node.op not in convolution.OPS or not isinstance(given, WinogradParameters):
         return (Block(),) * max(rank, 0)
     assert given.m is not None
-    tile = (1, *given.m)[-rank:] if rank < 3 else (1, *given.m)
+    tile = (1, *given.m)[-rank:]
     kernel = graph.types[node.inputs[1]].shape[2:]
     axes = zip(tile, kernel, node.attributes["strides"], node.attributes["dilations"], strict=True)
     if node.op == "ConvTranspose":

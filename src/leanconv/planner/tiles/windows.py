@@ -8,7 +8,7 @@ from math import floor, prod
 from typing import TypeAlias
 
 from leanconv.graph.ir import Graph
-from leanconv.planner.tiles.groups import Cutting, Group
+from leanconv.planner.tiles.groups import Cutting
 from leanconv.planner.tiles.margins import Margins
 from leanconv.records import cached_property, dataclass
 
@@ -58,10 +58,10 @@ class Windows:
     @cached_property
     def overlap(self) -> float:
         """How many times as many pixels windows read as there are."""
-        groups = zip(self.cutting.groups, self.begins, strict=True)
+        window, whole = self.cutting.extents(self.window), self.cutting.extents(self.whole)
         return prod(
-            len(begins) * extent_of(group, self.window) / max(1, extent_of(group, self.whole))
-            for group, begins in groups
+            len(begins) * part / max(1, extent)
+            for begins, part, extent in zip(self.begins, window, whole, strict=True)
         )
 
     def tiles(self) -> Iterator[Tile]:
@@ -101,12 +101,6 @@ class Windows:
             writes.append(slice(first, end))
             gives.append(slice(first - begin, end - begin))
         return tuple(writes), tuple(gives)
-
-
-def extent_of(group: Group, graph: Graph) -> int:
-    """The extent of a group's base."""
-    name, axis = group.base
-    return graph.types[name].shape[axis]
 
 
 def last_begin(extent: int, wanted: int, step: int) -> int:

@@ -1,0 +1,84 @@
+"""How a network is bound and computed where all its windows have the bits of the whole image."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from leanconv.api.cpu_backend import CpuBackend
+from leanconv.api.inputs import NOTHING_KNOWN, Known, Shape
+from leanconv.api.network import Network
+from leanconv.api.options import NetworkOptions
+from leanconv.errors import SpecError
+from leanconv.graph.fields.receptive_fields import Field, receptive_fields
+from leanconv.graph.ir import Graph
+from leanconv.graph.onnx_import import Model
+from leanconv.graph.passes import UNFUSED_PASSES, run_passes
+from leanconv.graph.passes.store_in_halves import store_in_halves
+from leanconv.graph.verify import verify
+from leanconv.planner.decision import Decision
+from leanconv.planner.lowering import usual_decisions
+from leanconv.planner.tiles.pins import pinned
+from leanconv.types import FLOAT32
+
+
+class TileBackend(CpuBackend):
+    """What compiles a network whose bits do not depend on where its window lies.
+
+    Attributes:
+        pins: how its nodes are computed, whatever the shape.
+    """
+
+    def __init__(self, model: Model, options: NetworkOptions) -> None:
+        given = replace(options, memory_limit=None, reproducible=True, tune=False)
+        super().__init__(model, given)
+        self.pins: tuple[Decision, ...] | None = None
+
+    def _bound(self, shapes: Mapping[str, Shape], known: Known = NOTHING_KNOWN) -> Graph:
+        bound = self.model.bind(shapes, dtype=self.dtype, late=True, values=known)
+        graph, half = run_passes(bound, UNFUSED_PASSES), self._options.precision
+        if half is None and self.dtype == FLOAT32:
+            half = self.model.stored
+        return graph if half is None else verify(store_in_halves(graph, half))
+
+    def _decisions(self, graph: Graph) -> tuple[Decision, ...] | None:
+        return self.pins if self.pins is not None else self.decide(graph)
+
+    def decide(self, graph: Graph) -> tuple[Decision, ...]:
+        """How the nodes of a window are computed."""
+        named = super()._decisions(graph)
+        decisions = usual_decisions(graph, self.target) if named is None else named
+        return pinned(graph, self.target, self.accuracy.of_network(graph, self.target), decisions)
+
+    def pinning(self, pins: tuple[Decision, ...]) -> TileBackend:
+        """The same, with other pins; it shares weights and arena."""
+        made = object.__new__(type(self))  # a copy would be made as a pickled one is
+        made.__dict__.update(self.__dict__)
+        made.pins = pins
+        return made
+
+
+def tile_backend(net: Network) -> TileBackend:
+    """What runs a network in windows, with its options but for its memory limit.
+
+    Raises:
+        SpecError: the network runs on a GPU.
+    """
+    if not isinstance(net.backend, CpuBackend):
+        raise SpecError("net runs on a GPU; expected one for the CPU: load it with device='cpu'")
+    return TileBackend(net.backend.model, net.backend.options)
+
+
+def network_fields(net: Network, shapes: Mapping[str, Shape]) -> list[Field]:
+    """What a network's outputs read of the spatial axes of its inputs.
+
+    Args:
+        net: for the CPU.
+        shapes: of all inputs; large enough that borders do not hide what repeats itself.
+
+    Raises:
+        SpecError: the network runs on a GPU.
+    """
+    backend = tile_backend(net)
+    given = tuple(shapes[each.name] for each in backend.model.inputs)
+    return list(receptive_fields(backend.graph(given)).of_outputs())
