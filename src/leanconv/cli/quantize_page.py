@@ -8,19 +8,8 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from leanconv.cli.table import NONE
-from leanconv.pages.page import (
-    HIGH,
-    LEFT,
-    WIDE,
-    document,
-    fact,
-    heading,
-    levels,
-    line,
-    place,
-    svg,
-    text_at,
-)
+from leanconv.pages import picture
+from leanconv.pages.page import document, fact, heading
 from leanconv.quantizer.rungs import FLOAT32, INT8, RUNGS, W8A16
 from leanconv.units import counted, format_bytes, format_ns
 
@@ -99,31 +88,26 @@ def _curve(made: Quantized) -> str:
     best = max(made.float_score, *(score for _, score, _ in points)) or 1.0
 
     def at(ns: float) -> float:
-        return LEFT + 12 + ns / most_ns * (WIDE - LEFT - 40)
+        return picture.across(ns / most_ns)
 
-    body = levels(best, lambda value: f"{value:.0%}")
+    body = picture.levels(best, lambda value: f"{value:.0%}")
     x = at(made.float_ns)
-    body.append(line(x, 8, x, place(0), "mark"))
-    body.append(text_at(x - 4, 22, FLOAT32, "end"))
+    body.append(picture.upright(x))
+    body.append(picture.text_at(x - 4, 22, FLOAT32, "end"))
     for ns, score, trial in points:
         about = f"{_counts(trial)}: {score:.2%}, {format_ns(ns)}, {trial.samples}"
-        y = place(max(0.0, score) / best)
-        body.append(
-            f'<circle cx="{at(ns):.1f}" cy="{y:.1f}" r=4><title>{escape(about)}</title></circle>'
-        )
+        y = picture.height(max(0.0, score) / best)
+        body.append(picture.dot(at(ns), y, 4, about))
     if made.time_ns is not None:
-        x, y = at(made.time_ns), place(max(0.0, made.score) / best)
-        body.append(
-            f'<circle class=mark cx="{x:.1f}" cy="{y:.1f}" r=6><title>this file</title></circle>'
-        )
-    body.append(text_at(LEFT + 12, HIGH - 8, "0", "start"))
-    body.append(text_at(WIDE - 8, HIGH - 8, format_ns(round(most_ns)), "end"))
+        y = picture.height(max(0.0, made.score) / best)
+        body.append(picture.dot(at(made.time_ns), y, 6, "this file", "mark"))
+    body.append(picture.below("0", format_ns(round(most_ns)), indent=12))
     note = (
         "Each dot is a choice of layers that was run; the large one is this file, the line is the "
         "time of float32 with the same threads. Times are the fastest of some runs, on calibrated "
         "samples those that plans predict."
     )
-    return svg(body, "score against time") + f"<p class=note>{note}</p>"
+    return picture.figure(body, "score against time", note)
 
 
 def _sensitivities(layers: Sequence[LayerReport]) -> str:
@@ -131,20 +115,14 @@ def _sensitivities(layers: Sequence[LayerReport]) -> str:
     if not known:
         return "<p class=note>It was not measured: no layer had to stay in float32.</p>"
     most = max(each.sensitivity or 0.0 for each in known) or 1.0
-    step = (WIDE - LEFT - 8) / len(known)
-    body = levels(most, lambda value: f"{value:.1e}")
+    body = picture.levels(most, lambda value: f"{value:.1e}")
     for number, layer in enumerate(known):
         share = (layer.sensitivity or 0.0) / most
-        top = place(share)
         kind = "scratch" if layer.precision == FLOAT32 else "value"
         about = f"{layer.name}: {layer.sensitivity:.1e}, {layer.precision}"
-        body.append(
-            f'<rect class={kind} x="{LEFT + number * step + 1:.2f}" y="{top:.2f}" '
-            f'width="{max(1.0, step - 2):.2f}" height="{place(0) - top:.2f}">'
-            f"<title>{escape(about)}</title></rect>"
-        )
+        body.append(picture.bar(kind, number, len(known), share, about))
     note = "In the network's order. Yellow layers stay in float32."
-    return svg(body, "error with one layer quantised") + f"<p class=note>{note}</p>"
+    return picture.figure(body, "error with one layer quantised", note)
 
 
 def _layers(made: Quantized) -> str:

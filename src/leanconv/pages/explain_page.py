@@ -6,20 +6,8 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any
 
-from leanconv.pages.page import (
-    BELOW,
-    HIGH,
-    LEFT,
-    WIDE,
-    document,
-    fact,
-    heading,
-    levels,
-    line,
-    place,
-    svg,
-    text_at,
-)
+from leanconv.pages import picture
+from leanconv.pages.page import document, fact, heading
 from leanconv.units import format_bytes, format_ns
 
 Report = Mapping[str, Any]
@@ -68,31 +56,26 @@ def _arena(report: Report) -> str:
     """Each buffer a box: its life from left to right, its place from bottom to top."""
     arena = report["arena"]
     calls, most = max(1, len(arena["calls"])), max(1, arena["bytes"])
-    step = (WIDE - LEFT - 8) / calls
-    body = levels(most, lambda value: format_bytes(round(value)))
+    body = picture.levels(most, lambda value: format_bytes(round(value)))
     for buffer in arena["buffers"]:
-        x, width = LEFT + buffer["first"] * step, (buffer["last"] - buffer["first"] + 1) * step
-        top = place((buffer["offset"] + buffer["bytes"]) / most)
-        height = place(buffer["offset"] / most) - top
+        x, width = picture.column(buffer["first"], calls)
+        width *= buffer["last"] - buffer["first"] + 1
+        low, high = buffer["offset"], buffer["offset"] + buffer["bytes"]
         first, last = arena["calls"][buffer["first"]], arena["calls"][buffer["last"]]
         about = f"{buffer['name']}: {format_bytes(buffer['bytes'])} at {buffer['offset']}, "
         about += f"from {first} to {last}"
-        body.append(
-            f'<rect class={"scratch" if buffer["scratch"] else "value"} x="{x:.2f}" y="{top:.2f}" '
-            f'width="{width:.2f}" height="{max(height, 0.5):.2f}"><title>{escape(about)}</title>'
-            "</rect>"
-        )
+        kind = "scratch" if buffer["scratch"] else "value"
+        body.append(picture.box(kind, x, width, low / most, high / most, about))
     peak = arena["peak"]
-    x = LEFT + (peak["call"] + 0.5) * step
-    body.append(line(x, 8, x, HIGH - BELOW, "mark"))
-    body.append(text_at(LEFT, HIGH - 8, "first call", "start"))
-    body.append(text_at(WIDE - 8, HIGH - 8, f"call {calls}", "end"))
+    x, width = picture.column(peak["call"], calls)
+    body.append(picture.upright(x + width / 2))
+    body.append(picture.below("first call", f"call {calls}"))
     names = arena["calls"]
     where = names[peak["call"]] if names else "nowhere"
     makers = ", ".join(peak["buffers"][:5]) + (" …" if len(peak["buffers"]) > 5 else "")
     note = f"The peak, {format_bytes(peak['bytes'])}, is at {where} (line): {makers}. "
     note += "Blue boxes hold values, yellow ones what threads work in."
-    return svg(body, "buffers of the arena over time") + f"<p class=note>{escape(note)}</p>"
+    return picture.figure(body, "buffers of the arena over time", note)
 
 
 def _front(report: Report) -> str:
@@ -107,9 +90,9 @@ def _front(report: Report) -> str:
 
     def at(point: tuple[int, int]) -> tuple[float, float]:
         share = (point[0] - low) / max(1, high - low)
-        return LEFT + 12 + share * (WIDE - LEFT - 40), place(point[1] / most)
+        return picture.across(share), picture.height(point[1] / most)
 
-    body = levels(most, format_ns)
+    body = picture.levels(most, format_ns)
     places = [at(point) for point in points]
     # A plan serves every limit from its own bytes up to those of the next one.
     path = f"M{places[0][0]:.1f} {places[0][1]:.1f}"
@@ -118,44 +101,36 @@ def _front(report: Report) -> str:
     body.append(f'<path class=curve d="{path}"/>')
     for (x, y), (size, time) in zip(places, points, strict=True):
         about = f"{format_bytes(size)}: {format_ns(time)}"
-        body.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r=3><title>{about}</title></circle>')
-    x, y = at(chosen)
-    body.append(
-        f'<circle class=mark cx="{x:.1f}" cy="{y:.1f}" r=6><title>this plan</title></circle>'
-    )
-    body.append(text_at(LEFT + 12, HIGH - 8, format_bytes(low), "start"))
-    body.append(text_at(WIDE - 8, HIGH - 8, format_bytes(high), "end"))
+        body.append(picture.dot(x, y, 3, about))
+    body.append(picture.dot(*at(chosen), 6, "this plan", "mark"))
+    body.append(picture.below(format_bytes(low), format_bytes(high), indent=12))
     note = (
         "Predicted time of the fastest plan within each limit of bytes, where no choice counts as "
         "faster than that of a plan without limits; the large dot is this plan."
     )
-    return svg(body, "time against bytes") + f"<p class=note>{note}</p>"
+    return picture.figure(body, "time against bytes", note)
 
 
 def _error(report: Report) -> str:
     layers = report["layers"]
     allowed = report["asked"]["max_error"]
     most = max([layer["error_so_far"] for layer in layers] + [allowed or 0.0]) or 1.0
-    step = (WIDE - LEFT - 8) / max(1, len(layers))
-    body = levels(most, lambda value: f"{value:.1e}")
+    body = picture.levels(most, lambda value: f"{value:.1e}")
     path = ""
     for number, layer in enumerate(layers):
-        x, height = LEFT + number * step, place(layer["passed_error"] / most)
         about = f"{layer['name']} by {layer['algorithm']}: {layer['passed_error']:.1e}"
-        body.append(
-            f'<rect class=value x="{x + 1:.2f}" y="{height:.2f}" width="{max(1.0, step - 2):.2f}" '
-            f'height="{place(0) - height:.2f}"><title>{escape(about)}</title></rect>'
-        )
-        path += (
-            f"{'L' if path else 'M'}{x + step / 2:.1f} {place(layer['error_so_far'] / most):.1f}"
-        )
+        share = layer["passed_error"] / most
+        body.append(picture.bar("value", number, len(layers), share, about))
+        x, width = picture.column(number, len(layers))
+        y = picture.height(layer["error_so_far"] / most)
+        path += f"{'L' if path else 'M'}{x + width / 2:.1f} {y:.1f}"
     body.append(f'<path class=curve d="{path}"/>')
     if allowed:
-        body.append(line(LEFT, place(allowed / most), WIDE - 8, place(allowed / most), "mark"))
+        body.append(picture.level(allowed / most))
     note = (
         "Boxes: what each layer adds; the curve: all layers so far, as independent errors add up."
     )
-    return svg(body, "expected error along the layers") + f"<p class=note>{note}</p>"
+    return picture.figure(body, "expected error along the layers", note)
 
 
 # -- layers ------------------------------------------------------------------------------------

@@ -1,10 +1,9 @@
-"""What pages of HTML share: style, axes, tables; no script, nothing loaded from anywhere."""
+"""What pages of HTML share: style, facts, tables; no script, nothing loaded from anywhere."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
-from typing import Any
 
 _STYLE = """
 :root { color-scheme: light dark; --fore: #1b1f24; --back: #ffffff; --soft: #f2f4f7;
@@ -50,44 +49,6 @@ def fact(name: str, value: str, identity: str = "") -> str:
     """A name and a value of a list of facts, `<dl>`; a script finds the value by its identity."""
     found = f" id={identity}" if identity else ""
     return f"<div><dt>{escape(name)}</dt><dd{found}>{escape(value)}</dd></div>"
-
-
-# -- pictures ----------------------------------------------------------------------------------
-WIDE, HIGH, LEFT, BELOW = 1000, 360, 74, 28
-
-
-def svg(body: Sequence[str], label: str) -> str:
-    """A picture of `WIDE` times `HIGH`."""
-    return (
-        f'<svg viewBox="0 0 {WIDE} {HIGH}" role="img" aria-label="{escape(label)}">'
-        + "".join(body)
-        + "</svg>"
-    )
-
-
-def text_at(x: float, y: float, text: str, anchor: str = "middle") -> str:
-    """Text in a picture."""
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
-
-
-def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
-    """A line in a picture; `kind` is a class of the style."""
-    return f'<line class={kind} x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>'
-
-
-def levels(most: float, write: Any) -> list[str]:
-    """Horizontal lines at quarters of the axis."""
-    body = []
-    for quarter in range(5):
-        y = place(quarter / 4)
-        body.append(line(LEFT, y, WIDE - 8, y, "axis"))
-        body.append(text_at(LEFT - 6, y + 4, write(most * quarter / 4), "end"))
-    return body
-
-
-def place(share: float) -> float:
-    """The height in the picture of a share of the axis."""
-    return HIGH - BELOW - share * (HIGH - BELOW - 14)
 
 
 def heading(*names: str) -> str:
