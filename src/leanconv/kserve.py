@@ -26,7 +26,7 @@ from leanconv.server.datatypes import NAMES
 from leanconv.server.ports import check_types
 
 
-class LeanConvModel(Model):  # type: ignore[misc]
+class LeanConvModel(Model):
     """A network that KServe serves.
 
     Args:

@@ -8,7 +8,7 @@ import time
 import weakref
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -179,7 +179,7 @@ def test_a_shape_that_is_not_planned_in_time(
                 assert time.monotonic() < until
                 time.sleep(0.02)
         plans = served.service.models.found("wide", None).plans
-        widths = [key[0][0][3] for key, _ in plans.groups()]  # type: ignore[index]
+        widths = [group.smallest.inputs["x"].shape[3] for _, group in plans.groups()]
         assert widths == [8, 11, 12]  # the one of the start, and the two newest
 
 
@@ -283,5 +283,5 @@ def test_files_that_cannot_be_served(tmp_path: Path) -> None:
 
 
 def test_limits_are_documented() -> None:
-    for field in Limits.__dataclass_fields__:  # type: ignore[attr-defined]
-        assert f"    {field}: " in (Limits.__doc__ or "")
+    for field in fields(Limits):
+        assert f"    {field.name}: " in (Limits.__doc__ or "")

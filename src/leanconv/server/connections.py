@@ -21,7 +21,7 @@ _BACKLOG = 512  # connections that the system accepts before the server does
 _STOP_S = 2  # beyond the time that a request may take
 
 
-class BoundedProtocol(H11Protocol):  # type: ignore[misc]
+class BoundedProtocol(H11Protocol):
     """A connection; `limits` is set by a class made for each server."""
 
     limits = Limits()
