@@ -79,6 +79,35 @@ def test_products_with_packed_weights(seed):
     check(proto, {"a": x})
 
 
+@pytest.mark.parametrize("zeros", ["", "uint8", "float32"])
+def test_products_whose_rows_name_their_blocks(zeros):
+    """MatMulNBits with g_idx: each of K has the scale and the zero point of a block it names."""
+    rng = np.random.default_rng(len(zeros))
+    inner, columns, blocks = 37, 70, 3
+    held = {
+        "b": rng.integers(0, 256, (columns, blocks, 8)).astype(np.uint8),
+        "s": rng.standard_normal((columns, blocks)).astype(np.float32),
+        "g": rng.integers(0, blocks, inner).astype(np.int32),
+    }
+    away = np.full((columns, blocks), 8.0)
+    if zeros:
+        away = rng.integers(0, 16, (columns, blocks))
+        held["z"] = away.astype(np.float32)
+    if zeros == "uint8":
+        even = np.pad(away, ((0, 0), (0, 1)))
+        held["z"] = (even[:, ::2] | even[:, 1::2] << 4).astype(np.uint8)
+    sizes = {"K": inner, "N": columns, "bits": 4, "block_size": 16}
+    names = ["a", "b", "s", "z" if zeros else "", "g"]
+    node = helper.make_node("MatMulNBits", names, ["y"], domain="com.microsoft", **sizes)
+    x = rng.standard_normal((2, inner)).astype(np.float32)
+    proto = model([node], [("a", FLOAT, x.shape)], [("y", FLOAT, None)], held)
+    codes = np.stack([held["b"] & 15, held["b"] >> 4], -1).reshape(columns, -1)[:, :inner]
+    weights = (codes - away[:, held["g"]]) * held["s"][:, held["g"]].astype(np.float64)
+    wanted = x.astype(np.float64) @ weights.T
+    found = lc.load(proto, threads=1)(x)
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5 * np.abs(wanted).max())
+
+
 @pytest.mark.parametrize("number", BLOCKED)
 @pytest.mark.parametrize("axis", [0, 1, 2])
 def test_constants_in_blocks(number, axis):
