@@ -1,10 +1,11 @@
-"""1x1 convolutions over many channels: one, two and more partial sums."""
+"""One, two and more partial sums: of many channels, and of many taps of a row."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
+import leanconv as lc
 from leanconv.codegen.compiler import assembly
 from leanconv.codegen.host import host
 from leanconv.codegen.partial_sums import LENGTH
@@ -40,6 +41,22 @@ def test_every_number_of_parts_is_exact(channels: int, stride: int) -> None:
     expected = np.einsum("kc,nchw->nkhw", w[:, :, 0, 0], x[:, :, ::stride, ::stride])
     expected += bias.reshape(1, -1, 1, 1) + residual
     np.testing.assert_array_equal(from_memory(got, residual.shape, form), expected)
+
+
+@pytest.mark.parametrize(("channels", "taps", "width"), [(48, 31, 40), (20, 61, 50), (3, 401, 90)])
+def test_rows_of_taps_in_many_parts_are_exact_at_borders(
+    channels: int, taps: int, width: int
+) -> None:
+    """Parts are of some taps each; columns at both ends have some of these, or none."""
+    random = np.random.default_rng(taps)
+    x = random.integers(-3, 4, (1, channels, 1, width)).astype("f4")
+    w = random.integers(-3, 4, (16, channels, 1, taps)).astype("f4")
+    pad = taps // 2
+    padded = np.pad(x, ((0, 0), (0, 0), (0, 0), (pad, pad)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, taps, axis=3)
+    expected = np.einsum("nchwt,kct->nkhw", windows, w[:, :, 0])
+    found = lc.conv2d(x, w, padding=(0, pad), algorithm="direct", threads=1)
+    np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize(("channels", "bodies"), [(LENGTH, 1), (2 * LENGTH, 2), (5 * LENGTH, 1)])
