@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
+from leanconv.algorithms import Algorithm, Problem
+from leanconv.algorithms.direct import DIRECT
+from leanconv.algorithms.half_stored import with_halves
+from leanconv.algorithms.unfold.im2col import IM2COL
+from leanconv.algorithms.unfold.im2win import IM2WIN
+from leanconv.codegen.geometry import Access
 from leanconv.codegen.host import host
 from leanconv.errors import SpecError
 from leanconv.spec import ConvSpec
-from leanconv.target import Target
+from leanconv.target import Target, preset
 from leanconv.types import Precision
 from support.half_conv import BFLOAT16_STORED, FLOAT16_STORED, WEIGHTS_ONLY, check
 from support.integer_conv import SHAPES, runnable
@@ -42,3 +51,19 @@ def test_depthwise_layers_read_and_write_halves(precision: Precision, target: Ta
         spec = ConvSpec.parse(text, precision=precision, bias=True)
         check(spec, target, "depthwise", True)
         check(spec, target, "planar", False)
+
+
+def test_halves_cost_little_where_each_is_converted_once() -> None:
+    """Where the input is copied before it is multiplied, which im2win does of several taps."""
+    target = preset("icelake-server")
+
+    def slower(algorithm: Algorithm[Any], taps: int) -> float:
+        spec, map_ = ConvSpec.parse(f"ic32ih20oc32oh20kh{taps}ph{taps // 2}"), (1, 32, 20, 20)
+        problem = Problem.of(spec, Access.planes(map_), Access.planes(map_))
+        stored = replace(problem, precision=FLOAT16_STORED)
+        return with_halves(algorithm).cost(stored, target) / algorithm.cost(problem, target)
+
+    once, each = slower(IM2COL, 1), slower(DIRECT, 3)
+    assert 1 < once < each
+    assert (slower(IM2COL, 3), slower(IM2WIN, 3)) == pytest.approx((once, once))
+    assert (slower(IM2WIN, 1), slower(DIRECT, 1)) == pytest.approx((each, each))
