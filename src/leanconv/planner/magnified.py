@@ -5,8 +5,8 @@ of products, pools and activations, whose results err as their inputs do. It doe
 
 - numbers of nearly one value are subtracted or divided, as those of a row and their mean in a
   normalisation: what is left errs more, relatively. So does the exponential of a large number, as
-  in a softmax. How much depends on the data; several of them
-  one after the other magnify little more than one, as the result of the first is spread again;
+  in a softmax. How much depends on the data; several of them one after the other magnify little
+  more than one, as the result of the first is spread again;
 - a root (a logarithm, a power) is taken of numbers near 0, where its slope has no bound: the root
   of what is off by e is off by the root of e.
 

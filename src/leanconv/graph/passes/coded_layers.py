@@ -141,16 +141,12 @@ def coded_dense(values: Values, node: Node) -> bool:
     if x is None or not values.is_constant(weight) or len(held) != 2 or len(shape) < 2:
         return False
     turned = node.op == "Gemm" and bool(given["transB"])
-    if node.op == "Gemm":
-        whole = values.is_constant(bias) and channel_extent(
-            editor.shape(bias), editor.shape(node.output), 1
-        )
-        if (
-            given["transA"]
-            or given["alpha"] != 1.0
-            or (bias and (given["beta"] != 1.0 or not whole))
-        ):
-            return False
+    if node.op == "Gemm" and (given["transA"] or given["alpha"] != 1.0):
+        return False
+    if bias and (given["beta"] != 1.0 or not values.is_constant(bias)):
+        return False
+    if bias and not channel_extent(editor.shape(bias), editor.shape(node.output), 1):
+        return False
 
     def arranged(w: Array) -> Array:
         rows = w if turned else w.T
@@ -166,23 +162,14 @@ def coded_dense(values: Values, node: Node) -> bool:
         TensorType((rows, columns, 1, 1), editor.types[node.output].dtype),
     )
     source, result = (editor.value(node.output, kind) for kind in kinds)
+    before, behind = {"shape": kinds[0].shape}, {"shape": editor.shape(node.output)}
     window = {"strides": (1, 1), "pads": (0,) * 4, "dilations": (1, 1), "group": 1}
-    attributes = {**window, **FLOATS, "x_zero": x.code.zero}
+    attributes = frozen({**window, **FLOATS, "x_zero": x.code.zero})
+    layer = Node("QLinearConv", (source, *weights.inputs), (result,), attributes, node.name)
     editor.replace(
         node,
-        Node("Reshape", (x.name,), (source,), frozen({"shape": kinds[0].shape}), node.name),
-        *_in_its_type(
-            values,
-            Node(
-                "QLinearConv", (source, *weights.inputs), (result,), frozen(attributes), node.name
-            ),
-        ),
-        Node(
-            "Reshape",
-            (result,),
-            node.outputs,
-            frozen({"shape": editor.shape(node.output)}),
-            node.name,
-        ),
+        Node("Reshape", (x.name,), (source,), frozen(before), node.name),
+        *_in_its_type(values, layer),
+        Node("Reshape", (result,), node.outputs, frozen(behind), node.name),
     )
     return True
