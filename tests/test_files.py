@@ -133,6 +133,7 @@ def test_a_refused_file_is_closed(tmp_path: Path) -> None:
 OPEN_OTHERS = {
     "files.py": "opens all others",
     "codegen/private_folder.py": "folders of the cache, and new files in them",
+    "api/file_windows.py": "/proc, and what it says is mapped",
     "api/tile_arrays.py": "an image that it maps, after open_regular",
     "api/tile_journal.py": "a journal that it writes",
     "codegen/compiler.py": "leanconv's own sources",

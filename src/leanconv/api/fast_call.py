@@ -123,9 +123,13 @@ class FastCall:
 
     def run(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The outputs for contiguous arrays of the right shapes and dtype."""
-        results = self._new_outputs()
-        self.network.run(self._addresses(arrays, results))
+        results = self.new_outputs()
+        self.run_into(arrays, results)
         return results
+
+    def run_into(self, arrays: Sequence[np.ndarray], results: Sequence[np.ndarray]) -> None:
+        """The same, where `new_outputs` has given the arrays that are written."""
+        self.network.run(self._addresses(arrays, results))
 
     def _addresses(self, arrays: Sequence[np.ndarray], results: Sequence[np.ndarray]) -> list[int]:
         read = [arrays[index] for index in self._read]
@@ -133,7 +137,7 @@ class FastCall:
 
     def time_steps(self, arrays: Sequence[np.ndarray], repeats: int) -> list[list[int]]:
         """Run step by step: for each step the nanoseconds of every repeat."""
-        results = self._new_outputs()  # a name, so that they live until all runs are done
+        results = self.new_outputs()  # a name, so that they live until all runs are done
         return self.network.time_steps(self._addresses(arrays, results), repeats)
 
     def step_estimates(self) -> tuple[int, ...]:
@@ -155,10 +159,11 @@ class FastCall:
         return first
 
     def _placed_outputs(self) -> _Outputs:
-        made = self._new_outputs()
+        made = self.new_outputs()
         pairs = zip(self._result_lookups, made, strict=True)
         return made, [lookup(array) or array.ctypes.data for lookup, array in pairs]
 
-    def _new_outputs(self) -> list[np.ndarray]:
+    def new_outputs(self) -> list[np.ndarray]:
+        """Arrays for the outputs."""
         outputs = self.network.plan.outputs.values()
         return [new_array(kind.shape, kind.dtype) for kind in outputs]

@@ -11,6 +11,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
+from leanconv.api.file_windows import FileWindows
 from leanconv.api.inputs import InputSpec
 from leanconv.errors import InputError, short
 from leanconv.files import open_regular, reason
@@ -87,16 +88,32 @@ def mapped_array(path: Path, writable: bool = False) -> np.memmap:
         ) from error
 
 
-def read(image: Image, index: Index, spec: InputSpec) -> np.ndarray:
-    """A part of an input as the network takes it: contiguous, of its dtype."""
-    part = np.asarray(image[index])
+def read(image: Image, index: Index, spec: InputSpec, into: np.ndarray | None = None) -> np.ndarray:
+    """A part of an input as the network takes it: contiguous, of its dtype.
+
+    Args:
+        image: the input.
+        index: the part.
+        spec: what the network takes.
+        into: an array for the part; a new one by default.
+
+    Raises:
+        InputError: the image gives another shape, or its file cannot be read.
+    """
     expected = tuple(each.stop - each.start for each in index)
+    if into is None:
+        into = np.empty(expected, np.dtype(spec.dtype.numpy))
+    if isinstance(image, FileWindows):
+        image.read(index, into)
+        return into
+    part = np.asarray(image[index])
     if part.shape != expected:
         raise InputError(
             f"input {spec.name!r} gave {shape_text(part.shape)} for a part of "
             f"{shape_text(expected)}; expected slices as NumPy's"
         )
-    return np.ascontiguousarray(part, np.dtype(spec.dtype.numpy))
+    into[...] = part
+    return into
 
 
 def checked_out(out: Any, name: str, kind: TensorType) -> Any:
@@ -192,7 +209,7 @@ def shared_chunks(
     Zarr's, rewrites whole ones.
     """
     numbers = {tile.number for tile in left}
-    sizes = {name: _chunk_sizes(out) for name, out in outs.items()}
+    sizes = {name: chunk_sizes(out) for name, out in outs.items()}
 
     def touched(tile: Tile) -> set[tuple[str, tuple[int, ...]]]:
         pairs = ((name, _chunks(tile.writes[name], size)) for name, size in sizes.items())
@@ -202,9 +219,9 @@ def shared_chunks(
     return [t for t in tiles if t.number not in numbers and not begun.isdisjoint(touched(t))]
 
 
-def _chunk_sizes(out: Any) -> tuple[int, ...]:
-    """Extents of an array's chunks; of none, ()."""
-    chunks = getattr(out, "chunks", None)
+def chunk_sizes(out: Any) -> tuple[int, ...]:
+    """Extents of what an array is written in: of its shards or chunks; of none, ()."""
+    chunks = getattr(out, "shards", None) or getattr(out, "chunks", None)
     if isinstance(chunks, tuple) and all(isinstance(n, int) and n > 0 for n in chunks):
         return chunks
     return ()

@@ -9,17 +9,20 @@ from leanconv.api.cpu_backend import CpuBackend
 from leanconv.api.inputs import NOTHING_KNOWN, Known, Shape
 from leanconv.api.network import Network
 from leanconv.api.options import NetworkOptions
-from leanconv.errors import SpecError
+from leanconv.errors import LeanConvError, SpecError
 from leanconv.graph.fields.receptive_fields import Field, receptive_fields
 from leanconv.graph.ir import Graph
 from leanconv.graph.onnx_import import Model
 from leanconv.graph.passes import UNFUSED_PASSES, run_passes
+from leanconv.graph.passes.fuse_blocks import fuse_blocks
 from leanconv.graph.passes.store_in_halves import store_in_halves
 from leanconv.graph.verify import verify
 from leanconv.planner.decision import Decision
 from leanconv.planner.lowering import usual_decisions
-from leanconv.planner.tiles.pins import pinned
+from leanconv.planner.tiles.pins import fitted, pinned, slower_fused
 from leanconv.types import FLOAT32
+
+_LIKELY = (1, 512)  # extents of a window: of its batch, and of its other axes
 
 
 class TileBackend(CpuBackend):
@@ -33,16 +36,38 @@ class TileBackend(CpuBackend):
         given = replace(options, memory_limit=None, reproducible=True, tune=False)
         super().__init__(model, given)
         self.pins: tuple[Decision, ...] | None = None
+        self._apart: frozenset[str] | None = None
+        if not options.algorithms:
+            self._apart = self._kept_apart()
 
     def _bound(self, shapes: Mapping[str, Shape], known: Known = NOTHING_KNOWN) -> Graph:
         bound = self.model.bind(shapes, dtype=self.dtype, late=True, values=known)
         graph, half = run_passes(bound, UNFUSED_PASSES), self._options.precision
+        if self._apart is not None:
+            graph = verify(fuse_blocks(graph, self._apart))
         if half is None and self.dtype == FLOAT32:
             half = self.model.stored
         return graph if half is None else verify(store_in_halves(graph, half))
 
+    def _kept_apart(self) -> frozenset[str] | None:
+        """Which chains of convolutions are not fused, whatever the window; None for all."""
+        shapes = {}
+        for each in self.model.inputs:
+            extents = each.shape or ()
+            likely = (n if isinstance(n, int) else _LIKELY[a > 1] for a, n in enumerate(extents))
+            shapes[each.name] = tuple(likely)
+        self._apart = frozenset()
+        try:
+            graph = self._bound(shapes)
+        except LeanConvError:
+            return None
+        accuracy = self.accuracy.of_network(graph, self.target)
+        return slower_fused(graph, self.target, accuracy, usual_decisions(graph, self.target))
+
     def _decisions(self, graph: Graph) -> tuple[Decision, ...] | None:
-        return self.pins if self.pins is not None else self.decide(graph)
+        if self.pins is None:
+            return self.decide(graph)
+        return fitted(graph, self.target, self.accuracy.of_network(graph, self.target), self.pins)
 
     def decide(self, graph: Graph) -> tuple[Decision, ...]:
         """How the nodes of a window are computed."""

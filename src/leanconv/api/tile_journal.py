@@ -83,6 +83,11 @@ class Journal:
             )
         return text[: text.rfind(b"\n") + 1]
 
+    @property
+    def is_kept(self) -> bool:
+        """Whether there is a file."""
+        return self._file is not None
+
     def finish(self, tiles: Sequence[int]) -> None:
         """Note that the results of tiles are written."""
         self.done.update(tiles)

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from math import ceil, prod
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from itertools import pairwise, product
+from math import ceil, lcm, prod
+from types import MappingProxyType
 
 import numpy as np
 
 from leanconv.api.inputs import Shape
 from leanconv.api.tile_backend import TileBackend
-from leanconv.errors import BudgetError, InputError, UnsupportedError
+from leanconv.errors import BudgetError, InputError, LeanConvError, UnsupportedError
 from leanconv.graph.fields.receptive_fields import InputAxis
 from leanconv.graph.ir import Graph, is_filled
 from leanconv.planner.decision import Decision
 from leanconv.planner.plan_file import graph_digest
 from leanconv.planner.tiles.layout import ImageNetwork, Layout, TileTooSmallError
-from leanconv.planner.tiles.windows import Windows
+from leanconv.planner.tiles.windows import Windows, fewest_read_twice
 from leanconv.progress import steps
 from leanconv.records import cached_property, dataclass
 from leanconv.units import counted, format_bytes, format_ns, shape_text
@@ -24,6 +27,12 @@ from leanconv.units import counted, format_bytes, format_ns, shape_text
 # Pixels of the windows that are tried: from where margins are most of a window to where they are
 # next to nothing.
 _LEAST_PIXELS, _MOST_PIXELS = 1 << 10, 1 << 23
+_WHOLE, _SHARES = 16, range(8, 17)  # and of sizes between them
+_MOST_GUESSES = 6  # of these
+_LARGE = 64  # times the extents of an image that is larger than what one pixel reads
+_ALIKE = 32  # without a limit, a plan may take this part longer than the fastest one
+
+NO_CHUNKS: Mapping[str, Shape] = MappingProxyType({})
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +44,9 @@ class TilePlan:
         decisions: how their nodes are computed.
         network_bytes: weights and arena.
         window_ns: the estimated time of one window.
+        units: per group of axes, windows begin at multiples of the first, and the next one reads at
+            least the second again.
+        chunks: per group of axes, of what parts results are to begin; 1 for any.
         limit: of `memory_bytes`; None for none.
         threads: that take part.
     """
@@ -43,6 +55,8 @@ class TilePlan:
     decisions: tuple[Decision, ...]
     network_bytes: int
     window_ns: int
+    units: tuple[tuple[int, int], ...]
+    chunks: tuple[int, ...]
     limit: int | None
     threads: int
 
@@ -70,6 +84,18 @@ class TilePlan:
         return self.windows.count
 
     @property
+    def keeps_chunks(self) -> bool:
+        """Whether no two windows write into one chunk of a result, as far as it is in chunks."""
+        triples = zip(self.windows.begins, self.windows.cuts, self.chunks, strict=True)
+        return all(cut is not None or len(at) < 2 or chunk < 2 for at, cut, chunk in triples)
+
+    @property
+    def shapes(self) -> tuple[Shape, ...]:
+        """Of the image: of all inputs."""
+        whole = self.windows.whole
+        return tuple(whole.types[name].shape for name in whole.inputs)
+
+    @property
     def tile_shapes(self) -> dict[str, Shape]:
         """The shape of each input's windows."""
         graph = self.windows.window
@@ -87,7 +113,7 @@ class TilePlan:
         facts = (
             graph_digest(windows.whole),
             graph_digest(windows.window),
-            str(windows.begins),
+            f"{windows.begins} {windows.cuts}",
             *(str(each.choice) for each in self.decisions),
             _constants_digest(windows.whole),
         )
@@ -106,7 +132,7 @@ class TilePlan:
             if len(begins) == 1:
                 continue
             name, axis = group.base
-            step = begins[1] - begins[0]
+            step = max(end - begin for begin, end in pairwise(begins))
             lines.append(
                 f"  axis {axis} of {name}: {len(begins)} windows of {part}, {step} apart "
                 f"({part - step} are read twice), of {extent}"
@@ -130,9 +156,17 @@ class TilePlanner:
         backend: of the network.
         shapes: the image's, of all inputs.
         limit: bytes that a run may hold; None for no limit.
+        chunks: of outputs that are written in chunks, their extents: a window that writes a part of
+            a chunk reads and writes all of it.
     """
 
-    def __init__(self, backend: TileBackend, shapes: tuple[Shape, ...], limit: int | None) -> None:
+    def __init__(
+        self,
+        backend: TileBackend,
+        shapes: tuple[Shape, ...],
+        limit: int | None,
+        chunks: Mapping[str, Shape] = NO_CHUNKS,
+    ) -> None:
         self._backend, self._limit = backend, limit
         axes = _open_axes(backend, shapes)
         self.image = ImageNetwork(backend.graph, backend.decide, shapes, axes)
@@ -142,15 +176,30 @@ class TilePlanner:
                 "whole"
             )
         cut = self.image.cutting
+        self._chunks = _chunk_steps(self.image, chunks)
         self._batch = [group.base[1] == 0 for group in cut.groups]
         self._extents = list(zip(self.image.extents, self._batch, strict=True))
         spatial = [extent for extent, batch in self._extents if not batch and extent > 1]
-        if not spatial and cut.whole:
+        if not spatial and cut.whole and not self._is_local_if_large(shapes, axes):
             (name, axis), because = next(iter(cut.whole.items()))
             raise UnsupportedError(
                 f"{because} reads all of axis {axis} of {name!r}: the network is not local, and "
                 "cannot be run in tiles; run it whole"
             )
+
+    def _is_local_if_large(self, shapes: tuple[Shape, ...], axes: Sequence[InputAxis]) -> bool:
+        """Whether the network reads all of an image because that is small, in one window then."""
+        numbers = {each.name: n for n, each in enumerate(self._backend.model.inputs)}
+        large = [list(shape) for shape in shapes]
+        for name, axis in axes:
+            large[numbers[name]][axis] *= _LARGE if axis else 1
+        try:
+            image = ImageNetwork(
+                self._backend.graph, self._backend.decide, tuple(map(tuple, large)), axes
+            )
+        except LeanConvError:
+            return False
+        return any(group.base[1] for group in image.cutting.groups)
 
     def of_tile(self, tile: Sequence[int]) -> TilePlan:
         """The plan for windows of these extents, of the axes that are cut besides the batch.
@@ -168,7 +217,7 @@ class TilePlanner:
         given = iter(tuple(tile) * (spatial if len(tile) == 1 else 1))
         wanted = [1 if batch else next(given) for batch in self._batch]
         try:
-            found = self._plan(self.image.layout(wanted))
+            found = self._plan(self.image.layout(wanted, self._chunks))
         except TileTooSmallError as error:
             needed = [n for n, batch in zip(error.needed, self._batch, strict=True) if not batch]
             raise InputError(
@@ -180,32 +229,86 @@ class TilePlanner:
         return found
 
     def best(self) -> TilePlan:
-        """The plan of the least predicted time within the limit.
+        """The plan of the least predicted time within the limit; of similar times the smallest.
 
         Raises:
             BudgetError: none keeps the limit.
         """
-        sizes = _sizes(self._extents)
-        best: TilePlan | None = None
+        found: list[TilePlan] = []
         least: TilePlan | None = None
+        sizes = _sizes(self._extents)
         for wanted in steps("choosing tiles", sizes, len(sizes)):
-            try:
-                found = self._plan(self.image.layout(wanted))
-            except TileTooSmallError:
+            coarse = self._of(wanted)
+            if coarse is None:
                 continue
-            if least is None or found.memory_bytes < least.memory_bytes:
-                least = found
-            if self._limit is not None and found.memory_bytes > self._limit:
+            found.append(coarse)
+            if least is None or coarse.memory_bytes < least.memory_bytes:
+                least = coarse
+            if self._limit is not None and coarse.memory_bytes > self._limit:
                 break
-            if best is None or found.predicted_ns < best.predicted_ns:
-                best = found
-        if best is not None:
-            return best
         if least is None:
             raise UnsupportedError(
                 "the network's margins are larger than any tile that was tried; run it whole"
             )
-        raise self._beyond(least)
+        found += self._even(found)
+        fitting = [each for each in found if self._fits(each.memory_bytes)]
+        if not fitting:
+            raise self._beyond(least)
+        fitting = [each for each in fitting if each.keeps_chunks] or fitting
+        time = min(each.predicted_ns for each in fitting)
+        if self._limit is None:
+            time += time // _ALIKE
+        alike = (each for each in fitting if each.predicted_ns <= time)
+        return min(alike, key=lambda each: each.memory_bytes)
+
+    def _even(self, found: Sequence[TilePlan]) -> list[TilePlan]:
+        """Plans for extents that divide the image well, near some that were found."""
+        guesses: dict[tuple[int, ...], float] = {}
+        for near in found:
+            extents = near.windows.cutting.extents(near.windows.window)
+            for share in _SHARES:
+                wanted = _extents(self._extents, share * self._pixels(extents) // _WHOLE)
+                for chosen in product(*self._divided(wanted, near.units)):
+                    tried = tuple(extent for extent, _ in chosen)
+                    part = self._pixels(tried) / self._pixels(extents)
+                    small = self._pixels(tried) <= 2 * _MOST_PIXELS
+                    if small and self._fits(int(near.memory_bytes * part)):
+                        count = prod(count for _, count in chosen)
+                        guesses[tried] = near.window_ns * part * count
+        best = sorted(guesses, key=guesses.__getitem__)[:_MOST_GUESSES]
+        plans = (self._of(wanted) for wanted in steps("choosing tiles", best, len(best)))
+        return [plan for plan in plans if plan is not None]
+
+    def _divided(
+        self, wanted: Sequence[int], units: Sequence[tuple[int, int]]
+    ) -> list[list[tuple[int, int]]]:
+        """Per group, extents near the one that is wanted, and how many windows each makes."""
+        found = []
+        groups = zip(self._extents, wanted, units, self._chunks, strict=True)
+        for (extent, batch), want, (step, margin), chunk in groups:
+            beside = margin + step - 1  # what a window has besides its chunks
+            if batch:
+                found.append([(1, extent)])
+            elif chunk > 1 and beside + chunk < extent:
+                count = max(1, (want - beside) // chunk)
+                moves = (count * chunk, (count + 1) * chunk)
+                found.append([(min(extent, beside + move), ceil(extent / move)) for move in moves])
+            else:
+                found.append([fewest_read_twice(extent, want, step, margin)])
+        return found
+
+    def _pixels(self, extents: Sequence[int]) -> int:
+        return prod(n for n, batch in zip(extents, self._batch, strict=True) if not batch)
+
+    def _of(self, wanted: Sequence[int]) -> TilePlan | None:
+        """The plan for windows of at least these extents; None where they are too small."""
+        try:
+            return self._plan(self.image.layout(wanted, self._chunks))
+        except TileTooSmallError:
+            return None
+
+    def _fits(self, memory_bytes: int) -> bool:
+        return self._limit is None or memory_bytes <= self._limit
 
     def _beyond(self, found: TilePlan) -> BudgetError:
         needed = found.memory_bytes
@@ -227,6 +330,8 @@ class TilePlanner:
             layout.decisions,
             placed.memory_bytes,
             window_ns,
+            tuple(zip(layout.steps, layout.margins, strict=True)),
+            self._chunks,
             self._limit,
             self._backend.threads,
         )
@@ -254,6 +359,17 @@ def _open_axes(backend: TileBackend, shapes: tuple[Shape, ...]) -> tuple[InputAx
             f"the file fixes the shape of its input ({listed}), so that it takes no tiles; "
             "expected one with open height and width: export it with dynamic axes"
         )
+    return tuple(found)
+
+
+def _chunk_steps(image: ImageNetwork, chunks: Mapping[str, Shape]) -> tuple[int, ...]:
+    """Per group, at which multiples chunks of all outputs begin, in indices of its base."""
+    found = [1] * len(image.cutting.groups)
+    for name in image.whole.outputs if chunks else ():
+        for axis, place in image.cutting.places[name].items():
+            sizes = chunks.get(name, ())
+            length = Fraction(sizes[axis] if axis < len(sizes) else 1) / place.density
+            found[place.group] = lcm(found[place.group], length.numerator)
     return tuple(found)
 
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from numbers import Integral
-from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -15,25 +13,22 @@ from leanconv.api.inputs import Shape, input_specs
 from leanconv.api.network import Network
 from leanconv.api.options import checked_limit
 from leanconv.api.tile_arrays import (
-    Image,
     check_apart,
     checked_image,
     checked_out,
-    flush,
+    chunk_sizes,
     identity,
     read,
-    release,
-    shared_chunks,
 )
 from leanconv.api.tile_backend import TileBackend, tile_backend
 from leanconv.api.tile_journal import Journal, run_key
 from leanconv.api.tile_plan import TilePlan, TilePlanner
+from leanconv.api.tile_run import run_tiles
 from leanconv.errors import InputError, SpecError, memory_reported, short
 from leanconv.graph.names import Names
-from leanconv.planner.tiles.windows import Tile
-from leanconv.progress import Progress, checked_progress, steps, working
+from leanconv.progress import Progress, checked_progress, working
+from leanconv.runtime.locks import Lock
 
-_SECONDS = 1  # from one entry of the journal to the next: files are made durable before
 _MOST_PLANS = 16  # image sizes whose plans are kept
 
 
@@ -86,7 +81,10 @@ def _listed(tile: Any) -> bool:
 
 
 class Tiled:
-    """A network over images of any size, for one thread at a time; `leanconv.tiled` makes it."""
+    """A network over images of any size; `leanconv.tiled` makes it.
+
+    Calls of several threads wait for each other.
+    """
 
     def __init__(
         self, backend: TileBackend, limit: int | None, tile: tuple[int, ...] | None
@@ -94,9 +92,10 @@ class Tiled:
         self._backend, self._limit, self._tile = backend, limit, tile
         self.inputs = input_specs(backend.model, backend.dtype)
         self._names = Names(tuple(each.name for each in self.inputs), backend.model.outputs)
-        self._plans: dict[tuple[Shape, ...], TilePlan] = {}
+        self._plans: dict[object, TilePlan] = {}
         self._current: TilePlan | None = None
         self._network: tuple[TilePlan, Network] | None = None
+        self._lock = Lock("a call of the same network in tiles")
 
     # -- running ---------------------------------------------------------------------------
     def __call__(
@@ -169,10 +168,11 @@ class Tiled:
                 f"a journal is given, and no out for {fresh[0]!r}; expected the array that keeps "
                 "the results of finished tiles"
             )
-        with working("tiles", checked_progress(progress)):
+        with self._lock.held, working("tiles", checked_progress(progress)):
             pairs = zip(given, self.inputs, strict=True)
             images = [checked_image(image, spec) for image, spec in pairs]
-            plan = self._plan_for(images)
+            chunks = {name: chunk_sizes(out) for name, out in outs.items()}
+            plan = self._plan_for(images, {name: sizes for name, sizes in chunks.items() if sizes})
             types = plan.windows.whole.types
             made = {n: checked_out(outs.get(n), n, types[n]) for n in self._names.outputs}
             check_apart(dict(zip(self._names.inputs, images, strict=True)), made)
@@ -180,55 +180,8 @@ class Tiled:
                 return made
             key = run_key(plan.key, map(identity, images)) if journal else ""
             with Journal(journal, key, plan.tiles) as finished:
-                self._run_tiles(plan, images, made, finished)
+                run_tiles(self._network_of(plan), plan, self.inputs, images, made, finished)
         return made
-
-    def _run_tiles(
-        self, plan: TilePlan, images: Sequence[Image], outs: Mapping[str, Any], finished: Journal
-    ) -> None:
-        """Read one window ahead and write one behind, while one is computed."""
-        network = self._network_of(plan)
-        tiles = list(plan.windows.tiles())
-        left = [tile for tile in tiles if tile.number not in finished.done]
-        left += shared_chunks(left, tiles, outs) if finished.done else []
-        left.sort(key=lambda tile: tile.number)
-        written: list[int] = []  # and not yet noted
-        noted = monotonic()
-
-        def reading(tile: Tile) -> dict[str, np.ndarray]:
-            pairs = zip(self.inputs, images, strict=True)
-            return {spec.name: read(image, tile.reads[spec.name], spec) for spec, image in pairs}
-
-        def writing(tile: Tile, found: Mapping[str, np.ndarray]) -> None:
-            for name, out in outs.items():
-                out[tile.writes[name]] = found[name][tile.gives[name]]
-            written.append(tile.number)
-            release([*images, *outs.values()])
-            if monotonic() - noted >= _SECONDS:
-                note()
-
-        def note() -> None:
-            nonlocal noted
-            for out in outs.values():
-                flush(out)
-            finished.finish(written)
-            written.clear()
-            noted = monotonic()
-
-        with ThreadPoolExecutor(1) as reader, ThreadPoolExecutor(1) as writer:
-            ahead = reader.submit(reading, left[0]) if left else None
-            behind: Future[None] | None = None
-            for number, tile in enumerate(steps("computing tiles", left, len(left)), 1):
-                assert ahead is not None
-                arrays = ahead.result()
-                ahead = reader.submit(reading, left[number]) if number < len(left) else None
-                found = network.run(arrays)
-                if behind is not None:
-                    behind.result()
-                behind = writer.submit(writing, tile, found)
-            if behind is not None:
-                behind.result()
-            writer.submit(note).result()
 
     def whole(self, *arrays: np.ndarray, **named: np.ndarray) -> Any:
         """Run a whole image at once, with the algorithms of its tiles: the same bits.
@@ -239,23 +192,15 @@ class Tiled:
         Returns:
             The output; of a network of several ones, all by name.
         """
-        given = self._names.called(arrays, named) if len(self._names.outputs) == 1 else None
-        if given is None:
-            if len(arrays) > len(self._names.inputs):
-                raise InputError(
-                    f"got {len(arrays)} arrays; expected {len(self._names.inputs)}: "
-                    f"{', '.join(self._names.inputs)}"
-                )
-            given = self._names.ordered(
-                {**dict(zip(self._names.inputs, arrays, strict=False)), **named}
-            )
+        given = Names(self._names.inputs, self._names.outputs[:1]).called(arrays, named)
         pairs = zip(given, self.inputs, strict=True)
         images = [checked_image(image, spec) for image, spec in pairs]
         parts = {
             spec.name: read(image, tuple(slice(0, n) for n in image.shape), spec)
             for image, spec in zip(images, self.inputs, strict=True)
         }
-        found = self._network_of(self._plan_for(images)).run(parts)
+        with self._lock.held:
+            found = self._network_of(self._plan_for(images)).run(parts)
         return next(iter(found.values())) if len(found) == 1 else found
 
     # -- planning --------------------------------------------------------------------------
@@ -268,20 +213,29 @@ class Tiled:
             shapes: the shape of every input by name, or that of the only input.
             progress: as for `leanconv.load`.
         """
-        with working("tiles", checked_progress(progress)):
+        with self._lock.held, working("tiles", checked_progress(progress)):
             return self._plan_of(tuple(self._names.shapes(shapes)))
 
-    def _plan_for(self, images: Sequence[Any]) -> TilePlan:
-        return self._plan_of(tuple(tuple(int(n) for n in image.shape) for image in images))
+    def _plan_for(
+        self, images: Sequence[Any], chunks: Mapping[str, Shape] | None = None
+    ) -> TilePlan:
+        return self._plan_of(tuple(tuple(int(n) for n in i.shape) for i in images), chunks)
 
-    def _plan_of(self, shapes: tuple[Shape, ...]) -> TilePlan:
-        plan = self._plans.get(shapes)
+    def _plan_of(
+        self, shapes: tuple[Shape, ...], chunks: Mapping[str, Shape] | None = None
+    ) -> TilePlan:
+        """The plan for an image, and for results in these chunks; in any if None."""
+        current = self._current
+        if chunks is None and current is not None and current.shapes == shapes:
+            return current
+        key = shapes, tuple(sorted((chunks or {}).items()))
+        plan = self._plans.get(key)
         if plan is None:
-            planner = TilePlanner(self._backend, shapes, self._limit)
+            planner = TilePlanner(self._backend, shapes, self._limit, chunks or {})
             plan = planner.best() if self._tile is None else planner.of_tile(self._tile)
             while len(self._plans) >= _MOST_PLANS:
                 del self._plans[next(iter(self._plans))]
-            self._plans[shapes] = plan
+            self._plans[key] = plan
         self._current = plan
         return plan
 

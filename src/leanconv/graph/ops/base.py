@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -24,6 +26,7 @@ Work = Callable[[Types, Attributes, tuple[TensorType, ...]], int]
 
 MAX_RANK = 16
 MAX_TENSOR_BYTES = 1 << 40
+_most_bytes = ContextVar("leanconv.tensor_bytes", default=MAX_TENSOR_BYTES)
 
 
 @dataclass(frozen=True)
@@ -148,7 +151,8 @@ def checked(shape: Sequence[int], dtype: DType) -> TensorType:
     """Make a type, refusing shapes that no tensor may have.
 
     Raises:
-        ModelError: a negative extent, too many axes, or more than `MAX_TENSOR_BYTES`.
+        ModelError: a negative extent, too many axes, or more than `MAX_TENSOR_BYTES`, unless
+            nothing is computed of the graph (`only_described`).
     """
     kind = TensorType(tuple(integer(extent) for extent in shape), dtype)
     if len(kind.shape) > MAX_RANK:
@@ -157,12 +161,23 @@ def checked(shape: Sequence[int], dtype: DType) -> TensorType:
         raise ModelError(
             f"got the shape {shape_text(kind.shape)}; expected extents that are not negative"
         )
-    if kind.bytes > MAX_TENSOR_BYTES:
+    most = _most_bytes.get()
+    if kind.bytes > most:
         raise ModelError(
-            f"got a tensor {kind} of {kind.bytes} bytes; expected at most {MAX_TENSOR_BYTES} "
+            f"got a tensor {kind} of {kind.bytes} bytes; expected at most {most} "
             "bytes; bind smaller input shapes"
         )
     return kind
+
+
+@contextmanager
+def only_described() -> Iterator[None]:
+    """Bind graphs of which windows alone are computed: tensors as large as int64 can address."""
+    token = _most_bytes.set(1 << 62)
+    try:
+        yield
+    finally:
+        _most_bytes.reset(token)
 
 
 def broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from functools import partial
+
 from leanconv.graph.edit import Editor, frozen, rewrite
 from leanconv.graph.ir import Graph, Node
 from leanconv.graph.ops.chain import CONVOLUTIONS, IMAGE_CHANNELS, STAGES
@@ -9,7 +12,7 @@ from leanconv.graph.ops.quantised import CODES
 from leanconv.types import FLOAT32
 
 
-def fuse_blocks(graph: Graph) -> Graph:
+def fuse_blocks(graph: Graph, apart: Collection[str] = ()) -> Graph:
     """Make one ConvChain of convolutions whose results nobody else reads.
 
     (any Conv of one group, then) a depthwise Conv, then a 1x1 Conv of stride 1, which may add a
@@ -17,18 +20,18 @@ def fuse_blocks(graph: Graph) -> Graph:
     of QLinearConvs that give codes, with the Lookups behind them and the depthwise one's Pad; if
     the first one reads an image of at most four channels, with its Pad and QuantizeLinear.
 
-    Left alone: convolutions along one or three axes, with slopes of PRelu, with weights that are
-    computed, and maps that a 1x1 Conv pads.
+    Left alone: chains whose result `apart` names, convolutions along one or three axes, with slopes
+    of PRelu, with weights that are computed, and maps that a 1x1 Conv pads.
 
     Requires: a verified graph, after `fuse_activations` and `fuse_codes`: a chain is not taken
     apart again.
     Ensures: such convolutions are one node, named as the last of them.
     """
-    return rewrite(graph, _rule)
+    return rewrite(graph, partial(_rule, apart))
 
 
-def _rule(editor: Editor, node: Node) -> bool:
-    if not (_usable(editor, node) and _pointwise(editor, node)):
+def _rule(apart: Collection[str], editor: Editor, node: Node) -> bool:
+    if node.key in apart or not (_usable(editor, node) and _pointwise(editor, node)):
         return False
     convs = [*_table(editor, node), node]
     depthwise = editor.private_producer(convs[0].inputs[0], node.op)

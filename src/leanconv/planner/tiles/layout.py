@@ -7,11 +7,19 @@ from collections.abc import Callable, Mapping, Sequence
 from leanconv.errors import ModelError
 from leanconv.graph.fields.receptive_fields import InputAxis, receptive_fields
 from leanconv.graph.ir import Graph
+from leanconv.graph.ops.base import only_described
 from leanconv.planner.decision import Decision
 from leanconv.planner.tiles.groups import Cutting, cutting
 from leanconv.planner.tiles.likeness import check_alike
 from leanconv.planner.tiles.margins import alignments, margins, mirrors_wrong
-from leanconv.planner.tiles.windows import Windows, begins_of, last_begin, longest_step
+from leanconv.planner.tiles.windows import (
+    Windows,
+    begins_of,
+    ends_of,
+    last_begin,
+    longest_step,
+    right_range,
+)
 from leanconv.records import dataclass
 
 Shapes = tuple[tuple[int, ...], ...]
@@ -27,10 +35,19 @@ class TileTooSmallError(ValueError):
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """Windows, and how their network is computed."""
+    """Windows, and how their network is computed.
+
+    Attributes:
+        windows: where they lie.
+        decisions: how the nodes of their network are computed.
+        steps: per group, windows begin at multiples of this.
+        margins: per group, what of a window's extent may be wrong.
+    """
 
     windows: Windows
     decisions: tuple[Decision, ...]
+    steps: tuple[int, ...]
+    margins: tuple[int, ...]
 
 
 class ImageNetwork:
@@ -56,12 +73,18 @@ class ImageNetwork:
         open_axes: Sequence[InputAxis],
     ) -> None:
         self._bind, self._decide, self._shapes = bind, decide, shapes
-        self.whole = bind(shapes)
-        self.cutting: Cutting = cutting(receptive_fields(self.whole, open_axes))
+        with only_described():
+            self.whole = bind(shapes)
+            self.cutting: Cutting = cutting(receptive_fields(self.whole, open_axes))
         self.extents = self.cutting.extents(self.whole)
 
-    def layout(self, wanted: Sequence[int]) -> Layout:
+    def layout(self, wanted: Sequence[int], chunks: Sequence[int] | None = None) -> Layout:
         """Windows of at least these extents, per group, as small as their steps allow.
+
+        Args:
+            wanted: the extents.
+            chunks: per group, where results of windows are to begin and end, if these are large
+                enough: at multiples of this, in indices of the base; 1 for anywhere.
 
         Raises:
             UnsupportedError: the network does not compute the same everywhere.
@@ -76,16 +99,21 @@ class ImageNetwork:
         right = margins(self.whole, graph, self.cutting, decisions)
         if any(last) and mirrors_wrong(graph, self.cutting.places, right):
             raise TileTooSmallError(tuple(2 * n for n in self.cutting.extents(graph)))
-        begins = []
-        for group, end in enumerate(last):
+        begins, cuts, left = [], [], []
+        for group, (end, extent) in enumerate(zip(last, self.cutting.extents(graph), strict=True)):
             most = longest_step(self.cutting, right, graph.outputs, group)
             most = most // steps[group] * steps[group]
             if end and most < steps[group]:
                 raise TileTooSmallError(self._needed(right, steps, graph))
-            begins.append(begins_of(end, most))
-        windows = Windows(self.whole, graph, self.cutting, tuple(begins), right)
+            range_ = right_range(self.cutting, right, graph.outputs, group)
+            left.append(max(0, extent - (range_[1] - range_[0])))
+            chunk = chunks[group] if chunks else 1
+            found = ends_of(end, steps[group], range_, chunk) if end and chunk > 1 else None
+            begins.append(found[0] if found else begins_of(end, most))
+            cuts.append(found[1] if found else None)
+        windows = Windows(self.whole, graph, self.cutting, tuple(begins), tuple(cuts), right)
         check_alike(windows)
-        return Layout(windows, decisions)
+        return Layout(windows, decisions, steps, tuple(left))
 
     def _last(self, wanted: Sequence[int], steps: Sequence[int]) -> list[int]:
         triples = zip(self.extents, wanted, steps, strict=True)

@@ -3,7 +3,8 @@
 Plain sums add the same products in the same order everywhere. Winograd does so for each position
 in a tile of m outputs: windows begin at multiples of m then, all tiles are whole (`edges=whole`),
 and a tile's results are right if all that it reads is. The Fourier transform is not used: its
-blocks depend on the image's size.
+blocks depend on the image's size. Chains of convolutions in one pass over rows make plain sums,
+whatever rows there are.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ from leanconv.algorithms.winograd.parameters import WinogradParameters
 from leanconv.errors import UnsupportedError
 from leanconv.graph.ir import Graph, Node
 from leanconv.graph.ops import label
-from leanconv.operators import Accuracy, convolution
+from leanconv.operators import Accuracy, convolution, operator_of
 from leanconv.planner.choice_cache import resolved_choices
 from leanconv.planner.decision import Decision
 from leanconv.records import dataclass
 from leanconv.target import Target
 
+CHAIN = "ConvChain"
+_PLAIN_FORMS = ("rows", "panel")  # of which each element has one sum, over channels in order
 _MOVING = ("fft",)  # algorithms whose bits depend on more than the place in a tile
 
 
@@ -50,12 +53,63 @@ def pinned(
         decisions: one for each node; choices may be open.
     """
     resolved = resolved_choices(graph, target, accuracy, decisions)
-    return tuple(
+    chosen = tuple(
         replace(each, choice=_pinned(node, graph, target, accuracy, each))
         if node.op in convolution.OPS
         else each
         for node, each in zip(graph.nodes, resolved, strict=True)
     )
+    return fitted(graph, target, accuracy, chosen)
+
+
+def fitted(
+    graph: Graph, target: Target, accuracy: Accuracy, pins: Sequence[Decision]
+) -> tuple[Decision, ...]:
+    """Decisions of other windows for this one: chains have forms of its size, and equal bits.
+
+    Args:
+        graph: of a window, or of the whole image.
+        target, accuracy: of the plan.
+        pins: one for each node.
+    """
+    return tuple(
+        replace(each, choice=fused_form(node, graph, target, accuracy, each))
+        if node.op == CHAIN
+        else each
+        for node, each in zip(graph.nodes, pins, strict=True)
+    )
+
+
+def fused_form(
+    node: Node, graph: Graph, target: Target, accuracy: Accuracy, decision: Decision
+) -> Choice:
+    """How a chain is computed in one pass over rows.
+
+    Raises:
+        UnsupportedError: it cannot be.
+    """
+    choices = operator_of(node).choices(decision.context(node, graph, target, accuracy))
+    found = next((choice for choice in choices if choice.algorithm in _PLAIN_FORMS), None)
+    if found is None:
+        raise UnsupportedError(
+            f"{label(node)} is not computed in one pass over rows in a tile of this size; expected "
+            "a larger one"
+        )
+    return found
+
+
+def slower_fused(
+    graph: Graph, target: Target, accuracy: Accuracy, decisions: Sequence[Decision]
+) -> frozenset[str]:
+    """The results of those chains that are faster convolution by convolution, by estimate."""
+    found = set()
+    for node, decision in zip(graph.nodes, decisions, strict=True):
+        if node.op == CHAIN:
+            context = decision.context(node, graph, target, accuracy)
+            fastest = operator_of(node).choices(context)[0]
+            if fastest.algorithm not in _PLAIN_FORMS:
+                found.add(node.key)
+    return frozenset(found)
 
 
 def _pinned(

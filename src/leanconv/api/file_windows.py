@@ -1,0 +1,237 @@
+"""Windows of mapped files, read and written by calls: no page of the file stays in memory.
+
+A window of an image in a mapped file touches other pages for each of its rows, and the system maps
+those around them, too: of an image 30,000 pixels wide, 64 KiB for each row of 1 KiB. They count as
+memory of the process until they are given back. `pread` and `pwrite` copy the rows alone, in two
+thirds of the time. They see what mappings of the same file see, at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+from math import prod
+from typing import Any, NoReturn, TypeAlias
+
+import numpy as np
+
+from leanconv.errors import InputError
+from leanconv.files import open_regular, reason
+from leanconv.records import dataclass
+
+log = logging.getLogger(__name__)
+Index: TypeAlias = tuple[slice, ...]
+
+# Rows that are further from each other than this are read with what is around them.
+_BLOCK = 64 * 1024
+_SHORTEST = 128  # bytes of a row: of shorter ones, such as columns, the mapping is faster
+
+
+@dataclass(frozen=True)
+class Region:
+    """Where an array's first byte lies in a file that is mapped and shared.
+
+    Attributes:
+        path: of the file, as the system says it.
+        offset: in the file, in bytes.
+        number: of the file, `(major, minor, inode)`.
+    """
+
+    path: str
+    offset: int
+    number: tuple[int, int, int]
+
+
+class FileWindows:
+    """An array of a mapped file, whose windows are read and written by calls.
+
+    Args:
+        array: the array, with rows along its last axis.
+        file: its descriptor.
+        offset: of its first byte in the file.
+
+    Attributes:
+        shape, dtype: the array's.
+    """
+
+    def __init__(self, array: np.ndarray, file: int, offset: int) -> None:
+        self.shape, self.dtype = array.shape, array.dtype
+        self._strides, self._file, self._offset = array.strides, file, offset
+        self._asked = np.empty(0, np.int64)  # blocks of the last window
+
+    def read(self, index: Index, into: np.ndarray) -> None:
+        """Copy a window into an array, which may be of another dtype.
+
+        Raises:
+            InputError: the file cannot be read, or ends before.
+        """
+        self._ask_ahead(index)
+        direct = into.dtype == self.dtype and into.flags.c_contiguous
+        held = np.empty(0 if direct else self._row_shape(index), self.dtype)
+        for where, place in self._rows(index):
+            row = into[where] if direct else held
+            _read_all(self._file, row, place)
+            if not direct:
+                into[where] = row
+
+    def __setitem__(self, index: Index, array: np.ndarray) -> None:
+        """Write a window.
+
+        Raises:
+            InputError: the file cannot be written.
+        """
+        for where, place in self._rows(index):
+            _write_all(self._file, np.ascontiguousarray(array[where]), place)
+
+    def flush(self) -> None:
+        """Have what was written reach the disk.
+
+        Raises:
+            InputError: it cannot.
+        """
+        try:
+            os.fdatasync(self._file)
+        except OSError as error:
+            _failed("written", error)
+
+    def _rows(self, index: Index) -> Iterator[tuple[tuple[int, ...], int]]:
+        """Where each row of a window lies: in the window, by its first axes, and in the file."""
+        outer = self._outer(index)
+        places = np.array([self._offset], np.int64)
+        for axis, (part, stride) in enumerate(zip(index, self._strides, strict=True)):
+            steps = np.arange(part.start, part.stop if axis < outer else part.start + 1)
+            places = np.add.outer(places, steps * stride)
+        extents = [part.stop - part.start for part in index[:outer]]
+        return zip(np.ndindex(*extents), places.reshape(-1).tolist(), strict=True)
+
+    def _outer(self, index: Index) -> int:
+        """How many axes lie around a row: what is contiguous in the file and in a window."""
+        axis, length = len(self.shape) - 1, self.dtype.itemsize
+        while axis > 0 and (index[axis].start, index[axis].stop) == (0, self.shape[axis]):
+            length *= self.shape[axis]
+            if self._strides[axis - 1] != length:
+                break
+            axis -= 1
+        return axis
+
+    def _row_shape(self, index: Index) -> tuple[int, ...]:
+        return tuple(part.stop - part.start for part in index[self._outer(index) :])
+
+    def _ask_ahead(self, index: Index) -> None:
+        """Have the system read the blocks around rows, all at once, but for the last window's.
+
+        Rows alone are read one by one, each of which waits for the disk. Windows beside each other
+        share the blocks.
+        """
+        length = prod(self._row_shape(index)) * self.dtype.itemsize
+        if length > _BLOCK or not hasattr(os, "posix_fadvise"):
+            return
+        places = np.array([place for _, place in self._rows(index)], np.int64)
+        blocks = np.union1d(places // _BLOCK, (places + length - 1) // _BLOCK)
+        for block in np.setdiff1d(blocks, self._asked, assume_unique=True).tolist():
+            os.posix_fadvise(self._file, block * _BLOCK, _BLOCK, os.POSIX_FADV_WILLNEED)
+        self._asked = blocks
+
+
+def _read_all(file: int, row: np.ndarray, place: int) -> None:
+    """Fill a contiguous array from a place of a file."""
+    count = 0
+    while count < row.nbytes:  # once, but for rows of gigabytes
+        rest = row if not count else row.reshape(-1).view(np.uint8)[count:]
+        try:
+            got = os.preadv(file, [rest], place + count)
+        except OSError as error:
+            _failed("read", error)
+        if not got:
+            raise InputError(
+                f"a mapped file ends at byte {place + count}, amid its array; expected a whole "
+                "file, which nobody cuts short meanwhile"
+            )
+        count += got
+
+
+def _write_all(file: int, row: np.ndarray, place: int) -> None:
+    """Write a contiguous array to a place of a file."""
+    count = 0
+    while count < row.nbytes:
+        rest = row if not count else row.reshape(-1).view(np.uint8)[count:]
+        try:
+            count += os.pwrite(file, rest, place + count)
+        except OSError as error:  # such as a full disk
+            _failed("written", error)
+
+
+def _failed(what: str, error: OSError) -> NoReturn:
+    raise InputError(
+        f"a mapped file cannot be {what}: {reason(error)}; expected one that stays as it is, and "
+        "space for what is written"
+    ) from error
+
+
+def through_calls(array: Any, stack: ExitStack, writing: bool = False) -> Any:
+    """An array's windows through calls, if it is one of a mapped file; otherwise the array.
+
+    Args:
+        array: what a run reads or writes.
+        stack: closes the file.
+        writing: whether it is written.
+    """
+    region = _region_of(array)
+    if region is None or (writing and not array.flags.writeable):
+        return array
+    try:
+        file = _opened(region.path, writing)
+    except (OSError, InputError) as error:
+        log.debug("%s is read as it is mapped: %s", region.path, error)
+        return array
+    stack.callback(os.close, file)
+    status = os.fstat(file)
+    device = status.st_dev
+    if (os.major(device), os.minor(device), status.st_ino) != region.number:
+        log.debug("%s is another file than the one that is mapped", region.path)
+        return array
+    return FileWindows(array, file, region.offset)
+
+
+def _opened(path: str, writing: bool) -> int:
+    """The descriptor of a regular file."""
+    if writing:
+        return os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
+    with open_regular(path) as file:
+        return os.dup(file.fileno())
+
+
+def _region_of(array: Any) -> Region | None:
+    """Where an array lies in a file that is mapped and shared; None where it does not.
+
+    Of a private mapping, what was written is in memory alone.
+    """
+    if not isinstance(array, np.ndarray) or not array.size or array.dtype.hasobject:
+        return None
+    if array.strides[-1:] != (array.itemsize,) or min(array.strides) < 0:
+        return None
+    if array.shape[-1] * array.itemsize < _SHORTEST and not array.flags.c_contiguous:
+        return None
+    first = array.__array_interface__["data"][0]
+    last = first + sum((n - 1) * s for n, s in zip(array.shape, array.strides, strict=True))
+    try:
+        with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as file:
+            for line in file:
+                found = _region_in(line, first, last)
+                if found is not None:
+                    return found
+    except OSError:  # no Linux
+        pass
+    return None
+
+
+def _region_in(line: str, first: int, last: int) -> Region | None:
+    """What a line of /proc/self/maps says of the bytes from the first to the last address."""
+    ends, modes, offset, device, inode, *rest = line.rstrip("\n").split(None, 5)
+    begin, end = (int(each, 16) for each in ends.split("-"))
+    if not (begin <= first and last < end and modes.endswith("s") and rest):
+        return None
+    major, minor = (int(each, 16) for each in device.split(":"))
+    return Region(rest[0], int(offset, 16) + first - begin, (major, minor, int(inode)))

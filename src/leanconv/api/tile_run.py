@@ -1,0 +1,182 @@
+"""A run in tiles: one window is read and another one written while a third one is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from itertools import cycle
+from time import monotonic
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from leanconv.api.fast_call import FastCall
+from leanconv.api.file_windows import FileWindows, through_calls
+from leanconv.api.inputs import InputSpec
+from leanconv.api.network import Network
+from leanconv.api.tile_arrays import Image, flush, read, release, shared_chunks
+from leanconv.api.tile_journal import Journal
+from leanconv.api.tile_plan import TilePlan
+from leanconv.planner.tiles.windows import Tile
+from leanconv.progress import steps
+
+# From one entry of the journal to the next: files are made durable before. Where that takes long,
+# it is done so much more rarely.
+_SECONDS, _RARELY = 1, 4
+
+
+def run_tiles(
+    network: Network,
+    plan: TilePlan,
+    specs: Sequence[InputSpec],
+    images: Sequence[Image],
+    outs: Mapping[str, Any],
+    finished: Journal,
+) -> None:
+    """Run the tiles that are not finished.
+
+    Args:
+        network: what computes a window.
+        plan: the windows.
+        specs: the network's inputs.
+        images: what is read, one for each input.
+        outs: what is written, by the outputs' names.
+        finished: says which tiles are finished, and is told.
+    """
+    tiles = list(plan.windows.tiles())
+    left = [tile for tile in tiles if tile.number not in finished.done]
+    left += shared_chunks(left, tiles, outs) if finished.done else []
+    left.sort(key=lambda tile: tile.number)
+    if not left:
+        return
+    with ExitStack() as stack:
+        files = [through_calls(image, stack) for image in images]
+        results = {name: through_calls(out, stack, writing=True) for name, out in outs.items()}
+        windows = _Windows(network, plan, specs, files, results)
+        reader, writer = (stack.enter_context(ThreadPoolExecutor(1)) for _ in range(2))
+        notes = stack.enter_context(_Notes(finished, results.values()))
+        behind: Future[None] | None = None
+
+        def writing(tile: Tile, found: Sequence[np.ndarray]) -> None:
+            windows.write(tile, found)
+            notes.add(tile)
+
+        ahead = reader.submit(windows.read, left[0])
+        for number, tile in enumerate(steps("computing tiles", left, len(left)), 1):
+            arrays = ahead.result()
+            if number < len(left):
+                ahead = reader.submit(windows.read, left[number])
+            found = windows.compute(arrays)
+            if behind is not None:
+                behind.result()
+            behind = writer.submit(writing, tile, found)
+        assert behind is not None
+        behind.result()
+        notes.end()
+
+
+class _Windows:
+    """The arrays of windows: two of each input and output, which take turns.
+
+    While one is computed, the next one is read and the last one written.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        plan: TilePlan,
+        specs: Sequence[InputSpec],
+        images: Sequence[Any],
+        outs: Mapping[str, Any],
+    ) -> None:
+        self._network, self._specs, self._images, self._outs = network, specs, images, outs
+        network.bind(plan.tile_shapes)
+        kinds = [(plan.tile_shapes[spec.name], np.dtype(spec.dtype.numpy)) for spec in specs]
+        self._read = cycle([[np.empty(*kind) for kind in kinds] for _ in range(2)])
+        compiled = network.compiled
+        self._compiled: FastCall | None = None
+        narrow = any(spec.dtype.held != spec.dtype for spec in (*specs, *network.outputs))
+        if type(compiled) is FastCall and not narrow and not compiled.given.known:
+            self._compiled = compiled
+            self._results = cycle([compiled.new_outputs() for _ in range(2)])
+        arrays = (*images, *outs.values())
+        self._mapped = [each for each in arrays if not isinstance(each, FileWindows)]
+
+    def read(self, tile: Tile) -> list[np.ndarray]:
+        """The inputs of a window."""
+        triples = zip(self._specs, self._images, next(self._read), strict=True)
+        return [read(image, tile.reads[spec.name], spec, into) for spec, image, into in triples]
+
+    def compute(self, arrays: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
+        """The outputs of a window."""
+        if self._compiled is None:
+            names = (spec.name for spec in self._specs)
+            found = self._network.run(dict(zip(names, arrays, strict=True)))
+            return list(found.values())
+        results = next(self._results)
+        self._compiled.run_into(arrays, results)
+        return results
+
+    def write(self, tile: Tile, found: Sequence[np.ndarray]) -> None:
+        """Write what is right of a window's outputs."""
+        for (name, out), array in zip(self._outs.items(), found, strict=True):
+            out[tile.writes[name]] = array[tile.gives[name]]
+        release(self._mapped)
+
+
+class _Notes:
+    """Makes results durable, and notes their tiles then, in a thread of its own.
+
+    Args:
+        journal: what is told.
+        outs: the results.
+    """
+
+    def __init__(self, journal: Journal, outs: Collection[Any]) -> None:
+        self._journal, self._outs = journal, outs
+        self._written: list[int] = []
+        self._thread = ThreadPoolExecutor(1)
+        self._noting: Future[None] | None = None
+        self._next = monotonic() + _SECONDS
+
+    def __enter__(self) -> _Notes:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._thread.shutdown()
+
+    def add(self, tile: Tile) -> None:
+        """Note a tile that is written, sooner or later."""
+        if not self._journal.is_kept:
+            return
+        self._written.append(tile.number)
+        if monotonic() >= self._next and (self._noting is None or self._noting.done()):
+            self._start()
+
+    def end(self) -> None:
+        """Note what is left."""
+        if self._written or self._noting:
+            self._start()
+        if self._noting is not None:
+            self._noting.result()
+
+    def _start(self) -> None:
+        if self._noting is not None:
+            self._noting.result()
+        self._noting = self._thread.submit(self._note, len(self._written))
+
+    def _note(self, count: int) -> None:
+        begin = monotonic()
+        for out in self._outs:
+            flush(out)
+        self._journal.finish(self._written[:count])
+        del self._written[:count]
+        end = monotonic()
+        self._next = end + max(_SECONDS, _RARELY * (end - begin))
