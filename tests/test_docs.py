@@ -34,11 +34,14 @@ def commands() -> set[str]:
     return set(choices)
 
 
-def run_blocks(page: str, folder: Path) -> dict[str, object]:
-    """Run the Python of a page, one block after the other, in a folder beside the examples."""
+def run_blocks(page: str, folder: Path, names: Any = None) -> dict[str, Any]:
+    """Run the Python of a page, one block after the other, in a folder beside the examples.
+
+    What it names is put into `names`, too.
+    """
     (folder / "examples").symlink_to(ROOT / "examples")
     text = (ROOT / page).read_text(encoding="utf-8")
-    names: dict[str, object] = {}
+    names = {} if names is None else names
     for number, block in enumerate(re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.M)):
         exec(compile(block, f"{page}, Python block {number}", "exec"), names)
     return names
@@ -102,6 +105,21 @@ def test_the_python_of_the_page_of_large_images_runs(
     run_blocks("docs/large_images.md", tmp_path)
     assert "1x3x30000x30000 in windows of" in capsys.readouterr().out
     assert not (tmp_path / "classes.tiles").exists()
+
+
+def test_the_python_of_the_page_of_dask_runs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pytest.importorskip("distributed", reason="leanconv[dask] is not installed")
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    try:
+        run_blocks("docs/dask.md", tmp_path, names)
+    finally:
+        for name in ("client", "cluster"):  # no process outlives a test that fails
+            if name in names:
+                names[name].close()
+    assert len(names["found"]) == 6
 
 
 @pytest.mark.slow

@@ -52,6 +52,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "pages": ("units",),
     "server": ("", "pages"),
     "kserve": ("server",),
+    "dask": ("",),
     "cli": ("", "reference", "server"),
     "__main__": ("cli",),
 }
@@ -82,6 +83,7 @@ ONLY_IN: dict[str, str] = {
     "uvicorn": "server",
     "prometheus_client": "server",
     "kserve": "kserve",
+    "dask": "dask",
 }
 BASE = {"numpy", "llvmlite", "rich"}
 STANDARD_LIBRARY_ONLY = (

@@ -111,6 +111,7 @@ CONTENTS = {
         "docs/from-other-libraries",
         "docs/serving",
         "docs/large_images",
+        "docs/dask",
         "docs/gpu",
         "reference",
     ),

@@ -389,6 +389,11 @@ class CpuBackend:
             pinned = compiled.plan.file()
         return CpuBackend(self.model, self._options, pinned, self._ranges)
 
+    def with_threads(self, threads: int) -> CpuBackend:
+        """The same for a number of threads, which counts in whatever process it is sent to."""
+        options = replace(self._options, threads=threads)
+        return CpuBackend(self.model, options, self._pinned, self._ranges)
+
     def __reduce__(self) -> tuple[Any, ...]:
         return _received, (sent(self.model), self._options, self._pinned, self._ranges)
 

@@ -1,0 +1,198 @@
+"""Workers of a cluster are killed at random, for minutes: is anything lost, does any bit change?
+
+    python benchmarks/kill_workers.py --engine dask --minutes 10 --json killed.json
+
+A U-Net runs over one image in windows, and over many images, again and again, on worker processes
+of this machine. Meanwhile one of them is killed (SIGKILL) every now and then. Each result is
+compared, bit by bit, with that of one process; one that differs, or a run that fails, ends with
+exit code 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+import leanconv as lc
+from harness import ROOT
+
+TILE = 128
+
+
+class Engine(Protocol):
+    """A cluster on this machine.
+
+    Attributes:
+        runs: by name, what computes one result: that of the image, or those of all images.
+    """
+
+    runs: Mapping[str, Callable[[], Any]]
+
+    def pids(self) -> Sequence[int]:
+        """The processes that may be killed."""
+
+    def close(self) -> None:
+        """End all processes."""
+
+
+class Dask:
+    """Dask's LocalCluster, whose nannies start workers anew."""
+
+    def __init__(
+        self, net: lc.Network, image: np.memmap, pictures: Sequence[np.ndarray], workers: int
+    ) -> None:
+        import dask
+        import dask.bag
+        from distributed import Client, LocalCluster
+
+        from leanconv.dask import map_bag, map_network
+
+        dask.config.set({"distributed.scheduler.allowed-failures": 1_000_000})
+        self._cluster = LocalCluster(
+            n_workers=workers, threads_per_worker=1, dashboard_address=None
+        )
+        self._client = Client(self._cluster)
+        result = map_network(net, image, tile=TILE)
+        results = map_bag(net, dask.bag.from_sequence(pictures, partition_size=1))
+        self.runs = {
+            "image": lambda: self._client.compute(result, pure=False).result(),
+            "pictures": lambda: self._client.compute(results, pure=False).result(),
+        }
+
+    def pids(self) -> Sequence[int]:
+        """The worker processes that live now."""
+        found = [nanny.pid for nanny in list(self._cluster.workers.values())]
+        return [pid for pid in found if pid]
+
+    def close(self) -> None:
+        """End client, scheduler and workers."""
+        self._client.close()
+        self._cluster.close()
+
+
+ENGINES: Mapping[str, Callable[..., Any]] = {"dask": Dask}
+
+
+class Killer(threading.Thread):
+    """Kills one of an engine's processes now and then.
+
+    Args:
+        engine: whose processes.
+        pause_s: the shortest and the longest time between two kills.
+        seed: of what is random.
+
+    Attributes:
+        kills: how many there were.
+    """
+
+    def __init__(self, engine: Engine, pause_s: tuple[float, float], seed: int) -> None:
+        super().__init__(daemon=True)
+        self._engine, self._pause, self._random = engine, pause_s, random.Random(seed)
+        self._stop_now, self.kills = threading.Event(), 0
+
+    def run(self) -> None:
+        """Kill until told to stop."""
+        while not self._stop_now.wait(self._random.uniform(*self._pause)):
+            pids = self._engine.pids()
+            if pids:
+                with suppress(ProcessLookupError):
+                    os.kill(self._random.choice(list(pids)), signal.SIGKILL)
+                    self.kills += 1
+
+    def stop(self) -> None:
+        """Kill no more."""
+        self._stop_now.set()
+        self.join()
+
+
+def expected(
+    net: lc.Network, image: np.memmap, pictures: Sequence[np.ndarray]
+) -> dict[str, list[np.ndarray]]:
+    """What one process gives."""
+    tiled = lc.tiled(net, tile=TILE)
+    return {"image": [tiled(image)], "pictures": [net(x) for x in pictures]}
+
+
+def same(found: Any, right: Sequence[np.ndarray]) -> bool:
+    """Whether a result has all arrays, bit by bit."""
+    arrays = [found] if isinstance(found, np.ndarray) else list(found)
+    return len(arrays) == len(right) and all(map(np.array_equal, arrays, right))
+
+
+def run(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Run and kill for the time that is given; what happened."""
+    numbers = np.random.default_rng(0)
+    shape = (1, 3, arguments.size, arguments.size)
+    image = np.lib.format.open_memmap(folder / "image.npy", "w+", np.uint8, shape)
+    image[:] = numbers.integers(0, 256, shape, np.uint8)
+    image.flush()
+    pictures = [numbers.random((1, 3, 128, 128), np.float32) for _ in range(arguments.pictures)]
+    sys.path.insert(0, str(ROOT))
+    from examples.networks.tasks import segmenter
+
+    net = lc.load(segmenter(), threads=1)
+    right = expected(net, image, pictures)
+    engine = ENGINES[arguments.engine](net, image, pictures, arguments.workers)
+    found = dict.fromkeys(engine.runs, 0)
+    wrong: list[str] = []
+    killer = Killer(engine, tuple(arguments.pause), arguments.seed)
+    begin = time.monotonic()
+    killer.start()
+    try:
+        while time.monotonic() - begin < 60 * arguments.minutes:
+            for name, compute in engine.runs.items():
+                try:
+                    if not same(compute(), right[name]):
+                        wrong.append(f"{name}: other bits")
+                except Exception as error:
+                    wrong.append(f"{name}: {type(error).__name__}: {error}")
+                found[name] += 1
+    finally:
+        killer.stop()
+        engine.close()
+    return {
+        "engine": arguments.engine,
+        "workers": arguments.workers,
+        "seconds": round(time.monotonic() - begin, 1),
+        "kills": killer.kills,
+        "runs": found,
+        "wrong": wrong,
+    }
+
+
+def main() -> int:
+    """Run as the command line says."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--engine", choices=ENGINES, required=True)
+    parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--pause", type=float, nargs=2, default=(0.5, 4), metavar=("LEAST", "MOST"))
+    parser.add_argument("--size", type=int, default=1500, help="pixels of the image, each way")
+    parser.add_argument("--pictures", type=int, default=200, help="how many small images there are")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", type=Path, help="a file for what happened")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        facts = run(arguments, Path(folder))
+    text = json.dumps(facts, indent=1)
+    print(text)
+    if arguments.json:
+        arguments.json.write_text(text + "\n", encoding="utf-8")
+    return 1 if facts["wrong"] or not min(facts["runs"].values()) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

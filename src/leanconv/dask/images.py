@@ -1,0 +1,210 @@
+"""`leanconv.dask.map_network`: a network over images of any size, as a Dask array."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import isnan, prod
+from operator import getitem
+from typing import Any
+
+import dask.array as da
+import numpy as np
+from dask.base import tokenize
+from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
+
+from leanconv.api.inputs import InputSpec
+from leanconv.api.network import Network
+from leanconv.api.options import checked_threads
+from leanconv.api.tile_arrays import checked_image, identity
+from leanconv.api.tiled import tiled
+from leanconv.dask.windows import Blocks, Part, StoredPart, Window, run_window, run_window_of_one
+from leanconv.dask.workers import WorkerNetwork, worker_network
+from leanconv.errors import InputError, UnsupportedError
+from leanconv.graph.names import Names
+from leanconv.planner.tiles.windows import Tile, Windows
+from leanconv.records import dataclass
+
+
+def map_network(
+    net: Network,
+    *arrays: Any,
+    memory_limit: int | str | None = None,
+    tile: int | Sequence[int] | None = None,
+    threads: int | None = None,
+    **named: Any,
+) -> Any:
+    """Make the result of a network over an image of any size, as a Dask array that is not computed.
+
+    Each window of `leanconv.tiled` is a task. It has the same bits as there, wherever it runs. Each
+    process holds the network's weights once and runs one window at a time, with threads of its own.
+
+    Args:
+        net: a local network for the CPU, from `leanconv.load`; see `leanconv.tiled`.
+        arrays, named: the inputs: Dask arrays, of whose blocks windows are put together. Of others
+            (Zarr, `np.memmap`, …) workers read windows themselves: they must be able to open them.
+        memory_limit: bytes, or text such as `"512 MiB"`, that weights, buffers and windows may
+            take together in each process that runs one window at a time.
+        tile: the least extents of a window, as for `leanconv.tiled`.
+        threads: of each process. By default as many as the Dask worker has threads, and those of
+            `net` where there is no such worker.
+
+    Returns:
+        A Dask array, whose blocks are what each window gives; `rechunk` it before it is stored in
+        an array that has chunks of its own. Of a network of several outputs all by name.
+
+    Raises:
+        InputError: an array does not fit.
+        SpecError: an argument makes no sense.
+        UnsupportedError: the network cannot be run in tiles; the message names the node.
+        BudgetError: no windows fit the limit.
+    """
+    cut = tiled(net, memory_limit=memory_limit, tile=tile)
+    names = Names(tuple(each.name for each in cut.inputs), tuple(each.name for each in net.outputs))
+    given = replace(names, outputs=names.outputs[:1]).called(arrays, named)
+    images = {spec: _checked(each, spec) for each, spec in zip(given, cut.inputs, strict=True)}
+    plan = cut.bind({spec.name: image.shape for spec, image in images.items()})
+    types = plan.windows.whole.types
+    if not any(types[name].elements for name in names.outputs):
+        empty = {n: np.empty(types[n].shape, types[n].dtype.numpy) for n in names.outputs}
+        found = {n: da.from_array(array, chunks=-1) for n, array in empty.items()}
+    else:
+        network = worker_network(net, plan.decisions, checked_threads(threads))
+        found = _Graph(plan.windows, images, network).arrays()
+    return next(iter(found.values())) if len(found) == 1 else found
+
+
+@dataclass(frozen=True)
+class MappedFile:
+    """A mapped file's array, which is sent by its name and opened where it is read.
+
+    Attributes:
+        path: of the file.
+        dtype, shape, order: of the array.
+        offset: of its first byte in the file.
+        state: tells the file's contents from those that it had before.
+    """
+
+    path: str
+    dtype: np.dtype
+    shape: tuple[int, ...]
+    order: Any
+    offset: int
+    state: str
+
+    def __getitem__(self, index: Any) -> Any:
+        """A part, whose pages are read now."""
+        opened = np.memmap(self.path, self.dtype, "r", self.offset, self.shape, self.order)
+        return np.array(opened[index])
+
+
+def _checked(image: Any, spec: InputSpec) -> Any:
+    """An input as tasks can read it: a Dask array, or what workers can open.
+
+    Raises:
+        InputError: it does not fit, or has no known shape.
+    """
+    if isinstance(image, da.Array) and any(map(isnan, image.shape)):
+        raise InputError(
+            f"input {spec.name!r} has blocks of unknown extents; expected known ones: call its "
+            "compute_chunk_sizes() first"
+        )
+    checked_image(image, spec)
+    if isinstance(image, np.memmap) and isinstance(image.base, mmap.mmap) and image.filename:
+        order = "C" if image.flags.c_contiguous else "F"
+        path = str(image.filename)
+        state = identity(image)
+        return MappedFile(path, image.dtype, image.shape, order, image.offset, state)
+    return da.from_array(np.asarray(image)) if isinstance(image, np.ndarray) else image
+
+
+class _Graph:
+    """The tasks of all windows.
+
+    Args:
+        windows: of the image.
+        images: by input.
+        network: that computes them.
+    """
+
+    def __init__(
+        self, windows: Windows, images: Mapping[InputSpec, Any], network: WorkerNetwork
+    ) -> None:
+        self._windows, self._images, self._types = windows, images, windows.whole.types
+        token = tokenize(network.key, windows.begins, *images.values())
+        self._common, self._network = f"leanconv-windows-{token}", f"leanconv-network-{token}"
+        self._names = {
+            name: f"leanconv-{n}-{token}" for n, name in enumerate(windows.whole.outputs)
+        }
+        self._tasks: dict[Any, Any] = {self._network: network}
+        self._blocks: dict[str, Blocks] = {}
+        self._stored: dict[str, str] = {}
+        for number, (spec, image) in enumerate(images.items()):
+            if isinstance(image, da.Array):
+                self._blocks[spec.name] = Blocks(image.name, image.chunks, spec.dtype.numpy)
+            else:
+                self._stored[spec.name] = f"leanconv-input-{number}-{token}"
+                self._tasks[self._stored[spec.name]] = image
+
+    def arrays(self) -> dict[str, da.Array]:
+        """All outputs by name: a layer of the windows, and one of each output's blocks."""
+        blocks: dict[str, dict[Any, Any]] = {name: {} for name in self._names}
+        extents = {name: [dict[int, int]() for _ in self._types[name].shape] for name in blocks}
+        for tile in self._windows.tiles():
+            call = self._call(tile)
+            for number, (name, made) in enumerate(self._names.items()):
+                place = self._place(name, tile)
+                key, window = (made, *place), (self._common, tile.number)
+                if len(blocks) == 1:
+                    blocks[name][key] = (run_window_of_one, *call)
+                else:
+                    self._tasks[window] = (run_window, *call)
+                    blocks[name][key] = (getitem, window, number)
+                for axis, part in enumerate(tile.writes[name]):
+                    extents[name][axis][place[axis]] = part.stop - part.start
+        return {name: self._array(name, blocks[name], extents[name]) for name in blocks}
+
+    def _array(
+        self, name: str, blocks: Mapping[Any, Any], extents: Sequence[Mapping[int, int]]
+    ) -> da.Array:
+        """An output, from its blocks and, axis by axis, their extents."""
+        chunks = tuple(tuple(each[n] for n in sorted(each)) for each in extents)
+        if len(blocks) < prod(map(len, chunks)):
+            raise UnsupportedError(
+                f"output {name!r} has two axes that are cut together, which blocks of a Dask "
+                "array cannot have; run the network with leanconv.tiled"
+            )
+        made, dtype = self._names[name], np.dtype(self._types[name].dtype.numpy)
+        inputs = [image for image in self._images.values() if isinstance(image, da.Array)]
+        graph = HighLevelGraph.from_collections(self._common, self._tasks, inputs)
+        needed = {self._common, *(image.name for image in inputs)}
+        layers = {**graph.layers, made: MaterializedLayer(blocks)}
+        whole = HighLevelGraph(layers, {**graph.dependencies, made: needed})
+        return da.Array(whole, made, chunks, dtype)
+
+    def _place(self, name: str, tile: Tile) -> tuple[int, ...]:
+        """The number, along each axis of an output, of the block that a window gives."""
+        windows = self._windows
+        counts = [len(each) for each in windows.begins]
+        chosen = np.unravel_index(tile.number, counts) if counts else ()
+        places = windows.cutting.places[name]
+        return tuple(
+            int(chosen[places[axis].group]) if axis in places else 0
+            for axis in range(len(windows.whole.types[name].shape))
+        )
+
+    def _call(self, tile: Tile) -> tuple[Any, ...]:
+        """The arguments of one window's task: what it is, and the keys of what it takes."""
+        parts: list[tuple[str, Part]] = []
+        given: list[Any] = []
+        for spec in self._images:
+            index = tile.reads[spec.name]
+            if spec.name in self._blocks:
+                part, keys = self._blocks[spec.name].part(index)
+                parts.append((spec.name, part))
+                given.append(keys)
+            else:
+                parts.append((spec.name, StoredPart(index, spec)))
+                given.append(self._stored[spec.name])
+        return Window(tuple(parts), tuple(tile.gives.items())), self._network, given

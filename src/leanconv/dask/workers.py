@@ -1,0 +1,158 @@
+"""A network as Dask sends it: by its model and options, made once in each process that runs it."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+import sys
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+from weakref import WeakValueDictionary
+
+from leanconv.api.cpu_backend import CpuBackend
+from leanconv.api.network import Network
+from leanconv.api.tile_backend import TileBackend
+from leanconv.errors import SpecError, UnsupportedError
+from leanconv.graph.names import Names
+from leanconv.planner.decision import Decision
+from leanconv.runtime.calibration import planning_target
+from leanconv.runtime.locks import Lock
+
+_MOST_KEPT = 2  # networks that a process keeps for the next graph of tasks
+
+
+class WorkerNetwork:
+    """A network that is pickled as its recipe, and of which each process makes one.
+
+    Copies that come to a process where there is one already are that one: its tasks share the
+    packed weights and the arena, and take turns.
+
+    Args:
+        key: of all that decides what is computed.
+        backend, name: of the network, not compiled; with the threads that its plans count with.
+        pins: how nodes are computed, whatever the window; None where the network plans by itself.
+        threads: that take part; None for as many as the worker's Dask threads are.
+        machine: what of the CPU decides the bits, where the pins were made.
+    """
+
+    def __init__(
+        self,
+        key: str,
+        backend: CpuBackend,
+        name: str,
+        pins: tuple[Decision, ...] | None,
+        threads: int | None,
+        machine: tuple[str, int],
+    ) -> None:
+        self._sent = key, backend, name, pins, threads, machine
+        self._lock = Lock("the making of a network for Dask")
+        self._network: Network | None = None
+
+    @property
+    def key(self) -> str:
+        """Of all that decides what is computed."""
+        return self._sent[0]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _known, self._sent
+
+    def __dask_tokenize__(self) -> str:
+        return self.key
+
+    def run(self, arrays: Any) -> dict[str, Any]:
+        """The outputs by name, for all inputs by name.
+
+        Raises:
+            UnsupportedError: this machine would give other bits.
+        """
+        return self._made().run(arrays)
+
+    def run_on(self, x: Any) -> dict[str, Any]:
+        """The outputs by name, for the only input by itself, or for all by name."""
+        net = self._made()
+        names = Names(tuple(each.name for each in net.inputs), ())
+        return net.run(dict(zip(names.inputs, names.arrays(x), strict=True)))
+
+    def _made(self) -> Network:
+        with self._lock.held:
+            if self._network is None:
+                self._network = self._make()
+        return self._network
+
+    def _make(self) -> Network:
+        _, backend, name, pins, threads, machine = self._sent
+        if machine != _machine():
+            raise UnsupportedError(
+                f"the network was planned for {_text(machine)}, and this worker has "
+                f"{_text(_machine())}, whose results differ by rounding; plan for a CPU that all "
+                "workers are, or can stand for: LEANCONV_TARGET=haswell, for one, in the "
+                "environment of the workers and of what plans"
+            )
+        if pins is None:
+            return Network(backend, name)
+        backend = backend.with_threads(threads or _own_threads(backend))
+        return Network(TileBackend(backend.model, backend.options).pinning(pins), "tiles")
+
+
+_living: WeakValueDictionary[str, WorkerNetwork] = WeakValueDictionary()
+_kept: deque[WorkerNetwork] = deque(maxlen=_MOST_KEPT)
+_lock = Lock("the list of networks for Dask")
+
+
+def worker_network(
+    net: Network, pins: tuple[Decision, ...] | None = None, threads: int | None = None
+) -> WorkerNetwork:
+    """What Dask is to send of a network; see `WorkerNetwork`.
+
+    Raises:
+        SpecError: it is no network for the CPU.
+    """
+    if not isinstance(net, Network) or not isinstance(net.backend, CpuBackend):
+        raise SpecError(f"net is {net!r}; expected a network for the CPU, from leanconv.load")
+    _, (backend, name) = net.__reduce__()
+    sent = backend.with_threads(backend.threads), name, pins, threads, _machine()
+    return _known(_digest(sent), *sent)
+
+
+def _known(key: str, *sent: Any) -> WorkerNetwork:
+    """The one of this process, made if there is none."""
+    with _lock.held:
+        found = _living.get(key)
+        if found is None:
+            found = _living[key] = WorkerNetwork(key, *sent)
+        if found not in _kept:
+            _kept.append(found)
+        return found
+
+
+def _digest(what: Sequence[Any]) -> str:
+    """A digest of objects, of whose arrays no copy is made."""
+    buffers: list[pickle.PickleBuffer] = []
+    head = pickle.dumps(what, 5, buffer_callback=buffers.append)
+    digest = hashlib.sha256(head)
+    for each in buffers:
+        digest.update(each.raw())
+    return digest.hexdigest()[:32]
+
+
+def _machine() -> tuple[str, int]:
+    """What decides the bits of a given choice: the instruction set, and the bytes of a vector."""
+    target = planning_target()
+    return target.isa, target.vector_bytes
+
+
+def _text(machine: tuple[str, int]) -> str:
+    isa, size = machine
+    return f"{isa} with vectors of {size} bytes"
+
+
+def _own_threads(backend: CpuBackend) -> int:
+    """As many as the Dask worker of this process has threads; outside one, the network's own."""
+    distributed = sys.modules.get("distributed")
+    if distributed is not None:
+        try:
+            return int(distributed.get_worker().state.nthreads)
+        except ValueError:  # no worker runs this
+            pass
+    return backend.threads
