@@ -1,4 +1,4 @@
-"""Write the tables of README.md, docs/results/speed.md, docs/performance.md from docs/results.
+"""Write the tables of README.md and pages of docs (`PAGES`) from docs/results.
 
 Every kind of CPU that has a result has its table, under a line with its name, the day, the commit
 and how much was measured; the newest comes first.
@@ -19,12 +19,19 @@ from statistics import geometric_mean
 from typing import Any
 
 from harness import RESULTS, ROOT, all_results
+from pages.serving import bad_table, serving_table
 from pages.tables import measured_on, table
 from pages.wrapping import wrapped
 
 Document = dict[str, Any]
 DOCS = ROOT / "docs"
-PAGES = (ROOT / "README.md", DOCS / "results" / "speed.md", DOCS / "performance.md")
+PAGES = (
+    ROOT / "README.md",
+    DOCS / "performance.md",
+    DOCS / "results" / "serving.md",
+    DOCS / "results" / "speed.md",
+    DOCS / "serving.md",
+)
 INDEX = RESULTS / "README.md"
 DIFFERS = 1e-4  # an engine whose answers are farther from float64 does not count as the best other
 SUMMARY = {
@@ -234,6 +241,8 @@ def rewritten(text: str) -> str:
         "float64_memory": memory_table,
         "layers_networks": families_table,
         "contention": contention_table,
+        "serving": serving_table,
+        "serving_bad": bad_table,
         "startup": startup_table,
     }
     tables = {name: each(name, of) for name, of in makers.items()}

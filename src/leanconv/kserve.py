@@ -11,6 +11,7 @@ from typing import Any
 
 try:
     from kserve import InferOutput, InferRequest, InferResponse, Model
+    from kserve.errors import InvalidInput
 except ImportError as error:
     from leanconv.errors import MissingExtraError
 
@@ -21,9 +22,10 @@ except ImportError as error:
 import numpy as np
 
 import leanconv
-from leanconv.errors import InputError
+from leanconv.errors import InputError, LeanConvError, UnsupportedError
 from leanconv.server.datatypes import NAMES
 from leanconv.server.ports import check_types
+from leanconv.types import BFLOAT16
 
 
 class LeanConvModel(Model):
@@ -44,10 +46,17 @@ class LeanConvModel(Model):
         """Read and plan the network; KServe calls it before the first request.
 
         Raises:
-            UnsupportedError: an input or output is of a type that the protocol lacks.
+            UnsupportedError: an input or output is of a type that the protocol or KServe lacks.
         """
         network = leanconv.load(self._path, **self._options)
-        check_types((*network.inputs, *network.outputs))
+        ports = (*network.inputs, *network.outputs)
+        check_types(ports)
+        for spec in ports:
+            if spec.dtype == BFLOAT16:
+                raise UnsupportedError(
+                    f"{spec.name!r} is of bfloat16, for which KServe has no arrays; expected "
+                    "another type: add a Cast to the file"
+                )
         self._network = network
         self.ready = True
         return True
@@ -55,19 +64,30 @@ class LeanConvModel(Model):
     def predict(
         self, payload: InferRequest, headers: Any = None, response_headers: Any = None
     ) -> InferResponse:
-        """The outputs for a request of the Open Inference Protocol.
+        """The outputs for a request of the Open Inference Protocol, over REST or gRPC.
 
         Raises:
-            InputError: the network does not take the inputs.
+            InputError: `load` was not called.
+            InvalidInput: the network does not take the inputs.
         """
         if self._network is None:
             raise InputError(f"the model {self.name!r} is not loaded; call load() first")
-        given = {tensor.name: np.ascontiguousarray(tensor.as_numpy()) for tensor in payload.inputs}
-        found = self._network.run(given)
+        try:
+            found = self._network.run(
+                {each.name: np.ascontiguousarray(each.as_numpy()) for each in payload.inputs}
+            )
+        except (LeanConvError, ValueError) as error:  # of data that are too few for their shape
+            raise InvalidInput(str(error)) from error
         outputs = []
         for spec in self._network.outputs:
             array = found[spec.name]
             output = InferOutput(spec.name, list(array.shape), NAMES[spec.dtype])
-            output.set_data_from_numpy(array, binary_data=False)
+            output.set_data_from_numpy(array)  # raw; KServe makes text of it where that is asked
             outputs.append(output)
-        return InferResponse(payload.id, self.name, outputs)
+        return InferResponse(
+            payload.id,
+            self.name,
+            outputs,
+            use_binary_outputs=payload.use_binary_outputs,
+            requested_outputs=payload.request_outputs,
+        )

@@ -275,6 +275,16 @@ def test_two_runs_of_one_journal_lose_no_line(tmp_path: Path) -> None:
         assert Journal(tmp_path / "j", "key", 1000).done == {7, 8, 9, 12, 13, 14}
 
 
+def test_a_line_of_a_journal_without_an_end_does_not_count(tmp_path: Path) -> None:
+    """Of tile 12 it may say 1."""
+    path = tmp_path / "j"
+    path.write_bytes(b"leanconv tiles 1 key\n3\n12\n1")
+    with Journal(path, "key", 100) as journal:
+        assert journal.done == {3, 12}
+        journal.finish([5])
+        assert path.read_bytes() == b"leanconv tiles 1 key\n3\n12\n5\n"
+
+
 def test_parts_are_read_and_converted() -> None:
     """Of an image of bytes that gives slices and nothing else."""
 

@@ -16,14 +16,14 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from leanconv.errors import BudgetError, InputError, LeanConvError, UnsupportedError
+from leanconv.errors import BudgetError
 from leanconv.server.batching import Job
+from leanconv.server.exchange import Exchange
 from leanconv.server.limits import Limits
-from leanconv.server.models import sources
 from leanconv.server.plans import Plans
 from support.hostile import node
 from support.onnx_models import model as onnx_model
-from support.served import LIMITS, results, serving, small_net
+from support.served import LIMITS, binary_request, results, serving, small_net
 
 X = np.ones((1, 3, 8, 8), np.float32)
 
@@ -107,6 +107,50 @@ def test_results_for_which_there_is_no_memory(
         assert results(served.infer("one", {"x": X}))
 
 
+def test_results_are_counted_before_they_are_computed(tmp_path: Path) -> None:
+    made = onnx_model([node("Concat", "x " * 64, "y", axis=1)], {"x": (1, 100)}, ["y"])
+    file = tmp_path / "much.onnx"
+    file.write_bytes(made.SerializeToString())
+    for limit, status in ((20_000, 503), (500_000, 200)):
+        with serving([str(file)], replace(LIMITS, request_bytes=limit)) as served:
+            answer = served.infer("much", {"x": np.zeros((1, 100), np.float32)})
+            assert answer.status_code == status, answer.text
+            assert not served.service.requests.held
+            if status == 503:
+                assert "with its result" in answer.json()["error"]
+
+
+def test_answers_of_much_json_are_refused(tmp_path: Path) -> None:
+    """While it is written, nobody else is answered."""
+    x = np.ones((2, 3, 8, 8), np.float32)
+    with serving([small_net(tmp_path / "one.onnx")], replace(LIMITS, json_bytes=199)) as served:
+        for count, head, status in (
+            (1, {}, 200),  # 4 numbers of at most 25 bytes
+            (2, {}, 422),
+            (2, {"outputs": [{"name": "y", "parameters": {"binary_data": True}}]}, 200),
+        ):
+            body, headers = binary_request({"x": x[:count]}, **head)
+            answer = served.client.post("/v2/models/one/infer", content=body, headers=headers)
+            assert answer.status_code == status, answer.text
+            if status == 422:
+                assert "ask for binary data" in answer.json()["error"]
+
+
+def test_requests_for_which_there_is_no_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def body(*_: Any) -> None:
+        raise MemoryError
+
+    with serving([small_net(tmp_path / "one.onnx")]) as served:
+        with monkeypatch.context() as patch:
+            patch.setattr(Exchange, "body", body)
+            answer = served.infer("one", {"x": X})
+        assert answer.status_code == 503
+        assert answer.headers["retry-after"] == "1"
+        assert results(served.infer("one", {"x": X}))
+
+
 def test_a_batch_that_is_computed_is_let_go(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -184,7 +228,7 @@ def test_a_shape_that_is_not_planned_in_time(
 
 
 def test_bytes_of_plans_are_bounded_before_they_load(tmp_path: Path) -> None:
-    model = small_net(tmp_path / "one.onnx")
+    model = small_net(tmp_path / "one.onnx", batch=1)
     limits = replace(LIMITS, request_bytes=100_000)
     with pytest.raises(BudgetError, match=r"one\.onnx: .*memory_limit"):
         with serving([model], limits, memory_limit=101_000):
@@ -192,7 +236,7 @@ def test_bytes_of_plans_are_bounded_before_they_load(tmp_path: Path) -> None:
     with serving([model], limits, memory_limit=2_000_000) as served:
         held = served.service.models.found("one", None).plans.held_bytes
         assert 0 < held <= 1_900_000
-    second = small_net(tmp_path / "two.onnx")
+    second = small_net(tmp_path / "two.onnx", batch=1)
     with pytest.raises(BudgetError, match=r"two\.onnx"):
         with serving([model, second], limits, memory_limit=100_000 + held + 5_000):
             pass
@@ -250,36 +294,6 @@ def test_values_that_decide_what_is_computed(tmp_path: Path) -> None:
         assert len(served.service.models.found("expand", None).plans.groups()) == 2
         assert served.infer("expand", {"x": x, "n": np.array([2, 4])}).status_code == 400
         assert served.infer("expand", {"x": x, "n": np.array([2**40, 3])}).status_code in (400, 413)
-
-
-def test_names_of_models(tmp_path: Path) -> None:
-    a, b = small_net(tmp_path / "a.onnx"), small_net(tmp_path / "b" / "3" / "model.onnx")
-    found = sources([a, f"c={b}", str(tmp_path)][:2])
-    assert [(each.name, each.version) for each in found] == [("a", "1"), ("c", "1")]
-    assert [(e.name, e.version) for e in sources([str(tmp_path)])] == [("a", "1"), ("b", "3")]
-    with pytest.raises(InputError, match="two models are 'a' of version 1"):
-        sources([a, str(tmp_path)])
-    with pytest.raises(InputError, match="holds no model"):
-        sources([str(tmp_path / "b")])
-    with pytest.raises(InputError, match="no part of an address"):
-        sources([small_net(tmp_path / "q" / "a?b.onnx")])
-
-
-def test_files_that_cannot_be_served(tmp_path: Path) -> None:
-    (tmp_path / "bad.onnx").write_bytes(b"no model")
-    with pytest.raises(LeanConvError, match=r"bad\.onnx"):
-        with serving([str(tmp_path / "bad.onnx")]):
-            pass
-    with pytest.raises(InputError, match="cannot be read|no such"):
-        with serving([str(tmp_path / "none.onnx")]):
-            pass
-    made = onnx_model([node("Cast", "x", "y", to=17)], {"x": (1, 3)}, ["y"], opset=19)  # float8
-    file = tmp_path / "float8.onnx"
-    made.graph.output[0].type.tensor_type.elem_type = 17
-    file.write_bytes(made.SerializeToString())
-    with pytest.raises(UnsupportedError, match="Open Inference Protocol lacks"):
-        with serving([str(file)]):
-            pass
 
 
 def test_limits_are_documented() -> None:

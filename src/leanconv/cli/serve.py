@@ -96,7 +96,7 @@ def _add_plan_options(parser: argparse.ArgumentParser) -> None:
 def _add_request_options(parser: argparse.ArgumentParser) -> None:
     for option, default, text in (
         ("--max-body", _LIMITS.body_bytes, "the most that the body of a request may have"),
-        ("--max-json", _LIMITS.json_bytes, "the most that JSON in it may have"),
+        ("--max-json", _LIMITS.json_bytes, "the most that JSON in it, or in its answer, may have"),
         ("--request-memory", None, "the most that all requests in flight may take"),
     ):
         shown = (

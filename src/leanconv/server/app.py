@@ -19,7 +19,7 @@ from leanconv.server.limits import BRACKET_BYTES, JSON_FACTOR
 from leanconv.server.metrics import CONTENT_TYPE
 from leanconv.server.models import ServedModel
 from leanconv.server.protocol import decode, encode
-from leanconv.server.refusals import BAD, RefusedError
+from leanconv.server.refusals import BAD, BUSY, FAILED, RefusedError
 from leanconv.server.service import GoneError, Receive, Service
 from leanconv.server.views import Pages
 
@@ -166,6 +166,13 @@ class Infer:
             await exchange.refuse(error)
         except GoneError:
             return
+        except MemoryError:
+            status = BUSY
+            said = "there is no memory for the request now; try again later"
+            await exchange.refuse(RefusedError(BUSY, said, retry_s=1))
+        except Exception:
+            status = FAILED  # Starlette answers and logs it
+            raise
         finally:
             self._service.metrics.answered(model, status, time.monotonic_ns() - begin)
 
@@ -186,9 +193,8 @@ class Infer:
                 model.expected -= 1
             share.give(parsing)
             share.take(sum(array.nbytes for array in asked.arrays))
-            binary = all(binary for _, binary in asked.outputs)
             results = await service.results(
-                model, asked.arrays, binary, share, exchange.receive, exchange.deadline
+                model, asked, share, exchange.receive, exchange.deadline
             )
             head = {"model_name": model.name, "model_version": model.version}
             if asked.id is not None:

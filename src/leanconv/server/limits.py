@@ -11,8 +11,8 @@ class Limits:
 
     Attributes:
         body_bytes: of a request's body.
-        json_bytes: of what of it is JSON: numbers as text take up to `JSON_FACTOR` times as much
-            while they are read.
+        json_bytes: of what of it is JSON, and of JSON in an answer: numbers as text take up to
+            `JSON_FACTOR` times as much while they are read.
         request_bytes: of all requests in flight together: bodies, arrays, results.
         header_bytes: of a request's line and headers.
         connections: that are open at a time.
@@ -56,3 +56,4 @@ MOST_BATCH = 1024  # that `batch` may be
 JSON_FACTOR = 24
 # And for each list or object: lists in lists are 88 bytes for 2, objects of one key 232 for 6.
 BRACKET_BYTES = 192
+NUMBER_BYTES = 25  # that a number may have in an answer's JSON: -1.2345678901234567e-300, a comma

@@ -76,7 +76,7 @@ class Planning:
                 with working("a new shape", self._look):
                     plans.plan(wanted, self._left(plans))
                 future.set_result(True)
-            except LeanConvError as error:
+            except (LeanConvError, RefusedError) as error:
                 future.set_exception(error)
             except _StoppedError:
                 future.set_exception(RefusedError(BUSY, "the server is stopping", retry_s=5))

@@ -9,6 +9,7 @@ computed), of one size.
 from __future__ import annotations
 
 import logging
+import weakref
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -19,10 +20,13 @@ from leanconv.api.backend import Compiled, NetworkFacts
 from leanconv.api.cpu_backend import CpuBackend
 from leanconv.api.inputs import InputSpec, Shape
 from leanconv.api.network import Network
-from leanconv.errors import BudgetError, LeanConvError, ModelError
+from leanconv.errors import BudgetError, ModelError
+from leanconv.graph.ir import TensorType
 from leanconv.graph.small_inputs import is_small
 from leanconv.records import dataclass
 from leanconv.runtime.locks import Lock
+from leanconv.server.comparison import alike, comparison_bytes
+from leanconv.server.refusals import BUSY, RefusedError
 from leanconv.units import format_bytes
 
 log = logging.getLogger(__name__)
@@ -74,13 +78,19 @@ class Group:
         """The plan of its smallest batch."""
         return self.plans[self.sizes[0]].plan
 
-    def output_bytes(self, rows: int) -> int:
-        """Bytes of the results for as many images."""
-        return -(-rows // self.sizes[0]) * sum(k.bytes for k in self.smallest.outputs.values())
+    def outputs(self, rows: int) -> list[TensorType]:
+        """Types of the results for as many images."""
+        times = -(-rows // self.sizes[0])
+        found = self.smallest.outputs.values()
+        if times == 1:
+            return list(found)
+        return [TensorType((kind.shape[0] * times, *kind.shape[1:]), kind.dtype) for kind in found]
 
 
 class Plans:
     """The groups of a network, the least recently used one evicted first.
+
+    A group that is evicted is counted as long as requests that are queued hold it.
 
     Args:
         network: what `leanconv.load` gave; its own cache of plans is not used.
@@ -102,6 +112,7 @@ class Plans:
         fixed = all(isinstance(e, int) for s in self.inputs for e in s.shape or (None,))
         self._at_load = network.compiled if fixed and not self.small else None
         self._groups: OrderedDict[Key, Group] = OrderedDict()
+        self._evicted: weakref.WeakSet[Group] = weakref.WeakSet()  # those that something holds
         self._kept: set[Key] = set()
         self._lock = Lock("the plans of a served model")
         self.may_batch = batch > 1 and not self.small and self._has_batch()
@@ -153,6 +164,7 @@ class Plans:
 
         Raises:
             LeanConvError: the network does not take it, or it does not fit the limit.
+            RefusedError: it does not fit until requests for evicted groups are answered.
         """
         make = self._batched if wanted.batched else self._single
         group = make(wanted, limit)
@@ -163,15 +175,19 @@ class Plans:
             if keep:
                 self._kept.add(key)
             for old in self._evictable()[: -max(1, self._most)]:
-                del self._groups[old]
+                self._evict(old)
         return group
 
     def _evictable(self) -> list[Key]:
         """Groups that may go, the oldest first; only under the lock."""
         return [key for key in self._groups if key not in self._kept]
 
+    def _evict(self, key: Key) -> None:
+        """Let a group go; only under the lock."""
+        self._evicted.add(self._groups.pop(key))
+
     def _single(self, wanted: Wanted, limit: int | None) -> Group:
-        compiled = self._compiled(wanted.shapes, wanted.known, limit, [])
+        compiled = self._compiled(wanted.shapes, wanted.known, limit)
         return Group((1,), {1: compiled}, batched=False)
 
     def _batched(self, wanted: Wanted, limit: int | None) -> Group:
@@ -179,14 +195,15 @@ class Plans:
         plans: dict[int, Compiled] = {}
         for size in self._sizes:
             shapes = tuple((size, *shape[1:]) for shape in wanted.shapes)
+            compared = comparison_bytes(plans[1].plan, size) if plans else 0
             try:
-                plans[size] = self._compiled(shapes, {}, limit, plans.values())
-            except (BudgetError, ModelError) as error:
+                plans[size] = self._compiled(shapes, {}, limit, plans.values(), compared)
+            except (BudgetError, ModelError, RefusedError) as error:
                 if not plans:
                     raise
                 log.warning("no batches of %d: %s", size, error)
                 break
-        if len(plans) > 1 and _alike(plans, wanted.shapes, self.inputs):
+        if len(plans) > 1 and alike(plans, wanted.shapes, self.inputs):
             return Group(tuple(plans), plans, batched=True)
         log.warning(
             "requests are computed one by one: %s",
@@ -199,52 +216,67 @@ class Plans:
         shapes: tuple[Shape, ...],
         known: Mapping[str, np.ndarray],
         limit: int | None,
-        beside: Iterable[Compiled],
+        beside: Iterable[Compiled] = (),
+        compared_bytes: int = 0,
     ) -> Compiled:
         """A plan for shapes; where it does not fit beside others, the oldest groups go.
 
+        Args:
+            shapes, known: of all inputs.
+            limit: of all plans of this network; None for any.
+            beside: plans of the group that is being made.
+            compared_bytes: that comparing it with those takes.
+
         Raises:
             BudgetError: it does not fit all the same.
+            RefusedError: it does not fit until requests for evicted groups are answered.
         """
         found = self._at_load
         if found is None or not found.is_for(shapes, known):
             if limit is not None and isinstance(self._backend, CpuBackend):
                 self._backend.limit_to(limit)  # refused before it is allocated
             found = self._backend.compile(shapes, known)
-        if limit is None:
-            return found
-        more = [found, *beside]
-        with self._lock.held:
-            for old in self._evictable():
-                if self._bytes(more) <= limit:
-                    break
-                del self._groups[old]
-            total = self._bytes(more)
-        if total > limit:
-            raise BudgetError(
-                f"the plans of the model would take {format_bytes(total)}; {format_bytes(limit)} "
-                "are left for them",
-                total,
-            )
+        if limit is not None:
+            self._make_room([found, *beside], limit - compared_bytes)
         return found
+
+    def _make_room(self, made: Sequence[Compiled], limit: int) -> None:
+        """Evict the oldest groups until plans fit; none, if that would not do.
+
+        Raises:
+            BudgetError: the plans do not fit beside those that are never evicted.
+            RefusedError: they do not fit yet, since requests hold evicted groups.
+        """
+        with self._lock.held:
+            kept = [group for key, group in self._groups.items() if key in self._kept]
+            least = _bytes(kept, made)
+            if least > limit:
+                raise BudgetError(
+                    f"the plans of the model would take {format_bytes(least)}; "
+                    f"{format_bytes(max(0, limit))} are left for them",
+                    least,
+                )
+            for old in self._evictable():
+                if self._bytes(made) <= limit:
+                    return
+                self._evict(old)
+            if self._bytes(made) > limit:
+                raise RefusedError(
+                    BUSY,
+                    "there is no memory for a new shape until requests for earlier ones are "
+                    "answered; try again later",
+                    retry_s=1,
+                )
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of all plans, their code and packed weights; what they share counts once.
-
-        A group that was evicted is not counted: it goes with the last request that waits for it.
-        """
+        """Bytes of all plans, their code and packed weights; what they share counts once."""
         with self._lock.held:
             return self._bytes()
 
-    def _bytes(self, more: Iterable[Compiled] = ()) -> int:
-        held = [plan.held for group in self._groups.values() for plan in group.plans.values()]
-        held += [plan.held for plan in more]
-        blocks: dict[int, int] = {}
-        for each in held:
-            blocks.update(each.blocks)
-        own = sum(each.own_bytes + _OVERHEAD_BYTES for each in held)
-        return own + sum(blocks.values()) + max((each.working_bytes for each in held), default=0)
+    def _bytes(self, made: Iterable[Compiled] = ()) -> int:
+        """Bytes of all groups, those evicted that are still held, and plans; under the lock."""
+        return _bytes([*self._groups.values(), *self._evicted], made)
 
     def groups(self) -> list[tuple[Key, Group]]:
         """All that are planned."""
@@ -260,47 +292,12 @@ class Plans:
         return group.plans[size].run(self._backend.validated(arrays))
 
 
-def _alike(
-    plans: Mapping[int, Compiled], shapes: Sequence[Shape], inputs: Sequence[InputSpec]
-) -> bool:
-    """Whether each image gets in all batch sizes the bits that it gets alone.
-
-    Plans are `reproducible`, so that kernels do that; what is found here is a network that mixes
-    images, for example by a mean over all of them.
-    """
-    random, most = np.random.default_rng(0), max(plans)
-    pairs = zip(shapes, inputs, strict=True)
-    arrays = [_images(random, most, shape, spec) for shape, spec in pairs]
-    try:
-        for size, plan in plans.items():
-            together = plan.run([array[:size] for array in arrays])
-            if any(result.shape[:1] != (size,) for result in together):
-                return False
-            for n in range(size):  # one at a time: no limit counts the memory of these results
-                alone = plans[1].run([array[n : n + 1] for array in arrays])
-                found = zip(together, alone, strict=True)
-                if not all(_same_bits(batch[n : n + 1], one) for batch, one in found):
-                    return False
-    except LeanConvError as error:  # of values: there are networks that random numbers do not suit
-        log.warning("whether images may be computed together is not known: %s", error)
-        return False
-    return True
-
-
-def _same_bits(one: np.ndarray, other: np.ndarray) -> bool:
-    """Whether arrays of a dtype are equal, NaN and signs of zeros compared, too."""
-    codes = np.dtype(f"u{one.itemsize}")
-    return np.array_equal(one.view(codes), other.view(codes))
-
-
-def _images(random: np.random.Generator, count: int, shape: Shape, spec: InputSpec) -> np.ndarray:
-    """Random images, each of another scale; made one after the other, as memory is counted."""
-    kind = np.dtype(spec.dtype.numpy)
-    images = np.empty((count, *shape[1:]), kind)
-    for n in range(count):
-        numbers = random.standard_normal(shape[1:], np.float32) * np.float32(n + 1)
-        if spec.dtype.held != spec.dtype:  # bfloat16: the upper half of float32's bits
-            images[n] = np.atleast_1d(numbers).view(np.uint32).reshape(shape[1:]) >> 16
-        else:
-            images[n] = numbers if spec.dtype.is_float else np.abs(numbers) % 2
-    return images
+def _bytes(groups: Iterable[Group], made: Iterable[Compiled]) -> int:
+    """Bytes of the plans of groups, and of others; blocks that plans share count once."""
+    held = [plan.held for group in groups for plan in group.plans.values()]
+    held += [plan.held for plan in made]
+    blocks: dict[int, int] = {}
+    for each in held:
+        blocks.update(each.blocks)
+    own = sum(each.own_bytes + _OVERHEAD_BYTES for each in held)
+    return own + sum(blocks.values()) + max((each.working_bytes for each in held), default=0)

@@ -10,14 +10,17 @@ from typing import Any, TypeVar
 import numpy as np
 
 from leanconv.errors import LeanConvError
+from leanconv.graph.ir import TensorType
 from leanconv.server.batching import Batcher, Job
 from leanconv.server.budget import RequestBytes, Share
-from leanconv.server.limits import Limits
+from leanconv.server.limits import NUMBER_BYTES, Limits
 from leanconv.server.metrics import Metrics
 from leanconv.server.models import Models, ServedModel
 from leanconv.server.planning import Planned, Planning
 from leanconv.server.plans import Group, Wanted
-from leanconv.server.refusals import BAD, BUSY, TOO_LONG, RefusedError, refusal
+from leanconv.server.protocol import Inference
+from leanconv.server.refusals import BAD, BUSY, NO_FORM, TOO_LONG, RefusedError, refusal
+from leanconv.units import format_bytes
 
 Receive = Callable[[], Awaitable[Mapping[str, Any]]]
 _Result = TypeVar("_Result")
@@ -64,8 +67,7 @@ class Service:
     async def results(
         self,
         model: ServedModel,
-        arrays: Sequence[np.ndarray],
-        binary: bool,
+        asked: Inference,
         share: Share,
         receive: Receive,
         deadline: float,
@@ -74,8 +76,7 @@ class Service:
 
         Args:
             model: which.
-            arrays: that fit its inputs.
-            binary: whether all outputs are sent as raw bytes.
+            asked: arrays that fit its inputs, and how outputs are sent.
             share: in which the results are counted.
             receive: what says that the client is gone.
             deadline: of the event loop's clock.
@@ -84,10 +85,9 @@ class Service:
             RefusedError: there are none in time, or the model does not take the arrays.
             GoneError: the client is gone.
         """
-        wanted, group = await self._planned(model, arrays, receive, deadline)
-        factor = _BINARY_FACTOR if binary else _JSON_FACTOR
-        share.take(group.output_bytes(wanted.rows) * factor)
-        job = Job(model.plans, group, arrays, wanted.rows, lambda: model.expected > 0)
+        wanted, group = await self._planned(model, asked.arrays, receive, deadline)
+        share.take(self._result_bytes(asked, group.outputs(wanted.rows)))
+        job = Job(model.plans, group, asked.arrays, wanted.rows, lambda: model.expected > 0)
         self._batcher.submit(job)
         try:
             found = await _first(asyncio.wrap_future(job.future), receive, deadline)
@@ -100,6 +100,21 @@ class Service:
             )
         self.metrics.waited(model, job.begun_ns - job.queued_ns)
         return found
+
+    def _result_bytes(self, asked: Inference, results: Sequence[TensorType]) -> int:
+        """Bytes that results take until they are sent.
+
+        Raises:
+            RefusedError: too many are wanted as JSON, of which the whole server waits for the end.
+        """
+        text = [index for index, binary in asked.outputs if not binary]
+        if sum(results[index].elements for index in text) * NUMBER_BYTES > self.limits.json_bytes:
+            raise RefusedError(
+                NO_FORM,
+                f"the answer may have more than {format_bytes(self.limits.json_bytes)} of JSON; "
+                "ask for binary data, or raise --max-json",
+            )
+        return sum(each.bytes for each in results) * (_JSON_FACTOR if text else _BINARY_FACTOR)
 
     async def _planned(
         self, model: ServedModel, arrays: Sequence[np.ndarray], receive: Receive, deadline: float
