@@ -28,13 +28,21 @@ from support.served import LIMITS, binary_request, results, serving, small_net
 X = np.ones((1, 3, 8, 8), np.float32)
 
 
+class Gate(threading.Event):
+    """What a computation waits for; `reached` says that it does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reached = threading.Event()
+
+
 @pytest.fixture
-def held_back(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+def held_back(monkeypatch: pytest.MonkeyPatch) -> Gate:
     """Networks compute nothing until the event is set."""
-    event = threading.Event()
-    usual = Plans.run
+    event, usual = Gate(), Plans.run
 
     def run(self: Plans, *arguments: Any) -> Sequence[np.ndarray]:
+        event.reached.set()
         assert event.wait(20)
         return usual(self, *arguments)
 
@@ -42,11 +50,13 @@ def held_back(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     return event
 
 
-def test_requests_beyond_the_queue_are_refused(tmp_path: Path, held_back: threading.Event) -> None:
+def test_requests_beyond_the_queue_are_refused(tmp_path: Path, held_back: Gate) -> None:
     limits = replace(LIMITS, queued=3)
     with serving([small_net(tmp_path / "one.onnx")], limits, batch=1) as served:
         with ThreadPoolExecutor(10) as threads:
-            asked = [threads.submit(served.infer, "one", {"x": X}) for _ in range(10)]
+            asked = [threads.submit(served.infer, "one", {"x": X})]
+            assert held_back.reached.wait(20)
+            asked += [threads.submit(served.infer, "one", {"x": X}) for _ in range(9)]
             while sum(each.done() for each in asked) < 6:
                 time.sleep(0.01)
             held_back.set()
@@ -57,7 +67,7 @@ def test_requests_beyond_the_queue_are_refused(tmp_path: Path, held_back: thread
         assert "wait already" in refused.json()["error"]
 
 
-def test_requests_beyond_the_bytes_are_refused(tmp_path: Path, held_back: threading.Event) -> None:
+def test_requests_beyond_the_bytes_are_refused(tmp_path: Path, held_back: Gate) -> None:
     limits = replace(LIMITS, request_bytes=50_000)
     with serving([small_net(tmp_path / "one.onnx")], limits) as served:
         first = threading.Thread(target=served.infer, args=("one", {"x": X}))
@@ -73,7 +83,7 @@ def test_requests_beyond_the_bytes_are_refused(tmp_path: Path, held_back: thread
         assert many.headers["retry-after"] == "1"
 
 
-def test_who_gives_up_leaves_the_queue(tmp_path: Path, held_back: threading.Event) -> None:
+def test_who_gives_up_leaves_the_queue(tmp_path: Path, held_back: Gate) -> None:
     """And takes its arrays along, while a batch is computed."""
     with serving([small_net(tmp_path / "one.onnx")], replace(LIMITS, request_s=1)) as served:
         with ThreadPoolExecutor(4) as threads:
@@ -183,7 +193,7 @@ def test_lists_in_lists_are_counted(tmp_path: Path) -> None:
         assert not served.service.requests.held
 
 
-def test_a_result_that_does_not_come_in_time(tmp_path: Path, held_back: threading.Event) -> None:
+def test_a_result_that_does_not_come_in_time(tmp_path: Path, held_back: Gate) -> None:
     with serving([small_net(tmp_path / "one.onnx")], replace(LIMITS, request_s=1)) as served:
         answer = served.infer("one", {"x": X})
         held_back.set()

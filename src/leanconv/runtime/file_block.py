@@ -90,7 +90,7 @@ class FileBlock(Block):
             OSError: they cannot be read, or the file has ended.
         """
         assert offset + array.nbytes <= self.bytes, "beyond the block"
-        left = memoryview(array)
+        left = array.data
         while left.nbytes:
             count = _read(self._handle, left[:_AT_ONCE], offset)
             if not count:
