@@ -137,11 +137,10 @@ class FileWindows:
 
 def _read_all(file: int, row: np.ndarray, place: int) -> None:
     """Fill a contiguous array from a place of a file."""
-    count = 0
+    count, octets = 0, row.reshape(-1).view(np.uint8).data
     while count < row.nbytes:  # once, but for rows of gigabytes
-        rest = row if not count else row.reshape(-1).view(np.uint8)[count:]
         try:
-            got = os.preadv(file, [rest], place + count)
+            got = os.preadv(file, [octets[count:]], place + count)
         except OSError as error:
             _failed("read", error)
         if not got:
@@ -154,11 +153,10 @@ def _read_all(file: int, row: np.ndarray, place: int) -> None:
 
 def _write_all(file: int, row: np.ndarray, place: int) -> None:
     """Write a contiguous array to a place of a file."""
-    count = 0
+    count, octets = 0, row.reshape(-1).view(np.uint8).data
     while count < row.nbytes:
-        rest = row if not count else row.reshape(-1).view(np.uint8)[count:]
         try:
-            count += os.pwrite(file, rest, place + count)
+            count += os.pwrite(file, octets[count:], place + count)
         except OSError as error:  # such as a full disk
             _failed("written", error)
 
