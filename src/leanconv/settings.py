@@ -39,6 +39,9 @@ class Settings:
         cache_bytes: the most that compiled code may take there, for CPUs and for GPUs each
             (choices, plans and tuning results take up to 16 MiB each); the oldest entries go first.
             `LEANCONV_CACHE_BYTES`, a number or text such as `256 MiB`; 0 disables the cache.
+        weight_cache_bytes: the most that packed weights which processes share may take in a folder
+            (`shared_weights` of `load`); the files used longest ago go first.
+            `LEANCONV_WEIGHT_CACHE_BYTES`; 0 lets every process have its own in memory.
         plan_cache_bytes: the most that plans kept for later calls may hold: those of `conv2d`
             together, and those of each network for the input shapes seen (the newest is always
             kept). `LEANCONV_PLAN_CACHE_BYTES`.
@@ -55,6 +58,7 @@ class Settings:
 
     cache_dir: Path
     cache_bytes: int = 512 * 2**20
+    weight_cache_bytes: int = 4 * 2**30
     plan_cache_bytes: int = 2**30
     threads: int | None = None
     target: str | None = None
@@ -78,6 +82,9 @@ class Settings:
         return Settings(
             cache_dir=defaults.cache_dir,
             cache_bytes=_bytes(env, "LEANCONV_CACHE_BYTES", defaults.cache_bytes),
+            weight_cache_bytes=_bytes(
+                env, "LEANCONV_WEIGHT_CACHE_BYTES", defaults.weight_cache_bytes
+            ),
             plan_cache_bytes=_bytes(env, "LEANCONV_PLAN_CACHE_BYTES", defaults.plan_cache_bytes),
             threads=_integer(env, "LEANCONV_THREADS", least=1, most=MOST_THREADS),
             target=env.get("LEANCONV_TARGET") or None,

@@ -28,6 +28,7 @@ def test_every_variable() -> None:
         {
             "LEANCONV_CACHE_DIR": "/somewhere",
             "LEANCONV_CACHE_BYTES": "64 MiB",
+            "LEANCONV_WEIGHT_CACHE_BYTES": "3 GiB",
             "LEANCONV_PLAN_CACHE_BYTES": "32 MiB",
             "LEANCONV_THREADS": "3",
             "LEANCONV_TARGET": "haswell",
@@ -39,6 +40,7 @@ def test_every_variable() -> None:
     assert settings == Settings(
         cache_dir=Path("/somewhere"),
         cache_bytes=64 * 2**20,
+        weight_cache_bytes=3 * 2**30,
         plan_cache_bytes=32 * 2**20,
         threads=3,
         target="haswell",

@@ -35,8 +35,8 @@ def filled(store: WeightStore, *packings: Packing) -> ConstantPool:
     pool.kept = pool.take_shared(store)  # type: ignore[attr-defined]
     places, end = pool.places()
     block = Block(end)
-    offered = store.offered(pool.packings, block, places)
-    pool.kept += store.keep(offered)  # type: ignore[attr-defined]
+    offered = store.offered(pool.packings)
+    pool.kept += store.keep(offered, block, places)  # type: ignore[attr-defined]
     return pool
 
 

@@ -6,6 +6,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -42,6 +43,7 @@ from leanconv.progress import steps
 from leanconv.runtime.calibration import planning_target
 from leanconv.runtime.memory import give_back, mapped_files
 from leanconv.runtime.pool import default_threads
+from leanconv.runtime.weight_file import WeightFiles
 from leanconv.settings import current_settings
 from leanconv.target import Target
 from leanconv.types import BFLOAT16, FLOAT16, FLOAT32, DType
@@ -86,7 +88,7 @@ class CpuBackend:
         self.cache_bytes = settings.plan_cache_bytes
         self.target: Target = planning_target()
         self._inputs = input_specs(model, self.dtype)
-        self._shared = SharedMemory()
+        self._shared = SharedMemory(files=_weight_files(options))
         halves, asked = self._halves()
         compares = bool(halves) and self._compares_storage()
         self._planners: WeakKeyDictionary[Graph, Planner] = WeakKeyDictionary()
@@ -197,7 +199,8 @@ class CpuBackend:
     def _compile_ahead(self, ranges: ShapeRanges) -> None:
         """Compile, or fetch, the code of all kernels that any shape of the ranges needs."""
         ends = [self._kernels_of(ranges, shapes, set()) for shapes in ranges.ends]
-        facts = f"{ranges} {self._options} {self.threads}"
+        options = replace(self._options, shared_weights=False)  # which decides no kernel
+        facts = f"{ranges} {options} {self.threads}"
         description = "\n".join((facts, *(described(kernels) for kernels in ends)))
         code = self.ahead
         if code.fetch(description):
@@ -396,6 +399,15 @@ class CpuBackend:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _received, (sent(self.model), self._options, self._pinned, self._ranges)
+
+
+def _weight_files(options: NetworkOptions) -> WeightFiles | None:
+    """Where packed weights are for all processes of this machine, if they are to be shared."""
+    settings, given = current_settings(), options.shared_weights
+    if not given or not settings.weight_cache_bytes:
+        return None
+    folder = settings.cache_dir / "weights" if given is True else Path(str(given))
+    return WeightFiles(folder, settings.weight_cache_bytes)
 
 
 def _received(

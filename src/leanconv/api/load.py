@@ -22,6 +22,7 @@ from leanconv.api.options import (
     checked_flag,
     checked_limit,
     checked_precision,
+    checked_shared,
     checked_threads,
 )
 from leanconv.api.shape_ranges import ShapeRanges
@@ -51,6 +52,7 @@ def load(
     progress: Progress | None = None,
     shapes: Mapping[str, Sequence[int | tuple[int, ...]] | int | np.ndarray] | None = None,
     samples: Any = None,
+    shared_weights: bool | str | os.PathLike[str] = False,
 ) -> Network:
     """Read an ONNX network, and plan it if its input shapes are fixed.
 
@@ -111,6 +113,13 @@ def load(
             plan. It takes a run in float64 for each layer and sample, and memory for all values
             between layers, in both precisions. Inputs whose values decide what is computed must
             have the same in all samples; for others the network is planned as without samples.
+        shared_weights: keep packed weights in a file that all processes map which plan alike, so
+            that eight workers on one machine hold them once: True for the folder `weights` of the
+            settings' cache folder, or the path of one that you alone may write (on `/dev/shm` it is
+            memory). The first process packs and writes; others read the file, check its digest,
+            and pack nothing. It is bounded by `LEANCONV_WEIGHT_CACHE_BYTES`. Where it cannot be
+            used, a warning says so, and the weights are in this process's memory. Bits, plans and
+            `memory_limit` are those without it.
 
     Returns:
         The network; `net(x)` runs it, and so does `net.run(None, {name: x})`, as with onnxruntime's
@@ -130,6 +139,11 @@ def load(
     computed, source = checked_dtype(dtype), model_source(model)
     shown = source.name if isinstance(source, Path) else f"a model of {len(source)} bytes"
     checked_progress(progress)
+    shared = checked_shared(shared_weights)
+    if shared and device != "cpu":
+        raise SpecError(
+            f"got shared_weights for device {device!r}; expected False, or device 'cpu'"
+        )
     if samples is not None and device != "cpu":
         raise SpecError(f"got samples for device {device!r}; expected None, or device 'cpu'")
     if device != "cpu":
@@ -167,6 +181,7 @@ def load(
         checked_algorithms(algorithms),
         tune and not limiting,
         checked_precision(precision),
+        shared,
     )
     pinned = None if plan is None else read_plan(plan)
     if pinned is not None:
@@ -189,6 +204,7 @@ def _measured(
     """The plan that keeps `max_error` on the samples, and the first of these."""
     from leanconv.api.measured import Measurements, checked_samples, measured_plan
 
+    options = replace(options, shared_weights=False)  # these plans are not kept
     exact = CpuBackend(model, replace(options, dtype=FLOAT64, max_error=None))
     usual = CpuBackend(model, replace(options, max_error=None))
     if usual.dtype != FLOAT32:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import field
 from operator import index
@@ -28,6 +29,7 @@ class NetworkOptions:
         dtype: to compute in; None for the file's.
         memory_limit, max_error, reproducible, algorithms, tune: as `load` has them.
         precision: the half precision in which values and weights may be kept; None for the file's.
+        shared_weights: whether packed weights are in a file that processes share, or its folder.
     """
 
     threads: int | None = None
@@ -38,6 +40,7 @@ class NetworkOptions:
     algorithms: Mapping[str, str] = field(default_factory=dict)
     tune: bool = False
     precision: DType | None = None
+    shared_weights: bool | str = False
 
 
 class PlanOptions(NamedTuple):
@@ -142,6 +145,22 @@ def checked_flag(name: str, given: Any) -> bool:
         return bool(given)
     got = type(given).__name__ if isinstance(given, np.ndarray) else short(given)
     raise SpecError(f"{name} is {got}; expected True or False")
+
+
+def checked_shared(shared_weights: Any) -> bool | str:
+    """Whether weights are shared with other processes, or the folder in which they are.
+
+    Raises:
+        SpecError: it is neither a path nor True or False.
+    """
+    if isinstance(shared_weights, bool | np.bool_) or shared_weights is None:
+        return bool(shared_weights)
+    given = os.fspath(shared_weights) if isinstance(shared_weights, str | os.PathLike) else ""
+    if isinstance(given, str) and given and "\0" not in given:
+        return given
+    raise SpecError(
+        f"shared_weights is {short(shared_weights)}; expected True, False or the path of a folder"
+    )
 
 
 def checked_limit(memory_limit: Any) -> int | None:

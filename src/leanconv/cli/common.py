@@ -88,6 +88,15 @@ def add_threads_option(parser: argparse.ArgumentParser, default: int | None = No
     )
 
 
+def add_shared_weights_option(parser: argparse.ArgumentParser) -> None:
+    """Add `--shared-weights`, for what several processes run."""
+    parser.add_argument(
+        "--shared-weights",
+        action="store_true",
+        help="keep packed weights in a file of the cache folder, which all processes share",
+    )
+
+
 def add_output_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that say how results are printed."""
     parser.add_argument("--json", action="store_true", help="print JSON")

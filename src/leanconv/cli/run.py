@@ -21,6 +21,7 @@ from leanconv.cli.common import (
     add_load_options,
     add_output_options,
     add_shape_option,
+    add_shared_weights_option,
     load_options,
     positive,
 )
@@ -58,6 +59,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         help=IMAGES_HELP,
     )
     add_load_options(parser)
+    add_shared_weights_option(parser)
     add_shape_option(parser)
     add_image_options(parser)
     parser.add_argument(
@@ -89,7 +91,8 @@ def execute(options: argparse.Namespace) -> int:
         return execute_tiled(options)
     save = _bundle(options)
     with progress(f"loading {options.model}") as shown, save as keep:
-        network, startup = started(options.model, "run", load_options(options))
+        given = {**load_options(options), "shared_weights": options.shared_weights}
+        network, startup = started(options.model, "run", given)
         preprocessing = preprocessing_of(network, options.images, options)
         runs = _Runs(network, startup, preprocessing, options)
         for image in options.images:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from leanconv.cli.common import (
     Shape,
     add_accuracy_options,
+    add_shared_weights_option,
     add_threads_option,
     byte_count,
     duration,
@@ -54,6 +55,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 def _add_plan_options(parser: argparse.ArgumentParser) -> None:
     add_threads_option(parser)
     add_accuracy_options(parser)
+    add_shared_weights_option(parser)
     parser.add_argument(
         "--memory-limit",
         type=byte_count,
@@ -179,6 +181,7 @@ def _loaded(options: argparse.Namespace, limits: Limits) -> Models:
         "threads": options.threads,
         "precision": options.precision,
         "max_error": options.max_error,
+        "shared_weights": options.shared_weights,
     }
     return loaded(sources(options.models), keywords, shapes, limits, _say)
 

@@ -13,6 +13,7 @@ from leanconv.cli.common import (
     UsageError,
     add_load_options,
     add_output_options,
+    add_shared_weights_option,
     load_options,
     named_range,
     positive,
@@ -60,6 +61,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "--usual", action="store_true", help=f"also for networks such as {', '.join(USUAL)}"
     )
     add_load_options(parser)
+    add_shared_weights_option(parser)
     parser.add_argument(
         "--shape",
         action="append",
@@ -127,7 +129,9 @@ def _loaded(
 ) -> Network:
     import leanconv
 
-    return leanconv.load(model, **load_options(options), progress=told, shapes=shapes)
+    shared = options.shared_weights
+    given = {**load_options(options), "progress": told, "shapes": shapes, "shared_weights": shared}
+    return leanconv.load(model, **given)
 
 
 def _usual(name: str, options: argparse.Namespace, _: Progress) -> Network:

@@ -7,7 +7,7 @@ import hashlib
 import logging
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from leanconv.codegen.private_folder import (
@@ -98,7 +98,7 @@ class DiskCache:
                 folder.write(name, data)
                 if self._written == 0 or self._written > self._limit // 16:
                     self._written = 0
-                    self._shrink(folder)
+                    drop_oldest(folder, self._entry_name.fullmatch, self._limit)
                 self._written += len(body)
         except NotOursError as error:
             self._refuse(str(error))
@@ -178,28 +178,34 @@ class DiskCache:
             reason,
         )
 
-    def _shrink(self, folder: OwnFolder) -> None:
-        """Drop what killed processes left, and the oldest entries until the rest fits the bound.
 
-        Files of other names are somebody else's: they neither count nor go.
-        """
-        now, ours, total = time.time(), list[Entry](), 0
-        for entry in folder.entries():
-            if self._left_over(entry, now):
-                folder.remove(entry.name)
-            elif self._entry_name.fullmatch(entry.name) or _PART_NAME.fullmatch(entry.name):
-                ours.append(entry)
-                total += entry.size_bytes
-        for entry in sorted(ours, key=lambda entry: (entry.written_s <= now + _AHEAD_S, entry)):
-            if total <= self._limit:
-                break
+def drop_oldest(folder: OwnFolder, is_entry: Callable[[str], object], limit_bytes: int) -> None:
+    """Drop what killed processes left, and the oldest entries until the rest fits a bound.
+
+    Files of other names are somebody else's: they neither count nor go.
+
+    Args:
+        folder: of the entries.
+        is_entry: whether a name is that of an entry.
+        limit_bytes: the most that entries may have together.
+    """
+    now, ours, total = time.time(), list[Entry](), 0
+    for entry in folder.entries():
+        if _left_over(entry, now):
             folder.remove(entry.name)
-            total -= entry.size_bytes
+        elif is_entry(entry.name) or _PART_NAME.fullmatch(entry.name):
+            ours.append(entry)
+            total += entry.size_bytes
+    for entry in sorted(ours, key=lambda entry: (entry.written_s <= now + _AHEAD_S, entry)):
+        if total <= limit_bytes:
+            break
+        folder.remove(entry.name)
+        total -= entry.size_bytes
 
-    @staticmethod
-    def _left_over(entry: Entry, now: float) -> bool:
-        old = abs(now - entry.written_s) > _PART_S
-        return old and _PART_NAME.fullmatch(entry.name) is not None
+
+def _left_over(entry: Entry, now: float) -> bool:
+    old = abs(now - entry.written_s) > _PART_S
+    return old and _PART_NAME.fullmatch(entry.name) is not None
 
 
 @functools.cache

@@ -19,7 +19,7 @@ import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from leanconv.errors import LeanConvError
 from leanconv.files import open_regular, read_whole
@@ -30,7 +30,7 @@ HAS_OWNERS = hasattr(os, "geteuid") and {os.open, os.mkdir, os.stat, os.rename} 
 _FOLDER = getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
 # O_PATH: a folder above may be one that this user can search but not list.
 _SEARCH = _FOLDER | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_PATH", os.O_RDONLY)
-_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+_CREATE = os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0)
 _CREATE |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _MOST_LINKS = 40  # as Linux has it
@@ -63,6 +63,15 @@ class OwnFolder:
         """Return the bytes of a file.
 
         Raises:
+            WrongEntryError, OSError: as by `opened`; or it is too large.
+        """
+        with self.opened(name, most_bytes) as file:
+            return read_whole(file)
+
+    def opened(self, name: str, most_bytes: int | None = None) -> BinaryIO:
+        """Open a file for reading.
+
+        Raises:
             WrongEntryError: it is a link, no regular file, too large, of another user, or one that
                 others may write.
             OSError: it is not there, or cannot be read.
@@ -76,7 +85,7 @@ class OwnFolder:
             if self._is_other_than_a_file(name):
                 raise WrongEntryError(f"{name!r} is not a regular file; expected one") from None
             raise
-        with file:
+        try:
             status = os.fstat(file.fileno())
             mode = stat.S_IMODE(status.st_mode)
             if HAS_OWNERS and (status.st_uid != os.geteuid() or mode & _OTHERS_WRITE):
@@ -84,7 +93,10 @@ class OwnFolder:
                     f"{name!r} has owner {status.st_uid} and mode {mode:04o}; expected owner "
                     f"{os.geteuid()}, and nobody else to write it"
                 )
-            return read_whole(file)
+        except BaseException:
+            file.close()
+            raise
+        return file
 
     def write(self, name: str, data: bytes) -> None:
         """Write a file aside and rename it: whoever reads the name finds all of it or none.
@@ -92,17 +104,35 @@ class OwnFolder:
         Raises:
             OSError: there is no room, or no permission.
         """
+        with self.making(name) as file:
+            file.write(data)
+
+    @contextlib.contextmanager
+    def making(self, name: str) -> Iterator[BinaryIO]:
+        """A new file, to be read and written; it has its name once the block ends well.
+
+        Raises:
+            OSError: there is no permission; or no room, as the block says.
+        """
         aside = f"{os.urandom(12).hex()}{PART}"
-        handle = self._create(aside)
+        handle = self._create(aside, os.O_EXCL)
         try:
-            with os.fdopen(handle, "wb") as file:
+            with os.fdopen(handle, "w+b") as file:
                 if hasattr(os, "fchmod"):
                     os.fchmod(file.fileno(), 0o600)  # whatever the umask
-                file.write(data)
+                yield file
             self._rename(aside, name)
         except BaseException:
             self.remove(aside)
             raise
+
+    def lasting(self, name: str) -> BinaryIO:
+        """Open a file that is made where it is absent and that nobody removes: to be locked.
+
+        Raises:
+            OSError: there is no permission.
+        """
+        return os.fdopen(self._create(name, 0), "r+b")
 
     def remove(self, name: str) -> None:
         """Remove a file or link, if that is possible."""
@@ -140,10 +170,10 @@ class OwnFolder:
             return not stat.S_ISREG(status.st_mode)
         return False
 
-    def _create(self, name: str) -> int:
+    def _create(self, name: str, flags: int) -> int:
         if self._handle is None:
-            return os.open(self._path / name, _CREATE, 0o600)
-        return os.open(name, _CREATE, 0o600, dir_fd=self._handle)
+            return os.open(self._path / name, _CREATE | flags, 0o600)
+        return os.open(name, _CREATE | flags, 0o600, dir_fd=self._handle)
 
     def _rename(self, old: str, new: str) -> None:
         if self._handle is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import field
 
+from leanconv.canonical import canonical_text
 from leanconv.codegen import compiler
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Repeat
@@ -20,8 +21,9 @@ from leanconv.planner.graph_planner import GraphPlanner
 from leanconv.planner.lowered_graph import LoweredGraph, Step, all_repeats
 from leanconv.planner.lowering import lower_graph, usual_choices, usual_decisions
 from leanconv.planner.network_plan import NetworkPlan, PlannedStep
-from leanconv.planner.plan_file import PlanFile, kernel_digests
+from leanconv.planner.plan_file import PlanFile, graph_digest, kernel_digests
 from leanconv.planner.storage import Storage, place
+from leanconv.planner.weight_block import WeightBlock, weights_key
 from leanconv.planner.weight_prefetch import add_weight_prefetch
 from leanconv.planner.weights import Packer, fill_weights
 from leanconv.records import dataclass
@@ -29,6 +31,7 @@ from leanconv.runtime.loop_program import LoopProgram, RepeatedStages
 from leanconv.runtime.memory import Memory, mapped_files
 from leanconv.runtime.program import Place, Program, Slot, Stage
 from leanconv.runtime.shared_arena import SharedArena
+from leanconv.runtime.weight_file import WeightFiles
 from leanconv.units import counted, format_bytes
 
 
@@ -39,10 +42,12 @@ class SharedMemory:
     Attributes:
         weights: packed ones, each once.
         arena: as large as the largest plan needs.
+        files: where packed weights are for all processes; None for memory of this one.
     """
 
     weights: WeightStore = field(default_factory=WeightStore)
     arena: SharedArena = field(default_factory=SharedArena)
+    files: WeightFiles | None = None
 
 
 class CompiledNetwork:
@@ -109,22 +114,31 @@ class CompiledNetwork:
         )
         _check_limit(self.plan.memory_bytes, memory_limit)
         files = mapped_files(all_constants(owned.graph))
+        self.memory, shared = Memory(), shared or SharedMemory()
+        lowering = ""
+        if shared.files is not None:
+            lowering = canonical_text((graph_digest(merged), planner.accuracy, [*decisions]))
         owned.take()
         del merged  # so that weights are freed as they are packed
-        self.memory, shared = Memory(), shared or SharedMemory()
         self._shared = lowered.constants.take_shared(shared.weights)
         self.shared_bytes = sum(weights.bytes for weights in self._shared)
-        places, own_bytes = lowered.constants.places()
-        weights = self.memory.allocate("weights", own_bytes)
-        offered = shared.weights.offered(lowered.constants.packings, weights, places)
+        pool = lowered.constants
+        places, own_bytes = pool.places()
+        block = WeightBlock(
+            own_bytes, shared.files, lambda: weights_key(pool, places, target, lowering, files)
+        )
+        offered = shared.weights.offered(pool.packings)
         self.arena = shared.arena.part(storage.arena_bytes)
         # Before memory is filled: compiling needs some, too.
-        packers = lowered.constants.kernels()
+        packers = [] if block.is_packed else pool.kernels()
         library = compiler.load([*(call.kernel for call in calls), *packers], target)
         self.code_bytes = library.code_bytes
         self.forms, self.compiled_forms = library.forms, library.compiled
-        fill_weights(weights, lowered.constants, places, Packer(library, planner.threads), files)
-        self._shared += shared.weights.keep(offered)
+        packer = Packer(library, planner.threads)
+        weights = block.filled(lambda new: fill_weights(new, pool, places, packer, files))
+        pool.drop()
+        self.memory.keep("weights", weights)
+        self._shared += shared.weights.keep(offered, weights, places)
         blocks = (weights, *(each.block for each in self._shared))
         self.blocks = {id(block): block.bytes for block in blocks}
         addresses = {name: weights.address + place for name, place in places.items()}

@@ -59,6 +59,21 @@ class PackedWeights:
     sources: tuple[weakref.ref[np.ndarray], ...]
 
 
+@dataclass(frozen=True, eq=False)
+class Offered:
+    """A packing whose constants are to be shared once they are in memory.
+
+    Attributes:
+        key: by which other plans find them; None if they cannot.
+        bytes: of each constant, by name.
+        sources: what they are made of; not kept in memory by this.
+    """
+
+    key: Hashable
+    bytes: Mapping[str, int]
+    sources: tuple[weakref.ref[np.ndarray], ...]
+
+
 class WeightStore:
     """Packed weights of a network's plans: what two of them read alike is in memory once."""
 
@@ -75,29 +90,28 @@ class WeightStore:
         same = (ref() is array for ref, array in zip(found.sources, packing.sources, strict=True))
         return found if all(same) else None
 
-    def offered(
-        self, packings: Iterable[Packing], block: Block, places: Mapping[str, int]
-    ) -> list[tuple[Hashable, PackedWeights]]:
-        """What `keep` takes once it is packed into a block: it holds none of the sources."""
+    def offered(self, packings: Iterable[Packing]) -> list[Offered]:
+        """What `keep` takes once it is packed: it holds none of the sources."""
         return [
-            (
+            Offered(
                 None if packing.recipe is None else _key(packing),
-                PackedWeights(
-                    block,
-                    {name: block.address + places[name] for name in packing.bytes},
-                    sum(map(aligned, packing.bytes.values())),
-                    tuple(weakref.ref(array) for array in packing.sources),
-                ),
+                dict(packing.bytes),
+                tuple(weakref.ref(array) for array in packing.sources),
             )
             for packing in packings
         ]
 
-    def keep(self, offered: Iterable[tuple[Hashable, PackedWeights]]) -> list[PackedWeights]:
-        """Offer what was packed to other plans, as long as the result is kept."""
+    def keep(
+        self, offered: Iterable[Offered], block: Block, places: Mapping[str, int]
+    ) -> list[PackedWeights]:
+        """Offer what was packed into a block to other plans, as long as the result is kept."""
         kept = []
-        for key, weights in offered:
-            if key is not None:
-                self._held[key] = weights
+        for each in offered:
+            addresses = {name: block.address + places[name] for name in each.bytes}
+            size = sum(map(aligned, each.bytes.values()))
+            weights = PackedWeights(block, addresses, size, each.sources)
+            if each.key is not None:
+                self._held[each.key] = weights
             kept.append(weights)
         return kept
 
@@ -177,3 +191,8 @@ class ConstantPool:
             for name, calls in packing.calls().items():
                 yield from ((name, call) for call in calls)
             yield from packing.pieces()
+
+    def drop(self) -> None:
+        """Let all constants go that are not taken: they are in memory already."""
+        self._constants.clear()
+        self._packings.clear()

@@ -106,6 +106,7 @@ def _fill(
             done, read = done + read, 0
             step("packing weights", done, size)
             give_back(files)
+            weights.release()
     packer.run()
     step("packing weights", size, size)
     give_back(files)

@@ -7,6 +7,7 @@ no longer wanted are removed, which leaves those whole that have them open.
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import tempfile
@@ -21,6 +22,7 @@ from leanconv.runtime.memory import Block
 from leanconv.units import format_bytes
 
 _ZEROS = bytes(2**20)
+_UNKNOWN = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)  # what file systems say without the call
 _AT_ONCE = 2**30  # bytes that one read asks the system for; some take less than 2 GiB
 
 
@@ -59,13 +61,12 @@ class FileBlock(Block):
         Raises:
             OSError: there is no room.
         """
-        whole = max(1, size + beside)
-        if hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(handle, 0, whole)
-        else:
-            for start in range(0, whole, len(_ZEROS)):
-                os.write(handle, _ZEROS[: whole - start])
+        _reserve(handle, max(1, size + beside))
         return FileBlock(handle, size, writable=True)
+
+    def view(self, offset: int, size: int) -> np.ndarray:
+        """Bytes of the block as an array, which can be written if the block can."""
+        return self._bytes[offset : offset + size]
 
     def release(self, offset: int = 0, size: int | None = None) -> None:
         """Let whole pages of a range go from this process's memory; the file has their bytes.
@@ -96,6 +97,21 @@ class FileBlock(Block):
             if not count:
                 raise OSError(f"the file ends at byte {offset}; expected {left.nbytes} more")
             left, offset = left[count:], offset + count
+
+
+def _reserve(handle: int, size: int) -> None:
+    """Give an empty file so many zeros, and the room for them on its disk."""
+    if hasattr(os, "posix_fallocate"):
+        try:
+            os.posix_fallocate(handle, 0, size)
+        except OSError as error:
+            if error.errno not in _UNKNOWN:
+                raise
+        else:
+            return
+    written = 0
+    while written < size:
+        written += os.write(handle, _ZEROS[: size - written])
 
 
 def _read(handle: int, part: memoryview, offset: int) -> int:

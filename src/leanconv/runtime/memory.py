@@ -87,7 +87,7 @@ class Held:
 
 
 class Block:
-    """One anonymous mapping, released with its last reference.
+    """One anonymous mapping, released with its last reference (`FileBlock`: one of a file).
 
     Attributes:
         bytes: as requested.
@@ -118,6 +118,9 @@ class Block:
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         self.view(offset, array.nbytes)[:] = data
 
+    def release(self, offset: int = 0, size: int | None = None) -> None:
+        """Let pages go that can be had again; of memory that is no file's, that is none."""
+
 
 class Memory:
     """Counts the blocks that one plan or network holds."""
@@ -131,8 +134,11 @@ class Memory:
         Raises:
             OutOfMemoryError: the system does not give the memory.
         """
+        return self.keep(purpose, Block(size))
+
+    def keep(self, purpose: str, block: Block) -> Block:
+        """Hold a block for a purpose."""
         assert purpose not in self.blocks
-        block = Block(size)
         self.blocks[purpose] = block
         return block
 

@@ -1,0 +1,238 @@
+"""Packed weights in files: processes that pack alike map one file, and hold its bytes once.
+
+A file's name is a key of all that its bytes follow from. It is packed aside by one process while
+others of its kind wait, then renamed, and never written again. Behind the weights stands a checksum
+of name and bytes, read by everybody who maps them: a file that is damaged, or shorter than it says,
+is made anew. Files are removed, never shortened, so that who has one mapped keeps all of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import BinaryIO
+
+from leanconv.codegen.cache import drop_oldest
+from leanconv.codegen.private_folder import (
+    NotOursError,
+    OwnFolder,
+    WrongEntryError,
+    own_folder,
+)
+from leanconv.runtime.file_block import FileBlock
+from leanconv.runtime.locks import Lock
+from leanconv.units import format_bytes
+
+try:
+    import fcntl as _fcntl
+except ImportError:  # Windows, where nobody waits: who comes second packs for itself
+    _fcntl = None  # type: ignore[assignment]
+fcntl: ModuleType | None = _fcntl
+
+log = logging.getLogger(__name__)
+
+_MAGIC = b"leanconv weights 1\n".ljust(32, b"\0")
+_TAIL = len(_MAGIC) + hashlib.sha256().digest_size  # bytes behind the weights
+_PIECE = 4 * 2**20  # bytes hashed at a time
+_NAME = re.compile(r"[0-9a-f]{32,64}\.weights")
+_LOCK = "weights.lock"
+_WAIT_S = 60  # for another process that packs
+_LOOK_MS = 20  # between two looks whether it has ended
+_packing = Lock("packing weights into a file")
+_warned: set[tuple[Path, str]] = set()  # folders that are not used, and why
+
+
+class WeightFiles:
+    """The files of packed weights in one folder.
+
+    Whatever keeps a file from being read or made costs memory, no more: there is a warning, once a
+    process, and the weights are packed where they are not shared.
+
+    Args:
+        folder: made on first use, with mode 0700; it is not used if others may write it.
+        limit_bytes: the most that all files may have; those used longest ago go first.
+    """
+
+    def __init__(self, folder: Path, limit_bytes: int) -> None:
+        self._folder, self._limit = folder, limit_bytes
+
+    def find(self, key: str, size: int) -> FileBlock | None:
+        """The weights of a key, mapped for reading; None where there is no such file.
+
+        Args:
+            key: hexadecimal digits, of all that the bytes follow from.
+            size: bytes that they have.
+        """
+        with self._told(), own_folder(self._folder) as folder:
+            return self._checked(folder, f"{key}.weights", size)
+        return None
+
+    def made(self, key: str, size: int, fill: Callable[[FileBlock], None]) -> FileBlock | None:
+        """The weights of a key, packed by this process unless another has packed them meanwhile.
+
+        Args:
+            key, size: as for `find`.
+            fill: packs them into a block of zeros; it is called at most once.
+
+        Returns:
+            The weights; None if they cannot be in a file, and nothing was packed.
+        """
+        if size > self._limit:
+            self._warn(
+                f"weights of {format_bytes(size)} do not fit the {format_bytes(self._limit)} of "
+                "LEANCONV_WEIGHT_CACHE_BYTES"
+            )
+            return None
+        packed: list[FileBlock] = []  # what was packed is used even if it gets no name
+        try:
+            with self._told(), own_folder(self._folder, make=True) as folder:
+                with _alone(folder) as is_alone:
+                    if not is_alone:
+                        self._warn(f"another process packs there for over {_WAIT_S} s")
+                        return None
+                    found = self._checked(folder, f"{key}.weights", size)
+                    if found is not None:
+                        return found
+                    _pack(folder, f"{key}.weights", size, fill, packed)
+                drop_oldest(folder, _NAME.fullmatch, self._limit)
+        except _FillError as error:
+            raise error.reason from None
+        return packed[0] if packed else None
+
+    def _checked(self, folder: OwnFolder, name: str, size: int) -> FileBlock | None:
+        """A file that is whole, mapped; one that is not goes."""
+        try:
+            file = folder.opened(name)
+        except FileNotFoundError:
+            return None
+        except WrongEntryError as error:
+            log.warning("packed weights: %s; they are packed anew", error)
+            folder.remove(name)
+            return None
+        with file:
+            if _is_whole(file, name, size):
+                if os.utime in os.supports_fd:
+                    os.utime(file.fileno())  # files used longest ago go first
+                return FileBlock(file.fileno(), size)
+        log.warning("packed weights: %s is damaged; they are packed anew", name)
+        folder.remove(name)
+        return None
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        """Say why the folder cannot be used, if it cannot."""
+        try:
+            yield
+        except FileNotFoundError as error:
+            if self._folder.exists():
+                self._warn(str(error))
+        except NotOursError as error:
+            self._warn(str(error))
+        except OSError as error:
+            if error.errno is None:  # a signal handler's own
+                raise
+            self._warn(error.strerror or str(error))
+
+    def _warn(self, reason: str) -> None:
+        if (self._folder, reason) in _warned:
+            return
+        _warned.add((self._folder, reason))
+        log.warning(
+            "packed weights are not shared in %s (%s): this process has its own in memory; give "
+            "shared_weights a folder with room that you alone may write",
+            self._folder,
+            reason,
+        )
+
+
+class _FillError(Exception):
+    """An OSError of who packs, such as of a user's progress function: not one of the folder."""
+
+    def __init__(self, reason: OSError) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+def _pack(
+    folder: OwnFolder,
+    name: str,
+    size: int,
+    fill: Callable[[FileBlock], None],
+    packed: list[FileBlock],
+) -> None:
+    """Make a file; its block is put into a list as soon as there is one."""
+    with folder.making(name) as file:
+        packed.append(FileBlock.reserved(file.fileno(), size, beside=_TAIL))
+        try:
+            fill(packed[0])
+        except OSError as error:
+            raise _FillError(error) from error
+        packed[0].release()
+        _end(file, name, size)
+        packed[0] = FileBlock(file.fileno(), size)
+
+
+def _is_whole(file: BinaryIO, name: str, size: int) -> bool:
+    """Whether a file has as many bytes of weights, as they were packed.
+
+    It is read, not mapped, for this: a disk that fails is an OSError then.
+    """
+    if os.fstat(file.fileno()).st_size != size + _TAIL:
+        return False
+    digest = _digest(file, name, size)
+    return digest is not None and file.read(_TAIL) == _MAGIC + digest
+
+
+def _end(file: BinaryIO, name: str, size: int) -> None:
+    """Write what stands behind the weights."""
+    file.seek(0)
+    digest = _digest(file, name, size)
+    assert digest is not None, "the file is shorter than it was made"
+    file.seek(size)
+    file.write(_MAGIC + digest)
+    file.flush()
+
+
+def _digest(file: BinaryIO, name: str, size: int) -> bytes | None:
+    """The checksum of a file's name and of so many bytes from here; None if there are fewer."""
+    digest, left = hashlib.sha256(name.encode() + b"\n"), size
+    while left:
+        part = file.read(min(left, _PIECE))
+        if not part:
+            return None
+        digest.update(part)
+        left -= len(part)
+    return digest.digest()
+
+
+@contextlib.contextmanager
+def _alone(folder: OwnFolder) -> Iterator[bool]:
+    """Wait until no other process and thread packs into the folder; whether that has come.
+
+    The lock is one that ends with its process and that a forked child does not have.
+    """
+    if _packing.mine():  # in a signal handler
+        yield False
+        return
+    with _packing.bare, folder.lasting(_LOCK) as file:
+        end = time.monotonic() + _WAIT_S
+        while not (taken := _taken(file)) and time.monotonic() < end:
+            time.sleep(_LOOK_MS / 1000)
+        yield taken  # closing the file releases it
+
+
+def _taken(file: BinaryIO) -> bool:
+    if fcntl is None:
+        return True
+    try:
+        fcntl.lockf(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):  # some systems say the latter
+        return False
+    return True
