@@ -125,7 +125,7 @@ def test_results_are_counted_before_they_are_computed(tmp_path: Path) -> None:
         with serving([str(file)], replace(LIMITS, request_bytes=limit)) as served:
             answer = served.infer("much", {"x": np.zeros((1, 100), np.float32)})
             assert answer.status_code == status, answer.text
-            assert not served.service.requests.held
+            served.settled()
             if status == 503:
                 assert "with its result" in answer.json()["error"]
 
@@ -190,7 +190,7 @@ def test_lists_in_lists_are_counted(tmp_path: Path) -> None:
         answer = served.client.post("/v2/models/one/infer", content=b"[" * 600 + b"]" * 600)
         assert answer.status_code == 503
         assert "in flight" in answer.json()["error"]
-        assert not served.service.requests.held
+        served.settled()
 
 
 def test_a_result_that_does_not_come_in_time(tmp_path: Path, held_back: Gate) -> None:

@@ -107,17 +107,9 @@ MALFORMED: dict[str, tuple[bytes, str]] = {
 }
 
 
-def settled(served: Running) -> None:
-    """All bytes are given back; those of an answer are, soon after its client has it."""
-    until = time.monotonic() + 5
-    while served.service.requests.held:
-        assert time.monotonic() < until, served.service.requests.held
-        time.sleep(0.005)
-
-
 def still_answers(served: Running) -> None:
     assert np.isfinite(results(served.infer("one", {"x": X}))["y"]).all()
-    settled(served)
+    served.settled()
     assert served.service.waiting == 0
     assert all(model.expected == 0 for model in served.service.models)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -40,6 +41,13 @@ class Running:
             for n, x in inputs.items()
         ]
         return self.client.post(f"/v2/models/{name}/infer", json={"inputs": tensors, **head})
+
+    def settled(self) -> None:
+        """All bytes are given back; those of an answer are, soon after its client has it."""
+        until = time.monotonic() + 5
+        while self.service.requests.held:
+            assert time.monotonic() < until, self.service.requests.held
+            time.sleep(0.005)
 
     def raw(self, data: bytes, then: float = 5.0) -> bytes:
         """What the server says to bytes; it is waited for so many seconds."""
