@@ -13,9 +13,10 @@ import pytest
 
 import leanconv as lc
 from examples.networks import squeezenet_like
+from leanconv.planner import weight_streaming
 from support import guard_pages
 from support.cache_check import run_program
-from support.guarded_programs import GuardedProgram, install
+from support.guarded_programs import GuardedProgram, GuardedStreamProgram, install
 
 pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="protects pages with mprotect"
@@ -85,6 +86,23 @@ def test_all_operands_of_a_network_meet_a_guard(side: str) -> None:
             assert np.array_equal(network(x), expected)
     check(program, side)
     assert len(program.regions) > 20  # arrays, weights, what lies between layers
+
+
+@pytest.mark.parametrize("side", guard_pages.SIDES)
+def test_weights_that_a_run_reads_meet_a_guard(side: str) -> None:
+    model = squeezenet_like(batch=1, image=32).SerializeToString()
+    x = np.random.default_rng(0).standard_normal((1, 3, 32, 32)).astype("f4")
+    expected = lc.load(model)(x)
+    with pytest.MonkeyPatch.context() as patch:
+        install(patch, side)
+        patch.setattr(weight_streaming, "STAYS_BYTES", 256)
+        network = lc.load(model, stream_weights=True)
+        program = network._current.network._program
+        assert isinstance(program, GuardedStreamProgram)
+        for _ in range(2):
+            assert np.array_equal(network(x), expected)
+    assert len(network.plan.readings) > 5
+    check(program, side)
 
 
 @pytest.mark.parametrize("side", guard_pages.SIDES)

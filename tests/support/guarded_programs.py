@@ -21,14 +21,24 @@ import pytest
 
 from leanconv.algorithms import Candidate
 from leanconv.api import conv
-from leanconv.planner import candidate_program, compiled_network, tuner, weights
+from leanconv.planner import (
+    candidate_program,
+    compiled_network,
+    tuner,
+    weight_streaming,
+    weights,
+)
+from leanconv.planner.arena import PlacedBuffers
 from leanconv.planner.constant_pool import ConstantPool
 from leanconv.planner.lowered_graph import LoweredGraph
 from leanconv.planner.storage import Storage
+from leanconv.planner.weight_streaming import Reading, StreamedWeights
 from leanconv.runtime import native
+from leanconv.runtime.loop_program import RepeatedStages
 from leanconv.runtime.memory import Block
 from leanconv.runtime.program import Place, Program, Slot, Stage
 from leanconv.runtime.shared_arena import ArenaPart
+from leanconv.runtime.stream_program import Load, StreamProgram
 from leanconv.spec.format import ALIGNMENT, aligned_offsets
 from leanconv.target import Target
 from support import guard_pages
@@ -62,11 +72,12 @@ class ArenaValues:
     Args:
         lowered: the network.
         storage: where its values are.
+        read: the weights that a run reads into it.
     """
 
-    def __init__(self, lowered: LoweredGraph, storage: Storage) -> None:
+    def __init__(self, lowered: LoweredGraph, storage: Storage, read: Sequence[Reading]) -> None:
         self._buffers = storage.buffers
-        self.bytes: dict[str, int] = {}
+        self.bytes: dict[str, int] = {each.name: each.bytes for each in read}
         calls = [call for step in lowered.steps for call in step.calls]
         for time, call in enumerate(calls):
             for name in call.values:
@@ -110,6 +121,13 @@ class GuardedProgram(Program):
         *,
         sizes: Sizes,
     ) -> None:
+        moved = self._begin(stages, sizes)
+        part = None if arena is None else _AtZero(arena)
+        super().__init__(moved, library, slots, scratch, scratch_stride, threads, paced, part)
+        self._complete(stages)
+
+    def _begin(self, stages: Sequence[Stage], sizes: Sizes) -> list[Stage]:
+        """The stages with their operands between guards."""
         self._sizes = sizes
         self._at: dict[object, Region] = {}  # by address, or by the name of an arena's buffer
         self._slots: list[Region] = []  # made with the first run: plans may be larger than memory
@@ -120,8 +138,11 @@ class GuardedProgram(Program):
             for operand in operands
             if not isinstance(operand, Slot)
         ]
-        part = None if arena is None else _AtZero(arena)
-        super().__init__(moved, library, slots, scratch, scratch_stride, threads, paced, part)
+        return moved
+
+    def _complete(self, stages: Sequence[Stage]) -> None:
+        """Put what is no operand between guards, and come between this and native code."""
+        sizes = self._sizes
         results = (each for s in stages for each in s.operands[-s.kernel.result_count :])
         self._written = {operand.number for operand in results if isinstance(operand, Slot)}
         self._given = [address for address in sizes.given if address in self._at]
@@ -217,6 +238,31 @@ class GuardedProgram(Program):
             self._arguments[position] = address + offset
 
 
+class GuardedStreamProgram(GuardedProgram, StreamProgram):
+    """The same of a program that reads weights: they lie between guards, too."""
+
+    def __init__(
+        self,
+        stages: Sequence[Stage],
+        library: Any,
+        slots: int,
+        threads: int,
+        arena: ArenaPart,
+        repeats: Sequence[RepeatedStages],
+        loads: Sequence[Load],
+        *,
+        sizes: Sizes,
+    ) -> None:
+        assert sizes.values is not None
+        moved, found = self._begin(stages, sizes), []
+        for load in loads:
+            name, _ = sizes.values.find(load.needed, load.offset)
+            found.append(replace(load, offset=self._at[name].address))
+        given = moved, library, slots, threads, _AtZero(arena), repeats, found
+        StreamProgram.__init__(self, *given)
+        self._complete(stages)
+
+
 class _Between:
     """The entry points of native code, with copies before and after."""
 
@@ -265,7 +311,10 @@ def install(patch: pytest.MonkeyPatch, side: str) -> None:
     patch.setattr(Block, "view", _view)
     for module in (candidate_program, compiled_network, weights):
         patch.setattr(module, "Program", _program)
-    patch.setattr(compiled_network, "place", _placing(compiled_network.place))
+    patch.setattr(compiled_network, "StreamProgram", _stream_program)
+    for module in (compiled_network, weight_streaming):
+        patch.setattr(module, "place", _placing(module.place))
+    patch.setattr(StreamedWeights, "settle", _settling(StreamedWeights.settle))
     patch.setattr(compiled_network, "fill_weights", _filling(compiled_network.fill_weights))
     patch.setattr(weights.Packer, "run", _packing(weights.Packer.run))
     patch.setattr(conv.ConvPlan, "_make_program", _planning(conv.ConvPlan._make_program))
@@ -276,6 +325,13 @@ def install(patch: pytest.MonkeyPatch, side: str) -> None:
 
 def _program(*arguments: Any, **more: Any) -> Program:
     return GuardedProgram(*arguments, **more, sizes=_pending.sizes)
+
+
+def _stream_program(stages: Any, library: Any, slots: int, *more: Any) -> Program:
+    _, _, repeats, _ = more
+    if repeats:  # operands of loops move
+        return StreamProgram(stages, library, slots, *more)
+    return GuardedStreamProgram(stages, library, slots, *more, sizes=_pending.sizes)
 
 
 def _block_of(plain: Callable[[Block, int], None]) -> Callable[[Block, int], None]:
@@ -296,13 +352,26 @@ def _view(self: Block, offset: int, size: int) -> np.ndarray:
 
 
 def _placing(plain: Callable[..., Storage]) -> Callable[..., Storage]:
-    def place(lowered: LoweredGraph, *more: Any) -> Storage:
-        storage = plain(lowered, *more)
+    def place(
+        lowered: LoweredGraph,
+        threads: int = 0,
+        pinned: PlacedBuffers | None = None,
+        read: Sequence[Reading] = (),
+    ) -> Storage:
+        storage = plain(lowered, threads, pinned, read)
         slots = [lowered.bytes[name] for name in (*lowered.inputs, *lowered.outputs)]
-        _pending.network = Sizes(slots, _weights, values=ArenaValues(lowered, storage))
+        _pending.network = Sizes(slots, _weights, values=ArenaValues(lowered, storage, read))
         return storage
 
     return place
+
+
+def _settling(plain: Callable[..., None]) -> Callable[..., None]:
+    def settle(self: StreamedWeights, *arguments: Any) -> None:
+        plain(self, *arguments)
+        _weights.update({at: self.sizes[name] for name, at in self.addresses.items()})
+
+    return settle
 
 
 def _filling(plain: Callable[..., None]) -> Callable[..., None]:

@@ -38,18 +38,24 @@ def evaluate_once(patch: pytest.MonkeyPatch) -> None:
         target: Target,
         accuracy: Accuracy,
         growths: Mapping[str, float] = MappingProxyType({}),
+        parts: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
-        initialise(self, graph, rules, target, accuracy, growths)
+        initialise(self, graph, rules, target, accuracy, growths, parts)
         key = target, accuracy, tuple(growths.items())
         self._known = known.setdefault(key, self._known)
         keys[id(self._known)] = key
 
-    def made(evaluator: NodeEvaluator, threads: int, vary_parameters: bool = True) -> SearchGraph:
+    def made(
+        evaluator: NodeEvaluator,
+        threads: int,
+        vary_parameters: bool = True,
+        streams: bool = False,
+    ) -> SearchGraph:
         graph = evaluator.rules.graph
         text = repr((graph.inputs, graph.outputs, graph.nodes, graph.types))
-        key = keys[id(evaluator._known)], threads, vary_parameters, text
+        key = keys[id(evaluator._known)], threads, vary_parameters, streams, text
         if key not in graphs:
-            graphs[key] = make(evaluator, threads, vary_parameters)
+            graphs[key] = make(evaluator, threads, vary_parameters, streams)
         return graphs[key]
 
     patch.setattr(NodeEvaluator, "__init__", initialised)

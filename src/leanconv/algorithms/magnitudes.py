@@ -29,6 +29,7 @@ import numpy as np
 from leanconv.algorithms.integer_sums import alike
 from leanconv.algorithms.problem import Problem
 from leanconv.algorithms.rounding import products
+from leanconv.graph.edit import release_read
 from leanconv.records import dataclass
 from leanconv.types import FLOAT32, HALVES, INT8, UINT8, DType, Precision, as_dtype
 
@@ -105,9 +106,9 @@ def are_small(w: np.ndarray) -> bool:
     least = _SMALL * dtype.least_normal / dtype.roundoff
     w = _once(w)
     first = w.reshape(-1)[:_LOOK] if w.flags.c_contiguous else w[:1]
-    if _largest(first) >= least:
-        return False
-    return 0 < _largest(w) < least
+    small = _largest(first) < least and 0 < _largest(w) < least
+    release_read(w)  # the system maps more of a file than is read
+    return small
 
 
 def stand_in(w: np.ndarray) -> np.ndarray:
@@ -119,6 +120,7 @@ def stand_in(w: np.ndarray) -> np.ndarray:
     value = dtype.least_normal if are_small(w) else 0.0
     if dtype in (INT8, UINT8) and w.size:
         value = alike(w)
+        release_read(w)
     return np.broadcast_to(np.array(value, w.dtype), w.shape)
 
 

@@ -26,10 +26,12 @@ from leanconv.api.tail_call import TailCall
 from leanconv.codegen.ahead import CodeAhead, described
 from leanconv.codegen.kernel import Kernel
 from leanconv.errors import BudgetError, InputError, ModelError, SpecError
-from leanconv.graph.ir import Graph, TensorType
+from leanconv.graph.edit import moving_constants
+from leanconv.graph.ir import Graph, TensorType, is_filled
 from leanconv.graph.late import Tail
 from leanconv.graph.onnx_import import Model
 from leanconv.graph.passes import PASSES, UNFUSED_PASSES, run_passes
+from leanconv.graph.passes.cut_weights import cutting_weights
 from leanconv.graph.small_inputs import NeedsInputsError
 from leanconv.graph.verify import check_flowing
 from leanconv.operators.accuracy import Accuracy, layer_error
@@ -41,6 +43,7 @@ from leanconv.planner.overrides import check_layers, tuned, with_algorithms
 from leanconv.planner.plan_file import PlanFile, graph_digest, other_target
 from leanconv.progress import steps
 from leanconv.runtime.calibration import planning_target
+from leanconv.runtime.constant_file import ConstantFile
 from leanconv.runtime.memory import give_back, mapped_files
 from leanconv.runtime.pool import default_threads
 from leanconv.runtime.weight_file import WeightFiles
@@ -53,6 +56,7 @@ log = logging.getLogger(__name__)
 _Made = TypeVar("_Made")
 # Of a network's max_error: what one layer in halves errs at the outputs, and no less.
 _ROUNDOFFS = 8.0
+_CONSTANT_FILES = 4  # times the bytes of a network's constants that passes may write to a file
 
 
 class CpuBackend:
@@ -250,7 +254,9 @@ class CpuBackend:
         accuracy = self.accuracy.of_network(graph, self.target)
         if layer is not None:
             accuracy = replace(accuracy, layer_error=layer)
-        return Planner(graph, self.target, self.threads, accuracy, self._options.max_error)
+        options = self._options
+        given = graph, self.target, self.threads, accuracy, options.max_error
+        return Planner(*given, streams=options.stream_weights)
 
     def _compiled(self, owned: OwnedGraph, reserved: int = 0, wanted: int = 0) -> CompiledNetwork:
         """The network, compiled within what the memory limit leaves.
@@ -325,7 +331,15 @@ class CpuBackend:
 
     def _bound(self, shapes: Mapping[str, Shape], known: Known = NOTHING_KNOWN) -> Graph:
         bound = self.model.bind(shapes, dtype=self.dtype, late=True, values=known)
-        return run_passes(bound, UNFUSED_PASSES if self._options.algorithms else PASSES)
+        passes = UNFUSED_PASSES if self._options.algorithms else PASSES
+        part = self._options.part_bytes
+        if part is None:
+            return run_passes(bound, passes)
+        give_back(mapped_files(bound.constants.values()))
+        held = sum(array.nbytes for array in bound.constants.values() if not is_filled(array))
+        file = ConstantFile(current_settings().cache_dir, _CONSTANT_FILES * held)
+        with moving_constants(file.moved):
+            return run_passes(bound, (*passes, cutting_weights(part)))
 
     def _halves(self) -> tuple[tuple[DType, ...], bool]:
         """The half precisions that values may be stored in, and whether that is asked for."""

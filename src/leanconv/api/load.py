@@ -53,6 +53,7 @@ def load(
     shapes: Mapping[str, Sequence[int | tuple[int, ...]] | int | np.ndarray] | None = None,
     samples: Any = None,
     shared_weights: bool | str | os.PathLike[str] = False,
+    stream_weights: bool = False,
 ) -> Network:
     """Read an ONNX network, and plan it if its input shapes are fixed.
 
@@ -120,6 +121,12 @@ def load(
             and pack nothing. It is bounded by `LEANCONV_WEIGHT_CACHE_BYTES`. Where it cannot be
             used, a warning says so, and the weights are in this process's memory. Bits, plans and
             `memory_limit` are those without it.
+        stream_weights: keep packed weights in a file without a name in the cache folder and read
+            them in each run, one layer's while the one before is computed, so that a network runs
+            in a `memory_limit` smaller than its weights: as many stay in memory as the limit has
+            room for; without a limit, as few as can. Layers of many weights are computed by parts
+            of their output channels. The same bits as without it, where the same algorithms are
+            chosen; `net.explain()` says how many bytes a run reads, and how long it waits.
 
     Returns:
         The network; `net(x)` runs it, and so does `net.run(None, {name: x})`, as with onnxruntime's
@@ -146,6 +153,8 @@ def load(
         )
     if samples is not None and device != "cpu":
         raise SpecError(f"got samples for device {device!r}; expected None, or device 'cpu'")
+    if stream_weights and device != "cpu":
+        raise SpecError(f"got stream_weights for device {device!r}; expected device 'cpu'")
     if device != "cpu":
         from leanconv.gpu import backend
         from leanconv.gpu.network_backend import DeviceBackend
@@ -167,6 +176,9 @@ def load(
         log.warning("tune=True: with %s algorithms are chosen by estimate", limiting[0])
     others = {"algorithms": algorithms, "shapes": shapes, "plan": plan, "tune": tune or None}
     beside = [name for name, value in others.items() if value]
+    streams = checked_flag("stream_weights", stream_weights)
+    if streams and samples is not None:
+        raise SpecError("got stream_weights together with samples; expected one of them")
     if samples is not None and (beside or computed == FLOAT64):
         other = beside[0] if beside else "dtype='float64'"
         raise SpecError(f"got samples together with {other}; expected one of them")
@@ -182,6 +194,7 @@ def load(
         tune and not limiting,
         checked_precision(precision),
         shared,
+        streams,
     )
     pinned = None if plan is None else read_plan(plan)
     if pinned is not None:

@@ -17,6 +17,9 @@ from leanconv.types import HALVES, DType, find_dtype
 from leanconv.units import parse_bytes
 
 _ANY_ERROR = 1e30  # relative; larger ones are the same
+# Weights that are streamed: a part that is used stays in L3 from the reading on; of a limit, parts
+# that are used and read next take a share.
+_PART_BYTES, _LEAST_PART_BYTES, _PARTS = 8 * 2**20, 64 * 2**10, 12
 _LONGEST = 1000  # characters of an algorithm and its parameters
 
 
@@ -30,6 +33,7 @@ class NetworkOptions:
         memory_limit, max_error, reproducible, algorithms, tune: as `load` has them.
         precision: the half precision in which values and weights may be kept; None for the file's.
         shared_weights: whether packed weights are in a file that processes share, or its folder.
+        stream_weights: as `load` has it.
     """
 
     threads: int | None = None
@@ -41,6 +45,15 @@ class NetworkOptions:
     tune: bool = False
     precision: DType | None = None
     shared_weights: bool | str = False
+    stream_weights: bool = False
+
+    @property
+    def part_bytes(self) -> int | None:
+        """Bytes of the parts that large weights are cut into; None where they stay whole."""
+        if not self.stream_weights:
+            return None
+        limit = self.memory_limit or _PART_BYTES * _PARTS
+        return max(_LEAST_PART_BYTES, min(_PART_BYTES, limit // _PARTS))
 
 
 class PlanOptions(NamedTuple):

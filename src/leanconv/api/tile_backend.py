@@ -33,7 +33,9 @@ class TileBackend(CpuBackend):
     """
 
     def __init__(self, model: Model, options: NetworkOptions) -> None:
-        given = replace(options, memory_limit=None, reproducible=True, tune=False)
+        given = replace(
+            options, memory_limit=None, reproducible=True, tune=False, stream_weights=False
+        )
         super().__init__(model, given)
         self.pins: tuple[Decision, ...] | None = None
         self._apart: frozenset[str] | None = None

@@ -43,6 +43,11 @@ def add_load_options(parser: argparse.ArgumentParser) -> None:
         help="the most that weights and activations may take, such as 12MiB, 1.5G or 8000000",
     )
     parser.add_argument(
+        "--stream-weights",
+        action="store_true",
+        help="read weights from a file while the network runs, for limits smaller than they are",
+    )
+    parser.add_argument(
         "--reproducible", action="store_true", help="the same bits for any batch and thread count"
     )
     parser.add_argument(
@@ -116,6 +121,7 @@ def load_options(options: argparse.Namespace) -> dict[str, Any]:
         "tune": options.tune,
         "algorithms": dict(options.algorithm) or None,
         "reproducible": options.reproducible,
+        "stream_weights": options.stream_weights,
     }
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -24,6 +26,19 @@ Array = npt.NDArray[Any]
 # no memory so far.
 _GROWTH = 4
 _GROWTH_BYTES = 16 * 2**20
+
+
+_moved: ContextVar[Callable[[Array], Array]] = ContextVar("moved", default=lambda array: array)
+
+
+@contextmanager
+def moving_constants(move: Callable[[Array], Array]) -> Iterator[None]:
+    """Let editors keep what a function makes of each constant: the same, perhaps elsewhere."""
+    token = _moved.set(move)
+    try:
+        yield
+    finally:
+        _moved.reset(token)
 
 
 class Editor:
@@ -113,6 +128,7 @@ class Editor:
     def constant(self, hint: str, array: Array) -> str:
         """Add a constant and return its name."""
         if not is_filled(array):
+            array = _moved.get()(array)
             array = np.ascontiguousarray(array).reshape(array.shape)  # a scalar stays one
         array.flags.writeable = False
         name = self.value(hint, TensorType(array.shape, as_dtype(array.dtype)))

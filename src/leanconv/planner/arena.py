@@ -17,7 +17,8 @@ _COMPARISONS = 20_000_000  # of buffers in all tries: a few seconds at most
 class Lifetime:
     """A buffer: its size, and the first and last call during which it holds something.
 
-    `scratch` says that it holds no value, but what a call's threads work in.
+    `scratch` says that it holds no value, but what a call's threads work in; `streamed` that it
+    holds weights that each run reads from a file.
     """
 
     name: str
@@ -25,6 +26,7 @@ class Lifetime:
     first: int
     last: int
     scratch: bool = False
+    streamed: bool = False
 
 
 PlacedBuffers = tuple[tuple[Lifetime, int], ...]  # buffers of an arena, each with its offset

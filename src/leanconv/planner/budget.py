@@ -38,6 +38,7 @@ class Planner:
         accuracy: what is required of each layer; `layer_error` is a bound for one layer.
         max_error: for the whole network, None if only the layers are bounded.
         growths: of nodes where it was measured, by their outputs; see `NodeCost.growth`.
+        streams: whether weights are read from a file in each run: see `weight_streaming`.
 
     Attributes:
         unmerged: plans of the network as it is.
@@ -51,10 +52,10 @@ class Planner:
         accuracy: Accuracy,
         max_error: float | None = None,
         growths: Mapping[str, float] = MappingProxyType({}),
+        streams: bool = False,
     ) -> None:
-        self.unmerged = GraphPlanner(
-            skeleton(graph), target, threads, accuracy, max_error, growths=growths
-        )
+        given = skeleton(graph), target, threads, accuracy, max_error
+        self.unmerged = GraphPlanner(*given, growths=growths, streams=streams)
         self._merging = {0: self.unmerged}
 
     def with_max_error(self, max_error: float) -> Planner:
@@ -62,7 +63,7 @@ class Planner:
         plain, accuracy = self.unmerged, self.unmerged.accuracy
         if not plain.growths:
             accuracy = replace(accuracy, layer_error=layer_error(max_error, plain.graph.dtype))
-        given = plain.target, plain.threads, accuracy, max_error, plain.growths
+        given = plain.target, plain.threads, accuracy, max_error, plain.growths, plain.streams
         return Planner(plain.graph, *given)
 
     def keeps(self, max_error: float, limit: int | None) -> bool:
@@ -143,11 +144,13 @@ class Planner:
         best = least = self.smallest
         if limit < least.memory_bytes:
             needed = least.memory_bytes
+            more = plain.streams or least.storage.arena_bytes > limit
             raise BudgetError(
                 f"the limit is {counted(limit, 'byte')} ({format_bytes(limit)}); the smallest plan "
                 f"needs {counted(needed, 'byte')} ({format_bytes(needed)}): weights "
                 f"{counted(least.weight_bytes, 'byte')}, buffers between layers "
-                f"{counted(least.storage.arena_bytes, 'byte')}; give memory_limit={needed} or more",
+                f"{counted(least.storage.arena_bytes, 'byte')}; give memory_limit={needed} or more"
+                + ("" if more else ", or stream_weights=True"),
                 needed,
             )
         for planner in steps("searching plans", self.family, len(self.family)):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from dataclasses import field
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import field, replace
+from functools import partial
 
 from leanconv.canonical import canonical_text
 from leanconv.codegen import compiler
@@ -25,13 +26,17 @@ from leanconv.planner.plan_file import PlanFile, graph_digest, kernel_digests
 from leanconv.planner.storage import Storage, place
 from leanconv.planner.weight_block import WeightBlock, weights_key
 from leanconv.planner.weight_prefetch import add_weight_prefetch
+from leanconv.planner.weight_streaming import streamed_within
 from leanconv.planner.weights import Packer, fill_weights
 from leanconv.records import dataclass
+from leanconv.runtime.file_block import unnamed_block
 from leanconv.runtime.loop_program import LoopProgram, RepeatedStages
-from leanconv.runtime.memory import Memory, mapped_files
+from leanconv.runtime.memory import Block, Memory, mapped_files
 from leanconv.runtime.program import Place, Program, Slot, Stage
 from leanconv.runtime.shared_arena import SharedArena
+from leanconv.runtime.stream_program import Load, StreamProgram, reading_rate
 from leanconv.runtime.weight_file import WeightFiles
+from leanconv.settings import current_settings
 from leanconv.units import counted, format_bytes
 
 
@@ -90,10 +95,18 @@ class CompiledNetwork:
         merged = planner.merge(owned.graph)
         decisions = _complete(decisions, merged, planner)
         lowered = lower_graph(merged, target, planner.accuracy, decisions)
-        storage = place(lowered, planner.threads, pinned.buffers if pinned else None)
+        streamed = None
+        if planner.streams:
+            streamed, storage = streamed_within(lowered, planner.threads, memory_limit)
+        else:
+            storage = place(lowered, planner.threads, pinned.buffers if pinned else None)
         self.misfits = _misfits(pinned, lowered, merged, storage) if pinned else ()
-        calls = add_weight_prefetch([c for step in lowered.steps for c in step.calls], target)
-        _, weight_bytes = lowered.constants.places()
+        calls = [call for step in lowered.steps for call in step.calls]
+        if streamed is None:
+            calls = add_weight_prefetch(calls, target)
+            _, weight_bytes = lowered.constants.places()
+        else:
+            weight_bytes = streamed.kept_bytes
         self.plan = NetworkPlan(
             steps=tuple(_planned(step, lowered) for step in lowered.steps),
             inputs={name: owned.graph.types[name] for name in owned.graph.inputs},
@@ -111,6 +124,7 @@ class CompiledNetwork:
             decisions=tuple(decisions),
             storage=storage,
             measured_error=pinned.measured_error if pinned else None,
+            readings=streamed.read if streamed else (),
         )
         _check_limit(self.plan.memory_bytes, memory_limit)
         files = mapped_files(all_constants(owned.graph))
@@ -121,11 +135,17 @@ class CompiledNetwork:
         owned.take()
         del merged  # so that weights are freed as they are packed
         self._shared = lowered.constants.take_shared(shared.weights)
-        self.shared_bytes = sum(weights.bytes for weights in self._shared)
+        self.shared_bytes = 0 if streamed else sum(weights.bytes for weights in self._shared)
         pool = lowered.constants
         places, own_bytes = pool.places()
+        make: Callable[[int], Block] = Block
+        if streamed is not None:
+            make = partial(unnamed_block, current_settings().cache_dir)
         block = WeightBlock(
-            own_bytes, shared.files, lambda: weights_key(pool, places, target, lowering, files)
+            own_bytes,
+            shared.files,
+            lambda: weights_key(pool, places, target, lowering, files),
+            make,
         )
         offered = shared.weights.offered(pool.packings)
         self.arena = shared.arena.part(storage.arena_bytes)
@@ -137,30 +157,44 @@ class CompiledNetwork:
         packer = Packer(library, planner.threads)
         weights = block.filled(lambda new: fill_weights(new, pool, places, packer, files))
         pool.drop()
-        self.memory.keep("weights", weights)
         self._shared += shared.weights.keep(offered, weights, places)
         blocks = (weights, *(each.block for each in self._shared))
-        self.blocks = {id(block): block.bytes for block in blocks}
         addresses = {name: weights.address + place for name, place in places.items()}
         for each in self._shared:
             addresses.update(each.addresses)
+        loads: list[Load] = []
+        read: dict[tuple[int, str], Place] = {}
+        if streamed is None:
+            self.memory.keep("weights", weights)
+        else:
+            weights.release()
+            kept = self.memory.allocate("weights", streamed.kept_bytes)
+            streamed.settle(kept, addresses, blocks)
+            addresses = dict(streamed.addresses)
+            loads, read = streamed.loads(storage), streamed.operands(storage)
+            self.plan = replace(self.plan, bytes_a_ns=reading_rate(loads))
+            blocks = (kept,)
+        self.blocks = {id(block): block.bytes for block in blocks}
 
-        def operand(name: str) -> int | Slot | Place:
+        def operand(name: str, time: int) -> int | Slot | Place:
             if name in addresses:
                 return addresses[name]
-            return storage.slots.get(name) or Place(storage.offsets[name])
+            found = read.get((time, name)) or storage.slots.get(name)
+            return found or Place(storage.offsets[name])
 
         stages = [
-            Stage(c.kernel, tuple(operand(v) for v in c.values), Place(scratch))
-            for c, scratch in zip(calls, storage.scratch, strict=True)
+            Stage(c.kernel, tuple(operand(v, time) for v in c.values), Place(scratch))
+            for time, (c, scratch) in enumerate(zip(calls, storage.scratch, strict=True))
         ]
         slots = len(lowered.inputs) + len(lowered.outputs)
         threads = planner.threads
         repeats = [_repeated(each, calls) for each in all_repeats(lowered.steps)]
-        if repeats:
-            self._program: Program = LoopProgram(
-                stages, library, slots, threads, self.arena, repeats
+        if streamed is not None:
+            self._program: Program = StreamProgram(
+                stages, library, slots, threads, self.arena, repeats, loads
             )
+        elif repeats:
+            self._program = LoopProgram(stages, library, slots, threads, self.arena, repeats)
         else:
             self._program = Program(stages, library, slots, 0, 0, threads, arena=self.arena)
         self._step_calls = [len(step.calls) for step in lowered.steps]
@@ -195,8 +229,9 @@ def planned_kernels(
     decisions = _complete(decisions, merged, planner)
     lowered = lower_graph(merged, planner.target, planner.accuracy, decisions)
     calls = [call for step in lowered.steps for call in step.calls]
-    kernels = [call.kernel for call in add_weight_prefetch(calls, planner.target)]
-    return kernels + lowered.constants.kernels(packed)
+    if not planner.streams:
+        calls = add_weight_prefetch(calls, planner.target)
+    return [call.kernel for call in calls] + lowered.constants.kernels(packed)
 
 
 def _complete(

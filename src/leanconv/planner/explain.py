@@ -32,7 +32,8 @@ def explain_network(plan: NetworkPlan, front: bool = True) -> dict[str, Any]:
 
     Returns:
         JSON: `layers` with their `candidates`, `arena` with the buffers and the peak, `front`,
-        the requested limits, the record of `costs`, and the plan's bytes, time and error. Times
+        the requested limits, the record of `costs`, and the plan's bytes (`streamed_bytes` are read
+        from a file in each run, which waits `waiting_ns` for them), time and error. Times
         are the estimates of what runs, 0 for a view; only the `front` and `counted_ns` count as
         the search does, where no choice is faster than that of a plan without limits.
     """
@@ -51,6 +52,8 @@ def explain_network(plan: NetworkPlan, front: bool = True) -> dict[str, Any]:
         "memory_bytes": plan.memory_bytes,
         "weight_bytes": plan.weight_bytes,
         "arena_bytes": plan.arena_bytes,
+        "streamed_bytes": plan.streamed_bytes,
+        "waiting_ns": plan.waiting_ns,
         "merged_blocks": planner.merged,
         "exact": plan.exact,
         "arena": explain_arena(plan),

@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 from leanconv.errors import SpecError
 from leanconv.graph.ir import Graph
+from leanconv.graph.passes.cut_weights import parts_of_layers
 from leanconv.graph.passes.merge_blocks import blocks_to_merge, merge_blocks
 from leanconv.operators import Accuracy
 from leanconv.planner.decision import Decision
@@ -29,6 +30,7 @@ from leanconv.planner.node_costs import (
 from leanconv.planner.search_graph import SearchGraph, make_search_graph
 from leanconv.planner.solver import Path, fastest, least_error, least_time, smallest
 from leanconv.planner.storage import Storage, place
+from leanconv.planner.weight_streaming import StreamedWeights
 from leanconv.records import cached_property
 from leanconv.spec import PLAIN, Format
 from leanconv.target import Target
@@ -44,7 +46,7 @@ class PlacedPlan:
         planner: of the graph that is computed, whose first blocks may be merged.
         decisions: how each node is computed.
         lowered, storage: its calls, and where their values are stored.
-        weight_bytes: of all constants.
+        weight_bytes: of all constants that stay in memory.
         path: the solver's view of it; None for the plan without limits.
     """
 
@@ -113,6 +115,7 @@ class GraphPlanner:
         merged: how many of the first blocks are one operation here; 0 for the network as it is.
         unmerged: the planner of the network as it is; None if this is that one.
         growths: of nodes where it was measured, by their outputs; see `NodeCost.growth`.
+        streams: whether weights are read from a file in each run: see `weight_streaming`.
     """
 
     graph: Graph
@@ -123,6 +126,7 @@ class GraphPlanner:
     merged: int = 0
     unmerged: GraphPlanner | None = None
     growths: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    streams: bool = False
 
     def merging(self, count: int) -> GraphPlanner:
         """The planner of this graph, nothing of which is merged, with its first blocks merged."""
@@ -145,7 +149,8 @@ class GraphPlanner:
         """Evaluates the nodes' choices."""
         plan_bodies(self.graph, self.target, self.accuracy)
         rules = format_rules(self.graph, self.target)
-        evaluator = NodeEvaluator(self.graph, rules, self.target, self.accuracy, self.growths)
+        given = self.graph, rules, self.target, self.accuracy, self.growths
+        evaluator = NodeEvaluator(*given, parts_of_layers(self.graph) if self.streams else {})
         if self.unmerged is not None:
             plain, merged = self.unmerged, self.merged
             evaluator.follow(plain.evaluator, lambda: plain.merged_times(merged))
@@ -201,7 +206,7 @@ class GraphPlanner:
     @cached_property
     def search_graph(self) -> SearchGraph:
         """All plans."""
-        return make_search_graph(self.evaluator, self.threads)
+        return make_search_graph(self.evaluator, self.threads, streams=self.streams)
 
     @cached_property
     def needs_no_reorder(self) -> bool:
@@ -279,7 +284,7 @@ class GraphPlanner:
             return self.place_plan(None, None)
         if self.max_error is None:
             # Parameters that are varied to save bytes or error are no faster than the first choice.
-            search_graph = make_search_graph(self.evaluator, self.threads, vary_parameters=False)
+            search_graph = make_search_graph(self.evaluator, self.threads, False, self.streams)
         else:
             search_graph = self.search_graph
         path = fastest(search_graph.levels, None, self._error_limit)
@@ -315,7 +320,12 @@ class GraphPlanner:
     def place_plan(self, decisions: Sequence[Decision] | None, path: Path | None) -> PlacedPlan:
         """Lower a plan and lay out its buffers."""
         lowered = lower_graph(self.graph, self.target, self.accuracy, decisions)
-        storage = place(lowered, self.threads)
-        _, weight_bytes = lowered.constants.places()
+        if self.streams:
+            streamed = StreamedWeights(lowered)
+            storage = place(lowered, self.threads, None, streamed.read)
+            weight_bytes = streamed.kept_bytes
+        else:
+            storage = place(lowered, self.threads)
+            _, weight_bytes = lowered.constants.places()
         kept = None if decisions is None else tuple(decisions)
         return PlacedPlan(self, kept, lowered, storage, weight_bytes, path)

@@ -21,6 +21,7 @@ from leanconv.planner.plan_file import (
     write_plan,
 )
 from leanconv.planner.storage import Storage
+from leanconv.planner.weight_streaming import Reading, streamed_ns
 from leanconv.records import cached_property, dataclass
 from leanconv.runtime.unpicklable import Unpicklable
 from leanconv.types import DType
@@ -61,7 +62,7 @@ class NetworkPlan(Unpicklable):
         live_bytes: the largest set of activations alive at once.
         scratch_bytes: the most that the kernels of a call work in, all threads together.
         peak_bytes: the most that one call needs of both; no arena can be smaller.
-        weight_bytes: packed weights and tables.
+        weight_bytes: packed weights and tables that stay in memory.
         threads: threads that take part.
         limit: bytes that arena and weights may take together, None for no limit.
         exact: whether no plan within the limits is predicted to be faster, which is proved.
@@ -74,6 +75,8 @@ class NetworkPlan(Unpicklable):
             none. Where only the run bounds them: of those that the steps hand on.
         late_bounded: whether it is of all of them.
         late_text: what is computed there; "" for nothing.
+        readings: weights that each run reads from a file into the arena; see `weight_streaming`.
+        bytes_a_ns: the rate at which it was read when the plan was made.
     """
 
     steps: tuple[PlannedStep, ...]
@@ -95,6 +98,8 @@ class NetworkPlan(Unpicklable):
     late_bytes: int = 0
     late_bounded: bool = True
     late_text: str = ""
+    readings: tuple[Reading, ...] = ()
+    bytes_a_ns: float = math.inf
 
     instead = "write it with plan.save(path), and give that to leanconv.load(model, plan=path)"
 
@@ -117,9 +122,24 @@ class NetworkPlan(Unpicklable):
 
     @property
     def predicted_ns(self) -> int:
-        """Estimated time of a run."""
+        """Estimated time of a run, what it waits for weights included."""
         alone = sum(node_cost.estimated_ns for node_cost in self.node_costs)
-        return shared_ns(alone + sum(self._reorders_ns), self.threads)
+        computed = shared_ns(alone + sum(self._reorders_ns), self.threads)
+        return computed + self.waiting_ns
+
+    @property
+    def waiting_ns(self) -> int:
+        """Estimated time in which a run waits for weights that are being read."""
+        if not self.readings:
+            return 0
+        pairs = zip(self.steps, self.step_estimates(), strict=True)
+        calls = [ns / len(step.kernels) for step, ns in pairs for _ in step.kernels]
+        return streamed_ns(calls, self.readings, self.bytes_a_ns) - round(sum(calls))
+
+    @property
+    def streamed_bytes(self) -> int:
+        """Bytes that each run reads from a file."""
+        return sum(reading.bytes for reading in self.readings)
 
     @property
     def counted_ns(self) -> int:

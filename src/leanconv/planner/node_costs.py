@@ -204,6 +204,8 @@ class NodeEvaluator:
         rules: the formats that its kernels take.
         target, accuracy: of the plan.
         growths: of nodes where it was measured, by their outputs; see `NodeCost.growth`.
+        parts: of how many nodes one layer consists, by the outputs of these: squares of their
+            errors are a share each of the layer's.
     """
 
     def __init__(
@@ -213,7 +215,9 @@ class NodeEvaluator:
         target: Target,
         accuracy: Accuracy,
         growths: Mapping[str, float] = MappingProxyType({}),
+        parts: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
+        self._parts = parts
         self.rules, self._graph, self._growths = rules, graph, growths
         self._target, self._accuracy = target, accuracy
         self._known: dict[object, list[NodeCost]] = {}
@@ -283,6 +287,8 @@ class NodeEvaluator:
         if growth is None and node_cost.error > _COARSE:
             more = self._magnified.get(node.key)
             growth = None if more is None else node_cost.growth * more
+        if parts := self._parts.get(node.key):
+            growth = (growth or node_cost.growth) / math.sqrt(parts)
         return node_cost if growth is None else replace(node_cost, growth=growth)
 
     @cached_property

@@ -7,7 +7,7 @@ from leanconv.operators import convolution
 from leanconv.operators.accuracy import network_error
 from leanconv.planner.arena import Lifetime, PlacedBuffers
 from leanconv.planner.network_plan import NetworkPlan
-from leanconv.units import counted, format_bytes
+from leanconv.units import counted, format_bytes, format_ns
 
 
 def closing_lines(plan: NetworkPlan) -> tuple[str, ...]:
@@ -69,11 +69,26 @@ def memory_text(plan: NetworkPlan) -> str:
             f"{counted(plan.late_bytes, 'byte')}" * bool(plan.late_bytes)
         )
     ]
+    if plan.readings:
+        lines.append(_streaming_text(plan))
     if alive:
         largest = sorted(alive, key=lambda buffer: -buffer.bytes)
         shown = ", ".join(f"{b.name} {format_bytes(b.bytes)}" for b in largest[:4])
         lines.append(f"most of these buffers are in use at {calls[time]}: {shown}")
     return "\n".join(lines)
+
+
+def _streaming_text(plan: NetworkPlan) -> str:
+    """What is read in each run, and what that costs."""
+    size, largest = plan.streamed_bytes, max(reading.bytes for reading in plan.readings)
+    rate = plan.bytes_a_ns  # GB/s
+    return (
+        f"each run reads {counted(size, 'byte')} ({format_bytes(size)}) of weights from a file, "
+        f"{counted(len(plan.readings), 'piece')} of at most {format_bytes(largest)}, each while "
+        f"the one before is used; at {rate:.1f} GB/s, measured when the plan was made (the file "
+        f"was in the page cache), it waits {format_ns(plan.waiting_ns)} for them; reading them "
+        f"from a disk of 1 GB/s takes {format_ns(size)}"
+    )
 
 
 def error_text(plan: NetworkPlan) -> str:

@@ -31,6 +31,7 @@ from leanconv.planner.node_costs import (
     reorder_ns,
 )
 from leanconv.planner.solver import Level, undominated
+from leanconv.planner.weight_streaming import STAYS_BYTES
 from leanconv.records import dataclass
 from leanconv.spec import PLAIN, Format
 from leanconv.spec.format import aligned
@@ -82,7 +83,7 @@ class SearchGraph:
 
 
 def make_search_graph(
-    evaluator: NodeEvaluator, threads: int, vary_parameters: bool = True
+    evaluator: NodeEvaluator, threads: int, vary_parameters: bool = True, streams: bool = False
 ) -> SearchGraph:
     """Find the choices of every node, and the transitions between all states that they lead to.
 
@@ -90,6 +91,7 @@ def make_search_graph(
         evaluator: of the nodes' choices.
         threads: how many need scratch.
         vary_parameters: whether to add choices that are no faster, but save bytes or error.
+        streams: whether weights are read in each run: see `weight_streaming`.
     """
     rules = evaluator.rules
     defaults = default_decisions(rules)
@@ -99,16 +101,16 @@ def make_search_graph(
         others = [] if evaluator.fixed else other_decisions(node, rules, default, allowed)
         node_costs.append(tuple(evaluator.node_costs(node, default, others, vary_parameters)))
     try:
-        return _Builder(rules, node_costs, threads, evaluator.costs).build()
+        return _Builder(rules, node_costs, threads, evaluator.costs, streams).build()
     except _ManyStatesError:
         kept = [
             tuple(cost for cost in found if _same_formats(cost.decision, default))
             for found, default in zip(node_costs, defaults, strict=True)
         ]
     try:
-        return _Builder(rules, kept, threads, evaluator.costs).build()
+        return _Builder(rules, kept, threads, evaluator.costs, streams).build()
     except _ManyStatesError:  # many values that are read in two formats
-        return _Builder(rules, kept, threads, evaluator.costs, drops=False).build()
+        return _Builder(rules, kept, threads, evaluator.costs, streams, drops=False).build()
 
 
 def _same_formats(a: Decision, b: Decision) -> bool:
@@ -175,6 +177,9 @@ class _Builder:
         rules, threads: as of `make_search_graph`.
         node_costs: the choices of each node.
         costs: of memory traffic.
+        streams: whether weights are read in each run: those of a node and of the one before it are
+            in the arena, but for small ones. (Which choices these have is not known: the peak
+            counts the least of the next node's. Plans that are placed count what they need.)
         drops: whether one format of a value may be given up while another one is still read. If
             not, there are no states but those that the nodes' choices make.
     """
@@ -185,11 +190,12 @@ class _Builder:
         node_costs: Sequence[tuple[NodeCost, ...]],
         threads: int,
         costs: Costs,
+        streams: bool = False,
         drops: bool = True,
     ) -> None:
         graph = rules.graph
         self._graph, self._threads = graph, threads
-        self._costs, self._drops = costs, drops
+        self._costs, self._drops, self._streams = costs, drops, streams
         self._dtype = graph.coarsest
         self._readers = Counter(graph.outputs)  # how often each value is still to be read
         for node in graph.nodes:
@@ -217,10 +223,12 @@ class _Builder:
         states = {self._start(): 0}
         levels, chosen = [], []
         stored: set[str] = set()  # constants of the graph that every plan stores as they are
-        for node, node_costs in zip(self._graph.nodes, self._node_costs, strict=True):
+        streamed = [*map(self._least_streamed, self._graph.nodes, self._node_costs), 0]
+        for number, node in enumerate(self._graph.nodes):
+            node_costs = self._node_costs[number]
             self._readers.subtract(set(node.inputs))
             stored.update(node.inputs[number] for number in node_costs[0].unpacked)
-            rows, states = self._rows(node, node_costs, states, stored)
+            rows, states = self._rows(node, node_costs, states, stored, streamed[number + 1])
             if len(states) > _MOST_STATES:
                 raise _ManyStatesError
             assert rows, f"no choice for node {node.name!r}"
@@ -239,13 +247,23 @@ class _Builder:
         node_costs: Sequence[NodeCost],
         states: Mapping[State, int],
         stored: Set[str],
+        following: int,
     ) -> tuple[list[_Row], dict[State, int]]:
-        """The transitions of a node from the states before it, and the states after it."""
+        """The transitions of a node from the states before it, and the states after it.
+
+        Args:
+            node, node_costs: the node and its choices.
+            states: those before it.
+            stored: constants that every plan has.
+            following: bytes of the next node's weights that are read during this one.
+        """
         weights = [
             cost.weight_bytes
             + self._constant_bytes({node.inputs[n] for n in cost.unpacked} - stored)
             for cost in node_costs
         ]
+        streamed = [self._streamed(node, cost) for cost in node_costs]
+        weights = [each - apart for each, apart in zip(weights, streamed, strict=True)]
         errors = [error_units(cost.passed_error, self._dtype) for cost in node_costs]
         rows: list[_Row] = []
         after: dict[State, int] = {}
@@ -254,9 +272,18 @@ class _Builder:
                 for transition in self._transitions(state, node, cost):
                     target = after.setdefault(transition.after, len(after))
                     time = cost.time_ns + transition.reorder_ns
-                    costs = time, weights[index], errors[index], transition.peak
+                    peak = transition.peak + streamed[index] + following
+                    costs = time, weights[index], errors[index], peak
                     rows.append(_Row(source, target, *costs, index))
         return rows, after
+
+    def _streamed(self, node: Node, cost: NodeCost) -> int:
+        """Bytes of a choice's own weights that are read in each run."""
+        reads = self._streams and node.op != "Loop" and cost.weight_bytes > STAYS_BYTES
+        return cost.weight_bytes if reads else 0
+
+    def _least_streamed(self, node: Node, node_costs: Sequence[NodeCost]) -> int:
+        return min(self._streamed(node, cost) for cost in node_costs)
 
     def _start(self) -> State:
         live = Live(PLAIN, frozenset({PLAIN}))

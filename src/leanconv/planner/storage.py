@@ -24,7 +24,7 @@ class Storage:
     """The places of a network's values.
 
     Attributes:
-        offsets: offset in the arena of each value that is stored there.
+        offsets: offset in the arena of each value that is stored there, and of each reading.
         slots: the user's array (inputs first, then outputs), and the offset there, of each value
             that is stored in one.
         scratch: place in the arena of each call's scratch, of all threads one after the other.
@@ -43,7 +43,7 @@ class Storage:
     @property
     def live_bytes(self) -> int:
         """The largest set of values alive at once."""
-        return largest_live_set([b for b, _ in self.buffers if not b.scratch])
+        return largest_live_set([b for b, _ in self.buffers if not b.scratch and not b.streamed])
 
     @property
     def scratch_bytes(self) -> int:
@@ -113,13 +113,39 @@ class Placeable(Protocol):
         """What the user gets."""
 
 
-def place(lowered: Placeable, threads: int = 0, pinned: PlacedBuffers | None = None) -> Storage:
+class _Reading(Protocol):
+    """A constant that is read into the arena: see `weight_streaming.Reading`."""
+
+    @property
+    def name(self) -> str:
+        """Of its buffer."""
+
+    @property
+    def bytes(self) -> int:
+        """Of it."""
+
+    @property
+    def free(self) -> int:
+        """The first call during which its place is its own."""
+
+    @property
+    def last(self) -> int:
+        """The last one."""
+
+
+def place(
+    lowered: Placeable,
+    threads: int = 0,
+    pinned: PlacedBuffers | None = None,
+    read: Sequence[_Reading] = (),
+) -> Storage:
     """Assign storage: views share it, results take over operands that die, the rest is packed.
 
     Args:
         lowered: the network.
         threads: how many need scratch.
         pinned: buffers of a plan file, whose offsets are used if `check_offsets` accepts them.
+        read: constants that each run reads into the arena.
     """
     parts = {name: lowered.views.find(name) for name in lowered.bytes}
     owner = {name: root for name, (root, _) in parts.items()}
@@ -139,7 +165,11 @@ def place(lowered: Placeable, threads: int = 0, pinned: PlacedBuffers | None = N
         for time, (name, use) in enumerate(zip(names, uses, strict=True))
         if use.scratch_bytes * threads
     ]
-    buffers = values + scratch
+    streamed = [
+        Lifetime(each.name, aligned(each.bytes), each.free, each.last, streamed=True)
+        for each in read
+    ]
+    buffers = values + scratch + streamed
     placed = None
     if pinned is not None:
         placed = check_offsets(buffers, {buffer.name: offset for buffer, offset in pinned})
@@ -151,7 +181,8 @@ def place(lowered: Placeable, threads: int = 0, pinned: PlacedBuffers | None = N
             name: offsets[owner[name]] + offset
             for name, (_, offset) in parts.items()
             if owner[name] in offsets
-        },
+        }
+        | {each.name: offsets[each.name] for each in read},
         {
             name: Slot(slots[owner[name]], offset)
             for name, (_, offset) in parts.items()

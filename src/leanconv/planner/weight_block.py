@@ -26,6 +26,7 @@ class WeightBlock:
         size: bytes that it has.
         files: where it may be found and kept; None for memory of this process alone.
         key: gives the name that it has there, or None; it is called only where there are files.
+        make: makes a block of so many bytes where it is in none of the files.
 
     Attributes:
         is_packed: whether it was found.
@@ -34,12 +35,18 @@ class WeightBlock:
         OutOfMemoryError: the system does not give the memory.
     """
 
-    def __init__(self, size: int, files: WeightFiles | None, key: Callable[[], str | None]) -> None:
-        self._bytes, self._files = size, files
+    def __init__(
+        self,
+        size: int,
+        files: WeightFiles | None,
+        key: Callable[[], str | None],
+        make: Callable[[int], Block] = Block,
+    ) -> None:
+        self._bytes, self._files, self._make = size, files, make
         self._key = key() if files is not None and size >= _LEAST_BYTES else None
         self._block: Block | None = None
         if files is None or self._key is None:
-            self._block, self.is_packed = Block(size), False  # at once: there may be no room
+            self._block, self.is_packed = make(size), False  # at once: there may be no room
         else:
             self._block = files.find(self._key, size)
             self.is_packed = self._block is not None
@@ -60,7 +67,7 @@ class WeightBlock:
             kept = self._files.made(self._key, self._bytes, fill)
             if kept is not None:
                 return kept
-            block = Block(self._bytes)
+            block = self._make(self._bytes)
         fill(block)
         return block
 

@@ -10,6 +10,7 @@ import ctypes
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from leanconv.codegen.linking import Library
 from leanconv.records import dataclass
@@ -35,7 +36,7 @@ class RepeatedStages:
 
 
 @dataclass(frozen=True)
-class _Segment:
+class Segment:
     """Stages that follow each other.
 
     Attributes:
@@ -49,7 +50,7 @@ class _Segment:
     stages: int
     times: int = 1
     moving: tuple[tuple[int, int], ...] = ()
-    parts: tuple[_Segment, ...] = ()
+    parts: tuple[Segment, ...] = ()
 
 
 class LoopProgram(Program):
@@ -58,6 +59,7 @@ class LoopProgram(Program):
     Args:
         stages, library, slots, threads, arena: as for `Program`.
         repeats: what runs several times, in order.
+        cuts: stages before which a native call ends; in order, none amid a repeat.
     """
 
     def __init__(
@@ -68,8 +70,10 @@ class LoopProgram(Program):
         threads: int,
         arena: ArenaPart,
         repeats: Sequence[RepeatedStages],
+        cuts: Sequence[int] = (),
     ) -> None:
         super().__init__(stages, library, slots, 0, 0, threads, arena=arena)
+        self._cuts = cuts
         self._segments = tuple(self._cut(0, len(stages), deque(repeats)))
         runs = list(_without_parts(self._segments))
         self._runs = self._headers([(each.first, each.stages) for each in runs])
@@ -83,21 +87,26 @@ class LoopProgram(Program):
         self._moved = [(position, places[position]) for position in moving if position in places]
         self._pool.register(self, (self._runs, self._table))
 
-    def _cut(self, begin: int, end: int, repeats: deque[RepeatedStages]) -> Iterator[_Segment]:
+    def _cut(self, begin: int, end: int, repeats: deque[RepeatedStages]) -> Iterator[Segment]:
         """Stages from one to another: those that run several times, and those between them."""
         while repeats and repeats[0].first < end:
             each = repeats.popleft()
-            if each.first > begin:
-                yield _Segment(begin, each.first - begin)
+            yield from self._between(begin, each.first)
             begin = each.first + each.stages
             moving = tuple(
                 (self._position(stage, operand), by) for stage, operand, by in each.moving
             )
             parts = tuple(self._cut(each.first, begin, repeats))
             alone = len(parts) == 1 and parts[0].times == 1
-            yield _Segment(each.first, each.stages, each.times, moving, () if alone else parts)
-        if end > begin:
-            yield _Segment(begin, end - begin)
+            yield Segment(each.first, each.stages, each.times, moving, () if alone else parts)
+        yield from self._between(begin, end)
+
+    def _between(self, begin: int, end: int) -> Iterator[Segment]:
+        """Stages that run once, cut where a native call ends."""
+        edges = [begin, *(cut for cut in self._cuts if begin < cut < end), end]
+        for first, last in pairwise(edges):
+            if last > first:
+                yield Segment(first, last - first)
 
     def _position(self, stage: int, operand: int) -> int:
         """Where an operand's address is among the arguments of all stages."""
@@ -117,7 +126,7 @@ class LoopProgram(Program):
             for position, offset in positions:
                 self._arguments[position] = address + offset
 
-    def _iterations(self, segments: Sequence[_Segment]) -> Iterator[_Segment]:
+    def _iterations(self, segments: Sequence[Segment]) -> Iterator[Segment]:
         """What runs without a break, in order; operands have moved where they do."""
         arguments = self._arguments
         for segment in segments:
@@ -142,14 +151,17 @@ class LoopProgram(Program):
             start = time.perf_counter_ns()
             together = self.threads > 1 and (not self._paced or self._pacing.together(start))
             shared = together
-            for segment in self._iterations(self._segments):
-                header = self._starts[segment.first]
-                if shared:
-                    self._pool.ensure(self.threads)
-                    self._pool.wake(self.threads - 1)
-                    together = bool(self._native.run(header)) and together
-                else:
-                    self._native.run_alone(header)
+            try:
+                for segment in self._iterations(self._segments):
+                    header = self._starts[segment.first]
+                    if shared:
+                        self._pool.ensure(self.threads)
+                        self._pool.wake(self.threads - 1)
+                        together = bool(self._native.run(header)) and together
+                    else:
+                        self._native.run_alone(header)
+            finally:
+                self._finish()
             end = time.perf_counter_ns()
             if self._paced:
                 self._pacing.record(end - start, together, end)
@@ -161,13 +173,19 @@ class LoopProgram(Program):
         total = [0] * self.stages
         with self._lock.held:
             self._bind(addresses)
-            for segment in self._iterations(self._segments):
-                for stage in range(segment.first, segment.first + segment.stages):
-                    total[stage] += self._timed(start + stage * size)
+            try:
+                for segment in self._iterations(self._segments):
+                    for stage in range(segment.first, segment.first + segment.stages):
+                        total[stage] += self._timed(start + stage * size)
+            finally:
+                self._finish()
         return total
 
+    def _finish(self) -> None:
+        """End what `_bind` has begun; none of that here."""
 
-def _without_parts(segments: Sequence[_Segment]) -> Iterator[_Segment]:
+
+def _without_parts(segments: Sequence[Segment]) -> Iterator[Segment]:
     """The segments that run without a break."""
     for each in segments:
         if each.parts:

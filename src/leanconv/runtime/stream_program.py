@@ -1,0 +1,207 @@
+"""A program whose weights come from a file while it runs: what a stage reads is read before it.
+
+    stages    | 0  1 | 2  3 | 4    | 5 ...     each segment begins with a stage that needs a load
+    reader      [  A  ][  B  ][  C  ]          A: for stage 2, into bytes that are free from 0 on
+
+Loads have places in the arena, as values between layers have, each with a first and a last stage. A
+thread reads them in the order in which they are needed, each as soon as the stages before its first
+one have run, while the stages of the segment before are computed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from leanconv.codegen.compile_threads import refused
+from leanconv.codegen.linking import Library
+from leanconv.errors import InputError
+from leanconv.records import dataclass
+from leanconv.runtime.file_block import FileBlock
+from leanconv.runtime.loop_program import LoopProgram, RepeatedStages, Segment
+from leanconv.runtime.program import Stage
+from leanconv.runtime.shared_arena import ArenaPart
+
+_RATE_PIECE, _RATE_LOADS = (
+    4 * 2**20,
+    16,
+)  # bytes of a load, and loads, that are timed
+
+
+@dataclass(frozen=True, eq=False)
+class Load:
+    """Bytes that are read from a file into the arena in each run.
+
+    Attributes:
+        file: that has them.
+        start: the first byte in it.
+        bytes: how many.
+        offset: where they go in the arena.
+        free: the stage from whose beginning on nothing else is there.
+        needed: the first stage that reads them; it is no earlier.
+    """
+
+    file: FileBlock
+    start: int
+    bytes: int
+    offset: int
+    free: int
+    needed: int
+
+
+class StreamProgram(LoopProgram):
+    """A `LoopProgram` that reads weights while it runs.
+
+    Args:
+        stages, library, slots, threads, arena, repeats: as for `LoopProgram`.
+        loads: in the order in which they are needed; no repeat begins, or runs, between the stages
+            of one that are free and needed but around both.
+    """
+
+    def __init__(
+        self,
+        stages: Sequence[Stage],
+        library: Library,
+        slots: int,
+        threads: int,
+        arena: ArenaPart,
+        repeats: Sequence[RepeatedStages],
+        loads: Sequence[Load],
+    ) -> None:
+        begins = sorted({0, *(load.needed for load in loads), *(load.free for load in loads)})
+        cuts = [begin for begin in begins if not any(_inside(begin, each) for each in repeats)]
+        super().__init__(stages, library, slots, threads, arena, repeats, cuts)
+        self._loads = tuple(loads)
+        self._reader: _Reader | None = None
+
+    def _bind(self, addresses: Sequence[int]) -> None:
+        super()._bind(addresses)
+        self._finish()  # of a run that an exception has ended
+        assert self._arena is not None
+        self._reader = _Reader(self._loads, self._arena.address())
+        self._reader.start()
+
+    def _iterations(self, segments: Sequence[Segment]) -> Iterator[Segment]:
+        """What runs without a break, each when its weights are there."""
+        reader = self._reader
+        assert reader is not None
+        for segment in super()._iterations(segments):
+            reader.wait_for(segment.first)
+            yield segment
+            reader.has_run(segment.first + segment.stages)
+
+    def _finish(self) -> None:
+        """End the reading; only when it has ended may others use the arena."""
+        reader = self._reader
+        if reader is not None:
+            reader.stop()
+            self._reader = None
+
+
+def _inside(stage: int, repeat: RepeatedStages) -> bool:
+    return repeat.first < stage < repeat.first + repeat.stages
+
+
+class _Reader:
+    """Reads the loads of one run, in a thread of its own where the system gives one.
+
+    Args:
+        loads: in the order in which they are needed.
+        arena: its address.
+    """
+
+    def __init__(self, loads: Sequence[Load], arena: int) -> None:
+        self._loads, self._arena = loads, arena
+        self._changed = threading.Condition()
+        self._run = 0  # stages before this one have run
+        self._read = 0  # loads before this one are there
+        self._stopped = False
+        self._error: BaseException | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin to read."""
+        thread = threading.Thread(target=self._work, name="leanconv-weights", daemon=True)
+        try:
+            thread.start()
+        except (RuntimeError, MemoryError) as error:
+            if not refused(error):
+                raise
+            return  # `wait_for` reads then
+        self._thread = thread
+
+    def wait_for(self, stage: int) -> None:
+        """Return when all that a stage reads is there.
+
+        Raises:
+            InputError: it cannot be read.
+        """
+        needed = self._read
+        while needed < len(self._loads) and self._loads[needed].needed <= stage:
+            needed += 1
+        if self._thread is None:
+            while self._read < needed:
+                self._load(self._loads[self._read])
+                self._read += 1
+            return
+        with self._changed:
+            self._changed.wait_for(lambda: self._read >= needed or self._error is not None)
+        if self._read < needed:
+            raise InputError(
+                f"weights could not be read from their file ({self._error}); expected a disk that "
+                "gives what was written to it: load the network anew"
+            ) from self._error
+
+    def has_run(self, stage: int) -> None:
+        """All stages before this one have run."""
+        with self._changed:
+            self._run = max(self._run, stage)
+            self._changed.notify_all()
+
+    def stop(self) -> None:
+        """Return when nothing more is read."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _work(self) -> None:
+        try:
+            for load in self._loads:
+                if not self._may_begin(load):
+                    return
+                self._load(load)
+                with self._changed:
+                    self._read += 1
+                    self._changed.notify_all()
+        except BaseException as error:
+            with self._changed:
+                self._error = error
+                self._changed.notify_all()
+
+    def _may_begin(self, load: Load) -> bool:
+        """Wait for the place of a load; whether the run goes on."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._stopped or self._run >= load.free)
+            return not self._stopped
+
+    def _load(self, load: Load) -> None:
+        place: Any = (ctypes.c_uint8 * load.bytes).from_address(self._arena + load.offset)
+        load.file.read_into(load.start, np.frombuffer(place, np.uint8))
+
+
+def reading_rate(loads: Sequence[Load]) -> float:
+    """Bytes a nanosecond at which files are read now: from the page cache, if they fit there."""
+    buffer, done = np.empty(_RATE_PIECE, np.uint8), 0
+    start = time.perf_counter_ns()
+    for load in loads[:_RATE_LOADS]:
+        size = min(load.bytes, _RATE_PIECE)
+        load.file.read_into(load.start, buffer[:size])
+        done += size
+    return max(1, done) / max(1, time.perf_counter_ns() - start)
