@@ -19,6 +19,7 @@ from statistics import geometric_mean
 from typing import Any
 
 from harness import RESULTS, ROOT, all_results
+from pages import scale
 from pages.serving import bad_table, serving_table
 from pages.tables import measured_on, table
 from pages.wrapping import wrapped
@@ -30,6 +31,7 @@ PAGES = (
     DOCS / "performance.md",
     DOCS / "results" / "serving.md",
     DOCS / "results" / "speed.md",
+    DOCS / "scale.md",
     DOCS / "serving.md",
 )
 INDEX = RESULTS / "README.md"
@@ -62,6 +64,16 @@ def each(name: str, written: Callable[[Document], list[str]]) -> list[str]:
     lines: list[str] = []
     for document in _load(name).values():
         lines += [*wrapped(measured_on(document)).splitlines(), "", *written(document), ""]
+    return lines[:-1] or ["Not measured yet."]
+
+
+def beside(of: Callable[[Document, Document], list[str]]) -> list[str]:
+    """A table for each kind of CPU whose `scale.json` has times of networks beside it."""
+    networks, lines = _load("networks"), list[str]()
+    for folder, document in _load("scale").items():
+        if folder in networks:
+            lines += [*wrapped(measured_on(document)).splitlines(), ""]
+            lines += [*of(document, networks[folder]), ""]
     return lines[:-1] or ["Not measured yet."]
 
 
@@ -246,6 +258,7 @@ def rewritten(text: str) -> str:
         "startup": startup_table,
     }
     tables = {name: each(name, of) for name, of in makers.items()}
+    tables |= {name: beside(of) for name, of in scale.TABLES.items()}
     tables["summary"] = summary_table()
     tables["bounds"] = bounds_table("networks", "networks_large")
     out: list[str] = []

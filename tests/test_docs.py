@@ -122,6 +122,19 @@ def test_the_python_of_the_page_of_dask_runs(
     assert len(names["found"]) == 6
 
 
+def test_the_python_of_the_page_of_ray_runs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ray = pytest.importorskip("ray", reason="leanconv[ray] is not installed")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(ROOT))  # for the workers, too
+    ray.shutdown()
+    try:
+        run_blocks("docs/ray.md", tmp_path)
+    finally:
+        ray.shutdown()
+
+
 @pytest.mark.slow
 def test_the_python_of_the_page_for_pytorch_runs(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path

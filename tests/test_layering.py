@@ -53,6 +53,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "server": ("", "pages"),
     "kserve": ("server",),
     "dask": ("",),
+    "ray": ("",),
     "cli": ("", "reference", "server"),
     "__main__": ("cli",),
 }
@@ -84,6 +85,7 @@ ONLY_IN: dict[str, str] = {
     "prometheus_client": "server",
     "kserve": "kserve",
     "dask": "dask",
+    "ray": "ray",
 }
 BASE = {"numpy", "llvmlite", "rich"}
 STANDARD_LIBRARY_ONLY = (

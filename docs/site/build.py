@@ -112,6 +112,8 @@ CONTENTS = {
         "docs/serving",
         "docs/large_images",
         "docs/dask",
+        "docs/ray",
+        "docs/scale",
         "docs/gpu",
         "reference",
     ),

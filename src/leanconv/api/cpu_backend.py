@@ -42,7 +42,7 @@ from leanconv.planner.decision import Decision
 from leanconv.planner.overrides import check_layers, tuned, with_algorithms
 from leanconv.planner.plan_file import PlanFile, graph_digest, other_target
 from leanconv.progress import steps
-from leanconv.runtime.calibration import planning_target
+from leanconv.runtime.calibration import alike, planning_target
 from leanconv.runtime.constant_file import ConstantFile
 from leanconv.runtime.memory import give_back, mapped_files
 from leanconv.runtime.pool import default_threads
@@ -67,6 +67,7 @@ class CpuBackend:
         options: of `load`.
         pinned: a plan to follow where it fits.
         ranges: the shapes that it is for; None for any that the file takes.
+        target: the processor that it plans for; by default the settings', or this one.
 
     Attributes:
         ahead: the code of these shapes.
@@ -81,6 +82,7 @@ class CpuBackend:
         options: NetworkOptions,
         pinned: PlanFile | None = None,
         ranges: ShapeRanges | None = None,
+        target: Target | None = None,
     ) -> None:
         self.model, self._options, self._pinned = model, options, pinned
         check_layers(options.algorithms, model.nodes)
@@ -90,7 +92,7 @@ class CpuBackend:
         self.accuracy = Accuracy(error, options.reproducible, half=half)
         settings = current_settings()
         self.cache_bytes = settings.plan_cache_bytes
-        self.target: Target = planning_target()
+        self.target: Target = target or planning_target()
         self._inputs = input_specs(model, self.dtype)
         self._shared = SharedMemory(files=_weight_files(options))
         halves, asked = self._halves()
@@ -110,6 +112,11 @@ class CpuBackend:
     def options(self) -> NetworkOptions:
         """Those of `load`."""
         return self._options
+
+    @property
+    def follows_plan(self) -> bool:
+        """Whether it was given a plan, which is for some input shapes and no others."""
+        return self._pinned is not None
 
     def _network_of(self, part: Model, memory_limit: int | None) -> Network:
         """A part of the network that is compiled in a run, with the options that fit it."""
@@ -404,7 +411,7 @@ class CpuBackend:
         pinned = self._pinned
         if self._options.tune and isinstance(compiled, FastCall):
             pinned = compiled.plan.file()
-        return CpuBackend(self.model, self._options, pinned, self._ranges)
+        return CpuBackend(self.model, self._options, pinned, self._ranges, self.target)
 
     def with_threads(self, threads: int) -> CpuBackend:
         """The same for a number of threads, which counts in whatever process it is sent to."""
@@ -412,7 +419,7 @@ class CpuBackend:
         return CpuBackend(self.model, options, self._pinned, self._ranges)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _received, (sent(self.model), self._options, self._pinned, self._ranges)
+        return _received, (sent(self.model), self._options, self._pinned, self._ranges, self.target)
 
 
 def _weight_files(options: NetworkOptions) -> WeightFiles | None:
@@ -425,10 +432,19 @@ def _weight_files(options: NetworkOptions) -> WeightFiles | None:
 
 
 def _received(
-    model: Model, options: NetworkOptions, pinned: PlanFile | None, ranges: ShapeRanges | None
+    model: Model,
+    options: NetworkOptions,
+    pinned: PlanFile | None,
+    ranges: ShapeRanges | None,
+    sender: Target,
 ) -> CpuBackend:
-    """A backend that was pickled, for this process's CPU."""
-    return CpuBackend(received(model), options, pinned, ranges)
+    """A backend that was pickled, for this process's CPU.
+
+    On a processor of the sender's kind with the sender's rates, where those were measured: so it
+    has the sender's bits.
+    """
+    target = alike(sender, planning_target())
+    return CpuBackend(received(model), options, pinned, ranges, target)
 
 
 def _listed(shapes: Mapping[str, Shape]) -> str:
