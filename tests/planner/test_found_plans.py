@@ -43,9 +43,9 @@ def searches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     store, found = DiskCache(tmp_path / "plans", suffix=".json"), []
     make = graph_planner.make_search_graph
 
-    def counted(*given: Any, vary_parameters: bool = True) -> Any:
+    def counted(*given: Any, vary_parameters: bool = True, **more: Any) -> Any:
         found.append(vary_parameters)
-        return make(*given, vary_parameters=vary_parameters)
+        return make(*given, vary_parameters=vary_parameters, **more)
 
     monkeypatch.setattr(found_plans, "_store", lambda: store)
     monkeypatch.setattr(graph_planner, "make_search_graph", counted)

@@ -233,6 +233,8 @@ def _problem(options: argparse.Namespace) -> dict[str, Any]:
         raise UsageError(
             f"--algorithm goes with a model; see `leanconv algorithms {options.what}` for a problem"
         )
+    if settings.pop("stream_weights"):
+        raise UsageError("--stream-weights goes with a model; a problem is one layer")
     plan = leanconv.plan_conv2d(
         spec.input_shape,
         np.zeros(spec.weight_shape, spec.dtype),

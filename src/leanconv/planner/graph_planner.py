@@ -284,7 +284,9 @@ class GraphPlanner:
             return self.place_plan(None, None)
         if self.max_error is None:
             # Parameters that are varied to save bytes or error are no faster than the first choice.
-            search_graph = make_search_graph(self.evaluator, self.threads, False, self.streams)
+            search_graph = make_search_graph(
+                self.evaluator, self.threads, vary_parameters=False, streams=self.streams
+            )
         else:
             search_graph = self.search_graph
         path = fastest(search_graph.levels, None, self._error_limit)
