@@ -120,7 +120,7 @@ def request_bytes(inputs: Mapping[str, np.ndarray]) -> bytes:
 async def answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:
     """The next answer of a connection: its status and body."""
     head = (await reader.readuntil(b"\r\n\r\n")).lower()
-    length = re.search(rb"content-length: (\d+)", head)
+    length = re.search(rb"\r\ncontent-length: (\d+)", head)
     body = await reader.readexactly(int(length[1])) if length else b""
     return int(head.split(b" ", 2)[1]), body
 
