@@ -135,6 +135,8 @@ OPEN_OTHERS = {
     "codegen/private_folder.py": "folders of the cache, and new files in them",
     "api/file_windows.py": "/proc, and what it says is mapped",
     "api/tile_arrays.py": "an image that it maps, after open_regular",
+    "images/zarr_arrays.py": "folders with arrays, after open_regular of what describes them",
+    "images/tiff.py": "an image that it maps, after open_regular",
     "api/tile_journal.py": "a journal that it writes",
     "codegen/compiler.py": "leanconv's own sources",
     "gpu/device/compiler.py": "leanconv's own sources",

@@ -47,7 +47,8 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "gpu": ("planner",),
     "api": ("gpu",),
     "quantizer": ("api",),
-    "": ("quantizer", "forks"),  # leanconv/__init__.py
+    "images": ("api",),
+    "": ("quantizer", "images", "forks"),  # leanconv/__init__.py
     "onnxruntime": ("",),
     "pages": ("units",),
     "server": ("", "pages"),
@@ -77,7 +78,8 @@ ONLY_IN: dict[str, str] = {
     "triton": "gpu",
     "rich": "cli",
     "PIL": "cli",
-    "zarr": "cli",
+    "zarr": "images",
+    "tifffile": "images",
     "onnxruntime": "cli",
     "openvino": "cli",
     "starlette": "server",

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from onnx import helper
 
 import leanconv as lc
@@ -43,8 +45,33 @@ def check_seamless(proto: onnx.ModelProto, x: np.ndarray, tile: Any, **options: 
 SIZES = {1: (104,), 2: (56, 72), 3: (24, 24, 32)}
 
 
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(
+    seed=st.integers(0, 1 << 20),
+    rank=st.sampled_from([1, 2, 2, 2, 3]),
+    tile=st.integers(5, 40),
+    multiple=st.integers(1, 6),
+    local=st.sampled_from([True, True, True, False]),
+)
+def test_any_network_with_any_tile(
+    seed: int, rank: int, tile: int, multiple: int, local: bool
+) -> None:
+    """The same bits as the whole, or a refusal that names the node or the least tile."""
+    proto = local_network(seed, rank, layers=5, local=local)
+    sizes = [8 * multiple, 40, 16][-rank:] if rank > 1 else [104 * multiple]
+    said = ""
+    try:
+        check_seamless(proto, image(1, 3, *sizes), tile)
+    except (UnsupportedError, InputError) as error:
+        said = str(error)
+    if not local:
+        assert any(f"node '{node.name}'" in said for node in proto.graph.node), said
+    else:
+        assert not said or "at least" in said or "empty" in said or "margins" in said, said
+
+
 @pytest.mark.parametrize(
-    ("rank", "seed"), [(1, 0), (1, 1), (1, 1139), *((2, n) for n in range(12)), (3, 0)]
+    ("rank", "seed"), [(1, 0), (1, 1), (1, 1139), *((2, n) for n in range(6)), (3, 0)]
 )
 def test_random_networks_have_no_seams(rank: int, seed: int) -> None:
     proto = local_network(seed, rank)
@@ -204,9 +231,9 @@ def test_wrong_arguments() -> None:
         lc.tiled("model.onnx")  # type: ignore[arg-type]
     tiled = lc.tiled(loaded, tile=16)
     x = image(1, 8, 40, 40)
-    for given in (x[0], x.astype(np.float64), x[:, :3], 3):
+    for wrong in (x[0], x.astype(np.float64), x[:, :3], 3):
         with pytest.raises(InputError, match="'x'"):
-            tiled(given)
+            tiled(wrong)
     for out in (np.empty((1, 8, 40, 41), _FLOAT), np.empty((1, 8, 40, 40)), 3):
         with pytest.raises(InputError, match="out"):
             tiled(x, out=out)

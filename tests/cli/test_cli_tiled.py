@@ -10,6 +10,7 @@ import pytest
 
 import leanconv as lc
 from leanconv.cli.main import main
+from leanconv.images import open_image
 from support.local_networks import local_network
 
 X = np.random.default_rng(0).standard_normal((1, 3, 64, 48)).astype(np.float32)
@@ -38,7 +39,7 @@ def test_an_image_is_run_in_tiles(
     assert main(["run", *given, "--out", str(tmp_path / "x.npy")]) == 2
     np.testing.assert_array_equal(np.load(tmp_path / "x.npy"), X)
     (tmp_path / "y.npy").rename(tmp_path / "moved.npy")
-    (tmp_path / "y.npy.tiles").write_text("leanconv tiles 1 x\n")
+    (tmp_path / "y.npy.tiles").write_text("leanconv tiles 1 x\n0\n")
     assert main(["run", *given, "--out", out]) == 1
     assert "delete the journal" in capsys.readouterr().err
 
@@ -62,3 +63,28 @@ def test_fields_are_shown(model: str, capsys: pytest.CaptureFixture[str]) -> Non
     assert main(["explain", model, "--fields", "--shape", "1x3x256x256"]) == 0
     assert "stride" in capsys.readouterr().out
     assert main(["explain", "ic16ih8oc16oh8kh3ph1", "--fields"]) == 2
+
+
+@pytest.mark.parametrize("end", [".tif", ".ome.zarr"])
+def test_images_that_name_their_axes(
+    model: str, tmp_path: Path, end: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Channels last in a TIFF of tiles; the result names its axes."""
+    pytest.importorskip("zarr" if end == ".ome.zarr" else "tifffile")
+    tifffile = pytest.importorskip("tifffile")
+    last = X[0].transpose(1, 2, 0)
+    tifffile.imwrite(tmp_path / "x.tif", last, tile=(16, 16), photometric="rgb")
+    out = str(tmp_path / f"y{end}")
+    given = [model, "--tiled", str(tmp_path / "x.tif"), "--threads", "1", "--out", out]
+    assert main(["run", *given]) == 0
+    found, whole = open_image(out), lc.tiled(lc.load(model, threads=1)).whole(X)[0]
+    assert found.layout == "CYX"
+    np.testing.assert_array_equal(found[:], whole)
+    assert main(["run", *given]) == (1 if end == ".ome.zarr" else 0)
+    last = str(tmp_path / f"last{end}")
+    assert main(["run", *given[:-1], last, "--out-axes", "YXC"]) == (end == ".ome.zarr")
+    if end == ".tif":
+        np.testing.assert_array_equal(tifffile.imread(last), whole.transpose(1, 2, 0))
+    capsys.readouterr()
+    assert main(["run", *given, "--axes", "YX"]) == 1
+    assert "layout" in capsys.readouterr().err

@@ -166,12 +166,28 @@ class LocalNetwork:
         pads = [0, 0, *[2] * self.rank] * 2
         return self.node("Pad", x, self.held(pads, np.int64), mode=mode)
 
+    def spread(self, x: str) -> str:
+        """A map of which every pixel depends on all of another: no network with it is local."""
+        way = self.random.randint(0, 2)
+        if way == 0:
+            return self.node("Mul", x, self.node("GlobalAveragePool", x))
+        if way == 1:
+            ones = self.held(np.ones(CHANNELS))
+            return self.node("InstanceNormalization", x, ones, ones)
+        axes = list(range(2, 2 + self.rank))
+        return self.node("Sub", x, self.node("ReduceMax", x, axes=axes, keepdims=1))
+
 
 def local_network(
-    seed: int, rank: int = 2, smooth: bool = False, layers: int = 6
+    seed: int, rank: int = 2, smooth: bool = False, layers: int = 6, local: bool = True
 ) -> onnx.ModelProto:
-    """A random network of an image (N, 3, spatial…) of open extents, multiples of 8."""
+    """A random network of an image (N, 3, spatial…) of open extents, multiples of 8.
+
+    Where it shall not be `local`, one of its nodes reads all of a map.
+    """
     made = LocalNetwork(Random(seed), rank, smooth)
     y = made.steps("x", layers)
+    if not local:
+        y = made.same(made.spread(y))
     shape = ["N", 3, *_LETTERS[-rank:]]
     return model(made.nodes, {"x": shape}, [y], made.constants)

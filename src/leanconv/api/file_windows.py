@@ -17,6 +17,7 @@ from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 
+from leanconv.api.tile_layouts import Arranged
 from leanconv.errors import InputError
 from leanconv.files import open_regular, reason
 from leanconv.records import dataclass
@@ -75,6 +76,12 @@ class FileWindows:
             _read_all(self._file, row, place)
             if not direct:
                 into[where] = row
+
+    def __getitem__(self, index: Index) -> np.ndarray:
+        """A copy of a window."""
+        into = np.empty([part.stop - part.start for part in index], self.dtype)
+        self.read(index, into)
+        return into
 
     def __setitem__(self, index: Index, array: np.ndarray) -> None:
         """Write a window.
@@ -176,6 +183,8 @@ def through_calls(array: Any, stack: ExitStack, writing: bool = False) -> Any:
         stack: closes the file.
         writing: whether it is written.
     """
+    if isinstance(array, Arranged):
+        return array.over(through_calls(array.array, stack, writing))
     region = _region_of(array)
     if region is None or (writing and not array.flags.writeable):
         return array

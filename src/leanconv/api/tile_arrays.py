@@ -13,13 +13,15 @@ import numpy as np
 
 from leanconv.api.file_windows import FileWindows
 from leanconv.api.inputs import InputSpec
+from leanconv.api.tile_layouts import Layouts, arranged, layout_of, new_array, source
 from leanconv.errors import InputError, short
 from leanconv.files import open_regular, reason
-from leanconv.graph.ir import TensorType
+from leanconv.graph.ir import Graph, TensorType
 from leanconv.planner.tiles.windows import Index, Tile
 from leanconv.runtime.memory import give_back
 from leanconv.units import shape_text, type_text
 
+_DESCRIPTIONS = ("zarr.json", ".zarray")  # files that describe a Zarr array
 _SHARED = ("r", "r+", "w+")  # modes of np.memmap in which the file holds what is written
 
 
@@ -56,6 +58,68 @@ def checked_image(image: Any, spec: InputSpec) -> Image:
         )
     found: Image = image
     return found
+
+
+def seen_inputs(given: Sequence[Any], specs: Sequence[InputSpec], layout: Layouts) -> list[Image]:
+    """The inputs as the network sees them.
+
+    Raises:
+        InputError: one does not fit.
+    """
+    ranks = [None if spec.shape is None else len(spec.shape) for spec in specs]
+    spatial = 0 if None in ranks else max(rank or 0 for rank in ranks) - 2
+    return [
+        checked_image(arranged(x, layout_of(layout, spec.name), spec.name, rank, spatial), spec)
+        for x, spec, rank in zip(given, specs, ranks, strict=True)
+    ]
+
+
+def chunks_of(
+    outs: Mapping[str, Any],
+    shapes: Mapping[str, Sequence[Any] | None],
+    images: Sequence[Image],
+    layout: Layouts,
+) -> dict[str, tuple[int, ...]]:
+    """Extents of the chunks of arrays that outputs are written to, as the network sees them.
+
+    Args:
+        outs: the user's arrays by name.
+        shapes: of the outputs, as far as the file says.
+        images: the inputs.
+        layout: of the outputs.
+    """
+    found, most = {}, max(len(image.shape) for image in images)
+    for name, out in outs.items():
+        rank = most if shapes[name] is None else len(shapes[name] or ())
+        try:
+            sizes = chunk_sizes(arranged(out, layout_of(layout, name), name, rank, most - 2))
+        except InputError:
+            continue  # it is refused where more is known of the output
+        if sizes:
+            found[name] = sizes
+    return found
+
+
+def seen_outputs(whole: Graph, outs: Mapping[str, Any], layout: Layouts) -> dict[str, Any]:
+    """Where the outputs are written, as the network sees it: the user's arrays, or new ones.
+
+    Args:
+        whole: the network for the image.
+        outs: the user's, by name.
+        layout: of the outputs.
+
+    Raises:
+        InputError: one does not fit.
+    """
+    made = {}
+    spatial = max(len(whole.types[name].shape) for name in whole.inputs) - 2
+    for name in whole.outputs:
+        kind, letters = whole.types[name], layout_of(layout, name)
+        out = outs.get(name)
+        if out is None:
+            out = new_array(kind, letters, name, spatial)
+        made[name] = checked_out(arranged(out, letters, name, len(kind.shape), spatial), name, kind)
+    return made
 
 
 def mapped_array(path: Path, writable: bool = False) -> np.memmap:
@@ -117,14 +181,12 @@ def read(image: Image, index: Index, spec: InputSpec, into: np.ndarray | None = 
 
 
 def checked_out(out: Any, name: str, kind: TensorType) -> Any:
-    """Where an output is written: the user's array if there is one, else a new one.
+    """Where an output is written, if it has a shape, a dtype and slices, and the output fits.
 
     Raises:
         InputError: the array does not fit.
     """
     expected = np.dtype(kind.dtype.numpy)
-    if out is None:
-        return np.empty(kind.shape, expected)
     if not all(hasattr(out, each) for each in ("shape", "dtype", "__setitem__")):
         raise InputError(
             f"out for {name!r} is {short(out)}; expected an array to write: a memmap, a Zarr array"
@@ -143,8 +205,8 @@ def check_apart(images: Mapping[str, Any], outs: Mapping[str, Any]) -> None:
     Raises:
         InputError: naming both.
     """
-    for name, out in outs.items():
-        for other, image in images.items():
+    for name, out in ((name, source(out)) for name, out in outs.items()):
+        for other, image in ((other, source(image)) for other, image in images.items()):
             arrays = isinstance(out, np.ndarray) and isinstance(image, np.ndarray)
             if arrays and np.shares_memory(out, image):
                 raise InputError(
@@ -154,7 +216,7 @@ def check_apart(images: Mapping[str, Any], outs: Mapping[str, Any]) -> None:
 
 def flush(image: Any) -> None:
     """Have what was written reach its file, where the array has such a call."""
-    made = getattr(image, "flush", None)
+    made = getattr(source(image), "flush", None)
     if callable(made):
         made()
 
@@ -179,7 +241,7 @@ def _shared_file(image: Any) -> mmap.mmap | None:
 
 def _memmaps(image: Any) -> Iterator[np.memmap]:
     """The array, if it is a mapped file's, and those that it is a view of."""
-    found = image
+    found = source(image)
     while isinstance(found, np.ndarray):
         if isinstance(found, np.memmap):
             yield found
@@ -187,17 +249,27 @@ def _memmaps(image: Any) -> Iterator[np.memmap]:
 
 
 def identity(image: Any) -> str:
-    """What tells a mapped file, or a Zarr array, from another one of its shape; "" of others.
+    """What tells a file, or a Zarr array, from another one of its shape; "" of others.
 
-    Of a file its place, size and time of change; a Zarr array's store by its name alone.
+    Of a file its place, size and time of change; of a Zarr array in a folder those of the file that
+    describes it, of one elsewhere its store's name.
     """
-    for array in _memmaps(image):
+    image = source(image)
+    for array in (*_memmaps(image), image):
         name = getattr(array, "filename", None)
-        if name is not None:
-            facts = os.stat(name)
-            return f"{os.path.abspath(name)} {facts.st_size} {facts.st_mtime_ns}"
-    store = getattr(image, "store", None)
-    return "" if store is None else f"{store} {getattr(image, 'path', '')}"
+        if isinstance(name, str | os.PathLike):
+            return _facts(os.path.abspath(name))
+    store, path = getattr(image, "store", None), str(getattr(image, "path", ""))
+    folder = getattr(store, "root", None)
+    if isinstance(folder, str | os.PathLike):
+        files = [os.path.join(os.path.abspath(folder), path, name) for name in _DESCRIPTIONS]
+        return " ".join(map(_facts, filter(os.path.exists, files)))
+    return "" if store is None else f"{store} {path}"
+
+
+def _facts(file: str) -> str:
+    facts = os.stat(file)
+    return f"{file} {facts.st_size} {facts.st_mtime_ns}"
 
 
 def shared_chunks(

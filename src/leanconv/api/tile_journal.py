@@ -18,11 +18,21 @@ from leanconv.errors import InputError
 from leanconv.files import open_regular, reason
 
 _FIRST = "leanconv tiles 1 "
+_MOST_BYTES = 1 << 28  # of a journal whose number of tiles is not known
 
 
 def run_key(plan: str, images: Iterable[str]) -> str:
     """The key of a run: of its plan, and of its images as far as they can be told apart."""
     return f"{plan} {sha256(chr(10).join(images).encode()).hexdigest()[:16]}"
+
+
+def has_tiles(path: str | os.PathLike[str]) -> bool:
+    """Whether a journal says of any tile that it is finished; where there is none, it does not.
+
+    Raises:
+        InputError: the file is no journal, or cannot be read.
+    """
+    return _whole_lines(Path(path), _MOST_BYTES).count(b"\n") > 1
 
 
 class Journal:
@@ -46,7 +56,8 @@ class Journal:
         self._file: BinaryIO | None = None
         if self._path is None:
             return
-        first, text = f"{_FIRST}{key}", self._whole_lines(count)
+        most = len(_FIRST) + 128 + 2 * count * (len(str(count)) + 1)
+        first, text = f"{_FIRST}{key}", _whole_lines(self._path, most)
         head, *numbers = text.decode("ascii", "replace").splitlines() or [first]
         if head != first:
             raise InputError(
@@ -63,25 +74,6 @@ class Journal:
             raise InputError(
                 f"the journal {str(path)!r} cannot be written: {reason(error)}"
             ) from error
-
-    def _whole_lines(self, count: int) -> bytes:
-        """The lines of the file that have an end; none where there is no file."""
-        assert self._path is not None
-        most = len(_FIRST) + 128 + 2 * count * (len(str(count)) + 1)
-        try:
-            with open_regular(self._path, most, what="journal") as file:
-                text = file.read()
-        except FileNotFoundError:
-            return b""
-        except OSError as error:
-            raise InputError(
-                f"the journal {str(self._path)!r} cannot be read: {reason(error)}"
-            ) from error
-        if b"\n" not in text and not _FIRST.encode().startswith(text[: len(_FIRST)]):
-            raise InputError(
-                f"{str(self._path)!r} is no journal, and would be overwritten; expected a new file"
-            )
-        return text[: text.rfind(b"\n") + 1]
 
     @property
     def is_kept(self) -> bool:
@@ -115,3 +107,19 @@ class Journal:
         self._file.close()
         if error is None:
             self._path.unlink(missing_ok=True)
+
+
+def _whole_lines(path: Path, most: int) -> bytes:
+    """The lines of a journal that have an end; none where there is no file."""
+    try:
+        with open_regular(path, most, what="journal") as file:
+            text = file.read()
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        raise InputError(f"the journal {str(path)!r} cannot be read: {reason(error)}") from error
+    if b"\n" not in text and not _FIRST.encode().startswith(text[: len(_FIRST)]):
+        raise InputError(
+            f"{str(path)!r} is no journal, and would be overwritten; expected a new file"
+        )
+    return text[: text.rfind(b"\n") + 1]

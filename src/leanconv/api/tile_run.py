@@ -47,8 +47,8 @@ def run_tiles(
     """
     tiles = list(plan.windows.tiles())
     left = [tile for tile in tiles if tile.number not in finished.done]
-    left += shared_chunks(left, tiles, outs) if finished.done else []
-    left.sort(key=lambda tile: tile.number)
+    # First, so that none of those that share a chunk is noted before all are computed again.
+    left = [*(shared_chunks(left, tiles, outs) if finished.done else []), *left]
     if not left:
         return
     with ExitStack() as stack:

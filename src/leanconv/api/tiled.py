@@ -14,18 +14,20 @@ from leanconv.api.network import Network
 from leanconv.api.options import checked_limit
 from leanconv.api.tile_arrays import (
     check_apart,
-    checked_image,
-    checked_out,
-    chunk_sizes,
+    chunks_of,
     identity,
     read,
+    seen_inputs,
+    seen_outputs,
 )
 from leanconv.api.tile_backend import TileBackend, tile_backend
 from leanconv.api.tile_journal import Journal, run_key
+from leanconv.api.tile_layouts import Layouts, source
 from leanconv.api.tile_plan import TilePlan, TilePlanner
 from leanconv.api.tile_run import run_tiles
 from leanconv.errors import InputError, SpecError, memory_reported, short
 from leanconv.graph.names import Names
+from leanconv.planner.tiles.windows import Index
 from leanconv.progress import Progress, checked_progress, working
 from leanconv.runtime.locks import Lock
 
@@ -80,6 +82,10 @@ def _listed(tile: Any) -> bool:
     return isinstance(tile, Sequence | np.ndarray) and not isinstance(tile, str | bytes)
 
 
+def _all_of(image: Any) -> Index:
+    return tuple(slice(0, n) for n in image.shape)
+
+
 class Tiled:
     """A network over images of any size; `leanconv.tiled` makes it.
 
@@ -102,6 +108,8 @@ class Tiled:
         self,
         *arrays: Any,
         out: Any = None,
+        layout: Layouts = None,
+        out_layout: Layouts = None,
         journal: str | os.PathLike[str] | None = None,
         progress: Progress | None = None,
         **named: Any,
@@ -114,6 +122,10 @@ class Tiled:
                 exactly are converted.
             out: where the result is written: anything of its shape and dtype that slices can be
                 assigned to. A new array by default.
+            layout: a letter for each axis of the arrays, where they are not in the network's
+                order: `"HWC"`, `"YX"`, `"TCZYX"`; by the names of inputs if there are several.
+                Images of `leanconv.images.open_image` know theirs.
+            out_layout: that of the results; `layout` by default.
             journal: a file that says which tiles are finished. If a run was killed, the same call
                 goes on where it ended; when all is done, the file is removed.
             progress: called as `progress("computing tiles", done, total)`; what it raises ends the
@@ -127,13 +139,16 @@ class Tiled:
         """
         given = self._names.called(arrays, named)
         outs = {} if out is None else {self._names.outputs[0]: out}
-        return self._run(given, outs, journal, progress)[self._names.outputs[0]]
+        found = self._run(given, outs, layout, out_layout, journal, progress)
+        return found[self._names.outputs[0]]
 
     def run(
         self,
         inputs: Mapping[str, Any],
         out: Mapping[str, Any] | None = None,
         *,
+        layout: Layouts = None,
+        out_layout: Layouts = None,
         journal: str | os.PathLike[str] | None = None,
         progress: Progress | None = None,
     ) -> dict[str, Any]:
@@ -142,7 +157,7 @@ class Tiled:
         Args:
             inputs: by name.
             out: where outputs are written, by name; new arrays for those that are not there.
-            journal, progress: as for a call.
+            layout, out_layout, journal, progress: as for a call.
 
         Returns:
             All outputs by name.
@@ -152,13 +167,16 @@ class Tiled:
             raise InputError(
                 f"out has {unknown[0]!r}; expected outputs: {', '.join(self._names.outputs)}"
             )
-        return self._run(self._names.ordered(inputs), dict(out or {}), journal, progress)
+        given, outs = self._names.ordered(inputs), dict(out or {})
+        return self._run(given, outs, layout, out_layout, journal, progress)
 
     @memory_reported("running a network in tiles")
     def _run(
         self,
         given: Sequence[Any],
         outs: dict[str, Any],
+        layout: Layouts,
+        out_layout: Layouts,
         journal: str | os.PathLike[str] | None,
         progress: Progress | None,
     ) -> dict[str, Any]:
@@ -169,38 +187,48 @@ class Tiled:
                 "the results of finished tiles"
             )
         with self._lock.held, working("tiles", checked_progress(progress)):
-            pairs = zip(given, self.inputs, strict=True)
-            images = [checked_image(image, spec) for image, spec in pairs]
-            chunks = {name: chunk_sizes(out) for name, out in outs.items()}
-            plan = self._plan_for(images, {name: sizes for name, sizes in chunks.items() if sizes})
-            types = plan.windows.whole.types
-            made = {n: checked_out(outs.get(n), n, types[n]) for n in self._names.outputs}
+            if out_layout is None and isinstance(layout, str):
+                out_layout = layout
+            images = seen_inputs(given, self.inputs, layout)
+            shapes = dict(zip(self._names.outputs, self._backend.model.output_shapes, strict=True))
+            plan = self._plan_for(images, chunks_of(outs, shapes, images, out_layout))
+            made = seen_outputs(plan.windows.whole, outs, out_layout)
             check_apart(dict(zip(self._names.inputs, images, strict=True)), made)
-            if not any(types[name].elements for name in made):
-                return made
-            key = run_key(plan.key, map(identity, images)) if journal else ""
-            with Journal(journal, key, plan.tiles) as finished:
-                run_tiles(self._network_of(plan), plan, self.inputs, images, made, finished)
-        return made
+            if any(plan.windows.whole.types[name].elements for name in made):
+                key = run_key(plan.key, map(identity, images)) if journal else ""
+                with Journal(journal, key, plan.tiles) as finished:
+                    run_tiles(self._network_of(plan), plan, self.inputs, images, made, finished)
+        return {n: source(each) if n in fresh else outs[n] for n, each in made.items()}
 
-    def whole(self, *arrays: np.ndarray, **named: np.ndarray) -> Any:
+    def whole(
+        self, *arrays: Any, layout: Layouts = None, out_layout: Layouts = None, **named: Any
+    ) -> Any:
         """Run a whole image at once, with the algorithms of its tiles: the same bits.
 
         It takes the memory of a network of that size. `net(x)` may choose other algorithms, whose
         results differ by rounding.
 
+        Args:
+            arrays, named, layout, out_layout: as for a call.
+
         Returns:
             The output; of a network of several ones, all by name.
         """
         given = Names(self._names.inputs, self._names.outputs[:1]).called(arrays, named)
-        pairs = zip(given, self.inputs, strict=True)
-        images = [checked_image(image, spec) for image, spec in pairs]
+        images = seen_inputs(given, self.inputs, layout)
         parts = {
-            spec.name: read(image, tuple(slice(0, n) for n in image.shape), spec)
+            spec.name: read(image, _all_of(image), spec)
             for image, spec in zip(images, self.inputs, strict=True)
         }
         with self._lock.held:
-            found = self._network_of(self._plan_for(images)).run(parts)
+            plan = self._plan_for(images)
+            found = self._network_of(plan).run(parts)
+        letters = layout if out_layout is None and isinstance(layout, str) else out_layout
+        if letters is not None:
+            made = seen_outputs(plan.windows.whole, {}, letters)
+            for name, out in made.items():
+                out[_all_of(out)] = found[name]
+            found = {name: source(out) for name, out in made.items()}
         return next(iter(found.values())) if len(found) == 1 else found
 
     # -- planning --------------------------------------------------------------------------
@@ -215,6 +243,22 @@ class Tiled:
         """
         with self._lock.held, working("tiles", checked_progress(progress)):
             return self._plan_of(tuple(self._names.shapes(shapes)))
+
+    def bind_images(
+        self,
+        inputs: Mapping[str, Any],
+        *,
+        layout: Layouts = None,
+        progress: Progress | None = None,
+    ) -> TilePlan:
+        """Plan for images without running.
+
+        Args:
+            inputs: by name.
+            layout, progress: as for a call.
+        """
+        with self._lock.held, working("tiles", checked_progress(progress)):
+            return self._plan_for(seen_inputs(self._names.ordered(inputs), self.inputs, layout))
 
     def _plan_for(
         self, images: Sequence[Any], chunks: Mapping[str, Shape] | None = None

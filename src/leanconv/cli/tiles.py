@@ -1,12 +1,14 @@
-"""`leanconv run MODEL BIG --tiled --out OUT`: an image of any size, window by window.
+"""`leanconv run MODEL --tiled BIG --out OUT`: an image of any size, window by window.
 
-Images are `.npy` files, mapped, and Zarr arrays (with the package zarr); so are results. Of a run
-that was killed, the same command goes on: `OUT.tiles` says which windows are finished.
+Images are `.npy` files, mapped, TIFF files (with the package tifffile), Zarr arrays and OME-Zarr
+images (with the package zarr); so are results. Of a run that was killed, the same command goes on:
+`OUT.tiles` says which windows are finished.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +17,8 @@ import numpy as np
 from leanconv.cli.common import UsageError, load_options
 from leanconv.cli.exit_codes import EXIT_OK
 from leanconv.cli.output import print_json, print_text, progress
-from leanconv.errors import InputError, MissingExtraError
+from leanconv.errors import InputError
 from leanconv.files import refuse_without_folder
-from leanconv.units import shape_text
 
 if TYPE_CHECKING:
     from leanconv.api.tile_plan import TilePlan
@@ -29,20 +30,38 @@ def add_tile_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--tiled",
         action="store_true",
-        help="read the image (.npy or .zarr) window by window within --memory-limit",
+        help="read the image (.npy, .tif, .zarr) window by window within --memory-limit",
     )
-    group.add_argument("--out", metavar="FILE", help="where the result goes: .npy or .zarr")
+    group.add_argument(
+        "--out", metavar="FILE", help="where the result goes: .npy, .tif, .zarr or .ome.zarr"
+    )
+    group.add_argument(
+        "--axes",
+        metavar="AXES",
+        help="a letter for each axis of the image, such as YXC (default: what the file says, or "
+        "the network's)",
+    )
+    group.add_argument(
+        "--out-axes",
+        metavar="AXES",
+        help="a letter for each axis of the result (default: TCZYX, as many as there are, in .tif "
+        "and .ome.zarr; else the network's)",
+    )
 
 
 def execute_tiled(options: argparse.Namespace) -> int:
     """Run one image in tiles."""
     import leanconv
+    from leanconv.images import open_image
+    from leanconv.images.files import ENDS
 
     if len(options.images) != 1 or options.out is None:
         raise UsageError(
             f"--tiled takes one image and --out; got {len(options.images)} images and "
-            f"--out {options.out}: leanconv run MODEL big.npy --tiled --out result.npy"
+            f"--out {options.out}: leanconv run MODEL --tiled big.npy --out result.npy"
         )
+    if not options.out.rstrip("/").lower().endswith(ENDS):
+        raise UsageError(f"--out is {options.out!r}; expected an end of {', '.join(ENDS)}")
     if options.save:
         raise UsageError("--save goes without --tiled; expected --out")
     (source,), out = options.images, options.out
@@ -55,22 +74,23 @@ def execute_tiled(options: argparse.Namespace) -> int:
                 f"the network takes {len(tiled.inputs)} inputs; expected one for --tiled: call "
                 "leanconv.tiled from Python"
             )
-        x = _opened(source)
+        x = open_image(source, options.axes)
         if Path(out).exists() and Path(out).samefile(source):
             raise UsageError(f"--out is the image, {source}; expected another name")
-        plan = tiled.bind(tuple(x.shape))
+        plan = tiled.bind_images({tiled.inputs[0].name: x})
         if len(plan.windows.whole.outputs) != 1:
             raise InputError(
                 f"the network has the outputs {', '.join(plan.windows.whole.outputs)}; expected "
                 "one for --tiled: call leanconv.tiled from Python"
             )
         journal = Path(f"{out.rstrip('/')}.tiles")
-        y = _made(out, plan, journal.exists())
+        y = _made(out, plan, options.out_axes, journal)
 
         def say(stage: str, done: int, total: int) -> None:
             shown.say(f"{stage}, {done} of {total}")
 
         tiled(x, out=y, journal=journal, progress=say)
+        plan = tiled.plan
     if options.json:
         print_json(_report(options, plan))
     else:
@@ -91,65 +111,40 @@ def _report(options: argparse.Namespace, plan: TilePlan) -> dict[str, Any]:
     }
 
 
-def _opened(file: str) -> Any:
-    """An image to read in parts."""
-    from leanconv.api.tile_arrays import mapped_array
+def _made(file: str, plan: TilePlan, layout: str | None, journal: Path) -> Any:
+    """What a result is written to: a new array, or that of a run which goes on.
 
-    kind = _kind(file)
-    if kind == ".npy":
-        return mapped_array(Path(file))
-    if kind == ".zarr":
-        return _zarr().open_array(file, mode="r")
-    raise InputError(
-        f"{file!r} cannot be read in parts; expected a file that ends in .npy, or a folder that "
-        "ends in .zarr"
-    )
+    The journal is there before the array: a run that is killed between the two begins anew.
+    """
+    from leanconv.api.tile_journal import has_tiles
+    from leanconv.api.tile_layouts import laid_out_shape, network_axes
+    from leanconv.images.files import create_image, kind_of, ome_layout, reopen_image
 
-
-def _made(file: str, plan: TilePlan, again: bool) -> Any:
-    """What a result is written to: a new array, or that of a run which goes on."""
-    from leanconv.api.tile_arrays import mapped_array
-
-    (name,) = plan.windows.whole.outputs
-    held = plan.windows.whole.types[name]
-    dtype, kind = np.dtype(held.dtype.numpy), _kind(file)
-    if kind not in (".npy", ".zarr"):
-        raise UsageError(f"--out is {file!r}; expected a name that ends in .npy or .zarr")
-    refuse_without_folder(file)
-    if again and not Path(file).exists():
+    (name,), whole = plan.windows.whole.outputs, plan.windows.whole
+    held, kind = whole.types[name], kind_of(file)
+    axes = network_axes(len(held.shape), max(len(whole.types[n].shape) for n in whole.inputs) - 2)
+    letters, shape, dtype = layout or axes, held.shape, np.dtype(held.dtype.numpy)
+    if axes is not None:
+        named = kind in (".tif", ".tiff") or file.lower().rstrip("/").endswith(".ome.zarr")
+        letters = layout or (ome_layout(axes, held.shape) if named else axes)
+        shape = laid_out_shape(held.shape, axes, letters, name)
+    if not has_tiles(journal):
+        # Of a folder nothing is overwritten but what a run left that was killed as it began.
+        fresh = kind != ".zarr" or journal.exists()
+        if not fresh and os.path.lexists(file):
+            raise InputError(f"{file!r} is there already; expected a new name, or delete it")
+        refuse_without_folder(file.rstrip("/"))
+        journal.touch()
+        return create_image(file, shape, dtype, letters, overwrite=True)
+    if not os.path.exists(file):
         raise InputError(
-            f"the journal {file}.tiles says which parts of {file} are finished, which is not "
+            f"the journal {journal} says which parts of {file} are finished, which is not "
             "there: delete the journal to begin anew"
         )
-    if kind == ".npy":
-        if not again:
-            return np.lib.format.open_memmap(file, "w+", dtype, held.shape)
-        found = mapped_array(Path(file), writable=True)
-    elif again:
-        found = _zarr().open_array(file, mode="r+")
-    else:
-        chunks = tuple(min(n, 512) if axis > 1 else n for axis, n in enumerate(held.shape))
-        found = _zarr().create_array(file, shape=held.shape, dtype=dtype, chunks=chunks)
-    if again and (tuple(found.shape) != held.shape or np.dtype(found.dtype) != dtype):
-        raise InputError(
-            f"{file!r} holds {shape_text(tuple(found.shape))} of {found.dtype}, and the journal "
-            f"beside it says that a run goes on, whose result is {held}: delete {file}.tiles to "
-            "begin anew"
-        )
-    return found
-
-
-def _kind(file: str) -> str:
-    """How a name ends, in lower case; a Zarr array's is a folder's."""
-    return Path(file.rstrip("/")).suffix.lower()
-
-
-def _zarr() -> Any:
     try:
-        import zarr
-    except ImportError as error:
-        raise MissingExtraError(
-            "Zarr arrays need the package zarr, which is not installed; install it with "
-            "`pip install 'leanconv[images]'`"
+        return reopen_image(file, shape, dtype, letters)
+    except InputError as error:
+        raise InputError(
+            f"{error}; the journal beside it says that a run goes on: delete {journal} to begin "
+            "anew"
         ) from error
-    return zarr
