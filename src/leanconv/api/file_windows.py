@@ -69,13 +69,14 @@ class FileWindows:
             InputError: the file cannot be read, or ends before.
         """
         self._ask_ahead(index)
-        direct = into.dtype == self.dtype and into.flags.c_contiguous
-        held = np.empty(0 if direct else self._row_shape(index), self.dtype)
-        for where, place in self._rows(index):
-            row = into[where] if direct else held
-            _read_all(self._file, row, place)
-            if not direct:
-                into[where] = row
+        direct, held = into.dtype == self.dtype and into.flags.c_contiguous, None
+        for block, places in self._blocks(index):
+            if direct:
+                _read_rows(self._file, into[block], places)
+                continue
+            held = np.empty(into[block].shape, self.dtype) if held is None else held
+            _read_rows(self._file, held, places)
+            into[block] = held
 
     def __getitem__(self, index: Index) -> np.ndarray:
         """A copy of a window."""
@@ -89,8 +90,10 @@ class FileWindows:
         Raises:
             InputError: the file cannot be written.
         """
-        for where, place in self._rows(index):
-            _write_all(self._file, np.ascontiguousarray(array[where]), place)
+        for block, places in self._blocks(index):
+            rows = array[block]
+            for row, place in zip(rows if len(places) > 1 else [rows], places, strict=True):
+                _write_all(self._file, np.ascontiguousarray(row), place)
 
     def flush(self) -> None:
         """Have what was written reach the disk.
@@ -103,15 +106,19 @@ class FileWindows:
         except OSError as error:
             _failed("written", error)
 
-    def _rows(self, index: Index) -> Iterator[tuple[tuple[int, ...], int]]:
-        """Where each row of a window lies: in the window, by its first axes, and in the file."""
-        outer = self._outer(index)
-        places = np.array([self._offset], np.int64)
+    def _blocks(self, index: Index) -> Iterator[tuple[tuple[int, ...], list[int]]]:
+        """Rows that follow each other along one axis: which part of a window, and their places."""
+        extents = [part.stop - part.start for part in index[: max(0, self._outer(index) - 1)]]
+        places = self._places(index).reshape(prod(extents), -1)
+        return zip(np.ndindex(*extents), places.tolist(), strict=True)
+
+    def _places(self, index: Index) -> np.ndarray:
+        """Where each row of a window begins in the file, in order."""
+        outer, found = self._outer(index), np.array([self._offset], np.int64)
         for axis, (part, stride) in enumerate(zip(index, self._strides, strict=True)):
             steps = np.arange(part.start, part.stop if axis < outer else part.start + 1)
-            places = np.add.outer(places, steps * stride)
-        extents = [part.stop - part.start for part in index[:outer]]
-        return zip(np.ndindex(*extents), places.reshape(-1).tolist(), strict=True)
+            found = np.add.outer(found, steps * stride)
+        return found.reshape(-1)
 
     def _outer(self, index: Index) -> int:
         """How many axes lie around a row: what is contiguous in the file and in a window."""
@@ -135,27 +142,29 @@ class FileWindows:
         length = prod(self._row_shape(index)) * self.dtype.itemsize
         if length > _BLOCK or not hasattr(os, "posix_fadvise"):
             return
-        places = np.array([place for _, place in self._rows(index)], np.int64)
+        places = self._places(index)
         blocks = np.union1d(places // _BLOCK, (places + length - 1) // _BLOCK)
         for block in np.setdiff1d(blocks, self._asked, assume_unique=True).tolist():
             os.posix_fadvise(self._file, block * _BLOCK, _BLOCK, os.POSIX_FADV_WILLNEED)
         self._asked = blocks
 
 
-def _read_all(file: int, row: np.ndarray, place: int) -> None:
-    """Fill a contiguous array from a place of a file."""
-    count, octets = 0, row.reshape(-1).view(np.uint8).data
-    while count < row.nbytes:  # once, but for rows of gigabytes
-        try:
-            got = os.preadv(file, [octets[count:]], place + count)
-        except OSError as error:
-            _failed("read", error)
-        if not got:
-            raise InputError(
-                f"a mapped file ends at byte {place + count}, amid its array; expected a whole "
-                "file, which nobody cuts short meanwhile"
-            )
-        count += got
+def _read_rows(file: int, rows: np.ndarray, places: list[int]) -> None:
+    """Fill equal parts of a contiguous array from places of a file."""
+    octets, length = rows.reshape(-1).view(np.uint8).data, rows.nbytes // len(places)
+    for number, place in enumerate(places):
+        end, left = (number + 1) * length, length
+        while left:  # once, but for rows of gigabytes
+            try:
+                got = os.preadv(file, [octets[end - left : end]], place + length - left)
+            except OSError as error:
+                _failed("read", error)
+            if not got:
+                raise InputError(
+                    f"a mapped file ends at byte {place + length - left}, amid its array; expected "
+                    "a whole file, which nobody cuts short meanwhile"
+                )
+            left -= got
 
 
 def _write_all(file: int, row: np.ndarray, place: int) -> None:
