@@ -2,9 +2,9 @@
 
     python benchmarks/kill_workers.py --engine dask --minutes 10 --json killed.json
 
-A U-Net runs over one image in windows, and over many images, again and again, on worker processes
-of this machine. Meanwhile one of them is killed (SIGKILL) every now and then. Each result is
-compared, bit by bit, with that of one process; one that differs, or a run that fails, ends with
+A U-Net runs over many images, on Dask over one image in windows, too, again and again, on worker
+processes of this machine. Meanwhile one of them is killed (SIGKILL) every now and then. Each result
+is compared, bit by bit, with that of one process; one that differs, or a run that fails, ends with
 exit code 1.
 """
 
@@ -83,7 +83,62 @@ class Dask:
         self._cluster.close()
 
 
-ENGINES: Mapping[str, Callable[..., Any]] = {"dask": Dask}
+class Ray:
+    """A Ray of this machine, which starts actors anew."""
+
+    def __init__(
+        self, net: lc.Network, image: np.memmap, pictures: Sequence[np.ndarray], workers: int
+    ) -> None:
+        import ray
+        import ray.data
+
+        from leanconv.ray import Predictor, arguments, plan_batches
+
+        self._ray = ray
+        self._folder = tempfile.TemporaryDirectory()
+        folder = self._folder.name
+
+        class Known(Predictor):
+            """A predictor whose process's number is in a folder."""
+
+            def __init__(self, **given: Any) -> None:
+                super().__init__(**given)
+                Path(folder, str(os.getpid())).touch()
+
+        ray.init(num_cpus=workers, include_dashboard=False, log_to_driver=False)
+        ray.data.DataContext.get_current().enable_progress_bars = False
+        plan = plan_batches(net, shapes=pictures[0].shape[1:], batch_size=8)
+        given = arguments(net, plan, columns="image", actors=workers)
+        rows = [{"number": n, "image": x[0]} for n, x in enumerate(pictures)]
+        dataset = ray.data.from_items(rows, override_num_blocks=10).materialize()
+        name = net.outputs[0].name
+
+        def results() -> list[np.ndarray]:
+            found = dataset.map_batches(Known, **given).take_all()
+            found.sort(key=lambda row: int(row["number"]))
+            return [row[name][np.newaxis] for row in found]
+
+        self.runs = {"pictures": results}
+
+    def pids(self) -> Sequence[int]:
+        """The actors that live now."""
+        return [int(name) for name in os.listdir(self._folder.name) if _is_ray(name)]
+
+    def close(self) -> None:
+        """End Ray."""
+        self._ray.shutdown()
+        self._folder.cleanup()
+
+
+def _is_ray(number: str) -> bool:
+    """Whether a process lives and is one of Ray's: numbers are used again."""
+    try:
+        return b"ray::" in Path(f"/proc/{number}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+ENGINES: Mapping[str, Callable[..., Any]] = {"dask": Dask, "ray": Ray}
 
 
 class Killer(threading.Thread):
@@ -143,7 +198,7 @@ def run(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
     sys.path.insert(0, str(ROOT))
     from examples.networks.tasks import segmenter
 
-    net = lc.load(segmenter(), threads=1)
+    net = lc.load(segmenter(), threads=1, reproducible=True)
     right = expected(net, image, pictures)
     engine = ENGINES[arguments.engine](net, image, pictures, arguments.workers)
     found = dict.fromkeys(engine.runs, 0)
