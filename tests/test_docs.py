@@ -15,6 +15,7 @@ import leanconv
 import leanconv.onnxruntime
 from leanconv.cli.main import build_parser
 from leanconv.settings import Settings
+from support.page_blocks import run_blocks
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *ROOT.glob("*/README.md")])
@@ -32,19 +33,6 @@ def commands() -> set[str]:
     """The sub-commands of `leanconv`."""
     (choices,) = [a.choices for a in build_parser()._actions if isinstance(a.choices, dict)]
     return set(choices)
-
-
-def run_blocks(page: str, folder: Path, names: Any = None) -> dict[str, Any]:
-    """Run the Python of a page, one block after the other, in a folder beside the examples.
-
-    What it names is put into `names`, too.
-    """
-    (folder / "examples").symlink_to(ROOT / "examples")
-    text = (ROOT / page).read_text(encoding="utf-8")
-    names = {} if names is None else names
-    for number, block in enumerate(re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.M)):
-        exec(compile(block, f"{page}, Python block {number}", "exec"), names)
-    return names
 
 
 def test_the_python_of_the_readme_runs(
@@ -122,19 +110,6 @@ def test_the_python_of_the_page_of_dask_runs(
             if name in names:
                 names[name].close()
     assert len(names["found"]) == 6
-
-
-def test_the_python_of_the_page_of_ray_runs(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    ray = pytest.importorskip("ray", reason="leanconv[ray] is not installed")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(ROOT))  # for the workers, too
-    ray.shutdown()
-    try:
-        run_blocks("docs/ray.md", tmp_path)
-    finally:
-        ray.shutdown()
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ from onnx import helper
 
 import leanconv as lc
 from support.network_models import small, weights
+from support.page_blocks import ROOT, run_blocks
 
 ray = pytest.importorskip("ray", reason="leanconv[ray] is not installed")
 over_ray = pytest.importorskip("leanconv.ray", reason="leanconv[ray] is not installed")
@@ -152,10 +153,12 @@ def test_without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
 # -- on a Ray of this machine ----------------------------------------------------------------------
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[None]:
+    sys.path.insert(0, str(ROOT))  # the examples, for its processes
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=80 << 20)
     ray.data.DataContext.get_current().enable_progress_bars = False
     yield
     ray.shutdown()
+    sys.path.remove(str(ROOT))
 
 
 def test_a_killed_actor_loses_nothing(tmp_path: Path, cluster: None) -> None:
@@ -181,6 +184,16 @@ def test_a_killed_actor_loses_nothing(tmp_path: Path, cluster: None) -> None:
     expected = np.concatenate([net(x[n : n + 1]) for n in range(40)])
     assert same_bits(np.stack([row["y"] for row in found]), expected)
     assert int(Path(died).read_text()) != os.getpid()
+
+
+def test_the_python_of_the_page_runs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cluster: None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("init", "shutdown"):  # what runs already is used
+        monkeypatch.setattr(ray, name, lambda **options: None)
+    names = run_blocks("docs/ray.md", tmp_path)
+    assert len(names["done"]) == 2
 
 
 def test_a_network_that_is_sent_plans_for_the_same_processor() -> None:
