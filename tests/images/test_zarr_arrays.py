@@ -12,6 +12,7 @@ import pytest
 
 from leanconv.errors import InputError
 from leanconv.images import create_image, open_image
+from leanconv.images.files import reopen_image
 from support.hostile import bounded
 
 zarr = pytest.importorskip("zarr", reason="leanconv[images] is not installed")
@@ -75,6 +76,19 @@ def test_an_ome_zarr_image_is_made(tmp_path: Path) -> None:
         create_image(path, X.shape, X.dtype, "CYX")
     with pytest.raises(InputError, match="in this order"):
         create_image(tmp_path / "z.ome.zarr", X.shape, X.dtype, "YXC")
+
+
+def test_what_a_killed_process_left_goes(tmp_path: Path) -> None:
+    path = tmp_path / "y.zarr"
+    create_image(path, X.shape, X.dtype)[:] = X
+    left, others = path / "c" / f"0.{'0a' * 16}.partial", path / "c" / "mine.partial"
+    left.touch()
+    others.touch()
+    reopen_image(path, X.shape, X.dtype)[:, :9] = 0
+    assert not left.exists()
+    assert others.exists()
+    with pytest.raises(InputError, match="expected uint8"):
+        reopen_image(path, (3, 40, 51), X.dtype)
 
 
 def test_arrays_are_made_with_their_axes(tmp_path: Path) -> None:

@@ -110,6 +110,8 @@ def reopen_image(
             f"{os.fspath(path)!r} holds {shape_text(tuple(found.shape))} of {found.dtype}; "
             f"expected {type_text(np.dtype(dtype), tuple(shape))}"
         )
+    if kind == ".zarr":
+        zarr_arrays.remove_unfinished(path)
     return found if layout is None else LaidOutImage(found, layout)
 
 

@@ -7,6 +7,7 @@ axes: version 0.5 (Zarr 3) is read and written, 0.1 to 0.4 (Zarr 2) are read.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from math import prod
 from pathlib import Path
@@ -24,6 +25,7 @@ MOST_DESCRIPTION_BYTES = 1 << 26  # of a file that describes arrays
 _DESCRIPTIONS = ("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata")
 _CHUNK_PIXELS, _PART_BYTES = 512, 1 << 24  # of arrays that are made: extents, and bytes at most
 _KINDS = {"T": "time", "C": "channel", "Z": "space", "Y": "space", "X": "space"}
+_UNFINISHED = re.compile(r"\.[0-9a-f]{32}\.partial$")
 _LETTERS = {"time": "T", "channel": "C"}
 # Codecs of Zarr 2 by name; others may run what the file says (`pickle`).
 _COMPRESSORS = ("blosc", "bz2", "gzip", "lz4", "lzma", "zlib", "zstd")
@@ -60,6 +62,13 @@ def opened(
             f"{shown} cannot be read: {error or type(error).__name__}; expected a folder with a "
             "Zarr array"
         ) from error
+
+
+def remove_unfinished(path: str | os.PathLike[str]) -> None:
+    """Remove what a killed process left of chunks that it was writing: zarr renames whole ones."""
+    for file in Path(path).rglob("*.partial"):
+        if _UNFINISHED.search(file.name) and not file.is_symlink():
+            file.unlink(missing_ok=True)
 
 
 def created(
