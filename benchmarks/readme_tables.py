@@ -32,7 +32,6 @@ PAGES = (
     DOCS / "results" / "serving.md",
     DOCS / "results" / "speed.md",
     DOCS / "scale.md",
-    DOCS / "serving.md",
 )
 INDEX = RESULTS / "README.md"
 DIFFERS = 1e-4  # an engine whose answers are farther from float64 does not count as the best other

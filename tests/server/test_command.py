@@ -18,6 +18,7 @@ import pytest
 from leanconv.cli.main import main
 from leanconv.errors import MissingExtraError
 from leanconv.server import extra
+from leanconv.server.connections import listening
 from support.served import binary_request, results, small_net
 
 Call = Callable[..., tuple[int, str]]
@@ -110,6 +111,16 @@ def test_a_shape_of_no_model(call: Call, tmp_path: Path) -> None:
     code, said = call(model, "--threads", "1", "--shape", "1x3x8x9")
     assert code == 1
     assert "does not fit input 'x'" in said
+
+
+def test_an_address_that_cannot_be_had(call: Call, tmp_path: Path) -> None:
+    model = small_net(tmp_path / "one.onnx", batch=1)
+    with listening("127.0.0.1", 0) as taken:
+        port = str(taken.getsockname()[1])
+        code, said = call(model, "--threads", "1", "--port", port)
+    assert code == 1
+    assert f"cannot listen on 127.0.0.1, port {port}: " in said
+    assert "give another --port" in said
 
 
 def test_a_missing_extra_says_what_to_install(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import signal
+import socket
 from typing import TYPE_CHECKING, Any
 
 from leanconv.cli.common import (
@@ -21,6 +22,7 @@ from leanconv.cli.exit_codes import EXIT_OK
 from leanconv.cli.output import one_line, progress
 from leanconv.cli.streams import complain
 from leanconv.errors import InputError
+from leanconv.files import reason
 from leanconv.server.limits import MOST_BATCH, Limits
 from leanconv.units import format_bytes, format_ns
 
@@ -137,13 +139,13 @@ def execute(options: argparse.Namespace) -> int:
 
     require()
     from leanconv.server.app import application
-    from leanconv.server.connections import listening, server
+    from leanconv.server.connections import server
     from leanconv.server.service import Service
 
     limits = limits_of(options)
     with progress("loading"):
         models = _loaded(options, limits)
-    made = listening(options.host, options.port)
+    made = _listening(options.host, options.port)
     host, port = made.getsockname()[:2]
     local = host in ("127.0.0.1", "::1")
     service = Service(models, limits)
@@ -156,6 +158,22 @@ def execute(options: argparse.Namespace) -> int:
         for each, handler in before.items():
             signal.signal(each, handler)
     return EXIT_OK
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    """A socket that listens.
+
+    Raises:
+        InputError: the address cannot be had.
+    """
+    from leanconv.server.connections import listening
+
+    try:
+        return listening(host, port)
+    except OSError as error:
+        raise InputError(
+            f"cannot listen on {host}, port {port}: {reason(error)}; give another --port or --host"
+        ) from error
 
 
 def _stop(_signum: int, _frame: Any) -> None:
