@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,9 @@ import pytest
 from onnx import helper
 
 import leanconv as lc
-from leanconv.api.tile_layouts import LaidOutImage, laid_out_shape, placed
+from leanconv.api import file_windows
+from leanconv.api.tile_arrays import chunk_sizes
+from leanconv.api.tile_layouts import Arranged, LaidOutImage, laid_out_shape, placed
 from leanconv.errors import InputError
 from support.onnx_models import model
 
@@ -101,3 +104,32 @@ def test_places() -> None:
     assert placed("YX", (8, 9), "NCHW", "x") == (None, None, 0, 1)
     assert laid_out_shape((1, 4, 8, 9), "NCHW", "TCZYX", "y") == (1, 4, 1, 8, 9)
     assert laid_out_shape((2, 8, 9), "NHW", "ZYX", "y") == (2, 8, 9)
+
+
+def test_mapped_files_of_any_layout_are_read_and_written_by_calls(
+    tiled: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of a window are contiguous in (H, W, C), too; a chunk is one of the network's axes."""
+    seen: list[Any] = []
+    usual = file_windows.FileWindows.read
+
+    def read(windows: Any, index: Any, into: np.ndarray) -> None:
+        seen.append(windows.shape)
+        usual(windows, index, into)
+
+    monkeypatch.setattr(file_windows.FileWindows, "read", read)
+    x = np.lib.format.open_memmap(tmp_path / "x.npy", "w+", np.uint8, (1, 37, 50, 3))
+    x[...] = X.transpose(0, 2, 3, 1)
+    y = np.lib.format.open_memmap(tmp_path / "y.npy", "w+", np.float32, (37, 50, 4))
+    tiled(x, out=y, layout="NHWC", out_layout="YXC", journal=tmp_path / "tiles")
+    np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), tiled.whole(X)[0].transpose(1, 2, 0))
+    if Path("/proc/self/maps").exists():
+        assert seen
+        assert set(seen) == {x.shape}
+
+
+def test_chunks_are_in_the_networks_order() -> None:
+    class Chunked:
+        shape, dtype, chunks = (40, 48, 4), np.dtype(np.float32), (16, 24, 4)
+
+    assert chunk_sizes(Arranged(Chunked(), "HWC", "NCHW", "y")) == (1, 4, 16, 24)
