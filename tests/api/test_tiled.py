@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from pathlib import Path
 from typing import Any
@@ -310,6 +311,15 @@ def test_a_line_of_a_journal_without_an_end_does_not_count(tmp_path: Path) -> No
         assert journal.done == {3, 12}
         journal.finish([5])
         assert path.read_bytes() == b"leanconv tiles 1 key\n3\n12\n5\n"
+
+
+def test_a_journal_does_not_grow_by_what_is_computed_again(tmp_path: Path) -> None:
+    """Tiles that share a chunk with an unfinished one, each time that a run is killed."""
+    for _ in range(100):
+        with contextlib.suppress(StoppedError), Journal(tmp_path / "j", "key", 20) as journal:
+            journal.finish(range(19))
+            raise StoppedError
+    assert (tmp_path / "j").read_text().count("\n") == 20
 
 
 def test_parts_are_read_and_converted() -> None:

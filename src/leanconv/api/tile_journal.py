@@ -18,6 +18,7 @@ from leanconv.errors import InputError
 from leanconv.files import open_regular, reason
 
 _FIRST = "leanconv tiles 1 "
+_MOST_RUNS = 16  # that may write into one journal at once
 _MOST_BYTES = 1 << 28  # of a journal whose number of tiles is not known
 
 
@@ -56,7 +57,7 @@ class Journal:
         self._file: BinaryIO | None = None
         if self._path is None:
             return
-        most = len(_FIRST) + 128 + 2 * count * (len(str(count)) + 1)
+        most = len(_FIRST) + 128 + _MOST_RUNS * count * (len(str(count)) + 1)
         first, text = f"{_FIRST}{key}", _whole_lines(self._path, most)
         head, *numbers = text.decode("ascii", "replace").splitlines() or [first]
         if head != first:
@@ -81,10 +82,11 @@ class Journal:
         return self._file is not None
 
     def finish(self, tiles: Sequence[int]) -> None:
-        """Note that the results of tiles are written."""
-        self.done.update(tiles)
-        if self._file is not None and tiles:
-            self._write(*map(str, tiles))
+        """Note that the results of tiles are written; of those that were noted before, nothing."""
+        new = [number for number in tiles if number not in self.done]
+        self.done.update(new)
+        if self._file is not None and new:
+            self._write(*map(str, new))
 
     def _write(self, *lines: str) -> None:
         assert self._file is not None
