@@ -64,4 +64,4 @@ def test_pictures_are_as_photographs_are() -> None:
     picture = measuring.pixels(96, 128)
     assert picture.shape == (96, 128, 3)
     bytes_a_pixel = len(measuring.jpeg(picture)) / (96 * 128)
-    assert 0.2 < bytes_a_pixel < 1.5
+    assert 0.4 < bytes_a_pixel < 0.8
