@@ -347,6 +347,8 @@ def _convolutions(op: str) -> Iterator[Case]:
         (3, 20, 1, (9, 11), (5, 5), clip),
         (32, 64, 2, (7, 6), (1, 1), None),
         (32, 32, 8, (7, 6), (3, 3), clip),
+        (8, 4, 2, (7, 6), (3, 3), None),  # of two vectors of inputs one is there
+        (24, 12, 6, (5, 6), (3, 3), None),
         (20, 20, 20, (9, 8), (3, 3), relu),
         (20, 40, 20, (9, 8), (3, 3), None),
         (20, 20, 1, (19,), (3,), None),

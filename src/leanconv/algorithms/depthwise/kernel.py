@@ -201,6 +201,7 @@ class VectorRows:
         else:
             place = place + channel * conv.x.block_stride
         self.x = pointers["x"].at(place)
+        self.above = self._above(block)
         out = n * conv.y.image + block * conv.y.channel(conv.width)
         self.y = pointers["y"].at(out)
         residual = pointers.get("residual")
@@ -210,6 +211,19 @@ class VectorRows:
         factors = "scale" if conv.epilogue.requantise else "slope"
         self.factors = channel_address(pointers, factors, lanes)
         self.quantisation = pointers.get("quantisation")
+
+    def _above(self, block: Value) -> Value | int:
+        """How far the second vector of input channels is from the first, where two are read.
+
+        In blocks of an odd number the last vector of outputs has no second one: it reads the first
+        twice, for weights that are zero.
+        """
+        conv, e = self.conv, self.e
+        count = ceil_div(conv.groups * conv.inputs, conv.lanes)
+        if conv.x.block == 1 or conv.span <= conv.lanes or count % 2 == 0:
+            return conv.x.channel(conv.lanes)
+        first = block * 2
+        return (e.smin(first + 1, count - 1) - first) * conv.x.channel(conv.lanes)
 
     def row(self, row: Value) -> None:
         """Emit one row of output columns."""
@@ -364,7 +378,7 @@ class VectorRows:
             high = None
         else:
             low = e.load_first(address, self.kind, min(live, lanes))
-            above = address.at(conv.x.channel(lanes))
+            above = address.at(self.above)
             high = e.load_first(above, self.kind, live - lanes) if live > lanes else None
         picks = [
             [
