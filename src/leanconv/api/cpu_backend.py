@@ -94,7 +94,8 @@ class CpuBackend:
         self.cache_bytes = settings.plan_cache_bytes
         self.target: Target = target or planning_target()
         self._inputs = input_specs(model, self.dtype)
-        self._shared = SharedMemory(files=_weight_files(options))
+        made_for = f"{self.dtype} {self.accuracy}"
+        self._shared = SharedMemory(files=_weight_files(options), made_for=made_for)
         halves, asked = self._halves()
         compares = bool(halves) and self._compares_storage()
         self._planners: WeakKeyDictionary[Graph, Planner] = WeakKeyDictionary()

@@ -48,11 +48,13 @@ class SharedMemory:
         weights: packed ones, each once.
         arena: as large as the largest plan needs.
         files: where packed weights are for all processes; None for memory of this one.
+        made_for: the options that may decide how they are packed; networks of others share none.
     """
 
     weights: WeightStore = field(default_factory=WeightStore)
     arena: SharedArena = field(default_factory=SharedArena)
     files: WeightFiles | None = None
+    made_for: str = ""
 
 
 class CompiledNetwork:
@@ -144,7 +146,7 @@ class CompiledNetwork:
         block = WeightBlock(
             own_bytes,
             shared.files,
-            lambda: weights_key(pool, places, target, lowering, files),
+            lambda: weights_key(pool, target, (shared.made_for, lowering), files),
             make,
         )
         offered = shared.weights.offered(pool.packings)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import mmap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -74,27 +74,26 @@ class WeightBlock:
 
 def weights_key(
     pool: ConstantPool,
-    places: Mapping[str, int],
     target: Target,
-    lowering: str,
+    made_for: tuple[str, str],
     files: Sequence[mmap.mmap] = (),
 ) -> str | None:
     """The key of a block of weights, which names all that its bytes follow from.
 
-    These are places, recipes and the bytes of what is packed. Plans of other shapes, batches and
-    networks have the same key where they pack alike.
+    These are places, recipes and the bytes of what is packed. Plans of other shapes and batches
+    have the same key where they pack alike.
 
     Args:
         pool: what is to be packed.
-        places: offsets in the block.
         target: the form of weights follows from it.
-        lowering: what else it may follow from, where a packing has no recipe.
+        made_for: options that may decide how weights are packed; and all that lowering follows
+            from, part of the key where a packing has no recipe.
         files: mapped ones, of which weights are views; pages that were read are given back.
 
     Returns:
         Hexadecimal digits; None if it is not known what some of the weights are made of.
     """
-    packings = pool.packings
+    packings, (options, lowering) = pool.packings, made_for
     if any(packing.recipe is None and not packing.sources for packing in packings):
         return None
     digests: dict[int, str] = {}
@@ -104,13 +103,14 @@ def weights_key(
             digests[id(array)] = _digest(array, files)
         return digests[id(array)]
 
+    places, _ = pool.places()
     parts = [canonical_text([(places[name], size) for name, size in pool.bytes.items()])]
     parts += [digest(array) for array in pool.arrays.values()]
     for number, packing in enumerate(packings):
         recipe = (lowering, number) if packing.recipe is None else packing.recipe
         sources = [digest(array) for array in packing.sources]
         parts.append(canonical_text((recipe, [*packing.bytes.values()], sources)))
-    return choice_key("\n".join(("weights", *parts)), target)
+    return choice_key("\n".join(("weights", options, *parts)), target)
 
 
 def _digest(array: np.ndarray, files: Sequence[mmap.mmap]) -> str:
