@@ -110,6 +110,19 @@ def test_too_small_a_limit_names_the_least_that_works() -> None:
         lc.load(NETWORK, threads=1, memory_limit=least)(images(1))
 
 
+def test_the_least_that_works_does_not_follow_from_the_limit() -> None:
+    said = []
+    for limit in (1, 100 * KIB, 140 * KIB):
+        with pytest.raises(lc.BudgetError) as found:
+            lc.load(NETWORK, threads=1, stream_weights=True, memory_limit=limit)(images(1))
+        said.append(found.value.smallest_bytes)
+    assert len(set(said)) == 1
+    for limit in (said[0], said[0] + 16 * KIB, 900 * KIB):
+        net = lc.load(NETWORK, threads=1, stream_weights=True, memory_limit=limit)
+        assert net(images(1)).shape == (1, 11)
+        assert net.used_bytes <= limit
+
+
 def test_plans_of_several_shapes_share_one_file() -> None:
     net = lc.load(NETWORK, threads=1, stream_weights=True)
     for batch in (1, 2, 3, 2):

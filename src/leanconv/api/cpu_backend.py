@@ -42,6 +42,7 @@ from leanconv.planner.decision import Decision
 from leanconv.planner.overrides import check_layers, tuned, with_algorithms
 from leanconv.planner.plan_file import PlanFile, graph_digest, other_target
 from leanconv.progress import steps
+from leanconv.records import cached_property
 from leanconv.runtime.calibration import alike, planning_target
 from leanconv.runtime.constant_file import ConstantFile
 from leanconv.runtime.memory import give_back, mapped_files
@@ -152,6 +153,27 @@ class CpuBackend:
                     raise
 
     def _compiled_for(self, shapes: tuple[Shape, ...], known: Known) -> FastCall:
+        try:
+            return self._compiled_within(shapes, known)
+        except BudgetError:
+            if self._in_least_parts is None:
+                raise
+        return self._in_least_parts._compiled_for(shapes, known)
+
+    @cached_property
+    def _in_least_parts(self) -> CpuBackend | None:
+        """The same with large weights in the smallest parts; the least limit is that of these.
+
+        So that it does not follow from the limit that was given.
+        """
+        options = self._options.in_least_parts
+        if options is None:
+            return None
+        made = CpuBackend(self.model, options, self._pinned)
+        made._shared, made.deciding = self._shared, self.deciding
+        return made
+
+    def _compiled_within(self, shapes: tuple[Shape, ...], known: Known) -> FastCall:
         if self._ranges is not None:
             self._ranges.check(shapes, known)
         probed, self._probed = self._probed, None
@@ -245,11 +267,19 @@ class CpuBackend:
         graph = self.decided_graph(shapes, self._ranges.values)
         planner = self.planner(graph)
         limit, decisions = self._options.memory_limit, self._decisions(graph)
-        return planned_kernels(graph, planner, limit, decisions, packed)
+        try:
+            return planned_kernels(graph, planner, limit, decisions, packed)
+        except BudgetError:
+            smaller = self._in_least_parts
+            if smaller is None:
+                raise
+        smaller._ranges = self._ranges
+        return smaller._kernels(shapes, packed)
 
     def limit_to(self, memory_limit: int) -> None:
         """Let later plans take at most so many bytes, whatever `load` was told."""
         self._options = replace(self._options, memory_limit=memory_limit)
+        self.__dict__.pop("_in_least_parts", None)
 
     def planner(self, graph: Graph, layer: float | None = None) -> Planner:
         """What finds plans; `layer` is the error accepted of one layer, if not the options'.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from operator import index
 from typing import Any, NamedTuple
 
@@ -34,6 +34,7 @@ class NetworkOptions:
         precision: the half precision in which values and weights may be kept; None for the file's.
         shared_weights: whether packed weights are in a file that processes share, or its folder.
         stream_weights: as `load` has it.
+        least_parts: whether large weights that are streamed are in the smallest parts.
     """
 
     threads: int | None = None
@@ -46,14 +47,23 @@ class NetworkOptions:
     precision: DType | None = None
     shared_weights: bool | str = False
     stream_weights: bool = False
+    least_parts: bool = False
 
     @property
     def part_bytes(self) -> int | None:
         """Bytes of the parts that large weights are cut into; None where they stay whole."""
         if not self.stream_weights:
             return None
-        limit = self.memory_limit or _PART_BYTES * _PARTS
+        limit = 0 if self.least_parts else self.memory_limit or _PART_BYTES * _PARTS
         return max(_LEAST_PART_BYTES, min(_PART_BYTES, limit // _PARTS))
+
+    @property
+    def in_least_parts(self) -> NetworkOptions | None:
+        """The same in the smallest parts, for a limit that is too small; None if there are none."""
+        part = self.part_bytes
+        if part is None or part <= _LEAST_PART_BYTES or self.memory_limit is None:
+            return None
+        return replace(self, least_parts=True)
 
 
 class PlanOptions(NamedTuple):
