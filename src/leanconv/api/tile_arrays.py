@@ -227,8 +227,9 @@ def release(images: Iterable[Any]) -> None:
     Only of `np.memmap` whose file holds what is written: pages of any other mapping may be all
     that there is.
     """
-    files = [_shared_file(image) for image in images]
-    give_back([file for file in files if file is not None])
+    files = [file for file in map(_shared_file, images) if file is not None]
+    if files:  # else freed arrays stay in the heap, for the next window
+        give_back(files)
 
 
 def _shared_file(image: Any) -> mmap.mmap | None:
