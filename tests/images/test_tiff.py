@@ -13,6 +13,7 @@ import pytest
 
 from leanconv.errors import InputError
 from leanconv.images import create_image, open_image, tiff
+from leanconv.images.encoded_tiles import fits
 from support.hostile import bounded
 
 tifffile = pytest.importorskip("tifffile", reason="leanconv[images] is not installed")
@@ -162,7 +163,7 @@ def test_a_tile_that_grows_when_it_is_decoded_is_refused(tmp_path: Path) -> None
     path.write_bytes(text[:400].replace(*small) + text[400:])
     found = open_image(path)
     assert found.shape == (16, 16)
-    with bounded(), pytest.raises(InputError, match="longer than its pixels|bytes, and"):
+    with bounded(), pytest.raises(InputError, match="longer than its pixels|bytes, and|decoded"):
         found[:]
 
 
@@ -186,3 +187,12 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
     for name in ("fifo", "folder", "zeros", "empty", "none"):
         with bounded(), pytest.raises(InputError, match="expected"):
             open_image(tmp_path / f"{name}.tif")
+
+
+def test_a_jpeg_says_its_size_before_it_is_decoded() -> None:
+    """Also behind a marker that has no length."""
+    frame = b"\xff\xc0\x00\x11\x08\x00\x10\x00\x20" + bytes(20)
+    for stream in (b"\xff\xd8" + frame, b"\xff\xd8\xff\x01" + frame, b"\xff\xd8\xff\xff" + frame):
+        assert fits(stream, 7, 16 * 32, 0)
+        assert not fits(stream, 7, 16 * 32 - 1, 0)
+    assert not fits(b"\xff\xd8" + bytes(40), 7, 1 << 20, 0)

@@ -25,7 +25,7 @@ def fits(data: bytes, compression: int, pixels: int, most: int) -> bool:
     if compression == _LZMA and not _bounded():
         return len(lzma.LZMADecompressor().decompress(data, most + 1)) <= most
     if compression in _JPEG:
-        return _jpeg_pixels(data) <= pixels
+        return 0 < _jpeg_pixels(data) <= pixels
     if compression in _JPEG_2000:
         begin = data.find(b"\xff\x4f\xff\x51")  # of the image, and of its size
         if begin < 0 or len(data) < begin + 42:
@@ -38,13 +38,13 @@ def fits(data: bytes, compression: int, pixels: int, most: int) -> bool:
 
 
 def _jpeg_pixels(data: bytes) -> int:
-    """Of the largest frame of a JPEG stream; 0 if it says none, which is no picture."""
+    """Of the largest frame of a JPEG stream; 0 if it says none."""
     place, most = 2, 0
     while place + 9 <= len(data):
         place = data.find(b"\xff", place)
         if place < 0 or place + 9 > len(data):
             break
-        if data[place + 1] in (0x00, 0xFF, *range(0xD0, 0xDA)):  # no marker that has a length
+        if data[place + 1] in (0x00, 0x01, 0xFF, *range(0xD0, 0xDA)):  # no marker with a length
             place += 1
             continue
         kind, length = data[place + 1], int.from_bytes(data[place + 2 : place + 4], "big")

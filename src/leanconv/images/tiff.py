@@ -254,13 +254,14 @@ class TiffImage:
         if len(data) < count:
             raise self._refused(f"its tile {place} is cut short", "a whole file")
         pixels = self._part[0] * self._part[1]
-        if not fits(data, int(self._page.compression), pixels, self._part_bytes + _SLACK):
+        header = getattr(self._page, "jpegheader", None)
+        whole = data if header is None else header + data
+        if not fits(whole, int(self._page.compression), pixels, self._part_bytes + _SLACK):
             raise self._refused(
-                f"its tile {place} is longer than its pixels when decoded",
+                f"its tile {place} is, or may be, longer than its pixels when decoded",
                 f"{self._part_bytes} bytes",
             )
         tables = getattr(page, "jpegtables", None)
-        header = getattr(self._page, "jpegheader", None)
         part, _, _ = self._page.decode(data, place, jpegtables=tables, jpegheader=header)
         return None if part is None else part[0]
 
