@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import random
 import signal
@@ -29,7 +30,8 @@ import numpy as np
 import leanconv as lc
 from harness import ROOT
 
-TILE = 128
+TILE = 256
+MOST_S = 120  # of one result
 
 
 class Engine(Protocol):
@@ -62,20 +64,23 @@ class Dask:
 
         dask.config.set({"distributed.scheduler.allowed-failures": 1_000_000})
         self._cluster = LocalCluster(
-            n_workers=workers, threads_per_worker=1, dashboard_address=None
+            n_workers=workers,
+            threads_per_worker=1,
+            dashboard_address=None,
+            silence_logs=logging.CRITICAL,  # each kill is told of otherwise
         )
         self._client = Client(self._cluster)
         result = map_network(net, image, tile=TILE)
         results = map_bag(net, dask.bag.from_sequence(pictures, partition_size=1))
         self.runs = {
-            "image": lambda: self._client.compute(result, pure=False).result(),
-            "pictures": lambda: self._client.compute(results, pure=False).result(),
+            "image": lambda: self._client.compute(result).result(timeout=MOST_S),
+            "pictures": lambda: self._client.compute(results).result(timeout=MOST_S),
         }
 
     def pids(self) -> Sequence[int]:
-        """The worker processes that live now."""
-        found = [nanny.pid for nanny in list(self._cluster.workers.values())]
-        return [pid for pid in found if pid]
+        """The worker processes that have started: a nanny gives up one that dies sooner."""
+        started = [nanny.process for nanny in list(self._cluster.workers.values())]
+        return [each.pid for each in started if each and each.pid and each.status.name == "running"]
 
     def close(self) -> None:
         """End client, scheduler and workers."""
@@ -207,7 +212,7 @@ def run(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
     begin = time.monotonic()
     killer.start()
     try:
-        while time.monotonic() - begin < 60 * arguments.minutes:
+        while not wrong and time.monotonic() - begin < 60 * arguments.minutes:
             for name, compute in engine.runs.items():
                 try:
                     if not same(compute(), right[name]):
@@ -215,6 +220,8 @@ def run(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
                 except Exception as error:
                     wrong.append(f"{name}: {type(error).__name__}: {error}")
                 found[name] += 1
+                passed = time.monotonic() - begin
+                print(f"{passed:.0f} s, {killer.kills} kills: {found}", file=sys.stderr)
     finally:
         killer.stop()
         engine.close()
@@ -234,7 +241,7 @@ def main() -> int:
     parser.add_argument("--engine", choices=ENGINES, required=True)
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--pause", type=float, nargs=2, default=(0.5, 4), metavar=("LEAST", "MOST"))
+    parser.add_argument("--pause", type=float, nargs=2, default=(1, 6), metavar=("LEAST", "MOST"))
     parser.add_argument("--size", type=int, default=1500, help="pixels of the image, each way")
     parser.add_argument("--pictures", type=int, default=200, help="how many small images there are")
     parser.add_argument("--seed", type=int, default=0)
