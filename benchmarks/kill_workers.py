@@ -16,6 +16,7 @@ import logging
 import os
 import random
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
@@ -51,7 +52,7 @@ class Engine(Protocol):
 
 
 class Dask:
-    """Dask's LocalCluster, whose nannies start workers anew."""
+    """A Dask cluster of this machine, whose dead workers are started anew, as a cluster does."""
 
     def __init__(
         self, net: lc.Network, image: np.memmap, pictures: Sequence[np.ndarray], workers: int
@@ -63,13 +64,10 @@ class Dask:
         from leanconv.dask import map_bag, map_network
 
         dask.config.set({"distributed.scheduler.allowed-failures": 1_000_000})
-        self._cluster = LocalCluster(
-            n_workers=workers,
-            threads_per_worker=1,
-            dashboard_address=None,
-            silence_logs=logging.CRITICAL,  # each kill is told of otherwise
-        )
+        quiet: Any = {"dashboard_address": None, "silence_logs": logging.CRITICAL}
+        self._cluster = LocalCluster(n_workers=0, **quiet)
         self._client = Client(self._cluster)
+        self._workers = [self._started() for _ in range(workers)]
         result = map_network(net, image, tile=TILE)
         results = map_bag(net, dask.bag.from_sequence(pictures, partition_size=1))
         self.runs = {
@@ -77,14 +75,24 @@ class Dask:
             "pictures": lambda: self._client.compute(results).result(timeout=MOST_S),
         }
 
+    def _started(self) -> subprocess.Popen[bytes]:
+        module, address = "distributed.cli.dask_worker", self._cluster.scheduler_address
+        options = ("--no-nanny", "--no-dashboard", "--nthreads", "1")
+        command = [sys.executable, "-m", module, address, *options]
+        return subprocess.Popen(command, stderr=subprocess.DEVNULL)
+
     def pids(self) -> Sequence[int]:
-        """The worker processes that have started: a nanny gives up one that dies sooner."""
-        started = [nanny.process for nanny in list(self._cluster.workers.values())]
-        return [each.pid for each in started if each and each.pid and each.status.name == "running"]
+        """The worker processes; those that have died are replaced."""
+        alive = [each if each.poll() is None else self._started() for each in self._workers]
+        self._workers = alive
+        return [each.pid for each in alive]
 
     def close(self) -> None:
         """End client, scheduler and workers."""
         self._client.close()
+        for each in self._workers:
+            each.kill()
+            each.wait()
         self._cluster.close()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import pickle
 import signal
@@ -15,7 +16,13 @@ import pytest
 from onnx import helper
 
 import leanconv as lc
-from leanconv.errors import BudgetError, InputError, SpecError, UnsupportedError
+from leanconv.errors import (
+    BudgetError,
+    InputError,
+    MissingExtraError,
+    SpecError,
+    UnsupportedError,
+)
 from support.local_networks import local_network
 from support.onnx_models import model
 
@@ -147,6 +154,12 @@ def test_a_worker_whose_cpu_gives_other_bits_refuses() -> None:
     other = workers.WorkerNetwork(*sent, ("avx9", 128))
     with pytest.raises(UnsupportedError, match="avx9 with vectors of 128 bytes.*LEANCONV_TARGET"):
         other.run({})
+
+
+def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError, match=r"leanconv\[dask\]"):
+        importlib.reload(lc.dask)
 
 
 def test_copies_in_a_process_are_one_network() -> None:

@@ -447,7 +447,7 @@ class CpuBackend:
     def with_threads(self, threads: int) -> CpuBackend:
         """The same for a number of threads, which counts in whatever process it is sent to."""
         options = replace(self._options, threads=threads)
-        return CpuBackend(self.model, options, self._pinned, self._ranges)
+        return CpuBackend(self.model, options, self._pinned, self._ranges, self.target)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _received, (sent(self.model), self._options, self._pinned, self._ranges, self.target)

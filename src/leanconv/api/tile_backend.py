@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from leanconv.api.cpu_backend import CpuBackend
 from leanconv.api.inputs import NOTHING_KNOWN, Known, Shape
 from leanconv.api.network import Network
 from leanconv.api.options import NetworkOptions
+from leanconv.api.pickling import received, sent
 from leanconv.errors import LeanConvError, SpecError
 from leanconv.graph.fields.receptive_fields import Field, receptive_fields
 from leanconv.graph.ir import Graph
@@ -20,6 +22,8 @@ from leanconv.graph.verify import verify
 from leanconv.planner.decision import Decision
 from leanconv.planner.lowering import usual_decisions
 from leanconv.planner.tiles.pins import fitted, pinned, slower_fused
+from leanconv.runtime.calibration import alike, planning_target
+from leanconv.target import Target
 from leanconv.types import FLOAT32
 
 _LIKELY = (1, 512)  # extents of a window: of its batch, and of its other axes
@@ -28,18 +32,30 @@ _LIKELY = (1, 512)  # extents of a window: of its batch, and of its other axes
 class TileBackend(CpuBackend):
     """What compiles a network whose bits do not depend on where its window lies.
 
+    Pickled with its pins, it gives the same bits in other processes.
+
+    Args:
+        model, options, target: as for `CpuBackend`.
+        pins, apart: how nodes are computed and which chains are not fused, where that is known.
+
     Attributes:
         pins: how its nodes are computed, whatever the shape.
     """
 
-    def __init__(self, model: Model, options: NetworkOptions) -> None:
+    def __init__(
+        self,
+        model: Model,
+        options: NetworkOptions,
+        target: Target | None = None,
+        pins: tuple[Decision, ...] | None = None,
+        apart: frozenset[str] | None = None,
+    ) -> None:
         given = replace(
             options, memory_limit=None, reproducible=True, tune=False, stream_weights=False
         )
-        super().__init__(model, given)
-        self.pins: tuple[Decision, ...] | None = None
-        self._apart: frozenset[str] | None = None
-        if not options.algorithms:
+        super().__init__(model, given, target=target)
+        self.pins, self._apart = pins, apart
+        if pins is None and not options.algorithms:
             self._apart = self._kept_apart()
 
     def _bound(self, shapes: Mapping[str, Shape], known: Known = NOTHING_KNOWN) -> Graph:
@@ -84,6 +100,27 @@ class TileBackend(CpuBackend):
         made.pins = pins
         return made
 
+    def with_threads(self, threads: int) -> TileBackend:
+        """The same for a number of threads; it shares nothing."""
+        options = replace(self._options, threads=threads)
+        return TileBackend(self.model, options, self.target, self.pins, self._apart)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        given = sent(self.model), self._options, self.target, self.pins, self._apart
+        return _received, given
+
+
+def _received(
+    model: Model,
+    options: NetworkOptions,
+    sender: Target,
+    pins: tuple[Decision, ...] | None,
+    apart: frozenset[str] | None,
+) -> TileBackend:
+    """A backend that was pickled, with the sender's rates on a processor of its kind."""
+    target = alike(sender, planning_target())
+    return TileBackend(received(model), options, target, pins, apart)
+
 
 def tile_backend(net: Network) -> TileBackend:
     """What runs a network in windows, with its options but for its memory limit.
@@ -93,7 +130,7 @@ def tile_backend(net: Network) -> TileBackend:
     """
     if not isinstance(net.backend, CpuBackend):
         raise SpecError("net runs on a GPU; expected one for the CPU: load it with device='cpu'")
-    return TileBackend(net.backend.model, net.backend.options)
+    return TileBackend(net.backend.model, net.backend.options, net.backend.target)
 
 
 def network_fields(net: Network, shapes: Mapping[str, Shape]) -> list[Field]:

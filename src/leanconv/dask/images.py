@@ -20,7 +20,7 @@ from leanconv.api.options import checked_threads
 from leanconv.api.tile_arrays import checked_image, identity
 from leanconv.api.tiled import tiled
 from leanconv.dask.windows import Blocks, Part, StoredPart, Window, run_window, run_window_of_one
-from leanconv.dask.workers import WorkerNetwork, worker_network
+from leanconv.dask.workers import WorkerNetwork, worker_tiles
 from leanconv.errors import InputError, UnsupportedError
 from leanconv.graph.names import Names
 from leanconv.planner.tiles.windows import Tile, Windows
@@ -70,7 +70,7 @@ def map_network(
         empty = {n: np.empty(types[n].shape, types[n].dtype.numpy) for n in names.outputs}
         found = {n: da.from_array(array, chunks=-1) for n, array in empty.items()}
     else:
-        network = worker_network(net, plan.decisions, checked_threads(threads))
+        network = worker_tiles(net, plan.decisions, checked_threads(threads))
         found = _Graph(plan.windows, images, network).arrays()
     return next(iter(found.values())) if len(found) == 1 else found
 

@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 
 from leanconv.api.cpu_backend import CpuBackend
 from leanconv.api.network import Network
-from leanconv.api.tile_backend import TileBackend
+from leanconv.api.tile_backend import tile_backend
 from leanconv.errors import SpecError, UnsupportedError
 from leanconv.graph.names import Names
 from leanconv.planner.decision import Decision
@@ -30,10 +30,9 @@ class WorkerNetwork:
 
     Args:
         key: of all that decides what is computed.
-        backend, name: of the network, not compiled; with the threads that its plans count with.
-        pins: how nodes are computed, whatever the window; None where the network plans by itself.
+        backend, name: of the network, which is planned in each process.
         threads: that take part; None for as many as the worker's Dask threads are.
-        machine: what of the CPU decides the bits, where the pins were made.
+        machine: what of the CPU decides the bits, in the process that sends this.
     """
 
     def __init__(
@@ -41,11 +40,10 @@ class WorkerNetwork:
         key: str,
         backend: CpuBackend,
         name: str,
-        pins: tuple[Decision, ...] | None,
         threads: int | None,
         machine: tuple[str, int],
     ) -> None:
-        self._sent = key, backend, name, pins, threads, machine
+        self._sent = key, backend, name, threads, machine
         self._lock = Lock("the making of a network for Dask")
         self._network: Network | None = None
 
@@ -81,7 +79,7 @@ class WorkerNetwork:
         return self._network
 
     def _make(self) -> Network:
-        _, backend, name, pins, threads, machine = self._sent
+        _, backend, name, threads, machine = self._sent
         if machine != _machine():
             raise UnsupportedError(
                 f"the network was planned for {_text(machine)}, and this worker has "
@@ -89,10 +87,7 @@ class WorkerNetwork:
                 "workers are, or can stand for: LEANCONV_TARGET=haswell, for one, in the "
                 "environment of the workers and of what plans"
             )
-        if pins is None:
-            return Network(backend, name)
-        backend = backend.with_threads(threads or _own_threads(backend))
-        return Network(TileBackend(backend.model, backend.options).pinning(pins), "tiles")
+        return Network(backend.with_threads(threads or _own_threads(backend)), name)
 
 
 _living: WeakValueDictionary[str, WorkerNetwork] = WeakValueDictionary()
@@ -100,10 +95,8 @@ _kept: deque[WorkerNetwork] = deque(maxlen=_MOST_KEPT)
 _lock = Lock("the list of networks for Dask")
 
 
-def worker_network(
-    net: Network, pins: tuple[Decision, ...] | None = None, threads: int | None = None
-) -> WorkerNetwork:
-    """What Dask is to send of a network; see `WorkerNetwork`.
+def worker_network(net: Network) -> WorkerNetwork:
+    """What Dask is to send of a network that plans by itself: it has the threads that it has here.
 
     Raises:
         SpecError: it is no network for the CPU.
@@ -111,7 +104,24 @@ def worker_network(
     if not isinstance(net, Network) or not isinstance(net.backend, CpuBackend):
         raise SpecError(f"net is {net!r}; expected a network for the CPU, from leanconv.load")
     _, (backend, name) = net.__reduce__()
-    sent = backend.with_threads(backend.threads), name, pins, threads, _machine()
+    return _sent(backend, name, net.backend.threads)
+
+
+def worker_tiles(
+    net: Network, decisions: tuple[Decision, ...], threads: int | None
+) -> WorkerNetwork:
+    """What Dask is to send of a network whose windows are computed as a plan says.
+
+    Args:
+        net: the network.
+        decisions: of the plan.
+        threads: see `WorkerNetwork`.
+    """
+    return _sent(tile_backend(net).pinning(decisions), "tiles", threads)
+
+
+def _sent(backend: CpuBackend, name: str, threads: int | None) -> WorkerNetwork:
+    sent = backend, name, threads, _machine()
     return _known(_digest(sent), *sent)
 
 
