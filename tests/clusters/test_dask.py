@@ -193,23 +193,6 @@ def client() -> Iterator[Any]:
         yield client
 
 
-def test_a_killed_worker_loses_nothing(client: Any) -> None:
-    net, x = net_of(), image(1, 3, 160, 160)
-
-    def slowly(block: np.ndarray) -> np.ndarray:
-        time.sleep(0.04)
-        return block
-
-    blocks = da.from_array(x, chunks=(1, 3, 32, 32)).map_blocks(slowly)
-    future = client.compute(map_network(net, blocks, tile=24))
-    pids = client.run(os.getpid)
-    time.sleep(0.3)
-    assert not future.done()
-    os.kill(min(pids.values()), signal.SIGKILL)
-    found = future.result(timeout=60)
-    np.testing.assert_array_equal(found, lc.tiled(net, tile=24).whole(x))
-
-
 def test_a_process_holds_a_network_once(client: Any) -> None:
     net, x = net_of(), da.from_array(image(1, 3, 160, 160), chunks=(1, 3, 40, 40))
     y = map_network(net, x, tile=24)
@@ -226,3 +209,20 @@ def test_a_process_holds_a_network_once(client: Any) -> None:
     bag = map_bag(net, db.from_sequence([image(1, 3, 32, 32)] * 4, npartitions=4))
     for found in client.compute(bag).result(60):
         np.testing.assert_array_equal(found, net(image(1, 3, 32, 32)))
+
+
+def test_a_killed_worker_loses_nothing(client: Any) -> None:
+    net, x = net_of(), image(1, 3, 160, 160)
+
+    def slowly(block: np.ndarray) -> np.ndarray:
+        time.sleep(0.04)
+        return block
+
+    blocks = da.from_array(x, chunks=(1, 3, 32, 32)).map_blocks(slowly)
+    future = client.compute(map_network(net, blocks, tile=24))
+    pids = client.run(os.getpid)
+    time.sleep(0.3)
+    assert not future.done()
+    os.kill(min(pids.values()), signal.SIGKILL)
+    found = future.result(timeout=60)
+    np.testing.assert_array_equal(found, lc.tiled(net, tile=24).whole(x))
