@@ -71,9 +71,15 @@ def test_pool(
     attributes: dict[str, Any],
 ) -> None:
     attributes = {**attributes, "count_include_pad": include}
-    case = Case(pool, op, [integers(shape, dtype, most=99)], attributes)
-    assert case.accepts(target)
-    check(case, target)
+    check(Case(pool, op, [integers(shape, dtype, most=99)], attributes), target)
+
+
+def test_few_channels_and_large_windows_are_pooled_in_planes() -> None:
+    cases = ((16, 3, 1, True), (9, 5, 1, True), (3, 3, 1, False), (64, 7, 1, False))
+    for channels, taps, stride, blocked in (*cases, (64, 7, 7, True)):
+        attributes = window((taps, taps), (stride, stride))
+        case = Case(pool, "MaxPool", [integers((1, channels, 9, 9), FLOAT32)], attributes)
+        assert case.accepts(preset("skylake-avx512")) == blocked
 
 
 def axis_settings(draw: st.DrawFn) -> tuple[int, ...]:

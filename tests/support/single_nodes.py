@@ -48,6 +48,7 @@ def nodes() -> Iterator[tuple[Any, ...]]:
     whole = array(2, 5, 9, 8)
     for op in ("MaxPool", "AveragePool"):
         yield op, [whole], {**WINDOW, **POOL}
+        yield op, [array(1, 9, 9, 8)], {**WINDOW, **POOL}  # enough channels for blocks
         cut = {"strides": (2, 2), "pads": (1, 0, 1, 1), "dilations": (1, 1)}
         cut |= {"kernel_shape": (3, 2), "ceil_mode": True, "count_include_pad": True}
         yield op, [whole], cut

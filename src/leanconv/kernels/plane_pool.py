@@ -1,4 +1,4 @@
-"""MaxPool between plain tensors: of all types, with the places of what was found if wanted.
+"""MaxPool between plain tensors, of all types, with the places of what was found.
 
     y[p, o] = max over the taps k of x[p, o * stride + k * dilation - pad]         p: a map
     places[p, o] = the flat index of that element of x
@@ -45,7 +45,6 @@ class PlanePool(Kernel):
         dtype: of the numbers; places are int64.
         planes: number of maps.
         window: extents before and after, kernel, strides, dilations and padding before.
-        with_places: whether places are wanted, too.
         columns_first: whether places count the axes of a map in reverse order.
     """
 
@@ -54,16 +53,15 @@ class PlanePool(Kernel):
     dtype: DType
     planes: Extent
     window: Window
-    with_places: bool
     columns_first: bool = False
 
     @property
     def operands(self) -> tuple[str, ...]:
-        return ("x", "values", "places") if self.with_places else ("x", "y")
+        return ("x", "values", "places")
 
     @property
     def result_count(self) -> int:
-        return 2 if self.with_places else 1
+        return 2
 
     @property
     def rows(self) -> int:
@@ -105,7 +103,7 @@ class PlanePool(Kernel):
     def parts_bytes(self) -> tuple[int, int, int]:
         """Scratch for a row of results, their places, and a split row."""
         results, item = self.columns, self.dtype.bytes
-        places = results * INT32.bytes * self.with_places
+        places = results * INT32.bytes
         split = self.phase_columns * self.window.stride[2] * item
         return aligned(results * item), aligned(places), aligned(split)
 
@@ -135,7 +133,7 @@ class _Nest:
     def emit(self) -> str:
         e, k, w = self.e, self.k, self.w
         x, y = e.pointer(0, self.element), e.pointer(1, self.element)
-        places = e.pointer(2, INT64.llvm) if k.with_places else None
+        places = e.pointer(2, INT64.llvm)
         with e.chunks(k.chunks) as (chunk,):
             first = chunk * k.rows_per_chunk
             with e.loop("row", e.smin(first + k.rows_per_chunk, k.rows), start=first) as row:
@@ -146,8 +144,7 @@ class _Nest:
                 to = row * w.out[2]
                 for at, count in each_tile_of_any(e, "column", w.out[2], self.lanes):
                     e.store_first(e.load(self.best.at(at), self.kind), y.at(to + at), count)
-                    if places is not None:
-                        e.store_first(self._place(at, base), places.at(to + at), count)
+                    e.store_first(self._place(at, base), places.at(to + at), count)
         return e.finish()
 
     def _clear(self) -> None:
@@ -156,8 +153,7 @@ class _Nest:
         least = e.const(self.kind, float("-inf") if dtype.is_float else int(dtype.low))
         with e.loop("column", self.k.columns, step=self.lanes) as at:
             e.store(least, self.best.at(at))
-            if self.k.with_places:
-                e.store(e.const(self.index, -1), self.found.at(at))
+            e.store(e.const(self.index, -1), self.found.at(at))
 
     def _place(self, at: Value, base: Value) -> Value:
         """Places in all of x, of a vector of results."""
@@ -209,9 +205,8 @@ class _Nest:
         """Take the split row: its columns lie at `row + column * step` in the order of places."""
         e, w = self.e, self.w
         with e.loop("tile", self.k.columns, step=self.lanes) as first:
-            state: Carry = [e.load(self.best.at(first), self.kind)]
-            if self.k.with_places:
-                state.append(e.load(self.found.at(first), self.index))
+            best = e.load(self.best.at(first), self.kind)
+            state: Carry = [best, e.load(self.found.at(first), self.index)]
             begin = self._splat(first * w.stride[2] - w.pad[2])
             column = e.const(self.index, [n * w.stride[2] for n in range(self.lanes)]) + begin
             places = (self._splat(row), self._splat(e.i64(step)))
@@ -222,8 +217,7 @@ class _Nest:
                 for number in range(w.kernel[2]):
                     self._tap(state, first, number, column, places)
             e.store(state[0], self.best.at(first))
-            if self.k.with_places:
-                e.store(state[1], self.found.at(first))
+            e.store(state[1], self.found.at(first))
 
     def _tap(
         self,
@@ -240,20 +234,18 @@ class _Nest:
         x = e.load(self.split.at(at), self.kind)
         here = column + self._splat(e.i64(tap * w.dilation[2]))
         taken = precedes(self.k.dtype, x, state[0], least=False)
-        if self.k.with_places:
-            taken = taken | state[1].compare("slt", 0)
+        taken = taken | state[1].compare("slt", 0)
         taken = taken & here.compare("ult", self._splat(e.i64(w.size[2])))
         state[0] = e.select(taken, x, state[0])
-        if self.k.with_places:
-            row, step = places
-            state[1] = e.select(taken, here * step + row, state[1])
+        row, column_step = places
+        state[1] = e.select(taken, here * column_step + row, state[1])
 
     def _splat(self, number: Value) -> Value:
         return self.e.splat(self.e.convert("trunc", number, INT32.llvm), self.lanes)
 
 
 def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
-    """Never: places are no image of floats, and integers are in no blocks."""
+    """Never: places are no image of floats."""
     del node, graph, block
     return False
 
@@ -269,10 +261,8 @@ def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Targe
             f"fewer than {_MOST_PIXELS}; cut the maps into several"
         )
     planes = source.shape[0] * source.shape[1]
-    with_places = len(node.outputs) > 1
-    columns_first = bool(with_places and node.attributes["storage_order"])
-    window = window_of(node, graph)
-    kernel = PlanePool(source.dtype, planes, window, with_places, columns_first)
+    columns_first = bool(node.attributes["storage_order"])
+    kernel = PlanePool(source.dtype, planes, window_of(node, graph), columns_first)
     return Lowered((Call(kernel, (node.inputs[0], *node.outputs)),), algorithm="pool")
 
 

@@ -18,7 +18,6 @@ from math import prod
 
 import numpy as np
 
-from leanconv.codegen import math
 from leanconv.codegen.column_tiles import (
     ColumnTile,
     column_tiles,
@@ -32,10 +31,10 @@ from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.graph.ir import Graph, Node
 from leanconv.graph.ops.quantised import CODES
-from leanconv.kernels import plane_pool
 from leanconv.kernels.plane_pool import window_of
+from leanconv.kernels.pool_steps import joined, start, taps_within
 from leanconv.kernels.quantised_steps import as_codes, as_float
-from leanconv.kernels.typed_steps import extreme
+from leanconv.kernels.separable_pool import SeparablePool
 from leanconv.records import dataclass
 from leanconv.spec.format import Format, ceil_div
 from leanconv.target import Target
@@ -50,6 +49,8 @@ _CHUNK_LOADS = 16 * 1024  # 5 to 10 us
 _MOST_TILES = 24  # more kinds of columns than that are bounded at run time
 _MOST_TAPS = 16  # longer rows of taps are a loop
 _PIXELS = 4
+_FEW = 2  # with fewer channels than a block by this, planes are pooled
+_MOST_USES = 36  # of an element in blocks; with more, planes are pooled, axis by axis
 
 
 @dataclass(frozen=True)
@@ -162,11 +163,7 @@ class _Row:
         asked = not (self.pool.any_width and w.stride[axis] > 1 and taps > 1)
         if asked and starts[0] >= low and starts[1] + (taps - 1) * step < high:
             return e.i64(0), e.i64(taps)
-        start = o * w.stride[axis] - w.pad[axis]
-        before = e.smax(low - start, 0)
-        room = e.smax(high - start, 0)
-        first = (before + (step - 1)) // step
-        return first, e.smin((room + (step - 1)) // step, taps)
+        return taps_within(e, w, axis, o, low, high)
 
     def _counted(self, axis: int) -> tuple[int, int]:
         """The first coordinate whose cells are counted along an axis, and one past the last."""
@@ -192,23 +189,10 @@ class _Row:
 
     # -- reduction -----------------------------------------------------------------------------
     def _start(self) -> Value:
-        dtype = self.pool.dtype
-        if not dtype.is_float:
-            return self.e.const(self.kind, int(dtype.low))
-        return self.e.const(self.kind, 0.0 if self.pool.average else float("-inf"))
+        return start(self.e, self.pool.dtype, self.pool.average, self.kind)
 
     def _join(self, acc: Value, a: Value, b: Value | None = None) -> Value:
-        """The sum or the maximum with one tap more, or with two; `maximum(a, acc)` keeps NaN."""
-        e, dtype = self.e, self.pool.dtype
-        if self.pool.average:
-            return acc + a if b is None else acc + a + b
-        if not dtype.is_float:
-            for x in (a, b):
-                acc = acc if x is None else extreme(e, dtype, "max", acc, x)
-            return acc
-        if b is None:
-            return math.larger(e, a, acc)
-        return e.select(a.compare("uno", b), a + b, e.maximum(e.maximum(a, b), acc))
+        return joined(self.e, self.pool.dtype, self.pool.average, acc, a, b)
 
     def _load(self, address: Pointer) -> Value:
         """A vector of x: of codes what they stand for."""
@@ -323,33 +307,37 @@ class _Row:
 
 
 def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
-    """Always for floats, which are pooled in blocks only, and for maxima of codes."""
-    del block
+    """Unless planes are faster: of few channels, and where windows share many taps.
+
+    Maxima of codes and means of codes are in blocks where their users want them.
+    """
     dtype = graph.types[node.output].dtype
-    return dtype in FLOATS or (node.op in CODES_IN_BLOCKS and dtype in CODES)
+    if node.op == "QLinearAveragePool" or dtype not in FLOATS:
+        return node.op in CODES_IN_BLOCKS and dtype in CODES
+    channels, attributes = graph.types[node.output].shape[1], node.attributes
+    uses = prod(attributes["kernel_shape"]) / prod(attributes["strides"])
+    return channels * _FEW >= block and uses <= _MOST_USES
 
 
 def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Target) -> Lowered:
-    """One kernel: of what is in no blocks that of `plane_pool`, which has no averages.
-
-    A plain tensor is one in blocks of one channel: so are averages of floats of another type than
-    the network computes in.
-    """
+    """One kernel: of plain floats and integers that of `separable_pool`."""
+    del target
     x, y = node.inputs[0], node.output
     source, result = graph.types[x], graph.types[y]
     average, block = node.op != "MaxPool", formats[y].block
-    if not average and not block:
-        return plane_pool.lower(node, graph, formats, target)
-    block = block or 1
     window = window_of(node, graph)
     edges: tuple[tuple[int, int], ...] = ((0, 0),) * 3
     if node.attributes["count_include_pad"]:
         after = node.attributes["pads"][len(source.shape) - 2 :]
         edges = tuple(zip(window.pad, triple(after, 0), strict=True))
-    planes = source.shape[0] * ceil_div(source.shape[1], block)
-    any_width = any(axis >= 2 for axis in graph.open_axes.get(y, ()))
     counted = edges if average else ()
-    kernel = Pool(result.dtype, block, planes, window, average, counted, any_width)
+    planes = source.shape[0] * ceil_div(source.shape[1], block or 1)
+    kernel: Kernel
+    if not block and node.op != "QLinearAveragePool":
+        kernel = SeparablePool(result.dtype, planes, window, average, counted)
+        return Lowered((Call(kernel, (x, y)),), algorithm="pool")
+    any_width = any(axis >= 2 for axis in graph.open_axes.get(y, ()))
+    kernel = Pool(result.dtype, block or 1, planes, window, average, counted, any_width)
     if node.op == "QLinearAveragePool":
         (scale_x, scale), (zero_x, zero) = node.attributes["scales"], node.attributes["zeros"]
         bounds = node.attributes["low"], node.attributes["high"]

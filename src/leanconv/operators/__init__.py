@@ -72,7 +72,6 @@ OPERATORS: Mapping[str, Operator] = _table(
     CONV_CHAIN,
     BLOCK_CHAIN,
     LOOP,
-    SingleKernel(pool, FormatPolicy.BLOCKED_ONLY),
     SingleKernel(roi_align, FormatPolicy.PREFER_BLOCKED),
     SingleKernel(deform, FormatPolicy.PREFER_BLOCKED),
     *map(
@@ -92,6 +91,7 @@ OPERATORS: Mapping[str, Operator] = _table(
             nms,
             packed_matmul,
             plane_pool,
+            pool,
             recurrence,
             reduce,
             resample,

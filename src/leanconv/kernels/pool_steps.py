@@ -1,0 +1,43 @@
+"""What the kernels of MaxPool and AveragePool share: joining taps, and which taps count."""
+
+from __future__ import annotations
+
+from leanconv.codegen import math
+from leanconv.codegen.emitter import Function, Value
+from leanconv.codegen.geometry import Window
+from leanconv.kernels.typed_steps import extreme
+from leanconv.types import DType
+
+
+def start(e: Function, dtype: DType, average: bool, kind: str) -> Value:
+    """What a window without taps holds: 0, or the least number."""
+    if not dtype.is_float:
+        return e.const(kind, int(dtype.low))
+    return e.const(kind, 0.0 if average else float("-inf"))
+
+
+def joined(
+    e: Function, dtype: DType, average: bool, acc: Value, a: Value, b: Value | None = None
+) -> Value:
+    """The sum or the maximum with one tap more, or with two; `maximum(a, acc)` keeps NaN."""
+    if average:
+        return acc + a if b is None else acc + a + b
+    if not dtype.is_float:
+        for x in (a, b):
+            acc = acc if x is None else extreme(e, dtype, "max", acc, x)
+        return acc
+    if b is None:
+        return math.larger(e, a, acc)
+    return e.select(a.compare("uno", b), a + b, e.maximum(e.maximum(a, b), acc))
+
+
+def taps_within(
+    e: Function, w: Window, axis: int, o: Value, low: int, high: int
+) -> tuple[Value, Value]:
+    """The first tap whose input coordinate is in [low, high), and one past the last."""
+    step = w.dilation[axis]
+    begin = o * w.stride[axis] - w.pad[axis]
+    before = e.smax(low - begin, 0)
+    room = e.smax(high - begin, 0)
+    first = (before + (step - 1)) // step
+    return first, e.smin((room + (step - 1)) // step, w.kernel[axis])
