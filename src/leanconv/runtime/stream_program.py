@@ -84,12 +84,12 @@ class StreamProgram(LoopProgram):
         self._finish()  # of a run that an exception has ended
         assert self._arena is not None
         self._reader = _Reader(self._loads, self._arena.address())
-        self._reader.start()
 
     def _iterations(self, segments: Sequence[Segment]) -> Iterator[Segment]:
         """What runs without a break, each when its weights are there."""
         reader = self._reader
         assert reader is not None
+        reader.start()  # here, where an exception ends it
         for segment in super()._iterations(segments):
             reader.wait_for(segment.first)
             yield segment
@@ -120,12 +120,15 @@ class _Reader:
         self._changed = threading.Condition()
         self._run = 0  # stages before this one have run
         self._read = 0  # loads before this one are there
-        self._stopped = False
+        self._begun = self._stopped = False
         self._error: BaseException | None = None
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin to read."""
+        """Begin to read, if that is still to be done."""
+        if self._begun:
+            return
+        self._begun = True
         thread = threading.Thread(target=self._work, name="leanconv-weights", daemon=True)
         try:
             thread.start()
@@ -145,10 +148,7 @@ class _Reader:
         while needed < len(self._loads) and self._loads[needed].needed <= stage:
             needed += 1
         if self._thread is None:
-            while self._read < needed:
-                self._load(self._loads[self._read])
-                self._read += 1
-            return
+            self._read_up_to(needed)
         with self._changed:
             self._changed.wait_for(lambda: self._read >= needed or self._error is not None)
         if self._read < needed:
@@ -156,6 +156,15 @@ class _Reader:
                 f"weights could not be read from their file ({self._error}); expected a disk that "
                 "gives what was written to it: load the network anew"
             ) from self._error
+
+    def _read_up_to(self, needed: int) -> None:
+        """Read loads in this thread."""
+        try:
+            while self._read < needed:
+                self._load(self._loads[self._read])
+                self._read += 1
+        except OSError as error:
+            self._error = error
 
     def has_run(self, stage: int) -> None:
         """All stages before this one have run."""
