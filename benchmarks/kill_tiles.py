@@ -43,7 +43,10 @@ def killed_runs(
         SystemExit: the results differ, or a run failed.
     """
     command = ["run", model, "--tiled", image, "--threads", "1", "--json", *options, "--out"]
-    whole, cut = folder / f"whole{end}", folder / f"cut{end}"
+    # Of one name: an OME-Zarr image keeps its own.
+    whole, cut = (folder / name / f"result{end}" for name in ("whole", "cut"))
+    for path in (whole, cut):
+        path.parent.mkdir()
     found: list[int] = []
     _ended(_started([*command, str(whole)]))
     _remove(whole)
@@ -53,7 +56,7 @@ def killed_runs(
     journal = Path(f"{cut}.tiles")
     while len(found) < kills:
         child = _started([*command, str(cut)])
-        time.sleep(random.uniform(0, 0.6 * longest))
+        time.sleep(random.uniform(0, 0.9 * longest))
         os.kill(child, signal.SIGKILL)
         _, status = os.waitpid(child, 0)
         if os.WIFSIGNALED(status):
