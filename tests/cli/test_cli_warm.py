@@ -116,3 +116,15 @@ def test_usual_networks_are_whole(name: str) -> None:
     assert graph.types[output].shape == (1, 1000)
     convolutions = sum(node.op == "Conv" for node in graph.nodes)
     assert convolutions == {"MobileNetV2": 52, "ResNet-18": 20, "ResNet-50": 53}[name]
+
+
+def test_shared_weights_are_packed_ahead(
+    call: Call, cnn: str, empty_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Settings(cache_dir=empty_cache)
+    monkeypatch.setattr("leanconv.api.cpu_backend.current_settings", lambda: settings)
+    monkeypatch.setattr("leanconv.planner.weight_block._LEAST_BYTES", 0)
+    for command in (("warm",), ("warm", "--shared-weights")):
+        assert call(*command, cnn, "--shape", "1x3x32x32").code == 0
+    (file,) = (empty_cache / "weights").glob("*.weights")
+    assert file.stat().st_size > 1000
