@@ -60,7 +60,8 @@ def test_a_batch_is_as_large_as_the_limit_allows() -> None:
     limit = over_ray.plan_batches(net, batch_size=16).memory_bytes
     plan = over_ray.plan_batches(net, memory_limit=limit)
     assert (plan.batch_size, plan.memory_bytes) == (16, limit)
-    assert plan.network_bytes == net.bind((16, 3, 8, 8)).memory_bytes
+    (whole, one) = (net.bind((count, 3, 8, 8)) for count in (16, 1))
+    assert plan.network_bytes == whole.memory_bytes + one.arena_bytes
     assert plan.row_bytes == 4 * (3 * 8 * 8 + 4)
     assert "rows of x 3x8x8 in batches of 16, computed together" in plan.explain()
     with pytest.raises(lc.BudgetError, match="batches of 1 row need .* memory_limit=") as caught:
@@ -83,10 +84,10 @@ def test_rows_are_computed_one_by_one(form: dict[str, Any], because: str) -> Non
     assert all(same_bits(y[n], net(x[n : n + 1])[0]) for n in range(5))
 
 
-def test_a_batch_is_computed_in_few_sizes() -> None:
+def test_rows_that_fill_no_batch_are_computed_one_by_one() -> None:
     net = loaded()
     predictor = over_ray.Predictor(net, over_ray.plan_batches(net, batch_size=12))
-    x = images(27)  # 12 + 8 + 4 + 2 + 1
+    x = images(27)  # 12 + 12 + 1 + 1 + 1
     found = predictor({"x": x, "number": np.arange(27)})
     assert list(found) == ["number", "y"]
     assert same_bits(found["y"], np.concatenate([net(x[n : n + 1]) for n in range(27)]))

@@ -34,7 +34,7 @@ class BatchPlan:
         because: why these are computed one by one; empty where they are computed together.
         shapes: of one row, by input.
         outputs: of one row, by name, with the batch axis; those that are known beforehand.
-        network_bytes: packed weights and arena.
+        network_bytes: packed weights, the arena for a batch and that for one row.
         row_bytes: of one row's inputs and outputs, in the network's types.
         row_ns: predicted for one row.
         limit: of `memory_bytes`; None for none.
@@ -200,6 +200,9 @@ class _Planning:
         graph = self._graph(rows, 1)
         because = _one_by_one(backend, graph) or self._mixed(rows)
         placed = backend.planner(graph).within(None)
+        self._row_arena_bytes = (
+            placed.storage.arena_bytes
+        )  # rows that fill no batch come one by one
         known = {name: graph.types[name] for name in backend.model.outputs if name in graph.types}
         kinds = [*known.values(), *(graph.types[name] for name in graph.inputs)]
         self._one = BatchPlan(
@@ -246,8 +249,11 @@ class _Planning:
     def _planned(self, size: int, left: int | None) -> BatchPlan:
         """The plan for batches of a size whose weights and arena take at most `left`."""
         graph = self._graph(self._one.shapes, 1 if self._one.because else size)
-        placed = self._backend.planner(graph).within(left)
-        return replace(self._one, batch_size=size, network_bytes=placed.memory_bytes)
+        beside = 0 if self._one.because or size == 1 else self._row_arena_bytes
+        placed = self._backend.planner(graph).within(
+            None if left is None else max(1, left - beside)
+        )
+        return replace(self._one, batch_size=size, network_bytes=placed.memory_bytes + beside)
 
     def _graph(self, rows: Mapping[str, Shape], count: int) -> Graph:
         return self._backend.graph(tuple((count, *shape) for shape in rows.values()))

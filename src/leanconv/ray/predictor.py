@@ -113,10 +113,9 @@ class Predictor:
         return {name: self._joined([part[name] for part in parts], name) for name in parts[0]}
 
     def _piece(self, left: int) -> int:
-        """How many of the rows that are left are computed next: of few sizes, each is planned."""
-        if self._plan.because:
-            return 1
-        return min(self._plan.batch_size, 1 << (left.bit_length() - 1))
+        """How many of the rows that are left are computed next: a batch or one, as is planned."""
+        whole = not self._plan.because and left >= self._plan.batch_size
+        return self._plan.batch_size if whole else 1
 
     def _joined(self, parts: list[np.ndarray], name: str) -> np.ndarray | list[np.ndarray]:
         known = self._plan.outputs.get(name)
