@@ -9,6 +9,7 @@ from __future__ import annotations
 import mmap
 import os
 import tempfile
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -63,18 +64,24 @@ class ConstantFile:
 
     def _write(self, array: np.ndarray, begin: int) -> None:
         """Write an array's elements in order, some at a time; their sources' pages are let go."""
-        flat = array.reshape(len(array), -1)
-        rows, columns = flat.shape
+        array = array.reshape(len(array), -1) if _is_flat(array) else array  # a view
+        rows, columns = array.shape[:2]
+        inner = prod(array.shape[2:])  # elements that each "column" has
         if array.flags.c_contiguous:
-            high, wide = max(1, _PIECE_BYTES // max(1, flat.strides[0])), columns
+            high, wide = max(1, _PIECE_BYTES // max(1, array.strides[0])), columns
+        elif inner * array.itemsize * _HIGH > _PIECE_BYTES:
+            for number, part in enumerate(array):
+                self._write(part, begin + number * part.nbytes)
+            return
         else:  # most likely transposed: a column's elements follow each other in the source
-            high, wide = _HIGH, max(_NARROW, _PIECE_BYTES // max(1, abs(flat.strides[1])))
+            apart = max(abs(array.strides[1]), _HIGH * array.itemsize)
+            high, wide = _HIGH, max(1, _NARROW // inner, _PIECE_BYTES // (apart * inner))
         sources = mapped_files([array])
         for top in range(0, rows, high):
             for left in range(0, columns, wide):
-                piece = np.ascontiguousarray(flat[top : top + high, left : left + wide])
+                piece = np.ascontiguousarray(array[top : top + high, left : left + wide])
                 for number, row in enumerate([piece] if wide >= columns else piece):
-                    at = begin + ((top + number) * columns + left) * array.itemsize
+                    at = begin + ((top + number) * columns + left) * inner * array.itemsize
                     self._write_bytes(memoryview(row.reshape(-1)).cast("B"), at)
                 give_back(sources)
 
@@ -82,3 +89,8 @@ class ConstantFile:
         while left:
             count = os.pwrite(self._file.fileno(), left, begin)
             left, begin = left[count:], begin + count
+
+
+def _is_flat(array: np.ndarray) -> bool:
+    """Whether an array has one axis, or can be seen as rows without a copy."""
+    return array.ndim == 1 or array.flags.c_contiguous
