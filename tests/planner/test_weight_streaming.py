@@ -14,10 +14,12 @@ import pytest
 
 import leanconv as lc
 from leanconv.api import options
+from leanconv.graph.passes import cut_weights
 from leanconv.planner import weight_streaming
 from leanconv.planner.weight_streaming import STAYS_BYTES, Reading, streamed_ns
 from leanconv.runtime.file_block import FileBlock
 from support.control_flow import node
+from support.graph_builder import Builder
 from support.loops import CONV, W, X, loop, made
 from support.network_models import by_onnxruntime
 from support.network_models import images as small_images
@@ -220,6 +222,13 @@ def test_options_for_a_layer_are_for_its_parts(monkeypatch: pytest.MonkeyPatch) 
     assert algorithms == ["im2col"] * 5
     expected = lc.load(proto, **given)(x.astype(np.float32))
     np.testing.assert_array_equal(net(x.astype(np.float32)), expected)
+
+
+def test_a_layer_of_very_many_channels_has_a_bounded_number_of_parts() -> None:
+    b = Builder()
+    whole = b.graph(b.conv(b.input(1, 1, 1, 1), b.normal(160_000, 1, 1, 1)))
+    cut = cut_weights.cutting_weights(1)(whole)
+    assert 1000 < len(cut.nodes) <= cut_weights._MOST_PARTS
 
 
 def test_times_of_steps_are_measured() -> None:

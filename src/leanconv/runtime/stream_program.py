@@ -27,10 +27,8 @@ from leanconv.runtime.loop_program import LoopProgram, RepeatedStages, Segment
 from leanconv.runtime.program import Stage
 from leanconv.runtime.shared_arena import ArenaPart
 
-_RATE_PIECE, _RATE_LOADS = (
-    4 * 2**20,
-    16,
-)  # bytes of a load, and loads, that are timed
+# Bytes of a load, and loads, that are timed.
+_RATE_PIECE, _RATE_LOADS = 4 * 2**20, 16
 
 
 @dataclass(frozen=True, eq=False)

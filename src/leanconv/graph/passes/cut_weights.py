@@ -7,10 +7,9 @@ from collections.abc import Callable, Mapping
 from leanconv.graph.edit import Editor, frozen, node_like, rewrite
 from leanconv.graph.ir import Graph, Node, TensorType, is_filled
 
-_GROUPS = (
-    64,
-    16,
-)  # output channels of a part are a multiple of one of these, the larger if it fits
+# Output channels of a part are a multiple of one of these, the larger if it fits.
+_GROUPS = (64, 16)
+_MOST_PARTS = 4096  # of all layers, of which each has a share by its bytes: planning takes time
 _PER_CHANNEL = (1, 2, 4)  # inputs of a Conv with a row or a number for each output channel
 
 
@@ -23,14 +22,18 @@ def cutting_weights(part_bytes: int) -> Callable[[Graph], Graph]:
     Left alone: convolutions of groups or with a residual, those of codes, and fused blocks.
 
     Args:
-        part_bytes: of one part, at most, where 16 output channels are no more.
+        part_bytes: of one part, at most, where neither 16 output channels are more nor the parts
+            would be too many to plan.
     """
-
-    def rule(editor: Editor, node: Node) -> bool:
-        return node.op == "Conv" and _cut(editor, node, part_bytes)
 
     def cut_weights(graph: Graph) -> Graph:
         """See `cutting_weights`."""
+        held = sum(array.nbytes for array in graph.constants.values() if not is_filled(array))
+        size = max(part_bytes, -(-2 * held // _MOST_PARTS))  # rounding halves it at most
+
+        def rule(editor: Editor, node: Node) -> bool:
+            return node.op == "Conv" and _cut(editor, node, size)
+
         return rewrite(graph, rule)
 
     return cut_weights
