@@ -134,7 +134,7 @@ OPEN_OTHERS = {
     "files.py": "opens all others",
     "codegen/private_folder.py": "folders of the cache, and new files in them",
     "api/file_windows.py": "/proc, and what it says is mapped",
-    "api/tile_arrays.py": "an image that it maps, after open_regular",
+    "api/image_files.py": "an image that it maps, after open_regular",
     "images/zarr_arrays.py": "folders with arrays, after open_regular of what describes them",
     "images/tiff.py": "an image that it maps, after open_regular",
     "dask/images.py": "the file of an image that the caller has mapped",

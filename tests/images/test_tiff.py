@@ -14,6 +14,7 @@ import pytest
 from leanconv.errors import InputError
 from leanconv.images import create_image, open_image, tiff
 from leanconv.images.encoded_tiles import fits
+from leanconv.images.files import reopen_image
 from support.hostile import bounded
 
 tifffile = pytest.importorskip("tifffile", reason="leanconv[images] is not installed")
@@ -128,6 +129,20 @@ def test_a_file_is_made_and_written_in_parts(tmp_path: Path) -> None:
         create_image(tmp_path / "a" / "y.tif", x.shape, x.dtype)
     with pytest.raises(InputError, match="ends in one of"):
         create_image(tmp_path / "y.png", x.shape, x.dtype)
+
+
+@pytest.mark.parametrize("end", [".tif", ".npy"])
+def test_a_result_that_was_cut_short_is_not_lengthened(tmp_path: Path, end: str) -> None:
+    path, x = tmp_path / f"y{end}", pixels((4, 30, 40), "float32")
+    out = create_image(path, x.shape, x.dtype, "CYX")
+    out[:] = x
+    out.array.flush()
+    reopen_image(path, x.shape, x.dtype)[:, :3] = 0
+    size = path.stat().st_size
+    os.truncate(path, size - 1000)
+    with pytest.raises(InputError, match="expected a whole file"):
+        reopen_image(path, x.shape, x.dtype)
+    assert path.stat().st_size == size - 1000
 
 
 # -- files that somebody made to mislead -----------------------------------------------------------

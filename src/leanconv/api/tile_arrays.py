@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import mmap
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
-from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from leanconv.api.file_windows import FileWindows
+from leanconv.api.image_files import memmaps
 from leanconv.api.inputs import InputSpec
 from leanconv.api.tile_layouts import Layouts, arranged, layout_of, new_array, source
 from leanconv.errors import InputError, short
-from leanconv.files import open_regular, reason
 from leanconv.graph.ir import Graph, TensorType
 from leanconv.planner.tiles.windows import Index, Tile
 from leanconv.runtime.memory import give_back
 from leanconv.units import shape_text, type_text
 
-_DESCRIPTIONS = ("zarr.json", ".zarray")  # files that describe a Zarr array
 _SHARED = ("r", "r+", "w+")  # modes of np.memmap in which the file holds what is written
 
 
@@ -122,36 +119,6 @@ def seen_outputs(whole: Graph, outs: Mapping[str, Any], layout: Layouts) -> dict
     return made
 
 
-def mapped_array(path: Path, writable: bool = False) -> np.memmap:
-    """The array of a .npy file, mapped: nothing of it is read yet.
-
-    Raises:
-        InputError: the file cannot be read, or holds no array of numbers.
-    """
-    try:
-        with open_regular(path, what="image") as file:
-            version = np.lib.format.read_magic(file)
-            read_header = {
-                (1, 0): np.lib.format.read_array_header_1_0,
-                (2, 0): np.lib.format.read_array_header_2_0,
-            }[version]
-            shape, turned, dtype = read_header(file)
-            begin = file.tell()
-    except (OSError, ValueError, KeyError) as error:
-        raise InputError(
-            f"image {str(path)!r} cannot be read: {reason(error)}; expected a .npy file"
-        ) from error
-    if dtype.kind not in "biuf":
-        raise InputError(f"image {str(path)!r} holds {dtype}; expected numbers")
-    mode: Literal["r", "r+"] = "r+" if writable else "r"
-    try:
-        return np.memmap(path, dtype, mode, begin, shape, "F" if turned else "C")
-    except (OSError, ValueError, OverflowError) as error:
-        raise InputError(
-            f"image {str(path)!r} cannot be mapped: {reason(error)}; expected a whole file"
-        ) from error
-
-
 def read(image: Image, index: Index, spec: InputSpec, into: np.ndarray | None = None) -> np.ndarray:
     """A part of an input as the network takes it: contiguous, of its dtype.
 
@@ -233,44 +200,11 @@ def release(images: Iterable[Any]) -> None:
 
 
 def _shared_file(image: Any) -> mmap.mmap | None:
-    for array in _memmaps(image):
+    for array in memmaps(image):
         if getattr(array, "mode", None) in _SHARED:
             file = getattr(array, "_mmap", None)
             return file if isinstance(file, mmap.mmap) else None
     return None
-
-
-def _memmaps(image: Any) -> Iterator[np.memmap]:
-    """The array, if it is a mapped file's, and those that it is a view of."""
-    found = source(image)
-    while isinstance(found, np.ndarray):
-        if isinstance(found, np.memmap):
-            yield found
-        found = found.base
-
-
-def identity(image: Any) -> str:
-    """What tells a file, or a Zarr array, from another one of its shape; "" of others.
-
-    Of a file its place, size and time of change; of a Zarr array in a folder those of the file that
-    describes it, of one elsewhere its store's name.
-    """
-    image = source(image)
-    for array in (*_memmaps(image), image):
-        name = getattr(array, "filename", None)
-        if isinstance(name, str | os.PathLike):
-            return _facts(os.path.abspath(name))
-    store, path = getattr(image, "store", None), str(getattr(image, "path", ""))
-    folder = getattr(store, "root", None)
-    if isinstance(folder, str | os.PathLike):
-        files = [os.path.join(os.path.abspath(folder), path, name) for name in _DESCRIPTIONS]
-        return " ".join(map(_facts, filter(os.path.exists, files)))
-    return "" if store is None else f"{store} {path}"
-
-
-def _facts(file: str) -> str:
-    facts = os.stat(file)
-    return f"{file} {facts.st_size} {facts.st_mtime_ns}"
 
 
 def shared_chunks(

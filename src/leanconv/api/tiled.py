@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from leanconv.api.image_files import identity
 from leanconv.api.inputs import Shape, input_specs
 from leanconv.api.network import Network
 from leanconv.api.options import checked_limit
 from leanconv.api.tile_arrays import (
     check_apart,
     chunks_of,
-    identity,
     read,
     seen_inputs,
     seen_outputs,

@@ -14,10 +14,11 @@ import numpy as np
 from dask.base import tokenize
 from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 
+from leanconv.api.image_files import identity
 from leanconv.api.inputs import InputSpec
 from leanconv.api.network import Network
 from leanconv.api.options import checked_threads
-from leanconv.api.tile_arrays import checked_image, identity
+from leanconv.api.tile_arrays import checked_image
 from leanconv.api.tiled import tiled
 from leanconv.dask.windows import Blocks, Part, StoredPart, Window, run_window, run_window_of_one
 from leanconv.dask.workers import WorkerNetwork, worker_tiles

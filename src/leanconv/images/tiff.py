@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from leanconv.api.image_files import mapped_whole
 from leanconv.api.tile_layouts import checked_layout
 from leanconv.errors import InputError, MissingExtraError, short
 from leanconv.files import open_regular, reason
@@ -128,7 +129,7 @@ class TiffImage:
             return self
         kind = self.dtype.newbyteorder(self._file.byteorder)
         try:
-            return np.memmap(self.filename, kind, "r+" if writable else "r", begin, self.shape)
+            return mapped_whole(self.filename, kind, begin, self.shape, writable=writable)
         except (OSError, ValueError, OverflowError) as error:
             raise self._refused(f"it cannot be mapped: {reason(error)}", "a whole file") from error
 

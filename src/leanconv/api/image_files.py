@@ -1,0 +1,115 @@
+"""Files that images lie in: mapped whole or refused, and told from others of their shape."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from hashlib import sha256
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from leanconv.api.tile_layouts import source
+from leanconv.errors import InputError
+from leanconv.files import open_regular, reason
+
+_MOST_FILES = 4096  # of a Zarr array that are looked at: some hundredths of a second
+
+
+def mapped_array(path: Path, writable: bool = False) -> np.memmap:
+    """The array of a .npy file, mapped: nothing of it is read yet.
+
+    Raises:
+        InputError: the file cannot be read, or holds no array of numbers.
+    """
+    try:
+        with open_regular(path, what="image") as file:
+            version = np.lib.format.read_magic(file)
+            read_header = {
+                (1, 0): np.lib.format.read_array_header_1_0,
+                (2, 0): np.lib.format.read_array_header_2_0,
+            }[version]
+            shape, turned, dtype = read_header(file)
+            begin = file.tell()
+    except (OSError, ValueError, KeyError) as error:
+        raise InputError(
+            f"image {str(path)!r} cannot be read: {reason(error)}; expected a .npy file"
+        ) from error
+    if dtype.kind not in "biuf":
+        raise InputError(f"image {str(path)!r} holds {dtype}; expected numbers")
+    try:
+        return mapped_whole(path, dtype, begin, shape, "F" if turned else "C", writable)
+    except (OSError, ValueError, OverflowError) as error:
+        raise InputError(
+            f"image {str(path)!r} cannot be mapped: {reason(error)}; expected a whole file"
+        ) from error
+
+
+def mapped_whole(
+    path: str | os.PathLike[str],
+    dtype: np.dtype[Any],
+    begin: int,
+    shape: tuple[int, ...],
+    order: Literal["C", "F"] = "C",
+    writable: bool = False,
+) -> np.memmap:
+    """Map an array that a file has from a byte on; NumPy would lengthen one that was cut short.
+
+    Raises:
+        OSError, ValueError, OverflowError: the file is too short, or cannot be mapped.
+    """
+    held = np.memmap(path, dtype, "r", begin, shape, order)
+    return np.memmap(path, dtype, "r+", begin, shape, order) if writable else held
+
+
+def memmaps(image: Any) -> Iterator[np.memmap]:
+    """The array, if it is a mapped file's, and those that it is a view of."""
+    found = source(image)
+    while isinstance(found, np.ndarray):
+        if isinstance(found, np.memmap):
+            yield found
+        found = found.base
+
+
+def identity(image: Any) -> str:
+    """What tells a file, or a Zarr array, from another one of its shape; "" of others.
+
+    Of a file its place, size and time of change; of a Zarr array in a folder those of its files, as
+    far as they are looked at; of one elsewhere its store's name.
+    """
+    image = source(image)
+    for array in (*memmaps(image), image):
+        name = getattr(array, "filename", None)
+        if isinstance(name, str | os.PathLike):
+            return _facts(os.path.abspath(name))
+    store, path = getattr(image, "store", None), str(getattr(image, "path", ""))
+    folder = getattr(store, "root", None)
+    if isinstance(folder, str | os.PathLike):
+        return _folder_facts(os.path.join(os.path.abspath(folder), path))
+    return "" if store is None else f"{store} {path}"
+
+
+def _facts(file: str) -> str:
+    facts = os.stat(file)
+    return f"{file} {facts.st_size} {facts.st_mtime_ns}"
+
+
+def _folder_facts(folder: str) -> str:
+    """Facts of the first files of a folder, in the order of their names: those of any chunks.
+
+    Who writes an image into an array that is there writes its first chunks, too.
+    """
+    digest = sha256()
+    for file in islice(_files(folder), _MOST_FILES):
+        with suppress(OSError):  # a link to nothing
+            digest.update(f"{_facts(file)}\n".encode(errors="surrogateescape"))
+    return f"{folder} {digest.hexdigest()}"
+
+
+def _files(folder: str) -> Iterator[str]:
+    for here, folders, names in os.walk(folder):
+        folders.sort()
+        yield from (os.path.join(here, name) for name in sorted(names))
