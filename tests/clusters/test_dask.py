@@ -84,6 +84,22 @@ def test_arrays_that_workers_open_themselves(tmp_path: Path) -> None:
     assert len(pickle.dumps(dict(map_network(net, mapped, tile=24).dask))) < 10 * x.nbytes
 
 
+def test_a_slice_of_a_mapped_file_is_sent_by_its_name(tmp_path: Path) -> None:
+    net, whole = net_of(), image(2, 3, 80, 90)
+    for order in ("C", "F"):
+        np.save(tmp_path / f"{order}.npy", np.asarray(whole, order=order))
+        mapped = np.load(tmp_path / f"{order}.npy", mmap_mode="r")
+        slices = (mapped[1:, :, 9:65, 5:77], mapped[:1, ::-1, 70:14:-1, ::2], np.asarray(mapped))
+        for x in slices:
+            y = map_network(net, x, tile=24)
+            assert x[0, 0, 0].tobytes() not in pickle.dumps(dict(y.dask))
+            np.testing.assert_array_equal(y.compute(scheduler="sync"), lc.tiled(net).whole(x))
+    private = np.load(tmp_path / "C.npy", mmap_mode="c")[:1]
+    private[:] = 1  # which the file does not hold
+    y = map_network(net, private, tile=24)
+    np.testing.assert_array_equal(y.compute(scheduler="sync"), lc.tiled(net).whole(private))
+
+
 class _Stored:
     """An array of somebody else: shape, dtype, slices."""
 

@@ -16,6 +16,7 @@ from leanconv.api.tile_layouts import source
 from leanconv.errors import InputError
 from leanconv.files import open_regular, reason
 
+SHARED = ("r", "r+", "w+")  # modes of np.memmap in which the file holds what is written
 _MOST_FILES = 4096  # of a Zarr array that are looked at: some hundredths of a second
 
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from leanconv.api.file_windows import FileWindows
-from leanconv.api.image_files import memmaps
+from leanconv.api.image_files import SHARED, memmaps
 from leanconv.api.inputs import InputSpec
 from leanconv.api.tile_layouts import Layouts, arranged, layout_of, new_array, source
 from leanconv.errors import InputError, short
@@ -18,8 +18,6 @@ from leanconv.graph.ir import Graph, TensorType
 from leanconv.planner.tiles.windows import Index, Tile
 from leanconv.runtime.memory import give_back
 from leanconv.units import shape_text, type_text
-
-_SHARED = ("r", "r+", "w+")  # modes of np.memmap in which the file holds what is written
 
 
 class Image(Protocol):
@@ -201,7 +199,7 @@ def release(images: Iterable[Any]) -> None:
 
 def _shared_file(image: Any) -> mmap.mmap | None:
     for array in memmaps(image):
-        if getattr(array, "mode", None) in _SHARED:
+        if getattr(array, "mode", None) in SHARED:
             file = getattr(array, "_mmap", None)
             return file if isinstance(file, mmap.mmap) else None
     return None

@@ -14,7 +14,7 @@ import numpy as np
 from dask.base import tokenize
 from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 
-from leanconv.api.image_files import identity
+from leanconv.api.image_files import SHARED, identity, memmaps
 from leanconv.api.inputs import InputSpec
 from leanconv.api.network import Network
 from leanconv.api.options import checked_threads
@@ -78,26 +78,42 @@ def map_network(
 
 @dataclass(frozen=True)
 class MappedFile:
-    """A mapped file's array, which is sent by its name and opened where it is read.
+    """An array of a mapped file, which is sent by its name and opened where it is read.
 
     Attributes:
         path: of the file.
-        dtype, shape, order: of the array.
-        offset: of its first byte in the file.
+        dtype, shape, strides: of the array, which may be a slice of what is mapped.
+        begin: where its first element lies in the file.
         state: tells the file's contents from those that it had before.
     """
 
     path: str
     dtype: np.dtype
     shape: tuple[int, ...]
-    order: Any
-    offset: int
+    strides: tuple[int, ...]
+    begin: int
     state: str
+
+    @classmethod
+    def of(cls, array: Any) -> MappedFile | None:
+        """An array's; None where no file has what it holds, as of memory or a private mapping."""
+        mapped = next((each for each in memmaps(array) if isinstance(each.base, mmap.mmap)), None)
+        if mapped is None or mapped.mode not in SHARED or not mapped.filename or not array.size:
+            return None
+        begin = mapped.offset + array.ctypes.data - mapped.ctypes.data
+        path, state = str(mapped.filename), identity(array)
+        return cls(path, array.dtype, array.shape, array.strides, begin, state)
 
     def __getitem__(self, index: Any) -> Any:
         """A part, whose pages are read now."""
-        opened = np.memmap(self.path, self.dtype, "r", self.offset, self.shape, self.order)
-        return np.array(opened[index])
+        steps = [(n - 1) * step for n, step in zip(self.shape, self.strides, strict=True)]
+        first = self.begin + sum(min(0, step) for step in steps)
+        last = self.begin + sum(max(0, step) for step in steps) + self.dtype.itemsize
+        octets = np.memmap(self.path, np.uint8, "r", first, (last - first,))
+        array: np.ndarray = np.ndarray(
+            self.shape, self.dtype, octets, self.begin - first, self.strides
+        )
+        return np.array(array[index])
 
 
 def _checked(image: Any, spec: InputSpec) -> Any:
@@ -112,12 +128,9 @@ def _checked(image: Any, spec: InputSpec) -> Any:
             "compute_chunk_sizes() first"
         )
     checked_image(image, spec)
-    if isinstance(image, np.memmap) and isinstance(image.base, mmap.mmap) and image.filename:
-        order = "C" if image.flags.c_contiguous else "F"
-        path = str(image.filename)
-        state = identity(image)
-        return MappedFile(path, image.dtype, image.shape, order, image.offset, state)
-    return da.from_array(np.asarray(image)) if isinstance(image, np.ndarray) else image
+    if not isinstance(image, np.ndarray):
+        return image
+    return MappedFile.of(image) or da.from_array(np.asarray(image))
 
 
 class _Graph:
