@@ -227,7 +227,7 @@ def test_threads_and_handlers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 _HOLD = """
 import fcntl, sys
 with open(sys.argv[1], "r+b") as file:
-    fcntl.lockf(file, fcntl.LOCK_EX)
+    fcntl.lockf(file, fcntl.LOCK_EX, 1, int(sys.argv[2]))
     print(flush=True)
     sys.stdin.readline()
 """
@@ -240,14 +240,16 @@ def test_who_waits_for_another_process_does_not_wait_for_ever(
     monkeypatch.setattr(weight_file, "_WAIT_S", 0.05)
     files = WeightFiles(tmp_path / "w", LIMIT)
     files.made(OTHER, SIZE, pack)
-    held = [sys.executable, "-S", "-c", _HOLD, str(tmp_path / "w" / weight_file._LOCK)]
+    lock, place = tmp_path / "w" / weight_file._LOCK, weight_file._lock_place(KEY)
+    held = [sys.executable, "-S", "-c", _HOLD, str(lock), str(place)]
     with subprocess.Popen(held, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout is not None
         assert other.stdin is not None
         other.stdout.readline()
         assert files.made(KEY, SIZE, never) is None
         assert holds(files.find(OTHER, SIZE))  # reading takes no lock
-        assert "another process packs there" in caplog.text
+        assert "another process packs the same" in caplog.text
+        assert holds(files.made("ef" * 20, SIZE, pack))  # nor does another key wait
         other.kill()
     assert holds(files.made(KEY, SIZE, pack))
 

@@ -93,9 +93,9 @@ class WeightFiles:
         packed: list[FileBlock] = []  # what was packed is used even if it gets no name
         try:
             with self._told(), own_folder(self._folder, make=True) as folder:
-                with _alone(folder) as is_alone:
+                with _alone(folder, key) as is_alone:
                     if not is_alone:
-                        self._warn(f"another process packs there for over {_WAIT_S} s")
+                        self._warn(f"another process packs the same for over {_WAIT_S} s")
                         return None
                     found = self._checked(folder, f"{key}.weights", size)
                     if found is not None:
@@ -213,8 +213,8 @@ def _digest(file: BinaryIO, name: str, size: int) -> bytes | None:
 
 
 @contextlib.contextmanager
-def _alone(folder: OwnFolder) -> Iterator[bool]:
-    """Wait until no other process and thread packs into the folder; whether that has come.
+def _alone(folder: OwnFolder, key: str) -> Iterator[bool]:
+    """Wait until no other thread packs, nor another process this key; whether that has come.
 
     The lock is one that ends with its process and that a forked child does not have.
     """
@@ -223,16 +223,21 @@ def _alone(folder: OwnFolder) -> Iterator[bool]:
         return
     with _packing.bare, folder.lasting(_LOCK) as file:
         end = time.monotonic() + _WAIT_S
-        while not (taken := _taken(file)) and time.monotonic() < end:
+        while not (taken := _taken(file, key)) and time.monotonic() < end:
             time.sleep(_LOOK_MS / 1000)
         yield taken  # closing the file releases it
 
 
-def _taken(file: BinaryIO) -> bool:
+def _taken(file: BinaryIO, key: str) -> bool:
+    """Try to lock the one byte of the file that stands for a key: it need not be there."""
     if fcntl is None:
         return True
     try:
-        fcntl.lockf(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.lockf(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _lock_place(key))
     except (BlockingIOError, PermissionError):  # some systems say the latter
         return False
     return True
+
+
+def _lock_place(key: str) -> int:
+    return int(key[:12], 16)
