@@ -62,6 +62,8 @@ def killed_runs(
         if os.WIFSIGNALED(status):
             lines = journal.read_bytes().count(b"\n") if journal.exists() else 0
             found.append(lines - 1)
+            if cut.exists() and not journal.exists():
+                _remove(cut)  # it was done, and is not overwritten
         elif os.WEXITSTATUS(status):
             raise SystemExit(f"a run that goes on ended with {os.WEXITSTATUS(status)}")
         else:

@@ -33,7 +33,9 @@ def add_tile_options(parser: argparse.ArgumentParser) -> None:
         help="read the image (.npy, .tif, .zarr) window by window within --memory-limit",
     )
     group.add_argument(
-        "--out", metavar="FILE", help="where the result goes: .npy, .tif, .zarr or .ome.zarr"
+        "--out",
+        metavar="FILE",
+        help="where the result goes, a new file: .npy, .tif, .zarr or .ome.zarr",
     )
     group.add_argument(
         "--axes",
@@ -129,9 +131,8 @@ def _made(file: str, plan: TilePlan, layout: str | None, journal: Path) -> Any:
         letters = layout or (ome_layout(axes, held.shape) if named else axes)
         shape = laid_out_shape(held.shape, axes, letters, name)
     if not has_tiles(journal):
-        # Of a folder nothing is overwritten but what a run left that was killed as it began.
-        fresh = kind != ".zarr" or journal.exists()
-        if not fresh and os.path.lexists(file):
+        # Nothing is overwritten but what a run left that was killed as it began.
+        if not journal.exists() and os.path.lexists(file):
             raise InputError(f"{file!r} is there already; expected a new name, or delete it")
         refuse_without_folder(file.rstrip("/"))
         journal.touch()
