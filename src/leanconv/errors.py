@@ -68,6 +68,10 @@ class CompileError(LeanConvError):
 class OutOfMemoryError(LeanConvError, MemoryError):
     """The system does not give the memory, or would not give what a compilation needs."""
 
+    def __new__(cls, *what: object) -> OutOfMemoryError:
+        """Make one: `MemoryError.__new__`, which others call (tblib, for Dask), refuses to."""
+        return Exception.__new__(cls, *what)
+
 
 def out_of_memory(doing: str, error: MemoryError) -> OutOfMemoryError:
     """Python's or NumPy's error as ours, for what was being done."""
