@@ -236,10 +236,14 @@ class TiffImage:
                 ) from error
             self._kept[page, place] = part
             self._kept_bytes += 0 if part is None else part.nbytes
-            while self._kept_bytes > KEPT_BYTES and len(self._kept) > 1:
-                _, gone = self._kept.popitem(last=False)
-                self._kept_bytes -= 0 if gone is None else gone.nbytes
+            self._forget()
             return part
+
+    def _forget(self) -> None:
+        """Let tiles go that were used longest ago, until what is kept is few enough."""
+        while self._kept_bytes > KEPT_BYTES and len(self._kept) > 1:
+            _, gone = self._kept.popitem(last=False)
+            self._kept_bytes -= 0 if gone is None else gone.nbytes
 
     def _read(self, page: Any, place: int) -> np.ndarray | None:
         begin, count = page.dataoffsets[place], page.databytecounts[place]

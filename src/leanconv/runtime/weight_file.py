@@ -222,10 +222,15 @@ def _alone(folder: OwnFolder, key: str) -> Iterator[bool]:
         yield False
         return
     with _packing.bare, folder.lasting(_LOCK) as file:
-        end = time.monotonic() + _WAIT_S
-        while not (taken := _taken(file, key)) and time.monotonic() < end:
-            time.sleep(_LOOK_MS / 1000)
-        yield taken  # closing the file releases it
+        yield _awaited(file, key)  # closing the file releases it
+
+
+def _awaited(file: BinaryIO, key: str) -> bool:
+    """Lock the place of a key, waiting for who has it; whether that could be had in time."""
+    end = time.monotonic() + _WAIT_S
+    while not (taken := _taken(file, key)) and time.monotonic() < end:
+        time.sleep(_LOOK_MS / 1000)
+    return taken
 
 
 def _taken(file: BinaryIO, key: str) -> bool:
