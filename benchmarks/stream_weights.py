@@ -25,7 +25,8 @@ from typing import Any
 
 import numpy as np
 
-ROOT = Path(__file__).resolve().parent.parent
+from harness import ROOT, model_file
+
 MIB = 2**20
 
 
@@ -99,15 +100,6 @@ def in_process(options: argparse.Namespace, model: Path, streams: bool, out: Pat
     return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
 
 
-def vgg16(folder: Path) -> Path:
-    """VGG-16 with random weights, in a file."""
-    from examples.networks import FULL_NETWORKS
-
-    path = folder / "vgg16.onnx"
-    path.write_bytes(FULL_NETWORKS["vgg16"](batch=1).SerializeToString())
-    return path
-
-
 def compared(options: argparse.Namespace, model: Path, folder: Path) -> dict[str, Any]:
     """Both ways, each after a process that has compiled what it needs."""
     ways = {"whole": False, "streamed": True}
@@ -154,7 +146,7 @@ def main() -> int:
         print(json.dumps(measured(options)))
         return 0
     with tempfile.TemporaryDirectory() as folder:
-        model = options.model or vgg16(Path(folder))
+        model = options.model or model_file("vgg16")
         result = compared(options, model, Path(folder))
     print(shown(result))
     if options.json is not None:
