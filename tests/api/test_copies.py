@@ -6,6 +6,7 @@ import copy
 import multiprocessing
 import pickle
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,10 @@ from onnx import helper
 import leanconv as lc
 from leanconv.algorithms.select import choice_named
 from leanconv.api import cpu_backend
+from leanconv.api.options import NetworkOptions
+from leanconv.graph.onnx_import import read_model
 from leanconv.planner import tuner
+from leanconv.runtime.calibration import planning_target
 from leanconv.settings import Settings
 from leanconv.spec import ConvSpec
 from support.onnx_models import model, small_cnn
@@ -209,3 +213,15 @@ def test_every_error_can_be_sent() -> None:
         error = kind("what", 7) if kind is lc.BudgetError else kind("what")
         for other in (sent(error), kind.__new__(kind, *error.args)):
             assert (type(other), str(other)) == (kind, "what")
+
+
+def test_parts_of_a_network_are_planned_for_the_processor_of_the_whole() -> None:
+    """Else a part that was sent to another process would have rates, and bits, of its own."""
+    read = read_model(small_cnn().SerializeToString())
+    target = replace(planning_target(), l3_bytes=12345)
+    options = NetworkOptions(memory_limit=2**21, stream_weights=True)
+    whole = cpu_backend.CpuBackend(read, options, target=target)
+    smaller, part = whole._in_least_parts, whole._network_of(read, None).backend
+    assert smaller is not None
+    assert isinstance(part, cpu_backend.CpuBackend)
+    assert smaller.target == part.target == target

@@ -14,7 +14,14 @@ from leanconv.codegen.cache import DiskCache
 from leanconv.codegen.host import host
 from leanconv.codegen.machine_code import assembly_text
 from leanconv.runtime import calibration, clock
-from leanconv.runtime.calibration import Rates, is_known, measure, planning_target, this_machine
+from leanconv.runtime.calibration import (
+    Rates,
+    alike,
+    is_known,
+    measure,
+    planning_target,
+    this_machine,
+)
 from leanconv.target import PRESETS, Target
 
 CLASSES = Rates(32.0, 10.0, 4.0, 8 * 2**20, 2.0, 4, undisturbed=True)
@@ -152,3 +159,11 @@ def test_the_busy_loop_has_all_its_multiply_adds() -> None:
     """One chain alone would not notice that another thread shares the core's units."""
     code = assembly_text(clock.module_text(), host()).split("busy:")[1]
     assert len(re.findall(r"fmadd|fmla", code)) >= host().least_accumulators
+
+
+def test_a_sender_of_the_same_kind_is_planned_for_with_its_rates() -> None:
+    here = replace(PRESETS["znver4"], name="host")
+    measured = replace(here, costs=PRESETS["haswell"].costs, l3_bytes=here.l3_bytes // 2)
+    assert alike(measured, here) is measured
+    assert alike(replace(measured, l2_bytes=here.l2_bytes // 2), here) is here
+    assert alike(PRESETS["haswell"], here) is here

@@ -125,7 +125,7 @@ class CpuBackend:
         names = {node.name for node in part.nodes}
         chosen = {n: text for n, text in self._options.algorithms.items() if n in names}
         options = replace(self._options, algorithms=chosen, memory_limit=memory_limit)
-        return Network(CpuBackend(part, options), "a part")
+        return Network(CpuBackend(part, options, target=self.target), "a part")
 
     def validated(self, arrays: Sequence[Any]) -> list[np.ndarray]:
         """The inputs as kernels can read them."""
@@ -169,7 +169,7 @@ class CpuBackend:
         options = self._options.in_least_parts
         if options is None:
             return None
-        made = CpuBackend(self.model, options, self._pinned)
+        made = CpuBackend(self.model, options, self._pinned, target=self.target)
         made._shared, made.deciding = self._shared, self.deciding
         return made
 

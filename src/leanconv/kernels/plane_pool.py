@@ -23,6 +23,7 @@ from leanconv.codegen.tails import each_tile_of_any, where_any
 from leanconv.errors import UnsupportedError
 from leanconv.graph.ir import Graph, Node
 from leanconv.kernels.ordering import precedes
+from leanconv.kernels.pool_steps import lanes_of, taps_within
 from leanconv.records import dataclass
 from leanconv.spec.format import Format, aligned, ceil_div
 from leanconv.symbols import most
@@ -120,8 +121,7 @@ class _Nest:
 
     def __init__(self, kernel: PlanePool, target: Target) -> None:
         self.k, self.e, self.w = kernel, Function(kernel.NAME), kernel.window
-        step = kernel.dtype if kernel.dtype.bytes >= INT32.bytes else INT32
-        self.lanes, self.element = target.lanes(step), kernel.dtype.llvm
+        self.lanes, self.element = lanes_of(kernel.dtype, target), kernel.dtype.llvm
         self.kind = vector(self.element, self.lanes)
         self.index = vector(INT32.llvm, self.lanes)
         results, places, _ = kernel.parts_bytes
@@ -178,9 +178,7 @@ class _Nest:
         """Emit the body for each position of the input along an axis that a window touches."""
         e, w, step = self.e, self.w, self.w.dilation[axis]
         start = o * w.stride[axis] - w.pad[axis]
-        first = (e.smax(e.i64(0) - start, 0) + (step - 1)) // step
-        room = (e.smax(e.i64(w.size[axis]) - start, 0) + (step - 1)) // step
-        last = e.smin(room, w.kernel[axis])
+        first, last = taps_within(e, w, axis, o, 0, w.size[axis])
         with e.when(first.compare("slt", last)), e.loop("dh"[axis], last, start=first) as tap:
             yield tap * step + start
 

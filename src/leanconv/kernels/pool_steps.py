@@ -6,7 +6,13 @@ from leanconv.codegen import math
 from leanconv.codegen.emitter import Function, Value
 from leanconv.codegen.geometry import Window
 from leanconv.kernels.typed_steps import extreme
-from leanconv.types import DType
+from leanconv.target import Target
+from leanconv.types import INT32, DType
+
+
+def lanes_of(dtype: DType, target: Target) -> int:
+    """Elements of a vector along columns: as many as there are positions of 32 bits in one."""
+    return target.lanes(dtype if dtype.bytes >= INT32.bytes else INT32)
 
 
 def start(e: Function, dtype: DType, average: bool, kind: str) -> Value:

@@ -24,7 +24,7 @@ from leanconv.codegen.emitter import Carry, Function, Pointer, Value, vector
 from leanconv.codegen.extents import Extent
 from leanconv.codegen.geometry import Window
 from leanconv.codegen.kernel import Kernel
-from leanconv.kernels.pool_steps import joined, start, taps_within
+from leanconv.kernels.pool_steps import joined, lanes_of, start, taps_within
 from leanconv.records import dataclass
 from leanconv.spec.format import aligned, ceil_div
 from leanconv.symbols import most
@@ -139,8 +139,7 @@ class _Nest:
 
     def __init__(self, kernel: SeparablePool, target: Target) -> None:
         self.k, self.e, self.w = kernel, Function(kernel.NAME), kernel.window
-        step = kernel.dtype if kernel.dtype.bytes >= INT32.bytes else INT32
-        self.lanes, self.element = target.lanes(step), kernel.dtype.llvm
+        self.lanes, self.element = lanes_of(kernel.dtype, target), kernel.dtype.llvm
         self.kind = vector(self.element, self.lanes)
         line, windows, _ = kernel.parts_bytes
         scratch = self.e.scratch
