@@ -120,7 +120,7 @@ class _Defects(logging.Handler):
 
 
 _DEFECTS = _Defects()
-logging.getLogger("leanconv.attempts").addHandler(_DEFECTS)
+logging.getLogger("leanconv.symbolic.attempts").addHandler(_DEFECTS)
 
 
 @pytest.fixture(autouse=True)
@@ -130,7 +130,7 @@ def defects() -> Iterator[list[str]]:
     It fails unless the test expects that, and clears the list.
     """
     yield _DEFECTS.texts
-    from leanconv import attempts
+    from leanconv.symbolic import attempts
 
     found = "\n".join(_DEFECTS.texts)
     _DEFECTS.texts.clear()

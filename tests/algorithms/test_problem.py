@@ -13,7 +13,7 @@ from leanconv.algorithms.winograd.pieces import split
 from leanconv.codegen.geometry import Access
 from leanconv.operators.transposed import phases
 from leanconv.spec import ConvSpec
-from leanconv.symbols import Trace
+from leanconv.symbolic import Trace
 from leanconv.target import preset
 from leanconv.types import FLOAT32, FLOAT64
 from support.graph_builder import Builder

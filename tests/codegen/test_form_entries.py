@@ -27,7 +27,7 @@ from leanconv.codegen.form_entries import (
 from leanconv.codegen.forms import Form, Instance
 from leanconv.codegen.host import host
 from leanconv.codegen.kernel import Kernel
-from leanconv.expressions import Expressions
+from leanconv.symbolic import Expressions
 from support.forms import form_of
 from support.kernel_runner import run_kernel
 from support.onnx_models import small_cnn

@@ -20,8 +20,6 @@ from leanconv.codegen.geometry import Access, Window
 from leanconv.codegen.host import host
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.tiling import Tile
-from leanconv.evaluation import Evaluated
-from leanconv.expressions import NeedsNumberError
 from leanconv.kernels.copy import Copy
 from leanconv.kernels.copy_plan import StridedBox, copy_tasks
 from leanconv.kernels.elementwise import Elementwise
@@ -31,7 +29,7 @@ from leanconv.kernels.reorder import reorder
 from leanconv.records import dataclass
 from leanconv.spec import ConvSpec
 from leanconv.spec.format import Format
-from leanconv.symbols import Symbol, Trace, least, most
+from leanconv.symbolic import Evaluated, NeedsNumberError, Symbol, Trace, least, most
 from leanconv.target import PRESETS, Target
 from leanconv.types import FLOAT32, FLOAT64
 from support.block_chains import Block, Runner

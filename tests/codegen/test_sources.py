@@ -79,7 +79,7 @@ def test_every_file_on_disk_is_hashed_once() -> None:
 
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
-    for name in ("symbols.py", "planner/budget.py", "planner/deep/solver.py", "cli/main.py"):
+    for name in ("units.py", "planner/budget.py", "planner/deep/solver.py", "cli/main.py"):
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"NAME = {name!r}\n", encoding="utf-8")
@@ -88,7 +88,7 @@ def package(tmp_path: Path) -> Path:
 
 def test_any_change_of_a_file_is_another_hash(package: Path) -> None:
     seen = {sources_hash(package, DECIDING)}
-    for name in ("symbols.py", "planner/budget.py", "planner/deep/solver.py"):
+    for name in ("units.py", "planner/budget.py", "planner/deep/solver.py"):
         path = package / name
         path.write_text(path.read_text(encoding="utf-8") + "#\n", encoding="utf-8")
         seen.add(sources_hash(package, DECIDING))
@@ -96,7 +96,7 @@ def test_any_change_of_a_file_is_another_hash(package: Path) -> None:
     seen.add(sources_hash(package, DECIDING))
     (package / "planner/limit.py").rename(package / "planner/deep/limit.py")
     seen.add(sources_hash(package, DECIDING))
-    (package / "symbols.py").unlink()
+    (package / "units.py").unlink()
     seen.add(sources_hash(package, DECIDING))
     assert len(seen) == 7
     (package / "cli/main.py").write_text("", encoding="utf-8")

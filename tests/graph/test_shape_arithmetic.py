@@ -18,7 +18,7 @@ from leanconv.graph.ops.base import integers
 from leanconv.graph.ops.integers import quotient, remainder
 from leanconv.graph.passes import run_passes
 from leanconv.graph.template import Templates
-from leanconv.symbols import Trace
+from leanconv.symbolic import Trace
 from support.control_flow import node
 from support.onnx_models import model, reference
 from support.shape_programs import ShapeProgram

@@ -12,14 +12,13 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from leanconv import expressions
 from leanconv.errors import InputError, ModelError
 from leanconv.graph import template
 from leanconv.graph.ir import TensorType
 from leanconv.graph.onnx_import import Model, read_model
 from leanconv.graph.passes import run_passes
 from leanconv.graph.template import Templates
-from leanconv.symbols import Symbol
+from leanconv.symbolic import Symbol, expressions
 from leanconv.types import FLOAT32
 from support.onnx_models import model, small_cnn
 from support.templates import graph_text

@@ -19,7 +19,7 @@ from leanconv.kernels.copy import Copy
 from leanconv.kernels.elementwise import Elementwise
 from leanconv.kernels.reduce import Reduction
 from leanconv.kernels.softmax import Softmax
-from leanconv.symbols import Trace
+from leanconv.symbolic import Trace
 from leanconv.target import Target
 from support.network_models import by_numpy
 

@@ -13,7 +13,7 @@ from leanconv.codegen.floor_sums import first_residue_below
 from leanconv.codegen.geometry import Window
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
-from leanconv.symbols import least
+from leanconv.symbolic import least
 
 Index: TypeAlias = Any  # a number, one that the kernel reads, or one that it computes
 _Run = tuple[int, int, tuple[int, ...]]

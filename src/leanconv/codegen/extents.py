@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from leanconv.symbols import Scalars
+from leanconv.symbolic import Scalars
 
 __all__ = ["Count", "Extent", "Extents", "Scalars", "Sizes", "Strides"]
 

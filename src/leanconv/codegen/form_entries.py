@@ -31,7 +31,7 @@ from leanconv.canonical import canonical_text
 from leanconv.codegen.cache import DiskCache
 from leanconv.codegen.forms import WORD_KINDS, Form, Instance, skeleton
 from leanconv.codegen.kernel import Kernel
-from leanconv.expressions import index_within, is_bounded_number, read_steps
+from leanconv.symbolic import index_within, is_bounded_number, read_steps
 
 MOST_BYTES = 16 * 2**20  # of all entries; one of a large network has 20 KB
 _HEAD = struct.Struct("<32sH")

@@ -19,10 +19,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from leanconv.codegen.kernel import Kernel
-from leanconv.evaluation import guarded
-from leanconv.expressions import Expression, Step, Values, steps_of
 from leanconv.records import cached_property, dataclass
-from leanconv.symbols import Trace
+from leanconv.symbolic import Expression, Step, Trace, Values, guarded, steps_of
 from leanconv.target import Target
 
 _ANNOTATED = re.compile(r"\b(Count|Extents?|Sizes|Strides|Scalars)\b")

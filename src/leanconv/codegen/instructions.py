@@ -18,7 +18,7 @@ from leanconv.codegen.values import (
     mangled,
     vector,
 )
-from leanconv.symbols import Symbol
+from leanconv.symbolic import Symbol
 from leanconv.types import FLOAT32, as_dtype
 
 Carry = list[Value]

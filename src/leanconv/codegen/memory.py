@@ -25,7 +25,7 @@ from leanconv.codegen.values import (
     mangled,
     vector,
 )
-from leanconv.symbols import Symbol
+from leanconv.symbolic import Symbol
 from leanconv.types import FLOAT32, FLOATS
 
 _FLOATS = tuple(dtype.llvm for dtype in FLOATS)

@@ -24,6 +24,7 @@ EMITTING = (
     "kernels",
     "runtime",
     "spec",
+    "symbolic",
     "target",
     "types",
     "winograd",

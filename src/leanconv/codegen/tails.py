@@ -17,7 +17,7 @@ from typing import Literal, TypeVar
 
 from leanconv.codegen.emitter import Function, Value
 from leanconv.spec.format import ceil_div
-from leanconv.symbols import Symbol
+from leanconv.symbolic import Symbol
 
 _Variant = TypeVar("_Variant")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
-from leanconv.symbols import by_numbers, least, most
+from leanconv.symbolic import by_numbers, least, most
 from leanconv.target import Target
 
 ANY_WIDTH = 840  # columns for which the tiles of a row of any width are chosen: whole tiles of most

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Literal, Protocol, TypeVar
 
-from leanconv.symbols import Symbol
+from leanconv.symbolic import Symbol
 from leanconv.types import DTYPES, HALVES, DType
 
 Number = int | float

@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from leanconv.expressions import Values
 from leanconv.records import cached_property, dataclass
-from leanconv.symbols import Trace
+from leanconv.symbolic import Trace, Values
 from leanconv.types import FLOAT32, FLOATS, HALVES, DType
 from leanconv.units import type_text
 

@@ -44,7 +44,7 @@ from leanconv.graph.small_inputs import NeedsInputsError, is_small
 from leanconv.graph.value import Value
 from leanconv.records import dataclass
 from leanconv.spec.mends import mended
-from leanconv.symbols import Symbol
+from leanconv.symbolic import Symbol
 from leanconv.types import FLOAT16, FLOAT32, FLOAT64, FLOATS, DType, find_dtype
 from leanconv.units import shape_text
 

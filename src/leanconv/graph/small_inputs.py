@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from leanconv.errors import InputError
-from leanconv.symbols import Symbol
+from leanconv.symbolic import Symbol
 from leanconv.types import DType
 
 MOST = 16  # elements: each combination of values has a plan of its own

@@ -1,7 +1,7 @@
 """Graphs for new input shapes without binding and simplifying the network anew.
 
 A network whose inputs have open extents is bound and simplified with symbols for them
-(`leanconv.symbols`): the graph that comes out, with expressions in its shapes and attributes, is
+(`leanconv.symbolic`): the graph that comes out, with expressions in its shapes and attributes, is
 that of every other shape whose extents answer the guards alike (an extent is even, two sizes of a
 sum are equal, a map is larger than a window …). Where a symbol will not do, the network is bound to
 each shape as it comes. An extent of 0 or 1 is no symbol: what is left out for it is worth a
@@ -22,14 +22,11 @@ from typing import Any
 
 import numpy as np
 
-from leanconv.attempts import attempted, tell
-from leanconv.evaluation import guarded
-from leanconv.expressions import Expression, Values
 from leanconv.graph.ir import Graph, Origin, TensorType
 from leanconv.graph.onnx_import import Model
 from leanconv.graph.regions import Region
 from leanconv.records import cached_property, dataclass
-from leanconv.symbols import Symbol, Trace
+from leanconv.symbolic import Expression, Symbol, Trace, Values, attempted, guarded, tell
 
 Shape = tuple[int, ...]
 Known = Mapping[str, np.ndarray]

@@ -31,7 +31,7 @@ from leanconv.codegen.tails import where_any
 from leanconv.kernels.register_transpose import power_below, transpose
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
-from leanconv.symbols import Symbol
+from leanconv.symbolic import Symbol
 from leanconv.target import Target
 from leanconv.types import DType
 

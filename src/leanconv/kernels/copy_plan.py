@@ -11,7 +11,7 @@ from math import prod
 from leanconv.kernels.copy import BODY_EXTENTS, WHOLE, Body, CopyTask
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
-from leanconv.symbols import least
+from leanconv.symbolic import least
 from leanconv.types import DType
 
 CHUNK_BYTES = 256 * 1024  # read and written in 5 to 15 us

@@ -32,7 +32,7 @@ from leanconv.kernels.expression import BINARY, UNARY, Step, step_of
 from leanconv.kernels.typed_steps import from_memory, in_memory, to_memory
 from leanconv.records import dataclass
 from leanconv.spec.format import Format, ceil_div
-from leanconv.symbols import Symbol
+from leanconv.symbolic import Symbol
 from leanconv.target import Target
 from leanconv.types import FLOATS, DType, as_dtype
 

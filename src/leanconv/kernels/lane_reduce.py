@@ -9,7 +9,7 @@ from typing import Literal
 from leanconv.codegen.emitter import Function, Pointer, Value, bytes_of, element_of, lanes_of
 from leanconv.codegen.tails import tile_at
 from leanconv.spec.format import ceil_div
-from leanconv.symbols import Symbol
+from leanconv.symbolic import Symbol
 from leanconv.target import Target
 from leanconv.types import DType
 

@@ -17,7 +17,7 @@ from leanconv.graph.ops.boxes import WRONG
 from leanconv.kernels.select_boxes import SelectBoxes
 from leanconv.records import dataclass
 from leanconv.spec.format import Format
-from leanconv.symbols import least
+from leanconv.symbolic import least
 from leanconv.target import Target
 from leanconv.types import INT32, INT64, DType
 

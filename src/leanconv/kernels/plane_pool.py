@@ -26,7 +26,7 @@ from leanconv.kernels.ordering import precedes
 from leanconv.kernels.pool_steps import lanes_of, taps_within
 from leanconv.records import dataclass
 from leanconv.spec.format import Format, aligned, ceil_div
-from leanconv.symbols import most
+from leanconv.symbolic import most
 from leanconv.target import Target
 from leanconv.types import INT32, INT64, DType
 

@@ -18,7 +18,7 @@ from leanconv.graph.ops.recurrent import GATES
 from leanconv.kernels.recurrence_kernel import Recurrence
 from leanconv.records import dataclass
 from leanconv.spec.format import Format, ceil_div
-from leanconv.symbols import least
+from leanconv.symbolic import least
 from leanconv.target import Target
 from leanconv.types import DType
 

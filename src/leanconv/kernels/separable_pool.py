@@ -27,7 +27,7 @@ from leanconv.codegen.kernel import Kernel
 from leanconv.kernels.pool_steps import joined, lanes_of, start, taps_within
 from leanconv.records import dataclass
 from leanconv.spec.format import aligned, ceil_div
-from leanconv.symbols import most
+from leanconv.symbolic import most
 from leanconv.target import Target
 from leanconv.types import INT32, DType
 

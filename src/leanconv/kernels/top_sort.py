@@ -16,7 +16,7 @@ from leanconv.kernels.sort_keys import least_key
 from leanconv.kernels.top_scan import LineNest, TopOfLines
 from leanconv.records import dataclass
 from leanconv.spec.format import aligned, ceil_div
-from leanconv.symbols import least, most
+from leanconv.symbolic import least, most
 from leanconv.target import Target
 from leanconv.types import INT32
 

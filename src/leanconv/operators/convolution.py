@@ -24,7 +24,7 @@ from leanconv.operators.half_values import precision_of
 from leanconv.operators.operator import FormatPolicy, NodeContext, Operator
 from leanconv.operators.transposed import joined, of_phases, one_kernel, phases, together
 from leanconv.spec import ConvSpec
-from leanconv.symbols import by_numbers
+from leanconv.symbolic import by_numbers
 from leanconv.target import Target
 from leanconv.types import HALVES, SINGLE, DType, Precision
 

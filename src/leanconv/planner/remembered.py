@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import TypeVar
 
-from leanconv.attempts import attempted, tell
-from leanconv.evaluation import guarded
 from leanconv.graph.ir import Graph
-from leanconv.symbols import Trace
+from leanconv.symbolic import Trace, attempted, guarded, tell
 
 _Result = TypeVar("_Result")
 _MOST_KEPT = 16  # of one question; sizes that answer in more ways are asked one by one

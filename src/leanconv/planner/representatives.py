@@ -14,7 +14,7 @@ from types import MappingProxyType
 from leanconv.errors import LeanConvError
 from leanconv.graph.ir import Graph, Node, TensorType
 from leanconv.graph.ops import infer_node
-from leanconv.symbols import Symbol
+from leanconv.symbolic import Symbol
 
 # The end of each range, and what stands for it.
 _BATCHES = {4: 4, 16: 14, 64: 56, 256: 224}

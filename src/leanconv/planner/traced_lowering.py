@@ -1,6 +1,6 @@
 """Nodes lowered once for all sizes: a new shape of a network fills in numbers.
 
-A node of open extents is lowered with symbols for them (`leanconv.symbols`). What comes out, with
+A node of open extents is lowered with symbols for them (`leanconv.symbolic`). What comes out, with
 expressions in its kernels, is what lowering gives for every other size that answers the guards
 alike; a size that does not is traced by itself, and kept beside. Where a symbol will not do, the
 node is lowered for each shape as it comes.
@@ -17,17 +17,24 @@ from typing import Any
 
 import numpy as np
 
-from leanconv.attempts import attempted, tell
 from leanconv.codegen.lowered import Lowered, Packing
-from leanconv.evaluation import Evaluated
-from leanconv.expressions import Expression, Expressions, NeedsNumberError, Values
 from leanconv.graph.ir import Graph, Node
 from leanconv.graph.ops import label
 from leanconv.graph.regions import region_of
 from leanconv.operators import Accuracy, operator_of
 from leanconv.planner.decision import Decision
 from leanconv.records import cached_property, dataclass
-from leanconv.symbols import Symbol, Trace
+from leanconv.symbolic import (
+    Evaluated,
+    Expression,
+    Expressions,
+    NeedsNumberError,
+    Symbol,
+    Trace,
+    Values,
+    attempted,
+    tell,
+)
 from leanconv.target import Target
 
 _MOST_KEPT = 8  # of one node: sizes that answer in more ways are lowered one by one

@@ -6,7 +6,7 @@ import math
 
 from leanconv.errors import SpecError, short
 from leanconv.records import dataclass
-from leanconv.symbols import Scalars
+from leanconv.symbolic import Scalars
 
 # kind -> (number of parameters, their defaults)
 KINDS: dict[str, tuple[float, ...]] = {

@@ -22,7 +22,7 @@ from leanconv.codegen.tiling import (
     tile_cycles,
 )
 from leanconv.spec.format import ceil_div
-from leanconv.symbols import least, most
+from leanconv.symbolic import least, most
 from leanconv.target import Target
 from leanconv.types import HALVES
 

@@ -22,7 +22,7 @@ from leanconv.codegen.tiling import Tile, rank_tiles
 from leanconv.errors import SpecError
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
-from leanconv.symbols import by_numbers
+from leanconv.symbolic import by_numbers
 from leanconv.target import Target
 
 _MEASURED_OVER_MODEL = 1.2  # what layers take over the sum of their transforms and products

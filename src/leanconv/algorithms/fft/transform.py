@@ -32,7 +32,7 @@ from leanconv.codegen.start_values import add_start, channel_address, load_chann
 from leanconv.codegen.tails import tile_at
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
-from leanconv.symbols import Symbol
+from leanconv.symbolic import Symbol
 from leanconv.target import Target
 
 

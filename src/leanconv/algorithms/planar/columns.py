@@ -19,7 +19,7 @@ from leanconv.codegen.geometry import Window
 from leanconv.codegen.start_values import broadcast_channels, channel_address
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
-from leanconv.symbols import Symbol
+from leanconv.symbolic import Symbol
 from leanconv.target import Target
 
 

@@ -25,7 +25,7 @@ from leanconv.codegen.shuffles import interleave
 from leanconv.codegen.start_values import channel_address, start_planes
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
-from leanconv.symbols import Symbol, least, most
+from leanconv.symbolic import Symbol, least, most
 from leanconv.target import Target
 
 _TAPS_WRITTEN = 4  # taps without masks that are unrolled instead of looped over

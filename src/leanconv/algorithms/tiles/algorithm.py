@@ -15,7 +15,7 @@ from leanconv.algorithms.tiles.plain import in_blocks, reorder_cycles, with_reor
 from leanconv.codegen.geometry import Access, Triple, Window, merge_rows
 from leanconv.codegen.matrix_tiles import COLUMNS, ROWS, TILE_BYTES, multiplies
 from leanconv.spec.format import ceil_div
-from leanconv.symbols import least, most
+from leanconv.symbolic import least, most
 from leanconv.target import Target
 from leanconv.types import BFLOAT16, FLOAT32, INT8, INT32, UINT8, Precision
 

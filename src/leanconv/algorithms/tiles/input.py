@@ -9,7 +9,7 @@ from __future__ import annotations
 from leanconv.algorithms.tiles.shape import COLUMNS_OF_PLANES, TileShape
 from leanconv.codegen.emitter import Function, Pointer, Value, lanes_of, vector
 from leanconv.codegen.matrix_tiles import ROW_BYTES
-from leanconv.symbols import most
+from leanconv.symbolic import most
 
 
 def repack_rows(

@@ -26,7 +26,7 @@ from leanconv.codegen.matrix_tiles import COLUMNS, ROW_BYTES, ROWS, TILE_BYTES, 
 from leanconv.half_arrays import in_memory
 from leanconv.records import dataclass
 from leanconv.spec.format import ALIGNMENT, aligned, ceil_div
-from leanconv.symbols import least
+from leanconv.symbolic import least
 from leanconv.types import DType
 
 _GROUP_BYTES = 4  # that one lane of a product adds up

@@ -38,7 +38,7 @@ from leanconv.codegen.geometry import Access, Triple, Window
 from leanconv.codegen.tiling import rank_tiles
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
-from leanconv.symbols import require_numbers
+from leanconv.symbolic import require_numbers
 from leanconv.target import Target
 
 _FEW_CHANNELS = 8  # below, runs of taps along a row are moved instead of squares of channels

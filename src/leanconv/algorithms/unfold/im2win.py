@@ -74,7 +74,7 @@ from leanconv.codegen.tiling import Tile
 from leanconv.errors import SpecError
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
-from leanconv.symbols import require_numbers
+from leanconv.symbolic import require_numbers
 from leanconv.target import Target
 
 SWITCHES = ("reorder", "vectorise", "register", "cache", "threads")

@@ -16,7 +16,7 @@ from leanconv.algorithms.winograd.shape import Pair, WinogradShape
 from leanconv.algorithms.winograd.sizes import MOST_ALPHA, sizes_of, sums_of, taps_of, within_bytes
 from leanconv.errors import SpecError
 from leanconv.spec.format import ceil_div
-from leanconv.symbols import by_numbers, least
+from leanconv.symbolic import by_numbers, least
 from leanconv.target import Target
 
 # Of maps of any size: chunks below which there are more parts.

@@ -13,7 +13,7 @@ from leanconv.graph.convert.rule import Call, FileGraph
 from leanconv.graph.ir import TensorType
 from leanconv.graph.located import NeedsValuesError
 from leanconv.graph.value import Value
-from leanconv.symbols import TextError
+from leanconv.symbolic import TextError
 from leanconv.types import BOOL
 from leanconv.units import counted
 

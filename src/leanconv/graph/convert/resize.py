@@ -21,7 +21,7 @@ from leanconv.graph.ops.resize import (
 )
 from leanconv.graph.value import Value
 from leanconv.records import dataclass
-from leanconv.symbols import Symbol, plain
+from leanconv.symbolic import Symbol, plain
 from leanconv.types import HALVES
 from leanconv.units import shape_text
 

@@ -17,7 +17,7 @@ from leanconv.graph.ops.integers import numbers
 from leanconv.graph.sequence import SequenceValue
 from leanconv.graph.value import Unmade, Value
 from leanconv.records import dataclass
-from leanconv.symbols import Symbol
+from leanconv.symbolic import Symbol
 from leanconv.types import DType
 
 FIRST_OPSET, LAST_OPSET = 1, 28

@@ -17,7 +17,7 @@ from leanconv.graph.nms import kept_boxes
 from leanconv.graph.ops.base import Array, checked
 from leanconv.graph.ops.boxes import WRONG
 from leanconv.graph.value import Value
-from leanconv.symbols import least, most
+from leanconv.symbolic import least, most
 from leanconv.types import BOOL, INT64, DType
 
 _PLACE_BYTES = 8

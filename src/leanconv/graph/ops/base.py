@@ -13,7 +13,7 @@ import numpy.typing as npt
 from leanconv.errors import ModelError
 from leanconv.graph.ir import Attributes, TensorType
 from leanconv.records import dataclass
-from leanconv.symbols import Symbol
+from leanconv.symbolic import Symbol
 from leanconv.types import FLOATS, INT64, DType, as_dtype
 from leanconv.units import shape_text
 

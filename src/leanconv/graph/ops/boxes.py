@@ -8,7 +8,7 @@ from leanconv.errors import ModelError
 from leanconv.graph.ir import Attributes, TensorType
 from leanconv.graph.nms import kept_boxes
 from leanconv.graph.ops.base import Array, Arrays, Op, Types, array, checked, given, required
-from leanconv.symbols import least
+from leanconv.symbolic import least
 from leanconv.types import FLOATS, INT64
 
 WRONG = -1  # what stands for how many are kept where the threshold is none

@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 
 from leanconv.errors import ModelError
-from leanconv.expressions import NeedsNumberError
 from leanconv.graph.ops.base import Array
-from leanconv.symbols import Symbol, plain
+from leanconv.symbolic import NeedsNumberError, Symbol, plain
 from leanconv.types import INT32, INT64, DType
 
 SYMBOLIC_DTYPES = (INT32, INT64)  # others hold numbers

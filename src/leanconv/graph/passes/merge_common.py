@@ -6,7 +6,7 @@ from collections.abc import Hashable
 
 from leanconv.graph.edit import Editor, rewrite
 from leanconv.graph.ir import Graph, Node
-from leanconv.symbols import key
+from leanconv.symbolic import key
 
 _COMMUTATIVE = frozenset({"Add", "Mul", "Min", "Max"})
 

@@ -1,19 +1,4 @@
-"""Symbols: numbers whose values are known but not built into what is made with them.
-
-Code of a kernel and the simplified graph of a network are made with symbols for the extents that
-may differ from one use to the next. A symbol is a known number and an expression over variables;
-what computes with it computes as with a number, and what it decides is on record:
-
-    rows = ceil_div(height, 8)      another expression
-    if height % 8:                  a guard: what is made holds for the same answer only
-    range(height)                   a guard: what is made holds for this number only
-
-So what was made, the expressions in it and the guards together serve every other use whose
-variables answer the guards alike, and nothing that steered the making can be forgotten. Making is
-deterministic: at most one of several things that were made so fits.
-
-What an expression is, and how large it may become, is in `expressions`.
-"""
+"""Symbols, and the traces that hold what was asked of them."""
 
 from __future__ import annotations
 
@@ -23,14 +8,14 @@ from collections.abc import Callable
 from dataclasses import field
 from typing import Any, ParamSpec, TypeAlias, TypeVar
 
-from leanconv.expressions import (
+from leanconv.records import dataclass
+from leanconv.symbolic.expressions import (
     BeyondBoundsError,
     Expression,
     Expressions,
     NeedsNumberError,
     fits_64_bits,
 )
-from leanconv.records import dataclass
 
 _Number = TypeVar("_Number", int, float)
 _Given = ParamSpec("_Given")

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from leanconv.errors import LeanConvError, OutOfMemoryError, ReentrantCallError
-from leanconv.expressions import NeedsNumberError
+from leanconv.symbolic.expressions import NeedsNumberError
 
 log = logging.getLogger(__name__)
 

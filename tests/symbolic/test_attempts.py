@@ -7,11 +7,17 @@ from typing import Any
 
 import pytest
 
-from leanconv.attempts import attempted, tell
 from leanconv.codegen.tiling import rank_tiles
 from leanconv.errors import LeanConvError, OutOfMemoryError, ReentrantCallError, UnsupportedError
-from leanconv.expressions import BeyondBoundsError, NeedsNumberError
-from leanconv.symbols import Trace, by_numbers, require_numbers
+from leanconv.symbolic import (
+    BeyondBoundsError,
+    NeedsNumberError,
+    Trace,
+    attempted,
+    by_numbers,
+    require_numbers,
+    tell,
+)
 from leanconv.target import preset
 
 
@@ -30,7 +36,7 @@ def test_what_is_made_is_given_back() -> None:
 def test_a_need_for_numbers_is_told_quietly(
     kind: type[Exception], caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.DEBUG, "leanconv.attempts")
+    caplog.set_level(logging.DEBUG, "leanconv.symbolic.attempts")
     reason = attempted(raising(kind("a table")))
     assert isinstance(reason, NeedsNumberError)
     tell("the node is lowered", reason)

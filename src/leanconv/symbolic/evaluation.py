@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from leanconv.expressions import (
+from leanconv.symbolic.expressions import (
     BEYOND,
     GROWING,
     SIGNS,

@@ -9,11 +9,21 @@ from typing import Any
 
 import pytest
 
-from leanconv import evaluation, expressions
 from leanconv.errors import UnsupportedError
-from leanconv.evaluation import Evaluated, guarded
-from leanconv.expressions import Expression, Expressions, read_steps, steps_of
-from leanconv.symbols import Symbol, Trace, least, most
+from leanconv.symbolic import (
+    Evaluated,
+    Expression,
+    Expressions,
+    Symbol,
+    Trace,
+    evaluation,
+    expressions,
+    guarded,
+    least,
+    most,
+    read_steps,
+    steps_of,
+)
 
 OPERATIONS: list[Any] = [
     operator.add,
