@@ -45,6 +45,9 @@ class Settings:
         plan_cache_bytes: the most that plans kept for later calls may hold: those of `conv2d`
             together, and those of each network for the input shapes seen (the newest is always
             kept). `LEANCONV_PLAN_CACHE_BYTES`.
+        output_cache_bytes: the most memory of large outputs (24 MiB and more) that a network, a
+            plan, or `conv2d` keeps for its next ones once nothing refers to them; 0 keeps none.
+            `LEANCONV_OUTPUT_CACHE_BYTES`.
         threads: threads of a plan for which `threads` was not given; None takes one for each CPU
             that this process may use. `LEANCONV_THREADS`.
         target: the CPU to emit code for, by name (such as `haswell`); None is this machine.
@@ -60,6 +63,7 @@ class Settings:
     cache_bytes: int = 512 * 2**20
     weight_cache_bytes: int = 4 * 2**30
     plan_cache_bytes: int = 2**30
+    output_cache_bytes: int = 512 * 2**20
     threads: int | None = None
     target: str | None = None
     spin_us: int = 100
@@ -86,6 +90,9 @@ class Settings:
                 env, "LEANCONV_WEIGHT_CACHE_BYTES", defaults.weight_cache_bytes
             ),
             plan_cache_bytes=_bytes(env, "LEANCONV_PLAN_CACHE_BYTES", defaults.plan_cache_bytes),
+            output_cache_bytes=_bytes(
+                env, "LEANCONV_OUTPUT_CACHE_BYTES", defaults.output_cache_bytes
+            ),
             threads=_integer(env, "LEANCONV_THREADS", least=1, most=MOST_THREADS),
             target=env.get("LEANCONV_TARGET") or None,
             spin_us=defaults.spin_us if spin_us is None else spin_us,

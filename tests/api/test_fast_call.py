@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import leanconv as lc
-from leanconv.api import fast_call
 from leanconv.api.inputs import Shape
 from leanconv.planner.compiled_network import CompiledNetwork
+from leanconv.runtime.outputs import Outputs
 from support.network_models import images, model
 
 
@@ -20,7 +20,7 @@ def test_outputs_live_while_steps_are_timed(monkeypatch: pytest.MonkeyPatch) -> 
     seen: list[bool] = []
     timed = CompiledNetwork.time_steps
 
-    def new_array(shape: Shape, dtype: str) -> np.ndarray:
+    def new_array(self: Outputs, shape: Shape, dtype: str) -> np.ndarray:
         array = np.empty(shape, dtype)
         outputs.append(weakref.ref(array))
         return array
@@ -31,7 +31,7 @@ def test_outputs_live_while_steps_are_timed(monkeypatch: pytest.MonkeyPatch) -> 
         seen.extend(output() is not None for output in outputs)
         return timed(self, addresses, repeats)
 
-    monkeypatch.setattr(fast_call, "new_array", new_array)
+    monkeypatch.setattr(Outputs, "new_array", new_array)
     monkeypatch.setattr(CompiledNetwork, "time_steps", time_steps)
     built = model("squeezenet_like")
     lc.load(built).profile(images(built, 1), repeats=1)

@@ -32,7 +32,8 @@ from leanconv.planner.node_costs import shared_ns
 from leanconv.progress import Progress, checked_progress, step, working
 from leanconv.runtime.arrays import Lookup
 from leanconv.runtime.calibration import planning_target
-from leanconv.runtime.memory import Memory, new_array
+from leanconv.runtime.memory import Memory
+from leanconv.runtime.outputs import Outputs
 from leanconv.runtime.pool import default_threads
 from leanconv.runtime.program import Program, Slot
 from leanconv.runtime.unpicklable import Unpicklable
@@ -163,8 +164,16 @@ class ConvPlan(Unpicklable):
     instead = "send the weights, and call leanconv.plan_conv2d where the plan is wanted"
 
     @memory_reported("planning a convolution")
-    def __init__(self, spec: ConvSpec, constants: Constants, options: PlanOptions) -> None:
+    def __init__(
+        self,
+        spec: ConvSpec,
+        constants: Constants,
+        options: PlanOptions,
+        outputs: Outputs | None = None,
+    ) -> None:
+        """Plan; `outputs` is the memory of large results, the plan's own if None."""
         self.spec, self.threads = spec, options.threads or default_threads()
+        self._outputs = Outputs() if outputs is None else outputs
         self._target: Target = planning_target()
         problem = conv_problem(spec, options.max_error)
         self._problem = replace(problem, small_weights=are_small(constants.w))
@@ -295,7 +304,7 @@ class ConvPlan(Unpicklable):
         if residual is not None:
             arrays.append(fitting_array("residual", residual, spec.output_shape, types.y))
         if out is None:
-            out = new_array(spec.output_shape, types.y)
+            out = self._outputs.new_array(spec.output_shape, types.y)
         else:
             check_output(out, arrays, spec)
         self._program.run([a.ctypes.data for a in (*arrays, out)])

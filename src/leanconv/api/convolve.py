@@ -20,6 +20,7 @@ from leanconv.api.plan_cache import PlanCache
 from leanconv.api.weight_changes import KeptPlan, copied_bytes
 from leanconv.errors import InputError
 from leanconv.progress import working
+from leanconv.runtime.outputs import Outputs
 from leanconv.settings import current_settings
 from leanconv.spec import Activation, ConvSpec
 from leanconv.spec.arguments import ConvArguments, Padding, Steps
@@ -116,7 +117,7 @@ def _convolved(
         packed = copied_bytes(constants)  # before packing: the next call notices a change
         if kept is None:
             with working(str(spec)):
-                plan = ConvPlan(spec, constants, options)
+                plan = ConvPlan(spec, constants, options, _outputs())
         else:
             plan = kept.plan
             plan.repack(*constants)
@@ -134,6 +135,12 @@ def _of_no_images(spec: ConvSpec, x: np.ndarray, residual: np.ndarray | None) ->
     if residual is not None:
         fitting_array("residual", residual, (0, *kept), spec.precision.y)
     return np.empty((0, *kept), x.dtype)
+
+
+@functools.cache
+def _outputs() -> Outputs:
+    """The memory of large results."""
+    return Outputs()
 
 
 @functools.cache

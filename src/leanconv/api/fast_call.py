@@ -15,7 +15,7 @@ from leanconv.planner.explain import explain_network, summary
 from leanconv.planner.network_plan import NetworkPlan
 from leanconv.records import dataclass
 from leanconv.runtime.arrays import Lookup
-from leanconv.runtime.memory import Held, new_array
+from leanconv.runtime.memory import Held
 from leanconv.types import as_dtype
 
 # Small outputs are allocated several at a time: right after a run, when the caches hold little of
@@ -166,4 +166,5 @@ class FastCall:
     def new_outputs(self) -> list[np.ndarray]:
         """Arrays for the outputs."""
         outputs = self.network.plan.outputs.values()
-        return [new_array(kind.shape, kind.dtype) for kind in outputs]
+        make = self.network.outputs.new_array
+        return [make(kind.shape, kind.dtype) for kind in outputs]

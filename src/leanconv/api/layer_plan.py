@@ -19,7 +19,6 @@ from leanconv.graph.limits import Limits
 from leanconv.graph.onnx_import import Model, ModelInput
 from leanconv.planner.network_plan import NetworkPlan
 from leanconv.progress import working
-from leanconv.runtime.memory import new_array
 from leanconv.runtime.unpicklable import Unpicklable
 from leanconv.spec import ConvSpec
 from leanconv.spec.transposed import TransposedSpec
@@ -81,7 +80,7 @@ class LayerPlan(Unpicklable):
         spec = self.spec
         x = fitting_array("x", x, spec.input_shape, self._x)
         if out is None:
-            out = new_array(spec.output_shape, self._y)
+            out = self._compiled.network.outputs.new_array(spec.output_shape, self._y)
         else:
             check_output(out, [x], spec)
         self._compiled.network.run([x.ctypes.data, out.ctypes.data])

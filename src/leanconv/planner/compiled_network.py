@@ -32,6 +32,7 @@ from leanconv.records import dataclass
 from leanconv.runtime.file_block import unnamed_block
 from leanconv.runtime.loop_program import LoopProgram, RepeatedStages
 from leanconv.runtime.memory import Block, Memory, mapped_files
+from leanconv.runtime.outputs import Outputs
 from leanconv.runtime.program import Place, Program, Slot, Stage
 from leanconv.runtime.shared_arena import SharedArena
 from leanconv.runtime.stream_program import Load, StreamProgram, reading_rate
@@ -47,12 +48,14 @@ class SharedMemory:
     Attributes:
         weights: packed ones, each once.
         arena: as large as the largest plan needs.
+        outputs: memory of large results, taken again.
         files: where packed weights are for all processes; None for memory of this one.
         made_for: the options that may decide how they are packed; networks of others share none.
     """
 
     weights: WeightStore = field(default_factory=WeightStore)
     arena: SharedArena = field(default_factory=SharedArena)
+    outputs: Outputs = field(default_factory=Outputs)
     files: WeightFiles | None = None
     made_for: str = ""
 
@@ -73,6 +76,7 @@ class CompiledNetwork:
         plan: what runs.
         memory: what this plan alone has: packed weights.
         arena: its part of the arena that all plans share.
+        outputs: memory of its large results, which all plans share.
         forms, compiled_forms: how many its kernels have, and how many were compiled for it.
         shared_bytes: of the weights that other plans had packed already.
         blocks: bytes of the blocks that it keeps in memory, its own and other plans', by identity.
@@ -131,6 +135,7 @@ class CompiledNetwork:
         _check_limit(self.plan.memory_bytes, memory_limit)
         files = mapped_files(all_constants(owned.graph))
         self.memory, shared = Memory(), shared or SharedMemory()
+        self.outputs = shared.outputs
         lowering = ""
         if shared.files is not None:
             lowering = canonical_text((graph_digest(merged), planner.accuracy, [*decisions]))
