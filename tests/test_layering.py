@@ -25,6 +25,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "canonical": ("records",),
     "records": (),
     "forks": (),
+    "collector": (),
     "symbolic": ("errors", "records"),
     "progress": ("errors", "records"),
     "files": ("errors", "records"),
@@ -42,10 +43,10 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "runtime": ("codegen",),
     "planner": ("operators", "runtime"),
     "gpu": ("planner",),
-    "api": ("gpu",),
+    "api": ("gpu", "collector"),
     "quantizer": ("api",),
     "images": ("api",),
-    "": ("quantizer", "images", "forks"),  # leanconv/__init__.py
+    "": ("quantizer", "images", "forks", "collector"),  # leanconv/__init__.py
     "onnxruntime": ("",),
     "pages": ("units",),
     "server": ("", "pages"),
@@ -94,6 +95,7 @@ STANDARD_LIBRARY_ONLY = (
     "canonical",
     "records",
     "forks",
+    "collector",
     "symbolic",
     "progress",
     "files",

@@ -17,14 +17,13 @@ Along each axis, with o an output, k a tap and x[o·s + k·d - pad] what they mu
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from itertools import product
 from math import gcd
 
 from leanconv.algorithms.problem import Problem
 from leanconv.codegen.epilogue import Epilogue
 from leanconv.codegen.geometry import Triple, Window
-from leanconv.records import dataclass
+from leanconv.records import dataclass, replace
 from leanconv.spec.format import ceil_div
 
 Range = tuple[int, int]

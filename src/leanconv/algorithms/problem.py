@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import field, replace
+from dataclasses import field
 
 import numpy as np
 
 from leanconv.codegen.epilogue import Epilogue
 from leanconv.codegen.geometry import Access, PhasedAccess, Triple, Window, triple
-from leanconv.records import dataclass
+from leanconv.records import dataclass, replace
 from leanconv.spec import ConvSpec
 from leanconv.spec.amounts import reduction_length, sum_flops, tensor_bytes
 from leanconv.spec.format import ALIGNMENT, ceil_div

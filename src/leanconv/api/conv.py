@@ -25,6 +25,7 @@ from leanconv.api.conv_choice import ConvChoice, needed_bytes
 from leanconv.api.options import PlanOptions, checked_flag, checked_precision
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.memory_limits import require_for_products
+from leanconv.collector import fewer_collections
 from leanconv.errors import SpecError, memory_reported
 from leanconv.planner import tuner
 from leanconv.planner.candidate_program import candidate_program
@@ -164,6 +165,7 @@ class ConvPlan(Unpicklable):
     instead = "send the weights, and call leanconv.plan_conv2d where the plan is wanted"
 
     @memory_reported("planning a convolution")
+    @fewer_collections()
     def __init__(
         self,
         spec: ConvSpec,

@@ -26,6 +26,7 @@ from leanconv.api.options import (
     checked_threads,
 )
 from leanconv.api.shape_ranges import ShapeRanges
+from leanconv.collector import fewer_collections
 from leanconv.errors import InputError, ModelError, SpecError, memory_reported
 from leanconv.graph.onnx_import import Model, read_model
 from leanconv.planner.plan_file import PlanFile, read_plan
@@ -36,6 +37,7 @@ log = logging.getLogger(__name__)
 
 
 @memory_reported("loading a network")
+@fewer_collections()
 def load(
     model: str | os.PathLike[str] | bytes | Any,
     *,

@@ -20,6 +20,7 @@ from leanconv.api.inputs import (
     validated_input,
 )
 from leanconv.api.plan_cache import PlanCache
+from leanconv.collector import fewer_collections
 from leanconv.errors import InputError, ModelError, SpecError, memory_reported, short
 from leanconv.graph.names import Names
 from leanconv.graph.narrow_codes import given
@@ -238,6 +239,7 @@ class Network:
         return shapes, *values
 
     @memory_reported("planning a network")
+    @fewer_collections()
     def _compile(self, shapes: tuple[Shape, ...], known: Known) -> Compiled:
         with working(self._name), self._planning.held:
             found = self._plans.get(self._key(shapes, known))

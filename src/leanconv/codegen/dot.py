@@ -267,9 +267,14 @@ def _instruction(way: Way, a: DType, b: DType) -> str | None:
     return table.get((a, b)) or table.get((_OTHER_SIGN.get(a, a), b))
 
 
-def dot_of(precision: Precision, way: Way) -> Dot:
+def dot_of(precision: Precision, way: Way, folded: bool = False) -> Dot:
     """The row of these types."""
+    group = group_by(precision, way)
+    return Dot(precision.x, precision.w, precision.accumulate, group, way, folded)
+
+
+def group_by(precision: Precision, way: Way) -> int:
+    """Elements of a group where a target multiplies and adds in this way."""
     if way == "fma":
-        return Dot(precision.x, precision.w, precision.accumulate)
-    group = _PAIR if way == "brain" else group_of(precision)
-    return Dot(precision.x, precision.w, precision.accumulate, group, way)
+        return 1
+    return _PAIR if way == "brain" else group_of(precision)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from math import prod
 
 from leanconv.codegen.extents import Extent, Sizes, Strides
 from leanconv.codegen.floor_sums import floor_sum, residues_below
 from leanconv.codegen.values import Value
-from leanconv.records import dataclass
+from leanconv.records import dataclass, replace
 from leanconv.spec import PLAIN, Format
 from leanconv.spec.format import ceil_div
 

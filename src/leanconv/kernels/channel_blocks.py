@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from leanconv.kernels.index_runs import IndexRun
-from leanconv.records import dataclass
+from leanconv.records import dataclass, replace
 
 ChannelRun = tuple[int, IndexRun]  # an operand, and its channels in their order in the result
 Channel = tuple[int, int] | None  # operand and channel in it; None is filled

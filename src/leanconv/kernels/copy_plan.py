@@ -5,11 +5,10 @@ A box says only where its elements are read and written; `copy_tasks` decides ho
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import prod
 
 from leanconv.kernels.copy import BODY_EXTENTS, WHOLE, Body, CopyTask
-from leanconv.records import dataclass
+from leanconv.records import dataclass, replace
 from leanconv.spec.format import ceil_div
 from leanconv.symbolic import least
 from leanconv.types import DType

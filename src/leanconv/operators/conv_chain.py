@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from types import MappingProxyType
 
 import numpy as np
@@ -41,6 +40,7 @@ from leanconv.operators.operator import NodeContext, Operator
 from leanconv.operators.quantised_conv import QUANTISED_CONVOLUTION
 from leanconv.operators.quantised_node import QuantisedNode
 from leanconv.operators.single_kernel import SingleKernel
+from leanconv.records import replace
 from leanconv.target import Target
 
 LAYERS = Choice("layers")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import cache
 from math import prod
 from typing import Any
@@ -23,6 +22,7 @@ from leanconv.graph.ir import Graph, Node
 from leanconv.operators.half_values import precision_of
 from leanconv.operators.operator import FormatPolicy, NodeContext, Operator
 from leanconv.operators.transposed import joined, of_phases, one_kernel, phases, together
+from leanconv.records import replace
 from leanconv.spec import ConvSpec
 from leanconv.symbolic import by_numbers
 from leanconv.target import Target

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from types import MappingProxyType
 
 import numpy as np
@@ -20,7 +19,7 @@ from leanconv.planner.formats import FormatRules
 from leanconv.planner.lifetimes import BufferUse
 from leanconv.planner.magnified import magnified_errors
 from leanconv.planner.remembered import remembered
-from leanconv.records import cached_property, dataclass
+from leanconv.records import cached_property, dataclass, replace
 from leanconv.spec import Format
 from leanconv.spec.format import aligned
 from leanconv.target import Costs, Target

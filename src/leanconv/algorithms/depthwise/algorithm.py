@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import prod
 
 from leanconv.algorithms.common.kernel_fields import group_fields
@@ -19,6 +18,7 @@ from leanconv.algorithms.problem import Problem
 from leanconv.algorithms.rounding import sum_error
 from leanconv.codegen.dot import group_of, way_of
 from leanconv.codegen.tiling import ANY_WIDTH, rows_per_chunk, rows_per_chunk_of_any_width
+from leanconv.records import replace
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 from leanconv.types import FLOAT32, INT8, INT32, UINT8, Precision

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import prod
 
 from leanconv.algorithms.common.kernel_fields import group_fields
@@ -25,6 +24,7 @@ from leanconv.codegen.geometry import Window
 from leanconv.codegen.half_sums import PIECES
 from leanconv.codegen.tiling import Tile
 from leanconv.errors import SpecError
+from leanconv.records import replace
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 from leanconv.types import FLOAT16, FLOAT32, HALVES, INT8, INT16, UINT8, UINT16, Precision

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import prod
 
 from leanconv.algorithms.common.batches import batch_as_columns, gives_pixels
@@ -21,6 +20,7 @@ from leanconv.codegen.tiling import (
     rows_per_chunk_of_any_width,
     tile_cycles,
 )
+from leanconv.records import replace
 from leanconv.spec.format import ceil_div
 from leanconv.symbolic import least, most
 from leanconv.target import Target

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import prod
 
 from leanconv.algorithms.direct.packed import PackedConv
-from leanconv.codegen.dot import Dot, Way, dot_of
+from leanconv.codegen.dot import Dot, Way, dot_of, group_by
 from leanconv.codegen.extents import Count, Extent
 from leanconv.codegen.half_sums import HALF_PRODUCTS
 from leanconv.codegen.microkernel import UNROLL_LIMIT
@@ -65,12 +64,12 @@ class DirectShape(PackedConv):
         """What a step of the reduction multiplies and adds."""
         if self.piece:
             return HALF_PRODUCTS
-        return replace(dot_of(self.precision, self.way), folded=self.folded)
+        return dot_of(self.precision, self.way, self.folded)
 
     @property
     def dot_group(self) -> int:
         """Input channels that one step multiplies."""
-        return self.dot.group
+        return HALF_PRODUCTS.group if self.piece else group_by(self.precision, self.way)
 
     @property
     def sum_lanes(self) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import lru_cache
 from itertools import product
 from math import prod
@@ -20,7 +19,7 @@ from leanconv.algorithms.fft.tiles import Axis, axes_of
 from leanconv.algorithms.problem import Problem, dram_cycles, strided_walk_cycles, typical
 from leanconv.codegen.tiling import Tile, rank_tiles
 from leanconv.errors import SpecError
-from leanconv.records import dataclass
+from leanconv.records import dataclass, replace
 from leanconv.spec.format import ceil_div
 from leanconv.symbolic import by_numbers
 from leanconv.target import Target
@@ -31,6 +30,7 @@ _MOST_SPLITS = 8
 _MOST_BYTES = 8 * 1024 * 1024  # workspace of one thread, unless a single tile needs more
 _CHUNKS = 4  # chunks wanted at least, so that threads have work
 _TOO_LARGE = 4  # times as many cycles count for a workspace beyond `_MOST_BYTES`
+_ALMOST = 1 - 2.0**-30  # what sums of other order may differ by
 _OVERLAP_LOSSES = 2  # the products of one bin are short: they hide less of its weights
 
 
@@ -54,16 +54,15 @@ def best(problem: Problem, target: Target, choices: Choices) -> tuple[float, Fft
     """
 
     sized = typical(problem) if problem.any_size else problem
-    found = list(_layouts(sized, target, choices))
-    if not found:
+    layout = _cheapest(sized, target, choices)
+    if layout is None:
         raise SpecError(
             f"fft: parts is {choices.parts} for {problem}; expected so many that each fits "
             "its tile: leave parts out"
         )
     if problem.any_size:
-        ideal = min(found, key=lambda layout: _rank(sized, target, layout))
-        found = list(_resized(ideal, problem))
-    layout = min(found, key=lambda layout: _rank(problem, target, layout))
+        found = _resized(layout, problem)
+        layout = min(found, key=lambda layout: _rank(problem, target, layout))
     cycles = _waiting(problem, target, layout)
     return _MEASURED_OVER_MODEL * cycles + strided_walk_cycles(problem, target), layout
 
@@ -121,44 +120,73 @@ def _equal_parts(tiles: int) -> list[int]:
     return found
 
 
-def _layouts(problem: Problem, target: Target, choices: Choices) -> Iterator[FftLayout]:
-    """Every choice for a problem."""
+_Place = tuple[int, int, int]  # of the axes' cut, of products and slices among what is chosen from
+
+
+def _cheapest(problem: Problem, target: Target, choices: Choices) -> FftLayout | None:
+    """The layout of the least rank, the first one of equal ranks; None where there is none.
+
+    Kinds that take longer, whatever their blocks, than the best layout so far are passed over.
+    """
+    kinds = [
+        (_least_cycles(problem, target, kind), place, kind)
+        for place, kind in _kinds(problem, target, choices)
+    ]
+    best: tuple[float, ...] | None = None  # rank and place
+    found: FftLayout | None = None
+    for bound, (cut, *rest), kind in sorted(kinds, key=lambda each: each[:2]):
+        if best is not None and bound > best[0]:
+            break
+        for number, layout in enumerate(_blocked(kind, target)):
+            rank = (_rank(problem, target, layout), cut, number, *rest)
+            if best is None or rank < best:
+                best, found = rank, layout
+    return found
+
+
+def _kinds(
+    problem: Problem, target: Target, choices: Choices
+) -> Iterator[tuple[_Place, FftLayout]]:
+    """Every choice of axes, products and slices, in blocks of one tile."""
     lanes = problem.lanes(target)
     depthwise = problem.group_inputs == problem.group_outputs == 1 and problem.groups > 1
     vectors = 1 if depthwise else ceil_div(problem.group_outputs, lanes)
     slices = [n for n in range(1, min(vectors, _MOST_SPLITS) + 1) if vectors % n == 0]
-    for height, width in _axes(problem, choices):
-        layout = FftLayout(
-            batch=problem.batch,
-            groups=problem.groups,
-            inputs=problem.group_inputs,
-            outputs=problem.group_outputs,
-            depthwise=depthwise,
-            height=height,
-            width=width,
-            x=problem.x,
-            y=problem.y,
-            dtype=problem.dtype,
-            lanes=lanes,
-            epilogue=problem.epilogue,
-            x_offset=problem.x_offset,
-            y_offset=problem.y_offset,
-            tile=Tile(1, 1),
-        )
-        products = (4,) if depthwise else choices.products
-        blocks, steps = _blocks(height, width, layout.images), layout.reduction_steps
-        for (down, across), count, splits in product(blocks, products, slices):
-            tile = layout.tile
-            if not depthwise:
-                tile = _tile(target, across, vectors // splits, steps, count)[1]
-            yield replace(
-                layout,
-                tile=tile,
-                block_height=down,
-                block_width=across,
-                splits=splits,
-                products=count,
+    products = (4,) if depthwise else choices.products
+    for cut, (height, width) in enumerate(_axes(problem, choices)):
+        for (at, count), (slice_number, splits) in product(enumerate(products), enumerate(slices)):
+            yield (
+                (cut, at, slice_number),
+                FftLayout(
+                    batch=problem.batch,
+                    groups=problem.groups,
+                    inputs=problem.group_inputs,
+                    outputs=problem.group_outputs,
+                    depthwise=depthwise,
+                    height=height,
+                    width=width,
+                    x=problem.x,
+                    y=problem.y,
+                    dtype=problem.dtype,
+                    lanes=lanes,
+                    epilogue=problem.epilogue,
+                    x_offset=problem.x_offset,
+                    y_offset=problem.y_offset,
+                    tile=Tile(1, 1),
+                    splits=splits,
+                    products=count,
+                ),
             )
+
+
+def _blocked(kind: FftLayout, target: Target) -> Iterator[FftLayout]:
+    """A kind with each of its blocks, and the register tile for it."""
+    for down, across in _blocks(kind.height, kind.width, kind.images):
+        tile = kind.tile
+        if not kind.depthwise:
+            steps = kind.reduction_steps
+            tile = _tile(target, across, kind.output_vectors, steps, kind.products)[1]
+        yield replace(kind, tile=tile, block_height=down, block_width=across)
 
 
 def _axes(problem: Problem, choices: Choices) -> Iterator[tuple[Axis, Axis]]:
@@ -197,6 +225,18 @@ def _transform_cycles(length: int, rows: int, columns: int, target: Target) -> t
         )
 
     return cycles(forward), cycles(back)
+
+
+def _least_cycles(problem: Problem, target: Target, kind: FftLayout) -> float:
+    """What the transforms and products of all tiles take at least, whatever the blocks."""
+    forward, back = _transform_cycles(kind.length, kind.height.step, kind.width.step, target)
+    each = kind.phases * kind.input_vectors * forward + kind.output_vectors * back
+    if not kind.depthwise:
+        dots = kind.products * kind.output_vectors * kind.reduction_steps
+        each += kind.bins * dots / target.fma_units
+    tiles = kind.images * kind.height.tiles * kind.width.tiles
+    waiting = dram_cycles(problem, target, kind.weight_elements * kind.item)
+    return _ALMOST * (kind.outer * kind.splits * tiles * each + waiting)
 
 
 def _cycles(layout: FftLayout, target: Target) -> float:

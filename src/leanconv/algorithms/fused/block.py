@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from leanconv.algorithms.depthwise.kernel import DepthwiseConv
 from leanconv.algorithms.direct.kernel import DirectConv
 from leanconv.algorithms.fused.image import NUMBERS_BYTES, ImageRows
@@ -11,7 +9,7 @@ from leanconv.codegen.extents import Extent
 from leanconv.codegen.geometry import Access, Window
 from leanconv.graph.ops.quantised import TABLE
 from leanconv.kernels.lookup import Way
-from leanconv.records import dataclass
+from leanconv.records import dataclass, replace
 from leanconv.spec.amounts import sum_flops
 from leanconv.spec.conv import effective_extent
 from leanconv.spec.format import aligned

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import field
 from math import prod
 
 from leanconv.algorithms.common.kernel_fields import group_fields
@@ -23,7 +23,7 @@ from leanconv.codegen.geometry import Access
 from leanconv.codegen.tiling import ANY_WIDTH, Tile, by_lane, rank_tiles
 from leanconv.kernels.lookup import lookup_lanes
 from leanconv.kernels.lookup import way_of as way_of_lookup
-from leanconv.records import dataclass
+from leanconv.records import dataclass, replace
 from leanconv.spec import ConvSpec
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from leanconv.algorithms.decompose import residue_counts, residue_strides
 from leanconv.algorithms.interface import Algorithm, Candidate
 from leanconv.algorithms.problem import Problem, split_phases, typical
@@ -25,6 +23,7 @@ from leanconv.algorithms.winograd.sizes import (
 )
 from leanconv.codegen.partial_sums import LENGTH
 from leanconv.errors import SpecError
+from leanconv.records import replace
 from leanconv.target import Target
 
 _STAGES_HANDICAP = 2.5  # how much faster stages must be to be chosen without being named

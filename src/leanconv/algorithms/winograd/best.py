@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import NamedTuple
 
 from leanconv.algorithms.parameters import Choice
@@ -15,6 +14,7 @@ from leanconv.algorithms.winograd.pieces import Piece, split
 from leanconv.algorithms.winograd.shape import Pair, WinogradShape
 from leanconv.algorithms.winograd.sizes import MOST_ALPHA, sizes_of, sums_of, taps_of, within_bytes
 from leanconv.errors import SpecError
+from leanconv.records import replace
 from leanconv.spec.format import ceil_div
 from leanconv.symbolic import by_numbers, least
 from leanconv.target import Target

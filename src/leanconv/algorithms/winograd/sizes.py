@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 from leanconv.algorithms.decompose import part_ranges, phase_count, phase_taps, residue_strides
 from leanconv.algorithms.magnitudes import LARGEST, Losses, plain_losses
@@ -75,12 +76,15 @@ def tile_losses(problem: Problem, m: Pair) -> Losses | None:
     plain, steps = plain_losses(problem), problem.reduction / math.prod(made.r for made in axes)
     sums = 2 * LARGEST * steps * math.sqrt(math.prod(made.r for made in axes))
     inputs = 2 * LARGEST * steps * math.sqrt(problem.reduction) * sum(made.alpha for made in axes)
-    return Losses(
-        sums * lost_products(*axes),
-        plain.inputs + inputs * lost_inputs(*axes),
-        largest_growth(*axes),
-        transforms=True,
-    )
+    products, lost, growth = _transform_losses(m, taps_of(problem))
+    return Losses(sums * products, plain.inputs + inputs * lost, growth, transforms=True)
+
+
+@lru_cache(maxsize=256)
+def _transform_losses(m: Pair, taps: Pair) -> tuple[float, float, float]:
+    """What transforms lose near zero of products and of inputs, and how large numbers become."""
+    axes = [transform(each, r) for each, r in zip(m, taps, strict=True)]
+    return lost_products(*axes), lost_inputs(*axes), largest_growth(*axes)
 
 
 def _filters(kernel: int, stride: int, most: int) -> list[int]:
