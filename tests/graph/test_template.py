@@ -168,20 +168,50 @@ def test_a_network_of_shape_arithmetic() -> None:
     assert [counted.check(*shape) for shape in shapes] == [1, 1, 1]
 
 
-def test_where_numbers_are_needed_each_shape_is_bound() -> None:
-    """Numbers made of the shape become data: here the template holds for one width only."""
-    held = {"three": np.array(3), "zero": np.array(0), "one": np.array(1)}
+def positions(*, whole: bool, more: list[Any]) -> Counted:
+    """A map, of which the number `r` of each column, counted in integers or floats, is read."""
+    held = {"three": np.array(3), "scale": np.array([1, 1, 1], np.float32), "one": np.float32(1)}
+    held |= {n: np.array(i, np.int64 if whole else "f4") for i, n in enumerate(("from", "by"))}
     nodes = [
         node("Shape", ["x"], "s"),
-        node("Gather", ["s", "three"], "w"),
-        node("Range", ["zero", "w", "one"], "r"),
+        node("Gather", ["s", "three"], "extent"),
+        node("Identity" if whole else "Cast", ["extent"], "w", **({} if whole else {"to": 1})),
+        node("Range", ["from", "w", "by"], "r"),
         node("Cast", ["r"], "f", to=1),
-        node("Mul", ["x", "f"], "y"),
+        *more,
     ]
     proto = model(nodes, {"x": (1, 3, 4, "W")}, ["y"], held)
-    counted = Counted(read_model(proto.SerializeToString()))
-    for width in (5, 6, 5, 9):
-        counted.check(1, 3, 4, width)
+    return Counted(read_model(proto.SerializeToString()))
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_data_that_sizes_decide_is_computed_for_each(whole: bool) -> None:
+    """What a range becomes, a mask, a constant as large as the map: one template."""
+    more = [
+        node("Greater", ["f", "one"], "mask"),
+        node("ConstantOfShape", ["s"], "zeros"),
+        node("Add", ["zeros", "f"], "grid"),
+        node("Mul", ["x", "grid"], "scaled"),
+        node("Where", ["mask", "scaled", "zeros"], "y"),
+    ]
+    counted = positions(whole=whole, more=more)
+    assert [counted.check(1, 3, 4, width) for width in (5, 6, 5, 9, 300)] == [1] * 5
+
+
+def test_where_numbers_are_needed_each_shape_is_bound() -> None:
+    """The numbers of a range decide how large the result is."""
+    more = [
+        node("ReduceMax", ["f"], "last", keepdims=1),
+        node("Concat", ["scale", "last"], "scales", axis=0),
+        node("Resize", ["x", "", "scales"], "y"),
+    ]
+    counted = positions(whole=False, more=more)
+    assert [counted.check(1, 3, 4, width) for width in (5, 6, 5)] == [1, 2, 2]
+
+
+def test_an_output_that_sizes_decide_is_computed_for_each() -> None:
+    counted = positions(whole=False, more=[node("Add", ["f", "one"], "y")])
+    assert [counted.check(1, 3, 4, width) for width in (5, 6, 9)] == [1, 1, 1]
 
 
 def test_weights_as_large_as_a_map_serve_its_size() -> None:

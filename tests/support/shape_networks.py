@@ -282,6 +282,37 @@ def _positions(net: ShapeNetwork, x: str) -> str:
     return net.node("Add", x, net.node("Mul", numbers, net.held(np.float32([0.125]))))
 
 
+def _anchors(net: ShapeNetwork, x: str) -> str:
+    """Centres of the pixels, as a detector has them, scaled by sides; some are left out."""
+    sides = []
+    for axis in (2, 3):
+        end = net.node("Squeeze", net.extent(x, axis), net.ints(0))
+        limit = net.node("Cast", end, to=1)
+        first, step = (net.held(np.float32(n)) for n in (0, net.random.choice((1, 1, 2))))
+        centres = net.node("Add", net.node("Range", first, limit, step), net.held(np.float32(0.5)))
+        if net.random.randint(0, 1):
+            centres = net.node("Mul", centres, net.node("Cast", net.size(x, axis), to=1))
+        sides.append(centres)
+    rows = net.node("ReduceSum", sides[0], net.ints(0), keepdims=1)
+    shape = net.list_of(net.ints(1), *(net.extent(x, axis) for axis in (2, 3)))
+    grid = net.node("Expand", net.node("ReduceMean", sides[1], net.ints(0), keepdims=1), shape)
+    grid = net.node("Add", net.node("Mul", grid, net.held(np.float32(0.01))), rows)
+    if net.random.randint(0, 1):
+        small = net.node("Greater", grid, net.held(np.float32(net.random.choice((1, 40)))))
+        return net.node("Where", small, x, net.held(np.float32(0.25)))
+    filled = net.node("ConstantOfShape", net.node("Shape", grid))
+    way = net.random.randint(0, 2)
+    if way == 0:  # as large as a side
+        places = net.node("NonZero", net.node("Add", filled, net.held(np.float32(1))))
+        count = net.node("Gather", net.node("Shape", places), net.ints(1))
+        scale = net.node("Div", net.node("Cast", count, to=1), net.held(np.float32([64])))
+        return net.node("Mul", x, scale)
+    if way == 1:
+        kept = net.node("Mul", net.node("Sub", filled, grid), net.held(np.float32(0.125)))
+        return net.node("Add", net.node("Relu", x), kept)
+    return net.node("Div", x, net.node("Add", grid, net.held(np.float32(2))))
+
+
 def _pooled(net: ShapeNetwork, x: str) -> str:
     """What a map is on average, at each of its pixels."""
     kept = net.node("GlobalAveragePool", x)
@@ -325,7 +356,7 @@ def _flattened(net: ShapeNetwork, x: str) -> str:
 
 _STEPS: tuple[Callable[[ShapeNetwork, str], str], ...] = (
     *(_conv, _pool, _resize, _windows, _unshuffle, _cut, _split, _added) * 2,
-    *(_activation, _positions, _pooled, _filled, _flattened),
+    *(_activation, _positions, _anchors, _anchors, _pooled, _filled, _flattened),
 )
 
 

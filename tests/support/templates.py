@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from leanconv.canonical import canonical_text
+from leanconv.graph.interpret import interpret
 from leanconv.graph.ir import Graph
 from leanconv.graph.onnx_import import Model
 from leanconv.graph.passes import run_passes
@@ -38,5 +39,25 @@ def check_template(model: Model, shapes: Mapping[str, Shape]) -> Templates:
     given = [shapes[each.name] for each in model.inputs]
     direct = run_passes(model.bind(dict(shapes)))
     for _ in range(2):  # made, then found
-        assert graph_text(templates.graph(given)) == graph_text(direct)
+        found = templates.graph(given)
+        if graph_text(found) != graph_text(direct):
+            assert _has_sized(templates)
+            _check_alike(found, direct)
     return templates
+
+
+def _has_sized(templates: Templates) -> bool:
+    """Whether data follows from sizes: it is simplified as data, and its numbers come later."""
+    made = (each for kept in templates._templates.values() for each in kept)
+    return any(each.graph.from_sizes is not None for each in made)
+
+
+def _check_alike(found: Graph, direct: Graph) -> None:
+    rng = np.random.default_rng(0)
+    given = {
+        name: rng.integers(0, 9, kind.shape).astype(kind.dtype.numpy)
+        for name, kind in ((name, direct.types[name]) for name in direct.inputs)
+    }
+    wanted = interpret(direct, given)
+    for name, array in interpret(found, given).items():
+        np.testing.assert_allclose(array, wanted[name], rtol=1e-5, atol=1e-6)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
+from functools import cache
 from types import MappingProxyType
 from typing import Any
 
@@ -20,7 +21,7 @@ from leanconv.graph.ops.base import Array, checked, dtype_of
 from leanconv.graph.ops.integers import SYMBOLIC_DTYPES, checked_symbols
 from leanconv.graph.ops.movement import moves_nothing
 from leanconv.graph.ops.working import working_bytes
-from leanconv.graph.value import Unmade, Value, are_numbers, known_if_empty
+from leanconv.graph.value import Unmade, Value, are_numbers, has_symbols, known_if_empty
 from leanconv.types import FLOAT16, FLOAT32, FLOAT64, DType, as_dtype
 from leanconv.units import shape_text
 
@@ -73,6 +74,7 @@ class Builder:
         self.blocked: dict[Value, Any] = {}
         self.wanted: set[str] = set()
         self._nodes: list[Emitted] = []
+        self._deferred: dict[Value, Emitted] = {}
 
     @classmethod
     def in_a_run(
@@ -118,7 +120,7 @@ class Builder:
     def inner(self) -> Builder:
         """A builder of a graph that a node holds; the budget is this one's, too."""
         made = copy(self)
-        made._nodes = []
+        made._nodes, made._deferred = [], {}
         return made
 
     def constant(self, array: Array) -> Value:
@@ -153,6 +155,10 @@ class Builder:
         """
         result = checked(shape, as_dtype(number.dtype))
         self.budget.fill(result.bytes)
+        if has_symbols(result):
+            given = [Value(TensorType(number.shape, result.dtype), number)]
+            (made,) = self._defer("Expand", given, (result,), {"shape": result.shape}, "")
+            return made
         one = number.reshape(())
         return Value(result, self.computed(lambda: np.broadcast_to(one, result.shape), result))
 
@@ -220,6 +226,8 @@ class Builder:
         if all(value is None or value.is_known for value in inputs):
             if op == "DequantizeLinear" and not self.running and are_numbers(inputs):
                 return self._later(op, inputs, results, attributes, source)
+            if self._follows_sizes(op, inputs, results):
+                return self._defer(op, inputs, results, attributes, source)
             return self._fold(op, inputs, results, attributes)
         if not self.bounds:
             check_dtypes(op, types)
@@ -305,6 +313,54 @@ class Builder:
         self._nodes.append(Emitted(op, tuple(inputs), made, facts, source))
         return made
 
+    def _follows_sizes(
+        self, op: str, inputs: Sequence[Value | None], results: Sequence[TensorType]
+    ) -> bool:
+        """Whether what an operation makes of constants is computed for each size by itself."""
+        if any(value in self._deferred and value.is_unmade for value in inputs if value):
+            return True
+        symbols = op == "Cast" and results[0].dtype.is_float and not are_numbers(inputs)
+        return symbols or any(map(has_symbols, results))
+
+    def _defer(
+        self,
+        op: str,
+        inputs: Sequence[Value | None],
+        results: tuple[TensorType, ...],
+        attributes: Attributes,
+        source: str,
+    ) -> tuple[Value, ...]:
+        """Constants that follow from symbols: computed for each size, see `Graph.from_sizes`.
+
+        Something that reads their numbers has them at once, for this size alone.
+        """
+        self._charge(op, [value.type if value else None for value in inputs], attributes, results)
+
+        @cache
+        def made() -> list[Array]:
+            arrays = [value.numbers if value else None for value in inputs]
+            return self._computed_all(lambda: evaluate(op, arrays, attributes), results)
+
+        outputs = tuple(
+            Value(kind, Unmade(lambda number=number: made()[number]))  # type: ignore[misc]
+            for number, kind in enumerate(results)
+        )
+        node = Emitted(op, tuple(inputs), outputs, MappingProxyType(dict(attributes)), source)
+        self._deferred.update(dict.fromkeys(outputs, node))
+        return outputs
+
+    def cast_from(self, value: Value) -> Value:
+        """The integers that a float constant was cast from, where they follow from sizes alone.
+
+        The value itself where it is no such constant.
+        """
+        node = self._deferred.get(value)
+        if node is None or node.op != "Cast" or not value.is_unmade:
+            return value
+        (found,) = node.inputs
+        assert found is not None
+        return found
+
     def computed(self, function: Callable[[], Any], result: TensorType) -> Array:
         """Call `function` for a constant, with NumPy's refusals as errors of the model."""
         (array,) = self._computed_all(lambda: (function(),), (result,))
@@ -344,7 +400,8 @@ class Builder:
         names: Sequence[tuple[str, Value]],
     ) -> Graph:
         """The graph of everything that the outputs need: see `finished`."""
-        return finished(self._nodes, inputs, outputs, names)
+        deferred = list(dict.fromkeys(self._deferred.values()))
+        return finished(self._nodes, inputs, outputs, names, deferred)
 
 
 def _repeated(op: str, value: Value | None) -> Array | None:

@@ -39,6 +39,7 @@ def finished(
     inputs: Mapping[str, Value],
     outputs: Mapping[str, Value],
     names: Sequence[tuple[str, Value]],
+    deferred: Sequence[Emitted] = (),
 ) -> Graph:
     """Make the graph of everything that the outputs need.
 
@@ -46,6 +47,7 @@ def finished(
         emitted: all nodes, in order.
         inputs, outputs: the network's, by name.
         names: what the file calls the values, in order; the first name of a value counts.
+        deferred: nodes of what follows from sizes alone, in order: see `Graph.from_sizes`.
     """
     outputs, copies = _own_outputs(inputs, outputs)
     nodes = alive([*emitted, *copies], outputs.values())
@@ -53,8 +55,14 @@ def finished(
     types: dict[str, TensorType] = {name: value.type for name, value in inputs.items()}
     constants: dict[str, Array] = {}
     given = {value for node in nodes for value in node.outputs}
+    later = {value for node in deferred for value in node.outputs if value.is_unmade}
+    sized: dict[str, Value] = {}
     for value in (*outputs.values(), *(v for node in nodes for v in node.inputs if v)):
         name = called.of(value, "constant")
+        if value in later:
+            sized[name] = value
+            types[name] = value.type
+            continue
         array = None if value in given or name in constants else value.array
         if array is not None:
             constants[name] = _plain(array)
@@ -66,11 +74,12 @@ def finished(
         read = tuple(called.of(value, "constant") if value else "" for value in node.inputs)
         made.append(Node(node.op, read, defined, node.attributes, node.source))
     return Graph(
-        inputs=tuple(inputs),
+        inputs=(*inputs, *sized),
         outputs=tuple(outputs),
         nodes=tuple(made),
         types=MappingProxyType(types),
         constants=MappingProxyType(constants),
+        from_sizes=finished(deferred, {}, sized, names) if sized else None,
     )
 
 

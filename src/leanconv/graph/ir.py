@@ -113,6 +113,8 @@ class Graph:
         open_axes: the axes of each value whose extents are others for other shapes of the inputs,
             where these are open and the network was bound with symbols for them.
         origin: what it was filled in from then.
+        from_sizes: bound with symbols, the graph that computes its last inputs, which follow from
+            sizes alone; filled in, they are constants.
         late: the numbers of the file's nodes that are no part of it, since they compute with
             extents or constants that are known when it has run, and why; "" where they read what
             another one of them gives. What they read, it gives as further outputs.
@@ -125,6 +127,7 @@ class Graph:
     constants: Mapping[str, np.ndarray]
     open_axes: Mapping[str, tuple[int, ...]] = field(default_factory=lambda: MappingProxyType({}))
     origin: Origin | None = None
+    from_sizes: Graph | None = None
     late: Mapping[int, str] = field(default_factory=lambda: MappingProxyType({}))
 
     @cached_property

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from leanconv.graph.from_sizes import SizedArray, computed
 from leanconv.graph.ir import Graph, Origin, TensorType
 from leanconv.graph.onnx_import import Model
 from leanconv.graph.regions import Region
@@ -66,12 +67,21 @@ class Template:
             nodes[index] = replace(nodes[index], attributes=changed)
         constants = dict(graph.constants)
         for name in self._symbolic_constants:
-            held = [_without(item, numbers) for item in constants[name].reshape(-1)]
-            array = np.array(held, np.int64).reshape(constants[name].shape)
-            constants[name] = array.astype(types[name].dtype)
+            constants[name] = _array_without(graph, name, numbers)
+        sized = graph.from_sizes
+        if sized is not None:
+            constants.update(
+                computed(
+                    sized,
+                    lambda attributes: _without(attributes, numbers),
+                    lambda name: _array_without(sized, name, numbers),
+                )
+            )
         filled = tuple(nodes)
         return replace(
             graph,
+            inputs=self._inputs,
+            from_sizes=None,
             nodes=filled,
             types=MappingProxyType(types),
             constants=MappingProxyType(constants),
@@ -109,8 +119,24 @@ class Template:
         for index in self._symbolic_nodes:
             changed = _without(nodes[index].attributes, symbols)
             nodes[index] = replace(nodes[index], attributes=changed)
-        kept = MappingProxyType(types)
-        return replace(graph, nodes=tuple(nodes), types=kept, open_axes=self._open_axes)
+        sized = () if graph.from_sizes is None else graph.from_sizes.outputs
+        unknown: Mapping[str, Any] = {name: SizedArray() for name in sized}
+        constants = {**graph.constants, **unknown}
+        return replace(
+            graph,
+            inputs=self._inputs,
+            from_sizes=None,
+            nodes=tuple(nodes),
+            types=MappingProxyType(types),
+            constants=MappingProxyType(constants),
+            open_axes=self._open_axes,
+        )
+
+    @property
+    def _inputs(self) -> tuple[str, ...]:
+        """The inputs that follow from no sizes."""
+        sized = self.graph.from_sizes
+        return self.graph.inputs if sized is None else self.graph.inputs[: -len(sized.outputs)]
 
     def sharing(self, other: Template) -> Template:
         """The same, with the other's arrays for those constants that are equal."""
@@ -136,7 +162,7 @@ class Template:
 
     @cached_property
     def _symbolic_constants(self) -> tuple[str, ...]:
-        return tuple(n for n, array in self.graph.constants.items() if array.dtype == object)
+        return _symbolic_constants(self.graph)
 
     @cached_property
     def _expressions(self) -> tuple[Expression, ...]:
@@ -153,8 +179,12 @@ class Template:
         held = (
             *shapes,
             *(graph.nodes[index].attributes for index in self._symbolic_nodes),
-            *(tuple(graph.constants[name].reshape(-1)) for name in self._symbolic_constants),
+            *_held_symbols(graph, self._symbolic_constants),
         )
+        sized = graph.from_sizes
+        if sized is not None:
+            held += tuple(node.attributes for node in sized.nodes)
+            held += _held_symbols(sized, _symbolic_constants(sized))
         return tuple(dict.fromkeys(symbol.expression for symbol in _symbols(held)))
 
     @cached_property
@@ -244,6 +274,25 @@ def _held_bytes(graph: Graph) -> int:
         if owner.base is None:
             owners[id(owner)] = owner.nbytes
     return sum(owners.values())
+
+
+def _symbolic_constants(graph: Graph) -> tuple[str, ...]:
+    """The names of constants that hold symbols."""
+    return tuple(n for n, array in graph.constants.items() if array.dtype == object)
+
+
+def _held_symbols(graph: Graph, names: Sequence[str]) -> tuple[Any, ...]:
+    """What constants hold, symbols among it."""
+    return tuple(tuple(graph.constants[name].reshape(-1)) for name in names)
+
+
+def _array_without(graph: Graph, name: str, numbers: Mapping[Expression, Any]) -> np.ndarray:
+    """A constant with numbers for its symbols."""
+    array = graph.constants[name]
+    if array.dtype != object:
+        return array
+    held = [_without(item, numbers) for item in array.reshape(-1)]
+    return np.array(held, np.int64).reshape(array.shape).astype(graph.types[name].dtype)
 
 
 def _content(array: np.ndarray) -> Hashable:

@@ -10,6 +10,7 @@ from leanconv.graph.ir import TensorType
 from leanconv.graph.ops.base import Array
 from leanconv.graph.ops.integers import numbers
 from leanconv.records import cached_property, dataclass
+from leanconv.symbolic import Symbol
 
 
 class Unmade:
@@ -26,6 +27,11 @@ class Unmade:
     def array(self) -> Array:
         """The constant."""
         return self._make()
+
+    @property
+    def is_made(self) -> bool:
+        """Whether something has read it."""
+        return "array" in self.__dict__
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +57,11 @@ class Value:
         return self.held is not None
 
     @property
+    def is_unmade(self) -> bool:
+        """Whether it is known, and nothing has read its numbers."""
+        return isinstance(self.held, Unmade) and not self.held.is_made
+
+    @property
     def shape(self) -> tuple[int, ...]:
         """The shape, all extents known."""
         return self.type.shape
@@ -66,6 +77,11 @@ def are_numbers(values: Sequence[Value | None]) -> bool:
     """Whether no constant among values holds symbols."""
     arrays = (value.array for value in values if value is not None)
     return not any(array is None or array.dtype == object for array in arrays)
+
+
+def has_symbols(kind: TensorType) -> bool:
+    """Whether an extent is a symbol."""
+    return any(isinstance(extent, Symbol) for extent in kind.shape)
 
 
 def known_if_empty(value: Value) -> Value:

@@ -11,7 +11,8 @@ from leanconv.errors import ModelError, UnsupportedError
 from leanconv.graph.convert.rule import Call, Rule
 from leanconv.graph.ops.base import integers
 from leanconv.graph.value import Value
-from leanconv.types import FLOAT16
+from leanconv.symbolic import Symbol
+from leanconv.types import FLOAT16, FLOAT32, FLOAT64, INT32, INT64
 
 
 def _constant(call: Call) -> list[Value]:
@@ -44,7 +45,14 @@ def _size(call: Call) -> list[Value]:
     return [call.builder.constant(integers([call.value().type.elements]).reshape(()))]
 
 
+# Floats that are whole numbers below this are exact in float32, the others in float64.
+_EXACT = {4: 1 << 24, 8: 1 << 53}
+
+
 def _range(call: Call) -> list[Value]:
+    open_range = _open_range(call)
+    if open_range is not None:
+        return [open_range]
     start, limit, delta = (call.scalar(index) for index in range(3))
     dtypes = {call.value(index).type.dtype for index in range(3)}
     dtype = call.value(0).type.dtype
@@ -61,6 +69,32 @@ def _range(call: Call) -> list[Value]:
         steps = (limit - start) / delta
         count = max(math.ceil(steps), 0) if math.isfinite(steps) else 1 << 60
     return [call.fold(lambda: start + np.arange(count, dtype=dtype) * delta, (count,), dtype)]
+
+
+def _open_range(call: Call) -> Value | None:
+    """A range whose limit is an extent that is open, computed for each size; None for others."""
+    limit = call.with_inputs([call.builder.cast_from(call.value(1))]).value()
+    dtype = call.value(0).type.dtype
+    dtypes = {call.value(index).type.dtype for index in range(3)}
+    if not limit.is_known or limit.type.elements != 1 or len(dtypes) > 1:
+        return None
+    last = limit.array.reshape(-1)[0] if limit.array is not None else None
+    if not isinstance(last, Symbol) or dtype not in (FLOAT32, FLOAT64, INT32, INT64):
+        return None
+    numbers = [call.scalar(index) for index in (0, 2)]
+    if not all(float(number).is_integer() for number in numbers) or not numbers[1]:
+        return None
+    start, delta = map(int, numbers)
+    if dtype.is_float and not (abs(start) < _EXACT[dtype.bytes] and last < _EXACT[dtype.bytes]):
+        return None
+    count = last - start if delta == 1 else -((start - last) // delta)
+    if count < 1:
+        return None
+    one = call.constant_of(np.ones((1,), dtype))
+    ones = call.emit("Expand", [one], shape=(count,))
+    steps = call.emit("CumSum", [ones], axis=0, exclusive=True, reverse=False)
+    scaled = call.emit("Mul", [steps, call.number(delta, ones)])
+    return call.emit("Add", [scaled, call.number(start, ones)])
 
 
 def _fold_rule(
