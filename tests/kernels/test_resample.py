@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -18,26 +19,33 @@ from support.nodes import TARGETS, Case, distinct
 targets = pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 
 
-def attributes_of(axis: int, extent: int, size: int, **changes: Any) -> dict[str, Any]:
+def attributes_of(
+    axes: tuple[int, ...], extents: tuple[int, ...], sizes: tuple[int, ...], **changes: Any
+) -> dict[str, Any]:
     return {
-        "axis": axis,
-        "size": size,
-        "scale": size / extent,
+        "axes": axes,
+        "sizes": sizes,
+        "scales": tuple(size / extents[axis] for axis, size in zip(axes, sizes, strict=True)),
+        "rois": ((0.0, 1.0),) * len(axes),
         "mode": "cubic",
         "coordinate_transformation_mode": "half_pixel",
         "cubic_coeff_a": -0.75,
         "exclude_outside": False,
         "antialias": False,
-        "roi": (0.0, 1.0),
         **changes,
     }
 
 
-def check(x: np.ndarray, axis: int, size: int, target: Target, **changes: Any) -> None:
-    attributes = attributes_of(axis, x.shape[axis], size, **changes)
+Axes = int | tuple[int, int]
+
+
+def check(x: np.ndarray, axis: Axes, size: Axes, target: Target, **changes: Any) -> None:
+    axes = axis if isinstance(axis, tuple) else (axis,)
+    sizes = size if isinstance(size, tuple) else (size,)
+    attributes = attributes_of(axes, x.shape, sizes, **changes)
     case = Case(resample, "Resample", [x], attributes)
     wanted = case.expected("float64")
-    assert case.accepts(target) == (x.ndim >= 3 and axis != 1)
+    assert case.accepts(target) == (x.ndim >= 3 and 1 not in axes)
     for blocked in [False, True][: 1 + case.accepts(target)]:
         found = case.run(target, blocked)
         error = np.abs(found - wanted).max() / np.abs(x).max()
@@ -52,6 +60,27 @@ def test_axes_and_sizes(shape: tuple[int, ...], target: Target) -> None:
             dtype = FLOAT64 if size % 2 else FLOAT32
             check(distinct(shape, dtype, 1), axis, size, target)
             check(distinct(shape, dtype, 1), axis, size, target, antialias=True, mode="linear")
+
+
+@targets
+@pytest.mark.parametrize("shape", [(2, 3, 5, 37), (1, 17, 13, 6), (4, 1, 3), (70, 65), (1, 1)])
+def test_two_axes(shape: tuple[int, ...], target: Target) -> None:
+    factors = ((2, 2), (4, 0.4), (0.5, 3), (0.3, 0.3), (1, 1.7))
+    for first, factor in product(range(len(shape) - 1), factors):
+        axes = first, first + 1
+        size = tuple(max(1, int(shape[a] * f)) for a, f in zip(axes, factor, strict=True))
+        x = distinct(shape, FLOAT64 if size[0] % 2 else FLOAT32, 1)
+        check(x, axes, size, target, antialias=factor[0] < 1)
+
+
+def test_rectangles() -> None:
+    """Results of more than a rectangle, crops that run backwards, and one cell."""
+    x = distinct((3, 40, 90), FLOAT32, 1)
+    check(x, (1, 2), (300, 1100), TARGETS[0])
+    back = {"coordinate_transformation_mode": "tf_crop_and_resize", "rois": ((0.9, 0.1), (1.2, 0))}
+    check(x, (1, 2), (70, 1500), TARGETS[0], **back)
+    check(x, (1, 2), (30, 1500), TARGETS[0], **back)
+    check(distinct((300, 1100), FLOAT32, 1), (0, 1), (140, 40), TARGETS[0], antialias=True)
 
 
 @targets
@@ -77,7 +106,7 @@ def test_windows_are_within_the_axis_and_whole(mode: str, size: int) -> None:
         for antialias in (False, True):
             for exclude in (False, True):
                 given = {"antialias": antialias, "exclude_outside": exclude, "mode": mode}
-                first, weights = window(attributes_of(0, extent, size, **given), extent)
+                first, weights = window(attributes_of((0,), (extent,), (size,), **given), 0, extent)
                 assert (first >= 0).all()
                 assert (first + weights.shape[1] <= extent).all()
                 np.testing.assert_allclose(weights.sum(axis=1), 1)

@@ -12,6 +12,7 @@ from leanconv.codegen.host import host
 from leanconv.codegen.lowered import View
 from leanconv.graph.ops.resize import COORDINATE_MODES, NEAREST_MODES
 from leanconv.kernels import resize
+from leanconv.kernels.resize_maps import ResizeMaps
 from leanconv.target import Target, preset
 from leanconv.types import FLOAT32
 from support.nodes import DTYPES, TARGETS, Case, distinct
@@ -66,6 +67,16 @@ def test_resize(
 ) -> None:
     x = distinct(shape, dtype, 1)
     check(Case(resize, "Resize", [x], attributes_of(shape, scales, mode)), target, True)
+
+
+@targets
+def test_maps_have_the_bits_of_every_cell(target: Target) -> None:
+    """Plain maps: products and sums in the order of ONNX Runtime's, in rectangles of any size."""
+    for size, scale in (((1, 1), 3), ((5, 37), 2), ((140, 3), 1.3), ((3, 600), 2), ((7, 9), 8)):
+        x = np.random.default_rng(1).standard_normal((3, *size), np.float32)
+        case = Case(resize, "Resize", [x], attributes_of(x.shape, (1, scale, scale), "linear"))
+        assert isinstance(case.lower(target, False).calls[0].kernel, ResizeMaps)
+        np.testing.assert_array_equal(case.run(target, False), case.expected())
 
 
 @targets

@@ -86,11 +86,14 @@ def nodes() -> Iterator[tuple[Any, ...]]:
     for mode, place in (("nearest", "asymmetric"), ("linear", "half_pixel")):
         kind = {"mode": mode, "coordinate_transformation_mode": place}
         yield "Resize", [array(1, 2, 4, 5)], {**size, **kind}
-    kept = {"mode": "cubic", "cubic_coeff_a": -0.75, "exclude_outside": False, "roi": (0.0, 1.0)}
+    kept = {"mode": "cubic", "cubic_coeff_a": -0.75, "exclude_outside": False}
     kept |= {"coordinate_transformation_mode": "half_pixel"}
     for axis, size, antialias in ((2, 7, False), (3, 2, True), (0, 3, False)):
-        part = {"axis": axis, "size": size, "scale": size / (2, 5, 4, 5)[axis]}
-        yield "Resample", [array(2, 5, 4, 5)], {**kept, **part, "antialias": antialias}
+        part = {"axes": (axis,), "sizes": (size,), "scales": (size / (2, 5, 4, 5)[axis],)}
+        whole = {**kept, **part, "rois": ((0.0, 1.0),), "antialias": antialias}
+        yield "Resample", [array(2, 5, 4, 5)], whole
+    part = {"axes": (2, 3), "sizes": (7, 3), "scales": (1.75, 0.6), "rois": ((0.0, 1.0),) * 2}
+    yield "Resample", [array(2, 5, 4, 5)], {**kept, **part, "antialias": False}
     yield "LRN", [array(2, 7, 3, 3)], {"size": 5, "alpha": 0.1, "beta": 0.75, "bias": 1.0}
     norm = {"s": array(5), "b": array(5), "m": array(5), "v": array(5, positive=True)}
     yield "BatchNormalization", [image], {"epsilon": 1e-5}, norm

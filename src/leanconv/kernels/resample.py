@@ -1,9 +1,12 @@
-"""Resample: an axis of which every cell of the result mixes a window of cells.
+"""Resample: axes of which every cell of the result mixes a window of cells.
+
+Of one axis:
 
     y[o, r, i] = sum over t < taps of  weights[r, t] * x[o, first[r] + t, i]
 
 Windows lie within the axis; they and the weights are tables. Lanes run along `i`, the axes behind;
 a last vector overlaps the one before it. Without axes behind, a few rows `o` are done together.
+Two axes are one kernel, `resample_maps`.
 """
 
 from __future__ import annotations
@@ -17,8 +20,9 @@ from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.tails import where_any
 from leanconv.graph.ir import Graph, Node
-from leanconv.graph.ops.resample import window
+from leanconv.graph.ops.resample import order, window
 from leanconv.kernels.register_transpose import power_below
+from leanconv.kernels.resample_maps import of_maps
 from leanconv.records import dataclass
 from leanconv.spec.format import Format, ceil_div
 from leanconv.target import Target
@@ -162,23 +166,26 @@ class Resample(Kernel):
 def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
     """Whether the channels keep their number."""
     del block
-    return len(graph.types[node.inputs[0]].shape) >= 3 and node.attributes["axis"] != 1
+    return len(graph.types[node.inputs[0]].shape) >= 3 and 1 not in node.attributes["axes"]
 
 
 def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Target) -> Lowered:
     """One kernel and its tables."""
     del target
-    (x,), y, axis = node.inputs, node.output, node.attributes["axis"]
+    (x,), y, axes = node.inputs, node.output, node.attributes["axes"]
     source, result = graph.types[x], graph.types[y]
     shape = formats[y].physical_shape(result.shape)
-    first, weights = window(node.attributes, source.shape[axis])
-    kernel = Resample(
-        result.dtype,
-        prod(shape[:axis]),
-        source.shape[axis],
-        prod(shape[axis + 1 :]),
-        result.shape[axis],
-        weights.shape[1],
-    )
-    constants = {f"{y}.first": first, f"{y}.weights": weights.astype(result.dtype)}
-    return Lowered((Call(kernel, (x, *constants, y)),), constants, {}, "resample")
+    outer, inner = prod(shape[: axes[0]]), prod(shape[axes[-1] + 1 :])
+    sizes = [(source.shape[axis], result.shape[axis]) for axis in axes]
+    tables = [window(node.attributes, axis, source.shape[axis]) for axis in axes]
+    tables = [(first, weights.astype(result.dtype)) for first, weights in tables]
+    kernel: Kernel
+    if len(axes) == 2:
+        rows_first = order(node.attributes) == axes
+        kernel, constants = of_maps(result.dtype, outer, inner, sizes, tables, rows_first)
+    else:
+        ((extent, size),), ((first, weights),) = sizes, tables
+        kernel = Resample(result.dtype, outer, extent, inner, size, weights.shape[1])
+        constants = {"first": first, "weights": weights}
+    named = {f"{y}.{name}": table for name, table in constants.items()}
+    return Lowered((Call(kernel, (x, *named, y)),), named, {}, "resample")

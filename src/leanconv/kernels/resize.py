@@ -6,7 +6,8 @@ Weights are multiplied first, from the last axis on, and each product is rounded
 as in ONNX Runtime: between codes of 8 bits ties are frequent, and the last bit decides them.
 
 Which cells are read with which weights is computed once, from the shapes, and handed to the kernel
-as constants. In blocks of channels every cell is one vector; in plain tensors it is one element.
+as constants. In blocks of channels every cell is one vector; in plain tensors it is one element,
+but for linear maps of two axes, which have a kernel of their own (`resize_maps`).
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ from leanconv.codegen.emitter import Function, Pointer, Value, vector
 from leanconv.codegen.extents import Count, Extent
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered, View
-from leanconv.graph.ir import Graph, Node
+from leanconv.graph.ir import Graph, Node, TensorType
 from leanconv.graph.ops.resize import linear_cells, nearest_cells
 from leanconv.kernels.copy_plan import row_major
+from leanconv.kernels.resize_maps import of_linear
 from leanconv.records import dataclass
 from leanconv.spec.format import Format, ceil_div
 from leanconv.target import Target
@@ -197,7 +199,9 @@ def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Targe
     resized = _resized(node, source.shape)
     if not any(resized):
         return Lowered((), algorithm="view", views={y: View(x)})
-    block = formats[y].block
+    block, linear = formats[y].block, node.attributes["mode"] == "linear"
+    if linear and not block and _grown_maps(resized, source, result):
+        return _maps(node, source, result)
     physical = formats[y].physical_shape
     extents = physical(result.shape)[: len(result.shape)]
     strides = row_major(physical(source.shape))[: len(result.shape)]
@@ -214,12 +218,31 @@ def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Targe
         cells.append(offsets.ravel() * stride)
         weights.append(shares.ravel().astype(result.dtype))
         entry += offsets.size
-    linear = node.attributes["mode"] == "linear"
     kernel = Resize(result.dtype, block or 1, _joined(axes), linear)
     constants = {f"{y}.cells": np.concatenate(cells)}
     if linear:
         constants[f"{y}.weights"] = np.concatenate(weights)
     return Lowered((Call(kernel, (x, *constants, y)),), constants, {}, "resize")
+
+
+def _grown_maps(resized: list[bool], source: TensorType, result: TensorType) -> bool:
+    """Whether the last two axes are resized and no others; and each row is read several times."""
+    if resized[-2:] != [True, True] or any(resized[:-2]):
+        return False
+    return result.shape[-2] >= source.shape[-2]
+
+
+def _maps(node: Node, source: TensorType, result: TensorType) -> Lowered:
+    """The kernel for plain maps."""
+    extents, last = source.shape[-2:], len(source.shape) - 1
+    rows, columns = (
+        _axis_tables(node, axis, extent, result.dtype)
+        for axis, extent in zip((last - 1, last), extents, strict=True)
+    )
+    outer, y = prod(source.shape[:-2]), node.output
+    kernel, tables = of_linear(result.dtype, outer, extents, rows, columns)
+    constants = {f"{y}.{name}": table for name, table in tables.items()}
+    return Lowered((Call(kernel, (node.inputs[0], *constants, y)),), constants, {}, "resize")
 
 
 def _axis_tables(node: Node, axis: int, extent: int, dtype: DType) -> tuple[np.ndarray, np.ndarray]:

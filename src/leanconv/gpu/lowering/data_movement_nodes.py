@@ -184,11 +184,12 @@ def lower_resize(context: LoweringContext, node: Node) -> None:
 
 
 def lower_resample(context: LoweringContext, node: Node) -> None:
-    """The windows of one axis."""
-    axis = node.attributes["axis"]
-    first, weights = resample.window(node.attributes, context.shape(node.inputs[0])[axis])
-    cells = first[:, None] + np.arange(weights.shape[1])
-    _along_axes(context, node, {axis: (cells, weights)}, "resample")
+    """The windows of one axis after the other."""
+    tables, shape = {}, context.shape(node.inputs[0])
+    for axis in resample.order(node.attributes):
+        first, weights = resample.window(node.attributes, axis, shape[axis])
+        tables[axis] = first[:, None] + np.arange(weights.shape[1]), weights
+    _along_axes(context, node, tables, "resample")
 
 
 def lower_pad(context: LoweringContext, node: Node) -> None:

@@ -86,18 +86,20 @@ class _Way:
     roi: tuple[float, ...] = ()
     outside: float = 0.0
 
-    def window(self, axis: int, size: int, scale: float) -> dict[str, Any]:
-        """The attributes of a Resample of one axis."""
+    def windows(
+        self, axes: Sequence[int], sizes: Sequence[int], scales: Sequence[float]
+    ) -> dict[str, Any]:
+        """The attributes of a Resample of some axes, of a map's sizes and scales."""
         return {
-            "axis": axis,
-            "size": size,
-            "scale": scale,
+            "axes": tuple(axes),
+            "sizes": tuple(sizes[axis] for axis in axes),
+            "scales": tuple(float(scales[axis]) for axis in axes),
+            "rois": tuple(self.part(axis) for axis in axes),
             "mode": self.mode,
             "coordinate_transformation_mode": self.coordinates,
             "cubic_coeff_a": self.cubic_coeff_a,
             "exclude_outside": self.exclude_outside,
             "antialias": self.antialias,
-            "roi": self.part(axis),
         }
 
     def part(self, axis: int) -> tuple[float, float]:
@@ -276,13 +278,17 @@ def _weighted(
     """Floats mixed by weights: two cells of each axis at once, or one axis after the other."""
     if way.mode == "linear" and not way.antialias and not way.roi:
         return _emit_resize(call, x, sizes, scales, way)
-    y = x
+    y, changed = x, []
     for axis, (size, scale) in enumerate(zip(sizes, scales, strict=True)):
         if _changes(x.shape[axis], size, scale, way, axis):
             call.builder.budget.charge(
                 _ROW_BYTES * reach(float(scale), way.antialias) * plain(size)
             )
-            y = call.emit("Resample", [y], **way.window(axis, size, float(scale)))
+            changed.append(axis)
+    while changed:  # two axes that follow each other are one operation
+        pair = changed[-2:] if changed[-2:-1] == [changed[-1] - 1] else changed[-1:]
+        del changed[-len(pair) :]
+        y = call.emit("Resample", [y], **way.windows(pair, sizes, scales))
     return _filled_outside(call, x, y, scales, way)
 
 
@@ -318,11 +324,10 @@ def _filled_outside(call: Call, x: Value, y: Value, scales: Sequence[float], way
         return y
     rank, inside = len(y.shape), None
     for axis, scale in enumerate(scales):
-        given = way.window(axis, y.shape[axis], float(scale))
-        extent = x.shape[axis]
-        if not _changes(extent, y.shape[axis], scale, way, axis):
+        extent, size = x.shape[axis], y.shape[axis]
+        if not _changes(extent, size, scale, way, axis):
             continue
-        gone = outside(given, extent)
+        gone = outside(extent, int(size), float(scale), way.part(axis))
         if gone.any():
             shape = [-1 if i == axis else 1 for i in range(rank)]
             line = call.builder.constant(~gone.reshape(shape))

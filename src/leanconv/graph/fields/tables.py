@@ -27,9 +27,9 @@ def axis_table(
     """
     attributes = node.attributes
     if node.op == "Resample":
-        if attributes["axis"] != axis:
+        if axis not in attributes["axes"]:
             return None
-        begin, weights = resample_window(attributes, extent)
+        begin, weights = resample_window(attributes, axis, extent)
         return begin[:, None] + np.arange(weights.shape[1]), weights
     size, scale = attributes["sizes"][axis], attributes["scales"][axis]
     if size == extent and scale == 1:

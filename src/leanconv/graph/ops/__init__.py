@@ -55,8 +55,8 @@ bias (N,)?; constants but for x | bits (of a code), block (codes of a scale), in
 | Split | x; an output for each part | axis, sizes (of all parts) |
 | Pad | x | pads (not negative), mode (constant, reflect, edge), value |
 | Resize | x | mode (nearest, linear), sizes, scales, coordinate_transformation_mode, nearest_mode |
-| Resample | x | axis, size, scale, mode (linear, cubic), coordinate_transformation_mode, \
-cubic_coeff_a, exclude_outside, antialias, roi (of the axis: begin and end) |
+| Resample | x | axes (one, or one and the next), sizes, scales, rois (begin and end) of each, \
+mode (linear, cubic), coordinate_transformation_mode, cubic_coeff_a, exclude_outside, antialias |
 | DeformColumns | x (N, C, H, W), offsets (N * groups * taps * 2, places), mask (N * groups * \
 taps, places)?; gives (N, C * taps, height, width) | kernel_shape, strides, pads, dilations, \
 offset_group, run (channels that stay beside each other) |

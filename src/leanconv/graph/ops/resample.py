@@ -1,13 +1,13 @@
-"""Resample: one axis resized by weights of the cells around each place, linear or cubic.
+"""Resample: axes resized by weights of the cells around each place, linear or cubic.
 
 With antialiasing the weights reach over as many cells as one of the result covers; places may be
-those of a crop. Resize in several axes is one Resample for each.
+those of a crop. A node does one axis, or two that follow each other: `sizes`, `scales` and `rois`
+(begin, end, in parts of the axis) have a number for each of `axes`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -17,19 +17,29 @@ from leanconv.graph.ops.base import Array, Arrays, Op, Types, array, checked, fi
 from leanconv.graph.ops.resize import CROP, coordinates
 
 
-def window(attributes: Attributes, extent: int) -> tuple[Array, Array]:
-    """The cells that each cell of the result mixes, and their weights.
+def order(attributes: Attributes) -> tuple[int, ...]:
+    """The axes in the order in which they are mixed: what becomes smaller first.
+
+    It follows from the scales alone, so that all formats and windows of an image give equal bits.
+    """
+    axes: tuple[int, ...] = attributes["axes"]
+    return axes if attributes["scales"][0] < 1 else axes[::-1]
+
+
+def window(attributes: Attributes, axis: int, extent: int) -> tuple[Array, Array]:
+    """The cells that each cell of the result mixes along an axis, and their weights.
 
     Args:
         attributes: of a Resample.
-        extent: of its axis.
+        axis: one of its axes.
+        extent: of that axis, before.
 
     Returns:
         (first, weights): int64 of shape (size,) and float64 of shape (size, taps): the cell of
         number `r` is the sum over t of weights[r, t] * x[first[r] + t].
     """
-    size, scale = int(attributes["size"]), float(attributes["scale"])
-    mode, roi = attributes["coordinate_transformation_mode"], attributes["roi"]
+    size, scale, roi = _along(attributes, axis)
+    mode = attributes["coordinate_transformation_mode"]
     place = coordinates(int(extent), size, scale, mode, np.float64, roi)
     stretch = max(1 / scale, 1.0) if attributes["antialias"] else 1.0
     support = stretch * (2 if attributes["mode"] == "cubic" else 1)
@@ -43,6 +53,13 @@ def window(attributes: Attributes, extent: int) -> tuple[Array, Array]:
     if attributes["exclude_outside"] or attributes["antialias"]:
         weights = weights / weights.sum(axis=1, keepdims=True)
     return _within(cells, weights, int(extent))
+
+
+def _along(attributes: Attributes, axis: int) -> tuple[int, float, tuple[float, float]]:
+    """Size, scale and crop of an axis."""
+    number = attributes["axes"].index(axis)
+    sizes, scales, rois = (attributes[name] for name in ("sizes", "scales", "rois"))
+    return int(sizes[number]), float(scales[number]), rois[number]
 
 
 def _cubic(distance: Array, a: float) -> Array:
@@ -66,31 +83,41 @@ def _within(cells: Array, weights: Array, extent: int) -> tuple[Array, Array]:
     return begin, result
 
 
-def outside(attributes: Attributes, extent: int) -> Array:
-    """Which cells of the result lie outside of the input, bool of shape (size,); of a crop."""
-    size, scale = int(attributes["size"]), float(attributes["scale"])
-    place = coordinates(int(extent), size, scale, CROP, np.float32, attributes["roi"])
+def outside(extent: int, size: int, scale: float, roi: tuple[float, float]) -> Array:
+    """Which cells of a crop's axis lie outside of the input, bool of shape (size,)."""
+    place = coordinates(int(extent), size, scale, CROP, np.float32, roi)
     return np.asarray((place < 0) | (place > int(extent) - 1))
 
 
 def _infer(types: Types, attributes: Attributes) -> TensorType:
-    x, axis, size = first(types), attributes["axis"], attributes["size"]
-    if not 0 <= axis < len(x.shape):
-        raise ModelError(f"attribute axis is {axis}; expected an axis of {x}")
-    if size < 0 or (size == 0) != (x.shape[axis] == 0):
-        raise ModelError(f"got the size {size} for axis {axis} of {x}; expected a positive number")
-    return checked((*x.shape[:axis], size, *x.shape[axis + 1 :]), x.dtype)
+    x, axes, shape = first(types), attributes["axes"], list(first(types).shape)
+    for name in ("sizes", "scales", "rois"):
+        if len(attributes[name]) != len(axes):
+            raise ModelError(f"got axes {axes} and {name} {attributes[name]}; expected as many")
+    allowed = [(a,) for a in range(len(shape))] + [(a, a + 1) for a in range(len(shape) - 1)]
+    if axes not in allowed:
+        raise ModelError(f"got axes {axes}; expected one of {x}, or one and the next")
+    for axis, size in zip(axes, attributes["sizes"], strict=True):
+        if size < 0 or (size == 0) != (shape[axis] == 0):
+            raise ModelError(
+                f"got the size {size} for axis {axis} of {x}; expected a positive number"
+            )
+        shape[axis] = size
+    return checked(tuple(shape), x.dtype)
 
 
 def _evaluate(arrays: Arrays, attributes: Attributes) -> Array:
-    x, axis = array(arrays), attributes["axis"]
-    begin, weights = window(attributes, x.shape[axis])
-    shape = (-1,) + (1,) * (x.ndim - 1 - axis)
-    taps: Sequence[Array] = [
-        np.take(x, begin + tap, axis) * weights[:, tap].astype(x.dtype).reshape(shape)
-        for tap in range(weights.shape[1])
-    ]
-    return np.asarray(sum(taps[1:], start=taps[0]), x.dtype)
+    x = array(arrays)
+    for axis in order(attributes):
+        begin, weights = window(attributes, axis, x.shape[axis])
+        shape = (-1,) + (1,) * (x.ndim - 1 - axis)
+        total = np.zeros((), x.dtype)
+        for tap in range(weights.shape[1]):
+            part = np.take(x, begin + tap, axis)
+            part *= weights[:, tap].astype(x.dtype).reshape(shape)
+            total = np.add(total, part, out=total if tap else part)
+        x = total
+    return x
 
 
 def reach(scale: float, antialias: bool) -> int:
@@ -98,20 +125,25 @@ def reach(scale: float, antialias: bool) -> int:
     return math.ceil(4 * max(1 / scale, 1.0) if antialias else 4) + 1
 
 
-def _work(types: Types, attributes: Attributes, result: TensorType) -> int:
-    taps = reach(float(attributes["scale"]), bool(attributes["antialias"]))
-    return result.elements * int(min(taps, first(types).shape[attributes["axis"]]))
+def _work(types: Types, attributes: Attributes, _result: TensorType) -> int:
+    shape, work = list(first(types).shape), 0
+    for axis in order(attributes):
+        size, scale, _ = _along(attributes, axis)
+        taps = min(reach(scale, bool(attributes["antialias"])), int(shape[axis]))
+        shape[axis] = size
+        work += math.prod(shape) * taps
+    return work
 
 
 NAMES = (
-    "axis",
-    "size",
-    "scale",
+    "axes",
+    "sizes",
+    "scales",
+    "rois",
     "mode",
     "coordinate_transformation_mode",
     "cubic_coeff_a",
     "exclude_outside",
     "antialias",
-    "roi",
 )
 OPS: dict[str, Op] = {"Resample": single(_infer, _evaluate, attributes=NAMES, work=_work)}

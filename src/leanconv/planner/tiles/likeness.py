@@ -26,7 +26,7 @@ _SIZES: Mapping[str, tuple[str, ...]] = {
     "Slice": ("sizes",),
     "Split": ("sizes",),
     "Resize": ("sizes",),
-    "Resample": ("size",),
+    "Resample": ("sizes",),
     "Reshape": ("shape",),
     "Expand": ("shape",),
 }
