@@ -56,7 +56,10 @@ REASONS: dict[str, tuple[str, ...]] = {
     ),
     "when a stream counts as one from L3": ("runtime:_HELD",),
     "an order of tiles": ("algorithms/winograd:_SHARES",),
-    "how far rounding may put a bound above what it bounds": ("algorithms/winograd:_ROUNDED",),
+    "how far rounding may put a bound above what it bounds": (
+        "algorithms/fft:_ROUNDED",
+        "algorithms/winograd:_ROUNDED",
+    ),
     "how codes of a quantised network are chosen and what is scored": (
         "quantizer:_CUT",
         "quantizer:_DAMPING",

@@ -1,7 +1,8 @@
 """Progress of long work: logged after more than a second, and reported to the user's function.
 
 What loads, plans, tunes and compiles calls `step` as it goes; around it, `working` says what the
-work is for and who wants to know. Runs call neither.
+work is for and who wants to know. Runs call neither. `spending` says on what time is spent, for
+those who ask with `spent`.
 """
 
 from __future__ import annotations
@@ -111,6 +112,65 @@ def steps(stage: str, parts: Iterable[_Part], total: int) -> Iterator[_Part]:
     for done, part in enumerate(parts, start=1):
         yield part
         step(stage, done, total)
+
+
+class Spent:
+    """What time was spent on, in one thread.
+
+    Attributes:
+        ns: nanoseconds by purpose; of what is done for another purpose, none twice.
+        kernels, compiled: how many kernels were loaded, and how many of them compiled for that.
+    """
+
+    def __init__(self) -> None:
+        self.ns: dict[str, int] = {}
+        self.kernels = self.compiled = 0
+        self._purpose = ""
+        self._since = time.perf_counter_ns()
+
+    def turn(self, purpose: str) -> str:
+        """Spend time on another purpose from now on; returns the one before."""
+        now, before = time.perf_counter_ns(), self._purpose
+        if before:
+            self.ns[before] = self.ns.get(before, 0) + now - self._since
+        self._purpose, self._since = purpose, now
+        return before
+
+
+_spent: ContextVar[Spent | None] = ContextVar("leanconv.spent", default=None)
+
+
+@contextmanager
+def spent() -> Iterator[Spent]:
+    """Find out on what the work within a `with` block, in this thread, spends its time."""
+    found = Spent()
+    outer = _spent.set(found)
+    try:
+        yield found
+    finally:
+        _spent.reset(outer)
+
+
+@contextmanager
+def spending(purpose: str) -> Iterator[None]:
+    """Count the time of a `with` block for a purpose, and no longer for that around it."""
+    found = _spent.get()
+    if found is None:
+        yield
+        return
+    before = found.turn(purpose)
+    try:
+        yield
+    finally:
+        found.turn(before)
+
+
+def count_kernels(kernels: int, compiled: int) -> None:
+    """Count kernels that are loaded, and those of them that were compiled."""
+    found = _spent.get()
+    if found is not None:
+        found.kernels += kernels
+        found.compiled += compiled
 
 
 def checked_progress(progress: Any) -> Progress | None:

@@ -223,8 +223,7 @@ def test_profile(network: FakeNetwork, call: Call) -> None:
     assert document["layers"][0]["peak_share"] == pytest.approx(32 / peak)
     assert document["layers"][1]["peak_share"] is None
     assert "1.8 us" in result.out  # predicted
-    assert "loaded in " in result.out
-    assert ", planned and compiled in " in result.out
+    assert "ready in " in result.out
     assert "; first run " in result.out
     assert "not convolution: 20.0% of the measured time, 500 ns (Relu 500 ns)" in result.out
     assert document["layers"][0]["calls"] == 20

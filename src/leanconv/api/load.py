@@ -30,7 +30,7 @@ from leanconv.collector import fewer_collections
 from leanconv.errors import InputError, ModelError, SpecError, memory_reported
 from leanconv.graph.onnx_import import Model, read_model
 from leanconv.planner.plan_file import PlanFile, read_plan
-from leanconv.progress import Progress, checked_progress, step, working
+from leanconv.progress import Progress, checked_progress, spending, step, working
 from leanconv.types import FLOAT32, FLOAT64
 
 log = logging.getLogger(__name__)
@@ -207,7 +207,8 @@ def load(
         sample = None
         if samples is not None:
             pinned, sample = _measured(read, options, samples)
-        network = Network(CpuBackend(read, options, pinned, ranges), shown)
+        with spending("planning"):
+            network = Network(CpuBackend(read, options, pinned, ranges), shown)
         if sample is not None:
             network.run(sample)  # so that `network.plan` is there
         return network
@@ -250,7 +251,8 @@ def _completed(options: NetworkOptions, pinned: PlanFile) -> NetworkOptions:
 
 def _read(source: Path | bytes) -> Model:
     step("reading", 0, 1)
-    model = read_model(source)
+    with spending("reading"):
+        model = read_model(source)
     step("reading", 1, 1)
     return model
 

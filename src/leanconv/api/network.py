@@ -25,7 +25,7 @@ from leanconv.errors import InputError, ModelError, SpecError, memory_reported, 
 from leanconv.graph.names import Names
 from leanconv.graph.narrow_codes import given
 from leanconv.graph.small_inputs import NeedsInputsError, is_small
-from leanconv.progress import Progress, checked_progress, working
+from leanconv.progress import Progress, checked_progress, spending, working
 from leanconv.runtime.locks import Lock
 from leanconv.runtime.profile import ProfileRow, profile_rows
 from leanconv.units import shape_text
@@ -241,7 +241,7 @@ class Network:
     @memory_reported("planning a network")
     @fewer_collections()
     def _compile(self, shapes: tuple[Shape, ...], known: Known) -> Compiled:
-        with working(self._name), self._planning.held:
+        with working(self._name), self._planning.held, spending("planning"):
             found = self._plans.get(self._key(shapes, known))
             if found is None:
                 try:

@@ -1,18 +1,24 @@
-"""How long a network takes until it answers: to load, to plan and compile, and to run at first."""
+"""How long a network takes until it answers, from the start of the process, and on what."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from leanconv.cli.problem_lines import model_file
+from leanconv.progress import Spent, spent
 from leanconv.records import dataclass
-from leanconv.units import format_ns
+from leanconv.units import counted, format_ns
 
 if TYPE_CHECKING:
     from leanconv import Network
+
+_STARTED_FIELD = 19  # of /proc/self/stat behind the command's name: ticks from boot to the start
+_PURPOSES = ("reading", "planning", "code", "packing weights")  # as `progress.spending` has them
 
 
 @dataclass(frozen=True)
@@ -22,40 +28,76 @@ class Startup:
     Attributes:
         load_ns: to read and check the file; to plan and compile, too, where it fixes all shapes.
         at_load: whether it does.
+        before_ns: from the start of the process to that, imports included; None where the system
+            does not say.
         plan_ns: to plan and compile after that, for all shapes together.
         first_run_ns: the first run, without planning.
+        spent_ns: on what loading and planning were spent, by purpose.
+        kernels, compiled: how many kernels were loaded, and compiled because no file had them.
     """
 
     load_ns: int
     at_load: bool
+    before_ns: int | None = None
     plan_ns: int = 0
     first_run_ns: int | None = None
+    spent_ns: Mapping[str, int] = field(default_factory=dict)
+    kernels: int = 0
+    compiled: int = 0
 
     def planned(self, plan: Callable[[], object]) -> Startup:
         """With the time that `plan` takes added to that of planning."""
-        return replace(self, plan_ns=self.plan_ns + taken_ns(plan))
+        with spent() as found:
+            taken = taken_ns(plan)
+        return replace(self, plan_ns=self.plan_ns + taken)._with(found)
 
     def answered(self, run_ns: int) -> Startup:
         """With the time of a run, if it is the first."""
         return self if self.first_run_ns is not None else replace(self, first_run_ns=run_ns)
 
+    def _with(self, found: Spent) -> Startup:
+        both = dict(self.spent_ns)
+        for purpose, ns in found.ns.items():
+            both[purpose] = both.get(purpose, 0) + ns
+        kernels, compiled = self.kernels + found.kernels, self.compiled + found.compiled
+        return replace(self, spent_ns=both, kernels=kernels, compiled=compiled)
+
+    @property
+    def ready_ns(self) -> int:
+        """From the start of the process, as far as that is known, to a network that is planned."""
+        return (self.before_ns or 0) + self.load_ns + self.plan_ns
+
     @property
     def text(self) -> str:
         """For people."""
-        if self.at_load:
-            steps = f"loaded, planned and compiled in {format_ns(self.load_ns + self.plan_ns)}"
-        else:
-            steps = f"loaded in {format_ns(self.load_ns)}, planned and compiled in "
-            steps += format_ns(self.plan_ns)
+        parts = [] if self.before_ns is None else [f"start and imports {format_ns(self.before_ns)}"]
+        known = {each: self.spent_ns[each] for each in _PURPOSES if each in self.spent_ns}
+        parts += [f"{name} {format_ns(ns)}" for name, ns in known.items()]
+        other = self.load_ns + self.plan_ns - sum(known.values())
+        parts.append(f"other {format_ns(max(0, other))}")
+        line = f"ready in {format_ns(self.ready_ns)} ({', '.join(parts)}; {self._code})"
         first = self.first_run_ns
-        return steps if first is None else f"{steps}; first run {format_ns(first)}"
+        return line if first is None else f"{line}; first run {format_ns(first)}"
+
+    @property
+    def _code(self) -> str:
+        """Where the kernels come from."""
+        if not self.kernels:
+            return "no kernels"
+        if not self.compiled:
+            return f"{counted(self.kernels, 'kernel')} from the cache"
+        return f"{self.compiled} of {counted(self.kernels, 'kernel')} compiled"
 
     def to_json(self) -> dict[str, Any]:
         """As the fields of a JSON object; `plan_ns` is null where `load_ns` has it."""
         return {
+            "before_ns": self.before_ns,
             "load_ns": self.load_ns + self.plan_ns if self.at_load else self.load_ns,
             "plan_ns": None if self.at_load else self.plan_ns,
             "first_run_ns": self.first_run_ns,
+            "spent_ns": dict(self.spent_ns),
+            "kernels": self.kernels,
+            "compiled_kernels": self.compiled,
         }
 
 
@@ -63,12 +105,26 @@ def started(model: str, command: str, options: Mapping[str, Any]) -> tuple[Netwo
     """Load a network for a command and say how long that took."""
     import leanconv
 
-    begin = time.perf_counter_ns()
-    network = leanconv.load(model_file(model, command), **options)
-    load_ns = time.perf_counter_ns() - begin
+    load, file = leanconv.load, model_file(model, command)
+    before = process_ns()
+    with spent() as found:
+        begin = time.perf_counter_ns()
+        network = load(file, **options)
+        load_ns = time.perf_counter_ns() - begin
     shapes = [port.shape for port in network.inputs]
     fixed = all(s is not None and all(isinstance(e, int) for e in s) for s in shapes)
-    return network, Startup(load_ns, fixed)
+    return network, Startup(load_ns, fixed, before)._with(found)
+
+
+def process_ns() -> int | None:
+    """How long this process has been running; None where the system does not say."""
+    try:
+        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        ticks = int(fields[_STARTED_FIELD])
+        began = ticks * 10**9 // os.sysconf("SC_CLK_TCK")
+        return max(0, time.clock_gettime_ns(time.CLOCK_BOOTTIME) - began)
+    except (OSError, ValueError, IndexError, AttributeError):
+        return None
 
 
 def taken_ns(work: Callable[[], object]) -> int:

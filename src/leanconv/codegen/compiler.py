@@ -19,7 +19,7 @@ from leanconv.codegen.llvm_pages import release_llvm_pages
 from leanconv.codegen.machine_code import assembly_text, compile_text
 from leanconv.codegen.reentrancy import check_not_within
 from leanconv.errors import memory_reported
-from leanconv.progress import step
+from leanconv.progress import count_kernels, spending, step
 from leanconv.records import dataclass
 from leanconv.settings import current_settings
 from leanconv.target import Target
@@ -67,9 +67,10 @@ def load(kernels: Sequence[Kernel], target: Target | None = None) -> Library:
     wanted = target or host()
     check_runs_here(wanted)
     check_not_within(lock, "the compilation of kernels")
-    with lock:
+    with lock, spending("code"):
         library = _library(list(dict.fromkeys(kernels)), wanted)
         release_llvm_pages()
+        count_kernels(library.forms, library.compiled)
         return library
 
 

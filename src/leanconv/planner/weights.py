@@ -10,7 +10,7 @@ from leanconv.codegen.lowered import PackCall
 from leanconv.codegen.memory_limits import require_for_products
 from leanconv.errors import OutOfMemoryError
 from leanconv.planner.constant_pool import ConstantPool
-from leanconv.progress import step
+from leanconv.progress import spending, step
 from leanconv.runtime.memory import Block, give_back
 from leanconv.runtime.program import Program, Stage
 from leanconv.spec.format import aligned
@@ -73,7 +73,8 @@ def fill_weights(
     """
     require_for_products()
     try:
-        _fill(weights, pool, places, packer, files)
+        with spending("packing weights"):
+            _fill(weights, pool, places, packer, files)
     except MemoryError as error:
         raise OutOfMemoryError(
             f"memory to pack weights in could not be had ({error}); give a smaller memory_limit, "

@@ -30,7 +30,7 @@ _MOST_SPLITS = 8
 _MOST_BYTES = 8 * 1024 * 1024  # workspace of one thread, unless a single tile needs more
 _CHUNKS = 4  # chunks wanted at least, so that threads have work
 _TOO_LARGE = 4  # times as many cycles count for a workspace beyond `_MOST_BYTES`
-_ALMOST = 1 - 2.0**-30  # what sums of other order may differ by
+_ROUNDED = 1 - 2.0**-30  # what sums of other order may differ by
 _OVERLAP_LOSSES = 2  # the products of one bin are short: they hide less of its weights
 
 
@@ -236,7 +236,7 @@ def _least_cycles(problem: Problem, target: Target, kind: FftLayout) -> float:
         each += kind.bins * dots / target.fma_units
     tiles = kind.images * kind.height.tiles * kind.width.tiles
     waiting = dram_cycles(problem, target, kind.weight_elements * kind.item)
-    return _ALMOST * (kind.outer * kind.splits * tiles * each + waiting)
+    return _ROUNDED * (kind.outer * kind.splits * tiles * each + waiting)
 
 
 def _cycles(layout: FftLayout, target: Target) -> float:

@@ -1,0 +1,55 @@
+"""What `leanconv run` and `profile` say of how long a network takes until it answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from leanconv.cli.startup import Startup, process_ns, started
+from leanconv.progress import count_kernels, spending, spent
+from support.onnx_models import small_cnn
+
+X = np.ones((2, 3, 16, 16), "f4")
+
+
+def test_time_within_is_not_counted_twice() -> None:
+    with spent() as found:
+        with spending("planning"):
+            with spending("code"):
+                count_kernels(3, 1)
+            with pytest.raises(KeyError), spending("code"):
+                raise KeyError
+            assert found.turn("planning") == "planning"
+    assert found.ns.keys() == {"planning", "code"}
+    assert all(ns >= 0 for ns in found.ns.values())
+    assert (found.kernels, found.compiled) == (3, 1)
+    with spending("nobody asks"):
+        count_kernels(1, 1)
+    assert (found.kernels, "nobody asks" in found.ns) == (3, False)
+
+
+def test_parts_make_the_whole(tmp_path: Path) -> None:
+    path = tmp_path / "small.onnx"
+    path.write_bytes(small_cnn().SerializeToString())
+    network, startup = started(str(path), "run", {"threads": 1})
+    startup = startup.planned(lambda: network.bind({network.inputs[0].name: X.shape}))
+    assert {"reading", "planning", "code"} <= startup.spent_ns.keys()
+    assert sum(startup.spent_ns.values()) <= startup.load_ns + startup.plan_ns
+    assert startup.kernels > 0
+    assert startup.to_json()["compiled_kernels"] == startup.compiled
+    before = process_ns()
+    assert before is None or startup.ready_ns < before + 10**9
+
+
+def test_text_says_where_kernels_come_from() -> None:
+    known = {"reading": 10_000_000, "planning": 30_000_000}
+    startup = Startup(50_000_000, True, 200_000_000, spent_ns=known, kernels=4)
+    assert startup.text == (
+        "ready in 250 ms (start and imports 200 ms, reading 10 ms, planning 30 ms, other 10 ms; "
+        "4 kernels from the cache)"
+    )
+    assert startup.answered(5_000_000).answered(9).text.endswith("; first run 5 ms")
+    compiled = Startup(1, True, None, kernels=4, compiled=3)
+    assert "(other 1 ns; 3 of 4 kernels compiled)" in compiled.text
