@@ -88,7 +88,12 @@ def test_aligned_loads_are_wide(compiled: Compiled, arch: int) -> None:
 
 
 def test_depthwise_loads_and_stores_are_wide(compiled: Compiled) -> None:
-    for row in _of(compiled, 90, "depthwise.depthwise"):
+    rows = [
+        *_of(compiled, 90, "depthwise.depthwise"),
+        *_of(compiled, 90, "depthwise.depthwise_row"),
+    ]
+    assert {row["function"] for row in rows} == {"depthwise.depthwise", "depthwise.depthwise_row"}
+    for row in rows:
         if "ic96" in row["name"]:
             loads = {k: v for k, v in row["instructions"].items() if k.startswith(("LDG", "STG"))}
             wide = sum(v for k, v in loads.items() if "128" in k or "64" in k)
@@ -128,3 +133,14 @@ def test_patches_arrive_by_tensor_copies_alone(compiled: Compiled) -> None:
         assert _count(row, "HGMMA") > 0, row["name"]
         assert _count(row, "LDGSTS") == 0, row["name"]
     assert not list(_of(compiled, 80, "patches.patch_gemm"))
+
+
+def test_boxes_go_from_shared_memory_into_products(compiled: Compiled) -> None:
+    found = list(_of(compiled, 90, "boxes.box_gemm"))
+    assert {row["constants"]["MODE"] for row in found} == {"tf32", "native"}
+    for row in found:
+        assert row["instructions"]["UTMALDG.2D"] > 0, row["name"]
+        assert _count(row, "HGMMA") > 0, row["name"]
+        assert _count(row, "LDGSTS") == 0, row["name"]
+        assert not row["from_registers"], row["name"]
+    assert not list(_of(compiled, 80, "boxes.box_gemm"))

@@ -21,6 +21,7 @@ import triton
 
 from leanconv.gpu.device.compiler import compile_cubin
 from support.gpu.configurations import (
+    box_codes,
     depthwise_codes,
     gemm_codes,
     method_codes,
@@ -67,11 +68,14 @@ def code_of(image: bytes) -> bytes:
     return code
 
 
-def instructions(codes: list[bytes], arch: int) -> tuple[list[Counter[str]], list[bool]]:
-    """How often each instruction stands in each code, and whether the code may be a race.
+def instructions(
+    codes: list[bytes], arch: int
+) -> tuple[list[Counter[str]], list[bool], list[bool]]:
+    """Of each code: how often each instruction stands in it, whether a product takes its left
+    operand from registers, and whether the code may be a race.
 
-    It may where a product takes its left operand from registers and a wait leaves products in
-    flight: the next step would overwrite what they still read.
+    It may where such a product stands and a wait leaves products in flight: the next step would
+    overwrite what they still read.
 
     All are disassembled as one: the tool takes a third of a second to start.
     """
@@ -84,19 +88,25 @@ def instructions(codes: list[bytes], arch: int) -> tuple[list[Counter[str]], lis
     assert len(found) * 16 == sum(map(len, codes)), "an instruction is 16 bytes"
     every = iter(found)
     each = [list(islice(every, len(code) // 16)) for code in codes]
-    return [Counter(name for name, _ in one) for one in each], [_in_flight(one) for one in each]
+    counted = [Counter(name for name, _ in one) for one in each]
+    from_registers = [_from_registers(one) for one in each]
+    races = [held and _in_flight(one) for held, one in zip(from_registers, each, strict=True)]
+    return counted, from_registers, races
+
+
+def _from_registers(code: list[tuple[str, str]]) -> bool:
+    products = [rest for name, rest in code if name.startswith("HGMMA")]
+    return any(re.match(r"\s*R\d+, R\d+", rest) for rest in products)
 
 
 def _in_flight(code: list[tuple[str, str]]) -> bool:
-    products = [rest for name, rest in code if name.startswith("HGMMA")]
     waits = [rest for name, rest in code if name == "WARPGROUP.DEPBAR.LE"]
-    from_registers = any(re.match(r"\s*R\d+, R\d+", rest) for rest in products)
-    return from_registers and any(not rest.strip().endswith("0x0") for rest in waits)
+    return any(not rest.strip().endswith("0x0") for rest in waits)
 
 
 def main(arch: int) -> None:
     seen, rows, codes = set(), [], []
-    families = (gemm_codes, patch_codes, slice_codes, depthwise_codes, method_codes)
+    families = (gemm_codes, patch_codes, slice_codes, box_codes, depthwise_codes, method_codes)
     for name, code in chain.from_iterable(family(arch) for family in families):
         if code in seen:
             continue
@@ -115,8 +125,9 @@ def main(arch: int) -> None:
             **resources(cubin.image),
         }
         rows.append(row)
-    for row, counted, race in zip(rows, *instructions(codes, arch), strict=True):
-        sys.stdout.write(json.dumps({**row, "instructions": counted, "race": race}) + "\n")
+    for row, counted, held, race in zip(rows, *instructions(codes, arch), strict=True):
+        found = {"instructions": counted, "from_registers": held, "race": race}
+        sys.stdout.write(json.dumps({**row, **found}) + "\n")
 
 
 if __name__ == "__main__":

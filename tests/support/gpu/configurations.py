@@ -18,6 +18,7 @@ from leanconv.gpu.arithmetic import (
     Arithmetic,
 )
 from leanconv.gpu.launch import Code
+from leanconv.gpu.lowering.boxes import boxes_reject, boxings, lower_boxes
 from leanconv.gpu.lowering.conv import choose_algorithm
 from leanconv.gpu.lowering.conv_problem import ConvProblem
 from leanconv.gpu.lowering.depthwise import fused_tiles, lower_fused
@@ -122,12 +123,26 @@ def slice_codes(arch: int) -> Iterator[tuple[str, Code]]:
                     yield f"{arithmetic.name} {dtype} {each}", launch.code
 
 
+def box_codes(arch: int) -> Iterator[tuple[str, Code]]:
+    """Products of boxes of both operands, long and short sums, in every tile."""
+    for problem in ("mb32ic384ih14oc256oh14kh1", "mb32ic48ih28oc192oh28kh1"):
+        spec = replace(ConvSpec.parse(problem), layout="NHWC")
+        for arithmetic, dtype in KINDS:
+            conv = _conv(spec, arithmetic, dtype)
+            if boxes_reject(conv, MACHINES[arch]) is None:
+                for each in boxings(conv, MACHINES[arch]):
+                    for launch in lower_boxes(conv, np.ones(spec.weight_shape), each).launches:
+                        yield f"{arithmetic.name} {dtype} {each}", launch.code
+
+
 def depthwise_codes(arch: int) -> Iterator[tuple[str, Code]]:
     """Depthwise kernels of MobileNetV2 and others, and those with the 1x1 behind."""
     machine = MACHINES[arch]
     for problem in (
+        "g96mb1ic96ih56oc96oh56kh3ph1",
         "g96mb8ic96ih56oc96oh56kh3ph1",
-        "g96mb8ic96ih56oc96oh28kh3sh2ph1",
+        "g96mb32ic96ih56oc96oh28kh3sh2ph1",
+        "g64mb64ic64ih28oc64oh28kh5ph2",
         "g16mb8ic16ih28oc32oh28kh5ph2",
         "g64mb8ic64ih28oc64oh28kh7ph3",
     ):

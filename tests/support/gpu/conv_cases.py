@@ -16,6 +16,7 @@ from support.errors import relative_error
 from support.gpu.stand import Case, Row, Stand
 
 TENSOR, VIEW, SLICES = "direct:loads=tma", "direct:loads=windows", "direct:loads=slices"
+BOXES, IN_ROW = "direct:loads=boxes", "depthwise:outputs=4"
 
 # problem, algorithm, and what else differs from a plain float32 convolution in NHWC.
 CONVOLUTIONS: tuple[tuple[str, str | None, dict[str, Any]], ...] = (
@@ -54,6 +55,10 @@ CONVOLUTIONS: tuple[tuple[str, str | None, dict[str, Any]], ...] = (
     ("mb3ic24ih3oc40kh1", SLICES, {"dtype": FLOAT16, "residual": True}),
     ("mb3ic24ih3oc40kh1", SLICES, {"dtype": BFLOAT16}),
     ("mb1ic17iw23oc9kw1", SLICES, {"precision": "ieee"}),
+    ("mb2ic40ih9oc72kh1", BOXES, {"dtype": FLOAT16, "residual": True}),
+    ("mb1ic200ih5iw3oc40kh1", BOXES, {"dtype": FLOAT16, "layout": "NCHW"}),
+    ("mb3ic24id3ih3oc9kd1kh1", BOXES, {"dtype": BFLOAT16}),
+    ("mb2ic36iw70oc20kw1", BOXES, {"precision": "tf32"}),
     ("mb2ic64ih9oc24kh3ph1", "direct", {"dtype": FLOAT64}),
     ("mb1ic16ih9oc24kh3ph1", "direct", {"dtype": FLOAT16}),
     ("mb1ic16ih9oc24kh3ph1", "direct", {"dtype": BFLOAT16}),
@@ -61,6 +66,10 @@ CONVOLUTIONS: tuple[tuple[str, str | None, dict[str, Any]], ...] = (
     ("g24mb1ic24ih11iw9oc24kh5kw3ph2sh2", "depthwise", {"residual": True, "dtype": FLOAT16}),
     ("g8mb2ic8ih9oc24kh5ph1sh2dh1", "depthwise", {"layout": "NCHW", "residual": True}),
     ("g8mb1ic8ih12oc8kh7ph3", "depthwise", {"dtype": FLOAT64}),
+    ("g24mb2ic24ih9iw11oc24kh3ph1", IN_ROW, {"residual": True}),
+    ("g72mb1ic72ih11iw10oc72kh5kw3ph2pw1sh2", IN_ROW, {"dtype": FLOAT16}),
+    ("g40mb1ic40ih7iw17oc40kh3ph4pw5dh1dw0", IN_ROW, {"dtype": BFLOAT16, "layout": "NCHW"}),
+    ("g9mb1ic9ih3iw2oc9kh1kw5pw2sh1sw2", IN_ROW, {"activation": "prelu"}),
     ("mb2ic5ih9iw11oc18kh3kw2ph1pw0", "winograd", {"residual": True}),
     ("mb2ic5ih9iw11oc18kh3kw2ph1pw0", "winograd:m=2", {"precision": "fp16x3"}),
     ("mb1ic4ih9oc6kh5ph2", "winograd:m=2", {"dtype": FLOAT64}),
@@ -177,7 +186,12 @@ def convolutions(stand: Stand) -> Iterator[Case]:
                 stand, "mb2ic50ih4oc11kh1", SLICES, precision=p, integers=True
             ),
         )
+    for algorithm in ("depthwise:outputs=1", IN_ROW):
+        yield (
+            f"integers {algorithm}",
+            lambda a=algorithm: convolution(stand, "g12mb2ic12ih9oc12kh3ph1", a, integers=True),
+        )
     yield (
-        "integers depthwise",
-        lambda: convolution(stand, "g12mb2ic12ih9oc12kh3ph1", "depthwise", integers=True),
+        f"integers {BOXES}",
+        lambda: convolution(stand, "mb2ic48ih4oc11kh1", BOXES, precision="tf32", integers=True),
     )

@@ -12,6 +12,7 @@ import numpy as np
 from leanconv.gpu.arithmetic import Arithmetic
 from leanconv.gpu.device.memory import Memory
 from leanconv.gpu.device.runner import Module
+from leanconv.gpu.lowering.boxes import boxes_reject, boxings, lower_boxes
 from leanconv.gpu.lowering.conv_problem import ConvProblem
 from leanconv.gpu.lowering.gemm import Epilogue, Product, lower_product
 from leanconv.gpu.lowering.lowered import Lowered
@@ -38,6 +39,7 @@ from support.gpu.stand import Case, Row, Stand
 # Of odd extents, padded; and in place with all that alignment allows. Partial tiles in both.
 TILED = ("mb2ic24ih13iw11oc200kh3ph1", "mb2ic64ih14iw11oc136kh3")
 STRIDED = "mb2ic24ih29iw23oc136kh3sh2"
+IN_BOXES = ("mb2ic40ih13iw11oc136kh1", "mb1ic264ih13iw11oc72kh1")
 FEW_ROWS = ("mb1ic600ih7oc136kh1", "mb2ic50ih5iw3oc40kh1")
 
 
@@ -107,6 +109,8 @@ def tile_cases(stand: Stand) -> Iterator[Case]:
                 )
             yield from _patch_tiles(stand, spec, arithmetic)
         yield from _patch_tiles(stand, ConvSpec.parse(STRIDED, dtype=dtype), arithmetic)
+        for problem in IN_BOXES:
+            yield from _boxes(stand, ConvSpec.parse(problem, dtype=dtype), arithmetic)
         for problem in FEW_ROWS:
             yield from _slices(stand, ConvSpec.parse(problem, dtype=dtype), arithmetic)
 
@@ -122,6 +126,18 @@ def _patch_tiles(stand: Stand, spec: ConvSpec, arithmetic: Arithmetic) -> Iterat
                     f"{arithmetic.name} {spec.dtype} {cut} {spec}",
                     lambda c=cut: tile(stand, spec, lambda w: lower_patches(conv, w, c)),
                 )
+
+
+def _boxes(stand: Stand, spec: ConvSpec, arithmetic: Arithmetic) -> Iterator[Case]:
+    """Every tile of products whose operands are both copied in boxes."""
+    machine, spec = machine_of(stand.driver), replace(spec, layout="NHWC")
+    conv = ConvProblem(spec, spec.dtype, (arithmetic,), "x", "y", Epilogue(), "c")
+    if boxes_reject(conv, machine) is None:
+        for each in boxings(conv, machine):
+            yield (
+                f"{arithmetic.name} {spec.dtype} {each} {spec}",
+                lambda e=each: tile(stand, spec, lambda w: lower_boxes(conv, w, e)),
+            )
 
 
 def _slices(stand: Stand, spec: ConvSpec, arithmetic: Arithmetic) -> Iterator[Case]:

@@ -9,8 +9,9 @@ import numpy as np
 
 from leanconv.algorithms.parameters import Parameters, one_of, parameter, parse_choice
 from leanconv.errors import SpecError
+from leanconv.gpu.lowering.boxes import best_boxing, boxes_reject, lower_boxes
 from leanconv.gpu.lowering.conv_problem import ConvProblem
-from leanconv.gpu.lowering.depthwise import lower_depthwise
+from leanconv.gpu.lowering.depthwise import DepthwiseParameters, lower_depthwise
 from leanconv.gpu.lowering.gemm import Product, best_blocking, lower_product
 from leanconv.gpu.lowering.lowered import Lowered
 from leanconv.gpu.lowering.patches import (
@@ -81,7 +82,7 @@ def _no_reason(problem: ConvProblem) -> str | None:
 class DirectParameters(Parameters):
     """How tiles of the input are loaded; see `lower_direct`."""
 
-    loads: str | None = parameter(one_of("tma", TAPS, WINDOWS, "pointers", "slices"))
+    loads: str | None = parameter(one_of("tma", TAPS, WINDOWS, "boxes", "pointers", "slices"))
 
 
 def lower_direct(
@@ -91,6 +92,7 @@ def lower_direct(
 
     `loads=tma` takes the tensor map that is expected to be faster, `taps` and `windows` name one:
     each tap a patch of the input, or the input as an overlapping view of its windows.
+    `loads=boxes` copies rows of both operands: 1x1 convolutions in float16, bfloat16 or tf32.
     `loads=slices` shares k among the warps of a program: matrix products of few rows.
     """
     spec, loads = problem.spec, parameters.loads
@@ -108,6 +110,13 @@ def lower_direct(
             reason = slices_reject(problem) or "no arithmetic that is allowed"
             raise SpecError(f"loads is {loads!r} for {spec}: {reason}; leave loads out")
         return lower_slices(problem, w, slicing)
+    boxed = loads == "boxes" or (loads is None and not problem.lean)
+    boxing = best_boxing(problem, machine) if boxed else None
+    if loads == "boxes":
+        if boxing is None:
+            refused = boxes_reject(problem, machine)
+            raise SpecError(f"loads is {loads!r} for {spec}: {refused}; leave loads out")
+        return lower_boxes(problem, w, boxing)
     if loads != "pointers" and (loads or not problem.lean):
         forms = tuple(form for form in (WINDOWS, TAPS) if loads in (None, "tma", form))
         patching = best_patching(problem, machine, finite, forms)
@@ -119,6 +128,8 @@ def lower_direct(
             raise SpecError(f"loads is {loads!r} for {spec}: {shown}; leave loads out")
         other, _ = best_blocking(product, finite, problem.arithmetics, machine)
         least = min(other.estimate_s, patching.estimate_s if patching else other.estimate_s)
+        if boxing and boxing.estimate_s < min(least, slicing.estimate_s if slicing else least):
+            return lower_boxes(problem, w, boxing)
         if slicing and slicing.estimate_s < least:
             return lower_slices(problem, w, slicing)
         if patching and (loads or patching.estimate_s < other.estimate_s):
@@ -156,7 +167,9 @@ def _im2win_rejects(problem: ConvProblem) -> str | None:
 
 
 DEVICE_ALGORITHMS: tuple[DeviceAlgorithm[Any], ...] = (
-    DeviceAlgorithm("depthwise", Parameters, _depthwise_rejects, lower_depthwise, automatic=True),
+    DeviceAlgorithm(
+        "depthwise", DepthwiseParameters, _depthwise_rejects, lower_depthwise, automatic=True
+    ),
     DeviceAlgorithm(
         "direct", DirectParameters, _no_reason, lower_direct, automatic=True, has_depth=True
     ),

@@ -6,21 +6,32 @@ from math import prod
 
 import numpy as np
 
-from leanconv.algorithms.parameters import Parameters
+from leanconv.algorithms.parameters import Parameters, one_of, parameter
+from leanconv.errors import SpecError
 from leanconv.gpu.arithmetic import FP16X3, IEEE, Arithmetic
-from leanconv.gpu.launch import Pointer, blocks, by_axis, divisor, make_launch
+from leanconv.gpu.launch import (
+    Constant,
+    Launch,
+    Pointer,
+    blocks,
+    by_axis,
+    divisor,
+    make_launch,
+)
 from leanconv.gpu.lowering.conv_problem import ConvProblem
 from leanconv.gpu.lowering.gemm import Epilogue, pack, sum_error
 from leanconv.gpu.lowering.lowered import Lowered
 from leanconv.gpu.lowering.stored import stored
 from leanconv.gpu.lowering.tiles import Tile
 from leanconv.gpu.machine import Machine
+from leanconv.records import dataclass
 from leanconv.spec import ConvSpec
 from leanconv.spec.format import ceil_div
 from leanconv.types import FLOAT16, FLOAT32, FLOAT64, DType
 
 _MOST_UNROLLED = 25
 _MANY = 1024  # programs, that keep every processor busy
+_IN_ROW = 4  # outputs of a thread of `depthwise_row`
 # Of depthwise and 1x1 in one launch: every tile is compiled ahead of time in the tests.
 _FUSED_TILES = (Tile(64, 64, 32, 4, 2), Tile(64, 32, 32, 4, 2), Tile(32, 32, 32, 4, 2))
 
@@ -30,6 +41,13 @@ def fused_tiles(arithmetic: Arithmetic) -> tuple[Tile, ...]:
     return _FUSED_TILES[-1:] if arithmetic is IEEE else _FUSED_TILES
 
 
+@dataclass(frozen=True)
+class DepthwiseParameters(Parameters):
+    """How many outputs of a row a thread makes: `outputs`, 1 or 4."""
+
+    outputs: int | None = parameter(one_of(1, _IN_ROW))
+
+
 def depth_tile(spec: ConvSpec) -> tuple[int, int, int]:
     """Rows, columns and channels of the tile that a program of `depthwise` computes.
 
@@ -37,14 +55,60 @@ def depth_tile(spec: ConvSpec) -> tuple[int, int, int]:
     programs for every processor.
     """
     channels = 64 if spec.out_channels >= 64 else 32 if spec.out_channels > 16 else 16
-    out_h, out_w = spec.output_size
+    out_w = spec.output_size[1]
     width = 16 if channels <= 32 and out_w >= 28 else 8 if out_w >= 6 else 4
     for elements in (2048, 1024, 512):
         height = min(elements // (channels * width) or 1, 4)
-        programs = spec.batch * blocks(out_h, height) * blocks(out_w, width)
-        if programs * blocks(spec.out_channels, channels) >= _MANY:
+        if _programs(spec, (height, width, channels)) >= _MANY:
             break
     return height, width, channels
+
+
+def row_tile(spec: ConvSpec) -> tuple[int, int, int]:
+    """Rows, positions along a row and channels of the tile of `depthwise_row`.
+
+    Of channels 64, if fewer are not filled up by an eighth less; of shapes the one with the fewest
+    outputs beside the image, the highest first.
+    """
+    channels = 64
+    while channels > 16 and 8 * _filled(spec.out_channels, channels) > 9 * spec.out_channels:
+        channels //= 2
+    positions = {64: 8 if spec.dtype == FLOAT32 else 16, 32: 16, 16: 32}[channels]
+    out_h, out_w = spec.output_size
+    shapes = [(positions // width, width) for width in (2, 4, 1)]
+
+    def covered(shape: tuple[int, int]) -> int:
+        return _filled(out_h, shape[0]) * _filled(out_w, _IN_ROW * shape[1])
+
+    height, width = min(shapes, key=covered)
+    return height, width, channels
+
+
+def _filled(extent: int, side: int) -> int:
+    """An extent filled up to whole tiles."""
+    return ceil_div(extent, side) * side
+
+
+def _programs(spec: ConvSpec, tile: tuple[int, int, int]) -> int:
+    """Programs of a tile of so many outputs."""
+    out_h, out_w = spec.output_size
+    across = blocks(out_h, tile[0]) * blocks(out_w, tile[1])
+    return spec.batch * across * blocks(spec.out_channels, tile[2])
+
+
+def _in_row(spec: ConvSpec) -> str | None:
+    """Why a thread cannot make several outputs of a row, or None."""
+    if spec.out_channels != spec.groups:
+        return f"{spec.out_channels} outputs of {spec.groups} channels; expected one for each"
+    if spec.dilation[1] > 1 and spec.kernel[1] > 1:
+        return f"dilation is {spec.dilation}; expected 1 along w"
+    if spec.stride[1] > 2:
+        return f"stride is {spec.stride}; expected at most 2 along w"
+    if prod(spec.kernel) > _MOST_UNROLLED:
+        return f"the kernel has {prod(spec.kernel)} taps; expected at most {_MOST_UNROLLED}"
+    if spec.dtype == FLOAT64:
+        return "dtype is float64; expected a smaller one"
+    return None
 
 
 def _window(spec: ConvSpec) -> dict[str, int]:
@@ -57,20 +121,59 @@ def depth_weights(w: np.ndarray, dtype: DType) -> np.ndarray:
 
 
 def lower_depthwise(
-    problem: ConvProblem, w: np.ndarray, machine: Machine, parameters: Parameters
+    problem: ConvProblem, w: np.ndarray, machine: Machine, parameters: DepthwiseParameters
 ) -> Lowered:
-    """One launch that reads and writes memory once; its time is memory's."""
-    del parameters
-    spec, dtype, epilogue = problem.spec, problem.dtype, problem.epilogue
-    out_h, out_w = spec.output_size
-    tile_h, tile_w, tile_c = depth_tile(spec)
-    multiple = spec.out_channels // spec.groups
+    """One launch that reads and writes memory once; its time is memory's.
+
+    Raises:
+        SpecError: `outputs=4` is asked for, and cannot be.
+    """
+    spec, dtype = problem.spec, problem.dtype
+    reason = _in_row(spec)
+    if parameters.outputs == _IN_ROW and reason:
+        raise SpecError(f"outputs is {_IN_ROW} for {spec}: {reason}; leave outputs out")
+    tile = height, width, channels = row_tile(spec)
+    many = _programs(spec, (height, _IN_ROW * width, channels)) >= _MANY
+    by_row = parameters.outputs == _IN_ROW or (parameters.outputs is None and many and not reason)
+    if not by_row:
+        tile = depth_tile(spec)
     weights = f"{problem.name}/w"
-    launch = make_launch(
-        "depthwise.depthwise",
+    launch = _depth_launch(problem, weights, tile, by_row)
+    moved = (prod(spec.input_shape) + prod(spec.output_shape)) * dtype.bytes
+    arithmetic = problem.arithmetics[-1]
+    return Lowered(
+        (launch,),
+        {weights: depth_weights(w, dtype)},
+        {},
+        "depthwise",
+        "fma" if dtype != FLOAT64 else "ieee",
+        f"tile {'x'.join(map(str, tile))}" + (f" of {_IN_ROW} outputs" if by_row else ""),
+        min(sum_error(spec.reduction, arithmetic), arithmetic.unit_error),
+        moved / machine.memory_bandwidth + machine.launch_s,
+    )
+
+
+def _depth_launch(
+    problem: ConvProblem, weights: str, tile: tuple[int, int, int], by_row: bool
+) -> Launch:
+    spec, dtype, epilogue = problem.spec, problem.dtype, problem.epilogue
+    height, width, channels = tile
+    multiple = spec.out_channels // spec.groups
+    window = _window(spec)
+    if by_row:
+        width *= _IN_ROW
+        constants: dict[str, Constant] = {"STRIDE_W": window.pop("stride_w")}
+        del window["dilation_w"]
+    else:
+        # Five by five in float64 would spill, as would several outputs of a channel.
+        few = multiple > 1 or dtype == FLOAT64
+        unrolled = prod(spec.kernel) <= (9 if few else _MOST_UNROLLED)
+        constants = {"MULTIPLE": multiple, "UNROLLED": unrolled}
+    return make_launch(
+        "depthwise.depthwise_row" if by_row else "depthwise.depthwise",
         (
-            blocks(out_h, tile_h) * blocks(out_w, tile_w),
-            blocks(spec.out_channels, tile_c),
+            blocks(spec.output_size[0], height) * blocks(spec.output_size[1], width),
+            blocks(spec.out_channels, channels),
             spec.batch,
         ),
         {
@@ -83,17 +186,16 @@ def lower_depthwise(
             **by_axis(out=spec.output_size),
             "channels": spec.in_channels,
             "outputs": spec.out_channels,
-            **_window(spec),
+            **window,
             **epilogue.numbers(),
         },
         {
             "R": spec.kernel[0],
             "S": spec.kernel[1],
-            "MULTIPLE": multiple,
-            "TH": tile_h,
-            "TW": tile_w,
-            "BC": tile_c,
-            "UNROLLED": prod(spec.kernel) <= (_MOST_UNROLLED if multiple == 1 else 9),
+            **constants,
+            "TH": height,
+            "TW": tile[1],
+            "BC": channels,
             **epilogue.constants(),
             "ACC": dtype.accumulator,
         },
@@ -105,18 +207,6 @@ def lower_depthwise(
         in_place="residual",
         flops=spec.flops,
         numbers=dtype.accumulator,
-    )
-    moved = (prod(spec.input_shape) + prod(spec.output_shape)) * dtype.bytes
-    arithmetic = problem.arithmetics[-1]
-    return Lowered(
-        (launch,),
-        {weights: depth_weights(w, dtype)},
-        {},
-        "depthwise",
-        "fma" if dtype != FLOAT64 else "ieee",
-        f"tile {tile_h}x{tile_w}x{tile_c}",
-        min(sum_error(spec.reduction, arithmetic), arithmetic.unit_error),
-        moved / machine.memory_bandwidth + machine.launch_s,
     )
 
 

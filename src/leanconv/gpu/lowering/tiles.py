@@ -75,11 +75,32 @@ _HALF_90 = (
     *_HALF,
 )
 _DOUBLE = (Tile(64, 64, 16, 4, 2), Tile(32, 32, 16, 4, 2))
+# Of products whose operands are both copied in boxes (`lowering.boxes`); long and short sums.
+_BOXES_TF32 = (
+    Tile(128, 128, 32, 8, 3, copies=0.55),
+    Tile(128, 64, 32, 4, 3, copies=0.45),
+    Tile(64, 128, 32, 4, 4, copies=0.5),
+    Tile(64, 64, 32, 4, 4, copies=0.35),
+)
+_BOXES_LONG = (
+    Tile(128, 128, 64, 8, 3, copies=0.6),
+    Tile(128, 64, 64, 4, 3, copies=0.45),
+    Tile(64, 128, 64, 4, 4, copies=0.45),
+    Tile(64, 64, 64, 4, 4, copies=0.35),
+    Tile(128, 32, 64, 4, 3, copies=0.3),
+)
+_BOXES_SHORT = (
+    Tile(128, 128, 32, 8, 3, copies=0.5),
+    Tile(128, 64, 32, 4, 3, copies=0.4),
+    Tile(128, 32, 32, 4, 3, copies=0.3),
+)
+_SHORT = 192  # products of float16 of a short sum: small boxes leave room for more programs
 # What is left of a tile's share where one load brings so many bytes, not 16; with eight warps.
 _NARROW = {2: 0.38, 4: 0.65, 8: 0.8}
 _NARROW_8 = {2: 0.27, 4: 0.45, 8: 0.7}
 # The share of memory's bandwidth that programs of few steps reach; with eight warps.
 _STREAM, _STREAM_8 = 0.5, 0.42
+_STREAM_COPIED = 0.8  # by tensor copies of both operands
 # What a step takes at least, however few programs there are: loads, barriers, products in turn.
 _STEP_S = {"ieee": 0.8e-6, "tf32x3": 0.5e-6, "fp16x3": 0.35e-6, "tf32": 0.2e-6, "native": 0.1e-6}
 
@@ -97,6 +118,18 @@ def tiles(arithmetic: Arithmetic, dtype: DType, arch: int) -> tuple[Tile, ...]:
     if arithmetic.name == "tf32":
         return _TF32
     return _HALF_90 if arch >= 90 else _HALF
+
+
+def box_tiles(arithmetic: Arithmetic, length: int) -> tuple[Tile, ...]:
+    """The tiles of a product whose operands are both copied in boxes.
+
+    Args:
+        arithmetic: tf32 or native.
+        length: products of a sum.
+    """
+    if arithmetic.name == "tf32":
+        return _BOXES_TF32
+    return _BOXES_SHORT if length <= _SHORT else _BOXES_LONG
 
 
 @dataclass(frozen=True)
@@ -154,6 +187,7 @@ def seconds(
     tile: Tile,
     splits: int,
     share: float,
+    copied: bool = False,
 ) -> float:
     """Waves of programs times the work of one, or memory's time.
 
@@ -161,6 +195,7 @@ def seconds(
         windows, columns: the product's rows, k, and columns of one group.
         splits: parts of k.
         share: of the arithmetic's rate, as of `Tile`.
+        copied: whether both operands come by tensor copies alone.
     """
     programs = ceil_div(windows.rows, tile.m) * ceil_div(columns, tile.n) * windows.groups * splits
     # A processor needs eight warps to reach its rate.
@@ -175,5 +210,6 @@ def seconds(
     if splits > 1:
         data += 8 * splits * windows.rows * columns * windows.groups
     launches = 1 + (splits > 1) + (arithmetic.name == "fp16x3")
-    stream = machine.memory_bandwidth * (_STREAM_8 if tile.warps == 8 else _STREAM)
+    streamed = _STREAM_COPIED if copied else _STREAM_8 if tile.warps == 8 else _STREAM
+    stream = machine.memory_bandwidth * streamed
     return max(busy, data / stream) + launches * machine.launch_s
