@@ -24,10 +24,11 @@ from leanconv.codegen.form_entries import (
     unpacked,
     unpacked_forms,
 )
-from leanconv.codegen.forms import Form, Instance
+from leanconv.codegen.forms import Form, FormRecord, Instance
 from leanconv.codegen.host import host
 from leanconv.codegen.kernel import Kernel
-from leanconv.symbolic import Expressions
+from leanconv.codegen.skeletons import split
+from leanconv.symbolic import Expressions, Record
 from support.forms import form_of
 from support.kernel_runner import run_kernel
 from support.onnx_models import small_cnn
@@ -129,7 +130,8 @@ def test_all_forms_of_a_skeleton_are_kept(folder: Path, monkeypatch: pytest.Monk
 def test_forms_of_one_text_with_other_guards_are_all_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     forget(monkeypatch)
     below = Expressions().node(operator.lt, Expressions().variable(0), 9)
-    alike = [Form(DIGEST, (), {below: answer}) for answer in (True, False)]
+    records = [Record.of({below: answer}, ()) for answer in (True, False)]
+    alike = [Form(FormRecord(DIGEST, (), record)) for record in records]
     read = unpacked_forms(packed_forms(alike), 1) or ()
     for _ in range(2):  # what is known already is not taken twice
         forms.adopt(kernel(), host(), read)
@@ -225,8 +227,8 @@ def test_forms_of_too_many_words_are_not_kept(
 
 def test_forms_are_read_as_they_were_written() -> None:
     form = form_of(kernel(), host())
-    assert form.words
-    (read,) = unpacked_forms(packed_forms([form]), forms.extent_count(kernel())) or ()
+    assert form.record.kinds
+    (read,) = unpacked_forms(packed_forms([form]), len(split(kernel())[1])) or ()
     assert read.record == form.record
     assert unpacked_forms(packed_forms([]), 0) == []
 
@@ -267,25 +269,24 @@ def test_forms_are_read_as_they_were_written() -> None:
 )
 def test_expressions_are_steps_of_arithmetic_alone(step: object) -> None:
     steps = [["v", 0], ["+", 0, [1]], ["<", 0, [12]]]
-    good = [DIGEST, steps, [[1, "i64"]], [[2, True]]]
+    good = [DIGEST, ["i64"], [steps, [[2, True]], [1]]]
     assert unpacked_forms(json.dumps([good]).encode(), 2)
-    bad = [DIGEST, [*steps, step], [[1, "i64"]], [[2, True]]]
+    bad = [DIGEST, ["i64"], [[*steps, step], [[2, True]], [1]]]
     assert unpacked_forms(json.dumps([good, bad]).encode(), 2) is None
 
 
 @pytest.mark.parametrize("sign", ["*", "+"])
 def test_expressions_whose_numbers_grow_without_end_have_none(sign: str) -> None:
     steps = [["v", 0], *([sign, number, number] for number in range(5000))]
-    form = [DIGEST, steps, [[len(steps) - 1, "i64"]], []]
+    form = [DIGEST, ["i64"], [steps, [], [len(steps) - 1]]]
     (read,) = unpacked_forms(json.dumps([form]).encode(), 1) or ()
-    for _ in range(6):
-        assert read.words_for((3,)) is None
+    assert read.at((3,)) is None
 
 
 def test_no_entry_is_an_exception_a_hang_or_no_number() -> None:
     """Mutated entries, as if their checksums were right."""
     body = packed_forms([form_of(kernel(), host())])
-    random, values = Random(0), forms._split(kernel())[1]
+    random, values = Random(0), split(kernel())[1]
     marks = list(b'[]",-.0123456789eEvNIntuf+*/%<>=!')
     misses = 0
     for _ in range(3000):
@@ -298,31 +299,35 @@ def test_no_entry_is_an_exception_a_hang_or_no_number() -> None:
         found = unpacked_forms(bytes(changed), len(values))
         misses += found is None
         for form in found or ():
-            for _ in range(5):  # read, then compiled
-                words = form.words_for(values)
-                assert words is None or all(-(2**63) <= word < 2**63 for word in words)
+            made = form.at(values)
+            assert made is None or all(-(2**63) <= word < 2**63 for word in made.words)
     assert 500 < misses < 3000
 
 
 @pytest.mark.parametrize(
     "form",
     [
-        ["x" * 64, [], [], []],
-        [DIGEST[:-1], [], [], []],
-        [None, [], [], []],
-        [DIGEST, None, [], []],
-        [DIGEST, [["v", 0]], [[0, "i32"]], []],
-        [DIGEST, [["v", 0]], [[0, []]], []],
-        [DIGEST, [["v", 0]], [[0]], []],
-        [DIGEST, [["v", 0]], [[1, "i64"]], []],
-        [DIGEST, [["v", 0]], [["0", "i64"]], []],
-        [DIGEST, [["v", 0]], [], [[0, "1"]]],
-        [DIGEST, [["v", 0]], [], [[0, None]]],
-        [DIGEST, [["v", 0]], [], [[0, float("nan")]]],
-        [DIGEST, [["v", 0]], [], [[0, 2**63]]],
-        [DIGEST, [["v", 0]], [], [[-1, True]]],
-        [DIGEST, [], []],
-        [DIGEST, [], [], [], []],
+        ["x" * 64, [], [[], [], []]],
+        [DIGEST[:-1], [], [[], [], []]],
+        [None, [], [[], [], []]],
+        [DIGEST, [], [None, [], []]],
+        [DIGEST, ["i32"], [[["v", 0]], [], [0]]],
+        [DIGEST, [[]], [[["v", 0]], [], [0]]],
+        [DIGEST, [], [[["v", 0]], [], [0]]],
+        [DIGEST, ["i64"], [[["v", 0]], [], []]],
+        [DIGEST, ["i64"], [[["v", 0]], [], [1]]],
+        [DIGEST, ["i64"], [[["v", 0]], [], ["0"]]],
+        [DIGEST, [], [[["v", 0]], [[0, "1"]], []]],
+        [DIGEST, [], [[["v", 0]], [[0, None]], []]],
+        [DIGEST, [], [[["v", 0]], [[0, float("nan")]], []]],
+        [DIGEST, [], [[["v", 0]], [[0, 2**63]], []]],
+        [DIGEST, [], [[["v", 0]], [[-1, True]], []]],
+        [DIGEST, None, [[], [], []]],
+        [DIGEST, [], None],
+        [DIGEST, [], [[], []]],
+        [DIGEST, [], [[], [], [], []]],
+        [DIGEST, []],
+        [DIGEST, [], [[], [], []], []],
     ],
 )
 def test_no_other_forms_are_taken(form: list[object]) -> None:

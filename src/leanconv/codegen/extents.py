@@ -17,20 +17,23 @@ code, each with words of its own.
 
 Extents 0 and 1 stay numbers, for what they leave out of the code is worth a form of its own, unless
 the annotation is `Count`.
-Expressions are Python text over `v`, the values of a kernel's extents in order.
+The variables of its expressions are the kernel's extents, in order.
 """
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
-from leanconv.symbolic import Scalars
+from leanconv.symbolic import Mark, Scalars
 
 __all__ = ["Count", "Extent", "Extents", "Scalars", "Sizes", "Strides"]
 
 # In annotations of a kernel's fields, and of the records that these are made of.
-Extent: TypeAlias = int
-Extents: TypeAlias = tuple[int, ...]
-Count: TypeAlias = int  # of rows in a chunk, of bands …: 0 and 1, too, are symbols
-Sizes: TypeAlias = tuple[int, int, int]  # along depth, height and width
-Strides: TypeAlias = tuple[int, int, int]  # the last one, of columns, is a plain number: it is form
+Extent: TypeAlias = Annotated[int, Mark.EXTENT]
+Extents: TypeAlias = Annotated[tuple[int, ...], Mark.EXTENT]
+# Of rows in a chunk, of bands …: 0 and 1, too, are symbols.
+Count: TypeAlias = Annotated[int, Mark.COUNT]
+# Along depth, height and width.
+Sizes: TypeAlias = Annotated[tuple[int, int, int], Mark.EXTENT]
+# The last one, of columns, is a plain number: it is form.
+Strides: TypeAlias = Annotated[tuple[int, int, int], Mark.STRIDES]

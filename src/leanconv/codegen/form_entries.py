@@ -8,7 +8,7 @@ endian:
     words                        64 bits each, the first one nearest to the argument table
 
 Those of the other kind belong to a skeleton: its forms, in JSON, with the expressions of words and
-guards as steps (`expressions`), for kernels that no process has loaded together.
+guards as steps (`symbolic.expressions`), for kernels that no process has loaded together.
 
 What is not exactly of this form is a miss: a digest only names an object, which the cache has or
 has not, and an expression is made of bounded numbers, variables and arithmetic alone, of which
@@ -29,9 +29,10 @@ import numpy as np
 
 from leanconv.canonical import canonical_text
 from leanconv.codegen.cache import DiskCache
-from leanconv.codegen.forms import WORD_KINDS, Form, Instance, skeleton
+from leanconv.codegen.forms import WORD_KINDS, Form, FormRecord, Instance
 from leanconv.codegen.kernel import Kernel
-from leanconv.symbolic import index_within, is_bounded_number, read_steps
+from leanconv.codegen.skeletons import split
+from leanconv.symbolic import Record
 
 MOST_BYTES = 16 * 2**20  # of all entries; one of a large network has 20 KB
 _HEAD = struct.Struct("<32sH")
@@ -66,7 +67,7 @@ def skeleton_description(kernel: Kernel) -> str | None:
     """The same for all forms of a kernel's skeleton."""
     if not _ours(kernel):
         return None
-    text = f"{type(kernel).__module__}.{canonical_text(skeleton(kernel))}"
+    text = f"{type(kernel).__module__}.{canonical_text(split(kernel)[0])}"
     return f"{_versions('skeleton')}\n{text}"
 
 
@@ -121,16 +122,16 @@ def unpacked_forms(body: bytes, variables: int) -> list[Form] | None:
         return None
 
 
-def _form(variables: int, digest: Any, steps: Any, words: Any, guards: Any) -> Form:
+def _form(variables: int, digest: Any, kinds: Any, numbers: Any) -> Form:
     """A form of what an entry holds.
 
     Raises:
         ValueError, TypeError: it is not one.
     """
-    found = read_steps(steps, variables)
-    pairs = tuple((found[index_within(number, len(found))], kind) for number, kind in words)
-    wanted = {found[index_within(number, len(found))]: answer for number, answer in guards}
-    plain = all(map(is_bounded_number, wanted.values()))
-    if not (plain and _DIGEST.fullmatch(digest) and all(kind in WORD_KINDS for _, kind in pairs)):
-        raise ValueError("no form")
-    return Form(digest, pairs, wanted)
+    record = FormRecord(digest, tuple(kinds), Record.read(numbers, variables))
+    known = all(kind in WORD_KINDS for kind in record.kinds)
+    if not (known and len(record.kinds) == len(record.numbers.results)):
+        raise ValueError("no kinds of words")
+    if not _DIGEST.fullmatch(digest):
+        raise ValueError("no digest")
+    return Form(record)

@@ -13,12 +13,12 @@ from leanconv.codegen.cache import DiskCache
 from leanconv.codegen.forms import (
     Instance,
     adopt,
-    extent_count,
     forms_of_skeleton,
     known_instance,
 )
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.keys import key_of
+from leanconv.codegen.skeletons import split
 from leanconv.target import Target
 
 
@@ -55,7 +55,7 @@ def _adopt_kept(keys: Mapping[Kernel, str], target: Target, objects: DiskCache) 
     bodies = skeletons.get_all(keys.values())
     for kernel, key in keys.items():
         if key in bodies:
-            forms = form_entries.unpacked_forms(bodies[key], extent_count(kernel))
+            forms = form_entries.unpacked_forms(bodies[key], len(split(kernel)[1]))
             if forms is None:
                 skeletons.refuse(key)
             else:

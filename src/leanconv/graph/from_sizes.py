@@ -6,15 +6,16 @@ A network that is bound with symbols for its open extents has a graph that compu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
 
-from leanconv.graph.ir import Attributes, Graph
+from leanconv.graph.ir import Graph
+from leanconv.graph.open_graphs import graph_filler, tables_filler
 from leanconv.graph.ops import evaluate
 from leanconv.graph.ops.base import Array
-from leanconv.symbolic import NeedsNumberError
+from leanconv.symbolic import Holes, NeedsNumberError
 
 
 class SizedArray:
@@ -27,20 +28,23 @@ class SizedArray:
         raise NeedsNumberError("the numbers of a constant that follows from sizes")
 
 
-def computed(
-    graph: Graph, attributes: Callable[[Attributes], Attributes], array: Callable[[str], Array]
-) -> Mapping[str, Array]:
-    """Compute the outputs of a graph without inputs.
+def sized_filler(graph: Graph, holes: Holes) -> Callable[[Sequence[Any]], Mapping[str, Array]]:
+    """What computes the outputs of a graph without inputs, with numbers for its symbols."""
+    fill, tables = graph_filler(graph, holes), tables_filler(graph, holes)
 
-    Args:
-        graph: it may have symbols.
-        attributes: those of a node with numbers for symbols.
-        array: a constant with numbers for symbols.
-    """
-    values: dict[str, Any] = {name: array(name) for name in graph.constants}
+    def filled(numbers: Sequence[Any]) -> Mapping[str, Array]:
+        made = fill(numbers) if fill else graph
+        return _computed(made, {**graph.constants, **tables(numbers)})
+
+    return filled
+
+
+def _computed(graph: Graph, constants: Mapping[str, Array]) -> Mapping[str, Array]:
+    """The outputs of a graph of numbers, without inputs."""
+    values: dict[str, Any] = dict(constants)
     for node in graph.nodes:
         read = [values[name] if name else None for name in node.inputs]
-        made = evaluate(node.op, read, attributes(node.attributes))
+        made = evaluate(node.op, read, node.attributes)
         for name, each in zip(node.outputs, made, strict=True):
             values[name] = np.asarray(each, graph.types[name].dtype.numpy)
     found = {name: np.ascontiguousarray(values[name]) for name in graph.outputs}

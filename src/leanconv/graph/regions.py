@@ -17,7 +17,9 @@ import numpy as np
 
 from leanconv.canonical import canonical_text
 from leanconv.graph.ir import Graph, Node
+from leanconv.graph.open_graphs import graph_filler
 from leanconv.records import cached_property
+from leanconv.symbolic import Fill, Holes
 
 
 class Region:
@@ -31,6 +33,12 @@ class Region:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.plans: dict[Hashable, Any] = {}
+
+    def filler_with(self, holes: Holes) -> Fill | None:
+        """What makes it with other extents; None if none is open, see `Holes.filler`."""
+        fill = graph_filler(self.graph, holes)
+        holes.filler(tuple(self.graph.constants.values()))  # those of symbols need numbers
+        return fill and (lambda numbers: Region(fill(numbers)))
 
     def __repr__(self) -> str:
         return f"Region({self._digest})"  # part of keys: equal for graphs that are planned alike

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable
 from typing import TypeVar
 
 from leanconv.graph.ir import Graph
-from leanconv.symbolic import Trace, attempted, guarded, tell
+from leanconv.symbolic import Made, Memo, Trace
 
 _Result = TypeVar("_Result")
 _MOST_KEPT = 16  # of one question; sizes that answer in more ways are asked one by one
@@ -23,17 +23,17 @@ def remembered(graph: Graph, key: Hashable, make: Callable[[Graph], _Result]) ->
     origin = graph.origin
     if origin is None or origin.nodes is not graph.nodes:
         return make(graph)
-    kept = origin.memo.setdefault(key, [])
-    for fits, result in kept:
-        if fits(origin.values) is not None:
-            known: _Result = result
-            return known
+    memo: Memo[tuple[_Result]] = origin.memo.setdefault(key, Memo(_MOST_KEPT))
+    known = memo.at(origin.values)
+    if known is not None:
+        return known[0]
     found = make(graph)
-    if len(kept) < _MOST_KEPT:
+    if not memo.full:
         trace = Trace()
-        alike = attempted(lambda: make(origin.symbolic(trace)) == found)
-        if isinstance(alike, Exception):
-            tell("what is chosen for this shape is found", alike)
-        elif alike:
-            kept.append((guarded(trace.guards, ()), found))
+
+        def alike() -> Made[tuple[_Result]] | None:
+            same = make(origin.symbolic(trace)) == found
+            return Made((found,), trace.guards) if same else None
+
+        memo.attempt("what is chosen for this shape is found", alike)
     return found

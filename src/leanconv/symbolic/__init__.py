@@ -13,21 +13,29 @@ variables answer the guards alike, and nothing that steered the making can be fo
 deterministic: at most one of several things that were made so fits.
 """
 
-from leanconv.symbolic.attempts import attempted, tell
-from leanconv.symbolic.evaluation import Evaluated, guarded
+from leanconv.symbolic.attempts import (
+    attempted,
+    tell,
+)
 from leanconv.symbolic.expressions import (
     BeyondBoundsError,
     Expression,
     Expressions,
     NeedsNumberError,
-    Step,
     Values,
-    index_within,
-    is_bounded_number,
-    read_steps,
-    steps_of,
+)
+from leanconv.symbolic.guarded import (
+    Guarded,
+    Guards,
+    Record,
+    guarded,
+)
+from leanconv.symbolic.memo import (
+    Made,
+    Memo,
 )
 from leanconv.symbolic.symbols import (
+    Mark,
     Scalars,
     Symbol,
     TextError,
@@ -39,15 +47,25 @@ from leanconv.symbolic.symbols import (
     plain,
     require_numbers,
 )
+from leanconv.symbolic.tree import (
+    Fill,
+    Holes,
+)
 
 __all__ = [
     "BeyondBoundsError",
-    "Evaluated",
     "Expression",
     "Expressions",
+    "Fill",
+    "Guarded",
+    "Guards",
+    "Holes",
+    "Made",
+    "Mark",
+    "Memo",
     "NeedsNumberError",
+    "Record",
     "Scalars",
-    "Step",
     "Symbol",
     "TextError",
     "Trace",
@@ -55,14 +73,10 @@ __all__ = [
     "attempted",
     "by_numbers",
     "guarded",
-    "index_within",
-    "is_bounded_number",
     "key",
     "least",
     "most",
     "plain",
-    "read_steps",
     "require_numbers",
-    "steps_of",
     "tell",
 ]

@@ -1,4 +1,4 @@
-"""Expressions over variables: shared nodes of bounded size (`evaluation` has their numbers).
+"""Expressions over variables: shared nodes of bounded size (`guarded` has their numbers).
 
 A node is an operation and its operands, each a number or another node. A table makes each node
 once, so an expression that reads another one twice does not hold it twice, and two expressions of
@@ -6,8 +6,9 @@ one table are equal where they are the same object. A file decides what is compu
 extents: a table has at most `MOST_NODES` nodes, and an operation on integers whose result is no
 int64 has no number.
 
-On disk, and where expressions of two tables are compared, they are steps: lists of an operation's
-sign and its operands, where an integer is the number of an earlier step and `[7]` the number 7.
+Where they are computed, kept on disk or compared with those of another table, they are steps: an
+operation's sign and its operands each, where an integer is the number of an earlier step and `[7]`
+the number 7.
 """
 
 from __future__ import annotations
@@ -40,10 +41,8 @@ SIGNS: dict[Any, str] = {
     min: "min",
     max: "max",
 }
-_OPERATIONS = {sign: operation for operation, sign in SIGNS.items()}
+OPERATIONS = {sign: operation for operation, sign in SIGNS.items()}
 MANY = (min, max)  # of two operands or more
-# Those whose number may be larger than their operands.
-GROWING = frozenset({operator.add, operator.sub, operator.mul, operator.floordiv, operator.neg})
 
 Values = tuple[float, ...]
 Operand: TypeAlias = "Expression | float"
@@ -68,14 +67,12 @@ class Expression:
     Attributes:
         apply: the operation, None for a variable.
         operands: nodes and numbers; of a variable its index alone.
-        depth: operations on the longest way down to a variable.
     """
 
-    __slots__ = ("apply", "depth", "operands")
+    __slots__ = ("apply", "operands")
 
     def __init__(self, apply: Callable[..., Any] | None, operands: tuple[Any, ...]) -> None:
         self.apply, self.operands = apply, operands
-        self.depth = 0 if apply is None else 1 + max(map(depth_of, operands))
 
     def __repr__(self) -> str:
         return self.text
@@ -83,7 +80,8 @@ class Expression:
     @property
     def text(self) -> str:
         """The expression as Python over `v`, for people; what is long is cut."""
-        return _text(self, [_SHOWN])
+        steps, (number,) = steps_of([self])
+        return text_of(steps, number)
 
 
 class Expressions:
@@ -147,8 +145,8 @@ def steps_of(expressions: Iterable[Expression]) -> tuple[tuple[Step, ...], tuple
     return tuple(steps), tuple(numbers[root] for root in roots)
 
 
-def read_steps(steps: object, variables: int) -> list[Expression]:
-    """The expressions of steps that come from elsewhere, all of them.
+def checked_steps(steps: object, variables: int) -> tuple[Step, ...]:
+    """Steps that come from elsewhere, checked.
 
     Args:
         steps: anything; lists and tuples are the same.
@@ -157,26 +155,23 @@ def read_steps(steps: object, variables: int) -> list[Expression]:
     Raises:
         ValueError: it is anything else than steps over so many variables, or over the bounds.
     """
-    table, found = Expressions(), list[Expression]()
-    if not isinstance(steps, (list, tuple)):
-        raise ValueError("no list of steps")
-    for step in steps:
-        if not (isinstance(step, (list, tuple)) and len(step) > 1 and isinstance(step[0], str)):
-            raise ValueError("no step")
-        sign, *operands = step
-        if sign == VARIABLE:
-            (index,) = operands
-            found.append(table.variable(index_within(index, variables)))
-            continue
-        apply = _OPERATIONS.get(sign)
-        if apply is None or not _fits(apply, len(operands)):
-            raise ValueError(f"no operation on {len(operands)} operands: {sign[:20]!r}")
-        try:
-            made = table.node(apply, *(_operand(each, found) for each in operands))
-        except BeyondBoundsError as error:
-            raise ValueError(str(error)) from error
-        found.append(made)
-    return found
+    if not isinstance(steps, (list, tuple)) or len(steps) > MOST_NODES:
+        raise ValueError("no list of so many steps")
+    return tuple(_checked(step, number, variables) for number, step in enumerate(steps))
+
+
+def _checked(step: object, number: int, variables: int) -> Step:
+    """A step, of which so many come before it."""
+    if not (isinstance(step, (list, tuple)) and len(step) > 1 and isinstance(step[0], str)):
+        raise ValueError("no step")
+    sign, *operands = step
+    if sign == VARIABLE:
+        (index,) = operands
+        return sign, index_within(index, variables)
+    apply = OPERATIONS.get(sign)
+    if apply is None or not _fits(apply, len(operands)):
+        raise ValueError(f"no operation on {len(operands)} operands: {sign[:20]!r}")
+    return sign, *(_checked_operand(each, number) for each in operands)
 
 
 def fits_64_bits(number: int) -> bool:
@@ -215,13 +210,13 @@ def _step(node: Expression, numbers: Mapping[Expression, int]) -> Step:
     return (SIGNS[node.apply], *operands)
 
 
-def _operand(value: object, earlier: Sequence[Expression]) -> Operand:
+def _checked_operand(value: object, earlier: int) -> int | tuple[float]:
     if isinstance(value, (list, tuple)):
         (number,) = value
         if not is_bounded_number(number):
             raise ValueError("no number of bounded size")
-        return number  # type: ignore[no-any-return]
-    return earlier[index_within(value, len(earlier))]
+        return (number,)
+    return index_within(value, earlier)
 
 
 def _fits(apply: Callable[..., Any], count: int) -> bool:
@@ -231,21 +226,29 @@ def _fits(apply: Callable[..., Any], count: int) -> bool:
 
 
 # -- texts ---------------------------------------------------------------------------------
-def depth_of(operand: Operand) -> int:
-    """Operations on the longest way down to a variable; 0 for a number."""
-    return operand.depth if isinstance(operand, Expression) else 0
+def text_of(steps: Sequence[Step], number: int, names: Sequence[str] = ()) -> str:
+    """A step for people; what is long is cut.
 
+    Args:
+        steps: it and those before it.
+        number: which one.
+        names: of the variables; else they are `v[0]` and so on.
+    """
+    left = _SHOWN
 
-def _text(operand: Operand, left: list[int]) -> str:
-    """An operand for people; `left` counts the nodes that still have a text."""
-    if not isinstance(operand, Expression):
-        return repr(operand)
-    left[0] -= 1
-    if operand.apply is None:
-        return f"{VARIABLE}[{operand.operands[0]}]"
-    if left[0] < 0:
-        return "…"
-    texts, sign = [_text(each, left) for each in operand.operands], SIGNS[operand.apply]
-    if operand.apply in MANY:
-        return f"{sign}({', '.join(texts)})"
-    return f"(-{texts[0]})" if len(texts) == 1 else f"({texts[0]} {sign} {texts[1]})"
+    def text(operand: Any) -> str:
+        nonlocal left
+        if isinstance(operand, tuple):
+            return repr(operand[0])
+        left -= 1
+        sign, *operands = steps[operand]
+        if sign == VARIABLE:
+            return names[operands[0]] if names else f"{VARIABLE}[{operands[0]}]"
+        if left < 0:
+            return "…"
+        texts = [text(each) for each in operands]
+        if OPERATIONS[sign] in MANY:
+            return f"{sign}({', '.join(texts)})"
+        return f"(-{texts[0]})" if len(texts) == 1 else f"({texts[0]} {sign} {texts[1]})"
+
+    return text(number)

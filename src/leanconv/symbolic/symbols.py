@@ -6,7 +6,8 @@ import functools
 import operator
 from collections.abc import Callable
 from dataclasses import field
-from typing import Any, ParamSpec, TypeAlias, TypeVar
+from enum import Enum
+from typing import Annotated, Any, ParamSpec, TypeAlias, TypeVar
 
 from leanconv.records import dataclass
 from leanconv.symbolic.expressions import (
@@ -20,7 +21,20 @@ from leanconv.symbolic.expressions import (
 _Number = TypeVar("_Number", int, float)
 _Given = ParamSpec("_Given")
 _Found = TypeVar("_Found")
-Scalars: TypeAlias = tuple[float, ...]  # in a record: its kernel reads them as symbols
+
+
+class Mark(Enum):
+    """In annotations of a record's fields: which of their numbers become symbols.
+
+    Numbers 0 and 1 do not, except of a COUNT; nor does the last one of STRIDES.
+    """
+
+    EXTENT = "extent"
+    COUNT = "count"
+    STRIDES = "strides"
+
+
+Scalars: TypeAlias = Annotated[tuple[float, ...], Mark.EXTENT]
 
 
 class TextError(TypeError):

@@ -9,10 +9,10 @@ import numpy as np
 from leanconv.codegen.emitter import Function, Pointer
 from leanconv.codegen.epilogue import Epilogue
 from leanconv.codegen.extents import Extent
-from leanconv.codegen.forms import skeleton
 from leanconv.codegen.geometry import Access, Window
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import PackCall
+from leanconv.codegen.skeletons import split
 from leanconv.records import dataclass
 from leanconv.spec.amounts import reduction_length, sum_flops
 from leanconv.types import FLOAT32, INT64, DType, Precision
@@ -65,7 +65,7 @@ class GroupedConv(Kernel):
     @property
     def packing(self) -> Hashable:
         """All but the extents."""
-        key: Hashable = skeleton(self)
+        key: Hashable = split(self)[0]
         return key
 
     @property

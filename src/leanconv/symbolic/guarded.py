@@ -1,0 +1,169 @@
+"""Numbers of expressions that are found where all guards hold: one evaluator, of data.
+
+A `Guarded` is steps, guards and results; from a trace or from the disk it is the same. It is
+computed step by step, over values of the variables, as far as the first guard that does not hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from leanconv.records import cached_property
+from leanconv.symbolic.expressions import (
+    BEYOND,
+    OPERATIONS,
+    VARIABLE,
+    Expression,
+    Step,
+    Values,
+    checked_steps,
+    index_within,
+    is_bounded_number,
+    steps_of,
+    text_of,
+)
+
+Guards = Mapping[Expression, float]
+
+
+class Record(NamedTuple):
+    """What a `Guarded` is, as JSON has it.
+
+    Attributes:
+        steps: of all expressions.
+        guards: which steps they are, and what they must be, in the order in which they are checked.
+        results: which steps they are.
+    """
+
+    steps: tuple[Step, ...]
+    guards: tuple[tuple[int, float], ...]
+    results: tuple[int, ...]
+
+    @staticmethod
+    def of(guards: Guards, results: Iterable[Expression]) -> Record:
+        """That of a trace's expressions; equal ones have equal records, whatever their tables."""
+        steps, numbers = steps_of((*guards, *results))
+        tests = tuple(zip(numbers, guards.values(), strict=False))
+        return Record(steps, tests, numbers[len(tests) :])
+
+    @staticmethod
+    def read(data: Any, variables: int) -> Record:
+        """That of data from elsewhere.
+
+        Raises:
+            ValueError, TypeError: it is anything else, or not over so many variables.
+        """
+        steps, guards, results = data
+        steps = checked_steps(steps, variables)
+        tests = tuple((index_within(number, len(steps)), answer) for number, answer in guards)
+        if not all(is_bounded_number(answer) for _, answer in tests):
+            raise ValueError("no guard asks for such a number")
+        return Record(steps, tests, tuple(index_within(number, len(steps)) for number in results))
+
+
+class Guarded:
+    """A function of the variables that gives the results' numbers.
+
+    It gives None where a guard does not hold, where an operation has no number, or one that is an
+    integer and no int64.
+
+    Args:
+        record: what is computed.
+    """
+
+    def __init__(self, record: Record) -> None:
+        self.record = record
+
+    def __call__(self, values: Values) -> Values | None:
+        constants, variables, blocks, results = self._code
+        numbers = [*constants, *values[:variables]]
+        add = numbers.append
+        try:
+            for operations, tested, wanted in blocks:
+                for apply, a, b in operations:
+                    number = apply(numbers[a], numbers[b])
+                    if type(number) is int and not -BEYOND <= number < BEYOND:
+                        return None
+                    add(number)
+                if tested is not None and numbers[tested] != wanted:
+                    return None
+        except ArithmeticError:
+            return None
+        return tuple([numbers[place] for place in results])
+
+    def texts(self, names: Sequence[str] = ()) -> list[str]:
+        """The guards for people, by names of the variables."""
+        steps = self.record.steps
+        pairs = ((text_of(steps, number, names), answer) for number, answer in self.record.guards)
+        return [_guard_text(text, answer) for text, answer in pairs]
+
+    @cached_property
+    def _code(self) -> _Code:
+        return _code(self.record)
+
+
+def guarded(guards: Guards, results: Iterable[Expression]) -> Guarded:
+    """The same of a trace's expressions."""
+    return Guarded(Record.of(guards, results))
+
+
+# -- steps for the loop that computes them: all of two operands, each a place in one list ---------
+_Operation = tuple[Callable[[Any, Any], Any], int, int]
+_Block = tuple[Sequence[_Operation], int | None, float]  # a guard's place and number come last
+_Code = tuple[Sequence[float], int, Sequence[_Block], Sequence[int]]
+
+
+def _code(record: Record) -> _Code:
+    """Constants, how many variables there are, blocks of operations, the places of results."""
+    steps = record.steps
+    read = [step[1] for step in steps if step[0] == VARIABLE]
+    variables = 1 + max(read, default=-1)
+    constants = {_constant(each): each[0] for step in steps for each in _constants(step)}
+    places = {key: place for place, key in enumerate(constants)}
+    found: list[int] = []  # of the steps
+    blocks: list[_Block] = []
+    made = len(constants) + variables
+
+    def until(number: int) -> list[_Operation]:
+        """The operations of the steps so far, for which there are none yet."""
+        nonlocal made
+        operations = []
+        for sign, *operands in steps[len(found) : number + 1]:
+            if sign == VARIABLE:
+                found.append(len(constants) + operands[0])
+                continue
+            held = [found[e] if isinstance(e, int) else places[_constant(e)] for e in operands]
+            apply, (first, *rest) = OPERATIONS[sign], held
+            if not rest:
+                apply, rest = OPERATIONS["*"], [places[_constant(_MINUS)]]
+            for each in rest:
+                operations.append((apply, first, each))
+                first, made = made, made + 1
+            found.append(first)
+        return operations
+
+    for number, answer in record.guards:
+        blocks.append((until(number), found[number], answer))
+    blocks.append((until(len(steps) - 1), None, 0))
+    return tuple(constants.values()), variables, blocks, [found[each] for each in record.results]
+
+
+_MINUS = (-1,)  # what is negated is multiplied by it
+
+
+def _constants(step: Step) -> Iterator[tuple[float]]:
+    if step[0] == "neg":
+        yield _MINUS
+    yield from (each for each in step[1:] if isinstance(each, tuple))
+
+
+def _constant(held: tuple[float]) -> tuple[type, str]:
+    """What tells constants apart: 2 and 2.0 are two, as 0.0 and -0.0 are."""
+    return type(held[0]), repr(held[0])
+
+
+def _guard_text(text: str, answer: float) -> str:
+    if answer is True:
+        return text
+    return f"not {text}" if answer is False else f"{text} == {answer}"
