@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from leanconv.api.footprint import Footprint
 from leanconv.api.inputs import InputSpec
 from leanconv.runtime.profile import ProfileRow
 from leanconv.target import preset
@@ -64,6 +65,9 @@ class FakeNetwork:
     def run(self, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         y = self(inputs["x"])
         return {"y": y} if self.results is None else dict(self.results)
+
+    def footprint(self) -> Footprint:
+        return Footprint(2048, 1024, 1024, None, False, 4096)
 
     def profile(self, x: dict[str, np.ndarray], repeats: int = 20) -> list[ProfileRow]:
         self(x["x"])

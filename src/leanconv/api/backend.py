@@ -170,6 +170,9 @@ class Backend(Protocol):
     def cache_bytes(self) -> int:
         """The most that compiled networks may hold together."""
 
+    def private_bytes(self, held: Held) -> int:
+        """How much of what plans hold is memory of this process alone: no file's, no device's."""
+
     @property
     def most_cached(self) -> int:
         """How many compiled networks may be held together."""

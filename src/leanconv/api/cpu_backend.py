@@ -45,7 +45,7 @@ from leanconv.progress import steps
 from leanconv.records import cached_property
 from leanconv.runtime.calibration import alike, planning_target
 from leanconv.runtime.constant_file import ConstantFile
-from leanconv.runtime.memory import give_back, mapped_files
+from leanconv.runtime.memory import Held, give_back, mapped_files
 from leanconv.runtime.pool import default_threads
 from leanconv.runtime.weight_file import WeightFiles
 from leanconv.settings import current_settings
@@ -114,6 +114,10 @@ class CpuBackend:
     def options(self) -> NetworkOptions:
         """Those of `load`."""
         return self._options
+
+    def private_bytes(self, held: Held) -> int:
+        """All, but for weights in a file that processes share."""
+        return held.bytes if self._shared.files is None else held.own_bytes + held.working_bytes
 
     @property
     def follows_plan(self) -> bool:

@@ -11,6 +11,7 @@ import numpy as np
 
 from leanconv.api.backend import Backend, Compiled, DeviceTensor, NetworkFacts
 from leanconv.api.fitting_sizes import with_sizes
+from leanconv.api.footprint import Footprint
 from leanconv.api.inputs import (
     NOTHING_KNOWN,
     Known,
@@ -315,6 +316,14 @@ class Network:
     def kept_bytes(self) -> int:
         """Bytes of all plans that are kept, their code included."""
         return self._plans.held_bytes
+
+    def footprint(self) -> Footprint:
+        """Say what the network and the process around it take of memory now, in bytes.
+
+        Of networks on a GPU, `code` is what the device holds.
+        """
+        held = self._plans.held
+        return Footprint.of(held, self._backend.private_bytes(held))
 
     def profile(self, x: Any | Mapping[str, Any], repeats: int = 20) -> list[ProfileRow]:
         """Run step by step and time each one.

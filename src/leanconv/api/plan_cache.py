@@ -49,6 +49,15 @@ class PlanCache(Generic[_Plan]):
         working = max((each.working_bytes for each in held), default=0)
         return self._own_bytes + self._block_bytes + working
 
+    @property
+    def held(self) -> Held:
+        """What all plans in the cache hold together; what several of them hold counts once."""
+        found = [held for _, held in list(self._plans.values())]
+        blocks = {block: size for held in found for block, size in held.blocks.items()}
+        working = max((held.working_bytes for held in found), default=0)
+        own = sum(held.own_bytes - _OVERHEAD_BYTES for held in found)
+        return Held(own, blocks, working)
+
     def _add(self, key: object, plan: _Plan, held: Held) -> None:
         """Take a plan in, and count it."""
         self._plans[key] = plan, held

@@ -42,10 +42,12 @@ from leanconv.cli.startup import Startup, started
 from leanconv.cli.tiles import add_tile_options, execute_tiled
 from leanconv.errors import BudgetError, InputError, ModelError
 from leanconv.files import reason
+from leanconv.records import cached_property
 from leanconv.units import shape_text
 
 if TYPE_CHECKING:
     from leanconv import Network
+    from leanconv.api.footprint import Footprint
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -108,6 +110,7 @@ def execute(options: argparse.Namespace) -> int:
         "startup": runs.startup.text,
         "memory_predicted_bytes": max(answer.memory_predicted_bytes for answer in answers),
         "memory_used_bytes": max(answer.memory_used_bytes for answer in answers),
+        "footprint": runs.footprint.to_json(),
         "saved": options.save,
         "preprocessing": preprocessing_json(answers, preprocessing, options),
         "images": [answer.to_json() for answer in answers],
@@ -116,7 +119,7 @@ def execute(options: argparse.Namespace) -> int:
     if options.json:
         print_json(report)
     else:
-        print_answers(answers, report, preprocessing, options)
+        print_answers(answers, report, preprocessing, options, str(runs.footprint))
     for error in runs.failed.values():
         say_error(str(error))
     if runs.failed:
@@ -148,6 +151,11 @@ class _Runs:
         self.answers: list[Answer] = []
         self.failed: dict[str, Exception] = {}
         self._network, self._preprocessing, self._options = network, preprocessing, options
+
+    @cached_property
+    def footprint(self) -> Footprint:
+        """What the network and this process take of memory when it is first asked for."""
+        return self._network.footprint()
 
     def add(self, image: str, keep: _Keep) -> None:
         """Run an image, and keep its outputs.

@@ -125,6 +125,7 @@ def print_answers(
     report: Mapping[str, Any],
     preprocessing: Preprocessing,
     options: argparse.Namespace,
+    footprint: str,
 ) -> None:
     """Print classes, or what the outputs hold, then what was done to pictures, times and memory."""
     if all(len(answer.outputs) == 1 and answer.classes for answer in answers):
@@ -136,6 +137,7 @@ def print_answers(
         *(f"{each.image}: {'; '.join(each.notes)}" for each in answers if each.notes),
         f"{report['startup']}; latency is the median of {counted(options.repeat, 'run')}",
         _memory_line(answers),
+        f"process: {footprint}",
     ]
     if options.save:
         lines.append(f"outputs are in {options.save}")

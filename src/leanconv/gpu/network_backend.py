@@ -14,6 +14,7 @@ from leanconv.graph.onnx_names import shown
 from leanconv.graph.passes import GPU_PASSES, run_passes
 from leanconv.graph.verify import check_flowing
 from leanconv.runtime.locks import Lock
+from leanconv.runtime.memory import Held
 from leanconv.runtime.unpicklable import Unpicklable
 from leanconv.types import FLOAT32, HALVES, find_dtype
 from leanconv.units import error_text
@@ -63,6 +64,10 @@ class DeviceBackend(Unpicklable):
         self.input_dtype = model.dtype
         self.dtype = half or self._graph_dtype
         self._lock = Lock("a run of the same network")
+
+    def private_bytes(self, held: Held) -> int:
+        """Nothing: all is on the device."""
+        return 0
 
     def validated(self, arrays: Sequence[Any]) -> list[Any]:
         """The arrays; `CompiledDeviceNetwork.run` checks their dtypes.

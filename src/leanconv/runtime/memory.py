@@ -85,6 +85,11 @@ class Held:
     blocks: Mapping[int, int] = field(default_factory=dict)
     working_bytes: int = 0
 
+    @property
+    def bytes(self) -> int:
+        """All of it."""
+        return self.own_bytes + sum(self.blocks.values()) + self.working_bytes
+
 
 class Block:
     """One anonymous mapping, released with its last reference (`FileBlock`: one of a file).
