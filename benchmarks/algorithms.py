@@ -31,7 +31,7 @@ import numpy as np
 import leanconv as lc
 from harness import Patience, effort, results_file, rewrite_pages, script, write_results
 from leanconv.algorithms.select import choice_named, choose
-from leanconv.api.conv import conv_problem
+from leanconv.api.conv_choice import conv_problem
 from leanconv.cli.common import positive
 from leanconv.cli.engines import machine
 from leanconv.cli.output import print_json, print_table, progress

@@ -30,7 +30,7 @@ from harness import (
     write_results,
 )
 from leanconv.algorithms import Problem
-from leanconv.api.conv import conv_problem
+from leanconv.api.conv_choice import conv_problem
 from leanconv.api.cpu_backend import CpuBackend
 from leanconv.api.options import NetworkOptions
 from leanconv.cli.common import positive

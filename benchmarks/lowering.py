@@ -35,7 +35,7 @@ from harness import Patience, script
 from leanconv.algorithms.interface import Candidate, KernelUse
 from leanconv.algorithms.select import choice_named, choose
 from leanconv.algorithms.unfold.kernels import BlockConv, Serial, Unfold
-from leanconv.api.conv import conv_problem
+from leanconv.api.conv_choice import conv_problem
 from leanconv.cli.common import positive
 from leanconv.cli.engines import machine
 from leanconv.cli.output import print_json, print_table, progress

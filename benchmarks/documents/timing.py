@@ -12,7 +12,7 @@ import numpy as np
 from documents.figure import Effort, spread
 from harness import Patience
 from leanconv.algorithms.select import choice_named, choose
-from leanconv.api.conv import conv_problem
+from leanconv.api.conv_choice import conv_problem
 from leanconv.codegen.host import host
 from leanconv.spec import ConvSpec
 from lowering import Measured, median_for, prepare

@@ -8,7 +8,7 @@ import pytest
 
 from leanconv.algorithms import select
 from leanconv.algorithms.planar import algorithm, depthwise
-from leanconv.api.conv import conv_problem
+from leanconv.api.conv_choice import conv_problem
 from leanconv.spec import ConvSpec
 from leanconv.target import preset
 from support.counted import check_growth

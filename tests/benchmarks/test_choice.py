@@ -12,7 +12,7 @@ import choice
 from choice import Layer
 from harness import all_results
 from leanconv.algorithms.parameters import Choice
-from leanconv.api.conv import conv_problem
+from leanconv.api.conv_choice import conv_problem
 from leanconv.planner import tuner
 from leanconv.spec import ConvSpec
 

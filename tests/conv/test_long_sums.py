@@ -8,7 +8,7 @@ import pytest
 import leanconv as lc
 from leanconv.algorithms.problem import default_error
 from leanconv.algorithms.select import choose
-from leanconv.api.conv import conv_problem
+from leanconv.api.conv_choice import conv_problem
 from leanconv.codegen.host import host
 from leanconv.spec import ConvSpec
 from leanconv.target import preset

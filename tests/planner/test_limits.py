@@ -16,8 +16,7 @@ import pytest
 
 import leanconv as lc
 from leanconv.algorithms import select
-from leanconv.api.conv import conv_problem
-from leanconv.api.conv_choice import ConvChoice
+from leanconv.api.conv_choice import ConvChoice, conv_problem
 from leanconv.codegen.host import host
 from leanconv.reference import layers
 from leanconv.reference.direct import convolve

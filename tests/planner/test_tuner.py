@@ -12,7 +12,7 @@ import pytest
 
 import leanconv as lc
 from leanconv.algorithms.select import choices
-from leanconv.api.conv import conv_problem
+from leanconv.api.conv_choice import conv_problem
 from leanconv.codegen.cache import DiskCache
 from leanconv.codegen.host import host
 from leanconv.planner import tuner

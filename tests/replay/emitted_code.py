@@ -36,7 +36,7 @@ from examples.networks import NETWORKS  # noqa: E402
 from leanconv.algorithms import ALGORITHMS  # noqa: E402
 from leanconv.algorithms.parameters import AUTO  # noqa: E402
 from leanconv.algorithms.select import choice_named, choose  # noqa: E402
-from leanconv.api.conv import conv_problem  # noqa: E402
+from leanconv.api.conv_choice import conv_problem  # noqa: E402
 from leanconv.codegen.kernel import Kernel  # noqa: E402
 from leanconv.errors import SpecError  # noqa: E402
 from leanconv.graph.onnx_import import read_model  # noqa: E402

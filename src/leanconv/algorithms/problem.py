@@ -76,6 +76,7 @@ class Problem:
         weights_from_dram: whether the weights come from DRAM in each run, as in large networks.
         any_size: axes of the window, 0 to 2, along which the code is to serve all sizes of the
             images, of which these are some.
+        usual_size: outputs along such an axis for which tiles are chosen.
         small_weights: whether the weights are so small that transforms would lose them.
         sum_bits: bits, the sign counted, that every sum of products of codes has (`integer_sums`);
             32 where the weights are not known.
@@ -98,6 +99,7 @@ class Problem:
     x_offset: int = 0
     weights_from_dram: bool = False
     any_size: tuple[int, ...] = ()
+    usual_size: int = _USUAL_SIZE
     small_weights: bool = False
     sum_bits: int = 32
     folds_shift: bool = False
@@ -193,13 +195,14 @@ class Problem:
 
 
 def typical(problem: Problem) -> Problem:
-    """The problem of one image, as large as images usually are along the axes of any size.
+    """The problem of one image, of the usual size along the axes of any size.
 
     Tiles are chosen for it where one code is to serve all sizes: a batch decides none of them, so
     that they are the same whether it is a number or a symbol.
     """
     window, any_size = problem.window, problem.any_size
-    usual = (_USUAL_SIZE if axis in any_size else int(o) for axis, o in enumerate(window.out))
+    extents = enumerate(window.out)
+    usual = (problem.usual_size if axis in any_size else int(o) for axis, o in extents)
     out = triple(tuple(usual), 1)
     taps = zip(out, window.kernel, window.stride, window.dilation, strict=True)
     size = triple(tuple((o - 1) * step + (k - 1) * apart + 1 for o, k, step, apart in taps), 1)

@@ -19,9 +19,10 @@ from leanconv.algorithms.magnitudes import (
     usual_magnitudes,
 )
 from leanconv.algorithms.parameters import AUTO, Choice, Parameters, parse_choice
-from leanconv.algorithms.problem import Problem, default_error, most_weight_bytes
+from leanconv.algorithms.problem import Problem, default_error, most_weight_bytes, typical
 from leanconv.algorithms.rounding import sum_error
 from leanconv.errors import SpecError
+from leanconv.symbolic import by_numbers
 from leanconv.target import Target
 from leanconv.types import SINGLE
 
@@ -164,6 +165,20 @@ def choose(
     raise SpecError(
         f"{problem}: no algorithm takes these blocks of channels; expected plain layouts"
     )
+
+
+def usual_choice(problem: Problem, target: Target, reproducible: bool = False) -> Choice:
+    """The algorithm for maps of the usual sizes, where a problem has any; AUTO if it refuses this.
+
+    Its parameters are left open: those of any size follow from the usual sizes, too.
+    """
+    usual = _usual(typical(problem), target, reproducible)
+    return AUTO if usual.algorithm in rejections(problem, target) else usual
+
+
+@by_numbers(maxsize=256)
+def _usual(problem: Problem, target: Target, reproducible: bool) -> Choice:
+    return choice_named(choose(problem, target, AUTO, reproducible).choice.algorithm)
 
 
 def _made(

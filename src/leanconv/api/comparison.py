@@ -8,8 +8,9 @@ import time
 import numpy as np
 
 from leanconv.algorithms import ALGORITHMS
-from leanconv.api.conv import ConvPlan, conv_problem
+from leanconv.api.conv import ConvPlan
 from leanconv.api.conv_arguments import Constants
+from leanconv.api.conv_choice import conv_problem
 from leanconv.api.options import PlanOptions
 from leanconv.records import dataclass
 from leanconv.runtime.calibration import planning_target

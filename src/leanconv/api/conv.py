@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from leanconv.algorithms import Candidate, Problem, select
-from leanconv.algorithms.magnitudes import are_small
+from leanconv.algorithms import Candidate, select
+from leanconv.algorithms.magnitudes import Magnitudes, are_small
 from leanconv.algorithms.parameters import AUTO, Choice
+from leanconv.api.any_sizes import Found
 from leanconv.api.backend import Plan
 from leanconv.api.conv_arguments import (
     Constants,
@@ -21,12 +22,13 @@ from leanconv.api.conv_arguments import (
     fitting_array,
     holds_codes,
 )
-from leanconv.api.conv_choice import ConvChoice, needed_bytes
+from leanconv.api.conv_choice import ConvChoice, conv_problem, needed_bytes
 from leanconv.api.options import PlanOptions, checked_flag, checked_precision
-from leanconv.codegen.geometry import Access
+from leanconv.api.packed_constants import PackedConstants
 from leanconv.codegen.memory_limits import require_for_products
 from leanconv.collector import fewer_collections
 from leanconv.errors import SpecError, memory_reported
+from leanconv.operators.convolution import packing_recipe
 from leanconv.planner import tuner
 from leanconv.planner.candidate_program import candidate_program
 from leanconv.planner.node_costs import shared_ns
@@ -40,7 +42,6 @@ from leanconv.runtime.program import Program, Slot
 from leanconv.runtime.unpicklable import Unpicklable
 from leanconv.spec import Activation, ConvSpec
 from leanconv.spec.arguments import ConvArguments, Padding, Steps, check_residual
-from leanconv.spec.format import aligned_offsets
 from leanconv.target import Target
 from leanconv.types import UINT8, Precision
 from leanconv.units import counted, format_bytes, format_ns
@@ -159,7 +160,8 @@ class ConvPlan(Unpicklable):
         workspace_bytes: memory that runs work in.
         weight_bytes: packed weights, bias and slopes.
         predicted_error: expected relative error in the max norm, for data of random sign.
-        magnitudes: of results and inputs for which that error is stated.
+        packed: weights, bias and slopes as kernels read them.
+        shares: whether plans for other sizes share them.
     """
 
     instead = "send the weights, and call leanconv.plan_conv2d where the plan is wanted"
@@ -172,28 +174,36 @@ class ConvPlan(Unpicklable):
         constants: Constants,
         options: PlanOptions,
         outputs: Outputs | None = None,
+        found: Found | None = None,
     ) -> None:
-        """Plan; `outputs` is the memory of large results, the plan's own if None."""
+        """Plan.
+
+        Args:
+            spec, constants, options: what is computed, and within which limits.
+            outputs: the memory of large results; the plan's own if None.
+            found: how it is computed, and packed constants that it shares; None to choose and pack.
+        """
         self.spec, self.threads = spec, options.threads or default_threads()
         self._outputs = Outputs() if outputs is None else outputs
+        self.shares = found is not None
         self._target: Target = planning_target()
-        problem = conv_problem(spec, options.max_error)
-        self._problem = replace(problem, small_weights=are_small(constants.w))
         # Choose the algorithm and its parameters.
-        candidate = self._choose(options)
+        if found is None:
+            problem = conv_problem(spec, options.max_error)
+            self._problem = replace(problem, small_weights=are_small(constants.w))
+            candidate = self._choose(options)
+        else:
+            self._problem, candidate = found.problem, found.candidate
         self.candidate, self.algorithm = candidate, candidate.choice.algorithm
         self.predicted_error = candidate.choice.error
-        self.magnitudes = select.magnitudes_of(self._problem, candidate, constants.w)
         # Pack the constants.
-        packed = self._pack(constants)
-        sizes = {role: array.nbytes for role, array in packed.items()}
-        self._places, self.weight_bytes = aligned_offsets(sizes)
+        self.packed = self._packed_by(found, constants)
+        self.weight_bytes = self.packed.bytes
         self.workspace_bytes = candidate.workspace_bytes(self.threads)
         needed = needed_bytes(candidate, self.threads)
         assert self.memory_bytes == needed, f"{self.memory_bytes} bytes, not {needed}"
         # Allocate, compile, and bind the program to the memory.
         self._allocate()
-        self._fill(packed)
         # What the fast path of `__call__` compares.
         self._find_x = Lookup(spec.input_shape, spec.precision.x)
         self._find_out = Lookup(spec.output_shape, spec.precision.y, writeable=True)
@@ -227,9 +237,9 @@ class ConvPlan(Unpicklable):
         return found.choice
 
     def _allocate(self) -> None:
-        """Allocate weights and workspace, and bind the program to them."""
+        """Allocate the workspace, and bind the program to it and to the weights."""
         self._memory = Memory()
-        self._weights = self._memory.allocate("weights", self.weight_bytes)
+        self._memory.keep("weights", self.packed.block)
         workspace = self._memory.allocate("workspace", self.workspace_bytes)
         self._program = self._make_program(workspace.address)
 
@@ -240,16 +250,14 @@ class ConvPlan(Unpicklable):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ConvPlan:
         copied = memo[id(self)] = copy.copy(self)
+        copied.packed = self.packed.copied()
         copied._allocate()
-        size = self.weight_bytes
-        copied._weights.view(0, size)[:] = self._weights.view(0, size)
         return copied
 
     def _make_program(self, workspace: int) -> Program:
         roles = ["x", *(["residual"] if self.spec.residual else []), "y"]
         operands: dict[str, int | Slot] = {role: Slot(i) for i, role in enumerate(roles)}
-        for role, offset in self._places.items():
-            operands[role] = self._weights.address + offset
+        operands |= self.packed.operands
         return candidate_program(self.candidate, self._target, self.threads, operands, workspace)
 
     @property
@@ -368,17 +376,29 @@ class ConvPlan(Unpicklable):
         step("packing weights", w.nbytes, w.nbytes)
         return packed
 
-    def _fill(self, packed: dict[str, np.ndarray]) -> None:
-        for role, array in packed.items():
-            self._weights.write(self._places[role], array)
+    def _packed_by(self, found: Found | None, constants: Constants) -> PackedConstants:
+        """The packed constants: those of other plans that have them packed alike, or new ones."""
+        if found is None:
+            return PackedConstants(self._pack(constants), self._magnitudes_of(constants))
+        channels = tuple(name for name in ("bias", "slope") if getattr(constants, name) is not None)
+        recipe = packing_recipe(self.candidate, channels)
+        return found.copy.packed(recipe, lambda: self._packed_by(None, constants))
+
+    def _magnitudes_of(self, constants: Constants) -> Magnitudes:
+        return select.magnitudes_of(self._problem, self.candidate, constants.w)
+
+    @property
+    def magnitudes(self) -> Magnitudes:
+        """Of results and inputs for which `predicted_error` is stated."""
+        return self.packed.magnitudes
 
     @memory_reported("packing weights")
     def repack(
         self, w: np.ndarray, bias: np.ndarray | None, slope: np.ndarray | None = None
     ) -> None:
         """Replace the weights by others of the same shapes; no run may be under way."""
-        self._fill(self._pack(Constants(w, bias, slope)))
-        self.magnitudes = select.magnitudes_of(self._problem, self.candidate, w)
+        constants = Constants(w, bias, slope)
+        self.packed.replace(self._pack(constants), self._magnitudes_of(constants))
 
 
 def storage_text(types: Precision) -> str:
@@ -387,12 +407,3 @@ def storage_text(types: Precision) -> str:
     if types.x == types.w == types.y:
         stored = f"input, weights and output {types.x}"
     return f"stored: {stored}; products and sums {types.accumulate}"
-
-
-def conv_problem(spec: ConvSpec, max_error: float | None) -> Problem:
-    """The places of a spec's tensors in the user's arrays."""
-    x = (spec.batch, spec.in_channels, *spec.size)
-    y = (spec.batch, spec.out_channels, *spec.output_size)
-    if spec.layout == "NHWC":
-        return Problem.of(spec, Access.channels_last(x), Access.channels_last(y), max_error)
-    return Problem.of(spec, Access.planes(x), Access.planes(y), max_error)

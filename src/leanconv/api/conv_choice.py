@@ -9,14 +9,25 @@ from itertools import islice
 
 from leanconv.algorithms import Candidate, Problem, select
 from leanconv.algorithms.parameters import AUTO, Choice
+from leanconv.codegen.geometry import Access
 from leanconv.errors import BudgetError, SpecError
 from leanconv.records import dataclass
+from leanconv.spec import ConvSpec
 from leanconv.spec.format import aligned
 from leanconv.target import Target
 from leanconv.types import FLOAT32
 from leanconv.units import counted, error_text
 
 _ANY_ERROR = 2.0**100  # that every candidate keeps
+
+
+def conv_problem(spec: ConvSpec, max_error: float | None) -> Problem:
+    """The places of a spec's tensors in the user's arrays."""
+    x = (spec.batch, spec.in_channels, *spec.size)
+    y = (spec.batch, spec.out_channels, *spec.output_size)
+    if spec.layout == "NHWC":
+        return Problem.of(spec, Access.channels_last(x), Access.channels_last(y), max_error)
+    return Problem.of(spec, Access.planes(x), Access.planes(y), max_error)
 
 
 def needed_bytes(candidate: Candidate, threads: int) -> int:

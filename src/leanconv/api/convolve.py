@@ -6,6 +6,7 @@ import functools
 
 import numpy as np
 
+from leanconv.api.any_sizes import layer_sizes
 from leanconv.api.conv import ConvPlan
 from leanconv.api.conv_arguments import (
     Constants,
@@ -17,7 +18,7 @@ from leanconv.api.conv_arguments import (
 from leanconv.api.inputs import array_mend
 from leanconv.api.options import PlanOptions, checked_precision
 from leanconv.api.plan_cache import PlanCache
-from leanconv.api.weight_changes import KeptPlan, copied_bytes
+from leanconv.api.weight_changes import KeptPlan, keep
 from leanconv.errors import InputError
 from leanconv.progress import working
 from leanconv.runtime.outputs import Outputs
@@ -114,18 +115,26 @@ def _convolved(
     cache = _cache()
     kept = cache.take(key)  # removed, so that no other thread repacks it meanwhile
     if kept is None or not kept.holds(constants):
-        packed = copied_bytes(constants)  # before packing: the next call notices a change
-        if kept is None:
-            with working(str(spec)):
-                plan = ConvPlan(spec, constants, options, _outputs())
-        else:
-            plan = kept.plan
-            plan.repack(*constants)
-        kept = KeptPlan(plan, packed)
+        kept = _planned(kept, spec, constants, options)
     try:
         return kept.plan(x, residual=residual)
     finally:
-        cache.put(key, kept, kept.held_bytes)
+        keep(cache, key, kept)
+
+
+def _planned(
+    kept: KeptPlan[ConvPlan] | None, spec: ConvSpec, constants: Constants, options: PlanOptions
+) -> KeptPlan[ConvPlan]:
+    """A plan with these constants; `kept` is one with others, if there is any."""
+    layer = layer_sizes(spec, options, constants.w.ctypes.data)
+    copied = layer.copied(constants)  # before packing: the next call notices a change
+    if kept is not None and not kept.plan.shares:
+        kept.plan.repack(*constants)
+        return KeptPlan(kept.plan, copied)
+    with working(str(spec)):
+        found = layer.found(spec, constants, options)
+        plan = ConvPlan(spec, constants, options, _outputs(), found)
+    return KeptPlan(plan, copied, plan.packed if plan.shares else None)
 
 
 def _of_no_images(spec: ConvSpec, x: np.ndarray, residual: np.ndarray | None) -> np.ndarray:

@@ -12,7 +12,7 @@ from leanconv.api.conv_arguments import Constants, check_output, fitting_array
 from leanconv.api.cpu_backend import CpuBackend
 from leanconv.api.options import NetworkOptions, PlanOptions
 from leanconv.api.plan_cache import PlanCache
-from leanconv.api.weight_changes import KeptPlan, copied_bytes
+from leanconv.api.weight_changes import ConstantsCopy, KeptPlan, keep
 from leanconv.errors import memory_reported
 from leanconv.graph.convert import LAST_OPSET, FileNode
 from leanconv.graph.limits import Limits
@@ -125,13 +125,13 @@ def run_kept(
     key = (*key, constants.w.ctypes.data)
     kept = cache.take(key)  # removed, so that no other thread runs it meanwhile
     if kept is None or not kept.holds(constants):
-        packed = copied_bytes(constants)  # before packing: the next call notices a change
+        copied = ConstantsCopy(constants)  # before packing: the next call notices a change
         with working(str(key[0])):
-            kept = KeptPlan(make(), packed)
+            kept = KeptPlan(make(), copied)
     try:
         return kept.plan(x)
     finally:
-        cache.put(key, kept, kept.held_bytes)
+        keep(cache, key, kept)
 
 
 def layer_model(

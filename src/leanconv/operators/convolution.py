@@ -14,7 +14,7 @@ from leanconv.algorithms.direct.packed import PackedConv
 from leanconv.algorithms.interface import Candidate
 from leanconv.algorithms.magnitudes import Magnitudes, are_small
 from leanconv.algorithms.parameters import AUTO, Choice
-from leanconv.algorithms.problem import Problem, default_error, typical
+from leanconv.algorithms.problem import Problem, default_error
 from leanconv.algorithms.rounding import half_error
 from leanconv.codegen.geometry import PhasedAccess
 from leanconv.codegen.lowered import Call, Lowered, PackCall, Packing
@@ -273,8 +273,7 @@ def _phases_chosen(
             continue
         one = _DIRECT if choice == AUTO and problem.window in offset else choice
         if one == AUTO and problem.any_size:
-            usual = _usual(typical(problem), target, reproducible)
-            one = AUTO if usual.algorithm in select.rejections(problem, target) else usual
+            one = select.usual_choice(problem, target, reproducible)
         found.append((problem, select.choose(problem, target, one, reproducible)))
     return found
 
@@ -289,13 +288,6 @@ def _of_one_kernel(
         if isinstance(kernel, PackedConv) and replace(other, y_offset=0) == here:
             return candidate
     return None
-
-
-@by_numbers(maxsize=256)
-def _usual(problem: Problem, target: Target, reproducible: bool) -> Choice:
-    """The algorithm for maps of the usual sizes."""
-    chosen = select.choose(problem, target, AUTO, reproducible).choice
-    return select.choice_named(chosen.algorithm)
 
 
 def _costed(choice: Choice, chosen: Sequence[tuple[Problem, Candidate]], target: Target) -> Choice:
