@@ -7,16 +7,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from onnx import helper
 
+from leanconv.api.cpu_backend import CpuBackend
+from leanconv.api.options import NetworkOptions
 from leanconv.codegen.cache import DiskCache
 from leanconv.graph.ir import Graph
+from leanconv.graph.onnx_import import read_model
 from leanconv.operators import Accuracy
 from leanconv.planner import compiled_network, found_plans, graph_planner
 from leanconv.planner.budget import Planner
+from leanconv.planner.graph_planner import GraphPlanner
 from leanconv.target import preset
 from leanconv.types import FLOAT32
 from support.graph_builder import Builder
+from support.onnx_models import model
 
 pytestmark = pytest.mark.once  # any plan will do
 
@@ -113,3 +120,81 @@ def test_other_open_axes_are_another_network() -> None:
     assert found_plans._key(given) != found_plans._key(
         Planner(graph, given.target, given.threads, ACCURACY).unmerged
     )
+
+
+def opened(*, fifths: bool = False, mean: bool = False) -> CpuBackend:
+    """The same of open sizes, which is searched, too: of widths that 5 divides, or averaged."""
+    w = np.random.default_rng(0).standard_normal((64, 32, 3, 3), np.float32)
+    held = {"w": w, "v": np.concatenate([w, w], axis=1), "rows": np.array([1, 64, -1, 5])}
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["shared"], pads=[1] * 4),
+        helper.make_node("Conv", ["shared", "v"], ["deeper"], pads=[1] * 4),
+        helper.make_node("Conv", ["deeper", "v"], ["y"], pads=[1] * 4),
+        helper.make_node("Transpose", ["shared"], ["turned"], perm=[0, 1, 3, 2]),
+    ]
+    outputs = ["y", "turned"]
+    if fifths:
+        nodes.append(helper.make_node("Reshape", ["shared", "rows"], ["fifths"]))
+        outputs.append("fifths")
+    if mean:
+        nodes.append(helper.make_node("ReduceMean", ["turned"], ["mean"], axes=[2, 3]))
+        outputs.append("mean")
+    proto = model(nodes, {"x": (1, 32, "H", "W")}, outputs, held, 17)
+    options = NetworkOptions(2, max_error=1e-4 if mean else None)
+    return CpuBackend(read_model(proto.SerializeToString()), options, target=preset("znver4"))
+
+
+def decided_at(backend: CpuBackend, *sides: int) -> tuple[Any, GraphPlanner]:
+    budget = backend.planner(backend.graph(((1, 32, *sides),)))
+    return decided(budget), budget.unmerged
+
+
+def test_one_search_serves_a_range_of_sizes(searches: list[bool]) -> None:
+    backend = opened()
+    first, _ = decided_at(backend, 66, 70)
+    others = [decided_at(backend, *sides)[0] for sides in ((80, 70), (1000, 65))]
+    again, _ = decided_at(opened(), 90, 90)  # a later process, at a size that it did not have
+    assert searches == [False]
+    assert all(texts(each) == texts(first) for each in (*others, again))
+    decided_at(backend, 66, 30)
+    assert searches == [False] * 2
+
+
+def test_sizes_of_which_none_stands_for_all_are_searched_each(searches: list[bool]) -> None:
+    backend = opened(fifths=True)
+    for width in (70, 75):
+        decided_at(backend, 70, width)
+    assert searches == [False] * 2
+
+
+def test_what_serves_a_range_keeps_the_error_at_each_size(searches: list[bool]) -> None:
+    backend = opened(mean=True)
+    for sides in ((66, 70), (900, 1000), (70, 66)):
+        found, planner = decided_at(backend, *sides)
+        units = planner.error_units(found[0], lambda _: True)
+        assert units <= planner.error_limit
+    assert len(searches) == 1
+
+
+def test_what_does_not_keep_the_error_at_a_size_is_searched(
+    searches: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = opened(mean=True)
+    decided_at(backend, 66, 70)
+    monkeypatch.setattr(found_plans, "_serves", lambda *_: False)
+    decided_at(backend, 66, 80)
+    assert len(searches) == 2
+
+
+def test_a_plan_on_disk_that_errs_too_much_is_a_miss(searches: list[bool]) -> None:
+    def at(error: float) -> Planner:
+        return Planner(reordering(), preset("znver4"), 2, Accuracy(error), max_error=error)
+
+    exact, coarse = at(5e-6), at(1e-3)
+    first = decided(exact)
+    kept = decided(coarse)
+    assert exact.unmerged.error_units(kept[0], lambda _: True) > exact.unmerged.error_limit
+    store = found_plans._store()
+    store.put(found_plans._key(exact.unmerged), store.get(found_plans._key(coarse.unmerged)) or b"")
+    assert texts(decided(at(5e-6))) == texts(first)
+    assert len(searches) == 3

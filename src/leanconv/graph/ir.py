@@ -92,12 +92,16 @@ class Origin:
         values: of the expressions in it, each once.
         symbolic: makes the graph with symbols of a trace, the variables `v` of these values.
         memo: what is remembered of it for all graphs filled in from it.
+        extents: the open extents of the inputs, each with its axis.
+        at: the graph for others in place of `extents`; None where it does not hold for them.
     """
 
     nodes: tuple[Node, ...]
     values: Values
     symbolic: Callable[[Trace], Graph]
     memo: dict[Any, Any]
+    extents: tuple[tuple[int, int], ...] = ()
+    at: Callable[[Values], Graph | None] = lambda _: None
 
 
 @dataclass(frozen=True, eq=False)

@@ -42,12 +42,14 @@ class Template(Made[Graph]):
     Args:
         graph: shapes, attributes and constants may hold symbols.
         guards: what binding and simplifying decided.
+        axes: of the inputs, along which each of the open extents is.
 
     Raises:
         NeedsNumberError, TypeError: as `graph_filler`.
     """
 
-    def __init__(self, graph: Graph, guards: Guards) -> None:
+    def __init__(self, graph: Graph, guards: Guards, axes: Sequence[int]) -> None:
+        self._axes = axes
         holes, sized = Holes(), graph.from_sizes
         self._fill_graph = graph_filler(graph, holes)
         self._tables = tables_filler(graph, holes)
@@ -55,6 +57,14 @@ class Template(Made[Graph]):
         self._later = () if sized is None else sized.outputs
         self._memo: dict[Any, Any] = {}
         super().__init__(graph, guards, holes.symbols, self._filled)
+
+    def at(self, values: Values) -> Graph | None:
+        """The graph for open extents of these values, None if a guard does not hold."""
+        graph = super().at(values)
+        if graph is None or graph.origin is None:
+            return None
+        extents = tuple((int(n), axis) for n, axis in zip(values, self._axes, strict=True))
+        return replace(graph, origin=replace(graph.origin, extents=extents, at=self.at))
 
     def _filled(self, numbers: Sequence[Any]) -> Graph:
         """The graph with numbers for all symbols."""
@@ -108,6 +118,7 @@ class Templates:
         """
         trace = Trace()
         values: list[int] = []
+        axes: list[int] = []
         symbolic: dict[str, Any] = {}
         for declared, shape in zip(self._inputs, shapes, strict=True):
             extents_known = declared.shape or (None,) * len(shape)
@@ -118,6 +129,7 @@ class Templates:
                 if not fixed and shape[axis] > 1:
                     extents[axis] = trace.variable(len(values), shape[axis])
                     values.append(shape[axis])
+                    axes.append(axis)
         shown = (["open" if isinstance(n, Symbol) else n for n in e] for e in symbolic.values())
         pattern = (
             *((*extents, None) for extents in shown),
@@ -132,7 +144,7 @@ class Templates:
         if graph is not None:
             return graph
         opened = {name: tuple(extents) for name, extents in symbolic.items()}
-        made = attempted(lambda: self._made(opened, given, trace, tuple(values)))
+        made = attempted(lambda: self._made(opened, given, trace, values, axes))
         if isinstance(made, Exception):
             graph = self._make(concrete, *given)  # or its error alone, if the shapes are at fault
             templates.refuse("the network is bound to this shape", made)
@@ -143,7 +155,12 @@ class Templates:
         return graph
 
     def _made(
-        self, opened: Mapping[str, Any], given: Sequence[Known], trace: Trace, values: Values
+        self,
+        opened: Mapping[str, Any],
+        given: Sequence[Known],
+        trace: Trace,
+        values: Sequence[int],
+        axes: Sequence[int],
     ) -> tuple[Template, Graph]:
         """The template of a graph with symbols, and what it gives for their values."""
         graph = self._make(opened, *given)
@@ -151,8 +168,8 @@ class Templates:
         before = next(others, None)
         if isinstance(before, Template) and _is_kept(graph):  # else weights would be packed again
             graph = _sharing(graph, before.result)
-        template = Template(graph, trace.guards)
-        filled = template.at(values)
+        template = Template(graph, trace.guards, axes)
+        filled = template.at(tuple(values))
         assert filled is not None, "the guards do not hold for what they come from"
         return template, filled
 

@@ -17,7 +17,7 @@ from leanconv.planner.arena import PlacedBuffers
 from leanconv.planner.budget import Planner
 from leanconv.planner.constant_pool import OwnedGraph, WeightStore
 from leanconv.planner.decision import Decision
-from leanconv.planner.found_plans import kept_or_found
+from leanconv.planner.found_plans import found_plan
 from leanconv.planner.graph_planner import GraphPlanner
 from leanconv.planner.lowered_graph import LoweredGraph, Step, all_repeats
 from leanconv.planner.lowering import lower_graph, usual_choices, usual_decisions
@@ -263,20 +263,13 @@ def _decided(
     if pinned is not None:
         decisions, planner = pinned.decisions, budget.merging(pinned.merged_blocks)
         planner.check([node.output for node in pinned.nodes], decisions)
-    limited = memory_limit is not None or planner.max_error is not None
-    if decisions is None and limited:
+    if decisions is None and memory_limit is not None:
         found = budget.within(memory_limit)
         decisions, planner = found.decisions, found.planner
         exact = found.path is None or found.path.exact
-    elif decisions is None and not planner.needs_no_reorder:
-        decisions, exact = kept_or_found(planner, lambda: _fastest(budget))
+    elif decisions is None and (planner.max_error is not None or not planner.needs_no_reorder):
+        decisions, exact = found_plan(budget)
     return decisions, planner, exact
-
-
-def _fastest(budget: Planner) -> tuple[Sequence[Decision] | None, bool]:
-    """The decisions of the plan without limits, and whether none can be faster."""
-    found = budget.within(None)
-    return found.decisions, found.path is None or found.path.exact
 
 
 def _misfits(

@@ -1,46 +1,123 @@
-"""The decisions that a search without limits has found, kept on disk for later processes.
+"""The decisions that a search without a limit of bytes has found, kept for sizes and processes.
 
-A network that reorders some value is searched, which takes a second where there are many layers.
-What is kept is untrusted: decisions that are not the network's are a miss.
+A network that reorders some value is searched, and so is one that aims at an error: that takes a
+second where there are many layers. Where sizes are open, the search is made for a size that stands
+for a range (`representatives.usual_graph`): what is found serves the whole range, so that plans do
+not depend on the sizes before them. What is kept on disk is untrusted: decisions that are not the
+network's, or err by more than is allowed, are a miss.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from leanconv.canonical import canonical_text
 from leanconv.codegen.cache import DiskCache, entries_in
 from leanconv.codegen.keys import choice_key
-from leanconv.errors import SpecError
-from leanconv.graph.ir import Node
-from leanconv.operators import operator_of
+from leanconv.errors import BudgetError, SpecError
+from leanconv.graph.ir import Graph, Node
+from leanconv.operators import Accuracy, operator_of
+from leanconv.planner.budget import Planner
 from leanconv.planner.decision import Decision
 from leanconv.planner.graph_planner import GraphPlanner
 from leanconv.planner.plan_file import graph_digest
+from leanconv.planner.representatives import usual_extents, usual_graph
+from leanconv.records import dataclass
 from leanconv.spec import PLAIN, Format
+from leanconv.target import Target
 
 _STORE_BYTES = 16 * 2**20
 
-Found = tuple[Sequence[Decision] | None, bool]
+Found = tuple[Sequence[Decision], bool]
 
 
-def kept_or_found(planner: GraphPlanner, search: Callable[[], Found]) -> Found:
-    """What `search` returns, from disk where an earlier process has kept it.
+def found_plan(budget: Planner) -> Found:
+    """The decisions of the fastest plan, one for each node, and whether none can be faster.
 
     Args:
-        planner: of the network, without limits.
-        search: decisions, one for each node, and whether they are proved to be the fastest.
+        budget: plans of the network.
+
+    Raises:
+        BudgetError: no plan keeps the error.
     """
+    planner = budget.unmerged
+    origin = planner.graph.origin
+    if origin is not None and not (planner.growths or planner.streams):
+        given = planner.target, planner.threads, planner.accuracy, planner.max_error
+        key = "found plan", usual_extents(origin), *given
+        if key not in origin.memo:
+            origin.memo[key] = _of_range(planner.graph, *given)
+        found: _RangePlan | None = origin.memo[key]
+        if found is not None and _serves(planner, found):
+            return found.decisions, found.exact
+    return _kept_or_searched(budget)
+
+
+@dataclass(frozen=True)
+class _RangePlan:
+    """What was found for the size that stands for a range.
+
+    Attributes:
+        decisions, exact: as of `found_plan`.
+        units: of the errors of its convolutions, which are those of any size.
+    """
+
+    decisions: tuple[Decision, ...]
+    exact: bool
+    units: int
+
+
+def _of_range(
+    graph: Graph, target: Target, threads: int, accuracy: Accuracy, max_error: float | None
+) -> _RangePlan | None:
+    """What is found for the size that stands for a graph's; None where that is no size of it."""
+    usual = usual_graph(graph)
+    if usual is None:
+        return None
+    budget = Planner(usual, target, threads, accuracy, max_error)
+    try:
+        decisions, exact = _kept_or_searched(budget)
+    except BudgetError:
+        return None
+    units = 0
+    if max_error is not None:
+        units = budget.unmerged.error_units(decisions, lambda node: _is_chosen(node))
+    return _RangePlan(tuple(decisions), exact, units)
+
+
+def _serves(planner: GraphPlanner, found: _RangePlan) -> bool:
+    """Whether what was found for another size is a plan of this one, and keeps the error."""
+    try:
+        planner.check([node.key for node in planner.graph.nodes], found.decisions)
+    except (SpecError, ValueError):
+        return False
+    limit = planner.error_limit
+    if limit is None:
+        return True
+    return found.units + planner.error_units(found.decisions, lambda n: not _is_chosen(n)) <= limit
+
+
+def _is_chosen(node: Node) -> bool:
+    """Whether there are algorithms for a node: their errors do not follow from its size."""
+    return bool(operator_of(node).algorithms)
+
+
+def _kept_or_searched(budget: Planner) -> Found:
+    """What a search finds, from disk where an earlier process has kept it."""
+    planner = budget.unmerged
+    kept = not (planner.growths or planner.streams)
     key = _key(planner)
-    kept = _recall(key, planner)
-    if kept is not None:
-        return kept
-    decisions, exact = search()
-    if decisions is not None:
-        found = [_document(n, d) for n, d in zip(planner.graph.nodes, decisions, strict=True)]
-        _store().put(key, json.dumps({"exact": exact, "decisions": found}).encode())
+    known = _recall(key, planner) if kept else None
+    if known is not None:
+        return known
+    found = budget.within(None)
+    decisions = found.decisions or planner.defaults
+    exact = found.path is None or found.path.exact
+    if kept:
+        texts = [_document(n, d) for n, d in zip(planner.graph.nodes, decisions, strict=True)]
+        _store().put(key, json.dumps({"exact": exact, "decisions": texts}).encode())
     return decisions, exact
 
 
@@ -49,6 +126,7 @@ def _key(planner: GraphPlanner) -> str:
         "plans",
         canonical_text(planner.accuracy),
         str(planner.threads),
+        "" if planner.max_error is None else planner.max_error.hex(),
         canonical_text(sorted(planner.graph.open_axes.items())),
         graph_digest(planner.graph),
     )
@@ -74,9 +152,12 @@ def _recall(key: str, planner: GraphPlanner) -> Found | None:
         pairs = zip(planner.graph.nodes, kept["decisions"], strict=True)
         decisions = [_decision(node, found) for node, found in pairs]
         planner.check([node.key for node in planner.graph.nodes], decisions)
-        return decisions, kept["exact"] is True
+        limit, exact = planner.error_limit, kept["exact"] is True
+        if limit is not None and planner.error_units(decisions, lambda _: True) > limit:
+            return None
     except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError, SpecError):
         return None
+    return decisions, exact
 
 
 def _decision(node: Node, found: list[Any]) -> Decision:

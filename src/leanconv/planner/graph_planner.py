@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from leanconv.errors import SpecError
-from leanconv.graph.ir import Graph
+from leanconv.graph.ir import Graph, Node
 from leanconv.graph.passes.cut_weights import parts_of_layers
 from leanconv.graph.passes.merge_blocks import blocks_to_merge, merge_blocks
 from leanconv.operators import Accuracy
@@ -240,8 +240,18 @@ class GraphPlanner:
             formats.update((name, {decision.writes}) for name in node.outputs)
         return (*found, *(name for name in graph.outputs if PLAIN not in formats[name]))
 
+    def error_units(self, decisions: Sequence[Decision], wanted: Callable[[Node], bool]) -> int:
+        """The error that some nodes of a plan add to the network's, as `error_units` counts it."""
+        dtype, found = self.graph.coarsest, 0
+        for node, default, decision in zip(self.graph.nodes, self.defaults, decisions, strict=True):
+            if wanted(node):
+                cost = self.evaluator.chosen(node, default, decision)
+                found += error_units(cost.passed_error, dtype)
+        return found
+
     @property
-    def _error_limit(self) -> int | None:
+    def error_limit(self) -> int | None:
+        """The largest error that a plan may have, in the units of `error_units`."""
         if self.max_error is None:
             return None
         return error_units(self.max_error, self.graph.coarsest, up=False)
@@ -258,7 +268,7 @@ class GraphPlanner:
 
     @cached_property
     def _smallest_path(self) -> Path | None:
-        return smallest(self.search_graph.levels, self._error_limit)
+        return smallest(self.search_graph.levels, self.error_limit)
 
     @property
     def least_bytes(self) -> int | None:
@@ -272,7 +282,7 @@ class GraphPlanner:
         path = self._smallest_path
         assert path is not None
         # The fastest plan of this size.
-        path = fastest(self.search_graph.levels, path.bytes, self._error_limit) or path
+        path = fastest(self.search_graph.levels, path.bytes, self.error_limit) or path
         return self._placed_path(self.search_graph, path)
 
     def unlimited(self) -> PlacedPlan | None:
@@ -289,14 +299,14 @@ class GraphPlanner:
             )
         else:
             search_graph = self.search_graph
-        path = fastest(search_graph.levels, None, self._error_limit)
+        path = fastest(search_graph.levels, None, self.error_limit)
         return None if path is None else self._placed_path(search_graph, path)
 
     def fastest(self, limit: int) -> PlacedPlan | None:
         """The fastest plan within a limit of bytes that keeps the error, None if there is none."""
         room = limit - self.search_graph.base_bytes
         for _ in range(_TRIES):
-            path = fastest(self.search_graph.levels, room, self._error_limit)
+            path = fastest(self.search_graph.levels, room, self.error_limit)
             if path is None:
                 break
             found = self._placed_path(self.search_graph, path)
@@ -311,7 +321,7 @@ class GraphPlanner:
         """The fastest plan within a limit by the solver's model, None if there is none."""
         base = self.search_graph.base_bytes
         room = None if limit is None else limit - base
-        path = fastest(self.search_graph.levels, room, self._error_limit)
+        path = fastest(self.search_graph.levels, room, self.error_limit)
         if path is None:
             return None
         return FrontPoint(path.time, path.bytes + base, path.peak, self.merged, path.exact)

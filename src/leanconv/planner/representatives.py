@@ -12,13 +12,15 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from leanconv.errors import LeanConvError
-from leanconv.graph.ir import Graph, Node, TensorType
+from leanconv.graph.ir import Graph, Node, Origin, TensorType
 from leanconv.graph.ops import infer_node
 from leanconv.symbolic import Symbol
 
 # The end of each range, and what stands for it.
 _BATCHES = {4: 4, 16: 14, 64: 56, 256: 224}
 _SIZES = {64: 56, 1024: 224}
+# What stands for an open extent of a network's input. Many networks take multiples of 32 only.
+_INPUTS = {64: 64, 1024: 384}
 _TIMES = (1, 16)  # as many, where windows are longer than a representative
 
 
@@ -36,6 +38,34 @@ def representative(extent: int, axis: int) -> int:
     while power < extent:
         power *= 4
     return power * 7 // 8
+
+
+def usual_graph(graph: Graph) -> Graph | None:
+    """The network at a size that stands for all of a range, this one among them.
+
+    None where that is unknown: sizes are fixed, or the network does not take the other size.
+    """
+    origin = graph.origin
+    if origin is None or origin.nodes is not graph.nodes:
+        return None
+    return origin.at(usual_extents(origin))
+
+
+def usual_extents(origin: Origin) -> tuple[int, ...]:
+    """Those that stand for the open extents of a network's inputs."""
+    return tuple(_usual_extent(*each) for each in origin.extents)
+
+
+def _usual_extent(extent: int, axis: int) -> int:
+    """The extent of a network's input that stands for all of its range, along an axis."""
+    if not axis:
+        return representative(extent, axis)
+    for end, stands in _INPUTS.items():
+        if extent <= end:
+            return stands
+    while end < extent:
+        end, stands = 4 * end, 4 * stands
+    return stands
 
 
 def representative_types(node: Node, graph: Graph) -> Mapping[str, TensorType]:
