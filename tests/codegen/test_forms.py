@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -108,10 +109,12 @@ def test_multiples_share_a_word() -> None:
     assert [(word.text, kind) for word, kind in n.trace.words] == [("v[0]", "i64")]
 
 
-@pytest.mark.parametrize("use", [hash, str, lambda n: f"{n}", lambda n: n + "x"])
+@pytest.mark.parametrize("use", [hash, str, lambda n: f"{n}", lru_cache(lambda n: n)])
 def test_a_symbol_is_no_plain_number(use: Callable[[Any], object]) -> None:
-    with pytest.raises(TypeError):
+    with pytest.raises(NeedsNumberError):
         use(symbol())
+    with pytest.raises(TypeError):
+        symbol() + "x"
 
 
 @pytest.mark.parametrize("use", [lambda n: n * 0.5, lambda n: 0.5 + n, lambda n: 2.0 - n])

@@ -14,7 +14,7 @@ from leanconv.symbolic import (
     NeedsNumberError,
     Trace,
     attempted,
-    by_numbers,
+    fixed,
     require_numbers,
     tell,
 )
@@ -84,24 +84,25 @@ def test_ranking_register_tiles_looks_at_numbers() -> None:
     """A row of any width is lowered for each width then, without a word of a defect."""
     target = preset("haswell")
     assert rank_tiles(target, 24, 2, 9)
-    with pytest.raises(NeedsNumberError, match="rank_tiles looks at numbers"):
+    with pytest.raises(NeedsNumberError, match="a table of remembered results"):
         rank_tiles(target, Trace().variable(0, 24), 2, 9)
 
 
 def test_what_looks_at_numbers_says_so() -> None:
-    @by_numbers(maxsize=2)
-    def twice(n: Any) -> Any:
-        asked.append(n)
-        return 2 * n
-
-    asked: list[int] = []
-    assert [twice(3), twice(3), twice((4,))] == [6, 6, (4, 4)]
-    assert asked == [3, (4,)]
     symbol = Trace().variable(0, 5)
-    with pytest.raises(NeedsNumberError, match="twice looks at numbers"):
-        twice((symbol,))
-    with pytest.raises(TypeError, match="unhashable type: 'list'"):
-        twice([])
     require_numbers("a table", 3, 4)
     with pytest.raises(NeedsNumberError, match="a table looks at the number of"):
         require_numbers("a table", 3, symbol)
+    assert not symbol.trace.guards
+
+
+def test_what_is_fixed_leaves_a_guard() -> None:
+    trace = Trace()
+    size, factor = trace.variable(0, 5), trace.variable(1, 0.5)
+    assert [fixed(each) for each in (7, size + 1, ("pads", [size, 2], {"n": size}))] == [
+        7,
+        6,
+        ("pads", [5, 2], {"n": 5}),
+    ]
+    assert {guard.text: n for guard, n in trace.guards.items()} == {"(v[0] + 1)": 6, "v[0]": 5}
+    assert fixed((factor, 1.5)) == (0.5, 1.5)

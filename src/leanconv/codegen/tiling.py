@@ -7,9 +7,11 @@ the multiply-add units busy (the lower bound of the im2win thesis, section 3.2.2
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
-from leanconv.symbolic import by_numbers, least, most
+from leanconv.symbolic import least, most
 from leanconv.target import Target
 
 ANY_WIDTH = 840  # columns for which the tiles of a row of any width are chosen: whole tiles of most
@@ -84,7 +86,7 @@ def panel_cycles(
     return cycles + (tile_cycles(target, rest, vectors, steps, work) if rest else 0.0)
 
 
-@by_numbers(maxsize=4096)
+@lru_cache(maxsize=4096)
 def rank_tiles(
     target: Target, columns: int, channel_vectors: int, steps: int, work: TileWork = FLOATS
 ) -> tuple[tuple[float, Tile], ...]:

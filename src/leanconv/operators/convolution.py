@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from math import prod
 from typing import Any
 
@@ -24,7 +24,6 @@ from leanconv.operators.operator import FormatPolicy, NodeContext, Operator
 from leanconv.operators.transposed import joined, of_phases, one_kernel, phases, together
 from leanconv.records import replace
 from leanconv.spec import ConvSpec
-from leanconv.symbolic import by_numbers
 from leanconv.target import Target
 from leanconv.types import HALVES, SINGLE, DType, Precision
 
@@ -226,7 +225,7 @@ def _pays(one: Problem, apart: tuple[Problem, ...], target: Target, choice: Choi
     return _cheaper(one.alone(), tuple(problem.alone() for problem in apart), target)
 
 
-@by_numbers(maxsize=256)
+@lru_cache(maxsize=256)
 def _cheaper(one: Problem, apart: tuple[Problem, ...], target: Target) -> bool:
     """Whether one convolution is estimated to take no longer than its phases one by one."""
     chosen = _phases_chosen(apart, target, False, AUTO)

@@ -21,9 +21,10 @@ from leanconv.errors import SpecError
 from leanconv.graph.ir import Graph, Node, TensorType
 from leanconv.operators import Accuracy, operator_of
 from leanconv.planner.decision import Decision, node_key
-from leanconv.planner.representatives import representative_types, with_numbers
+from leanconv.planner.representatives import representative_types
 from leanconv.progress import steps
 from leanconv.records import dataclass
+from leanconv.symbolic import fixed
 from leanconv.target import Target
 
 _STORE_BYTES = 16 * 2**20
@@ -63,7 +64,7 @@ class _Case:
 
 
 def _case(node: Node, graph: Graph, decision: Decision) -> _Case:
-    node = with_numbers(node)
+    node = fixed(node)  # pads that follow from open sizes: there are few of them
     types = representative_types(node, graph)
     return _Case(node, decision, types, node_key(node, graph, decision, types))
 

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from types import MappingProxyType
 
 from leanconv.errors import LeanConvError
 from leanconv.graph.ir import Graph, Node, Origin, TensorType
 from leanconv.graph.ops import infer_node
-from leanconv.symbolic import Symbol
+from leanconv.symbolic import fixed
 
 # The end of each range, and what stands for it.
 _BATCHES = {4: 4, 16: 14, 64: 56, 256: 224}
@@ -89,31 +88,8 @@ def representative_types(node: Node, graph: Graph) -> Mapping[str, TensorType]:
         except LeanConvError:
             continue
         types.update(dict.fromkeys(added, types[node.key]))
-        return _numbers(types)
-    return _numbers(own)  # nothing else fits, such as channels that a file leaves open
-
-
-def with_numbers(node: Node) -> Node:
-    """A node without symbols in its attributes, whose numbers become guards; itself without any.
-
-    Pads that follow from open sizes are such: there are few of them.
-    """
-    changed = {
-        name: tuple(int(n) for n in value)
-        for name, value in node.attributes.items()
-        if isinstance(value, tuple) and any(isinstance(n, Symbol) for n in value)
-    }
-    if not changed:
-        return node
-    return replace(node, attributes=MappingProxyType({**node.attributes, **changed}))
-
-
-def _numbers(types: Mapping[str, TensorType]) -> Mapping[str, TensorType]:
-    """Types without symbols, whose numbers become guards."""
-    return {
-        name: TensorType(tuple(int(n) for n in kind.shape), kind.dtype)
-        for name, kind in types.items()
-    }
+        return fixed(types)
+    return fixed(own)  # nothing else fits, such as channels that a file leaves open
 
 
 def _of(kind: TensorType, axes: tuple[int, ...], times: int) -> TensorType:

@@ -38,9 +38,7 @@ from leanconv.symbolic.symbols import (
     Mark,
     Scalars,
     Symbol,
-    TextError,
     Trace,
-    by_numbers,
     key,
     least,
     most,
@@ -50,6 +48,7 @@ from leanconv.symbolic.symbols import (
 from leanconv.symbolic.tree import (
     Fill,
     Holes,
+    fixed,
 )
 
 __all__ = [
@@ -67,11 +66,10 @@ __all__ = [
     "Record",
     "Scalars",
     "Symbol",
-    "TextError",
     "Trace",
     "Values",
     "attempted",
-    "by_numbers",
+    "fixed",
     "guarded",
     "key",
     "least",

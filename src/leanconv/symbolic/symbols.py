@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import operator
 from collections.abc import Callable
 from dataclasses import field
 from enum import Enum
-from typing import Annotated, Any, ParamSpec, TypeAlias, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 from leanconv.records import dataclass
 from leanconv.symbolic.expressions import (
@@ -19,8 +18,6 @@ from leanconv.symbolic.expressions import (
 )
 
 _Number = TypeVar("_Number", int, float)
-_Given = ParamSpec("_Given")
-_Found = TypeVar("_Found")
 
 
 class Mark(Enum):
@@ -35,14 +32,6 @@ class Mark(Enum):
 
 
 Scalars: TypeAlias = Annotated[tuple[float, ...], Mark.EXTENT]
-
-
-class TextError(TypeError):
-    """A symbol would stand in a text, which would be that of one number."""
-
-
-class UnhashableError(TypeError):
-    """A table of remembered results would look up a symbol by its number."""
 
 
 @dataclass
@@ -73,9 +62,9 @@ class Symbol:
 
     Sums, products, floored quotients and remainders of symbols and integers are symbols. A
     comparison is a decision, and what needs a plain number (`range`, `int`, `float`) decides on
-    that number; both become guards. Arithmetic with a float raises NeedsNumberError. It has no
-    text: an f-string raises TextError, and so does its hash, which tables of remembered results
-    would look up by its value. Those are mistakes of the code that does it.
+    that number; both become guards. What would look at the number without leaving one raises
+    NeedsNumberError: arithmetic with floats, a text, and the hash, by which tables of remembered
+    results (`lru_cache`) look up their arguments.
 
     Attributes:
         trace: where guards and words are kept.
@@ -214,25 +203,29 @@ class Symbol:
         node = self.trace.table.node(apply, self.expression, _operand(other))
         return self.trace.guards.setdefault(node, apply(self.value, plain(other)))
 
+    def decided(self) -> float:
+        """Its number, which becomes a guard."""
+        return self.trace.guards.setdefault(self.expression, self.value)
+
     def __index__(self) -> int:
         assert isinstance(self.value, int), f"{self!r} is no integer"
-        self.trace.guards.setdefault(self.expression, self.value)
+        self.decided()
         return self.value
 
     __int__ = __index__
 
     def __float__(self) -> float:
-        return float(self.trace.guards.setdefault(self.expression, self.value))
+        return float(self.decided())
 
     # -- what it has not -------------------------------------------------------------------
     def __hash__(self) -> int:
-        raise UnhashableError(f"{self!r} has no hash; expected `key` of it")
+        raise NeedsNumberError(f"{self!r} in a table of remembered results, or a key without `key`")
 
     def __repr__(self) -> str:
         return f"<{self.text} = {self.value}>"
 
     def __format__(self, spec: str) -> str:
-        raise TextError(f"{self!r} cannot stand in emitted text; expected `Function.const` of it")
+        raise NeedsNumberError(f"{self!r} in a text; in an emitted one, without `Function.const`")
 
     def __str__(self) -> str:
         return format(self)
@@ -279,32 +272,6 @@ def require_numbers(what: str, *numbers: object) -> None:
     for each in numbers:
         if isinstance(each, Symbol):
             raise NeedsNumberError(f"{what} looks at the number of {each!r}")
-
-
-def by_numbers(maxsize: int) -> Callable[[Callable[_Given, _Found]], Callable[_Given, _Found]]:
-    """Decorate a function of hashable arguments whose results are remembered.
-
-    Args:
-        maxsize: how many; the oldest go.
-
-    Raises:
-        NeedsNumberError: by the function, where an argument holds a symbol.
-    """
-
-    def decorated(function: Callable[_Given, _Found]) -> Callable[_Given, _Found]:
-        remembering: Any = functools.lru_cache(maxsize)(function)
-
-        @functools.wraps(function)
-        def call(*args: _Given.args, **named: _Given.kwargs) -> _Found:
-            try:
-                found: _Found = remembering(*args, **named)
-            except UnhashableError as error:
-                raise NeedsNumberError(f"{function.__qualname__} looks at numbers") from error
-            return found
-
-        return call
-
-    return decorated
 
 
 def _is(value: object, number: int) -> bool:

@@ -14,11 +14,12 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from operator import itemgetter
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from leanconv.symbolic.expressions import Expression, NeedsNumberError
 from leanconv.symbolic.symbols import Symbol
 
+_Value = TypeVar("_Value")
 Fill = Callable[[Sequence[Any]], Any]  # of what is put into the holes, in order
 _PLAIN = (bool, int, float, str, bytes, Enum, type)
 
@@ -114,6 +115,22 @@ class Holes:
             return made
 
         return filled
+
+
+def fixed(value: _Value) -> _Value:
+    """The same with numbers for symbols, each of which becomes a guard.
+
+    What follows from it is made for these numbers alone. It is written where that is meant: there
+    are few of them, or they are seldom other ones.
+    """
+    if isinstance(value, int):
+        return value
+    holes = Holes()
+    fill = holes.filler(value)
+    if fill is None:
+        return value
+    found: _Value = fill([symbol.decided() for symbol in holes.symbols.values()])
+    return found
 
 
 def _moving(pairs: Any) -> list[tuple[Any, Fill]]:

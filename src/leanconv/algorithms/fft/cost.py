@@ -21,7 +21,6 @@ from leanconv.codegen.tiling import Tile, rank_tiles
 from leanconv.errors import SpecError
 from leanconv.records import dataclass, replace
 from leanconv.spec.format import ceil_div
-from leanconv.symbolic import by_numbers
 from leanconv.target import Target
 
 _MEASURED_OVER_MODEL = 1.2  # what layers take over the sum of their transforms and products
@@ -43,7 +42,7 @@ class Choices:
     parts: tuple[int, int] | None = None
 
 
-@by_numbers(maxsize=256)  # parts and blocks are chosen for the size itself
+@lru_cache(maxsize=256)  # parts and blocks are chosen for the size itself
 def best(problem: Problem, target: Target, choices: Choices) -> tuple[float, FftLayout]:
     """The cheapest choice and its cycles on one core.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import NamedTuple
 
 from leanconv.algorithms.parameters import Choice
@@ -16,7 +17,7 @@ from leanconv.algorithms.winograd.sizes import MOST_ALPHA, sizes_of, sums_of, ta
 from leanconv.errors import SpecError
 from leanconv.records import replace
 from leanconv.spec.format import ceil_div
-from leanconv.symbolic import by_numbers, least
+from leanconv.symbolic import least
 from leanconv.target import Target
 
 # Of maps of any size: chunks below which there are more parts.
@@ -59,7 +60,7 @@ def _best_of_any_size(
     return shape_cycles(problem, shape, target) if counts else 0.0, shape
 
 
-@by_numbers(maxsize=256)
+@lru_cache(maxsize=256)
 def _best_anywhere(
     problem: Problem, target: Target, given: WinogradParameters
 ) -> tuple[float, WinogradShape]:

@@ -13,7 +13,7 @@ from leanconv.graph.convert.rule import Call, FileGraph
 from leanconv.graph.ir import TensorType
 from leanconv.graph.located import NeedsValuesError
 from leanconv.graph.value import Value
-from leanconv.symbolic import TextError
+from leanconv.symbolic import NeedsNumberError
 from leanconv.types import BOOL
 from leanconv.units import counted
 
@@ -141,7 +141,7 @@ class Repeated:
         outputs = [body.outputs[first + index] for index in wanted]
         try:
             rows = self.call.inline("body", self.given(0, self.states), outputs)
-        except (ModelError, UnsupportedError, TextError) as error:  # of open sizes
+        except (ModelError, UnsupportedError, NeedsNumberError) as error:  # of open sizes
             if isinstance(error, NeedsValuesError):
                 raise
             if len(wanted) > 1:
