@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,6 @@ from leanconv.algorithms.parameters import AUTO, Choice, Parameters, parse_choic
 from leanconv.algorithms.problem import Problem, default_error, most_weight_bytes, typical
 from leanconv.algorithms.rounding import sum_error
 from leanconv.errors import SpecError
-from leanconv.symbolic import by_numbers
 from leanconv.target import Target
 from leanconv.types import SINGLE
 
@@ -176,7 +176,7 @@ def usual_choice(problem: Problem, target: Target, reproducible: bool = False) -
     return AUTO if usual.algorithm in rejections(problem, target) else usual
 
 
-@by_numbers(maxsize=256)
+@lru_cache(maxsize=256)
 def _usual(problem: Problem, target: Target, reproducible: bool) -> Choice:
     return choice_named(choose(problem, target, AUTO, reproducible).choice.algorithm)
 
