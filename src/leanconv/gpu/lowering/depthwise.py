@@ -134,7 +134,9 @@ def lower_depthwise(
         raise SpecError(f"outputs is {_IN_ROW} for {spec}: {reason}; leave outputs out")
     tile = height, width, channels = row_tile(spec)
     many = _programs(spec, (height, _IN_ROW * width, channels)) >= _MANY
-    by_row = parameters.outputs == _IN_ROW or (parameters.outputs is None and many and not reason)
+    shares = spec.stride[1] == 1 or dtype.bytes == 2  # few columns of stride 2, in four bytes
+    pays = many and shares and not reason
+    by_row = parameters.outputs == _IN_ROW or (parameters.outputs is None and pays)
     if not by_row:
         tile = depth_tile(spec)
     weights = f"{problem.name}/w"
