@@ -23,6 +23,8 @@ LAYERS: dict[str, tuple[tuple[int, ...], int, tuple[int, int], dict[str, Any]]] 
     "filter": ((1, 1, 9, 9), 1, (9, 60), {"padding": 4, "activation": "prelu"}),
     "pointwise": ((24, 20, 1, 1), 1, (1, 30), {"residual": True}),
     "depthwise": ((20, 1, 3, 3), 20, (4, 60), {"stride": 2, "padding": (1, 0, 2, 1)}),
+    "pixels": ((40, 20, 1, 1), 1, (1, 50), {"bias": True, "activation": "relu"}),
+    "planes": ((12, 1, 5, 3), 12, (1, 70), {"padding": (2, 1)}),
     "groups": ((18, 3, 3, 3), 3, (5, 30), {"dilation": 2, "padding": 2, "layout": "NHWC"}),
     "rows": ((5, 6, 4), 1, (8, 300), {"stride": 3, "padding": "same"}),
     "volumes": ((4, 3, 2, 3, 3), 1, (3, 12), {"padding": 1, "bias": True}),
@@ -98,7 +100,7 @@ def test_every_size_is_right(name: str) -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["winograd", "last", "filter", "volumes"])
+@pytest.mark.parametrize("name", ["winograd", "last", "filter", "pixels", "volumes"])
 def test_new_sizes_compile_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not even their code is made, whatever a cache on disk holds."""
     compiled: list[Any] = []

@@ -134,6 +134,25 @@ def tiles_of_chunk(
             yield whole, tail
 
 
+def overlapping_tiles(
+    e: Function, label: str, chunk: Value, per_chunk: int, total: int, size: int
+) -> Iterator[Value]:
+    """Emit the body in a loop over the tiles of one chunk, all of them whole.
+
+    The last tile of all begins where it ends with the items, so that it may overlap the one before.
+
+    Args:
+        e, label, chunk, per_chunk, total, size: as of `tiles_of_chunk`; there are `size` items.
+
+    Yields:
+        The tile's first item.
+    """
+    first = chunk * per_chunk
+    stop = e.smin(first + per_chunk, ceil_div(total, size))
+    with e.loop(label, stop, start=first) as index:
+        yield e.smin(index * size, total - size)
+
+
 def last_or_other(
     e: Function, index: Value, count: int, last: _Variant, other: _Variant
 ) -> Iterator[_Variant]:

@@ -7,15 +7,16 @@ from dataclasses import replace
 from leanconv.algorithms.common.kernel_fields import group_fields
 from leanconv.algorithms.interface import Algorithm, Candidate, one_kernel_candidate
 from leanconv.algorithms.parameters import Choice, Parameters
-from leanconv.algorithms.planar.depthwise import PlanarDepthwise, plan_planar_depthwise
+from leanconv.algorithms.planar.depthwise import PlanarDepthwise, in_chunks, plan_planar_depthwise
 from leanconv.algorithms.planar.kernel import PlanarConv
-from leanconv.algorithms.planar.pointwise import PlanarPointwise, plan_planar_pointwise
-from leanconv.algorithms.problem import Problem, strided_walk_cycles
+from leanconv.algorithms.planar.pointwise import PlanarPointwise, plan_planar_pointwise, with_tile
+from leanconv.algorithms.problem import Problem, strided_walk_cycles, typical
 from leanconv.algorithms.rounding import products, walk_error
 from leanconv.codegen.geometry import PhasedAccess, Window, merge_rows
 from leanconv.codegen.partial_sums import effective_length
 from leanconv.codegen.tiling import Tile, rows_per_chunk
 from leanconv.spec.format import ceil_div
+from leanconv.symbolic import by_numbers
 from leanconv.target import Target
 
 _CHUNKS = 0.75  # of the record's chunk
@@ -85,6 +86,8 @@ def _reject(problem: Problem, target: Target) -> str | None:
 
 def _planned(problem: Problem, target: Target) -> tuple[_PlanarKernel, float]:
     """The kernel for a problem, with its estimated cycles of one core."""
+    if problem.any_size:
+        return _of_any_size(problem, target)
     window, *_ = merge_rows(problem.window, problem.x, problem.y, lambda total: total)
     row = (1, 1, window.out[2])
     if window.is_pointwise and window.out == row and not isinstance(problem.y, PhasedAccess):
@@ -96,6 +99,24 @@ def _planned(problem: Problem, target: Target) -> tuple[_PlanarKernel, float]:
         if planned and planned[1] < cycles:
             return planned
     return general, cycles
+
+
+_remembered = by_numbers(maxsize=256)(_planned)
+
+
+def _of_any_size(problem: Problem, target: Target) -> tuple[_PlanarKernel, float]:
+    """The same with the tile of maps of the usual sizes."""
+    usual, _ = _remembered(replace(typical(problem), any_size=()), target)
+    overlaps = not problem.epilogue.residual
+    if isinstance(usual, PlanarPointwise):
+        window, *_ = merge_rows(problem.window, problem.x, problem.y, lambda total: total)
+        kernel = replace(_pointwise(problem, window, target), overlaps=overlaps)
+        return with_tile(kernel, usual.tile, target)
+    if isinstance(usual, PlanarDepthwise):
+        tile = {name: getattr(usual, name) for name in ("lanes", "planes", "rows", "vectors")}
+        return in_chunks(replace(_depthwise(problem, target), **tile, overlaps=overlaps), target)
+    general = replace(_general(problem, target), channels=usual.channels, vectors=usual.vectors)
+    return general, _cycles(general, target)
 
 
 def _cycles(kernel: PlanarConv, target: Target) -> float:

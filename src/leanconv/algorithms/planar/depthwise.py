@@ -31,7 +31,7 @@ from leanconv.algorithms.planar.columns import (
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
 from leanconv.codegen.extents import Count
 from leanconv.codegen.start_values import channel_address, start_planes
-from leanconv.codegen.tails import tiles_of_chunk
+from leanconv.codegen.tails import overlapping_tiles, tiles_of_chunk
 from leanconv.records import dataclass
 from leanconv.spec.format import ALIGNMENT, ceil_div
 from leanconv.target import Target
@@ -61,6 +61,8 @@ class PlanarDepthwise(GroupedConv):
         vectors: vectors of columns of one tile.
         plane_block: tiles of channels of one chunk.
         row_block: tiles of rows of one chunk.
+        overlaps: whether the last tile of rows may overlap the one before it: one code serves all
+            heights. It adds no residual, which may lie in y.
     """
 
     VARIES = True
@@ -71,6 +73,7 @@ class PlanarDepthwise(GroupedConv):
     vectors: int
     plane_block: Count
     row_block: Count
+    overlaps: bool = False
 
     @property
     def tile_text(self) -> str:
@@ -103,16 +106,23 @@ class PlanarDepthwise(GroupedConv):
         pointers = self.addresses(e)
         tiles = self.groups // self.planes
         row_blocks = ceil_div(self.row_tiles, self.row_block)
-        height = self.window.out[1]
         with e.chunks(self.batch, ceil_div(tiles, self.plane_block), row_blocks) as chunk:
             n, block, part = chunk
             last = e.smin((block + 1) * self.plane_block, tiles)
             with e.loop("plane", last, start=block * self.plane_block) as plane:
                 body = _PlaneTiles(e, self, target, pointers, n, plane * self.planes)
-                of_chunk = part, self.row_block, height, self.rows
-                for index, rows in tiles_of_chunk(e, "rows", *of_chunk):
-                    body.rows(e.i64(index * self.rows), int(rows))
+                for row, rows in self._tiles_of_rows(e, part):
+                    body.rows(row, rows)
         return e.finish()
+
+    def _tiles_of_rows(self, e: Function, part: Value) -> Iterator[tuple[Value, int]]:
+        """Emit the body for the tiles of a chunk: the first row, and how many there are."""
+        of_chunk = part, self.row_block, self.window.out[1], self.rows
+        if self.overlaps and self.window.out[1] >= self.rows:
+            yield from ((row, self.rows) for row in overlapping_tiles(e, "rows", *of_chunk))
+            return
+        for index, rows in tiles_of_chunk(e, "rows", *of_chunk):
+            yield e.i64(index * self.rows), int(rows)
 
 
 class _PlaneTiles:
@@ -223,7 +233,13 @@ def plan_planar_depthwise(
     ]
     if not choices:
         return None
-    cycles, planned = min(choices, key=lambda choice: choice[0])
+    return in_chunks(min(choices, key=lambda choice: choice[0])[1], target)
+
+
+def in_chunks(planned: PlanarDepthwise, target: Target) -> tuple[PlanarDepthwise, float]:
+    """Choose the chunks of a kernel whose tile is chosen; also the estimated cycles of one core."""
+    cycles = _plane_cycles(planned, target)
+    assert cycles is not None, "the tile has too much code"
     tiles = planned.groups // planned.planes
     total = cycles * planned.batch * planned.groups
     even = min(_LEAST_CHUNKS, round(total / target.costs.least_chunk))

@@ -11,6 +11,7 @@ tile, a line each step.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -28,7 +29,7 @@ from leanconv.codegen.microkernel import (
 )
 from leanconv.codegen.partial_sums import LENGTH, PartialSums
 from leanconv.codegen.start_values import channel_address, start_planes
-from leanconv.codegen.tails import tiles_of_chunk
+from leanconv.codegen.tails import overlapping_tiles, tiles_of_chunk
 from leanconv.codegen.tiling import Tile, fits, tile_cycles
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
@@ -55,6 +56,8 @@ class PlanarPointwise(GroupedConv):
         column_tiles: tiles of pixels of one chunk.
         panel_block: panels of output channels of one chunk.
         prefetch: whether the next tile's input and this tile's output are prefetched.
+        overlaps: whether the last tile of pixels may overlap the one before it: one code serves all
+            maps. It adds no residual, which may lie in y.
     """
 
     VARIES = True
@@ -64,6 +67,7 @@ class PlanarPointwise(GroupedConv):
     column_tiles: Count
     panel_block: Count
     prefetch: bool
+    overlaps: bool = False
 
     @property
     def tile_text(self) -> str:
@@ -113,12 +117,20 @@ class PlanarPointwise(GroupedConv):
         extents = (self.batch, self.groups, self.column_blocks, panel_blocks)
         with e.chunks(*extents) as (n, g, columns, block):
             body = _PanelTiles(e, self, target, pointers, n, g, block)
-            chunk = columns, self.column_tiles
-            for tile, pixels in tiles_of_chunk(e, "tile", *chunk, self.pixels, self.span):
+            for pixel, pixels in self._tiles_of_pixels(e, columns):
                 vectors = int(ceil_div(pixels, self.lanes))
                 live = target.lanes_of_tail(pixels - (vectors - 1) * self.lanes)
-                body.pixels(e.i64(tile * self.span), vectors, live)
+                body.pixels(pixel, vectors, live)
         return e.finish()
+
+    def _tiles_of_pixels(self, e: Function, chunk: Value) -> Iterator[tuple[Value, int]]:
+        """Emit the body for the tiles of a chunk: the first pixel, and how many there are."""
+        of_chunk = chunk, self.column_tiles, self.pixels, self.span
+        if self.overlaps and self.pixels >= self.span:
+            yield from ((at, self.span) for at in overlapping_tiles(e, "tile", *of_chunk))
+            return
+        for tile, pixels in tiles_of_chunk(e, "tile", *of_chunk):
+            yield e.i64(tile * self.span), pixels
 
 
 class _PanelTiles:
@@ -204,9 +216,7 @@ class _PanelTiles:
 
 def plan_planar_pointwise(kernel: PlanarPointwise, target: Target) -> tuple[PlanarPointwise, float]:
     """Choose tile and chunks; also the estimated cycles of one core for all of it."""
-    channels = (kernel.inputs + kernel.outputs) * kernel.groups
-    large = channels * kernel.pixels * kernel.dtype.bytes > target.l2_bytes
-    kernel = replace(kernel, prefetch=large)
+    kernel = _prefetching(kernel, target)
     choices = [
         Tile(channels, vectors)
         for vectors in range(1, min(_MOST_VECTORS, ceil_div(kernel.pixels, kernel.lanes)) + 1)
@@ -217,9 +227,27 @@ def plan_planar_pointwise(kernel: PlanarPointwise, target: Target) -> tuple[Plan
         ((_cycles(kernel, target, tile), tile) for tile in choices),
         key=lambda c: (c[0], -c[1].rows * c[1].vectors),
     )
-    planned = replace(kernel, tile=tile)
-    tiles, panels = ceil_div(kernel.pixels, planned.span), planned.panels
-    pieces = kernel.batch * kernel.groups
+    return _in_chunks(replace(kernel, tile=tile), cycles, target)
+
+
+def with_tile(kernel: PlanarPointwise, tile: Tile, target: Target) -> tuple[PlanarPointwise, float]:
+    """The same where the tile is chosen."""
+    kernel = replace(_prefetching(kernel, target), tile=tile)
+    return _in_chunks(kernel, _cycles(kernel, target, tile), target)
+
+
+def _prefetching(kernel: PlanarPointwise, target: Target) -> PlanarPointwise:
+    channels = (kernel.inputs + kernel.outputs) * kernel.groups
+    large = channels * kernel.pixels * kernel.dtype.bytes > target.l2_bytes
+    return replace(kernel, prefetch=large)
+
+
+def _in_chunks(
+    planned: PlanarPointwise, cycles: float, target: Target
+) -> tuple[PlanarPointwise, float]:
+    """Choose the chunks, where one image and group takes so many cycles."""
+    tiles, panels = ceil_div(planned.pixels, planned.span), planned.panels
+    pieces = planned.batch * planned.groups
     total = cycles * pieces
     even = min(_LEAST_CHUNKS, round(total / target.costs.least_chunk))
     wanted = max(1, even, round(total / (_CHUNKS * target.costs.chunk)))
