@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 
 from leanconv.algorithms.common.kernel_fields import group_fields
 from leanconv.algorithms.interface import Algorithm, Candidate, one_kernel_candidate
@@ -16,7 +17,6 @@ from leanconv.codegen.geometry import PhasedAccess, Window, merge_rows
 from leanconv.codegen.partial_sums import effective_length
 from leanconv.codegen.tiling import Tile, rows_per_chunk
 from leanconv.spec.format import ceil_div
-from leanconv.symbolic import by_numbers
 from leanconv.target import Target
 
 _CHUNKS = 0.75  # of the record's chunk
@@ -101,7 +101,7 @@ def _planned(problem: Problem, target: Target) -> tuple[_PlanarKernel, float]:
     return general, cycles
 
 
-_remembered = by_numbers(maxsize=256)(_planned)
+_remembered = lru_cache(maxsize=256)(_planned)
 
 
 def _of_any_size(problem: Problem, target: Target) -> tuple[_PlanarKernel, float]:
