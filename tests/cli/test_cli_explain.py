@@ -361,3 +361,21 @@ def test_a_double_precision_run_is_not_called_measured_against_itself(call: Call
     assert result.code == 0
     assert "The plan computes in float64 itself" in result.out
     assert "rel. error" in result.out
+
+
+def test_a_shape_is_planned_alone_in_place_of_the_files(call: Call, tmp_path: Path) -> None:
+    """What `--shape` says is planned as if the file fixed it, whatever that says."""
+    files = {n: tmp_path / f"{n}.onnx" for n in ("fixed", "other", "open")}
+    for name, size in (("fixed", (16, 24)), ("other", (9, 9)), ("open", ("H", "W"))):
+        nodes = [helper.make_node("Conv", ["x", "w"], ["y"], pads=[1] * 4)]
+        proto = onnx_models.model(
+            nodes, {"x": (1, 8, *size)}, ["y"], {"w": np.ones((8, 8, 3, 3), "f4")}
+        )
+        files[name].write_bytes(proto.SerializeToString())
+    shape = ("--shape", "1x8x16x24")
+    for file in files.values():
+        profile = json.loads(call("profile", str(file), *shape, "--repeat", "1", "--json").out)
+        assert profile["inputs"] == {"x": [1, 8, 16, 24]}
+    wanted = json.loads(call("explain", str(files["fixed"]), "--json").out)["text"]
+    for name in ("other", "open"):
+        assert json.loads(call("explain", str(files[name]), *shape, "--json").out)["text"] == wanted

@@ -62,6 +62,9 @@ class FakeNetwork:
     def bind(self, shapes: dict[str, tuple[int, ...]]) -> Any:
         return self.plan
 
+    def specialise(self, shapes: dict[str, tuple[int, ...]]) -> Any:
+        return self
+
     def run(self, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         y = self(inputs["x"])
         return {"y": y} if self.results is None else dict(self.results)

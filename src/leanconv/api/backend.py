@@ -201,5 +201,8 @@ class Backend(Protocol):
             NeedsInputsError: the values of others decide what is computed.
         """
 
+    def of_model(self, model: Model) -> Backend:
+        """What compiles another model with the same options, such as this one for fixed shapes."""
+
     def copied(self, compiled: Compiled | None) -> Backend:
         """A backend for a copy of the network, which follows the plan if that was measured."""

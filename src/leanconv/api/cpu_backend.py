@@ -448,6 +448,10 @@ class CpuBackend:
             pinned = compiled.plan.file()
         return CpuBackend(self.model, self._options, pinned, self._ranges, self.target)
 
+    def of_model(self, model: Model) -> CpuBackend:
+        """The same for another model."""
+        return CpuBackend(model, self._options, target=self.target)
+
     def with_threads(self, threads: int) -> CpuBackend:
         """The same for a number of threads, which counts in whatever process it is sent to."""
         options = replace(self._options, threads=threads)

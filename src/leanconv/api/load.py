@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from leanconv.api.cpu_backend import CpuBackend
-from leanconv.api.inputs import InputSpec, input_specs
+from leanconv.api.inputs import input_specs
 from leanconv.api.network import Network
 from leanconv.api.options import (
     NetworkOptions,
@@ -25,7 +25,7 @@ from leanconv.api.options import (
     checked_shared,
     checked_threads,
 )
-from leanconv.api.shape_ranges import ShapeRanges
+from leanconv.api.stated_shapes import are_numbers, misfit, with_shapes
 from leanconv.collector import fewer_collections
 from leanconv.errors import InputError, ModelError, SpecError, memory_reported
 from leanconv.graph.onnx_import import Model, read_model
@@ -52,7 +52,9 @@ def load(
     device: str = "cpu",
     precision: str | None = None,
     progress: Progress | None = None,
-    shapes: Mapping[str, Sequence[int | tuple[int, ...]] | int | np.ndarray] | None = None,
+    shapes: Mapping[str, Sequence[int | tuple[int, ...]] | int | np.ndarray]
+    | Sequence[int | tuple[int, ...]]
+    | None = None,
     samples: Any = None,
     shared_weights: bool | str | os.PathLike[str] = False,
     stream_weights: bool = False,
@@ -101,9 +103,11 @@ def load(
             leaves nothing behind but whole entries of the caches. It may run what is planned
             already, and plan nothing. With or without it, work of more than a second is logged at
             level INFO (logger `leanconv.progress`).
-        shapes: the shapes that the network is for, where the file leaves them open: by input, for
-            each axis a number, (least, most) or (least, most, step), as in `{"x": (1, 3, 48, (32,
-            2304))}`. The largest and the smallest are planned now, and no call within the range
+        shapes: the shapes that the network is for, by input, or that of the only input, whatever
+            the file says of them: for each axis a number, (least, most) or (least, most, step), as
+            in `{"x": (1, 3, 48, (32, 2304))}`. Numbers alone, `{"x": (1, 3, 640, 640)}`, make the
+            network one of fixed shapes: planned now, for these alone, by a search of their own. Of
+            ranges the largest and the smallest are planned now, and no call within the range
             compiles anything: all its shapes, at most 20000, are looked at once, some milliseconds
             each, and what they need is compiled and kept in the cache folder. Other shapes are
             refused. Where the value of an input decides what is computed, give that: a number or
@@ -135,8 +139,8 @@ def load(
         sessions.
 
     Raises:
-        InputError: the file cannot be read, or is of another known format; `shapes` does not fit
-            it.
+        InputError: the file cannot be read, or is of another known format; its nodes do not take
+            `shapes`.
         ModelError: the file is damaged or breaks ONNX's rules.
         UnsupportedError: the network needs something that leanconv does not do.
         BudgetError: no plan fits the limits; it names the least that works.
@@ -184,8 +188,10 @@ def load(
     if samples is not None and (beside or computed == FLOAT64):
         other = beside[0] if beside else "dtype='float64'"
         raise SpecError(f"got samples together with {other}; expected one of them")
-    if shapes is not None and (tune or plan is not None):
-        raise SpecError(f"got shapes together with {'tune' if tune else 'plan'}; expected one")
+    if shapes is not None and (tune or plan is not None) and not are_numbers(shapes):
+        raise SpecError(
+            f"got ranges of shapes together with {'tune' if tune else 'plan'}; expected one"
+        )
     options = NetworkOptions(
         checked_threads(threads),
         computed,
@@ -202,13 +208,17 @@ def load(
     if pinned is not None:
         options = _completed(options, pinned)
     with working(shown, progress):
-        read = _read(source)
-        ranges = None if shapes is None else _ranges(shapes, read)
+        read, ranges = _read(source), None
+        stated = read
+        if shapes is not None:
+            stated, ranges = with_shapes(read, shapes)
         sample = None
         if samples is not None:
             pinned, sample = _measured(read, options, samples)
-        with spending("planning"):
-            network = Network(CpuBackend(read, options, pinned, ranges), shown)
+        try:
+            network = Network(CpuBackend(stated, options, pinned, ranges), shown)
+        except ModelError as error:
+            raise misfit(error, read, stated) from error
         if sample is not None:
             network.run(sample)  # so that `network.plan` is there
         return network
@@ -228,11 +238,6 @@ def _measured(
     given = checked_samples(samples, input_specs(model, usual.dtype))
     measuring = Measurements(usual, exact, given)
     return measured_plan(measuring, options.max_error, options.memory_limit), given[0]
-
-
-def _ranges(shapes: Mapping[str, Any], model: Model) -> ShapeRanges:
-    inputs = [InputSpec(each.name, each.shape, each.dtype) for each in model.inputs]
-    return ShapeRanges.of(shapes, inputs)
 
 
 def _completed(options: NetworkOptions, pinned: PlanFile) -> NetworkOptions:

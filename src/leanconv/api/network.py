@@ -21,6 +21,7 @@ from leanconv.api.inputs import (
     validated_input,
 )
 from leanconv.api.plan_cache import PlanCache
+from leanconv.api.stated_shapes import are_numbers, misfit, with_shapes
 from leanconv.collector import fewer_collections
 from leanconv.errors import InputError, ModelError, SpecError, memory_reported, short
 from leanconv.graph.names import Names
@@ -210,6 +211,42 @@ class Network:
         wanted = self._names.shapes(given_shapes)
         with working(self._name, checked_progress(progress)):
             return self._for_shapes(wanted, known).plan
+
+    def specialise(
+        self,
+        shapes: Mapping[str, Sequence[int]] | Sequence[int],
+        progress: Progress | None = None,
+    ) -> Network:
+        """The network for fixed input shapes, as if its file fixed them.
+
+        Where sizes are open, algorithms are chosen for sizes that stand for a range; here they are
+        chosen for these shapes, which takes longer to plan and may run faster. What the file fixes
+        may be overridden, if its nodes take that. It packs weights of its own.
+
+        Args:
+            shapes: the shape of every input by name, or that of the only input; those that the
+                file fixes may be left out.
+            progress: a function that is called while this plans, as by `load`.
+
+        Returns:
+            Another network, of the same options.
+
+        Raises:
+            InputError: the network does not take the shapes.
+            ModelError, UnsupportedError, BudgetError: as `load` raises them.
+        """
+        if not are_numbers(shapes):
+            raise InputError(
+                f"shapes is {short(shapes)}; expected integers such as (1, 3, 224, 224), or such a "
+                "shape by the name of each input"
+            )
+        model = self._backend.model
+        stated, _ = with_shapes(model, shapes)
+        with working(self._name, checked_progress(progress)):
+            try:
+                return Network(self._backend.of_model(stated), self._name)
+            except ModelError as error:
+                raise misfit(error, model, stated) from error
 
     def _values_among(self, shapes: Mapping[str, Any]) -> Known:
         """The small inputs for which there are values in place of shapes."""

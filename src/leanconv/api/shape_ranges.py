@@ -56,7 +56,7 @@ class ShapeRanges:
         if not isinstance(shapes, Mapping):
             raise InputError(
                 f"shapes is {type(shapes).__name__}; expected a dictionary by the inputs' names, "
-                'such as {"x": (1, 3, 48, (32, 2304))}'
+                'such as {"x": (1, 3, 48, (32, 2304))}, or the shape of the only input'
             )
         declared = {spec.name: spec for spec in inputs}
         if unknown := [name for name in shapes if name not in declared]:
@@ -167,14 +167,7 @@ def _axes(name: str, spec: InputSpec, given: Any) -> tuple[range, ...]:
         raise InputError(
             f"shapes gives {len(given)} axes for {name!r}; expected {len(spec.shape)}: {spec}"
         )
-    axes = tuple(_axis(name, number, extent) for number, extent in enumerate(given))
-    for number, (axis, declared) in enumerate(zip(axes, spec.shape or (), strict=False)):
-        if isinstance(declared, int) and axis != range(declared, declared + 1):
-            raise InputError(
-                f"shapes gives {_text(axis)} for axis {number} of {name!r}; expected {declared}, "
-                "which the file fixes"
-            )
-    return axes
+    return tuple(_axis(name, number, extent) for number, extent in enumerate(given))
 
 
 def _axis(name: str, number: int, given: Any) -> range:

@@ -126,7 +126,7 @@ def load_options(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def add_shape_option(parser: argparse.ArgumentParser) -> None:
-    """Add `--shape`, for networks whose inputs have symbolic extents."""
+    """Add `--shape`, for networks whose inputs have symbolic extents, or other ones."""
     parser.add_argument(
         "--shape",
         action="append",

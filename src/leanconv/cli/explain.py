@@ -20,7 +20,7 @@ from leanconv.cli.common import (
     unknown,
 )
 from leanconv.cli.files import writing
-from leanconv.cli.network_inputs import given_values, input_shapes
+from leanconv.cli.network_inputs import given_values, input_shapes, planned_for
 from leanconv.cli.output import in_options, print_json, print_table, print_text, progress
 from leanconv.cli.problem_lines import is_problem, read_problem
 from leanconv.cli.shares import other_ns, other_text
@@ -269,7 +269,9 @@ def _model(options: argparse.Namespace) -> dict[str, Any]:
 
     network = leanconv.load(options.what, **load_options(options), plan=options.plan)
     values = given_values(network, options.value)
-    plan = network.bind({**input_shapes(network, options.shape, values=values), **values})
+    shapes = input_shapes(network, options.shape, values=values)
+    network = planned_for(network, [] if options.plan else options.shape, shapes, values)
+    plan: Any = network.plan  # of the CPU
     if options.save:
         plan.save(options.save)
     report = network.report(front=bool(options.html or options.json))

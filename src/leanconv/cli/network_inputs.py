@@ -121,6 +121,25 @@ def input_shapes(
     return chosen
 
 
+def planned_for(
+    network: Network,
+    given: Sequence[tuple[str, Shape]],
+    shapes: Mapping[str, Shape],
+    values: Mapping[str, np.ndarray] = MappingProxyType({}),
+) -> Network:
+    """The network planned for shapes: for these alone where `--shape` says so.
+
+    Args:
+        network, given, values: as of `input_shapes`.
+        shapes: of all inputs.
+    """
+    other = any(spec.shape != shapes[spec.name] for spec in network.inputs)
+    if given and other and not values:
+        network = network.specialise(shapes)
+    network.bind({**shapes, **values})
+    return network
+
+
 def random_inputs(
     network: Network,
     shapes: Mapping[str, Shape],

@@ -15,7 +15,7 @@ from leanconv.cli.common import (
     load_options,
     positive,
 )
-from leanconv.cli.network_inputs import given_values, input_shapes, random_inputs
+from leanconv.cli.network_inputs import given_values, input_shapes, planned_for, random_inputs
 from leanconv.cli.output import print_json, print_table, print_text, progress
 from leanconv.cli.shares import other_ns, other_text
 from leanconv.cli.startup import Startup, started, taken_ns
@@ -69,7 +69,11 @@ def execute(options: argparse.Namespace) -> int:
         values = given_values(network, options.value)
         shapes = input_shapes(network, options.shape, options.batch, values)
         inputs = random_inputs(network, shapes, values=values)
-        startup = startup.planned(lambda: network.bind({**shapes, **values}))
+        planned = [network]
+        startup = startup.planned(
+            lambda: planned.append(planned_for(network, options.shape, shapes, values))
+        )
+        network = planned[-1]
         startup = startup.answered(taken_ns(lambda: network.run(inputs)))
         shown.say(f"profiling {options.model}")
         rows = network.profile(inputs, repeats=options.repeat)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -35,6 +35,7 @@ from leanconv.cli.image_options import (
     read_inputs,
 )
 from leanconv.cli.images import Picture
+from leanconv.cli.network_inputs import given_shapes, planned_for
 from leanconv.cli.output import print_json, progress, say_error
 from leanconv.cli.preprocessing import Preprocessing
 from leanconv.cli.run_report import Answer, preprocessing_json, print_answers
@@ -95,6 +96,7 @@ def execute(options: argparse.Namespace) -> int:
     with progress(f"loading {options.model}") as shown, save as keep:
         given = {**load_options(options), "shared_weights": options.shared_weights}
         network, startup = started(options.model, "run", given)
+        network, startup = _for_shape(network, startup, options)
         preprocessing = preprocessing_of(network, options.images, options)
         runs = _Runs(network, startup, preprocessing, options)
         for image in options.images:
@@ -125,6 +127,19 @@ def execute(options: argparse.Namespace) -> int:
     if runs.failed:
         return EXIT_USER_ERROR
     return EXIT_OK if all(answer.as_predicted for answer in answers) else EXIT_NOT_MET
+
+
+def _for_shape(
+    network: Network, startup: Startup, options: argparse.Namespace
+) -> tuple[Network, Startup]:
+    """The network for the shape that `--shape` says, if that leaves nothing open."""
+    declared = {spec.name: spec.shape or () for spec in network.inputs}
+    shapes: dict[str, Any] = {**declared, **given_shapes(network, options.shape)}
+    if not options.shape or not all(isinstance(n, int) for s in shapes.values() for n in s):
+        return network, startup
+    planned: list[Network] = []
+    startup = startup.planned(lambda: planned.append(planned_for(network, options.shape, shapes)))
+    return planned[0], startup
 
 
 # -- run ---------------------------------------------------------------------------------------

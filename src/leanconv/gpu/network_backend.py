@@ -59,6 +59,7 @@ class DeviceBackend(Unpicklable):
                 f"dtype is {dtype!r} for a model in {model.dtype}; expected a model in float32"
             )
         self.model, self._driver, self._precision = model, driver, precision
+        self._dtype_asked = dtype
         self._limit, self._max_error, self._compile_code = memory_limit, max_error, compile_code
         self._graph_dtype = model.runtime_dtype(None if half else dtype)
         self.input_dtype = model.dtype
@@ -128,6 +129,11 @@ class DeviceBackend(Unpicklable):
                 0,
                 plan.predicted_error,
             )
+
+    def of_model(self, model: Model) -> DeviceBackend:
+        """The same for another model."""
+        given = self._driver, self._dtype_asked, self._precision, self._limit, self._max_error
+        return DeviceBackend(model, *given, self._compile_code)
 
     def copied(self, compiled: object) -> DeviceBackend:
         """Refused: what is on a device belongs to this process."""
