@@ -19,6 +19,7 @@ PLAIN = (0.0, 1.0)
 # Everything that is allowed, as `folder:name`, by the reason why it is no machine's.
 REASONS: dict[str, tuple[str, ...]] = {
     "what layers take over the sum of the parts that the model knows, fitted like the record": (
+        "algorithms/depthwise:_MEASURED_OVER_MODEL",
         "algorithms/direct:_MEASURED_OVER_MODEL",
         "algorithms/fft:_MEASURED_OVER_MODEL",
         "algorithms/planar:_MEASURED_OVER_MODEL",

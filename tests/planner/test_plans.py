@@ -170,7 +170,15 @@ def test_weights_do_not_depend_on_the_batch() -> None:
         net(image(net, batch))
         bytes_.append((net.plan.weight_bytes, net.plan.live_bytes))
     assert bytes_[1][1] > 3 * bytes_[0][1]
-    assert bytes_[1][0] < 1.2 * bytes_[0][0]
+    assert bytes_[1][0] < 1.5 * bytes_[0][0]  # a layer may take another algorithm
+
+
+def test_a_layer_beside_the_users_arrays_may_be_plain() -> None:
+    w = np.ones((64, 2, 1), np.float32)
+    conv = node("Conv", "x w", "y", group=32)
+    built = onnx_model([conv], {"x": (1, 64, 8000)}, ["y"], {"w": w})
+    net = lc.load(built, threads=1)
+    assert [step.op for step in net.plan.steps] == ["Conv"]
 
 
 def test_a_plan_names_every_step() -> None:

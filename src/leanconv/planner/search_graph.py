@@ -120,9 +120,14 @@ def _same_formats(a: Decision, b: Decision) -> bool:
 def _allowed_formats(
     rules: FormatRules, defaults: Sequence[Decision]
 ) -> dict[str, frozenset[Format]]:
-    """The formats that each value may have: the default one, and any that is smaller."""
+    """The formats that each value may have: the default one, and any that is smaller.
+
+    What the user gives and takes is plain in any case: a layer beside it may be, too.
+    """
     graph = rules.graph
     allowed: dict[str, set[Format]] = {name: set() for name in graph.types}
+    for name in (*graph.inputs, *graph.outputs):
+        allowed[name].add(PLAIN)
     for node, decision in zip(graph.nodes, defaults, strict=True):
         for name in node.outputs:
             allowed[name].add(decision.writes)

@@ -16,6 +16,9 @@ ig = C/g and og = K/g, input and output channels of a group; l lanes of a vector
                     FMA for every (output column, kw) that it belongs to
             residual, activation, store
 
+Weights of more than eight vectors (ig · kw) are read from L1 where they are multiplied; all the
+same, the taps of a row share each pixel that is moved to lanes, up to nine taps at a time.
+
 No broadcast; no lane is wasted unless og does not divide l. Tap rows outside the input are left
 out by the loop's bounds, columns by tiles of their own at both ends of a row.
 

@@ -24,6 +24,9 @@ from leanconv.target import Target
 from leanconv.types import FLOAT32, INT8, INT32, UINT8, Precision
 
 _CHUNKS = 0.75  # of the record's chunk
+_SHARED_COLUMNS = 12  # of a tile whose weights are in memory
+_LEAST_COLUMNS = 4  # of a tile, so that sums do not wait for each other
+_MEASURED_OVER_MODEL = 1.2  # where inputs are shuffled
 _STORE_SHARE = 1.5  # stores that a column is worth besides its taps, where chunks are cut
 
 
@@ -78,7 +81,7 @@ def depthwise_kernel(problem: Problem, target: Target) -> DepthwiseConv:
     any_width = bool(problem.any_size)
     kernel = _kernel(problem, target, any_width)
     window = kernel.window
-    most = min(28, max(1, target.registers - _kept(kernel) - 4 - kernel.inputs))
+    most = min(28, max(_LEAST_COLUMNS, target.registers - _kept(kernel, target)))
     usual = ANY_WIDTH if any_width else window.out[2]
     tiles = ceil_div(usual, most)
     columns = ceil_div(usual, tiles)
@@ -106,18 +109,35 @@ def _kernel(problem: Problem, target: Target, any_width: bool) -> DepthwiseConv:
     return DepthwiseCodes(**fields, columns=1, rows=1, any_width=any_width, way=way)
 
 
-def _kept(kernel: DepthwiseConv) -> int:
-    """Registers that hold weights in a row of taps."""
+def _kept(kernel: DepthwiseConv, target: Target) -> int:
+    """Registers that hold no sums in a row of taps: of weights, of inputs, and four beside."""
     if isinstance(kernel, DepthwiseCodes):
-        return min(WEIGHTS_KEPT, len(kernel.forms) * kernel.weight_parts)
+        return min(WEIGHTS_KEPT, len(kernel.forms) * kernel.weight_parts) + 4 + kernel.inputs
+    if kernel.shared_taps:  # more columns are no faster, but their code is long
+        return target.registers - min(_SHARED_COLUMNS, target.registers - 8)
     kept = kernel.window.kernel[2] * kernel.inputs
-    return kept if kept <= WEIGHTS_KEPT else kernel.inputs
+    return (kept if kept <= WEIGHTS_KEPT else kernel.inputs) + 4 + kernel.inputs
 
 
 def _cost(problem: Problem, target: Target) -> float:
     kernel = depthwise_kernel(problem, target)
     outputs = kernel.batch * kernel.blocks * prod(kernel.window.out)
-    return outputs * (kernel.steps / target.fma_units + target.costs.store)
+    return outputs * (_column_cycles(kernel, target) + target.costs.store)
+
+
+def _column_cycles(kernel: DepthwiseConv, target: Target) -> float:
+    """Cycles of the taps of one vector of outputs: multiply-adds, and shuffles of their inputs."""
+    steps, window = kernel.steps, kernel.window
+    if kernel.inputs * kernel.outputs == 1 or isinstance(kernel, DepthwiseCodes):
+        return steps / target.fma_units
+    taps, step = window.kernel[2], window.stride[2]
+    kept = window.dilation[2] == 1 and taps * kernel.inputs <= WEIGHTS_KEPT
+    at_once = kernel.shared_taps or (taps if kept else 1)
+    # Pixels that a column moves to lanes for these taps.
+    pixels = min(float(at_once), step + (at_once - step) / kernel.columns)
+    shuffles = steps * pixels / at_once * target.costs.shuffle
+    waits = steps * target.fma_latency / kernel.columns
+    return max(_MEASURED_OVER_MODEL * (steps / target.fma_units + shuffles), waits)
 
 
 def _candidate(problem: Problem, target: Target, parameters: Parameters) -> Candidate:

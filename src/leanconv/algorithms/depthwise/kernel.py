@@ -29,6 +29,7 @@ from leanconv.target import Target
 
 WEIGHTS_KEPT = 8  # weight vectors of one tap row that are held in registers
 _KERNEL_UNROLLED = 9  # taps along a row that are written out
+_SHARED_TAPS = 9  # of a row that take an input pixel together, once it is loaded
 _MOST_RUNS = 64  # of the taps of all columns that are written out; 31 taps, padded, have 33
 
 
@@ -92,6 +93,17 @@ class DepthwiseConv(GroupedConv):
     def steps(self) -> float:
         """Multiply-adds of one vector of outputs."""
         return prod(self.window.kernel) * self.inputs
+
+    @property
+    def shared_taps(self) -> int:
+        """Taps of a row that share what is moved to lanes, their weights in memory; 0: none.
+
+        It pays where two taps or more meet an input pixel, each of another column.
+        """
+        taps, window = self.window.kernel[2], self.window
+        moved = self.inputs * self.outputs > 1 and taps * self.inputs > WEIGHTS_KEPT
+        met = 2 * window.stride[2] <= taps and window.dilation[2] == 1
+        return min(taps, _SHARED_TAPS) if moved and met else 0
 
     @property
     def packing(self) -> Hashable:
@@ -305,11 +317,13 @@ class VectorRows:
         """
         conv, window = self.conv, self.conv.window
         short = window.kernel[2] <= _KERNEL_UNROLLED
-        if short and window.kernel[2] * conv.inputs <= WEIGHTS_KEPT:
+        if short and (conv.shared_taps or window.kernel[2] * conv.inputs <= WEIGHTS_KEPT):
             self._sliding(run, acc, line, taps)
             return
         for low, high, columns in run.runs:
-            if short:
+            if conv.shared_taps:
+                self._in_parts(low, high, acc, line, taps, columns)
+            elif short:
                 for kw in range(low, high):
                     self._one_tap(acc, line, taps, self.e.i64(kw), columns)
             else:
@@ -330,22 +344,66 @@ class VectorRows:
 
     def _sliding(self, run: ColumnTile, acc: list[Value], line: Pointer, taps: Pointer) -> None:
         """Load each input vector once, and use it for every tap and column that meets it."""
-        conv, e, window = self.conv, self.e, self.conv.window
-        weights = [
-            [self._weight(taps, kw, j) for j in range(conv.inputs)]
-            for kw in range(window.kernel[2])
-        ]
-        meets: dict[int, list[tuple[int, int]]] = {}
+        window = self.conv.window
+        met: dict[int, list[tuple[int, int]]] = {}
         for low, high, columns in run.runs:
             for kw in range(low, high):
                 for p in columns:
                     position = p * window.stride[2] + kw * window.dilation[2]
-                    meets.setdefault(position, []).append((p, kw))
-        for position, uses in sorted(meets.items()):
-            sources = self._inputs(line.at(position * conv.x.spatial[2]))
-            for p, kw in uses:
-                for j, source in enumerate(sources):
-                    acc[p] = e.fma(source, weights[kw][j], acc[p])
+                    met.setdefault(position, []).append((p, kw))
+        self._meet(met, acc, line, self._row_weights(taps, window.kernel[2]))
+
+    def _in_parts(
+        self,
+        low: int,
+        high: int,
+        acc: list[Value],
+        line: Pointer,
+        taps: Pointer,
+        columns: tuple[int, ...],
+    ) -> None:
+        """Add the taps low … high - 1 to these columns, `shared_taps` at a time.
+
+        Weights are read from memory where they are multiplied. However the taps are cut, a column
+        adds them in one order.
+        """
+        conv, e, most = self.conv, self.e, self.conv.shared_taps
+        wide, step = conv.inputs * conv.lanes, conv.x.spatial[2]
+
+        def part(first: Value | int, count: int) -> None:
+            met: dict[int, list[tuple[int, int]]] = {}
+            for p in columns:
+                for kw in range(count):
+                    met.setdefault(p * conv.window.stride[2] + kw, []).append((p, kw))
+            weights = self._row_weights(taps.at(first * wide), count)
+            self._meet(met, acc, line.at(first * step), weights)
+
+        whole, rest = divmod(high - low, most)
+        if whole == 1:
+            part(low, most)
+        elif whole:
+            with e.loop("part", whole, [acc]) as index:
+                part(index * most + low, most)
+        if rest:
+            part(low + whole * most, rest)
+
+    def _row_weights(self, taps: Pointer, count: int) -> list[list[Value]]:
+        """The weights of the first taps of a row, by tap and input."""
+        return [[self._weight(taps, kw, j) for j in range(self.conv.inputs)] for kw in range(count)]
+
+    def _meet(
+        self,
+        met: dict[int, list[tuple[int, int]]],
+        acc: list[Value],
+        line: Pointer,
+        weights: list[list[Value]],
+    ) -> None:
+        """Load each input pixel once, for all (column, tap) that meet it."""
+        for position, uses in sorted(met.items()):
+            sources = self._inputs(line.at(position * self.conv.x.spatial[2]))
+            for j, source in enumerate(sources):
+                for p, kw in uses:
+                    acc[p] = self.e.fma(source, weights[kw][j], acc[p])
 
     def _one_tap(
         self, acc: list[Value], line: Pointer, taps: Pointer, kw: Value, columns: tuple[int, ...]

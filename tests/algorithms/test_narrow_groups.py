@@ -1,0 +1,41 @@
+"""Groups of few channels: lanes along channels, every way in which a row of taps is added."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import leanconv as lc
+from leanconv.reference.direct import convolve
+
+pytestmark = pytest.mark.vectors
+# Inputs and outputs of a group, taps, stride, padding, dilation.
+CASES = (
+    (2, 2, 5, 1, 2, 1),
+    (4, 4, 3, 1, 1, 1),
+    (4, 2, 3, 1, 0, 1),
+    (2, 4, 7, 2, 3, 1),
+    (4, 8, 3, 1, 1, 1),
+    (1, 2, 23, 1, 11, 1),
+    (4, 4, 19, 1, 0, 1),
+    (4, 4, 3, 2, 1, 1),
+    (4, 4, 3, 1, 2, 2),
+    (8, 8, 1, 1, 0, 1),
+    (3, 2, 11, 1, 10, 1),
+)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case)))
+def test_sums_are_exact(case: tuple[int, ...]) -> None:
+    inputs, outputs, taps, stride, padding, dilation = case
+    draw = np.random.default_rng(0)
+    for groups, width, dtype in ((5, 41, np.float32), (16, 9, np.float32), (4, 27, np.float64)):
+        size = max(width, (taps - 1) * dilation + 1 - 2 * padding)
+        x = draw.integers(-3, 4, (2, groups * inputs, 3, size)).astype(dtype)
+        w = draw.integers(-3, 4, (groups * outputs, inputs, 2, taps)).astype(dtype)
+        given = ((1, stride), (0, padding), (1, dilation), groups)
+        last = np.ascontiguousarray(np.moveaxis(x, 1, -1))
+        plan = lc.plan_conv2d(last.shape, w, None, *given, layout="NHWC", algorithm="depthwise")
+        exact = convolve(plan.spec, last.astype(np.int64), w.astype(np.int64))
+        out = np.full(exact.shape, np.nan, dtype)
+        assert np.array_equal(plan(last, out=out), exact)
