@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import sqrt
+from operator import itemgetter
 
 import numpy as np
 
+from leanconv.algorithms.fft.bands import bands_of
 from leanconv.algorithms.fft.cost import Choices, best
 from leanconv.algorithms.fft.kernel import FftConv
 from leanconv.algorithms.fft.layout import FftLayout
@@ -22,6 +24,8 @@ from leanconv.target import Target
 
 LENGTHS, PRODUCTS = (16, 32), (4, 3)
 LONG = (64, 128, 256)  # only where the user names them: code of several thousand instructions
+BAND_LENGTHS = (*LENGTHS, 64)  # of one channel: as long as other methods take with large kernels
+_LARGE = 48  # taps from which on such transforms would yield too few outputs: 128 is tried as well
 
 
 def error_of(layout: FftLayout) -> float:
@@ -67,7 +71,39 @@ def _reject(problem: Problem, target: Target) -> str | None:
 
 
 def _cost(problem: Problem, target: Target) -> float:
-    return best(problem, target, Choices(LENGTHS, PRODUCTS))[0]
+    return _layouts(problem, target, FftParameters())[0]
+
+
+def _layouts(
+    problem: Problem, target: Target, given: FftParameters
+) -> tuple[float, list[FftLayout]]:
+    """Cycles, and the layout of each kernel: one, or those of bands and of what is around them.
+
+    All have the length and the parts of the first, which are the choice.
+    """
+    banded = not isinstance(given.tile, str) and given.products != 3
+    parts = bands_of(problem, target) if banded else []
+    if not parts:
+        cycles, layout = best(problem, target, _choices(problem, given, LENGTHS))
+        return cycles, [layout]
+    cycles, layout = best(parts[0], target, _choices(parts[0], given, _band_lengths(problem)))
+    around = Choices((layout.length,), (4,), layout.parts)
+    found = [(cycles, layout), *(best(part, target, around) for part in parts[1:])]
+    return sum(cycles for cycles, _ in found), [layout for _, layout in found]
+
+
+def _band_lengths(problem: Problem) -> tuple[int, ...]:
+    return (*BAND_LENGTHS, 128) if max(problem.window.kernel) > _LARGE else BAND_LENGTHS
+
+
+def _variants(problem: Problem, target: Target, lean: bool) -> list[Choice]:
+    """Each length that bands may have, the cheapest first; else the one best choice."""
+    del lean
+    given = [FftParameters()]
+    if bands_of(problem, target):
+        given = [FftParameters(tile=length) for length in (*BAND_LENGTHS, 128)]
+    found = [(_layouts(problem, target, each)[0], each) for each in given]
+    return [Choice("fft", each, cycles) for cycles, each in sorted(found, key=itemgetter(0))]
 
 
 def _image_length(problem: Problem) -> int:
@@ -94,12 +130,12 @@ class FftParameters(Parameters):
     parts: tuple[int, int] | None = parameter(PARTS)
 
 
-def _choices(problem: Problem, given: FftParameters) -> Choices:
+def _choices(problem: Problem, given: FftParameters, lengths: tuple[int, ...]) -> Choices:
     """What the parameters leave to choose from."""
     products = (given.products,) if given.products else PRODUCTS
     if isinstance(given.tile, str):
         return Choices((_image_length(problem),), products, given.parts or (1, 1))
-    return Choices((given.tile,) if given.tile else LENGTHS, products, given.parts)
+    return Choices((given.tile,) if given.tile else lengths, products, given.parts)
 
 
 def _candidate(problem: Problem, target: Target, parameters: FftParameters) -> Candidate:
@@ -108,13 +144,20 @@ def _candidate(problem: Problem, target: Target, parameters: FftParameters) -> C
             "fft: products is 3 for a depthwise convolution, which it saves nothing; expected 4, "
             "or leave it out"
         )
-    layout = best(problem, target, _choices(problem, parameters))[1]
-    kernel = FftConv(layout)
+    layouts = _layouts(problem, target, parameters)[1]
+    layout = layouts[0]
+    kernels = [FftConv(each) for each in layouts]
 
     def pack(w: np.ndarray, channels: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        packed = {name: kernel.pack_channels(values) for name, values in channels.items()}
+        packed: dict[str, np.ndarray] = {}
         w = w.reshape(*w.shape[:2], *problem.window.kernel[1:])
-        return {"w": pack_weights(layout, w), **packed}
+        for number, kernel in enumerate(kernels):
+            copies = kernel.layout.groups // problem.groups  # of the one channel that has bands
+            own = {name: np.repeat(values, copies) for name, values in channels.items()}
+            made = {name: kernel.pack_channels(values) for name, values in own.items()}
+            made["w"] = pack_weights(kernel.layout, np.repeat(w, copies, axis=0))
+            packed |= {_role(name, number): array for name, array in made.items()}
+        return packed
 
     details = (
         f"tile {layout.length}, outputs {layout.height.step}x{layout.width.step}, "
@@ -122,15 +165,25 @@ def _candidate(problem: Problem, target: Target, parameters: FftParameters) -> C
         f"block {layout.block_height}x{layout.block_width}, "
         f"slices {layout.splits}, products {layout.products}"
     )
+    if layout.groups > problem.groups:
+        details += f", {layout.groups} bands of {layout.height.out} rows"
     chosen = FftParameters(layout.length, layout.products, layout.parts)
     return Candidate(
-        Choice("fft", chosen, error=error_of(layout)),
-        (KernelUse(kernel, kernel.operands),),
+        Choice("fft", chosen, error=max(error_of(each) for each in layouts)),
+        tuple(
+            KernelUse(kernel, tuple(_role(name, number) for name in kernel.operands))
+            for number, kernel in enumerate(kernels)
+        ),
         pack,
         details=details,
-        weight_bytes=layout.weight_elements * layout.item,
+        weight_bytes=sum(each.weight_elements * each.item for each in layouts),
         losses=_losses(problem, layout),
     )
+
+
+def _role(operand: str, number: int) -> str:
+    """The role of an operand of a kernel: each packs constants of its own."""
+    return operand if not number or operand in ("x", "residual", "y") else f"{operand}{number}"
 
 
 def _plausible(problem: Problem) -> bool:
@@ -142,5 +195,12 @@ def _plausible(problem: Problem) -> bool:
 
 
 FFT = Algorithm(
-    "fft", FftParameters, _reject, _cost, _candidate, plausible=_plausible, transforms=True
+    "fft",
+    FftParameters,
+    _reject,
+    _cost,
+    _candidate,
+    plausible=_plausible,
+    choices=_variants,
+    transforms=True,
 )
