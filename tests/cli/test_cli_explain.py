@@ -379,3 +379,17 @@ def test_a_shape_is_planned_alone_in_place_of_the_files(call: Call, tmp_path: Pa
     wanted = json.loads(call("explain", str(files["fixed"]), "--json").out)["text"]
     for name in ("other", "open"):
         assert json.loads(call("explain", str(files[name]), *shape, "--json").out)["text"] == wanted
+
+
+def test_guards(call: Call, residual: str) -> None:
+    result = call("explain", residual, "--guards", "--shape", "2x3x64x64")
+    assert result.code == 0
+    assert "layers are lowered once for all these sizes" in result.out
+    assert re.search(r"\d+ kernels are instances of \d+ forms", result.out)
+    given = ("--shape", "2x3x64x64", "--shape", "3x3x64x64", "--json")
+    document = json.loads(call("explain", residual, "--guards", *given).out)
+    assert [next(iter(each.values()))[0] for each in document["shapes"]] == [2, 3]
+    assert {row["level"] for row in document["shared"]} >= {"graph", "choice", "kernel"}
+    result = call("explain", "cv5", "--guards")
+    assert result.code == 2
+    assert "--guards goes with a model" in result.err

@@ -76,7 +76,7 @@ def symbol(value: float = 12) -> Symbol:
         (lambda n: 100 // n % n, "((100 // v[0]) % v[0])", 8),
         (lambda n: n * 1 + 0 - 0, "v[0]", 12),
         (lambda n: (n + 2 - 3) // 1 + 1, "v[0]", 12),
-        (lambda n: 1 - (n - 1), "(1 - (v[0] + -1))", -10),
+        (lambda n: 1 - (n - 1), "(1 - (v[0] - 1))", -10),
     ],
 )
 def test_arithmetic_gives_expressions(make: Callable[[Any], Any], text: str, value: int) -> None:

@@ -33,6 +33,7 @@ from leanconv.graph.onnx_import import Model
 from leanconv.graph.passes import PASSES, UNFUSED_PASSES, run_passes
 from leanconv.graph.passes.cut_weights import cutting_weights
 from leanconv.graph.small_inputs import NeedsInputsError
+from leanconv.graph.template import Templates
 from leanconv.graph.verify import check_flowing
 from leanconv.operators.accuracy import Accuracy, layer_error
 from leanconv.planner.budget import Planner
@@ -253,7 +254,7 @@ class CpuBackend:
     ) -> list[Kernel]:
         """The kernels of the plan for one of the shapes that `ranges` states."""
         try:
-            return self._kernels(shapes, packed)
+            return self.kernels(shapes, ranges.values, packed)
         except (ModelError, InputError) as error:
             why = error
             if isinstance(error, NeedsInputsError):
@@ -265,10 +266,11 @@ class CpuBackend:
                 f"states: {why}; give a range, or steps, of shapes that fit"
             ) from error
 
-    def _kernels(self, shapes: tuple[Shape, ...], packed: set[Hashable]) -> list[Kernel]:
+    def kernels(
+        self, shapes: tuple[Shape, ...], known: Known, packed: set[Hashable] | None = None
+    ) -> list[Kernel]:
         """The kernels of the plan for input shapes; see `planned_kernels`."""
-        assert self._ranges is not None
-        graph = self.decided_graph(shapes, self._ranges.values)
+        graph = self.decided_graph(shapes, known)
         planner = self.planner(graph)
         limit, decisions = self._options.memory_limit, self._decisions(graph)
         try:
@@ -277,8 +279,12 @@ class CpuBackend:
             smaller = self._in_least_parts
             if smaller is None:
                 raise
-        smaller._ranges = self._ranges
-        return smaller._kernels(shapes, packed)
+        return smaller.kernels(shapes, known, packed)
+
+    @property
+    def templates(self) -> Sequence[Templates]:
+        """The network's graphs with symbols for open extents, those of each way to store values."""
+        return self._graphs.templates
 
     def limit_to(self, memory_limit: int) -> None:
         """Let later plans take at most so many bytes, whatever `load` was told."""

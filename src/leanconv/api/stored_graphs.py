@@ -59,6 +59,11 @@ class StoredGraphs:
         self._templates = {half: Templates(model, self._stored_by(half)) for half in self._storages}
         self._decided: dict[tuple[Shape, ...], DType | None] = {}
 
+    @property
+    def templates(self) -> Sequence[Templates]:
+        """Those of each way to store values."""
+        return tuple(self._templates.values())
+
     def graph(self, shapes: Sequence[Shape], known: Known) -> Graph:
         """The graph for the shapes of all inputs, and for known values of some."""
         if len(self._storages) == 1:

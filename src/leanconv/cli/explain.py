@@ -20,7 +20,12 @@ from leanconv.cli.common import (
     unknown,
 )
 from leanconv.cli.files import writing
-from leanconv.cli.network_inputs import given_values, input_shapes, planned_for
+from leanconv.cli.network_inputs import (
+    given_values,
+    input_shapes,
+    planned_for,
+    shape_groups,
+)
 from leanconv.cli.output import in_options, print_json, print_table, print_text, progress
 from leanconv.cli.problem_lines import is_problem, read_problem
 from leanconv.cli.shares import other_ns, other_text
@@ -54,6 +59,11 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         action="store_true",
         help="show what outputs read of inputs: extent, stride and offset of each spatial axis",
     )
+    parser.add_argument(
+        "--guards",
+        action="store_true",
+        help="show what sizes that the file leaves open share, what they do not, and why",
+    )
     parser.add_argument("--layer", metavar="NAME", help="show every candidate of this layer")
     parser.add_argument("--html", metavar="FILE", help="write a page with pictures (of a model)")
     parser.add_argument("--plan", metavar="FILE", help="explain the plan that this file holds")
@@ -73,10 +83,11 @@ def execute(options: argparse.Namespace) -> int:
             f"--layer, --html, --plan and --save go with a model; got the problem {options.what}; "
             "leave them out, or give an ONNX file"
         )
-    if options.fields:
+    if options.fields or options.guards:
         if problem:
-            raise UsageError(f"--fields goes with a model; got the problem {options.what}")
-        return _fields(options)
+            name = "--fields" if options.fields else "--guards"
+            raise UsageError(f"{name} goes with a model; got the problem {options.what}")
+        return _fields(options) if options.fields else _guards(options)
     with progress(f"planning {options.what}"):
         report = _problem(options) if problem else _model(options)
     if options.json:
@@ -102,6 +113,24 @@ def _fields(options: argparse.Namespace) -> int:
         print_json({"model": options.what, "fields": rows})
     else:
         print_fields(rows, options.wide)
+    return 0
+
+
+def _guards(options: argparse.Namespace) -> int:
+    """Say what the sizes of a model share."""
+    import leanconv
+    from leanconv.cli.guard_rows import guard_rows, print_guards
+
+    with progress(f"planning {options.what}"):
+        network = leanconv.load(options.what, **load_options(options))
+        values = given_values(network, options.value)
+        groups = shape_groups(options.shape)
+        every = [input_shapes(network, group, values=values) for group in groups]
+        report = {"model": options.what, **guard_rows(network, every, values)}
+    if options.json:
+        print_json(report)
+    else:
+        print_guards(report, options.wide)
     return 0
 
 

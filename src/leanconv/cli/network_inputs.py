@@ -50,6 +50,16 @@ def given_shapes(network: Network, given: Sequence[tuple[str, _Given]]) -> dict[
     return chosen
 
 
+def shape_groups(given: Sequence[tuple[str, _Given]]) -> list[list[tuple[str, _Given]]]:
+    """What `--shape` said in groups, each with an input's name, or the only one, at most once."""
+    groups: list[list[tuple[str, _Given]]] = [[]]
+    for name, shape in given:
+        if any(name == known or not (name and known) for known, _ in groups[-1]):
+            groups.append([])
+        groups[-1].append((name, shape))
+    return groups
+
+
 def given_values(
     network: Network, given: Sequence[tuple[str, tuple[int, ...]]]
 ) -> dict[str, np.ndarray]:

@@ -19,7 +19,7 @@ from leanconv.cli.common import (
     positive,
 )
 from leanconv.cli.exit_codes import EXIT_NOT_MET, EXIT_OK
-from leanconv.cli.network_inputs import given_shapes, input_shapes
+from leanconv.cli.network_inputs import given_shapes, input_shapes, shape_groups
 from leanconv.cli.output import print_json, print_table, print_text, progress
 from leanconv.cli.problem_lines import model_file
 from leanconv.cli.table import Column
@@ -108,7 +108,7 @@ def execute(options: argparse.Namespace) -> int:
 
 def _warmed(options: argparse.Namespace) -> Iterator[Warmed]:
     """Plan and compile every network for its shapes, one after the other."""
-    groups = _each(options.shape)
+    groups = shape_groups(options.shape)
     ranges = [group for group in groups if any(map(_is_range, group))]
     shapes = [group for group in groups if group not in ranges]
     for model in [model_file(model, "warm") for model in options.models]:
@@ -187,16 +187,6 @@ def _teller(name: str, shown: Any) -> Progress:
 def _is_range(given: tuple[str, Extents]) -> bool:
     """Whether `--shape` said a range of shapes."""
     return not all(isinstance(extent, int) for extent in given[1])
-
-
-def _each(given: Sequence[tuple[str, Extents]]) -> list[list[tuple[str, Extents]]]:
-    """What `--shape` said in groups, each with an input's name, or the only one, at most once."""
-    groups: list[list[tuple[str, Extents]]] = [[]]
-    for name, shape in given:
-        if any(name == known or not (name and known) for known, _ in groups[-1]):
-            groups.append([])
-        groups[-1].append((name, shape))
-    return groups
 
 
 def _cells(row: Warmed) -> list[str]:

@@ -55,7 +55,7 @@ class Template(Made[Graph]):
         self._tables = tables_filler(graph, holes)
         self._sized = None if sized is None else sized_filler(sized, holes)
         self._later = () if sized is None else sized.outputs
-        self._memo: dict[Any, Any] = {}
+        self.memo: dict[Any, Any] = {}
         super().__init__(graph, guards, holes.symbols, self._filled)
 
     def at(self, values: Values) -> Graph | None:
@@ -72,7 +72,7 @@ class Template(Made[Graph]):
         if self._sized is not None:
             constants.update(self._sized(numbers))
         graph, values = self._with(numbers, constants), tuple(numbers)
-        origin = Origin(graph.nodes, values, partial(self._symbolic, values), self._memo)
+        origin = Origin(graph.nodes, values, partial(self._symbolic, values), self.memo)
         return replace(graph, origin=origin)
 
     def _symbolic(self, numbers: Values, trace: Trace) -> Graph:
@@ -106,6 +106,11 @@ class Templates:
         self._inputs, self._make = model.inputs, make
         self._templates: dict[tuple[object, ...], Memo[Graph]] = {}
 
+    @property
+    def memos(self) -> Sequence[Memo[Graph]]:
+        """What is kept: one memo for each pattern of open extents that was met."""
+        return tuple(self._templates.values())
+
     def graph(self, shapes: Sequence[Shape], known: Known = MappingProxyType({})) -> Graph:
         """The simplified graph for the shapes of all inputs.
 
@@ -119,6 +124,7 @@ class Templates:
         trace = Trace()
         values: list[int] = []
         axes: list[int] = []
+        names: list[str] = []
         symbolic: dict[str, Any] = {}
         for declared, shape in zip(self._inputs, shapes, strict=True):
             extents_known = declared.shape or (None,) * len(shape)
@@ -130,6 +136,7 @@ class Templates:
                     extents[axis] = trace.variable(len(values), shape[axis])
                     values.append(shape[axis])
                     axes.append(axis)
+                    names.append(extent if isinstance(extent, str) else f"{declared.name}[{axis}]")
         shown = (["open" if isinstance(n, Symbol) else n for n in e] for e in symbolic.values())
         pattern = (
             *((*extents, None) for extents in shown),
@@ -139,7 +146,7 @@ class Templates:
         concrete = {each.name: shape for each, shape in zip(self._inputs, shapes, strict=True)}
         if not values:
             return self._make(concrete, *given)
-        templates = self._templates.setdefault(pattern, Memo(_MOST_TEMPLATES))
+        templates = self._templates.setdefault(pattern, Memo(_MOST_TEMPLATES, names))
         graph = templates.at(tuple(values))
         if graph is not None:
             return graph

@@ -46,11 +46,12 @@ def attempted(make: Callable[[], _Made]) -> _Made | Exception:
         return error
 
 
-def tell(what: str, reason: Exception) -> None:
-    """Log why something was made without symbols, where that was possible."""
+def tell(what: str, reason: Exception) -> str:
+    """Log why something was made without symbols, where that was possible; it in words."""
     if isinstance(reason, NeedsNumberError):
-        log.debug("%s by itself: %s", what, reason)
-        return
+        told = f"{what} by itself: {reason}"
+        log.debug("%s", told)
+        return told
     text = what, f"{type(reason).__name__}: {reason}"
     if text not in _told:
         _told.add(text)
@@ -60,3 +61,4 @@ def tell(what: str, reason: Exception) -> None:
             *text,
             exc_info=reason,
         )
+    return ": ".join(text)

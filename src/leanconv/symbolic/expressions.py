@@ -246,6 +246,8 @@ def text_of(steps: Sequence[Step], number: int, names: Sequence[str] = ()) -> st
             return names[operands[0]] if names else f"{VARIABLE}[{operands[0]}]"
         if left < 0:
             return "…"
+        if sign == "+" and isinstance(operands[1], tuple) and operands[1][0] < 0:
+            sign, operands[1] = "-", (-operands[1][0],)
         texts = [text(each) for each in operands]
         if OPERATIONS[sign] in MANY:
             return f"{sign}({', '.join(texts)})"

@@ -98,6 +98,10 @@ class Guarded:
         pairs = ((text_of(steps, number, names), answer) for number, answer in self.record.guards)
         return [_guard_text(text, answer) for text, answer in pairs]
 
+    def result_texts(self, names: Sequence[str] = ()) -> list[str]:
+        """The results' expressions for people, by names of the variables."""
+        return [text_of(self.record.steps, number, names) for number in self.record.results]
+
     @cached_property
     def _code(self) -> _Code:
         return _code(self.record)

@@ -66,6 +66,7 @@ class Memo(Generic[_Result]):
 
     Args:
         most: how many are kept; the oldest go.
+        names: of the variables, for people.
 
     Attributes:
         entries: what is kept.
@@ -73,8 +74,8 @@ class Memo(Generic[_Result]):
         refusals: why others were made without symbols.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, most: int, names: Sequence[str] = ()) -> None:
+        self._most, self.names = most, tuple(names)
         self.entries: list[Entry[_Result]] = []
         self.uses = 0
         self.refusals: list[str] = []
@@ -99,9 +100,9 @@ class Memo(Generic[_Result]):
 
     def refuse(self, what: str, reason: Exception) -> None:
         """Take note, and tell, that something was made without symbols."""
-        tell(what, reason)
+        told = tell(what, reason)
         if len(self.refusals) < self._most:
-            self.refusals.append(f"{what} by itself: {reason}")
+            self.refusals.append(told)
 
     def attempt(self, what: str, make: Callable[[], Made[_Result] | None]) -> Made[_Result] | None:
         """Make one more and keep it; None where it cannot be, which is told."""

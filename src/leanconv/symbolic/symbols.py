@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import sys
 from collections.abc import Callable
 from dataclasses import field
 from enum import Enum
@@ -219,7 +220,11 @@ class Symbol:
 
     # -- what it has not -------------------------------------------------------------------
     def __hash__(self) -> int:
-        raise NeedsNumberError(f"{self!r} in a table of remembered results, or a key without `key`")
+        frame = sys._getframe(1)  # it is often asked for by the hash of a record, in a C function
+        while frame.f_back is not None and frame.f_code.co_name == "__hash__":
+            frame = frame.f_back
+        where = f"{frame.f_globals.get('__name__')}.{frame.f_code.co_name}"
+        raise NeedsNumberError(f"{where} looks {self!r} up in a table of remembered results")
 
     def __repr__(self) -> str:
         return f"<{self.text} = {self.value}>"

@@ -1,0 +1,86 @@
+"""`leanconv explain MODEL --guards`: what sizes share, and which questions part them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from leanconv.api.sharing import larger_shapes, network_sharing
+from leanconv.cli.output import print_table, print_text
+from leanconv.cli.table import NONE, Column
+from leanconv.planner.sharing import Shared
+from leanconv.units import counted, shape_text
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from leanconv import Network
+
+_COLUMNS = (
+    Column("what", "name"),
+    Column("name", "name"),
+    Column("made"),
+    Column("served"),
+    Column("guards", optional=1),
+    Column("parted by, or why each size is by itself", "prose"),
+)
+_MOST_SHOWN = 3  # guards in a cell, the shortest
+_LONGEST = 72  # characters of one
+
+
+def guard_rows(
+    network: Network,
+    every: Sequence[Mapping[str, tuple[int, ...]]],
+    values: Mapping[str, np.ndarray],
+) -> dict[str, Any]:
+    """What sizes of a network share, as JSON.
+
+    Args:
+        network: loaded for the CPU.
+        every: shapes of all inputs; of one, larger ones are looked at, too.
+        values: of inputs that decide what is computed.
+    """
+    shapes = every if len(every) > 1 else larger_shapes(network, every[0])
+    rows, refused = network_sharing(network, shapes, values)
+    return {
+        "shapes": [dict(each) for each in shapes],
+        "refused": refused,
+        "shared": [asdict(row) for row in rows],
+    }
+
+
+def print_guards(report: dict[str, Any], wide: bool) -> None:
+    """A table of what was made more than once or not shared, after what was."""
+    shown = "; ".join(
+        ", ".join(f"{name} {shape_text(shape)}" for name, shape in shapes.items())
+        for shapes in report["shapes"]
+    )
+    print_text(f"{report['model']}: {shown}", wide)
+    for why in report["refused"]:
+        print_text(f"not taken: {why}", wide)
+    rows = [Shared(**row) for row in report["shared"]]
+    if not any(row.level == "graph" for row in rows):
+        print_text("no extent is open: each shape is planned by itself", wide)
+    layers = [row for row in rows if row.level == "layer"]
+    once = [row for row in layers if row.kept == 1 and not row.refusals]
+    if layers:
+        several = counted(len(layers), "layer")
+        print_text(f"{len(once)} of {several} are lowered once for all these sizes", wide)
+    kernels = [row for row in rows if row.level == "kernel"]
+    compiled, different = sum(row.kept for row in kernels), sum(row.served for row in kernels)
+    print_text(
+        f"{counted(different, 'kernel')} are instances of {counted(compiled, 'form')}\n", wide
+    )
+    table = [_cells(row) for row in rows if wide or row not in once]
+    print_table(_COLUMNS, table, wide=wide)
+
+
+def _cells(row: Shared) -> list[str]:
+    guards = sorted(row.parted_by, key=len)[:_MOST_SHOWN]
+    shown = [each if len(each) <= _LONGEST else f"{each[:_LONGEST]}…" for each in guards]
+    left = len(row.parted_by) - len(shown)
+    more = [f"{left} more"] if left else []
+    why = dict.fromkeys([*row.refusals, *shown, *more])
+    numbers = map(str, (row.kept, row.served, row.guards))
+    return [row.level, row.name, *numbers, "; ".join(why) or NONE]

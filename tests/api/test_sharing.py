@@ -1,0 +1,84 @@
+"""What sizes of a network share is said, and what parts them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import helper
+
+import leanconv as lc
+from leanconv.api.sharing import larger_shapes, network_sharing
+from leanconv.errors import ModelError
+from leanconv.planner.sharing import Shared
+from support.onnx_models import model
+
+
+@pytest.fixture(scope="module")
+def net() -> lc.Network:
+    """A layer that all sizes share, one that looks at the size, and a matrix of pixels."""
+    held = {
+        "w": np.ones((16, 3, 3, 3), np.float32),
+        "scales": np.array([1, 1, 2, 2], np.float32),
+        "shape": np.array([0, 16, -1]),
+    }
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"], name="first", pads=[1] * 4),
+        helper.make_node("Resize", ["a", "", "scales"], ["b"], name="cubic", mode="cubic"),
+        helper.make_node("Reshape", ["a", "shape"], ["m"], name="matrix"),
+        helper.make_node("Transpose", ["m"], ["y"], name="turned", perm=[0, 2, 1]),
+    ]
+    proto = model(nodes, {"x": (1, 3, "H", "W")}, ["y", "b"], held)
+    return lc.load(proto.SerializeToString(), threads=1)
+
+
+def test_what_is_shared_by_sizes(net: lc.Network) -> None:
+    every = [{"x": (1, 3, 32, width)} for width in (40, 72, 104, 136, 24)]
+    rows, refused = network_sharing(net, every)
+    assert not refused
+    found = {(row.level, row.name): row for row in rows}
+    layers = {name.split()[1]: row for (level, name), row in found.items() if level == "layer"}
+    assert (layers["first"].kept, layers["first"].refusals) == (1, [])
+    assert layers["first"].served >= 3
+    conv = found["kernel", "DirectConv"]
+    assert (conv.kept, conv.served) == (1, len(every))
+    (graph,) = (row for row in rows if row.level == "graph" and row.kept)
+    assert graph.name == "for open H, W"
+    parted = [row for row in rows if row.kept > 1]
+    assert parted
+    assert all(row.parted_by for row in parted)
+
+
+def test_what_is_made_for_each_size_says_why() -> None:
+    proto = model(
+        [helper.make_node("Conv", ["x", "w"], ["y"], name="c", pads=[3] * 4)],
+        {"x": (1, 8, "H", "W")},
+        ["y"],
+        {"w": np.ones((8, 8, 7, 7), np.float32)},
+    )
+    spectral = lc.load(proto.SerializeToString(), threads=1, algorithms={"c": "fft"})
+    rows, _ = network_sharing(spectral, [{"x": (1, 8, 48, width)} for width in (48, 56, 72)])
+    (layer,) = (row for row in rows if row.level == "layer")
+    assert layer.kept == 0
+    assert "looks <" in layer.refusals[0]
+
+
+def test_shapes_that_do_not_fit_are_left_out(net: lc.Network) -> None:
+    rows, refused = network_sharing(net, [{"x": (1, 3, 16, 16)}, {"x": (1, 4, 16, 16)}])
+    assert all(isinstance(row, Shared) for row in rows)
+    assert len(refused) == 1
+    assert refused[0].startswith("x 1x4x16x16: ")
+    with pytest.raises((ModelError, lc.InputError)):
+        network_sharing(net, [{"x": (1, 4, 16, 16)}])
+
+
+def test_each_axis_is_larger_by_itself(net: lc.Network) -> None:
+    shapes = [each["x"] for each in larger_shapes(net, {"x": (1, 3, 8, 10)})]
+    assert shapes == [
+        (1, 3, 8, 10),
+        (1, 3, 8, 20),
+        (1, 3, 8, 30),
+        (1, 3, 16, 10),
+        (1, 3, 24, 10),
+        (1, 3, 16, 20),
+        (1, 3, 24, 30),
+    ]
