@@ -154,3 +154,23 @@ def test_maps_smaller_than_a_tile_of_the_usual_sizes_are_explained() -> None:
         least = network.plan.memory_bytes - 100
         with contextlib.suppress(lc.BudgetError):
             lc.load(made.SerializeToString(), threads=2, memory_limit=least).bind(shape)
+
+
+def test_a_plan_of_a_range_says_for_which_size_it_was_found() -> None:
+    """The estimates are those of the size at hand, and the reasons those of the range's."""
+    w = np.random.default_rng(0).standard_normal((64, 64, 3, 3), np.float32)
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"], pads=[1] * 4),
+        helper.make_node("Conv", ["a", "w"], ["y"], pads=[1] * 4),
+        helper.make_node("Transpose", ["a"], ["turned"], perm=[0, 1, 3, 2]),
+    ]
+    read = onnx_models.model(nodes, {"x": (1, 64, "H", "W")}, ["y", "turned"], {"w": w})
+    net = lc.load(read, threads=1)
+    net.bind((1, 64, 66, 66))
+    text, alone = net.explain(), net.specialise((1, 64, 66, 66)).explain()
+    assert "found for x 1x64x384x384, and for all sizes like it" in text
+    assert "found for" not in alone
+    for layer in net.report(front=False)["layers"]:
+        for candidate in layer.get("candidates", ()):
+            if candidate["time_ns"] < layer["time_ns"]:
+                assert "1x64x384x384" in candidate["reason"]

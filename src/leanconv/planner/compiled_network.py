@@ -17,7 +17,7 @@ from leanconv.planner.arena import PlacedBuffers
 from leanconv.planner.budget import Planner
 from leanconv.planner.constant_pool import OwnedGraph, WeightStore
 from leanconv.planner.decision import Decision
-from leanconv.planner.found_plans import found_plan
+from leanconv.planner.found_plans import found_plan, is_searched
 from leanconv.planner.graph_planner import GraphPlanner
 from leanconv.planner.lowered_graph import LoweredGraph, Step, all_repeats
 from leanconv.planner.lowering import lower_graph, usual_choices, usual_decisions
@@ -267,7 +267,7 @@ def _decided(
         found = budget.within(memory_limit)
         decisions, planner = found.decisions, found.planner
         exact = found.path is None or found.path.exact
-    elif decisions is None and (planner.max_error is not None or not planner.needs_no_reorder):
+    elif decisions is None and is_searched(planner):
         decisions, exact = found_plan(budget)
     return decisions, planner, exact
 

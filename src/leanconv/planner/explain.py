@@ -13,12 +13,13 @@ from leanconv.graph.ir import Node
 from leanconv.graph.regions import region_of
 from leanconv.operators import conv_chain, convolution, operator_of
 from leanconv.planner.decision import Decision, node_key
+from leanconv.planner.found_plans import range_graph
 from leanconv.planner.network_plan import NetworkPlan
 from leanconv.planner.node_costs import NodeCost, shared_ns
 from leanconv.planner.plan_file import buffer_document
 from leanconv.planner.plan_text import arena_peak, closing_lines
 from leanconv.planner.reasons import Reasons
-from leanconv.units import counted, format_bytes, format_ns
+from leanconv.units import counted, format_bytes, format_ns, shape_text
 
 _INEXACT = "the search was cut short: a faster plan may keep the limits, too"
 
@@ -187,8 +188,19 @@ def summary(plan: NetworkPlan) -> str:
         beside = next_best(layer) if layer else ""
         lines.append(f"{line}; next best {beside}" if beside else line)
     lines += [f"predicted {format_ns(plan.predicted_ns)}, {counted(plan.threads, 'thread')}"]
-    lines += closing_lines(plan)
+    lines += [*closing_lines(plan), *_range_line(plan)]
     return "\n".join([*lines, *([] if plan.exact else [_INEXACT])])
+
+
+def _range_line(plan: NetworkPlan) -> list[str]:
+    """For which sizes the plan was found, where it holds for more than these."""
+    graph = None if plan.limit is not None else range_graph(plan.planner, plan.decisions)
+    if graph is None:
+        return []
+    sizes = ", ".join(f"{name} {shape_text(graph.types[name].shape)}" for name in graph.inputs)
+    return [
+        f"found for {sizes}, and for all sizes like it; net.specialise(shape) plans for one alone"
+    ]
 
 
 def next_best(layer: Mapping[str, Any]) -> str:

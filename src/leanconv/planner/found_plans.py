@@ -18,7 +18,7 @@ from leanconv.codegen.cache import DiskCache, entries_in
 from leanconv.codegen.keys import choice_key
 from leanconv.errors import BudgetError, SpecError
 from leanconv.graph.ir import Graph, Node
-from leanconv.operators import Accuracy, operator_of
+from leanconv.operators import operator_of
 from leanconv.planner.budget import Planner
 from leanconv.planner.decision import Decision
 from leanconv.planner.graph_planner import GraphPlanner
@@ -26,7 +26,6 @@ from leanconv.planner.plan_file import graph_digest
 from leanconv.planner.representatives import usual_extents, usual_graph
 from leanconv.records import dataclass
 from leanconv.spec import PLAIN, Format
-from leanconv.target import Target
 
 _STORE_BYTES = 16 * 2**20
 
@@ -45,14 +44,37 @@ def found_plan(budget: Planner) -> Found:
     planner = budget.unmerged
     origin = planner.graph.origin
     if origin is not None and not (planner.growths or planner.streams):
-        given = planner.target, planner.threads, planner.accuracy, planner.max_error
-        key = "found plan", usual_extents(origin), *given
+        key = _memo_key(planner)
         if key not in origin.memo:
-            origin.memo[key] = _of_range(planner.graph, *given)
+            origin.memo[key] = _of_range(planner)
         found: _RangePlan | None = origin.memo[key]
         if found is not None and _serves(planner, found):
             return found.decisions, found.exact
     return _kept_or_searched(budget)
+
+
+def is_searched(planner: GraphPlanner) -> bool:
+    """Whether the plan of a network without a limit of bytes is what a search finds."""
+    return planner.max_error is not None or not planner.needs_no_reorder
+
+
+def range_graph(planner: GraphPlanner, decisions: Sequence[Decision]) -> Graph | None:
+    """The network at the size that a plan was found for, and a range with it.
+
+    None where that is its own size, or it was not found by a search.
+    """
+    origin = planner.graph.origin
+    if origin is None or not is_searched(planner):
+        return None
+    found: _RangePlan | None = origin.memo.get(_memo_key(planner))
+    return usual_graph(planner.graph) if found and found.decisions == tuple(decisions) else None
+
+
+def _memo_key(planner: GraphPlanner) -> tuple[object, ...]:
+    origin = planner.graph.origin
+    assert origin is not None
+    given = planner.target, planner.threads, planner.accuracy, planner.max_error
+    return "found plan", usual_extents(origin), *given
 
 
 @dataclass(frozen=True)
@@ -69,14 +91,12 @@ class _RangePlan:
     units: int
 
 
-def _of_range(
-    graph: Graph, target: Target, threads: int, accuracy: Accuracy, max_error: float | None
-) -> _RangePlan | None:
+def _of_range(planner: GraphPlanner) -> _RangePlan | None:
     """What is found for the size that stands for a graph's; None where that is no size of it."""
-    usual = usual_graph(graph)
+    usual, max_error = usual_graph(planner.graph), planner.max_error
     if usual is None:
         return None
-    budget = Planner(usual, target, threads, accuracy, max_error)
+    budget = Planner(usual, planner.target, planner.threads, planner.accuracy, max_error)
     try:
         decisions, exact = _kept_or_searched(budget)
     except BudgetError:

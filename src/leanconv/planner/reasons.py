@@ -9,9 +9,11 @@ from leanconv.errors import LeanConvError
 from leanconv.graph.ir import Graph, Node
 from leanconv.operators import operator_of
 from leanconv.planner.decision import Decision
+from leanconv.planner.found_plans import is_searched, range_graph
 from leanconv.planner.network_plan import NetworkPlan
 from leanconv.planner.node_costs import NodeCost, shared_ns
 from leanconv.planner.representatives import representative_types
+from leanconv.records import cached_property
 from leanconv.units import format_bytes, format_ns, shape_text
 
 NO_FASTER = "no faster"
@@ -28,7 +30,6 @@ class Reasons:
     def __init__(self, plan: NetworkPlan) -> None:
         self._plan, self._planner, self._left = plan, plan.planner, _MOST_SWAPS
         self._decisions = [node_cost.decision for node_cost in plan.node_costs]
-        self._free = plan.limit is None and plan.planner.max_error is None
 
     def of(self, number: int, node_cost: NodeCost, chosen: NodeCost) -> str:
         """Why a choice for the node of a number lost against the chosen one."""
@@ -37,10 +38,8 @@ class Reasons:
         error = self._over_the_error(node_cost, chosen)
         if error:
             return error
-        if self._free:
-            return self._kept_once(number, node_cost, chosen)
         if self._plan.limit is None:
-            return _uncounted(node_cost, chosen)
+            return self._kept_once(number, node_cost, chosen)
         return self._under_the_limit(number, node_cost, self._plan.limit)
 
     def _over_the_error(self, node_cost: NodeCost, chosen: NodeCost) -> str:
@@ -54,12 +53,12 @@ class Reasons:
 
     def _kept_once(self, number: int, node_cost: NodeCost, chosen: NodeCost) -> str:
         """Why a choice that is estimated to be faster lost where there is no limit."""
-        node, graph = self._planner.graph.nodes[number], self._planner.graph
-        sized = _represented(node, graph)
+        sized = self._sized(number)
         if sized is None:
             return _uncounted(node_cost, chosen)
-        times = [self._estimated_ns(node, sized, c.decision) for c in (node_cost, chosen)]
-        once = shape_text(sized.types[node.inputs[0]].shape)
+        node, graph, name = sized
+        times = [self._estimated_ns(node, graph, c.decision) for c in (node_cost, chosen)]
+        once = shape_text(graph.types[name].shape)
         if times[0] is None or times[1] is None:
             return f"estimated faster here, but chosen for inputs of {once} and all sizes like it"
         if times[0] < times[1]:
@@ -69,6 +68,23 @@ class Reasons:
             f"estimated faster here, but one choice holds for all sizes like {once}, and at {once} "
             f"it is {there}"
         )
+
+    def _sized(self, number: int) -> tuple[Node, Graph, str] | None:
+        """A node, the network at the size that its choice was made for, and what has this size.
+
+        None where that is its own size.
+        """
+        planner = self._planner
+        if is_searched(planner):
+            graph = self._range_graph
+            return None if graph is None else (graph.nodes[number], graph, graph.inputs[0])
+        node = planner.graph.nodes[number]
+        graph = _represented(node, planner.graph)
+        return None if graph is None else (node, graph, node.inputs[0])
+
+    @cached_property
+    def _range_graph(self) -> Graph | None:
+        return range_graph(self._planner, self._plan.decisions)
 
     def _estimated_ns(self, node: Node, graph: Graph, decision: Decision) -> int | None:
         """The estimate of a choice in a graph of other sizes; None where it cannot be made."""
