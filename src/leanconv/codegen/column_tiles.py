@@ -13,7 +13,7 @@ from leanconv.codegen.floor_sums import first_residue_below
 from leanconv.codegen.geometry import Window
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
-from leanconv.symbolic import least
+from leanconv.symbolic import fixed, least
 
 Index: TypeAlias = Any  # a number, one that the kernel reads, or one that it computes
 _Run = tuple[int, int, tuple[int, ...]]
@@ -248,7 +248,7 @@ def column_tiles(window: Window, pixels: int) -> Iterator[ColumnTile]:
     width, first = window.out[2], 0
     last: ColumnTile | None = None
     while first < width:
-        columns = int(min(pixels, width - first))
+        columns = fixed(min(pixels, width - first))
         bounds = [_taps(window, first + i) for i in range(columns)]
         alike = columns == pixels and len(set(bounds)) == 1
         count = max(1, (_next_change(window, first) - first) // pixels) if alike else 1
@@ -267,7 +267,7 @@ def column_tiles(window: Window, pixels: int) -> Iterator[ColumnTile]:
 def _taps(window: Window, o: int) -> tuple[int, int]:
     """The taps at a column; (0, 0) wherever there are none."""
     low, high = window.taps(2, o)
-    return (int(low), int(high)) if low < high else (0, 0)
+    return fixed((low, high)) if low < high else (0, 0)
 
 
 def _next_change(window: Window, o: int) -> int:

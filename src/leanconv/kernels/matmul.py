@@ -21,6 +21,7 @@ from leanconv.graph.ir import Graph, Node
 from leanconv.kernels.copy_plan import row_major
 from leanconv.kernels.matmul_kernel import FixedRows, MatMul, Matrix, PackedMatMul
 from leanconv.spec.format import Format, ceil_div
+from leanconv.symbolic import fixed
 from leanconv.target import Target
 from leanconv.types import DType
 
@@ -166,11 +167,11 @@ def tile_of_any_size(target: Target, m: int, vectors: int, most_rows: int) -> Ti
     """One of a few tiles that serve all extents, whose rows are halved where there are fewer."""
     most_rows = min(most_rows, _MOST_ROWS)
     few = []
-    for count in range(1, int(min(vectors, _MOST_VECTORS)) + 1):
+    for count in range(1, fixed(min(vectors, _MOST_VECTORS)) + 1):
         ranked = (tile for _, tile in rank_tiles(target, MANY_ROWS, count, _STEPS))
         few.append(next(t for t in ranked if t.vectors == count and t.rows <= most_rows))
     vectors = vectors if vectors <= _MOST_VECTORS else _MANY_VECTORS
-    ranked = (tile for _, tile in rank_tiles(target, MANY_ROWS, int(vectors), _STEPS))
+    ranked = (tile for _, tile in rank_tiles(target, MANY_ROWS, fixed(vectors), _STEPS))
     best = next(tile for tile in ranked if tile in few)
     while best.rows > m:
         best = Tile(best.rows // 2, best.vectors)

@@ -18,6 +18,7 @@ from leanconv.kernels.matmul import MANY_ROWS, best_tile, matmul_problem, most_r
 from leanconv.kernels.matmul_kernel import FixedRows, Matrix
 from leanconv.kernels.packed_matmul_kernel import MatMulNBits
 from leanconv.spec.format import Format, ceil_div
+from leanconv.symbolic import fixed
 from leanconv.target import Target
 from leanconv.types import FLOAT32
 
@@ -89,7 +90,8 @@ def _tile(rows: int, panel: int, inner: int, any_size: bool, target: Target) -> 
     own = min(most, rows)
     if any_size:  # powers of two, so that few codes serve all numbers of rows
         own = next(n for n in _POWERS if n <= own)
-    return Tile(int(own), min(vectors, panel)), ceil_div(_FEW_ROWS, int(own))
+    own = fixed(own)
+    return Tile(own, min(vectors, panel)), ceil_div(_FEW_ROWS, own)
 
 
 def _packing(name: str, held: Array, kernel: MatMulNBits) -> Packing:

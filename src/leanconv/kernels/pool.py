@@ -37,6 +37,7 @@ from leanconv.kernels.quantised_steps import as_codes, as_float
 from leanconv.kernels.separable_pool import SeparablePool
 from leanconv.records import dataclass
 from leanconv.spec.format import Format, ceil_div
+from leanconv.symbolic import fixed
 from leanconv.target import Target
 from leanconv.types import FLOAT32, FLOATS, DType
 
@@ -185,7 +186,7 @@ class _Row:
         taps, last = (counted.taps(2, o) for o in (first, first + (tile.count - 1) * tile.pixels))
         if taps != last:
             return self._count(2, ow + pixel)
-        return self.e.const(self.pool.dtype.llvm, max(1, int(taps[1] - taps[0])))
+        return self.e.const(self.pool.dtype.llvm, max(1, fixed(taps[1] - taps[0])))
 
     # -- reduction -----------------------------------------------------------------------------
     def _start(self) -> Value:

@@ -38,6 +38,7 @@ from leanconv.kernels.lane_reduce import (
 from leanconv.kernels.pieces import InPieces
 from leanconv.records import dataclass
 from leanconv.spec.format import Format, ceil_div
+from leanconv.symbolic import fixed
 from leanconv.target import Target
 from leanconv.types import DType
 
@@ -170,7 +171,7 @@ class _Nest:
         """The results of `count` columns, in tiles of whole vectors and one of the rest."""
         place = 0
         while place < count:
-            width = int(min(self.k.width, max(1, (count - place) // self.lanes)))
+            width = fixed(min(self.k.width, max(1, (count - place) // self.lanes)))
             lanes = self.target.lanes_of_tail(min(self.lanes, count - place))
             address = source.at(place)
             totals = self._totals(address, self.loops, width, lanes)

@@ -6,6 +6,7 @@ computed step by step, over values of the variables, as far as the first guard t
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -121,50 +122,36 @@ _Code = tuple[Sequence[float], int, Sequence[_Block], Sequence[int]]
 def _code(record: Record) -> _Code:
     """Constants, how many variables there are, blocks of operations, the places of results."""
     steps = record.steps
-    read = [step[1] for step in steps if step[0] == VARIABLE]
-    variables = 1 + max(read, default=-1)
-    constants = {_constant(each): each[0] for step in steps for each in _constants(step)}
-    places = {key: place for place, key in enumerate(constants)}
-    found: list[int] = []  # of the steps
-    blocks: list[_Block] = []
-    made = len(constants) + variables
+    constants = [*_MINUS, *(each[0] for step in steps for each in step if isinstance(each, tuple))]
+    variables = 1 + max((step[1] for step in steps if step[0] == VARIABLE), default=-1)
+    unread = itertools.count(1)  # places of constants, in order
+    made = itertools.count(len(constants) + variables)
+    found: list[int] = []  # places of the steps
 
-    def until(number: int) -> list[_Operation]:
+    def until(number: int) -> Iterator[_Operation]:
         """The operations of the steps so far, for which there are none yet."""
-        nonlocal made
-        operations = []
         for sign, *operands in steps[len(found) : number + 1]:
             if sign == VARIABLE:
                 found.append(len(constants) + operands[0])
                 continue
-            held = [found[e] if isinstance(e, int) else places[_constant(e)] for e in operands]
-            apply, (first, *rest) = OPERATIONS[sign], held
-            if not rest:
-                apply, rest = OPERATIONS["*"], [places[_constant(_MINUS)]]
+            apply = OPERATIONS[sign]
+            places = [found[each] if isinstance(each, int) else next(unread) for each in operands]
+            if len(places) == 1:
+                apply, places = OPERATIONS["*"], [*places, 0]
+            first, *rest = places
             for each in rest:
-                operations.append((apply, first, each))
-                first, made = made, made + 1
+                yield apply, first, each
+                first = next(made)
             found.append(first)
-        return operations
 
-    for number, answer in record.guards:
-        blocks.append((until(number), found[number], answer))
-    blocks.append((until(len(steps) - 1), None, 0))
-    return tuple(constants.values()), variables, blocks, [found[each] for each in record.results]
+    blocks: list[_Block] = [
+        (list(until(number)), found[number], answer) for number, answer in record.guards
+    ]
+    blocks.append((list(until(len(steps) - 1)), None, 0))
+    return constants, variables, blocks, [found[each] for each in record.results]
 
 
 _MINUS = (-1,)  # what is negated is multiplied by it
-
-
-def _constants(step: Step) -> Iterator[tuple[float]]:
-    if step[0] == "neg":
-        yield _MINUS
-    yield from (each for each in step[1:] if isinstance(each, tuple))
-
-
-def _constant(held: tuple[float]) -> tuple[type, str]:
-    """What tells constants apart: 2 and 2.0 are two, as 0.0 and -0.0 are."""
-    return type(held[0]), repr(held[0])
 
 
 def _guard_text(text: str, answer: float) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from leanconv.records import dataclass
+from leanconv.symbolic import fixed
 from leanconv.target.costs import Costs
 from leanconv.target.records import ZEN4
 from leanconv.types import DType
@@ -137,7 +138,7 @@ class Target:
 
     def lanes_of_tail(self, count: int) -> int:
         """A count of lanes, which becomes a constant where run-time masks are slow."""
-        return count if self.runtime_masks else int(count)
+        return count if self.runtime_masks else fixed(count)
 
     def with_half_vectors(self) -> Target:
         """A core that `splits_vectors`, seen through registers of half the width."""

@@ -22,7 +22,7 @@ from leanconv.codegen.tiling import (
 )
 from leanconv.records import replace
 from leanconv.spec.format import ceil_div
-from leanconv.symbolic import least, most
+from leanconv.symbolic import fixed, least, most
 from leanconv.target import Target
 from leanconv.types import HALVES
 
@@ -59,7 +59,8 @@ def plan_any_size(kernel: DirectConv, target: Target, weights_from_dram: bool) -
     """
     vectors = ceil_div(kernel.outputs, kernel.lanes)
     ranked = _usable(
-        kernel, rank_tiles(target, ANY_WIDTH, vectors, int(kernel.steps), tile_work(kernel, target))
+        kernel,
+        rank_tiles(target, ANY_WIDTH, vectors, fixed(kernel.steps), tile_work(kernel, target)),
     )
     usable = [r for r in ranked if r[1].rows * r[1].vectors <= _DRAM_TILE]
     cycles, tile = (usable if weights_from_dram else ranked)[0]

@@ -19,7 +19,7 @@ from leanconv.codegen.geometry import Window
 from leanconv.codegen.start_values import broadcast_channels, channel_address
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
-from leanconv.symbolic import Symbol
+from leanconv.symbolic import Symbol, fixed
 from leanconv.target import Target
 
 
@@ -68,19 +68,19 @@ def column_vectors(
     """
     width, span = window.out[2], vectors * lanes
     stride, pad = window.stride[2], window.pad[2]
-    beyond = int(window.size[2] - width * stride)
+    beyond = fixed(window.size[2] - width * stride)
     tail = target.lanes_of_tail(width % lanes) or lanes
     bounds = tail, tail
     if isinstance(tail, Symbol):  # of a stride's loads the last one is known
-        part = int((tail * stride - 1) // lanes) if stride > 1 else 0
+        part = fixed((tail * stride - 1) // lanes) if stride > 1 else 0
         bounds = part * lanes // stride + 1, min(lanes - 1, (part + 1) * lanes // stride)
-    whole, rest = width // span, int(ceil_div(width % span, lanes))
+    whole, rest = width // span, fixed(ceil_div(width % span, lanes))
     # Whole tiles that begin in the padding, and those that may reach beyond the input's end.
     before = ceil_div(max(pad, 0), stride * span)
     reach = ceil_div((window.kernel[2] - 1) * window.dilation[2] - pad - beyond, stride)
     after = max(0, ceil_div(reach - ((rest - 1) * lanes + bounds[0] if rest else 0), span))
     repeated = whole - (before + after + 1) if whole >= before + after else None
-    known = int(whole) if repeated is None else before + after + 1
+    known = fixed(whole) if repeated is None else before + after + 1
     taps = window.kernel[2], stride, window.dilation[2], pad
     tiles = []
     for tile in _tiles(_Row(*taps, beyond, lanes, vectors, known, rest, *bounds)):

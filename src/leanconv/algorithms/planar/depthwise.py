@@ -34,6 +34,7 @@ from leanconv.codegen.start_values import channel_address, start_planes
 from leanconv.codegen.tails import overlapping_tiles, tiles_of_chunk
 from leanconv.records import dataclass
 from leanconv.spec.format import ALIGNMENT, ceil_div
+from leanconv.symbolic import fixed
 from leanconv.target import Target
 
 _CHUNKS = 0.375  # of the record's chunk
@@ -122,7 +123,7 @@ class PlanarDepthwise(GroupedConv):
             yield from ((row, self.rows) for row in overlapping_tiles(e, "rows", *of_chunk))
             return
         for index, rows in tiles_of_chunk(e, "rows", *of_chunk):
-            yield e.i64(index * self.rows), int(rows)
+            yield e.i64(index * self.rows), fixed(rows)
 
 
 class _PlaneTiles:

@@ -33,6 +33,7 @@ from leanconv.codegen.tails import overlapping_tiles, tiles_of_chunk
 from leanconv.codegen.tiling import Tile, fits, tile_cycles
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
+from leanconv.symbolic import fixed
 from leanconv.target import Target
 
 _CHUNKS = 0.625  # of the record's chunk
@@ -118,7 +119,7 @@ class PlanarPointwise(GroupedConv):
         with e.chunks(*extents) as (n, g, columns, block):
             body = _PanelTiles(e, self, target, pointers, n, g, block)
             for pixel, pixels in self._tiles_of_pixels(e, columns):
-                vectors = int(ceil_div(pixels, self.lanes))
+                vectors = fixed(ceil_div(pixels, self.lanes))
                 live = target.lanes_of_tail(pixels - (vectors - 1) * self.lanes)
                 body.pixels(pixel, vectors, live)
         return e.finish()

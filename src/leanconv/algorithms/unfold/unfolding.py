@@ -24,6 +24,7 @@ from leanconv.codegen.shuffles import transpose
 from leanconv.kernels.copy import cover
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
+from leanconv.symbolic import fixed
 from leanconv.types import DType
 
 _LARGEST_STEP = 4  # strides that are picked from whole vectors
@@ -275,7 +276,7 @@ class Mover:
             if interleaved:
                 self._interleave(x, y, step, across)
             else:
-                self._square(x, y, step, int(min(count, u.lanes)), min(across, u.lanes))
+                self._square(x, y, step, fixed(min(count, u.lanes)), min(across, u.lanes))
 
     def _start(self, block: Value | int, count: int) -> Value | int:
         """Where a vector begins; the last one overlaps the one before it."""

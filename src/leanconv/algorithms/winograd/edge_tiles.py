@@ -19,6 +19,7 @@ from typing import NamedTuple
 from leanconv.algorithms.winograd.shape import WinogradShape
 from leanconv.codegen.emitter import Function, Pointer, Value
 from leanconv.spec.format import ceil_div
+from leanconv.symbolic import fixed
 from leanconv.winograd.program import LinearProgram
 
 Narrow = tuple[bool, bool]  # along height and width
@@ -94,8 +95,8 @@ def tile_order(
 
 def _order(conv: WinogradShape) -> tuple[tuple[int, ...], dict[Narrow, tuple[int, int]]]:
     (height, width), (rows, columns) = conv.dropped_points, conv.grid
-    grid = int(rows), int(columns)
-    return tile_order(int(conv.batch), grid, (height > 0, width > 0), conv.tiles)
+    grid = fixed((rows, columns))
+    return tile_order(fixed(conv.batch), grid, (height > 0, width > 0), conv.tiles)
 
 
 def is_ordered(conv: WinogradShape) -> bool:

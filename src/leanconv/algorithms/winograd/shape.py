@@ -21,6 +21,7 @@ from leanconv.codegen.partial_sums import LENGTH
 from leanconv.records import cached_property, dataclass
 from leanconv.spec.amounts import reduction_length, sum_flops, tensor_bytes
 from leanconv.spec.format import ALIGNMENT, aligned, ceil_div
+from leanconv.symbolic import fixed
 from leanconv.types import FLOAT32, INT16, DType, Precision
 from leanconv.winograd.integers import (
     Division,
@@ -366,5 +367,5 @@ def _is_exact(m: int, r: int, outputs: int) -> bool:
 
 def _dropped(grid: int, m: int, out: int, taps: int, may: Callable[[int, int, int], bool]) -> int:
     """Points that the last tile along an axis skips."""
-    spare = int(grid * m - out) if grid > 1 and min(taps, m) > 1 else 0
+    spare = fixed(grid * m - out) if grid > 1 and min(taps, m) > 1 else 0
     return spare if spare and may(m, taps, m - spare) else 0
