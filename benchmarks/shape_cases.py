@@ -95,7 +95,12 @@ def levels(rng: random.Random, count: int) -> list[Shape]:
 
 
 Draw = Callable[[random.Random, int], list[Shape]]
-DRAWS: Mapping[str, Draw] = {"recogniser": widths, "detector": sizes, "pnet": levels}
+DRAWS: Mapping[str, Draw] = {
+    "recogniser": widths,
+    "detector": sizes,
+    "pnet": levels,
+    "yolo": sizes,
+}
 
 
 def cases(
@@ -154,6 +159,7 @@ def cases(
 
     new_shapes("widths", "recogniser", Must(0.050, 0.100))
     new_shapes("sizes", "detector", Must(0.060, 0.120))
+    new_shapes("yolo sizes", "yolo", Must(0.060, 0.120))
     add("pyramid", ("pnet",), pyramid_levels)
     add("memory", ("recogniser",), many_widths)
     first_answer("first mobilenetv2", "mobilenetv2", _SQUARE, Must(0.6, full_s=0.08))

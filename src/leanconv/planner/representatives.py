@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from math import prod
 
 from leanconv.errors import LeanConvError
 from leanconv.graph.ir import Graph, Node, Origin, TensorType
@@ -18,8 +19,9 @@ from leanconv.symbolic import fixed
 # The end of each range, and what stands for it.
 _BATCHES = {4: 4, 16: 14, 64: 56, 256: 224}
 _SIZES = {64: 56, 1024: 224}
-# What stands for an open extent of a network's input. Many networks take multiples of 32 only.
-_INPUTS = {64: 64, 1024: 384}
+# What stands for the open sizes of a network's inputs, by their geometric mean. (Many networks take
+# multiples of 32 only.)
+_INPUTS = {64: 64, 256: 192, 1024: 384}
 _TIMES = (1, 16)  # as many, where windows are longer than a representative
 
 
@@ -51,18 +53,22 @@ def usual_graph(graph: Graph) -> Graph | None:
 
 
 def usual_extents(origin: Origin) -> tuple[int, ...]:
-    """Those that stand for the open extents of a network's inputs."""
-    return tuple(_usual_extent(*each) for each in origin.extents)
+    """Those that stand for the open extents of a network's inputs.
+
+    One size for all but batches: how a layer is computed best depends on its pixels more than on
+    their shape, and few sizes mean few searches.
+    """
+    sides = [extent for extent, axis in origin.extents if axis]
+    usual = _usual_side(prod(sides), len(sides))
+    return tuple(usual if axis else representative(n, axis) for n, axis in origin.extents)
 
 
-def _usual_extent(extent: int, axis: int) -> int:
-    """The extent of a network's input that stands for all of its range, along an axis."""
-    if not axis:
-        return representative(extent, axis)
+def _usual_side(product: int, sides: int) -> int:
+    """What stands for sides of a product."""
     for end, stands in _INPUTS.items():
-        if extent <= end:
+        if product <= end**sides:
             return stands
-    while end < extent:
+    while end**sides < product:
         end, stands = 4 * end, 4 * stands
     return stands
 
