@@ -12,7 +12,7 @@ from leanconv.graph.interpret import interpret
 from leanconv.graph.ir import Graph
 from leanconv.graph.onnx_import import Model
 from leanconv.graph.passes import run_passes
-from leanconv.graph.template import Shape, Templates
+from leanconv.graph.template import Shape, Template, Templates
 
 
 def graph_text(graph: Graph) -> str:
@@ -48,8 +48,8 @@ def check_template(model: Model, shapes: Mapping[str, Shape]) -> Templates:
 
 def _has_sized(templates: Templates) -> bool:
     """Whether data follows from sizes: it is simplified as data, and its numbers come later."""
-    made = (each for kept in templates._templates.values() for each in kept)
-    return any(each.graph.from_sizes is not None for each in made)
+    made = (each for memo in templates.memos for each in memo.entries)
+    return any(isinstance(e, Template) and e.result.from_sizes is not None for e in made)
 
 
 def _check_alike(found: Graph, direct: Graph) -> None:
