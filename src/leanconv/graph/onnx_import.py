@@ -44,7 +44,7 @@ from leanconv.graph.small_inputs import NeedsInputsError, is_small
 from leanconv.graph.value import Value
 from leanconv.records import dataclass
 from leanconv.spec.mends import mended
-from leanconv.symbolic import Symbol
+from leanconv.symbolic import plain
 from leanconv.types import FLOAT16, FLOAT32, FLOAT64, FLOATS, DType, find_dtype
 from leanconv.units import shape_text
 
@@ -312,11 +312,11 @@ def _checked(
             fits = fits and (wanted is None or wanted == extent)
     if fits and named:
         return None
-    given = tuple(_number(n) for n in given)
+    given = tuple(plain(n) for n in given)
     axes = mended("x", given, declared.shape)
     # Of another rank, its own extents are not those of the symbols.
     binding = symbols if len(given) == len(declared.shape) else before
-    known = {symbol: _number(n) for symbol, n in binding.items() if symbol in declared.shape}
+    known = {symbol: plain(n) for symbol, n in binding.items() if symbol in declared.shape}
     found = InputError(
         f"input {name!r} got the shape {shape_text(given)}; expected "
         + shape_text(declared.shape)
@@ -326,11 +326,6 @@ def _checked(
     if not fits:
         raise found
     return found
-
-
-def _number(extent: int) -> int:
-    """For a message: the extent, or the number that stands behind a symbol."""
-    return int(extent.value) if isinstance(extent, Symbol) else extent
 
 
 def read_model(source: str | Path | bytes, limits: Limits | None = None) -> Model:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from leanconv.errors import InputError
-from leanconv.symbolic import Symbol
+from leanconv.symbolic import plain
 from leanconv.types import DType
 
 MOST = 16  # elements: each combination of values has a plan of its own
@@ -41,5 +41,4 @@ def is_small(shape: Sequence[object] | None, dtype: DType) -> bool:
     """
     if shape is None or len(shape) > 1 or dtype.is_float or dtype.held != dtype:
         return False
-    numbers = (extent.value if isinstance(extent, Symbol) else extent for extent in shape)
-    return all(not isinstance(number, int) or number <= MOST for number in numbers)
+    return all(not isinstance(number, int) or number <= MOST for number in map(plain, shape))

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import field
 from enum import Enum
-from typing import Annotated, Any, TypeAlias, TypeVar
+from typing import Annotated, Any, TypeAlias
 
 from leanconv.records import dataclass
 from leanconv.symbolic.expressions import (
@@ -17,8 +17,6 @@ from leanconv.symbolic.expressions import (
     NeedsNumberError,
     fits_64_bits,
 )
-
-_Number = TypeVar("_Number", int, float)
 
 
 class Mark(Enum):
@@ -256,8 +254,8 @@ def _extreme(apply: Callable[..., Any], numbers: tuple[Any, ...]) -> Any:
     return Symbol(trace, node, apply(map(plain, numbers)))
 
 
-def plain(value: _Number | Symbol) -> Any:
-    """The number that a number or a symbol is this time; no guard."""
+def plain(value: Any) -> Any:
+    """The number that a symbol is this time, and no guard; anything else as it is."""
     return value.value if isinstance(value, Symbol) else value
 
 
