@@ -1,9 +1,9 @@
 """Dataclasses that are made and changed quickly, and properties that take no lock.
 
-Importing the package makes two hundred dataclasses. The standard library compiles each of their
+Importing the package makes three hundred dataclasses. The standard library compiles each of their
 methods by itself, up to six, which takes most of an import. Here those that follow the fields are
-compiled together, and the others are shared. What comes out is a dataclass like any other:
-`fields`, `replace` and `asdict` of `dataclasses` take it.
+compiled together when one of them is first asked for, and the others are shared. What comes out is
+a dataclass like any other: `fields`, `replace` and `asdict` of `dataclasses` take it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ else:
 
         def made(cls: type) -> type:
             _with_fields(cls, frozen, kw_only)
-            methods = _compiled(cls, frozen, eq)
+            names = ("__init__", "__eq__", "__hash__") if eq else ("__init__",)
+            methods: dict[str, Any] = {name: _Pending(cls, name, frozen, eq) for name in names}
             if eq and not frozen:
                 methods["__hash__"] = None
             if repr:
@@ -67,6 +68,23 @@ else:
             return cls
 
         return made if cls is None else made(cls)
+
+
+class _Pending:
+    """A method that is compiled, with the others that follow the fields, when it is first used.
+
+    A load uses less than half of the classes that it imports.
+    """
+
+    def __init__(self, cls: type, name: str, frozen: bool, eq: bool) -> None:
+        self._cls, self._name, self._frozen, self._eq = cls, name, frozen, eq
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        methods = _compiled(self._cls, self._frozen, self._eq)
+        for name, method in methods.items():
+            if isinstance(self._cls.__dict__.get(name), _Pending):
+                setattr(self._cls, name, method)
+        return methods[self._name].__get__(instance, owner)
 
 
 _given: dict[type, tuple[str, ...]] = {}  # the fields that a class is made of

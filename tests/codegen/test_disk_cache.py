@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from leanconv.codegen import cache as cache_module
 from leanconv.codegen import private_folder
 from leanconv.codegen.cache import DiskCache
 from support.cache_check import assert_whole, expected, filler, kill_after
@@ -122,7 +123,7 @@ def test_old_leftovers_go_though_there_is_room(tmp_path: Path) -> None:
     ):
         (tmp_path / name).write_bytes(bytes(50))
         os.utime(tmp_path / name, (time.time() - age_s,) * 2)
-    DiskCache(tmp_path).put(KEY, BODY)
+    DiskCache(tmp_path, 60 * len(BODY)).put(KEY, BODY)
     assert {path.name for path in tmp_path.iterdir()} == {f"{2:024x}.part", f"{KEY}.o"}
 
 
@@ -199,7 +200,7 @@ def test_a_part_of_the_future_goes(tmp_path: Path) -> None:
     part, then = tmp_path / f"{1:024x}.part", time.time() + 3600
     part.write_bytes(bytes(50))
     os.utime(part, (then, then))
-    DiskCache(tmp_path).put(KEY, BODY)
+    DiskCache(tmp_path, 60 * len(BODY)).put(KEY, BODY)
     assert not part.exists()
 
 
@@ -209,6 +210,17 @@ def test_an_old_cache_that_is_too_large_shrinks_at_the_first_entry(tmp_path: Pat
         full.put(f"{i:040x}", BODY)
     DiskCache(tmp_path, 5 * len(BODY)).put(KEY, BODY)
     assert sum(p.stat().st_size for p in tmp_path.iterdir()) <= 5 * len(BODY)
+
+
+def test_few_processes_of_many_look_at_all_entries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each writes one small entry: a sixty-fourth of the bound goes by between two looks."""
+    looks = []
+    monkeypatch.setattr(cache_module, "drop_oldest", lambda *_: looks.append(1))
+    for i in range(640):
+        DiskCache(tmp_path, 1000 * len(BODY)).put(f"{i:040x}", BODY)
+    assert 20 <= len(looks) <= 70  # 41 are expected
 
 
 def test_no_folder_keeps_nothing() -> None:

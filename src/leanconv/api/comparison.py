@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 
 import numpy as np
@@ -106,4 +105,6 @@ def _measured(plan: ConvPlan) -> float:
         start = time.perf_counter_ns()
         plan(x, out, residual)
         times.append(time.perf_counter_ns() - start)
-    return statistics.median(times[1:]) * 1e-9
+    from statistics import median
+
+    return median(times[1:]) * 1e-9

@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 _MAGIC = b"leanconv object 2\n"
 _DIGEST = 32
 MOST_ENTRY_BYTES = 64 * 2**20  # the largest objects have 1 MiB
+_LOOKS = 64  # at all entries, while so many bytes are written as the bound allows
 _PART_S = 600  # nobody takes longer to write an entry; older ones are of processes that were killed
 _AHEAD_S = 60  # by which other machines' clocks, and those of file servers, may be ahead
 _PART_NAME = re.compile(rf"(tmp\w{{8}}|[0-9a-f]{{24}}){re.escape(PART)}")  # earlier versions, now
@@ -90,16 +91,17 @@ class DiskCache:
     def put(self, key: str, body: bytes) -> None:
         """Store an entry; a folder that cannot be used is one warning, not an error."""
         name = f"{key}{self._suffix}"
-        data = _MAGIC + _digest(name, body) + body
+        digest = _digest(name, body)
+        data = _MAGIC + digest + body
         if self._folder is None or len(data) > self._most:
             return
         try:
             with own_folder(self._folder, make=True) as folder:
                 folder.write(name, data)
-                if self._written == 0 or self._written > self._limit // 16:
+                self._written += len(data)
+                if self._written > self._limit // 16 or _drawn(digest, len(data), self._limit):
                     self._written = 0
                     drop_oldest(folder, self._entry_name.fullmatch, self._limit)
-                self._written += len(body)
         except NotOursError as error:
             self._refuse(str(error))
         except FileNotFoundError as error:
@@ -179,6 +181,15 @@ class DiskCache:
         )
 
 
+def _drawn(digest: bytes, size: int, limit_bytes: int) -> bool:
+    """Whether the bound is looked at after an entry of this size.
+
+    To look at a hundred thousand entries takes a second. So that processes which write a few do
+    not all do it, an entry's digest draws, as by lot, every 64th part of the bound.
+    """
+    return int.from_bytes(digest[:4], "big") * limit_bytes < (size * _LOOKS) << 32
+
+
 def drop_oldest(folder: OwnFolder, is_entry: Callable[[str], object], limit_bytes: int) -> None:
     """Drop what killed processes left, and the oldest entries until the rest fits a bound.
 
@@ -190,10 +201,10 @@ def drop_oldest(folder: OwnFolder, is_entry: Callable[[str], object], limit_byte
         limit_bytes: the most that entries may have together.
     """
     now, ours, total = time.time(), list[Entry](), 0
-    for entry in folder.entries():
+    for entry in folder.entries(lambda name: is_entry(name) or _PART_NAME.fullmatch(name)):
         if _left_over(entry, now):
             folder.remove(entry.name)
-        elif is_entry(entry.name) or _PART_NAME.fullmatch(entry.name):
+        else:
             ours.append(entry)
             total += entry.size_bytes
     for entry in sorted(ours, key=lambda entry: (entry.written_s <= now + _AHEAD_S, entry)):

@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -142,8 +142,8 @@ class OwnFolder:
             else:
                 os.unlink(name, dir_fd=self._handle)
 
-    def entries(self) -> list[Entry]:
-        """The regular files of the folder; links are not followed.
+    def entries(self, is_wanted: Callable[[str], object]) -> list[Entry]:
+        """The regular files of wanted names in the folder; links are not followed.
 
         Raises:
             OSError: the folder cannot be listed.
@@ -155,6 +155,8 @@ class OwnFolder:
                 where = os.open(".", os.O_RDONLY | _FOLDER, dir_fd=self._handle)
                 opened.callback(os.close, where)
             for each in opened.enter_context(os.scandir(where)):
+                if not is_wanted(each.name):
+                    continue
                 with contextlib.suppress(OSError):
                     status = each.stat(follow_symlinks=False)
                     if stat.S_ISREG(status.st_mode):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from difflib import get_close_matches
 from operator import index
 from typing import Any
 
@@ -13,6 +12,8 @@ from leanconv.records import dataclass
 
 def meant(name: object, known: Sequence[str]) -> str:
     """What follows in a message about an unknown name: the known one that is most like it."""
+    from difflib import get_close_matches
+
     close = get_close_matches(str(name), known, 1, cutoff=0.5)
     return f"; did you mean {close[0]!r}?" if close else ""
 

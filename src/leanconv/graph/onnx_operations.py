@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from typing import TypeVar
 
 from leanconv.errors import UnsupportedError
@@ -48,6 +47,8 @@ def check_operations(nodes: Sequence[RawNode]) -> None:
         )
     more = nor([op for op, _ in others])
     written = {op.casefold(): op for op in FILE_RULES}
+    from difflib import get_close_matches
+
     near = get_close_matches(first.rpartition(".")[2][:NAME].casefold(), written, 1, cutoff=0.7)
     meant = f"; did you mean {written[near[0]]}?" if near else ""
     raise UnsupportedError(f"{where} is not supported{more}; {advice}{meant}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import statistics
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -230,7 +229,9 @@ class _Rig:
         self.run()
         first = max(1, self.run())
         count = max(3, min(200, _RUN_NS // first))
-        return statistics.median(self.run() for _ in range(count))
+        from statistics import median
+
+        return median(self.run() for _ in range(count))
 
 
 def _constants(

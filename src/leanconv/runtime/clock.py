@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
-import statistics
 import threading
 import time
 from collections.abc import Callable
@@ -94,7 +93,9 @@ def speedup(threads: int) -> float:
     """
     busy = _loop("busy")
     alone = min(_nanoseconds(busy, _BUSY_STEPS) for _ in range(3))
-    return statistics.median(_together(busy, threads, alone) for _ in range(3))
+    from statistics import median
+
+    return median(_together(busy, threads, alone) for _ in range(3))
 
 
 def _together(busy: _Loop, threads: int, alone: float) -> float:
@@ -116,7 +117,7 @@ def _together(busy: _Loop, threads: int, alone: float) -> float:
     start.set()
     for thread in started:
         thread.join()
-    return len(started) * alone / statistics.mean(times) if started else 1.0
+    return len(started) * alone * len(times) / sum(times) if started else 1.0
 
 
 @functools.cache

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import tempfile
 from math import prod
 from pathlib import Path
 
@@ -39,6 +38,8 @@ class ConstantFile:
         try:
             with own_folder(folder, make=True):
                 pass
+            import tempfile  # late: with it come archives and their compression
+
             self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115
             self._file.truncate(self._left)
             self._map = mmap.mmap(self._file.fileno(), self._left, access=mmap.ACCESS_READ)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-import tempfile
 import weakref
 from pathlib import Path
 
@@ -134,6 +133,8 @@ def unnamed_block(folder: Path, size: int) -> FileBlock:
     Raises:
         OutOfMemoryError: there is no room, or the folder is not this user's alone.
     """
+    import tempfile  # late: with it come archives and their compression
+
     try:
         with own_folder(folder, make=True):
             pass

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -67,7 +66,9 @@ def profile_rows(
         times: for each of them the nanoseconds of every repeat.
         estimates: for each of them the nanoseconds that the plan predicts.
     """
-    medians = [float(statistics.median(row)) if row else 0.0 for row in times]
+    from statistics import median
+
+    medians = [float(median(row)) if row else 0.0 for row in times]
     total = sum(medians) or 1.0
     return [
         ProfileRow(

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from statistics import mean
 
 from leanconv.algorithms.direct.kernel import DirectConv
 from leanconv.algorithms.interface import Candidate, KernelUse
@@ -144,5 +143,6 @@ def _cuts(problem: Problem, target: Target, blocks: Blocks) -> Iterator[Cut]:
         each = ceil_div(one.panels, 1 << power)
         parts = ceil_div(one.panels, each)
         cut = replace(kernel, parts=parts)
-        rounds = mean(threads * ceil_div(cut.chunks, threads) for threads in _THREADS)
+        every = [threads * ceil_div(cut.chunks, threads) for threads in _THREADS]
+        rounds = sum(every) / len(every)
         yield Cut(rounds * (multiply * each / one.panels + unfold), blocks, cut)
