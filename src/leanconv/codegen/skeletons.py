@@ -5,8 +5,11 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, get_args, get_type_hints
+import re
+import sys
+from collections import ChainMap
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from leanconv.codegen.kernel import Kernel
 from leanconv.symbolic import Mark, Symbol, Trace, Values
@@ -112,6 +115,7 @@ def _marks(mark: Mark | None, count: int) -> list[Mark | None]:
 
 
 _fields_of: dict[type, tuple[tuple[str, Mark | None], ...] | None] = {}
+_NAME = re.compile(r"\w+")
 
 
 def _fields(kind: type) -> tuple[tuple[str, Mark | None], ...] | None:
@@ -119,15 +123,18 @@ def _fields(kind: type) -> tuple[tuple[str, Mark | None], ...] | None:
     if kind not in _fields_of:
         found = None
         if dataclasses.is_dataclass(kind):
-            hints = get_type_hints(kind, include_extras=True)
-            names = [each.name for each in dataclasses.fields(kind)]
-            found = tuple((name, _mark(hints[name])) for name in names)
+            names = ChainMap(*(vars(sys.modules[base.__module__]) for base in kind.__mro__))
+            found = tuple((f.name, _mark(f.type, names)) for f in dataclasses.fields(kind))
         _fields_of[kind] = found
     return _fields_of[kind]
 
 
-def _mark(hint: Any) -> Mark | None:
-    """The mark in an annotation, such as that of `tuple[Extents, ...]`."""
-    if isinstance(hint, Mark):
-        return hint
-    return next((mark for each in get_args(hint) if (mark := _mark(each))), None)
+def _mark(annotation: Any, names: Mapping[str, Any]) -> Mark | None:
+    """The mark of what an annotation names, such as `tuple[Extents, ...]`.
+
+    It is a text. Of that no more is evaluated than its names: a load looks at hundreds of fields.
+    """
+    assert isinstance(annotation, str), "the module lacks `from __future__ import annotations`"
+    named = (names.get(name) for name in _NAME.findall(annotation))
+    marks = (mark for each in named for mark in getattr(each, "__metadata__", ()))
+    return next((mark for mark in marks if isinstance(mark, Mark)), None)
