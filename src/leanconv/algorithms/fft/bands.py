@@ -28,7 +28,7 @@ def bands_of(problem: Problem, target: Target) -> list[Problem]:
     """
     window, lanes = problem.window, problem.lanes(target)
     one = problem.groups == problem.in_channels == problem.out_channels == 1
-    if not one or problem.any_size or problem.x.block > 1 or problem.y.block > 1:
+    if not one or problem.x.block > 1 or problem.y.block > 1:
         return []
     first, past = window.full(1)
     rows = (past - first) // lanes
