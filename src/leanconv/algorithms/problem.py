@@ -24,7 +24,7 @@ _DEFAULT_ERROR = 2e-5
 _WEIGHTS_BYTES, _WEIGHTS_FACTOR = 64 * 2**20, 4
 _WEIGHTS = 2.0  # roundoffs
 _HALF_ERROR = 4e-3  # accepted of one layer that is stored in float16
-_USUAL_SIZE = 96  # outputs along an axis that may have any size
+_USUAL_SIZES = 96, 96, 96  # outputs along axes that may have any size
 
 
 def default_error(precision: Precision) -> float:
@@ -76,7 +76,8 @@ class Problem:
         weights_from_dram: whether the weights come from DRAM in each run, as in large networks.
         any_size: axes of the window, 0 to 2, along which the code is to serve all sizes of the
             images, of which these are some.
-        usual_size: outputs along such an axis for which tiles are chosen.
+        usual_sizes: outputs along depth, height and width, of such axes, for which algorithm and
+            tiles are chosen: the first stands for all of them where one must.
         small_weights: whether the weights are so small that transforms would lose them.
         sum_bits: bits, the sign counted, that every sum of products of codes has (`integer_sums`);
             32 where the weights are not known.
@@ -99,7 +100,7 @@ class Problem:
     x_offset: int = 0
     weights_from_dram: bool = False
     any_size: tuple[int, ...] = ()
-    usual_size: int = _USUAL_SIZE
+    usual_sizes: tuple[Triple, ...] = (_USUAL_SIZES,)
     small_weights: bool = False
     sum_bits: int = 32
     folds_shift: bool = False
@@ -194,15 +195,24 @@ class Problem:
         return w.reshape(*w.shape[:2], *self.window.kernel)
 
 
-def typical(problem: Problem) -> Problem:
+def typicals(problem: Problem) -> tuple[Problem, ...]:
+    """`typical` for each of the usual sizes."""
+    return tuple(typical(problem, outputs) for outputs in problem.usual_sizes)
+
+
+def typical(problem: Problem, outputs: Triple | None = None) -> Problem:
     """The problem of one image, of the usual size along the axes of any size.
 
     Tiles are chosen for it where one code is to serve all sizes: a batch decides none of them, so
     that they are the same whether it is a number or a symbol.
+
+    Args:
+        problem: of any size.
+        outputs: along axes of any size; the first of the usual ones if None.
     """
     window, any_size = problem.window, problem.any_size
-    extents = enumerate(window.out)
-    usual = (problem.usual_size if axis in any_size else int(o) for axis, o in extents)
+    known = zip(outputs or problem.usual_sizes[0], window.out, strict=True)
+    usual = (size if axis in any_size else int(o) for axis, (size, o) in enumerate(known))
     out = triple(tuple(usual), 1)
     taps = zip(out, window.kernel, window.stride, window.dilation, strict=True)
     size = triple(tuple((o - 1) * step + (k - 1) * apart + 1 for o, k, step, apart in taps), 1)

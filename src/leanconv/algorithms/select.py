@@ -22,6 +22,7 @@ from leanconv.algorithms.magnitudes import (
 from leanconv.algorithms.parameters import AUTO, Choice, Parameters, parse_choice
 from leanconv.algorithms.problem import Problem, default_error, most_weight_bytes, typical
 from leanconv.algorithms.rounding import sum_error
+from leanconv.codegen.geometry import Triple
 from leanconv.errors import SpecError
 from leanconv.target import Target
 from leanconv.types import SINGLE
@@ -167,12 +168,18 @@ def choose(
     )
 
 
-def usual_choice(problem: Problem, target: Target, reproducible: bool = False) -> Choice:
+def usual_choice(
+    problem: Problem, target: Target, reproducible: bool = False, outputs: Triple | None = None
+) -> Choice:
     """The algorithm for maps of the usual sizes, where a problem has any; AUTO if it refuses this.
 
     Its parameters are left open: those of any size follow from the usual sizes, too.
+
+    Args:
+        problem, target, reproducible: as of `choose`.
+        outputs: of other maps for which the algorithm is chosen, along depth, height and width.
     """
-    usual = _usual(typical(problem), target, reproducible)
+    usual = _usual(typical(problem, outputs), target, reproducible)
     return AUTO if usual.algorithm in rejections(problem, target) else usual
 
 

@@ -3,7 +3,7 @@
 The first size has a plan of its own, as `plan_conv2d` makes it. What comes with the second size may
 come with many: from it on, kernels are taken whose code serves all sizes, so that a new one
 compiles nothing, and weights are packed once for all of them. Algorithm and tiles are chosen for
-maps of the usual size nearest below a power of 2: a few for all sizes together.
+maps of a few usual sizes below a power of 2, as many outputs as there are: once for all of them.
 
 What the bits of a size are depends on whether it was the first, and on no other.
 """
@@ -11,6 +11,7 @@ What the bits of a size are depends on whether it was the first, and on no other
 from __future__ import annotations
 
 import functools
+import math
 import weakref
 from collections.abc import Hashable
 from dataclasses import fields, replace
@@ -22,13 +23,17 @@ from leanconv.api.conv_arguments import Constants
 from leanconv.api.conv_choice import conv_problem, needed_bytes
 from leanconv.api.options import PlanOptions
 from leanconv.api.weight_changes import ConstantsCopy
+from leanconv.codegen.geometry import Triple
 from leanconv.errors import SpecError
 from leanconv.records import dataclass
 from leanconv.runtime.calibration import planning_target
 from leanconv.runtime.pool import default_threads
 from leanconv.spec import ConvSpec
 
-_LEAST, _FINE = 8, 256  # powers of 2 from the one to the other, then those of 4
+_STEPS_OF_TWO = 4  # sides of maps between a power of 2 and the next that algorithms are chosen for
+# Sides of maps at which a range ends whose kernels are chosen together.
+# Twice as many ranges made code twice as often, and no layer faster.
+_ENDS = 4, 8, 16, 32, 64, 128, 256, *(4**power for power in range(5, 25))
 _MOST_LAYERS = 1024
 _SIZES = frozenset({"batch", "size", "pad_begin", "pad_end"})  # of a `ConvSpec`
 
@@ -80,7 +85,9 @@ class LayerSizes:
         problem = replace(problem, small_weights=copy.small)
         target = planning_target()
         try:
-            chosen = select.usual_choice(problem, target) if requested == AUTO else requested
+            chosen = requested
+            if chosen == AUTO:
+                chosen = select.usual_choice(problem, target, outputs=_square(problem))
             candidate = select.choose(problem, target, chosen)
         except SpecError:
             return None
@@ -104,11 +111,27 @@ def _layer(key: Hashable) -> LayerSizes:
     return LayerSizes()
 
 
+def _square(problem: Problem) -> Triple:
+    """A map of about as many outputs as a problem of any size has, as many along all axes."""
+    steps = round(_STEPS_OF_TWO * math.log2(_extent(problem)))
+    side = round(2 ** (steps / _STEPS_OF_TWO))
+    return side, side, side
+
+
+def _extent(problem: Problem) -> float:
+    """How many outputs a problem of any size has along each axis, if they are as many."""
+    return math.pow(problem.batch * prod(problem.window.out), 1 / len(problem.any_size))
+
+
 def _of_any_size(problem: Problem, rank: int) -> Problem:
     """A problem whose code is to serve all sizes like its own, along all of its axes."""
     axes = tuple(range(3 - rank, 3))
-    extent = (problem.batch * prod(problem.window.out)) ** (1 / rank)
-    power = _LEAST
-    while power < extent:
-        power *= 2 if power < _FINE else 4
-    return replace(problem, any_size=axes, usual_size=power * 7 // 8)
+    extent, before, end = _extent(replace(problem, any_size=axes)), *_ENDS[:2]
+    for following in _ENDS[2:]:
+        if extent <= end:
+            break
+        before, end = end, following
+    middle, low = round(math.sqrt(before * end)), before + 1
+    squares = [(side, side, side) for side in (middle, low, end)]
+    sizes = (*squares, (middle, low, end), (middle, end, low))
+    return replace(problem, any_size=axes, usual_sizes=sizes)

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from leanconv.algorithms.parameters import Choice
-from leanconv.algorithms.problem import Problem, typical
+from leanconv.algorithms.problem import Problem, typical, typicals
 from leanconv.algorithms.winograd.cost import Tiling, best_kernel, ranked_tilings, shape_cycles
 from leanconv.algorithms.winograd.integers import exact_sizes
 from leanconv.algorithms.winograd.parameters import WinogradParameters
@@ -49,15 +49,37 @@ def _best_of_any_size(
 
     Parts are as few as keep cores busy. Symbols have no cost.
     """
-    usual = _best_anywhere(typical(problem), target, given)[1]
+    shape = _like(_best_of_all(typicals(problem), target, given), problem, given)
+    counts = isinstance(shape.tile_count, int)
+    return shape_cycles(problem, shape, target) if counts else 0.0, shape
+
+
+def _like(usual: WinogradShape, problem: Problem, given: WinogradParameters) -> WinogradShape:
+    """The shape of a problem with the tiles of another one."""
     shape = WinogradShape.of(problem, usual.m, usual.lanes, usual.sums)
     chosen = {name: getattr(usual, name) for name in ("rows", "vectors", "tiles", "narrow")}
     shape = replace(shape, **chosen)
     busy = ceil_div(_FEW_CHUNKS, shape.groups * shape.blocks)
-    parts = given.parts or least(busy, shape.panels)
-    shape = replace(shape, parts=parts)
-    counts = isinstance(shape.tile_count, int)
-    return shape_cycles(problem, shape, target) if counts else 0.0, shape
+    return replace(shape, parts=given.parts or least(busy, shape.panels))
+
+
+@lru_cache(maxsize=256)
+def _best_of_all(
+    problems: tuple[Problem, ...], target: Target, given: WinogradParameters
+) -> WinogradShape:
+    """Of the best shapes of each problem the one that is best for all of them together."""
+    found = [_best_anywhere(problem, target, given) for problem in problems]
+    if len(found) == 1:
+        return found[0][1]
+
+    def beyond(usual: WinogradShape) -> float:
+        """The sum of its cycles, each over those of the best."""
+        return sum(
+            shape_cycles(problem, _like(usual, problem, given), target) / cycles
+            for problem, (cycles, _) in zip(problems, found, strict=True)
+        )
+
+    return min((shape for _, shape in found), key=beyond)
 
 
 @lru_cache(maxsize=256)
