@@ -65,6 +65,7 @@ METHOD_ARROWS: dict[str, tuple[str, ...]] = {
     "planar": ("common",),
     "depthwise": ("common",),
     "fft": ("common",),
+    "col2im": ("common",),
     "tiles": ("common",),
     "unfold": ("common", "direct", "naive"),
     "winograd": ("common", "direct"),

@@ -99,7 +99,7 @@ REASONS: dict[str, tuple[str, ...]] = {
         "algorithms:LARGEST",
         "algorithms:_MARGIN",
         "algorithms:_SMALL",
-        "algorithms:plain_losses()",
+        "algorithms:losses_of_sums()",
         "algorithms/winograd:_AIM",
         "algorithms/winograd:ADDED",
         "api:_ANY_ERROR",

@@ -38,9 +38,10 @@ def _lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Targ
     return CONVOLUTION.lower(NodeContext(node, graph, formats, target))
 
 
-def _lowered(graph: Graph) -> Lowered:
+def _lowered(graph: Graph, choice: str = "") -> Lowered:
     (node,) = graph.nodes
-    return _lower(node, graph, dict.fromkeys(graph.types, PLAIN), TARGET)
+    context = NodeContext(node, graph, dict.fromkeys(graph.types, PLAIN), TARGET)
+    return CONVOLUTION.lower(context, CONVOLUTION.choice_named(choice))
 
 
 def _given(attributes: dict[str, Any]) -> dict[str, Any]:
@@ -80,7 +81,7 @@ def _phases(kernel: Any) -> int:
 def test_phases_that_are_alike_are_one_kernel(
     w: tuple[int, ...], given: dict[str, Any], most: int
 ) -> None:
-    lowered = _lowered(_graph((1, w[0], 9, 9), w, **given))
+    lowered = _lowered(_graph((1, w[0], 9, 9), w, **given), "phases" if most > 1 else "direct")
     kernels = [call.kernel for call in lowered.calls]
     assert len(set(kernels)) == len(kernels) <= most
     assert sum(map(_phases, kernels)) == np.prod(given["strides"])
@@ -244,4 +245,4 @@ def test_phases_of_several_sizes_stay_apart() -> None:
 def test_too_many_phases_are_refused_before_they_are_made() -> None:
     graph = _graph((1, 2, 40, 40), (2, 2, 3, 3), strides=(2**20, 1), output_padding=(9, 0))
     with pytest.raises(UnsupportedError, match="phases; expected at most 1024"):
-        _lowered(graph)
+        _lowered(graph, "phases")

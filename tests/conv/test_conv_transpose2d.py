@@ -116,7 +116,6 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"x": [1.0]}, "x is list; expected a NumPy array"),
     ({"bias": np.zeros(4, "f4")}, "bias is float32.4.; expected float32.3."),
     ({"w": W[:, :, :0]}, "expected extents of at least 1"),
-    ({"stride": 4096}, "phases"),
     ({"memory_limit": 1}, "give memory_limit="),
     ({"threads": 0}, "threads is 0"),
 ]

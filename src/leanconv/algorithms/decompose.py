@@ -177,6 +177,11 @@ class TransposedPhase:
     first: Triple
 
 
+def transposed_taps(kernel: int, stride: int, dilation: int) -> int:
+    """The most taps of a transposed convolution that one output has along an axis."""
+    return ceil_div(kernel, residues(dilation, stride).count)
+
+
 def transposed_phases(window: Window) -> Iterator[TransposedPhase]:
     """The phases that have outputs, in the order of their first outputs modulo the stride.
 

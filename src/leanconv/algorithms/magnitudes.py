@@ -90,7 +90,11 @@ class Magnitudes:
 
 def plain_losses(problem: Problem) -> Losses:
     """Losses of sums of products, added up one after the other."""
-    length = products(problem)
+    return losses_of_sums(products(problem))
+
+
+def losses_of_sums(length: int) -> Losses:
+    """Losses of sums of so many products."""
     return Losses(2 * LARGEST * length, LARGEST * length**1.5)
 
 

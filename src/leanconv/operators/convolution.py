@@ -1,4 +1,4 @@
-"""Conv and ConvTranspose nodes: one convolution, or one for each phase of the output."""
+"""Conv and ConvTranspose nodes: one convolution, one for each phase of the output, or col2im."""
 
 from __future__ import annotations
 
@@ -13,23 +13,36 @@ from leanconv.algorithms import select
 from leanconv.algorithms.direct.packed import PackedConv
 from leanconv.algorithms.interface import Candidate
 from leanconv.algorithms.magnitudes import Magnitudes, are_small
-from leanconv.algorithms.parameters import AUTO, Choice
+from leanconv.algorithms.parameters import AUTO, Choice, Parameters
 from leanconv.algorithms.problem import Problem, default_error
 from leanconv.algorithms.rounding import half_error
 from leanconv.codegen.geometry import PhasedAccess
 from leanconv.codegen.lowered import Call, Lowered, PackCall, Packing
+from leanconv.errors import SpecError
 from leanconv.graph.ir import Graph, Node
+from leanconv.operators import col2im_node
 from leanconv.operators.half_values import precision_of
 from leanconv.operators.operator import FormatPolicy, NodeContext, Operator
-from leanconv.operators.transposed import joined, of_phases, one_kernel, phases, together
+from leanconv.operators.transposed import (
+    MOST_PHASES,
+    joined,
+    of_phases,
+    one_kernel,
+    phase_count,
+    phases,
+    together,
+    transposed_window,
+)
 from leanconv.records import replace
 from leanconv.spec import ConvSpec
 from leanconv.target import Target
 from leanconv.types import HALVES, SINGLE, DType, Precision
 
 OPS = ("Conv", "ConvTranspose")
+PHASES = Choice("phases")  # several, each computed as is best for it
+OF_TRANSPOSED = frozenset({PHASES.algorithm, col2im_node.CHOICE.algorithm})  # and of no others
 _DIRECT = select.choice_named("direct")
-_PACKED_ROLES = frozenset({"w", "bias", "slope", "scale", "quantisation"})
+_PACKED_ROLES = frozenset({"w", "bias", "slope", "scale", "quantisation", "runs"})
 _COMPILED_BYTES = 128 * 1024  # below this NumPy has packed weights before a call is prepared
 
 
@@ -38,7 +51,10 @@ class Convolution(Operator):
 
     ops = OPS
     format_policy = FormatPolicy.PREFER_BLOCKED
-    algorithms = select.PARAMETERS
+    algorithms: Mapping[str, type[Parameters]] = {
+        **select.PARAMETERS,
+        **dict.fromkeys(OF_TRANSPOSED, Parameters),
+    }
 
     def accepts_blocked(self, node: Node, graph: Graph, block: int) -> bool:
         """Whether input and output may both be in blocks of channels."""
@@ -59,26 +75,38 @@ class Convolution(Operator):
         return bool(node.attributes["group"] == 1)
 
     def choices(self, context: NodeContext, vary_parameters: bool = True) -> list[Choice]:
-        """The cheapest choice, then the others that keep the error; one where there are phases."""
+        """The cheapest choice, then the others that keep the error."""
+        other = _product(context)
+        if other and _too_many_phases(context):
+            return [other]
+        found = self._of_convolutions(context, vary_parameters)
+        first = found[0] if other is None or found[0].cycles <= other.cycles else other
+        return list(dict.fromkeys((first, *found, *filter(None, [other]))))
+
+    def _of_convolutions(self, context: NodeContext, vary_parameters: bool) -> list[Choice]:
+        """Those of one convolution; one where there are phases, each of which has its own."""
         target, reproducible = context.target, context.accuracy.reproducible
         (problem, first), *others = chosen = _chosen(problems(context), context, AUTO)
         if others:
-            return [_costed(AUTO, chosen, target)]
+            return [_costed(PHASES, chosen, target)]
         found = [_costed(first.choice, chosen, target)]
         if vary_parameters and not reproducible:
             found += (choice for choice, _ in select.choices(problem, target))
         elif not reproducible:
             ranked = select.ranked(problem, target)
             found += (_costed(c.choice, [(problem, c)], target) for c in ranked)
-        return list(dict.fromkeys(found))
+        return found
 
     def default_choice(self, context: NodeContext) -> Choice:
-        """The cheapest algorithm; none where there are phases, each of which has its own."""
-        (problem, _), *others = problems(context)
-        if others:
-            return AUTO
-        reproducible = context.accuracy.reproducible
-        return select.choose(problem, context.target, reproducible=reproducible).choice
+        """The cheapest algorithm."""
+        other = _product(context)
+        if other and _too_many_phases(context):
+            return other
+        chosen = _chosen(problems(context), context, AUTO)
+        first = PHASES if len(chosen) > 1 else chosen[0][1].choice
+        if other is None or _costed(first, chosen, context.target).cycles <= other.cycles:
+            return first
+        return other
 
     def estimated(self, context: NodeContext, choice: Choice) -> Choice:
         """What an algorithm costs a node, with parameters or without.
@@ -86,16 +114,31 @@ class Convolution(Operator):
         Raises:
             SpecError: the algorithm cannot compute the node.
         """
+        if choice == col2im_node.CHOICE:
+            return col2im_node.estimated(context)
         chosen = _chosen(problems(context, choice), context, choice)
         return _costed(choice, chosen, context.target)
 
     def magnitudes(self, context: NodeContext, choice: Choice) -> Magnitudes:
         """Where the error that a choice states for a node holds, with usual weights."""
+        if choice == col2im_node.CHOICE:
+            return select.magnitudes_of(*col2im_node.candidate_of(context))
         chosen = _chosen(problems(context, choice), context, choice)
         return Magnitudes.of_all(select.magnitudes_of(*each) for each in chosen)
 
+    def details(self, context: NodeContext, choice: Choice) -> list[str]:
+        """What was chosen for each convolution of a node, for people: `"tile 14x2"`."""
+        if choice == col2im_node.CHOICE:
+            return [col2im_node.candidate_of(context)[1].details]
+        target, reproducible = context.target, context.accuracy.reproducible
+        named = AUTO if choice == PHASES else choice
+        pieces = problems(context, choice)
+        return [select.choose(each, target, named, reproducible).details for each, _ in pieces]
+
     def rejections(self, context: NodeContext) -> dict[str, str]:
         """Why algorithms do not compute a node, or are not considered for it, by name."""
+        if _product(context) and _too_many_phases(context):
+            return {}
         return select.rejections(problems(context)[0][0], context.target)
 
     def packed_inputs(self, node: Node) -> tuple[str, ...]:
@@ -106,20 +149,27 @@ class Convolution(Operator):
         """The kernels of the algorithm, for each phase of a transposed convolution."""
         node, graph = context.node, context.graph
         x_name, y_name = node.inputs[0], node.output
-        pieces = problems(context, choice)
         channels = {
             role: graph.constants[node.inputs[index]]
             for role, index in (("bias", 2), ("slope", 4))
             if node.input(index)
         }
-        if isinstance(access := pieces[0][0].y, PhasedAccess):
-            channels = {role: of_phases(values, access) for role, values in channels.items()}
+        if choice == AUTO and node.op == "ConvTranspose":
+            choice = self.default_choice(context)
+        if choice == col2im_node.CHOICE:
+            _, product = col2im_node.candidate_of(context)
+            parts = [(product, [graph.constants[node.inputs[1]]])]
+        else:
+            pieces = problems(context, choice)
+            if isinstance(access := pieces[0][0].y, PhasedAccess):
+                channels = {role: of_phases(values, access) for role, values in channels.items()}
+            parts = _joined(pieces, context, choice)
         calls: list[Call] = []
         packings: list[Packing] = []
         temporaries: dict[str, int] = {}
         names: list[str] = []
-        for number, (chosen, weights) in enumerate(_joined(pieces, context, choice)):
-            suffix = f".{number}" if len(pieces) > 1 else ""
+        for number, (chosen, weights) in enumerate(parts):
+            suffix = f".{number}" if len(parts) > 1 else ""
             values = {"x": x_name, "y": y_name, "residual": node.input(3)}
             packed = chosen.constant_bytes
             values.update({role: f"{y_name}/{role}{suffix}" for role in packed})
@@ -175,6 +225,18 @@ def attributes_spec(
     )
 
 
+def _product(context: NodeContext) -> Choice | None:
+    """What the product costs whose results overlap; None where it does not compute the node."""
+    return None if col2im_node.refusal(context) else col2im_node.estimated(context)
+
+
+def _too_many_phases(context: NodeContext) -> bool:
+    """Whether a transposed convolution has more phases than are computed one by one."""
+    node, graph = context.node, context.graph
+    window = transposed_window(node, graph, graph.constants[node.inputs[1]])
+    return phase_count(window) > MOST_PHASES
+
+
 def problems(context: NodeContext, choice: Choice = AUTO) -> list[tuple[Problem, np.ndarray]]:
     """The convolutions that a node consists of, each with its weights.
 
@@ -182,6 +244,9 @@ def problems(context: NodeContext, choice: Choice = AUTO) -> list[tuple[Problem,
         context: the node.
         choice: how it is computed; the phases of a transposed convolution are one convolution only
             where that can compute them so.
+
+    Raises:
+        SpecError: it is a choice of transposed convolutions, and the node is none.
     """
     node, graph, accuracy = context.node, context.graph, context.accuracy
     x, y = context.access(node.inputs[0]), context.access(node.output)
@@ -193,6 +258,11 @@ def problems(context: NodeContext, choice: Choice = AUTO) -> list[tuple[Problem,
     if max_error is not None and accuracy.half is not None:
         max_error += half_error(accuracy.half) + default_error(SINGLE)
     if node.op == "Conv":
+        if choice.algorithm in OF_TRANSPOSED:
+            raise SpecError(
+                f"node {node.name or node.key!r} (Conv) cannot be computed by {choice}; expected a "
+                "transposed convolution, or an algorithm of convolutions"
+            )
         found = [(Problem.of(conv_spec(node, graph), x, y, max_error), w)]
     else:
         found = phases(node, graph, x, y, w, max_error)
@@ -215,6 +285,8 @@ def problems(context: NodeContext, choice: Choice = AUTO) -> list[tuple[Problem,
 
 def _pays(one: Problem, apart: tuple[Problem, ...], target: Target, choice: Choice) -> bool:
     """Whether phases are computed as one convolution; for sizes that are open, by taps alone."""
+    if choice == PHASES:
+        return False
     if choice != AUTO and select.refusal(choice, one, target):
         return False
     if not select.is_possible(one, target):
@@ -257,6 +329,8 @@ def _chosen(
     convolution alone can: all of them are computed like that then, with one kernel.
     """
     found = [problem for problem, _ in pieces]
+    if choice == PHASES:
+        choice = AUTO
     return _phases_chosen(found, context.target, context.accuracy.reproducible, choice)
 
 

@@ -28,7 +28,33 @@ from leanconv.operators.half_values import precision_of
 from leanconv.spec.format import ceil_div
 from leanconv.units import shape_text
 
-_MOST_PHASES = 1024  # a stride of 32 along two axes
+MOST_PHASES = 1024  # a stride of 32 along two axes
+
+
+def transposed_window(node: Node, graph: Graph, w: np.ndarray) -> Window:
+    """The window of a ConvTranspose itself: its input and output extents, kernel, steps, padding.
+
+    Args:
+        node: a ConvTranspose.
+        graph: types of its values.
+        w: weights (C, K / groups, k…).
+    """
+    attributes = node.attributes
+    in_shape, out_shape = graph.types[node.inputs[0]].shape, graph.types[node.output].shape
+    rank = len(in_shape) - 2
+    return Window(
+        triple(in_shape[2:], 1),
+        triple(out_shape[2:], 1),
+        triple(w.shape[2:], 1),
+        triple(tuple(attributes["strides"]), 1),
+        triple(tuple(attributes["dilations"]), 1),
+        triple(tuple(attributes["pads"][:rank]), 0),
+    )
+
+
+def phase_count(window: Window) -> int:
+    """The phases of a transposed convolution that have outputs."""
+    return prod(map(min, window.stride, window.out))
 
 
 def phases(
@@ -50,17 +76,14 @@ def phases(
         UnsupportedError: there are too many phases.
     """
     attributes = node.attributes
-    in_shape, out_shape = graph.types[node.inputs[0]].shape, graph.types[node.output].shape
+    in_shape = graph.types[node.inputs[0]].shape
     rank, groups = len(in_shape) - 2, attributes["group"]
-    size, out = triple(in_shape[2:], 1), triple(out_shape[2:], 1)
-    kernel, stride = triple(w.shape[2:], 1), triple(tuple(attributes["strides"]), 1)
-    dilation = triple(tuple(attributes["dilations"]), 1)
-    pad = triple(tuple(attributes["pads"][:rank]), 0)
-    count = prod(map(min, stride, out))  # of those with outputs
-    if count > _MOST_PHASES:
+    window = transposed_window(node, graph, w)
+    kernel, stride = window.kernel, window.stride
+    if (count := phase_count(window)) > MOST_PHASES:
         raise UnsupportedError(
             f"node {node.name!r} (ConvTranspose): strides {attributes['strides']} split the output "
-            f"into {count} phases; expected at most {_MOST_PHASES}"
+            f"into {count} phases; expected at most {MOST_PHASES}"
         )
     # (C, K/g, k…) -> (g, C/g, K/g, k…) -> (K, C/g, k…)
     outputs = w.shape[1]
@@ -69,7 +92,7 @@ def phases(
     types = precision_of(graph.types[node.inputs[0]].dtype, graph.types[node.output].dtype)
     depth, height, width = (step * s for step, s in zip(y.spatial, stride, strict=True))
     found = []
-    for phase in transposed_phases(Window(size, out, kernel, stride, dilation, pad)):
+    for phase in transposed_phases(window):
         d, h, v = phase.taps
         taps = by_output[:, :, d, h, v][:, :, ::-1, ::-1, ::-1]
         problem = Problem(

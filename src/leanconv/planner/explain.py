@@ -7,7 +7,6 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from leanconv.algorithms import select
 from leanconv.canonical import canonical_text
 from leanconv.graph.ir import Node
 from leanconv.graph.regions import region_of
@@ -274,12 +273,7 @@ class _Names:
         if key not in self._known:
             accuracy = planner.accuracy
             context = decision.context(node, planner.graph, planner.target, accuracy)
-            made = [
-                select.choose(
-                    problem, planner.target, decision.choice, accuracy.reproducible
-                ).details
-                for problem, _ in convolution.problems(context, decision.choice)
-            ]
+            made = convolution.CONVOLUTION.details(context, decision.choice)
             self._known[key] = "; ".join(dict.fromkeys(made))
         return self._known[key]
 

@@ -1,0 +1,272 @@
+"""col2im as a method: which transposed convolutions it takes, what it costs, its kernel.
+
+Its problem has the window of the transposed convolution: input and output extents, kernel, stride,
+dilation and padding of that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from math import lcm, prod
+from typing import NamedTuple
+
+import numpy as np
+
+from leanconv.algorithms.col2im.kernel import Col2Im, run_table
+from leanconv.algorithms.common.channels import pack_channels
+from leanconv.algorithms.decompose import transposed_taps
+from leanconv.algorithms.interface import Candidate, KernelUse, is_one_float
+from leanconv.algorithms.magnitudes import losses_of_sums
+from leanconv.algorithms.parameters import Choice
+from leanconv.algorithms.problem import Problem, dram_cycles
+from leanconv.algorithms.rounding import walk_error
+from leanconv.codegen.geometry import PhasedAccess, Window
+from leanconv.codegen.tiling import Tile, fits, tile_cycles
+from leanconv.spec.amounts import sum_flops
+from leanconv.spec.format import ceil_div
+from leanconv.symbolic import least, most
+from leanconv.target import Target
+
+NAME = "col2im"
+
+_MOST_VECTORS, _MOST_ROWS = 8, 28
+_CHUNK_FLOPS = 8 << 20
+_HALOS = 32  # a band has at least so many times the positions that are computed again
+_RUN_VECTORS = 4  # vectors whose sums take as long as finding the place of a run
+_SUM_STORES = 2  # stores of results that adding a vector to y takes as long as
+_USUAL_PIXELS = 840  # of an image of any size
+_PACKED_PANELS = 16  # that read x again, so that packing it pays
+
+
+def refusal(problem: Problem, target: Target) -> str | None:
+    """Why a problem cannot be computed this way; None if it can."""
+    if not is_one_float(problem.precision):
+        return f"{problem.precision} operands; expected float32 or float64"
+    lanes = problem.lanes(target)
+    for access, channels, side in (
+        (problem.x, problem.group_inputs, "input"),
+        (problem.y, problem.group_outputs, "output"),
+    ):
+        if access.block > 1 and problem.groups > 1 and channels % access.block:
+            return f"groups of {channels} {side} channels do not fill blocks of {access.block}"
+    if problem.y.block not in (1, lanes) or isinstance(problem.y, PhasedAccess):
+        return f"blocks of {problem.y.block} output channels; expected {lanes}, or none"
+    return None
+
+
+class _Plan(NamedTuple):
+    """How the outputs of a group are cut, and into which tiles.
+
+    Attributes:
+        unit: blocks of outputs with panels of their own.
+        tile: pixels and vectors of a register tile.
+        cycles: of one group of one image, what bands compute again not counted.
+    """
+
+    unit: int
+    tile: Tile
+    cycles: float
+
+
+def _plan(problem: Problem, target: Target) -> _Plan:
+    """The cheapest tile and unit."""
+    window, lanes, any_size = problem.window, problem.lanes(target), problem.any_size
+    axis = _band_axis(window)
+    pixels = prod(window.size)
+    if any_size:
+        pixels = int(pixels) if pixels < _MOST_ROWS else _USUAL_PIXELS
+    positions = (pixels, 1, 0) if any_size else (window.size[axis], _inner(window), _halo(window))
+    blocks = ceil_div(problem.group_outputs, problem.y.block)
+    columns = problem.y.block * prod(window.kernel)
+    sizes = blocks, columns, _run(problem), problem.group_inputs
+    return _cheapest(target, pixels, positions, sizes, lanes, problem.itemsize)
+
+
+@lru_cache(maxsize=512)
+def _cheapest(
+    target: Target,
+    pixels: int,
+    positions: tuple[int, int, int],
+    sizes: tuple[int, int, int, int],
+    lanes: int,
+    itemsize: int,
+) -> _Plan:
+    """The cheapest plan.
+
+    Args:
+        target: the machine.
+        pixels: of an image.
+        positions: along the axis of the bands, pixels of one, and how many bands compute again.
+        sizes: blocks of outputs of a group, columns of one, of a run, inputs.
+        lanes: of a vector.
+        itemsize: bytes of an element.
+    """
+    blocks, columns, run, inputs = sizes
+    size, inner, halo = positions
+    costs, found = target.costs, list[_Plan]()
+    for unit in (n for n in range(1, blocks + 1) if blocks % n == 0):
+        units, vectors = blocks // unit, ceil_div(unit * columns, lanes)
+        flops = sum_flops(1, unit * columns, (pixels,), inputs)
+        bands = _bands(flops, size, halo)
+        of_band = (ceil_div(size, bands) + halo) * inner
+        for wide in range(1, min(_MOST_VECTORS, vectors) + 1):
+            panels, stream = ceil_div(vectors, wide), inputs * wide * lanes * itemsize
+            ends = _end_cycles(target, wide, lanes, run)
+            for rows in range(1, min(_MOST_ROWS, pixels) + 1):
+                if not fits(target, rows, wide):
+                    break
+                each = tile_cycles(target, rows, wide, inputs) + rows * ends
+                each *= 1 + costs.operand_traffic * (1 / rows + 1 / wide)
+                each = costs.overlapped(each, stream / costs.l2_read)
+                cycles = units * panels * bands * ceil_div(of_band, rows) * each
+                found.append(_Plan(unit, Tile(rows, wide), cycles))
+        if unit * columns >= _MOST_VECTORS * lanes:
+            break  # larger units fill their panels no better
+    return min(found, key=lambda plan: plan.cycles)
+
+
+def _end_cycles(target: Target, vectors: int, lanes: int, run: int) -> float:
+    """Cycles to add one pixel's columns of a panel to y."""
+    runs = ceil_div(vectors * lanes, run)
+    return target.costs.store * (_SUM_STORES * max(vectors, runs) + _RUN_VECTORS * runs)
+
+
+def kernel_of(problem: Problem, target: Target) -> Col2Im:
+    """The kernel of a problem that is not refused."""
+    window, x, y, lanes = problem.window, problem.x, problem.y, problem.lanes(target)
+    plan = _plan(problem, target)
+    units = ceil_div(problem.group_outputs, y.block) // plan.unit
+    columns, width = plan.unit * y.block * prod(window.kernel), plan.tile.vectors * lanes
+    panels = ceil_div(columns, width)
+    flops = sum_flops(1, columns, window.size, problem.group_inputs)
+    axis = _band_axis(window)
+    return Col2Im(
+        dtype=problem.dtype,
+        lanes=lanes,
+        batch=problem.batch,
+        groups=problem.groups,
+        inputs=problem.group_inputs,
+        units=units,
+        unit=plan.unit,
+        panels=panels,
+        runs=_run_count(columns, _run(problem), width),
+        axis=axis,
+        bands=_bands(flops, window.size[axis], _halo(window)),
+        window=window,
+        x=x,
+        y=y,
+        epilogue=problem.epilogue,
+        tile=plan.tile,
+        packed=x.block == 1 == x.spatial[2] and panels >= _PACKED_PANELS,
+    )
+
+
+def _run(problem: Problem) -> int:
+    """Columns of a run: those of a row of taps, if they lie beside each other."""
+    window = problem.window
+    return problem.y.block * (window.kernel[2] if window.dilation[2] == 1 else 1)
+
+
+def _run_count(columns: int, run: int, width: int) -> int:
+    """Runs of so many columns, cut at panels."""
+    both = ceil_div(columns, lcm(run, width))
+    return ceil_div(columns, run) + ceil_div(columns, width) - both
+
+
+def _band_axis(window: Window) -> int:
+    """The first axis that is longer than one, so that a band's outputs lie beside each other."""
+    long = (axis for axis in (0, 1) if window.size[axis] != 1 or window.out[axis] != 1)
+    return next(long, 2)
+
+
+def _inner(window: Window) -> int:
+    """Pixels of one position along the axis of the bands."""
+    return prod(window.size[_band_axis(window) + 1 :])
+
+
+def _halo(window: Window) -> int:
+    """Positions along the axis of the bands that two bands compute."""
+    axis = _band_axis(window)
+    return (window.kernel[axis] - 1) * window.dilation[axis] // window.stride[axis]
+
+
+def _bands(flops: int, size: int, halo: int) -> int:
+    """How many bands make chunks worth claiming and compute little again.
+
+    Args:
+        flops: of a unit of one image.
+        size: positions along the axis.
+        halo: positions that two bands compute.
+    """
+    bands: int = least(flops // _CHUNK_FLOPS + 1, most(size // max(1, _HALOS * halo), 1))
+    return bands
+
+
+def cost(problem: Problem, target: Target) -> float:
+    """Estimated cycles of one core."""
+    plan, costs = _plan(problem, target), target.costs
+    results = problem.out_channels * prod(problem.window.out) / problem.lanes(target)
+    passes = 1 + (problem.epilogue.activation is not None)
+    cycles = problem.groups * plan.cycles + costs.store * passes * results
+    return problem.batch * cycles + dram_cycles(problem, target, problem.weight_bytes)
+
+
+def candidate(problem: Problem, target: Target) -> Candidate:
+    """The kernel of a problem that is not refused, with its packing."""
+    kernel, window = kernel_of(problem, target), problem.window
+    axes = zip(window.kernel, window.stride, window.dilation, strict=True)
+    taps = prod(transposed_taps(*axis) for axis in axes)  # of one output, at most
+    products = problem.group_inputs * taps
+    # One after the other within a tap, then tap by tap.
+    error = walk_error(problem, problem.group_inputs + taps)
+    losses = losses_of_sums(products)
+
+    def stream(
+        w: np.ndarray, channels: Mapping[str, np.ndarray]
+    ) -> Iterator[tuple[str, np.ndarray]]:
+        for piece in weight_pieces(kernel, w):
+            yield "w", piece
+        yield from others(channels).items()
+
+    def others(channels: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        groups, width = kernel.groups, kernel.units * kernel.unit * kernel.y.block
+        packed = {name: pack_channels(each, groups, width) for name, each in channels.items()}
+        bounds, runs = run_table(
+            window.kernel, window.dilation, kernel.y.block, kernel.unit, kernel.width
+        )
+        return packed | {"runs": np.concatenate([bounds.reshape(-1), runs.reshape(-1)])}
+
+    def pack(w: np.ndarray, channels: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return {"w": np.concatenate(list(weight_pieces(kernel, w))), **others(channels)}
+
+    details = f"tile {kernel.tile.rows}x{kernel.tile.vectors}" + ", packed" * kernel.packed
+    uses = (KernelUse(kernel, kernel.operands),)
+    return Candidate(
+        Choice(NAME, error=error), uses, pack, details=details, stream=stream, losses=losses
+    )
+
+
+def weight_pieces(kernel: Col2Im, w: np.ndarray) -> Iterator[np.ndarray]:
+    """Weights (C, K / groups, taps…) packed, a panel after the other.
+
+    Args:
+        kernel: says how.
+        w: with all three kernel axes or fewer.
+    """
+    block, unit, width = kernel.y.block, kernel.unit, kernel.width
+    taps = w.reshape(kernel.groups, kernel.inputs, w.shape[1], -1)
+    each = unit * block
+    for group in taps:
+        for first in range(0, kernel.units * each, each):
+            part = group[:, first : first + each]
+            if part.shape[1] < each:
+                part = np.pad(part, [(0, 0), (0, each - part.shape[1]), (0, 0)])
+            # (C, unit, block, taps) -> (C, unit, taps, block)
+            blocks = part.reshape(len(part), unit, block, -1).swapaxes(2, 3)
+            columns = blocks.reshape(len(part), -1)
+            for start in range(0, kernel.panels * width, width):
+                panel = np.zeros((len(part), width), w.dtype)
+                some = columns[:, start : start + width]
+                panel[:, : some.shape[1]] = some
+                yield panel.reshape(-1)
