@@ -39,3 +39,15 @@ def test_sums_are_exact(case: tuple[int, ...]) -> None:
         exact = convolve(plan.spec, last.astype(np.int64), w.astype(np.int64))
         out = np.full(exact.shape, np.nan, dtype)
         assert np.array_equal(plan(last, out=out), exact)
+
+
+@pytest.mark.parametrize("given", [(4, 1, 131, 1, 0), (3, 2, 130, 4, 0), (2, 1, 100, 1, 50)])
+def test_long_rows_of_taps_in_planes(given: tuple[int, ...]) -> None:
+    inputs, outputs, taps, stride, padding = given
+    draw = np.random.default_rng(0)
+    for width in (taps, taps + 37, 700):
+        x = draw.integers(-3, 4, (1, 2 * inputs, width)).astype(np.float32)
+        w = draw.integers(-3, 4, (2 * outputs, inputs, taps)).astype(np.float32)
+        plan = lc.plan_conv2d(x.shape, w, None, stride, padding, groups=2, algorithm="planar")
+        exact = convolve(plan.spec, x.astype(np.int64), w.astype(np.int64))
+        assert np.array_equal(plan(x, out=np.full(exact.shape, np.nan, np.float32)), exact)

@@ -24,7 +24,7 @@ treat the whole map as one row, with partial sums (`pointwise`).
 - Error: u · (1 + 1.5 sqrt(L)); pointwise L' as direct convolution.
 - When: NCHW with few channels in a group and wide rows: no lane is idle however few output channels
   there are, and stores need no transpose. Refused: channels in blocks, NHWC,
-  strides over 4 and kernels over 64 along a row.
+  strides over 4, and more than 512 taps along a row (128 with padding).
 - Source: no paper; the vector axis of stencil codes.
 
 Reading order: `columns` (tiles of a row, masks), `kernel`, `depthwise`, `pointwise`, `algorithm`.

@@ -8,6 +8,7 @@ from functools import lru_cache
 from leanconv.algorithms.common.kernel_fields import group_fields
 from leanconv.algorithms.interface import Algorithm, Candidate, one_kernel_candidate
 from leanconv.algorithms.parameters import Choice, Parameters
+from leanconv.algorithms.planar.columns import shared_loads
 from leanconv.algorithms.planar.depthwise import PlanarDepthwise, in_chunks, plan_planar_depthwise
 from leanconv.algorithms.planar.kernel import PlanarConv
 from leanconv.algorithms.planar.pointwise import PlanarPointwise, plan_planar_pointwise, with_tile
@@ -30,7 +31,8 @@ _LARGEST_STRIDE = 4
 _MOST_PHASED = 32
 _STORES = 2  # cost of a tile's prologue and epilogue in stores, for each of its vectors
 _PlanarKernel = PlanarConv | PlanarDepthwise | PlanarPointwise
-_MOST_TAPS = 64  # along a row; each may be unrolled
+_MOST_TAPS = 512  # along a row
+_MOST_MASKED = 128  # of a row with padding, where each may be written out
 
 
 def plan_planar(kernel: PlanarConv, target: Target) -> PlanarConv:
@@ -79,8 +81,9 @@ def _reject(problem: Problem, target: Target) -> str | None:
         return "columns are not neighbours in memory"
     if problem.window.stride[2] > _LARGEST_STRIDE:
         return f"a stride of {problem.window.stride[2]} along rows; at most {_LARGEST_STRIDE}"
-    if problem.window.kernel[2] > _MOST_TAPS:
-        return f"{problem.window.kernel[2]} taps along rows; at most {_MOST_TAPS}"
+    most = _MOST_TAPS if problem.window.always_full(2) else _MOST_MASKED
+    if problem.window.kernel[2] > most:
+        return f"{problem.window.kernel[2]} taps along rows; at most {most}"
     return None
 
 
@@ -122,10 +125,13 @@ def _of_any_size(problem: Problem, target: Target) -> tuple[_PlanarKernel, float
 def _cycles(kernel: PlanarConv, target: Target) -> float:
     stride, inputs, costs = kernel.window.stride[2], kernel.inputs, target.costs
     unpacked = _UNPACKED_DEEP if stride > 1 and inputs >= _DEEP else _UNPACKED
+    loaded = 2.0 * stride
+    if target.masks_are_bits:  # else taking the lanes apart costs what sharing loads saves
+        loaded *= len(shared_loads(kernel.window)) / kernel.window.kernel[2]
 
     def tile(vectors: int) -> float:
         size = kernel.channels * vectors
-        loads = (vectors * stride * 2 + kernel.channels) / costs.loads_per_cycle
+        loads = (vectors * loaded + kernel.channels) / costs.loads_per_cycle
         step = max(size / target.fma_units, loads, float(target.fma_latency))
         step += costs.deinterleave[stride] * vectors
         return unpacked * step * kernel.reduction + costs.store * size

@@ -149,15 +149,17 @@ class _ChannelRows:
         index = 0
         while index < len(groups):
             kw, shared = groups[index]
-            stop = kw
-            if len(shared) == 1 == conv.window.stride[2]:
-                while stop < len(tile.masks) and all(m == whole for m in tile.masks[stop]):
-                    stop += 1
+            alike = 0  # whole groups from here on
+            for first, group in groups[index:]:
+                if len(group) < len(shared) or any(m != whole for m in tile.masks[first]):
+                    break
+                alike += 1
             masks = tile.masks[kw]
-            if stop - kw > _TAPS_WRITTEN:
-                with e.loop("kw", stop, [acc], start=kw) as tap:
+            if alike > 1 and alike * len(shared) > _TAPS_WRITTEN:
+                step = groups[index + 1][0] - kw
+                with e.loop("kw", kw + alike * step, [acc], start=kw, step=step) as tap:
                     self._taps(tile, masks, acc, line, taps, tap, shared)
-                index += stop - kw
+                index += alike
             else:
                 self._taps(tile, masks, acc, line, taps, e.i64(kw), shared)
                 index += 1
