@@ -81,14 +81,17 @@ def _rank(problem: Problem, target: Target, layout: FftLayout) -> float:
 
 
 def _resized(ideal: FftLayout, problem: Problem) -> Iterator[FftLayout]:
-    """A layout for maps of another size: its transform, block and slices are form."""
+    """A layout for maps of another size: its transform, block and slices are form.
+
+    So are the outputs of a tile: all that fit, whatever would divide the map into equal tiles.
+    """
     choices = Choices((ideal.length,), (ideal.products,), ideal.parts)
     for height, width in _axes(problem, choices):
         yield replace(
             ideal,
             batch=problem.batch,
-            height=height,
-            width=width,
+            height=height.longest,
+            width=width.longest,
             x=problem.x,
             y=problem.y,
             x_offset=problem.x_offset,

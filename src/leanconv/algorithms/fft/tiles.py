@@ -69,6 +69,13 @@ class Axis:
         """Parts of the kernel."""
         return int(part_count(self.taps, self.step, self.length - self.step + 1))
 
+    @property
+    def longest(self) -> Axis:
+        """The same with all outputs that a tile has room for, if the kernel is one part."""
+        if self.parts > 1:
+            return self
+        return replace(self, step=self.length - self.taps + 1)
+
     @cached_property
     def residues(self) -> int:
         """Residues that have outputs."""
