@@ -36,6 +36,7 @@ _HALOS = 32  # a band has at least so many times the positions that are computed
 _RUN_VECTORS = 4  # vectors whose sums take as long as finding the place of a run
 _SUM_STORES = 2  # stores of results that adding a vector to y takes as long as
 _USUAL_PIXELS = 840  # of an image of any size
+_PANEL_SHARE = 12  # a panel of more than this part of L2 costs its stream, too
 _PACKED_PANELS = 16  # that read x again, so that packing it pays
 
 
@@ -110,15 +111,18 @@ def _cheapest(
         flops = sum_flops(1, unit * columns, (pixels,), inputs)
         bands = _bands(flops, size, halo)
         of_band = (ceil_div(size, bands) + halo) * inner
-        for wide in range(1, min(_MOST_VECTORS, vectors) + 1):
+        for wide in range(min(2, vectors), min(_MOST_VECTORS, vectors) + 1):
             panels, stream = ceil_div(vectors, wide), inputs * wide * lanes * itemsize
             ends = _end_cycles(target, wide, lanes, run)
             for rows in range(1, min(_MOST_ROWS, pixels) + 1):
                 if not fits(target, rows, wide):
                     break
+                if rows < pixels and 3 * rows * wide < 2 * target.usable_registers:
+                    continue  # fewer sums wait for panels from L2
                 each = tile_cycles(target, rows, wide, inputs) + rows * ends
                 each *= 1 + costs.operand_traffic * (1 / rows + 1 / wide)
-                each = costs.overlapped(each, stream / costs.l2_read)
+                if stream * _PANEL_SHARE > target.l2_bytes:
+                    each = costs.overlapped(each, stream / costs.l2_read)
                 cycles = units * panels * bands * ceil_div(of_band, rows) * each
                 found.append(_Plan(unit, Tile(rows, wide), cycles))
         if unit * columns >= _MOST_VECTORS * lanes:
