@@ -13,7 +13,6 @@ import onnx
 import pytest
 from onnx.helper import make_node
 
-from leanconv.errors import UnsupportedError
 from leanconv.graph.onnx_import import read_model
 from leanconv.graph.passes import PASSES, run_passes
 from leanconv.graph.verify import check_flowing
@@ -260,8 +259,7 @@ def test_planning_a_network_within_limits_is_not_linear_in_an_extent(extent: str
     check_growth(lambda n: _plan(built(n), limits=True), SMALL, LARGE)
 
 
-def test_a_stride_of_too_many_phases_is_refused_at_once() -> None:
+def test_a_stride_of_too_many_phases_is_one_product_at_once() -> None:
     node = make_node("ConvTranspose", ["x", "w"], ["y"], strides=[2**30, 1])
     built = small([node], {"x": (1, 2, 3, 4)}, {"y": []}, {"w": _ones(2, 2, 3, 3)})
-    with pytest.raises(UnsupportedError, match="phases; expected at most 1024"):
-        _plan(built)
+    _plan(built)
