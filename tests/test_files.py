@@ -148,6 +148,8 @@ OPEN_OTHERS = {
     "codegen/outline.py": "loops, no files",
     "codegen/llvm_pages.py": "/proc, and llvmlite's library",
     "cli/engines/machine.py": "/proc",
+    "cli/startup.py": "/proc",
+    "runtime/resident.py": "/proc",
     "cli/engines/worker.py": "its own standard output",
     "cli/files.py": "bundles that commands write",
     "cli/streams.py": "/dev/null",

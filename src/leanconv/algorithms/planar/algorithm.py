@@ -125,7 +125,7 @@ def _of_any_size(problem: Problem, target: Target) -> tuple[_PlanarKernel, float
 def _cycles(kernel: PlanarConv, target: Target) -> float:
     stride, inputs, costs = kernel.window.stride[2], kernel.inputs, target.costs
     unpacked = _UNPACKED_DEEP if stride > 1 and inputs >= _DEEP else _UNPACKED
-    loaded = 2.0 * stride
+    loaded: float = 2 * stride
     if target.masks_are_bits:  # else taking the lanes apart costs what sharing loads saves
         loaded *= len(shared_loads(kernel.window)) / kernel.window.kernel[2]
 
