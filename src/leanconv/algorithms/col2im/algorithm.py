@@ -212,7 +212,9 @@ def cost(problem: Problem, target: Target) -> float:
     plan, costs = _plan(problem, target), target.costs
     results = problem.out_channels * prod(problem.window.out) / problem.lanes(target)
     passes = 1 + (problem.epilogue.activation is not None)
-    cycles = problem.groups * plan.cycles + costs.store * passes * results
+    pixels = prod(problem.window.size)
+    times = pixels / _USUAL_PIXELS if problem.any_size and pixels >= _MOST_ROWS else 1
+    cycles = problem.groups * plan.cycles * times + costs.store * passes * results
     return problem.batch * cycles + dram_cycles(problem, target, problem.weight_bytes)
 
 
