@@ -66,6 +66,21 @@ def test_network_is_counted_exactly(tmp_path: Path) -> None:
         assert both.workspace == max(found.workspace, net.plan.arena_bytes)
 
 
+def test_free_large_outputs_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("leanconv.runtime.outputs._LEAST_BYTES", 1)
+    net = lc.load(small_cnn(), threads=1)
+    x = np.ones((2, 3, 16, 16), "f4")
+    (y,) = net.run({net.inputs[0].name: x}).values()
+    before, kept = net.footprint(), net.kept_bytes
+    size = y.nbytes
+    del y
+    after = net.footprint()
+    assert after.outputs == before.outputs + size
+    assert after.private == before.private + size
+    assert net.kept_bytes == kept + size
+    assert after.to_json()["output_bytes"] == after.outputs
+
+
 def test_weights_in_a_file_are_no_private_memory(tmp_path: Path) -> None:
     net = lc.load(small_cnn(), threads=1, shared_weights=tmp_path)
     net.run({net.inputs[0].name: np.ones((2, 3, 16, 16), "f4")})
@@ -75,16 +90,19 @@ def test_weights_in_a_file_are_no_private_memory(tmp_path: Path) -> None:
 
 def test_text() -> None:
     held = Held(MIB, {1: 2 * MIB, 2: 3 * MIB}, 4 * MIB)
-    found = Footprint.of(held, held.bytes)
+    found = Footprint.of(held, 0, held.bytes)
     assert "weights 5 MiB, workspace 4 MiB, code 1 MiB" in str(found)
+    kept = Footprint.of(held, 3 * MIB, held.bytes)
+    assert "code 1 MiB, free outputs 3 MiB" in str(kept)
+    assert kept.private == held.bytes + 3 * MIB
     process = Resident(0, 20 * MIB, MIB, 30 * MIB)
-    known = Footprint(5 * MIB, 4 * MIB, MIB, process, False, 10 * MIB)
+    known = Footprint(5 * MIB, 4 * MIB, MIB, 0, process, False, 10 * MIB)
     assert str(known) == (
         "51 MiB in memory: weights 5 MiB, workspace 4 MiB, code 1 MiB, LLVM not loaded, "
         "libraries 20 MiB, mapped files 1 MiB, Python's objects and all else 20 MiB"
     )
     assert known.to_json()["other_bytes"] == 20 * MIB
-    nothing = Footprint(1, 2, 3, None, True, 6)
+    nothing = Footprint(1, 2, 3, 0, None, True, 6)
     assert nothing.rest is None
     assert nothing.to_json()["resident_bytes"] is None
     assert str(nothing) == "weights 1 B, workspace 2 B, code 3 B"

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import leanconv
 from leanconv.cli import warm
 from leanconv.cli.usual_networks import USUAL, usual_network
 from leanconv.codegen import compiler
@@ -40,15 +42,40 @@ def test_what_is_compiled_once_is_there_the_next_time(
 ) -> None:
     shapes = ("--shape", "1x3x96x96", "--shape", "1x3x128x96")
     first = json.loads(call("warm", cnn, *shapes, "--json").out)
-    small, large = first["networks"]
+    small, _, large, _ = first["networks"]
+    assert [row["sizes"] for row in first["networks"]] == ["open", "fixed"] * 2
     assert small["forms"] == small["compiled"] > 0
     assert large["compiled"] < large["forms"]
-    assert first["compiled"] == small["compiled"] + large["compiled"]
+    assert first["compiled"] == sum(row["compiled"] for row in first["networks"])
     held = sum(file.stat().st_size for file in empty_cache.rglob("*") if file.is_file())
     assert first["cache_bytes"] == held > 0
     again = json.loads(call("warm", cnn, *shapes, "--json").out)
-    assert [row["compiled"] for row in again["networks"]] == [0, 0]
-    assert [row["forms"] for row in again["networks"]] == [small["forms"], large["forms"]]
+    assert [row["compiled"] for row in again["networks"]] == [0] * 4
+    assert [row["forms"] for row in again["networks"]] == [r["forms"] for r in first["networks"]]
+
+
+def test_what_is_warm_is_there_for_run_and_for_a_loaded_network(
+    call: Call, cnn: str, empty_cache: Path, tmp_path: Path
+) -> None:
+    shape = (1, 3, 48, 40)
+    assert call("warm", cnn, "--shape", "1x3x48x40").code == 0
+    sample = tmp_path / "x.npy"
+    np.save(sample, np.ones(shape, "f4"))
+    for given in ((), ("--shape", "1x3x48x40")):
+        found = json.loads(call("run", cnn, str(sample), *given, "--repeat", "1", "--json").out)
+        assert found["compiled_kernels"] == 0
+    net = leanconv.load(cnn)
+    net.bind(shape)
+    assert net.compiled.network.compiled_forms == 0
+
+
+def test_a_shape_in_place_of_one_that_the_file_fixes(
+    call: Call, empty_cache: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "fixed.onnx"
+    file.write_bytes(small_cnn(batch=2).SerializeToString())
+    (row,) = json.loads(call("warm", str(file), "--shape", "1x3x32x32", "--json").out)["networks"]
+    assert row["sizes"] == "fixed"
 
 
 def test_a_range_is_compiled_whole(call: Call, cnn: str, empty_cache: Path) -> None:
@@ -62,7 +89,7 @@ def test_a_range_is_compiled_whole(call: Call, cnn: str, empty_cache: Path) -> N
     assert [row["compiled"] for row in again["networks"]] == [0, 0]
     assert [row["forms"] for row in again["networks"]] == [wide["forms"], several["forms"]]
     for shape in ("1x3x32x31", "2x3x24x16"):
-        row = json.loads(call("warm", cnn, "--shape", shape, "--json").out)
+        row, _ = json.loads(call("warm", cnn, "--shape", shape, "--json").out)["networks"]
         assert row["compiled"] == 0
     shown = call("warm", cnn, *ranges).out
     assert "x 1x3x32x30-34" in shown

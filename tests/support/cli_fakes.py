@@ -70,7 +70,7 @@ class FakeNetwork:
         return {"y": y} if self.results is None else dict(self.results)
 
     def footprint(self) -> Footprint:
-        return Footprint(2048, 1024, 1024, None, False, 4096)
+        return Footprint(2048, 1024, 1024, 0, None, False, 4096)
 
     def profile(self, x: dict[str, np.ndarray], repeats: int = 20) -> list[ProfileRow]:
         self(x["x"])

@@ -174,6 +174,10 @@ class Backend(Protocol):
         """How much of what plans hold is memory of this process alone: no file's, no device's."""
 
     @property
+    def output_bytes(self) -> int:
+        """Memory of large results that nobody refers to any more, kept for the next ones."""
+
+    @property
     def most_cached(self) -> int:
         """How many compiled networks may be held together."""
 

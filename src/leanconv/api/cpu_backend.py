@@ -121,6 +121,11 @@ class CpuBackend:
         return held.bytes if self._shared.files is None else held.own_bytes + held.working_bytes
 
     @property
+    def output_bytes(self) -> int:
+        """Of all its plans together."""
+        return self._shared.outputs.free_bytes
+
+    @property
     def follows_plan(self) -> bool:
         """Whether it was given a plan, which is for some input shapes and no others."""
         return self._pinned is not None

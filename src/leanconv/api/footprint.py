@@ -18,24 +18,33 @@ class Footprint:
         weights: packed, of all plans that the network keeps; what plans share counts once.
         workspace: in which its runs work, as large as the largest plan needs.
         code: of its kernels; of kernels that several plans use, for each of them.
+        outputs: of large results that nobody refers to any more, which wait for the next ones.
         process: what of the whole process is in memory; None where the system does not say.
         llvm_loaded: whether LLVM has been loaded: something had to be compiled.
-        private: how much of these three is memory of this process alone.
+        private: how much of these four is memory of this process alone.
     """
 
     weights: int
     workspace: int
     code: int
+    outputs: int
     process: Resident | None
     llvm_loaded: bool
     private: int
 
     @classmethod
-    def of(cls, held: Held, private: int) -> Footprint:
-        """Of a network whose plans hold this, and of this process now."""
+    def of(cls, held: Held, outputs: int, private: int) -> Footprint:
+        """Of a network whose plans hold this, and of this process now.
+
+        Args:
+            held: what its plans hold.
+            outputs: bytes of large results that are free.
+            private: how much of what its plans hold is memory of this process alone.
+        """
         loaded = "llvmlite.binding.ffi" in sys.modules
         weights = sum(held.blocks.values())
-        return cls(weights, held.working_bytes, held.own_bytes, resident(), loaded, private)
+        sizes = weights, held.working_bytes, held.own_bytes, outputs
+        return cls(*sizes, resident(), loaded, private + outputs)
 
     @property
     def rest(self) -> int | None:
@@ -54,6 +63,8 @@ class Footprint:
             f"workspace {format_bytes(self.workspace)}",
             f"code {format_bytes(self.code)}",
         ]
+        if self.outputs:
+            parts.append(f"free outputs {format_bytes(self.outputs)}")
         if self.process is None or self.rest is None:
             return ", ".join(parts)
         llvm = format_bytes(self.process.llvm) if self.llvm_loaded else "not loaded"
@@ -72,6 +83,7 @@ class Footprint:
             "weight_bytes": self.weights,
             "workspace_bytes": self.workspace,
             "code_bytes": self.code,
+            "output_bytes": self.outputs,
             "resident_bytes": process.total if process else None,
             "llvm_bytes": process.llvm if process else None,
             "library_bytes": process.libraries if process else None,

@@ -351,8 +351,8 @@ class Network:
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes of all plans that are kept, their code included."""
-        return self._plans.held_bytes
+        """Bytes of all plans that are kept, their code included, and of free large outputs."""
+        return self._plans.held_bytes + self._backend.output_bytes
 
     def footprint(self) -> Footprint:
         """Say what the network and the process around it take of memory now, in bytes.
@@ -360,7 +360,8 @@ class Network:
         Of networks on a GPU, `code` is what the device holds.
         """
         held = self._plans.held
-        return Footprint.of(held, self._backend.private_bytes(held))
+        private = self._backend.private_bytes(held)
+        return Footprint.of(held, self._backend.output_bytes, private)
 
     def profile(self, x: Any | Mapping[str, Any], repeats: int = 20) -> list[ProfileRow]:
         """Run step by step and time each one.

@@ -143,11 +143,33 @@ def planned_for(
         network, given, values: as of `input_shapes`.
         shapes: of all inputs.
     """
-    other = any(spec.shape != shapes[spec.name] for spec in network.inputs)
-    if given and other and not values:
-        network = network.specialise(shapes)
+    if given and not values:
+        network = specialised(network, shapes)
     network.bind({**shapes, **values})
     return network
+
+
+def stated_for(
+    network: Network,
+    given: Sequence[tuple[str, Shape]],
+    values: Mapping[str, np.ndarray] = MappingProxyType({}),
+) -> Network:
+    """The network planned for the shapes that `--shape` says alone, if these leave nothing open.
+
+    Args:
+        network, given, values: as of `input_shapes`.
+    """
+    declared = {spec.name: spec.shape or (None,) for spec in network.inputs}
+    shapes: dict[str, Any] = {**declared, **given_shapes(network, given)}
+    if not given or values or not all(isinstance(n, int) for s in shapes.values() for n in s):
+        return network
+    return specialised(network, shapes)
+
+
+def specialised(network: Network, shapes: Mapping[str, Shape]) -> Network:
+    """The network for these shapes of all inputs alone: itself where its file fixes the same."""
+    other = any(spec.shape != shapes[spec.name] for spec in network.inputs)
+    return network.specialise(shapes) if other else network
 
 
 def random_inputs(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -35,7 +35,7 @@ from leanconv.cli.image_options import (
     read_inputs,
 )
 from leanconv.cli.images import Picture
-from leanconv.cli.network_inputs import given_shapes, planned_for
+from leanconv.cli.network_inputs import stated_for
 from leanconv.cli.output import print_json, progress, say_error
 from leanconv.cli.preprocessing import Preprocessing
 from leanconv.cli.run_report import Answer, preprocessing_json, print_answers
@@ -133,12 +133,8 @@ def _for_shape(
     network: Network, startup: Startup, options: argparse.Namespace
 ) -> tuple[Network, Startup]:
     """The network for the shape that `--shape` says, if that leaves nothing open."""
-    declared = {spec.name: spec.shape or () for spec in network.inputs}
-    shapes: dict[str, Any] = {**declared, **given_shapes(network, options.shape)}
-    if not options.shape or not all(isinstance(n, int) for s in shapes.values() for n in s):
-        return network, startup
     planned: list[Network] = []
-    startup = startup.planned(lambda: planned.append(planned_for(network, options.shape, shapes)))
+    startup = startup.planned(lambda: planned.append(stated_for(network, options.shape)))
     return planned[0], startup
 
 

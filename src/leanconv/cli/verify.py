@@ -27,7 +27,7 @@ from leanconv.cli.image_options import (
     preprocessing_of,
     read_inputs,
 )
-from leanconv.cli.network_inputs import given_values, input_shapes, random_inputs
+from leanconv.cli.network_inputs import given_values, input_shapes, random_inputs, stated_for
 from leanconv.cli.output import print_json, print_table, print_text, progress
 from leanconv.cli.problem_lines import model_file
 from leanconv.graph.small_inputs import is_small
@@ -131,6 +131,9 @@ def verify(options: argparse.Namespace) -> dict[str, Any]:
     first = {**wanted, "max_error": None} if options.repair else wanted
     network = leanconv.load(options.model, **first, plan=options.plan)
     exact = leanconv.load(options.model, dtype=FLOAT64, threads=options.threads)
+    if not (options.plan or options.repair):  # a plan of a file is one of the network as it is
+        values = given_values(network, options.value)
+        network, exact = (stated_for(each, options.shape, values) for each in (network, exact))
     given = dict(_samples(network, options))
     samples = {label: sample.arrays for label, sample in given.items()}
     notes = [f"{label}: {'; '.join(one.notes)}" for label, one in given.items() if one.notes]

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 _COLUMNS = (
     Column("network", "name"),
     Column("inputs", "name"),
+    Column("sizes", "name"),
     Column("forms"),
     Column("compiled"),
 )
@@ -43,10 +44,13 @@ _COLUMNS = (
 class Warmed(NamedTuple):
     """A network for shapes, or ranges, of its inputs: how many forms its kernels have and had to
     be compiled.
+
+    Sizes are `"open"` where other shapes may come, else `"fixed"`.
     """
 
     network: str
     inputs: dict[str, Extents]
+    sizes: str
     forms: int
     compiled: int
 
@@ -157,10 +161,23 @@ def _bound(
         network = load(told)
         for shapes in groups:
             inputs = input_shapes(network, shapes, options.batch)
-            network.bind(inputs, progress=told)
-            made = network.compiled
-            assert isinstance(made, FastCall), f"{name} is not compiled for the CPU"
-            yield Warmed(name, dict(inputs), made.network.forms, made.network.compiled_forms)
+            for sizes, each in _planned(network, inputs, told, stated=bool(shapes)):
+                made = each.compiled
+                assert isinstance(made, FastCall), f"{name} is not compiled for the CPU"
+                counts = made.network.forms, made.network.compiled_forms
+                yield Warmed(name, dict(inputs), sizes, *counts)
+
+
+def _planned(
+    network: Network, inputs: Mapping[str, Any], told: Progress, stated: bool
+) -> Iterator[tuple[str, Network]]:
+    """The network for input shapes: as it is loaded and called, and as `--shape` plans it."""
+    fixed = all(spec.shape == inputs[spec.name] for spec in network.inputs)
+    if fixed or all(spec.takes(inputs[spec.name]) for spec in network.inputs):
+        network.bind(inputs, progress=told)
+        yield "fixed" if fixed else "open", network
+    if stated and not fixed:
+        yield "fixed", network.specialise(inputs, told)
 
 
 def _ahead(name: str, load: Callable[..., Network], given: Sequence[tuple[str, Extents]]) -> Warmed:
@@ -172,7 +189,7 @@ def _ahead(name: str, load: Callable[..., Network], given: Sequence[tuple[str, E
         ranges = given_shapes(load(told), given)
         backend = load(told, ranges).backend
         assert isinstance(backend, CpuBackend), f"{name} is not compiled for the CPU"
-        return Warmed(name, ranges, backend.ahead.forms, backend.ahead.compiled)
+        return Warmed(name, ranges, "open", backend.ahead.forms, backend.ahead.compiled)
 
 
 def _teller(name: str, shown: Any) -> Progress:
@@ -191,7 +208,7 @@ def _is_range(given: tuple[str, Extents]) -> bool:
 
 def _cells(row: Warmed) -> list[str]:
     described = ", ".join(f"{name} {_text(shape)}" for name, shape in row.inputs.items())
-    return [row.network, described, str(row.forms), str(row.compiled)]
+    return [row.network, described, row.sizes, str(row.forms), str(row.compiled)]
 
 
 def _text(extents: Extents) -> str:

@@ -70,6 +70,11 @@ class DeviceBackend(Unpicklable):
         """Nothing: all is on the device."""
         return 0
 
+    @property
+    def output_bytes(self) -> int:
+        """None: each result is made anew."""
+        return 0
+
     def validated(self, arrays: Sequence[Any]) -> list[Any]:
         """The arrays; `CompiledDeviceNetwork.run` checks their dtypes.
 
