@@ -91,34 +91,52 @@ def _planned(problem: Problem, target: Target) -> tuple[_PlanarKernel, float]:
     """The kernel for a problem, with its estimated cycles of one core."""
     if problem.any_size:
         return _of_any_size(problem, target)
-    window, *_ = merge_rows(problem.window, problem.x, problem.y, lambda total: total)
-    row = (1, 1, window.out[2])
-    if window.is_pointwise and window.out == row and not isinstance(problem.y, PhasedAccess):
-        return plan_planar_pointwise(_pointwise(problem, window, target), target)
+    row = _pointwise_row(problem)
+    if row is not None:
+        return plan_planar_pointwise(_pointwise(problem, row, target), target)
     general = _general(problem, target)
     cycles = _cycles(general, target)
-    if problem.group_inputs == problem.group_outputs == 1 < problem.groups and window.is_flat:
+    if _is_depthwise(problem):
         planned = plan_planar_depthwise(_depthwise(problem, target), target)
         if planned and planned[1] < cycles:
             return planned
     return general, cycles
 
 
+def _pointwise_row(problem: Problem) -> Window | None:
+    """The window over whole planes as one row, if each output is one pixel times weights."""
+    window, *_ = merge_rows(problem.window, problem.x, problem.y, lambda total: total)
+    is_row = window.is_pointwise and window.out == (1, 1, window.out[2])
+    return window if is_row and not isinstance(problem.y, PhasedAccess) else None
+
+
+def _is_depthwise(problem: Problem) -> bool:
+    """Whether each of several channels, of two axes, is filtered by itself."""
+    window, *_ = merge_rows(problem.window, problem.x, problem.y, lambda total: total)
+    alone = problem.group_inputs == problem.group_outputs == 1 < problem.groups
+    return alone and window.is_flat
+
+
 _remembered = lru_cache(maxsize=256)(_planned)
 
 
 def _of_any_size(problem: Problem, target: Target) -> tuple[_PlanarKernel, float]:
-    """The same with the tile of maps of the usual sizes."""
-    usual, _ = _remembered(replace(typical(problem), any_size=()), target)
+    """The same with the tile of maps of the usual sizes, which have no padding."""
+    usual = replace(typical(problem), any_size=())
+    planned, _ = _remembered(usual, target)
     overlaps = not problem.epilogue.residual
-    if isinstance(usual, PlanarPointwise):
-        window, *_ = merge_rows(problem.window, problem.x, problem.y, lambda total: total)
-        kernel = replace(_pointwise(problem, window, target), overlaps=overlaps)
-        return with_tile(kernel, usual.tile, target)
-    if isinstance(usual, PlanarDepthwise):
-        tile = {name: getattr(usual, name) for name in ("lanes", "planes", "rows", "vectors")}
-        return in_chunks(replace(_depthwise(problem, target), **tile, overlaps=overlaps), target)
-    general = replace(_general(problem, target), channels=usual.channels, vectors=usual.vectors)
+    row = _pointwise_row(problem)
+    if row is not None and isinstance(planned, PlanarPointwise):
+        kernel = replace(_pointwise(problem, row, target), overlaps=overlaps)
+        return with_tile(kernel, planned.tile, target)
+    if isinstance(planned, PlanarDepthwise) and _is_depthwise(problem):
+        tile = {name: getattr(planned, name) for name in ("lanes", "planes", "rows", "vectors")}
+        kept = replace(_depthwise(problem, target), **tile, overlaps=overlaps)
+        made = in_chunks(kept, target)
+        if made is not None:
+            return made
+    likely = _general(usual, target)
+    general = replace(_general(problem, target), channels=likely.channels, vectors=likely.vectors)
     return general, _cycles(general, target)
 
 

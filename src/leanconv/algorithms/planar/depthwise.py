@@ -237,10 +237,15 @@ def plan_planar_depthwise(
     return in_chunks(min(choices, key=lambda choice: choice[0])[1], target)
 
 
-def in_chunks(planned: PlanarDepthwise, target: Target) -> tuple[PlanarDepthwise, float]:
-    """Choose the chunks of a kernel whose tile is chosen; also the estimated cycles of one core."""
+def in_chunks(planned: PlanarDepthwise, target: Target) -> tuple[PlanarDepthwise, float] | None:
+    """Choose the chunks of a kernel whose tile is chosen; also the estimated cycles of one core.
+
+    Returns:
+        None if the tile has too much code, with all ends of rows that this window has.
+    """
     cycles = _plane_cycles(planned, target)
-    assert cycles is not None, "the tile has too much code"
+    if cycles is None:
+        return None
     tiles = planned.groups // planned.planes
     total = cycles * planned.batch * planned.groups
     even = min(_LEAST_CHUNKS, round(total / target.costs.least_chunk))
