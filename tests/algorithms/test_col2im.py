@@ -35,6 +35,12 @@ _CASES: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
     ((1, 32, 4, 6), (32, 16, 3, 3), {"strides": (2, 2), "pads": (1,) * 4, "group": 2}),
     ((1, 2, 3, 4, 3), (2, 3, 2, 3, 2), {"strides": (2, 3, 1), "dilations": (1, 2, 2)}),
     ((1, 4, 1, 3, 5), (4, 2, 3, 2, 6), {"strides": (1, 2, 2), "pads": (1, 0, 3, 1, 0, 2)}),
+    # One row, whose only tap is cut off.
+    (
+        (1, 5, 1, 9),
+        (5, 2, 1, 16),
+        {"strides": (2, 4), "pads": (1, 0, 0, 0), "output_padding": (1, 0)},
+    ),
 ]
 _EXACT = [
     pytest.param(number, blocked, FLOAT64 if number % 3 == 1 else FLOAT32, pieces)

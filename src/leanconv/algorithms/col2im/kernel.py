@@ -207,9 +207,10 @@ class _Emission:
         self.size = window.size
 
     def _is_flat(self, axis: int) -> bool:
-        """Whether an axis is one position in input and output."""
+        """Whether an axis is one position in input and output, where its only tap lies."""
         window = self.k.window
-        return window.size[axis] == 1 == window.out[axis] == window.kernel[axis]
+        one = window.size[axis] == 1 == window.out[axis] == window.kernel[axis]
+        return one and window.pad[axis] == 0
 
     def emit(self) -> str:
         e, k = self.e, self.k
