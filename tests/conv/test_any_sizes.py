@@ -29,6 +29,8 @@ LAYERS: dict[str, tuple[tuple[int, ...], int, tuple[int, int], dict[str, Any]]] 
     "rows": ((5, 6, 4), 1, (8, 300), {"stride": 3, "padding": "same"}),
     "volumes": ((4, 3, 2, 3, 3), 1, (3, 12), {"padding": 1, "bias": True}),
     "float64": ((6, 5, 5, 5), 1, (5, 40), {"padding": 2, "dtype": "float64"}),
+    "bordered": ((64, 3, 1, 1), 16, (2, 40), {"padding": 1}),
+    "far": ((4, 1, 7, 7), 4, (9, 65), {"dilation": 2, "padding": 7, "dtype": "float64"}),
     "large": ((3, 2, 17, 17), 1, (17, 70), {"padding": 8}),
 }
 
