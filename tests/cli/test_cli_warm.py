@@ -76,6 +76,7 @@ def test_a_shape_in_place_of_one_that_the_file_fixes(
     file.write_bytes(small_cnn(batch=2).SerializeToString())
     (row,) = json.loads(call("warm", str(file), "--shape", "1x3x32x32", "--json").out)["networks"]
     assert row["sizes"] == "fixed"
+    assert call("verify", str(file), "--shape", "1x3x32x32", "--count", "1").code == 0
 
 
 def test_a_range_is_compiled_whole(call: Call, cnn: str, empty_cache: Path) -> None:
