@@ -54,9 +54,10 @@ def conv2d(
 
     Weights are packed again when w, bias or slope have changed since the last call with this w.
 
-    Images of the first size have the plan of `plan_conv2d`. Those of further sizes take kernels that
-    serve all sizes, so that nothing is compiled for a new one; their results may differ from that
-    plan's by rounding, within the error that is stated. `reproducible` and `tune` plan each size.
+    Images of the first size have the plan of `plan_conv2d`. Those of further sizes take kernels
+    that serve all sizes, so that nothing is compiled for a new one; their results may differ from
+    that plan's by rounding, within the error that is stated. `reproducible` and `tune` plan each
+    size.
 
     Args:
         x: the input, of w's dtype; uint8 or int8 where w is one of the two. One image may come
