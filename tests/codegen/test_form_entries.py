@@ -283,6 +283,13 @@ def test_expressions_whose_numbers_grow_without_end_have_none(sign: str) -> None
     assert read.at((3,)) is None
 
 
+@pytest.mark.parametrize("last", [["+", 0, [1]], ["-", 0, 0]])  # an infinity, and none
+def test_a_word_that_is_no_number_is_a_miss(last: list[object]) -> None:
+    form = [DIGEST, ["i64"], [[["*", [1e308], [1e308]], last], [], [1]]]
+    (read,) = unpacked_forms(json.dumps([form]).encode(), 0) or ()
+    assert read.at(()) is None
+
+
 def test_no_entry_is_an_exception_a_hang_or_no_number() -> None:
     """Mutated entries, as if their checksums were right."""
     body = packed_forms([form_of(kernel(), host())])

@@ -75,7 +75,7 @@ class Form:
         try:
             pairs = zip(found, self.record.kinds, strict=True)
             return Instance(self.digest, tuple([_bits(value, kind) for value, kind in pairs]))
-        except (OverflowError, struct.error):
+        except (ValueError, OverflowError, struct.error):
             return None
 
 
@@ -83,7 +83,7 @@ def _bits(value: float, kind: str) -> int:
     """A word as the 64-bit integer of the same bits.
 
     Raises:
-        OverflowError, struct.error: it does not have that type.
+        ValueError, OverflowError, struct.error: it does not have that type.
     """
     number = int(value) if kind == "i64" else value
     (bits,) = struct.unpack("<q", struct.pack(_FORMATS[kind], number))
