@@ -110,3 +110,11 @@ def test_windows_are_within_the_axis_and_whole(mode: str, size: int) -> None:
                 assert (first >= 0).all()
                 assert (first + weights.shape[1] <= extent).all()
                 np.testing.assert_allclose(weights.sum(axis=1), 1)
+
+
+def test_cells_far_outside_of_the_input_weigh_nothing() -> None:
+    crop = {"coordinate_transformation_mode": "tf_crop_and_resize", "rois": ((3.0, 4.0),)}
+    attributes = attributes_of((0,), (5,), (4,), exclude_outside=True, **crop)
+    with np.errstate(all="raise"):
+        _, weights = window(attributes, 0, 5)
+    assert not weights.any()

@@ -51,7 +51,8 @@ def window(attributes: Attributes, axis: int, extent: int) -> tuple[Array, Array
     if attributes["exclude_outside"]:
         weights = np.where((cells >= 0) & (cells < extent), weights, 0.0)
     if attributes["exclude_outside"] or attributes["antialias"]:
-        weights = weights / weights.sum(axis=1, keepdims=True)
+        total = weights.sum(axis=1, keepdims=True)
+        weights = weights / np.where(total == 0, 1, total)  # 0 where a crop is far outside
     return _within(cells, weights, int(extent))
 
 
