@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import leanconv as lc
+from leanconv.codegen.host import host
 from leanconv.reference.direct import convolve
 
 pytestmark = pytest.mark.vectors
@@ -30,6 +31,8 @@ def test_sums_are_exact(case: tuple[int, ...]) -> None:
     inputs, outputs, taps, stride, padding, dilation = case
     draw = np.random.default_rng(0)
     for groups, width, dtype in ((5, 41, np.float32), (16, 9, np.float32), (4, 27, np.float64)):
+        if host().vector_bytes < outputs * np.dtype(dtype).itemsize:
+            continue  # a group's outputs are lanes of one vector
         size = max(width, (taps - 1) * dilation + 1 - 2 * padding)
         x = draw.integers(-3, 4, (2, groups * inputs, 3, size)).astype(dtype)
         w = draw.integers(-3, 4, (groups * outputs, inputs, 2, taps)).astype(dtype)

@@ -197,8 +197,8 @@ def test_networks_of_all_kinds(name: str, monkeypatch: pytest.MonkeyPatch) -> No
     expected = lc.load(built, threads=1)(x)
     monkeypatch.setattr(weight_streaming, "STAYS_BYTES", 256)
     net = lc.load(built, threads=1, stream_weights=True)
-    for one, other in zip(listed(net(x)), listed(expected), strict=True):
-        np.testing.assert_array_equal(one, other)
+    for one, other in zip(listed(net(x)), listed(expected), strict=True):  # or other algorithms
+        np.testing.assert_allclose(one, other, atol=2e-5 * max(1.0, np.abs(other).max()))
     assert net.plan.streamed_bytes
     monkeypatch.setattr(options, "_PART_BYTES", 2 * KIB)
     monkeypatch.setattr(options, "_LEAST_PART_BYTES", 2 * KIB)
