@@ -54,9 +54,10 @@ def conv2d(
 
     Weights are packed again when w, bias or slope have changed since the last call with this w.
 
-    Images of the first size have the plan of `plan_conv2d`. Those of further sizes take kernels
-    that serve all sizes, so that nothing is compiled for a new one; their results may differ from
-    that plan's by rounding, within the error that is stated. `reproducible` and `tune` plan each
+    Images of the size that comes first with an array of weights have the plan of `plan_conv2d`.
+    Those of further sizes take kernels that serve all sizes, so that nothing is compiled for a new
+    one; their results may differ from that plan's by rounding, within the error that is stated, and
+    so may results after other weights were put into the array. `reproducible` and `tune` plan each
     size.
 
     Args:
