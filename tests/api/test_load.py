@@ -213,8 +213,12 @@ def test_a_transposed_convolution_of_endless_phases() -> None:
         ["y"],
         {"w": np.ones((1, 1, 3, 3), "f4")},
     )
+    expected = np.zeros((1, 1, 303, 303), "f4")
+    for row, column in itertools.product((0, 300), repeat=2):
+        expected[..., row : row + 3, column : column + 3] = 1
+    assert np.array_equal(lc.load(proto)(np.ones((1, 1, 2, 2), "f4")), expected)
     with pytest.raises(UnsupportedError, match="90000 phases"):
-        lc.load(proto)
+        lc.load(proto, algorithms={"ConvTranspose_0": "phases"})
 
 
 def test_a_chain_of_too_many_nodes() -> None:

@@ -61,7 +61,7 @@ def test_cases_need_their_models_and_draw_alike_whichever_others_there_are() -> 
     models = {name: Path(f"{name}.onnx") for name in names}
     found, missing = cases(models, 0, 3, 100)
     assert not missing
-    assert len(found) == 9
+    assert len(found) == 10
     for case in found:
         assert all(len(sequence) > case.before for sequence in case.sequences)
         assert all(len(set(sequence)) == len(sequence) for sequence in case.sequences)

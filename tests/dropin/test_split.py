@@ -172,15 +172,17 @@ def test_an_operator_that_a_shape_makes_unsupported(caplog: pytest.LogCaptureFix
     nodes = [
         conv("x", "a"),
         node("Relu", "a", "b"),
-        node("ConvTranspose", "b v", "y", strides=[step, step]),
+        node("Cast", "b", "half", to=TensorProto.FLOAT16),  # in float32 there is another way
+        node("ConvTranspose", "half v", "z", strides=[step, step]),
+        node("Cast", "z", "y", to=TensorProto.FLOAT),
     ]
-    data = network(nodes, "y", ("n", 3, "h", "w"), v=np.ones((3, 1, 1, 1), "f4"))
+    data = network(nodes, "y", ("n", 3, "h", "w"), v=np.ones((3, 1, 1, 1), "f2"))
     found = made(data, caplog)
     assert isinstance(found._engine, Native)
     with caplog.at_level(logging.WARNING, "leanconv"):
         (y,) = found.run(None, {"x": X})
     expected = real.InferenceSession(data).run(None, {"x": X})[0]
-    np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(y, expected, rtol=2e-3, atol=1e-3)
     assert "ConvTranspose" in caplog.messages[-1]
 
 
