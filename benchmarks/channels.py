@@ -242,7 +242,9 @@ def main() -> int:
     wrong = [row for row in rows if row["errors"]["leanconv"] > _TOLERANCE]
     mean = statistics.geometric_mean(ratios)
     print(f"{len(rows)} layers: {mean:.2f} on average, least {min(ratios):.2f}, {len(bad)} below")
-    write_results({"machine": machine.describe().to_json(), "rows": rows}, options.out, page)
+    effort = {"threads": 1, "rounds": options.rounds, "seconds": options.seconds}
+    document = {"machine": machine.describe().to_json(), "effort": effort, "rows": rows}
+    write_results(document, options.out, page)
     return EXIT_NOT_MET if bad or wrong else 0
 
 

@@ -50,11 +50,12 @@ def test_the_python_of_the_guide_runs(
 ) -> None:
     monkeypatch.chdir(tmp_path)  # an example writes a file
     run_blocks("docs/guide.md", tmp_path)
-    *_, used, smallest, streamed, error = capsys.readouterr().out.splitlines()
+    *_, used, smallest, streamed, error, footprint = capsys.readouterr().out.splitlines()
     kept, read, _ = map(int, streamed.split())
     assert kept <= 500 << 10 < kept + read
     assert 10 << 10 < int(smallest) < int(used) <= 600 << 10
     assert float(error) <= 2e-5
+    assert " in memory: weights " in footprint
     assert (tmp_path / "plan.json").exists()
 
 
