@@ -1,0 +1,148 @@
+"""What a col2im kernel is: extents, panels, bands, and the bytes of its scratch and constants."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from leanconv.algorithms.col2im.runs import PLACE, RUN
+from leanconv.codegen.epilogue import Epilogue
+from leanconv.codegen.extents import Count, Extent
+from leanconv.codegen.geometry import Access, Window
+from leanconv.codegen.kernel import Kernel
+from leanconv.codegen.tiling import Tile
+from leanconv.records import dataclass
+from leanconv.spec.amounts import sum_flops
+from leanconv.spec.format import ceil_div
+from leanconv.types import INT64, DType
+
+
+@dataclass(frozen=True)
+class Col2ImLayout(Kernel):
+    """One transposed convolution by col2im, without its code.
+
+    Attributes:
+        dtype: of everything.
+        lanes: of a vector.
+        batch, groups: N and g.
+        inputs: channels of one group.
+        units: of outputs, of one group; each has panels of its own.
+        unit: blocks of outputs, or outputs in planes, of one unit.
+        panels: of one unit.
+        runs: of all panels of a unit.
+        axis: along which the output is cut in bands.
+        bands: how many.
+        window: of the transposed convolution: its input and output extents, kernel, stride,
+            dilation and padding.
+        x, y: strides of input and output; y is in planes, or in blocks of a vector.
+        epilogue: bias, activation.
+        tile: pixels and vectors of a register tile; there are as many pixels at least.
+        packed: whether a chunk copies its part of x to the scratch, so that a tile's pixels lie
+            beside each other channel by channel. For x in planes, whose channels are pages of their
+            own.
+    """
+
+    VARIES = True
+
+    dtype: DType
+    lanes: int
+    batch: Extent
+    groups: Extent
+    inputs: Extent
+    units: Extent
+    unit: Extent
+    panels: Extent
+    runs: Count
+    axis: int
+    bands: Count
+    window: Window
+    x: Access
+    y: Access
+    epilogue: Epilogue
+    tile: Tile
+    packed: bool = False
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        """Input, packed weights, what the epilogue needs, the table of runs, output."""
+        return ("x", "w", *self.epilogue.operands, "runs", "y")
+
+    @property
+    def width(self) -> int:
+        """Columns of a panel."""
+        return self.tile.vectors * self.lanes
+
+    @property
+    def chunks(self) -> int:
+        return self.batch * self.groups * self.units * self.bands
+
+    @property
+    def pixels(self) -> int:
+        """Of one image."""
+        d, h, w = self.window.size
+        return d * h * w
+
+    @property
+    def halo(self) -> int:
+        """Input positions before a band, along its axis, that reach into it."""
+        window, axis = self.window, self.axis
+        return (window.kernel[axis] - 1) * window.dilation[axis] // window.stride[axis]
+
+    @property
+    def inner(self) -> int:
+        """Pixels of one position along the axis of the bands."""
+        inner = 1
+        for extent in self.window.size[self.axis + 1 :]:
+            inner = inner * extent
+        return inner
+
+    @property
+    def cols_bytes(self) -> int:
+        """A tile's columns, and a vector beyond them that may be loaded."""
+        return (self.tile.rows * self.width + self.lanes) * self.dtype.bytes
+
+    @property
+    def band_pixels(self) -> int:
+        """The most pixels that a band reads."""
+        positions = ceil_div(self.window.size[self.axis], self.bands) + self.halo
+        return positions * self.inner
+
+    @property
+    def places_bytes(self) -> int:
+        """The places of a band's pixels."""
+        return self.band_pixels * PLACE * INT64.bytes
+
+    @property
+    def offsets_bytes(self) -> int:
+        """What runs add to a pixel's place in y."""
+        return self.runs * INT64.bytes
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Columns of a tile, places of pixels, offsets of runs, and a part of x if it is packed."""
+        size = self.cols_bytes + self.places_bytes + self.offsets_bytes
+        if not self.packed:
+            return size
+        tiles = ceil_div(self.band_pixels, self.tile.rows)
+        return size + tiles * self.tile.rows * self.inputs * self.dtype.bytes
+
+    @property
+    def flops(self) -> int:
+        """Of the products, those of what a band computes again not counted."""
+        columns = self.groups * self.units * self.panels * self.width
+        return sum_flops(self.batch, columns, self.window.size, self.inputs)
+
+    @property
+    def constant_bytes(self) -> dict[str, int]:
+        """Panels of weights, numbers of channels in whole blocks, the table."""
+        blocks = self.groups * self.units
+        weights = blocks * self.panels * self.inputs * self.width * self.dtype.bytes
+        channels = blocks * self.unit * self.y.block
+        sizes = {"w": weights, "runs": (2 * self.panels + RUN * self.runs) * INT64.bytes}
+        return sizes | self.epilogue.channel_bytes(self.dtype, channels)
+
+    @property
+    def packing(self) -> Hashable:
+        """Channels, taps and the width of a panel."""
+        channels = self.groups, self.inputs, self.units, self.unit, self.y.block
+        taps = self.window.kernel, self.window.dilation, self.panels, self.tile.vectors
+        return type(self), channels, taps, self.lanes, self.dtype, self.epilogue.operands
