@@ -96,7 +96,7 @@ def __getattr__(name: str) -> Any:
     except MemoryError as error:
         raise out_of_memory("importing leanconv", error) from error
     # Where memory is short, a library cannot be mapped, or C code forgets to say what failed.
-    except (ImportError, OSError, SystemError) as error:
+    except (ImportError, OSError, SystemError, ValueError) as error:
         raise BackendError(
             f"leanconv cannot be loaded ({error}); expected NumPy and llvmlite, whole, and memory "
             "to map them: install them anew, or raise `ulimit -v`"
