@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import leanconv as lc
-from leanconv.api import cpu_backend
+from leanconv.api import cpu_graphs
 from leanconv.api.cpu_backend import CpuBackend
 from leanconv.api.options import NetworkOptions
 from leanconv.errors import BudgetError
@@ -46,7 +46,7 @@ def graph_for(
     given: Model, machine: str, monkeypatch: pytest.MonkeyPatch, **options: Any
 ) -> tuple[Graph, set[DType]]:
     """The graph that is planned on a machine, and the halves in which it stores values."""
-    monkeypatch.setattr(cpu_backend, "planning_target", lambda: preset(machine))
+    monkeypatch.setattr(cpu_graphs, "planning_target", lambda: preset(machine))
     backend = CpuBackend(given, NetworkOptions(threads=1, **options))
     graph = backend.graph((SIZE,))
     return graph, {kind.dtype for kind in graph.types.values()} & set(HALVES)

@@ -1,0 +1,216 @@
+"""What a CPU computes of a network: its graph for input shapes, and the planner of each."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeVar
+from weakref import WeakKeyDictionary
+
+from leanconv.api.inputs import NOTHING_KNOWN, Known, Shape, input_specs
+from leanconv.api.options import NetworkOptions
+from leanconv.api.stored_graphs import StoredGraphs
+from leanconv.graph.edit import moving_constants
+from leanconv.graph.ir import Graph, is_filled
+from leanconv.graph.onnx_import import Model
+from leanconv.graph.passes import PASSES, UNFUSED_PASSES, run_passes
+from leanconv.graph.passes.cut_weights import cutting_weights
+from leanconv.graph.small_inputs import NeedsInputsError
+from leanconv.graph.template import Templates
+from leanconv.graph.verify import check_flowing
+from leanconv.operators.accuracy import Accuracy, layer_error
+from leanconv.planner.budget import Planner
+from leanconv.planner.decision import Decision
+from leanconv.planner.overrides import check_layers, tuned, with_algorithms
+from leanconv.planner.plan_file import PlanFile, graph_digest, other_target
+from leanconv.runtime.calibration import planning_target
+from leanconv.runtime.constant_file import ConstantFile
+from leanconv.runtime.memory import give_back, mapped_files
+from leanconv.runtime.pool import default_threads
+from leanconv.settings import current_settings
+from leanconv.target import Target
+from leanconv.types import BFLOAT16, FLOAT16, FLOAT32, DType
+from leanconv.units import shape_text
+
+log = logging.getLogger(__name__)
+_Made = TypeVar("_Made")
+# Of a network's max_error: what one layer in halves errs at the outputs, and no less.
+_ROUNDOFFS = 8.0
+_CONSTANT_FILES = 4  # times the bytes of a network's constants that passes may write to a file
+
+
+class CpuGraphs:
+    """A network's graphs for input shapes, after the passes, and their planners.
+
+    Args:
+        model: what the file says.
+        options: of `load`.
+        pinned: a plan to follow where it fits.
+        target: the processor that is planned for; by default the settings', or this one.
+
+    Attributes:
+        dtype: in which float type it computes.
+        accuracy: what is accepted of each layer.
+        deciding: names of inputs whose values were found to decide what is computed.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        options: NetworkOptions,
+        pinned: PlanFile | None = None,
+        target: Target | None = None,
+    ) -> None:
+        self.model, self._options, self._pinned = model, options, pinned
+        check_layers(options.algorithms, model.nodes)
+        self.threads = options.threads or default_threads()
+        self.dtype = model.runtime_dtype(options.dtype)
+        error, half = layer_error(options.max_error, self.dtype), options.precision
+        self.accuracy = Accuracy(error, options.reproducible, half=half)
+        self.target: Target = target or planning_target()
+        self.deciding: tuple[str, ...] = ()
+        self._inputs = input_specs(model, self.dtype)
+        halves, asked = self._halves()
+        compares = bool(halves) and self._compares_storage()
+        self._planners: WeakKeyDictionary[Graph, Planner] = WeakKeyDictionary()
+        free = options.precision is not None or options.max_error is not None
+        names = None if free else model.half_names or None
+        time = self._estimated_ns
+        self._graphs = StoredGraphs(model, self._bound, halves, asked, compares, time, names)
+
+    @property
+    def options(self) -> NetworkOptions:
+        """Those of `load`."""
+        return self._options
+
+    @property
+    def templates(self) -> Sequence[Templates]:
+        """The network's graphs with symbols for open extents, those of each way to store values."""
+        return self._graphs.templates
+
+    def graph(self, shapes: tuple[Shape, ...], known: Known = NOTHING_KNOWN) -> Graph:
+        """The network's graph for input shapes, after the passes."""
+        graph = check_flowing(self._followed(shapes, known) or self._graphs.graph(shapes, known))
+        give_back(mapped_files(self.model.constants.values()))
+        return graph
+
+    def decided_graph(self, shapes: tuple[Shape, ...], known: Known) -> Graph:
+        """The network's graph for input shapes, and for the values of `deciding` inputs."""
+        return self._deciding(known, lambda chosen: self.graph(shapes, chosen))
+
+    def _deciding(self, known: Known, make: Callable[[Known], _Made]) -> _Made:
+        """What is made with the values of those inputs that decide what is computed."""
+        while True:
+            chosen = {name: known[name] for name in self.deciding if name in known}
+            try:
+                return make(chosen)
+            except NeedsInputsError as error:
+                new = [name for name in error.names if name not in self.deciding]
+                self.deciding = (*self.deciding, *new)
+                if not (new and known.keys() >= set(error.names)):
+                    raise
+
+    def planner(self, graph: Graph, layer: float | None = None) -> Planner:
+        """What finds plans; `layer` is the error accepted of one layer, if not the options'.
+
+        What has compared how values may be stored goes on from there.
+        """
+        known = self._planners.get(graph) if layer is None else None
+        if known is not None:
+            return known
+        accuracy = self.accuracy.of_network(graph, self.target)
+        if layer is not None:
+            accuracy = replace(accuracy, layer_error=layer)
+        options = self._options
+        given = graph, self.target, self.threads, accuracy, options.max_error
+        return Planner(*given, streams=options.stream_weights)
+
+    def _decisions(self, graph: Graph) -> tuple[Decision, ...] | None:
+        """The decisions of nodes where an option overrides the planner's, else None."""
+        if not (self._options.algorithms or self._options.tune):
+            return None
+        decided = with_algorithms(graph, self.target, self._options.algorithms)
+        if self._options.tune:
+            accuracy = self.accuracy.of_network(graph, self.target)
+            decided = tuned(graph, self.target, self.threads, accuracy, decided)
+        return decided
+
+    def _is_for(self, pinned: PlanFile, graph: Graph) -> bool:
+        """Whether a pinned plan is for this network, these shapes and this machine."""
+        reason = other_target(pinned, self.target)
+        shapes = {name: graph.types[name].shape for name in graph.inputs}
+        if shapes != dict(pinned.inputs):
+            if all(spec.takes(pinned.inputs.get(spec.name)) for spec in self._inputs):
+                if pinned.source:  # else nobody chose the plan for these shapes
+                    log.warning(
+                        "%s is for inputs %s; %s is planned anew",
+                        pinned.name,
+                        _listed(pinned.inputs),
+                        _listed(shapes),
+                    )
+                return False
+            reason = (
+                f"it was made for inputs {_listed(pinned.inputs)}, here they are {_listed(shapes)}"
+            )
+        elif pinned.network != graph_digest(graph) or pinned.dtype != graph.dtype:
+            if self.deciding and not pinned.source:
+                return False  # it is for other values
+            reason = "it was made for another network"
+        if reason:
+            log.warning("%s does not fit: %s; planning anew", pinned.name, reason)
+        return not reason
+
+    def _bound(self, shapes: Mapping[str, Shape], known: Known = NOTHING_KNOWN) -> Graph:
+        bound = self.model.bind(shapes, dtype=self.dtype, late=True, values=known)
+        passes = UNFUSED_PASSES if self._options.algorithms else PASSES
+        part = self._options.part_bytes
+        if part is None:
+            return run_passes(bound, passes)
+        give_back(mapped_files(bound.constants.values()))
+        held = sum(array.nbytes for array in bound.constants.values() if not is_filled(array))
+        file = ConstantFile(current_settings().cache_dir, _CONSTANT_FILES * held)
+        with moving_constants(file.moved):
+            return run_passes(bound, (*passes, cutting_weights(part)))
+
+    def _halves(self) -> tuple[tuple[DType, ...], bool]:
+        """The half precisions that values may be stored in, and whether that is asked for."""
+        half, error = self._options.precision, self._options.max_error
+        if half is None and self.dtype == FLOAT32:
+            half = self.model.stored
+            if self.model.half_names and error is None:
+                half = FLOAT16
+        if half is not None:
+            return (half,), True
+        if error is None or self.dtype != FLOAT32 or self._options.memory_limit is not None:
+            return (), False  # of two limits, what is refused names the least of float32
+        allowed = (each for each in (BFLOAT16, FLOAT16) if _ROUNDOFFS * each.roundoff <= error)
+        return tuple(allowed), False
+
+    def _compares_storage(self) -> bool:
+        """Whether float32 is taken where that is faster: not where a user decides on layers.
+
+        Nor where no batch may change the bits.
+        """
+        options = self._options
+        return not (options.algorithms or options.tune or options.reproducible)
+
+    def _estimated_ns(self, graph: Graph) -> float:
+        """Estimated time of a run within the limits."""
+        planner = self._planners[graph] = self.planner(graph)
+        limit = self._options.memory_limit
+        if limit is None and self._options.max_error is None:
+            return planner.unmerged.usual_ns
+        return sum(time for _, time in planner.within(limit).step_estimates())
+
+    def _followed(self, shapes: tuple[Shape, ...], known: Known) -> Graph | None:
+        """The graph that a pinned plan is for, where values may be stored in several ways."""
+        pinned = self._pinned
+        if pinned is None or not self._halves()[0]:
+            return None
+        found = self._graphs.all(shapes, known)
+        return next((graph for graph in found if graph_digest(graph) == pinned.network), None)
+
+
+def _listed(shapes: Mapping[str, Shape]) -> str:
+    return ", ".join(f"{name} {shape_text(shape)}" for name, shape in shapes.items())
