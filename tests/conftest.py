@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import logging
 import os
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -20,6 +19,8 @@ gc.set_threshold(*SELDOM)
 OBJECTS = object_store.chosen_folder()
 MACHINE = machines.describe_host()
 GUARDED = os.environ.get("TEST_GUARDED", "")
+# What leanconv works around fails here, and in the processes that tests start.
+os.environ["LEANCONV_RAISE_DEFECTS"] = "1"
 
 
 # Files that would be begun among the last, and for whose end all other processes would wait.
@@ -108,34 +109,18 @@ def presets_alone(request: pytest.FixtureRequest) -> Iterator[None]:
     assert not asked, f"asks for this machine's {', '.join(asked)}: remove the mark `presets`"
 
 
-class _Defects(logging.Handler):
-    """Takes note of what was made without symbols because of a defect."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.texts: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.texts.append(self.format(record))
-
-
-_DEFECTS = _Defects()
-logging.getLogger("leanconv.symbolic.attempts").addHandler(_DEFECTS)
-
-
-@pytest.fixture(autouse=True)
-def defects() -> Iterator[list[str]]:
-    """What this test, and the set-up of its module, made without symbols because of a defect.
-
-    It fails unless the test expects that, and clears the list.
-    """
-    yield _DEFECTS.texts
+@pytest.fixture
+def defects_are_warnings(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> pytest.LogCaptureFixture:
+    """What users have: a defect is worked around, and told; elsewhere in tests it is raised."""
+    from leanconv.settings import Settings
     from leanconv.symbolic import attempts
 
-    found = "\n".join(_DEFECTS.texts)
-    _DEFECTS.texts.clear()
-    attempts._told.clear()
-    assert not found, found
+    settings = Settings.from_environment({"HOME": "/"})
+    monkeypatch.setattr(attempts, "current_settings", lambda: settings)
+    monkeypatch.setattr(attempts, "_told", set())
+    return caplog
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

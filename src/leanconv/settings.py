@@ -55,6 +55,8 @@ class Settings:
         spin_us: how long an idle worker waits in a loop before it sleeps, in microseconds.
             `LEANCONV_SPIN_US`.
         debug: log at level DEBUG, and let the command line show tracebacks. `LEANCONV_DEBUG`.
+        raise_defects: raise what is a defect of leanconv and would otherwise be a warning, because
+            a slower way gives the same results. `LEANCONV_RAISE_DEFECTS`.
         bench_python: another Python interpreter in which `leanconv bench` looks for engines that
             are not installed beside leanconv (torch, executorch). `LEANCONV_BENCH_PYTHON`.
     """
@@ -68,6 +70,7 @@ class Settings:
     target: str | None = None
     spin_us: int = 100
     debug: bool = False
+    raise_defects: bool = False
     bench_python: str | None = None
 
     @staticmethod
@@ -97,6 +100,7 @@ class Settings:
             target=env.get("LEANCONV_TARGET") or None,
             spin_us=defaults.spin_us if spin_us is None else spin_us,
             debug=_switch(env, "LEANCONV_DEBUG"),
+            raise_defects=_switch(env, "LEANCONV_RAISE_DEFECTS"),
             bench_python=env.get("LEANCONV_BENCH_PYTHON") or None,
         )
 

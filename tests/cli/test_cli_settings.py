@@ -35,6 +35,7 @@ def test_every_variable() -> None:
             "LEANCONV_TARGET": "haswell",
             "LEANCONV_SPIN_US": "0",
             "LEANCONV_DEBUG": "1",
+            "LEANCONV_RAISE_DEFECTS": "1",
             "LEANCONV_BENCH_PYTHON": "/opt/python",
         }
     )
@@ -48,6 +49,7 @@ def test_every_variable() -> None:
         target="haswell",
         spin_us=0,
         debug=True,
+        raise_defects=True,
         bench_python="/opt/python",
     )
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -47,21 +49,37 @@ def test_a_need_for_numbers_is_told_quietly(
 @pytest.mark.parametrize(
     "kind", [TypeError, ValueError, KeyError, AssertionError, ZeroDivisionError, UnsupportedError]
 )
-def test_a_defect_is_a_warning_once_and_fails_the_test(
-    kind: type[Exception], caplog: pytest.LogCaptureFixture, defects: list[str]
+def test_a_defect_is_raised_or_a_warning_once(
+    kind: type[Exception], defects_are_warnings: pytest.LogCaptureFixture
 ) -> None:
     reason = attempted(raising(kind("odd")))
     assert type(reason) is kind
     for _ in range(2):
         tell("the node is lowered", reason)
-    (record,) = caplog.records
+    (record,) = defects_are_warnings.records
     assert record.levelno == logging.WARNING
     assert record.exc_info is not None
     assert record.exc_info[1] is reason
-    (text,) = defects
-    assert f"{kind.__name__}: " in text
-    assert "a defect of leanconv" in text
-    defects.clear()
+    assert f"{kind.__name__}: " in record.getMessage()
+    assert "a defect of leanconv" in record.getMessage()
+
+
+@pytest.mark.parametrize("kind", [TypeError, KeyError, AssertionError])
+def test_tests_meet_the_defect_itself(kind: type[Exception]) -> None:
+    with pytest.raises(kind, match="odd"):
+        attempted(raising(kind("odd")))
+
+
+def test_a_refusal_is_a_defect_where_numbers_are_not_refused() -> None:
+    reason = attempted(raising(UnsupportedError("odd")))
+    with pytest.raises(AssertionError, match="the node is lowered: UnsupportedError: odd"):
+        tell("the node is lowered", reason)
+
+
+def test_defects_are_raised_in_processes_that_tests_start() -> None:
+    asked = "from leanconv.settings import current_settings as now; print(now().raise_defects)"
+    done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
+    assert done.stdout == "True\n"
 
 
 @pytest.mark.parametrize(
