@@ -31,6 +31,7 @@ LAYERS: dict[str, tuple[tuple[int, ...], int, tuple[int, int], dict[str, Any]]] 
     "float64": ((6, 5, 5, 5), 1, (5, 40), {"padding": 2, "dtype": "float64"}),
     "bordered": ((64, 3, 1, 1), 16, (2, 40), {"padding": 1}),
     "far": ((4, 1, 7, 7), 4, (9, 65), {"dilation": 2, "padding": 7, "dtype": "float64"}),
+    "blur": ((3, 1, 19, 19), 3, (9, 90), {"padding": 9, "bias": True}),
     "large": ((3, 2, 17, 17), 1, (17, 70), {"padding": 8}),
 }
 
@@ -102,7 +103,7 @@ def test_every_size_is_right(name: str) -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["winograd", "last", "filter", "pixels", "volumes"])
+@pytest.mark.parametrize("name", ["winograd", "last", "filter", "blur", "pixels", "volumes"])
 def test_new_sizes_compile_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not even their code is made, whatever a cache on disk holds."""
     compiled: list[Any] = []

@@ -18,9 +18,7 @@ from dataclasses import fields, replace
 from math import prod
 
 from leanconv.algorithms import Candidate, Problem, select
-from leanconv.algorithms.fft.bands import bands_of
-from leanconv.algorithms.parameters import AUTO, Choice
-from leanconv.algorithms.problem import typical
+from leanconv.algorithms.parameters import AUTO
 from leanconv.api.conv_arguments import Constants
 from leanconv.api.conv_choice import conv_problem, needed_bytes
 from leanconv.api.options import PlanOptions
@@ -31,13 +29,11 @@ from leanconv.records import dataclass
 from leanconv.runtime.calibration import planning_target
 from leanconv.runtime.pool import default_threads
 from leanconv.spec import ConvSpec
-from leanconv.target import Target
 
 _STEPS_OF_TWO = 4  # sides of maps between a power of 2 and the next that algorithms are chosen for
 # Sides of maps at which a range ends whose kernels are chosen together.
 # Twice as many ranges made code twice as often, and no layer faster.
 _ENDS = 4, 8, 16, 32, 64, 128, 256, *(4**power for power in range(5, 25))
-_WITHOUT_BANDS = 4  # times that of FFT with bands
 _MOST_LAYERS = 1024
 _SIZES = frozenset({"batch", "size", "pad_begin", "pad_end"})  # of a `ConvSpec`
 
@@ -91,7 +87,7 @@ class LayerSizes:
         try:
             chosen = requested
             if chosen == AUTO:
-                chosen = _chosen(problem, target)
+                chosen = select.usual_choice(problem, target, outputs=_square(problem))
             candidate = select.choose(problem, target, chosen)
         except SpecError:
             return None
@@ -113,23 +109,6 @@ def layer_sizes(spec: ConvSpec, options: PlanOptions, place: int) -> LayerSizes:
 def _layer(key: Hashable) -> LayerSizes:
     del key
     return LayerSizes()
-
-
-def _chosen(problem: Problem, target: Target) -> Choice:
-    """The algorithm for maps of about as many outputs, one whose code serves all sizes.
-
-    Bands of rows, which FFT makes of one channel, are code of their own for each size: without them
-    it takes four times as long.
-    """
-    side = _square(problem)
-    found = select.usual_choice(problem, target, outputs=side)
-    if found.algorithm != "fft" or not bands_of(problem, target):
-        return found
-    planar = select.choice_named("planar")
-    square = replace(typical(problem, side), any_size=())
-    banded, lanes = (select.estimated_cycles(each, square, target) for each in (found, planar))
-    plain = select.refusal(planar, problem, target) or lanes > _WITHOUT_BANDS * banded
-    return select.choice_named("fft:products=3") if plain else planar
 
 
 def _square(problem: Problem) -> Triple:

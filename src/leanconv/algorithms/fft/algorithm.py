@@ -8,11 +8,13 @@ from operator import itemgetter
 
 import numpy as np
 
-from leanconv.algorithms.fft.bands import bands_of
 from leanconv.algorithms.fft.cost import Choices, best
 from leanconv.algorithms.fft.kernel import FftConv
 from leanconv.algorithms.fft.layout import FftLayout
-from leanconv.algorithms.fft.packing import pack_weights
+from leanconv.algorithms.fft.packing import pack_planes, pack_weights
+from leanconv.algorithms.fft.plane_cost import best_plane
+from leanconv.algorithms.fft.plane_kernel import FftPlanes
+from leanconv.algorithms.fft.plane_layout import PlaneLayout, lanes_are_tiles
 from leanconv.algorithms.fft.tiles import least_length
 from leanconv.algorithms.interface import Algorithm, Candidate, KernelUse
 from leanconv.algorithms.magnitudes import LARGEST, Losses, plain_losses
@@ -24,11 +26,14 @@ from leanconv.target import Target
 
 LENGTHS, PRODUCTS = (16, 32), (4, 3)
 LONG = (64, 128, 256)  # only where the user names them: code of several thousand instructions
-BAND_LENGTHS = (*LENGTHS, 64)  # of one channel: as long as other methods take with large kernels
-_LARGE = 48  # taps from which on such transforms would yield too few outputs: 128 is tried as well
+PLANE_LENGTHS = (*LENGTHS, 64, 128, 256)  # where lanes are tiles
+_LEAST_LENGTH = 2  # transforms beyond this multiple of the taps: code that compiles long
 
 
-def error_of(layout: FftLayout) -> float:
+_Layout = FftLayout | PlaneLayout
+
+
+def error_of(layout: _Layout) -> float:
     """Expected error relative to the largest output, for data of random sign.
 
     Roundings of the transforms spread evenly over a tile: a few units of the last place for each
@@ -39,7 +44,7 @@ def error_of(layout: FftLayout) -> float:
     return layout.dtype.roundoff * (4.0 + doublings / 2 + 0.65 * sqrt(layout.reduction_steps))
 
 
-def _losses(problem: Problem, layout: FftLayout) -> Losses:
+def _losses(problem: Problem, layout: _Layout) -> Losses:
     """Products are T times smaller than results, transformed inputs up to T^2 times larger.
 
     A transform of T inputs is taken along each axis; weights are divided by T^2, and sums of two
@@ -71,38 +76,30 @@ def _reject(problem: Problem, target: Target) -> str | None:
 
 
 def _cost(problem: Problem, target: Target) -> float:
-    return _layouts(problem, target, FftParameters())[0]
+    return _layout(problem, target, FftParameters())[0]
 
 
-def _layouts(
-    problem: Problem, target: Target, given: FftParameters
-) -> tuple[float, list[FftLayout]]:
-    """Cycles, and the layout of each kernel: one, or those of bands and of what is around them.
-
-    All have the length and the parts of the first, which are the choice.
-    """
-    banded = not isinstance(given.tile, str) and given.products != 3
-    parts = bands_of(problem, target) if banded else []
-    if not parts:
-        cycles, layout = best(problem, target, _choices(problem, given, LENGTHS))
-        return cycles, [layout]
-    cycles, layout = best(parts[0], target, _choices(parts[0], given, _band_lengths(problem)))
-    around = Choices((layout.length,), (4,), layout.parts)
-    found = [(cycles, layout), *(best(part, target, around) for part in parts[1:])]
-    return sum(cycles for cycles, _ in found), [layout for _, layout in found]
+def _layout(problem: Problem, target: Target, given: FftParameters) -> tuple[float, _Layout]:
+    """Cycles, and the cheapest layout of what the parameters leave to choose from."""
+    if given.tile != "image" and given.products != 3 and lanes_are_tiles(problem, target):
+        return best_plane(problem, target, _choices(problem, given, _plane_lengths(problem)))
+    return best(problem, target, _choices(problem, given, LENGTHS))
 
 
-def _band_lengths(problem: Problem) -> tuple[int, ...]:
-    return (*BAND_LENGTHS, 128) if max(problem.window.kernel) > _LARGE else BAND_LENGTHS
+def _plane_lengths(problem: Problem) -> tuple[int, ...]:
+    """Lengths up to the first of which a tile's outputs are a quarter at least."""
+    taps = max(problem.window.kernel)
+    least = next((n for n in PLANE_LENGTHS if n >= _LEAST_LENGTH * taps), PLANE_LENGTHS[-1])
+    return tuple(n for n in PLANE_LENGTHS if n <= least)
 
 
 def _variants(problem: Problem, target: Target, lean: bool) -> list[Choice]:
-    """Each length that bands may have, the cheapest first; else the one best choice."""
+    """Each length that planes may have, the cheapest first; else the one best choice."""
     del lean
     given = [FftParameters()]
-    if bands_of(problem, target):
-        given = [FftParameters(tile=length) for length in (*BAND_LENGTHS, 128)]
-    found = [(_layouts(problem, target, each)[0], each) for each in given]
+    if lanes_are_tiles(problem, target):
+        given = [FftParameters(tile=length) for length in _plane_lengths(problem)]
+    found = [(_layout(problem, target, each)[0], each) for each in given]
     return [Choice("fft", each, cycles) for cycles, each in sorted(found, key=itemgetter(0))]
 
 
@@ -144,46 +141,36 @@ def _candidate(problem: Problem, target: Target, parameters: FftParameters) -> C
             "fft: products is 3 for a depthwise convolution, which it saves nothing; expected 4, "
             "or leave it out"
         )
-    layouts = _layouts(problem, target, parameters)[1]
-    layout = layouts[0]
-    kernels = [FftConv(each) for each in layouts]
+    layout = _layout(problem, target, parameters)[1]
+    kernel = FftPlanes(layout) if isinstance(layout, PlaneLayout) else FftConv(layout)
 
     def pack(w: np.ndarray, channels: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        packed: dict[str, np.ndarray] = {}
         w = w.reshape(*w.shape[:2], *problem.window.kernel[1:])
-        for number, kernel in enumerate(kernels):
-            copies = kernel.layout.groups // problem.groups  # of the one channel that has bands
-            own = {name: np.repeat(values, copies) for name, values in channels.items()}
-            made = {name: kernel.pack_channels(values) for name, values in own.items()}
-            made["w"] = pack_weights(kernel.layout, np.repeat(w, copies, axis=0))
-            packed |= {_role(name, number): array for name, array in made.items()}
-        return packed
+        if isinstance(kernel, FftPlanes):
+            return {"w": pack_planes(kernel.layout, w), **channels}
+        packed = {name: kernel.pack_channels(values) for name, values in channels.items()}
+        return {"w": pack_weights(kernel.layout, w), **packed}
 
     details = (
         f"tile {layout.length}, outputs {layout.height.step}x{layout.width.step}, "
         f"parts {layout.height.parts}x{layout.width.parts}, "
-        f"block {layout.block_height}x{layout.block_width}, "
-        f"slices {layout.splits}, products {layout.products}"
     )
-    if layout.groups > problem.groups:
-        details += f", {layout.groups} bands of {layout.height.out} rows"
+    if isinstance(layout, PlaneLayout):
+        details += f"lanes are tiles, {layout.vectors} vectors of a channel"
+    else:
+        details += (
+            f"block {layout.block_height}x{layout.block_width}, "
+            f"slices {layout.splits}, products {layout.products}"
+        )
     chosen = FftParameters(layout.length, layout.products, layout.parts)
     return Candidate(
-        Choice("fft", chosen, error=max(error_of(each) for each in layouts)),
-        tuple(
-            KernelUse(kernel, tuple(_role(name, number) for name in kernel.operands))
-            for number, kernel in enumerate(kernels)
-        ),
+        Choice("fft", chosen, error=error_of(layout)),
+        (KernelUse(kernel, kernel.operands),),
         pack,
         details=details,
-        weight_bytes=sum(each.weight_elements * each.item for each in layouts),
+        weight_bytes=layout.weight_elements * layout.item,
         losses=_losses(problem, layout),
     )
-
-
-def _role(operand: str, number: int) -> str:
-    """The role of an operand of a kernel: each packs constants of its own."""
-    return operand if not number or operand in ("x", "residual", "y") else f"{operand}{number}"
 
 
 def _plausible(problem: Problem) -> bool:

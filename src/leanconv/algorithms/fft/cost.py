@@ -213,7 +213,7 @@ def _tile(
 
 # -- what a choice costs -----------------------------------------------------------------------
 @lru_cache(maxsize=1024)
-def _transform_cycles(length: int, rows: int, columns: int, target: Target) -> tuple[float, float]:
+def transform_cycles(length: int, rows: int, columns: int, target: Target) -> tuple[float, float]:
     """Estimated cycles of one vector of channels of one tile, forwards and back."""
     half, move = length // 2, target.costs.vector_move
     inner = (half - 1, complex_forward(length)), (half - 1, complex_inverse(length, rows))
@@ -231,7 +231,7 @@ def _transform_cycles(length: int, rows: int, columns: int, target: Target) -> t
 
 def _least_cycles(problem: Problem, target: Target, kind: FftLayout) -> float:
     """What the transforms and products of all tiles take at least, whatever the blocks."""
-    forward, back = _transform_cycles(kind.length, kind.height.step, kind.width.step, target)
+    forward, back = transform_cycles(kind.length, kind.height.step, kind.width.step, target)
     each = kind.phases * kind.input_vectors * forward + kind.output_vectors * back
     if not kind.depthwise:
         dots = kind.products * kind.output_vectors * kind.reduction_steps
@@ -244,7 +244,7 @@ def _least_cycles(problem: Problem, target: Target, kind: FftLayout) -> float:
 def _cycles(layout: FftLayout, target: Target) -> float:
     """Estimated cycles of one core."""
     rows, columns, costs = layout.height.step, layout.width.step, target.costs
-    forward, back = _transform_cycles(layout.length, rows, columns, target)
+    forward, back = transform_cycles(layout.length, rows, columns, target)
     if not layout.x.lanes_contiguous:
         forward += costs.transposed_vector * layout.length**2
     if not layout.y.lanes_contiguous:

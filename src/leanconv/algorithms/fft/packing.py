@@ -12,6 +12,9 @@ from functools import lru_cache
 import numpy as np
 
 from leanconv.algorithms.fft.layout import FftLayout
+from leanconv.algorithms.fft.plane_layout import PlaneLayout
+
+_Layout = FftLayout | PlaneLayout
 
 
 @lru_cache(maxsize=64)
@@ -37,7 +40,7 @@ def _twiddle_factors(length: int, bins: int, taps: int) -> np.ndarray:
     return np.asarray(np.exp(2j * np.pi * steps / length))
 
 
-def _spectrum(layout: FftLayout, taps: np.ndarray) -> np.ndarray:
+def _spectrum(layout: _Layout, taps: np.ndarray) -> np.ndarray:
     """V of one part of the kernel, taps (rows, columns, n) in float64: (bins, 2, n).
 
     Most of the T x T inputs are zero, and there are many filters: two matrix products are several
@@ -59,7 +62,7 @@ def _spectrum(layout: FftLayout, taps: np.ndarray) -> np.ndarray:
     return found
 
 
-def _spectra(layout: FftLayout, w: np.ndarray) -> Iterator[tuple[tuple[int, ...], np.ndarray]]:
+def _spectra(layout: _Layout, w: np.ndarray) -> Iterator[tuple[tuple[int, ...], np.ndarray]]:
     """(p, q, phase) and V as (bins, 2, C · K) of every part and phase of weights (K, C, kh, kw)."""
     height, width = layout.height, layout.width
     taps = np.ascontiguousarray(w.transpose(2, 3, 1, 0), np.float64)
@@ -122,4 +125,13 @@ def _pack_depthwise(layout: FftLayout, w: np.ndarray) -> np.ndarray:
         for block in range(layout.outer):
             some = v[:, :, block * lanes : (block + 1) * lanes]
             packed[block, :, p, q, phase, :, : min(lanes, channels - block * lanes)] = some
+    return packed.reshape(-1)
+
+
+def pack_planes(layout: PlaneLayout, w: np.ndarray) -> np.ndarray:
+    """Pack weights (C, 1, kh, kw): [channel][bin][p][q][phase][re, im]."""
+    phases = layout.height.phases * layout.width.phases
+    packed = np.zeros((layout.groups, layout.bins, *layout.parts, phases, 2), w.dtype)
+    for (p, q, phase), v in _spectra(layout, w):
+        packed[:, :, p, q, phase] = v.transpose(2, 0, 1)
     return packed.reshape(-1)
