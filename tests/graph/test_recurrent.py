@@ -11,6 +11,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 import leanconv as lc
 from leanconv.errors import LeanConvError, ModelError
+from leanconv.kernels import recurrence
+from support.control_flow import node
+from support.loops import body, compiled, hold, loop
+from support.loops import made as loops_made
 from support.onnx_models import reference
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
@@ -182,6 +186,39 @@ def test_every_size_of_open_axes() -> None:
             _, given = model(op, (steps, batch, 5, 20), direction="bidirectional")
             for name, wanted in reference(made, given).items():
                 np.testing.assert_allclose(net.run(given)[name], wanted, atol=3e-5)
+
+
+@pytest.mark.parametrize("op", GATES)
+def test_layers_whose_threads_share_each_step(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those are computed that have more weights than one core keeps."""
+    monkeypatch.setattr(recurrence, "_in_rounds", lambda *_: True)
+    made, _ = model(op, (3, 2, 5, 40), symbols=True, direction="bidirectional")
+    nets = [lc.load(made, threads=threads) for threads in (1, 2, 3)]
+    for steps, batch in ((1, 1), (7, 1), (2, 3), (9, 4)):
+        _, given = model(op, (steps, batch, 5, 40), direction="bidirectional")
+        first, *others = (net.run(given) for net in nets)
+        for name, wanted in reference(made, given).items():
+            np.testing.assert_allclose(first[name], wanted, atol=3e-5)
+            assert all(each[name].tobytes() == first[name].tobytes() for each in others)
+
+
+def test_shared_steps_in_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stages of a loop's body begin behind rounds of the layer before it, and hold others."""
+    monkeypatch.setattr(recurrence, "_in_rounds", lambda *_: True)
+    hold(monkeypatch)
+    weights = np.random.default_rng(2).standard_normal((2, 1, 24, 6)).astype(np.float32) / 3
+    held = {"w": weights[0], "r": weights[1], "one": np.array([1])}
+
+    def layer(x: str, y: str) -> list[onnx.NodeProto]:
+        return [
+            node("LSTM", f"{x} w r", f"{y}4", hidden_size=6),
+            node("Squeeze", f"{y}4 one", y),
+        ]
+
+    inside = body([*layer("s", "t")], "t")
+    nodes = [*layer("x", "a"), loop("n true a", "b", inside), *layer("b", "y")]
+    x = np.random.default_rng(3).standard_normal((5, 2, 6)).astype(np.float32)
+    compiled(loops_made(nodes, shape=x.shape, **held), x)
 
 
 @pytest.mark.parametrize(

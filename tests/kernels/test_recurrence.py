@@ -91,6 +91,42 @@ def test_hidden_units_and_batches(hidden: int) -> None:
         check(case(CELLS[hidden % len(CELLS)], (2, batch, hidden), "float32"), host())
 
 
+@pytest.fixture
+def in_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All layers are computed as those are whose weights are too many for a core."""
+    monkeypatch.setattr(recurrence, "_in_rounds", lambda *_: True)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
+@pytest.mark.usefixtures("in_rounds")
+def test_steps_that_threads_share(target: Target) -> None:
+    for number, cells in enumerate(CELLS):
+        dtype = "float64" if number == 3 else "float32"
+        for sizes in ((3, 3, 17), (1, 1, 5), (4, 1, 64)):
+            check(case(cells, sizes, dtype, given=(number + sizes[0]) % 2 == 0), target)
+    check(case(CELLS[0], (3, 7, 100), "float32", results=("Y_c",)), target)
+
+
+def test_which_layers_share_each_step() -> None:
+    for cells, sizes, rounds in (
+        (CELLS[0], (3, 1, 64), 1),
+        (CELLS[0], (3, 1, 256), 5),
+        (CELLS[0], (600, 1, 256), 1),
+        (CELLS[1], (3, 1, 256), 1),
+        (CELLS[1], (3, 1, 512), 10),
+        (CELLS[1], (3, 17, 512), 1),
+    ):
+        (call,) = case(cells, sizes, "float32").lower(preset("sapphirerapids"), False).calls
+        assert call.kernel.rounds == rounds
+
+
+@pytest.mark.usefixtures("in_rounds")
+def test_one_form_of_shared_steps_for_all_batches_and_lengths() -> None:
+    sizes = [(2, 2, 20), (2, 3, 20), (7, 9, 20), (30, 16, 20)]
+    lowered = [case(CELLS[1], each, "float32").lower(host(), False) for each in sizes]
+    assert shared([each.calls[0].kernel for each in lowered])
+
+
 def test_weights_of_a_run_are_packed_by_a_kernel() -> None:
     for cells in CELLS:
         check(case(cells, (2, 3, 20), "float32", packed=False), host())

@@ -19,7 +19,7 @@ from leanconv.runtime import native as n
 from leanconv.runtime.pool import pool
 from leanconv.runtime.program import Program, Slot, Stage
 from leanconv.target import Target
-from support.tick_kernels import Chain, Count, Mix, Square, counter, together, word
+from support.tick_kernels import Chain, Count, InRounds, Mix, Square, counter, together, word
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 5])
@@ -54,6 +54,24 @@ def test_stages_run_one_after_the_other() -> None:
     expected = chain.expected(x)
     for _ in range(30):
         np.testing.assert_allclose(chain(x), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("count", [1, 7, 64])
+def test_rounds_of_a_stage_run_one_after_the_other(threads: int, count: int) -> None:
+    times, repeats = 60, 2 if count > 1 else n.MAX_STAGES // 60 + 2  # more than the table holds
+    kernel = InRounds(count, times)
+    y = [np.zeros((times + 1, count), np.int64) for _ in range(repeats)]
+    stages = [Stage(kernel, (each.ctypes.data,)) for each in y]
+    program = together(Program(stages, load([kernel]), 0, 0, 0, threads))
+    for run in range(5):
+        for each in y:
+            each[0], each[1:] = np.arange(count) + run, -1
+        program.time_stages([]) if run == 4 else program.run([])
+        expected = y[0][0]
+        for number in range(1, times + 1):
+            expected = expected + np.roll(expected, -1)
+            assert all((each[number] == expected).all() for each in y)
 
 
 def test_the_longest_program_and_the_largest_stage() -> None:

@@ -188,9 +188,10 @@ class GuardedProgram(Program):
         """Give each thread scratch between guards, at equal distances."""
         region = Region(size, ALIGNMENT, count=self.threads)
         self._scratches.append(region)
-        first = number * native.STAGE_WORDS
-        self._table[first + _SCRATCH] = region.address
-        self._table[first + _STRIDE] = region.stride
+        for entry in range(self._entries[number], self._entries[number + 1]):
+            first = entry * native.STAGE_WORDS
+            self._table[first + _SCRATCH] = region.address
+            self._table[first + _STRIDE] = region.stride
 
     def enter(self) -> None:
         """Bring what the caller gives into the regions, and let operands be these."""

@@ -52,7 +52,8 @@ def run_results(
         kernel: what to run.
         arrays: one per operand, the result last (fill it with NaN beforehand).
         target: what to compile for, this machine by default; AArch64 code is emulated elsewhere.
-        parts: chunk numbers at which to cut the grid into several calls, run backwards.
+        parts: chunk numbers at which to cut the grid into several calls, run backwards; each round
+            is cut alike, where a kernel has several.
         singly: all chunk numbers, in the order in which one thread does one after the other, told
             where it goes on.
         in_place: an operand in whose memory the result is written; the result's array is left out.
@@ -73,10 +74,11 @@ def run_results(
     table = np.array([*words, *addresses], np.int64)
     reached.append(table)
     arguments = table.ctypes.data + 8 * len(words)
-    cuts = [0, *(parts or ()), kernel.chunks]
-    for lo, hi in reversed(list(itertools.pairwise(cuts))):
-        if lo < hi and not singly:
-            function(arguments, lo, hi, scratch.array.ctypes.data)
+    for begin in range(0, kernel.chunks, each := kernel.chunks // kernel.rounds):
+        cuts = [begin, *(begin + part // kernel.rounds for part in parts or ()), begin + each]
+        for lo, hi in reversed(list(itertools.pairwise(cuts))):
+            if lo < hi and not singly:
+                function(arguments, lo, hi, scratch.array.ctypes.data)
     for last, chunk in itertools.pairwise([-2, *(singly or ())]):
         mark = (
             {1: SCRATCH_OF_PREVIOUS, -1: SCRATCH_OF_NEXT}.get(chunk - last, 0)

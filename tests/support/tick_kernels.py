@@ -74,6 +74,38 @@ class Count(Kernel):
 
 
 @dataclass(frozen=True)
+class InRounds(Kernel):
+    """y[r+1, i] = y[r, i] + y[r, (i+1) % count] for each round r: an early start of one shows."""
+
+    count: int
+    times: int
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        return ("y",)
+
+    @property
+    def rounds(self) -> int:
+        return self.times
+
+    @property
+    def chunks(self) -> int:
+        return self.count * self.times
+
+    @property
+    def wants_consecutive_chunks(self) -> bool:
+        return self.count % 2 == 0
+
+    def emit(self, target: Target) -> str:
+        e = Function(self.NAME)
+        y = e.pointer(0, "i64")
+        with e.chunks(self.times, self.count) as (number, i):
+            here, following = y.at(number * self.count), (i + 1) % self.count
+            e.store(e.load(here.at(i)) + e.load(here.at(following)), here.at(i + self.count))
+        return e.finish()
+
+
+@dataclass(frozen=True)
 class Square(Kernel):
     """y[i] = x[i]·x[i] for float32: denormal where x is small."""
 

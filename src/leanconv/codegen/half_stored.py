@@ -72,6 +72,11 @@ class HalfStored(Kernel):
         return self.kernel.chunks
 
     @property
+    def rounds(self) -> int:
+        """The kernel's."""
+        return self.kernel.rounds
+
+    @property
     def wants_consecutive_chunks(self) -> bool:
         """As the kernel does."""
         return self.kernel.wants_consecutive_chunks

@@ -24,8 +24,9 @@ class Kernel(ABC):
     under which the compiled object is cached.
 
     The emitted function is `void NAME(ptr args, i64 lo, i64 hi, ptr scratch)`: it computes the
-    chunks `lo <= i < hi` of a grid of `chunks`, in any order and on any thread, with `args` a table
-    of the addresses of `operands` and `scratch` a thread's own `scratch_bytes`, aligned to 64.
+    chunks `lo <= i < hi` of a grid of `chunks`, in any order (within a round, where there are
+    `rounds`) and on any thread, with `args` a table of the addresses of `operands` and `scratch` a
+    thread's own `scratch_bytes`, aligned to 64.
     """
 
     NAME = "kernel"
@@ -58,6 +59,15 @@ class Kernel(ABC):
     @abstractmethod
     def chunks(self) -> int:
         """Number of independent pieces of work; never depends on the number of threads."""
+
+    @property
+    def rounds(self) -> int:
+        """Into how many equal parts the chunks fall that are computed one after the other.
+
+        A chunk may read what any chunk of an earlier round wrote; those of a round are independent.
+        One call of all chunks does the rounds in order.
+        """
+        return 1
 
     @property
     def wants_consecutive_chunks(self) -> bool:

@@ -7,6 +7,7 @@ reads them. Constants are packed before the first run, others by a kernel in eac
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from leanconv.codegen.lowered import Call, Lowered
 from leanconv.graph.ir import Graph, Node
 from leanconv.graph.ops.recurrent import GATES
 from leanconv.kernels.recurrence_kernel import Recurrence
+from leanconv.kernels.recurrence_rounds import RecurrenceInRounds
 from leanconv.records import dataclass
 from leanconv.spec.format import Format, ceil_div
 from leanconv.symbolic import least
@@ -25,6 +27,9 @@ from leanconv.types import DType
 OPS = ("Recurrence",)
 
 _GROUP = 16  # sequences of a chunk: their states stay in L1 beside a panel
+# Of layers whose threads share each step: most steps, least weights where there is one direction,
+# panels of a chunk.
+_MOST_STEPS, _SHARED_BYTES, _PANELS = 512, 512 * 1024, 2
 
 
 @dataclass(frozen=True)
@@ -107,14 +112,37 @@ def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Targe
         results,
     )
     panels = f"{key}.panels"
-    values = (x, panels, *(value for _, value in given), *node.outputs)
-    call = Call(kernel, values)
+    values = [x, panels, *(value for _, value in given), *node.outputs]
+    temporaries = {}
+    call = Call(kernel, tuple(values))
+    if _in_rounds(kernel, target):
+        rounds, states = _made_of_rounds(kernel), f"{key}.states"
+        temporaries[states] = rounds.states_bytes
+        call = Call(rounds, (*values, states))
     if r in graph.constants:
         packed = _panels(graph.constants[r], gates, lanes)
-        return Lowered((call,), {panels: packed}, {}, "recurrence")
+        return Lowered((call,), {panels: packed}, temporaries, "recurrence")
     packing = PackedPanels(dtype, lanes, directions, gates, hidden)
-    size = packing.elements * dtype.bytes
-    return Lowered((Call(packing, (r, panels)), call), {}, {panels: size}, "recurrence")
+    temporaries[panels] = packing.elements * dtype.bytes
+    return Lowered((Call(packing, (r, panels)), call), {}, temporaries, "recurrence")
+
+
+def _in_rounds(kernel: Recurrence, target: Target) -> bool:
+    """Whether threads share each step: few chunks, and more weights than one core keeps.
+
+    They wait for each other at the end of each, about a microsecond.
+    """
+    weights = kernel.panels * kernel.panel_elements * kernel.dtype.bytes
+    if kernel.batch > _GROUP or kernel.steps > _MOST_STEPS:
+        return False
+    kept = target.costs.l2_share * target.l2_bytes
+    return weights > (kept if len(kernel.cells) > 1 else min(kept, _SHARED_BYTES))
+
+
+def _made_of_rounds(kernel: Recurrence) -> RecurrenceInRounds:
+    """The same layers, a step a round."""
+    given = {field.name: getattr(kernel, field.name) for field in fields(kernel)}
+    return RecurrenceInRounds(**given | {"group": kernel.batch, "panels_of_chunk": _PANELS})
 
 
 def _rows(gates: int, target: Target) -> int:

@@ -13,7 +13,7 @@ reads r h has two such passes in a step. Where states lie is in `recurrent_state
 the sums in `recurrent_gates`.
 
 The steps of a sequence depend on each other, so a chunk does all of them: chunks are directions and
-groups of sequences.
+groups of sequences. `recurrence_rounds` has the same steps as rounds that all threads share.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from leanconv.codegen.emitter import Function, Value
 from leanconv.graph.ops.recurrent import Cell
-from leanconv.kernels.recurrent_gates import Gates, Unit
+from leanconv.kernels.recurrent_gates import Gates, Pass, Unit
 from leanconv.kernels.recurrent_layers import RecurrentLayers
 from leanconv.kernels.recurrent_states import Chunk, Times
 from leanconv.records import dataclass
@@ -45,15 +45,15 @@ class Recurrence(RecurrentLayers):
         with e.chunks(len(self.cells), self.groups) as (direction, group):
             chunk = Chunk(e, self, at, direction, group)
             chunk.begin()
-            for cell, reverse in _cells(chunk):
-                steps = _Steps(chunk, cell, reverse, target)
+            for cell, reverse in cells_of(chunk):
+                steps = Steps(chunk, cell, reverse, target)
                 with e.loop("t", self.steps) as t:
                     steps.step(t)
             chunk.end()
         return e.finish()
 
 
-def _cells(chunk: Chunk) -> Iterator[tuple[Cell, Value | bool]]:
+def cells_of(chunk: Chunk) -> Iterator[tuple[Cell, Value | bool]]:
     """Emit the body for the chunk's cell, once where both directions compute alike.
 
     Yields:
@@ -73,7 +73,7 @@ def _cells(chunk: Chunk) -> Iterator[tuple[Cell, Value | bool]]:
         yield last, last.reverse
 
 
-class _Tile(NamedTuple):
+class Tile(NamedTuple):
     """Rows and panels that are computed together.
 
     Attributes:
@@ -91,7 +91,7 @@ class _Tile(NamedTuple):
     lanes: int
 
 
-class _Steps:
+class Steps:
     """Emits the steps of one cell.
 
     Args:
@@ -108,18 +108,29 @@ class _Steps:
 
     def step(self, t: Value) -> None:
         """All rows and hidden units of a step."""
-        k = self.k
-        for gates, source, finish in self.gates.passes():
-            for row, rows in self._row_tiles():
-                times = [self.chunk.times(t, row + i, self.reverse) for i in range(rows)]
-                most = max(1, self._vectors(rows) // (len(gates) * rows))
-                for tile in self._tiles(t, row, rows, min(most, k.panels)):
-                    sums = self._sums(tile, t, times, gates, source)
-                    for i in range(rows):
-                        for p in range(tile.panels):
-                            lanes = tile.lanes if p == tile.panels - 1 else k.lanes
-                            unit = Unit(row + i, tile.panel + p, lanes, t, times[i])
-                            finish(unit, [sums[g, i, p] for g in range(len(gates))])
+        for each in self.gates.passes():
+            for row, rows in self.row_tiles():
+                times = self.times(t, row, rows)
+                for tile in self._tiles(t, row, rows, self.panels_at_once(each, rows)):
+                    self.compute(tile, t, times, each)
+
+    def times(self, t: Value, row: Value, rows: int) -> list[Times]:
+        """Where rows stand in a step."""
+        return [self.chunk.times(t, row + i, self.reverse) for i in range(rows)]
+
+    def panels_at_once(self, each: Pass, rows: int) -> int:
+        """Panels of a register tile of a pass, of so many rows."""
+        most = self._vectors(rows) // (len(each.gates) * rows)
+        return min(max(1, most), self.k.panels)
+
+    def compute(self, tile: Tile, t: Value, times: Sequence[Times], each: Pass) -> None:
+        """The sums of a register tile, and what is made of them."""
+        sums = self._sums(tile, t, times, each.gates, each.source)
+        for i in range(tile.rows):
+            for p in range(tile.panels):
+                lanes = tile.lanes if p == tile.panels - 1 else self.k.lanes
+                unit = Unit(tile.row + i, tile.panel + p, lanes, t, times[i])
+                each.finish(unit, [sums[g, i, p] for g in range(len(each.gates))])
 
     def _vectors(self, rows: int) -> int:
         """Sums that are in registers at once: enough for the latency of a multiply-add."""
@@ -127,7 +138,7 @@ class _Steps:
         wanted = int(target.fma_units * target.fma_latency)
         return min(wanted if rows == 1 else 2 * wanted, target.usable_registers - rows - 1)
 
-    def _row_tiles(self) -> Iterator[tuple[Value, int]]:
+    def row_tiles(self) -> Iterator[tuple[Value, int]]:
         """Emit the body for tiles of rows: whole ones, then halves of halves."""
         e, k = self.e, self.k
         if isinstance(k.batch, int) and k.batch == 1:
@@ -142,7 +153,7 @@ class _Steps:
             with e.when((self.chunk.count & rows).compare("ne", 0)):
                 yield self.chunk.count & -(2 * rows), rows
 
-    def _tiles(self, t: Value, row: Value, rows: int, panels: int) -> Iterator[_Tile]:
+    def _tiles(self, t: Value, row: Value, rows: int, panels: int) -> Iterator[Tile]:
         """Emit the body for groups of panels; the last one may be narrower.
 
         Every other step goes through them backwards, and begins with those that are still in L2
@@ -155,13 +166,13 @@ class _Steps:
             with e.loop("panels", groups) as number:
                 odd = (t & 1).compare("ne", 0)
                 group = e.select(odd, (groups - 1) - number, number)
-                yield _Tile(row, rows, group * panels, panels, k.lanes)
+                yield Tile(row, rows, group * panels, panels, k.lanes)
         left = k.panels - groups * panels
         if left:
-            yield _Tile(row, rows, e.i64(groups * panels), left, partial or k.lanes)
+            yield Tile(row, rows, e.i64(groups * panels), left, partial or k.lanes)
 
     def _sums(
-        self, tile: _Tile, t: Value, times: Sequence[Times], gates: Sequence[int], source: str
+        self, tile: Tile, t: Value, times: Sequence[Times], gates: Sequence[int], source: str
     ) -> dict[tuple[int, int, int], Value]:
         """The sums of a register tile, by gate, row and panel."""
         e, k = self.e, self.k

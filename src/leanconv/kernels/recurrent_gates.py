@@ -29,7 +29,18 @@ class Unit(NamedTuple):
     times: Times
 
 
-Finish = Callable[[Unit, Sequence[Value]], None]
+class Pass(NamedTuple):
+    """A pass over the weights; a step has one or two.
+
+    Attributes:
+        gates: whose sums are made.
+        source: the state that they are sums of.
+        finish: what is done with them.
+    """
+
+    gates: Sequence[int]
+    source: str
+    finish: Callable[[Unit, Sequence[Value]], None]
 
 
 class Gates:
@@ -44,16 +55,16 @@ class Gates:
         self.chunk, self.cell = chunk, cell
         self.e, self.k, self.at, self.kind = chunk.e, chunk.k, chunk.at, chunk.kind
 
-    def passes(self) -> list[tuple[Sequence[int], str, Finish]]:
-        """The passes of a step: which gates' sums, of which state, and what is done with them."""
+    def passes(self) -> list[Pass]:
+        """The passes of a step, one after the other."""
         cell = self.cell
         if cell.kind == "LSTM":
-            return [(range(4), "h", self._lstm)]
+            return [Pass(range(4), "h", self._lstm)]
         if cell.kind == "RNN":
-            return [(range(1), "h", self._rnn)]
+            return [Pass(range(1), "h", self._rnn)]
         if cell.linear_before_reset:
-            return [(range(3), "h", self._gru)]
-        return [(range(2), "h", self._gru_gates), ((2,), "reset", self._gru_new)]
+            return [Pass(range(3), "h", self._gru)]
+        return [Pass(range(2), "h", self._gru_gates), Pass((2,), "reset", self._gru_new)]
 
     def _gate(self, number: int, x: Value) -> Value:
         """One of the cell's activation functions, of what is clipped."""

@@ -1,7 +1,8 @@
 """The states of a chunk of recurrent layers: where they lie, how they begin and end.
 
-States lie in the scratch, rows padded to whole vectors. `h` and `next` change places with each
-step: the product reads those of the step before, and the gates write others.
+States lie in the scratch, or in memory of all threads, in rows padded to whole vectors. `h` and
+`next` change places with each step: the product reads those of the step before, and the gates write
+others.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ class Chunk:
         kernel: what it is for.
         at: the operands, by name.
         direction, group: which chunk.
+        states: where they lie, if not in the scratch.
     """
 
     def __init__(
@@ -43,9 +45,11 @@ class Chunk:
         at: Mapping[str, Pointer],
         direction: Value,
         group: Value,
+        states: Pointer | None = None,
     ) -> None:
         self.e, self.k, self.at, self.direction = e, kernel, at, direction
         self.kind = vector(kernel.dtype.llvm, kernel.lanes)
+        self.states = states or e.scratch
         self.first = group * kernel.group
         self.count = e.smin(e.i64(kernel.batch) - self.first, kernel.group)
 
@@ -55,7 +59,7 @@ class Chunk:
         place = e.i64(k.states.index(name))
         if t is not None:
             place = e.index(t & 1 if name == "h" else (t & 1) ^ 1)
-        base = e.scratch.at(place * k.state_bytes).of(k.dtype.llvm)
+        base = self.states.at(place * k.state_bytes).of(k.dtype.llvm)
         return base.at(row * k.width + panel * k.lanes)
 
     def _outer(self, name: str, row: Value) -> Pointer:

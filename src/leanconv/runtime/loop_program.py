@@ -110,7 +110,7 @@ class LoopProgram(Program):
 
     def _position(self, stage: int, operand: int) -> int:
         """Where an operand's address is among the arguments of all stages."""
-        address: int = self._table[n.STAGE_WORDS * stage + 1]
+        address: int = self._table[n.STAGE_WORDS * self._entries[stage] + 1]
         return (address - ctypes.addressof(self._arguments)) // 8 + operand
 
     def _bind(self, addresses: Sequence[int]) -> None:

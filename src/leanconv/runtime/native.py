@@ -45,8 +45,9 @@ MOST_FROM_BOTH_ENDS = (1 << _HALF_BITS) - 1
 
 # Words of a program's header, and of each stage.
 HEADER_WORDS = 8  # state, stages, table, unused, unused, claim divisor, threads, unused
-# Function, argument table, chunks, chunks claimed at once, scratch, stride.
-STAGE_WORDS = 6
+# Function, argument table, chunks, chunks claimed at once, scratch, stride, the first chunk. A
+# kernel's rounds are stages of their own, each of which begins at another chunk.
+STAGE_WORDS = 7
 
 
 class ClaimPolicy(IntEnum):
@@ -56,11 +57,13 @@ class ClaimPolicy(IntEnum):
         GUIDED: fewer and fewer at once, from the first chunk on.
         FROM_BOTH_ENDS: the same, two threads from opposite ends.
         ONE_FROM_BOTH_ENDS: one at once, two threads from opposite ends.
+        HALVES: two threads one half each, from opposite ends.
     """
 
     GUIDED = 0
     FROM_BOTH_ENDS = -1
     ONE_FROM_BOTH_ENDS = -2
+    HALVES = -3
 
 
 _YIELD_EVERY = 512  # pauses of one wait between two yields, about 10 us
@@ -96,7 +99,7 @@ _RESTORE = {
 }
 
 _TEXT = """
-%stage = type {{ ptr, ptr, i64, i64, ptr, i64 }}
+%stage = type {{ ptr, ptr, i64, i64, ptr, i64, i64 }}
 %program = type {{ ptr, i64, ptr, ptr, i64, i64, i64, i64 }}
 {declare}
 
@@ -166,7 +169,11 @@ claim:
   %wanted = select i1 %is.fixed, i64 %fixed, i64 %guided
   %odd = trunc i64 %thread to i1
   %singly = icmp eq i64 %fixed, {singly}
-  %requested = select i1 %singly, i64 1, i64 %wanted
+  %one.or.more = select i1 %singly, i64 1, i64 %wanted
+  %in.halves = icmp eq i64 %fixed, {halves}
+  %chunks.up = add i64 %chunks, 1
+  %half = lshr i64 %chunks.up, 1
+  %requested = select i1 %in.halves, i64 %half, i64 %one.or.more
   %few = icmp ult i64 %rest, %requested
   %take = select i1 %few, i64 %rest, i64 %requested
   %from.end = and i1 %both, %odd
@@ -200,11 +207,15 @@ go:
   %back.mark = select i1 %before, i64 {scratch_of_next}, i64 0
   %either.mark = select i1 %after, i64 {scratch_of_previous}, i64 %back.mark
   %mark = select i1 %marked, i64 %either.mark, i64 0
-  %first = or i64 %begin, %mark
+  %base.at = getelementptr %stage, ptr %entry.at, i64 0, i32 6
+  %base = load i64, ptr %base.at
+  %from = add i64 %base, %begin
+  %to = add i64 %base, %end
+  %first = or i64 %from, %mark
   store i64 %stage, ptr %last.stage.at
   store i64 %begin, ptr %last.begin.at
   store i64 %end, ptr %last.end.at
-  call void %function(ptr %args, i64 %first, i64 %end, ptr %scratch)
+  call void %function(ptr %args, i64 %first, i64 %to, ptr %scratch)
   %done.before = atomicrmw add ptr %done.at, i64 %take acq_rel
   %done.now = add i64 %done.before, %take
   %last = icmp eq i64 %done.now, %chunks
@@ -275,7 +286,10 @@ stages:
   %chunks = load i64, ptr %chunks.at
   %scratch.at = getelementptr %stage, ptr %entry.at, i64 0, i32 4
   %scratch = load ptr, ptr %scratch.at
-  call void %function(ptr %args, i64 0, i64 %chunks, ptr %scratch)
+  %base.at = getelementptr %stage, ptr %entry.at, i64 0, i32 6
+  %base = load i64, ptr %base.at
+  %end = add i64 %base, %chunks
+  call void %function(ptr %args, i64 %base, i64 %end, ptr %scratch)
   %next = add i64 %i, 1
   %more = icmp ult i64 %next, %count
   br i1 %more, label %stages, label %leave
@@ -395,6 +409,7 @@ def native() -> Native:
         half_bits=_HALF_BITS,
         half_mask=MOST_FROM_BOTH_ENDS,
         singly=ClaimPolicy.ONE_FROM_BOTH_ENDS.value,
+        halves=ClaimPolicy.HALVES.value,
         scratch_of_previous=SCRATCH_OF_PREVIOUS,
         scratch_of_next=SCRATCH_OF_NEXT,
     )

@@ -93,6 +93,7 @@ class Program:
         # Offsets of places by their positions in the arguments and in the table.
         self._places: tuple[dict[int, int], dict[int, int]] = ({}, {})
         self._scratch = scratch, scratch_stride
+        self._entries = [0]  # of each stage, and behind the last: its first entry in the table
         self._arguments, self._table = self._filled(stages, library)
         self._header = self._headers([(0, len(stages))])
         self._address = ctypes.addressof(self._header)
@@ -109,13 +110,15 @@ class Program:
         table, threads = ctypes.addressof(self._table), self.threads
         words: list[int] = []
         for first, count in runs:
-            begins = table + 8 * n.STAGE_WORDS * first
-            words += (self._pool.state, count, begins, 0, 0, 2 * threads, threads, 0)
+            entry, end = self._entries[first], self._entries[first + count]
+            begins = table + 8 * n.STAGE_WORDS * entry
+            words += (self._pool.state, end - entry, begins, 0, 0, 2 * threads, threads, 0)
         return (ctypes.c_int64 * len(words))(*words)
 
     def _filled(self, stages: Sequence[Stage], library: Library) -> tuple[_Words, _Words]:
         """The arguments of all stages, the words of their forms before them; and their table."""
         places, scratch_places = self._places
+        spare = n.MAX_STAGES - len(stages)
         arguments: list[int] = []
         table: list[int] = []
         for stage in stages:
@@ -127,11 +130,18 @@ class Program:
                 )
             arguments += library.words(kernel)
             start, scratch = len(arguments), self._scratch
-            if stage.scratch is not None:
-                scratch_places[len(table) + _SCRATCH_WORD] = stage.scratch.offset
-                scratch = 0, aligned(kernel.scratch_bytes)
-            claim = _claim(kernel, self.threads)
-            table += (library.address(kernel), start, kernel.chunks, claim, *scratch)
+            # One thread does the rounds in one call, as do many threads where the table is full.
+            rounds = kernel.rounds if self.threads > 1 and kernel.rounds - 1 <= spare else 1
+            spare -= rounds - 1
+            chunks = kernel.chunks // rounds
+            claim = _claim(kernel, chunks, self.threads) if rounds == kernel.rounds else chunks
+            for number in range(rounds):
+                if stage.scratch is not None:
+                    scratch_places[len(table) + _SCRATCH_WORD] = stage.scratch.offset
+                    scratch = 0, aligned(kernel.scratch_bytes)
+                entry = library.address(kernel), start, chunks, claim, *scratch, number * chunks
+                table += entry
+            self._entries.append(len(table) // n.STAGE_WORDS)
             for operand in stage.operands:
                 if isinstance(operand, Slot):
                     patch = len(arguments), operand.offset
@@ -224,15 +234,15 @@ class Program:
         return time.perf_counter_ns() - start
 
 
-def _claim(kernel: Kernel, threads: int) -> int:
-    """How many chunks a thread claims at once, or a `ClaimPolicy`.
+def _claim(kernel: Kernel, chunks: int, threads: int) -> int:
+    """How many chunks of a round a thread claims at once, or a `ClaimPolicy`.
 
     A thread claims one long run where neighbouring chunks share work; else a decreasing number at
     a time (guided), so that all threads end at about the same time.
     """
-    if kernel.reuses_scratch and threads == 2 and kernel.chunks <= _MOST_ONE_BY_ONE:
+    both = chunks <= n.MOST_FROM_BOTH_ENDS
+    if kernel.reuses_scratch and threads == 2 and chunks <= _MOST_ONE_BY_ONE:
         return n.ClaimPolicy.ONE_FROM_BOTH_ENDS
     if kernel.wants_consecutive_chunks:
-        return ceil_div(kernel.chunks, threads)
-    both = kernel.chunks <= n.MOST_FROM_BOTH_ENDS
+        return n.ClaimPolicy.HALVES if both and threads == 2 else ceil_div(chunks, threads)
     return n.ClaimPolicy.FROM_BOTH_ENDS if both else n.ClaimPolicy.GUIDED
