@@ -42,6 +42,7 @@ REASONS: dict[str, tuple[str, ...]] = {
     ),
     "the share of a cache that a method gives to one of its operands": (
         "algorithms/direct:_INSIDE_SHARE",
+        "algorithms/planar:_L1_SHARE",
         "algorithms/direct:_RESIDUAL_SHARE",
         "algorithms/winograd:_SCRATCH_SHARE",
     ),

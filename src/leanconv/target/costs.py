@@ -69,6 +69,10 @@ class Costs:
         strided_line: cycles of a line on a walk of one line a page, which no hardware prefetcher
             follows.
         prefetched_line: cycles of a line on a walk that one follows, beyond L2.
+        l2_read_of_planes: rate of vectors of pixels from L2, short pieces of many planes, while
+            multiply-adds are issued.
+        vector_load, broadcast_load: cycles of an operand of a multiply-add, a vector of pixels or a
+            filter's element, that the multiply-adds of a 1x1 layer in planes do not hide.
         plane_return: cycles to come back to an output plane after others have been written.
         overlap_loss: of the shorter of arithmetic and a stream beside it, the part that the longer
             one does not hide.
@@ -181,6 +185,9 @@ class Costs:
     l1_read: float | None = None
     l1_write: float | None = None
     l2_write: float | None = None
+    l2_read_of_planes: float | None = None
+    vector_load: float | None = None
+    broadcast_load: float | None = None
     l3_write: float | None = None
     dram_write: float | None = None
     u8s8_products: float | None = None
@@ -222,6 +229,7 @@ _UNITS = {
     "vectors of 32 bytes a cycle": ("loads_per_cycle",),
     "bytes a cycle": (
         *("l1_read", "l1_write", "l2_read", "l2_write", "l2_read_beside_fma", "l3_read"),
+        "l2_read_of_planes",
         *("l3_write", "l3_read_crowded", "l3_read_unprefetched", "l3_copy", "dram_read"),
         *("dram_write", "dram_read_first", "dram_copy", "copy"),
     ),

@@ -7,6 +7,7 @@ from leanconv.target.records.zen4 import ZEN4
 
 _MB = 2**20
 _MACHINE = "2 cores of a Sapphire Rapids server in a virtual machine, 2 MiB of L2 each"
+_NEWER = "2 cores of a server with matrix tiles in a virtual machine, family 6, model 167"
 _LEAST = "one thread, least times of bursts around which the multiply-add rate was undisturbed"
 _MANUAL = "Intel 64 and IA-32 Architectures Optimization Reference Manual: caches, translations"
 _PORTS = "on two ports a cycle"
@@ -62,7 +63,15 @@ SAPPHIRE_RAPIDS = derived(
         bf16_products=18.0,
     ),
     measured(
-        "2 cores of a server with matrix tiles in a virtual machine, family 6, model 167",
+        _NEWER,
+        "fitted to 14 tiles, 28x1 to 3x5, of 13 layers of 1x1 in planes, one thread, least times",
+        "2026-11-26",
+        l2_read_of_planes=32.0,
+        vector_load=0.4,
+        broadcast_load=0.05,
+    ),
+    measured(
+        _NEWER,
         "fitted to 67 layers of ResNet-50, MobileNetV2, VGG-16 and the MEC paper from codes to "
         "codes, one thread, least times: 13 % off, root mean square",
         "2026-11-25",
