@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -112,6 +113,31 @@ def test_what_is_no_plan_of_the_network_is_a_miss(searches: list[bool], change: 
     found_plans._store().put(key, json.dumps(change(kept)).encode())
     assert texts(decided(planner())) == texts(first)
     assert searches == [False, False]
+
+
+def test_damaged_plans_of_a_network_are_misses_or_plans(searches: list[bool]) -> None:
+    """Whatever the disk gives, the network is computed within its limits."""
+    random, store = Random(1), found_plans._store()
+    decided(planner())
+    key = found_plans._key(planner().unmerged)
+    whole = store.get(key) or b""
+    words = ("direct", "winograd:m=6x6", "fft:tile=256", "col2im", "direct:tile=1000x1000", None, 5)
+    forms: tuple[Any, ...] = ({}, {"0": 16}, {"9": 0}, {"-1": 16}, {"0": True}, [], {"x": 1}, None)
+    for turn in range(60):
+        damaged = bytearray(whole)
+        for _ in range(3):
+            damaged[random.randrange(len(whole))] = random.choice(b'[]{}",:0123456789truenfl ')
+        if turn % 2:
+            kept = json.loads(whole)
+            one = random.choice(kept["decisions"])
+            place = random.randrange(3)
+            one[place] = random.choice(
+                (forms, (0, 16, 63, True, None, -1, 2.0, "16"), words)[place]
+            )
+            damaged = bytearray(json.dumps(kept).encode())
+        store.put(key, bytes(damaged))
+        decisions, _, _ = decided(planner())
+        assert len(decisions) == len(planner().unmerged.graph.nodes)
 
 
 def test_other_open_axes_are_another_network() -> None:
