@@ -119,7 +119,7 @@ def test_types_of_one_width_are_moved_by_one_code() -> None:
 
 
 def test_numbers_are_written_in_the_type_of_the_elements() -> None:
-    fill = CopyTask("fill", (37,), 0, (), ((1,),), (0,), value=-7)
+    fill = CopyTask("fill", (37,), (), ((1,),), (0,), value=-7, parts=(37,))
     y = run_kernel(Copy(INT32, 0, (fill,)), np.zeros(37, np.int32))
     assert (y == -7).all()
 

@@ -25,7 +25,7 @@ from math import prod
 from typing import Literal
 
 from leanconv.codegen.emitter import Function, Pointer, Value, bytes_of, vector
-from leanconv.codegen.extents import Extents
+from leanconv.codegen.extents import Counts, Extents
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.tails import where_any
 from leanconv.kernels.register_transpose import power_below, transpose
@@ -38,7 +38,6 @@ from leanconv.types import DType
 _UNROLL = 4
 _BLOCKS = (16, 8, 4, 2)
 _MOVED = {1: "i8", 2: "i16", 4: "float", 8: "double"}  # LLVM's type of elements, by their bytes
-WHOLE = (1, 0)  # steps along an axis that is not cut
 Body = Literal["run", "fill", "tile", "lanes", "scalar"]
 BODY_EXTENTS: dict[Body, int] = {"run": 1, "fill": 1, "tile": 2, "lanes": 0, "scalar": 1}
 
@@ -50,7 +49,6 @@ class CopyTask:
     Attributes:
         body: a kind of body, see above.
         extents: of the box; the last ones belong to the body.
-        grid: how many leading extents are spread over chunks; loops run over the others.
         operands: index of the source of each stream; the result is the last stream.
         strides: per stream, in elements, one for each extent.
         offsets: per stream, in elements.
@@ -58,13 +56,12 @@ class CopyTask:
         picks: for `lanes`, per source and result lane: the lane to take, or -1.
         slack: for `tile`: elements that may be read past the end of the last extent.
         zeros: for `tile`: zeros to write past the end of the last extent but one.
-        steps: for each extent before the body's, how far its index steps along the axis, and the
-            last place: parts of an axis overlap where they do not divide it. `WHOLE` if by ones.
+        parts: how much of each extent one chunk has. The last part of the body's extents overlaps
+            the one before it, that of others is shorter, where parts do not divide an extent.
     """
 
     body: Body
     extents: Extents
-    grid: int
     operands: tuple[int, ...]
     strides: tuple[Extents, ...]
     offsets: Extents
@@ -72,12 +69,17 @@ class CopyTask:
     picks: tuple[tuple[int, ...], ...] = ()
     slack: int = 0
     zeros: int = 0
-    steps: tuple[Extents, ...] = ()
+    parts: Counts = ()
+
+    @property
+    def pieces(self) -> tuple[int, ...]:
+        """How many parts each extent has."""
+        return tuple(ceil_div(n, part) for n, part in zip(self.extents, self.parts, strict=True))
 
     @property
     def chunks(self) -> int:
         """Independent parts of the box."""
-        return prod(self.extents[: self.grid])
+        return prod(self.pieces)
 
 
 @dataclass(frozen=True)
@@ -129,20 +131,33 @@ def _emit_task(
         streams = [e.pointer(operand, element) for operand in (*task.operands, sources)]
         streams = [p.at(offset) for p, offset in zip(streams, task.offsets, strict=True)]
         with e.loop("chunk", last, start=first) as chunk:
-            places = list(streams)
-            rest = chunk
-            for axis in reversed(range(task.grid)):
-                index = rest if axis == 0 else rest % task.extents[axis]
-                places = _advance(places, task, axis, _place(e, task, axis, index))
-                if axis:
-                    rest = rest // task.extents[axis]
-            _emit_nest(e, task, task.grid, places, target)
+            places, counts = _part_of_chunk(e, task, chunk, streams)
+            _emit_nest(e, task, counts, places, target)
 
 
-def _place(e: Function, task: CopyTask, axis: int, index: Value) -> Value:
-    """Where along an axis an index is."""
-    step, last = task.steps[axis]
-    return index if (step, last) == WHOLE else e.smin(index * step, last)
+def _part_of_chunk(
+    e: Function, task: CopyTask, chunk: Value, places: list[Pointer]
+) -> tuple[list[Pointer], list[Value | int]]:
+    """Where a chunk begins in each stream, and how much it has of the extents before the body's.
+
+    The last extent's parts follow each other.
+    """
+    before = len(task.extents) - BODY_EXTENTS[task.body]
+    counts: list[Value | int] = [1] * before
+    for axis in reversed(range(len(task.extents))):
+        extent, part, pieces = task.extents[axis], task.parts[axis], task.pieces[axis]
+        if isinstance(extent, int) and (extent == 1 or pieces == 1):
+            if axis < before:
+                counts[axis] = extent
+            continue
+        first = (chunk % pieces if axis else chunk) * part
+        chunk = chunk // pieces if axis else chunk
+        if axis < before:
+            counts[axis] = e.smin(e.i64(extent) - first, part)
+        else:
+            first = e.smin(first, extent - part)
+        places = _advance(places, task, axis, first)
+    return places, counts
 
 
 def _advance(places: list[Pointer], task: CopyTask, axis: int, index: Value | int) -> list[Pointer]:
@@ -151,18 +166,23 @@ def _advance(places: list[Pointer], task: CopyTask, axis: int, index: Value | in
 
 
 def _emit_nest(
-    e: Function, task: CopyTask, axis: int, places: list[Pointer], target: Target
+    e: Function,
+    task: CopyTask,
+    counts: list[Value | int],
+    places: list[Pointer],
+    target: Target,
+    axis: int = 0,
 ) -> None:
-    """Loop over the extents that are neither spread over chunks nor the body's."""
-    if axis == len(task.extents) - BODY_EXTENTS[task.body]:
+    """Loop over what a chunk has of the extents before the body's."""
+    if axis == len(counts):
         # Squares of narrow elements are no larger: a block of channels has a lane of sums for each.
         least = 4 if task.body == "tile" else 1
         lanes = target.vector_bytes // max(least, bytes_of(places[-1].element))
         _BODIES[task.body](e, task, places, lanes)
         return
-    with e.loop(f"i{axis}", task.extents[axis]) as index:
-        inner = _advance(places, task, axis, _place(e, task, axis, index))
-        _emit_nest(e, task, axis + 1, inner, target)
+    with e.loop(f"i{axis}", counts[axis]) as index:
+        inner = _advance(places, task, axis, index)
+        _emit_nest(e, task, counts, inner, target, axis + 1)
 
 
 def cover(
@@ -234,14 +254,14 @@ def _emit_run(e: Function, task: CopyTask, places: list[Pointer], lanes: int) ->
                 moved = e.shuffle(moved, None, range(width - 1, -1, -1))
         e.store(moved, y.at(at))
 
-    cover(e, task.extents[-1], lanes, body)
+    cover(e, task.parts[-1], lanes, body)
 
 
 def _emit_fill(e: Function, task: CopyTask, places: list[Pointer], lanes: int) -> None:
     def body(at: Value | int, width: int) -> None:
         e.store(e.const(vector(places[0].element, width), task.value), places[0].at(at))
 
-    cover(e, task.extents[-1], lanes, body)
+    cover(e, task.parts[-1], lanes, body)
 
 
 def _emit_scalar(e: Function, task: CopyTask, places: list[Pointer], _lanes: int) -> None:
@@ -249,7 +269,7 @@ def _emit_scalar(e: Function, task: CopyTask, places: list[Pointer], _lanes: int
         x, y = _advance(places, task, -1, at)
         e.store(e.load(x), y)
 
-    cover(e, task.extents[-1], 1, body)
+    cover(e, task.parts[-1], 1, body)
 
 
 def _emit_lanes(e: Function, task: CopyTask, places: list[Pointer], _lanes: int) -> None:
@@ -271,7 +291,7 @@ def _step(stride: int) -> int:
 
 
 def _emit_tile(e: Function, task: CopyTask, places: list[Pointer], lanes: int) -> None:
-    across, along = task.extents[-2:]
+    across, along = task.parts[-2:]
     assert not task.zeros or across + task.zeros <= lanes, "zeros end the only row of tiles"
     x, y = places
     source_step, result_step = _step(task.strides[0][-2]), _step(task.strides[1][-1])

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from math import prod
 
-from leanconv.kernels.copy import BODY_EXTENTS, WHOLE, Body, CopyTask
+from leanconv.kernels.copy import BODY_EXTENTS, Body, CopyTask
 from leanconv.records import dataclass, replace
 from leanconv.spec.format import ceil_div
-from leanconv.symbolic import least
+from leanconv.symbolic import least, most
 from leanconv.types import DType
 
 CHUNK_BYTES = 256 * 1024  # read and written in 5 to 15 us
-_TILE_GRAIN = 16  # cuts of transposed extents keep whole vectors on every target
+_GRAIN = 16  # parts of what vectors run along are whole vectors of floats on every target
 _TILE_ACROSS = 256
 _LEAST_CUT = 512  # elements of a run in two chunks at least, as larger ones are: one code
 
@@ -99,7 +99,6 @@ def copy_tasks(box: StridedBox, dtype: DType) -> list[CopyTask]:
     task = CopyTask(
         body,
         tuple(n for n, _, _ in axes),
-        0,
         operands,
         (tuple(s for _, s, _ in axes), tuple(r for _, _, r in axes))[1 - len(operands) :],
         offsets,
@@ -114,65 +113,26 @@ def copy_tasks(box: StridedBox, dtype: DType) -> list[CopyTask]:
 
 
 def _part(length: int, room: int, grain: int = 1) -> int:
-    """A part of a length, at most `room`, in whole grains; one that leaves no rest if possible."""
-    parts = ceil_div(length, max(1, room // grain) * grain)
-    most = min(2 * parts, length)  # parts are no more than that
-    if parts * grain <= room:
-        for more in range(parts, most):
-            if length % (more * grain) == 0:
-                return length // more
-    else:  # their sizes are fewer than their numbers
-        for part in range(length // parts // grain * grain, length // most, -grain):
-            if length % part == 0:
-                return part
-    return min(length, ceil_div(ceil_div(length, parts), grain) * grain)
+    """A part of a length, at most `room`, in whole grains; parts are as equal as that allows."""
+    pieces = ceil_div(length, most(1, room // grain) * grain)
+    part: int = least(length, ceil_div(ceil_div(length, pieces), grain) * grain)
+    return part
 
 
 def cut(task: CopyTask, budget: int) -> CopyTask:
-    """Cut a task so that each chunk moves at most about `budget` elements."""
-    inner = len(task.extents) - BODY_EXTENTS[task.body]
-    if task.body == "tile":
-        across, along = task.extents[inner:]
-        along = _part(along, budget // min(across, _TILE_ACROSS), _TILE_GRAIN)
-        across = _part(across, budget // along, _TILE_GRAIN)
-        parts = {inner + 1: along, inner: across}
-    else:
-        axes = range(inner, len(task.extents))
-        parts = {axis: _part(task.extents[axis], budget) for axis in axes}
-    rank, task = len(task.extents), replace(task, steps=(WHOLE,) * inner)
-    for axis, part in parts.items():
-        task = _split(task, axis - rank, part)
-    return _spread(task, budget)
+    """Cut a task so that each chunk moves at most about `budget` elements.
 
-
-def _split(task: CopyTask, axis: int, part: int) -> CopyTask:
-    """Cut an axis (counted from the end) in parts; which part becomes an axis before the body.
-
-    The last part overlaps the one before it where parts do not divide the axis.
+    One code serves all sizes: how much of each extent a chunk has are numbers, not loops.
     """
-    axis += len(task.extents)
-    length, extents = task.extents[axis], list(task.extents)
-    if length == part:
-        return task
-    at = min(axis, len(task.extents) - BODY_EXTENTS[task.body])
-    extents[axis] = part
-    return replace(
-        task,
-        extents=(*extents[:at], ceil_div(length, part), *extents[at:]),
-        strides=tuple((*s[:at], s[axis], *s[at:]) for s in task.strides),
-        steps=(*task.steps[:at], (part, length - part), *task.steps[at:]),
-    )
-
-
-def _spread(task: CopyTask, budget: int) -> CopyTask:
-    """Loop inside a chunk over what fits the budget, and spread the axes before over chunks."""
-    inner = len(task.extents) - BODY_EXTENTS[task.body]
-    work = prod(task.extents[inner:]) * (len(task.picks[0]) if task.picks else 1)
+    parts, inner = list(task.extents), len(task.extents) - BODY_EXTENTS[task.body]
+    if task.body == "tile":
+        across, along = parts[inner:]
+        along = _part(along, budget // least(across, _TILE_ACROSS), _GRAIN)
+        parts[inner:] = [_part(across, budget // along, _GRAIN), along]
+    else:
+        parts[inner:] = [_part(extent, budget, _GRAIN) for extent in parts[inner:]]
+    work = prod(parts[inner:]) * (len(task.picks[0]) if task.picks else 1)
     for axis in reversed(range(inner)):
-        part = _part(task.extents[axis], budget // work)
-        if part < task.extents[axis]:
-            if part > 1 and task.steps[axis] == WHOLE:
-                task = _split(task, axis - len(task.extents), part)
-            return replace(task, grid=axis + 1)
-        work *= part
-    return task
+        parts[axis] = _part(parts[axis], budget // work)
+        work *= parts[axis]
+    return replace(task, parts=tuple(parts))

@@ -182,7 +182,6 @@ def _group_tasks(
     task = CopyTask(
         "lanes",
         tuple(extents[axis] for axis in kept),
-        0,
         group.operands,
         tuple(tuple(s[axis] for axis in kept) for s in streams),
         (*offsets, result),
@@ -203,7 +202,6 @@ def _joined(task: CopyTask) -> CopyTask:
     return CopyTask(
         task.body,
         tuple(extents),
-        task.grid,
         task.operands,
         tuple(tuple(s) for s in strides),
         task.offsets,

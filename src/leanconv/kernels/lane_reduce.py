@@ -168,20 +168,28 @@ def each_column(
     extent: int,
     dtype: DType,
     target: Target,
-    body: Callable[[Value, int], None],
+    body: Callable[[Value, Value | int], None],
 ) -> None:
     """Run `body(offset, count)` for each vector of a tile of columns.
 
     Args:
         e: the function under construction.
         tile: which `TILE` columns of the axis.
-        extent: of the axis.
+        extent: of the axis; one code serves all symbols.
         dtype, target: decide the lanes of a vector.
         body: emits the work on the `count` columns (all lanes, or the rest) from `offset` on.
     """
-    lanes = target.lanes(dtype)
+    lanes, first = target.lanes(dtype), tile * TILE
+    if isinstance(extent, Symbol) and target.runtime_masks:
+        columns = e.smin(e.i64(extent) - first, TILE)
+        whole, left = columns // lanes, columns % lanes
+        with e.when(whole.compare("ne", 0)), e.loop("column", whole) as v:
+            body(first + v * lanes, lanes)
+        with e.when(left.compare("ne", 0)):
+            body(first + whole * lanes, left)
+        return
     for count in tile_at(e, tile, extent, TILE, is_tail="eq"):
-        first, tail = tile * TILE, count % lanes
+        tail = count % lanes
         if count >= lanes:
             with e.loop("column", count - tail, step=lanes) as v:
                 body(first + v, lanes)

@@ -100,7 +100,7 @@ class ResponseNorm(Kernel):
             with e.loop("item", e.smin(first + self.group, items), start=first) as item:
                 image = item // tiles * (self.channels * self.inner)
 
-                def body(offset: Value, count: int, image: Value = image) -> None:
+                def body(offset: Value, count: Value | int, image: Value = image) -> None:
                     at = image + offset
                     column(x.at(at), y.at(at), count)
 
@@ -115,14 +115,14 @@ class _Nest:
         self.k, self.e, self.lanes = kernel, e, lanes
         self.kind = vector(kernel.dtype.llvm, lanes)
 
-    def _load(self, x: Pointer, channel: Value | int, count: int) -> Value:
+    def _load(self, x: Pointer, channel: Value | int, count: Value | int) -> Value:
         address = x.at(self._offset(channel))
         return self.e.load_first(address, self.kind, count)
 
     def _offset(self, channel: Value | int) -> Value | int:
         return channel * self.k.inner
 
-    def rolling(self, x: Pointer, y: Pointer, count: int) -> None:
+    def rolling(self, x: Pointer, y: Pointer, count: Value | int) -> None:
         """Carry the squares of the window: load one channel a step, nothing twice but the middle.
 
         Each channel is read before it is overwritten, so the result may be written over x.
@@ -142,7 +142,7 @@ class _Nest:
             window = [*window[1:], zero]
             self._finish(x, y, channel, self._sum(window), count)
 
-    def summed(self, x: Pointer, y: Pointer, count: int) -> None:
+    def summed(self, x: Pointer, y: Pointer, count: Value | int) -> None:
         """Sum a long window for each channel."""
         k, e = self.k, self.e
         with e.loop("c", k.channels) as c:
@@ -154,7 +154,7 @@ class _Nest:
                 total[0] = e.fma(v, v, total[0])
             self._finish(x, y, c, total[0], count)
 
-    def _square(self, x: Pointer, channel: int, count: int) -> Value:
+    def _square(self, x: Pointer, channel: int, count: Value | int) -> Value:
         v = self._load(x, channel, count)
         return v * v
 
@@ -165,7 +165,7 @@ class _Nest:
         return values[0]
 
     def _finish(
-        self, x: Pointer, y: Pointer, channel: Value | int, total: Value, count: int
+        self, x: Pointer, y: Pointer, channel: Value | int, total: Value, count: Value | int
     ) -> None:
         k, e = self.k, self.e
         scale = e.fma(total, e.const(self.kind, k.alpha / k.size), e.const(self.kind, k.bias))

@@ -73,7 +73,7 @@ class RunningTotal(InPieces):
             with e.loop("item", e.smin(first + self.group, self.items), start=first) as item:
                 row, tile = item // columns * (extent * inner), item % columns
 
-                def body(offset: Value, count: int) -> None:
+                def body(offset: Value, count: Value | int) -> None:
                     at = row + offset
                     self._column(e, target, x.at(at), y.at(at), count)
 
@@ -81,7 +81,7 @@ class RunningTotal(InPieces):
         return e.finish()
 
     def _column(
-        self, e: Function, target: Target, source: Pointer, result: Pointer, count: int
+        self, e: Function, target: Target, source: Pointer, result: Pointer, count: Value | int
     ) -> None:
         """The first `count` lanes from one place on."""
         _, extent, inner = self.extents

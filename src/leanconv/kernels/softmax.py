@@ -169,7 +169,7 @@ class SoftmaxPasses:
             lambda offset, count: self._column(x.at(offset), y.at(offset), count),
         )
 
-    def _column(self, x: Pointer, y: Pointer, count: int) -> None:
+    def _column(self, x: Pointer, y: Pointer, count: Value | int) -> None:
         k, e = self.k, self.e
 
         def load(i: Value) -> list[Value]:
@@ -186,7 +186,7 @@ class SoftmaxPasses:
             self._result(x, y, r * k.inner, largest, scale, count)
 
     def _exponential(
-        self, x: Pointer, y: Pointer, offset: Value, largest: Value, count: int
+        self, x: Pointer, y: Pointer, offset: Value, largest: Value, count: Value | int
     ) -> Value:
         e = self.e
         value = e.load_first(x.at(offset), self.kind, count)
@@ -199,7 +199,13 @@ class SoftmaxPasses:
         return math.log(self.e, total) if self.k.logarithm else 1.0 / total
 
     def _result(
-        self, x: Pointer, y: Pointer, offset: Value, largest: Value, scale: Value, count: int
+        self,
+        x: Pointer,
+        y: Pointer,
+        offset: Value,
+        largest: Value,
+        scale: Value,
+        count: Value | int,
     ) -> None:
         e, out = self.e, y.at(offset)
         if self.k.logarithm:

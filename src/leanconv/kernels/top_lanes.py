@@ -70,14 +70,16 @@ class _Nest:
                 row, tile = item // columns, item % columns
                 source, to = x.at(row * (k.count * k.inner)), row * (k.k * k.inner)
 
-                def body(offset: Value, count: int) -> None:
+                def body(offset: Value, count: Value | int) -> None:
                     at = to + offset
                     self._columns(source.at(offset), values.at(at), places.at(at), count)
 
                 each_column(e, tile, k.inner, self.step, self.target, body)
         return e.finish()
 
-    def _columns(self, source: Pointer, values: Pointer, places: Pointer, count: int) -> None:
+    def _columns(
+        self, source: Pointer, values: Pointer, places: Pointer, count: Value | int
+    ) -> None:
         """The results of the first `count` lanes."""
         e, k = self.e, self.k
         keys: list[Value] = []
@@ -97,7 +99,7 @@ class _Nest:
             place = e.load_index(places.at(at))
             e.store(e.load(source.at(place * k.inner + lane)), values.at(at))
 
-    def _keys(self, source: Pointer, r: Value, count: int) -> Value:
+    def _keys(self, source: Pointer, r: Value, count: Value | int) -> Value:
         x = self.e.load_first(source.at(r * self.k.inner), self.kind, count)
         return sort_key(self.e, self.k.dtype, x, largest=self.k.largest)
 
