@@ -86,6 +86,10 @@ class Editor:
         """Whether exactly one use reads a value and it is no output of the graph."""
         return self._uses.get(name) == 1 and name not in self._outputs
 
+    def uses(self, name: str) -> int:
+        """How many inputs of nodes read a value."""
+        return self._uses.get(name, 0)
+
     def private_producer(self, name: str, *ops: str) -> Node | None:
         """The producer of a private value if it is one of `ops`, else None."""
         node = self._producers.get(name)

@@ -131,6 +131,12 @@ def _along_axis(read: Read) -> Routes:
     return _without(read, (read.node.attributes["axis"],), True)
 
 
+def _along_last(read: Read) -> Routes:
+    """All axes from one on are read as a whole and stay."""
+    first = read.node.attributes["first"]
+    return NOWHERE if read.operand else _without(read, range(first, len(read.shape)), True)
+
+
 def _along_channels(read: Read) -> Routes:
     return _without(read, (1,), True)
 
@@ -328,6 +334,7 @@ RULES: Mapping[str, Callable[[Read], Routes]] = MappingProxyType(
         **dict.fromkeys(_REDUCED, _reduction),
         **dict.fromkeys(("ArgMax", "ArgMin"), _extreme),
         **dict.fromkeys(("Softmax", "LogSoftmax", "CumSum", "CumProd", "TopK"), _along_axis),
+        "Normalise": _along_last,
         "LRN": _along_channels,
         "QLinearGlobalAveragePool": _global_pool,
         **dict.fromkeys(("MatMul", "QLinearMatMul"), _product),

@@ -40,6 +40,9 @@ threshold (1,), score threshold (1,)?; gives image, class and box of each that i
 with room for all, and how many there are (1,); -1 for a threshold that is none | most (that room \
 is for), centred |
 | Softmax, LogSoftmax | x | axis (not negative) |
+| Normalise | x, scale?, bias? (constants; one number, or one for each place of all axes from \
+first on, or one for each channel where these begin at 2): (x - mean) / sqrt(variance + epsilon) · \
+scale + bias, of all axes from first on | first, epsilon |
 | BatchNormalization | x, scale, bias, mean, variance, each (C,) | epsilon |
 | Gemm | a, b, c? | transA, transB, alpha, beta |
 | MatMul | a, b (NumPy's rules) | |

@@ -1,4 +1,4 @@
-"""Reductions, running totals, softmax, batch normalisation and matrix products."""
+"""Reductions, running totals, softmax, normalisation and matrix products."""
 
 from __future__ import annotations
 
@@ -186,6 +186,50 @@ def _work_attention(types: Types, _attributes: Attributes, result: TensorType) -
     return math.prod(q.shape[:-1]) * v.shape[-2] * (q.shape[-1] + result.shape[-1] + 1)
 
 
+def numbers_of(shape: tuple[int, ...], target: tuple[int, ...], first: int) -> str:
+    """Whether an array has a number for each place of lines, or for each channel of lines.
+
+    Args:
+        shape: of the array, which is broadcast to the other shape.
+        target: of what is normalised.
+        first: its first axis of a line.
+
+    Returns:
+        "place" or "line"; "" for any other array.
+    """
+    if len(shape) > len(target):
+        return ""
+    full = (1,) * (len(target) - len(shape)) + shape
+    if all(extent == 1 for extent in full[:first]) and full[first:] == target[first:]:
+        return "place"
+    one = all(extent == 1 for axis, extent in enumerate(full) if axis != 1 or first != 2)
+    return "line" if one and (first != 2 or full[1] in (1, target[1])) else ""
+
+
+def _infer_normalise(types: Types, attributes: Attributes) -> TensorType:
+    x, rank = first(types), len(first(types).shape)
+    if not 0 <= attributes["first"] < rank:
+        raise ModelError(f"attribute first is {attributes['first']}; expected an axis of {x}")
+    for index, what in ((1, "the scale"), (2, "the bias")):
+        kind = given(types, index)
+        if kind is not None and not numbers_of(kind.shape, x.shape, attributes["first"]):
+            raise ModelError(
+                f"{what} is {kind}; expected one number, or one for each place of the axes of {x} "
+                f"from {attributes['first']} on, or for each channel where these begin at 2"
+            )
+    return checked(x.shape, same_dtype([kind for kind in types if kind is not None]))
+
+
+def _evaluate_normalise(arrays: Arrays, attributes: Attributes) -> Array:
+    x, scale, bias = array(arrays), given(arrays, 1), given(arrays, 2)
+    axes = tuple(range(attributes["first"], x.ndim))
+    centred = x - x.mean(axis=axes, keepdims=True)
+    variance = np.mean(centred * centred, axis=axes, keepdims=True)
+    y = centred / np.sqrt(variance + x.dtype.type(attributes["epsilon"]))
+    y = y if scale is None else y * scale
+    return np.asarray(y if bias is None else y + bias, dtype=x.dtype)
+
+
 def _infer_gemm(types: Types, attributes: Attributes) -> TensorType:
     dtype = same_dtype(types)
     a, b = first(types), required(types, 1)
@@ -230,6 +274,7 @@ OPS: dict[str, Op] = {
     "BatchNormalization": single(
         _infer_batch_norm, _evaluate_batch_norm, 5, 5, attributes=("epsilon",)
     ),
+    "Normalise": single(_infer_normalise, _evaluate_normalise, 1, 3, ("first", "epsilon")),
     "MatMul": single(_infer_matmul, _evaluate_matmul, 2, 2, work=_work_matmul),
     "Attention": single(
         _infer_attention, _evaluate_attention, 3, 4, ("scale", "transposed"), _work_attention

@@ -22,6 +22,7 @@ from leanconv.graph.passes.fuse_attention import fuse_attention
 from leanconv.graph.passes.fuse_blocks import fuse_blocks
 from leanconv.graph.passes.fuse_coded_activations import fuse_coded_activations
 from leanconv.graph.passes.fuse_codes import fuse_codes
+from leanconv.graph.passes.fuse_normalisation import fuse_normalisation
 from leanconv.graph.passes.fuse_residual import fuse_outer_residual, fuse_residual
 from leanconv.graph.passes.global_pooling import global_pooling
 from leanconv.graph.passes.hoist_activations import hoist_activations
@@ -66,13 +67,14 @@ PASSES: tuple[Pass, ...] = (
     merge_common,
     drop_dead,
     fuse_attention,
+    fuse_normalisation,
     fuse_blocks,  # last: no other pass looks into a chain
 )
 
 # The same with every convolution a node of its own.
 UNFUSED_PASSES = PASSES[:-1]
 
-# A GPU's kernels end with the activation, and it has none of attention.
+# A GPU's kernels end with the activation, and it has none of attention and of normalisation.
 _CPU_PASSES = (
     recognise_quantised,
     unsigned_codes,
@@ -81,6 +83,7 @@ _CPU_PASSES = (
     fuse_outer_residual,
     fuse_coded_activations,
     fuse_attention,
+    fuse_normalisation,
 )
 GPU_PASSES = (expand_quantised, *(each for each in PASSES if each not in _CPU_PASSES))
 
