@@ -244,6 +244,19 @@ def test_verify_says_when_a_plan_breaks_its_word(
     assert "NOT kept" in result.out
 
 
+def test_a_network_for_which_no_error_is_stated(call: Call, tmp_path: Path) -> None:
+    """Without a convolution or a product with weights: what others round is accepted."""
+    file, plan = str(tmp_path / "up.onnx"), str(tmp_path / "plan.json")
+    x, scales = np.zeros((1, 3, 9, 8), np.float32), onnx_models.floats(1, 1, 2.5, 2.5)
+    made, _ = onnx_models.single("Resize", [x, None, scales], 17, mode="cubic")
+    Path(file).write_bytes(made.SerializeToString())
+    assert "no error is stated: none of what" in call("explain", file, "--wide").out
+    found = call("verify", file, "--count", "1", "--wide")
+    assert found.code == 0, found.out
+    assert "the plan states none, and 1e-05 is accepted: kept" in found.out
+    assert call("verify", file, "--count", "1", "--repair", plan).code == 0
+
+
 def test_verify_with_a_damaged_bundle(call: Call, tmp_path: Path) -> None:
     """Its parts are compressed, and one is no array at all."""
     sample = tmp_path / "x.npz"

@@ -139,7 +139,7 @@ def verify(options: argparse.Namespace) -> dict[str, Any]:
     notes = [f"{label}: {'; '.join(one.notes)}" for label, one in given.items() if one.notes]
     report = _compared(network, exact, samples, options)
     if options.repair:
-        wanted["max_error"] = wanted["max_error"] or report["predicted_error"]
+        wanted["max_error"] = wanted["max_error"] or report["predicted_error"] or None
         network = leanconv.load(options.model, **wanted, samples=list(samples.values()))
         network.plan.save(options.repair)
         report = _compared(network, exact, samples, options)
@@ -172,7 +172,8 @@ def _compared(
         rest = rest or (isinstance(network.plan, NetworkPlan) and bool(network.plan.late_text))
     double = next(iter(network.plan.inputs.values())).dtype == FLOAT64
     worst = max((row["error"] for row in rows), default=0.0)
-    accepted = max(allowed, network_error(FLOAT32)) if rest else allowed
+    aim = network_error(FLOAT64 if double else FLOAT32)  # of what no plan states
+    accepted = max(allowed, aim) if rest or not allowed else allowed
     kept = bool(worst <= accepted)  # false for NaN, too
     return {
         "model": options.model,
@@ -183,7 +184,8 @@ def _compared(
         "rows": rows,
         "layers": [],
         "mend": "",
-        "text": f"largest relative error {worst:.2e}, the plan states {allowed:.2e}"
+        "text": f"largest relative error {worst:.2e}, the plan states "
+        + (f"{allowed:.2e}" if allowed or rest else f"none, and {accepted:.0e} is accepted")
         + f" of what is compiled; with what NumPy computes {accepted:.0e} is accepted" * rest
         + (": kept" if kept else ": NOT kept")
         + (

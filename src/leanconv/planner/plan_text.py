@@ -96,6 +96,11 @@ def error_text(plan: NetworkPlan) -> str:
     planner, stated = plan.planner, plan.predicted_error
     if plan.measured_error is not None:
         return f"error measured on samples {stated:.3g}: for other data it is an estimate"
+    if not stated:
+        return (
+            "no error is stated: none of what is compiled is a convolution, or a product with "
+            "weights, in floats; what other operations round is not counted"
+        )
     text = f"expected error {stated:.1e}" + " of what is compiled" * bool(plan.late_text)
     aim = network_error(plan.dtype)
     if planner.max_error is not None or stated <= aim:
