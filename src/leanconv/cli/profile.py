@@ -144,8 +144,8 @@ def _print(
         f"all layers: {format_ns(report['total_median_ns'])}, the sum of the medians of {runs}; "
         f"predicted {format_ns(report['total_predicted_ns'])}\n"
         f"peak: {machine.peak_gflops:.4g} GFLOP/s in {machine.dtype}, of {threads} at a nominal "
-        f"{machine.clock_ghz:g} GHz; rates count the plain sum's operations, of which winograd and "
-        "fft need fewer"
+        f"{machine.clock_ghz:g} GHz; rates count the plain sum's operations, of which winograd, "
+        "fft and large pools need fewer"
         + "; 8-bit integers may exceed the peak" * any(row.op.startswith("QLinear") for row in rows)
         + "\n",
         options.wide,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from math import prod
+from math import log2, prod
 
 from leanconv.algorithms.parameters import AUTO, Choice
 from leanconv.codegen.lowered import Lowered
@@ -88,15 +89,21 @@ def _cycles(node: Node, graph: Graph, costs: Costs) -> float:
     names = (*(name for name in node.inputs if name), *node.outputs)
     item = max(graph.types[name].dtype.bytes for name in names)
     elements = sum(graph.types[name].elements for name in names)
-    inner = 1
+    inner: float = 1
     if node.op in ("MatMul", "Gemm", "QLinearMatMul"):
         inner = graph.types[node.inputs[0]].shape[-1]
     elif node.op == "Attention":  # two products, of queries and keys and of shares and values
         inner = 2 * graph.types[node.inputs[2]].shape[-2]
     elif node.op in ("MaxPool", "MaxPoolWithIndices", "AveragePool"):
-        inner = prod(node.attributes.get("kernel_shape", ()))
+        inner = _joined(node.attributes.get("kernel_shape", (1,)))
     out = sum(graph.types[name].elements for name in node.outputs)
     return costs.stage + elements * item / costs.copy + out * inner / costs.scalar_flops
+
+
+def _joined(kernel: Sequence[int]) -> float:
+    """Values that a pool joins for a result: rows of taps, then columns, many of them by halves."""
+    *rows, columns = kernel
+    return prod(rows) + min(columns, 1 + 2 * log2(columns))
 
 
 _INSTRUCTIONS = 4  # that a vector of codes takes before its products
