@@ -15,7 +15,9 @@ import leanconv as lc
 from leanconv.errors import InputError, ModelError
 from leanconv.graph.file_kinds import file_kind
 from leanconv.graph.limits import Limits
+from leanconv.graph.onnx_description import describe
 from leanconv.graph.onnx_import import read_model
+from leanconv.quantizer.onnx_reading import read_graph
 from support.hostile import bounded
 from support.onnx_models import small_cnn
 
@@ -127,6 +129,10 @@ def test_a_network_of_torch_is_to_be_exported() -> None:
 def test_texts_are_called_texts(text: str) -> None:
     with pytest.raises(InputError, match="got a text file; expected an ONNX model"):
         read_model(text.encode())
+    with pytest.raises(InputError, match="got a text file; expected an ONNX model"):
+        describe(text.encode())  # as `leanconv.onnxruntime` reads it
+    with pytest.raises(InputError, match="got a text file; expected an ONNX model"):
+        read_graph(text.encode())  # as `quantize` does
 
 
 @pytest.mark.parametrize("data", [b"\x00text", b"text\x01", b"te\xffxt", b"abc"])

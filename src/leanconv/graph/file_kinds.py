@@ -9,6 +9,7 @@ import codecs
 from itertools import islice
 from pathlib import Path
 
+from leanconv.errors import InputError
 from leanconv.records import dataclass
 
 _NEAR = 4096  # bytes at the beginning that are looked at
@@ -153,6 +154,20 @@ def file_kind(data: bytes | memoryview, name: str = "") -> FileKind | None:
         or next((kind for ends, kind in _NAMES if name.lower().endswith(ends)), None)
         or (_TEXT if _is_text(head) else None)
     )
+
+
+def refuse_other(data: bytes | memoryview, name: str = "") -> None:
+    """Name what a file is that is known to be no ONNX model.
+
+    Args:
+        data, name: as of `file_kind`.
+
+    Raises:
+        InputError: it is.
+    """
+    kind = file_kind(data, name)
+    if kind is not None:
+        raise InputError(f"got {kind.what}; expected an ONNX model; {kind.mend}")
 
 
 def _is_text(head: bytes) -> bool:

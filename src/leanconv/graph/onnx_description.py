@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from leanconv.errors import InputError, LeanConvError, ModelError
 from leanconv.graph import onnx_schema as schema
+from leanconv.graph.file_kinds import refuse_other
 from leanconv.graph.limits import Limits
 from leanconv.graph.onnx_tensor import open_view, tensor_name
 from leanconv.graph.ops.base import MAX_RANK
@@ -67,9 +69,7 @@ def describe(source: Path | bytes, limits: Limits | None = None) -> Description:
     data = memoryview(source) if isinstance(source, bytes) else open_view(source, None, InputError)
     reader = Reader(limits.fields)
     most = {"metadata_props": limits.metadata, "node": limits.nodes}
-    model = reader.message(data, schema.MODEL, "ModelProto", most)
-    if "graph" not in model:
-        raise ModelError("the file holds no graph; expected an ONNX model")
+    model = outermost(reader, data, "" if isinstance(source, bytes) else source.name, most)
     graph = reader.message(model["graph"], schema.GRAPH, "GraphProto", most)
     weights = {tensor_name(each, reader) for each in graph["initializer"]}
     inputs = (declared_port(each, reader) for each in graph["input"])
@@ -84,6 +84,29 @@ def describe(source: Path | bytes, limits: Limits | None = None) -> Description:
         inputs=tuple(each for each in inputs if each.name not in weights),
         outputs=tuple(declared_port(each, reader) for each in graph["output"]),
     )
+
+
+def outermost(reader: Reader, data: memoryview, name: str, most: Mapping[str, int]) -> Message:
+    """The outermost message of a model file, which holds a graph.
+
+    Args:
+        reader: of the file.
+        data: all of its bytes.
+        name: of the file, `""` if it has none.
+        most: of repeated fields.
+
+    Raises:
+        InputError: the file is of another format that is known.
+        ModelError: it is no ONNX file, or a damaged one.
+    """
+    try:
+        model = reader.message(data, schema.MODEL, "ModelProto", most)
+        if "graph" not in model:
+            raise ModelError("the file holds no graph; expected an ONNX model")
+    except ModelError as error:
+        refuse_other(data, name)
+        raise ModelError(f"{error}; is it an ONNX file?") from error
+    return model
 
 
 def metadata(reader: Reader, model: Message, limits: Limits) -> dict[str, str]:

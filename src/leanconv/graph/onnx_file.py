@@ -9,7 +9,7 @@ from leanconv.errors import LeanConvError, ModelError, UnsupportedError
 from leanconv.graph import onnx_schema as schema
 from leanconv.graph.convert import FIRST_OPSET, LAST_OPSET, FileNode, in_parts
 from leanconv.graph.limits import Limits
-from leanconv.graph.onnx_description import metadata
+from leanconv.graph.onnx_description import metadata, outermost
 from leanconv.graph.onnx_functions import Functions
 from leanconv.graph.onnx_initializers import initializer, initializers
 from leanconv.graph.onnx_names import shown
@@ -36,10 +36,6 @@ _NAMELESS = re.compile(
 )
 
 
-class NoModelError(ModelError):
-    """The file is no ONNX model at all, or its outermost message is damaged."""
-
-
 @dataclass(frozen=True)
 class FileInput:
     """A declared input: name, dtype, and extents as numbers, symbols or None."""
@@ -63,22 +59,17 @@ class FileModel:
     metadata: dict[str, str]
 
 
-def read_file(data: memoryview, files: ExternalFiles, limits: Limits) -> FileModel:
-    """Decode a model file.
+def read_file(data: memoryview, files: ExternalFiles, limits: Limits, name: str = "") -> FileModel:
+    """Decode a model file; `name` is the file's, if it has one.
 
     Raises:
-        NoModelError: the outermost bytes are not those of an ONNX model.
+        InputError: the file is of another format that is known.
         ModelError: the bytes are not a sound ONNX file, or exceed the limits.
         UnsupportedError: an operation, opset or element type that is not taken.
     """
     reader = Reader(limits.fields)
     most = {"metadata_props": limits.metadata}
-    try:
-        model = reader.message(data, schema.MODEL, "ModelProto", most)
-    except ModelError as error:
-        raise NoModelError(str(error)) from error
-    if "graph" not in model:
-        raise NoModelError("the file holds no graph; expected an ONNX model")
+    model = outermost(reader, data, name, most)
     opset = _opset(reader, model)
     pairs = metadata(reader, model, limits)
     most = {"node": limits.nodes}

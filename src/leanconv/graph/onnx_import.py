@@ -21,7 +21,7 @@ from leanconv.files import reason
 from leanconv.graph.builder import Builder
 from leanconv.graph.computed_dtype import computed_dtype
 from leanconv.graph.convert import FileNode
-from leanconv.graph.file_kinds import file_kind, folder_kind
+from leanconv.graph.file_kinds import folder_kind, refuse_other
 from leanconv.graph.ir import Graph, TensorType
 from leanconv.graph.late import Tail, reads_of
 from leanconv.graph.limits import Limits
@@ -35,7 +35,7 @@ from leanconv.graph.narrow_values import (
 )
 from leanconv.graph.onnx_binding import Scope
 from leanconv.graph.onnx_check import check_flow
-from leanconv.graph.onnx_file import NoModelError, read_file
+from leanconv.graph.onnx_file import read_file
 from leanconv.graph.onnx_names import shown
 from leanconv.graph.onnx_tensor import ExternalFiles, open_view
 from leanconv.graph.ops.base import Array, checked, integer
@@ -359,7 +359,7 @@ def read_model(source: str | Path | bytes, limits: Limits | None = None) -> Mode
         raise InputError(f"the model {str(source)!r} is {folder_kind(target)}")
     data = open_view(target, None, InputError)
     if len(data) > limits.file_bytes:
-        _check_kind(data, path)
+        refuse_other(data, path.name)
         raise InputError(
             f"{str(target)!r} has {len(data)} bytes; expected at most {limits.file_bytes}; store "
             "the weights as external data"
@@ -370,25 +370,10 @@ def read_model(source: str | Path | bytes, limits: Limits | None = None) -> Mode
         raise located(error, f"model {str(source)!r}") from error
 
 
-def _check_kind(data: memoryview, path: Path | None) -> None:
-    """Name the file if it is known not to be an ONNX model.
-
-    Raises:
-        InputError: it is.
-    """
-    kind = file_kind(data, path.name if path else "")
-    if kind is not None:
-        raise InputError(f"got {kind.what}; expected an ONNX model; {kind.mend}")
-
-
 def _read(
     data: memoryview, files: ExternalFiles, limits: Limits, path: Path | None = None
 ) -> Model:
-    try:
-        file = read_file(data, files, limits)
-    except NoModelError as error:
-        _check_kind(data, path)
-        raise ModelError(f"{error}; is it an ONNX file?") from error
+    file = read_file(data, files, limits, path.name if path else "")
     check_flow(file)
     if not file.inputs:
         raise UnsupportedError("the model has no inputs; expected at least one")

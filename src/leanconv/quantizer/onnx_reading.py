@@ -8,6 +8,7 @@ from pathlib import Path
 from leanconv.errors import InputError, ModelError, UnsupportedError
 from leanconv.graph import onnx_schema as schema
 from leanconv.graph.limits import Limits
+from leanconv.graph.onnx_description import outermost
 from leanconv.graph.onnx_names import shown
 from leanconv.graph.onnx_nodes import DOMAINS, attribute_message
 from leanconv.graph.onnx_parts import FileParts
@@ -34,7 +35,7 @@ def read_graph(source: Path | bytes) -> OnnxGraph:
     """Read a file.
 
     Raises:
-        InputError: it cannot be read.
+        InputError: it cannot be read, or is of another format that is known.
         ModelError: it is damaged.
         UnsupportedError: it has weights in forms that are not taken.
     """
@@ -47,7 +48,7 @@ def read_graph(source: Path | bytes) -> OnnxGraph:
     else:
         data, files = memoryview(source), ExternalFiles(None)
     reader = Reader(Limits().fields)
-    model = reader.message(data, schema.MODEL, "ModelProto")
+    model = outermost(reader, data, source.name if isinstance(source, Path) else "", {})
     parts = FileParts(data)
     versions = {"": 1}
     for each in model["opset_import"]:
