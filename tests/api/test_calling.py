@@ -99,6 +99,12 @@ def test_an_unknown_name_is_answered_with_the_closest_one(named: lc.Network) -> 
         named.bind({"Images": (3, 4)})
 
 
+def test_an_array_in_place_of_its_shape_is_not_printed_whole(named: lc.Network) -> None:
+    with pytest.raises(lc.InputError, match=r"such as \(1, 3, 224, 224\) or x.shape") as raised:
+        named.bind(np.ones((2, 3, 40, 50), np.float32))  # type: ignore[arg-type]
+    assert len(str(raised.value)) < 200
+
+
 def test_a_call_of_a_network_with_several_outputs_names_them(both: lc.Network) -> None:
     with pytest.raises(lc.InputError, match="outputs s, d; expected one; call net.run"):
         both(A, B)

@@ -137,6 +137,7 @@ class Names:
         try:
             return tuple(tuple(index(extent) for extent in shape) for shape in given)
         except TypeError:
+            shown = ", ".join(map(short, given))
             raise InputError(
-                f"got the shapes {given}; expected integers such as (1, 3, 224, 224)"
+                f"got the shapes {shown}; expected integers such as (1, 3, 224, 224) or x.shape"
             ) from None

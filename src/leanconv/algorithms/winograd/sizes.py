@@ -121,7 +121,10 @@ def sizes_of(problem: Problem, given: WinogradParameters) -> list[Pair]:
         within = [m for m in sizes if tile_error(problem, m, sums) <= problem.max_error]
         sizes = within or [least_tile(taps)]
     if max(m + r - 1 for pair in sizes for m, r in zip(pair, taps, strict=True)) > 16:
-        raise SpecError("m is too large; expected m + taps - 1 of at most 16 points")
+        most = " and ".join(f"{17 - r} with {r} taps" for r in dict.fromkeys(taps) if r > 1)
+        raise SpecError(
+            f"m is too large; expected m + taps - 1 of at most 16 points: at most {most}"
+        )
     return sizes
 
 
