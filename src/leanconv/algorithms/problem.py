@@ -77,7 +77,9 @@ class Problem:
         any_size: axes of the window, 0 to 2, along which the code is to serve all sizes of the
             images, of which these are some.
         usual_sizes: outputs along depth, height and width, of such axes, for which algorithm and
-            tiles are chosen: the first stands for all of them where one must.
+            tiles are chosen: the first stands for all of them where one must. If others follow it,
+            the size at hand is known, and takes of the few tiles that are good for these those that
+            are best for it.
         small_weights: whether the weights are so small that transforms would lose them.
         sum_bits: bits, the sign counted, that every sum of products of codes has (`integer_sums`);
             32 where the weights are not known.
@@ -196,8 +198,13 @@ class Problem:
 
 
 def typicals(problem: Problem) -> tuple[Problem, ...]:
-    """`typical` for each of the usual sizes."""
-    return tuple(typical(problem, outputs) for outputs in problem.usual_sizes)
+    """`typical` for each of the usual sizes but the first, or for this one."""
+    return tuple(typical(problem, outputs) for outputs in problem.usual_sizes[1:] or [None])
+
+
+def sized(problem: Problem) -> Problem:
+    """What a tile is chosen for: the size at hand where several are usual, else the only one."""
+    return problem if len(problem.usual_sizes) > 1 else typical(problem)
 
 
 def typical(problem: Problem, outputs: Triple | None = None) -> Problem:

@@ -34,6 +34,11 @@ _STEPS_OF_TWO = 4  # sides of maps between a power of 2 and the next that algori
 # Sides of maps at which a range ends whose kernels are chosen together.
 # Twice as many ranges made code twice as often, and no layer faster.
 _ENDS = 4, 8, 16, 32, 64, 128, 256, *(4**power for power in range(5, 25))
+# Outputs of maps for which tiles are chosen: of these few each size takes those best for it.
+_USUAL = (
+    *((side, side, side) for side in (112, 56, 28, 14, 8, 5)),
+    *((high, high, wide) for high, wide in ((14, 56), (56, 14), (8, 24), (24, 8))),
+)
 _MOST_LAYERS = 1024
 _SIZES = frozenset({"batch", "size", "pad_begin", "pad_end"})  # of a `ConvSpec`
 
@@ -131,7 +136,5 @@ def _of_any_size(problem: Problem, rank: int) -> Problem:
         if extent <= end:
             break
         before, end = end, following
-    middle, low = round(math.sqrt(before * end)), before + 1
-    squares = [(side, side, side) for side in (middle, low, end)]
-    sizes = (*squares, (middle, low, end), (middle, end, low))
-    return replace(problem, any_size=axes, usual_sizes=sizes)
+    middle = round(math.sqrt(before * end))
+    return replace(problem, any_size=axes, usual_sizes=((middle, middle, middle), *_USUAL))

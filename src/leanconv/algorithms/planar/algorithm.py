@@ -9,15 +9,28 @@ from leanconv.algorithms.common.kernel_fields import group_fields
 from leanconv.algorithms.interface import Algorithm, Candidate, one_kernel_candidate
 from leanconv.algorithms.parameters import Choice, Parameters
 from leanconv.algorithms.planar.columns import shared_loads
-from leanconv.algorithms.planar.depthwise import PlanarDepthwise, in_chunks, plan_planar_depthwise
+from leanconv.algorithms.planar.depthwise import (
+    PlanarDepthwise,
+    good_tiles,
+    of_any_size,
+    plan_planar_depthwise,
+)
 from leanconv.algorithms.planar.kernel import PlanarConv
+from leanconv.algorithms.planar.overlaps import overlapping_vectors
 from leanconv.algorithms.planar.pointwise import PlanarPointwise, plan_planar_pointwise, with_tile
-from leanconv.algorithms.problem import Problem, strided_walk_cycles, typical
+from leanconv.algorithms.problem import (
+    Problem,
+    sized,
+    strided_walk_cycles,
+    typical,
+    typicals,
+)
 from leanconv.algorithms.rounding import products, walk_error
 from leanconv.codegen.geometry import PhasedAccess, Window, merge_rows
 from leanconv.codegen.partial_sums import effective_length
-from leanconv.codegen.tiling import Tile, rows_per_chunk
+from leanconv.codegen.tiling import Tile, rows_per_chunk, rows_per_chunk_of_any_width
 from leanconv.spec.format import ceil_div
+from leanconv.symbolic import Symbol
 from leanconv.target import Target
 
 _CHUNKS = 0.75  # of the record's chunk
@@ -29,6 +42,8 @@ _LARGEST_STRIDE = 4
 # Output channels, phases counted, of a transposed convolution with vectors of columns. 128 to 64
 # channels, 2x2 with stride 2 on 64x64: 2.16 ms, by vectors of channels 1.21.
 _MOST_PHASED = 32
+# Vectors of a tile of any width. One of an odd number makes code for few rows more.
+_VECTORS = 8, 6, 4, 3, 2, 1
 _STORES = 2  # cost of a tile's prologue and epilogue in stores, for each of its vectors
 _PlanarKernel = PlanarConv | PlanarDepthwise | PlanarPointwise
 _MOST_TAPS = 512  # along a row
@@ -38,22 +53,38 @@ _MOST_MASKED = 128  # of a row with padding, where each may be written out
 def plan_planar(kernel: PlanarConv, target: Target) -> PlanarConv:
     """Choose channels and vectors of a tile, and the rows of a chunk."""
     window, x, y = merge_rows(kernel.window, kernel.x, kernel.y, lambda total: total)
+    kernel = replace(kernel, window=window, x=x, y=y)
     width = ceil_div(window.out[2], kernel.lanes)
+    kernel = _with_tile(kernel, min(width, _most_vectors(kernel)), target)
+    cycles = width * _vector_cycles(kernel, target)
+    wanted = _CHUNKS * target.costs.chunk
+    rows = rows_per_chunk(window.out[0] * window.out[1], cycles, _pieces(kernel), wanted)
+    return replace(kernel, rows=rows)
+
+
+def _most_vectors(kernel: PlanarConv) -> int:
+    return 4 if kernel.outputs > 1 or kernel.window.stride[2] > 1 else 8
+
+
+def _with_tile(kernel: PlanarConv, vectors: int, target: Target) -> PlanarConv:
+    """With a tile of so many vectors, fewer for phases, and the channels that fit."""
     room = target.registers - 3
-    vectors = min(width, 4 if kernel.outputs > 1 else 8)
-    if window.stride[2] > 1:
-        vectors = min(vectors, 4)
-    if isinstance(y, PhasedAccess):
-        channels, vectors = _tile_of_phases(kernel.outputs, y, vectors, room)
+    if isinstance(kernel.y, PhasedAccess):
+        channels, vectors = _tile_of_phases(kernel.outputs, kernel.y, vectors, room)
     else:
         fitting = range(2, min(kernel.outputs, (room - 1) // vectors - 1) + 1)
         channels = max((c for c in fitting if kernel.outputs % c == 0), default=1)
+    return replace(kernel, channels=channels, vectors=vectors)
+
+
+def _vector_cycles(kernel: PlanarConv, target: Target) -> float:
+    """Cycles of a vector of columns of a tile's channels, as chunks are cut by."""
     each = kernel.reduction / target.fma_units + _STORES * target.costs.store
-    cycles = width * channels * each
-    pieces = kernel.batch * kernel.groups * kernel.outputs // channels
-    wanted = _CHUNKS * target.costs.chunk
-    rows = rows_per_chunk(window.out[0] * window.out[1], cycles, pieces, wanted)
-    return replace(kernel, window=window, x=x, y=y, channels=channels, vectors=vectors, rows=rows)
+    return kernel.channels * each
+
+
+def _pieces(kernel: PlanarConv) -> int:
+    return kernel.batch * kernel.groups * kernel.outputs // kernel.channels
 
 
 def _tile_of_phases(outputs: int, y: PhasedAccess, most: int, room: int) -> tuple[int, int]:
@@ -121,7 +152,7 @@ _remembered = lru_cache(maxsize=256)(_planned)
 
 
 def _of_any_size(problem: Problem, target: Target) -> tuple[_PlanarKernel, float]:
-    """The same with the tile of maps of the usual sizes, which have no padding."""
+    """The same with a tile that is best for a map of the usual sizes, which have no padding."""
     usual = replace(typical(problem), any_size=())
     planned, _ = _remembered(usual, target)
     overlaps = not problem.epilogue.residual
@@ -130,14 +161,44 @@ def _of_any_size(problem: Problem, target: Target) -> tuple[_PlanarKernel, float
         kernel = replace(_pointwise(problem, row, target), overlaps=overlaps)
         return with_tile(kernel, planned.tile, target)
     if isinstance(planned, PlanarDepthwise) and _is_depthwise(problem):
-        tile = {name: getattr(planned, name) for name in ("lanes", "planes", "rows", "vectors")}
-        kept = replace(_depthwise(problem, target), **tile, overlaps=overlaps)
-        made = in_chunks(kept, target)
+        alone = replace(_depthwise(problem, target), overlaps=overlaps)
+        tiles = _good_tiles(typical(problem), target, overlaps)
+        made = of_any_size(alone, tiles, _depthwise(sized(problem), target), target)
         if made is not None:
             return made
-    likely = _general(usual, target)
-    general = replace(_general(problem, target), channels=likely.channels, vectors=likely.vectors)
-    return general, _cycles(general, target)
+    return _general_of_any_size(problem, target, overlaps)
+
+
+@lru_cache(maxsize=256)
+def _good_tiles(problem: Problem, target: Target, overlaps: bool) -> list[PlanarDepthwise]:
+    """Kernels of few tiles, of which one is good for each of a problem's usual sizes."""
+    usual = [_depthwise(each, target) for each in typicals(problem)]
+    return good_tiles([replace(each, overlaps=overlaps) for each in usual], target)
+
+
+def _general_of_any_size(
+    problem: Problem, target: Target, overlaps: bool
+) -> tuple[PlanarConv, float]:
+    """The kernel of few codes for all sizes, with the vectors that are best for a row."""
+
+    def kernel(problem: Problem) -> PlanarConv:
+        fields = group_fields(problem, target)
+        made = PlanarConv(**fields, channels=1, vectors=1, rows=1, overlaps=overlaps)
+        window, x, y = merge_rows(made.window, made.x, made.y, lambda total: total)
+        return replace(made, window=window, x=x, y=y)
+
+    known = kernel(replace(sized(problem), any_size=()))
+    row, wanted = known.window, [v for v in _VECTORS if v <= _most_vectors(known)]
+    fitting = [overlapping_vectors(row, known.lanes, v) or 1 for v in wanted]
+    vectors = dict.fromkeys(fitting if overlaps else wanted)
+    tiles = [_with_tile(known, each, target) for each in vectors]
+    best = min(tiles, key=lambda tile: _cycles(tile, target))
+    made = replace(kernel(problem), channels=best.channels, vectors=best.vectors)
+    out, chunk = made.window.out, _CHUNKS * target.costs.chunk
+    width, cycles = ceil_div(out[2], made.lanes), _vector_cycles(made, target)
+    rows = rows_per_chunk_of_any_width(made.row_count, width, cycles, _pieces(made), chunk)
+    made = replace(made, rows=rows)
+    return made, 0.0 if isinstance(made.row_tiles, Symbol) else _cycles(made, target)
 
 
 def _cycles(kernel: PlanarConv, target: Target) -> float:
@@ -154,9 +215,14 @@ def _cycles(kernel: PlanarConv, target: Target) -> float:
         step += costs.deinterleave[stride] * vectors
         return unpacked * step * kernel.reduction + costs.store * size
 
-    whole, rest = divmod(ceil_div(kernel.window.out[2], kernel.lanes), kernel.vectors)
-    rows = kernel.batch * kernel.groups * kernel.outputs // kernel.channels * kernel.row_count
-    return rows * (whole * tile(kernel.vectors) + (tile(rest) if rest else 0.0))
+    vectors, lanes, rest = kernel.vectors, kernel.lanes, 0
+    fitting = overlapping_vectors(kernel.window, lanes, vectors) if kernel.overlaps else 0
+    if fitting:
+        vectors, whole = fitting, ceil_div(kernel.window.out[2], fitting * lanes)
+    else:
+        whole, rest = divmod(ceil_div(kernel.window.out[2], lanes), vectors)
+    row = whole * tile(vectors) + (tile(rest) if rest else 0.0)
+    return _pieces(kernel) * kernel.row_count * row
 
 
 def _pointwise(problem: Problem, row: Window, target: Target) -> PlanarPointwise:

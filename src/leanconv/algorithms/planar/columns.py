@@ -17,6 +17,7 @@ from leanconv.codegen.activations import finish
 from leanconv.codegen.emitter import Function, Pointer, Value, lanes_of, vector
 from leanconv.codegen.geometry import Window
 from leanconv.codegen.start_values import broadcast_channels, channel_address
+from leanconv.codegen.tails import where_any
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
 from leanconv.symbolic import Symbol, fixed
@@ -34,7 +35,7 @@ class Lanes(NamedTuple):
     open: bool = False
 
 
-_NONE = Lanes(0, 0)
+NO_LANES = Lanes(0, 0)
 _NEVER = (1 << 31) - 1  # more than any number of lanes
 _LEAST_BITS = 8  # of an integer that a register of masks is loaded from
 Masks = tuple[Lanes, ...]  # for one tap and vector: of each of the `stride` loads
@@ -50,6 +51,8 @@ class ColumnVectors:
         live: output columns of each vector.
         masks: `masks[kw][v]`: the lanes inside the input of each vector loaded.
         tail: output columns of the row's last vector.
+        latest: the column at which the last of these tiles begins at most: it may overlap the one
+            before.
     """
 
     first: int
@@ -57,6 +60,7 @@ class ColumnVectors:
     live: tuple[int, ...]
     masks: tuple[tuple[Masks, ...], ...]
     tail: int
+    latest: int | None = None
 
 
 def column_vectors(
@@ -176,35 +180,34 @@ def _lanes(row: _Row, at: int) -> Lanes:
     """The lanes inside the input of a vector loaded from input column `at` on."""
     low, least, most = max(0, -at), row.size(row.least) - at, row.size(row.most) - at
     if low >= min(row.lanes, most):
-        return _NONE
+        return NO_LANES
     if least >= row.lanes or least == most:
         return Lanes(low, min(row.lanes, least))
     return Lanes(low, row.size(0) - at, open=True)
 
 
 def each_tile_of_row(
-    e: Function, tiles: tuple[ColumnVectors, ...], span: int
+    e: Function, tiles: tuple[ColumnVectors, ...], lanes: int
 ) -> Iterator[tuple[Value, ColumnVectors]]:
     """Emit the body for all tiles of a row, in loops over those that are alike.
 
     Args:
         e: the function under construction.
-        tiles: of `column_vectors`.
-        span: output columns of a whole tile.
+        tiles: of `row_tiles`.
+        lanes: output columns of a vector.
 
     Yields:
         The tile's first output column, and the tile.
     """
     for tile in tiles:
-        if isinstance(tile.count, Symbol):
-            count = e.i64(tile.count)
-            with e.when(count.compare("sgt", 0)), e.loop("tile", count) as index:
-                yield index * span + tile.first, tile
-        elif tile.count == 1:
-            yield e.i64(tile.first), tile
-        else:
+        span = len(tile.live) * lanes
+        for _ in where_any(e, tile.count):
+            if not isinstance(tile.count, Symbol) and tile.count == 1 and tile.latest is None:
+                yield e.i64(tile.first), tile
+                continue
             with e.loop("tile", tile.count) as index:
-                yield index * span + tile.first, tile
+                column = index * span + tile.first
+                yield (column if tile.latest is None else e.smin(column, tile.latest)), tile
 
 
 def shared_loads(window: Window) -> dict[int, list[tuple[int, int]]]:
@@ -263,12 +266,12 @@ class TileMasks:
     def load(self, at: Pointer, masks: Masks) -> list[Value] | None:
         """Load neighbouring vectors, zero outside the masks; None if all masks are empty."""
         e, kind = self.e, self.kind
-        if all(lanes == _NONE for lanes in masks):
+        if all(lanes == NO_LANES for lanes in masks):
             return None
         parts = []
         for part, lanes in enumerate(masks):
             place = at.at(part * self.lanes)
-            if lanes == _NONE:
+            if lanes == NO_LANES:
                 parts.append(e.zero(kind))
             elif lanes == (0, self.lanes, False):
                 parts.append(e.load(place, kind))

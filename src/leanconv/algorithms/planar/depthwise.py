@@ -16,25 +16,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from math import prod
+from math import ceil, prod
 
+from leanconv.algorithms.common.good_choices import good_choices
 from leanconv.algorithms.common.grouped_conv import GroupedConv
 from leanconv.algorithms.planar.columns import (
     ColumnOutput,
     ColumnVectors,
     TileMasks,
-    column_vectors,
     deinterleave,
     each_tile_of_row,
     shared_loads,
 )
+from leanconv.algorithms.planar.overlaps import row_tiles
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
 from leanconv.codegen.extents import Count
 from leanconv.codegen.start_values import channel_address, start_planes
 from leanconv.codegen.tails import overlapping_tiles, tiles_of_chunk
 from leanconv.records import dataclass
 from leanconv.spec.format import ALIGNMENT, ceil_div
-from leanconv.symbolic import fixed
+from leanconv.symbolic import Symbol, fixed, least, most
 from leanconv.target import Target
 
 _CHUNKS = 0.375  # of the record's chunk
@@ -62,8 +63,8 @@ class PlanarDepthwise(GroupedConv):
         vectors: vectors of columns of one tile.
         plane_block: tiles of channels of one chunk.
         row_block: tiles of rows of one chunk.
-        overlaps: whether the last tile of rows may overlap the one before it: one code serves all
-            heights. It adds no residual, which may lie in y.
+        overlaps: whether the last tiles of rows and of columns may overlap those before them: one
+            code serves most sizes. It adds no residual, which may lie in y.
     """
 
     VARIES = True
@@ -143,15 +144,14 @@ class _PlaneTiles:
         self.out = n * conv.y.image + channel * conv.y.block_stride
         self.channel = channel
         self.taps = conv.window.kernel[1] * conv.window.kernel[2]
-        self.tiles = column_vectors(conv.window, conv.lanes, conv.vectors, target)
+        self.tiles = row_tiles(conv.window, conv.lanes, conv.vectors, target, conv.overlaps)
         image = pointers["x"].at(n * conv.x.image)
         self.x = [image.at((channel + p) * conv.x.block_stride) for p in range(conv.planes)]
         self.w = pointers["w"].at(channel * self.taps)
 
     def rows(self, row: Value, rows: int) -> None:
         """Emit all columns of `rows` output rows from `row` on."""
-        span = self.conv.vectors * self.conv.lanes
-        for column, tile in each_tile_of_row(self.e, self.tiles, span):
+        for column, tile in each_tile_of_row(self.e, self.tiles, self.conv.lanes):
             self._tile(row, rows, column, tile)
 
     def _tile(self, row: Value, rows: int, column: Value, tile: ColumnVectors) -> None:
@@ -227,25 +227,87 @@ def plan_planar_depthwise(
     Returns:
         None if every tile has too much code.
     """
-    choices = [
+    choices = _choices(kernel, target)
+    if not choices:
+        return None
+    cycles, tile = min(choices, key=lambda choice: choice[0])
+    return _in_chunks(tile, cycles, target)
+
+
+def _choices(kernel: PlanarDepthwise, target: Target) -> list[tuple[float, PlanarDepthwise]]:
+    """The tiles that do not have too much code, with the cycles of one channel of one image."""
+    return [
         (cycles, tile)
         for tile in _tiles(kernel, target)
         if (cycles := _plane_cycles(tile, target)) is not None
     ]
-    if not choices:
-        return None
-    return in_chunks(min(choices, key=lambda choice: choice[0])[1], target)
 
 
-def in_chunks(planned: PlanarDepthwise, target: Target) -> tuple[PlanarDepthwise, float] | None:
-    """Choose the chunks of a kernel whose tile is chosen; also the estimated cycles of one core.
+def good_tiles(usual: list[PlanarDepthwise], target: Target) -> list[PlanarDepthwise]:
+    """Kernels of few tiles, of which one is good for each of these sizes."""
+
+    def best(size: PlanarDepthwise) -> PlanarDepthwise | None:
+        found = min(_choices(size, target), key=lambda choice: choice[0], default=None)
+        return None if found is None else found[1]
+
+    return good_choices(
+        usual, best, lambda size, tile: _plane_cycles(_with_tile(size, tile), target)
+    )
+
+
+def _with_tile(kernel: PlanarDepthwise, tile: PlanarDepthwise) -> PlanarDepthwise:
+    """A kernel with the tile of another one."""
+    chosen = {name: getattr(tile, name) for name in ("lanes", "planes", "rows", "vectors")}
+    return replace(kernel, **chosen)
+
+
+def of_any_size(
+    kernel: PlanarDepthwise, tiles: list[PlanarDepthwise], known: PlanarDepthwise, target: Target
+) -> tuple[PlanarDepthwise, float] | None:
+    """Choose tile and chunks of a kernel whose code is to serve all sizes.
+
+    Args:
+        kernel: of a size that may be open.
+        tiles: kernels with the tiles to consider.
+        known: the kernel of the size for which one of them is chosen.
+        target: the machine.
 
     Returns:
-        None if the tile has too much code, with all ends of rows that this window has.
+        The kernel, with the estimated cycles of one core; None if every tile has too much code.
     """
-    cycles = _plane_cycles(planned, target)
-    if cycles is None:
+    known = replace(known, overlaps=kernel.overlaps)
+    found = ((_plane_cycles(_with_tile(known, tile), target), tile) for tile in tiles)
+    choices = [(own, tile) for own, tile in found if own is not None]
+    if not choices:
         return None
+    own, tile = min(choices, key=lambda choice: choice[0])
+    height, width = known.window.out[1:]
+    return _in_chunks_of_any_size(_with_tile(kernel, tile), own / (height * width), target)
+
+
+def _in_chunks_of_any_size(
+    planned: PlanarDepthwise, each: float, target: Target
+) -> tuple[PlanarDepthwise, float]:
+    """Choose the chunks by the cycles of one output, in integers: extents may be symbols."""
+    tiles, (_, height, width) = planned.groups // planned.planes, planned.window.out
+    outputs = planned.batch * planned.groups * height * width
+    even = least(_LEAST_CHUNKS, outputs // ceil(target.costs.least_chunk / each))
+    chunks = outputs // ceil(_CHUNKS * target.costs.chunk / each)
+    wanted = ceil_div(most(1, even, chunks), planned.batch)
+    plane_blocks = least(tiles, wanted)
+    row_blocks = least(planned.row_tiles, ceil_div(wanted, plane_blocks))
+    planned = replace(
+        planned,
+        plane_block=ceil_div(tiles, plane_blocks),
+        row_block=ceil_div(planned.row_tiles, row_blocks),
+    )
+    return planned, 0.0 if isinstance(outputs, Symbol) else outputs * each
+
+
+def _in_chunks(
+    planned: PlanarDepthwise, cycles: float, target: Target
+) -> tuple[PlanarDepthwise, float]:
+    """Choose the chunks of a kernel whose tile is chosen; also the estimated cycles of one core."""
     tiles = planned.groups // planned.planes
     total = cycles * planned.batch * planned.groups
     even = min(_LEAST_CHUNKS, round(total / target.costs.least_chunk))
@@ -288,9 +350,11 @@ def _plane_cycles(kernel: PlanarDepthwise, target: Target) -> float | None:
     whole_line = kernel.lanes * kernel.dtype.bytes == ALIGNMENT
     slots = costs.unaligned_line if whole_line else costs.unaligned_part
     whole, rest = divmod(window.out[1], kernel.rows)
+    if kernel.overlaps and whole and rest:
+        whole, rest = whole + 1, 0
     if kernel.planes * min(kernel.rows, window.out[1]) * prod(window.kernel) > _MOST_WRITTEN:
         return None
-    tiles = column_vectors(window, kernel.lanes, kernel.vectors, target)
+    tiles = row_tiles(window, kernel.lanes, kernel.vectors, target, kernel.overlaps)
     written = 0
     cycles = 0.0
     loads = len(shared_loads(window)) * window.stride[2] * slots

@@ -13,11 +13,11 @@ from leanconv.algorithms.planar.columns import (
     Lanes,
     Masks,
     TileMasks,
-    column_vectors,
     deinterleave,
     each_tile_of_row,
     shared_loads,
 )
+from leanconv.algorithms.planar.overlaps import row_tiles
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
 from leanconv.codegen.extents import Count
 from leanconv.codegen.geometry import PhasedAccess
@@ -42,6 +42,8 @@ class PlanarConv(GroupedConv):
         channels: output channels of one tile, a divisor of `outputs`.
         vectors: vectors of columns of one tile.
         rows: output rows of one chunk.
+        overlaps: whether tiles of columns may overlap: one code serves most widths. It adds no
+            residual, which may lie in y.
     """
 
     VARIES = True
@@ -50,6 +52,12 @@ class PlanarConv(GroupedConv):
     channels: int
     vectors: int
     rows: Count
+    overlaps: bool = False
+
+    @property
+    def row_tiles(self) -> int:
+        """Tiles along a row that all have `vectors` vectors, rounded up."""
+        return ceil_div(self.window.out[2], self.vectors * self.lanes)
 
     @property
     def chunks(self) -> int:
@@ -87,7 +95,7 @@ class _ChannelRows:
         channel: Value,
     ) -> None:
         self.e, self.conv, self.target = e, conv, target
-        self.tiles = column_vectors(conv.window, conv.lanes, conv.vectors, target)
+        self.tiles = row_tiles(conv.window, conv.lanes, conv.vectors, target, conv.overlaps)
         self.kind = vector(conv.dtype.llvm, conv.lanes)
         self.per_output = conv.reduction
         place = n * conv.x.image + g * (conv.inputs * conv.x.block_stride)
@@ -114,7 +122,7 @@ class _ChannelRows:
         starts = [t.start * conv.x.spatial[axis] for axis, t in enumerate(self.taps)]
         self.row_x = self.x.at(starts[0] + starts[1])
         self.place = od * conv.y.spatial[0] + oh * conv.y.spatial[1]
-        for column, tile in each_tile_of_row(e, self.tiles, conv.vectors * conv.lanes):
+        for column, tile in each_tile_of_row(e, self.tiles, conv.lanes):
             self._tile(column, tile)
 
     def _tile(self, column: Value, tile: ColumnVectors) -> None:

@@ -6,6 +6,7 @@ import math
 from functools import lru_cache
 from typing import NamedTuple
 
+from leanconv.algorithms.common.good_choices import good_choices
 from leanconv.algorithms.parameters import Choice
 from leanconv.algorithms.problem import Problem, typical, typicals
 from leanconv.algorithms.winograd.cost import Tiling, best_kernel, ranked_tilings, shape_cycles
@@ -21,7 +22,7 @@ from leanconv.symbolic import least
 from leanconv.target import Target
 
 # Of maps of any size: chunks below which there are more parts.
-_FEW_CHUNKS = 8
+_FEW_CHUNKS = 2
 _MOST_SIZES, _MOST_SHAPES = 4, 3  # tiles of outputs worth trying, and kernels for each
 
 
@@ -45,11 +46,15 @@ def best_shape(
 def _best_of_any_size(
     problem: Problem, target: Target, given: WinogradParameters
 ) -> tuple[float, WinogradShape]:
-    """The shape for which tiles are chosen as for maps of the usual sizes.
+    """The shape whose tiles are those for maps of the usual sizes, the best of these for its own.
 
     Parts are as few as keep cores busy. Symbols have no cost.
     """
-    shape = _like(_best_of_all(typicals(problem), target, given), problem, given)
+    good = _good_shapes(typical(problem), target, given)
+    shapes = [_like(usual, problem, given) for usual in good]
+    shape = shapes[0]
+    if len(shapes) > 1:
+        shape = min(shapes, key=lambda shape: shape_cycles(problem, shape, target))
     counts = isinstance(shape.tile_count, int)
     return shape_cycles(problem, shape, target) if counts else 0.0, shape
 
@@ -64,22 +69,15 @@ def _like(usual: WinogradShape, problem: Problem, given: WinogradParameters) -> 
 
 
 @lru_cache(maxsize=256)
-def _best_of_all(
-    problems: tuple[Problem, ...], target: Target, given: WinogradParameters
-) -> WinogradShape:
-    """Of the best shapes of each problem the one that is best for all of them together."""
-    found = [_best_anywhere(problem, target, given) for problem in problems]
-    if len(found) == 1:
-        return found[0][1]
-
-    def beyond(usual: WinogradShape) -> float:
-        """The sum of its cycles, each over those of the best."""
-        return sum(
-            shape_cycles(problem, _like(usual, problem, given), target) / cycles
-            for problem, (cycles, _) in zip(problems, found, strict=True)
-        )
-
-    return min((shape for _, shape in found), key=beyond)
+def _good_shapes(
+    problem: Problem, target: Target, given: WinogradParameters
+) -> list[WinogradShape]:
+    """Few shapes, of which one is good for each of a problem's usual sizes."""
+    return good_choices(
+        typicals(problem),
+        lambda problem: _best_anywhere(problem, target, given)[1],
+        lambda problem, usual: shape_cycles(problem, _like(usual, problem, given), target),
+    )
 
 
 @lru_cache(maxsize=256)
