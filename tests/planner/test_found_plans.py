@@ -178,11 +178,11 @@ def decided_at(backend: CpuBackend, *sides: int) -> tuple[Any, GraphPlanner]:
 def test_one_search_serves_a_range_of_sizes(searches: list[bool]) -> None:
     backend = opened()
     first, _ = decided_at(backend, 66, 70)
-    others = [decided_at(backend, *sides)[0] for sides in ((80, 70), (1000, 65))]
+    others = [decided_at(backend, *sides)[0] for sides in ((80, 70), (500, 65))]
     again, _ = decided_at(opened(), 90, 90)  # a later process, at a size that it did not have
     assert searches == [False]
     assert all(texts(each) == texts(first) for each in (*others, again))
-    decided_at(backend, 66, 30)
+    decided_at(backend, 660, 300)
     assert searches == [False] * 2
 
 
@@ -195,7 +195,7 @@ def test_sizes_of_which_none_stands_for_all_are_searched_each(searches: list[boo
 
 def test_what_serves_a_range_keeps_the_error_at_each_size(searches: list[bool]) -> None:
     backend = opened(mean=True)
-    for sides in ((66, 70), (200, 250), (70, 66)):
+    for sides in ((66, 70), (150, 200), (70, 66)):
         found, planner = decided_at(backend, *sides)
         units = planner.error_units(found[0], lambda _: True)
         assert units <= planner.error_limit

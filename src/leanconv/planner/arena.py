@@ -56,13 +56,15 @@ def assign_offsets(lifetimes: Sequence[Lifetime]) -> tuple[dict[str, int], int]:
     Returns:
         The offset of each buffer, and the arena's bytes.
     """
-    bound = largest_live_set(lifetimes)
+    bound, sizes = largest_live_set(lifetimes), [b.bytes for b in lifetimes]
+    beside, numbers = _living_together(lifetimes), range(len(lifetimes))
+    spans = [(b.first, b.last) for b in lifetimes]
     orders = [
-        sorted(lifetimes, key=lambda b: (-b.bytes, b.first)),
-        sorted(lifetimes, key=lambda b: (b.first - b.last, -b.bytes)),
-        sorted(lifetimes, key=lambda b: (b.first, -b.bytes)),
+        sorted(numbers, key=lambda i: (-sizes[i], spans[i][0])),
+        sorted(numbers, key=lambda i: (spans[i][0] - spans[i][1], -sizes[i])),
+        sorted(numbers, key=lambda i: (spans[i][0], -sizes[i])),
     ]
-    best: tuple[dict[str, int], int] | None = None
+    best: tuple[list[int], int] | None = None
     shuffler = random.Random(0)
     tries = min(_TRIES, len(orders) + _COMPARISONS // max(1, len(lifetimes)) ** 2)
     promoted = orders[0]
@@ -72,16 +74,17 @@ def assign_offsets(lifetimes: Sequence[Lifetime]) -> tuple[dict[str, int], int]:
         elif attempt % _PROMOTIONS:
             order = promoted
         else:
-            order = sorted(lifetimes, key=lambda b: -b.bytes * shuffler.uniform(0.5, 1.5))
-        placed = _place(order)
-        if best is None or placed[1] < best[1]:
-            best = placed
+            order = sorted(numbers, key=lambda i: -sizes[i] * shuffler.uniform(0.5, 1.5))
+        offsets, end = _place(order, sizes, beside)
+        if best is None or end < best[1]:
+            best = offsets, end
         if best[1] == bound:
             break
         if attempt == 0 or attempt >= len(orders):
-            promoted = sorted(order, key=lambda b: placed[0][b.name] + b.bytes <= bound)
+            above = [offset + size > bound for offset, size in zip(offsets, sizes, strict=True)]
+            promoted = [i for i in order if above[i]] + [i for i in order if not above[i]]
     assert best is not None
-    return best
+    return {b.name: offset for b, offset in zip(lifetimes, best[0], strict=True)}, best[1]
 
 
 def check_offsets(
@@ -108,23 +111,34 @@ def check_offsets(
     return (dict(offsets), end) if end <= sum(b.bytes for b in lifetimes) else None
 
 
-def _place(order: Sequence[Lifetime]) -> tuple[dict[str, int], int]:
+def _living_together(lifetimes: Sequence[Lifetime]) -> list[list[int]]:
+    """For each buffer, by its number, those that live at the same time."""
+    beside: list[list[int]] = [[] for _ in lifetimes]
+    alive: list[int] = []
+    for number in sorted(range(len(lifetimes)), key=lambda i: lifetimes[i].first):
+        first = lifetimes[number].first
+        alive = [other for other in alive if lifetimes[other].last >= first]
+        for other in alive:
+            beside[other].append(number)
+        beside[number] += alive
+        alive.append(number)
+    return beside
+
+
+def _place(
+    order: Sequence[int], sizes: Sequence[int], beside: Sequence[Sequence[int]]
+) -> tuple[list[int], int]:
     """Give each buffer in turn the lowest gap among those that live at the same time."""
-    offsets: dict[str, int] = {}
-    done: list[Lifetime] = []
-    end = 0
-    for buffer in order:
-        busy = sorted(
-            (offsets[o.name], o.bytes)
-            for o in done
-            if o.first <= buffer.last and buffer.first <= o.last
-        )
-        place = 0
-        for start, size in busy:
-            if place + buffer.bytes <= start:
+    offsets, end = [0] * len(sizes), 0
+    busy: list[list[tuple[int, int]]] = [[] for _ in sizes]
+    for number in order:
+        place, size = 0, sizes[number]
+        for start, stop in sorted(busy[number]):
+            if place + size <= start:
                 break
-            place = max(place, start + size)
-        offsets[buffer.name] = place
-        done.append(buffer)
-        end = max(end, place + buffer.bytes)
+            place = max(place, stop)
+        offsets[number] = place
+        end = max(end, place + size)
+        for other in beside[number]:
+            busy[other].append((place, place + size))
     return offsets, end

@@ -8,7 +8,7 @@ network as it is and with its first 2, 3, … blocks merged.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -17,6 +17,7 @@ from leanconv.graph.ir import Graph
 from leanconv.graph.passes.merge_blocks import mergeable
 from leanconv.operators import Accuracy
 from leanconv.operators.accuracy import layer_error
+from leanconv.planner.decision import Decision
 from leanconv.planner.graph_planner import FrontPoint, GraphPlanner, PlacedPlan
 from leanconv.planner.least_error import least_max_error
 from leanconv.planner.node_costs import error_units, skeleton, units_error
@@ -160,6 +161,17 @@ class Planner:
         if best.path is not None and not best.path.exact:
             log.warning("the plan keeps its limits, but a faster one may exist")
         return best
+
+    def fastest_decisions(self) -> tuple[Sequence[Decision], bool]:
+        """The decisions of `within(None)`, which nothing lowers, and whether none can be faster.
+
+        Raises:
+            BudgetError: no plan keeps the error.
+        """
+        found = self.unmerged.unlimited_decisions()
+        if found is None:
+            raise self._inaccurate(None)
+        return found
 
     def front(self, points: int = 24) -> list[FrontPoint]:
         """Plans from the smallest to the fastest, none of which is both slower and larger."""

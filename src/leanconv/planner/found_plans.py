@@ -132,9 +132,7 @@ def _kept_or_searched(budget: Planner) -> Found:
     known = _recall(key, planner) if kept else None
     if known is not None:
         return known
-    found = budget.within(None)
-    decisions = found.decisions or planner.defaults
-    exact = found.path is None or found.path.exact
+    decisions, exact = budget.fastest_decisions()
     if kept:
         texts = [_document(n, d) for n, d in zip(planner.graph.nodes, decisions, strict=True)]
         _store().put(key, json.dumps({"exact": exact, "decisions": texts}).encode())

@@ -292,15 +292,30 @@ class GraphPlanner:
         """
         if self.max_error is None and self.needs_no_reorder:
             return self.place_plan(None, None)
+        found = self._unlimited_path
+        return None if found is None else self._placed_path(*found)
+
+    def unlimited_decisions(self) -> tuple[Sequence[Decision], bool] | None:
+        """The decisions of `unlimited`, which nothing lowers, and whether none can be faster."""
+        if self.max_error is None and self.needs_no_reorder:
+            return self.defaults, True
+        found = self._unlimited_path
+        if found is None:
+            return None
+        search_graph, path = found
+        return search_graph.decisions(path.transitions), path.exact
+
+    @cached_property
+    def _unlimited_path(self) -> tuple[SearchGraph, Path] | None:
+        search_graph = None
         if self.max_error is None:
             # Parameters that are varied to save bytes or error are no faster than the first choice.
             search_graph = make_search_graph(
                 self.evaluator, self.threads, vary_parameters=False, streams=self.streams
             )
-        else:
-            search_graph = self.search_graph
+        search_graph = search_graph or self.search_graph
         path = fastest(search_graph.levels, None, self.error_limit)
-        return None if path is None else self._placed_path(search_graph, path)
+        return None if path is None else (search_graph, path)
 
     def fastest(self, limit: int) -> PlacedPlan | None:
         """The fastest plan within a limit of bytes that keeps the error, None if there is none."""
