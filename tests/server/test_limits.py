@@ -20,7 +20,9 @@ from leanconv.errors import BudgetError
 from leanconv.server.batching import Job
 from leanconv.server.exchange import Exchange
 from leanconv.server.limits import Limits
+from leanconv.server.models import sources
 from leanconv.server.plans import Plans
+from leanconv.server.start import loaded
 from support.hostile import node
 from support.onnx_models import model as onnx_model
 from support.served import LIMITS, binary_request, results, serving, small_net
@@ -250,6 +252,31 @@ def test_bytes_of_plans_are_bounded_before_they_load(tmp_path: Path) -> None:
     with pytest.raises(BudgetError, match=r"two\.onnx"):
         with serving([model, second], limits, memory_limit=100_000 + held + 5_000):
             pass
+
+
+def test_the_limit_that_a_refusal_names_works(tmp_path: Path) -> None:
+    """It counts what requests have; code is known once a plan fits, and is named then."""
+    found = sources([small_net(tmp_path / "one.onnx", batch=1)])
+
+    def refused(limit: int, share: int | None) -> str:
+        requests = limit // share if share else 1000
+        limits = replace(LIMITS, memory_bytes=limit, request_bytes=requests, request_share=share)
+        try:
+            loaded(found, {"threads": 1}, {}, replace(limits, batch=1), lambda _: None)
+        except BudgetError as error:
+            return str(error)
+        return ""
+
+    for share in (None, 4):
+        said, limit = [refused(1024, share)], 1024
+        while said[-1]:
+            assert "of the server's limit; give memory_limit=" in said[-1]
+            assert "stream_weights" not in said[-1]
+            more = int(said[-1].partition("give memory_limit=")[2].split()[0])
+            assert more > limit
+            limit = more
+            said.append(refused(limit, share))
+        assert 2 <= len(said) <= 3
 
 
 def test_a_new_shape_beyond_the_bytes_is_refused(tmp_path: Path) -> None:

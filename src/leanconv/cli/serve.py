@@ -215,6 +215,7 @@ def limits_of(options: argparse.Namespace) -> Limits:
             f"--max-batch is {options.max_batch}; expected an integer from 1 to {MOST_BATCH}"
         )
     limit, requests = options.memory_limit, options.request_memory
+    share = _REQUEST_SHARE if requests is None else None
     if requests is None:
         requests = _LIMITS.request_bytes if limit is None else limit // _REQUEST_SHARE
     if limit is not None and requests >= limit:
@@ -233,6 +234,7 @@ def limits_of(options: argparse.Namespace) -> Limits:
         request_s=options.timeout,
         plan_s=options.plan_timeout,
         memory_bytes=limit,
+        request_share=share,
     )
 
 

@@ -26,6 +26,8 @@ class Limits:
         request_s: from the headers to the answer.
         plan_s: how long a request waits until its shape is planned; it is planned all the same.
         memory_bytes: of all plans and all requests in flight together; None for any.
+        request_share: one part in as many of `memory_bytes` is `request_bytes`; None where these
+            were given by themselves.
     """
 
     body_bytes: int = 64 * 2**20
@@ -43,11 +45,19 @@ class Limits:
     request_s: int = 60
     plan_s: float = 10
     memory_bytes: int | None = None
+    request_share: int | None = None
 
     @property
     def plan_bytes(self) -> int | None:
         """The most that the plans of all models may take together; None for any."""
         return None if self.memory_bytes is None else self.memory_bytes - self.request_bytes
+
+    def memory_for(self, plan_bytes: int) -> int:
+        """The least `memory_bytes` of which plans may take so much."""
+        share = self.request_share
+        if share is None:
+            return plan_bytes + self.request_bytes
+        return plan_bytes + (plan_bytes - 1) // (share - 1)
 
 
 MOST_BATCH = 1024  # that `batch` may be

@@ -51,7 +51,7 @@ def loaded(
         try:
             model = _loaded(source, options, wanted, left, limits)
         except LeanConvError as error:
-            error.args = (f"{source.path}: {error}",)
+            error.args = (f"{source.path}: {_told(error, left, limits)}",)
             raise
         models.append(model)
         say(_described(model))
@@ -62,6 +62,21 @@ def loaded(
             f"{', '.join(dict.fromkeys(model.name for model in models))}"
         )
     return Models(models)
+
+
+def _told(error: LeanConvError, left: int | None, limits: Limits) -> str:
+    """What an error says; of plans that do not fit, with the server's limit that would do."""
+    text = str(error)
+    if not isinstance(error, BudgetError) or not error.smallest_bytes or left is None:
+        return text
+    others = (limits.plan_bytes or 0) - left
+    taken = f", other models {format_bytes(others)}" if others else ""
+    return (
+        f"{text.partition('; give memory_limit')[0]}; requests have "
+        f"{format_bytes(limits.request_bytes)} of the server's limit{taken}; give "
+        f"memory_limit={limits.memory_for(others + error.smallest_bytes)} or more, and more for "
+        "code and larger batches"
+    )
 
 
 def _loaded(
