@@ -14,21 +14,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from math import prod
 
-from leanconv.codegen.emitter import Carry, Function, Pointer, Value, vector
-from leanconv.codegen.extents import Extent
+from leanconv.codegen.emitter import Carry, Pointer, Value, vector
 from leanconv.codegen.geometry import Window, triple
-from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.tails import each_tile_of_any, where_any
 from leanconv.errors import UnsupportedError
 from leanconv.graph.ir import Graph, Node
 from leanconv.kernels.ordering import precedes
-from leanconv.kernels.pool_steps import lanes_of, taps_within
+from leanconv.kernels.pool_steps import PoolOfRows, RowLoops, taps_within
 from leanconv.records import dataclass
 from leanconv.spec.format import Format, aligned, ceil_div
 from leanconv.symbolic import most
 from leanconv.target import Target
-from leanconv.types import INT32, INT64, DType
+from leanconv.types import INT32, INT64
 
 OPS = ("MaxPoolWithIndices",)
 
@@ -39,21 +37,13 @@ _MOST_PIXELS = 1 << 31  # places in an image have 32 bits
 
 
 @dataclass(frozen=True)
-class PlanePool(Kernel):
-    """Maxima of windows in `planes` (images times channels).
+class PlanePool(PoolOfRows):
+    """Maxima of windows, and their places in int64.
 
     Attributes:
-        dtype: of the numbers; places are int64.
-        planes: number of maps.
-        window: extents before and after, kernel, strides, dilations and padding before.
         columns_first: whether places count the axes of a map in reverse order.
     """
 
-    VARIES = True
-
-    dtype: DType
-    planes: Extent
-    window: Window
     columns_first: bool = False
 
     @property
@@ -65,22 +55,8 @@ class PlanePool(Kernel):
         return 2
 
     @property
-    def rows(self) -> int:
-        """Rows of results in all."""
-        return self.planes * self.window.out[0] * self.window.out[1]
-
-    @property
     def rows_per_chunk(self) -> int:
-        """Consecutive rows that one chunk does."""
         return ceil_div(_CHUNK_TAPS, self.window.out[2] * prod(self.window.kernel))
-
-    @property
-    def chunks(self) -> int:
-        return ceil_div(self.rows, self.rows_per_chunk)
-
-    @property
-    def flops(self) -> int:
-        return self.rows * self.window.out[2] * prod(self.window.kernel)
 
     @property
     def columns(self) -> int:
@@ -116,13 +92,12 @@ class PlanePool(Kernel):
         return _Nest(self, target).emit()
 
 
-class _Nest:
+class _Nest(RowLoops):
     """The loops of one kernel while they are written."""
 
     def __init__(self, kernel: PlanePool, target: Target) -> None:
-        self.k, self.e, self.w = kernel, Function(kernel.NAME), kernel.window
-        self.lanes, self.element = lanes_of(kernel.dtype, target), kernel.dtype.llvm
-        self.kind = vector(self.element, self.lanes)
+        super().__init__(kernel, target)
+        self.k = kernel
         self.index = vector(INT32.llvm, self.lanes)
         results, places, _ = kernel.parts_bytes
         scratch = self.e.scratch
@@ -137,7 +112,7 @@ class _Nest:
         with e.chunks(k.chunks) as (chunk,):
             first = chunk * k.rows_per_chunk
             with e.loop("row", e.smin(first + k.rows_per_chunk, k.rows), start=first) as row:
-                plane = row // (w.out[0] * w.out[1])
+                plane = self.plane(row)
                 self._clear()
                 base = plane * prod(w.size)
                 self._rows(x.at(base), row)
@@ -169,8 +144,8 @@ class _Nest:
         depths, heights, widths = w.size
         orders = (1, depths, depths * heights) if self.k.columns_first else None
         strides = orders or (heights * widths, widths, 1)
-        for d in self._taps(0, row // w.out[1] % w.out[0]):
-            for h in self._taps(1, row % w.out[1]):
+        for d in self._taps(0, self.place(row, 0)):
+            for h in self._taps(1, self.place(row, 1)):
                 self._split(x.at((d * heights + h) * widths))
                 self._columns(d * strides[0] + h * strides[1], strides[2])
 

@@ -1,13 +1,78 @@
-"""What the kernels of MaxPool and AveragePool share: joining taps, and which taps count."""
+"""What the kernels of MaxPool and AveragePool share: rows, joining taps, and which taps count."""
 
 from __future__ import annotations
 
+from math import prod
+
 from leanconv.codegen import math
-from leanconv.codegen.emitter import Function, Value
+from leanconv.codegen.emitter import Function, Value, vector
+from leanconv.codegen.extents import Extent
 from leanconv.codegen.geometry import Window
+from leanconv.codegen.kernel import Kernel
 from leanconv.kernels.typed_steps import extreme
+from leanconv.records import dataclass
+from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 from leanconv.types import INT32, DType
+
+
+@dataclass(frozen=True)
+class PoolOfRows(Kernel):
+    """Pool `planes` (images times channels) between plain tensors, row by row of results.
+
+    Attributes:
+        dtype: of the elements.
+        planes: number of maps.
+        window: extents before and after, kernel, strides, dilations and padding before.
+    """
+
+    VARIES = True
+
+    dtype: DType
+    planes: Extent
+    window: Window
+
+    @property
+    def rows(self) -> int:
+        """Rows of results in all."""
+        return self.planes * self.window.out[0] * self.window.out[1]
+
+    @property
+    def rows_per_chunk(self) -> int:
+        """Consecutive rows that one chunk does."""
+        raise NotImplementedError
+
+    @property
+    def chunks(self) -> int:
+        return ceil_div(self.rows, self.rows_per_chunk)
+
+    @property
+    def flops(self) -> int:
+        return self.rows * self.window.out[2] * prod(self.window.kernel)
+
+
+class RowLoops:
+    """What the loops of such a kernel are written with.
+
+    Attributes:
+        e: the function that they are written to.
+        w: the window.
+        lanes, element, kind: of a vector along columns.
+    """
+
+    def __init__(self, kernel: PoolOfRows, target: Target) -> None:
+        self.e, self.w = Function(kernel.NAME), kernel.window
+        self.lanes, self.element = lanes_of(kernel.dtype, target), kernel.dtype.llvm
+        self.kind = vector(self.element, self.lanes)
+
+    def plane(self, row: Value) -> Value:
+        """The map of a row of results."""
+        return row // (self.w.out[0] * self.w.out[1])
+
+    def place(self, row: Value, axis: int) -> Value:
+        """The depth (axis 0) or height (1) of a row of results in its map."""
+        depths, heights = self.w.out[:2]
+        return row % heights if axis else row // heights % depths
 
 
 def lanes_of(dtype: DType, target: Target) -> int:

@@ -20,16 +20,13 @@ from collections.abc import Iterator
 from itertools import pairwise, product
 from math import prod
 
-from leanconv.codegen.emitter import Carry, Function, Pointer, Value, vector
-from leanconv.codegen.extents import Extent
-from leanconv.codegen.geometry import Window
-from leanconv.codegen.kernel import Kernel
-from leanconv.kernels.pool_steps import joined, lanes_of, start, taps_within
+from leanconv.codegen.emitter import Carry, Pointer, Value, vector
+from leanconv.kernels.pool_steps import PoolOfRows, RowLoops, joined, start, taps_within
 from leanconv.records import dataclass
 from leanconv.spec.format import aligned, ceil_div
 from leanconv.symbolic import most
 from leanconv.target import Target
-from leanconv.types import INT32, DType
+from leanconv.types import INT32
 
 _CHUNK_LOADS = 256 * 1024  # elements; 5 to 10 us
 _GROUP = 2048  # elements of the rows of v that are computed at once: a few KiB of L1
@@ -43,22 +40,14 @@ _Tap = tuple[Pointer, int]  # a row in the scratch, and how far behind a window'
 
 
 @dataclass(frozen=True)
-class SeparablePool(Kernel):
-    """Pool `planes` (images times channels).
+class SeparablePool(PoolOfRows):
+    """Pool maps.
 
     Attributes:
-        dtype: of the elements.
-        planes: number of maps.
-        window: extents before and after, kernel, strides, dilations and padding before.
         average: a mean instead of a maximum.
         counted: for a mean, how many cells before and after the input are counted, per axis.
     """
 
-    VARIES = True
-
-    dtype: DType
-    planes: Extent
-    window: Window
     average: bool
     counted: tuple[tuple[int, int], ...]
 
@@ -67,23 +56,9 @@ class SeparablePool(Kernel):
         return ("x", "y")
 
     @property
-    def rows(self) -> int:
-        """Rows of results in all."""
-        return self.planes * self.window.out[0] * self.window.out[1]
-
-    @property
     def rows_per_chunk(self) -> int:
-        """Consecutive rows that one chunk does."""
         loads = self.pitch * (self.window.kernel[0] * self.window.kernel[1] + 8)
         return ceil_div(_CHUNK_LOADS, loads)
-
-    @property
-    def chunks(self) -> int:
-        return ceil_div(self.rows, self.rows_per_chunk)
-
-    @property
-    def flops(self) -> int:
-        return self.rows * self.window.out[2] * prod(self.window.kernel)
 
     @property
     def margin(self) -> int:
@@ -134,13 +109,12 @@ class SeparablePool(Kernel):
         return _Nest(self, target).emit()
 
 
-class _Nest:
+class _Nest(RowLoops):
     """The loops of one kernel while they are written."""
 
     def __init__(self, kernel: SeparablePool, target: Target) -> None:
-        self.k, self.e, self.w = kernel, Function(kernel.NAME), kernel.window
-        self.lanes, self.element = lanes_of(kernel.dtype, target), kernel.dtype.llvm
-        self.kind = vector(self.element, self.lanes)
+        super().__init__(kernel, target)
+        self.k = kernel
         line, windows, _ = kernel.parts_bytes
         scratch = self.e.scratch
         self.line = scratch.of(self.element)
@@ -189,8 +163,8 @@ class _Nest:
     def _down(self, x: Pointer, row: Value, to: Pointer) -> None:
         """Write one row of v: the rows of taps of one row of results, joined."""
         e, w = self.e, self.w
-        plane = row // (w.out[0] * w.out[1])
-        places = (row // w.out[1] % w.out[0], row % w.out[1])
+        plane = self.plane(row)
+        places = self.place(row, 0), self.place(row, 1)
         x = x.at(plane * prod(w.size))
         begins = [o * w.stride[axis] - w.pad[axis] for axis, o in enumerate(places)]
         bounds = [taps_within(e, w, axis, o, 0, w.size[axis]) for axis, o in enumerate(places)]
@@ -307,7 +281,7 @@ class _Nest:
         y = y.at(row * w.out[2])
         around = None
         if k.average:
-            places = (row // w.out[1] % w.out[0], row % w.out[1])
+            places = self.place(row, 0), self.place(row, 1)
             deep, high = (self._count(axis, o, self.element) for axis, o in enumerate(places))
             around = deep * high
         if w.stride[2] > _MOST_STRIDE:
