@@ -60,8 +60,13 @@ def networks(stand: Stand) -> Iterator[Case]:
 
 
 def small_networks(stand: Stand) -> Iterator[Case]:
-    """The same layers of images with half the height and width, for the interpreter."""
+    """The same layers of images with half the height and width, for the interpreter.
+
+    But for MobileNetV2, whose kinds of layers MobileNetV3 has, in a fifth of the time.
+    """
     for name, dtype in NETWORKS:
+        if name == "mobilenetv2":
+            continue
         build = network_models.small_model
         yield f"{name} {dtype or 'float32'}", functools.partial(network, stand, dtype, build, name)
 
