@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +60,17 @@ def _emission() -> Callable[..., Any]:
     return free  # type: ignore[no-any-return]
 
 
+_kept = threading.local()
+
+
+def _machine_of_thread(target: Target) -> llvm.TargetMachine:
+    """This thread's maker of objects, which knows what it made of the target's features."""
+    kept: tuple[Target, llvm.TargetMachine] | None = getattr(_kept, "machine", None)
+    if kept is None or kept[0] != target:
+        kept = _kept.machine = target, new_machine(target, True)
+    return kept[1]
+
+
 def _emit(text: str, machine: llvm.TargetMachine, as_object: bool) -> bytes:
     require_for_compiling(text)
     try:
@@ -90,7 +102,7 @@ def compile_text(text: str, target: Target) -> bytes:
     Raises:
         CompileError: the text is not valid LLVM IR, a fault of the generator.
     """
-    return _emit(text, new_machine(target, True), True)
+    return _emit(text, _machine_of_thread(target), True)
 
 
 def assembly_text(text: str, target: Target) -> str:
