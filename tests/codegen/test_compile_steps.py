@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from leanconv.codegen import compiler, forms, linking
+from leanconv.codegen import compile_threads, compiler, forms, linking
 from leanconv.codegen.cache import DiskCache
 from leanconv.codegen.compiler import Code, compile_emitted, emit, find, link_code
 from leanconv.codegen.host import host
@@ -137,3 +137,13 @@ def test_an_entry_that_names_no_object_is_written_anew(
     forget(monkeypatch)
     assert compiler.load([SHORT]).compiled == 0
     assert entries.get(path.stem) == body
+
+
+def test_of_the_texts_that_wait_the_longest_is_compiled_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(compile_threads, "usable_cores", lambda: 1)
+    monkeypatch.setattr(compile_threads, "compile_text", lambda text, target: text.encode())
+    texts = {"b": "22", "none": None, "c": "333", "a": "1"}
+    made = list(compile_threads.compiled(iter(texts.items()), len(texts), host()))
+    assert made == [("none", None), ("c", b"333"), ("b", b"22"), ("a", b"1")]

@@ -64,6 +64,7 @@ def compiled(
                     running += 1
                 else:
                     others = running
+        _put_longest_first(tasks)
         for _ in range(count):
             done = _made_here(tasks, target) or results.get()
             assert done is not None, "threads end when they are told to, below"
@@ -72,7 +73,7 @@ def compiled(
                 raise body
             yield item, body
     finally:
-        _drop(tasks)
+        _taken(tasks)
         for _ in range(running):
             tasks.put(_END)
         while running:
@@ -120,10 +121,19 @@ def _made_here(tasks: SimpleQueue[_Task], target: Target) -> _Result | None:
     return item, compile_text(text, target)
 
 
-def _drop(tasks: SimpleQueue[_Task]) -> None:
+def _put_longest_first(tasks: SimpleQueue[_Task]) -> None:
+    """Have the longest of the texts taken first: no thread begins one when all others are done."""
+    for task in sorted(_taken(tasks), key=lambda task: len(task[1]), reverse=True):
+        tasks.put(task)
+
+
+def _taken(tasks: SimpleQueue[_Task]) -> list[_Task]:
+    """Take all that no thread has taken yet."""
+    taken: list[_Task] = []
     with contextlib.suppress(Empty):
         while True:
-            tasks.get_nowait()
+            taken.append(tasks.get_nowait())
+    return taken
 
 
 @functools.cache
