@@ -110,6 +110,7 @@ def test_an_image_alone_or_in_a_batch_gives_the_same_bits(problem: Problem, batc
         "g20ic20ih40oc20kh31ph15",
         "ic2iw100oc5kw65pw32",
         "g6ic6iw65oc6ow65kw65pw32",
+        "mb2ic17ih13iw20oc33oh7ow20kh4kw1dh1",  # one tap wide: rows are merged
         "g16ic16id3ih5iw9oc32kd3kh3kw3pd1ph1pw1",
         "ic16ih9oc16oh9kh3dh6ph7",  # taps that mostly miss
         "ic4ih2oc16oh4kh1ph1",  # windows that touch nothing

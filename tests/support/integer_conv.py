@@ -40,6 +40,7 @@ SHAPES = [
     "mb3ic70ih1iw1oc40oh1ow1kh1",
     "mb2ic200ih4iw31oc65oh4ow31kh1",  # more products than a partial sum of floats has
     "ic40ih6iw33oc24oh6ow33kh3kw7ph1pw3",
+    "mb2ic40ih9iw7oc24oh6ow7kh4kw1",  # one tap wide: rows are merged
     "g2ic32ih5iw6oc64oh5ow6kh3ph1pw1",
 ]
 

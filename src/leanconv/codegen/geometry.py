@@ -228,6 +228,47 @@ class Window:
         return most
 
 
+def merge_rows_of_columns(
+    window: Window, x: Access, y: Access, width_of: Callable[[int], int]
+) -> tuple[Window, Access, Access]:
+    """Make rows of another length where kernels are one tap wide: stride 1, no padding.
+
+    Tap i of all outputs of an image of two axes is the same image, i rows further on: taps of a
+    column become taps of the depth, which leads to these rows, and the rest is a 1x1 kernel.
+
+    Args:
+        window, x, y, width_of: as of `merge_rows`.
+
+    Returns:
+        The same problem with a kernel (kh, 1, 1) and one output along the depth, or as it was.
+    """
+    _, taps, across = window.kernel
+    _, h, w = window.out
+    alone = window.is_flat and across == 1 < taps and window.stride == (1, 1, 1)
+    if isinstance(y, PhasedAccess):
+        return window, x, y
+    if not alone or window.size[2] != w or not all(map(window.always_full, (1, 2))):
+        return window, x, y
+    if any(access.spatial[1] != w * access.spatial[2] for access in (x, y)):
+        return window, x, y
+    apart, width = window.dilation[1], width_of(h * w)
+    rows = h * w // width
+    merged = Window(
+        size=((taps - 1) * apart + 1, rows, width),
+        out=(1, rows, width),
+        kernel=(taps, 1, 1),
+        stride=(1, 1, 1),
+        dilation=(apart, 1, 1),
+        pad=(0, 0, 0),
+    )
+
+    def flatten(access: Access, depth: Extent) -> Access:
+        step = access.spatial[2]
+        return replace(access, spatial=(depth, width * step, step))
+
+    return merged, flatten(x, x.spatial[1]), flatten(y, h * w * y.spatial[2])
+
+
 def merge_rows(
     window: Window, x: Access, y: Access, width_of: Callable[[int], int]
 ) -> tuple[Window, Access, Access]:

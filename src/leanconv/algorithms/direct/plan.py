@@ -8,7 +8,7 @@ from leanconv.algorithms.common.batches import batch_as_columns, gives_pixels
 from leanconv.algorithms.direct.kernel import DirectConv
 from leanconv.codegen.dot import dots_per_cycle, pairs_per_cycle
 from leanconv.codegen.epilogue import packs_columns
-from leanconv.codegen.geometry import Access, PhasedAccess, merge_rows
+from leanconv.codegen.geometry import Access, PhasedAccess, merge_rows, merge_rows_of_columns
 from leanconv.codegen.tiling import (
     ANY_WIDTH,
     FLOATS,
@@ -236,13 +236,17 @@ def _cut_rows(kernel: DirectConv, columns: int) -> DirectConv:
 def _merge(kernel: DirectConv) -> DirectConv:
     """Merge rows into longer ones where the sums stay the same: 1x1 kernels, batches of 1x1 maps.
 
+    Kernels one tap wide, too, where nothing is padded.
+
     A single 1x1 map takes the same path as a batch, so that its partial sums, which may span
     several taps of a row, have the same bounds.
     """
     window = kernel.window
     if gives_pixels(window):
         return batch_as_columns(kernel)
-    window, x, y = merge_rows(window, kernel.x, kernel.y, _good_width)
+    window, x, y = merge_rows_of_columns(window, kernel.x, kernel.y, _good_width)
+    if window is kernel.window:
+        window, x, y = merge_rows(window, x, y, _good_width)
     return replace(kernel, window=window, x=x, y=y)
 
 
