@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-CASES = {"bytes": 2000, "fields": 400}  # of each kind of damage
+CASES = {"bytes": 1500, "fields": 300}  # of each kind of damage
 SLOWEST_S = 20.0  # of CPU time, one model
 HANG_S = 300.0  # of time: nobody waits so long, however busy the machine
 
