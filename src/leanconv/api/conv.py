@@ -351,7 +351,8 @@ class ConvPlan(Unpicklable):
 
     def _shared(self, cycles: float) -> str:
         """A time for estimated cycles of one core."""
-        return format_ns(shared_ns(self._target.costs.ns(cycles), self.threads))
+        costs = self._target.costs
+        return format_ns(shared_ns(costs.ns(cycles), self.threads, costs))
 
     def _beside(self, name: str, best: dict[str, tuple[float, Candidate]]) -> str:
         """What another algorithm's best choice would take."""

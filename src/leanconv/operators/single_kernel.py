@@ -14,7 +14,7 @@ from leanconv.kernels import KernelModule
 from leanconv.operators.half_values import of_halves
 from leanconv.operators.operator import FormatPolicy, NodeContext, Operator
 from leanconv.spec.format import ceil_div
-from leanconv.target import Costs, Target
+from leanconv.target import Target
 from leanconv.types import FLOAT32, HALVES, DType
 
 _WEIGHTS = ".panels"  # with what names of packed weights end
@@ -52,7 +52,7 @@ class SingleKernel(Operator):
         elif node.op == "MatMulNBits":
             cycles = _packed_cycles(node, graph, target)
         else:
-            cycles = _cycles(node, graph, target.costs)
+            cycles = _cycles(node, graph, target)
         return [replace(AUTO, cycles=cycles, error=_rounding(context.node, context.graph))]
 
     def packed_inputs(self, node: Node) -> tuple[str, ...]:
@@ -84,20 +84,30 @@ def _rounding(node: Node, graph: Graph) -> float:
     return target.roundoff if target in HALVES else 0.0
 
 
-def _cycles(node: Node, graph: Graph, costs: Costs) -> float:
+# Operations for each element of a result that are issued one by one, beside what is moved.
+_OF_SHARES = 20  # exponentials, their sum and the division
+_TAPS_AT_ONCE = 2  # of a pool, for one operation
+
+
+def _cycles(node: Node, graph: Graph, target: Target) -> float:
     """Estimated cycles of an operation that is no convolution."""
-    names = (*(name for name in node.inputs if name), *node.outputs)
+    names, costs = (*(name for name in node.inputs if name), *node.outputs), target.costs
     item = max(graph.types[name].dtype.bytes for name in names)
     elements = sum(graph.types[name].elements for name in names)
-    inner: float = 1
-    if node.op in ("MatMul", "Gemm", "QLinearMatMul"):
-        inner = graph.types[node.inputs[0]].shape[-1]
-    elif node.op == "Attention":  # two products, of queries and keys and of shares and values
-        inner = 2 * graph.types[node.inputs[2]].shape[-2]
-    elif node.op in ("MaxPool", "MaxPoolWithIndices", "AveragePool"):
-        inner = _joined(node.attributes.get("kernel_shape", (1,)))
     out = sum(graph.types[name].elements for name in node.outputs)
-    return costs.stage + elements * item / costs.copy + out * inner / costs.scalar_flops
+    moved = costs.moved(elements * item, target.l2_bytes)
+    return costs.stage + moved + out * _operations(node, graph) / costs.scalar_flops
+
+
+def _operations(node: Node, graph: Graph) -> float:
+    """Operations for each element of a result, beside loading and storing."""
+    if node.op in ("MatMul", "Gemm", "QLinearMatMul"):
+        return graph.types[node.inputs[0]].shape[-1]
+    if node.op == "Attention":  # two products, of queries and keys and of shares and values
+        return 2 * graph.types[node.inputs[2]].shape[-2]
+    if node.op in ("MaxPool", "MaxPoolWithIndices", "AveragePool"):
+        return _joined(node.attributes.get("kernel_shape", (1,))) / _TAPS_AT_ONCE
+    return _OF_SHARES if node.op in ("Softmax", "LogSoftmax") else 0.0
 
 
 def _joined(kernel: Sequence[int]) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from leanconv.canonical import canonical_text
@@ -14,7 +14,7 @@ from leanconv.operators import conv_chain, convolution, operator_of
 from leanconv.planner.decision import Decision, node_key
 from leanconv.planner.found_plans import range_graph
 from leanconv.planner.network_plan import NetworkPlan
-from leanconv.planner.node_costs import NodeCost, shared_ns
+from leanconv.planner.node_costs import NodeCost
 from leanconv.planner.plan_file import buffer_document
 from leanconv.planner.plan_text import arena_peak, closing_lines
 from leanconv.planner.reasons import Reasons
@@ -87,10 +87,10 @@ def _node_layers(plan: NetworkPlan) -> list[dict[str, Any]]:
     layers = []
     for number, (node, chosen) in enumerate(zip(planner.graph.nodes, plan.node_costs, strict=True)):
         others = _others(planner.search_graph.node_costs[number], chosen)
-        facts = {**_facts(chosen, plan.threads), **words.of(node, chosen)}
+        facts = {**_facts(chosen, plan.shared_ns), **words.of(node, chosen)}
         candidates = [
             {
-                **_facts(node_cost, plan.threads),
+                **_facts(node_cost, plan.shared_ns),
                 **words.of(node, node_cost),
                 "chosen": False,
                 "reason": reasons.of(number, node_cost, chosen),
@@ -158,10 +158,11 @@ def explain_arena(plan: NetworkPlan) -> dict[str, Any]:
 
 def explain_front(plan: NetworkPlan) -> list[dict[str, Any]]:
     """Time and bytes of plans at other limits, the smallest first."""
+    share = plan.counted_ns / max(1, plan.alone_ns)
     return [
         {
             "bytes": point.bytes,
-            "time_ns": shared_ns(point.time_ns, plan.threads),
+            "time_ns": round(point.time_ns * share),
             "arena_bytes": point.arena_bytes,
             "merged_blocks": point.merged,
             "exact": point.exact,
@@ -223,14 +224,14 @@ def _apart(candidate: Mapping[str, Any], chosen: Mapping[str, Any]) -> str:
     return f"{words} in other layouts"
 
 
-def _facts(node_cost: NodeCost, threads: int) -> dict[str, Any]:
+def _facts(node_cost: NodeCost, shared_ns: Callable[[int], int]) -> dict[str, Any]:
     decision = node_cost.decision
     return {
         "algorithm": node_cost.algorithm,
         "way": str(decision.choice) or None,
         "reads": {name: str(form) for name, form in decision.reads.items()},
         "writes": str(decision.writes),
-        "time_ns": shared_ns(node_cost.estimated_ns, threads),
+        "time_ns": shared_ns(node_cost.estimated_ns),
         "weight_bytes": node_cost.weight_bytes,
         "scratch_bytes": node_cost.scratch_bytes,
         "temporary_bytes": sum(node_cost.temporaries.values()),
@@ -295,6 +296,6 @@ def _others(node_costs: Sequence[NodeCost], chosen: NodeCost) -> list[NodeCost]:
 
 def _case(node_cost: NodeCost) -> str:
     """All that a choice says of itself, but for its name."""
-    facts = _facts(node_cost, 1)
+    facts = _facts(node_cost, int)
     del facts["way"]
     return canonical_text(facts)

@@ -74,7 +74,8 @@ class PlacedPlan:
                 moved = sum(sizes[name] for name in results if name in sizes)
                 times[step.output] = reorder_ns(moved, costs)
         return [
-            (step, shared_ns(times[step.output], planner.threads)) for step in self.lowered.steps
+            (step, shared_ns(times[step.output], planner.threads, costs))
+            for step in self.lowered.steps
         ]
 
     @property

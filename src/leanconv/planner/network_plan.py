@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from leanconv.graph.halves import stored_half
 from leanconv.graph.ir import TensorType
@@ -123,9 +123,14 @@ class NetworkPlan(Unpicklable):
     @property
     def predicted_ns(self) -> int:
         """Estimated time of a run, what it waits for weights included."""
-        alone = sum(node_cost.estimated_ns for node_cost in self.node_costs)
-        computed = shared_ns(alone + sum(self._reorders_ns), self.threads)
-        return computed + self.waiting_ns
+        computed = self._shared(node_cost.estimated_ns for node_cost in self.node_costs)
+        return computed + self.waiting_ns + self.call_ns
+
+    @property
+    def call_ns(self) -> int:
+        """Estimated time of a call from Python, beside the steps."""
+        costs = self.planner.target.costs
+        return costs.ns(costs.call or 0.0)
 
     @property
     def waiting_ns(self) -> int:
@@ -144,8 +149,20 @@ class NetworkPlan(Unpicklable):
     @property
     def counted_ns(self) -> int:
         """What the plan counts with in the search: no less than `predicted_ns`."""
-        alone = sum(node_cost.time_ns for node_cost in self.node_costs)
-        return shared_ns(alone + sum(self._reorders_ns), self.threads)
+        return self._shared(node_cost.time_ns for node_cost in self.node_costs) + self.call_ns
+
+    def _shared(self, nodes_ns: Iterable[int]) -> int:
+        """Estimated time of all threads, where nodes take one alone so long."""
+        return sum(self.shared_ns(alone) for alone in (*nodes_ns, *self._reorders_ns))
+
+    def shared_ns(self, alone_ns: int) -> int:
+        """Estimated time of all threads for a step that takes one so long."""
+        return shared_ns(alone_ns, self.threads, self.planner.target.costs)
+
+    @property
+    def alone_ns(self) -> int:
+        """`counted_ns` of one thread, its steps alone."""
+        return sum(node_cost.time_ns for node_cost in self.node_costs) + sum(self._reorders_ns)
 
     @property
     def _reorders_ns(self) -> list[int]:
@@ -160,11 +177,10 @@ class NetworkPlan(Unpicklable):
         }
         costs = self.planner.target.costs
         return tuple(
-            shared_ns(
+            self.shared_ns(
                 reorder_ns(step.output_bytes, costs)
                 if step.op == "Reorder"
-                else estimates[step.output],
-                self.threads,
+                else estimates[step.output]
             )
             for step in self.steps
         )
@@ -185,7 +201,7 @@ class NetworkPlan(Unpicklable):
                 choice_text=str(node_cost.decision.choice) or None,
                 algorithm=node_cost.algorithm,
                 weight_bytes=node_cost.weight_bytes,
-                time_ns=shared_ns(node_cost.estimated_ns, self.threads),
+                time_ns=self.shared_ns(node_cost.estimated_ns),
                 error=node_cost.error,
                 kernels=digests[node.key],
             )

@@ -11,7 +11,7 @@ from leanconv.operators import operator_of
 from leanconv.planner.decision import Decision
 from leanconv.planner.found_plans import is_searched, range_graph
 from leanconv.planner.network_plan import NetworkPlan
-from leanconv.planner.node_costs import NodeCost, shared_ns
+from leanconv.planner.node_costs import NodeCost
 from leanconv.planner.representatives import representative_types
 from leanconv.records import cached_property
 from leanconv.units import format_bytes, format_ns, shape_text
@@ -34,7 +34,7 @@ class Reasons:
     def of(self, number: int, node_cost: NodeCost, chosen: NodeCost) -> str:
         """Why a choice for the node of a number lost against the chosen one."""
         if node_cost.estimated_ns >= chosen.estimated_ns:
-            return _slower(node_cost.estimated_ns, chosen.estimated_ns, self._plan.threads)
+            return _slower(node_cost.estimated_ns, chosen.estimated_ns, self._plan)
         error = self._over_the_error(node_cost, chosen)
         if error:
             return error
@@ -63,7 +63,7 @@ class Reasons:
             return f"estimated faster here, but chosen for inputs of {once} and all sizes like it"
         if times[0] < times[1]:
             return _uncounted(node_cost, chosen)
-        there = _slower(times[0], times[1], self._plan.threads)
+        there = _slower(times[0], times[1], self._plan)
         return (
             f"estimated faster here, but one choice holds for all sizes like {once}, and at {once} "
             f"it is {there}"
@@ -138,10 +138,10 @@ def _represented(node: Node, graph: Graph) -> Graph | None:
     return None if types == own else replace(graph, types={**graph.types, **types})
 
 
-def _slower(time_ns: int, chosen_ns: int, threads: int) -> str:
+def _slower(time_ns: int, chosen_ns: int, plan: NetworkPlan) -> str:
     if time_ns == chosen_ns:
         return NO_FASTER
-    times = [format_ns(shared_ns(each, threads)) for each in (time_ns, chosen_ns)]
+    times = [format_ns(plan.shared_ns(each)) for each in (time_ns, chosen_ns)]
     if times[0] == times[1]:
         return f"slower by {(time_ns / chosen_ns - 1):.1%}"
     return f"slower, {times[0]} against {times[1]}"

@@ -58,6 +58,7 @@ class Costs:
         dram_read_first: rate of weights from DRAM for the first tile of a panel.
         dram_copy: rate where DRAM is read and written in turn, both counted.
         copy: rate of operations that mostly move, wherever their operands are, both counted.
+        l2_copy: the same where all operands are found in L2.
         l2_share: the part of L2 that a stream may fill and still be found there.
         l3_share, l3_crowded_share: the parts of L3 that a stream may fill to be read at `l3_read`
             and `l3_read_crowded`; beyond, it comes from DRAM.
@@ -121,6 +122,7 @@ class Costs:
         chunk: cycles of a chunk that is worth claiming, about 10 us.
         least_chunk: cycles below which chunks are not cut for the sake of many threads.
         stage: cycles of a stage's begin and end.
+        call: cycles of a call of a network from Python, beside its stages.
     """
 
     cpu: str
@@ -185,6 +187,8 @@ class Costs:
     l1_read: float | None = None
     l1_write: float | None = None
     l2_write: float | None = None
+    call: float | None = None
+    l2_copy: float | None = None
     l2_read_of_planes: float | None = None
     vector_load: float | None = None
     broadcast_load: float | None = None
@@ -211,6 +215,13 @@ class Costs:
             return self.l3_read
         return self.l3_read_crowded if share <= self.l3_crowded_share else self.dram_read
 
+    def moved(self, size: float, l2_bytes: int) -> float:
+        """Cycles of an operation that mostly moves operands of that many bytes, all together."""
+        if self.l2_copy is None:
+            return size / self.copy
+        far = max(0.0, 1 - l2_bytes / size) if size else 0.0
+        return size * (far / self.copy + (1 - far) / self.l2_copy)
+
     def l3_found(self, reported: int) -> int:
         """What of an L3 of the reported size one core finds."""
         return min(reported, self.l3_most_bytes) if self.l3_most_bytes else reported
@@ -229,7 +240,7 @@ _UNITS = {
     "vectors of 32 bytes a cycle": ("loads_per_cycle",),
     "bytes a cycle": (
         *("l1_read", "l1_write", "l2_read", "l2_write", "l2_read_beside_fma", "l3_read"),
-        "l2_read_of_planes",
+        *("l2_read_of_planes", "l2_copy"),
         *("l3_write", "l3_read_crowded", "l3_read_unprefetched", "l3_copy", "dram_read"),
         *("dram_write", "dram_read_first", "dram_copy", "copy"),
     ),

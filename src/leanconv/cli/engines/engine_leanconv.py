@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from leanconv import __version__
 from leanconv import load as load_network
+
+_loaded: list[Any] = []  # the network that was loaded last
 
 
 def load(
@@ -15,4 +18,11 @@ def load(
 ) -> tuple[Callable[[], list[np.ndarray]], str]:
     """Load the network, with values in a half precision if one is named; see `worker`."""
     network = load_network(model, threads=threads, precision=precision)
+    _loaded[:] = [network]
     return lambda: list(network.run(inputs).values()), __version__
+
+
+def facts() -> dict[str, int]:
+    """What the plan of the run predicts, where it predicts a time."""
+    predicted = getattr(_loaded[0].plan, "predicted_ns", None) if _loaded else None
+    return {} if predicted is None else {"predicted_ns": predicted}

@@ -252,10 +252,11 @@ def print_document(document: Document, wide: bool = False) -> None:
             engine = case["engines"].get(name, {})
             cells.append(format_ns(engine["median_ns"]) if "median_ns" in engine else "failed")
         cells += [_ratio(case["ratios"].get(name)) for name in [*others, "best"]]
+        cells.append(_ratio(_predicted(case)))
         rows.append(cells)
     facts, effort_ = document["machine"], document["effort"]
     print_table(
-        ["case", *names, *[f"{name}/ours" for name in [*others, "best"]]],
+        ["case", *names, *[f"{name}/ours" for name in [*others, "best"]], "predicted/ours"],
         rows,
         title=f"{facts['cpu']}, {effort_['threads']} threads; medians of "
         f"{effort_['processes']}x{effort_['rounds']} turns; ratios above 1: {OURS} is faster",
@@ -281,6 +282,13 @@ def print_document(document: Document, wide: bool = False) -> None:
         )
     for failure in document["failures"]:
         print_text(f"failed: {failure}")
+
+
+def _predicted(case: Document) -> float | None:
+    """What leanconv's plan predicts over what was measured; None where either is not known."""
+    ours = case["engines"].get(OURS, {})
+    known = "predicted_ns" in ours and "median_ns" in ours
+    return ours["predicted_ns"] / ours["median_ns"] if known else None
 
 
 def _ratio(value: float | None) -> str:

@@ -70,6 +70,7 @@ class Outcome:
         round_least_ns: the fastest run of each turn.
         load_ns, first_ns: of the first process: load, and the first run after it.
         grown_bytes: by which the first process's largest memory grew by then.
+        predicted_ns: of a run, where an engine predicts it.
         difference: largest difference to the exact answer, or that of the first engine that is not
             ours, over its largest output; None where there is neither.
         error: why there are no times; None when there are.
@@ -82,6 +83,7 @@ class Outcome:
     load_ns: int = 0
     first_ns: int = 0
     grown_bytes: int = 0
+    predicted_ns: int | None = None
     difference: float | None = None
     error: str | None = None
 
@@ -103,6 +105,7 @@ class Outcome:
             "first_ns": self.first_ns,
             "grown_bytes": self.grown_bytes,
             "difference": self.difference,
+            **({} if self.predicted_ns is None else {"predicted_ns": self.predicted_ns}),
         }
 
 
@@ -196,6 +199,7 @@ def _start(
             outcome.version = reply["version"]
             outcome.load_ns, outcome.first_ns = reply["load_ns"], reply["first_ns"]
             outcome.grown_bytes = reply["grown_bytes"]
+            outcome.predicted_ns = reply.get("predicted_ns")
         running.append(process)
     return running
 

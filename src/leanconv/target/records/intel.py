@@ -72,6 +72,18 @@ SAPPHIRE_RAPIDS = derived(
     ),
     measured(
         _NEWER,
+        "fitted to 700 steps that mostly move in the networks of `benchmarks/real.py`",
+        "2026-11-26",
+        l2_copy=36.0,
+    ),
+    measured(
+        _NEWER,
+        "fitted to seven Silero VAD of 15 to 60 us, `benchmarks/real.py`",
+        "2026-11-26",
+        call=24_000.0,
+    ),
+    measured(
+        _NEWER,
         "fitted to 67 layers of ResNet-50, MobileNetV2, VGG-16 and the MEC paper from codes to "
         "codes, one thread, least times: 13 % off, root mean square",
         "2026-11-25",
