@@ -17,6 +17,7 @@ from onnx import helper
 
 import leanconv as lc
 from examples.networks import SMALL_NETWORKS
+from leanconv.cli.guard_rows import print_guards
 from leanconv.pages.explain_page import explain_page
 from leanconv.planner import node_costs
 from support import onnx_models
@@ -406,3 +407,15 @@ def test_guards(call: Call, residual: str) -> None:
     result = call("explain", "cv5", "--guards")
     assert result.code == 2
     assert "--guards goes with a model" in result.err
+
+
+def test_guards_have_one_row_for_the_choices_of_all_graphs(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rows = [
+        {"level": "choice", "name": "choices", "kept": kept, "served": 1, "guards": 3}
+        | {"parted_by": [guard], "refusals": []}
+        for kept, guard in ((1, "H == 48"), (2, "W < 9"))
+    ]
+    print_guards({"model": "m", "shapes": [], "refused": [], "shared": rows}, wide=True)
+    assert re.search(r"\nchoice +choices +3 +2 +6 +W < 9; H == 48\n$", capsys.readouterr().out)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -72,8 +72,20 @@ def print_guards(report: dict[str, Any], wide: bool) -> None:
     print_text(
         f"{counted(different, 'kernel')} are instances of {counted(compiled, 'form')}\n", wide
     )
-    table = [_cells(row) for row in rows if wide or row not in once]
+    table = [_cells(row) for row in _together(row for row in rows if wide or row not in once)]
     print_table(_COLUMNS, table, wide=wide)
+
+
+def _together(rows: Iterable[Shared]) -> Iterator[Shared]:
+    """Rows of equal names as one: several graphs have choices of their own."""
+    named: dict[tuple[str, str], list[Shared]] = {}
+    for row in rows:
+        named.setdefault((row.level, row.name), []).append(row)
+    for (level, name), found in named.items():
+        numbers = (sum(getattr(r, each) for r in found) for each in ("kept", "served", "guards"))
+        parted = list(dict.fromkeys(guard for row in found for guard in row.parted_by))
+        refusals = list(dict.fromkeys(why for row in found for why in row.refusals))
+        yield Shared(level, name, *numbers, parted, refusals)
 
 
 def _cells(row: Shared) -> list[str]:
