@@ -43,6 +43,9 @@ def test_what_is_shared_by_sizes(net: lc.Network) -> None:
     assert (conv.kept, conv.served) == (1, len(every))
     (graph,) = (row for row in rows if row.level == "graph" and row.kept)
     assert graph.name == "for open H, W"
+    (search,) = (row for row in rows if row.level == "search")
+    assert (search.name, search.kept, search.refusals) == ("H 96, W 96", 1, [])
+    assert search.served >= len(every)
     parted = [row for row in rows if row.kept > 1]
     assert parted
     assert all(row.parted_by for row in parted)

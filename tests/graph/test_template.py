@@ -15,6 +15,7 @@ from onnx import helper
 from leanconv.errors import InputError, ModelError
 from leanconv.graph import template
 from leanconv.graph.ir import TensorType
+from leanconv.graph.limits import SpentError
 from leanconv.graph.onnx_import import Model, read_model
 from leanconv.graph.passes import run_passes
 from leanconv.graph.template import Templates
@@ -319,6 +320,21 @@ def test_beyond_the_bound_each_shape_is_bound_by_itself(monkeypatch: pytest.Monk
     network = halved_and_doubled_map(60)
     for width, times in ((8, 2), (12, 4)):
         assert network.check(1, 3, 8, width) == times
+
+
+def test_what_costs_more_with_symbols_is_bound_by_itself_and_is_no_defect() -> None:
+    read = read_model(small_cnn().SerializeToString())
+
+    def make(shapes: Any) -> Any:
+        if any(isinstance(extent, Symbol) for extent in shapes["x"]):
+            raise SpentError("too much traffic")
+        return run_passes(read.bind(shapes))
+
+    templates = Templates(read, make)
+    shape = tuple(n if isinstance(n, int) else 16 for n in read.inputs[0].shape or ())
+    assert not templates.graph([shape]).open_axes
+    (memo,) = templates.memos
+    assert "too much traffic" in memo.refusals[0]
 
 
 def test_shapes_whose_numbers_int64_has_not_are_bound_by_themselves() -> None:

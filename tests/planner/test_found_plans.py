@@ -186,6 +186,19 @@ def test_one_search_serves_a_range_of_sizes(searches: list[bool]) -> None:
     assert searches == [False] * 2
 
 
+def test_a_memory_limit_that_the_plan_of_a_range_keeps_asks_no_search(searches: list[bool]) -> None:
+    backend = opened()
+    for sides in ((66, 70), (80, 70), (90, 90)):
+        budget = backend.planner(backend.graph(((1, 32, *sides),)))
+        free, planner, _ = decided(budget)
+        needed = planner.place_plan(free, None).memory_bytes
+        assert compiled_network._decided(budget, needed, None, None)[0] == free
+        assert searches == [False]
+    found, smaller, _ = compiled_network._decided(budget, needed - 1, None, None)
+    assert smaller.place_plan(found, None).memory_bytes < needed
+    assert len(searches) > 1
+
+
 def test_sizes_of_which_none_stands_for_all_are_searched_each(searches: list[bool]) -> None:
     backend = opened(fifths=True)
     for width in (70, 75):

@@ -54,6 +54,10 @@ class Limits:
         return self.fold_bytes + self.fold_factor * model_bytes
 
 
+class SpentError(UnsupportedError):
+    """What computing constants may cost is spent."""
+
+
 class FoldBudget:
     """Bounds the bytes that computing constants reads and writes, and those of filled ones.
 
@@ -72,11 +76,11 @@ class FoldBudget:
         """Account for work that is about to be done.
 
         Raises:
-            UnsupportedError: the budget is spent.
+            SpentError: the budget is spent.
         """
         self._left -= traffic_bytes
         if self._left < 0:
-            raise UnsupportedError(
+            raise SpentError(
                 f"computing the constants of the model takes over {format_bytes(self._allowed)} of "
                 "traffic; expected less for a file of its size; fold its constants before export"
             )
@@ -85,11 +89,11 @@ class FoldBudget:
         """Account for the nodes of a graph that a node holds.
 
         Raises:
-            UnsupportedError: with all others they are too many.
+            SpentError: with all others they are too many.
         """
         self._nodes_left -= nodes + 1
         if self._nodes_left < 0:
-            raise UnsupportedError(
+            raise SpentError(
                 f"the graphs that nodes hold become over {self._nodes} nodes where they are "
                 "computed; expected at most that many: loops of fewer iterations; raise the limit "
                 "`held_nodes` if you trust the file"
@@ -99,11 +103,11 @@ class FoldBudget:
         """Account for a constant that repeats one number.
 
         Raises:
-            UnsupportedError: all of them together would take too many bytes.
+            SpentError: all of them together would take too many bytes.
         """
         self._filled_left -= filled_bytes
         if self._filled_left < 0:
-            raise UnsupportedError(
+            raise SpentError(
                 f"the constants that repeat one number take over {format_bytes(self._filled)}; "
                 "expected at most that many; store the weights in the file"
             )

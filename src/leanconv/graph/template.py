@@ -24,9 +24,20 @@ import numpy as np
 
 from leanconv.graph.from_sizes import SizedArray, sized_filler
 from leanconv.graph.ir import Graph, Origin
+from leanconv.graph.limits import SpentError
 from leanconv.graph.onnx_import import Model
 from leanconv.graph.open_graphs import graph_filler, tables_filler
-from leanconv.symbolic import Guards, Holes, Made, Memo, Symbol, Trace, Values, attempted
+from leanconv.symbolic import (
+    Guards,
+    Holes,
+    Made,
+    Memo,
+    NeedsNumberError,
+    Symbol,
+    Trace,
+    Values,
+    attempted,
+)
 
 Shape = tuple[int, ...]
 Known = Mapping[str, np.ndarray]
@@ -154,6 +165,8 @@ class Templates:
         made = attempted(lambda: self._made(opened, given, trace, values, axes))
         if isinstance(made, Exception):
             graph = self._make(concrete, *given)  # or its error alone, if the shapes are at fault
+            if isinstance(made, SpentError):  # what is computed of symbols costs more
+                made = NeedsNumberError(str(made))
             templates.refuse("the network is bound to this shape", made)
             return graph
         template, graph = made

@@ -17,7 +17,7 @@ from leanconv.planner.arena import PlacedBuffers
 from leanconv.planner.budget import Planner
 from leanconv.planner.constant_pool import OwnedGraph, WeightStore
 from leanconv.planner.decision import Decision
-from leanconv.planner.found_plans import found_plan, is_searched
+from leanconv.planner.found_plans import found_plan, is_searched, plan_within
 from leanconv.planner.graph_planner import GraphPlanner
 from leanconv.planner.lowered_graph import LoweredGraph, Step, all_repeats
 from leanconv.planner.lowering import lower_graph, usual_choices, usual_decisions
@@ -263,7 +263,12 @@ def _decided(
     if pinned is not None:
         decisions, planner = pinned.decisions, budget.merging(pinned.merged_blocks)
         planner.check([node.output for node in pinned.nodes], decisions)
+    free = None
     if decisions is None and memory_limit is not None:
+        free = plan_within(budget, memory_limit)
+    if free is not None:
+        decisions, exact = free
+    elif decisions is None and memory_limit is not None:
         found = budget.within(memory_limit)
         decisions, planner = found.decisions, found.planner
         exact = found.path is None or found.path.exact

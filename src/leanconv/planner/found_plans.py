@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from leanconv.canonical import canonical_text
@@ -47,15 +48,30 @@ def found_plan(budget: Planner) -> Found:
         key = _memo_key(planner)
         if key not in origin.memo:
             origin.memo[key] = _of_range(planner)
-        found: _RangePlan | None = origin.memo[key]
-        if found is not None and _serves(planner, found):
+        found: RangePlan = origin.memo[key]
+        if found.decisions and _serves(planner, found):
+            found.served += 1
             return found.decisions, found.exact
+        found.unserved += 1
     return _kept_or_searched(budget)
 
 
 def is_searched(planner: GraphPlanner) -> bool:
     """Whether the plan of a network without a limit of bytes is what a search finds."""
     return planner.max_error is not None or not planner.needs_no_reorder
+
+
+def plan_within(budget: Planner, memory_limit: int) -> Found | None:
+    """`found_plan` of a network of open sizes where it takes no more bytes than a limit."""
+    planner = budget.unmerged
+    if planner.graph.origin is None or planner.streams or not is_searched(planner):
+        return None
+    try:
+        decisions, exact = found_plan(budget)
+    except BudgetError:
+        return None  # `within` says what would keep both limits
+    fits = planner.place_plan(decisions, None).memory_bytes <= memory_limit
+    return (decisions, exact) if fits else None
 
 
 def range_graph(planner: GraphPlanner, decisions: Sequence[Decision]) -> Graph | None:
@@ -66,7 +82,7 @@ def range_graph(planner: GraphPlanner, decisions: Sequence[Decision]) -> Graph |
     origin = planner.graph.origin
     if origin is None or not is_searched(planner):
         return None
-    found: _RangePlan | None = origin.memo.get(_memo_key(planner))
+    found: RangePlan | None = origin.memo.get(_memo_key(planner))
     return usual_graph(planner.graph) if found and found.decisions == tuple(decisions) else None
 
 
@@ -77,37 +93,44 @@ def _memo_key(planner: GraphPlanner) -> tuple[object, ...]:
     return "found plan", usual_extents(origin), *given
 
 
-@dataclass(frozen=True)
-class _RangePlan:
+@dataclass
+class RangePlan:
     """What was found for the size that stands for a range.
 
     Attributes:
-        decisions, exact: as of `found_plan`.
+        extents: of that size, those that are open.
+        decisions, exact: as of `found_plan`; no decisions where the network has no such size, or no
+            plan for it.
         units: of the errors of its convolutions, which are those of any size.
+        served, unserved: how many sizes took them, and how many were searched by themselves.
     """
 
-    decisions: tuple[Decision, ...]
-    exact: bool
-    units: int
+    extents: tuple[int, ...]
+    decisions: tuple[Decision, ...] = ()
+    exact: bool = False
+    units: int = 0
+    served: int = 0
+    unserved: int = 0
 
 
-def _of_range(planner: GraphPlanner) -> _RangePlan | None:
-    """What is found for the size that stands for a graph's; None where that is no size of it."""
-    usual, max_error = usual_graph(planner.graph), planner.max_error
+def _of_range(planner: GraphPlanner) -> RangePlan:
+    """What is found for the size that stands for a graph's."""
+    origin, max_error = planner.graph.origin, planner.max_error
+    assert origin is not None
+    found = RangePlan(usual_extents(origin))
+    usual = usual_graph(planner.graph)
     if usual is None:
-        return None
+        return found
     budget = Planner(usual, planner.target, planner.threads, planner.accuracy, max_error)
-    try:
-        decisions, exact = _kept_or_searched(budget)
-    except BudgetError:
-        return None
-    units = 0
-    if max_error is not None:
-        units = budget.unmerged.error_units(decisions, lambda node: _is_chosen(node))
-    return _RangePlan(tuple(decisions), exact, units)
+    with suppress(BudgetError):
+        decisions, found.exact = _kept_or_searched(budget)
+        found.decisions = tuple(decisions)
+        if max_error is not None:
+            found.units = budget.unmerged.error_units(decisions, lambda node: _is_chosen(node))
+    return found
 
 
-def _serves(planner: GraphPlanner, found: _RangePlan) -> bool:
+def _serves(planner: GraphPlanner, found: RangePlan) -> bool:
     """Whether what was found for another size is a plan of this one, and keeps the error."""
     try:
         planner.check([node.key for node in planner.graph.nodes], found.decisions)

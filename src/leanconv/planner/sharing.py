@@ -10,9 +10,11 @@ from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.linking import lock
 from leanconv.codegen.skeletons import extent_names, split
 from leanconv.graph.template import Template, Templates
+from leanconv.planner.found_plans import RangePlan
 from leanconv.records import dataclass
 from leanconv.symbolic import Memo
 from leanconv.target import Target
+from leanconv.units import counted
 
 
 @dataclass(frozen=True)
@@ -20,7 +22,7 @@ class Shared:
     """Something that is made once for all sizes that answer its guards alike.
 
     Attributes:
-        level: `"graph"`, `"choice"`, `"layer"` or `"kernel"`.
+        level: `"graph"`, `"choice"`, `"search"`, `"layer"` or `"kernel"`.
         name: which one.
         kept: how many were made, for sizes that answer in different ways; forms of kernels.
         served: how often one of them served a later size; of kernels, how many there are.
@@ -76,12 +78,27 @@ def _of_template(template: Template, extents: Sequence[str]) -> Iterator[Shared]
     for key, held in template.memo.items():
         if isinstance(held, Memo):
             yield _row("choice", key if isinstance(key, str) else str(key[0]), held, names)
+        elif isinstance(held, RangePlan):
+            yield _of_search(held, extents)
         elif isinstance(held, dict):
             lowered = ((each, memo) for each, memo in held.items() if isinstance(memo, Memo))
             for (position, *_), memo in lowered:
                 node = template.result.nodes[position]
                 if memo.entries or memo.refusals:  # else only one size has come so far
                     yield _row("layer", f"{node.op} {node.name or node.key}", memo, names)
+
+
+def _of_search(found: RangePlan, extents: Sequence[str]) -> Shared:
+    """What was searched for the size that stands for a range."""
+    size = ", ".join(
+        f"{name} {extent}" for name, extent in zip(extents, found.extents, strict=True)
+    )
+    refusals = []
+    if not found.decisions:
+        refusals.append("each size is searched by itself: the network has no plan for this one")
+    elif found.unserved:
+        refusals.append(f"{counted(found.unserved, 'size')} searched alone: other guards or errors")
+    return Shared("search", size, bool(found.decisions), found.served, 0, (), refusals)
 
 
 def _of_kernels(kernels: Iterable[Kernel], target: Target) -> Iterator[Shared]:
