@@ -13,10 +13,7 @@ variables answer the guards alike, and nothing that steered the making can be fo
 deterministic: at most one of several things that were made so fits.
 """
 
-from leanconv.symbolic.attempts import (
-    attempted,
-    tell,
-)
+from leanconv.symbolic.attempts import attempted, tell
 from leanconv.symbolic.expressions import (
     BeyondBoundsError,
     Expression,
@@ -24,16 +21,8 @@ from leanconv.symbolic.expressions import (
     NeedsNumberError,
     Values,
 )
-from leanconv.symbolic.guarded import (
-    Guarded,
-    Guards,
-    Record,
-    guarded,
-)
-from leanconv.symbolic.memo import (
-    Made,
-    Memo,
-)
+from leanconv.symbolic.guarded import Guarded, Guards, Record, guarded
+from leanconv.symbolic.memo import Made, Memo
 from leanconv.symbolic.symbols import (
     Mark,
     Scalars,
@@ -45,11 +34,7 @@ from leanconv.symbolic.symbols import (
     plain,
     require_numbers,
 )
-from leanconv.symbolic.tree import (
-    Fill,
-    Holes,
-    fixed,
-)
+from leanconv.symbolic.tree import Fill, Holes, fixed
 
 __all__ = [
     "BeyondBoundsError",
