@@ -82,10 +82,11 @@ def _together(rows: Iterable[Shared]) -> Iterator[Shared]:
     for row in rows:
         named.setdefault((row.level, row.name), []).append(row)
     for (level, name), found in named.items():
-        numbers = (sum(getattr(r, each) for r in found) for each in ("kept", "served", "guards"))
+        kept, served = sum(row.kept for row in found), sum(row.served for row in found)
+        guards = sum(row.guards for row in found)
         parted = list(dict.fromkeys(guard for row in found for guard in row.parted_by))
         refusals = list(dict.fromkeys(why for row in found for why in row.refusals))
-        yield Shared(level, name, *numbers, parted, refusals)
+        yield Shared(level, name, kept, served, guards, parted, refusals)
 
 
 def _cells(row: Shared) -> list[str]:
