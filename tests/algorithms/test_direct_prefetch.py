@@ -39,10 +39,24 @@ def planned(text: str, target: Target, block: int, from_dram: bool = False) -> D
 def test_weights_that_are_far_are_prefetched_where_the_record_says_so() -> None:
     near, far = "ic128ih14oc128oh14kh3ph1", "ic512ih7oc512oh7kh3ph1"
     assert planned(near, PREFETCHING, 16).weights_ahead == 0
-    assert planned(near, PREFETCHING, 16, from_dram=True).weights_ahead == 4096
     assert planned(far, PREFETCHING, 16).weights_ahead == 4096
     assert planned(far, OTHER, 16, from_dram=True).weights_ahead == 0
     assert planned("ic4096ih1oc1024oh1kh1ph0", PREFETCHING, 1).weights_ahead == 512  # used once
+
+
+def test_tiles_prefetch_the_next_panel_where_they_are_enough_and_two_panels_stay() -> None:
+    near = "ic128ih14oc128oh14kh3ph1"
+    for text, dram, ahead in (
+        (near, False, False),
+        (near, True, True),
+        ("ic512ih7oc512oh7kh3ph1", True, False),  # a panel is 0.6 MiB
+        ("ic512ih7oc2048oh7kh1", False, True),
+        ("ic512ih1iw14oc2048oh1ow14kh1kw1", False, False),  # one tile, two lines a step
+    ):
+        kernel = planned(text, PREFETCHING, 16, from_dram=dram)
+        assert kernel.panel_ahead == ahead, text
+        assert not (ahead and kernel.weights_ahead)
+    assert not planned(near, OTHER, 16, from_dram=True).panel_ahead
 
 
 def test_input_in_planes_is_prefetched_where_the_record_says_so() -> None:
@@ -74,6 +88,7 @@ def test_answers_are_the_same_bits(text: str, block: int) -> None:
     given = group_fields(Problem.of(spec, x, y), host())
     plain = DirectConv(**given, tile=Tile(3, 1), rows=2, panels_inside=False)
     ahead = replace(plain, weights_ahead=4096, channels_ahead=8 if block == 1 else 0)
+    others = replace(plain, panel_ahead=True), replace(ahead, panel_ahead=True)
     generator = np.random.default_rng(2)
     channels = [-(-shape[1] // block) * block for shape in (spec.input_shape, spec.output_shape)]
     places = [
@@ -85,8 +100,8 @@ def test_answers_are_the_same_bits(text: str, block: int) -> None:
     packed = plain.pack_weights(w.astype(np.float32))
     found = [
         run_kernel(kernel, places[0], packed, np.full_like(places[1], np.nan))
-        for kernel in (plain, ahead)
+        for kernel in (plain, ahead, *others)
     ]
     live = ~np.isnan(found[0])
     assert live.sum() >= np.prod(spec.output_shape)
-    assert found[0].tobytes() == found[1].tobytes()
+    assert all(each.tobytes() == found[0].tobytes() for each in found)

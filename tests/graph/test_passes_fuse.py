@@ -205,15 +205,15 @@ def test_sums_that_are_not_factored() -> None:
     assert ops(applied(factor_sums, graph)) == ops(graph)
 
 
-def test_a_dense_layer_behind_a_map_of_one_channel_has_rows() -> None:
-    """A kernel as long as the row would have one channel."""
+def test_a_dense_layer_behind_a_map_of_few_channels_has_rows() -> None:
+    """A kernel as long as the row would have sums of one channel, or two."""
     b = Builder()
-    rows = b.op("Reshape", b.input(20, 1, 12), shape=(20, 12))
-    maps = b.op("Reshape", b.input(20, 3, 4), shape=(20, 12))
-    graph = b.graph(b.op("MatMul", rows, b.normal(12, 7)), b.op("MatMul", maps, b.normal(12, 7)))
+    sizes = (20, 1, 12), (20, 2, 6), (20, 6, 2)
+    rows = [b.op("Reshape", b.input(*size), shape=(20, 12)) for size in sizes]
+    graph = b.graph(*(b.op("MatMul", each, b.normal(12, 7)) for each in rows))
     result = applied(dense_to_conv, graph)
     kernels = {result.types[n.inputs[1]].shape for n in result.nodes if n.op == "Conv"}
-    assert kernels == {(7, 12, 1, 1), (7, 3, 4)}
+    assert kernels == {(7, 12, 1, 1), (7, 6, 2)}
 
 
 def test_activations_pass_the_reshape_of_a_dense_layer() -> None:

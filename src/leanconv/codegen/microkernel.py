@@ -75,7 +75,7 @@ class RegisterTile:
     vectors: int
     row_stride: int
     tail_lanes: int = 0
-    b_prefetch_distance: int = 0
+    b_prefetch_distance: Value | int = 0
     a_prefetch_offsets: tuple[int, ...] = ()
     prefetch_offsets: tuple[Value, ...] = ()
     row_offsets: tuple[Value | int, ...] = ()

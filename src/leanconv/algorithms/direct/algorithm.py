@@ -36,6 +36,7 @@ _PREFETCHED_SHARE = 0.2  # of a prefetched line's cycles, where a tile reads a p
 # How many times nearer weights are prefetched that are used once: of 25088 to 4096 bytes, on two
 # threads, 2 KiB ahead took 0.92 of the time that 16 KiB took.
 _NEARER = 8
+_PANELS_OF_L2 = 4  # at least, where tiles prefetch the next one
 _NARROW = (INT8, UINT8, INT16, UINT16)  # what sums of integers may be stored as
 _OPEN = DirectParameters()
 
@@ -133,7 +134,7 @@ def _kernel(problem: Problem, target: Target, piece: int) -> DirectConv:
     large = large and planned.y.lanes_contiguous
     return replace(
         planned,
-        weights_ahead=_weights_ahead(problem, planned, target),
+        **_prefetches(problem, planned, target),
         channels_ahead=_channels_ahead(planned, target),
         fetch=single_tap and blocks and (any_size or problem.input_bytes > target.l2_bytes),
         prefetches_residual=problem.epilogue.residual and large,
@@ -162,6 +163,22 @@ def _weights_ahead(problem: Problem, kernel: DirectConv, target: Target) -> int:
     uses = None if problem.any_size else kernel.weight_uses
     nearer = _NEARER if uses is not None and uses <= 1 else 1
     return target.costs.direct_prefetch_bytes // (nearer * kernel.precision.w.bytes)
+
+
+def _prefetches(problem: Problem, kernel: DirectConv, target: Target) -> dict[str, int]:
+    """Which weights a tile prefetches: some that it reads itself, or some of the next panel's.
+
+    Where it prefetches its own, the first tile of a panel waits for this stream, and the others
+    leave it idle. Two panels have to stay in L2, and tiles be enough for all lines of a step.
+    """
+    ahead = _weights_ahead(problem, kernel, target)
+    panel = kernel.packed_reduction * kernel.panel_lanes * kernel.precision.w.bytes
+    if not ahead or kernel.piece or _PANELS_OF_L2 * panel > target.l2_bytes:
+        return {"weights_ahead": ahead}
+    if problem.any_size:
+        return {"weights_ahead": ahead, "panel_ahead": True}
+    enough = kernel.row_count * kernel.tiles_across >= kernel.step_lines
+    return {"weights_ahead": 0, "panel_ahead": True} if enough else {"weights_ahead": ahead}
 
 
 def _channels_ahead(kernel: DirectConv, target: Target) -> int:

@@ -1,4 +1,4 @@
-"""Weights of a later stage, prefetched into L2 while a convolution multiplies."""
+"""Weights of a later stage or panel, prefetched into L2 while a convolution multiplies."""
 
 from __future__ import annotations
 
@@ -36,3 +36,16 @@ def prefetch_offsets(
         slot = e.smin(tile * each + i, slots - 1)
         offsets.append(away + (slot // lines * elements + slot % lines * line))
     return tuple(offsets)
+
+
+def panel_ahead(e: Function, conv: PackedConv, tile: Value, lines: int) -> Value:
+    """The distance from the weights of a step to the next panel's line that it prefetches.
+
+    Args:
+        e: the function under construction.
+        conv: the convolution.
+        tile: the index of the tile among those of its panel; tile i prefetches line i of each step.
+        lines: of a step.
+    """
+    line = ALIGNMENT // conv.precision.w.bytes
+    return e.smin(tile, lines - 1) * line + conv.packed_reduction * conv.panel_lanes

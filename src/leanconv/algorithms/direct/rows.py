@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from leanconv.algorithms.common.taps import Taps
-from leanconv.algorithms.direct.prefetch import prefetch_offsets
+from leanconv.algorithms.direct.prefetch import panel_ahead, prefetch_offsets
 from leanconv.algorithms.direct.shape import DirectShape
 from leanconv.codegen.column_tiles import (
     ColumnTile,
@@ -119,7 +119,7 @@ class _PanelRow:
             conv.lanes,
             vectors,
             window.stride[2] * step_x,
-            b_prefetch_distance=conv.weights_ahead,
+            b_prefetch_distance=self._weights_ahead(),
             a_prefetch_offsets=self._later_planes(run.pixels),
             prefetch_offsets=self._prefetch_offsets(column),
             by_lane=conv.by_lane,
@@ -169,13 +169,23 @@ class _PanelRow:
         return (first, first + last) if last else (first,)
 
     def _prefetch_offsets(self, column: Value) -> tuple[Value, ...]:
-        """Distances of the lines that each step of a tile prefetches for a later stage."""
-        if self.prefetched is None:
+        """Distances of the lines that each step prefetches for a later stage, or panel."""
+        conv, e = self.conv, self.e
+        if self.prefetched is None and not conv.panel_ahead:
             return ()
-        conv = self.conv
-        tiles = conv.batch * conv.row_count * conv.tiles_across
         tile = self.first_tile + column // conv.tile.rows
-        return prefetch_offsets(self.e, conv, self.prefetched, self.group_w, tiles, tile)
+        if self.prefetched is None:
+            return (panel_ahead(e, conv, tile, conv.step_lines),)
+        tiles = conv.batch * conv.row_count * conv.tiles_across
+        return prefetch_offsets(e, conv, self.prefetched, self.group_w, tiles, tile)
+
+    def _weights_ahead(self) -> Value | int:
+        """Elements from the weights that a step loads to those of this panel that it prefetches."""
+        conv, e = self.conv, self.e
+        if not (conv.panel_ahead and conv.weights_ahead):
+            return conv.weights_ahead
+        few = e.i64(conv.row_count * conv.tiles_across).compare("ult", conv.step_lines)
+        return e.select(few, e.i64(conv.weights_ahead), e.i64(0))
 
     def _reduce(
         self, tile: RegisterTile, acc: list[Value], run: ColumnTile, column: Value, a: Pointer

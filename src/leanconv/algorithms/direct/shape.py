@@ -13,7 +13,7 @@ from leanconv.codegen.partial_sums import LENGTH
 from leanconv.codegen.tiling import Tile
 from leanconv.records import dataclass
 from leanconv.spec.amounts import sum_flops
-from leanconv.spec.format import ceil_div
+from leanconv.spec.format import ALIGNMENT, ceil_div
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +28,8 @@ class DirectShape(PackedConv):
         fetch: whether the next tile's input is prefetched while a tile is computed.
         weights_ahead: elements from the weights that a step loads to those that it prefetches; 0:
             none.
+        panel_ahead: whether the tiles of a panel prefetch the next panel's weights, each tile other
+            lines of them; where tiles are too few for all lines, `weights_ahead` holds as well.
         channels_ahead: where channels are planes, from the one whose pixels a step loads to the one
             whose pixels it prefetches; 0: none.
         prefetches_residual: whether a tile prefetches its residual before it begins its sums.
@@ -49,6 +51,7 @@ class DirectShape(PackedConv):
     unroll: int = UNROLL_LIMIT
     fetch: bool = False
     weights_ahead: int = 0
+    panel_ahead: bool = False
     channels_ahead: int = 0
     prefetches_residual: bool = False
     bands: Count = 1
@@ -94,6 +97,11 @@ class DirectShape(PackedConv):
     def panel_vectors(self) -> int:
         """Vectors of output channels of one panel: those of a tile."""
         return self.tile.vectors
+
+    @property
+    def step_lines(self) -> int:
+        """Cache lines of weights that a step of the reduction reads."""
+        return ceil_div(self.panel_lanes * self.dot_group * self.precision.w.bytes, ALIGNMENT)
 
     @property
     def band_rows(self) -> int:

@@ -18,6 +18,8 @@ from leanconv.graph.edit import (
 from leanconv.graph.ir import Graph, Node, TensorType
 from leanconv.records import dataclass
 
+_FEW_CHANNELS = 4  # of a map that is no blocks of them
+
 # (weight, transposed, alpha, kernel) -> the constant made of it; layers that share a weight go on
 # sharing it.
 _Made = dict[tuple[str, bool, float, tuple[int, ...]], str]
@@ -50,7 +52,7 @@ def dense_to_conv(graph: Graph) -> Graph:
 
     A Reshape of a map (N, C, H, W) to (N, C·H·W) followed by such a layer becomes a Conv whose
     kernel is the whole map, reading the map itself (also with one or three spatial axes), unless it
-    has one channel. Anything else becomes rows (R, K, 1, 1), a 1x1 Conv, and a Reshape back. The
+    has few channels. Anything else becomes rows (R, K, 1, 1), a 1x1 Conv, and a Reshape back. The
     constants take in alpha, beta and the transposition of the weights.
 
     Left alone: a right side that is computed or has another rank than 2; a left side that is
@@ -131,8 +133,9 @@ def _map_behind(editor: Editor, dense: _Dense) -> tuple[str, int, tuple[int, ...
     before = editor.producer(dense.x)
     if before is not None and before.op == "Reshape" and len(editor.shape(dense.x)) == 2:
         shape = editor.shape(before.inputs[0])
-        # Weights are as large as the map. Of one channel it lies in memory as the rows do.
-        if 3 <= len(shape) <= 5 and shape[0] == dense.rows and shape[1] != 1:
+        # Weights are as large as the map. Of few channels, such as an LSTM's directions, it is no
+        # blocks of channels and lies in memory as the rows do, which are one long sum.
+        if 3 <= len(shape) <= 5 and shape[0] == dense.rows and shape[1] > _FEW_CHANNELS:
             channels, *kernel = map(int, shape[1:])
             return before.inputs[0], channels, tuple(kernel)
     return "", dense.inputs, (1, 1)
