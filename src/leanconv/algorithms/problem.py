@@ -12,6 +12,7 @@ from leanconv.records import dataclass, replace
 from leanconv.spec import ConvSpec
 from leanconv.spec.amounts import reduction_length, sum_flops, tensor_bytes
 from leanconv.spec.format import ALIGNMENT, ceil_div
+from leanconv.spec.typical import SIDE
 from leanconv.target import Target
 from leanconv.types import DType, Precision
 
@@ -24,7 +25,6 @@ _DEFAULT_ERROR = 2e-5
 _WEIGHTS_BYTES, _WEIGHTS_FACTOR = 64 * 2**20, 4
 _WEIGHTS = 2.0  # roundoffs
 _HALF_ERROR = 4e-3  # accepted of one layer that is stored in float16
-_USUAL_SIZES = 96, 96, 96  # outputs along axes that may have any size
 
 
 def default_error(precision: Precision) -> float:
@@ -102,7 +102,7 @@ class Problem:
     x_offset: int = 0
     weights_from_dram: bool = False
     any_size: tuple[int, ...] = ()
-    usual_sizes: tuple[Triple, ...] = (_USUAL_SIZES,)
+    usual_sizes: tuple[Triple, ...] = ((SIDE, SIDE, SIDE),)
     small_weights: bool = False
     sum_bits: int = 32
     folds_shift: bool = False

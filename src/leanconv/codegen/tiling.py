@@ -14,8 +14,6 @@ from leanconv.spec.format import ceil_div
 from leanconv.symbolic import least, most
 from leanconv.target import Target
 
-ANY_WIDTH = 840  # columns for which the tiles of a row of any width are chosen: whole tiles of most
-
 
 @dataclass(frozen=True)
 class Tile:

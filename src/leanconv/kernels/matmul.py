@@ -21,6 +21,7 @@ from leanconv.graph.ir import Graph, Node
 from leanconv.kernels.copy_plan import row_major
 from leanconv.kernels.matmul_kernel import FixedRows, MatMul, Matrix, PackedMatMul
 from leanconv.spec.format import Format, ceil_div
+from leanconv.spec.typical import ANY_COUNT
 from leanconv.symbolic import fixed
 from leanconv.target import Target
 from leanconv.types import DType
@@ -36,7 +37,7 @@ _ALIAS_BYTES, _ALIASED_ROWS = 4096, 6
 # its address.
 _MOST_ROWS, _MOST_VECTORS, _STEPS = 8, 3, 64
 # Most tiles divide the second: the best one for it is good for all that are more than the first.
-_FEW_ROWS, MANY_ROWS, _MANY_VECTORS = 28, 5040, 60
+_FEW_ROWS, _MANY_VECTORS = 28, 60
 
 
 def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
@@ -132,7 +133,7 @@ def _kernel(problem: Product, dtype: DType, packed: bool, any_size: bool, target
     if not any_size:
         tile = best_tile(target, m, ceil_div(n, lanes), k, most_rows)
     elif packed:
-        rows = m if m <= _FEW_ROWS else MANY_ROWS
+        rows = m if m <= _FEW_ROWS else ANY_COUNT
         tile = best_tile(target, rows, ceil_div(n, lanes), k, most_rows)
     else:
         tile = tile_of_any_size(target, m, ceil_div(n, lanes), most_rows)
@@ -168,10 +169,10 @@ def tile_of_any_size(target: Target, m: int, vectors: int, most_rows: int) -> Ti
     most_rows = min(most_rows, _MOST_ROWS)
     few = []
     for count in range(1, fixed(min(vectors, _MOST_VECTORS)) + 1):
-        ranked = (tile for _, tile in rank_tiles(target, MANY_ROWS, count, _STEPS))
+        ranked = (tile for _, tile in rank_tiles(target, ANY_COUNT, count, _STEPS))
         few.append(next(t for t in ranked if t.vectors == count and t.rows <= most_rows))
     vectors = vectors if vectors <= _MOST_VECTORS else _MANY_VECTORS
-    ranked = (tile for _, tile in rank_tiles(target, MANY_ROWS, fixed(vectors), _STEPS))
+    ranked = (tile for _, tile in rank_tiles(target, ANY_COUNT, fixed(vectors), _STEPS))
     best = next(tile for tile in ranked if tile in few)
     while best.rows > m:
         best = Tile(best.rows // 2, best.vectors)

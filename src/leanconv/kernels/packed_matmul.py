@@ -14,10 +14,11 @@ from leanconv.codegen.lowered import Call, Lowered, Packing
 from leanconv.codegen.tiling import Tile
 from leanconv.graph.ir import Graph, Node
 from leanconv.graph.ops.base import Array
-from leanconv.kernels.matmul import MANY_ROWS, best_tile, matmul_problem, most_rows_of
+from leanconv.kernels.matmul import best_tile, matmul_problem, most_rows_of
 from leanconv.kernels.matmul_kernel import FixedRows, Matrix
 from leanconv.kernels.packed_matmul_kernel import MatMulNBits
 from leanconv.spec.format import Format, ceil_div
+from leanconv.spec.typical import ANY_COUNT
 from leanconv.symbolic import fixed
 from leanconv.target import Target
 from leanconv.types import FLOAT32
@@ -82,8 +83,8 @@ def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Targe
 def _tile(rows: int, panel: int, inner: int, any_size: bool, target: Target) -> tuple[Tile, int]:
     """A register tile of at most so many rows, and how many of them a chunk does."""
     if rows > _FEW_ROWS:
-        most = min(_FEW_ROWS, most_rows_of(MANY_ROWS, inner, FLOAT32))
-        tile = best_tile(target, MANY_ROWS, min(panel, _MANY_VECTORS), inner, most)
+        most = min(_FEW_ROWS, most_rows_of(ANY_COUNT, inner, FLOAT32))
+        tile = best_tile(target, ANY_COUNT, min(panel, _MANY_VECTORS), inner, most)
         return tile, ceil_div(_LEAST_ROWS, tile.rows)
     tiles = _TILES[target.registers >= 32]
     most, vectors = next((tile for tile in tiles if tile[0] >= rows), tiles[-1])

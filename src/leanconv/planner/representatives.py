@@ -14,32 +14,10 @@ from math import prod
 from leanconv.errors import LeanConvError
 from leanconv.graph.ir import Graph, Node, Origin, TensorType
 from leanconv.graph.ops import infer_node
+from leanconv.spec.typical import input_side, representative
 from leanconv.symbolic import fixed
 
-# The end of each range, and what stands for it.
-_BATCHES = {4: 4, 16: 14, 64: 56, 256: 224}
-_SIZES = {64: 56, 1024: 224}
-# What stands for the open sizes of a network's inputs, by their geometric mean. (Many networks take
-# multiples of 32 only.) A YOLOv8n's plan for 96 is within 0.05 of the best one up to 192, of 0.1 up
-# to 256, that for 384 within 0.02 from 320 on.
-_INPUTS = {192: 96, 1024: 384}
 _TIMES = (1, 16)  # as many, where windows are longer than a representative
-
-
-def representative(extent: int, axis: int) -> int:
-    """The extent that stands for all of its range: a batch along axis 0, else a size.
-
-    Sizes up to 64 and up to 1024 are two ranges: what is chosen differs little within one, and each
-    new range costs as much time as a network's first shape. Beyond all ranges, 7/8 of the power of
-    four that an extent does not exceed stands for it.
-    """
-    for end, stands in (_SIZES if axis else _BATCHES).items():
-        if extent <= end:
-            return stands
-    power = end
-    while power < extent:
-        power *= 4
-    return power * 7 // 8
 
 
 def usual_graph(graph: Graph) -> Graph | None:
@@ -60,18 +38,8 @@ def usual_extents(origin: Origin) -> tuple[int, ...]:
     their shape, and few sizes mean few searches.
     """
     sides = [extent for extent, axis in origin.extents if axis]
-    usual = _usual_side(prod(sides), len(sides))
+    usual = input_side(prod(sides), len(sides))
     return tuple(usual if axis else representative(n, axis) for n, axis in origin.extents)
-
-
-def _usual_side(product: int, sides: int) -> int:
-    """What stands for sides of a product."""
-    for end, stands in _INPUTS.items():
-        if product <= end**sides:
-            return stands
-    while end**sides < product:
-        end, stands = 4 * end, 4 * stands
-    return stands
 
 
 def representative_types(node: Node, graph: Graph) -> Mapping[str, TensorType]:

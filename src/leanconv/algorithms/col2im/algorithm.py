@@ -26,6 +26,7 @@ from leanconv.codegen.geometry import PhasedAccess, Window
 from leanconv.codegen.tiling import Tile, fits, tile_cycles
 from leanconv.spec.amounts import sum_flops
 from leanconv.spec.format import ceil_div
+from leanconv.spec.typical import ANY_COUNT
 from leanconv.symbolic import least, most
 from leanconv.target import Target
 
@@ -36,7 +37,6 @@ _CHUNK_FLOPS = 8 << 20
 _HALOS = 32  # a band has at least so many times the positions that are computed again
 _RUN_VECTORS = 8  # vectors whose sums take as long as finding the place of a run
 _SUM_STORES = 2  # stores of results that adding a vector to y takes as long as
-_USUAL_PIXELS = 840  # of an image of any size
 _PANEL_SHARE = 12  # a panel of more than this part of L2 costs its stream, too
 _PACKED_PANELS = 16  # that read x again, so that packing it pays
 
@@ -77,7 +77,7 @@ def _plan(problem: Problem, target: Target) -> _Plan:
     axis = _band_axis(window)
     pixels = prod(window.size)
     if any_size:
-        pixels = int(pixels) if pixels < _MOST_ROWS else _USUAL_PIXELS
+        pixels = int(pixels) if pixels < _MOST_ROWS else ANY_COUNT
     positions = (pixels, 1, 0) if any_size else (window.size[axis], _inner(window), _halo(window))
     blocks = ceil_div(problem.group_outputs, problem.y.block)
     columns = problem.y.block * prod(window.kernel)
@@ -214,7 +214,7 @@ def cost(problem: Problem, target: Target) -> float:
     results = problem.out_channels * prod(problem.window.out) / problem.lanes(target)
     passes = 1 + (problem.epilogue.activation is not None)
     pixels = prod(problem.window.size)
-    times = pixels / _USUAL_PIXELS if problem.any_size and pixels >= _MOST_ROWS else 1
+    times = pixels / ANY_COUNT if problem.any_size and pixels >= _MOST_ROWS else 1
     cycles = problem.groups * plan.cycles * times + costs.store * passes * results
     return problem.batch * cycles + dram_cycles(problem, target, problem.weight_bytes)
 

@@ -17,9 +17,10 @@ from leanconv.algorithms.parameters import Choice, Parameters
 from leanconv.algorithms.problem import Problem
 from leanconv.algorithms.rounding import sum_error
 from leanconv.codegen.dot import group_of, way_of
-from leanconv.codegen.tiling import ANY_WIDTH, rows_per_chunk, rows_per_chunk_of_any_width
+from leanconv.codegen.tiling import rows_per_chunk, rows_per_chunk_of_any_width
 from leanconv.records import replace
 from leanconv.spec.format import ceil_div
+from leanconv.spec.typical import ANY_COUNT
 from leanconv.target import Target
 from leanconv.types import FLOAT32, INT8, INT32, UINT8, Precision
 
@@ -82,7 +83,7 @@ def depthwise_kernel(problem: Problem, target: Target) -> DepthwiseConv:
     kernel = _kernel(problem, target, any_width)
     window = kernel.window
     most = min(28, max(_LEAST_COLUMNS, target.registers - _kept(kernel, target)))
-    usual = ANY_WIDTH if any_width else window.out[2]
+    usual = ANY_COUNT if any_width else window.out[2]
     tiles = ceil_div(usual, most)
     columns = ceil_div(usual, tiles)
     for wanted in range(min(most, usual), max(0, min(most, usual) // 2), -1):

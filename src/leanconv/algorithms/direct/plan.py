@@ -10,7 +10,6 @@ from leanconv.codegen.dot import dots_per_cycle, pairs_per_cycle
 from leanconv.codegen.epilogue import packs_columns
 from leanconv.codegen.geometry import Access, PhasedAccess, merge_rows, merge_rows_of_columns
 from leanconv.codegen.tiling import (
-    ANY_WIDTH,
     FLOATS,
     Tile,
     TileWork,
@@ -22,6 +21,7 @@ from leanconv.codegen.tiling import (
 )
 from leanconv.records import replace
 from leanconv.spec.format import ceil_div
+from leanconv.spec.typical import ANY_COUNT
 from leanconv.symbolic import fixed, least, most
 from leanconv.target import Target
 from leanconv.types import HALVES
@@ -60,7 +60,7 @@ def plan_any_size(kernel: DirectConv, target: Target, weights_from_dram: bool) -
     vectors = ceil_div(kernel.outputs, kernel.lanes)
     ranked = _usable(
         kernel,
-        rank_tiles(target, ANY_WIDTH, vectors, fixed(kernel.steps), tile_work(kernel, target)),
+        rank_tiles(target, ANY_COUNT, vectors, fixed(kernel.steps), tile_work(kernel, target)),
     )
     usable = [r for r in ranked if r[1].rows * r[1].vectors <= _DRAM_TILE]
     cycles, tile = (usable if weights_from_dram else ranked)[0]
@@ -72,7 +72,7 @@ def plan_any_size(kernel: DirectConv, target: Target, weights_from_dram: bool) -
     weights = kernel.groups * kernel.packed_reduction * vectors * kernel.lanes
     inside = weights * kernel.precision.w.bytes <= _ROWS_OUTER_BYTES
     panels = ceil_div(vectors, tile.vectors)
-    each = cycles / ANY_WIDTH / (1 if inside else panels)
+    each = cycles / ANY_COUNT / (1 if inside else panels)
     pieces = kernel.batch * kernel.groups * (1 if inside else panels)
     width, chunk = kernel.window.out[2], target.costs.chunk
     block = rows_per_chunk_of_any_width(rows, width, each, pieces, chunk)

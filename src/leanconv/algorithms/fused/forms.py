@@ -20,12 +20,13 @@ from leanconv.algorithms.problem import Problem
 from leanconv.codegen.dot import way_of
 from leanconv.codegen.epilogue import Epilogue
 from leanconv.codegen.geometry import Access
-from leanconv.codegen.tiling import ANY_WIDTH, Tile, by_lane, rank_tiles
+from leanconv.codegen.tiling import Tile, by_lane, rank_tiles
 from leanconv.kernels.lookup import lookup_lanes
 from leanconv.kernels.lookup import way_of as way_of_lookup
 from leanconv.records import dataclass, replace
 from leanconv.spec import ConvSpec
 from leanconv.spec.format import ceil_div
+from leanconv.spec.typical import ANY_COUNT
 from leanconv.target import Target
 from leanconv.types import UINT8, DType
 
@@ -262,7 +263,7 @@ def _dense(problem: Problem, target: Target) -> DirectConv:
 
 def _columns(problem: Problem) -> int:
     """Columns of a row for which a tile is chosen."""
-    return ANY_WIDTH if problem.any_size else problem.window.out[2]
+    return ANY_COUNT if problem.any_size else problem.window.out[2]
 
 
 def _tile(target: Target, columns: int, kernel: DirectConv) -> Tile:
