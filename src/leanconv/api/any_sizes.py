@@ -35,10 +35,12 @@ _STEPS_OF_TWO = 4  # sides of maps between a power of 2 and the next that algori
 # Twice as many ranges made code twice as often, and no layer faster.
 _ENDS = 4, 8, 16, 32, 64, 128, 256, *(4**power for power in range(5, 25))
 # Outputs of maps for which tiles are chosen: of these few each size takes those best for it.
+# Sides that are no multiples of the same number, so that no tile of outputs fits all of them.
 _USUAL = (
-    *((side, side, side) for side in (112, 56, 28, 14, 8, 5)),
-    *((high, high, wide) for high, wide in ((14, 56), (56, 14), (8, 24), (24, 8))),
+    *((side, side, side) for side in (100, 50, 26, 18, 12, 9, 6)),
+    *((high, high, wide) for high, wide in ((16, 50), (50, 16), (9, 30), (30, 9))),
 )
+_FAR_SMALLER = 6  # times fewer outputs: what is best for so small a map is slower than estimated
 _MOST_LAYERS = 1024
 _SIZES = frozenset({"batch", "size", "pad_begin", "pad_end"})  # of a `ConvSpec`
 
@@ -137,4 +139,6 @@ def _of_any_size(problem: Problem, rank: int) -> Problem:
             break
         before, end = end, following
     middle = round(math.sqrt(before * end))
-    return replace(problem, any_size=axes, usual_sizes=((middle, middle, middle), *_USUAL))
+    near = [size for size in _USUAL if size[1] * size[2] * _FAR_SMALLER >= extent**2]
+    sizes = (middle, middle, middle), *(near or _USUAL[:1])
+    return replace(problem, any_size=axes, usual_sizes=sizes)

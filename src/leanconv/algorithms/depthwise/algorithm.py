@@ -26,6 +26,7 @@ from leanconv.types import FLOAT32, INT8, INT32, UINT8, Precision
 
 _CHUNKS = 0.75  # of the record's chunk
 _SHARED_COLUMNS = 12  # of a tile whose weights are in memory
+_COLUMNS = 28, 24, 16, 12, 8, 6, 4  # of a tile for a width that is known; the most that fit, too
 _LEAST_COLUMNS = 4  # of a tile, so that sums do not wait for each other
 _MEASURED_OVER_MODEL = 1.2  # where inputs are shuffled
 _STORE_SHARE = 1.5  # stores that a column is worth besides its taps, where chunks are cut
@@ -90,6 +91,9 @@ def depthwise_kernel(problem: Problem, target: Target) -> DepthwiseConv:
         if usual % wanted == 0:
             columns = wanted
             break
+    if any_width and len(problem.usual_sizes) > 1:  # the width is known
+        several = dict.fromkeys(min(most, each) for each in _COLUMNS)
+        columns = min(several, key=lambda each: _row_cycles(kernel, each, target))
     taps = kernel.steps
     inside = kernel.blocks if kernel.blocks_inside else 1
     each = taps / target.fma_units + _STORE_SHARE * target.costs.store
@@ -100,6 +104,18 @@ def depthwise_kernel(problem: Problem, target: Target) -> DepthwiseConv:
     else:
         rows = rows_per_chunk(count, width * inside * each, pieces, chunk)
     return replace(kernel, columns=columns, rows=rows)
+
+
+def _row_cycles(kernel: DepthwiseConv, columns: int, target: Target) -> float:
+    """Cycles of a row of any width in tiles of so many columns."""
+    cycles = 0.0
+    for tile in replace(kernel, columns=columns).row_tiles:
+        if tile.needed > 0:
+            each = kernel.steps / target.fma_units + target.costs.store
+            weights = kernel.steps / target.costs.loads_per_cycle
+            waits = kernel.steps * target.fma_latency / 2  # the next tile hides some
+            cycles += tile.count * max(tile.pixels * each + weights, waits)
+    return cycles
 
 
 def _kernel(problem: Problem, target: Target, any_width: bool) -> DepthwiseConv:

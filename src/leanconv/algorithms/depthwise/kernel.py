@@ -106,6 +106,14 @@ class DepthwiseConv(GroupedConv):
         return min(taps, _SHARED_TAPS) if moved and met else 0
 
     @property
+    def row_tiles(self) -> list[ColumnTile]:
+        """The tiles of a row of output columns."""
+        # Where a residual may be in place, no column may be computed twice.
+        if self.any_width and not self.epilogue.residual:
+            return overlapping_tiles(self.window, self.columns, once=False)
+        return written_tiles(self.window, self.columns, _MOST_RUNS)
+
+    @property
     def packing(self) -> Hashable:
         """Channels, taps and lanes."""
         shape = self.groups, self.inputs, self.outputs, self.window.kernel, self.lanes
@@ -247,12 +255,7 @@ class VectorRows:
             start = start + self.taps[1].start * conv.x.spatial[1]
         row_x = self.x.at(start)
         place = od * conv.y.spatial[0] + oh * conv.y.spatial[1]
-        # Where a residual may be in place, no column may be computed twice.
-        if conv.any_width and not conv.epilogue.residual:
-            tiles = overlapping_tiles(window, conv.columns, once=False)
-        else:
-            tiles = written_tiles(window, conv.columns, _MOST_RUNS)
-        for column, run in each_tile_of_row(e, tiles):
+        for column, run in each_tile_of_row(e, conv.row_tiles):
             self.tile(row_x, place, column, run)
 
     def tile(self, row_x: Pointer, place: Value, column: Value, run: ColumnTile) -> None:

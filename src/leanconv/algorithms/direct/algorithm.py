@@ -126,8 +126,11 @@ def _kernel(problem: Problem, target: Target, piece: int) -> DirectConv:
         way=_way(problem, target),
         folded=problem.folds_shift and inside,  # taps in the padding are left out
     )
-    plan = plan_any_size if problem.any_size else plan_direct
-    planned = plan(kernel, target, problem.weights_from_dram)
+    if problem.any_size:
+        known = len(problem.usual_sizes) > 1
+        planned = plan_any_size(kernel, target, problem.weights_from_dram, known)
+    else:
+        planned = plan_direct(kernel, target, problem.weights_from_dram)
     single_tap, blocks = prod(planned.window.kernel) == 1, planned.x.block > 1
     any_size, l2_bytes = bool(problem.any_size), target.l2_bytes
     large = any_size or problem.output_bytes >= _RESIDUAL_SHARE * l2_bytes

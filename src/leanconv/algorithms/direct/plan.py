@@ -6,6 +6,7 @@ from math import prod
 
 from leanconv.algorithms.common.batches import batch_as_columns, gives_pixels
 from leanconv.algorithms.direct.kernel import DirectConv
+from leanconv.codegen.column_tiles import overlapping_tiles
 from leanconv.codegen.dot import dots_per_cycle, pairs_per_cycle
 from leanconv.codegen.epilogue import packs_columns
 from leanconv.codegen.geometry import Access, PhasedAccess, merge_rows, merge_rows_of_columns
@@ -35,6 +36,7 @@ _INSIDE_SHARE = 0.25
 # and the most accumulators of such a tile (the end of a larger one waits while the next one's
 # weights arrive).
 _DRAM_COLUMNS, _DRAM_TILE = 7, 24
+_USUAL_WIDTHS = ANY_WIDTH, 28, 14, 7, 4  # for which tiles of a width that is known are chosen
 _STRIPS, _STRIP_TILES = 16, 4  # of a map in rows of tiles: rows at least, tiles of one at most
 
 # Vector instructions of an accumulator's end, of those that other tiles' products do not hide: a
@@ -52,10 +54,18 @@ _HALF_STEPS = 1.1
 _Ranked = tuple[tuple[float, Tile], ...]
 
 
-def plan_any_size(kernel: DirectConv, target: Target, weights_from_dram: bool) -> DirectConv:
+def plan_any_size(
+    kernel: DirectConv, target: Target, weights_from_dram: bool, known: bool = False
+) -> DirectConv:
     """As `plan_direct`, by what all sizes of the images have in common.
 
     Chunks and the length of rows follow the size: they are extents of the code.
+
+    Args:
+        kernel: without tile and chunks.
+        target: the machine.
+        weights_from_dram: as of `plan_direct`.
+        known: whether the width is known, and takes the best of a few tiles.
     """
     vectors = ceil_div(kernel.outputs, kernel.lanes)
     ranked = _usable(
@@ -64,6 +74,8 @@ def plan_any_size(kernel: DirectConv, target: Target, weights_from_dram: bool) -
     )
     usable = [r for r in ranked if r[1].rows * r[1].vectors <= _DRAM_TILE]
     cycles, tile = (usable if weights_from_dram else ranked)[0]
+    if known and prod(kernel.window.kernel) > 1:
+        tile = _tile_of_width(kernel, target)
     window, kernel = kernel.window, replace(kernel, any_width=True)
     if gives_pixels(window):
         kernel = batch_as_columns(kernel)
@@ -77,6 +89,30 @@ def plan_any_size(kernel: DirectConv, target: Target, weights_from_dram: bool) -
     width, chunk = kernel.window.out[2], target.costs.chunk
     block = rows_per_chunk_of_any_width(rows, width, each, pieces, chunk)
     return replace(kernel, tile=tile, rows=block, panels_inside=inside)
+
+
+def _tile_of_width(kernel: DirectConv, target: Target) -> Tile:
+    """Of the tiles that are best for the usual widths the one that is best for this width."""
+    vectors, work = ceil_div(kernel.outputs, kernel.lanes), tile_work(kernel, target)
+    best = [
+        _usable(kernel, rank_tiles(target, width, vectors, kernel.steps, work))[0][1]
+        for width in _USUAL_WIDTHS
+    ]
+
+    def cycles(tile: Tile) -> float:
+        row = overlapping_tiles(kernel.window, tile.rows, kernel.epilogue.residual)
+        panels, rest = divmod(vectors, tile.vectors)
+        total: float = sum(
+            run.count * number * tile_cycles(target, run.pixels, wide, kernel.steps, work)
+            for run in row
+            if run.needed > 0
+            for number, wide in ((panels, tile.vectors), (1, rest))
+            if wide
+        )
+        traffic = 1 + target.costs.operand_traffic * (1 / tile.rows + 1 / tile.vectors)
+        return total * traffic
+
+    return min(dict.fromkeys(best), key=cycles)
 
 
 def _in_strips(kernel: DirectConv, tile: Tile) -> DirectConv:

@@ -23,6 +23,7 @@ from leanconv.target import Target
 
 # Of maps of any size: chunks below which there are more parts.
 _FEW_CHUNKS = 2
+_FEW_TILES = 8  # of many blocks: each reads all weights, which takes longer than is estimated
 _MOST_SIZES, _MOST_SHAPES = 4, 3  # tiles of outputs worth trying, and kernels for each
 
 
@@ -54,7 +55,8 @@ def _best_of_any_size(
     shapes = [_like(usual, problem, given) for usual in good]
     shape = shapes[0]
     if len(shapes) > 1:
-        shape = min(shapes, key=lambda shape: shape_cycles(problem, shape, target))
+        rare = [one for one in shapes if one.tiles >= _FEW_TILES or one.blocks <= _FEW_CHUNKS]
+        shape = min(rare or shapes, key=lambda shape: shape_cycles(problem, shape, target))
     counts = isinstance(shape.tile_count, int)
     return shape_cycles(problem, shape, target) if counts else 0.0, shape
 
