@@ -36,7 +36,7 @@ _INSIDE_SHARE = 0.25
 # and the most accumulators of such a tile (the end of a larger one waits while the next one's
 # weights arrive).
 _DRAM_COLUMNS, _DRAM_TILE = 7, 24
-_USUAL_WIDTHS = ANY_WIDTH, 28, 14, 7, 4  # for which tiles of a width that is known are chosen
+_USUAL_WIDTHS = ANY_COUNT, 28, 14, 7, 4  # for which tiles of a width that is known are chosen
 _STRIPS, _STRIP_TILES = 16, 4  # of a map in rows of tiles: rows at least, tiles of one at most
 
 # Vector instructions of an accumulator's end, of those that other tiles' products do not hide: a
