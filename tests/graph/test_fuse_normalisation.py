@@ -110,6 +110,22 @@ def test_statistics_that_are_read_stay() -> None:
     assert "Normalise" not in ops(proto)
 
 
+def test_an_exponent_that_adds_an_axis_is_left_alone() -> None:
+    nodes = [
+        helper.make_node("ReduceMean", ["x"], ["m"], axes=[2]),
+        helper.make_node("Sub", ["x", "m"], ["c"]),
+        helper.make_node("Pow", ["c", "two"], ["s"]),
+        helper.make_node("ReduceMean", ["s"], ["v"], axes=[2, 3]),
+        helper.make_node("Add", ["v", "e"], ["ve"]),
+        helper.make_node("Sqrt", ["ve"], ["d"]),
+        helper.make_node("Div", ["c", "d"], ["y"]),
+    ]
+    held = {"two": np.full((1, 1, 1, 1), 2, "f4"), "e": np.float32(1e-5)}
+    proto, x = model(nodes, {"x": [4, 5, 6]}, ["y"], held, 13), numbers(4, 5, 6)
+    y = lc.load(proto.SerializeToString(), threads=1)(x)
+    np.testing.assert_allclose(y, reference(proto, {"x": x})["y"], rtol=1e-4, atol=1e-5)
+
+
 def blocks() -> onnx.ModelProto:
     """Convolutions around norms: maps in blocks of channels, the last block in part."""
     nodes = [helper.make_node("Conv", ["x", "w"], ["a"], pads=[1, 1, 1, 1])]

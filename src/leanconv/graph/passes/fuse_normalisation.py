@@ -106,6 +106,8 @@ def _is_centred(editor: Editor, centred: Node, found: _Deviation) -> bool:
     mean, square = editor.private_producer(centred.inputs[1], "ReduceMean"), found.square
     if mean is None or mean.inputs[0] != x or _first(editor, mean) != found.first:
         return False
+    if editor.shape(square.output) != editor.shape(name):  # an exponent of more axes adds some
+        return False
     of_itself = square.inputs[0] == name and (
         square.inputs[1] == name if square.op == "Mul" else editor.uniform(square.inputs[1]) == 2
     )
