@@ -1,4 +1,4 @@
-"""Resize of integers, which are mixed as floats: as ONNX Runtime, to one step where it rounds."""
+"""Resize of integers: as ONNX Runtime; to one step where they are mixed as floats and rounded."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ import pytest
 from onnx import helper
 
 import leanconv as lc
+from leanconv.graph.ops.resize import COORDINATE_MODES, CROP
 from support.onnx_models import Array, imported, model, reference
 
 
-def made(x: Array, sizes: list[int], **attributes: Any) -> Any:
-    node = helper.make_node("Resize", ["x", "", "", "sizes"], ["y"], **attributes)
-    proto = model([node], {"x": x.shape}, ["y"], {"sizes": np.array(sizes)}, 19)
+def made(x: Array, sizes: list[int], roi: list[float] | None = None, **attributes: Any) -> Any:
+    node = helper.make_node("Resize", ["x", "roi" if roi else "", "", "sizes"], ["y"], **attributes)
+    given = {"sizes": np.array(sizes)} | ({"roi": np.array(roi, np.float32)} if roi else {})
+    proto = model([node], {"x": x.shape}, ["y"], given, 19)
     kind = helper.np_dtype_to_tensor_dtype(x.dtype)
     for value in (*proto.graph.input, *proto.graph.output):
         value.type.tensor_type.elem_type = kind
@@ -45,7 +47,43 @@ def test_as_onnx_runtime(dtype: str, attributes: dict[str, Any], most: int) -> N
             difference = np.abs(found.astype(int) - wanted)
             if dtype == "int8" and attributes["mode"] == "cubic":
                 continue  # theirs differs from the other types' on the same numbers
-            assert difference.max() <= most
+            exact = "antialias" in attributes and x.dtype.itemsize == 1
+            assert difference.max() <= (0 if exact else most)
+
+
+@pytest.mark.parametrize("place", [*COORDINATE_MODES[:3], *COORDINATE_MODES[4:5], CROP])
+def test_antialiased_codes_are_those_of_onnx_runtime(place: str) -> None:
+    """Sizes, windows and crops at random, axes in front of the last one, too."""
+    random = np.random.default_rng(len(place))
+    for trial in range(10):
+        high, wide, channels = (int(e) for e in random.integers(1, 40, 3))
+        in_front = trial % 3 == 2 and place != CROP  # theirs fills other cells
+        sizes = [int(e) for e in random.integers(1, 60, 2)]
+        shape = (2, high, wide, channels) if in_front else (2, 3, high, wide)
+        whole = [2, *sizes, channels] if in_front else [2, 3, *sizes]
+        given = {
+            "mode": "cubic" if trial % 2 else "linear",
+            "antialias": 1,
+            "exclude_outside": trial % 4 // 2,
+            "coordinate_transformation_mode": place,
+            "extrapolation_value": 7.0,
+        }
+        dtype = "int8" if trial % 4 == 0 else "uint8"
+        x = random.integers(0, 128 if dtype == "int8" else 256, shape).astype(dtype)
+        roi = [0, 0, -0.1, 0.2, 1, 1, 0.8, 1.1] if place == CROP else None
+        proto = made(x, whole, roi, **given)
+        wanted = reference(proto, {"x": x})["y"]
+        for found in (imported(proto, {"x": x})["y"], lc.load(proto, threads=1).run({"x": x})["y"]):
+            np.testing.assert_array_equal(found, wanted, strict=True, err_msg=f"{shape} {given}")
+
+
+def test_long_axes_have_small_tables() -> None:
+    x = np.random.default_rng(3).random((1, 1, 1, 100_000), np.float32)
+    net = lc.load(made(x, [1, 1, 2, 300_000], mode="cubic"), threads=1)
+    assert net.plan.memory_bytes < 10 << 20
+    found = net.run({"x": x})["y"]
+    wanted = lc.load(made(x[..., :60], [1, 1, 2, 180], mode="cubic"), threads=1)
+    np.testing.assert_array_equal(found[..., :150], wanted.run({"x": x[..., :60]})["y"][..., :150])
 
 
 def test_nearest_cells_of_every_type() -> None:

@@ -63,6 +63,21 @@ def test_axes_and_sizes(shape: tuple[int, ...], target: Target) -> None:
 
 
 @targets
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+def test_codes(dtype: str, target: Target) -> None:
+    """All lanes and tails, along every axis, in both formats; equal to NumPy."""
+    low, high = np.iinfo(dtype).min, np.iinfo(dtype).max + 1
+    for shape in ((2, 17, 5, 7), (3, 5, 33), (9, 65), (7,)):
+        x = np.random.default_rng(1).integers(low, high, shape).astype(dtype)
+        for axis, extent in enumerate(shape):
+            for size in (1, extent // 2 + 1, 2 * extent + 1):
+                given = attributes_of((axis,), shape, (size,), antialias=True)
+                case = Case(resample, "Resample", [x], given)
+                for blocked in [False, True][: 1 + case.accepts(target)]:
+                    np.testing.assert_array_equal(case.run(target, blocked), case.expected())
+
+
+@targets
 @pytest.mark.parametrize("shape", [(2, 3, 5, 37), (1, 17, 13, 6), (4, 1, 3), (70, 65), (1, 1)])
 def test_two_axes(shape: tuple[int, ...], target: Target) -> None:
     factors = ((2, 2), (4, 0.4), (0.5, 3), (0.3, 0.3), (1, 1.7))

@@ -4,6 +4,8 @@ Of one axis:
 
     y[o, r, i] = sum over t < taps of  weights[r, t] * x[o, first[r] + t, i]
 
+in floats, or in 32-bit integers of codes, as `graph.ops.resample` has it.
+
 Windows lie within the axis; they and the weights are tables. Lanes run along `i`, the axes behind;
 a last vector overlaps the one before it. Without axes behind, a few rows `o` are done together.
 Two axes are one kernel, `resample_maps`.
@@ -14,19 +16,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from math import prod
 
-from leanconv.codegen.emitter import Function, Pointer, Value, vector
+from leanconv.codegen.emitter import Function, Pointer, Value, lanes_of, vector
 from leanconv.codegen.extents import Extent
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.tails import where_any
 from leanconv.graph.ir import Graph, Node
-from leanconv.graph.ops.resample import order, window
+from leanconv.graph.ops.resample import ONE, ONE_BITS, order, window
 from leanconv.kernels.register_transpose import power_below
 from leanconv.kernels.resample_maps import of_maps
 from leanconv.records import dataclass
 from leanconv.spec.format import Format, ceil_div
 from leanconv.target import Target
-from leanconv.types import DType
+from leanconv.types import INT8, INT32, DType
 
 OPS = ("Resample",)
 
@@ -60,6 +62,11 @@ class Resample(Kernel):
         return ("x", "first", "weights", "y")
 
     @property
+    def sums(self) -> DType:
+        """Of weights and sums: int32 where codes are mixed."""
+        return self.dtype if self.dtype.is_float else INT32
+
+    @property
     def items(self) -> int:
         """Rows of the result, or groups of lines where no axis is behind."""
         return ceil_div(self.outer, _UNROLL) if self.inner == 1 else self.outer * self.size
@@ -80,10 +87,8 @@ class Resample(Kernel):
 
     def emit(self, target: Target) -> str:
         e = Function(self.NAME)
-        x, firsts, weights, y = (
-            e.pointer(number, kind)
-            for number, kind in enumerate((self.dtype.llvm, "i64", *[self.dtype.llvm] * 2))
-        )
+        kinds = {"first": "i64", "weights": self.sums.llvm}
+        x, firsts, weights, y = e.pointers(self.operands, self.dtype.llvm, **kinds).values()
         with e.chunks(self.chunks) as (chunk,):
             begin = chunk * self.group
             with e.loop("item", e.smin(begin + self.group, self.items), start=begin) as item:
@@ -92,7 +97,7 @@ class Resample(Kernel):
                 else:
                     o, r = item // self.size, item % self.size
                     at = o * self.extent + e.load_index(firsts.at(r))
-                    lanes = power_below(self.inner, target.lanes(self.dtype))
+                    lanes = power_below(self.inner, target.lanes(self.sums))
                     own = weights.at(r * self.taps)
                     self._row(e, x.at(at * self.inner), own, y.at(item * self.inner), lanes)
         return e.finish()
@@ -116,20 +121,40 @@ class Resample(Kernel):
         self, e: Function, x: Pointer, weights: Pointer, y: Pointer, at: list[Value], lanes: int
     ) -> None:
         """Vectors of the result at some columns."""
-        kind = vector(self.dtype.llvm, lanes)
-        total = [e.zero(kind) for _ in at]
+        kind = vector(self.sums.llvm, lanes)
+        total = [self._start(e, kind) for _ in at]
 
         def tap(t: Value | int) -> None:
             weight = e.broadcast(weights.at(t), kind)
             row = x.at(e.i64(t) * self.inner)
             total[:] = [
-                e.fma(e.load(row.at(column), kind), weight, sum_)
+                self._added(e, row.at(column), weight, sum_)
                 for column, sum_ in zip(at, total, strict=True)
             ]
 
         self._taps(e, tap, total)
         for column, value in zip(at, total, strict=True):
-            e.store(value, y.at(column))
+            e.store(self._result(e, value), y.at(column))
+
+    def _start(self, e: Function, kind: str) -> Value:
+        """What a sum begins with: a half of a code is added before the shift, which rounds down."""
+        return e.zero(kind) if self.dtype.is_float else e.zero(kind) + ONE // 2
+
+    def _added(self, e: Function, x: Pointer, weight: Value, sum_: Value) -> Value:
+        """A sum with as many elements of x more as it has lanes."""
+        loaded = e.load(x, vector(self.dtype.llvm, lanes_of(sum_.kind)))
+        if self.dtype.is_float:
+            return e.fma(loaded, weight, sum_)
+        wide = e.convert("sext" if self.dtype == INT8 else "zext", loaded, sum_.kind)
+        return wide * weight + sum_
+
+    def _result(self, e: Function, sum_: Value) -> Value:
+        """Elements of y of their sums."""
+        if self.dtype.is_float:
+            return sum_
+        codes = sum_.shifted_right(ONE_BITS)
+        codes = e.smin(e.smax(codes, int(self.dtype.low)), int(self.dtype.high))
+        return e.convert("trunc", codes, vector(self.dtype.llvm, lanes_of(sum_.kind)))
 
     def _taps(self, e: Function, tap: Callable[[Value | int], None], total: list[Value]) -> None:
         """Emit a tap's body for all of them."""
@@ -149,18 +174,18 @@ class Resample(Kernel):
         sources = [x.at((o + u) * self.extent) for u in range(lines)]
         with e.loop("r", self.size) as r:
             at, own = e.load_index(firsts.at(r)), weights.at(r * self.taps)
-            total = [e.zero(self.dtype.llvm) for _ in range(lines)]
+            total = [self._start(e, self.sums.llvm) for _ in range(lines)]
 
             def tap(t: Value | int) -> None:
                 weight = e.load(own.at(t))
                 total[:] = [
-                    e.fma(e.load(source.at(at + t)), weight, sum_)
+                    self._added(e, source.at(at + t), weight, sum_)
                     for source, sum_ in zip(sources, total, strict=True)
                 ]
 
             self._taps(e, tap, total)
             for line, value in enumerate(total):
-                e.store(value, y.at((o + line) * self.size + r))
+                e.store(self._result(e, value), y.at((o + line) * self.size + r))
 
 
 def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
@@ -177,8 +202,9 @@ def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Targe
     shape = formats[y].physical_shape(result.shape)
     outer, inner = prod(shape[: axes[0]]), prod(shape[axes[-1] + 1 :])
     sizes = [(source.shape[axis], result.shape[axis]) for axis in axes]
-    tables = [window(node.attributes, axis, source.shape[axis]) for axis in axes]
-    tables = [(first, weights.astype(result.dtype)) for first, weights in tables]
+    sums = result.dtype if result.dtype.is_float else INT32
+    tables = [window(node.attributes, axis, source.shape[axis], result.dtype) for axis in axes]
+    tables = [(first, weights.astype(sums)) for first, weights in tables]
     kernel: Kernel
     if len(axes) == 2:
         rows_first = order(node.attributes) == axes

@@ -22,7 +22,7 @@ from leanconv.graph.ops.resize import (
 from leanconv.graph.value import Value
 from leanconv.records import dataclass
 from leanconv.symbolic import Symbol, plain
-from leanconv.types import HALVES
+from leanconv.types import HALVES, INT8, UINT8
 from leanconv.units import shape_text
 
 
@@ -62,7 +62,7 @@ def _scales(call: Call, index: int) -> tuple[float, ...]:
     return tuple(float(scale) for scale in array)
 
 
-_ROW_BYTES = 48  # for each weight of a window, while they are computed
+_ROW_BYTES = 24  # for each weight of a window, while they are computed
 
 
 @dataclass(frozen=True)
@@ -287,6 +287,7 @@ def _weighted(
             changed.append(axis)
     while changed:  # two axes that follow each other are one operation
         pair = changed[-2:] if changed[-2:-1] == [changed[-1] - 1] else changed[-1:]
+        pair = pair if x.type.dtype.is_float else changed[-1:]  # codes are rounded after each axis
         del changed[-len(pair) :]
         y = call.emit("Resample", [y], **way.windows(pair, sizes, scales))
     return _filled_outside(call, x, y, scales, way)
@@ -297,6 +298,8 @@ def _of_integers(
 ) -> Value:
     """Integers mixed as floats, towards zero; with antialiasing each axis to the nearest ones."""
     dtype, single = x.type.dtype, call.builder.single
+    if way.antialias and dtype in (INT8, UINT8):
+        return _weighted(call, x, sizes, scales, way)
     y = call.emit("Cast", [x], to=single)
     if not way.antialias:
         return call.emit("Cast", [_weighted(call, y, sizes, scales, way)], to=dtype)
@@ -305,11 +308,7 @@ def _of_integers(
         part[axis] = scales[axis]
         shape = tuple(sizes[i] if i == axis else e for i, e in enumerate(y.shape))
         made = _weighted(call, y, shape, part, way)
-        if made is not y:
-            made = call.emit("Round", [made])
-            if dtype.bytes == 1:
-                made = call.emit("Clip", [made], min=float(dtype.low), max=float(dtype.high))
-        y = made
+        y = made if made is y else call.emit("Round", [made])
     return call.emit("Cast", [y], to=dtype)
 
 

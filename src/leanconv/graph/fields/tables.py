@@ -29,7 +29,7 @@ def axis_table(
     if node.op == "Resample":
         if axis not in attributes["axes"]:
             return None
-        begin, weights = resample_window(attributes, axis, extent)
+        begin, weights = resample_window(attributes, axis, extent, dtype)
         return begin[:, None] + np.arange(weights.shape[1]), weights
     size, scale = attributes["sizes"][axis], attributes["scales"][axis]
     if size == extent and scale == 1:

@@ -61,8 +61,8 @@ def coordinates(
         begin, end = dtype(roi[0]), dtype(roi[1])
         if size == 1:
             return np.asarray([half * (begin + end) * dtype(extent - 1)], dtype)
-        step = (end - begin) * dtype(extent - 1) / dtype(size - 1)
-        return np.asarray(begin * dtype(extent - 1) + out * step)
+        along = out * (end - begin) * dtype(extent - 1) / dtype(size - 1)
+        return np.asarray(begin * dtype(extent - 1) + along)
     if mode == "align_corners":
         if size == 1:
             return np.zeros(1, dtype)
@@ -73,11 +73,12 @@ def coordinates(
         return np.asarray((out + half) / step)
     if mode == "pytorch_half_pixel" and size == 1:
         return np.zeros(1, dtype)
-    centre = (out + half) / step
-    if mode == "half_pixel_symmetric":
+    if mode == "half_pixel_symmetric":  # the sum is double, as in ONNX Runtime
         adjustment = dtype(size) / (step * dtype(extent))
-        centre = dtype(extent) / dtype(2) * (dtype(1) - adjustment) + centre
-    return np.asarray(centre - half)
+        offset = dtype(extent) / dtype(2) * (dtype(1) - adjustment)
+        centre = (out.astype(np.float64) + 0.5) / np.float64(step)
+        return np.asarray(np.float64(offset) + centre - 0.5, dtype)
+    return np.asarray((out + half) / step - half)
 
 
 def nearest_cells(
