@@ -6,13 +6,14 @@ Weights are multiplied first, from the last axis on, and each product is rounded
 as in ONNX Runtime: between codes of 8 bits ties are frequent, and the last bit decides them.
 
 Which cells are read with which weights is computed once, from the shapes, and handed to the kernel
-as constants. In blocks of channels every cell is one vector; in plain tensors it is one element,
-but for linear maps of two axes, which have a kernel of their own (`resize_maps`).
+as constants. In blocks of channels every cell is one vector; in plain tensors it is the last axis
+in vectors if that is not resized, else one element. Linear maps of the last two axes have a kernel
+of their own (`resize_maps`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from math import prod
 
@@ -25,6 +26,7 @@ from leanconv.codegen.lowered import Call, Lowered, View
 from leanconv.graph.ir import Graph, Node, TensorType
 from leanconv.graph.ops.resize import linear_cells, nearest_cells
 from leanconv.kernels.copy_plan import row_major
+from leanconv.kernels.register_transpose import power_below
 from leanconv.kernels.resize_maps import of_linear
 from leanconv.records import dataclass
 from leanconv.spec.format import Format, ceil_div
@@ -59,9 +61,10 @@ class Resize(Kernel):
 
     Attributes:
         dtype: of the elements.
-        width: contiguous elements of a cell: the block, or 1.
+        width: contiguous elements that are done at once: the block, or a vector of a cell.
         axes: of the result in memory order, without the one of the cell.
         weighted: whether there is a table of weights; nearest neighbours need none.
+        inner: contiguous elements of a cell; the last vector of it overlaps the one before.
     """
 
     VARIES = True
@@ -70,6 +73,7 @@ class Resize(Kernel):
     width: int
     axes: tuple[Axis, ...]
     weighted: bool
+    inner: Extent
 
     @property
     def operands(self) -> tuple[str, ...]:
@@ -88,7 +92,7 @@ class Resize(Kernel):
     @property
     def rows_per_chunk(self) -> int:
         """Consecutive rows that one chunk does."""
-        loads = self.loads * self.rows * self.axes[-1].extent
+        loads = self.loads * self.rows * self.axes[-1].extent * ceil_div(self.inner, self.width)
         return ceil_div(self.rows, ceil_div(loads, _CHUNK_LOADS))
 
     @property
@@ -97,7 +101,7 @@ class Resize(Kernel):
 
     @property
     def flops(self) -> int:
-        cells = self.rows * self.axes[-1].extent * self.width
+        cells = self.rows * self.axes[-1].extent * self.inner
         return 2 * cells * self.loads if self.weighted else 0
 
     def emit(self, target: Target) -> str:
@@ -109,7 +113,7 @@ class Resize(Kernel):
             first = chunk * self.rows_per_chunk
             last = e.smin(first + self.rows_per_chunk, self.rows)
             with e.loop("row", last, start=first) as row:
-                y = pointers["y"].at(row * (self.axes[-1].extent * self.width))
+                y = pointers["y"].at(row * (self.axes[-1].extent * self.inner))
                 self._emit_row(e, tables, pointers["x"], row, y)
         return e.finish()
 
@@ -127,22 +131,31 @@ class Resize(Kernel):
                 for place, shares in sources
             ]
         rows = [(at, [e.splat(w, self.width) for w in shares]) for at, shares in sources]
-        last = replace(self.axes[-1], stride=self.width, entry=0)
+        last = replace(self.axes[-1], stride=self.inner, entry=0)
         tables = tables.at(self.axes[-1].entry)
         with e.loop("o", last.extent) as o:
             taps = [
                 (cell, None if w is None else e.splat(w, self.width))
                 for cell, w in tables.taps(last, o)
             ]
-            total: Value | None = None
-            for place, shares in rows:
-                for cell, share in taps:
-                    new = e.load(place.at(cell), kind)
-                    weights = [*([] if share is None else [share]), *shares]
-                    new = new * prod(weights[1:], start=weights[0]) if weights else new
-                    total = new if total is None else total + new
-            assert total is not None
-            e.store(total, y.at(o * self.width))
+            for at in self._inside(e):
+                total: Value | None = None
+                for place, shares in rows:
+                    for cell, share in taps:
+                        new = e.load(place.at(cell + at), kind)
+                        weights = [*([] if share is None else [share]), *shares]
+                        new = new * prod(weights[1:], start=weights[0]) if weights else new
+                        total = new if total is None else total + new
+                assert total is not None
+                e.store(total, y.at(o * self.inner + at))
+
+    def _inside(self, e: Function) -> Iterator[Value | int]:
+        """Emit the body for each vector of a cell."""
+        if self.inner == self.width:
+            yield 0
+            return
+        with e.loop("inner", ceil_div(self.inner, self.width)) as v:
+            yield e.smin(v * self.width, self.inner - self.width)
 
 
 _Tap = tuple[Value, Value | None]  # an offset, and its weight if it is not one
@@ -193,7 +206,6 @@ def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
 
 def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Target) -> Lowered:
     """One kernel and its tables; a view where nothing is resized."""
-    del target
     x, y = node.inputs[0], node.output
     source, result = graph.types[x], graph.types[y]
     resized = _resized(node, source.shape)
@@ -205,11 +217,16 @@ def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Targe
     physical = formats[y].physical_shape
     extents = physical(result.shape)[: len(result.shape)]
     strides = row_major(physical(source.shape))[: len(result.shape)]
+    inner: int = block or 1
+    width, rank = inner, len(extents)
+    if not block and not resized[-1] and rank > 1:  # channels, or whatever is behind
+        inner, rank = extents[-1], rank - 1
+        width = power_below(inner, target.lanes(result.dtype))
     cells: list[np.ndarray] = []
     weights: list[np.ndarray] = []
     axes: list[Axis] = []
     entry = 0
-    for number, (extent, stride) in enumerate(zip(extents, strides, strict=True)):
+    for number, (extent, stride) in enumerate(zip(extents[:rank], strides, strict=False)):
         if not resized[number]:
             axes.append(Axis(extent, stride))
             continue
@@ -218,7 +235,7 @@ def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Targe
         cells.append(offsets.ravel() * stride)
         weights.append(shares.ravel().astype(result.dtype))
         entry += offsets.size
-    kernel = Resize(result.dtype, block or 1, _joined(axes), linear)
+    kernel = Resize(result.dtype, width, _joined(axes), linear, inner)
     constants = {f"{y}.cells": np.concatenate(cells)}
     if linear:
         constants[f"{y}.weights"] = np.concatenate(weights)
@@ -226,10 +243,10 @@ def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Targe
 
 
 def _grown_maps(resized: list[bool], source: TensorType, result: TensorType) -> bool:
-    """Whether the last two axes are resized and no others; and each row is read several times."""
+    """Whether the last two axes are resized and no others; and most rows are read twice or more."""
     if resized[-2:] != [True, True] or any(resized[:-2]):
         return False
-    return result.shape[-2] >= source.shape[-2]
+    return 3 * result.shape[-2] >= 2 * source.shape[-2]
 
 
 def _maps(node: Node, source: TensorType, result: TensorType) -> Lowered:
