@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from leanconv.collector import fewer_collections
+from leanconv.collector import fewer_collections, no_collections
 
 
 @pytest.fixture(autouse=True)
@@ -47,3 +47,17 @@ def test_what_a_process_has_set_stays(own: tuple[int, int, int]) -> None:
         assert gc.get_threshold() == before
     finally:
         gc.set_threshold(*before)
+
+
+def test_imports_are_not_looked_at_and_nothing_stays_frozen() -> None:
+    looks: list[str] = []
+    frozen = gc.get_freeze_count()
+    gc.callbacks.append(lambda phase, _: looks.append(phase))
+    try:
+        with no_collections():
+            made = [[each] for each in range(60_000)]
+            assert not looks
+    finally:
+        gc.callbacks.pop()
+    assert len(made) == 60_000
+    assert gc.get_freeze_count() == frozen

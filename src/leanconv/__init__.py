@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from leanconv import forks
-from leanconv.collector import fewer_collections
+from leanconv.collector import no_collections
 from leanconv.errors import (
     BackendError,
     BudgetError,
@@ -88,7 +88,7 @@ def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module 'leanconv' has no attribute {name!r}")
     try:
-        with fewer_collections():
+        with no_collections():
             forks.imported("leanconv.codegen.backend")  # first: it says where memory is too short
             found = globals()[name] = getattr(forks.imported(_LAZY[name]), name)  # once
     except LeanConvError:
