@@ -6,6 +6,7 @@ A folder is a sub-package of leanconv or a module that lies directly in it (`err
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "records": (),
     "forks": (),
     "collector": (),
+    "late": ("errors", "forks"),
     "progress": ("errors", "records"),
     "files": ("errors", "records"),
     "settings": ("errors", "units", "records"),
@@ -34,7 +36,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "half_arrays": ("types",),
     "winograd": ("errors", "types", "records"),
     "reference": ("spec", "winograd"),
-    "target": ("spec",),
+    "target": ("spec", "late"),
     "codegen": ("target", "progress", "forks", "half_arrays"),
     "graph": ("spec", "half_arrays"),
     "kernels": ("codegen", "graph"),
@@ -46,7 +48,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "api": ("gpu", "collector"),
     "quantizer": ("api",),
     "images": ("api",),
-    "": ("quantizer", "images", "forks", "collector"),  # leanconv/__init__.py
+    "": ("quantizer", "images", "late", "collector"),  # leanconv/__init__.py
     "onnxruntime": ("",),
     "pages": ("units",),
     "server": ("", "pages"),
@@ -88,6 +90,7 @@ ONLY_IN: dict[str, str] = {
     "dask": "dask",
     "ray": "ray",
 }
+_LATE = re.compile(r"leanconv(\.\w+)+")
 BASE = {"numpy", "llvmlite", "rich"}
 STANDARD_LIBRARY_ONLY = (
     "errors",
@@ -97,6 +100,7 @@ STANDARD_LIBRARY_ONLY = (
     "records",
     "forks",
     "collector",
+    "late",
     "symbolic",
     "progress",
     "files",
@@ -135,12 +139,18 @@ def folder_of_module(module: str) -> str | None:
 
 
 def imports_of(file: Path, source: str) -> Iterator[Import]:
-    """Every import of a file, those inside functions included, relative ones made absolute."""
+    """Every import of a file, those inside functions included, relative ones made absolute.
+
+    So does a name of ours in quotes where `leanconv.late` imports it.
+    """
+    imports_late = "import late" in source or "leanconv.late import" in source
     package = ("leanconv", *file.relative_to(PACKAGE).parts[:-1])
     for node in ast.walk(ast.parse(source, str(file))):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield Import(file, node.lineno, alias.name)
+        elif imports_late and isinstance(node, ast.Constant) and _LATE.fullmatch(str(node.value)):
+            yield Import(file, node.lineno, str(node.value))
         elif isinstance(node, ast.ImportFrom):
             base = package[: len(package) - node.level + 1] if node.level else ()
             module = ".".join([*base, *([node.module] if node.module else [])])

@@ -43,7 +43,7 @@ def test_every_picture_is_shown() -> None:
 
 
 def test_every_algorithm_and_parameter_is_told() -> None:
-    for algorithm in ALGORITHMS:
+    for algorithm in ALGORITHMS.values():
         assert f'algorithm="{algorithm.name}"' in PAGE
         for parameter in algorithm.parameters.names():
             assert f"`{parameter}" in PAGE, f"{algorithm.name}: {parameter}"

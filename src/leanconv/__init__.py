@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from leanconv import forks
+from leanconv import late
 from leanconv.collector import no_collections
 from leanconv.errors import (
     BackendError,
@@ -27,7 +27,6 @@ from leanconv.errors import (
     ReentrantCallError,
     SpecError,
     UnsupportedError,
-    out_of_memory,
 )
 
 if TYPE_CHECKING:
@@ -87,20 +86,9 @@ _LAZY = {
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module 'leanconv' has no attribute {name!r}")
-    try:
-        with no_collections():
-            forks.imported("leanconv.codegen.backend")  # first: it says where memory is too short
-            found = globals()[name] = getattr(forks.imported(_LAZY[name]), name)  # once
-    except LeanConvError:
-        raise
-    except MemoryError as error:
-        raise out_of_memory("importing leanconv", error) from error
-    # Where memory is short, a library cannot be mapped, or C code forgets to say what failed.
-    except (ImportError, OSError, SystemError, ValueError) as error:
-        raise BackendError(
-            f"leanconv cannot be loaded ({error}); expected NumPy and llvmlite, whole, and memory "
-            "to map them: install them anew, or raise `ulimit -v`"
-        ) from error
+    with no_collections():
+        late.module("leanconv.codegen.backend")  # first: it says where memory is too short
+        found = globals()[name] = late.named(f"{_LAZY[name]}.{name}")  # once
     return found
 
 

@@ -11,7 +11,7 @@ from leanconv.spec import ConvSpec
 from leanconv.target import preset
 
 TARGET = preset("znver4")
-COSTS = {algorithm.name: algorithm.cost for algorithm in ALGORITHMS}
+COSTS = {name: algorithm.cost for name, algorithm in ALGORITHMS.items()}
 
 
 def problem_of(text: str) -> Problem:

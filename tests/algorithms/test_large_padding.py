@@ -55,7 +55,7 @@ def test_columns_behind_the_image_are_zeros(
 
 
 @pytest.mark.parametrize("groups", [1, 16])
-@pytest.mark.parametrize("algorithm", [None, *(a.name for a in ALGORITHMS)])
+@pytest.mark.parametrize("algorithm", [None, *ALGORITHMS])
 def test_a_depth_of_one_may_lie_in_the_padding(algorithm: str | None, groups: int) -> None:
     """One plane, one tap, one result, and yet the tap touches nothing."""
     draw = np.random.default_rng(groups)

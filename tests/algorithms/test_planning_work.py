@@ -79,7 +79,7 @@ def _plan(problem: Problem, name: str) -> None:
     if name == "chosen":
         candidate = select.choose(problem, TARGET)
     else:
-        algorithm = next(a for a in ALGORITHMS if a.name == name)
+        algorithm = ALGORITHMS[name]
         if algorithm.reject(problem, TARGET) is not None:
             return
         algorithm.cost(problem, TARGET)
@@ -92,7 +92,7 @@ def _plan(problem: Problem, name: str) -> None:
 
 @pytest.mark.presets
 @pytest.mark.parametrize("extent", _EXTENTS)
-@pytest.mark.parametrize("name", ["chosen", *(a.name for a in ALGORITHMS)])
+@pytest.mark.parametrize("name", ["chosen", *ALGORITHMS])
 def test_planning_is_not_linear_in_an_extent(name: str, extent: str) -> None:
     blocked = name == "depthwise"
     base = _DEPTHWISE if blocked and extent not in _GROUPED else _BASE

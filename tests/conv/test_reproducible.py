@@ -33,7 +33,7 @@ OPEN = (
     "im2win:form=high",
     "mec:T=20",
 )
-NAMES = (*(algorithm.name for algorithm in ALGORITHMS), *OPEN)
+NAMES = (*ALGORITHMS, *OPEN)
 
 
 def check_batches(spec: ConvSpec, number: int, algorithm: str, *batches: int) -> bool:

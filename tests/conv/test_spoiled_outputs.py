@@ -18,7 +18,7 @@ from support.problems import Problem
 
 # Algorithms that multiply transformed numbers: a number spoils the outputs of its tile.
 TILES = ("winograd", "fft")
-IN_PLACE = tuple(algorithm.name for algorithm in ALGORITHMS if algorithm.name not in TILES)
+IN_PLACE = tuple(name for name in ALGORITHMS if name not in TILES)
 LINES = {
     None: "mb2ic5ih20iw23oc18kh3ph1",
     "stride": "mb2ic5ih20iw23oc18kh3sh2ph1",

@@ -52,7 +52,7 @@ def test_a_form_keeps_its_word_thousands_of_times(form: Form, number: int) -> No
 
 
 def test_every_parameter_is_in_some_form() -> None:
-    for algorithm in ALGORITHMS:
+    for algorithm in ALGORITHMS.values():
         texts = [form.text for form in FORMS if form.name == algorithm.name]
         assert algorithm.name in texts, f"{algorithm.name} is not tried without parameters"
         # What float16 alone takes is tried in tests/algorithms/test_half_sums.

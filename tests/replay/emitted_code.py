@@ -60,7 +60,7 @@ NAMED = (
     "ic16ih19oc16oh13kh3dh2",
 )
 SELECTORS = (
-    *(algorithm.name for algorithm in ALGORITHMS),
+    *ALGORITHMS,
     "winograd:m=2",
     "winograd:form=stages,m=4",
     "fft:tile=32,products=3",

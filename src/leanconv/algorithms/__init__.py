@@ -1,30 +1,32 @@
 """Convolution algorithms, a sub-package for each method, all on the same micro-kernel."""
 
+from collections.abc import Mapping
 from typing import Any
 
-from leanconv.algorithms.depthwise import DEPTHWISE
-from leanconv.algorithms.direct import DIRECT
-from leanconv.algorithms.fft import FFT
 from leanconv.algorithms.interface import Algorithm, Candidate
-from leanconv.algorithms.naive import NAIVE
-from leanconv.algorithms.planar import PLANAR
 from leanconv.algorithms.problem import Problem
-from leanconv.algorithms.tiles import AMX
-from leanconv.algorithms.unfold import IM2COL, IM2WIN, MEC
-from leanconv.algorithms.winograd import WINOGRAD
+from leanconv.late import Late, named
 
-ALGORITHMS: tuple[Algorithm[Any], ...] = (
-    DEPTHWISE,
-    PLANAR,
-    DIRECT,
-    WINOGRAD,
-    FFT,
-    NAIVE,
-    IM2COL,
-    MEC,
-    IM2WIN,
+
+def _table(places: Mapping[str, str]) -> Late[Algorithm[Any]]:
+    return Late(places, lambda name: named(places[name]))
+
+
+# Each by its name, imported when it is first considered.
+ALGORITHMS = _table(
+    {
+        "depthwise": "leanconv.algorithms.depthwise.DEPTHWISE",
+        "planar": "leanconv.algorithms.planar.PLANAR",
+        "direct": "leanconv.algorithms.direct.DIRECT",
+        "winograd": "leanconv.algorithms.winograd.WINOGRAD",
+        "fft": "leanconv.algorithms.fft.FFT",
+        "naive": "leanconv.algorithms.naive.NAIVE",
+        "im2col": "leanconv.algorithms.unfold.IM2COL",
+        "mec": "leanconv.algorithms.unfold.MEC",
+        "im2win": "leanconv.algorithms.unfold.IM2WIN",
+    }
 )
 # Those that need instructions of some processors, and blocks of channels.
-MACHINE_ALGORITHMS: tuple[Algorithm[Any], ...] = (AMX,)
+MACHINE_ALGORITHMS = _table({"amx": "leanconv.algorithms.tiles.AMX"})
 
 __all__ = ["ALGORITHMS", "MACHINE_ALGORITHMS", "Algorithm", "Candidate", "Problem"]

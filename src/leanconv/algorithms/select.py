@@ -24,23 +24,25 @@ from leanconv.algorithms.problem import Problem, default_error, most_weight_byte
 from leanconv.algorithms.rounding import sum_error
 from leanconv.codegen.geometry import Triple
 from leanconv.errors import SpecError
+from leanconv.late import Late
 from leanconv.target import Target
 from leanconv.types import SINGLE
 
-_ALL: tuple[Algorithm[Any], ...] = (*ALGORITHMS, *MACHINE_ALGORITHMS)
-_NAMES = tuple(a.name for a in _ALL)
-_BY_NAME: Mapping[str, Algorithm[Any]] = {a.name: a for a in _ALL}
-PARAMETERS: Mapping[str, type[Parameters]] = {a.name: a.parameters for a in _ALL}
+_ALL = Late(
+    (*ALGORITHMS, *MACHINE_ALGORITHMS),
+    lambda name: (ALGORITHMS if name in ALGORITHMS else MACHINE_ALGORITHMS)[name],
+)
+PARAMETERS: Mapping[str, type[Parameters]] = Late(_ALL, lambda name: _ALL[name].parameters)
 
 
 def algorithms_for(problem: Problem) -> list[Algorithm[Any]]:
     """All algorithms, as they compute in a problem's precision where they can do that."""
-    return [_named(name, problem) for name in _NAMES]
+    return [_named(name, problem) for name in _ALL]
 
 
 def _named(name: str, problem: Problem) -> Algorithm[Any]:
     """An algorithm; one of float32 takes operands in halves, too."""
-    found = _BY_NAME[name]
+    found = _ALL[name]
     if found.precisions(problem.precision) or not has_halves(problem.precision):
         return found
     return with_halves(found) if found.takes_halves and found.precisions(SINGLE) else found
@@ -100,8 +102,7 @@ def _possible(problem: Problem, target: Target) -> list[Algorithm[Any]]:
 def expected(problem: Problem) -> list[Algorithm[Any]]:
     """The algorithms that a problem's reader expects: of floats, not those of few machines."""
     floats = problem.precision.accumulate.is_float
-    names = [a.name for a in (ALGORITHMS if floats else _ALL)]
-    return [_named(name, problem) for name in names]
+    return [_named(name, problem) for name in (ALGORITHMS if floats else _ALL)]
 
 
 def lost_weights(algorithm: Algorithm[Any], problem: Problem) -> str | None:

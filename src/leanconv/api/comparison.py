@@ -62,7 +62,7 @@ def compare_algorithms(
     target, problem = planning_target(), conv_problem(spec, None)
     w = np.random.default_rng(0).standard_normal(spec.weight_shape).astype(spec.dtype)
     rows = []
-    for algorithm in ALGORITHMS:
+    for algorithm in ALGORITHMS.values():
         reason = algorithm.reject(problem, target)
         if reason:
             rows.append(AlgorithmRow(algorithm.name, reason))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Protocol
 
 from leanconv.codegen.lowered import Lowered
@@ -15,10 +15,6 @@ __all__ = ["KernelModule"]
 
 class KernelModule(Protocol):
     """What a module of this folder offers; `leanconv.operators` finds it by the operation."""
-
-    @property
-    def OPS(self) -> Sequence[str]:  # noqa: N802
-        """The operations that it computes."""
 
     def accepts_blocked(self, node: Node, graph: Graph, block: int) -> bool:
         """Whether a node can be done with its tensors in blocks of `block` channels."""

@@ -31,8 +31,6 @@ from leanconv.spec.format import Format, ceil_div
 from leanconv.target import Target
 from leanconv.types import DType
 
-OPS: tuple[str, ...] = ("Attention",)
-
 SCORES = 65536  # elements of a chunk's scores at most, where there are several rows
 MOST_ROWS = 48  # of a chunk: panels are packed once for all of them
 _ROW_ENDS = 16  # elements: rows of scores end at a multiple, and are one more apart

@@ -34,8 +34,6 @@ from leanconv.spec.format import Format, ceil_div
 from leanconv.target import Target
 from leanconv.types import INT8, INT32, DType, Precision
 
-OPS = ("QLinearMatMul",)
-
 _GROUP = 4  # bytes of a dot product
 _SIGN = 128  # by which unsigned codes become signed ones
 _ONES = 0x01010101

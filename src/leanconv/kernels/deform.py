@@ -26,8 +26,6 @@ from leanconv.spec.format import Format, aligned, ceil_div
 from leanconv.target import Target
 from leanconv.types import DType
 
-OPS = ("DeformColumns",)
-
 _TAPS = 4
 
 

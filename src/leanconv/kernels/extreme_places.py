@@ -33,8 +33,6 @@ _TILE = 1024  # columns: with their places, 8 KiB of float
 _ROWS = 4  # taken at once
 _MOST_ROWS = 1 << 31  # places beside numbers in lanes have 32 bits
 
-OPS = ("ArgMax", "ArgMin")
-
 
 @dataclass(frozen=True)
 class ExtremePlaces(InPieces):

@@ -25,8 +25,6 @@ from leanconv.spec.format import Format, ceil_div
 from leanconv.target import Target
 from leanconv.types import INT32, DType
 
-OPS = ("Gather", "GatherElements", "GatherND")
-
 CHUNK_BYTES = 32 * 1024  # that one chunk writes
 _TILE = 1024  # indices of a row that are taken at once
 _UNROLL = 4

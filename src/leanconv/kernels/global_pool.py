@@ -26,8 +26,7 @@ from leanconv.spec.format import Format, ceil_div
 from leanconv.target import Target
 from leanconv.types import FLOAT32, INT32, DType
 
-OPS = ("QLinearGlobalAveragePool",)
-CODES_IN_BLOCKS = OPS
+CODES_IN_BLOCKS = ("QLinearGlobalAveragePool",)
 
 _CHUNK_LOADS = 16 * 1024  # vectors of codes; 5 to 10 us
 _SUMS = 4  # accumulators, to which pixels are added in turn

@@ -35,8 +35,6 @@ from leanconv.spec.format import Format, ceil_div
 from leanconv.target import Target
 from leanconv.types import DType
 
-OPS = ("GridSample",)
-
 MOST_CELLS = 1 << 31  # of a plane: offsets have 32 bits
 
 

@@ -30,8 +30,6 @@ PIECE = 16384
 # The longest window that is carried in registers.
 LONGEST = 9
 
-OPS: tuple[str, ...] = ("LRN",)
-
 
 @dataclass(frozen=True)
 class ResponseNorm(Kernel):

@@ -26,8 +26,6 @@ from leanconv.symbolic import fixed
 from leanconv.target import Target
 from leanconv.types import DType
 
-OPS = ("MatMul", "Gemm")
-
 _CHUNK_FLOPS = 4 << 20  # 15 to 40 us
 _GROUP_BYTES = 256 * 1024  # rows of `a` that stay in L2 beside a panel
 _LEAST_ROWS = 64  # so that packing a panel pays: at 16 rows it took half the time of long sums

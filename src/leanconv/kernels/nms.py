@@ -21,8 +21,6 @@ from leanconv.symbolic import least
 from leanconv.target import Target
 from leanconv.types import INT32, INT64, DType
 
-OPS = ("NonMaxSuppression",)
-
 _MOST_BOXES = 1 << 28  # their places, times 4, have 32 bits
 
 

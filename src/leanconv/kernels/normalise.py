@@ -30,8 +30,6 @@ from leanconv.symbolic import Symbol
 from leanconv.target import Target
 from leanconv.types import DType
 
-OPS: tuple[str, ...] = ("Normalise",)
-
 
 @dataclass(frozen=True)
 class Normalise(InPieces):

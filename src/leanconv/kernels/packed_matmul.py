@@ -23,8 +23,6 @@ from leanconv.symbolic import fixed
 from leanconv.target import Target
 from leanconv.types import FLOAT32
 
-OPS = ("MatMulNBits",)
-
 _PANEL_VECTORS = (1, 2, 4)
 _FEW_ROWS = 16  # up to which each tile makes its own floats
 # Rows and vectors of tiles of few rows, with 32 registers and with 16: scales and words need some.

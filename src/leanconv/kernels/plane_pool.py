@@ -28,8 +28,6 @@ from leanconv.symbolic import most
 from leanconv.target import Target
 from leanconv.types import INT32, INT64
 
-OPS = ("MaxPoolWithIndices",)
-
 _CHUNK_TAPS = 32 * 1024  # about 10 us
 _ROUNDED = 16  # results of a row, rounded up: a multiple of all targets' lanes
 _MOST_PHASES = 8  # further ones are split column by column

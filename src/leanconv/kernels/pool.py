@@ -43,7 +43,6 @@ from leanconv.types import FLOAT32, FLOATS, DType
 
 _Body = Callable[[Pointer], None]
 
-OPS = ("MaxPool", "AveragePool", "QLinearAveragePool")
 CODES_IN_BLOCKS = ("MaxPool", "QLinearAveragePool")
 
 _CHUNK_LOADS = 16 * 1024  # 5 to 10 us

@@ -24,8 +24,6 @@ from leanconv.symbolic import least
 from leanconv.target import Target
 from leanconv.types import DType
 
-OPS = ("Recurrence",)
-
 _GROUP = 16  # sequences of a chunk: their states stay in L1 beside a panel
 # Of layers whose threads share each step: most steps, least weights where there is one direction,
 # panels of a chunk.

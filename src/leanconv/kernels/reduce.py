@@ -50,8 +50,6 @@ _HOW: dict[str, ReduceOp] = {
     "ReduceMin": "min",
 }
 
-OPS: tuple[str, ...] = tuple(_HOW)
-
 
 @dataclass(frozen=True)
 class Reduction(InPieces):

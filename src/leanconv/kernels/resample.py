@@ -30,8 +30,6 @@ from leanconv.spec.format import Format, ceil_div
 from leanconv.target import Target
 from leanconv.types import INT8, INT32, DType
 
-OPS = ("Resample",)
-
 _CHUNK_LOADS = 8 * 1024  # of a vector or an element
 _UNROLL = 4  # vectors, or rows
 _WRITTEN_OUT = 8  # taps; more are a loop

@@ -33,8 +33,6 @@ from leanconv.spec.format import Format, ceil_div
 from leanconv.target import Target
 from leanconv.types import DType
 
-OPS = ("Resize",)
-
 _CHUNK_LOADS = 8 * 1024  # 5 to 10 us
 
 

@@ -25,8 +25,6 @@ from leanconv.spec.format import Format
 from leanconv.target import Target
 from leanconv.types import INT64, DType
 
-OPS = ("RoiAlign",)
-
 _UNITS = 8  # blocks of channels in registers
 _MOST = 1 << 24  # samples along an axis
 

@@ -23,7 +23,6 @@ from leanconv.target import Target
 from leanconv.types import DType
 
 _HOW: dict[str, ReduceOp] = {"CumSum": "sum", "CumProd": "prod"}
-OPS: tuple[str, ...] = tuple(_HOW)
 
 
 @dataclass(frozen=True)

@@ -27,9 +27,8 @@ from leanconv.spec.format import Format, ceil_div
 from leanconv.target import Target
 from leanconv.types import DType
 
-__all__ = ["OPS", "Scatter", "accepts_blocked", "lower"]
+__all__ = ["Scatter", "accepts_blocked", "lower"]
 
-OPS = ("ScatterElements", "ScatterND")
 
 _TILE = 512  # columns
 

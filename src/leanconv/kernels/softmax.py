@@ -40,8 +40,6 @@ PIECE = 8192
 # Exponentials in flight at once; more would need more registers than AVX2 has.
 SETS = 2
 
-OPS: tuple[str, ...] = ("Softmax", "LogSoftmax")
-
 
 @dataclass(frozen=True)
 class Softmax(Kernel):

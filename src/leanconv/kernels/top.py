@@ -22,8 +22,6 @@ from leanconv.kernels.top_sort import TopSort
 from leanconv.spec.format import Format
 from leanconv.target import Target
 
-OPS = ("TopK",)
-
 _MOST_NUMBERS = 1 << 32  # places within a line have 32 bits
 
 

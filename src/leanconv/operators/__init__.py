@@ -7,38 +7,11 @@ codes, `conv_chain` and `block_chain` several at once, `single_kernel` all other
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from leanconv.errors import UnsupportedError
 from leanconv.graph.ir import Node
-from leanconv.kernels import (
-    attention,
-    code_matmul,
-    deform,
-    elementwise,
-    extreme_places,
-    gather,
-    global_pool,
-    grid_sample,
-    layout,
-    lookup,
-    lrn,
-    matmul,
-    nms,
-    normalise,
-    packed_matmul,
-    plane_pool,
-    pool,
-    recurrence,
-    reduce,
-    resample,
-    resize,
-    roi_align,
-    running,
-    scatter,
-    softmax,
-    top,
-)
+from leanconv.kernels import elementwise, layout, lookup
 from leanconv.operators.accuracy import Accuracy
 from leanconv.operators.block_chain import BLOCK_CHAIN
 from leanconv.operators.conv_chain import CONV_CHAIN
@@ -67,43 +40,50 @@ def _table(*operators: Operator) -> dict[str, Operator]:
     return table
 
 
+# Each module of `kernels` by its operations; it is imported when a node of these is planned.
+_KERNELS: Mapping[str, Sequence[str]] = {
+    "roi_align": ("RoiAlign",),
+    "deform": ("DeformColumns",),
+    "attention": ("Attention",),
+    "code_matmul": ("QLinearMatMul",),
+    "elementwise": elementwise.OPS,
+    "extreme_places": ("ArgMax", "ArgMin"),
+    "gather": ("Gather", "GatherElements", "GatherND"),
+    "global_pool": ("QLinearGlobalAveragePool",),
+    "grid_sample": ("GridSample",),
+    "layout": layout.OPS,
+    "lookup": lookup.OPS,
+    "lrn": ("LRN",),
+    "matmul": ("MatMul", "Gemm"),
+    "nms": ("NonMaxSuppression",),
+    "normalise": ("Normalise",),
+    "packed_matmul": ("MatMulNBits",),
+    "plane_pool": ("MaxPoolWithIndices",),
+    "pool": ("MaxPool", "AveragePool", "QLinearAveragePool"),
+    "recurrence": ("Recurrence",),
+    "reduce": ("ReduceMean", "ReduceSum", "ReduceProd", "ReduceMax", "ReduceMin"),
+    "resample": ("Resample",),
+    "resize": ("Resize",),
+    "running": ("CumSum", "CumProd"),
+    "scatter": ("ScatterElements", "ScatterND"),
+    "softmax": ("Softmax", "LogSoftmax"),
+    "top": ("TopK",),
+}
+_BLOCKED = ("roi_align", "deform")  # better in blocks, whatever their inputs are in
+
+
+def _single(name: str) -> Operator:
+    policy = FormatPolicy.PREFER_BLOCKED if name in _BLOCKED else FormatPolicy.FOLLOW_INPUTS
+    return SingleKernel(f"leanconv.kernels.{name}", _KERNELS[name], policy)
+
+
 OPERATORS: Mapping[str, Operator] = _table(
     CONVOLUTION,
     QUANTISED_CONVOLUTION,
     CONV_CHAIN,
     BLOCK_CHAIN,
     LOOP,
-    SingleKernel(roi_align, FormatPolicy.PREFER_BLOCKED),
-    SingleKernel(deform, FormatPolicy.PREFER_BLOCKED),
-    *map(
-        SingleKernel,
-        (
-            attention,
-            code_matmul,
-            elementwise,
-            extreme_places,
-            gather,
-            global_pool,
-            grid_sample,
-            layout,
-            lookup,
-            lrn,
-            matmul,
-            nms,
-            normalise,
-            packed_matmul,
-            plane_pool,
-            pool,
-            recurrence,
-            reduce,
-            resample,
-            resize,
-            running,
-            scatter,
-            softmax,
-            top,
-        ),
-    ),
+    *map(_single, _KERNELS),
 )
 
 

@@ -45,9 +45,9 @@ from leanconv.target import Target
 
 LAYERS = Choice("layers")
 _OPERATORS: Mapping[str, Operator] = {
-    "QuantizeLinear": SingleKernel(elementwise),
-    "Pad": SingleKernel(layout),
-    "Lookup": SingleKernel(lookup),
+    "QuantizeLinear": SingleKernel(elementwise.__name__, elementwise.OPS),
+    "Pad": SingleKernel(layout.__name__, layout.OPS),
+    "Lookup": SingleKernel(lookup.__name__, lookup.OPS),
     "Conv": CONVOLUTION,
     "QLinearConv": QUANTISED_CONVOLUTION,
 }

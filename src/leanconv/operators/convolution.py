@@ -20,6 +20,7 @@ from leanconv.codegen.geometry import PhasedAccess
 from leanconv.codegen.lowered import Call, Lowered, PackCall, Packing
 from leanconv.errors import SpecError
 from leanconv.graph.ir import Graph, Node
+from leanconv.late import Late
 from leanconv.operators import col2im_node
 from leanconv.operators.half_values import precision_of
 from leanconv.operators.operator import FormatPolicy, NodeContext, Operator
@@ -51,10 +52,10 @@ class Convolution(Operator):
 
     ops = OPS
     format_policy = FormatPolicy.PREFER_BLOCKED
-    algorithms: Mapping[str, type[Parameters]] = {
-        **select.PARAMETERS,
-        **dict.fromkeys(OF_TRANSPOSED, Parameters),
-    }
+    algorithms: Mapping[str, type[Parameters]] = Late(
+        (*select.PARAMETERS, *OF_TRANSPOSED),
+        lambda name: Parameters if name in OF_TRANSPOSED else select.PARAMETERS[name],
+    )
 
     def accepts_blocked(self, node: Node, graph: Graph, block: int) -> bool:
         """Whether input and output may both be in blocks of channels."""

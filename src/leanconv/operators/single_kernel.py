@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from math import log2, prod
+from typing import cast
 
+from leanconv import late
 from leanconv.algorithms.parameters import AUTO, Choice
 from leanconv.codegen.lowered import Lowered
 from leanconv.graph.halves import in_float32, rounds_to_halves, stored_half
@@ -13,6 +15,7 @@ from leanconv.graph.ir import Graph, Node
 from leanconv.kernels import KernelModule
 from leanconv.operators.half_values import of_halves
 from leanconv.operators.operator import FormatPolicy, NodeContext, Operator
+from leanconv.records import cached_property
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 from leanconv.types import FLOAT32, HALVES, DType
@@ -24,14 +27,22 @@ class SingleKernel(Operator):
     """The operations of one module of `kernels`.
 
     Args:
-        module: knows the operations.
+        name: of the module, imported when it is first needed.
+        ops: the operations.
         format_policy: in which format they are computed.
     """
 
     def __init__(
-        self, module: KernelModule, format_policy: FormatPolicy = FormatPolicy.FOLLOW_INPUTS
+        self,
+        name: str,
+        ops: Sequence[str],
+        format_policy: FormatPolicy = FormatPolicy.FOLLOW_INPUTS,
     ) -> None:
-        self._module, self.ops, self.format_policy = module, module.OPS, format_policy
+        self._name, self.ops, self.format_policy = name, tuple(ops), format_policy
+
+    @cached_property
+    def _module(self) -> KernelModule:
+        return cast(KernelModule, late.module(self._name))
 
     def accepts_blocked(self, node: Node, graph: Graph, block: int) -> bool:
         """As the module says, of halves as of float32."""
