@@ -9,7 +9,9 @@ import pytest
 from onnx import helper
 
 import leanconv as lc
+from leanconv.graph.ops.resample import window
 from leanconv.graph.ops.resize import COORDINATE_MODES, CROP
+from leanconv.types import UINT8
 from support.onnx_models import Array, imported, model, reference
 
 
@@ -84,6 +86,33 @@ def test_long_axes_have_small_tables() -> None:
     found = net.run({"x": x})["y"]
     wanted = lc.load(made(x[..., :60], [1, 1, 2, 180], mode="cubic"), threads=1)
     np.testing.assert_array_equal(found[..., :150], wanted.run({"x": x[..., :60]})["y"][..., :150])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "uint8"])
+def test_a_crop_that_is_far_away_is_filled(dtype: str) -> None:
+    x = np.random.default_rng(5).integers(0, 256, (1, 1, 40, 131)).astype(dtype)
+    for begin, end in ((1e19, 2e19), (-1e30, -1e30), (1e30, 1e30)):
+        roi = [0, 0, 0, begin, 1, 1, 1, end]
+        place = {"coordinate_transformation_mode": CROP, "extrapolation_value": 7.0}
+        proto = made(x, [1, 1, 4, 5], roi, mode="linear", antialias=1, **place)
+        assert (lc.load(proto, threads=1).run({"x": x})["y"] == 7).all()
+
+
+@pytest.mark.parametrize("extent", [2**24 + 4, 2**24 + 7, 2**26 + 5])
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+def test_windows_of_axes_that_float32_cannot_count_lie_within(mode: str, extent: int) -> None:
+    for roi in ((0.9999999, 1.0), (0.99999, 1.2), (3.0, 4.0)):
+        given = {"axes": (0,), "sizes": (4,), "scales": (1.0,), "rois": (roi,), "mode": mode}
+        given |= {"cubic_coeff_a": -0.75, "exclude_outside": False, "antialias": True}
+        begin, weights = window(given | {"coordinate_transformation_mode": CROP}, 0, extent, UINT8)
+        assert begin.min() >= 0
+        assert begin.max() + weights.shape[1] <= extent
+
+
+def test_a_parameter_that_is_no_number_is_no_crash() -> None:
+    x = np.full((1, 1, 8, 9), 3, np.uint8)
+    proto = made(x, [1, 1, 4, 5], mode="cubic", antialias=1, cubic_coeff_a=float("nan"))
+    assert lc.load(proto, threads=1).run({"x": x})["y"].shape == (1, 1, 4, 5)
 
 
 def test_nearest_cells_of_every_type() -> None:

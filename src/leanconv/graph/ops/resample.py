@@ -120,9 +120,11 @@ def _cubic(distance: Array, a: np.floating) -> Array:
 
 def _within(first: Array, weights: Array, extent: int) -> tuple[Array, Array]:
     """As a window of cells that are all there: those outside are the nearest one of the border."""
-    taps = min(weights.shape[1], extent)
-    begin = np.clip(first, 0, extent - taps).astype(np.int64)
-    cells = first[:, None].astype(np.int64) + np.arange(weights.shape[1])
+    width, taps = weights.shape[1], min(weights.shape[1], extent)
+    # In float64, as float32 rounds an end of over 2^24 cells up; of a far crop no cell is inside.
+    first = np.clip(first.astype(np.float64), -width, extent).astype(np.int64)
+    begin = np.clip(first, 0, extent - taps)
+    cells = first[:, None] + np.arange(width)
     inside = np.clip(cells, 0, extent - 1)
     result = np.zeros((len(begin), taps), weights.dtype)
     rows, at = np.arange(len(begin))[:, None], inside - begin[:, None]
@@ -132,8 +134,8 @@ def _within(first: Array, weights: Array, extent: int) -> tuple[Array, Array]:
 
 
 def _fixed(weights: Array) -> Array:
-    """Weights of codes in parts of `ONE`: the nearest, halves away from zero; int32."""
-    parts = weights.astype(np.float64) * ONE
+    """Weights of codes in parts of `ONE`: the nearest, halves away from zero; int32. NaN is 0."""
+    parts = np.nan_to_num(weights.astype(np.float64)) * ONE
     nearest = np.trunc(parts + np.copysign(0.5, parts))
     most = np.iinfo(np.int32)
     return np.clip(nearest, most.min, most.max).astype(np.int32)
