@@ -2,7 +2,7 @@
 
 Importing the package makes three hundred dataclasses. The standard library compiles each of their
 methods by itself, up to six, which takes most of an import. Here those that follow the fields are
-compiled together when one of them is first asked for, and the others are shared. What comes out is
+compiled when they are first asked for, and the others are shared. What comes out is
 a dataclass like any other: `fields`, `replace` and `asdict` of `dataclasses` take it.
 """
 
@@ -55,7 +55,7 @@ else:
         def made(cls: type) -> type:
             _with_fields(cls, frozen, kw_only)
             names = ("__init__", "__eq__", "__hash__") if eq else ("__init__",)
-            methods: dict[str, Any] = {name: _Pending(cls, name, frozen, eq) for name in names}
+            methods: dict[str, Any] = {name: _Pending(cls, name, frozen) for name in names}
             if eq and not frozen:
                 methods["__hash__"] = None
             if repr:
@@ -71,19 +71,20 @@ else:
 
 
 class _Pending:
-    """A method that is compiled, with the others that follow the fields, when it is first used.
+    """A method that follows the fields, compiled when it is first used; what compares, together.
 
-    A load uses less than half of the classes that it imports.
+    A load uses less than half of the classes that it imports, and compares few of these.
     """
 
-    def __init__(self, cls: type, name: str, frozen: bool, eq: bool) -> None:
-        self._cls, self._name, self._frozen, self._eq = cls, name, frozen, eq
+    def __init__(self, cls: type, name: str, frozen: bool) -> None:
+        self._cls, self._name, self._frozen = cls, name, frozen
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        methods = _compiled(self._cls, self._frozen, self._eq)
+        cls = self._cls
+        methods = _init(cls, self._frozen) if self._name == "__init__" else _comparisons(cls)
         for name, method in methods.items():
-            if isinstance(self._cls.__dict__.get(name), _Pending):
-                setattr(self._cls, name, method)
+            if isinstance(cls.__dict__.get(name), _Pending):
+                setattr(cls, name, method)
         return methods[self._name].__get__(instance, owner)
 
 
@@ -123,8 +124,8 @@ def _with_fields(cls: Any, frozen: bool, kw_only: bool) -> None:
     cls.__dataclass_params__.frozen = frozen
 
 
-def _compiled(cls: type, frozen: bool, eq: bool) -> dict[str, Any]:
-    """The methods that follow the fields: `__init__`, and what compares if that is asked for."""
+def _init(cls: type, frozen: bool) -> dict[str, Any]:
+    """The method that makes a record of its fields' values."""
     fields = dataclasses.fields(cls)
     names: dict[str, Any] = {"_missing": _MISSING, "__name__": cls.__module__}
     heads, body = ["self"], ["_values = self.__dict__"] if frozen else []
@@ -144,22 +145,32 @@ def _compiled(cls: type, frozen: bool, eq: bool) -> dict[str, Any]:
         body.append("self.__post_init__()")
     arguments = ", ".join([*heads, *(["*", *keywords] if keywords else [])])
     lines = [f"def __init__({arguments}):", *(f" {line}" for line in body or ["pass"])]
-    if eq:
-        mine = "".join(f"self.{field.name}, " for field in fields if field.compare)
-        theirs = mine.replace("self.", "other.")
-        lines += [
-            "def __eq__(self, other):",
-            " if other.__class__ is not self.__class__: return NotImplemented",
-            f" return ({mine}) == ({theirs})",
-            "def __hash__(self):",
-            f" return hash(({mine}))",
-        ]
+    methods = _compiled(cls, lines, names)
+    annotations = {field.name: field.type for field in fields}
+    methods["__init__"].__annotations__ = {**annotations, "return": None}
+    return methods
+
+
+def _comparisons(cls: type) -> dict[str, Any]:
+    """The methods that compare records by the values of their fields, and their hash."""
+    fields = dataclasses.fields(cls)
+    mine = "".join(f"self.{field.name}, " for field in fields if field.compare)
+    lines = [
+        "def __eq__(self, other):",
+        " if other.__class__ is not self.__class__: return NotImplemented",
+        f" return ({mine}) == ({mine.replace('self.', 'other.')})",
+        "def __hash__(self):",
+        f" return hash(({mine}))",
+    ]
+    return _compiled(cls, lines, {"__name__": cls.__module__})
+
+
+def _compiled(cls: type, lines: list[str], names: dict[str, Any]) -> dict[str, Any]:
+    """The methods that lines define, for which `names` are global."""
     methods: dict[str, Any] = {}
     exec(compile("\n".join(lines), f"<{cls.__qualname__}>", "exec"), names, methods)
     for name, method in methods.items():
         method.__qualname__ = f"{cls.__qualname__}.{name}"
-    annotations = {field.name: field.type for field in fields}
-    methods["__init__"].__annotations__ = {**annotations, "return": None}
     return methods
 
 
