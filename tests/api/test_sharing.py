@@ -10,7 +10,7 @@ import leanconv as lc
 from leanconv.api.sharing import larger_shapes, network_sharing
 from leanconv.errors import ModelError
 from leanconv.planner.sharing import Shared
-from support.onnx_models import model
+from support.onnx_models import model, reference
 
 
 @pytest.fixture(scope="module")
@@ -85,3 +85,38 @@ def test_each_axis_is_larger_by_itself(net: lc.Network) -> None:
         (1, 3, 16, 20),
         (1, 3, 24, 30),
     ]
+
+
+def test_kernels_in_planes_and_numbers_that_follow_from_sizes_are_shared() -> None:
+    """1x1 and general kernels of plain tensors; a product with columns' numbers."""
+    r = np.random.default_rng(0)
+    held = {
+        "one": r.integers(-3, 4, (3, 16, 1, 1)).astype(np.float32),
+        "all": r.integers(-3, 4, (2, 16, 5, 5)).astype(np.float32),
+        "axis": np.array(3),
+        "zero": np.array(0),
+        "step": np.array(1),
+    }
+    nodes = [
+        helper.make_node("Shape", ["x"], ["sizes"]),
+        helper.make_node("Gather", ["sizes", "axis"], ["W"]),
+        helper.make_node("Range", ["zero", "W", "step"], ["places"]),
+        helper.make_node("Cast", ["places"], ["columns"], to=1),
+        helper.make_node("Mul", ["x", "columns"], ["a"], name="columns"),
+        helper.make_node("Conv", ["x", "one"], ["b"], name="one"),
+        helper.make_node("Conv", ["x", "all"], ["c"], name="all", pads=[2] * 4),
+    ]
+    proto = model(nodes, {"x": ("N", 16, "H", "W")}, ["a", "b", "c"], held)
+    planar = {"one": "planar", "all": "planar"}
+    net = lc.load(proto.SerializeToString(), threads=1, algorithms=planar)
+    every = [{"x": (1, 16, *size)} for size in ((9, 150), (12, 170), (31, 181))]
+    rows, refused = network_sharing(net, every)
+    assert not refused
+    assert {"PlanarPointwise", "PlanarConv"} <= {row.name for row in rows}
+    layers = [row for row in rows if row.level == "layer"]
+    assert {row.name.split()[1].split("_")[0] for row in layers} >= {"columns", "one", "all"}
+    assert all(row.served and not row.refusals for row in layers), layers
+    for each in every:
+        x = r.integers(-3, 4, each["x"]).astype(np.float32)
+        found, wanted = net.run({"x": x}), reference(proto, {"x": x})
+        assert all(np.array_equal(found[name], wanted[name]) for name in wanted)

@@ -97,4 +97,5 @@ def _model_work(options: argparse.Namespace) -> Work:
             "the model to float32"
         )
     texts = ", ".join(shape_text(x.shape) for x in inputs.values())
-    return Work(f"{file.stem} {texts}", file, inputs)
+    stated = bool(options.shape) and not values
+    return Work(f"{file.stem} {texts}", file, inputs, stated=stated)

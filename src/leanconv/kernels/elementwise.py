@@ -25,6 +25,7 @@ from leanconv.codegen.extents import Extents, Scalars
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.tails import where_any
+from leanconv.graph.from_sizes import SizedArray
 from leanconv.graph.ir import Graph, Node
 from leanconv.kernels import quantised_steps, typed_steps
 from leanconv.kernels.broadcasting import broadcast_strides, merged, row_major, to_blocks
@@ -295,12 +296,14 @@ class _Operands:
         self.strides: list[tuple[int, ...]] = []
         self.numbers: list[float] = []
         self.sources: list[tuple[bool, int]] = []  # (is a number, index among its own)
+        # Sizes decide a constant's numbers: it is read as it is, as any value.
+        plain = not self.format.block and node.op != "Pow"  # which looks at its exponent
         for position, source in enumerate(sources):
             if not isinstance(source, str):
                 self._add_constant(position, as_dtype(source.dtype), source)
                 continue
             kind, array = graph.types[source], graph.constants.get(source)
-            if array is None:
+            if array is None or (plain and isinstance(array, SizedArray)):
                 self._add(source, kind.dtype, kind.shape, formats.get(source, Format()))
             else:
                 self._add_constant(position, kind.dtype, array)
@@ -362,6 +365,7 @@ def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Targe
         i
         for i, (name, s) in enumerate(zip(operands.names, operands.strides, strict=True))
         if name not in operands.constants
+        and name not in graph.constants
         and s == row_major(memory)
         and operands.types[i].bytes == kind.dtype.bytes
     )

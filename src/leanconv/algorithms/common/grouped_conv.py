@@ -12,7 +12,6 @@ from leanconv.codegen.extents import Extent
 from leanconv.codegen.geometry import Access, Window
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import PackCall
-from leanconv.codegen.skeletons import split
 from leanconv.records import dataclass
 from leanconv.spec.amounts import reduction_length, sum_flops
 from leanconv.types import FLOAT32, INT64, DType, Precision
@@ -64,9 +63,9 @@ class GroupedConv(Kernel):
 
     @property
     def packing(self) -> Hashable:
-        """All but the extents."""
-        key: Hashable = split(self)[0]
-        return key
+        """Channels and taps: what `pack_weights` here looks at, and never the sizes of a map."""
+        shape = self.groups, self.inputs, self.outputs, self.window.kernel
+        return type(self), shape, self.precision, self.epilogue.operands
 
     @property
     def constant_bytes(self) -> dict[str, int]:

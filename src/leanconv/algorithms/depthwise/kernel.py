@@ -116,8 +116,7 @@ class DepthwiseConv(GroupedConv):
     @property
     def packing(self) -> Hashable:
         """Channels, taps and lanes."""
-        shape = self.groups, self.inputs, self.outputs, self.window.kernel, self.lanes
-        return type(self), shape, self.precision, self.epilogue.operands
+        return super().packing, self.lanes
 
     @property
     def constant_bytes(self) -> dict[str, int]:

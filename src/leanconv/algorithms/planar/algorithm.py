@@ -17,7 +17,8 @@ from leanconv.algorithms.planar.depthwise import (
 )
 from leanconv.algorithms.planar.kernel import PlanarConv
 from leanconv.algorithms.planar.overlaps import overlapping_vectors
-from leanconv.algorithms.planar.pointwise import PlanarPointwise, plan_planar_pointwise, with_tile
+from leanconv.algorithms.planar.pointwise import PlanarPointwise, plan_planar_pointwise
+from leanconv.algorithms.planar.pointwise import of_any_size as pointwise_of_any_size
 from leanconv.algorithms.problem import (
     Problem,
     sized,
@@ -158,12 +159,15 @@ def _of_any_size(problem: Problem, target: Target) -> tuple[_PlanarKernel, float
     overlaps = not problem.epilogue.residual
     row = _pointwise_row(problem)
     if row is not None and isinstance(planned, PlanarPointwise):
-        kernel = replace(_pointwise(problem, row, target), overlaps=overlaps)
-        return with_tile(kernel, planned.tile, target)
+        flat = replace(_pointwise(problem, row, target), overlaps=overlaps)
+        known = replace(sized(problem), any_size=())
+        window, *_ = merge_rows(known.window, known.x, known.y, lambda total: total)
+        alone = _pointwise(known, window, target)
+        return pointwise_of_any_size(flat, planned.tile, alone, target)
     if isinstance(planned, PlanarDepthwise) and _is_depthwise(problem):
-        alone = replace(_depthwise(problem, target), overlaps=overlaps)
+        kernel = replace(_depthwise(problem, target), overlaps=overlaps)
         tiles = _good_tiles(typical(problem), target, overlaps)
-        made = of_any_size(alone, tiles, _depthwise(sized(problem), target), target)
+        made = of_any_size(kernel, tiles, _depthwise(sized(problem), target), target)
         if made is not None:
             return made
     return _general_of_any_size(problem, target, overlaps)

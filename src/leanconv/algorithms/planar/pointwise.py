@@ -11,8 +11,9 @@ tile, a line each step.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import replace
+from math import ceil
 
 import numpy as np
 
@@ -33,7 +34,7 @@ from leanconv.codegen.tails import overlapping_tiles, tiles_of_chunk
 from leanconv.codegen.tiling import Tile, fits, tile_cycles
 from leanconv.records import dataclass
 from leanconv.spec.format import ALIGNMENT, ceil_div
-from leanconv.symbolic import fixed
+from leanconv.symbolic import Symbol, fixed, least, most
 from leanconv.target import Target
 
 _CHUNKS = 0.625  # of the record's chunk
@@ -103,6 +104,11 @@ class PlanarPointwise(GroupedConv):
         """Images by groups by blocks of pixels by blocks of panels."""
         panel_blocks = ceil_div(self.panels, self.panel_block)
         return self.batch * self.groups * self.column_blocks * panel_blocks
+
+    @property
+    def packing(self) -> Hashable:
+        """Channels, those of a tile, taps."""
+        return super().packing, self.tile.rows
 
     def pack_weights(self, w: np.ndarray) -> np.ndarray:
         """Pack weights (K, C/g, 1, 1, 1) as [group][panel][c][channel of the panel]."""
@@ -234,10 +240,34 @@ def plan_planar_pointwise(kernel: PlanarPointwise, target: Target) -> tuple[Plan
     return _in_chunks(replace(kernel, tile=tile), cycles, target)
 
 
-def with_tile(kernel: PlanarPointwise, tile: Tile, target: Target) -> tuple[PlanarPointwise, float]:
-    """The same where the tile is chosen."""
+def of_any_size(
+    kernel: PlanarPointwise, tile: Tile, known: PlanarPointwise, target: Target
+) -> tuple[PlanarPointwise, float]:
+    """Choose the chunks where the tile is chosen, in integers: extents may be symbols.
+
+    Args:
+        kernel: of a size that may be open.
+        tile: of it.
+        known: the kernel of a size whose pixels take the same cycles.
+        target: the machine.
+
+    Returns:
+        The kernel, with the estimated cycles of one core; 0 where extents are symbols.
+    """
     kernel = replace(_prefetching(kernel, target), tile=tile)
-    return _in_chunks(kernel, _cycles(kernel, target, tile), target)
+    each = _cycles(_prefetching(known, target), target, tile) / known.pixels
+    pieces, tiles = kernel.batch * kernel.groups, ceil_div(kernel.pixels, kernel.span)
+    outputs = pieces * kernel.pixels
+    even = least(_LEAST_CHUNKS, outputs // ceil(target.costs.least_chunk / each))
+    wanted = most(1, even, outputs // ceil(_CHUNKS * target.costs.chunk / each))
+    column_blocks = least(tiles, ceil_div(wanted, pieces))
+    panel_blocks = least(kernel.panels, ceil_div(wanted, pieces * column_blocks))
+    planned = replace(
+        kernel,
+        column_tiles=ceil_div(tiles, column_blocks),
+        panel_block=ceil_div(kernel.panels, panel_blocks),
+    )
+    return planned, 0.0 if isinstance(outputs, Symbol) else _UNALIGNED * outputs * each
 
 
 def _prefetching(kernel: PlanarPointwise, target: Target) -> PlanarPointwise:

@@ -10,7 +10,7 @@ thesis. The sums of a row stay in scratch until all channels have been added.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 
 from leanconv.algorithms.common.grouped_conv import GroupedConv
@@ -18,6 +18,7 @@ from leanconv.algorithms.common.taps import Taps
 from leanconv.algorithms.naive import channel_offset
 from leanconv.codegen.activations import finish
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
+from leanconv.codegen.skeletons import split
 from leanconv.codegen.start_values import channel_address, start_vectors
 from leanconv.records import dataclass
 from leanconv.target import Target
@@ -40,6 +41,12 @@ class WindowDot(GroupedConv):
 
     unit: int
     lanes: int
+
+    @property
+    def packing(self) -> Hashable:
+        """All but the extents: the order of the loops follows the layout."""
+        key: Hashable = split(self)[0]
+        return key
 
     @property
     def chunks(self) -> int:

@@ -9,15 +9,25 @@ import numpy as np
 
 from leanconv import __version__
 from leanconv import load as load_network
+from leanconv.cli.network_inputs import specialised
 
 _loaded: list[Any] = []  # the network that was loaded last
 
 
 def load(
-    model: str, inputs: dict[str, np.ndarray], threads: int, precision: str | None = None
+    model: str,
+    inputs: dict[str, np.ndarray],
+    threads: int,
+    precision: str | None = None,
+    stated: bool = False,
 ) -> tuple[Callable[[], list[np.ndarray]], str]:
-    """Load the network, with values in a half precision if one is named; see `worker`."""
+    """Load the network, with values in a half precision if one is named; see `worker`.
+
+    Where the shapes are stated, it is planned for these alone.
+    """
     network = load_network(model, threads=threads, precision=precision)
+    if stated:
+        network = specialised(network, {name: x.shape for name, x in inputs.items()})
     _loaded[:] = [network]
     return lambda: list(network.run(inputs).values()), __version__
 

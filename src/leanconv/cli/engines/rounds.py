@@ -32,12 +32,15 @@ class Work:
         inputs: an array for every input of the network.
         exact: computes the exact outputs, with which answers are compared; if None, they are
             compared with those of another engine.
+        stated: whether the network is to be planned for the inputs' shapes alone, as `run --shape`
+            plans it, whatever its file leaves open.
     """
 
     name: str
     model: Path
     inputs: Mapping[str, np.ndarray]
     exact: Callable[[], list[np.ndarray]] | None = None
+    stated: bool = False
 
 
 @dataclass(frozen=True)
@@ -189,6 +192,7 @@ def _start(
             "model": str(work.model),
             "inputs": str(inputs),
             "threads": effort.threads,
+            "stated": work.stated and outcome.engine == OURS,
         }
         try:
             reply = process.ask(request)

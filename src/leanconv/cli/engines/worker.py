@@ -9,11 +9,12 @@ where `run()` computes the network once on those inputs and returns its outputs 
 defines `facts()` as well, what that returns after the first run is part of the reply.
 
 One request a line comes in as JSON on standard input, and one reply a line goes out:
-    {"do": "load", "model": file, "inputs": npz file, "threads": n}
+    {"do": "load", "model": file, "inputs": npz file, "threads": n, "stated": bool}
         -> {"version": text, "load_ns": n, "first_ns": n, "grown_bytes": n}
     {"do": "run", "seconds": s, "warmup_seconds": s, "least": n}  -> {"ns": [n, ...]}
     {"do": "answer", "file": npz file}                            -> {"checksum": x}
     {"do": "stop"}                                                -> {}
+`stated` is leanconv's own: an engine's `load` that is told takes it by name.
 A request that fails is answered by {"error": text}. PATHs go in front of `sys.path`.
 """
 
@@ -48,9 +49,10 @@ def _load(engine_file: str, request: dict[str, Any]) -> tuple[Run, dict[str, Any
     with np.load(request["inputs"], allow_pickle=False) as archive:
         inputs = {name: np.require(archive[name], None, ["C"]) for name in archive.files}
     engine = _engine(engine_file)
+    told = {"stated": True} if request.get("stated") else {}
     before = _largest_memory()
     begin = time.perf_counter_ns()
-    run, version = engine.load(request["model"], inputs, request["threads"])
+    run, version = engine.load(request["model"], inputs, request["threads"], **told)
     loaded = time.perf_counter_ns()
     run()
     first = time.perf_counter_ns()
