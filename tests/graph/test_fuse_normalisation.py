@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,10 @@ import pytest
 from onnx import helper
 
 import leanconv as lc
+from leanconv.graph.edit import frozen
 from leanconv.graph.onnx_import import read_model
 from leanconv.graph.passes import GPU_PASSES, run_passes
+from leanconv.kernels.normalise import accepts_blocked
 from support.onnx_models import model, reference
 
 RANDOM = np.random.default_rng(4)
@@ -147,6 +150,16 @@ def test_blocks_of_channels_and_open_sizes() -> None:
         x = numbers(*shape)
         expected = reference(proto, {"x": x})["y"]
         np.testing.assert_allclose(net(x), expected, rtol=1e-3, atol=1e-4)
+
+
+def test_what_fills_a_block_is_not_divided_by_zero() -> None:
+    proto = one("InstanceNormalization", (1, 20, 4, 5), numbers(20), numbers(20))
+    graph = run_passes(read_model(proto.SerializeToString()).bind())
+    (node,) = graph.nodes
+    without = replace(node, attributes=frozen({"first": 2, "epsilon": 0.0}))
+    assert accepts_blocked(node, graph, 16)
+    assert not accepts_blocked(without, graph, 16)
+    assert accepts_blocked(without, graph, 4)
 
 
 def test_open_lines_in_one_load() -> None:
