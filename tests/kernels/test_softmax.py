@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 
 from leanconv.codegen.compiler import assembly
-from leanconv.kernels.softmax import OPS, Softmax, lower
+from leanconv.kernels.softmax import Softmax, lower
 from leanconv.spec.format import Format
 from leanconv.target import Target, preset
 from leanconv.types import FLOAT32, FLOAT64
 from support.kernel_runner import run_kernel
 from support.nodes import TARGETS, one_node, run_in_place, run_node
+
+OPS = ("Softmax", "LogSoftmax")
 
 
 def numbers(*shape: int, dtype: str = "float32") -> np.ndarray:
