@@ -187,7 +187,8 @@ class _Tables:
         return found
 
 
-def _resized(node: Node, shape: tuple[int, ...]) -> list[bool]:
+def resized_axes(node: Node, shape: tuple[int, ...]) -> list[bool]:
+    """Of each axis of an operand of that shape, whether it is resized."""
     sizes, scales = node.attributes["sizes"], node.attributes["scales"]
     return [
         size != extent or scale != 1
@@ -199,18 +200,18 @@ def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
     """Whether the channels keep their number."""
     del block
     shape = graph.types[node.inputs[0]].shape
-    return len(shape) >= 3 and not _resized(node, shape)[1]
+    return len(shape) >= 3 and not resized_axes(node, shape)[1]
 
 
 def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Target) -> Lowered:
     """One kernel and its tables; a view where nothing is resized."""
     x, y = node.inputs[0], node.output
     source, result = graph.types[x], graph.types[y]
-    resized = _resized(node, source.shape)
+    resized = resized_axes(node, source.shape)
     if not any(resized):
         return Lowered((), algorithm="view", views={y: View(x)})
     block, linear = formats[y].block, node.attributes["mode"] == "linear"
-    if linear and not block and _grown_maps(resized, source, result):
+    if linear and not block and grown_maps(resized, source, result):
         return _maps(node, source, result)
     physical = formats[y].physical_shape
     extents = physical(result.shape)[: len(result.shape)]
@@ -240,7 +241,7 @@ def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Targe
     return Lowered((Call(kernel, (x, *constants, y)),), constants, {}, "resize")
 
 
-def _grown_maps(resized: list[bool], source: TensorType, result: TensorType) -> bool:
+def grown_maps(resized: list[bool], source: TensorType, result: TensorType) -> bool:
     """Whether the last two axes are resized and no others; and most rows are read twice or more."""
     if resized[-2:] != [True, True] or any(resized[:-2]):
         return False

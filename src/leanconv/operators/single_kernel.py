@@ -62,6 +62,9 @@ class SingleKernel(Operator):
             cycles = _recurrence_cycles(node, graph, target)
         elif node.op == "MatMulNBits":
             cycles = _packed_cycles(node, graph, target)
+        elif _mixes(node):
+            of_resizing = late.named("leanconv.operators.resize_cost.resized_cycles")
+            cycles = of_resizing(node, graph, context.formats, target)
         else:
             cycles = _cycles(node, graph, target)
         return [replace(AUTO, cycles=cycles, error=_rounding(context.node, context.graph))]
@@ -108,6 +111,11 @@ def _cycles(node: Node, graph: Graph, target: Target) -> float:
     out = sum(graph.types[name].elements for name in node.outputs)
     moved = costs.moved(elements * item, target.l2_bytes)
     return costs.stage + moved + out * _operations(node, graph) / costs.scalar_flops
+
+
+def _mixes(node: Node) -> bool:
+    """Whether cells are mixed by weights."""
+    return node.op == "Resample" or (node.op == "Resize" and node.attributes["mode"] == "linear")
 
 
 def _operations(node: Node, graph: Graph) -> float:
