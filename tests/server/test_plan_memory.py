@@ -87,24 +87,3 @@ def test_comparing_images_counts(plans: Plans) -> None:
     limit = plans.held_bytes + comparison_bytes(one, 2)
     del group
     assert plan(plans, 30_001, limit).sizes == (1, 2)
-
-
-def test_a_shape_that_stays_is_planned_for_itself_alone(tmp_path: Path) -> None:
-    """As if the file fixed it, in any batch; others are planned as sizes that are open."""
-    path = small_net(tmp_path / "wide.onnx", width="W")
-    network = lc.load(path, threads=1, reproducible=True)
-    fixed = network.specialise((2, 3, 8, 21))
-    made: list[object] = []
-    backend = network.backend
-    backend.of_model = lambda model: (
-        made.append(model.inputs[0].shape) or type(backend).of_model(backend, model)
-    )
-    plans = Plans(network, most=2, batch=2)
-    kept = plan(plans, 21, keep=True)
-    plan(plans, 22)
-    assert made == [("N", 3, 8, 21)]
-    assert kept.sizes == (1, 2)
-    x = np.random.default_rng(0).standard_normal((2, 3, 8, 21), np.float32)
-    (y,) = plans.run(kept, 2, [x])
-    assert np.array_equal(y, fixed(x))
-    assert widths(plans) == [21, 22]

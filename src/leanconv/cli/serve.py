@@ -70,8 +70,8 @@ def _add_plan_options(parser: argparse.ArgumentParser) -> None:
         type=_shape_of_model,
         default=[],
         metavar="[MODEL:][NAME=]NxCxHxW",
-        help="input shape to plan before the server starts, where the model leaves it open: for "
-        "this shape alone, and for good; others are planned as requests bring them",
+        help="input shape to plan before the server starts, where the model leaves it open; sizes "
+        "stay open, and other shapes are served, too",
     )
     parser.add_argument(
         "--max-batch",

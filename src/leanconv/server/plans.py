@@ -16,11 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from leanconv.api.backend import Backend, Compiled, NetworkFacts
+from leanconv.api.backend import Compiled, NetworkFacts
 from leanconv.api.cpu_backend import CpuBackend
 from leanconv.api.inputs import InputSpec, Shape
 from leanconv.api.network import Network
-from leanconv.api.stated_shapes import with_shapes
 from leanconv.errors import BudgetError, ModelError
 from leanconv.graph.ir import TensorType
 from leanconv.graph.small_inputs import is_small
@@ -157,8 +156,7 @@ class Plans:
         Args:
             wanted: of `wanted`.
             limit: the most that all plans of this network may take; None for any.
-            keep: whether the group is never evicted; then it is planned for its shapes alone, as
-                if the file fixed them (not its batch).
+            keep: whether the group is never evicted.
 
         Returns:
             Its group. Where images turn out to be mixed, the requests of several need others:
@@ -169,7 +167,7 @@ class Plans:
             RefusedError: it does not fit until requests for evicted groups are answered.
         """
         make = self._batched if wanted.batched else self._single
-        group = make(wanted, limit, self._stated(wanted) if keep else self._backend)
+        group = make(wanted, limit)
         # What decides is known by now.
         key = wanted.key if wanted.batched else self._key(wanted.shapes, wanted.known)
         with self._lock.held:
@@ -180,16 +178,6 @@ class Plans:
                 self._evict(old)
         return group
 
-    def _stated(self, wanted: Wanted) -> Backend:
-        """What plans for the shapes of a request alone, and for any batch where it has one."""
-        shapes: dict[str, tuple[Any, ...]] = {
-            spec.name: ((1, self._sizes[-1]), *shape[1:]) if wanted.batched else shape
-            for spec, shape in zip(self.inputs, wanted.shapes, strict=True)
-        }
-        stated, _ = with_shapes(self._backend.model, shapes)
-        same = stated.inputs == self._backend.model.inputs
-        return self._backend if same else self._backend.of_model(stated)
-
     def _evictable(self) -> list[Key]:
         """Groups that may go, the oldest first; only under the lock."""
         return [key for key in self._groups if key not in self._kept]
@@ -198,18 +186,18 @@ class Plans:
         """Let a group go; only under the lock."""
         self._evicted.add(self._groups.pop(key))
 
-    def _single(self, wanted: Wanted, limit: int | None, backend: Backend) -> Group:
-        compiled = self._compiled(backend, wanted.shapes, wanted.known, limit)
+    def _single(self, wanted: Wanted, limit: int | None) -> Group:
+        compiled = self._compiled(wanted.shapes, wanted.known, limit)
         return Group((1,), {1: compiled}, batched=False)
 
-    def _batched(self, wanted: Wanted, limit: int | None, backend: Backend) -> Group:
+    def _batched(self, wanted: Wanted, limit: int | None) -> Group:
         """Plans for all batch sizes that fit, if an image gets the same bits in each."""
         plans: dict[int, Compiled] = {}
         for size in self._sizes:
             shapes = tuple((size, *shape[1:]) for shape in wanted.shapes)
             compared = comparison_bytes(plans[1].plan, size) if plans else 0
             try:
-                plans[size] = self._compiled(backend, shapes, {}, limit, plans.values(), compared)
+                plans[size] = self._compiled(shapes, {}, limit, plans.values(), compared)
             except (BudgetError, ModelError, RefusedError) as error:
                 if not plans:
                     raise
@@ -225,7 +213,6 @@ class Plans:
 
     def _compiled(
         self,
-        backend: Backend,
         shapes: tuple[Shape, ...],
         known: Mapping[str, np.ndarray],
         limit: int | None,
@@ -235,7 +222,6 @@ class Plans:
         """A plan for shapes; where it does not fit beside others, the oldest groups go.
 
         Args:
-            backend: what makes it.
             shapes, known: of all inputs.
             limit: of all plans of this network; None for any.
             beside: plans of the group that is being made.
@@ -247,9 +233,9 @@ class Plans:
         """
         found = self._at_load
         if found is None or not found.is_for(shapes, known):
-            if limit is not None and isinstance(backend, CpuBackend):
-                backend.limit_to(limit)  # refused before it is allocated
-            found = backend.compile(shapes, known)
+            if limit is not None and isinstance(self._backend, CpuBackend):
+                self._backend.limit_to(limit)  # refused before it is allocated
+            found = self._backend.compile(shapes, known)
         if limit is not None:
             self._make_room([found, *beside], limit - compared_bytes)
         return found
