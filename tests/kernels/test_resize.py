@@ -10,7 +10,7 @@ from onnx import TensorProto, helper
 
 from leanconv.codegen.host import host
 from leanconv.codegen.lowered import View
-from leanconv.graph.ops.resize import COORDINATE_MODES, NEAREST_MODES
+from leanconv.graph.ops.resize import COORDINATE_MODES, NEAREST_MODES, nearest_cells
 from leanconv.kernels import resize
 from leanconv.kernels.resize_maps import ResizeMaps
 from leanconv.target import Target, preset
@@ -123,6 +123,21 @@ def test_resize_is_onnxruntimes(mode: str, coordinates: str) -> None:
     attributes = attributes_of(x.shape, tuple(map(float, scales)), mode, coordinates)
     got = Case(resize, "Resize", [x], attributes).run(host(), True)
     np.testing.assert_array_equal(got, wanted)
+
+
+@pytest.mark.parametrize(
+    ("extent", "size", "nearest", "cell", "copied"),
+    [
+        (30, 39, "round_prefer_floor", 19, 14),  # 14.500001 in float32
+        (26, 37, "round_prefer_floor", 18, 12),
+        (20, 58, "round_prefer_ceil", 43, 15),  # 14.499999
+        (14, 1, "round_prefer_ceil", 0, 7),
+    ],
+)
+def test_ties_by_rounding_are_ties(
+    extent: int, size: int, nearest: str, cell: int, copied: int
+) -> None:
+    assert nearest_cells(extent, size, size / extent, "half_pixel", nearest)[cell] == copied
 
 
 def test_nothing_to_resize_is_a_view() -> None:

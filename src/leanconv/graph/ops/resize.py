@@ -32,6 +32,7 @@ COORDINATE_MODES = (
     "tf_half_pixel_for_nn",
 )
 CROP = "tf_crop_and_resize"
+_TIE = 1e-6  # of a cell: places so near to a half are ties, as in ONNX Runtime
 NEAREST_MODES = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 
 
@@ -102,8 +103,8 @@ def nearest_cells(
         cells = np.ceil(place)
     else:  # a sum with a half would be rounded itself
         cells = np.floor(place)
-        left = place - cells
-        cells += left > 0.5 if nearest == "round_prefer_floor" else left >= 0.5
+        left = place - cells - 0.5
+        cells += left >= _TIE if nearest == "round_prefer_floor" else left > -_TIE
     return np.clip(cells, 0, extent - 1).astype(np.int64)
 
 
