@@ -123,6 +123,7 @@ REASONS: dict[str, tuple[str, ...]] = {
         "planner:_MOST",
         "planner:_ERROR_GROWTH _TRANSFORMED_ERROR_GROWTH",
         "winograd:_PEAK_2D _PEAK_2D_PARTS _PEAK _FEW",
+        "graph/ops:_TIE",
     ),
     "mathematics: coefficients, neutral elements, exact tables": (
         "algorithms/fft:_spectrum()",

@@ -217,14 +217,14 @@ def test_an_output_that_sizes_decide_is_computed_for_each() -> None:
 
 def test_weights_as_large_as_a_map_serve_its_size() -> None:
     """A whole map is flattened into a layer: other sizes do not fit its weights."""
-    held = {"w": np.ones((4 * 5 * 6, 7), np.float32)}
+    held = {"w": np.ones((8 * 5 * 6, 7), np.float32)}
     nodes = [node("Flatten", ["x"], "f"), node("MatMul", ["f", "w"], "y")]
-    proto = model(nodes, {"x": ("N", 4, "H", "W")}, ["y"], held)
+    proto = model(nodes, {"x": ("N", 8, "H", "W")}, ["y"], held)
     counted = Counted(read_model(proto.SerializeToString()))
-    assert [counted.check(batch, 4, 5, 6) for batch in (2, 3, 9)] == [1, 1, 1]
-    assert counted.check(2, 4, 6, 5) == 2
+    assert [counted.check(batch, 8, 5, 6) for batch in (2, 3, 9)] == [1, 1, 1]
+    assert counted.check(2, 8, 6, 5) == 2
     with pytest.raises(ModelError):
-        counted.templates.graph([(2, 4, 6, 6)])
+        counted.templates.graph([(2, 8, 6, 6)])
 
 
 def test_a_cubic_map_serves_its_size() -> None:
