@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from leanconv.algorithms import ALGORITHMS
 from leanconv.algorithms.problem import Problem, most_weight_bytes, strided_walk_cycles
 from leanconv.algorithms.select import choose
@@ -57,3 +59,14 @@ def test_a_stream_of_weights_hides_behind_the_products() -> None:
     assert inside.weight_bytes < TARGET.l2_bytes < outside.weight_bytes
     ratio = COSTS["direct"](outside, TARGET) / COSTS["direct"](inside, TARGET)
     assert ratio < 1.05 * 32 / 28
+
+
+def test_rows_of_one_pixel_are_not_priced_as_rows_of_a_map() -> None:
+    """Of an open network's fully connected layer: in planes it took 20 times as long as direct."""
+    known = problem_of("mb48ic256ih1oc512kh1")
+    opened = replace(known, any_size=(2,))
+    assert COSTS["planar"](opened, TARGET) >= COSTS["planar"](known, TARGET) > 0
+    assert choose(opened, TARGET).choice.algorithm == "direct"
+    known = problem_of("mb8g64ic64ih3iw1oc64oh3ow1kh3kw1ph1")
+    opened = replace(known, any_size=(2,))
+    assert COSTS["planar"](opened, TARGET) >= 0.99 * COSTS["planar"](known, TARGET) > 0

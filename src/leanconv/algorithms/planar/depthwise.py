@@ -282,12 +282,17 @@ def of_any_size(
         return None
     own, tile = min(choices, key=lambda choice: choice[0])
     height, width = known.window.out[1:]
-    return _in_chunks_of_any_size(_with_tile(kernel, tile), own / (height * width), target)
+    planned = _in_chunks_of_any_size(_with_tile(kernel, tile), own / (height * width), target)
+    planes = planned.batch * planned.groups
+    if isinstance(planes * planned.window.out[1] * planned.window.out[2], Symbol):
+        return planned, 0.0
+    alone = _plane_cycles(planned, target)  # of its own extents: narrow rows waste lanes
+    return None if alone is None else (planned, planes * alone)
 
 
 def _in_chunks_of_any_size(
     planned: PlanarDepthwise, each: float, target: Target
-) -> tuple[PlanarDepthwise, float]:
+) -> PlanarDepthwise:
     """Choose the chunks by the cycles of one output, in integers: extents may be symbols."""
     tiles, (_, height, width) = planned.groups // planned.planes, planned.window.out
     outputs = planned.batch * planned.groups * height * width
@@ -296,12 +301,11 @@ def _in_chunks_of_any_size(
     wanted = ceil_div(most(1, even, chunks), planned.batch)
     plane_blocks = least(tiles, wanted)
     row_blocks = least(planned.row_tiles, ceil_div(wanted, plane_blocks))
-    planned = replace(
+    return replace(
         planned,
         plane_block=ceil_div(tiles, plane_blocks),
         row_block=ceil_div(planned.row_tiles, row_blocks),
     )
-    return planned, 0.0 if isinstance(outputs, Symbol) else outputs * each
 
 
 def _in_chunks(

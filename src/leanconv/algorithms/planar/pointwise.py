@@ -267,7 +267,10 @@ def of_any_size(
         column_tiles=ceil_div(tiles, column_blocks),
         panel_block=ceil_div(kernel.panels, panel_blocks),
     )
-    return planned, 0.0 if isinstance(outputs, Symbol) else _UNALIGNED * outputs * each
+    if isinstance(outputs, Symbol):
+        return planned, 0.0
+    # Of its own extents: rows of one pixel waste all lanes but one.
+    return planned, _UNALIGNED * pieces * _cycles(kernel, target, tile)
 
 
 def _prefetching(kernel: PlanarPointwise, target: Target) -> PlanarPointwise:
