@@ -286,8 +286,8 @@ def of_any_size(
     planes = planned.batch * planned.groups
     if isinstance(planes * planned.window.out[1] * planned.window.out[2], Symbol):
         return planned, 0.0
-    alone = _plane_cycles(planned, target)  # of its own extents: narrow rows waste lanes
-    return None if alone is None else (planned, planes * alone)
+    # Of its own extents: narrow rows waste lanes. The kernel is the one that symbols would get.
+    return planned, planes * (_plane_cycles(planned, target) or own)
 
 
 def _in_chunks_of_any_size(
