@@ -39,6 +39,11 @@ if TYPE_CHECKING:
     from leanconv.quantizer.quantize import quantize
     from leanconv.quantizer.result import Quantized
 
+    conv1d = conv3d = conv2d
+    conv_transpose1d = conv_transpose3d = conv_transpose2d
+    plan_conv1d = plan_conv3d = plan_conv2d
+    plan_conv_transpose1d = plan_conv_transpose3d = plan_conv_transpose2d
+
 __version__ = "0.1.0"
 
 __all__ = [
@@ -83,7 +88,17 @@ _LAZY = {
 }
 
 
+# Functions of two axes take one and three as well: `conv3d` is another name of `conv2d`.
+_ALIASES = {
+    f"{name}{axes}d": f"{name}2d"
+    for name in ("conv", "conv_transpose", "plan_conv", "plan_conv_transpose")
+    for axes in (1, 3)
+}
+
+
 def __getattr__(name: str) -> Any:
+    if name in _ALIASES:
+        return globals().get(_ALIASES[name]) or __getattr__(_ALIASES[name])
     if name not in _LAZY:
         raise AttributeError(f"module 'leanconv' has no attribute {name!r}")
     with no_collections():
@@ -93,4 +108,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return [*__all__, "__version__"]
+    return [*__all__, *_ALIASES, "__version__"]

@@ -42,6 +42,9 @@ def test_numbers_give_the_plan_of_a_file_that_fixes_them(tmp_path: Path) -> None
     for other in (
         open_.specialise(SHAPE),
         open_.specialise({"x": SHAPE}),
+        open_.specialise(np.array(SHAPE)),
+        lc.load(given, threads=1, shapes=np.array(SHAPE)),
+        lc.load(given, threads=1, shapes={"x": tuple(np.int64(n) for n in SHAPE)}),
         lc.load(given, threads=1, shapes=SHAPE),
         lc.load(given, threads=1, shapes={"x": SHAPE}, plan=path),
         lc.load(network(3, 8, 40, 7), threads=1, shapes=list(SHAPE)),
@@ -53,6 +56,15 @@ def test_numbers_give_the_plan_of_a_file_that_fixes_them(tmp_path: Path) -> None
         assert np.array_equal(other(x_of(*SHAPE)), fixed(x_of(*SHAPE)))
         with pytest.raises(InputError, match="expected float32"):
             other(x_of(1, 8, 12, 24))
+
+
+def test_an_extent_may_be_0() -> None:
+    given = network("N", 8, "H", "W")
+    for net in (lc.load(given, shapes=(0, *SHAPE[1:])), lc.load(given).specialise((0, *SHAPE[1:]))):
+        assert net(x_of(0, *SHAPE[1:])).shape == (0, 8, 1, 1)
+    net = lc.load(given, shapes={"x": ((0, 2), *SHAPE[1:])})
+    for images in range(3):
+        assert net(x_of(images, *SHAPE[1:])).shape == (images, 8, 1, 1)
 
 
 def test_ranges_open_what_a_file_fixes() -> None:

@@ -44,6 +44,11 @@ CONVOLUTIONS: list[tuple[Callable[[], Any], str]] = [
     (lambda: plan((1, 8, 10**6, 10**6), W), "too large"),
     (lambda: plan(X.shape, W, max_error=1e-12), "give max_error=.* or more, or float64"),
     (lambda: lc.conv2d(X.astype("f2"), W), r"give x.astype\('float32'\)"),
+    (lambda: lc.conv2d([[1.0]], W.astype("f8")), r"give np.asarray\(x, 'float64'\)"),
+    (lambda: lc.conv_transpose2d([[1.0]], W.astype("f8")), r"np.asarray\(x, 'float64'\)"),
+    (lambda: lc.conv2d(X * 1j, W), "convolve x.real and x.imag apart"),
+    (lambda: lc.conv2d(X, W * 1j), "convolve w.real and w.imag apart"),
+    (lambda: lc.conv2d(X[0, 0], W[:, 0]), r"two axes give x\[None\] and w\[:, None\]"),
     (lambda: lc.conv2d(np.ma.masked_array(X), W), "masked"),
     (lambda: plan(X.shape, W, memory_limit="9" * 5000), "'999.* is not a number of bytes"),
     (lambda: plan(X.shape, W, memory_limit="9" * 400 + ".0 GB"), "is not a number of bytes"),
@@ -85,6 +90,12 @@ def test_integers_and_flags_of_numpy_are_taken() -> None:
     )
     assert same.spec == plan(X.shape, W, padding=1).spec
     assert type(same.spec.groups) is int
+
+
+@pytest.mark.parametrize("name", ["conv", "conv_transpose", "plan_conv", "plan_conv_transpose"])
+def test_functions_of_one_and_three_axes_are_those_of_two(name: str) -> None:
+    assert getattr(lc, f"{name}1d") is getattr(lc, f"{name}3d") is getattr(lc, f"{name}2d")
+    assert f"{name}3d" in dir(lc)
 
 
 MODEL = squeezenet_like(batch=1, image=32).SerializeToString()

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -270,6 +271,23 @@ def test_conv2d_follows_weights_that_change_between_calls(algorithm: str | None)
         right = convolve(spec, X, w, bias, None, slope)
         np.testing.assert_array_equal(y, right, err_msg=f"step {step}")
     np.testing.assert_array_equal(lc.conv2d(X, w, algorithm=algorithm), expected(X, w))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("biased", [False, True])
+def test_conv2d_of_halves_follows_weights_that_change(dtype: str, biased: bool) -> None:
+    """Arrays of bfloat16 are no buffers, and were refused by a raw error."""
+    kind = np.dtype(getattr(ml_dtypes, dtype, dtype))
+    x, w, bias = X.astype(kind), W.astype(kind), np.arange(7).astype(kind)
+    given = bias if biased else None
+    for change in (0, 1):
+        w[0, 0, 0, 0] += change
+        y = lc.conv2d(x, w, given, padding=1)
+        assert y.dtype == kind
+        right = expected(X, w.astype(np.float32), padding=1)
+        assert np.array_equal(
+            y, (right + (bias.astype(int)[:, None, None] if biased else 0)).astype(kind)
+        )
 
 
 def test_conv2d_packs_weights_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,8 +6,11 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
+from onnx import helper
 
+import leanconv as lc
 from examples.networks import FULL_NETWORKS
 from leanconv.algorithms.parameters import AUTO, Choice
 from leanconv.canonical import canonical_text
@@ -24,6 +27,7 @@ from leanconv.planner import choice_cache
 from leanconv.planner.decision import Decision
 from leanconv.planner.lowering import default_decisions, format_rules, lower_graph
 from leanconv.types import FLOAT32
+from support.onnx_models import model
 
 pytestmark = pytest.mark.once  # any plan will do
 
@@ -54,8 +58,8 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @cache
 def graph(batch: int) -> Graph:
-    model = FULL_NETWORKS["mobilenetv2"](width=0.25, image=64).SerializeToString()
-    return run_passes(read_model(model).bind({"input": (batch, 3, 64, 64)}, dtype=FLOAT32))
+    built = FULL_NETWORKS["mobilenetv2"](width=0.25, image=64).SerializeToString()
+    return run_passes(read_model(built).bind({"input": (batch, 3, 64, 64)}, dtype=FLOAT32))
 
 
 def decided(batch: int, accuracy: Accuracy = ACCURACY) -> tuple[list[Decision], list[Decision]]:
@@ -120,6 +124,23 @@ def test_another_question_has_an_answer_of_its_own(
     asked.clear()
     decided(batch, accuracy)
     assert asked
+
+
+@pytest.mark.parametrize("channels", [6, "c"])
+def test_open_sizes_are_asked_about_apart_from_the_same_numbers(
+    asked: list[str], channels: int | str
+) -> None:
+    """One kernel for all phases of a size may be none of any size: it was refused then."""
+    w, x = np.ones((6, 1, 5, 4), np.float32), np.ones((2, 6, 8, 16), np.float32)
+    node = helper.make_node("ConvTranspose", ["x", "w"], ["a"], group=6, strides=[2, 2])
+    elu = helper.make_node("Elu", ["a"], ["y"])
+    answers = []
+    for shape in (x.shape, ("n", channels, "h", "width")):
+        asked.clear()
+        net = lc.load(model([node, elu], {"x": shape}, ["y"], {"w": w}))
+        answers.append(net(x))
+        assert asked
+    assert np.allclose(*answers, rtol=1e-5)
 
 
 def test_what_is_named_is_kept(asked: list[str]) -> None:

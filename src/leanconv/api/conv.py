@@ -73,7 +73,8 @@ def plan_conv2d(
 ) -> Plan:
     """Plan one convolution: choose the algorithm, emit its code, pack its weights.
 
-    y = activation(conv(x, w) + bias + residual). One, two and three spatial axes work alike.
+    y = activation(conv(x, w) + bias + residual). One, two and three spatial axes work alike:
+    `plan_conv1d` and `plan_conv3d` are this function.
 
     Args:
         x_shape: (N, C, H, W), or (N, H, W, C) for layout "NHWC".

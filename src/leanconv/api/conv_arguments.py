@@ -17,6 +17,7 @@ from leanconv.types import FLOAT32, FLOATS, HALVES, INT8, UINT8, DType, Precisio
 from leanconv.units import type_text
 
 CODES = (UINT8, INT8)  # of a convolution of integers: x and w
+_PARTS = "convolve {0}.real and {0}.imag apart; complex numbers are not taken"
 _TAKEN = (*FLOATS, *HALVES)  # of arrays; those of bfloat16 are of the package ml_dtypes
 
 
@@ -74,10 +75,26 @@ def weight_dtype(w: np.ndarray, taken: Sequence[DType] = _TAKEN) -> DType:
         )
     dtype = find_dtype(w.dtype)
     if dtype is None or dtype not in taken:
-        raise InputError(
-            f"w is {w.dtype}; expected {' or '.join(taken)}: convert it with .astype('float32')"
-        )
+        mend = _PARTS.format("w") if w.dtype.kind == "c" else "convert it with .astype('float32')"
+        raise InputError(f"w is {w.dtype}; expected {' or '.join(taken)}: {mend}")
     return dtype
+
+
+def given_array(x: object, w: object) -> np.ndarray:
+    """The input, if it is an array.
+
+    Args:
+        x: the input.
+        w: weights, whose dtype it is to have.
+
+    Raises:
+        InputError: it is none.
+    """
+    if isinstance(x, np.ndarray):
+        return x
+    dtype = find_dtype(w.dtype) if isinstance(w, np.ndarray) else None
+    mend = array_mend(x, dtype if dtype in _TAKEN else FLOAT32)
+    raise InputError(f"x is {type(x).__name__}; expected a NumPy array{mend}")
 
 
 def stored_precision(dtype: DType, asked: DType | None) -> Precision:
@@ -129,6 +146,8 @@ def fitting_array(
 
 def _mend(label: str, array: np.ndarray, shape: tuple[int, ...], dtype: DType) -> str:
     axes = mended(label, array.shape, shape)
+    if array.dtype.kind == "c":
+        return f": {_PARTS.format(label)}"
     if array.dtype != dtype:
         return f": give {axes or label}.astype({dtype!r}); all arrays are of w's dtype"
     return f": give {axes}" if axes else ""

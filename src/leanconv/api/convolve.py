@@ -12,20 +12,18 @@ from leanconv.api.conv_arguments import (
     Constants,
     checked_spec,
     fitting_array,
+    given_array,
     holds_codes,
     lacks_batch,
 )
-from leanconv.api.inputs import array_mend
 from leanconv.api.options import PlanOptions, checked_precision
 from leanconv.api.plan_cache import PlanCache
 from leanconv.api.weight_changes import KeptPlan, keep
-from leanconv.errors import InputError
 from leanconv.progress import working
 from leanconv.runtime.outputs import Outputs
 from leanconv.settings import current_settings
 from leanconv.spec import Activation, ConvSpec
 from leanconv.spec.arguments import ConvArguments, Padding, Steps
-from leanconv.types import FLOAT32
 
 
 def conv2d(
@@ -51,6 +49,8 @@ def conv2d(
     precision: str | None = None,
 ) -> np.ndarray:
     """Convolve: `plan_conv2d` and one run; plans are kept in a cache of bounded size.
+
+    One, two and three spatial axes work alike: `conv1d` and `conv3d` are this function.
 
     Weights are packed again when w, bias or slope have changed since the last call with this w.
 
@@ -105,8 +105,7 @@ def _convolved(
         )
         return y
     options = options._replace(precision=checked_precision(precision))
-    if not isinstance(x, np.ndarray):
-        raise InputError(f"x is {type(x).__name__}; expected a NumPy array{array_mend(x, FLOAT32)}")
+    x = given_array(x, constants.w)
     if holds_codes(constants.w):
         from leanconv.api.integer_conv import convolve_integers
 

@@ -54,6 +54,7 @@ def load(
     progress: Progress | None = None,
     shapes: Mapping[str, Sequence[int | tuple[int, ...]] | int | np.ndarray]
     | Sequence[int | tuple[int, ...]]
+    | np.ndarray
     | None = None,
     samples: Any = None,
     shared_weights: bool | str | os.PathLike[str] = False,
@@ -180,8 +181,13 @@ def load(
         raise SpecError(f"got algorithms together with {limiting[0]}; expected one of them")
     if tune and limiting:
         log.warning("tune=True: with %s algorithms are chosen by estimate", limiting[0])
-    others = {"algorithms": algorithms, "shapes": shapes, "plan": plan, "tune": tune or None}
-    beside = [name for name, value in others.items() if value]
+    others = {
+        "algorithms": algorithms or None,
+        "shapes": shapes,
+        "plan": plan,
+        "tune": tune or None,
+    }
+    beside = [name for name, value in others.items() if value is not None]
     streams = checked_flag("stream_weights", stream_weights)
     if streams and samples is not None:
         raise SpecError("got stream_weights together with samples; expected one of them")

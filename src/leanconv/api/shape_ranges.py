@@ -17,6 +17,7 @@ from leanconv.errors import InputError, short
 from leanconv.graph.ops.base import MAX_TENSOR_BYTES
 from leanconv.graph.small_inputs import is_small
 from leanconv.records import dataclass
+from leanconv.spec.arguments import numbers_of
 from leanconv.units import shape_text
 
 MOST_SHAPES = 20_000  # that are looked at one by one
@@ -159,6 +160,7 @@ class ShapeRanges:
 
 
 def _axes(name: str, spec: InputSpec, given: Any) -> tuple[range, ...]:
+    given = given.tolist() if isinstance(given, np.ndarray) else given
     if not isinstance(given, Sequence) or isinstance(given, str):
         raise InputError(
             f"shapes of {name!r} is {short(given)}; expected one extent for each axis, {_FORM}"
@@ -171,21 +173,24 @@ def _axes(name: str, spec: InputSpec, given: Any) -> tuple[range, ...]:
 
 
 def _axis(name: str, number: int, given: Any) -> range:
-    parts = given if isinstance(given, tuple | list) else (given, given)
-    whole = all(isinstance(n, int) and not isinstance(n, bool) for n in parts)
-    if not whole or len(parts) not in (2, 3) or min(parts) < 1 or max(parts) > _MOST_EXTENT:
+    parts = () if _holds_bool(given) else numbers_of(given, 2)
+    least, most, step = (*parts, 1)[:3] if len(parts) in (2, 3) else (-1, -1, 1)
+    if least < 0 or step < 1 or max(parts) > _MOST_EXTENT:
         what = "is open in the file" if isinstance(given, str) or given is None else short(given)
         raise InputError(
-            f"axis {number} of {name!r} in shapes: got {what}; expected {_FORM}, all at least 1 "
-            f"and at most {_MOST_EXTENT}"
+            f"axis {number} of {name!r} in shapes: got {what}; expected {_FORM}, extents "
+            f"of at least 0 and at most {_MOST_EXTENT}"
         )
-    least, most, step = (*parts, 1)[:3]
     if least > most or (most - least) % step:
         raise InputError(
-            f"axis {number} of {name!r} in shapes: got {tuple(parts)}; expected the least extent "
+            f"axis {number} of {name!r} in shapes: got {parts}; expected the least extent "
             "first, and the last one a number of steps after it"
         )
     return range(least, most + 1, step)
+
+
+def _holds_bool(given: object) -> bool:
+    return isinstance(given, tuple | list) and any(isinstance(n, bool) for n in given)
 
 
 def _text(axis: range) -> str:

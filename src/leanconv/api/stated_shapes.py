@@ -9,18 +9,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from leanconv.api.inputs import InputSpec
 from leanconv.api.shape_ranges import ShapeRanges
 from leanconv.errors import InputError, LeanConvError, ModelError
 from leanconv.graph.onnx_import import Model, ModelInput
+from leanconv.spec.arguments import numbers_of
 from leanconv.units import shape_text
 
 
 def are_numbers(shapes: Any) -> bool:
     """Whether shapes as `with_shapes` takes them are numbers alone: no ranges, no values."""
-    given = shapes.values() if isinstance(shapes, Mapping) else (shapes,)
-    lists = all(isinstance(each, Sequence) and not isinstance(each, str) for each in given)
-    return lists and all(isinstance(n, int) for each in given for n in each)
+    given = shapes.values() if isinstance(shapes, Mapping) else (_listed(shapes),)
+    return all(
+        isinstance(each, Sequence) and len(numbers_of(each, 0)) == len(each) for each in given
+    )
+
+
+def _listed(shape: Any) -> Any:
+    """A list in place of an array of one axis, which may be the shape of the only input."""
+    return shape.tolist() if isinstance(shape, np.ndarray) and shape.ndim == 1 else shape
 
 
 def with_shapes(model: Model, shapes: Any) -> tuple[Model, ShapeRanges | None]:
@@ -38,6 +47,7 @@ def with_shapes(model: Model, shapes: Any) -> tuple[Model, ShapeRanges | None]:
         InputError: as `ShapeRanges.of`.
     """
     specs = [InputSpec(each.name, each.shape, each.dtype) for each in model.inputs]
+    shapes = _listed(shapes)
     if len(specs) == 1 and isinstance(shapes, tuple | list):
         shapes = {specs[0].name: shapes}
     ranges = ShapeRanges.of(shapes, specs)

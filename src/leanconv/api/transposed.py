@@ -7,20 +7,24 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from leanconv.api.conv_arguments import Constants, fitting_array, lacks_batch, weight_dtype
-from leanconv.api.inputs import array_mend
+from leanconv.api.conv_arguments import (
+    Constants,
+    fitting_array,
+    given_array,
+    lacks_batch,
+    weight_dtype,
+)
 from leanconv.api.layer_plan import LayerPlan, layer_model, run_kept
 from leanconv.api.options import PlanOptions
 from leanconv.api.plan_cache import PlanCache
 from leanconv.api.weight_changes import KeptPlan
-from leanconv.errors import InputError
 from leanconv.graph.convert import FileNode
 from leanconv.graph.onnx_import import Model
 from leanconv.progress import Progress, checked_progress, working
 from leanconv.settings import current_settings
 from leanconv.spec.arguments import Padding, Steps
 from leanconv.spec.transposed import TransposedArguments, TransposedSpec, transposed_spec
-from leanconv.types import FLOAT32, FLOATS
+from leanconv.types import FLOATS
 
 _NODE = "conv_transpose"
 
@@ -44,7 +48,8 @@ def plan_conv_transpose2d(
     """Plan one transposed convolution: choose the algorithm, emit its code, pack its weights.
 
     It is computed as ordinary convolutions, one for each phase of the output modulo the stride, or
-    one for all phases. One, two and three spatial axes work alike.
+    one for all phases. One, two and three spatial axes work alike: `plan_conv_transpose1d` and
+    `plan_conv_transpose3d` are this function, as `conv_transpose3d` is `conv_transpose2d`.
 
     Args:
         x_shape: (N, C, H, W).
@@ -120,8 +125,7 @@ def conv_transpose2d(
     options = PlanOptions.checked(None, memory_limit, max_error, threads, False, reproducible)
     arguments = TransposedArguments(stride, padding, output_padding, groups, dilation)
     constants = Constants(w, bias)
-    if not isinstance(x, np.ndarray):
-        raise InputError(f"x is {type(x).__name__}; expected a NumPy array{array_mend(x, FLOAT32)}")
+    x = given_array(x, w)
     if lacks_batch(x, w):
         y: np.ndarray = _computed(x[None], constants, arguments, options)[0]
         return y

@@ -85,8 +85,12 @@ class KeptPlan(Generic[_Plan]):
 
 
 def _bytes(constants: Constants) -> Iterator[memoryview]:
-    """The memory of each array given; comparing it with a `bytearray` is a `memcmp`."""
-    return (np.ascontiguousarray(array).data for array in constants if array is not None)
+    """The memory of each array given; comparing it with a `bytearray` is a `memcmp`.
+
+    As bytes: arrays of the package ml_dtypes are no buffers.
+    """
+    given = (np.ascontiguousarray(array) for array in constants if array is not None)
+    return (array.view(np.uint8).data for array in given)
 
 
 def keep(cache: PlanCache[KeptPlan[_Plan]], key: object, kept: KeptPlan[_Plan]) -> None:

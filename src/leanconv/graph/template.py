@@ -217,5 +217,6 @@ def _content(array: np.ndarray) -> Hashable:
     """What equal arrays have in common, and no others."""
     if array.dtype == object:
         return id(array)
-    digest = hashlib.blake2b(np.ascontiguousarray(array).data).digest()
+    octets = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    digest = hashlib.blake2b(octets.data).digest()
     return array.dtype.str, array.shape, digest

@@ -51,7 +51,7 @@ def node_key(
     """All that a node's choices depend on besides target and accuracy: not names.
 
     Of weights it says whether they are so small that transforms would lose them, or how many bits
-    the sums of products of codes have.
+    the sums of products of codes have. Which axes are open decides, too: kernels of any size.
 
     Args:
         node, graph, decision: what is chosen for.
@@ -66,8 +66,9 @@ def node_key(
     elif node.op in quantised_conv.OPS:
         constant += (quantised_node.sums_have(node, graph),)
     reads = tuple(decision.reads.get(name) for name in names)
+    open_axes = tuple(graph.open_axes.get(name, ()) for name in names)
     known = _texts.setdefault(node, {})
-    case = kinds, constant, reads, decision.writes
+    case = kinds, constant, open_axes, reads, decision.writes
     if case not in known:
         if len(known) >= _MOST_TEXTS:
             known.clear()
@@ -84,6 +85,7 @@ def _text(
     node: Node,
     types: tuple[TensorType | None, ...],
     constant: tuple[int, ...],
+    open_axes: tuple[tuple[int, ...], ...],
     reads: tuple[Format | None, ...],
     writes: Format,
 ) -> str:
@@ -95,6 +97,7 @@ def _text(
             attributes,
             list(types),
             list(constant),
+            *([list(open_axes)] if any(open_axes) else []),
             [names.index(name) for name in names],
             list(reads),
             writes,

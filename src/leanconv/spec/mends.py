@@ -88,6 +88,8 @@ def convolution_mend(
         groups, layout: of the convolution.
     """
     rank = len(shape)
+    if rank == 3 and shape[0] == groups == 1 and layout == "NCHW" and weights[1] == weights[2]:
+        return "for a picture and filters of two axes give x[None] and w[:, None]"
     last, second = shape[-1] == weights[1] * groups, shape[1] == weights[1] * groups
     if layout == "NCHW" and last and not second:
         ((text, _), _) = _turned(shape, 1)
