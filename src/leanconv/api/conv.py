@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from leanconv.algorithms.magnitudes import Magnitudes, are_small
 from leanconv.algorithms.parameters import AUTO, Choice
 from leanconv.api.any_sizes import Found
 from leanconv.api.backend import Plan
+from leanconv.api.borders import ZEROS, BorderedPlan, bordered
 from leanconv.api.conv_arguments import (
     Constants,
     check_output,
@@ -46,6 +47,9 @@ from leanconv.target import Target
 from leanconv.types import UINT8, Precision
 from leanconv.units import counted, format_bytes, format_ns
 
+if TYPE_CHECKING:
+    from leanconv.api.integer_conv import IntegerPlan
+
 
 def plan_conv2d(
     x_shape: Sequence[int],
@@ -70,6 +74,7 @@ def plan_conv2d(
     precision: str | None = None,
     x_dtype: str | None = None,
     progress: Progress | None = None,
+    padding_mode: str = "zeros",
 ) -> Plan:
     """Plan one convolution: choose the algorithm, emit its code, pack its weights.
 
@@ -110,6 +115,10 @@ def plan_conv2d(
             accepts its 10 bits.
         x_dtype: "uint8" (None) or "int8", of x where w is of integers; else that of w.
         progress: a function of (stage, done, total), called while this plans, as by `load`.
+        padding_mode: what padding shows of the image: "zeros"; "reflect" (dcb|abcd|cba, as OpenCV
+            by default), "replicate" (aaa|abcd|ddd) or "circular" (bcd|abcd|abc), as PyTorch has
+            them; "symmetric" (cba|abcd|dcb, SciPy's "reflect"). All but zeros copy the image first,
+            into memory that is counted, and plan its convolution without padding.
 
     Returns:
         The plan; call it with x. A `ConvPlan` on the CPU, an `IntegerPlan` for integers.
@@ -124,6 +133,9 @@ def plan_conv2d(
     arguments = ConvArguments(stride, padding, dilation, groups, activation, layout)
     residual, constants = checked_flag("residual", residual), Constants(w, bias, slope)
     checked_progress(progress)
+    border = None
+    if padding_mode != ZEROS:
+        border, arguments = bordered(x_shape, w, arguments, padding_mode, device)
     if device != "cpu":
         from leanconv.gpu import backend
 
@@ -133,6 +145,24 @@ def plan_conv2d(
                 device, precision, x_shape, constants, arguments, residual, options.limits
             )
     options = options._replace(precision=checked_precision(precision))
+    given = constants, arguments, residual, x_dtype, progress
+    if border is None:
+        return _planned(x_shape, *given, options)
+    plan = border.within(options, lambda left: _planned(border.shape, *given, left))
+    return BorderedPlan(plan, border)
+
+
+def _planned(
+    x_shape: Sequence[int],
+    constants: Constants,
+    arguments: ConvArguments,
+    residual: bool,
+    x_dtype: str | None,
+    progress: Progress | None,
+    options: PlanOptions,
+) -> ConvPlan | IntegerPlan:
+    """`plan_conv2d` on the CPU, of images with zeros around them."""
+    w = constants.w
     if holds_codes(w):
         from leanconv.api.integer_conv import IntegerPlan, checked_integer_spec
 

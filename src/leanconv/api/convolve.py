@@ -7,6 +7,7 @@ import functools
 import numpy as np
 
 from leanconv.api.any_sizes import layer_sizes
+from leanconv.api.borders import ZEROS, bordered
 from leanconv.api.conv import ConvPlan
 from leanconv.api.conv_arguments import (
     Constants,
@@ -47,6 +48,7 @@ def conv2d(
     reproducible: bool = False,
     device: str = "cpu",
     precision: str | None = None,
+    padding_mode: str = "zeros",
 ) -> np.ndarray:
     """Convolve: `plan_conv2d` and one run; plans are kept in a cache of bounded size.
 
@@ -65,8 +67,8 @@ def conv2d(
             without the batch axis, and so does y then.
         residual: of y's shape, added before the activation, or None.
         w, bias, stride, padding, dilation, groups, activation, layout, slope, algorithm,
-            memory_limit, max_error, threads, tune, reproducible, device, precision: as in
-            `plan_conv2d`. Calls that differ in one of them have plans of their own.
+            memory_limit, max_error, threads, tune, reproducible, device, precision, padding_mode:
+            as in `plan_conv2d`. Calls that differ in one of them have plans of their own.
 
     Returns:
         y, a new array in the layout of x, without elements where x has no images; for an array of
@@ -77,13 +79,38 @@ def conv2d(
     """
     options = PlanOptions.checked(algorithm, memory_limit, max_error, threads, tune, reproducible)
     arguments = ConvArguments(stride, padding, dilation, groups, activation, layout)
-    constants = Constants(w, bias, slope)
+    how = Constants(w, bias, slope), arguments, options, device, precision
+    convolved = _convolved if padding_mode == ZEROS else functools.partial(_bordered, padding_mode)
     if lacks_batch(x, w):
         added = residual[None] if lacks_batch(residual, w) and residual is not None else residual
-        y: np.ndarray = _convolved(x[None], added, constants, arguments, options, device, precision)
+        y: np.ndarray = convolved(x[None], added, *how)
         image: np.ndarray = y[0]
         return image
-    return _convolved(x, residual, constants, arguments, options, device, precision)
+    return convolved(x, residual, *how)
+
+
+def _bordered(
+    mode: str,
+    x: np.ndarray,
+    residual: np.ndarray | None,
+    constants: Constants,
+    arguments: ConvArguments,
+    options: PlanOptions,
+    device: str,
+    precision: str | None,
+) -> np.ndarray:
+    """`conv2d` of images with a border of other numbers than zeros."""
+    x = given_array(x, constants.w)
+    shape = (x.shape[0] or 1, *x.shape[1:]) if x.ndim else x.shape
+    border, inner = bordered(shape, constants.w, arguments, mode, device)
+    if x.shape != shape:
+        return _convolved(x, residual, constants, arguments, options, device, precision)
+    filled = border.fill(x, border.empty(x.dtype))
+
+    def convolved(left: PlanOptions) -> np.ndarray:
+        return _convolved(filled, residual, constants, inner, left, device, precision)
+
+    return border.within(options, convolved)
 
 
 def _convolved(
