@@ -19,7 +19,7 @@ from leanconv.target import preset
 from leanconv.types import FLOAT64
 from support.cli_fakes import Call, FakeNetwork
 from support.onnx_models import model
-from support.small_inputs import by_rate
+from support.small_inputs import IMAGE, by_rate
 
 Picture = Callable[..., str]
 
@@ -255,6 +255,54 @@ def test_values_of_small_inputs(call: Call, tmp_path: Path) -> None:
     assert call("verify", file, *shape, "--value", "rate=16000", "--count", "1").code == 0
     for value in ("x=3", "rate=1,2", "rate=soon", "y=1"):
         assert call("explain", file, *shape, "--value", value).code != 0
+
+
+def test_small_inputs_of_samples_and_of_the_command_line_are_alike(
+    call: Call, picture: Picture, tmp_path: Path
+) -> None:
+    """A value that decides what runs comes from the .npz that holds it, or from `--value`."""
+    file, both, alone = (str(tmp_path / name) for name in ("rate.onnx", "both.npz", "x.npy"))
+    Path(file).write_bytes(by_rate().SerializeToString())
+    np.savez(both, x=IMAGE, rate=np.array(16000))
+    np.save(alone, IMAGE)
+    narrow = "--value", "rate=8000"
+
+    def shape(*arguments: str) -> list[int]:
+        found = call("run", file, *arguments, "--repeat", "1", "--json")
+        assert found.code == 0, found.err
+        (image,) = json.loads(found.out)["images"]
+        (output,) = image["outputs"]
+        return list(output["shape"])
+
+    assert shape(both) == [1, 4, 4, 3]
+    assert shape(both, "--shape", "x=1x3x6x5") == [1, 4, 4, 3]
+    assert shape(both, *narrow) == [1, 4, 6, 5]  # the command line is nearer
+    assert shape(alone, *narrow) == [1, 4, 6, 5]
+    assert shape(alone, *narrow, "--shape", "x=1x3x6x5") == [1, 4, 6, 5]
+    image = picture(90, (5, 6), "RGB")
+    sized = "--shape", "x=1x3x6x5"
+    assert shape(image, "--preset", "unit", *narrow, *sized) == [1, 4, 6, 5]
+    assert "expected x, rate" in call("run", file, alone).err
+    assert "--value NAME=N" in call("run", file, picture(90), "--preset", "unit").err
+    assert call("verify", file, alone, *narrow).code == 0
+    fields = json.loads(
+        call("explain", file, "--fields", "--shape", "x=1x3x6x5", "--json", *narrow).out
+    )["fields"]
+    assert [row["extent"] for row in fields] == [1, 1]
+    for sizes in ("x=1x3x6x5", "x=1x3x6x5-6"):
+        warmed = call("warm", file, "--shape", sizes, *narrow)
+        assert warmed.code == 0, warmed.err
+    assert "follows from the value of 'rate'" in call("warm", file, "--shape", "x=1x3x6x5").err
+
+
+def test_a_network_by_a_rate_is_quantised(call: Call, tmp_path: Path) -> None:
+    file, both, out = (str(tmp_path / name) for name in ("rate.onnx", "both.npz", "q.onnx"))
+    kernel = np.ones((4, 4, 1, 1), np.float32)
+    Path(file).write_bytes(by_rate(then=kernel).SerializeToString())
+    np.savez(both, x=IMAGE, rate=np.array(16000))
+    made = call("quantize", file, both, "-o", out, "--memory-limit", "1M", "--threads", "1")
+    assert made.code == 0, made.err
+    assert call("run", out, both, "--repeat", "1").code == 0
 
 
 def test_verify_counts_integers_and_names_what_numpy_computes(call: Call, tmp_path: Path) -> None:

@@ -19,7 +19,11 @@ from leanconv.cli.main import main
 from leanconv.errors import MissingExtraError
 from leanconv.server import extra
 from leanconv.server.connections import listening
+from leanconv.server.limits import Limits
+from leanconv.server.models import sources
+from leanconv.server.start import loaded
 from support.served import binary_request, results, small_net
+from support.small_inputs import IMAGE, by_rate
 
 Call = Callable[..., tuple[int, str]]
 
@@ -111,6 +115,22 @@ def test_a_shape_of_no_model(call: Call, tmp_path: Path) -> None:
     code, said = call(model, "--threads", "1", "--shape", "1x3x8x9")
     assert code == 1
     assert "does not fit input 'x'" in said
+
+
+def test_a_value_that_decides_what_is_planned_before_requests_come(
+    call: Call, tmp_path: Path
+) -> None:
+    model = tmp_path / "one.onnx"
+    model.write_bytes(by_rate().SerializeToString())
+    shapes: dict[str, list[dict[str, tuple[int, ...]]]] = {"": [{"x": IMAGE.shape}]}
+    said: list[str] = []
+    for values in ({}, {"one": {"rate": (16000,)}}):
+        loaded(sources([str(model)]), {"threads": 1}, shapes, Limits(), said.append, values)
+    assert "as requests bring them" in said[0]
+    assert "x 1x3x6x5" in said[1]
+    code, refused = call(str(model), "--threads", "1", "--value", "two:rate=16000")
+    assert code == 1
+    assert "--value names the model 'two'; expected one of one" in refused
 
 
 def test_an_address_that_cannot_be_had(call: Call, tmp_path: Path) -> None:

@@ -49,13 +49,17 @@ def branch(weights: str, size: int) -> onnx.GraphProto:
     return helper.make_graph(nodes, weights, [], [end], [w])
 
 
-def by_rate(opened: bool = True) -> onnx.ModelProto:
-    """One of two convolutions, by a sampling rate."""
+def by_rate(opened: bool = True, then: Array | None = None) -> onnx.ModelProto:
+    """One of two convolutions, by a sampling rate; after it one of the weights `then`."""
+    last = "y" if then is None else "chosen"
     nodes = [
         node("Equal", "rate wide", "is_wide"),
         helper.make_node(
-            "If", ["is_wide"], ["y"], then_branch=branch("a", 3), else_branch=branch("b", 1)
+            "If", ["is_wide"], [last], then_branch=branch("a", 3), else_branch=branch("b", 1)
         ),
     ]
-    given = {"x": IMAGE, **RATE}
-    return made(nodes, given, opened=("x",) if opened else (), wide=np.int64(16000))
+    held = {"wide": np.int64(16000)}
+    if then is not None:
+        nodes.append(node("Conv", "chosen then", "y"))
+        held["then"] = then
+    return made(nodes, {"x": IMAGE, **RATE}, opened=("x",) if opened else (), **held)

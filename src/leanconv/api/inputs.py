@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from math import prod
 from types import MappingProxyType
 from typing import Any
 
@@ -14,6 +15,7 @@ from leanconv.forks import imported
 from leanconv.graph.ir import TensorType
 from leanconv.graph.narrow_codes import taken
 from leanconv.graph.onnx_import import Model
+from leanconv.graph.small_inputs import is_small
 from leanconv.records import dataclass
 from leanconv.spec.mends import fits, mended, resized
 from leanconv.types import BOOL, FLOAT64, DType
@@ -58,6 +60,51 @@ def input_specs(model: Model, dtype: DType) -> tuple[InputSpec, ...]:
         InputSpec(i.name, i.shape, dtype if i.dtype == model.dtype else i.dtype)
         for i in model.inputs
     )
+
+
+def bound_by(
+    inputs: Iterable[InputSpec], arrays: Mapping[str, np.ndarray]
+) -> dict[str, Shape | np.ndarray]:
+    """What `Network.bind` takes of arrays: their shapes, and the values of those that may decide.
+
+    Args:
+        inputs: of the network.
+        arrays: one for each, by name.
+    """
+    small = {spec.name for spec in inputs if is_small(spec.shape, spec.dtype)}
+    return {name: a if name in small else a.shape for name, a in arrays.items()}
+
+
+def given_values(
+    inputs: Iterable[InputSpec], given: Iterable[tuple[str, tuple[int, ...]]]
+) -> dict[str, np.ndarray]:
+    """The arrays that `--value` gives on the command line, by the inputs' names.
+
+    Args:
+        inputs: of the network.
+        given: names of small inputs, and the integers that each gets.
+
+    Raises:
+        InputError: there is no such input, or it takes no such value.
+    """
+    declared = {value.name: value for value in inputs}
+    chosen = {}
+    for name, numbers in given:
+        spec = declared.get(name)
+        if spec is None or spec.dtype.is_float or len(spec.shape or (None,)) > 1:
+            small = [n for n, s in declared.items() if s.shape is not None and len(s.shape) < 2]
+            raise InputError(
+                f"--value names the input {name!r}; expected one of integers without axes or with "
+                f"one{': ' + ', '.join(small) if small else ', which the network has not'}"
+            )
+        shape = () if spec.shape == () else (len(numbers),)
+        if len(numbers) != max(1, prod(shape)) or not spec.takes(shape):
+            raise InputError(
+                f"--value gives {len(numbers)} numbers for input {name}; expected "
+                f"{shape_text(spec.shape)}"
+            )
+        chosen[name] = np.array(numbers, spec.dtype.numpy).reshape(shape)
+    return chosen
 
 
 def output_specs(

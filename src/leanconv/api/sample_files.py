@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
@@ -53,12 +54,17 @@ def _unread(name: str, found: FileKind | None, error: Exception) -> InputError:
     )
 
 
-def read_sample(path: Path, inputs: Sequence[InputSpec]) -> Sample:
+def read_sample(
+    path: Path,
+    inputs: Sequence[InputSpec],
+    values: Mapping[str, np.ndarray] = MappingProxyType({}),
+) -> Sample:
     """The arrays of a file, which is not trusted: nothing in it is unpickled.
 
     Args:
         path: of a .npy or .npz file.
         inputs: of the network.
+        values: of some of them, which the file need not hold and which it does not change.
 
     Floats of another size are converted, which a note says; integers for an input of floats are
     refused, since nobody knows their scale.
@@ -68,13 +74,15 @@ def read_sample(path: Path, inputs: Sequence[InputSpec]) -> Sample:
             the inputs' dtypes do not hold.
     """
     names = [port.name for port in inputs]
+    left = [name for name in names if name not in values]
     file = open_regular(path, _MOST_BYTES, what="sample", advice="split it into several files")
     try:
         with file:
             held = np.load(file, allow_pickle=False)
             if isinstance(held, np.lib.npyio.NpzFile):
                 _check_unpacked(path, held)
-            arrays = dict(held.items()) if hasattr(held, "items") else {names[0]: held}
+            arrays = dict(held.items()) if hasattr(held, "items") else {(left or names)[0]: held}
+            arrays.update(values)
     except InputError:
         raise
     except Exception as error:  # NumPy and zipfile raise whatever a damaged file leads to

@@ -133,16 +133,19 @@ def tile_backend(net: Network) -> TileBackend:
     return TileBackend(net.backend.model, net.backend.options, net.backend.target)
 
 
-def network_fields(net: Network, shapes: Mapping[str, Shape]) -> list[Field]:
+def network_fields(
+    net: Network, shapes: Mapping[str, Shape], values: Known = NOTHING_KNOWN
+) -> list[Field]:
     """What a network's outputs read of the spatial axes of its inputs.
 
     Args:
         net: for the CPU.
         shapes: of all inputs; large enough that borders do not hide what repeats itself.
+        values: of small inputs, which may decide what is computed.
 
     Raises:
         SpecError: the network runs on a GPU.
     """
     backend = tile_backend(net)
     given = tuple(shapes[each.name] for each in backend.model.inputs)
-    return list(receptive_fields(backend.graph(given)).of_outputs())
+    return list(receptive_fields(backend.decided_graph(given, values)).of_outputs())

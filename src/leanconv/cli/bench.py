@@ -12,12 +12,13 @@ from pathlib import Path
 
 import numpy as np
 
+from leanconv.api.inputs import given_values
 from leanconv.cli.common import add_shape_option, add_value_option, positive
 from leanconv.cli.engines.catalogue import ENGINES
 from leanconv.cli.engines.onnx_file import conv_model
 from leanconv.cli.engines.report import add_measure_options, compare
 from leanconv.cli.engines.rounds import Work
-from leanconv.cli.network_inputs import given_values, input_shapes, random_inputs
+from leanconv.cli.network_inputs import input_shapes, random_inputs
 from leanconv.cli.problem_lines import is_problem, read_problem
 from leanconv.errors import InputError
 from leanconv.reference.direct import convolve
@@ -87,7 +88,7 @@ def _model_work(options: argparse.Namespace) -> Work:
 
     file = Path(options.what)
     network = leanconv.load(str(file))
-    values = given_values(network, options.value)
+    values = given_values(network.inputs, options.value)
     shapes = input_shapes(network, options.shape, options.batch, values)
     inputs = random_inputs(network, shapes, values=values)
     computed = network.backend.dtype
@@ -97,5 +98,4 @@ def _model_work(options: argparse.Namespace) -> Work:
             "the model to float32"
         )
     texts = ", ".join(shape_text(x.shape) for x in inputs.values())
-    stated = bool(options.shape) and not values
-    return Work(f"{file.stem} {texts}", file, inputs, stated=stated)
+    return Work(f"{file.stem} {texts}", file, inputs, stated=bool(options.shape))

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from leanconv.api.inputs import given_values
 from leanconv.cli.common import (
     UsageError,
     add_load_options,
@@ -21,7 +22,6 @@ from leanconv.cli.common import (
 )
 from leanconv.cli.files import writing
 from leanconv.cli.network_inputs import (
-    given_values,
     input_shapes,
     planned_for,
     shape_groups,
@@ -108,7 +108,9 @@ def _fields(options: argparse.Namespace) -> int:
 
     with progress(f"reading {options.what}"):
         network = leanconv.load(options.what, **load_options(options))
-        rows = field_rows(network, input_shapes(network, options.shape))
+        values = given_values(network.inputs, options.value)
+        shapes = input_shapes(network, options.shape, values=values)
+        rows = field_rows(network, shapes, values)
     if options.json:
         print_json({"model": options.what, "fields": rows})
     else:
@@ -123,7 +125,7 @@ def _guards(options: argparse.Namespace) -> int:
 
     with progress(f"planning {options.what}"):
         network = leanconv.load(options.what, **load_options(options))
-        values = given_values(network, options.value)
+        values = given_values(network.inputs, options.value)
         groups = shape_groups(options.shape)
         every = [input_shapes(network, group, values=values) for group in groups]
         report = {"model": options.what, **guard_rows(network, every, values)}
@@ -297,7 +299,7 @@ def _model(options: argparse.Namespace) -> dict[str, Any]:
     import leanconv
 
     network = leanconv.load(options.what, **load_options(options), plan=options.plan)
-    values = given_values(network, options.value)
+    values = given_values(network.inputs, options.value)
     shapes = input_shapes(network, options.shape, values=values)
     network = planned_for(network, [] if options.plan else options.shape, shapes, values)
     plan: Any = network.plan  # of the CPU

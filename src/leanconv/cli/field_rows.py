@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from leanconv.api.tile_backend import network_fields
@@ -10,6 +11,8 @@ from leanconv.cli.table import NONE, Column
 from leanconv.graph.fields.receptive_fields import Whole
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from leanconv import Network
 
 _FIELDS = (
@@ -23,12 +26,15 @@ _FIELDS = (
 )
 
 
-def field_rows(network: Network, shapes: dict[str, tuple[int, ...]]) -> list[dict[str, Any]]:
+def field_rows(
+    network: Network, shapes: dict[str, tuple[int, ...]], values: Mapping[str, np.ndarray]
+) -> list[dict[str, Any]]:
     """A row for each output, input and spatial axis.
 
     Args:
         network: loaded for the CPU.
         shapes: of all inputs.
+        values: of inputs that decide what is computed.
     """
     return [
         {
@@ -40,7 +46,7 @@ def field_rows(network: Network, shapes: dict[str, tuple[int, ...]]) -> list[dic
             "offset": each.offset,
             "whole": each.state.because if isinstance(each.state, Whole) else None,
         }
-        for each in network_fields(network, shapes)
+        for each in network_fields(network, shapes, values)
     ]
 
 

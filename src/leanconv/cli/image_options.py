@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from leanconv.api.inputs import given_values
 from leanconv.api.sample_files import read_sample
 from leanconv.cli.common import UsageError, positive
 from leanconv.cli.images import FITS, Fitting, Picture, image_shape, read_image
@@ -183,15 +184,18 @@ def read_inputs(
         InputError: the file does not fit the network.
         UsageError: nobody says how pixels become numbers.
     """
+    values = given_values(network.inputs, options.value)
     if _is_array_file(file):
-        sample = read_sample(Path(file), network.inputs)
+        sample = read_sample(Path(file), network.inputs, values)
         return Given(sample.arrays, None, sample.notes)
-    if len(network.inputs) != 1:
+    ports = [port for port in network.inputs if port.name not in values]
+    if len(ports) != 1:
         raise InputError(
-            f"the network takes {len(network.inputs)} inputs; expected one, an image: give arrays "
-            f"as an .npz file with {', '.join(port.name for port in network.inputs)}"
+            f"the network takes {len(ports)} inputs; expected one, an image: give arrays "
+            f"as an .npz file with {', '.join(port.name for port in ports)}, or a small integer "
+            "input by --value NAME=N"
         )
-    (port,) = network.inputs
+    (port,) = ports
     shape: tuple[int | str | None, ...] | None = port.shape
     given = given_shapes(network, options.shape).get(port.name)
     if given is not None:
@@ -210,7 +214,7 @@ def read_inputs(
     if preprocessing.normalisation is None and np.dtype(port.dtype).kind == "f":
         raise UsageError(ask())
     picture = read_image(file, shape, preprocessing, fitting_of(options), port.dtype)
-    return Given({port.name: picture.x}, picture, picture.notes)
+    return Given({port.name: picture.x, **values}, picture, picture.notes)
 
 
 def _preset_text(name: str) -> str:

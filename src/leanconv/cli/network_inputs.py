@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import prod
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -58,34 +57,6 @@ def shape_groups(given: Sequence[tuple[str, _Given]]) -> list[list[tuple[str, _G
             groups.append([])
         groups[-1].append((name, shape))
     return groups
-
-
-def given_values(
-    network: Network, given: Sequence[tuple[str, tuple[int, ...]]]
-) -> dict[str, np.ndarray]:
-    """The arrays that `--value` gives, by the inputs' names.
-
-    Raises:
-        InputError: there is no such input, or it takes no such value.
-    """
-    declared = {value.name: value for value in network.inputs}
-    chosen = {}
-    for name, numbers in given:
-        spec = declared.get(name)
-        if spec is None or spec.dtype.is_float or len(spec.shape or (None,)) > 1:
-            small = [n for n, s in declared.items() if s.shape is not None and len(s.shape) < 2]
-            raise InputError(
-                f"--value names the input {name!r}; expected one of integers without axes or with "
-                f"one{': ' + ', '.join(small) if small else ', which the network has not'}"
-            )
-        shape = () if spec.shape == () else (len(numbers),)
-        if len(numbers) != max(1, prod(shape)) or not spec.takes(shape):
-            raise InputError(
-                f"--value gives {len(numbers)} numbers for input {name}; expected "
-                f"{shape_text(spec.shape)}"
-            )
-        chosen[name] = np.array(numbers, spec.dtype.numpy).reshape(shape)
-    return chosen
 
 
 def input_shapes(
@@ -143,7 +114,7 @@ def planned_for(
         network, given, values: as of `input_shapes`.
         shapes: of all inputs.
     """
-    if given and not values:
+    if given:
         network = specialised(network, shapes)
     network.bind({**shapes, **values})
     return network
@@ -161,7 +132,8 @@ def stated_for(
     """
     declared = {spec.name: spec.shape or (None,) for spec in network.inputs}
     shapes: dict[str, Any] = {**declared, **given_shapes(network, given)}
-    if not given or values or not all(isinstance(n, int) for s in shapes.values() for n in s):
+    shapes.update({name: array.shape for name, array in values.items()})
+    if not given or not all(isinstance(n, int) for s in shapes.values() for n in s):
         return network
     return specialised(network, shapes)
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from leanconv.api.inputs import given_values
 from leanconv.cli.common import (
     add_load_options,
     add_output_options,
@@ -15,7 +16,7 @@ from leanconv.cli.common import (
     load_options,
     positive,
 )
-from leanconv.cli.network_inputs import given_values, input_shapes, planned_for, random_inputs
+from leanconv.cli.network_inputs import input_shapes, planned_for, random_inputs
 from leanconv.cli.output import print_json, print_table, print_text, progress
 from leanconv.cli.shares import other_ns, other_text
 from leanconv.cli.startup import Startup, started, taken_ns
@@ -66,7 +67,7 @@ def execute(options: argparse.Namespace) -> int:
     """Run the sub-command."""
     with progress(f"loading {options.model}") as shown:
         network, startup = started(options.model, "profile", load_options(options))
-        values = given_values(network, options.value)
+        values = given_values(network.inputs, options.value)
         shapes = input_shapes(network, options.shape, options.batch, values)
         inputs = random_inputs(network, shapes, values=values)
         planned = [network]

@@ -17,6 +17,7 @@ from leanconv.cli.common import (
     add_output_options,
     add_shape_option,
     add_threads_option,
+    add_value_option,
     byte_count,
     not_negative,
 )
@@ -96,6 +97,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     parser.add_argument("--html", metavar="FILE", help="write a report as a page, with pictures")
     add_threads_option(parser)
     add_shape_option(parser)
+    add_value_option(parser)
     add_image_options(parser)
     add_output_options(parser)
     parser.set_defaults(execute=execute)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from leanconv.api.fitting_sizes import fitting_multiple
+from leanconv.api.inputs import bound_by, given_values
 from leanconv.cli.answers import summarise
 from leanconv.cli.common import (
     IMAGES_HELP,
@@ -22,6 +23,7 @@ from leanconv.cli.common import (
     add_output_options,
     add_shape_option,
     add_shared_weights_option,
+    add_value_option,
     load_options,
     positive,
 )
@@ -64,6 +66,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     add_load_options(parser)
     add_shared_weights_option(parser)
     add_shape_option(parser)
+    add_value_option(parser)
     add_image_options(parser)
     parser.add_argument(
         "--labels", metavar="FILE", help="names of the classes, one on each line, or a JSON list"
@@ -134,7 +137,8 @@ def _for_shape(
 ) -> tuple[Network, Startup]:
     """The network for the shape that `--shape` says, if that leaves nothing open."""
     planned: list[Network] = []
-    startup = startup.planned(lambda: planned.append(stated_for(network, options.shape)))
+    values = given_values(network.inputs, options.value)
+    startup = startup.planned(lambda: planned.append(stated_for(network, options.shape, values)))
     return planned[0], startup
 
 
@@ -196,13 +200,13 @@ class _Runs:
         """What an image gives, and the outputs themselves."""
         network, options = self._network, self._options
         with _hinting(given.picture, network, options):
-            sizes = {name: array.shape for name, array in given.arrays.items()}
-            self.startup = self.startup.planned(partial(network.bind, sizes))
+            wanted = bound_by(network.inputs, given.arrays)
+            self.startup = self.startup.planned(partial(network.bind, wanted))
             outputs, first_ns, latency_ns = _timed(network, given.arrays, options.repeat)
             self.startup = self.startup.answered(first_ns)
         return Answer(
             image,
-            sizes,
+            {name: array.shape for name, array in given.arrays.items()},
             given.picture,
             given.notes,
             summarise(outputs, self._preprocessing.labels, options.top),

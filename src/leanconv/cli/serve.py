@@ -15,6 +15,7 @@ from leanconv.cli.common import (
     byte_count,
     duration,
     named_shape,
+    named_value,
     not_negative,
     positive,
 )
@@ -72,6 +73,15 @@ def _add_plan_options(parser: argparse.ArgumentParser) -> None:
         metavar="[MODEL:][NAME=]NxCxHxW",
         help="input shape to plan before the server starts, where the model leaves it open; sizes "
         "stay open, and other shapes are served, too",
+    )
+    parser.add_argument(
+        "--value",
+        action="append",
+        type=_value_of_model,
+        default=[],
+        metavar="[MODEL:]NAME=N[,N]",
+        help="value of a small integer input, such as a sampling rate, that decides what is "
+        "planned before the server starts; other values are served, too",
     )
     parser.add_argument(
         "--max-batch",
@@ -196,13 +206,16 @@ def _loaded(options: argparse.Namespace, limits: Limits) -> Models:
         if name in groups[-1]:
             groups.append({})
         groups[-1][name] = shape
+    values: dict[str, dict[str, tuple[int, ...]]] = {}
+    for model, name, numbers in options.value:
+        values.setdefault(model, {})[name] = numbers
     keywords = {
         "threads": options.threads,
         "precision": options.precision,
         "max_error": options.max_error,
         "shared_weights": options.shared_weights,
     }
-    return loaded(sources(options.models), keywords, shapes, limits, _say)
+    return loaded(sources(options.models), keywords, shapes, limits, _say, values)
 
 
 def limits_of(options: argparse.Namespace) -> Limits:
@@ -255,3 +268,9 @@ def _shape_of_model(text: str) -> tuple[str, str, Shape]:
     """Read `MODEL:NAME=1x3x224x224`, either of both names left out (an argparse type)."""
     model, colon, rest = text.rpartition(":")
     return (model if colon else "", *named_shape(rest if colon else text))
+
+
+def _value_of_model(text: str) -> tuple[str, str, tuple[int, ...]]:
+    """Read `MODEL:NAME=16000`, the model's name left out (an argparse type)."""
+    model, colon, rest = text.rpartition(":")
+    return (model if colon else "", *named_value(rest if colon else text))

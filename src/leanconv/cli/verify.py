@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from leanconv.api.inputs import bound_by, given_values
 from leanconv.cli.common import (
     IMAGES_HELP,
     UsageError,
@@ -27,10 +28,9 @@ from leanconv.cli.image_options import (
     preprocessing_of,
     read_inputs,
 )
-from leanconv.cli.network_inputs import given_values, input_shapes, random_inputs, stated_for
+from leanconv.cli.network_inputs import input_shapes, random_inputs, stated_for
 from leanconv.cli.output import print_json, print_table, print_text, progress
 from leanconv.cli.problem_lines import model_file
-from leanconv.graph.small_inputs import is_small
 from leanconv.operators.accuracy import network_error
 from leanconv.types import FLOAT32, FLOAT64
 from leanconv.units import error_text, shape_text
@@ -132,7 +132,7 @@ def verify(options: argparse.Namespace) -> dict[str, Any]:
     network = leanconv.load(options.model, **first, plan=options.plan)
     exact = leanconv.load(options.model, dtype=FLOAT64, threads=options.threads)
     if not (options.plan or options.repair):  # a plan of a file is one of the network as it is
-        values = given_values(network, options.value)
+        values = given_values(network.inputs, options.value)
         network, exact = (stated_for(each, options.shape, values) for each in (network, exact))
     given = dict(_samples(network, options))
     samples = {label: sample.arrays for label, sample in given.items()}
@@ -163,9 +163,7 @@ def _compared(
     rows: list[dict[str, Any]] = []
     allowed, rest = 0.0, False
     for label, arrays in samples.items():
-        small = {port.name for port in network.inputs if is_small(port.shape, port.dtype)}
-        given = {name: a if name in small else a.shape for name, a in arrays.items()}
-        allowed = max(allowed, network.bind(given).predicted_error)
+        allowed = max(allowed, network.bind(bound_by(network.inputs, arrays)).predicted_error)
         found = network.run(arrays)
         truth = exact.run({name: array.astype(dtypes[name]) for name, array in arrays.items()})
         rows += [_row(label, name, found[name], exactly) for name, exactly in truth.items()]
@@ -248,7 +246,7 @@ def _layers(
 def _samples(network: Network, options: argparse.Namespace) -> Iterator[tuple[str, Given]]:
     preprocessing = preprocessing_of(network, options.samples, options)
     if not options.samples:
-        values = given_values(network, options.value)
+        values = given_values(network.inputs, options.value)
         shapes = input_shapes(network, options.shape, values=values)
         for seed in range(options.count):
             yield f"random {seed}", Given(random_inputs(network, shapes, seed, values), None, ())

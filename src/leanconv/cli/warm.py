@@ -8,12 +8,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from leanconv.api.inputs import given_values
 from leanconv.cli.common import (
     Extents,
     UsageError,
     add_load_options,
     add_output_options,
     add_shared_weights_option,
+    add_value_option,
     load_options,
     named_range,
     positive,
@@ -29,6 +31,8 @@ from leanconv.settings import current_settings
 from leanconv.units import format_bytes
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from leanconv.api.network import Network
     from leanconv.progress import Progress
 
@@ -42,14 +46,15 @@ _COLUMNS = (
 
 
 class Warmed(NamedTuple):
-    """A network for shapes, or ranges, of its inputs: how many forms its kernels have and had to
-    be compiled.
+    """A network for shapes, or ranges, of its inputs, and for values of those that decide what
+    is computed: how many forms its kernels have and had to be compiled.
 
     Sizes are `"open"` where other shapes may come, else `"fixed"`.
     """
 
     network: str
     inputs: dict[str, Extents]
+    values: Mapping[str, list[int] | int]
     sizes: str
     forms: int
     compiled: int
@@ -75,6 +80,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         help="input shape, where the model leaves it open (a batch left open is 1), or a range, "
         "such as 1x3x48x32-2304 or, in steps, 1x3x640x32-960/32: all that its shapes need",
     )
+    add_value_option(parser)
     parser.add_argument(
         "--batch", type=positive, metavar="N", help="where a model leaves it open (default 1)"
     )
@@ -86,8 +92,9 @@ def execute(options: argparse.Namespace) -> int:
     """Run the sub-command."""
     if not (options.models or options.usual):
         raise UsageError("warm: got neither a MODEL nor --usual; expected one of them, or both")
-    if options.usual and not options.models and (options.shape or options.algorithm):
-        raise UsageError("--shape and --algorithm go with a MODEL")
+    of_models = options.shape or options.value or options.algorithm
+    if options.usual and not options.models and of_models:
+        raise UsageError("--shape, --value and --algorithm go with a MODEL")
     settings = current_settings()
     if not settings.cache_bytes:
         raise InputError("LEANCONV_CACHE_BYTES is 0: nothing would be kept; unset it, or give more")
@@ -120,7 +127,7 @@ def _warmed(options: argparse.Namespace) -> Iterator[Warmed]:
         if shapes:
             yield from _bound(model, load, options, shapes)
         for group in ranges:
-            yield _ahead(model, load, group)
+            yield _ahead(model, load, group, options.value)
     for name in USUAL if options.usual else ():
         yield from _bound(name, partial(_usual, name, options), options, [[]])
 
@@ -160,36 +167,58 @@ def _bound(
         told = _teller(name, shown)
         network = load(told)
         for shapes in groups:
-            inputs = input_shapes(network, shapes, options.batch)
-            for sizes, each in _planned(network, inputs, told, stated=bool(shapes)):
+            values = given_values(network.inputs, options.value)
+            inputs = input_shapes(network, shapes, options.batch, values)
+            for sizes, each in _planned(network, inputs, values, told, stated=bool(shapes)):
                 made = each.compiled
                 assert isinstance(made, FastCall), f"{name} is not compiled for the CPU"
                 counts = made.network.forms, made.network.compiled_forms
-                yield Warmed(name, dict(inputs), sizes, *counts)
+                yield Warmed(name, *_described(inputs, values), sizes, *counts)
 
 
 def _planned(
-    network: Network, inputs: Mapping[str, Any], told: Progress, stated: bool
+    network: Network,
+    inputs: Mapping[str, Any],
+    values: Mapping[str, np.ndarray],
+    told: Progress,
+    stated: bool,
 ) -> Iterator[tuple[str, Network]]:
     """The network for input shapes: as it is loaded and called, and as `--shape` plans it."""
     fixed = all(spec.shape == inputs[spec.name] for spec in network.inputs)
     if fixed or all(spec.takes(inputs[spec.name]) for spec in network.inputs):
-        network.bind(inputs, progress=told)
+        network.bind({**inputs, **values}, progress=told)
         yield "fixed" if fixed else "open", network
     if stated and not fixed:
-        yield "fixed", network.specialise(inputs, told)
+        alone = network.specialise(inputs, told)
+        alone.bind({**inputs, **values}, progress=told)
+        yield "fixed", alone
 
 
-def _ahead(name: str, load: Callable[..., Network], given: Sequence[tuple[str, Extents]]) -> Warmed:
+def _ahead(
+    name: str,
+    load: Callable[..., Network],
+    given: Sequence[tuple[str, Extents]],
+    value: Sequence[tuple[str, tuple[int, ...]]],
+) -> Warmed:
     """Load a network for ranges of shapes."""
     from leanconv.api.cpu_backend import CpuBackend
 
     with progress(f"loading {name}") as shown:
         told = _teller(name, shown)
-        ranges = given_shapes(load(told), given)
-        backend = load(told, ranges).backend
+        network = load(told)
+        ranges, values = given_shapes(network, given), given_values(network.inputs, value)
+        backend = load(told, {**ranges, **values}).backend
         assert isinstance(backend, CpuBackend), f"{name} is not compiled for the CPU"
-        return Warmed(name, ranges, "open", backend.ahead.forms, backend.ahead.compiled)
+        counts = backend.ahead.forms, backend.ahead.compiled
+        return Warmed(name, *_described(ranges, values), "open", *counts)
+
+
+def _described(
+    inputs: Mapping[str, Extents], values: Mapping[str, np.ndarray]
+) -> tuple[dict[str, Extents], dict[str, Any]]:
+    """What a network was compiled for: shapes of inputs, and the values of others."""
+    shapes = {name: shape for name, shape in inputs.items() if name not in values}
+    return shapes, {name: array.tolist() for name, array in values.items()}
 
 
 def _teller(name: str, shown: Any) -> Progress:
@@ -207,8 +236,9 @@ def _is_range(given: tuple[str, Extents]) -> bool:
 
 
 def _cells(row: Warmed) -> list[str]:
-    described = ", ".join(f"{name} {_text(shape)}" for name, shape in row.inputs.items())
-    return [row.network, described, row.sizes, str(row.forms), str(row.compiled)]
+    described = [f"{name} {_text(shape)}" for name, shape in row.inputs.items()]
+    described += [f"{name}={value}" for name, value in row.values.items()]
+    return [row.network, ", ".join(described), row.sizes, str(row.forms), str(row.compiled)]
 
 
 def _text(extents: Extents) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from leanconv.api.inputs import bound_by
 from leanconv.api.load import load, model_source
 from leanconv.api.options import checked_flag, checked_limit, checked_threads
 from leanconv.errors import ModelError, SpecError, UnsupportedError, memory_reported, short
@@ -124,8 +125,8 @@ def quantize(
         last, times = trials.last(choice.rungs, given.numbers(1))
         data = variants.file(choice.rungs).data()
         if limit is not None:
-            sizes = {name: array.shape for name, array in given.first().items()}
-            load(data, threads=threads, memory_limit=limit).bind(sizes)
+            bound = load(data, threads=threads, memory_limit=limit)
+            bound.bind(bound_by(bound.inputs, given.first()))
         return Quantized(
             data=data,
             score_name=score.name,

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
+from leanconv.api.inputs import bound_by
 from leanconv.api.load import load
 from leanconv.api.network import Network
 from leanconv.errors import ModelError
@@ -70,7 +71,7 @@ def _parts(
         return []
     network = network_of(graph, names, threads)
     sample = next(iter(samples))
-    plan = network.bind({name: array.shape for name, array in sample.items()})
+    plan = network.bind(bound_by(network.inputs, sample))
     parts: list[list[str]] = [[]]
     held = 0
     for name in names:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 import leanconv
-from leanconv.api.inputs import InputSpec, Shape
+from leanconv.api.inputs import InputSpec, Known, Shape, given_values
 from leanconv.errors import BudgetError, InputError, LeanConvError
 from leanconv.server.limits import Limits
 from leanconv.server.models import Models, ServedModel, Source
@@ -23,6 +24,7 @@ def loaded(
     shapes: Mapping[str, Sequence[Mapping[str, Shape]]],
     limits: Limits,
     say: Callable[[str], None],
+    values: Mapping[str, Mapping[str, tuple[int, ...]]] = MappingProxyType({}),
 ) -> Models:
     """Load models and plan them, one after the other, each within what the others leave.
 
@@ -32,6 +34,7 @@ def loaded(
         shapes: by model (`""` for all), shapes of inputs that are planned now.
         limits: of the server.
         say: is told of each model that is ready.
+        values: by model, too, integers of small inputs that decide what is planned now.
 
     Raises:
         LeanConvError: a model cannot be loaded, or does not fit; the message names it.
@@ -49,16 +52,19 @@ def loaded(
                 )
         wanted = [*shapes.get("", ()), *shapes.get(source.name, ())]
         try:
-            model = _loaded(source, options, wanted, left, limits)
+            known = {**values.get("", {}), **values.get(source.name, {})}
+            model = _loaded(source, options, wanted, known, left, limits)
         except LeanConvError as error:
             error.args = (f"{source.path}: {_told(error, left, limits)}",)
             raise
         models.append(model)
         say(_described(model))
-    unknown = [name for name in shapes if name and name not in {m.name for m in models}]
+    names = {model.name for model in models}
+    unknown = [name for name in (*shapes, *values) if name and name not in names]
     if unknown:
+        option = "--shape" if unknown[0] in shapes else "--value"
         raise InputError(
-            f"--shape names the model {unknown[0]!r}; expected one of "
+            f"{option} names the model {unknown[0]!r}; expected one of "
             f"{', '.join(dict.fromkeys(model.name for model in models))}"
         )
     return Models(models)
@@ -83,31 +89,36 @@ def _loaded(
     source: Source,
     options: Mapping[str, Any],
     shapes: Sequence[Mapping[str, Shape]],
+    values: Mapping[str, tuple[int, ...]],
     left: int | None,
     limits: Limits,
 ) -> ServedModel:
     network = leanconv.load(source.path, **{**options, "reproducible": True, "memory_limit": left})
     check_types((*network.inputs, *network.outputs))
     plans = Plans(network, limits.groups, limits.batch)
-    for complete in _at_start(plans, shapes):
-        arrays = _zeros(plans, complete)
+    known = given_values(network.inputs, values.items())
+    for complete in _at_start(plans, shapes, known):
+        arrays = [known.get(*each) for each in _zeros(plans, complete)]
         # Twice where images turn out to be mixed: then what is wanted is all of them together.
         while plans.found((wanted := plans.wanted(arrays)).key) is None:
             plans.plan(wanted, left, keep=True)
     return ServedModel(source, plans)
 
 
-def _at_start(plans: Plans, shapes: Sequence[Mapping[str, Shape]]) -> Iterator[list[Shape]]:
+def _at_start(
+    plans: Plans, shapes: Sequence[Mapping[str, Shape]], values: Known
+) -> Iterator[list[Shape]]:
     """Shapes of all inputs that are planned before the server starts: those given, or the file's.
 
     Raises:
         InputError: one that is given does not fit.
     """
     for given in shapes or [{}]:
-        found = [_shape(plans, spec, given) for spec in plans.inputs]
+        sizes = {**given, **{name: array.shape for name, array in values.items()}}
+        found = [_shape(plans, spec, sizes) for spec in plans.inputs]
         complete = [shape for shape in found if shape is not None]
-        # The values of small inputs are known with a request alone.
-        if len(complete) == len(found) and not plans.small:
+        # Values of small inputs that are not given are known with a request alone.
+        if len(complete) == len(found) and values.keys() >= set(plans.small):
             yield complete
 
 
@@ -128,10 +139,10 @@ def _shape(plans: Plans, spec: InputSpec, given: Mapping[str, Shape]) -> Shape |
     return fixed if len(fixed) == len(extents) else None
 
 
-def _zeros(plans: Plans, shapes: Sequence[Shape]) -> list[np.ndarray]:
-    """Arrays of the inputs' types that take no memory."""
+def _zeros(plans: Plans, shapes: Sequence[Shape]) -> list[tuple[str, np.ndarray]]:
+    """Names of the inputs, and arrays of their types that take no memory."""
     return [
-        np.broadcast_to(np.zeros((), spec.dtype.numpy), shape)
+        (spec.name, np.broadcast_to(np.zeros((), spec.dtype.numpy), shape))
         for spec, shape in zip(plans.inputs, shapes, strict=True)
     ]
 
