@@ -120,6 +120,7 @@ def test_it_says_how_to_copy_the_folder(call: Call, cnn: str, empty_cache: Path)
     assert result.code == 0, result.err
     assert "forms compiled; the cache has" in result.out
     assert f"copy {empty_cache} to a machine" in result.out
+    assert f"chmod -R a+rX {empty_cache}" in result.out
 
 
 def test_a_folder_that_keeps_nothing_is_not_met(call: Call, cnn: str, empty_cache: Path) -> None:

@@ -8,6 +8,7 @@ import os
 import re
 import socket
 import stat
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -20,6 +21,8 @@ from leanconv.codegen.forms import instance_of
 from leanconv.codegen.host import host
 from leanconv.codegen.keys import key_of
 from leanconv.codegen.machine_code import compile_text
+from leanconv.runtime.file_block import FileBlock
+from leanconv.runtime.weight_file import WeightFiles
 from support.hostile import bounded
 from support.kernel_runner import run_kernel
 from support.small_kernels import Scale
@@ -127,8 +130,8 @@ REFUSED: dict[Callable[[Path], None], str] = {
     all_write_and_sticky: "mode 1777.*chmod 700",
     others_write_above: "mode 0757.*chmod go-w",
     it_is_a_link: "is a link",
-    it_belongs_to_another: f"owner {NOBODY}.*does not belong",
-    it_lies_in_the_folder_of_another: f"owner {NOBODY}.*does not belong",
+    it_belongs_to_another: f"owner {NOBODY}.*belongs neither to",
+    it_lies_in_the_folder_of_another: f"owner {NOBODY}.*belongs neither to",
     it_lies_behind_the_link_of_another: f"link that belongs to the user {NOBODY}",
 }
 
@@ -162,10 +165,83 @@ def test_a_process_of_another_user_does_not_use_the_folder(
 ) -> None:
     """Root in a user's folder included: what the user put there would run as root."""
     folder = filled(tmp_path / "cache" / "objects")
+    if os.geteuid() == 0:
+        os.chown(folder, NOBODY, NOBODY)
     monkeypatch.setattr(os, "geteuid", lambda: 12345)
     assert DiskCache(folder).get(KEY) is None
     (record,) = caplog.records
-    assert "does not belong to the user of this process, 12345" in record.getMessage()
+    assert "belongs neither to the user of this process, 12345, nor to root" in record.getMessage()
+
+
+# -- what root has filled ------------------------------------------------------------------
+@pytest.fixture
+def of_root() -> Iterator[Path]:
+    """A cache that root filled, where every user may read it and nobody else may write it."""
+    with tempfile.TemporaryDirectory() as made:  # pytest's own may be read by its user alone
+        folder = filled(Path(made) / "cache" / "objects")
+        for path in (Path(made), folder.parent, folder):
+            path.chmod(0o755)
+        (folder / f"{KEY}.o").chmod(0o644)
+        yield folder
+
+
+def as_another_user(work: Callable[[], bool]) -> bool:
+    """Whether work in a process of a user who is not root gives True."""
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            os.setgroups([])
+            os.setgid(NOBODY)
+            os.setuid(NOBODY)
+            code = 0 if work() else 1
+        finally:
+            os._exit(code)
+    return os.waitpid(child, 0)[1] == 0
+
+
+@root_only
+def test_what_root_has_filled_is_read_by_other_users(of_root: Path) -> None:
+    """Read, not written; one warning says so. The folder of an image that root has built."""
+    entries = sorted(path.name for path in of_root.iterdir())
+
+    def used() -> bool:
+        lines: list[str] = []
+        handler = logging.Handler()
+        handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+        logging.getLogger("leanconv").addHandler(handler)
+        read = DiskCache(of_root).get(KEY) == BODY and not lines
+        DiskCache(of_root).put(KEY[::-1], BODY)
+        DiskCache(of_root).put(KEY[::-1], BODY)
+        return read and len(lines) == 1 and "nothing new is kept" in lines[0]
+
+    assert as_another_user(used)
+    assert sorted(path.name for path in of_root.iterdir()) == entries
+
+
+@root_only
+@pytest.mark.parametrize("where", ["folder", "above", "entry"])
+def test_what_others_may_write_beside_root_is_not_read(of_root: Path, where: str) -> None:
+    wrong = {"folder": of_root, "above": of_root.parent, "entry": of_root / f"{KEY}.o"}[where]
+    wrong.chmod(wrong.stat().st_mode | 0o020)
+    assert as_another_user(lambda: DiskCache(of_root).get(KEY) is None)
+
+
+@root_only
+def test_weights_that_root_has_packed_are_mapped_by_other_users(of_root: Path) -> None:
+    def fill(block: FileBlock) -> None:
+        block.view(0, 64)[:] = 7
+
+    made = WeightFiles(of_root, 1 << 20).made("ab" * 16, 64, fill)
+    assert made is not None
+    for path in of_root.iterdir():
+        path.chmod(0o644)
+
+    def used() -> bool:
+        found = WeightFiles(of_root, 1 << 20).find("ab" * 16, 64)
+        return found is not None and bytes(found.view(0, 64)) == b"\7" * 64
+
+    assert as_another_user(used)
 
 
 def test_nothing_is_made_in_a_folder_that_others_may_write(
@@ -305,8 +381,8 @@ def test_a_folder_exchanged_during_the_walk_is_not_read(
     filled(above / "cache" / "objects")
     check = private_folder._check
 
-    def exchanging(handle: int, where: str, me: int, last: bool) -> None:
-        check(handle, where, me, last)
+    def exchanging(handle: int, where: str, last: bool) -> None:
+        check(handle, where, last)
         if where == str(above):
             above.rename(tmp_path / "moved")
             above.symlink_to(forged)

@@ -111,7 +111,9 @@ def execute(options: argparse.Namespace) -> int:
         print_text(
             f"to use it elsewhere: copy {folder} to a machine with the same kind of processor, "
             "versions of leanconv, Python, NumPy and llvmlite, modes kept (cp -a, tar -p), and set "
-            "LEANCONV_CACHE_DIR to the copy",
+            "LEANCONV_CACHE_DIR to the copy\n"
+            "where root has filled it, as in an image of a container, other users run from it after "
+            f"chmod -R a+rX {folder}",
             options.wide,
         )
     return EXIT_OK if held else EXIT_NOT_MET

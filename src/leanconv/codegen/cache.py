@@ -1,4 +1,4 @@
-"""A cache of files on disk: whole or absent, checked, bounded, in a folder that is the user's."""
+"""A cache of files on disk: whole or absent, checked, bounded, in a folder that no other writes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class DiskCache:
 
     A checksum does not say who wrote an entry, and objects are run: a folder that others may write
     is not used at all (`own_folder` says what is checked), and an entry is a regular file of this
-    user's, of bounded size.
+    user's or root's, of bounded size.
 
     Args:
         folder: of the entries; made on first use, with mode 0700. None keeps nothing.
@@ -173,9 +173,9 @@ class DiskCache:
             return
         _warned.add(key)
         log.warning(
-            "the cache in %s cannot be written (%s): code is compiled anew by every process; set "
-            "LEANCONV_CACHE_DIR to a folder that can be written, or LEANCONV_CACHE_BYTES=0 to do "
-            "without a cache",
+            "the cache in %s cannot be written (%s): what can be read of it is used, and nothing "
+            "new is kept; set LEANCONV_CACHE_DIR to a folder that can be written, or "
+            "LEANCONV_CACHE_BYTES=0 to do without a cache",
             self._folder,
             reason,
         )

@@ -1,11 +1,13 @@
 """A folder that nobody else may write, held open: what is kept there is run as code.
 
-The rules are those of OpenSSH's StrictModes: the folder belongs to the user of this process, every
-folder above it to that user or to root, and none of them may be written by its group or by others,
-but for sticky ones above it, such as the temporary folder. The path is walked one name at a time,
-each folder opened relative to the one above and checked by its descriptor, so that no name is
-looked up twice: exchanging a folder between check and use changes nothing. Links above the folder
-are followed where they belong to the user or to root; the folder itself must be none.
+The rules are those of OpenSSH's StrictModes: the folder, every folder above it and every file in it
+belong to the user of this process or to root, and none of them may be written by its group or by
+others, but for sticky folders above it, such as the temporary folder. (What root has put there,
+while the image of a container was built, can be read; where root has put the interpreter, too, that
+trusts nobody else.) The path is walked one name at a time, each folder opened relative to the one
+above and checked by its descriptor, so that no name is looked up twice: exchanging a folder between
+check and use changes nothing. Links above the folder are followed where they belong to the user or
+to root; the folder itself must be none.
 
 Without owners and modes (Windows), or without operations relative to a folder, names are used as
 they are and nothing is checked: who may write the folder is then a matter of the system's access
@@ -72,8 +74,8 @@ class OwnFolder:
         """Open a file for reading.
 
         Raises:
-            WrongEntryError: it is a link, no regular file, too large, of another user, or one that
-                others may write.
+            WrongEntryError: it is a link, no regular file, too large, of another user who is not
+                root, or one that others may write.
             OSError: it is not there, or cannot be read.
         """
         path = name if self._handle is not None else self._path / name
@@ -88,10 +90,10 @@ class OwnFolder:
         try:
             status = os.fstat(file.fileno())
             mode = stat.S_IMODE(status.st_mode)
-            if HAS_OWNERS and (status.st_uid != os.geteuid() or mode & _OTHERS_WRITE):
+            if HAS_OWNERS and (not _is_trusted(status.st_uid) or mode & _OTHERS_WRITE):
                 raise WrongEntryError(
                     f"{name!r} has owner {status.st_uid} and mode {mode:04o}; expected owner "
-                    f"{os.geteuid()}, and nobody else to write it"
+                    f"{os.geteuid()} or root, and nobody else to write it"
                 )
         except BaseException:
             file.close()
@@ -186,7 +188,7 @@ class OwnFolder:
 
 @contextlib.contextmanager
 def own_folder(path: Path, make: bool = False) -> Iterator[OwnFolder]:
-    """Open a folder that this user alone may write.
+    """Open a folder that nobody but this user and root may write.
 
     Args:
         path: of the folder.
@@ -212,10 +214,10 @@ def own_folder(path: Path, make: bool = False) -> Iterator[OwnFolder]:
 def _walk(path: Path, make: bool) -> int:
     """Open a folder through all folders above it, each checked."""
     names = list(path.parts[:0:-1])  # still to come, the next one last
-    links, where, me = 0, path.anchor, os.geteuid()
+    links, where = 0, path.anchor
     here = os.open(where, _SEARCH)
     try:
-        _check(here, where, me, last=not names)
+        _check(here, where, last=not names)
         while names:
             name = names.pop()
             try:
@@ -235,7 +237,7 @@ def _walk(path: Path, make: bool) -> int:
             # call, must not have a number closed twice, which may be another file's by then.
             above, here = here, below
             os.close(above)
-            _check(here, where, me, last=not names)
+            _check(here, where, last=not names)
         return here
     except BaseException:
         os.close(here)
@@ -270,24 +272,30 @@ def _target(name: str, here: int, where: str, last: bool, links: int) -> Path:
     shown = repr(os.path.join(where, name))
     if last:
         raise NotOursError(f"{shown} is a link: put a folder there")
-    if owner not in (0, os.geteuid()):
+    if not _is_trusted(owner):
         raise NotOursError(f"{shown} is a link that belongs to the user {owner}: remove it")
     if links > _MOST_LINKS:
         raise NotOursError(f"{shown} is one of more than {_MOST_LINKS} links: remove some")
     return Path(os.readlink(name, dir_fd=here))
 
 
-def _check(handle: int, where: str, me: int, last: bool) -> None:
+def _is_trusted(owner: int) -> bool:
+    """Whether what belongs to a user may be run: it is this process's user, or root."""
+    return owner in (0, os.geteuid())
+
+
+def _check(handle: int, where: str, last: bool) -> None:
     """Refuse a folder in which others may exchange what is read."""
     status = os.fstat(handle)
     owner, mode = status.st_uid, stat.S_IMODE(status.st_mode)
     written = mode & _OTHERS_WRITE and (last or not mode & stat.S_ISVTX)
-    if not written and (owner == me or (owner == 0 and not last)):
+    if not written and _is_trusted(owner):
         return
     facts = f"{where!r} (owner {owner}, mode {mode:04o})"
-    if owner != me and (last or owner != 0):
+    if not _is_trusted(owner):
         raise NotOursError(
-            f"{facts} does not belong to the user of this process, {me}: run as its owner"
+            f"{facts} belongs neither to the user of this process, {os.geteuid()}, nor to root: "
+            "run as its owner"
         )
     mend = "remove it, or chmod 700 if nobody else has put anything there" if last else "chmod go-w"
     raise NotOursError(f"{facts} can be written by others: {mend}")

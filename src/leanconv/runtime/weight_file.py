@@ -119,7 +119,8 @@ class WeightFiles:
         with file:
             if _is_whole(file, name, size):
                 if os.utime in os.supports_fd:
-                    os.utime(file.fileno())  # files used longest ago go first
+                    with contextlib.suppress(PermissionError):  # one of root's
+                        os.utime(file.fileno())  # files used longest ago go first
                 return FileBlock(file.fileno(), size)
         log.warning("packed weights: %s is damaged; they are packed anew", name)
         folder.remove(name)
