@@ -305,6 +305,31 @@ def test_a_network_by_a_rate_is_quantised(call: Call, tmp_path: Path) -> None:
     assert call("run", out, both, "--repeat", "1").code == 0
 
 
+def test_a_picture_that_is_not_there_comes_before_how_it_is_read(
+    network: FakeNetwork, call: Call, picture: Picture
+) -> None:
+    network.metadata = {}
+    for command in ("run", "verify"):
+        result = call(command, "m.onnx", "nosuch.jpg")
+        assert result.code == 1
+        assert "nosuch.jpg: there is no such file" in result.err
+        assert "--preset" not in result.err
+    assert "expected --preset" in call("run", "m.onnx", picture(9)).err
+
+
+def test_a_file_that_fixes_several_images_is_run_with_a_shape_for_one(
+    call: Call, picture: Picture, tmp_path: Path
+) -> None:
+    file, image = str(tmp_path / "ten.onnx"), picture(90, (8, 6), "RGB")
+    made = model([helper.make_node("Relu", ["x"], ["y"])], {"x": (10, 3, 4, 4)}, ["y"], {})
+    Path(file).write_bytes(made.SerializeToString())
+    refused = call("run", file, image, "--preset", "bytes")
+    assert refused.code == 1
+    assert "give --shape 1x3x4x4" in refused.err
+    for shape in ("1x3x4x4", "1x3x6x8"):
+        assert call("run", file, image, "--preset", "bytes", "--shape", shape).code == 0
+
+
 def test_verify_counts_integers_and_names_what_numpy_computes(call: Call, tmp_path: Path) -> None:
     """Of what NumPy computes no plan states an error; a place that differs is no distance."""
     file = str(tmp_path / "places.onnx")

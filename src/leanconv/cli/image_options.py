@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -182,12 +183,14 @@ def read_inputs(
 
     Raises:
         InputError: the file does not fit the network.
+        OSError: there is no such file.
         UsageError: nobody says how pixels become numbers.
     """
     values = given_values(network.inputs, options.value)
     if _is_array_file(file):
         sample = read_sample(Path(file), network.inputs, values)
         return Given(sample.arrays, None, sample.notes)
+    os.stat(file)  # what is not there comes first: no option mends that
     ports = [port for port in network.inputs if port.name not in values]
     if len(ports) != 1:
         raise InputError(
@@ -206,6 +209,7 @@ def read_inputs(
             )
         shape = given
     image_shape(shape, preprocessing)
+    _refuse_batch(port.name, shape)
     if port.dtype.held != port.dtype:
         raise InputError(
             f"the network takes {port.dtype}, which no image is read as; expected an array of "
@@ -215,6 +219,19 @@ def read_inputs(
         raise UsageError(ask())
     picture = read_image(file, shape, preprocessing, fitting_of(options), port.dtype)
     return Given({port.name: picture.x, **values}, picture, picture.notes)
+
+
+def _refuse_batch(name: str, shape: Sequence[int | str | None] | None) -> None:
+    """Refuse a picture for an input of which the file fixes several images, and say what helps."""
+    count, *rest = shape or (1,)
+    if not isinstance(count, int) or count == 1:
+        return
+    one = shape_text((1, *rest))
+    raise InputError(
+        f"the file fixes input {name} at {shape_text(shape)}, {count} images; expected 1, since "
+        f"each image is run by itself: give --shape {one}, or with a height and width such as "
+        "those of the image"
+    )
 
 
 def _preset_text(name: str) -> str:
