@@ -62,6 +62,8 @@ def elementwise(d: Draw) -> dict[str, Case]:
     found["QLinearLeakyRelu"] = (leaky, {"a": a}, d.of("a", "y"))
     names = ("ys", "yz", "a", "as", "az", "b", "bs", "bz")
     found["QLinearConcat"] = (microsoft("QLinearConcat", names, axis=1), both, two)
+    same = {**two, **{f"y{part}": two[f"a{part}"] for part in "sz"}}
+    found["QLinearConcat-same"] = (microsoft("QLinearConcat", names, axis=-1), both, same)
     names = ("c", "a", "as", "az", "b", "bs", "bz", "ys", "yz")
     condition = d.rng.integers(0, 2, a.shape).astype(bool)
     found["QLinearWhere"] = (microsoft("QLinearWhere", names), {"c": condition, **both}, two)

@@ -253,8 +253,11 @@ def _recurrent_weights(call: Call, index: int, scale: int, zero: int) -> Value:
         if value is None:
             return None
         if value.shape not in ((directions,), (directions, rows)):
-            raise ModelError(f"input {number} is {value.type}; expected {directions} numbers")
-        return call.reshape(value, (directions, 1, -1 if len(value.shape) > 1 else 1))
+            raise ModelError(
+                f"input {number} is {value.type}; expected {directions} numbers, or {rows} for "
+                "each of these directions"
+            )
+        return call.reshape(value, (directions, 1, *(value.shape[1:] or (1,))))
 
     factor, away = spread(scale), spread(zero)
     if factor is None:
