@@ -18,6 +18,7 @@ from onnx import TensorProto, helper
 
 import leanconv.onnxruntime as ours
 from leanconv.onnxruntime import exceptions
+from support.onnx_models import model as network_model
 from support.onnx_models import small_cnn
 
 X = np.random.default_rng(0).standard_normal((2, 3, 4), dtype=np.float32)
@@ -298,6 +299,30 @@ def test_onnxruntime_computes_what_is_lacking(caplog: pytest.LogCaptureFixture) 
     assert mine.get_outputs()[0].shape == ["n", 4]
     with pytest.raises(exceptions.InvalidArgument, match="INVALID_ARGUMENT"):
         mine.run(None, {"x": x[0]})
+
+
+def test_a_decoder_with_an_empty_past_stays_here() -> None:
+    names = ["q", "k", "v", "", "p", "pv"]
+    node = helper.make_node("Attention", names, ["y", "z", "zv"], is_causal=1)
+    past, steps = (1, 2, "P", 4), (1, 2, "S", 4)
+    proto = network_model(
+        [node],
+        dict.fromkeys("qkv", steps) | dict.fromkeys(names[4:], past),
+        ["y", "z", "zv"],
+        {},
+        23,
+    )
+    mine, other = both(proto)
+    generator = np.random.default_rng(0)
+    for rows, before in ((3, 0), (1, 3)):
+        extents = dict.fromkeys("qkv", rows) | dict.fromkeys(names[4:], before)
+        feed = {
+            name: generator.standard_normal((1, 2, extent, 4), np.float32)
+            for name, extent in extents.items()
+        }
+        for a, b in zip(mine.run(None, feed), other.run(None, feed), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+        assert mine.network is not None
 
 
 def test_arrays_that_the_network_does_not_fit_are_invalid_arguments() -> None:

@@ -34,6 +34,7 @@ NODES: list[tuple[str, str, dict[str, Any]]] = [
     *((op, "", {}) for op in ("GlobalAveragePool", "GlobalMaxPool", "Flatten", "Identity")),
     *((op, "", {"axes": [2, 3]}) for op in ("ReduceMean", "ReduceMax", "ReduceMin", "ReduceL2")),
     *((op, "", {"axis": 1}) for op in ("Softmax", "LogSoftmax", "ArgMax", "Split")),
+    ("Hardmax", "", {"axis": 0}),
     ("Conv", "w c", {"pads": [1] * 4}),
     ("ConvTranspose", "v", {"strides": [2, 2]}),
     ("BatchNormalization", "c c c c", {}),
@@ -103,3 +104,59 @@ def test_products_of_no_columns() -> None:
         arrays = {"x": N.normal(3, inner), "w": N.normal(inner, 5), "u": u}
         wanted = 2 * arrays["x"] @ arrays["w"] + u
         np.testing.assert_allclose(net.run(arrays)["y"], wanted, rtol=1e-5)
+
+
+@pytest.mark.parametrize("causal", [0, 1])
+@pytest.mark.parametrize("folded", [False, True])
+@pytest.mark.parametrize("opset", [23, 24])
+def test_an_empty_past(opset: int, folded: bool, causal: int) -> None:
+    """The first step of a decoder: a past without steps adds nothing, and the next step has one."""
+    shape: tuple[Any, ...] = ("B", "S", 8) if folded else ("B", 2, "S", 4)
+    heads = {"q_num_heads": 2, "kv_num_heads": 2} if folded else {}
+    names = ["q", "k", "v", "", "p", "pv"]
+    node = helper.make_node("Attention", names, ["y", "z", "zv"], is_causal=causal, **heads)
+    inputs = dict.fromkeys("qkv", shape) | dict.fromkeys(("p", "pv"), ("B", 2, "P", 4))
+    proto = model([node], inputs, ["y", "z", "zv"], {}, opset)
+    net = lc.load(proto, threads=1)
+    past = past_value = np.empty((1, 2, 0, 4), np.float32)
+    for steps in (3, 1, 1):
+        q, k, v = (N.normal(*((1, steps, 8) if folded else (1, 2, steps, 4))) for _ in range(3))
+        arrays = {"q": q, "k": k, "v": v, "p": past, "pv": past_value}
+        found = net.run(arrays)
+        by_heads = [
+            x.reshape(1, steps, 2, 4).transpose(0, 2, 1, 3) if folded else x for x in (q, k, v)
+        ]
+        keys = np.concatenate([past, by_heads[1]], axis=2)
+        scores = by_heads[0] @ keys.transpose(0, 1, 3, 2) / 2
+        if causal:
+            before = np.arange(keys.shape[2]) > np.arange(steps)[:, None] + past.shape[2]
+            scores = np.where(before, -np.inf, scores)
+        shares = np.exp(scores - scores.max(-1, keepdims=True))
+        past, past_value = keys, np.concatenate([past_value, by_heads[2]], axis=2)
+        wanted = shares / shares.sum(-1, keepdims=True) @ past_value
+        if folded:
+            wanted = wanted.transpose(0, 2, 1, 3).reshape(1, steps, 8)
+        np.testing.assert_allclose(found["y"], wanted, rtol=1e-4, atol=1e-5)
+        np.testing.assert_array_equal(found["z"], past)
+        np.testing.assert_array_equal(found["zv"], past_value)
+
+
+def test_nothing_is_joined_to_something() -> None:
+    """Whatever joins tensors: one without elements adds nothing, and has to fit all the same."""
+    codes = {"s": np.float32(0.5), "o": np.uint8(3)}
+    read = [name for each in ("a", "b") for name in (each, "s", "o")]
+    nodes = [
+        helper.make_node("SequenceConstruct", ["x", "u"], ["both"]),
+        helper.make_node("ConcatFromSequence", ["both"], ["y"], axis=1),
+        helper.make_node("QuantizeLinear", ["x", "s", "o"], ["a"]),
+        helper.make_node("QuantizeLinear", ["u", "s", "o"], ["b"]),
+        helper.make_node("QLinearConcat", ["s", "o", *read], ["z"], axis=1, domain="com.microsoft"),
+    ]
+    proto = model(nodes, {"x": (2, "N", 4), "u": (2, 3, 4)}, ["y", "z"], codes, 17)
+    proto.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    net, u = lc.load(proto, threads=1), N.normal(2, 3, 4)
+    for extent in (0, 2):
+        x = N.normal(2, extent, 4)
+        found, joined = net.run({"x": x, "u": u}), np.concatenate([x, u], axis=1)
+        np.testing.assert_array_equal(found["y"], joined)
+        np.testing.assert_array_equal(found["z"], np.clip(np.rint(joined / 0.5) + 3, 0, 255))

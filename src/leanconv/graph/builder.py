@@ -216,6 +216,8 @@ class Builder:
         types = [value.type if value else None for value in inputs]
         results = infer(op, types, attributes)
         inputs = [value and known_if_empty(value) for value in inputs]
+        if op == "Concat" and results[0].elements:  # what has no elements adds nothing
+            inputs = [value for value in inputs if value and value.type.elements]
         first, result = inputs[0], results[0]
         still = len(results) == 1 and moves_nothing(op, len(inputs), result.shape, attributes)
         if first and still and len(first.shape) == len(result.shape) and first.type == result:

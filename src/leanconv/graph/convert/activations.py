@@ -160,6 +160,8 @@ def _hardmax(call: Call) -> list[Value]:
     x = floating(call)
     rank = len(x.shape)
     axis = call.axis(call.attribute("axis", -1 if call.opset >= 13 else 1), rank)
+    if not x.type.elements:
+        return [x]
     flat = x
     if call.opset < 13:
         flat = call.reshape(x, (math.prod(x.shape[:axis]), math.prod(x.shape[axis:])))

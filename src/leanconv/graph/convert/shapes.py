@@ -9,7 +9,6 @@ import numpy as np
 
 from leanconv.errors import ModelError, UnsupportedError
 from leanconv.graph.convert.rule import Call, Older, Rule
-from leanconv.graph.ops import infer
 from leanconv.graph.ops.base import MAX_RANK, broadcast, check_rank, checked
 from leanconv.graph.value import Value
 
@@ -92,10 +91,6 @@ def _concat(call: Call) -> list[Value]:
     if axis is None:
         raise ModelError("attribute axis is missing; expected an axis")
     axis = call.axis(axis, len(values[0].shape))
-    filled = [value for value in values if value.type.elements]
-    if filled and len(filled) < len(values):  # those without elements add nothing, if they fit
-        infer("Concat", [value.type for value in values], {"axis": axis})
-        values = filled
     return [call.emit("Concat", values, axis=axis)]
 
 
