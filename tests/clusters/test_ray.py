@@ -68,6 +68,10 @@ def test_a_batch_is_as_large_as_the_limit_allows() -> None:
         over_ray.plan_batches(net, memory_limit=1000)
     needed = caught.value.smallest_bytes
     assert over_ray.plan_batches(net, memory_limit=needed).memory_bytes <= needed
+    with pytest.raises(lc.BudgetError, match="batches of 5 rows need") as several:
+        over_ray.plan_batches(net, batch_size=5, memory_limit=1000)
+    needed = several.value.smallest_bytes
+    assert over_ray.plan_batches(net, batch_size=5, memory_limit=needed).memory_bytes <= needed
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 import leanconv as lc
-from leanconv.errors import LeanConvError
+from leanconv.errors import BudgetError, LeanConvError
 from support.control_flow import node
 from support.late_memory import taken, taken_by
 from support.late_networks import LateNetwork
@@ -53,14 +53,53 @@ def same(found: Mapping[str, Array], expected: Mapping[str, Array]) -> None:
         np.testing.assert_allclose(found[name], array, 1e-4, 1e-4, err_msg=name)
 
 
+LINE = {"x": (1, 100_000)}
+BEHIND = {
+    "nothing": [node("NonZero", "x", "y")],
+    "in place": [node("Relu", "x", "r"), node("NonZero", "r", "y")],
+    "a buffer": [node("Expand", "x shape", "r"), node("Exp", "r", "e"), node("NonZero", "e", "y")],
+}
+
+
+@pytest.mark.parametrize("behind", BEHIND)
+def test_arrays_beyond_the_limit_are_refused(behind: str) -> None:
+    """Whatever is compiled before them needs, no memory of its own above all."""
+    data = model(BEHIND[behind], LINE, ["y"], {"shape": np.array([3, 1])}).SerializeToString()
+    with pytest.raises(BudgetError) as caught:
+        lc.load(data, threads=1, memory_limit="8 KiB")
+    least = caught.value.smallest_bytes
+    assert f"the limit is 8192 bytes (8 KiB); the smallest plan needs {least} bytes" in str(
+        caught.value
+    )
+    assert f"give memory_limit={least} or more" in str(caught.value)
+    with pytest.raises(BudgetError, match=f"the limit is {least - 1} bytes") as again:
+        lc.load(data, threads=1, memory_limit=least - 1)
+    assert again.value.smallest_bytes == least
+    network = lc.load(data, threads=1, memory_limit=least)
+    assert network.plan.memory_bytes == network.used_bytes == least
+    ones = {"x": np.ones(LINE["x"], "f4")}
+    assert taken_by(network, ones).together <= network.plan.late_bytes
+
+
+def test_a_plan_states_what_its_runs_have_compiled() -> None:
+    network = lc.load(compiled_behind(), threads=1)
+    network.bind(X.shape)
+    before = network.plan.memory_bytes
+    assert before == network.used_bytes
+    network.run({"x": X})
+    compiled = network.plan.segment_bytes
+    assert compiled > 64 * 512 * 4
+    assert network.plan.memory_bytes == network.used_bytes == before + compiled
+    assert f"compiled in runs {compiled} bytes" in network.explain()
+
+
 def test_what_is_compiled_in_a_run_keeps_the_limit() -> None:
     proto = compiled_behind()
     expected = reference(proto, {"x": X})
     free = lc.load(proto, threads=1)
     needed = taken_by(free, {"x": X}).together
     assert "nothing bounds its arrays but the run" in free.explain()
-    assert free.used_bytes >= free.plan.memory_bytes + (64 * 64 + 64 * 512) * 4
-    fixed = free.plan.memory_bytes
+    fixed = free.plan.memory_bytes - free.plan.segment_bytes
     done, refused = [], []
     for left in (needed + 4096, needed * 3 // 4, needed // 2, needed // 4):
         limited = lc.load(proto, threads=1, memory_limit=fixed + left)
@@ -123,9 +162,9 @@ def test_the_network_leaves_memory_for_what_is_compiled_in_a_run() -> None:
     feed = {"x": R.standard_normal((1, 64, 20, 20)).astype("f4")}
     free = lc.load(proto, threads=1)
     needed = taken_by(free, feed).together
-    limit = free.plan.memory_bytes + needed // 2
-    limited = lc.load(proto, threads=1, memory_limit=limit)
-    assert limited.plan.memory_bytes < free.plan.memory_bytes
+    fixed = free.plan.memory_bytes - free.plan.segment_bytes
+    limited = lc.load(proto, threads=1, memory_limit=fixed + needed // 2)
+    assert limited.plan.memory_bytes < fixed
     same(limited.run(feed), reference(proto, feed))
 
 
@@ -133,7 +172,8 @@ def test_networks_of_other_sizes_make_room() -> None:
     proto = compiled_behind()
     free = lc.load(proto, threads=1)
     needed = taken_by(free, {"x": X}).together
-    limited = lc.load(proto, threads=1, memory_limit=free.plan.memory_bytes + needed + 4096)
+    fixed = free.plan.memory_bytes - free.plan.segment_bytes
+    limited = lc.load(proto, threads=1, memory_limit=fixed + needed + 4096)
     with taken() as found:
         for rows in (64, 63, 64, 17, 1, 64):
             feed = {"x": X[:rows]}
@@ -148,7 +188,7 @@ def test_random_networks_keep_limits_or_are_refused(seed: int) -> None:
     free, most = lc.load(data, threads=1), 0
     for feed in case.feeds:
         needed = taken_by(free, feed).together
-        most = max(most, free.plan.memory_bytes + needed)
+        most = max(most, free.plan.memory_bytes - free.plan.segment_bytes + needed)
         if free.plan.late_bounded:
             assert needed <= free.plan.late_bytes
     refused = []
@@ -163,6 +203,8 @@ def test_random_networks_keep_limits_or_are_refused(seed: int) -> None:
                     refused.append(str(error))
             if found.together and network:
                 plan = network.plan
-                others = plan.memory_bytes - plan.late_bytes * plan.late_bounded
+                assert plan.memory_bytes == network.used_bytes <= limit
+                others = plan.memory_bytes - plan.segment_bytes
+                others -= plan.late_bytes * plan.late_bounded
                 assert others + found.together <= limit
     assert all("memory" in text for text in refused)

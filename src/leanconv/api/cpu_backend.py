@@ -159,22 +159,12 @@ class CpuBackend(CpuGraphs):
         likely = 0
         if bound is None and limit is not None and self._pinned is None:
             likely = tail.likely_bytes(types)
-        try:
-            compiled = self._compiled(owned, most, likely)
-        except BudgetError as error:
-            if not error.smallest_bytes:
-                raise
-            least = error.smallest_bytes + most
-            raise BudgetError(
-                f"{error}; with {counted(most, 'byte')} for arrays that depend on values it is "
-                f"memory_limit={least}",
-                least,
-            ) from error
+        compiled = self._compiled(owned, most, likely)
         text, room = str(tail), None
         if bound is None:
             arrays = self.model.limits.late_bytes
             if limit is not None:
-                room = max(0, limit - compiled.plan.memory_bytes - most)
+                room = limit - compiled.plan.memory_bytes - most
                 arrays = min(arrays, room)
             text += f"; nothing bounds its arrays but the run: at most {format_bytes(arrays)}"
             if limit is not None:
@@ -252,22 +242,27 @@ class CpuBackend(CpuGraphs):
                 return self._compiled(owned, reserved + wanted)
         planner = self.planner(owned.graph)
         pinned, limit = self._pinned, self._options.memory_limit
-        if limit is not None:
-            limit = max(1, limit - reserved)
+        room = None if limit is None else limit - reserved
         if pinned is not None and self._is_for(pinned, owned.graph):
             try:
                 following = planner
                 if pinned.measured_error is not None:  # whatever its layers state by themselves
                     following = self.planner(owned.graph, layer_error(None, self.dtype))
-                compiled = CompiledNetwork(owned, following, limit, pinned, shared=self._shared)
-            except (BudgetError, SpecError) as error:
+                compiled = CompiledNetwork(owned, following, room, pinned, shared=self._shared)
+            except BudgetError as error:
+                found = _beside(error, limit, reserved)
+                log.warning("%s is not followed: %s", pinned.name, found)
+            except SpecError as error:
                 log.warning("%s is not followed: %s", pinned.name, error)
             else:
                 for reason in compiled.misfits:
                     log.warning("%s is followed, but %s", pinned.name, reason)
                 return compiled
         decisions = self._decisions(owned.graph)
-        return CompiledNetwork(owned, planner, limit, decisions=decisions, shared=self._shared)
+        try:
+            return CompiledNetwork(owned, planner, room, decisions=decisions, shared=self._shared)
+        except BudgetError as error:
+            raise _beside(error, limit, reserved) from None
 
     def prepare(self) -> list[tuple[tuple[Shape, ...], Known]]:
         """Compile the code of a range, whose ends are to be planned; or try an open batch."""
@@ -307,6 +302,20 @@ class CpuBackend(CpuGraphs):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _received, (sent(self.model), self._options, self._pinned, self._ranges, self.target)
+
+
+def _beside(error: BudgetError, limit: int | None, reserved: int) -> BudgetError:
+    """The error that what is compiled does not fit beside bytes that something else takes."""
+    if not reserved or limit is None or error.smallest_error is not None:
+        return error
+    least = error.smallest_bytes + reserved
+    return BudgetError(
+        f"the limit is {counted(limit, 'byte')} ({format_bytes(limit)}); the smallest plan needs "
+        f"{counted(least, 'byte')} ({format_bytes(least)}): {counted(reserved, 'byte')} for arrays "
+        f"that depend on values, {counted(error.smallest_bytes, 'byte')} for what is compiled; "
+        f"give memory_limit={least} or more",
+        least,
+    )
 
 
 def _weight_files(options: NetworkOptions) -> WeightFiles | None:

@@ -122,12 +122,10 @@ class SegmentNetworks:
         while True:
             free = room - self.bytes
             try:
-                if free < results:
-                    raise BudgetError("its results alone take more", 1)
-                network = self._make(part, max(1, free - results))
+                network = self._make(part, free - results)
                 network.bind(given)
             except BudgetError as error:
-                if self._kept and error.smallest_bytes:
+                if self._kept and error.smallest_error is None:
                     self.give_back(1)
                     continue
                 raise _refused(segment, error, free, results) from error
@@ -159,7 +157,7 @@ class SegmentNetworks:
 
 def _refused(segment: Segment, error: BudgetError, room: int, results: int) -> LeanConvError:
     """The error that a segment does not fit."""
-    if not error.smallest_bytes:
+    if error.smallest_error is not None:
         return error
     operations = ", ".join(dict.fromkeys(node.op for node in segment.nodes))
     least = error.smallest_bytes + results

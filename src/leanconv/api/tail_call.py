@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from leanconv.api.segment_networks import SegmentNetworks
 from leanconv.graph.convert.selection import first_rows
 from leanconv.graph.late import Tail
 from leanconv.planner.compiled_network import CompiledNetwork
+from leanconv.planner.network_plan import NetworkPlan
 
 
 class TailCall(FastCall):
@@ -45,9 +47,17 @@ class TailCall(FastCall):
         self._keeps_arrays = all(count >= 0 for _, count in self._cuts)
 
     @property
+    def plan(self) -> NetworkPlan:
+        """What runs, with the bytes of what runs have compiled until now."""
+        plan, kept = self.network.plan, self._segments.bytes
+        if plan.segment_bytes != kept:
+            plan = self.network.plan = replace(plan, segment_bytes=kept)
+        return plan
+
+    @property
     def used_bytes(self) -> int:
         """Bytes of weights and arenas, and the most that the arrays behind them take in a run."""
-        return super().used_bytes + self.plan.late_bytes + self._segments.bytes
+        return super().used_bytes + self.network.plan.late_bytes + self._segments.bytes
 
     def call(self, x: object) -> None:
         """Nothing: only the general path has a tail."""

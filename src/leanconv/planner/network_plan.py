@@ -75,6 +75,7 @@ class NetworkPlan(Unpicklable):
             none. Where only the run bounds them: of those that the steps hand on.
         late_bounded: whether it is of all of them.
         late_text: what is computed there; "" for nothing.
+        segment_bytes: of what earlier runs compiled there, and of all shapes keep.
         readings: weights that each run reads from a file into the arena; see `weight_streaming`.
         bytes_a_ns: the rate at which it was read when the plan was made.
     """
@@ -98,6 +99,7 @@ class NetworkPlan(Unpicklable):
     late_bytes: int = 0
     late_bounded: bool = True
     late_text: str = ""
+    segment_bytes: int = 0
     readings: tuple[Reading, ...] = ()
     bytes_a_ns: float = math.inf
 
@@ -267,7 +269,7 @@ class NetworkPlan(Unpicklable):
     @property
     def memory_bytes(self) -> int:
         """All memory that runs need besides the caller's arrays."""
-        return self.arena_bytes + self.weight_bytes + self.late_bytes
+        return self.arena_bytes + self.weight_bytes + self.late_bytes + self.segment_bytes
 
     @property
     def flops(self) -> int:

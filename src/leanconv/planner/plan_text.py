@@ -68,6 +68,7 @@ def memory_text(plan: NetworkPlan) -> str:
             f", arrays behind them at {'most' if plan.late_bounded else 'least'} "
             f"{counted(plan.late_bytes, 'byte')}" * bool(plan.late_bytes)
         )
+        + f", compiled in runs {counted(plan.segment_bytes, 'byte')}" * bool(plan.segment_bytes)
     ]
     if plan.readings:
         lines.append(_streaming_text(plan))

@@ -200,9 +200,7 @@ class _Planning:
         graph = self._graph(rows, 1)
         because = _one_by_one(backend, graph) or self._mixed(rows)
         placed = backend.planner(graph).within(None)
-        self._row_arena_bytes = (
-            placed.storage.arena_bytes
-        )  # rows that fill no batch come one by one
+        self._row_arena_bytes = placed.storage.arena_bytes
         known = {name: graph.types[name] for name in backend.model.outputs if name in graph.types}
         kinds = [*known.values(), *(graph.types[name] for name in graph.inputs)]
         self._one = BatchPlan(
@@ -242,18 +240,23 @@ class _Planning:
                 raise
             arrays = replace(self._one, batch_size=size).array_bytes
             try:
-                return self._planned(size, max(1, self._limit - arrays))
+                return self._planned(size, self._limit - arrays)
             except BudgetError as error:
-                raise self._beyond(size, (error.smallest_bytes or 0) + arrays) from error
+                if error.smallest_error is not None:
+                    raise
+                needed = error.smallest_bytes + self._beside(size) + arrays
+                raise self._beyond(size, needed) from error
 
     def _planned(self, size: int, left: int | None) -> BatchPlan:
         """The plan for batches of a size whose weights and arena take at most `left`."""
         graph = self._graph(self._one.shapes, 1 if self._one.because else size)
-        beside = 0 if self._one.because or size == 1 else self._row_arena_bytes
-        placed = self._backend.planner(graph).within(
-            None if left is None else max(1, left - beside)
-        )
+        beside = self._beside(size)
+        placed = self._backend.planner(graph).within(None if left is None else left - beside)
         return replace(self._one, batch_size=size, network_bytes=placed.memory_bytes + beside)
+
+    def _beside(self, size: int) -> int:
+        """Bytes in which rows are computed that fill no batch of a size: one by one."""
+        return 0 if self._one.because or size == 1 else self._row_arena_bytes
 
     def _graph(self, rows: Mapping[str, Shape], count: int) -> Graph:
         return self._backend.graph(tuple((count, *shape) for shape in rows.values()))

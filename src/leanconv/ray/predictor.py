@@ -53,7 +53,7 @@ class Predictor:
             )
         if plan.limit is not None:
             own = backend.options.memory_limit
-            left = max(1, plan.limit - plan.array_bytes)
+            left = plan.limit - plan.array_bytes
             backend.limit_to(left if own is None else min(own, left))
         self._net, self._plan = Network(backend), plan
         self._columns = [(columns or {}).get(spec.name, spec.name) for spec in self._net.inputs]

@@ -90,7 +90,7 @@ class Planning:
         if self._limit is None:
             return None
         others = sum(each.held_bytes for each in self._networks if each is not plans)
-        return max(1, self._limit - others)
+        return self._limit - others
 
     def _look(self, _stage: str, _done: int, _total: int) -> None:
         if self._stopping:
