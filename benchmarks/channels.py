@@ -15,11 +15,8 @@ is the median of rounds. Exit code 3: one is below `--least`, or an answer is wr
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import statistics
-import time
 from collections.abc import Callable
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +24,10 @@ import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
 from channel_cases import Case, cases
-from harness import add_record_option, script, write_results
+from harness import Peers, Run, add_record_option, script, write_results
 from leanconv.cli.engines import machine
 from leanconv.cli.exit_codes import EXIT_NOT_MET
 
-Run = Callable[[], np.ndarray]
 _TOLERANCE = 1e-4
 
 
@@ -122,30 +118,6 @@ _ENGINES: dict[str, Callable[[Case], tuple[Run, str]]] = {
 }
 
 
-def _serve(engine: str, pipe: Connection) -> None:
-    """Answer a case with what `_ENGINES` says of it and its output, seconds with a time."""
-    run: Run | None = None
-    while (asked := pipe.recv()) is not None:
-        if isinstance(asked, Case):
-            run, said = _ENGINES[engine](asked)
-            pipe.send((said, run()))
-        else:
-            assert run is not None
-            pipe.send(_turn(run, asked))
-
-
-def _turn(run: Run, seconds: float) -> float:
-    """The median CPU time of this thread in a run, in seconds."""
-    run()
-    times: list[float] = []
-    end = time.thread_time() + seconds
-    while time.thread_time() < end or len(times) < 3:
-        start = time.thread_time()
-        run()
-        times.append(time.thread_time() - start)
-    return statistics.median(times)
-
-
 def _in_float64(case: Case) -> np.ndarray:
     """The exact output, (1, K, *out), by products of windows."""
     x, w, bias = (a.astype(np.float64) for a in arrays(case))
@@ -164,27 +136,20 @@ def _in_float64(case: Case) -> np.ndarray:
     return found
 
 
-def measure(case: Case, pipes: dict[str, Connection], rounds: int, seconds: float) -> Any:
+def measure(case: Case, peers: Peers, rounds: int, seconds: float) -> Any:
     """One row: times in seconds, ratio, what each engine said, errors."""
-    pipes = {k: v for k, v in pipes.items() if not (case.channels_last and k == "onnxruntime")}
+    engines = [k for k in _ENGINES if not (case.channels_last and k == "onnxruntime")]
     exact = _in_float64(case)
     row: dict[str, Any] = {"name": case.name, "said": {}, "errors": {}}
-    for name, pipe in pipes.items():
-        pipe.send(case)
-        row["said"][name], y = pipe.recv()
+    for name in engines:
+        row["said"][name], y = peers.prepare(name, case)
         row["errors"][name] = float(np.abs(y - exact).max() / np.abs(exact).max())
-    times: dict[str, list[float]] = {name: [] for name in pipes}
-    for turn in range(rounds):
-        order = list(pipes)
-        for name in order[turn % len(order) :] + order[: turn % len(order)]:
-            pipes[name].send(seconds)
-            times[name].append(pipes[name].recv())
+    times = peers.times(engines, rounds, seconds)
+    row["seconds"] = {name: statistics.median(of) for name, of in times.items()}
     ours = times.pop("leanconv")
     row["ratio"] = statistics.median(
         min(others) / own for own, *others in zip(ours, *times.values(), strict=True)
     )
-    times["leanconv"] = ours
-    row["seconds"] = {name: statistics.median(of) for name, of in times.items()}
     return row
 
 
@@ -225,18 +190,13 @@ def main() -> int:
     add_record_option(parser)
     options = parser.parse_args()
     chosen = [case for case in cases() if all(part in case.name for part in options.parts)]
-    context = multiprocessing.get_context("spawn")
-    pipes: dict[str, Connection] = {}
-    for name in _ENGINES:
-        pipes[name], theirs = context.Pipe()
-        context.Process(target=_serve, args=(name, theirs), daemon=True).start()
+    peers = Peers(_ENGINES)
     print(f"{'layer':42} " + "  ".join(f"{name:>9.9}" for name in _ENGINES) + "   ratio")
     rows = []
     for case in chosen:
-        rows.append(measure(case, pipes, options.rounds, options.seconds))
+        rows.append(measure(case, peers, options.rounds, options.seconds))
         print(line(rows[-1]), flush=True)
-    for pipe in pipes.values():
-        pipe.send(None)
+    peers.stop()
     ratios = [row["ratio"] for row in rows]
     bad = [row for row in rows if row["ratio"] < options.least]
     wrong = [row for row in rows if row["errors"]["leanconv"] > _TOLERANCE]

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import re
+import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,7 +30,9 @@ ROOT = HERE.parent
 RESULTS = ROOT / "docs" / "results"
 MODELS = ROOT / "models"
 _ATTEMPTS = 3  # turns taken again because the cores turned out to be shared
+_LEAST_BATCH_S = 1e-4  # that is timed as one: reading the clock takes 0.3 us of it
 Document = dict[str, Any]
+Run = Callable[[], Any]  # one run of an engine; gives what it computed
 T = TypeVar("T")
 
 ALL_ENGINES: tuple[Engine, ...] = (
@@ -105,6 +110,81 @@ class Patience:
             if alone or self.left_s <= 0:
                 break
         return taken, alone
+
+
+class Peers:
+    """Engines in processes of their own, measured in turns by the CPU time of one thread.
+
+    Other work on the machine then matters little.
+
+    Args:
+        engines: by name, what prepares a case: it gives what runs it, and what is to be said of it.
+    """
+
+    def __init__(self, engines: Mapping[str, Callable[[Any], tuple[Run, str]]]) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipes: dict[str, Connection] = {}
+        for name, prepare in engines.items():
+            self._pipes[name], theirs = context.Pipe()
+            context.Process(target=_serve, args=(prepare, theirs), daemon=True).start()
+
+    def prepare(self, engine: str, case: object) -> tuple[str, Any]:
+        """What an engine says of a case, and what it computes.
+
+        Raises:
+            InputError: it refuses the case.
+        """
+        self._pipes[engine].send((case, None))
+        said, found = self._pipes[engine].recv()
+        if found is None:
+            raise InputError(said)
+        return said, found
+
+    def times(self, engines: Iterable[str], rounds: int, seconds: float) -> dict[str, list[float]]:
+        """By engine, the median seconds of a run in each round; who begins changes."""
+        order = list(engines)
+        times: dict[str, list[float]] = {name: [] for name in order}
+        for turn in range(rounds):
+            first = turn % len(order)
+            for name in order[first:] + order[:first]:
+                self._pipes[name].send((None, seconds))
+                times[name].append(self._pipes[name].recv())
+        return times
+
+    def stop(self) -> None:
+        """End the processes."""
+        for pipe in self._pipes.values():
+            pipe.send(None)
+
+
+def _serve(prepare: Callable[[Any], tuple[Run, str]], pipe: Connection) -> None:
+    """Answer a case with what is said of it and its output, seconds with a time."""
+    run: Run = tuple
+    while (asked := pipe.recv()) is not None:
+        case, seconds = asked
+        if seconds is not None:
+            pipe.send(_turn(run, seconds))
+            continue
+        try:
+            run, said = prepare(case)
+            pipe.send((said, run()))
+        except Exception as error:  # each engine has errors of its own
+            pipe.send((f"{type(error).__name__}: {error}", None))
+
+
+def _turn(run: Run, seconds: float) -> float:
+    """The median CPU time of this thread in a run, in seconds; short runs are timed by batches."""
+    start = time.thread_time()
+    run()
+    batch = int(_LEAST_BATCH_S / max(1e-6, time.thread_time() - start)) + 1
+    times: list[float] = []
+    end = time.thread_time() + seconds
+    while time.thread_time() < end or len(times) < 3:
+        start = time.thread_time()
+        for _ in range(batch):
+            run()
+        times.append((time.thread_time() - start) / batch)
+    return statistics.median(times)
 
 
 def effort(options: argparse.Namespace, *names: str) -> Document:
