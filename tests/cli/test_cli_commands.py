@@ -37,6 +37,10 @@ def test_run_prints_answer_latency_and_memory(
     )
     assert "latency" in result.out
     assert len(network.seen) == 2 * (1 + 2)
+    parts = ("start and imports", "process: ")  # for who asks where time and memory go
+    assert not any(part in result.out for part in parts)
+    verbose = call("run", "m.onnx", picture(191), "--verbose").out
+    assert all(part in verbose for part in parts)
 
 
 def test_run_json_holds_everything(network: FakeNetwork, call: Call, picture: Picture) -> None:

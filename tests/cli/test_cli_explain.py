@@ -16,7 +16,7 @@ import pytest
 from onnx import helper
 
 import leanconv as lc
-from examples.networks import SMALL_NETWORKS
+from examples.networks import SMALL_NETWORKS, mobilenet_v2
 from leanconv.cli.guard_rows import print_guards
 from leanconv.pages.explain_page import explain_page
 from leanconv.planner import node_costs
@@ -117,6 +117,46 @@ def test_one_layer(call: Call) -> None:
     assert name in unknown.err
 
 
+def test_the_layers_that_take_longest_are_shown_and_all_where_asked(
+    call: Call, tmp_path: Path
+) -> None:
+    file = tmp_path / "mobile.onnx"
+    file.write_bytes(mobilenet_v2(image=(32, 32), batch=1, width=0.25).SerializeToString())
+    layers = json.loads(call("explain", str(file), "--json").out)["layers"]
+    names = [layer["name"] for layer in layers]
+
+    def shown(*options: str) -> list[str]:
+        table = call("explain", str(file), "--wide", *options).out.partition("────")[2]
+        return [line.split()[0] for line in table.splitlines()[1:] if line.split()[:1]]
+
+    assert shown("--all")[: len(names)] == names
+    longest = sorted(layers, key=lambda layer: -layer["time_ns"])[:10]
+    assert shown()[:10] == [layer["name"] for layer in longest]
+    assert f"these 10 of {len(names)} layers take" in call("explain", str(file)).out
+
+
+def test_a_node_of_the_file_is_found_in_the_layer_that_computes_it(
+    call: Call, tmp_path: Path
+) -> None:
+    """A block is one layer, named as its last convolution; others of it have names in the file."""
+    file, made = tmp_path / "mobile.onnx", mobilenet_v2(image=(32, 32), batch=1, width=0.25)
+    file.write_bytes(made.SerializeToString())
+    layers = {x["name"] for x in json.loads(call("explain", str(file), "--json").out)["layers"]}
+    names = [node.name for node in made.graph.node if node.op_type == "Conv"]
+    place = next(n for n, name in enumerate(names) if name in layers and names[n - 1] not in layers)
+    inside, block = names[place - 1], names[place]
+    found = call("explain", str(file), "--layer", inside)
+    assert found.code == 0, found.err
+    assert f"{inside} of the file is computed in the layer {block}" in found.out
+    assert "why it lost" in found.out
+
+
+def test_a_problem_says_no_least_result_of_weights_that_nobody_knows(call: Call) -> None:
+    shown = " ".join(call("explain", "ic64ih56oc64oh54kh3").out.split())
+    assert "the error is stated where no input exceeds" in shown
+    assert "0.0e+00" not in shown
+
+
 def test_a_model_may_be_called_like_a_problem(
     call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,7 +220,9 @@ def test_the_page_is_whole_and_alone(call: Call, tmp_path: Path) -> None:
     errors = len(document["layers"])
     assert page.counts["rect"] == len(document["arena"]["buffers"]) + errors
     assert page.counts["circle"] == len(document["front"]) + 1
-    assert page.counts["details"] == len(document["layers"])
+    opened = [each for each in document["layers"] if each["candidates"][1:] or each["rejected"]]
+    assert page.counts["details"] == len(opened) < len(document["layers"])
+    assert "0 other ways" not in page.texts
     for layer in document["layers"]:
         assert layer["name"] in page.texts
 

@@ -134,7 +134,7 @@ def test_a_network_says_where_its_errors_hold(scale: float, memory_limit: str | 
     net = lc.load(model, memory_limit=memory_limit)
     net(x)
     found = re.search(
-        r"largest result is at least (\S+) and no input exceeds (\S+),", net.explain()
+        r"largest results of at least (\S+) and inputs of at most (\S+) ", net.explain()
     )
     assert found
     assert 1e-33 < float(found[1]) < 1e-28

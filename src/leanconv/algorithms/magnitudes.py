@@ -82,10 +82,10 @@ class Magnitudes:
     def __str__(self) -> str:
         if math.isinf(self.least_result):
             return "not stated: the weights are nearly all subnormal, lost in transforms, or huge"
-        return (
-            f"stated where the largest result is at least {self.least_result:.1e} and no input "
-            f"exceeds {self.most_input:.1e}"
-        )
+        result = f"the largest result is at least {self.least_result:.1e}"
+        inputs = f"no input exceeds {self.most_input:.1e}"
+        # Weights of zero, which stand for those that nobody knows, have no least result.
+        return "stated where " + " and ".join([result] * (self.least_result > 0) + [inputs])
 
 
 def plain_losses(problem: Problem) -> Losses:

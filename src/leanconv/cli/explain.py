@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,8 @@ from leanconv.cli.shares import other_ns, other_text
 from leanconv.cli.table import NONE, Column
 from leanconv.errors import InputError
 from leanconv.graph.convert import FILE_RULES
+from leanconv.graph.convert.rule import FileNode
+from leanconv.operators.accuracy import network_error
 from leanconv.pages.explain_page import explain_page
 from leanconv.units import counted, format_bytes, format_ns, shape_text
 
@@ -64,6 +67,9 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         action="store_true",
         help="show what sizes that the file leaves open share, what they do not, and why",
     )
+    parser.add_argument(
+        "--all", action="store_true", help=f"show all layers, not the {_SHOWN} that take longest"
+    )
     parser.add_argument("--layer", metavar="NAME", help="show every candidate of this layer")
     parser.add_argument("--html", metavar="FILE", help="write a page with pictures (of a model)")
     parser.add_argument("--plan", metavar="FILE", help="explain the plan that this file holds")
@@ -89,15 +95,15 @@ def execute(options: argparse.Namespace) -> int:
             raise UsageError(f"{name} goes with a model; got the problem {options.what}")
         return _fields(options) if options.fields else _guards(options)
     with progress(f"planning {options.what}"):
-        report = _problem(options) if problem else _model(options)
+        report, nodes = (_problem(options), ()) if problem else _model(options)
     if options.json:
         print_json(report)
     elif problem:
         print_text(report["text"], options.wide)
     elif options.layer:
-        _print_layer(report, options.layer, options.wide)
+        _print_layer(report["layers"], options.layer, nodes, options.wide)
     else:
-        _print_layers(report, options.wide)
+        _print_layers(report, options)
     return 0
 
 
@@ -183,25 +189,37 @@ _CANDIDATES = (
     Column("parameters", "prose", optional=3),
     Column("layouts", "name", optional=4),
 )
+_SHOWN = 10  # layers that are shown where nobody asks for all
 _SELECTOR = Column("selector", "name")
 
 
-def _print_layers(report: dict[str, Any], wide: bool) -> None:
-    """What the plan promises, then a row for each layer."""
-    rows = []
-    for layer in report["layers"]:
+def _print_layers(report: dict[str, Any], options: argparse.Namespace) -> None:
+    """What the plan promises, then a row for each layer, or each of those that take longest."""
+    wide, layers, rows = options.wide, report["layers"], []
+    shown = layers if options.all else sorted(layers, key=lambda one: -one["time_ns"])[:_SHOWN]
+    for layer in shown:
         row = [layer["name"], layer["op"], layer["words"], *_numbers(layer), layer["next_best"]]
         rows.append([*row, layer["selector"] or ""] if wide else row)
     inputs = ", ".join(f"{n} {shape_text(s)}" for n, s in report["asked"]["inputs"].items())
     print_text(f"{report['model']}: {inputs}", wide)
     print_text(report["text"] + "\n", wide)
     print_table([*_LAYERS, _SELECTOR] if wide else _LAYERS, rows, wide=wide)
-    times = ((layer["op"], layer["time_ns"]) for layer in report["layers"])
+    if len(shown) < len(layers):
+        share = sum(one["time_ns"] for one in shown) / max(1, sum(one["time_ns"] for one in layers))
+        print_text(
+            f"\nthese {len(shown)} of {counted(len(layers), 'layer')} take {share:.0%} of the "
+            "predicted time; --all shows all, in the network's order",
+            wide,
+        )
+    times = ((layer["op"], layer["time_ns"]) for layer in layers)
     print_text("\n" + other_text(times, "predicted"), wide)
 
 
-def _layers_named(layers: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
-    """The layers of a name or output, or of the short form of a name that a table shows.
+def _layers_named(
+    layers: list[dict[str, Any]], name: str, nodes: Sequence[FileNode]
+) -> list[dict[str, Any]]:
+    """The layers of a name or output, those in which a node of the file is computed, or those of
+    the short form of a name that a table shows.
 
     Several, where what one node of the file computes became several layers.
 
@@ -209,6 +227,9 @@ def _layers_named(layers: list[dict[str, Any]], name: str) -> list[dict[str, Any
         InputError: there is none, or several names are like this one.
     """
     found = [each for each in layers if name in (each["name"], each["output"])]
+    if not found:
+        inside = _computed_in(name, nodes, [each["output"] for each in layers])
+        found = [each for each in layers if each["output"] in inside]
     if found:
         return found
     pattern = re.compile(".*".join(map(re.escape, name.split("…"))))
@@ -223,11 +244,15 @@ def _layers_named(layers: list[dict[str, Any]], name: str) -> list[dict[str, Any
     return found
 
 
-def _print_layer(report: dict[str, Any], name: str, wide: bool) -> None:
+def _print_layer(
+    layers: list[dict[str, Any]], name: str, nodes: Sequence[FileNode], wide: bool
+) -> None:
     """A row for each candidate of a layer, and the algorithms that cannot compute it."""
-    for number, layer in enumerate(_layers_named(report["layers"], name)):
+    for number, layer in enumerate(_layers_named(layers, name, nodes)):
         if number:
             print_text("")
+        if any(name in (node.name, *node.outputs) for node in nodes) and name != layer["name"]:
+            print_text(f"{name} of the file is computed in the layer {layer['name']}", wide)
         rows = [_candidate_row(candidate, wide) for candidate in layer["candidates"]]
         for algorithm, why in layer["rejected"].items():
             rows.append([algorithm, "", "", "", "", why, "", "", *[""] * wide])
@@ -295,7 +320,8 @@ def _problem(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _model(options: argparse.Namespace) -> dict[str, Any]:
+def _model(options: argparse.Namespace) -> tuple[dict[str, Any], Sequence[FileNode]]:
+    """Plan a model: its report, and the nodes of its file."""
     import leanconv
 
     network = leanconv.load(options.what, **load_options(options), plan=options.plan)
@@ -311,17 +337,34 @@ def _model(options: argparse.Namespace) -> dict[str, Any]:
         with writing(options.html) as aside:
             aside.write_text(page, encoding="utf-8")
     report["other_ns"] = other_ns((layer["op"], layer["time_ns"]) for layer in report["layers"])
-    text = f"{_promise(report)}\n{in_options(report['text'])}"
-    return {"model": options.what, **report, "text": text}
+    text = f"{_promise(report, network_error(plan.dtype))}\n{in_options(report['text'])}"
+    return {"model": options.what, **report, "text": text}, network.backend.model.nodes
 
 
-def _promise(report: dict[str, Any]) -> str:
-    """Time of a plan, and its limits."""
+def _computed_in(name: str, nodes: Sequence[FileNode], outputs: Collection[str]) -> set[str]:
+    """In which of some values of a file what a node computes is found first.
+
+    Args:
+        name: of the node, or of one of its outputs.
+        nodes: of the file.
+        outputs: those values.
+    """
+    left = [each for node in nodes if name in (node.name, *node.outputs) for each in node.outputs]
+    seen = set(left)
+    while ahead := [value for value in left if value not in outputs]:
+        readers = [node for node in nodes if set(ahead) & set(node.reads)]
+        left = [each for node in readers for each in node.outputs if each not in seen]
+        seen.update(left)
+    return seen & set(outputs)
+
+
+def _promise(report: dict[str, Any], aim: float) -> str:
+    """Time of a plan, its limits, and the error that is aimed at where there is none."""
     requested = report["asked"]
     limit, most = requested["memory_limit"], requested["max_error"]
     return (
         f"predicted {format_ns(report['predicted_ns'])} with "
         f"{counted(requested['threads'], 'thread')}\n"
-        f"asked for: memory limit {'none' if limit is None else format_bytes(limit)}, "
-        f"max. error {'none' if most is None else f'{most:.1e}'}"
+        f"asked for: memory limit {'none' if limit is None else format_bytes(limit)}, max. error "
+        + (f"none ({aim:.0e} is aimed at)" if most is None else f"{most:.1e}")
     )

@@ -86,6 +86,12 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         metavar="FILE.npz",
         help="write all outputs by their names, IMAGE:NAME where there are several images",
     )
+    parser.add_argument(
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="say where the time until it was ready and the memory of the process went",
+    )
     add_tile_options(parser)
     add_output_options(parser)
     parser.set_defaults(execute=execute)
@@ -113,6 +119,7 @@ def execute(options: argparse.Namespace) -> int:
         "model": options.model,
         **runs.startup.to_json(),
         "startup": runs.startup.text,
+        "ready_ns": runs.startup.ready_ns,
         "memory_predicted_bytes": max(answer.memory_predicted_bytes for answer in answers),
         "memory_used_bytes": max(answer.memory_used_bytes for answer in answers),
         "footprint": runs.footprint.to_json(),

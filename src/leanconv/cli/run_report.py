@@ -132,12 +132,15 @@ def print_answers(
         _print_classes(answers, options.wide)
     else:
         _print_outputs(answers, options.wide)
+    ready = f"ready in {format_ns(report['ready_ns'])}"
+    if options.verbose:
+        ready = report["startup"]
     lines = [
         *_preprocessing_lines(answers, preprocessing, options),
         *(f"{each.image}: {'; '.join(each.notes)}" for each in answers if each.notes),
-        f"{report['startup']}; latency is the median of {counted(options.repeat, 'run')}",
+        f"{ready}; latency is the median of {counted(options.repeat, 'run')}",
         _memory_line(answers),
-        f"process: {footprint}",
+        *[f"process: {footprint}"] * options.verbose,
     ]
     if options.save:
         lines.append(f"outputs are in {options.save}")

@@ -112,7 +112,7 @@ def execute(options: argparse.Namespace) -> int:
             f"to use it elsewhere: copy {folder} to a machine with the same kind of processor, "
             "versions of leanconv, Python, NumPy and llvmlite, modes kept (cp -a, tar -p), and set "
             "LEANCONV_CACHE_DIR to the copy\n"
-            "where root has filled it, as in an image of a container, other users run from it after "
+            "where root has filled it, as for a container, other users run from it after "
             f"chmod -R a+rX {folder}",
             options.wide,
         )

@@ -8,9 +8,15 @@ from typing import Any
 
 from leanconv.pages import picture
 from leanconv.pages.page import document, fact, heading
-from leanconv.units import format_bytes, format_ns
+from leanconv.units import counted, format_bytes, format_ns
 
 Report = Mapping[str, Any]
+_ABOUT = {
+    "arena": "the one block of memory in which all buffers between layers lie",
+    "expected error": "of the outputs, relative to the largest of them: an estimate",
+    "record of costs": "the processor by whose measured costs times are estimated",
+    "max. error": "the expected error that was asked for; without, each layer has a bound",
+}
 
 
 def explain_page(title: str, report: Report) -> str:
@@ -29,7 +35,7 @@ def explain_page(title: str, report: Report) -> str:
         "<h2>The expected error along the layers</h2>",
         _error(report),
         "<h2>Layers</h2>",
-        "<p class=note>Open a layer for the ways that lost, and why.</p>",
+        "<p class=note>Open the other ways of a layer for why they lost.</p>",
         _layers(report),
     ]
     return document(title, parts)
@@ -47,9 +53,10 @@ def _promises(report: Report) -> str:
         "threads": str(asked["threads"]),
         "record of costs": report["costs"],
         "memory limit": "none" if limit is None else format_bytes(limit),
-        "max. error": "by layer" if error is None else f"{error:.1e}",
+        "max. error": "none" if error is None else f"{error:.1e}",
     }
-    return "<dl>" + "".join(fact(name, value) for name, value in facts.items()) + "</dl>"
+    shown = (fact(name, value, about=_ABOUT.get(name, "")) for name, value in facts.items())
+    return "<dl>" + "".join(shown) + "</dl>"
 
 
 def _arena(report: Report) -> str:
@@ -146,18 +153,23 @@ def _layers(report: Report) -> str:
             for name, why in layer["rejected"].items()
         )
         shape = "x".join(map(str, layer["shape"])) or "-"
-        lost = len(layer["candidates"]) - 1
+        lost = len(layer["candidates"]) - 1 + len(layer["rejected"])
+        more = (
+            "<tr class=more><td colspan=7><details><summary>"
+            f"{counted(lost, 'other way')}</summary><table>"
+            f"{heading('way', 'time', 'weights', 'scratch', 'error', 'why it lost')}{others}"
+            "</table></details></td></tr>"
+        )
         rows.append(
             f"<tr><td>{escape(layer['name'])}</td><td class=text>{escape(layer['op'])}</td>"
             f"<td class=text>{escape(layer['words'])}</td><td>{shape}</td>"
             f"<td class=text>{bar} {format_ns(layer['time_ns'])}</td>"
             f"<td>{format_bytes(layer['weight_bytes'])}</td><td>{layer['error']:.1e}</td></tr>"
-            f"<tr class=more><td colspan=7><details><summary>{lost} other ways</summary><table>"
-            f"{heading('way', 'time', 'weights', 'scratch', 'error', 'why it lost')}{others}"
-            "</table></details></td></tr>"
+            + more
+            * bool(lost)
         )
     titles = heading("layer", "operation", "algorithm", "result", "time", "weights", "rel. error")
-    return f"<table>{titles}{''.join(rows)}</table>"
+    return f"<table class=layers>{titles}{''.join(rows)}</table>"
 
 
 def _candidate(candidate: Report) -> str:

@@ -31,6 +31,13 @@ details > summary { cursor: pointer; }
 details table { margin: .3rem 0 .8rem 1rem; color: var(--dim); }
 td { white-space: nowrap; } tr.more { border: 0; color: var(--dim); }
 tr.chosen { color: var(--mark); } p.note { color: var(--dim); }
+[title] > dt { text-decoration: underline dotted; cursor: help; }
+@media (max-width: 45rem) { td, th { padding: .15rem .3rem; } td.text, th { white-space: normal; }
+  td:first-child { white-space: normal; overflow-wrap: anywhere; min-width: 5rem; }
+  .bar, .layers > tbody > tr > :is(:nth-child(2), :nth-child(4), :nth-child(6)) { display: none; }
+  table { font-size: .8rem; } details { max-width: 80vw; overflow-x: auto; }
+  details table { width: max-content; }
+  details :is(td, th):not(:first-child) { white-space: nowrap; } }
 """
 
 
@@ -45,10 +52,14 @@ def document(title: str, parts: Sequence[str]) -> str:
     )
 
 
-def fact(name: str, value: str, identity: str = "") -> str:
-    """A name and a value of a list of facts, `<dl>`; a script finds the value by its identity."""
+def fact(name: str, value: str, identity: str = "", about: str = "") -> str:
+    """A name and a value of a list of facts, `<dl>`; a script finds the value by its identity.
+
+    What a fact is about is shown where the pointer rests on it.
+    """
     found = f" id={identity}" if identity else ""
-    return f"<div><dt>{escape(name)}</dt><dd{found}>{escape(value)}</dd></div>"
+    title = f' title="{escape(about)}"' if about else ""
+    return f"<div{title}><dt>{escape(name)}</dt><dd{found}>{escape(value)}</dd></div>"
 
 
 def heading(*names: str) -> str:

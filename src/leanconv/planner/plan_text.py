@@ -49,9 +49,8 @@ def magnitudes_text(plan: NetworkPlan) -> str:
         return ""
     all_of = Magnitudes.of_all(found)
     return (
-        f"a layer's error is stated where its largest result is at least {all_of.least_result:.1e} "
-        f"and no input exceeds {all_of.most_input:.1e}, with weights of size 1 at most; over the "
-        "sum of a result's absolute weights where that is above 1"
+        f"the layers' errors hold for largest results of at least {all_of.least_result:.1e} and "
+        f"inputs of at most {all_of.most_input:.1e} (docs/algorithms.md, Magnitudes)"
     )
 
 
