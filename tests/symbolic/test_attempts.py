@@ -122,5 +122,5 @@ def test_what_is_fixed_leaves_a_guard() -> None:
         6,
         ("pads", [5, 2], {"n": 5}),
     ]
-    assert {guard.text: n for guard, n in trace.guards.items()} == {"(v[0] + 1)": 6, "v[0]": 5}
+    assert {guard.text: n for guard, n in trace.guards.items()} == {"v[0] + 1": 6, "v[0]": 5}
     assert fixed((factor, 1.5)) == (0.5, 1.5)

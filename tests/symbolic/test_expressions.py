@@ -134,7 +134,7 @@ def test_guards_are_checked_before_what_they_guard() -> None:
     unguarded = guarded({}, [whole])
     assert [find((value,)) for value in (4, 0, 5, -2)] == [(-4,), None, None, None]
     assert [unguarded((value,)) for value in (4, 0)] == [(3,), None]
-    assert find.texts(["width"]) == ["(width > 0)", "(12 // width) == 3"]
+    assert find.texts(["width"]) == ["width > 0", "12 // width == 3"]
 
 
 def test_deep_expressions_are_evaluated() -> None:
@@ -160,3 +160,16 @@ def test_a_node_has_no_other_equals() -> None:
     assert one != other
     assert isinstance(one, Expression)
     assert Record.of({}, [one]) == Record.of({}, [other])
+
+
+def test_texts_have_brackets_where_python_needs_them_alone() -> None:
+    table = Expressions()
+    v = table.variable(0)
+    half = table.node(operator.floordiv, table.node(operator.add, v, -1), 2)
+    quarter = table.node(operator.floordiv, table.node(operator.add, half, 1), 2)
+    guard = table.node(operator.le, quarter, 64)
+    assert guard.text == "((v[0] - 1) // 2 + 1) // 2 <= 64"
+    less = table.node(operator.sub, v, table.node(operator.sub, v, half))
+    assert less.text == "v[0] - (v[0] - (v[0] - 1) // 2)"
+    rest = table.node(operator.mul, table.node(operator.neg, v), table.node(operator.mod, v, 3))
+    assert rest.text == "-v[0] * (v[0] % 3)"

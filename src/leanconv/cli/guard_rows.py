@@ -25,6 +25,12 @@ _COLUMNS = (
     Column("guards", optional=1),
     Column("parted by, or why each size is by itself", "prose"),
 )
+_LEGEND = (
+    "what is made once (a graph, a choice, a layer's kernels, a kernel's code) holds for all sizes "
+    "that answer the same questions alike; made: for sizes that answer differently; served: how "
+    "often a later size took one of them; guards: questions asked; parted by: those that were "
+    "answered differently, over sizes as the file names them\n"
+)
 _MOST_SHOWN = 3  # guards in a cell, the shortest
 _LONGEST = 72  # characters of one
 
@@ -73,6 +79,7 @@ def print_guards(report: dict[str, Any], wide: bool) -> None:
         f"{counted(different, 'kernel')} are instances of {counted(compiled, 'form')}\n", wide
     )
     table = [_cells(row) for row in _together(row for row in rows if wide or row not in once)]
+    print_text(_LEGEND, wide)
     print_table(_COLUMNS, table, wide=wide)
 
 

@@ -43,6 +43,7 @@ SIGNS: dict[Any, str] = {
 }
 OPERATIONS = {sign: operation for operation, sign in SIGNS.items()}
 MANY = (min, max)  # of two operands or more
+_BINDING = {"+": 1, "-": 1, "*": 2, "//": 2, "%": 2, "/": 2, "neg": 3}  # comparisons: 0
 
 Values = tuple[float, ...]
 Operand: TypeAlias = "Expression | float"
@@ -236,7 +237,8 @@ def text_of(steps: Sequence[Step], number: int, names: Sequence[str] = ()) -> st
     """
     left = _SHOWN
 
-    def text(operand: Any) -> str:
+    def text(operand: Any, binding: int = 0) -> str:
+        """An operand, in brackets where what is round it binds more tightly."""
         nonlocal left
         if isinstance(operand, tuple):
             return repr(operand[0])
@@ -248,9 +250,13 @@ def text_of(steps: Sequence[Step], number: int, names: Sequence[str] = ()) -> st
             return "…"
         if sign == "+" and isinstance(operands[1], tuple) and operands[1][0] < 0:
             sign, operands[1] = "-", (-operands[1][0],)
-        texts = [text(each) for each in operands]
         if OPERATIONS[sign] in MANY:
-            return f"{sign}({', '.join(texts)})"
-        return f"(-{texts[0]})" if len(texts) == 1 else f"({texts[0]} {sign} {texts[1]})"
+            return f"{sign}({', '.join(map(text, operands))})"
+        own = _BINDING.get(sign, 0)
+        if len(operands) == 1:
+            found = f"-{text(operands[0], own)}"
+        else:  # of equal ones the left one is computed first
+            found = f"{text(operands[0], own)} {sign} {text(operands[1], own + 1)}"
+        return f"({found})" if own < binding else found
 
     return text(number)

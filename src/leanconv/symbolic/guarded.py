@@ -157,4 +157,4 @@ _MINUS = (-1,)  # what is negated is multiplied by it
 def _guard_text(text: str, answer: float) -> str:
     if answer is True:
         return text
-    return f"not {text}" if answer is False else f"{text} == {answer}"
+    return f"not {text}" if answer is False else f"{text} == {answer}"  # which bind less tightly
