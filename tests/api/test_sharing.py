@@ -9,8 +9,11 @@ from onnx import helper
 import leanconv as lc
 from leanconv.api.sharing import larger_shapes, network_sharing
 from leanconv.errors import ModelError
-from leanconv.planner.sharing import Shared
+from leanconv.planner.sharing import Shared, what_is_shared
+from leanconv.target import preset
+from leanconv.types import FLOAT32, FLOAT64
 from support.onnx_models import model, reference
+from support.small_kernels import conv_kernel
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +52,14 @@ def test_what_is_shared_by_sizes(net: lc.Network) -> None:
     parted = [row for row in rows if row.kept > 1]
     assert parted
     assert all(row.parted_by for row in parted)
+
+
+def test_kernels_that_differ_in_more_than_sizes_have_rows_of_their_own() -> None:
+    """Two forms of one row are parted by guards; other kernels of the class say nothing of it."""
+    target, size = preset("znver3"), "ic16ih14oc16kh3ph1"
+    kernels = [conv_kernel(size, target, dtype=dtype) for dtype in (FLOAT32, FLOAT64)]
+    rows = [row for row in what_is_shared([], kernels, target) if row.level == "kernel"]
+    assert [(row.kept, row.served) for row in rows] == [(1, 1), (1, 1)]
 
 
 def test_what_is_made_for_each_size_says_why() -> None:
@@ -115,7 +126,8 @@ def test_kernels_in_planes_and_numbers_that_follow_from_sizes_are_shared() -> No
     assert {"PlanarPointwise", "PlanarConv"} <= {row.name for row in rows}
     layers = [row for row in rows if row.level == "layer"]
     assert {row.name.split()[1].split("_")[0] for row in layers} >= {"columns", "one", "all"}
-    assert all(row.served and not row.refusals for row in layers), layers
+    assert all((row.served or row.parted_by) and not row.refusals for row in layers), layers
+    assert sum(bool(row.served) for row in layers) > 1  # a cache's bytes may part one
     for each in every:
         x = r.integers(-3, 4, each["x"]).astype(np.float32)
         found, wanted = net.run({"x": x}), reference(proto, {"x": x})

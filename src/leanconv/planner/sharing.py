@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Any
 
 from leanconv.codegen.forms import forms_of_skeleton, instance_of
@@ -102,19 +102,20 @@ def _of_search(found: RangePlan, extents: Sequence[str]) -> Shared:
 
 
 def _of_kernels(kernels: Iterable[Kernel], target: Target) -> Iterator[Shared]:
-    """A row for each class of kernels."""
-    classes: dict[str, dict[Kernel, None]] = {}
+    """A row for all kernels that differ in sizes alone, and one for a class that never shares."""
+    alike: dict[tuple[str, Hashable], dict[Kernel, None]] = {}
     for kernel in kernels:
-        classes.setdefault(type(kernel).__name__, {})[kernel] = None
-    for name, found in classes.items():
+        key = type(kernel).__name__, split(kernel)[0] if kernel.VARIES else None
+        alike.setdefault(key, {})[kernel] = None
+    for (name, skeleton), found in alike.items():
         with lock:
             digests = {instance_of(kernel, target).digest for kernel in found}
-        asked, parting = 0, dict[str, None]()
-        for kernel in {split(kernel)[0]: kernel for kernel in found}.values():
+        guards, refusals = list[Sequence[str]](), list[str]()
+        if skeleton is None:
+            refusals.append(f"{len(found)} have all numbers in their code")
+        else:
+            kernel = next(iter(found))
             forms = [f for f in forms_of_skeleton(kernel, target) if f.digest in digests]
             guards = [form.numbers.texts(extent_names(kernel)) for form in forms]
-            asked += sum(map(len, guards))
-            parting |= dict.fromkeys(_parting(guards))
-        fixed = sum(not kernel.VARIES for kernel in found)
-        refusals = [f"{fixed} have all numbers in their code"] if fixed else []
-        yield Shared("kernel", name, len(digests), len(found), asked, list(parting), refusals)
+        asked = sum(map(len, guards))
+        yield Shared("kernel", name, len(digests), len(found), asked, _parting(guards), refusals)
