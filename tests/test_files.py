@@ -133,12 +133,11 @@ def test_a_refused_file_is_closed(tmp_path: Path) -> None:
 OPEN_OTHERS = {
     "files.py": "opens all others",
     "codegen/private_folder.py": "folders of the cache, and new files in them",
-    "api/file_windows.py": "/proc, and what it says is mapped",
     "api/image_files.py": "an image that it maps, after open_regular",
+    "api/image_places.py": "/proc",
     "images/zarr_arrays.py": "folders with arrays, after open_regular of what describes them",
     "images/tiff.py": "an image that it maps, after open_regular",
     "dask/images.py": "the file of an image that the caller has mapped",
-    "api/tile_journal.py": "a journal that it writes",
     "codegen/compiler.py": "leanconv's own sources",
     "gpu/device/compiler.py": "leanconv's own sources",
     "codegen/control_groups.py": "/proc and /sys",

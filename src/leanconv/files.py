@@ -9,14 +9,19 @@ from __future__ import annotations
 import mmap
 import os
 import stat
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 
 from leanconv.errors import InputError, LeanConvError
 
 # Each is absent on some system. O_NONBLOCK: opening a FIFO does not wait for who writes to it.
-_READ = os.O_RDONLY
+_ALWAYS = 0
 for _name in ("O_NONBLOCK", "O_CLOEXEC", "O_NOCTTY", "O_BINARY"):
-    _READ |= getattr(os, _name, 0)
+    _ALWAYS |= getattr(os, _name, 0)
+_MODES = {
+    "rb": os.O_RDONLY,
+    "r+b": os.O_RDWR,
+    "a+b": os.O_RDWR | os.O_CREAT | os.O_APPEND,
+}
 _KINDS = {
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a FIFO",
@@ -35,8 +40,9 @@ def open_regular(
     advice: str = "",
     follow: bool = True,
     folder: int | None = None,
+    mode: Literal["rb", "r+b", "a+b"] = "rb",
 ) -> BinaryIO:
-    """Open a regular file for reading; what is checked is the file that is open, not the name.
+    """Open a regular file; what is checked is the file that is open, not the name.
 
     Args:
         path: of the file.
@@ -46,6 +52,7 @@ def open_regular(
         advice: what to do about a file that is too large.
         follow: whether the path may be a link; where it may not, that is an OSError.
         folder: a descriptor of the folder that `path` is relative to, where the system has such.
+        mode: to read; to write, too; or to append, and to make a file that is not there.
 
     Returns:
         The file.
@@ -56,8 +63,8 @@ def open_regular(
         ValueError: the path holds a null character.
     """
     shown = f"{what} {str(path)!r}".strip()
-    flags = _READ if follow else _READ | getattr(os, "O_NOFOLLOW", 0)
-    handle = os.open(path, flags) if folder is None else os.open(path, flags, dir_fd=folder)
+    flags = _MODES[mode] | _ALWAYS | (0 if follow else getattr(os, "O_NOFOLLOW", 0))
+    handle = os.open(path, flags, 0o666, dir_fd=folder)
     try:
         status = os.fstat(handle)
         if not stat.S_ISREG(status.st_mode):
@@ -71,7 +78,8 @@ def open_regular(
     except BaseException:
         os.close(handle)
         raise
-    return os.fdopen(handle, "rb")  # whose number it is from now on
+    # Whose number it is from now on. A file that is written has no buffer, which a fork would copy.
+    return os.fdopen(handle, "rb") if mode == "rb" else os.fdopen(handle, mode, buffering=0)
 
 
 def reason(error: Exception) -> str:

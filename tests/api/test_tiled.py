@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,6 @@ from hypothesis import strategies as st
 from onnx import helper
 
 import leanconv as lc
-from leanconv.api.tile_arrays import shared_chunks
-from leanconv.api.tile_journal import Journal, run_key
 from leanconv.errors import BudgetError, InputError, SpecError, UnsupportedError
 from support.local_networks import local_network
 from support.onnx_models import model
@@ -295,33 +292,6 @@ def test_a_run_that_was_stopped_goes_on(tmp_path: Path) -> None:
         tiled(x, journal=tmp_path / "new")
 
 
-def test_two_runs_of_one_journal_lose_no_line(tmp_path: Path) -> None:
-    with Journal(tmp_path / "j", "key", 1000) as one, Journal(tmp_path / "j", "key", 1000) as other:
-        for first, second in ((12, 7), (13, 8), (14, 9)):
-            one.finish([first])
-            other.finish([second])
-        assert Journal(tmp_path / "j", "key", 1000).done == {7, 8, 9, 12, 13, 14}
-
-
-def test_a_line_of_a_journal_without_an_end_does_not_count(tmp_path: Path) -> None:
-    """Of tile 12 it may say 1."""
-    path = tmp_path / "j"
-    path.write_bytes(b"leanconv tiles 1 key\n3\n12\n1")
-    with Journal(path, "key", 100) as journal:
-        assert journal.done == {3, 12}
-        journal.finish([5])
-        assert path.read_bytes() == b"leanconv tiles 1 key\n3\n12\n5\n"
-
-
-def test_a_journal_does_not_grow_by_what_is_computed_again(tmp_path: Path) -> None:
-    """Tiles that share a chunk with an unfinished one, each time that a run is killed."""
-    for _ in range(100):
-        with contextlib.suppress(StoppedError), Journal(tmp_path / "j", "key", 20) as journal:
-            journal.finish(range(19))
-            raise StoppedError
-    assert (tmp_path / "j").read_text().count("\n") == 20
-
-
 def test_parts_are_read_and_converted() -> None:
     """Of an image of bytes that gives slices and nothing else."""
 
@@ -360,69 +330,3 @@ def test_images_smaller_than_a_tile() -> None:
         x = image(1, 8, height, width)
         np.testing.assert_array_equal(tiled(x), tiled.whole(x))
         assert tiled.plan.tiles == 1
-
-
-def test_tiles_that_share_a_chunk_with_an_unfinished_one_are_run_again(tmp_path: Path) -> None:
-    """As of a Zarr array, whose chunk a killed run may have lost."""
-
-    class Chunked:
-        def __init__(self, shape: tuple[int, ...]) -> None:
-            self.array = np.full(shape, np.nan, _FLOAT)
-            self.shape, self.dtype, self.chunks = shape, self.array.dtype, (1, 8, 32, 32)
-            self.written = 0
-
-        def __setitem__(self, index: Any, part: np.ndarray) -> None:
-            self.array[index] = part
-            self.written += 1
-
-    tiled = lc.tiled(lc.load(conv_net(), threads=1), tile=20)
-    x = image(1, 8, 60, 64)
-    plan = tiled.bind(x.shape)
-    out, journal = Chunked(x.shape), tmp_path / "tiles"
-    done = plan.tiles // 2
-    lines = "".join(f"{n}\n" for n in range(done))
-    journal.write_text(f"leanconv tiles 1 {run_key(plan.key, [''])}\n{lines}")
-    tiled(x, out=out, journal=journal)
-    assert plan.tiles - done < out.written <= plan.tiles
-    first = next(t for t in plan.windows.tiles() if t.number == done)
-    rows, columns = (slice(s.start // 32 * 32, None) for s in first.writes["y"][2:])
-    assert not np.isnan(out.array[..., rows, columns][..., :1, :1]).any()
-
-
-def test_any_unfinished_tile_may_have_been_amid_writing() -> None:
-    tiled = lc.tiled(lc.load(conv_net(), threads=1), tile=20)
-    tiles = list(tiled.bind((1, 8, 60, 200)).windows.tiles())
-
-    class Chunked:
-        chunks = (1, 8, 32, 32)
-
-    def touched(tile: Any) -> set[tuple[int, int]]:
-        rows, columns = ({s.start // 32, (s.stop - 1) // 32} for s in tile.writes["y"][2:])
-        return set(itertools.product(rows, columns))
-
-    left = [tile for tile in tiles if tile.number in (4, len(tiles) - 1)]
-    redone = shared_chunks(left, tiles, {"y": Chunked()})
-    begun = set().union(*map(touched, left))
-    wanted = [tile for tile in tiles if touched(tile) & begun and tile not in left]
-    assert [t.number for t in redone] == [t.number for t in wanted]
-    assert shared_chunks(left, tiles, {"y": np.zeros(1)}) == []
-
-
-def test_a_journal_knows_its_image(tmp_path: Path) -> None:
-    tiled = lc.tiled(lc.load(conv_net(), threads=1), tile=20)
-    files = []
-    for name in ("a.npy", "b.npy"):
-        files.append(np.lib.format.open_memmap(tmp_path / name, "w+", _FLOAT, (1, 8, 60, 64)))
-        files[-1][:] = image(1, 8, 60, 64) * len(files)
-    out, journal = np.empty(files[0].shape, _FLOAT), tmp_path / "tiles"
-
-    def stop(_stage: str, done: int, _total: int) -> None:
-        if done == 2:
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        tiled(files[0], out=out, journal=journal, progress=stop)
-    with pytest.raises(lc.InputError, match="of another network, image or plan"):
-        tiled(files[1], out=out, journal=journal)
-    tiled(files[0], out=out, journal=journal)
-    np.testing.assert_array_equal(out, tiled.whole(np.array(files[0])))

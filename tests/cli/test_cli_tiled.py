@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import leanconv as lc
+from leanconv.api.tile_journal import Journal
 from leanconv.cli.main import main
 from leanconv.images import open_image
 from support.local_networks import local_network
@@ -51,6 +52,23 @@ def test_an_image_is_run_in_tiles(
     (tmp_path / "y.npy.tiles").write_text("leanconv tiles 1 x\n0\n")
     assert main(["run", *given, "--out", out]) == 1
     assert "delete the journal" in capsys.readouterr().err
+
+
+def test_a_result_of_a_run_under_way_is_left_alone(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, journal = tmp_path / "y.npy", tmp_path / "y.npy.tiles"
+    with Journal(journal) as held:
+        held.claim()
+        out.write_bytes(b"of the other run")
+        given = ["run", model, str(tmp_path / "x.npy"), "--tiled", "--out", str(out)]
+        assert main(given) == 1
+        assert "goes on at this moment" in capsys.readouterr().err
+        assert out.read_bytes() == b"of the other run"
+    assert not journal.exists()
+    assert main(given) == 1  # it is there, and no journal says that it may go
+    assert out.read_bytes() == b"of the other run"
+    assert not journal.exists()
 
 
 def test_zarr_arrays(model: str, tmp_path: Path) -> None:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from pathlib import Path
 from random import Random
 
 import numpy as np
 import pytest
 
-from leanconv.api import image_files
-from leanconv.api.image_files import identity
 from leanconv.errors import InputError
 from leanconv.images import create_image, open_image
 from leanconv.images.files import reopen_image
@@ -100,25 +97,6 @@ def test_arrays_are_made_with_their_axes(tmp_path: Path) -> None:
     assert open_image(tmp_path / "y.zarr").layout == "NCHW"
     out = create_image(tmp_path / "z.zarr", (50, 4000, 600, 600), "float32", "NCHW")
     assert np.prod(out.array.chunks) * 4 <= 1 << 24
-
-
-@pytest.mark.parametrize("version", [2, 3])
-def test_an_image_that_is_written_over_is_another_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int
-) -> None:
-    path = str(tmp_path / "x.zarr")
-    made = zarr.create_array(path, data=X, chunks=(1, 16, 16), zarr_format=version)
-    before = identity(open_image(path))
-    assert identity(open_image(path)) == before
-    monkeypatch.setattr(image_files, "_MOST_FILES", 4)  # of 36 chunks
-    few = identity(open_image(path))
-    time.sleep(0.02)  # by which times of files differ
-    made[2, 32:, 32:] = 1  # of which few files say nothing
-    assert identity(open_image(path)) == few
-    made[:] = X
-    assert identity(open_image(path)) != few
-    monkeypatch.undo()
-    assert identity(open_image(path)) != before
 
 
 # -- folders that somebody made to mislead ---------------------------------------------------------

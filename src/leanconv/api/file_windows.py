@@ -17,10 +17,10 @@ from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 
+from leanconv.api.image_places import Mapped, mapped_place
 from leanconv.api.tile_layouts import Arranged
 from leanconv.errors import InputError
 from leanconv.files import open_regular, reason
-from leanconv.records import dataclass
 
 log = logging.getLogger(__name__)
 Index: TypeAlias = tuple[slice, ...]
@@ -28,21 +28,6 @@ Index: TypeAlias = tuple[slice, ...]
 # Rows that are further from each other than this are read with what is around them.
 _BLOCK = 64 * 1024
 _SHORTEST = 128  # bytes of a row: of shorter ones, such as columns, the mapping is faster
-
-
-@dataclass(frozen=True)
-class Region:
-    """Where an array's first byte lies in a file that is mapped and shared.
-
-    Attributes:
-        path: of the file, as the system says it.
-        offset: in the file, in bytes.
-        number: of the file, `(major, minor, inode)`.
-    """
-
-    path: str
-    offset: int
-    number: tuple[int, int, int]
 
 
 class FileWindows:
@@ -194,60 +179,34 @@ def through_calls(array: Any, stack: ExitStack, writing: bool = False) -> Any:
     """
     if isinstance(array, Arranged):
         return array.over(through_calls(array.array, stack, writing))
-    region = _region_of(array)
-    if region is None or (writing and not array.flags.writeable):
+    mapped = _rows_in_file(array)
+    if mapped is None or (writing and not array.flags.writeable):
         return array
     try:
-        file = _opened(region.path, writing)
+        with open_regular(mapped.path, mode="r+b" if writing else "rb") as opened:
+            file = os.dup(opened.fileno())
     except (OSError, InputError) as error:
-        log.debug("%s is read as it is mapped: %s", region.path, error)
+        log.debug("%s is read as it is mapped: %s", mapped.path, error)
         return array
     stack.callback(os.close, file)
     status = os.fstat(file)
     device = status.st_dev
-    if (os.major(device), os.minor(device), status.st_ino) != region.number:
-        log.debug("%s is another file than the one that is mapped", region.path)
+    if (os.major(device), os.minor(device), status.st_ino) != mapped.number:
+        log.debug("%s is another file than the one that is mapped", mapped.path)
         return array
-    return FileWindows(array, file, region.offset)
+    return FileWindows(array, file, mapped.offset)
 
 
-def _opened(path: str, writing: bool) -> int:
-    """The descriptor of a regular file."""
-    if writing:
-        return os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
-    with open_regular(path) as file:
-        return os.dup(file.fileno())
-
-
-def _region_of(array: Any) -> Region | None:
-    """Where an array lies in a file that is mapped and shared; None where it does not.
+def _rows_in_file(array: Any) -> Mapped | None:
+    """Where an array lies in a file that is mapped and shared, if it has rows that are long enough.
 
     Of a private mapping, what was written is in memory alone.
     """
-    if not isinstance(array, np.ndarray) or not array.size or array.dtype.hasobject:
+    if not isinstance(array, np.ndarray) or not array.size:
         return None
     if array.strides[-1:] != (array.itemsize,) or min(array.strides) < 0:
         return None
     if array.shape[-1] * array.itemsize < _SHORTEST and not array.flags.c_contiguous:
         return None
-    first = array.__array_interface__["data"][0]
-    last = first + sum((n - 1) * s for n, s in zip(array.shape, array.strides, strict=True))
-    try:
-        with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as file:
-            for line in file:
-                found = _region_in(line, first, last)
-                if found is not None:
-                    return found
-    except OSError:  # no Linux
-        pass
-    return None
-
-
-def _region_in(line: str, first: int, last: int) -> Region | None:
-    """What a line of /proc/self/maps says of the bytes from the first to the last address."""
-    ends, modes, offset, device, inode, *rest = line.rstrip("\n").split(None, 5)
-    begin, end = (int(each, 16) for each in ends.split("-"))
-    if not (begin <= first and last < end and modes.endswith("s") and rest):
-        return None
-    major, minor = (int(each, 16) for each in device.split(":"))
-    return Region(rest[0], int(offset, 16) + first - begin, (major, minor, int(inode)))
+    mapped = mapped_place(array)
+    return mapped if mapped is not None and mapped.shared else None

@@ -1,12 +1,9 @@
-"""Files that images lie in: mapped whole or refused, and told from others of their shape."""
+"""Files that images lie in: mapped whole or refused."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import suppress
-from hashlib import sha256
-from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,7 +14,6 @@ from leanconv.errors import InputError
 from leanconv.files import open_regular, reason
 
 SHARED = ("r", "r+", "w+")  # modes of np.memmap in which the file holds what is written
-_MOST_FILES = 4096  # of a Zarr array that are looked at: some hundredths of a second
 
 
 def mapped_array(path: Path, writable: bool = False) -> np.memmap:
@@ -75,42 +71,7 @@ def memmaps(image: Any) -> Iterator[np.memmap]:
         found = found.base
 
 
-def identity(image: Any) -> str:
-    """What tells a file, or a Zarr array, from another one of its shape; "" of others.
-
-    Of a file its place, size and time of change; of a Zarr array in a folder those of its files, as
-    far as they are looked at; of one elsewhere its store's name.
-    """
-    image = source(image)
-    for array in (*memmaps(image), image):
-        name = getattr(array, "filename", None)
-        if isinstance(name, str | os.PathLike):
-            return _facts(os.path.abspath(name))
-    store, path = getattr(image, "store", None), str(getattr(image, "path", ""))
-    folder = getattr(store, "root", None)
-    if isinstance(folder, str | os.PathLike):
-        return _folder_facts(os.path.join(os.path.abspath(folder), path))
-    return "" if store is None else f"{store} {path}"
-
-
-def _facts(file: str) -> str:
-    facts = os.stat(file)
-    return f"{file} {facts.st_size} {facts.st_mtime_ns}"
-
-
-def _folder_facts(folder: str) -> str:
-    """Facts of the first files of a folder, in the order of their names: those of any chunks.
-
-    Who writes an image into an array that is there writes its first chunks, too.
-    """
-    digest = sha256()
-    for file in islice(_files(folder), _MOST_FILES):
-        with suppress(OSError):  # a link to nothing
-            digest.update(f"{_facts(file)}\n".encode(errors="surrogateescape"))
-    return f"{folder} {digest.hexdigest()}"
-
-
-def _files(folder: str) -> Iterator[str]:
-    for here, folders, names in os.walk(folder):
-        folders.sort()
-        yield from (os.path.join(here, name) for name in sorted(names))
+def file_state(path: str | os.PathLike[str]) -> str:
+    """What tells a file's contents from those that it had before: size and time of change."""
+    facts = os.stat(path)
+    return f"{os.path.abspath(path)} {facts.st_size} {facts.st_mtime_ns}"

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import product
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
 from leanconv.api.file_windows import FileWindows
 from leanconv.api.image_files import SHARED, memmaps
+from leanconv.api.image_places import are_one, place_of
 from leanconv.api.inputs import InputSpec
 from leanconv.api.tile_layouts import Layouts, arranged, layout_of, new_array, source
 from leanconv.errors import InputError, short
 from leanconv.graph.ir import Graph, TensorType
-from leanconv.planner.tiles.windows import Index, Tile
+from leanconv.planner.tiles.windows import Index
 from leanconv.runtime.memory import give_back
 from leanconv.units import shape_text, type_text
 
@@ -152,7 +152,7 @@ def checked_out(out: Any, name: str, kind: TensorType) -> Any:
         InputError: the array does not fit.
     """
     expected = np.dtype(kind.dtype.numpy)
-    if not all(hasattr(out, each) for each in ("shape", "dtype", "__setitem__")):
+    if not all(hasattr(source(out), each) for each in ("shape", "dtype", "__setitem__")):
         raise InputError(
             f"out for {name!r} is {short(out)}; expected an array to write: a memmap, a Zarr array"
         )
@@ -161,22 +161,67 @@ def checked_out(out: Any, name: str, kind: TensorType) -> Any:
             f"out for {name!r} is {type_text(np.dtype(out.dtype), tuple(out.shape))}; expected "
             f"{kind}"
         )
+    why = _unwritable(source(out))
+    if why:
+        raise InputError(f"out for {name!r} {why}; expected an array that can be written")
     return out
 
 
+def _unwritable(out: Any) -> str:
+    """Why an array cannot hold a result; "" where it can, as far as one can tell."""
+    if not isinstance(out, np.ndarray):
+        return "is open for reading only" if getattr(out, "read_only", False) is True else ""
+    if not out.flags.writeable:
+        return "is read-only"
+    axes = zip(out.shape, map(abs, out.strides), strict=True)
+    reach = out.itemsize
+    for extent, step in sorted((each for each in axes if each[0] > 1), key=lambda each: each[1]):
+        if step < reach and out.size:
+            return "has elements that lie over each other, as those of a broadcast array"
+        reach += (extent - 1) * step
+    return ""
+
+
 def check_apart(images: Mapping[str, Any], outs: Mapping[str, Any]) -> None:
-    """Refuse to write into an input: windows that follow read what is around theirs.
+    """Refuse to write into an input, which windows that follow read, or into another output.
+
+    Args:
+        images: by the inputs' names.
+        outs: those that a user gives, by the outputs' names.
 
     Raises:
         InputError: naming both.
     """
-    for name, out in ((name, source(out)) for name, out in outs.items()):
-        for other, image in ((other, source(image)) for other, image in images.items()):
-            arrays = isinstance(out, np.ndarray) and isinstance(image, np.ndarray)
-            if arrays and np.shares_memory(out, image):
+    seen = {f"input {name!r}": image for name, image in images.items()}
+    for name, out in outs.items():
+        for other, image in seen.items():
+            if are_one(out, image):
+                place = place_of(out)
+                where = f" ({place})" if place is not None and place.path else ""
                 raise InputError(
-                    f"out for {name!r} is in the memory of input {other!r}; expected another array"
+                    f"out for {name!r} is in the memory of {other}, or in its file{where}; "
+                    "expected another array"
                 )
+        seen[f"out for {name!r}"] = out
+
+
+def placed_facts(images: Mapping[str, Any], outs: Mapping[str, Any]) -> dict[str, str]:
+    """Where each array lies, by what messages call it.
+
+    Raises:
+        InputError: a result cannot be read back, as a run does that goes on.
+    """
+    for name, out in outs.items():
+        if not hasattr(source(out), "__getitem__"):
+            raise InputError(
+                f"a journal is given, and out for {name!r}, {short(source(out))}, has no slices to "
+                "read; expected an array that can be read back"
+            )
+    named = {
+        **{f"input {name!r}": image for name, image in images.items()},
+        **{f"out for {name!r}": out for name, out in outs.items()},
+    }
+    return {name: str(place_of(each) or "memory") for name, each in named.items()}
 
 
 def flush(image: Any) -> None:
@@ -205,36 +250,9 @@ def _shared_file(image: Any) -> mmap.mmap | None:
     return None
 
 
-def shared_chunks(
-    left: Sequence[Tile], tiles: Sequence[Tile], outs: Mapping[str, Any]
-) -> list[Tile]:
-    """Finished tiles that share a chunk of an output with one that is left.
-
-    Any of those may have been amid writing when a run was killed: an array in chunks, such as
-    Zarr's, rewrites whole ones.
-    """
-    numbers = {tile.number for tile in left}
-    sizes = {name: chunk_sizes(out) for name, out in outs.items()}
-
-    def touched(tile: Tile) -> set[tuple[str, tuple[int, ...]]]:
-        pairs = ((name, _chunks(tile.writes[name], size)) for name, size in sizes.items())
-        return {(name, chunk) for name, chunks in pairs for chunk in chunks}
-
-    begun = set[tuple[str, tuple[int, ...]]]().union(*map(touched, left))
-    return [t for t in tiles if t.number not in numbers and not begun.isdisjoint(touched(t))]
-
-
 def chunk_sizes(out: Any) -> tuple[int, ...]:
     """Extents of what an array is written in: of its shards or chunks; of none, ()."""
     chunks = getattr(out, "shards", None) or getattr(out, "chunks", None)
     if isinstance(chunks, tuple) and all(isinstance(n, int) and n > 0 for n in chunks):
         return chunks
     return ()
-
-
-def _chunks(part: Index, sizes: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    """The chunks that a part of an array touches; none where there are no chunks."""
-    if not sizes:
-        return iter(())
-    pairs = zip(part, sizes, strict=True)
-    return product(*(range(each.start // n, (each.stop - 1) // n + 1) for each, n in pairs))

@@ -1,98 +1,217 @@
 """Which tiles are finished, in a small file beside the output, so that a killed run goes on.
 
-The first line says of what the tiles are: of another network, image size or plan nothing is taken.
-Each further line is a tile's number, written after its results. A line without an end does not
+The first line says of what the tiles are, and where their images and results lie: of another
+network, plan or array nothing is taken. Each further line is a tile's number, with check sums of
+what it read and what it wrote, written after its results. Nobody believes a line: a tile is
+finished if its inputs and results still hold what the line says. A line without an end does not
 count.
+
+Whoever has a journal open has locked it, and the lock ends with its process.
 """
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterable, Sequence
-from hashlib import sha256
-from pathlib import Path
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import BinaryIO
 
-from leanconv.errors import InputError
+from leanconv.errors import InputError, short
 from leanconv.files import open_regular, reason
+from leanconv.records import dataclass
+from leanconv.runtime.registry import Registry
 
-_FIRST = "leanconv tiles 1 "
-_MOST_RUNS = 16  # that may write into one journal at once
-_MOST_BYTES = 1 << 28  # of a journal whose number of tiles is not known
+try:
+    import fcntl
+except ImportError:  # a system without it
+    fcntl = None  # type: ignore[assignment]
+
+_FIRST = "leanconv tiles "
+_HEAD = f"{_FIRST}2 "
+_MOST_BYTES = 1 << 28  # of a journal
+_LONGEST = 400  # characters of a place, in a message
+_LINE = re.compile(r"(\d{1,15}) ([0-9a-f]{8}) ([0-9a-f]{8})")
 
 
-def run_key(plan: str, images: Iterable[str]) -> str:
-    """The key of a run: of its plan, and of its images as far as they can be told apart."""
-    return f"{plan} {sha256(chr(10).join(images).encode()).hexdigest()[:16]}"
+@dataclass(frozen=True)
+class Sums:
+    """Check sums of what a tile read and of what it wrote.
 
-
-def has_tiles(path: str | os.PathLike[str]) -> bool:
-    """Whether a journal says of any tile that it is finished; where there is none, it does not.
-
-    Raises:
-        InputError: the file is no journal, or cannot be read.
+    Attributes:
+        read, written: as eight digits each.
     """
-    return _whole_lines(Path(path), _MOST_BYTES).count(b"\n") > 1
+
+    read: str
+    written: str
 
 
 class Journal:
-    """The journal of one run.
+    """The journal of one run, which nobody else writes meanwhile.
 
     Args:
         path: its file, which may be that of a run that was killed; None for no journal.
-        key: of what the tiles are.
-        count: how many tiles there are.
 
     Attributes:
-        done: numbers of the tiles that are finished.
+        is_new: whether there was no such file.
+        done: check sums of the tiles that are noted, by number.
 
     Raises:
-        InputError: the file is of something else, or cannot be read or written.
+        InputError: another run has it, it is no journal, or cannot be read or written.
     """
 
-    def __init__(self, path: str | os.PathLike[str] | None, key: str, count: int) -> None:
-        self.done: set[int] = set()
-        self._path = None if path is None else Path(path)
+    def __init__(self, path: str | os.PathLike[str] | None) -> None:
+        self.done: dict[int, Sums] = {}
+        self.is_new, self._begun = False, False
         self._file: BinaryIO | None = None
-        if self._path is None:
+        self._text = b""
+        if path is None:
             return
-        most = len(_FIRST) + 128 + _MOST_RUNS * count * (len(str(count)) + 1)
-        first, text = f"{_FIRST}{key}", _whole_lines(self._path, most)
-        head, *numbers = text.decode("ascii", "replace").splitlines() or [first]
-        if head != first:
-            raise InputError(
-                f"the journal {str(path)!r} is of another network, image or plan; expected the one "
-                "of this run: delete it to begin anew"
-            )
-        self.done = {int(line) for line in numbers if line.isdecimal() and int(line) < count}
+        if not isinstance(path, str | os.PathLike):
+            raise InputError(f"journal is {short(path)}; expected the path of a file")
+        self._path = os.fspath(path)
+        self.is_new = not os.path.lexists(path)
+        self._file = self._locked()
+        _open.add(self)
         try:
-            self._file = self._path.open("ab")  # another process' lines are not written over
-            self._file.truncate(len(text))
-            if not text:
-                self._write(first)
-        except OSError as error:
-            raise InputError(
-                f"the journal {str(path)!r} cannot be written: {reason(error)}"
-            ) from error
+            self._text = self._read()
+            self._file.truncate(len(self._text))  # to whole lines
+        except BaseException as error:
+            self._file.close()
+            if isinstance(error, OSError):
+                raise self._failed("written", error) from error
+            raise
 
     @property
     def is_kept(self) -> bool:
         """Whether there is a file."""
         return self._file is not None
 
-    def finish(self, tiles: Sequence[int]) -> None:
-        """Note that the results of tiles are written; of those that were noted before, nothing."""
-        new = [number for number in tiles if number not in self.done]
-        self.done.update(new)
-        if self._file is not None and new:
-            self._write(*map(str, new))
+    @property
+    def has_tiles(self) -> bool:
+        """Whether it says of any tile that it is finished."""
+        return self._text.count(b"\n") > 1
+
+    def claim(self) -> None:
+        """Keep the file, though nothing is in it yet: a result has been made that belongs to it."""
+        self._begun = True
+
+    def begin(self, facts: Mapping[str, str], count: int) -> None:
+        """Say of what the tiles are; `done` are then those of a run of the same.
+
+        Args:
+            facts: of what the tiles are, by what messages call it.
+            count: how many tiles there are.
+
+        Raises:
+            InputError: the journal is of something else, damaged, or cannot be written.
+        """
+        if self._file is None:
+            return
+        first = _HEAD + json.dumps(dict(facts))
+        head, *lines = self._text.decode("ascii", "replace").splitlines() or [first]
+        if head != first:
+            raise InputError(
+                f"the journal {self._path!r} is of another network, image or plan"
+                f"{_difference(head, facts)}; expected the one of this run: delete it to begin anew"
+            )
+        for place, line in enumerate(lines, 2):
+            found = _LINE.fullmatch(line)
+            if found is None or int(found[1]) >= count:
+                raise InputError(
+                    f"line {place} of the journal {self._path!r} is {short(line)}; expected the "
+                    f"number of one of {count} tiles and two check sums: delete the journal to "
+                    "begin anew"
+                )
+            self.done[int(found[1])] = Sums(found[2], found[3])
+        self._begun, self._first = True, first
+        if not self._text:
+            self._write(first)
+
+    def keep(self, held: Mapping[int, Sums]) -> None:
+        """Forget the tiles but those that still hold what their lines say."""
+        lines = self._text.count(b"\n") - 1
+        self.done = dict(held)
+        if self._file is not None and lines > len(held):
+            self._file.truncate(0)
+            self._write(self._first, *(_line(*each) for each in held.items()))
+
+    def finish(self, tiles: Sequence[tuple[int, Sums]]) -> None:
+        """Note that the results of tiles are written."""
+        self.done.update(tiles)
+        if self._file is not None and tiles:
+            self._write(*(_line(*each) for each in tiles))
 
     def _write(self, *lines: str) -> None:
         assert self._file is not None
-        self._file.write("".join(f"{line}\n" for line in lines).encode("ascii"))
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        text = memoryview("".join(f"{line}\n" for line in lines).encode("ascii"))
+        try:
+            while text:
+                text = text[self._file.write(text) :]
+            os.fsync(self._file.fileno())
+        except OSError as error:  # such as a full disk
+            raise self._failed("written", error) from error
+
+    def _locked(self) -> BinaryIO:
+        """The file, made if it is not there, and locked."""
+        while True:
+            try:
+                file = open_regular(self._path, _MOST_BYTES, what="journal", mode="a+b")
+            except InputError:
+                raise
+            except (OSError, ValueError) as error:
+                raise self._failed("written", error) from error
+            try:
+                self._lock(file)
+                there = os.stat(self._path)
+                if os.path.samestat(there, os.fstat(file.fileno())):
+                    return file
+            except FileNotFoundError:
+                pass  # another run has ended and removed it
+            except BaseException:
+                file.close()
+                raise
+            file.close()
+
+    def _lock(self, file: BinaryIO) -> None:
+        if fcntl is None:
+            return
+        try:
+            fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise InputError(
+                f"the journal {self._path!r} is that of a run which goes on at this moment; "
+                "expected one run at a time: wait until it ends, or give another journal and "
+                "another out"
+            ) from error
+        except OSError as error:
+            raise InputError(
+                f"the journal {self._path!r} cannot be locked: {reason(error)}; expected one on a "
+                "file system with locks, such as a local disk"
+            ) from error
+
+    def _read(self) -> bytes:
+        """The lines of the file that have an end."""
+        assert self._file is not None
+        self._file.seek(0)
+        text = self._file.read()
+        start = _FIRST.encode()
+        if text[: len(start)] != start[: len(text)]:
+            raise InputError(
+                f"{self._path!r} is no journal, and would be overwritten; expected a new file"
+            )
+        return text[: text.rfind(b"\n") + 1]
+
+    def _failed(self, what: str, error: Exception) -> InputError:
+        return InputError(f"the journal {self._path!r} cannot be {what}: {reason(error)}")
+
+    def abandon(self) -> None:
+        """In a forked child: leave the file to the process that has it, and its lock with it."""
+        if self._file is not None:
+            self._file.close()  # the lock is held as long as the parent has the file open
+            self._file = None
 
     def __enter__(self) -> Journal:
         return self
@@ -103,25 +222,37 @@ class Journal:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close the file; it is removed once all tiles are finished."""
-        if self._file is None or self._path is None:
+        """Remove the file once all tiles are finished, or where nothing began; and close it."""
+        if self._file is None:
             return
-        self._file.close()
-        if error is None:
-            self._path.unlink(missing_ok=True)
+        if error is None if self._begun else self.is_new:
+            with suppress(FileNotFoundError):
+                os.unlink(self._path)
+        self._file.close()  # the last: until then nobody else has the journal
+        self._file = None
 
 
-def _whole_lines(path: Path, most: int) -> bytes:
-    """The lines of a journal that have an end; none where there is no file."""
+def _line(number: int, sums: Sums) -> str:
+    return f"{number} {sums.read} {sums.written}"
+
+
+def _difference(head: str, facts: Mapping[str, str]) -> str:
+    """The first fact in which a journal's first line differs from a run's."""
     try:
-        with open_regular(path, most, what="journal") as file:
-            text = file.read()
-    except FileNotFoundError:
-        return b""
-    except OSError as error:
-        raise InputError(f"the journal {str(path)!r} cannot be read: {reason(error)}") from error
-    if b"\n" not in text and not _FIRST.encode().startswith(text[: len(_FIRST)]):
-        raise InputError(
-            f"{str(path)!r} is no journal, and would be overwritten; expected a new file"
-        )
-    return text[: text.rfind(b"\n") + 1]
+        before = json.loads(head.removeprefix(_HEAD))
+        name, was = next((n, before[n]) for n, fact in facts.items() if before[n] != fact)
+    except (ValueError, LookupError, TypeError, StopIteration):
+        return ""
+    return f": {name} was {str(was)[:_LONGEST]!r}, and is {facts[name]!r}"
+
+
+_open: Registry[Journal] = Registry()
+
+
+def _after_fork() -> None:
+    for journal in _open:
+        journal.abandon()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -9,6 +10,7 @@ from itertools import cycle
 from time import monotonic
 from types import TracebackType
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 
@@ -16,11 +18,13 @@ from leanconv.api.fast_call import FastCall
 from leanconv.api.file_windows import FileWindows, through_calls
 from leanconv.api.inputs import InputSpec
 from leanconv.api.network import Network
-from leanconv.api.tile_arrays import Image, flush, read, release, shared_chunks
-from leanconv.api.tile_journal import Journal
+from leanconv.api.tile_arrays import Image, flush, read, release
+from leanconv.api.tile_journal import Journal, Sums
 from leanconv.api.tile_plan import TilePlan
 from leanconv.planner.tiles.windows import Tile
 from leanconv.progress import steps
+
+log = logging.getLogger(__name__)
 
 # From one entry of the journal to the next: files are made durable before. Where that takes long,
 # it is done so much more rarely.
@@ -35,7 +39,7 @@ def run_tiles(
     outs: Mapping[str, Any],
     finished: Journal,
 ) -> None:
-    """Run the tiles that are not finished.
+    """Run the tiles that are not finished, or whose inputs or results have changed since.
 
     Args:
         network: what computes a window.
@@ -45,42 +49,64 @@ def run_tiles(
         outs: what is written, by the outputs' names.
         finished: says which tiles are finished, and is told.
     """
-    tiles = list(plan.windows.tiles())
-    left = [tile for tile in tiles if tile.number not in finished.done]
-    # First, so that none of those that share a chunk is noted before all are computed again.
-    left = [*(shared_chunks(left, tiles, outs) if finished.done else []), *left]
-    if not left:
-        return
     with ExitStack() as stack:
         files = [through_calls(image, stack) for image in images]
         results = {name: through_calls(out, stack, writing=True) for name, out in outs.items()}
-        windows = _Windows(network, plan, specs, files, results)
+        windows = _Windows(network, plan, specs, files, results, finished.is_kept)
         reader, writer = (stack.enter_context(ThreadPoolExecutor(1)) for _ in range(2))
+        tiles = list(plan.windows.tiles())
+        finished.keep(_held(windows, tiles, finished.done, reader))
+        left = [tile for tile in tiles if tile.number not in finished.done]
+        if not left:
+            return
         notes = stack.enter_context(_Notes(finished, results.values()))
         behind: Future[None] | None = None
 
-        def writing(tile: Tile, found: Sequence[np.ndarray]) -> None:
-            windows.write(tile, found)
-            notes.add(tile)
+        def writing(tile: Tile, read: str, found: Sequence[np.ndarray]) -> None:
+            notes.add(tile, Sums(read, windows.write(tile, found)))
 
         ahead = reader.submit(windows.read, left[0])
         for number, tile in enumerate(steps("computing tiles", left, len(left)), 1):
-            arrays = ahead.result()
+            arrays, sums = ahead.result()
             if number < len(left):
                 ahead = reader.submit(windows.read, left[number])
             found = windows.compute(arrays)
             if behind is not None:
                 behind.result()
-            behind = writer.submit(writing, tile, found)
+            behind = writer.submit(writing, tile, sums, found)
         assert behind is not None
         behind.result()
         notes.end()
+
+
+def _held(
+    windows: _Windows, tiles: Sequence[Tile], noted: Mapping[int, Sums], reader: ThreadPoolExecutor
+) -> dict[int, Sums]:
+    """The tiles whose inputs and results still hold what a journal says, with its check sums.
+
+    Nothing else tells whether they do: results may have been made anew or lost by a system that
+    failed, images written over, and times of change say little of what is written by mappings.
+    """
+    listed = [tile for tile in tiles if tile.number in noted]
+    found = {}
+    for tile in steps("checking tiles", listed, len(listed)) if listed else ():
+        given = reader.submit(windows.read, tile)
+        written = windows.written(tile)
+        _, sums = given.result()
+        if noted[tile.number] == Sums(sums, written):
+            found[tile.number] = noted[tile.number]
+    return found
 
 
 class _Windows:
     """The arrays of windows: two of each input and output, which take turns.
 
     While one is computed, the next one is read and the last one written.
+
+    Args:
+        network: what computes a window.
+        plan, specs, images, outs: as of `run_tiles`.
+        summed: whether what is read and written is summed up.
     """
 
     def __init__(
@@ -90,7 +116,9 @@ class _Windows:
         specs: Sequence[InputSpec],
         images: Sequence[Any],
         outs: Mapping[str, Any],
+        summed: bool,
     ) -> None:
+        self._summed = summed
         self._network, self._specs, self._images, self._outs = network, specs, images, outs
         network.bind(plan.tile_shapes)
         kinds = [(plan.tile_shapes[spec.name], np.dtype(spec.dtype.numpy)) for spec in specs]
@@ -104,10 +132,11 @@ class _Windows:
         arrays = (*images, *outs.values())
         self._mapped = [each for each in arrays if not isinstance(each, FileWindows)]
 
-    def read(self, tile: Tile) -> list[np.ndarray]:
-        """The inputs of a window."""
+    def read(self, tile: Tile) -> tuple[list[np.ndarray], str]:
+        """The inputs of a window, and their check sum."""
         triples = zip(self._specs, self._images, next(self._read), strict=True)
-        return [read(image, tile.reads[spec.name], spec, into) for spec, image, into in triples]
+        found = [read(image, tile.reads[spec.name], spec, into) for spec, image, into in triples]
+        return found, self._sum(found)
 
     def compute(self, arrays: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
         """The outputs of a window."""
@@ -119,11 +148,32 @@ class _Windows:
         self._compiled.run_into(arrays, results)
         return results
 
-    def write(self, tile: Tile, found: Sequence[np.ndarray]) -> None:
-        """Write what is right of a window's outputs."""
-        for (name, out), array in zip(self._outs.items(), found, strict=True):
-            out[tile.writes[name]] = array[tile.gives[name]]
+    def write(self, tile: Tile, found: Sequence[np.ndarray]) -> str:
+        """Write what is right of a window's outputs; its check sum."""
+        parts = [array[tile.gives[name]] for name, array in zip(self._outs, found, strict=True)]
+        for (name, out), part in zip(self._outs.items(), parts, strict=True):
+            out[tile.writes[name]] = part
         release(self._mapped)
+        return self._sum(parts)
+
+    def written(self, tile: Tile) -> str:
+        """The check sum of what results hold where a window was written; "" of damaged ones."""
+        try:
+            found = [np.asarray(out[tile.writes[name]]) for name, out in self._outs.items()]
+        except Exception as error:  # whatever stores raise of a chunk that was cut short
+            log.debug("the results of tile %d cannot be read: %s", tile.number, error)
+            return ""
+        release(self._mapped)
+        return self._sum(found)
+
+    def _sum(self, arrays: Sequence[np.ndarray]) -> str:
+        """The CRC-32 of arrays, as eight digits; "" where nobody asks for it."""
+        if not self._summed:
+            return ""
+        found = 0
+        for array in arrays:
+            found = crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, found)
+        return f"{found:08x}"
 
 
 class _Notes:
@@ -136,7 +186,7 @@ class _Notes:
 
     def __init__(self, journal: Journal, outs: Collection[Any]) -> None:
         self._journal, self._outs = journal, outs
-        self._written: list[int] = []
+        self._written: list[tuple[int, Sums]] = []
         self._thread = ThreadPoolExecutor(1)
         self._noting: Future[None] | None = None
         self._next = monotonic() + _SECONDS
@@ -152,11 +202,11 @@ class _Notes:
     ) -> None:
         self._thread.shutdown()
 
-    def add(self, tile: Tile) -> None:
+    def add(self, tile: Tile, sums: Sums) -> None:
         """Note a tile that is written, sooner or later."""
         if not self._journal.is_kept:
             return
-        self._written.append(tile.number)
+        self._written.append((tile.number, sums))
         if monotonic() >= self._next and (self._noting is None or self._noting.done()):
             self._start()
 

@@ -9,19 +9,19 @@ from typing import Any
 
 import numpy as np
 
-from leanconv.api.image_files import identity
 from leanconv.api.inputs import Shape, input_specs
 from leanconv.api.network import Network
 from leanconv.api.options import checked_limit
 from leanconv.api.tile_arrays import (
     check_apart,
     chunks_of,
+    placed_facts,
     read,
     seen_inputs,
     seen_outputs,
 )
 from leanconv.api.tile_backend import TileBackend, tile_backend
-from leanconv.api.tile_journal import Journal, run_key
+from leanconv.api.tile_journal import Journal
 from leanconv.api.tile_layouts import Layouts, source
 from leanconv.api.tile_plan import TilePlan, TilePlanner
 from leanconv.api.tile_run import run_tiles
@@ -110,7 +110,7 @@ class Tiled:
         out: Any = None,
         layout: Layouts = None,
         out_layout: Layouts = None,
-        journal: str | os.PathLike[str] | None = None,
+        journal: str | os.PathLike[str] | Journal | None = None,
         progress: Progress | None = None,
         **named: Any,
     ) -> Any:
@@ -127,7 +127,8 @@ class Tiled:
                 Images of `leanconv.images.open_image` know theirs.
             out_layout: that of the results; `layout` by default.
             journal: a file that says which tiles are finished. If a run was killed, the same call
-                goes on where it ended; when all is done, the file is removed.
+                goes on where it ended: what finished tiles read and wrote is read again, and where
+                it has changed they are computed again. When all is done, the file is removed.
             progress: called as `progress("computing tiles", done, total)`; what it raises ends the
                 run.
 
@@ -135,7 +136,8 @@ class Tiled:
             `out`, or the new array.
 
         Raises:
-            InputError: an array does not fit, or the network has several outputs: `run` has them.
+            InputError: an array does not fit, `out` lies where an input lies, another run has the
+                journal, or the network has several outputs: `run` has them.
         """
         given = self._names.called(arrays, named)
         outs = {} if out is None else {self._names.outputs[0]: out}
@@ -149,7 +151,7 @@ class Tiled:
         *,
         layout: Layouts = None,
         out_layout: Layouts = None,
-        journal: str | os.PathLike[str] | None = None,
+        journal: str | os.PathLike[str] | Journal | None = None,
         progress: Progress | None = None,
     ) -> dict[str, Any]:
         """Run a network of any outputs: `tiled.run({"x": x}, out={"y": y})`.
@@ -177,7 +179,7 @@ class Tiled:
         outs: dict[str, Any],
         layout: Layouts,
         out_layout: Layouts,
-        journal: str | os.PathLike[str] | None,
+        journal: str | os.PathLike[str] | Journal | None,
         progress: Progress | None,
     ) -> dict[str, Any]:
         fresh = [name for name in self._names.outputs if outs.get(name) is None]
@@ -193,10 +195,13 @@ class Tiled:
             shapes = dict(zip(self._names.outputs, self._backend.model.output_shapes, strict=True))
             plan = self._plan_for(images, chunks_of(outs, shapes, images, out_layout))
             made = seen_outputs(plan.windows.whole, outs, out_layout)
-            check_apart(dict(zip(self._names.inputs, images, strict=True)), made)
+            named = dict(zip(self._names.inputs, images, strict=True))
+            check_apart(named, {name: out for name, out in made.items() if name not in fresh})
             if any(plan.windows.whole.types[name].elements for name in made):
-                key = run_key(plan.key, map(identity, images)) if journal else ""
-                with Journal(journal, key, plan.tiles) as finished:
+                with journal if isinstance(journal, Journal) else Journal(journal) as finished:
+                    if finished.is_kept:
+                        facts = {"plan": self._key(plan), **placed_facts(named, made)}
+                        finished.begin(facts, plan.tiles)
                     run_tiles(self._network_of(plan), plan, self.inputs, images, made, finished)
         return {n: source(each) if n in fresh else outs[n] for n, each in made.items()}
 
@@ -282,6 +287,11 @@ class Tiled:
             self._plans[key] = plan
         self._current = plan
         return plan
+
+    def _key(self, plan: TilePlan) -> str:
+        """A digest of all that decides the bits of each tile: of the plan, and of the CPU."""
+        target = self._backend.target
+        return f"{plan.key} {target.isa} {target.vector_bytes}"
 
     def _network_of(self, plan: TilePlan) -> Network:
         """The network whose nodes are computed as a plan says, for windows and the whole."""

@@ -21,6 +21,7 @@ from leanconv.errors import InputError
 from leanconv.files import refuse_without_folder
 
 if TYPE_CHECKING:
+    from leanconv.api.tile_journal import Journal
     from leanconv.api.tile_plan import TilePlan
 
 
@@ -54,6 +55,7 @@ def add_tile_options(parser: argparse.ArgumentParser) -> None:
 def execute_tiled(options: argparse.Namespace) -> int:
     """Run one image in tiles."""
     import leanconv
+    from leanconv.api.tile_journal import Journal
     from leanconv.images import open_image
     from leanconv.images.files import ENDS
 
@@ -85,13 +87,16 @@ def execute_tiled(options: argparse.Namespace) -> int:
                 f"the network has the outputs {', '.join(plan.windows.whole.outputs)}; expected "
                 "one for --tiled: call leanconv.tiled from Python"
             )
-        journal = Path(f"{out.rstrip('/')}.tiles")
-        y = _made(out, plan, options.out_axes, journal)
+        path = f"{out.rstrip('/')}.tiles"
+        if not os.path.lexists(path):  # else what is there is that run's
+            _refuse_old(out)
 
         def say(stage: str, done: int, total: int) -> None:
             shown.say(f"{stage}, {done} of {total}")
 
-        tiled(x, out=y, journal=journal, progress=say)
+        with Journal(path) as journal:
+            y = _made(out, plan, options.out_axes, journal, path)
+            tiled(x, out=y, journal=journal, progress=say)
         plan = tiled.plan
     if options.json:
         print_json(_report(options, plan))
@@ -113,39 +118,42 @@ def _report(options: argparse.Namespace, plan: TilePlan) -> dict[str, Any]:
     }
 
 
-def _made(file: str, plan: TilePlan, layout: str | None, journal: Path) -> Any:
-    """What a result is written to: a new array, or that of a run which goes on.
+def _made(file: str, plan: TilePlan, layout: str | None, journal: Journal, name: str) -> Any:
+    """What a result is written to: a new array, or that of a run whose journal, of a name, goes on.
 
     The journal is there before the array: a run that is killed between the two begins anew.
     """
-    from leanconv.api.tile_journal import has_tiles
     from leanconv.api.tile_layouts import laid_out_shape, network_axes
     from leanconv.images.files import create_image, kind_of, ome_layout, reopen_image
 
-    (name,), whole = plan.windows.whole.outputs, plan.windows.whole
-    held, kind = whole.types[name], kind_of(file)
+    (output,), whole = plan.windows.whole.outputs, plan.windows.whole
+    held, kind = whole.types[output], kind_of(file)
     axes = network_axes(len(held.shape), max(len(whole.types[n].shape) for n in whole.inputs) - 2)
     letters, shape, dtype = layout or axes, held.shape, np.dtype(held.dtype.numpy)
     if axes is not None:
         named = kind in (".tif", ".tiff") or file.lower().rstrip("/").endswith(".ome.zarr")
         letters = layout or (ome_layout(axes, held.shape) if named else axes)
-        shape = laid_out_shape(held.shape, axes, letters, name)
-    if not has_tiles(journal):
+        shape = laid_out_shape(held.shape, axes, letters, output)
+    if not journal.has_tiles:
         # Nothing is overwritten but what a run left that was killed as it began.
-        if not journal.exists() and os.path.lexists(file):
-            raise InputError(f"{file!r} is there already; expected a new name, or delete it")
+        if journal.is_new:
+            _refuse_old(file)
         refuse_without_folder(file.rstrip("/"))
-        journal.touch()
+        journal.claim()
         return create_image(file, shape, dtype, letters, overwrite=True)
     if not os.path.exists(file):
         raise InputError(
-            f"the journal {journal} says which parts of {file} are finished, which is not "
-            "there: delete the journal to begin anew"
+            f"the journal {name} says which parts of {file} are finished, which "
+            "is not there: delete the journal to begin anew"
         )
     try:
         return reopen_image(file, shape, dtype, letters)
     except InputError as error:
         raise InputError(
-            f"{error}; the journal beside it says that a run goes on: delete {journal} to begin "
-            "anew"
+            f"{error}; the journal beside it says that a run goes on: delete {name} to begin anew"
         ) from error
+
+
+def _refuse_old(file: str) -> None:
+    if os.path.lexists(file):
+        raise InputError(f"{file!r} is there already; expected a new name, or delete it")

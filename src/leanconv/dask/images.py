@@ -14,7 +14,7 @@ import numpy as np
 from dask.base import tokenize
 from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 
-from leanconv.api.image_files import SHARED, identity, memmaps
+from leanconv.api.image_files import SHARED, file_state, memmaps
 from leanconv.api.inputs import InputSpec
 from leanconv.api.network import Network
 from leanconv.api.options import checked_threads
@@ -101,8 +101,8 @@ class MappedFile:
         if mapped is None or mapped.mode not in SHARED or not mapped.filename or not array.size:
             return None
         begin = mapped.offset + array.ctypes.data - mapped.ctypes.data
-        path, state = str(mapped.filename), identity(array)
-        return cls(path, array.dtype, array.shape, array.strides, begin, state)
+        path = str(mapped.filename)
+        return cls(path, array.dtype, array.shape, array.strides, begin, file_state(path))
 
     def __getitem__(self, index: Any) -> Any:
         """A part, whose pages are read now."""

@@ -1,0 +1,203 @@
+"""Where images lie: in which file, folder or store, and in which of its bytes.
+
+One file may be in two arrays that share no memory: by two mappings, by two names (links), by two
+handles of a Zarr array. A run in tiles asks here whether what it writes is what it reads, and a
+journal whether its arrays lie where they lay.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Hashable
+from typing import Any
+
+import numpy as np
+
+from leanconv.api.image_files import SHARED, memmaps
+from leanconv.api.tile_layouts import source
+from leanconv.records import dataclass
+
+_LOCAL = {"file", "local"}  # names of fsspec for files of this machine
+_FIRST = 1 << 12  # an address that is not null
+
+
+@dataclass(frozen=True)
+class Mapped:
+    """Where an array's elements lie in a file that is mapped.
+
+    Attributes:
+        path: of the file, as the system says it.
+        offset: of the array's first element in the file, in bytes.
+        number: of the file, `(major, minor, inode)`; None where the system does not say it.
+        shared: whether the file gets what is written.
+    """
+
+    path: str
+    offset: int
+    number: tuple[int, int, int] | None
+    shared: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Place:
+    """Where an image lies.
+
+    Attributes:
+        path: of a file or folder; "" of what has none.
+        marks: by each of which the system, or a library, knows that file, folder or store.
+        inner: what of it: the name of an array in a store; "" for all of it.
+        extent: the image as if its file began at some address; None where its bytes are not known.
+    """
+
+    path: str
+    marks: frozenset[object]
+    inner: str = ""
+    extent: np.ndarray | None = None
+
+    def __str__(self) -> str:
+        if not self.path:
+            return "memory"
+        if self.extent is None:
+            return f"{self.path} {self.inner}".rstrip()
+        first = self.extent.__array_interface__["data"][0] - _FIRST
+        return f"{self.path} from byte {first}, strides {self.extent.strides}"
+
+    def meets(self, other: Place) -> bool:
+        """Whether any byte may be in both."""
+        if self.marks.isdisjoint(other.marks):
+            return _within(self, other) or _within(other, self)
+        if self.inner and other.inner:
+            return self.inner == other.inner
+        if self.extent is None or other.extent is None:
+            return True
+        return bool(np.shares_memory(self.extent, other.extent))
+
+
+def _within(place: Place, folder: Place) -> bool:
+    """Whether a place is below a folder."""
+    return bool(folder.path) and place.path.startswith(folder.path.rstrip(os.sep) + os.sep)
+
+
+def place_of(image: Any) -> Place | None:
+    """Where an image lies; None for memory of this process, and for what is not known."""
+    image = source(image)
+    if isinstance(image, np.ndarray):
+        mapped = mapped_place(image)
+        return None if mapped is None else _of_mapped(image, mapped)
+    name = getattr(image, "filename", None)
+    if isinstance(name, str | os.PathLike):
+        path = os.path.realpath(os.fspath(name))
+        return Place(path, _marks(path))
+    store = getattr(image, "store", None)
+    return None if store is None else _in_store(store, str(getattr(image, "path", "")).strip("/"))
+
+
+def are_one(out: Any, image: Any) -> bool:
+    """Whether what is written to one array may be read from another."""
+    out, image = source(out), source(image)
+    if out is image:
+        return True
+    arrays = isinstance(out, np.ndarray), isinstance(image, np.ndarray)
+    if all(arrays) and np.shares_memory(out, image):
+        return True
+    if not any(arrays) and isinstance(out, Hashable) and (out == image) is True:
+        return True  # two handles of one thing, as a library says
+    if arrays[0]:
+        mapped = mapped_place(out)
+        if mapped is not None and not mapped.shared:
+            return False  # what is written stays in memory
+    there, here = place_of(out), place_of(image)
+    return there is not None and here is not None and there.meets(here)
+
+
+def mapped_place(array: np.ndarray) -> Mapped | None:
+    """Where an array's elements lie in a file, if its memory is a mapping of one."""
+    if not array.size or array.dtype.hasobject:
+        return None
+    first, end = byte_range(array)
+    try:
+        with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as file:
+            for line in file:
+                ends, modes, offset, device, inode, *rest = line.rstrip("\n").split(None, 5)
+                begin, after = (int(each, 16) for each in ends.split("-"))
+                if not begin <= first < after:
+                    continue
+                if not rest or inode == "0" or end > after:
+                    return None
+                major, minor = (int(each, 16) for each in device.split(":"))
+                place = int(offset, 16) + array.__array_interface__["data"][0] - begin
+                number = major, minor, int(inode)
+                return Mapped(rest[0], place, number, modes.endswith("s"))
+        return None
+    except OSError:  # no Linux
+        return _said_by_numpy(array)
+
+
+def byte_range(array: np.ndarray) -> tuple[int, int]:
+    """The address of an array's first byte in memory, and the one behind its last."""
+    begin: int = array.__array_interface__["data"][0]
+    spans = [(n - 1) * step for n, step in zip(array.shape, array.strides, strict=True)]
+    low, high = (sum(span for span in spans if (span < 0) is side) for side in (True, False))
+    return begin + low, begin + high + array.itemsize
+
+
+def _said_by_numpy(array: np.ndarray) -> Mapped | None:
+    for each in memmaps(array):
+        if each.filename is not None:
+            own, held = (a.__array_interface__["data"][0] for a in (array, each))
+            shared = getattr(each, "mode", None) in SHARED
+            return Mapped(str(each.filename), each.offset + own - held, None, shared)
+    return None
+
+
+def _of_mapped(array: np.ndarray, mapped: Mapped) -> Place:
+    """The place of an array in a mapped file, which may have no name any more."""
+    path = os.path.realpath(mapped.path)
+    known = os.path.exists(path)
+    marks = (_marks(path) if known else frozenset()) | {mapped.number or path}
+    return Place(path if known else "", marks, extent=_as_if_mapped(array, mapped.offset))
+
+
+def _as_if_mapped(array: np.ndarray, offset: int) -> np.ndarray:
+    """An array of the same form whose address is its place in a file; nobody reads it."""
+
+    class Form:
+        __array_interface__ = {  # noqa: RUF012 (NumPy's name)
+            "version": 3,
+            "shape": array.shape,
+            "strides": array.strides,
+            "typestr": f"|V{array.itemsize}",
+            "data": (_FIRST + offset, True),
+        }
+
+    return np.asarray(Form())
+
+
+def _marks(path: str) -> frozenset[object]:
+    """The number of a file or folder, as mappings have it too; its path where it has none."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return frozenset({path})
+    return frozenset({(os.major(status.st_dev), os.minor(status.st_dev), status.st_ino)})
+
+
+def _in_store(store: Any, name: str) -> Place:
+    """The place of an array in a store of Zarr, of its versions 2 and 3."""
+    while getattr(store, "_store", None) is not None:  # one around another
+        store = store._store
+    held = getattr(store, "_store_dict", None)
+    if held is not None:
+        return Place("", frozenset({("memory", id(held))}), f"/{name}")
+    protocol = getattr(getattr(store, "fs", None), "protocol", "file")
+    local = not _LOCAL.isdisjoint((protocol,) if isinstance(protocol, str) else protocol)
+    folder = getattr(store, "root", None) or getattr(store, "path", None)
+    if not isinstance(folder, str | os.PathLike):
+        return Place("", frozenset({("store", str(store))}), f"/{name}")
+    if not local:
+        return Place("", frozenset({(str(protocol), f"{folder}/{name}".rstrip("/"))}))
+    path = os.path.realpath(folder)
+    if os.path.isfile(path):  # a zip file
+        return Place(path, _marks(path), f"/{name}")
+    path = os.path.realpath(os.path.join(path, name))
+    return Place(path, _marks(path))
