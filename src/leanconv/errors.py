@@ -10,6 +10,14 @@ _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 
 
+def outside_text(index: int, least: int, most: int) -> str:
+    """What is wrong with an index of a gather or scatter, in ONNX Runtime's words."""
+    return (
+        f"indices element out of data bounds, idx={index} must be within the inclusive range "
+        f"[{least},{most}]"
+    )
+
+
 def short(value: object) -> str:
     """A value as messages show it, cut where it is long."""
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -11,14 +12,14 @@ from onnx import helper
 import leanconv as lc
 from leanconv.errors import ModelError
 from support.import_cases import Numbers
-from support.onnx_models import Array, imported, model, reference
+from support.onnx_models import Array, Const, imported, model, reference
 from support.onnx_models import single as _single
 
 N = Numbers(3)
 X = N.normal(3, 4, 5)
 
 
-def single(op: str, arrays: list[Array], opset: int, **attributes: Any) -> Any:
+def single(op: str, arrays: list[Any], opset: int, **attributes: Any) -> Any:
     """A model of one node whose inputs are data of their types."""
     proto, given = _single(op, arrays, opset, **attributes)
     for value in proto.graph.input:
@@ -104,16 +105,44 @@ def test_tensor_scatter(mode: str) -> None:
     np.testing.assert_array_equal(imported(proto, given)["out0"], wanted)
 
 
-def test_indices_outside() -> None:
-    """Gather reads the nearest element, and a scatter leaves the update out: never beside it."""
-    at = np.array([99, -99, 2**62, -(2**63)])
-    proto, given = single("Gather", [X, at], 13, axis=0)
-    wanted = X[[2, 0, 2, 0]]
-    np.testing.assert_array_equal(imported(proto, given)["out0"], wanted)
-    np.testing.assert_array_equal(lc.load(proto, threads=1).run(given)["out0"], wanted)
-    proto, given = single("ScatterND", [X, at[:, None], N.normal(4, 4, 5)], 13)
-    np.testing.assert_array_equal(imported(proto, given)["out0"], X)
-    np.testing.assert_array_equal(lc.load(proto, threads=1).run(given)["out0"], X)
+OUTSIDE: list[tuple[str, list[Any], dict[str, Any]]] = [
+    ("Gather", [X, np.array([0, 3])], {"axis": 0}),
+    ("Gather", [X, np.array([[-5]], np.int32)], {"axis": 1}),
+    (
+        "GatherElements",
+        [X, np.where(np.arange(5) == 3, 2**40, np.zeros((3, 4, 5), int))],
+        {"axis": 2},
+    ),
+    ("GatherND", [X, np.array([[0, 0], [2, 4]])], {}),
+    ("ScatterND", [X, np.array([[-4]]), X[:1]], {}),
+    ("ScatterElements", [X, np.full((1, 1, 1), 5), X[:1, :1, :1]], {"axis": 2}),
+    ("ScatterElements", [X, np.full((3, 4, 1), -6), X[:, :, :1]], {"axis": 2}),
+    (
+        "RoiAlign",
+        [X[None], np.ones((2, 4), np.float32), np.array([0, 1])],
+        {"output_height": 1, "output_width": 1},
+    ),
+]
+
+
+@pytest.mark.parametrize(("op", "arrays", "attributes"), OUTSIDE)
+def test_indices_outside(op: str, arrays: list[Any], attributes: dict[str, Any]) -> None:
+    """They end a run, and the next one knows nothing of it; as constants they are refused."""
+    proto, given = single(op, arrays, 16, **attributes)
+    net, name = lc.load(proto, threads=2), list(given)[2 if op == "RoiAlign" else 1]
+    message = re.escape(f"({op}): indices element out of data bounds, idx=")
+    right = given | {name: np.zeros_like(given[name])}
+    wanted = net.run(right)["out0"]
+    for _ in range(2):
+        with pytest.raises(lc.InputError, match=message):
+            net.run(given)
+        np.testing.assert_array_equal(net.run(right)["out0"], wanted)
+    with pytest.raises(lc.InputError, match="idx="):
+        imported(proto, given)
+    held = [Const(a) if a is given[name] else a for a in arrays]
+    if op != "RoiAlign":
+        with pytest.raises(lc.ModelError, match="idx="):
+            lc.load(single(op, held, 16, **attributes)[0], threads=1)
 
 
 @pytest.mark.parametrize(

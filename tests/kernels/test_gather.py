@@ -8,13 +8,25 @@ import numpy as np
 import pytest
 
 from leanconv.codegen.host import host
-from leanconv.graph.ops.indexing import REDUCTIONS
+from leanconv.graph.ops.indexing import NOWHERE, REDUCTIONS
 from leanconv.kernels import gather, scatter
 from leanconv.kernels.gather import GatherElements, GatherRows
 from leanconv.kernels.scatter import Scatter
 from leanconv.target import Target, preset
-from leanconv.types import BOOL, DTYPES, FLOAT32, FLOAT64, INT32, INT64, NUMBERS, UINT8, DType
+from leanconv.types import (
+    BOOL,
+    DTYPES,
+    FLOAT32,
+    FLOAT64,
+    INT32,
+    INT64,
+    NUMBERS,
+    UINT8,
+    DType,
+    as_dtype,
+)
 from support.forms import shared
+from support.kernel_runner import run_results
 from support.nodes import Case
 
 # This machine, and AVX2 where it can run that.
@@ -45,10 +57,30 @@ def places(
 def check(
     module: Any, op: str, arrays: list[np.ndarray], target: Target, **attributes: Any
 ) -> None:
+    """What a kernel makes of indices is what NumPy makes of those that find the same."""
     case = Case(module, op, arrays, attributes)
-    found, wanted = case.run(target, False), case.expected()
+    x, indices, *updates = arrays
+    tame = [x, tamed(indices, found_axes(op, arrays, attributes), module is scatter), *updates]
+    found, wanted = case.run(target, False), Case(module, op, tame, attributes).expected()
     assert found.dtype == wanted.dtype
     np.testing.assert_array_equal(found, wanted)
+
+
+def found_axes(op: str, arrays: list[np.ndarray], attributes: dict[str, Any]) -> list[int]:
+    """Extents of the axes along which indices find something."""
+    first = attributes.get("axis", attributes.get("batch_dims", 0))
+    depth = arrays[1].shape[-1] if op.endswith("ND") else 1
+    return list(arrays[0].shape[first : first + depth])
+
+
+def tamed(indices: np.ndarray, axes: list[int], scatters: bool) -> np.ndarray:
+    """Indices without those that are outside: the nearest, or where a scatter finds nothing."""
+    found, nowhere = indices.copy(), NOWHERE[as_dtype(indices.dtype)]
+    for number, extent in enumerate(axes):
+        each = found[..., number] if len(axes) > 1 else found
+        near = np.clip(each, -extent, extent - 1)
+        each[...] = np.where(each == near, each, nowhere) if scatters else near
+    return found
 
 
 @TARGETS
@@ -96,6 +128,52 @@ def test_reductions(reduction: str, target: Target) -> None:
         at = places((8,), [3], INT64)
         arrays = [x, at, numbers((8, 6, 37), dtype, 2)]
         check(scatter, "ScatterND", arrays, target, reduction=reduction)
+
+
+@TARGETS
+@pytest.mark.parametrize("dtype", [INT32, INT64])
+def test_what_is_outside_is_reported(dtype: DType, target: Target) -> None:
+    """An index that is outside, wherever it is, for each axis; nothing of those that are inside."""
+    generator = np.random.default_rng(0)
+    for wide in (1, 5, 67):
+        x, columns = numbers((9, wide), FLOAT32), (13, wide)
+        cases: list[tuple[Any, str, list[np.ndarray], dict[str, Any]]] = [
+            (gather, "Gather", [x, places((13,), [9], dtype)[..., 0]], {"axis": 0}),
+            (gather, "GatherElements", [x, places(columns, [9], dtype)[..., 0]], {"axis": 0}),
+            (
+                gather,
+                "GatherElements",
+                [x.T, places(columns[::-1], [9], dtype)[..., 0]],
+                {"axis": 1},
+            ),
+            (gather, "GatherND", [x, places((13,), [9, wide], dtype)], {"batch_dims": 0}),
+            (scatter, "ScatterND", [x, places((13,), [9, wide], dtype), x[0, :1].repeat(13)], {}),
+            (
+                scatter,
+                "ScatterElements",
+                [x, places(columns, [9], dtype)[..., 0], x[:1].repeat(13, 0)],
+                {"axis": 0},
+            ),
+        ]
+        for module, op, arrays, attributes in cases:
+            if module is scatter:
+                attributes["reduction"] = "none"
+            for axis, extent in enumerate(found_axes(op, arrays, attributes)):
+                for strange in (None, extent, -extent - 1, np.iinfo(dtype).max):
+                    indices = np.array(arrays[1], order="C")
+                    if strange is not None:
+                        rows = indices.reshape(-1, indices.shape[-1] if op.endswith("ND") else 1)
+                        rows[generator.integers(len(rows)), axis * (rows.shape[1] > 1)] = strange
+                    case = Case(module, op, [arrays[0], indices, *arrays[2:]], attributes)
+                    (call,) = case.lower(target, False).calls
+                    found = np.empty(len(call.kernel.index_ranges), np.int64)
+                    given = [np.ascontiguousarray(a) for a in case.values.values()]
+                    result = np.zeros(case.graph.types["y"].shape, np.float32)
+                    run_results(call.kernel, *given, result, target=target, outside=found)
+                    wanted = np.zeros_like(found)
+                    wanted[axis] = strange or 0
+                    np.testing.assert_array_equal(found, wanted)
+                    assert call.kernel.index_ranges[axis] == (-extent, extent - 1)
 
 
 @TARGETS

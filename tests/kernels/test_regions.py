@@ -13,6 +13,7 @@ from leanconv.kernels.roi_align import RoiAlign
 from leanconv.target import Target
 from leanconv.types import FLOAT32, FLOAT64
 from support.forms import shared
+from support.kernel_runner import run_results
 from support.nodes import TARGETS, Case
 
 targets = pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
@@ -36,7 +37,7 @@ def regions(channels: int, dtype: str = FLOAT32, **changes: Any) -> Case:
     given = np.concatenate([first, first + sixteenths(random, -1, 9, 5, 2)], axis=1)
     attributes = {"mode": "avg", "half_pixel": True, "sampling_ratio": 2, "spatial_scale": 0.5}
     attributes |= {"sizes": (2, 4), **changes}
-    arrays = [x, given.astype(dtype), np.array([0, 1, 1, 9, -5])]
+    arrays = [x, given.astype(dtype), np.array([0, 1, 1, 1, 0])]
     return Case(roi_align, "RoiAlign", arrays, attributes)
 
 
@@ -60,6 +61,20 @@ def test_many_channels_and_images_of_one_pixel() -> None:
         x = case.values["x0"][:, :, :1, :1].copy()
         arrays = [x, case.values["x1"], case.values["x2"]]
         check(Case(roi_align, "RoiAlign", arrays, case.node.attributes), TARGETS[0], blocked)
+
+
+def test_images_that_are_not_there_are_reported() -> None:
+    """What is read then is the nearest one."""
+    case = regions(3)
+    for images, reported in (([0, 1, 1, 1, 0], 0), ([0, 1, 1, 2, 0], 2), ([-5, 1, 1, 1, 0], -5)):
+        x, given = case.values["x0"], case.values["x1"]
+        made = Case(roi_align, "RoiAlign", [x, given, np.array(images)], case.node.attributes)
+        (call,) = made.lower(TARGETS[0], False).calls
+        assert list(call.kernel.index_ranges) == [(0, 1)]
+        outside, result = np.empty(1, np.int64), np.empty(made.graph.types["y"].shape, x.dtype)
+        results = run_results(call.kernel, *made.values.values(), result, outside=outside)
+        assert outside == [reported]
+        np.testing.assert_array_equal(results[0], case.run(TARGETS[0], False))
 
 
 def test_huge_regions_end_soon() -> None:

@@ -45,6 +45,7 @@ def run_results(
     singly: Sequence[int] | None = None,
     in_place: int | None = None,
     guard: Guard = guarded_operand,
+    outside: np.ndarray | None = None,
 ) -> list[np.ndarray]:
     """Run a kernel's whole grid and return copies of its last operands.
 
@@ -58,6 +59,7 @@ def run_results(
             where it goes on.
         in_place: an operand in whose memory the result is written; the result's array is left out.
         guard: what each array is copied into.
+        outside: takes what the kernel reports for each of its `index_ranges`.
     """
     shared = in_place is not None
     assert len(arrays) + shared == len(kernel.operands), f"operands are {kernel.operands}"
@@ -65,7 +67,9 @@ def run_results(
     written = guarded[-kernel.result_count :] if in_place is None else [guarded[in_place]]
     addresses = [g.array.ctypes.data for g in (*guarded, *written * shared)]
     scratch = guard(np.full(aligned(max(1, kernel.scratch_bytes)), 0xFF, np.uint8))
-    reached = [g.memory for g in (*guarded, scratch)]
+    reports = np.zeros(len(kernel.index_ranges), np.int64)
+    addresses += [reports[number:].ctypes.data for number in range(len(reports))]
+    reached = [*(g.memory for g in (*guarded, scratch)), reports]
     if target is None or target.triple.split("-")[0] == host().triple.split("-")[0]:
         library = load([kernel], target)
         words, function = library.words(kernel), SIGNATURE(library.address(kernel))
@@ -93,6 +97,8 @@ def run_results(
                 g.array.view(np.uint8), np.ascontiguousarray(original).view(np.uint8)
             ), "the kernel changed one of its inputs"
     scratch.check()
+    if outside is not None:
+        outside[:] = reports
     return [g.array.copy() for g in written]
 
 

@@ -13,7 +13,7 @@ promoted from memory, and the code generator alone (7 ms a kernel) gives the spe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from leanconv.codegen.instructions import Carry, halves_of_operands
@@ -136,16 +136,30 @@ class Function(Memory):
         self._open_block(done)
 
     @contextmanager
-    def when(self, condition: Value, carry: Sequence[Carry] = ()) -> Iterator[None]:
-        """Run the body if the condition holds; `carry` as in `loop`."""
+    def when(
+        self,
+        condition: Value,
+        carry: Sequence[Carry] = (),
+        otherwise: Callable[[], None] | None = None,
+    ) -> Iterator[None]:
+        """Run the body if the condition holds, else what is emitted by `otherwise`.
+
+        `carry` as in `loop`; `otherwise` changes nothing of it.
+        """
         cells = [(items, j) for items in carry for j in range(len(items))]
         then, after, before = self._fresh("then"), self._fresh("after"), self._block
         entering = [items[j] for items, j in cells]
-        self.emit(f"br {condition}, label %{then}, label %{after}")
+        other = after if otherwise is None else self._fresh("else")
+        self.emit(f"br {condition}, label %{then}, label %{other}")
         self._open_block(then)
         yield
         inside = self._block
         self.emit(f"br label %{after}")
+        if otherwise is not None:
+            self._open_block(other)
+            otherwise()
+            before = self._block
+            self.emit(f"br label %{after}")
         self._open_block(after)
         for old, (items, j) in zip(entering, cells, strict=True):
             new = items[j]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from typing import ClassVar
 
 from leanconv.codegen.instructions import rounding_by
@@ -41,6 +41,15 @@ class Kernel(ABC):
     def result_count(self) -> int:
         """How many of the last operands it writes; it reads the others."""
         return 1
+
+    @property
+    def index_ranges(self) -> Sequence[tuple[int, int]]:
+        """The least and the largest index of each axis along which data says what is found.
+
+        For each a word follows the operands in the argument table: an index that is outside is
+        stored there, and what is computed then is the kernel's to say.
+        """
+        return ()
 
     @property
     def constant_bytes(self) -> Mapping[str, int]:

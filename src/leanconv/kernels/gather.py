@@ -4,13 +4,13 @@
     elements:  y[r, k]       = x[r // per, place(indices[r, k]), k]     GatherElements
 
 A place is an index, counted from the end if it is below 0, brought within its axis: nothing beside
-x is read, whatever the indices are. Rows are copied by vectors, the last of which overlaps the one
-before it. Elements are moved as bits of their width.
+x is read, whatever the indices are, and one that is outside is reported. Rows are copied by
+vectors, the last of which overlaps the one before it. Elements are moved as bits of their width.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import prod
 
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
@@ -20,25 +20,36 @@ from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.tails import where_any
 from leanconv.graph.ir import Graph, Node
 from leanconv.kernels.register_transpose import power_below
+from leanconv.kernels.top_scan import any_lane
 from leanconv.records import dataclass
 from leanconv.spec.format import Format, ceil_div
 from leanconv.target import Target
-from leanconv.types import INT32, DType
+from leanconv.types import INT32, INT64, DType
 
 CHUNK_BYTES = 32 * 1024  # that one chunk writes
 _TILE = 1024  # indices of a row that are taken at once
 _UNROLL = 4
 
 
-def place_of(e: Function, index: Value, extent: int) -> Value:
-    """An index as a place counted from the front; one that is outside stays outside."""
+def index_ranges(axes: Sequence[int]) -> list[tuple[int, int]]:
+    """What indices of some axes may be: see `Kernel.index_ranges`."""
+    return [(-extent, extent - 1) for extent in axes]
+
+
+def place_of(e: Function, index: Value, extent: int) -> tuple[Value, Value]:
+    """An index as 64 bits, and as a place counted from the front; what is outside stays outside."""
     wide = e.index(e.convert("sext", index, "i64") if index.kind != "i64" else index)
-    return e.select(wide.compare("slt", 0), wide + extent, wide)
+    return wide, e.select(wide.compare("slt", 0), wide + extent, wide)
 
 
-def clamped(e: Function, index: Value, extent: int) -> Value:
-    """An index as a place within its axis, the nearest if there is none."""
-    return e.smin(e.smax(place_of(e, index, extent), 0), extent - 1)
+def clamped(e: Function, index: Value, extent: int, outside: Pointer) -> Value:
+    """An index as a place within its axis, the nearest if there is none; then it is reported."""
+    wide, place = place_of(e, index, extent)
+    found = [place]
+    with e.when(place.compare("uge", extent), [found]):
+        e.store(wide, outside)
+        found[0] = e.smin(e.smax(place, 0), extent - 1)
+    return found[0]
 
 
 def copy_row(e: Function, source: Pointer, out: Pointer, count: int, lanes: int) -> None:
@@ -92,6 +103,10 @@ class GatherRows(Kernel):
         return ("x", "indices", "y")
 
     @property
+    def index_ranges(self) -> list[tuple[int, int]]:
+        return index_ranges(self.axes)
+
+    @property
     def tiles(self) -> int:
         """Tiles of the rows of a part."""
         return ceil_div(self.count, _TILE)
@@ -134,7 +149,8 @@ class GatherRows(Kernel):
         """The row of a part that a list of indices finds."""
         at: Value = e.i64(0)
         for axis, extent in enumerate(self.axes):
-            at = at * extent + clamped(e, e.load(listed.at(axis)), extent)
+            outside = e.pointer(3 + axis, INT64.llvm)
+            at = at * extent + clamped(e, e.load(listed.at(axis)), extent, outside)
         return at
 
 
@@ -166,6 +182,10 @@ class GatherElements(Kernel):
     @property
     def operands(self) -> tuple[str, ...]:
         return ("x", "indices", "y")
+
+    @property
+    def index_ranges(self) -> list[tuple[int, int]]:
+        return index_ranges((self.count,))
 
     @property
     def tiles(self) -> int:
@@ -210,16 +230,19 @@ class GatherElements(Kernel):
         self, e: Function, x: Pointer, indices: Pointer, y: Pointer, k: Value, lanes: int
     ) -> None:
         """A vector of the result; the last of a tile overlaps the one before it."""
-        step = self.length if self.moves else 1
+        step, outside = self.length if self.moves else 1, e.pointer(3, INT64.llvm)
         index = e.load(indices, vector(self.index.llvm, lanes))
         if lanes == 1:
-            place = clamped(e, index, self.count) * step
+            place = clamped(e, index, self.count, outside) * step
             e.store(e.load(x.at(place + k if self.moves else place)), y)
             return
-        index = e.select(index.compare("slt", 0), index + self.count, index)
-        index = e.smin(e.smax(index, 0), self.count - 1)
+        found = [e.select(index.compare("slt", 0), index + self.count, index)]
+        with e.when(any_lane(e, found[0].compare("uge", self.count)), [found]):
+            with e.loop("lane", lanes) as lane:
+                clamped(e, e.load(indices.at(lane)), self.count, outside)
+            found[0] = e.smin(e.smax(found[0], 0), self.count - 1)
         narrow = vector(INT32.llvm, lanes)
-        place = index if index.kind == narrow else e.convert("trunc", index, narrow)
+        place = found[0] if index.kind == narrow else e.convert("trunc", found[0], narrow)
         place = place * step
         base = x.at(k) if self.moves else x
         if self.moves:

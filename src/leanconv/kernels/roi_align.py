@@ -66,6 +66,10 @@ class RoiAlign(Kernel):
         return ("x", "regions", "images", "y")
 
     @property
+    def index_ranges(self) -> list[tuple[int, int]]:
+        return [(0, self.images - 1)]
+
+    @property
     def chunks(self) -> int:
         return self.regions * self.bins[0]
 
@@ -103,7 +107,10 @@ class _Nest:
         x, regions, y = (e.pointer(number, k.dtype.llvm) for number in (0, 1, 3))
         images, area = e.pointer(2, INT64.llvm), prod(k.bins)
         with e.chunks(k.regions, k.bins[0]) as (region, row):
-            image = e.smin(e.smax(e.load_index(images.at(region)), 0), k.images - 1)
+            number = e.load_index(images.at(region))
+            with e.when(number.compare("uge", k.images)):
+                e.store(number, e.pointer(4, INT64.llvm))
+            image = e.smin(e.smax(number, 0), k.images - 1)
             source = x.at(image * (k.units * prod(k.extents) * k.block))
             out = y.at((region * (k.units * area) + row * k.bins[1]) * k.block)
             sides = [self._side(regions.at(region * 4), axis) for axis in (0, 1)]

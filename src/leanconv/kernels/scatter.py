@@ -4,14 +4,14 @@
     elements:  y[o, place(indices[o, n, i]), i] = updates[o, n, i]              ScatterElements
 
 or `y = reduced(y, update)`. An update whose index lies outside of its axis is left out: nothing
-beside y is written, whatever the indices are. Updates of one element come in the order of n, so
-chunks share none: each does a tile of the columns `:` or `i` for all of n. Where y takes over
-the memory of x nothing is copied.
+beside y is written, whatever the indices are, and one that is not `NOWHERE` is reported. Updates of
+one element come in the order of n, so chunks share none: each does a tile of the columns `:` or `i`
+for all of n. Where y takes over the memory of x nothing is copied.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
@@ -20,12 +20,13 @@ from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.tails import where_any
 from leanconv.graph.ir import Graph, Node
-from leanconv.kernels.gather import accepts_blocked, copy_row, place_of
+from leanconv.graph.ops.indexing import NOWHERE
+from leanconv.kernels.gather import accepts_blocked, copy_row, index_ranges, place_of
 from leanconv.kernels.register_transpose import power_below
 from leanconv.records import dataclass
 from leanconv.spec.format import Format, ceil_div
 from leanconv.target import Target
-from leanconv.types import DType
+from leanconv.types import INT64, DType
 
 __all__ = ["Scatter", "accepts_blocked", "lower"]
 
@@ -62,6 +63,10 @@ class Scatter(Kernel):
     @property
     def operands(self) -> tuple[str, ...]:
         return ("x", "indices", "updates", "y")
+
+    @property
+    def index_ranges(self) -> list[tuple[int, int]]:
+        return index_ranges(self.axes)
 
     @property
     def tiles(self) -> int:
@@ -139,15 +144,15 @@ class _Nest:
     def _row(self, listed: Pointer, source: Pointer, out: Pointer, n: Value, width: Value) -> None:
         """One row's update."""
         e, k = self.e, self.k
-        at: Value = e.i64(0)
-        inside: Value | None = None
+        at, inside, found = e.i64(0), None, []
         for axis, extent in enumerate(k.axes):
-            place = place_of(e, e.load(listed.at(axis)), extent)
+            wide, place = place_of(e, e.load(listed.at(axis)), extent)
             within = place.compare("ult", extent)
             inside = within if inside is None else inside & within
             at = at * extent + place
+            found.append((wide, within))
         assert inside is not None
-        with e.when(inside):
+        with e.when(inside, otherwise=lambda: self._report(found)):
             row, given = out.at(at * k.inner), source.at(n * k.inner)
             self._along(width, lambda kind, i: self._update(kind, given.at(i), row.at(i)))
 
@@ -158,9 +163,17 @@ class _Nest:
         e, k = self.e, self.k
         given, (extent,) = source.at(n * k.inner), k.axes
         with e.loop("i", width) as i:
-            place = place_of(e, e.load(listed.at(i)), extent)
-            with e.when(place.compare("ult", extent)):
+            wide, place = place_of(e, e.load(listed.at(i)), extent)
+            within = place.compare("ult", extent)
+            with e.when(within, otherwise=lambda: self._report([(wide, within)])):
                 self._update(k.element, given.at(i), out.at(place * k.inner + i))
+
+    def _report(self, found: Sequence[tuple[Value, Value]]) -> None:
+        """Store indices where the caller looks for them, each with whether it is within."""
+        e, nowhere = self.e, NOWHERE[self.k.index]
+        for axis, (index, within) in enumerate(found):
+            with e.when((within ^ 1) & index.compare("ne", nowhere)):
+                e.store(index, e.pointer(4 + axis, INT64.llvm))
 
     def _update(self, kind: str, given: Pointer, out: Pointer) -> None:
         e, k = self.e, self.k

@@ -189,9 +189,12 @@ class CompiledNetwork:
             found = read.get((time, name)) or storage.slots.get(name)
             return found or Place(storage.offsets[name])
 
+        labels = [f"node {s.name!r} ({s.op})" for s in lowered.steps for _ in s.calls]
         stages = [
-            Stage(c.kernel, tuple(operand(v, time) for v in c.values), Place(scratch))
-            for time, (c, scratch) in enumerate(zip(calls, storage.scratch, strict=True))
+            Stage(c.kernel, tuple(operand(v, time) for v in c.values), Place(scratch), label)
+            for time, (c, scratch, label) in enumerate(
+                zip(calls, storage.scratch, labels, strict=True)
+            )
         ]
         slots = len(lowered.inputs) + len(lowered.outputs)
         threads = planner.threads

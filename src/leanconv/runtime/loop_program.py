@@ -165,6 +165,7 @@ class LoopProgram(Program):
             end = time.perf_counter_ns()
             if self._paced:
                 self._pacing.record(end - start, together, end)
+            self._outside.check()
             return end - start
 
     def time_stages(self, addresses: Sequence[int]) -> list[int]:

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.linking import Library
-from leanconv.errors import SpecError
+from leanconv.errors import InputError, SpecError, outside_text
 from leanconv.records import dataclass
 from leanconv.runtime import native as n
 from leanconv.runtime.locks import Lock
@@ -48,12 +48,54 @@ class Place:
 class Stage:
     """One kernel, the addresses of its operands, and that of its threads' scratch.
 
-    With `scratch` None the stage uses the program's scratch.
+    With `scratch` None the stage uses the program's scratch. Errors name its `label`.
     """
 
     kernel: Kernel
     operands: tuple[int | Slot | Place, ...]
     scratch: Place | None = None
+    label: str = ""
+
+
+class _OutsideIndices:
+    """Words into which kernels store indices that lie outside of their axes; 0 never does.
+
+    Args:
+        stages: of the program.
+
+    Attributes:
+        watched: whether there are any.
+    """
+
+    def __init__(self, stages: Sequence[Stage]) -> None:
+        self._ranges = [
+            (stage.label, *ends) for stage in stages for ends in stage.kernel.index_ranges
+        ]
+        self._words = (ctypes.c_int64 * len(self._ranges))()
+        self._none, self._given = bytes(self._words), 0
+        self.watched = bool(self._ranges)
+
+    def addresses(self, stage: Stage) -> list[int]:
+        """Where the next stage stores its own."""
+        first, count = self._given, len(stage.kernel.index_ranges)
+        self._given += count
+        start = ctypes.addressof(self._words)
+        return [start + 8 * number for number in range(first, first + count)]
+
+    def check(self) -> None:
+        """Forget what a run has stored.
+
+        Raises:
+            InputError: it has.
+        """
+        if bytes(self._words) == self._none:
+            return
+        found = list(self._words)
+        ctypes.memset(self._words, 0, len(self._none))
+        label, least, most, index = next(
+            (*each, index) for each, index in zip(self._ranges, found, strict=True) if index
+        )
+        raise InputError(f"{label}: {outside_text(index, least, most)}")
 
 
 class Program:
@@ -94,6 +136,7 @@ class Program:
         self._places: tuple[dict[int, int], dict[int, int]] = ({}, {})
         self._scratch = scratch, scratch_stride
         self._entries = [0]  # of each stage, and behind the last: its first entry in the table
+        self._outside = _OutsideIndices(stages)
         self._arguments, self._table = self._filled(stages, library)
         self._header = self._headers([(0, len(stages))])
         self._address = ctypes.addressof(self._header)
@@ -149,6 +192,7 @@ class Program:
                 elif isinstance(operand, Place):
                     places[len(arguments)] = operand.offset
                 arguments.append(0 if isinstance(operand, (Slot, Place)) else operand)
+            arguments += self._outside.addresses(stage)
         words = (ctypes.c_int64 * max(1, len(arguments)))(*arguments)
         for position in range(_ARGUMENTS_WORD, len(table), n.STAGE_WORDS):
             table[position] = ctypes.addressof(words) + 8 * table[position]
@@ -172,6 +216,7 @@ class Program:
             Nanoseconds that the stages took.
 
         Raises:
+            InputError: an index lies outside of its axis; what was computed then is of no use.
             ReentrantCallError: a signal handler calls this while its thread is in it.
         """
         if not self.stages:
@@ -197,6 +242,8 @@ class Program:
             elapsed = end - start
             if self._paced:
                 self._pacing.record(elapsed, together, end)
+            if self._outside.watched:
+                self._outside.check()
             return elapsed
 
     def time_stages(self, addresses: Sequence[int]) -> list[int]:

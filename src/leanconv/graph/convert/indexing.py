@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from leanconv.errors import ModelError
+from leanconv.errors import InputError, ModelError
 from leanconv.graph.convert.rule import Call, Rule
 from leanconv.graph.convert.shapes import part_of
 from leanconv.graph.ops import infer
 from leanconv.graph.ops.base import MAX_RANK, check_rank
-from leanconv.graph.ops.indexing import REDUCTIONS
+from leanconv.graph.ops.indexing import NOWHERE, REDUCTIONS, check_indices
 from leanconv.graph.value import Value
 from leanconv.types import INT64
 
@@ -36,8 +36,7 @@ def gathered(call: Call, x: Value, axis: int) -> Value:
     if indices.dtype.kind not in "iu":
         raise ModelError(f"input 1 holds {indices.dtype}; expected integers")
     call.builder.budget.charge(4 * indices.nbytes)
-    if indices.size and not (-extent <= indices.min() and indices.max() < extent):
-        raise ModelError(f"got indices outside of axis {axis} of {x.type}; expected them within")
+    _check(call, indices, extent)
     shape = (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
     if x.array is not None:
         array = x.array
@@ -76,21 +75,42 @@ def _run_end(places: Sequence[int], start: int) -> int:
     return end
 
 
-def _counted(call: Call, index: int = 1) -> Value:
-    """Indices as int32 or int64."""
+def _check(call: Call, indices: np.ndarray, extent: int) -> None:
+    """Refuse indices that lie outside of an axis; whether they are the file's, or data, counts."""
+    check_indices(indices, -extent, extent - 1, InputError if call.builder.running else ModelError)
+
+
+def _counted(call: Call, axes: Sequence[int] = (), index: int = 1) -> Value:
+    """Indices as int32 or int64.
+
+    Args:
+        call: the node.
+        axes: extents of the axes that each list of indices finds, where they are to be checked;
+            of one axis they are no lists.
+        index: of the input.
+    """
     value = call.value(index)
     if not value.type.dtype.is_integer:
         raise ModelError(f"input {index} is {value.type}; expected integers")
     array = value.array
-    if array is not None:  # symbols are numbers here
-        return call.builder.constant(np.asarray(value.numbers).astype(INT64))
-    return value
+    if array is None:
+        return value
+    found = np.asarray(value.numbers).astype(INT64)  # symbols are numbers here
+    for number, extent in enumerate(axes):
+        _check(call, found[..., number] if len(axes) > 1 else found, extent)
+    return call.builder.constant(found)
+
+
+def _found_axes(x: Value, indices: Value, batch: int = 0) -> Sequence[int]:
+    """The extents that lists of indices find, as far as their shapes fit: see `ops.indexing`."""
+    return x.shape[batch : batch + int(indices.shape[-1])] if indices.shape else ()
 
 
 def _gather_elements(call: Call) -> list[Value]:
     """What lies behind the indices on other axes is cut off."""
-    x, indices = call.value(), _counted(call)
+    x = call.value()
     axis = call.axis(call.attribute("axis", 0), len(x.shape))
+    indices = _counted(call, x.shape[axis : axis + 1])
     if len(indices.shape) != len(x.shape):
         raise ModelError(f"got indices {indices.type} of {x.type}; expected equal ranks")
     for other, extent in enumerate(indices.shape):
@@ -100,8 +120,9 @@ def _gather_elements(call: Call) -> list[Value]:
 
 
 def _gather_nd(call: Call) -> list[Value]:
-    batch = call.attribute("batch_dims", 0)
-    return [call.emit("GatherND", [call.value(), _counted(call)], batch_dims=batch)]
+    x, batch = call.value(), call.attribute("batch_dims", 0)
+    indices = _counted(call, _found_axes(x, call.value(1), batch))
+    return [call.emit("GatherND", [x, indices], batch_dims=batch)]
 
 
 def _reduction(call: Call) -> str:
@@ -115,8 +136,9 @@ def _reduction(call: Call) -> str:
 
 def _scatter_elements(call: Call) -> list[Value]:
     """Where updates are fewer on other axes, they are padded, by indices that find nothing."""
-    x, indices, updates = call.value(), _counted(call), call.value(2)
+    x, updates = call.value(), call.value(2)
     axis = call.axis(call.attribute("axis", 0), len(x.shape))
+    indices = _counted(call, x.shape[axis : axis + 1])
     attributes = {"axis": axis, "reduction": _reduction(call)}
     infer("ScatterElements", [x.type, indices.type, updates.type], attributes)
     if not updates.type.elements:
@@ -124,14 +146,15 @@ def _scatter_elements(call: Call) -> list[Value]:
     pairs = enumerate(zip(x.shape, indices.shape, strict=True))
     missing = tuple(0 if i == axis else extent - own for i, (extent, own) in pairs)
     if any(missing):
-        pads, nowhere = (0,) * len(missing) + missing, x.shape[axis]
+        pads, nowhere = (0,) * len(missing) + missing, NOWHERE[indices.type.dtype]
         indices = call.emit("Pad", [indices], pads=pads, mode="constant", value=nowhere)
         updates = call.emit("Pad", [updates], pads=pads, mode="constant", value=0)
     return [call.emit("ScatterElements", [x, indices, updates], **attributes)]
 
 
 def _scatter_nd(call: Call) -> list[Value]:
-    x, indices, updates = call.value(), _counted(call), call.value(2)
+    x, updates = call.value(), call.value(2)
+    indices = _counted(call, _found_axes(x, call.value(1)))
     attributes = {"reduction": _reduction(call)}
     infer("ScatterND", [x.type, indices.type, updates.type], attributes)
     if not updates.type.elements:
@@ -152,7 +175,7 @@ def _tensor_scatter(call: Call) -> list[Value]:
     steps = call.fold(lambda: np.arange(count, dtype=np.int64), (count,), INT64)
     places = call.reshape(steps, [count if i == axis else 1 for i in range(rank)])
     if call.optional(2) is not None:
-        first = call.reshape(_counted(call, 2), [cache.shape[0], *[1] * (rank - 1)])
+        first = call.reshape(_counted(call, index=2), [cache.shape[0], *[1] * (rank - 1)])
         places = call.emit("Add", [first, places])
     if mode == "circular" and update.type.elements:
         places = call.emit("Mod", [places, call.number(extent, places)], fmod=False)

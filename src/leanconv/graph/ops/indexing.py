@@ -1,7 +1,8 @@
 """Operations that find elements by indices which may be data: Gather and Scatter in all forms.
 
-An index below 0 counts from the end. What then still lies outside of its axis is no error: a
-gather reads the nearest element that there is, and a scatter leaves that update out.
+An index below 0 counts from the end. One that then still lies outside of its axis ends the run.
+Kernels learn of it while they compute; until then a gather reads the nearest element that there is,
+and a scatter leaves the update out. An index of a scatter that is `NOWHERE` is no error.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from leanconv.errors import ModelError
+from leanconv.errors import InputError, LeanConvError, ModelError, outside_text
 from leanconv.graph.ir import Attributes, TensorType
 from leanconv.graph.ops.base import (
     Array,
@@ -21,6 +22,7 @@ from leanconv.graph.ops.base import (
     Types,
     array,
     checked,
+    dtype_of,
     first,
     required,
     single,
@@ -29,6 +31,7 @@ from leanconv.types import BOOL, DTYPES, HALVES, INT32, INT64
 from leanconv.units import shape_text
 
 REDUCTIONS = ("none", "add", "mul", "min", "max")
+NOWHERE = {kind: int(np.iinfo(kind).min) for kind in (INT32, INT64)}
 
 
 def _indices(types: Types) -> TensorType:
@@ -60,10 +63,21 @@ def _infer_gather(types: Types, attributes: Attributes) -> TensorType:
     return _gathered(shape, x, x.shape[axis : axis + 1])
 
 
+def check_indices(
+    indices: Array, least: int, most: int, raised: type[LeanConvError] = InputError
+) -> None:
+    """Raise if an index is below the least or above the largest."""
+    if not indices.size:
+        return
+    for found in (indices.min(), indices.max()):
+        if not least <= int(found) <= most:
+            raise raised(outside_text(int(found), least, most))
+
+
 def _places(indices: Array, extent: int) -> Array:
-    """Where a gather reads: counted from the front, and within the axis."""
-    counted = np.where(indices < 0, indices + extent, indices)
-    return np.clip(counted, 0, max(extent - 1, 0))
+    """Where a gather reads, counted from the front."""
+    check_indices(indices, -extent, extent - 1)
+    return np.where(indices < 0, indices + extent, indices)
 
 
 def _evaluate_gather(arrays: Arrays, attributes: Attributes) -> Array:
@@ -154,9 +168,10 @@ def _apply(y: Array, at: Any, updates: Array, reduction: str) -> None:
 
 
 def _inside(indices: Array, extent: int) -> tuple[Array, Array]:
-    """Indices counted from the front, and which of them lie within the axis."""
-    counted = np.where(indices < 0, indices + extent, indices)
-    return counted, (counted >= 0) & (counted < extent)
+    """Indices counted from the front, and which of them find a place."""
+    inside = indices != NOWHERE[dtype_of(indices)]
+    check_indices(indices[inside], -extent, extent - 1)
+    return np.where(indices < 0, indices + extent, indices), inside
 
 
 def _evaluate_scatter_elements(arrays: Arrays, attributes: Attributes) -> Array:

@@ -26,6 +26,7 @@ from leanconv.graph.ops.base import (
     single,
 )
 from leanconv.graph.ops.conv import check_window
+from leanconv.graph.ops.indexing import check_indices
 from leanconv.graph.ops.windows import window_extent, window_steps
 from leanconv.types import FLOATS, INT64
 from leanconv.units import shape_text
@@ -33,6 +34,7 @@ from leanconv.units import shape_text
 MODES = ("nearest", "linear", "cubic")
 MOST_SAMPLES = 256  # of a bin along an axis, where a file says so
 PADDINGS = ("zeros", "border", "reflection")
+FARTHEST = 2.0**62  # a place of GridSample beyond, or that is no number, is the first one, -1
 _A = -0.75  # of Keys' kernel
 _STEP = 20_000  # multiply-adds in the time of one step of the interpreter
 _MOST = 1 << 24  # samples of a bin along an axis
@@ -123,7 +125,8 @@ def _evaluate_grid(arrays: Arrays, attributes: Attributes) -> Array:
         for number, extent in enumerate(x.shape[2:]):
             place = listed[:, -1 - number] + 1
             cells = place * 0.5 * (extent - 1) if align else (place * extent - 1) * 0.5
-            cells = np.asarray(cells, x.dtype)
+            first = 0.0 if align else -0.5
+            cells = np.asarray(np.where(np.abs(cells) < FARTHEST, cells, first), x.dtype)
             how = (attributes["mode"], attributes["padding_mode"], align)
             axes.append(taps_along(cells, extent, *how))
         y[image] = mixed(x[image], axes)
@@ -215,8 +218,9 @@ def _evaluate_regions(arrays: Arrays, attributes: Attributes) -> Array:
     x, regions, images = (array(arrays, index) for index in range(3))
     bins, y = attributes["sizes"], np.zeros((len(regions), x.shape[1], *attributes["sizes"]))
     largest, half = attributes["mode"] == "max", bool(attributes["half_pixel"])
+    check_indices(images, 0, len(x) - 1)
     for number, (region, image) in enumerate(zip(regions, images, strict=True)):
-        pixels = x[min(max(image, 0), len(x) - 1)]
+        pixels = x[image]
         starts, extents = [], []
         for axis in (0, 1):
             start, end = (region[i] * attributes["spatial_scale"] for i in (1 - axis, 3 - axis))
