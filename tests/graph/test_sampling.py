@@ -51,6 +51,23 @@ def test_grid_sample(mode: str) -> None:
         check("GridSample", [N.normal(2, 3, 4, 5, 6), volume], 20, mode=mode)
 
 
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+def test_places_that_are_no_numbers(mode: str) -> None:
+    """They are the first place of their axis, -1, and so are those beyond 64-bit integers."""
+    strange = [np.nan, np.inf, -np.inf, 1e30, -1e30, 0.0]
+    grid = np.array([(a, b) for a in strange for b in strange], np.float32).reshape(1, 6, 6, 2)
+    for padding in ("zeros", "border", "reflection"):
+        for align in (0, 1):
+            how = {"padding_mode": padding, "align_corners": align}
+            check("GridSample", [X[:1], grid], 20, mode=mode, **how)
+
+
+def test_a_deform_conv_reads_zeros_where_offsets_are_no_numbers() -> None:
+    offset = N.normal(2, 2, 7, 8)
+    offset[0, :, 2, 3], offset[1, 0, 4, 4], offset[1, 1, 1, 1] = np.nan, np.inf, -np.inf
+    check("DeformConv", [X, Const(N.normal(5, 6, 1, 1)), offset], 19)
+
+
 @pytest.mark.parametrize("align", [0, 1])
 def test_affine_grid(align: int) -> None:
     check("AffineGrid", [N.normal(2, 2, 3), ints(2, 5, 4, 7)], 20, align_corners=align)

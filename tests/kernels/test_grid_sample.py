@@ -65,7 +65,10 @@ def test_strange_places_read_nothing_beside_the_image() -> None:
             how = {"mode": mode, "padding_mode": padding, "align_corners": False}
             case = Case(grid_sample, "GridSample", [x, grid], {**how, "sizes": (8, 8)})
             for blocked in (False, True):
-                assert np.isfinite(case.run(TARGETS[0], blocked)).all()
+                found = case.run(TARGETS[0], blocked)
+                assert np.isfinite(found).all()
+                if padding != "reflection":  # of places far away it depends on rounding
+                    np.testing.assert_allclose(found, case.expected(), atol=1e-5)
 
 
 def test_what_is_outside_is_not_read() -> None:

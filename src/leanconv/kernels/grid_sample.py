@@ -16,6 +16,7 @@ from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.errors import UnsupportedError
 from leanconv.graph.ir import Graph, Node
+from leanconv.graph.ops.sampling import FARTHEST
 from leanconv.kernels.copy_plan import row_major
 from leanconv.kernels.register_transpose import power_below
 from leanconv.kernels.sampling import (
@@ -126,14 +127,14 @@ class GridSample(Kernel):
             else:
                 place = e.shuffle(whole, None, range(given, lanes * axes, axes))
             axis = Axis(extent, self.padding, self.align)
-            found.append(taps_along(e, self._cell(place + 1.0, extent), axis, self.mode))
+            found.append(taps_along(e, self._cell(e, place + 1.0, extent), axis, self.mode))
         table.put(found, list(row_major(self.extents)), at)
 
-    def _cell(self, place: Value, extent: int) -> Value:
-        """A place from 0 to 2, in cells."""
-        if self.align:
-            return place * 0.5 * (extent - 1)
-        return (place * extent - 1.0) * 0.5
+    def _cell(self, e: Function, place: Value, extent: int) -> Value:
+        """A place from 0 to 2, in cells; as in ONNX Runtime the first one if it is no number."""
+        cell = place * 0.5 * (extent - 1) if self.align else (place * extent - 1.0) * 0.5
+        near = e.unary("fabs", cell).compare("olt", FARTHEST)
+        return e.select(near, cell, e.const(cell.kind, 0.0 if self.align else -0.5))
 
 
 def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
