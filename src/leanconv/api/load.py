@@ -24,11 +24,13 @@ from leanconv.api.options import (
     checked_precision,
     checked_shared,
     checked_threads,
+    checked_weights,
 )
 from leanconv.api.stated_shapes import are_numbers, misfit, with_shapes
 from leanconv.collector import fewer_collections
 from leanconv.errors import InputError, ModelError, SpecError, memory_reported
 from leanconv.graph.onnx_import import Model, read_model
+from leanconv.graph.onnx_tensor import GivenWeights
 from leanconv.planner.plan_file import PlanFile, read_plan
 from leanconv.progress import Progress, checked_progress, spending, step, working
 from leanconv.types import FLOAT32, FLOAT64
@@ -59,6 +61,7 @@ def load(
     samples: Any = None,
     shared_weights: bool | str | os.PathLike[str] = False,
     stream_weights: bool = False,
+    weights: str | os.PathLike[str] | Mapping[str, Any] | GivenWeights | None = None,
 ) -> Network:
     """Read an ONNX network, and plan it if its input shapes are fixed.
 
@@ -134,6 +137,9 @@ def load(
             room for; without a limit, as few as can. Layers of many weights are computed by parts
             of their output channels. The same bits as without it, where the same algorithms are
             chosen; `net.explain()` says how many bytes a run reads, and how long it waits.
+        weights: those that do not lie beside the model, above all for a model given as bytes: the
+            folder in which its external files are, or a mapping: for the name of an external file,
+            as the model has it, its bytes, for that of an initializer an array.
 
     Returns:
         The network; `net(x)` runs it, and so does `net.run(None, {name: x})`, as with onnxruntime's
@@ -151,6 +157,7 @@ def load(
     if shapes is not None and device != "cpu":
         raise SpecError(f"got shapes for device {device!r}; expected None, or device 'cpu'")
     computed, source = checked_dtype(dtype), model_source(model)
+    given_weights = checked_weights(weights)
     shown = source.name if isinstance(source, Path) else f"a model of {len(source)} bytes"
     checked_progress(progress)
     shared = checked_shared(shared_weights)
@@ -172,7 +179,9 @@ def load(
         limits = checked_limit(memory_limit), checked_error(max_error)
         with working(shown, progress):
             driver = backend.device_driver(device)
-            return Network(DeviceBackend(_read(source), driver, computed, precision, *limits))
+            return Network(
+                DeviceBackend(_read(source, given_weights), driver, computed, precision, *limits)
+            )
     if precision is not None and computed == FLOAT64:
         raise SpecError(f"got precision {precision!r} together with dtype 'float64'; expected one")
     given = {"memory_limit": memory_limit, "max_error": max_error, "plan": plan}
@@ -214,7 +223,7 @@ def load(
     if pinned is not None:
         options = _completed(options, pinned)
     with working(shown, progress):
-        read, ranges = _read(source), None
+        read, ranges = _read(source, given_weights), None
         stated = read
         if shapes is not None:
             stated, ranges = with_shapes(read, shapes)
@@ -260,10 +269,10 @@ def _completed(options: NetworkOptions, pinned: PlanFile) -> NetworkOptions:
     )
 
 
-def _read(source: Path | bytes) -> Model:
+def _read(source: Path | bytes, weights: GivenWeights | None) -> Model:
     step("reading", 0, 1)
     with spending("reading"):
-        model = read_model(source)
+        model = read_model(source, weights=weights)
     step("reading", 1, 1)
     return model
 

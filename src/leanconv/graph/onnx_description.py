@@ -45,6 +45,7 @@ class Description:
         metadata: its key-value pairs.
         inputs: what no initializer defines, in the file's order, read or not.
         outputs: in the file's order.
+        weights: names of the initializers.
     """
 
     producer_name: str
@@ -56,6 +57,7 @@ class Description:
     metadata: dict[str, str]
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
+    weights: frozenset[str]
 
 
 def describe(source: Path | bytes, limits: Limits | None = None) -> Description:
@@ -71,7 +73,7 @@ def describe(source: Path | bytes, limits: Limits | None = None) -> Description:
     most = {"metadata_props": limits.metadata, "node": limits.nodes}
     model = outermost(reader, data, "" if isinstance(source, bytes) else source.name, most)
     graph = reader.message(model["graph"], schema.GRAPH, "GraphProto", most)
-    weights = {tensor_name(each, reader) for each in graph["initializer"]}
+    weights = frozenset(tensor_name(each, reader) for each in graph["initializer"])
     inputs = (declared_port(each, reader) for each in graph["input"])
     return Description(
         producer_name=model.get("producer_name", ""),
@@ -83,6 +85,7 @@ def describe(source: Path | bytes, limits: Limits | None = None) -> Description:
         metadata=metadata(reader, model, limits),
         inputs=tuple(each for each in inputs if each.name not in weights),
         outputs=tuple(declared_port(each, reader) for each in graph["output"]),
+        weights=weights,
     )
 
 

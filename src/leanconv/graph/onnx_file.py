@@ -75,6 +75,12 @@ def read_file(data: memoryview, files: ExternalFiles, limits: Limits, name: str 
     most = {"node": limits.nodes}
     graph = reader.message(model["graph"], schema.GRAPH, "GraphProto", most)
     tensors = initializers(graph, reader)
+    unknown = next((each for each in files.given.arrays if each not in tensors), None)
+    if unknown is not None:
+        raise ModelError(
+            f"there is no initializer {shown(unknown)!r}, for which an array is given; expected "
+            f"one of {shown(', '.join(tensors))}"
+        )
     declared = _declared(graph, reader, tensors)
     outputs = [reader.message(each, schema.VALUE, "output") for each in graph["output"]]
     names = tuple(each.get("name", "") for each in outputs)

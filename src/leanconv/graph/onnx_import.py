@@ -37,7 +37,7 @@ from leanconv.graph.onnx_binding import Scope
 from leanconv.graph.onnx_check import check_flow
 from leanconv.graph.onnx_file import read_file
 from leanconv.graph.onnx_names import shown
-from leanconv.graph.onnx_tensor import ExternalFiles, open_view
+from leanconv.graph.onnx_tensor import ExternalFiles, GivenWeights, open_view
 from leanconv.graph.ops.base import Array, checked, integer
 from leanconv.graph.sequence import SequenceValue
 from leanconv.graph.small_inputs import NeedsInputsError, is_small
@@ -328,12 +328,17 @@ def _checked(
     return found
 
 
-def read_model(source: str | Path | bytes, limits: Limits | None = None) -> Model:
+def read_model(
+    source: str | Path | bytes,
+    limits: Limits | None = None,
+    weights: GivenWeights | None = None,
+) -> Model:
     """Read and check an ONNX model.
 
     Args:
         source: the path of a file, beside which external data may be, or the file's bytes.
         limits: how much the file may use; the defaults are meant for files of any origin.
+        weights: that are given with it.
 
     Returns:
         The model; large weights are views of the mapped file, which must not shrink while
@@ -348,7 +353,7 @@ def read_model(source: str | Path | bytes, limits: Limits | None = None) -> Mode
     if isinstance(source, bytes):
         if len(source) > limits.file_bytes:
             raise ModelError(f"got {len(source)} bytes; expected at most {limits.file_bytes}")
-        return _read(memoryview(source), ExternalFiles(None), limits)
+        return _read(memoryview(source), ExternalFiles(None, weights), limits)
     path = Path(source)
     try:
         target = path.resolve(strict=True)
@@ -365,7 +370,7 @@ def read_model(source: str | Path | bytes, limits: Limits | None = None) -> Mode
             "the weights as external data"
         )
     try:
-        return _read(data, ExternalFiles(path), limits, path)
+        return _read(data, ExternalFiles(path, weights), limits, path)
     except LeanConvError as error:
         raise located(error, f"model {str(source)!r}") from error
 

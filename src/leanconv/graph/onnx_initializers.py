@@ -5,7 +5,7 @@ from __future__ import annotations
 from leanconv.errors import ModelError, UnsupportedError
 from leanconv.graph import onnx_schema as schema
 from leanconv.graph.onnx_names import shown
-from leanconv.graph.onnx_tensor import ExternalFiles, read_tensor, tensor_name
+from leanconv.graph.onnx_tensor import ExternalFiles, read_tensor, replaced_tensor, tensor_name
 from leanconv.graph.ops.base import Array
 from leanconv.graph.wire import Message, Reader
 
@@ -42,4 +42,7 @@ def initializer(name: str, data: memoryview | None, reader: Reader, files: Exter
     """
     if data is None:
         raise UnsupportedError(f"the initializer {shown(name)!r} is sparse; expected a dense one")
+    given = files.given.arrays.get(name)
+    if given is not None:
+        return replaced_tensor(data, reader, given, f"initializer {shown(name)!r}")
     return read_tensor(data, reader, files, "initializer")[1]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import mmap
 import os
+from collections.abc import Mapping
+from dataclasses import field
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 import numpy as np
@@ -15,6 +17,7 @@ from leanconv.graph import onnx_schema as schema
 from leanconv.graph.narrow_codes import NUMBERS, marked, packed_bytes, unpacked
 from leanconv.graph.ops.base import MAX_RANK, Array
 from leanconv.graph.wire import Message, Reader, fixed, integers
+from leanconv.records import dataclass
 from leanconv.types import (
     BFLOAT16,
     BOOL,
@@ -28,6 +31,7 @@ from leanconv.types import (
     UINT64,
     DType,
 )
+from leanconv.units import type_text
 
 _MAP_BYTES = 1 << 20
 _FIELDS = {
@@ -59,6 +63,21 @@ def open_view(path: Path, limit: int | None, what: type[LeanConvError]) -> memor
         raise what(f"{str(path)!r} cannot be read: {reason(error)}") from error
 
 
+@dataclass(frozen=True, eq=False)
+class GivenWeights:
+    """Weights that a caller gives with a model, in place of what lies beside it.
+
+    Attributes:
+        folder: the one in which external files are; None for those of the model.
+        files: contents of external files, by the locations that the model has for them.
+        arrays: values of initializers by name.
+    """
+
+    folder: Path | None = None
+    files: Mapping[str, memoryview] = field(default_factory=dict)
+    arrays: Mapping[str, Array] = field(default_factory=dict)
+
+
 class ExternalFiles:
     """The files beside a model, opened once each; nothing outside its folders is touched.
 
@@ -69,11 +88,12 @@ class ExternalFiles:
 
     Args:
         model: the model's path as the user gave it; None for a model without files.
+        given: what the user gave with it.
     """
 
-    def __init__(self, model: Path | None) -> None:
-        self._model = model
-        self._open: dict[Path, memoryview] = {}
+    def __init__(self, model: Path | None, given: GivenWeights | None = None) -> None:
+        self._model, self.given = model, given or GivenWeights()
+        self._open: dict[Path | str, memoryview] = {}
 
     @property
     def bytes(self) -> int:
@@ -86,10 +106,11 @@ class ExternalFiles:
         Raises:
             ModelError: the location leaves the folder, or the range leaves the file.
         """
-        path = self._resolve(location)
+        held = self.given.files.get(location)
+        path = self._resolve(location) if held is None else location
         if path not in self._open:
             try:
-                self._open[path] = open_view(path, None, ModelError)
+                self._open[path] = open_view(Path(path), None, ModelError) if held is None else held
             except ModelError as error:
                 raise ModelError(f"external data {location!r}: {error}") from error
         data = self._open[path]
@@ -103,10 +124,10 @@ class ExternalFiles:
         return data[offset : offset + length]
 
     def _resolve(self, location: str) -> Path:
-        if self._model is None:
+        if self._model is None and self.given.folder is None:
             raise ModelError(
                 f"got external data {location!r} for a model given as bytes; expected all data "
-                "inside; give the path of the model instead"
+                "inside; give the path of the model instead, or weights="
             )
         posix, windows = PurePosixPath(location), PureWindowsPath(location)
         parts = {*posix.parts, *windows.parts}
@@ -116,11 +137,8 @@ class ExternalFiles:
                 "path without '..'"
             )
         try:
-            folders = (
-                self._model.parent.resolve(strict=True),
-                self._model.resolve(strict=True).parent,
-            )
-            beside = folders[0] if os.path.lexists(folders[0] / location) else folders[1]
+            folders = self._folders()
+            beside = folders[0] if os.path.lexists(folders[0] / location) else folders[-1]
             path = (beside / location).resolve(strict=True)
         except (OSError, ValueError, RuntimeError) as error:
             raise ModelError(
@@ -132,6 +150,13 @@ class ExternalFiles:
                 "file within it, or, where the model is a link itself, beside what that leads to"
             )
         return path
+
+    def _folders(self) -> list[Path]:
+        """Those in which files may lie, links resolved."""
+        if self.given.folder is not None:
+            return [self.given.folder.resolve(strict=True)]
+        assert self._model is not None, "there are no files then"
+        return [self._model.parent.resolve(strict=True), self._model.resolve(strict=True).parent]
 
 
 def dtype_of_number(number: int, what: str, *, narrow: bool = False) -> DType:
@@ -163,6 +188,25 @@ def tensor_name(data: memoryview, reader: Reader) -> str:
     """The name of a tensor of which nothing else is looked at."""
     name: str = reader.message(data, schema.TENSOR, "initializer").get("name", "")
     return name
+
+
+def replaced_tensor(data: memoryview, reader: Reader, given: Array, what: str) -> Array:
+    """An array that is given in place of a tensor's own data.
+
+    Raises:
+        ModelError: the tensor is of another type or shape.
+    """
+    message = reader.message(data, schema.TENSOR, what)
+    dims = tuple(int(extent) for extent in integers(message["dims"], f"{what}.dims"))
+    dtype = dtype_of_number(message.get("data_type", 0), what)
+    if given.dtype != dtype or given.shape != dims:
+        raise ModelError(
+            f"{what} is {type_text(dtype, dims)}; expected that of the array that is given for "
+            f"it, {type_text(given.dtype, given.shape)}"
+        )
+    result: Array = np.ascontiguousarray(given).view()
+    result.flags.writeable = False
+    return result
 
 
 def read_tensor(

@@ -12,6 +12,7 @@ import numpy as np
 
 import leanconv
 from leanconv.api.inputs import InputSpec
+from leanconv.graph.onnx_tensor import GivenWeights
 from leanconv.graph.small_inputs import NeedsInputsError
 from leanconv.onnxruntime import exceptions
 from leanconv.onnxruntime.options import SessionOptions
@@ -50,8 +51,10 @@ class Engine(Protocol):
 class Native:
     """The network in leanconv."""
 
-    def __init__(self, source: Path | bytes, options: SessionOptions) -> None:
-        self.network = leanconv.load(source, threads=options.threads)
+    def __init__(
+        self, source: Path | bytes, options: SessionOptions, weights: GivenWeights | None = None
+    ) -> None:
+        self.network = leanconv.load(source, threads=options.threads, weights=weights)
         self._inputs = [spec.name for spec in self.network.inputs]
         shapes: dict[str, tuple[int, ...]] = {}
         for spec in self.network.inputs:
@@ -87,8 +90,8 @@ class Other:
 
     network = None
 
-    def __init__(self, session: Any) -> None:
-        self._session = session
+    def __init__(self, session: Any, kept: Sequence[Any] = ()) -> None:
+        self._session, self._kept = session, kept
         self._takes = {each.name for each in session.get_inputs()}
         self._names = [each.name for each in session.get_outputs()]
 
@@ -105,7 +108,8 @@ class Other:
             theirs.add_free_dimension_override_by_name(extent, number)
         given = source if isinstance(source, bytes) else str(source)
         try:
-            return cls(module.InferenceSession(given, theirs, providers=[CPU]))
+            kept = options.pass_on(theirs, module.OrtValue)
+            return cls(module.InferenceSession(given, theirs, providers=[CPU]), kept)
         except Exception:  # of classes that are known by their names alone
             return None
 

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from enum import IntEnum
 from typing import Any
 
+from leanconv.api.options import checked_weights
 from leanconv.errors import short
-from leanconv.onnxruntime.exceptions import Fail, InvalidArgument, NotImplemented
+from leanconv.graph.onnx_tensor import GivenWeights
+from leanconv.onnxruntime.exceptions import (
+    Fail,
+    InvalidArgument,
+    NotImplemented,
+    raised_as_named,
+)
 from leanconv.settings import MOST_THREADS
+
+_FOLDER = "session.model_external_initializers_file_folder_path"
 
 
 class GraphOptimizationLevel(IntEnum):
@@ -53,8 +63,10 @@ class SessionOptions(_Entries):
     """How a session is made; onnxruntime's names, and any other name may be set.
 
     Obeyed: `intra_op_num_threads` (0: all cores that this process may use), `enable_profiling`
-    and `profile_file_prefix`, `add_free_dimension_override_by_name`. Configuration entries are kept
-    for whoever asks. All others say how onnxruntime works inside, and change nothing here.
+    and `profile_file_prefix`, `add_free_dimension_override_by_name`, what is said of weights:
+    `add_initializer`, `add_external_initializers` and those of files in memory, and of the
+    configuration entries `session.model_external_initializers_file_folder_path`; the other entries
+    are kept for whoever asks. All others say how onnxruntime works inside, and change nothing here.
     """
 
     def __init__(self) -> None:
@@ -76,6 +88,9 @@ class SessionOptions(_Entries):
         self.use_deterministic_compute = False
         self.use_per_session_threads = True
         self._extents: dict[str, int] = {}
+        self._files: dict[str, memoryview] = {}
+        self._replaced: dict[str, Any] = {}
+        self._shared: dict[str, Any] = {}
 
     def add_session_config_entry(self, key: str, value: str) -> None:
         """Keep a text by its key."""
@@ -100,17 +115,34 @@ class SessionOptions(_Entries):
             "add_free_dimension_override_by_name"
         )
 
-    def add_initializer(self, name: str, value: object) -> None:
-        """Refused: weights are read from the file."""
-        raise NotImplemented.of(
-            f"got initializer {short(name)}; expected weights in the file: save it with them"
-        )
+    def add_initializer(self, name: str, value: Any) -> None:
+        """Give an initializer another value, where the network has one of that name."""
+        self._shared[str(name)] = value
 
-    def add_external_initializers(self, names: object, values: object) -> None:
-        """Refused: weights are read from the file."""
-        raise NotImplemented.of(
-            f"got initializers {short(names)}; expected weights in the file: save it with them"
-        )
+    def add_external_initializers(self, names: Sequence[str], values: Sequence[Any]) -> None:
+        """Give values to initializers whose data would be in external files.
+
+        Raises:
+            RuntimeError: there is not one value for each name.
+        """
+        _check_pairs(names, values)
+        self._replaced.update(zip(names, values, strict=True))
+
+    def add_external_initializers_from_files_in_memory(
+        self, names: Sequence[str], buffers: Sequence[Any], lengths: Sequence[int]
+    ) -> None:
+        """Give the contents of external files, by the names that the model has for them.
+
+        Raises:
+            RuntimeError: there is not one buffer and one length for each name, or a name is given
+                twice.
+        """
+        _check_pairs(names, buffers)
+        _check_pairs(names, lengths)
+        for name, buffer, length in zip(names, buffers, lengths, strict=True):
+            if name in self._files:
+                raise RuntimeError(f"the external file {short(name)} is given twice")
+            self._files[name] = memoryview(buffer).cast("B")[: int(length)]
 
     def register_custom_ops_library(self, path: str) -> None:
         """Refused: a library of onnxruntime's operators runs in onnxruntime alone."""
@@ -123,6 +155,53 @@ class SessionOptions(_Entries):
     def extents(self) -> dict[str, int]:
         """Extents that were fixed, by name."""
         return self._extents
+
+    def weights(self, known: Collection[str]) -> GivenWeights | None:
+        """What is given of a model's weights; None for nothing.
+
+        Args:
+            known: names of its initializers.
+
+        Raises:
+            InvalidArgument: the folder is none.
+        """
+        folder = self._entries.get(_FOLDER)
+        shared = {name: value for name, value in self._shared.items() if name in known}
+        values = {**shared, **self._replaced}
+        if not (folder or self._files or values):
+            return None
+        arrays = {name: value.numpy() for name, value in values.items()}
+        with raised_as_named():
+            found = [checked_weights(each) for each in (folder or None, {**self._files, **arrays})]
+        where, given = (each or GivenWeights() for each in found)
+        return replace(given, folder=where.folder)
+
+    def pass_on(self, theirs: Any, ort_value: Any) -> list[Any]:
+        """Tell the real onnxruntime's options of configuration entries and weights.
+
+        Args:
+            theirs: its options.
+            ort_value: its class `OrtValue`.
+
+        Returns:
+            What must live as long as its session.
+        """
+        for key, text in self._entries.items():
+            theirs.add_session_config_entry(key, text)
+        files = self._files
+        if files:
+            theirs.add_external_initializers_from_files_in_memory(
+                [*files], [*files.values()], [*map(len, files.values())]
+            )
+        replaced, shared = (
+            {name: ort_value.ortvalue_from_numpy(value.numpy()) for name, value in each.items()}
+            for each in (self._replaced, self._shared)
+        )
+        if replaced:
+            theirs.add_external_initializers([*replaced], [*replaced.values()])
+        for name, value in shared.items():
+            theirs.add_initializer(name, value)
+        return [*replaced.values(), *shared.values()]
 
     def fixed(self, shape: Iterable[int | str | None]) -> list[int | str | None]:
         """A shape with numbers for the names that were fixed."""
@@ -165,6 +244,11 @@ class RunOptions(_Entries):
             RuntimeError: there is none.
         """
         return self._entry(key, "RunOptions")
+
+
+def _check_pairs(names: Sequence[Any], others: Sequence[Any]) -> None:
+    if len(names) != len(others):  # RuntimeError is what onnxruntime raises here
+        raise RuntimeError(f"got {len(names)} names and {len(others)} values; expected as many")
 
 
 def check_not_terminated(options: Any) -> None:

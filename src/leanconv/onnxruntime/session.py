@@ -70,6 +70,7 @@ class InferenceSession:
         self._source = _source(path_or_bytes)
         with raised_as_named():
             self._description = _described(self._source)
+            self._weights = self._options.weights(self._description.weights)
             self._falling_back = Lock("the choice of what computes the same session")
             self._engine = self._first_engine()
         ports = self._description
@@ -85,7 +86,7 @@ class InferenceSession:
 
     def _first_engine(self) -> Engine:
         try:
-            return Native(self._source, self._options)
+            return Native(self._source, self._options, self._weights)
         except UnsupportedError as error:
             return self._other(error, {})
 
@@ -100,7 +101,7 @@ class InferenceSession:
             tried: whether a split was, for these shapes.
         """
         split = None
-        if not tried:
+        if not tried and self._weights is None:
             split = Split.of(self._source, self._options, shapes)
         if split is not None:
             log.warning("%s, leanconv the others: %s", split.text, error)
