@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from pathlib import Path
 from types import ModuleType
 
@@ -38,7 +39,14 @@ def test_contents_name_pages_that_are_there(build: ModuleType) -> None:
     text = build.contents()
     for page in build.STAGED.rglob("*.md"):
         name = str(page.relative_to(build.STAGED).with_suffix(""))
-        assert name == "README" or f"\n{name}\n" in text
+        assert name == "README" or f"\n{name}\n" in text or f" <{name}>\n" in text
+
+
+def test_contents_have_no_title_twice(build: ModuleType) -> None:
+    """Pages of several machines have the same headings."""
+    build.stage(build.tracked())
+    titles = re.findall(r"^(.+) <docs/results/.+>$", build.contents(), re.MULTILINE)
+    assert len(set(titles)) == len(titles) > 2
 
 
 def test_the_reference_has_every_public_name(build: ModuleType) -> None:

@@ -9,6 +9,32 @@ from documents.figure import Figure
 from pages.tables import table
 from pages.wrapping import wrapped
 
+_SOURCES = {
+    "MEC": (
+        "Minsik Cho and Daniel Brand, *MEC: Memory-efficient Convolution for Deep Neural Network*, "
+        "ICML 2017, [arXiv 1706.06873](https://arxiv.org/abs/1706.06873); read in a Chinese "
+        "translation."
+    ),
+    "MobileNetV2 report": (
+        "*MobileNet V2 并行加速* (MobileNetV2, made parallel and faster), in Chinese; group 19 of "
+        "the course CS433 of Shanghai Jiao Tong University; code: "
+        "[18651626101/Mobilenet](https://github.com/18651626101/Mobilenet)."
+    ),
+    "im2win thesis": (
+        "Shuai Lu (卢帅), *Performance optimization of convolutional neural networks based on "
+        "tensor algebra*, master's thesis, Nanchang Hangkong University, June 2023, in Chinese; "
+        "the method in English: [arXiv 2306.14320](https://arxiv.org/abs/2306.14320) (CPU) and "
+        "[arXiv 2306.14316](https://arxiv.org/abs/2306.14316) (GPU); code: "
+        "[seth-lu/Im2win](https://github.com/seth-lu/Im2win)."
+    ),
+    "Winograd article": (
+        "*Fast Algorithms for Convolutional Neural Networks*, notes in Chinese without an author's "
+        "name, on Andrew Lavin and Scott Gray's paper of that title, 2015, "
+        "[arXiv 1509.09308](https://arxiv.org/abs/1509.09308), and on ncnn's F(2, 3) of 8-bit "
+        "integers."
+    ),
+}
+
 
 def page(figure: Figure, document: Mapping[str, Any]) -> dict[str, str]:
     """The files of one result: the page and its pictures, by name."""
@@ -63,5 +89,9 @@ def index(documents: Sequence[Mapping[str, Any]], figures: Mapping[str, Figure])
         "Written by `python benchmarks/figures.py all`; each page names its CPU and commit.",
         "",
         *table(heads, rows),
+        "",
+        "## The documents",
+        "",
+        *(f"- **{name}**: {source}" for name, source in _SOURCES.items()),
     ]
     return wrapped("\n".join(lines))

@@ -140,10 +140,19 @@ def contents() -> str:
         for path in STAGED.rglob("*.md")
         if str(path.relative_to(STAGED).with_suffix("")) not in named | {"README", "index"}
     )
+    rest = [f"{title_of(name)} <{name}>" for name in rest]
     for title, pages in (*CONTENTS.items(), ("More", rest)):
         lines += ["```{toctree}", ":hidden:", f":caption: {title}", ":maxdepth: 1", "", *pages]
         lines += ["```", ""]
     return "\n".join(lines)
+
+
+def title_of(name: str) -> str:
+    """A page's heading; of a result with the machine, since machines have the same pages."""
+    text = (STAGED / f"{name}.md").read_text(encoding="utf-8")
+    heading = next(line for line in text.splitlines() if line.startswith("# "))[2:]
+    machine = re.match(r"docs/results/([^/]+)/", name)
+    return f"{heading} ({machine[1]})" if machine else heading
 
 
 def gallery(files: Iterable[Path]) -> str:

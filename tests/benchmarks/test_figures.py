@@ -45,6 +45,22 @@ def test_pages_and_pictures_are_those_of_the_numbers(file: Path) -> None:
         assert (file.parent / name).read_text(encoding="utf-8") == text
 
 
+def test_small_cases_name_the_strides_that_ran() -> None:
+    """What is printed beside them is of these strides, too."""
+    kept = json.loads(next(file for file in RESULTS if file.stem == "mec-4a").read_text())
+    some = {"strides": [one for one in kept["data"]["strides"] if one["stride"] in (1, 4)]}
+    claim = figures.FIGURES["mec-4a"].show(some).claims[0]
+    assert claim.what.endswith("s = 4 and s = 1")
+    assert claim.printed == "2.67 and 10.52 (kh·oh/ih)"
+    assert claim.ours == "2.67 and 10.52"
+
+
+def test_the_index_says_where_the_documents_are() -> None:
+    named = {figure.document.partition(",")[0] for figure in figures.FIGURES.values()}
+    text = index([], figures.FIGURES)
+    assert all(f"- **{name}**" in text or "Lavin and Gray" in name for name in named), named
+
+
 def test_figures_fit_into_the_minutes_of_all() -> None:
     assert sum(figure.minutes for figure in figures.FIGURES.values()) <= 38
 

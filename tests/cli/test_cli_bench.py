@@ -226,6 +226,12 @@ OPTIONS = ("--processes", "1", "--rounds", "1", "--seconds", "0.01", "--threads"
 
 
 @pytest.mark.usefixtures("fakes")
+def test_a_layer_of_the_paper_is_named_as_it_was_asked_for(call: Call) -> None:
+    shown = call("bench", "cv12", "--engine", "leanconv", *OPTIONS)
+    assert "cv12" in shown.out
+
+
+@pytest.mark.usefixtures("fakes")
 def test_bench_command(call: Call, tmp_path: Path) -> None:
     out = tmp_path / "result.json"
     usual = ("bench", "ic2ih5oc3kh3", "--engine", "leanconv", "--engine", "slow", *OPTIONS)

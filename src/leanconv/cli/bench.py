@@ -54,7 +54,8 @@ def execute(options: argparse.Namespace) -> int:
             works = layer_works(specs, Path(folder))
         elif is_problem(options.what):
             spec = read_problem(options.what, batch=options.batch or 1)
-            works = layer_works({"": spec}, Path(folder))
+            named = options.what if options.what in LAYERS else ""
+            works = layer_works({named: spec}, Path(folder))
         else:
             works = iter([_model_work(options)])
         return compare(works, ENGINES, options)
