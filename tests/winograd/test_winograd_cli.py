@@ -79,3 +79,11 @@ def test_nonsense_is_refused(
 
 def test_sizes_below_one_are_a_wrong_command_line() -> None:
     assert main(["winograd", "0", "3"]) == 2
+
+
+@pytest.mark.parametrize(("m", "r", "useless"), [(4, 3, False), (6, 5, False), (20, 9, True)])
+def test_what_is_of_no_use_in_float32_is_called_so(
+    capsys: pytest.CaptureFixture[str], m: int, r: int, useless: bool
+) -> None:
+    assert main(["winograd", str(m), str(r)]) == 0
+    assert ("of no use in float32" in capsys.readouterr().out) is useless
