@@ -115,3 +115,58 @@ def test_images_that_name_their_axes(
     capsys.readouterr()
     assert main(["run", *given[:-1], f"{out[: -len(end)]}2{end}", "--axes", "YX"]) == 1
     assert "layout" in capsys.readouterr().err
+
+
+def test_an_option_that_would_not_be_heeded_is_refused(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given, out = ["run", model, str(tmp_path / "x.npy")], str(tmp_path / "y.npy")
+    unheeded = [
+        ["--fit", "crop"],
+        ["--fill", "0"],
+        ["--preset", "imagenet"],
+        ["--repeat", "3"],
+        ["--shape", "1x3x8x8"],
+        ["--tune"],
+        ["--shared-weights"],
+    ]
+    for option in unheeded:
+        assert main([*given, "--tiled", "--out", out, *option]) == 2
+        assert f"{option[0]} beside --tiled" in capsys.readouterr().err
+    for option in (["--out", out], ["--axes", "NCHW"], ["--out-axes", "NCHW"]):
+        assert main([*given, *option]) == 2
+        assert f"{option[0]} without --tiled" in capsys.readouterr().err
+    for option in unheeded[:2]:  # beside arrays, which are taken as they are
+        assert main([*given, *option]) == 2
+        assert f"{option[0]} is for pictures" in capsys.readouterr().err
+    assert not (tmp_path / "y.npy").exists()
+
+
+def test_a_wrong_image_says_what_is_wrong(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tifffile = pytest.importorskip("tifffile")
+    pages = {"metadata": None, "photometric": "minisblack", "tile": (16, 16)}  # without axes
+    tifffile.imwrite(tmp_path / "x.tif", X[0], **pages)
+    np.save(tmp_path / "planes.npy", X[0])
+    np.save(tmp_path / "last.npy", X[0].transpose(1, 2, 0))
+    np.save(tmp_path / "rows.npy", X[0].reshape(-1, 48))
+    np.save(tmp_path / "wide.npy", X.astype(np.float64))
+    whole = lc.tiled(lc.load(model, threads=1)).whole(X)
+    given = [model, "--tiled", "--threads", "1", "--out", str(tmp_path / "y.npy")]
+    for name, axes in (("x.tif", "CYX"), ("planes.npy", "CYX"), ("last.npy", "YXC")):
+        assert main(["run", *given, str(tmp_path / name)]) == 1
+        said = capsys.readouterr().err
+        assert f"the shape does not fit, as the axes {axes} it would" in said
+        assert f"--axes {axes}" in said
+        assert main(["run", *given, str(tmp_path / name), "--axes", axes]) == 0
+        found = np.load(tmp_path / "y.npy")
+        (tmp_path / "y.npy").unlink()
+        np.testing.assert_array_equal(found.reshape(whole.shape), whole)
+    for name, wrong in (
+        ("rows.npy", "the shape does not fit\n"),
+        ("wide.npy", "float32 does not hold all numbers of float64: convert"),
+    ):
+        capsys.readouterr()
+        assert main(["run", *given, str(tmp_path / name)]) == 1
+        assert wrong in capsys.readouterr().err

@@ -12,7 +12,15 @@ from leanconv.api.file_windows import FileWindows
 from leanconv.api.image_files import SHARED, memmaps
 from leanconv.api.image_places import are_one, place_of
 from leanconv.api.inputs import InputSpec
-from leanconv.api.tile_layouts import Layouts, arranged, layout_of, new_array, source
+from leanconv.api.tile_layouts import (
+    Layouts,
+    arranged,
+    layout_of,
+    network_axes,
+    new_array,
+    placed,
+    source,
+)
 from leanconv.errors import InputError, short
 from leanconv.graph.ir import Graph, TensorType
 from leanconv.planner.tiles.windows import Index
@@ -45,14 +53,33 @@ def checked_image(image: Any, spec: InputSpec) -> Image:
         )
     kind = np.dtype(image.dtype)
     shape = tuple(int(n) for n in image.shape)
-    exact = np.can_cast(kind, np.dtype(spec.dtype.numpy), "safe")
-    if not spec.takes(shape) or not exact:
+    wrong = []
+    if not spec.takes(shape):
+        wrong.append(f"the shape does not fit{_as_would_fit(source(image), spec)}")
+    if not np.can_cast(kind, np.dtype(spec.dtype.numpy), "safe"):
+        wrong.append(f"{spec.dtype} does not hold all numbers of {kind}: convert the image before")
+    if wrong:
         raise InputError(
             f"input {spec.name!r} is {type_text(kind, shape)}; expected "
-            f"{type_text(spec.dtype, spec.shape)}"
+            f"{type_text(spec.dtype, spec.shape)}: {', and '.join(wrong)}"
         )
     found: Image = image
     return found
+
+
+def _as_would_fit(array: Any, spec: InputSpec) -> str:
+    """How an array would fit whose axes lie otherwise than they were taken."""
+    shape, rank = tuple(int(n) for n in array.shape), len(spec.shape or ())
+    axes, pixels = network_axes(rank, rank - 2), "ZYX"[5 - rank :]
+    batches = ("", "N")
+    candidates = [f"{n}C{pixels}" for n in batches] + [f"{n}{pixels}C" for n in batches] + [pixels]
+    for letters in candidates:
+        if axes is None or len(letters) != len(shape):
+            continue
+        places = placed(letters, shape, axes, spec.name)
+        if spec.takes(tuple(1 if place is None else shape[place] for place in places)):
+            return f", as the axes {letters} it would: give layout={letters!r}, or --axes {letters}"
+    return ""
 
 
 def seen_inputs(given: Sequence[Any], specs: Sequence[InputSpec], layout: Layouts) -> list[Image]:

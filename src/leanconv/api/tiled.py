@@ -48,8 +48,8 @@ def tiled(
     image at once with the same algorithms: there are no seams.
 
     Args:
-        net: a network for the CPU, from `leanconv.load`. Its options count, but for its memory
-            limit.
+        net: a network for the CPU, from `leanconv.load`. Its options count, but for `memory_limit`,
+            `tune`, `stream_weights` and `shared_weights`.
         memory_limit: bytes, or text such as `"512 MiB"`, that weights, buffers and windows may take
             together. Arrays that are given do not count.
         tile: the least extents of a window, of the axes that are cut besides the batch: one number

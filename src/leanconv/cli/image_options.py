@@ -36,8 +36,10 @@ if TYPE_CHECKING:
 Arrays = Mapping[str, np.ndarray]
 _ARRAY_FILES = (".npy", ".npz")
 # What the parser has where an option is not given: arrays would not heed it.
-_OF_PICTURES = {
+OF_PICTURES = {
     **dict.fromkeys(("preset", "scale", "mean", "std", "channels", "layout", "background")),
+    "fit": FITS[0],
+    "fill": Fitting.fill,
     "multiple": 1,
 }
 
@@ -81,7 +83,7 @@ def add_image_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--fit",
         choices=FITS,
-        default="stretch",
+        default=FITS[0],
         help="images of another size: stretched to it (default), framed, or cut",
     )
     group.add_argument(
@@ -134,7 +136,7 @@ def _check_pictures(files: Sequence[str], options: argparse.Namespace) -> None:
     """Refuse options of pictures where only arrays are given."""
     if any(not _is_array_file(file) for file in files):
         return
-    given = [f"--{name}" for name, usual in _OF_PICTURES.items() if getattr(options, name) != usual]
+    given = [f"--{name}" for name, usual in OF_PICTURES.items() if getattr(options, name) != usual]
     if given:
         held = ", ".join(files[:3]) + (", …" if len(files) > 3 else "")
         got = f"only arrays ({held}), which are taken as they are" if files else "no pictures"

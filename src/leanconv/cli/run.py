@@ -42,7 +42,7 @@ from leanconv.cli.output import print_json, progress, say_error
 from leanconv.cli.preprocessing import Preprocessing
 from leanconv.cli.run_report import Answer, preprocessing_json, print_answers
 from leanconv.cli.startup import Startup, started
-from leanconv.cli.tiles import add_tile_options, execute_tiled
+from leanconv.cli.tiles import add_tile_options, check_untiled, execute_tiled
 from leanconv.errors import BudgetError, InputError, ModelError
 from leanconv.files import reason
 from leanconv.records import cached_property
@@ -101,6 +101,7 @@ def execute(options: argparse.Namespace) -> int:
     """Run the sub-command; 1 if an image cannot be run, 3 if memory is not as predicted."""
     if options.tiled:
         return execute_tiled(options)
+    check_untiled(options)
     save = _bundle(options)
     with progress(f"loading {options.model}") as shown, save as keep:
         given = {**load_options(options), "shared_weights": options.shared_weights}

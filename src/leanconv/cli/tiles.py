@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +17,15 @@ import numpy as np
 
 from leanconv.cli.common import UsageError, load_options
 from leanconv.cli.exit_codes import EXIT_OK
+from leanconv.cli.image_options import OF_PICTURES
 from leanconv.cli.output import print_json, print_text, progress
 from leanconv.errors import InputError
 from leanconv.files import refuse_without_folder
+
+_UNHEEDED = (
+    *OF_PICTURES,
+    *("labels", "top", "repeat", "shape", "value", "tune", "stream_weights", "shared_weights"),
+)
 
 if TYPE_CHECKING:
     from leanconv.api.tile_journal import Journal
@@ -27,6 +34,7 @@ if TYPE_CHECKING:
 
 def add_tile_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of images larger than memory."""
+    parser.set_defaults(usual=parser.get_default)
     group = parser.add_argument_group("large images", "run window by window, in bounded memory")
     group.add_argument(
         "--tiled",
@@ -52,6 +60,26 @@ def add_tile_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def check_untiled(options: argparse.Namespace) -> None:
+    """Refuse options of images in tiles where there are none.
+
+    Raises:
+        UsageError: naming them.
+    """
+    given = _given(options, ("out", "axes", "out_axes"))
+    if given:
+        raise UsageError(
+            f"{given} without --tiled; expected it, for an image that is run window by window "
+            "(--save keeps what other runs give)"
+        )
+
+
+def _given(options: argparse.Namespace, names: Sequence[str]) -> str:
+    """Which of these options are given, as a user writes them."""
+    found = [n for n in names if getattr(options, n, None) != options.usual(n)]
+    return ", ".join(f"--{name.replace('_', '-')}" for name in found)
+
+
 def execute_tiled(options: argparse.Namespace) -> int:
     """Run one image in tiles."""
     import leanconv
@@ -68,6 +96,12 @@ def execute_tiled(options: argparse.Namespace) -> int:
         raise UsageError(f"--out is {options.out!r}; expected an end of {', '.join(ENDS)}")
     if options.save:
         raise UsageError("--save goes without --tiled; expected --out")
+    unheeded = _given(options, _UNHEEDED)
+    if unheeded:
+        raise UsageError(
+            f"{unheeded} beside --tiled, which takes the numbers of the image as they are, at its "
+            "size; expected no options that it does not heed"
+        )
     (source,), out = options.images, options.out
     settings = load_options(options)
     limit = settings.pop("memory_limit")
