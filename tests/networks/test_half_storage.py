@@ -7,10 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx import helper
 
 import leanconv as lc
 from leanconv.errors import BudgetError, SpecError
-from support.onnx_models import reference, small_cnn
+from support.onnx_models import model, reference, small_cnn
 
 R = np.random.default_rng(0)
 
@@ -56,3 +57,54 @@ def test_a_plan_file_says_in_which_precision(tmp_path: Path) -> None:
         again = lc.load(proto, plan=tmp_path / "plan.json")
     assert np.array_equal(again(x), y)
     assert again.plan.memory_bytes == net.plan.memory_bytes
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16"])
+@pytest.mark.parametrize("how", ["fused", "softmax", "exponentials"])
+@pytest.mark.parametrize("masked", [-1e4, -3.4e38])
+def test_masks_leave_scores_their_digits(name: str, how: str, masked: float) -> None:
+    """A row that is masked as a whole: its scores differ, however large what is added is."""
+    heads, steps, size = 4, 96, 32
+    weights = [R.standard_normal((heads, size, size)).astype("f4") / size**0.5 for _ in range(3)]
+    held = dict(zip("abc", weights, strict=True)) | {"one": np.float32(1)}
+    held |= {"mask": np.float32(masked), "size": np.float32(size**-0.5)}
+    nodes = [
+        *(helper.make_node("MatMul", ["x", w], [f"x{w}"]) for w in "abc"),
+        helper.make_node("Transpose", ["xb"], ["k"], perm=[0, 1, 3, 2]),
+        helper.make_node("MatMul", ["xa", "k"], ["product"]),
+        helper.make_node("Mul", ["product", "size"], ["scaled"]),
+        helper.make_node("Sub", ["one", "seen"], ["unseen"]),
+        helper.make_node("Mul", ["unseen", "mask"], ["added"]),
+        helper.make_node("Add", ["scaled", "added"], ["scores"]),
+    ]
+    if how == "exponentials":
+        nodes += [
+            helper.make_node("ReduceMax", ["scores"], ["most"], axes=[3]),
+            helper.make_node("Sub", ["scores", "most"], ["less"]),
+            helper.make_node("Exp", ["less"], ["powers"]),
+            helper.make_node("ReduceSum", ["powers", "axes"], ["total"]),
+            helper.make_node("Div", ["powers", "total"], ["shares"]),
+        ]
+        held["axes"] = np.array([3])
+    else:
+        nodes.append(helper.make_node("Softmax", ["scores"], ["shares"], axis=-1))
+    nodes.append(helper.make_node("MatMul", ["shares", "xc"], ["y"]))
+    outputs = ["y"] if how == "fused" else ["y", "shares"]
+    proto = model(
+        nodes, {"x": (1, heads, steps, size), "seen": (1, 1, steps, steps)}, outputs, held, 13
+    )
+    x = R.standard_normal((1, heads, steps, size)).astype("f4")
+    seen = np.ones((1, 1, steps, steps), np.float32)
+    seen[:, :, ::3] = 0  # whole rows
+    net = lc.load(proto, threads=1, precision=name)
+    found = net.run({"x": x, "seen": seen})
+    exact = lc.load(proto, threads=1, dtype="float64")
+    arrays = {"x": x.astype("f8"), "seen": seen.astype("f8")}
+    for output, wanted in exact.run(arrays).items():
+        assert np.isfinite(found[output]).all()
+        if masked < -1e30:  # in float32, too, nothing is left of scores that so much is added to
+            each = slice(None, None, 3)
+            wanted = np.delete(wanted, np.s_[each], axis=2)
+            found[output] = np.delete(found[output], np.s_[each], axis=2)
+        error = np.abs(found[output] - wanted).max() / np.abs(wanted).max()
+        assert error <= min(net.plan.predicted_error, 0.03), output

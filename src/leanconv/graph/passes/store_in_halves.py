@@ -7,7 +7,9 @@ network's inputs and outputs keep their types. Float32 stay, too:
 - values of few elements, which take few bytes, where no weights make them;
 - places in images, which 11 digits do not tell apart: of GridSample, RoiAlign, DeformColumns;
 - what grows large or small where its inputs do not, as squares and exponentials, and what is made
-  of that alone: between the steps of a normalisation nothing overflows.
+  of that alone: between the steps of a normalisation nothing overflows;
+- exponents, as the scores before a softmax, and all that is added to them: a relative error of a
+  large one is an absolute one, and a mask of -10000 has no digits left for the scores behind it.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from leanconv.graph.halves import computes, moves
+from leanconv.graph.halves import MOVES, computes, moves
 from leanconv.graph.ir import Graph, Node, TensorType
 from leanconv.half_arrays import in_memory
 from leanconv.types import FLOAT16, FLOAT32, DType
@@ -31,6 +33,10 @@ _WIDE = frozenset(
     )
 )
 _SPREADS = frozenset(("Add", "Sub", "Mul", "Div", "Neg", "Abs", "ReduceMean", "Max", "Min"))
+# Inputs of which exponentials are taken; an Attention's mask is added to its scores.
+_EXPONENTS = {"Softmax": 0, "LogSoftmax": 0, "Exp": 0, "Attention": 3}
+# What gives the absolute errors of its inputs again, or a multiple of them.
+_KEEPS_ERRORS = MOVES | {"Add", "Sub", "Neg", "Mul", "Div", "Where", "Cast"}
 _RESIDUAL = 3  # which input of a Conv
 _FEW = 4096  # elements
 # The inputs whose elements an operation moves into its output.
@@ -62,7 +68,7 @@ class _Storing:
         self.nodes: list[Node] = []
         self.names: dict[str, str] = {}  # what a value is read as that a Cast gave before
         self.cast: dict[tuple[str, DType], str] = {}
-        self.wide = set(graph.outputs) | self._places()
+        self.wide = set(graph.outputs) | self._places() | self._exponents()
         self.spreading: set[str] = set()
 
     def run(self) -> Graph:
@@ -86,6 +92,16 @@ class _Storing:
         """Values that are places in images."""
         nodes = (node for node in self.graph.nodes if node.op in _PLACES)
         return {name for node in nodes for name in node.inputs[1:]}
+
+    def _exponents(self) -> set[str]:
+        """Values of which exponentials are taken, and what they are sums of."""
+        found: set[str] = set()
+        for node in reversed(self.graph.nodes):
+            if node.op in _EXPONENTS and node.input(_EXPONENTS[node.op]):
+                found.add(node.inputs[_EXPONENTS[node.op]])
+            if node.op in _KEEPS_ERRORS and not found.isdisjoint(node.outputs):
+                found.update(name for name in node.inputs if name not in self.graph.constants)
+        return {name for name in found if self._is(name, FLOAT32)}
 
     def _is(self, name: str, *dtypes: DType) -> bool:
         return bool(name) and self.types[name].dtype in dtypes
