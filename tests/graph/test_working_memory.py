@@ -112,6 +112,11 @@ def others() -> Iterator[tuple[str, list[Array], dict[str, Any]]]:
     boxes = np.sort(R.random((1, 9000, 2, 2)), 2).reshape(1, 9000, 4).astype("f4")
     scores = R.random((1, 3, 9000)).astype("f4")
     limits = [np.array([300]), np.array([0.4], "f4")]
+    flags = R.random(9000) < 0.9
+    yield "NonZero", [flags], {}
+    yield "NonZero", [np.ones((20, 30, 50), "i1")], {}
+    yield "Compress", [flags, flags], {"axis": 0}
+    yield "Compress", [wide, np.ones(wide.shape[-1], bool)], {"axis": wide.ndim - 1}
     yield "NonMaxSuppression", [boxes, scores, *limits], {"most": 300, "centred": False}
 
 

@@ -67,7 +67,7 @@ def test_blocks_are_tried_wherever_an_operator_accepts_them() -> None:
     # Windows that run across channels, matrices, values of no float, elements found by index.
     typed = {"ArgMax", "ArgMin", "IsNaN", "IsInf", "And", "Or", "Xor", "Not", "Equal"}
     typed |= {"Less", "LessOrEqual", "Greater", "GreaterOrEqual", "TopK", "NonMaxSuppression"}
-    typed |= {"MaxPoolWithIndices", "Recurrence", "BitCast"}
+    typed |= {"MaxPoolWithIndices", "Recurrence", "BitCast", "NonZero", "Compress"}
     plain = {"LRN", "Softmax", "LogSoftmax", "MatMul", "Gemm", "CumSum", "CumProd", "Attention"}
     plain |= {"QLinearMatMul", "MatMulNBits"}
     plain |= {"Gather", "GatherElements", "GatherND", "ScatterElements", "ScatterND"}

@@ -176,7 +176,8 @@ class CpuBackend(CpuGraphs):
             limit=limit,
             late_text=text,
         )
-        return TailCall(given, compiled, tail, self.model.outputs, self._segments, room)
+        outputs = self.model.outputs
+        return TailCall(given, compiled, tail, inputs, outputs, self._segments, room)
 
     def _compile_ahead(self, ranges: ShapeRanges) -> None:
         """Compile, or fetch, the code of all kernels that any shape of the ranges needs."""

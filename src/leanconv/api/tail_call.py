@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from leanconv.api.fast_call import FastCall, Given
 from leanconv.api.segment_networks import SegmentNetworks
-from leanconv.graph.convert.selection import first_rows
+from leanconv.graph.convert.selection import cut
+from leanconv.graph.ir import TensorType
 from leanconv.graph.late import Tail
+from leanconv.graph.late_stages import Stages
 from leanconv.planner.compiled_network import CompiledNetwork
 from leanconv.planner.network_plan import NetworkPlan
+from leanconv.runtime.arrays import Lookup
 
 
 class TailCall(FastCall):
@@ -22,6 +26,7 @@ class TailCall(FastCall):
         given: what it is compiled for.
         network: gives what the tail reads.
         tail: what runs after it.
+        inputs: types of what is given, by name.
         outputs: names of what both give, in order.
         segments: compiles parts of the tail.
         room: bytes that arrays and segments may take in a run; None where the plan bounds arrays,
@@ -33,6 +38,7 @@ class TailCall(FastCall):
         given: Given,
         network: CompiledNetwork,
         tail: Tail,
+        inputs: Mapping[str, TensorType],
         outputs: Sequence[str],
         segments: SegmentNetworks,
         room: int | None,
@@ -40,11 +46,19 @@ class TailCall(FastCall):
         super().__init__(given, network)
         self._tail, self._outputs, self._segments = tail, outputs, segments
         self._room = room
-        # Where outputs are found, or the rows of which they are the first, and how many these are.
+        # Where outputs are found, or the room that they are cut from, how many there are, the axis.
         places = {name: number for number, name in enumerate(network.plan.outputs)}
-        cuts = {name: (places[rows], places[count]) for name, rows, count in tail.cuts}
-        self._cuts = [cuts.get(name) or (places[name], -1) for name in outputs] if cuts else []
-        self._keeps_arrays = all(count >= 0 for _, count in self._cuts)
+        cuts = {name: (places[room], places[n], axis) for name, room, n, axis in tail.cuts}
+        self._cuts = [cuts.get(name) or (places[name], -1, 0) for name in outputs] if cuts else []
+        plan = network.plan
+        small = plan.late_bounded and plan.late_bytes <= tail.limits.late_bytes
+        self._stages = Stages(tail, bounded=small)
+        read = ((n, name) for n, name in enumerate(given.names) if name in tail.reads)
+        self._late = [(n, name, Lookup(inputs[name].shape, inputs[name].dtype)) for n, name in read]
+        # What the network gives, and which of it to the tail alone.
+        self._made = tuple(places)
+        self._hidden = [number for name, number in places.items() if name not in outputs]
+        self._hides_all = len(self._hidden) == len(places)
 
     @property
     def plan(self) -> NetworkPlan:
@@ -63,22 +77,45 @@ class TailCall(FastCall):
         """Nothing: only the general path has a tail."""
 
     def call_all(self, arrays: Sequence[object]) -> list[np.ndarray] | None:
-        """As `FastCall`, where all that is left to do is to cut outputs; nothing elsewhere."""
-        made = self._called(arrays) if self._cuts else None
+        """As `FastCall`; nothing, too, where each node of the tail is bound in a run."""
+        read: dict[str, np.ndarray] = {}
+        for index, name, lookup in self._late:
+            array: Any = arrays[index]
+            if not lookup(array):
+                return None
+            read[name] = array
+        made = self._called(arrays) if self._stages.serve or self._cuts else None
         if made is None:
             return None
-        found = made[0]
-        results = [
-            found[number] if count < 0 else first_rows(found[number], found[count])
-            for number, count in self._cuts
-        ]
-        if self._keeps_arrays:  # else a user has some of them
-            self._spare_outputs.append(made)
+        results = self._cut(made[0]) if self._cuts else self._finished(read, made[0])
+        if self._hides_all and all(each.base is None for each in results):
+            self._spare_outputs.append(made)  # else a user has some of them
         return results
+
+    def _cut(self, found: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """The outputs, where all that is left to do is to cut arrays."""
+        return [
+            found[number] if count < 0 else cut(found[number], int(found[count][0]), axis)
+            for number, count, axis in self._cuts
+        ]
 
     def run(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The outputs for contiguous arrays of the right shapes and dtype."""
-        values = dict(zip(self.given.names, arrays, strict=True))
-        values.update(zip(self.plan.outputs, super().run(arrays), strict=True))
-        made = self._tail.run(values, self._segments, self._room)
-        return [made[name] if name in made else values[name] for name in self._outputs]
+        found = super().run(arrays)
+        read = {name: arrays[index] for index, name, _ in self._late}
+        return self._cut(found) if self._cuts else self._finished(read, found)
+
+    def _finished(
+        self, read: Mapping[str, np.ndarray], found: Sequence[np.ndarray]
+    ) -> list[np.ndarray]:
+        """The outputs, of inputs that the tail reads and of what the network gives."""
+        tail, room = self._tail, self._room
+        given = dict(zip(self._made, found, strict=True))
+        values = {**read, **given} if read else given
+        most = tail.limits.late_bytes
+        most = most if room is None else min(most, room - self._segments.bytes)
+        lent = found if self._hides_all else [found[number] for number in self._hidden]
+        made = self._stages.run(values, most, lent)
+        if made is None:
+            made = tail.run(values, self._segments, room)
+        return [made[name] if name in made else given[name] for name in self._outputs]

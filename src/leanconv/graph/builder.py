@@ -244,7 +244,7 @@ class Builder:
     def needs(self, value: Value, text: str) -> NeedsValuesError:
         """The error that a value is data; the small inputs that it follows from are wanted."""
         self.wanted |= self.settings.get(value, frozenset())
-        return NeedsValuesError(text)
+        return NeedsValuesError(text).of(value)
 
     def _follow(self, inputs: Sequence[Value | None], outputs: Sequence[Value]) -> None:
         """Note that outputs follow from small inputs alone, if what they are made of does."""

@@ -30,7 +30,7 @@ _OTHERS = frozenset(  # of float32, but not of halves
     (
         *("BatchNormalization", "BitCast", "Cast", "DequantizeLinear", "Lookup", "Loop", "TopK"),
         *("DeformColumns", "GridSample"),
-        *("NonMaxSuppression", "QLinearConv", "QLinearMatMul"),
+        *("Compress", "NonMaxSuppression", "NonZero", "QLinearConv", "QLinearMatMul"),
         *("QLinearAveragePool", "QLinearGlobalAveragePool", "QLinearAdd", "QLinearMul"),
     )
 )

@@ -9,16 +9,17 @@ once, by the same functions that compute constants.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from leanconv.errors import UnsupportedError
 from leanconv.graph.builder import Builder
-from leanconv.graph.convert import FileNode
-from leanconv.graph.convert.selection import FIRST_ROWS, first_rows
+from leanconv.graph.convert import FileNode, sequences
+from leanconv.graph.convert.selection import PARTS
 from leanconv.graph.ir import TensorType
-from leanconv.graph.limits import Limits
+from leanconv.graph.limits import Limits, owner
 from leanconv.graph.narrow_values import entered, leaving
 from leanconv.graph.onnx_binding import Scope
 from leanconv.graph.ops.base import Array
@@ -59,21 +60,30 @@ class Tail:
     coded: frozenset[str] = frozenset()
 
     @property
+    def is_plain(self) -> bool:
+        """Whether it computes tensors of the types that they have, and NumPy all of them."""
+        kinds = self.halves or self.in_half or self.coded
+        held = any(node.graphs or node.op in sequences.RULES for node in self.nodes)
+        return not (kinds or held or self.is_compiled)
+
+    @property
     def is_compiled(self) -> bool:
         """Whether parts of it are compiled in a run."""
         return needs_compiler(self.nodes)
 
     @cached_property
-    def cuts(self) -> tuple[tuple[str, str, str], ...]:
-        """If only first rows are taken: names of each output, of the rows, of how many there are.
+    def cuts(self) -> tuple[tuple[str, str, str, int], ...]:
+        """If all nodes cut, and do nothing else: each output, its room, how many, along which axis.
 
         Then that is done without binding anything.
         """
+        if not (self.in_half | self.coded).isdisjoint(self.gives):
+            return ()
         found = tuple(
-            (node.outputs[0], rows, count)
+            (node.outputs[0], room, count, int(node.attributes["axis"]))
             for node in self.nodes
-            if node.op == FIRST_ROWS
-            for rows, count in (node.inputs,)
+            if node.op in PARTS
+            for room, count in (node.inputs,)
         )
         return found if len(found) == len(self.nodes) else ()
 
@@ -149,9 +159,6 @@ class Tail:
         Raises:
             LeanConvError: values do not fit the nodes, or there are too many.
         """
-        if self.cuts:
-            cuts = self.cuts
-            return {name: first_rows(values[rows], values[count]) for name, rows, count in cuts}
         builder = Builder.in_a_run(self.single, self.limits, memory, self.halves, segments)
         given = {name: self._given(builder, name, values[name]) for name in self.reads}
         builder.budget.expect(0)  # runs of other shapes may have kept more than fits now
@@ -169,7 +176,7 @@ class Tail:
             if result.array is None:
                 raise UnsupportedError(f"output {name!r} is a sequence; expected tensors")
             builder.budget.expect(result.type.bytes)
-            made[name] = _own(result.array, result.type.dtype, taken)
+            made[name] = own(result.array, np.dtype(result.type.dtype.numpy), taken)
             builder.budget.made([made[name]])
         return made
 
@@ -181,12 +188,23 @@ def _held(nodes: Sequence[FileNode]) -> Iterator[Array]:
         yield from _held(graph.nodes)
 
 
-def _own(array: Array, dtype: DType, taken: set[int]) -> Array:
-    """An array that is nobody else's, row by row."""
-    whole = array.flags.owndata and array.flags.writeable and array.flags.c_contiguous
-    if id(array) in taken or not whole or array.dtype != dtype.numpy:
-        array = np.array(array, dtype.numpy, order="C")
-    taken.add(id(array))
+def own(array: Array, dtype: np.dtype[Any], taken: set[int], lent: Iterable[Array] = ()) -> Array:
+    """An array that is nobody else's, row by row.
+
+    Args:
+        array: of any kind.
+        dtype: of the result.
+        taken: the ids of arrays that somebody has; the result's is added.
+        lent: arrays that nobody else has: a view of one, of at least half of it, may be given.
+    """
+    flags, whole = array.flags, owner(array)
+    plain = flags.c_contiguous and flags.writeable and array.dtype == dtype
+    free = whole is array or any(
+        whole is owner(each) and 2 * array.nbytes >= whole.nbytes for each in lent
+    )
+    if not (plain and free) or id(array) in taken or id(whole) in taken:
+        array = whole = np.array(array, dtype, order="C")
+    taken.update((id(array), id(whole)))
     return array
 
 

@@ -202,34 +202,37 @@ class RunBudget(FoldBudget):
 
     def given(self, arrays: Iterable[np.ndarray]) -> None:
         """Leave arrays out that others have and keep: what is made may be views of them."""
-        self._given = frozenset(id(_owner(array)) for array in arrays)
+        self._given = frozenset(id(owner(array)) for array in arrays)
 
     def alone(self, array: np.ndarray) -> np.ndarray:
         """The array, copied if it is a view of a larger one that it would keep in memory."""
-        owner = _owner(array)
-        large = owner.nbytes > max(array.nbytes, _COUNTED) and id(owner) not in self._given
-        return array.copy() if large else array
+        return array if id(owner(array)) in self._given else alone(array)
 
     def made(self, arrays: Sequence[np.ndarray]) -> None:
         """Account for arrays until they are freed."""
         for array in arrays:
-            owner = _owner(array)
-            known = id(owner) in self._bytes or id(owner) in self._given
-            if owner.nbytes >= _COUNTED and not known:
-                self._bytes[id(owner)] = owner.nbytes
-                self._alive += owner.nbytes
+            whole = owner(array)
+            known = id(whole) in self._bytes or id(whole) in self._given
+            if whole.nbytes >= _COUNTED and not known:
+                self._bytes[id(whole)] = whole.nbytes
+                self._alive += whole.nbytes
                 self.peak_bytes = max(self.peak_bytes, self._alive)
-                weakref.finalize(owner, self._freed, id(owner)).atexit = False
+                weakref.finalize(whole, self._freed, id(whole)).atexit = False
 
     def _freed(self, number: int) -> None:
         self._alive -= self._bytes.pop(number)
 
 
-def _owner(array: np.ndarray) -> np.ndarray:
+def owner(array: np.ndarray) -> np.ndarray:
     """The array that has the memory."""
     while isinstance(array.base, np.ndarray):
         array = array.base
     return array
+
+
+def alone(array: np.ndarray) -> np.ndarray:
+    """The array, copied if it is a view of a larger one that it would keep in memory."""
+    return array.copy() if owner(array).nbytes > max(array.nbytes, _COUNTED) else array
 
 
 _COUNTED = 256  # bytes of an array that is worth counting

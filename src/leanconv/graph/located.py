@@ -8,7 +8,18 @@ _MESSAGE = 2000  # characters: names and lists of a file can be long
 
 
 class NeedsValuesError(UnsupportedError):
-    """A node cannot be bound while a value is data; it could be computed if that were known."""
+    """A node cannot be bound while a value is data; it could be computed if that were known.
+
+    Attributes:
+        value: the `graph.value.Value`, if it is one; None if nothing says which.
+    """
+
+    value: object = None
+
+    def of(self, value: object) -> NeedsValuesError:
+        """The same error, which says the value."""
+        self.value = value
+        return self
 
 
 def located(error: LeanConvError, where: str) -> LeanConvError:

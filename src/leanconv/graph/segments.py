@@ -28,7 +28,7 @@ COMPILED_ONLY = frozenset(
         *(f"com.microsoft.{op}" for op in ("DynamicQuantizeMatMul", "MatMulIntegerToFloat")),
     )
 )
-_ALONE = frozenset((*selection.RULES, *sequences.RULES))  # never part of a segment
+_ALONE = frozenset(("Unique", *selection.PARTS, *sequences.RULES))  # never part of a segment
 _MOST_KNOWN = 1024  # elements of a constant
 
 

@@ -13,7 +13,7 @@ from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.errors import UnsupportedError
 from leanconv.graph.ir import Graph, Node
-from leanconv.graph.ops.boxes import WRONG
+from leanconv.graph.ops.selection import WRONG
 from leanconv.kernels.select_boxes import SelectBoxes
 from leanconv.records import dataclass
 from leanconv.spec.format import Format

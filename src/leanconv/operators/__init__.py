@@ -56,6 +56,7 @@ _KERNELS: Mapping[str, Sequence[str]] = {
     "lrn": ("LRN",),
     "matmul": ("MatMul", "Gemm"),
     "nms": ("NonMaxSuppression",),
+    "nonzero": ("NonZero", "Compress"),
     "normalise": ("Normalise",),
     "packed_matmul": ("MatMulNBits",),
     "plane_pool": ("MaxPoolWithIndices",),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from math import prod
 from types import MappingProxyType
 
 import numpy as np
@@ -14,14 +15,15 @@ from leanconv.graph.distinct import distinct, working_for_distinct
 from leanconv.graph.ir import TensorType
 from leanconv.graph.located import NeedsValuesError
 from leanconv.graph.nms import kept_boxes
-from leanconv.graph.ops.base import Array, checked
-from leanconv.graph.ops.boxes import WRONG
-from leanconv.graph.value import Value
-from leanconv.symbolic import least, most
+from leanconv.graph.ops.base import Array, checked, integer
+from leanconv.graph.ops.selection import WRONG
+from leanconv.graph.value import Value, known_if_empty
+from leanconv.symbolic import Symbol, least, most, plain
 from leanconv.types import BOOL, INT64, DType
 
 _PLACE_BYTES = 8
-FIRST_ROWS = "NonMaxSuppression.rows"  # a part of that operation
+_LEAST_VIEW = 1 << 17  # bytes: to copy fewer takes less time than to find new memory for a room
+_CUT = ".cut"  # ends the name of what cuts the results of an operation
 
 
 def _known(call: Call, index: int) -> Array:
@@ -30,12 +32,13 @@ def _known(call: Call, index: int) -> Array:
     Raises:
         NeedsValuesError: they are known when the network runs.
     """
-    if call.value(index).array is None:
+    array = call.value(index).array
+    if array is None:
         raise NeedsValuesError(
             "how many elements it gives depends on the network's inputs, which is not supported "
             "here; expected an operation whose extents follow from shapes"
-        )
-    return call.constant(index)
+        ).of(call.value(index))
+    return array
 
 
 Convert = Callable[[Call], list[Value]]
@@ -72,32 +75,52 @@ def _found(call: Call, arrays: list[Array], charged: int) -> list[Value]:
 
 
 def _nonzero(call: Call) -> list[Value]:
-    """The places of elements that are not 0, one column for each, in the order of the elements."""
-    x = _known(call, 0)
-    call.builder.budget.expect(2 * _PLACE_BYTES * max(1, x.ndim) * int(np.count_nonzero(x)))
-    places = np.array(np.nonzero(np.atleast_1d(x)), INT64)
-    return _found(call, [places], x.nbytes)
+    """Room for the places of all elements, and how many are not 0; each has a column, in order."""
+    x = known_if_empty(call.value())
+    if x.numbers is None:
+        return list(call.emit_all("NonZero", [x]))
+    array = x.numbers
+    call.builder.budget.expect(2 * _PLACE_BYTES * max(1, array.ndim) * int(np.count_nonzero(array)))
+    places = np.array(np.nonzero(np.atleast_1d(array)), INT64)
+    return _found(call, [places, _count(places.shape[1])], array.nbytes)
 
 
 def _compress(call: Call) -> list[Value]:
-    """The slices of an axis whose flag is set; those past the last flag are left out.
+    """Room for all slices of an axis, and for how many a flag is set: these are in it.
 
     As in ONNX Runtime, flags may have any shape, and those past the last slice do not count.
     """
-    flags, x = _known(call, 1), call.value(0)
+    x, flags = call.value(0), known_if_empty(call.value(1))
     axis = call.attribute("axis", None)
-    if flags.dtype != np.bool_:
-        raise ModelError(f"input 1 is {call.value(1).type}; expected a list of {BOOL}")
-    extents = x.shape if axis is not None else (x.type.elements,)
-    axis = call.axis(axis, len(extents)) if axis is not None else 0
+    if flags.type.dtype != BOOL:
+        raise ModelError(f"input 1 is {flags.type}; expected a list of {BOOL}")
+    x = call.reshape(x, (x.type.elements,)) if axis is None else x
+    axis = 0 if axis is None else call.axis(axis, len(x.shape))
+    if flags.array is not None:
+        return _taken(call, x, flags.array, axis)
+    if x.type.elements:
+        return list(call.emit_all("Compress", [x, flags], axis=axis))
+    size = least(flags.type.elements, x.shape[axis])
+    listed = call.reshape(flags, (flags.type.elements,))
+    if not size:
+        return [x, call.constant_of(_count(0))]
+    return [x, call.emit_all("NonZero", [_begin(call, listed, (size,))])[1]]
+
+
+def _taken(call: Call, x: Value, flags: Array, axis: int) -> list[Value]:
+    """The slices of an axis by flags that are known."""
     call.builder.budget.expect(_PLACE_BYTES * flags.size)
-    kept = np.flatnonzero(flags.reshape(-1)[: extents[axis]])
-    flat = x if x.shape == extents else call.reshape(x, extents)
-    if flat.array is not None:
-        array = flat.array
-        shape = (*extents[:axis], kept.size, *extents[axis + 1 :])
-        return [call.fold(lambda: array.take(kept, axis), shape, x.type.dtype)]
-    raise NeedsValuesError("input 0 depends on the network's inputs; expected a constant")
+    kept = np.flatnonzero(flags.reshape(-1)[: plain(x.shape[axis])])
+    count = call.constant_of(_count(kept.size))
+    if x.array is None:
+        return [call.emit("Gather", [x, call.constant_of(kept)], axis=axis), count]
+    array = x.array
+    shape = (*x.shape[:axis], kept.size, *x.shape[axis + 1 :])
+    return [call.fold(lambda: array.take(kept, axis), shape, x.type.dtype), count]
+
+
+def _count(number: int) -> Array:
+    return np.array([number], np.int64)
 
 
 def _unique(call: Call) -> list[Value]:
@@ -134,7 +157,7 @@ def _boxes(call: Call) -> list[Value]:
         return _boxes_of_constants(call)
     room = most(0, least(count, asked))
     if not images * classes * room:
-        return _found(call, [np.zeros((0, 3), np.int64), np.zeros(1, np.int64)], 0)
+        return _found(call, [np.zeros((0, 3), np.int64), _count(0)], 0)
     kind = boxes.type.dtype
     assert given[0], "else there is no room"
     overlap = _one(call, given[1], kind) if given[1] else call.builder.constant(_zero(kind))
@@ -173,8 +196,7 @@ def _boxes_of_constants(call: Call) -> list[Value]:
     asked, overlap, limit = (call.scalar(n) if call.optional(n) else None for n in (2, 3, 4))
     centred, charge = call.flag("center_point_box"), call.builder.budget.charge
     kept = kept_boxes(boxes, scores, asked or 0, overlap or 0.0, limit, centred, charge)
-    found = [kept, np.array([len(kept)], np.int64)]
-    return _found(call, found, boxes.nbytes + scores.nbytes)
+    return _found(call, [kept, _count(len(kept))], boxes.nbytes + scores.nbytes)
 
 
 def _one(call: Call, value: Value, dtype: DType) -> Value:
@@ -185,40 +207,50 @@ def _one(call: Call, value: Value, dtype: DType) -> Value:
     return flat if flat.type.dtype == dtype else call.emit("Cast", [flat], to=dtype)
 
 
-def _first_rows(call: Call) -> list[Value]:
-    count, rows = _known(call, 1), call.constant(0)
-    call.builder.budget.expect(int(count[0]) * rows[:1].nbytes)
-    return _found(call, [first_rows(rows, count)], 0)
+def _cut(call: Call) -> list[Value]:
+    """What has been found, of a room and of how many there are."""
+    room, count = call.value(0), _known(call, 1)
+    axis = call.axis(call.attribute("axis", 0), len(room.shape))
+    number = integer(count[0])
+    shape = _cut_shape(room.shape, number, axis)
+    if room.array is not None and not isinstance(number, Symbol):
+        call.builder.budget.expect(checked(shape, room.type.dtype).bytes)
+        return _found(call, [cut(room.array, number, axis)], 0)
+    if all(extent == 1 for extent in room.shape[:axis]):
+        return [_begin(call, room, shape)]
+    flat = call.reshape(room, (room.type.elements,))
+    return [call.reshape(_begin(call, flat, (prod(shape),)), shape)]
 
 
-def first_rows(rows: Array, count: Array) -> Array:
-    """The first rows of (rows, n), as many as (1,) says: a new array.
+def _begin(call: Call, x: Value, sizes: tuple[int, ...]) -> Value:
+    """The first elements along each axis."""
+    rank = len(sizes)
+    return call.emit("Slice", [x], starts=(0,) * rank, steps=(1,) * rank, sizes=sizes)
+
+
+def _cut_shape(shape: Sequence[int], count: int, axis: int) -> tuple[int, ...]:
+    """The shape of what has been found.
 
     Raises:
-        ModelError: they were to be found with a threshold that is none.
+        ModelError: it was to be found with a threshold that is none.
     """
-    number = int(count[0])
-    if number == WRONG:
+    if count == WRONG:
         raise ModelError("iou_threshold follows from data and is none; expected 0 to 1")
-    return np.array(rows[:number])
+    axis %= len(shape)
+    return (*shape[:axis], count, *shape[axis + 1 :])
 
 
-def _most_places(call: Call) -> list[TensorType]:
-    kind = call.value().type
-    return [checked((max(1, len(kind.shape)), kind.elements), INT64)]
+def cut(room: Array, count: int, axis: int) -> Array:
+    """What has been found, as many as are said along an axis.
 
+    It is a view of a large room where it is at least half of it, and a new array elsewhere.
 
-def _most_slices(call: Call) -> list[TensorType]:
-    kind, axis = call.value().type, call.attribute("axis", None)
-    return [kind if axis is not None else checked((kind.elements,), kind.dtype)]
-
-
-def _working_nonzero(call: Call) -> int:
-    return sum(kind.bytes for kind in _most_places(call))
-
-
-def _working_compress(call: Call) -> int:
-    return _PLACE_BYTES * call.value(1).type.elements
+    Raises:
+        ModelError: as `_cut_shape`.
+    """
+    shape = _cut_shape(room.shape, count, axis)
+    found = room.reshape(-1)[: prod(shape)].reshape(shape)
+    return found if 2 * found.nbytes >= max(room.nbytes, _LEAST_VIEW) else found.copy()
 
 
 def _working_unique(call: Call) -> int:
@@ -235,15 +267,8 @@ def _most_different(call: Call) -> list[TensorType]:
 
 
 RULES: dict[str, Rule] = {
-    "NonZero": Rule(_bounded(_nonzero, _most_places, _working_nonzero), since=9),
-    "Compress": Rule(
-        _bounded(_compress, _most_slices, _working_compress),
-        {"axis": "int"},
-        2,
-        2,
-        running=(0, 1),
-        since=9,
-    ),
+    "NonZero": Rule(_nonzero, since=9, outputs=2),
+    "Compress": Rule(_compress, {"axis": "int"}, 2, 2, running=(0, 1), since=9, outputs=2),
     "Unique": Rule(
         _bounded(_unique, _most_different, _working_unique),
         {"axis": "int", "sorted": "int"},
@@ -254,30 +279,32 @@ RULES: dict[str, Rule] = {
         _boxes, {"center_point_box": "int"}, 2, 5, running=range(5), since=10, outputs=2
     ),
 }
+# Along which axis of their room there are as many as are found; a Compress may say another one.
+_AXES = {"NonZero": 1, "Compress": 0, "NonMaxSuppression": 0}
+_OF_ROOM = Rule(_bounded(_cut, lambda call: [call.value().type]), {"axis": "int"}, 2, 2, None)
 # What no file holds.
-PARTS: dict[str, Rule] = {
-    FIRST_ROWS: Rule(_bounded(_first_rows, lambda call: [call.value().type]), {}, 2, 2, None)
-}
+PARTS: dict[str, Rule] = {f"{op}{_CUT}": _OF_ROOM for op in _AXES}
 
 
 def in_parts(nodes: Iterable[FileNode]) -> tuple[FileNode, ...]:
-    """The nodes of a graph; of a NonMaxSuppression what can be compiled is a node of its own.
+    """The nodes of a graph; what can be compiled of those that select is a node of its own.
 
-    That computes as many rows as there may be; how many are given is known when the network runs.
+    That has room for all that may be found; how many are given is known when the network runs.
     """
     listed = tuple(nodes)
     taken: set[str] = set()
-    if any(node.op == "NonMaxSuppression" for node in listed):
+    if any(node.op in _AXES for node in listed):
         taken.update(name for node in listed for name in (*node.reads, *node.outputs))
     made: list[FileNode] = []
     for node in listed:
-        if node.op != "NonMaxSuppression":
+        if node.op not in _AXES:
             made.append(node)
             continue
-        rows, count = (_new(f"{node.outputs[0]}#{part}", taken) for part in ("rows", "count"))
-        made.append(replace(node, outputs=(rows, count)))
-        none: Mapping[str, object] = MappingProxyType({})
-        made.append(replace(node, op=FIRST_ROWS, inputs=(rows, count), attributes=none))
+        room, count = (_new(f"{node.outputs[0]}#{part}", taken) for part in ("room", "count"))
+        made.append(replace(node, outputs=(room, count)))
+        axis = MappingProxyType({"axis": node.attributes.get("axis", _AXES[node.op])})
+        cut_off = replace(node, op=f"{node.op}{_CUT}", inputs=(room, count), attributes=axis)
+        made.append(cut_off)
     return tuple(made)
 
 

@@ -39,6 +39,10 @@ pads (all begins, all ends), dilations, group, activation |
 threshold (1,), score threshold (1,)?; gives image, class and box of each that is kept as int64, \
 with room for all, and how many there are (1,); -1 for a threshold that is none | most (that room \
 is for), centred |
+| NonZero | x; the places of what is not 0 as int64 (axes of x, at least 1, x's elements), and how \
+many there are (1,) | |
+| Compress | x, flags (bool); the slices whose flag is set, in x's extents, and how many there are \
+(1,) | axis (not negative) |
 | Softmax, LogSoftmax | x | axis (not negative) |
 | Normalise | x, scale?, bias? (constants; one number, or one for each place of all axes from \
 first on, or one for each channel where these begin at 2): (x - mean) / sqrt(variance + epsilon) · \
@@ -106,7 +110,6 @@ from leanconv.errors import LeanConvError, ModelError, UnsupportedError
 from leanconv.graph.ir import Attributes, Node, TensorType
 from leanconv.graph.ops import (
     algebra,
-    boxes,
     chain,
     conv,
     extremes,
@@ -121,6 +124,7 @@ from leanconv.graph.ops import (
     resample,
     resize,
     sampling,
+    selection,
     typed,
 )
 from leanconv.graph.ops.base import Array, Arrays, Op, Types
@@ -157,7 +161,7 @@ OPS: Mapping[str, Op] = MappingProxyType(
         **sampling.OPS,
         **typed.OPS,
         **extremes.OPS,
-        **boxes.OPS,
+        **selection.OPS,
         **indexing.OPS,
         **recurrent.OPS,
         **quantised.OPS,

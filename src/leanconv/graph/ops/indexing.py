@@ -8,6 +8,7 @@ and a scatter leaves the update out. An index of a scatter that is `NOWHERE` is 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from math import prod
 from typing import Any
 
@@ -81,8 +82,11 @@ def _places(indices: Array, extent: int) -> Array:
 
 
 def _evaluate_gather(arrays: Arrays, attributes: Attributes) -> Array:
-    x, axis = array(arrays), attributes["axis"]
-    return np.asarray(np.take(x, _places(array(arrays, 1), x.shape[axis]), axis=axis))
+    x, indices, axis = array(arrays), array(arrays, 1), attributes["axis"]
+    try:
+        return np.asarray(x.take(indices, axis))  # from the end where they are below 0
+    except IndexError:
+        return np.asarray(x.take(_places(indices, x.shape[axis]), axis))
 
 
 def _check_alike(x: TensorType, indices: TensorType, axis: int) -> None:
@@ -125,6 +129,9 @@ def _infer_gather_nd(types: Types, attributes: Attributes) -> TensorType:
 def _evaluate_gather_nd(arrays: Arrays, attributes: Attributes) -> Array:
     x, indices, batch = array(arrays), array(arrays, 1), attributes["batch_dims"]
     depth = indices.shape[-1]
+    if not batch:
+        with suppress(IndexError):
+            return np.asarray(x[tuple(np.moveaxis(indices, -1, 0))])
     found, parts = x.shape[batch : batch + depth], prod(x.shape[:batch])
     lists = indices.reshape(parts, -1, depth)
     rows = np.arange(parts)[:, None] * np.ones((1, lists.shape[1]), np.int64)

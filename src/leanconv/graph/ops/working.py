@@ -21,6 +21,8 @@ _TIMES: Mapping[str, int] = {
     "Resample": 9,  # of codes: sums and products are four times as wide
     "RoiAlign": 4,
     "NonMaxSuppression": 5,
+    "NonZero": 2,
+    "Compress": 5,
     "Erf": 6,
     "Gelu": 7,
 }

@@ -1,4 +1,8 @@
-"""NonMaxSuppression with room for as many boxes as may be kept."""
+"""NonMaxSuppression, NonZero and Compress, with room for as many as may be found.
+
+A second result says how many there are. These lie at the beginning of the room, row by row as an
+array of that many: its bytes are the first ones, and what is behind them is of any content.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from leanconv.graph.ir import Attributes, TensorType
 from leanconv.graph.nms import kept_boxes
 from leanconv.graph.ops.base import Array, Arrays, Op, Types, array, checked, given, required
 from leanconv.symbolic import least
-from leanconv.types import FLOATS, INT64
+from leanconv.types import BOOL, DTYPES, FLOATS, INT64
 
 WRONG = -1  # what stands for how many are kept where the threshold is none
 
@@ -50,7 +54,45 @@ def _evaluate(arrays: Arrays, attributes: Attributes) -> tuple[Array, ...]:
     return rows, np.array([len(found)])
 
 
+def places_type(x: TensorType) -> TensorType:
+    """The room for the places of all elements."""
+    return checked((max(1, len(x.shape)), x.elements), INT64)
+
+
+def _infer_places(types: Types, _attributes: Attributes) -> tuple[TensorType, ...]:
+    return places_type(required(types, 0)), checked((1,), INT64)
+
+
+def _in_room(found: Array, shape: tuple[int, ...], axis: int) -> tuple[Array, ...]:
+    """What is found at the beginning of a room, and how many there are along the axis."""
+    room = np.zeros(shape, found.dtype)
+    room.reshape(-1)[: found.size] = found.reshape(-1)
+    return room, np.array([found.shape[axis]], np.int64)
+
+
+def _evaluate_places(arrays: Arrays, _attributes: Attributes) -> tuple[Array, ...]:
+    x = np.atleast_1d(array(arrays))
+    return _in_room(np.array(np.nonzero(x), np.int64), (x.ndim, x.size), 1)
+
+
+def _infer_compress(types: Types, attributes: Attributes) -> tuple[TensorType, ...]:
+    x, flags, axis = required(types, 0), required(types, 1), attributes["axis"]
+    if flags.dtype != BOOL:
+        raise ModelError(f"input 1 is {flags}; expected a list of {BOOL}")
+    if not 0 <= axis < len(x.shape):
+        raise ModelError(f"attribute axis is {axis}; expected an axis of {x}")
+    return x, checked((1,), INT64)
+
+
+def _evaluate_compress(arrays: Arrays, attributes: Attributes) -> tuple[Array, ...]:
+    x, axis = array(arrays), attributes["axis"]
+    kept = np.flatnonzero(array(arrays, 1).reshape(-1)[: x.shape[axis]])
+    return _in_room(x.take(kept, axis), x.shape, axis)
+
+
 OPS: dict[str, Op] = {
+    "NonZero": Op(_infer_places, _evaluate_places, dtypes=DTYPES),
+    "Compress": Op(_infer_compress, _evaluate_compress, 2, 2, ("axis",), dtypes=DTYPES),
     "NonMaxSuppression": Op(
         _infer,
         _evaluate,
@@ -59,5 +101,5 @@ OPS: dict[str, Op] = {
         attributes=("most", "centred"),
         work=lambda types, _attributes, _results: 20 * required(types, 1).elements,
         dtypes=(*FLOATS, INT64),
-    )
+    ),
 }

@@ -1,0 +1,293 @@
+"""NonZero and Compress: the places of what is not 0 (`FindNonZero`), then what they are wanted for.
+
+    NonZero:   y[:, k] = the index of the k-th element of x that is not 0
+    Compress:  y[o, k] = x[o, p], p the k-th place of a flag that is set
+
+The first kernel writes the places of each piece of its input where the piece begins, without
+branches: a vector's places are brought together by one instruction where masks are bits, else by a
+table of all masks of 8 lanes. The second knows from the counts of the pieces where each one's
+results begin: they follow each other, so that the first bytes of the room are the result.
+
+Elements are looked at as bits of their width. A float is 0 if none but its sign is set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+
+from leanconv.codegen.emitter import Carry, Function, Pointer, Value, vector
+from leanconv.codegen.extents import Extent, Extents
+from leanconv.codegen.kernel import Kernel
+from leanconv.codegen.lowered import Call, Lowered
+from leanconv.errors import UnsupportedError
+from leanconv.graph.ir import Graph, Node
+from leanconv.kernels.gather import copy_row
+from leanconv.kernels.pieces import PIECE
+from leanconv.kernels.top_scan import lane_bits
+from leanconv.records import dataclass
+from leanconv.spec.format import Format, ceil_div
+from leanconv.symbolic import least, most
+from leanconv.target import Target
+from leanconv.types import INT32, INT64
+
+_MOST = 1 << 31  # elements; places have 32 bits
+_LANES = 8  # of a mask that is looked up
+_SLACK = 16  # places that a piece may write behind its own
+_LEAST_PIECE = 128  # flags
+
+
+@dataclass(frozen=True)
+class _OfPieces(Kernel):
+    """What both kernels know of the pieces.
+
+    Attributes:
+        count: elements that are looked at.
+        piece: elements of a piece.
+    """
+
+    VARIES = True
+
+    count: Extent
+    piece: Extent
+
+    @property
+    def result_count(self) -> int:
+        return 2
+
+    @property
+    def pieces(self) -> int:
+        """How many there are."""
+        return ceil_div(self.count, self.piece)
+
+    @property
+    def chunks(self) -> int:
+        return self.pieces
+
+    @property
+    def stride(self) -> int:
+        """From the places of a piece to those of the next."""
+        return self.piece + _SLACK
+
+    @property
+    def buffers(self) -> tuple[int, int]:
+        """Bytes of the places, and of the counts."""
+        return self.pieces * self.stride * INT32.bytes, self.pieces * INT64.bytes
+
+    def sums(self, e: Function, counts: Pointer, piece: Value) -> tuple[Value, Value]:
+        """What the pieces before one have found, and what all have."""
+        sums: Carry = [e.i64(0), e.i64(0)]
+        with e.loop("piece", self.pieces, [sums]) as number:
+            found = e.load_index(counts.at(number))
+            own = e.select(number.compare("ult", piece), found, e.i64(0))
+            sums[:] = [sums[0] + own, sums[1] + found]
+        return sums[0], sums[1]
+
+
+@dataclass(frozen=True)
+class FindNonZero(_OfPieces):
+    """The places of what is not 0 in each piece, and how many there are.
+
+    Attributes:
+        item: bytes of an element.
+        signed_zeros: whether the first bit of what is 0 may be set.
+    """
+
+    item: int
+    signed_zeros: bool
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        return ("x", "places", "counts")
+
+    @property
+    def flops(self) -> int:
+        return self.count
+
+    def emit(self, target: Target) -> str:
+        e, element = Function(self.NAME), f"i{8 * self.item}"
+        append = _packed if target.masks_are_bits else _looked_up
+        lanes = _SLACK if target.masks_are_bits else _LANES
+        x, places = e.pointer(0, element), e.pointer(1, INT32.llvm)
+        counts = e.pointer(2, INT64.llvm)
+        with e.chunks(self.chunks) as (piece,):
+            first = piece * self.piece
+            stop = e.smin(first + self.piece, self.count)
+            out, found = places.at(piece * self.stride), [e.i64(0)]
+            whole = (stop - first) // lanes
+            with e.when(whole.compare("ne", 0), [found]), e.loop("v", whole, [found]) as number:
+                at = first + number * lanes
+                hits = self._hits(e.load(x.at(at), vector(element, lanes)))
+                bits = lane_bits(e, hits)
+                append(e, e.convert("trunc", at, INT32.llvm), hits, bits, out.at(found[0]))
+                wide = e.convert("zext", bits, "i64")
+                found[0] = found[0] + e.intrinsic("llvm.ctpop.i64", "i64", wide)
+            tail = first + whole * lanes
+            with (
+                e.when(tail.compare("ult", stop), [found]),
+                e.loop("one", stop, [found], start=tail) as at,
+            ):
+                e.store(e.convert("trunc", at, INT32.llvm), out.at(found[0]))
+                found[0] = found[0] + e.convert("zext", self._hits(e.load(x.at(at))), "i64")
+            e.store(found[0], counts.at(piece))
+        return e.finish()
+
+    def _hits(self, bits: Value) -> Value:
+        return (bits << 1 if self.signed_zeros else bits).compare("ne", 0)
+
+
+def _packed(e: Function, first: Value, hits: Value, bits: Value, out: Pointer) -> None:
+    """Write the places of a vector's hits, and what is no place behind them."""
+    del bits
+    kind = vector(INT32.llvm, _SLACK)
+    places = e.const(kind, range(_SLACK)) + e.splat(first, _SLACK)
+    name = f"llvm.x86.avx512.mask.compress.v{_SLACK}i32"
+    e.store(e.intrinsic(name, kind, places, e.zero(kind), hits), out)
+
+
+def _looked_up(e: Function, first: Value, hits: Value, bits: Value, out: Pointer) -> None:
+    """The same by a table."""
+    del hits
+    row = e.convert("zext", bits, "i64")
+    numbers = e.load(e.table(_table()).at(row * 2), vector("i8", _LANES))
+    places = e.convert("zext", numbers, vector(INT32.llvm, _LANES)) + e.splat(first, _LANES)
+    e.store(places, out)
+
+
+def _table() -> Sequence[int]:
+    """For each mask the numbers of its lanes, a byte each, as two words."""
+    rows = [[lane for lane in range(_LANES) if mask >> lane & 1] for mask in range(1 << _LANES)]
+    numbers = [sum(lane << 8 * place for place, lane in enumerate(row)) for row in rows]
+    return [word for number in numbers for word in (number & (1 << 32) - 1, number >> 32)]
+
+
+@dataclass(frozen=True)
+class ListPlaces(_OfPieces):
+    """The index of each place along each axis, and how many there are.
+
+    Attributes:
+        shape: of what was looked at.
+    """
+
+    shape: Extents
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        return ("places", "counts", "y", "count")
+
+    def emit(self, target: Target) -> str:
+        e, lanes = Function(self.NAME), target.lanes(INT32)
+        places, counts = e.pointer(0, INT32.llvm), e.pointer(1, INT64.llvm)
+        y, result = e.pointer(2, INT64.llvm), e.pointer(3, INT64.llvm)
+        with e.chunks(self.chunks) as (piece,):
+            before, total = self.sums(e, counts, piece)
+            with e.when(piece.compare("eq", 0)):
+                e.store(total, result)
+            own, listed = e.load_index(counts.at(piece)), places.at(piece * self.stride)
+            outs = [y.at(total * axis + before) for axis in range(len(self.shape))]
+            whole = own // lanes
+            with e.when(whole.compare("ne", 0)), e.loop("v", whole) as number:
+                self._list(e, listed, outs, number * lanes, lanes)
+            rest = whole * lanes
+            with e.when(rest.compare("ult", own)), e.loop("one", own, start=rest) as at:
+                self._list(e, listed, outs, at, 1)
+        return e.finish()
+
+    def _list(
+        self, e: Function, listed: Pointer, outs: Sequence[Pointer], at: Value, lanes: int
+    ) -> None:
+        """Some places, axis by axis from the last: quotients of doubles are exact below 2^53."""
+        place = e.load(listed.at(at), vector(INT32.llvm, lanes))
+        narrow, wide = place.kind, vector(INT64.llvm, lanes)
+        real = vector("double", lanes)
+        for axis in range(len(self.shape) - 1, -1, -1):
+            extent, index = self.shape[axis], place
+            if any(not isinstance(n, int) or n != 1 for n in self.shape[:axis]):
+                whole = e.convert("sitofp", place, real) / e.const(real, extent)
+                place = e.convert("fptosi", whole, narrow)
+                index = index - place * e.const(narrow, extent)
+            else:  # all axes before it are of one element
+                place = e.zero(narrow)
+            e.store(e.convert("zext", index, wide), outs[axis].at(at))
+
+
+@dataclass(frozen=True)
+class TakeSlices(_OfPieces):
+    """The slices at the places, one after the other, and how many there are.
+
+    Attributes:
+        item: bytes of an element.
+        outer: how often the axis is there.
+        extent: of the axis, at least `count`.
+        inner: elements of a slice.
+    """
+
+    item: int
+    outer: Extent
+    extent: Extent
+    inner: Extent
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        return ("x", "places", "counts", "y", "count")
+
+    @property
+    def chunks(self) -> int:
+        return self.outer * self.pieces
+
+    def emit(self, target: Target) -> str:
+        e, element = Function(self.NAME), f"i{8 * self.item}"
+        lanes = target.vector_bytes // self.item
+        x, places = e.pointer(0, element), e.pointer(1, INT32.llvm)
+        counts, y = e.pointer(2, INT64.llvm), e.pointer(3, element)
+        with e.chunks(self.outer, self.pieces) as (row, piece):
+            before, total = self.sums(e, counts, piece)
+            with e.when((row | piece).compare("eq", 0)):
+                e.store(total, e.pointer(4, INT64.llvm))
+            own, listed = e.load_index(counts.at(piece)), places.at(piece * self.stride)
+            source = x.at(row * (self.extent * self.inner))
+            out = y.at((row * total + before) * self.inner)
+            with e.when(own.compare("ne", 0)), e.loop("slice", own) as at:
+                place = e.index(e.convert("zext", e.load(listed.at(at)), "i64"))
+                taken, to = source.at(place * self.inner), out.at(at * self.inner)
+                if isinstance(self.inner, int) and self.inner == 1:
+                    e.store(e.load(taken), to)
+                else:
+                    copy_row(e, taken, to, self.inner, lanes)
+        return e.finish()
+
+
+def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
+    """Never: places count plain elements."""
+    del node, graph, block
+    return False
+
+
+def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Target) -> Lowered:
+    """Two kernels, with the places and the counts of all pieces between them."""
+    del formats, target
+    looked, x = graph.types[node.inputs[-1]], graph.types[node.inputs[0]]
+    places, counts = f"{node.key}.places", f"{node.key}.counts"
+    then: _OfPieces
+    read: tuple[str, ...] = ()
+    if node.op == "NonZero":
+        count, piece = x.elements, PIECE
+        then = ListPlaces(count, piece, x.shape or (1,))
+    else:
+        axis = node.attributes["axis"]
+        outer, extent, inner = prod(x.shape[:axis]), x.shape[axis], prod(x.shape[axis + 1 :])
+        count = least(looked.elements, extent)
+        piece = most(_LEAST_PIECE, ceil_div(PIECE, inner))
+        then = TakeSlices(count, piece, x.dtype.bytes, outer, extent, inner)
+        read = node.inputs[:1]
+    if count >= _MOST:
+        raise UnsupportedError(
+            f"node {node.name or node.key!r}: {node.op} looks at {count} elements; expected fewer "
+            f"than {_MOST}: cut them into parts"
+        )
+    find = FindNonZero(count, piece, looked.dtype.bytes, looked.dtype.is_float)
+    calls = (
+        Call(find, (node.inputs[-1], places, counts)),
+        Call(then, (*read, places, counts, *node.outputs)),
+    )
+    return Lowered(calls, {}, dict(zip((places, counts), find.buffers, strict=True)), "nonzero")
