@@ -10,7 +10,9 @@ import numpy as np
 from leanconv.graph.ops.base import Array
 
 
-def distinct(x: Array, axis: int | None) -> tuple[Array, Array, Array, Array]:
+def distinct(
+    x: Array, axis: int | None, only_values: bool = False
+) -> tuple[Array, Array, Array, Array]:
     """Different slices in their order; where each is first, which each is, how often each is.
 
     Zeros are one number, whatever their sign, and so are all that are not numbers.
@@ -18,10 +20,10 @@ def distinct(x: Array, axis: int | None) -> tuple[Array, Array, Array, Array]:
     Args:
         x: of floats, integers or bools.
         axis: of the slices; None for single elements.
+        only_values: whether nothing is asked of places and counts, which may then be empty.
     """
     if axis is None:
-        values, first, which, counts = np.unique(x, True, True, True)
-        return values, first, which.reshape(-1), counts
+        return _distinct_elements(x.reshape(-1), only_values)
     count = x.shape[axis]
     keys = _ordered_bytes(np.moveaxis(x, axis, 0).reshape(count, x.size // max(1, count)))
     order = np.arange(count)
@@ -35,6 +37,26 @@ def distinct(x: Array, axis: int | None) -> tuple[Array, Array, Array, Array]:
     which[order] = np.cumsum(begins) - 1
     counts = np.diff(np.append(np.flatnonzero(begins), count))
     return x.take(first, axis), first, which, counts
+
+
+def _distinct_elements(x: Array, only_values: bool) -> tuple[Array, Array, Array, Array]:
+    """`distinct` of a list, by orders that need not be stable: NumPy sorts so by vectors."""
+    if only_values:
+        values, none = np.unique(x), np.zeros(0, np.int64)
+        if x.dtype.kind == "f" and (zeros := np.flatnonzero(values == 0)).size:
+            values[zeros] = x[np.argmax(x == 0)]  # with the sign of the first
+        return values, none, none, none
+    order = np.argsort(x)
+    keys = x[order]
+    begins = np.ones(x.size, bool)
+    begins[1:] = keys[1:] != keys[:-1]
+    if x.dtype.kind == "f":
+        begins[1:] &= ~np.isnan(keys[:-1])
+    places = np.flatnonzero(begins)
+    first = np.minimum.reduceat(order, places) if x.size else order
+    which = np.empty(x.size, np.int64)
+    which[order] = np.cumsum(begins) - 1
+    return x[first], first, which, np.diff(np.append(places, x.size))
 
 
 def working_for_distinct(array_bytes: int, count: int) -> int:

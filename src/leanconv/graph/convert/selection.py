@@ -132,7 +132,8 @@ def _unique(call: Call) -> list[Value]:
         working_for_distinct(x.nbytes, x.size if axis is None else x.shape[axis])
         + sum(kind.bytes for kind in _most_different(call))
     )
-    values, first, inverse, counts = distinct(x, axis)
+    only_values = not any(call.node.outputs[1:]) and call.flag("sorted", 1)
+    values, first, inverse, counts = distinct(x, axis, only_values)
     if not call.flag("sorted", 1):
         order = np.argsort(first, kind="stable")
         values = np.take(values, order, 0 if axis is None else axis)
