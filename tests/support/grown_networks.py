@@ -54,7 +54,8 @@ class GrownNetwork:
         makers = [getattr(self, name) for name in sorted(dir(self)) if name.startswith("_op_")]
         for _ in range(steps):
             self._step(makers)
-        self._finish()
+        while not self._finished():
+            self._nodes.pop()
 
     # -- parts -------------------------------------------------------------------------------
     def _new(self, hint: str = "v") -> str:
@@ -175,17 +176,23 @@ class GrownNetwork:
             else:
                 return
 
-    def _finish(self) -> None:
-        ends = [name for name in self._values if name != "x" and name[0] != "n"][-5:]
+    def _finished(self) -> bool:
+        """Make the whole model; False where ONNX Runtime infers shapes that contradict nodes."""
+        made = {name for each in self._nodes for name in each.output}
+        ends = [name for name in self._values if name in made and name[0] != "n"][-5:]
         self.proto = self._model(self._nodes, ["x"], ends)
         for info in self.proto.graph.output:
             kind = helper.np_dtype_to_tensor_dtype(self._values[info.name][0].dtype)
             info.CopyFrom(helper.make_tensor_value_info(info.name, kind, None))
         self.feeds = [{"x": x} for x in self._values["x"]]
-        session = _session(self.proto)
+        try:
+            session = _session(self.proto)
+        except Exception:  # whatever it raises
+            return False
         self.expected = [
             dict(zip(ends, session.run(ends, feed), strict=True)) for feed in self.feeds
         ]
+        return True
 
 
 def _session(proto: onnx.ModelProto) -> onnxruntime.InferenceSession:

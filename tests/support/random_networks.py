@@ -230,7 +230,9 @@ class RandomNetwork(GrownNetwork):
             where = "asymmetric"
             self._exact("f", (4,))
         given = {"mode": mode, "coordinate_transformation_mode": where, "nearest_mode": "floor"}
-        self._smoothly("Resize", f"{x} - {factors}", **given)
+        y = self._smoothly("Resize", f"{x} - {factors}", **given)
+        if not all(array.size for array in self._values[y]):  # which leanconv refuses
+            raise UnfitError
 
     # -- element by element ------------------------------------------------------------------
     def _op_whole(self) -> None:
