@@ -34,6 +34,9 @@ PYTHON_TESTS := tests/test_import.py tests/test_records.py tests/test_oldest_pyt
 	tests/api/test_network_calls.py tests/api/test_plan_cache.py tests/conv/test_conv_plans.py \
 	tests/cli/test_cli_run.py tests/planner/test_lifetimes.py tests/planner/test_solver.py \
 	tests/kernels/test_softmax.py
+# What is installed to run tests: dev, or test, which leaves out Triton, Ray and what only `lint` needs.
+EXTRA ?= dev
+INSTALLED = $(VENV)/.installed-$(EXTRA)
 BENCH_ARGS ?=
 REPLAY_ARGS ?=
 CONFORMANCE_ARGS ?=
@@ -57,7 +60,7 @@ ifneq ($(shell $(PYTHON) $(IDENTITY)),$(shell $(BIN)/python $(IDENTITY) 2>&1))
 .PHONY: renew
 renew:
 	$(PYTHON) -m venv --clear $(VENV)
-$(BIN)/python $(VENV)/.installed-image $(VENV)/.installed-dev $(VENV)/.installed-bench $(VENV)/.installed-ocr $(VENV)/.installed-docs: renew
+$(BIN)/python $(VENV)/.installed-image $(VENV)/.installed-dev $(VENV)/.installed-test $(VENV)/.installed-bench $(VENV)/.installed-ocr $(VENV)/.installed-docs: renew
 endif
 endif
 endif
@@ -66,8 +69,8 @@ $(VENV)/.installed-image: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --editable '.[image]'
 	@touch $@
 
-$(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+$(VENV)/.installed-dev $(VENV)/.installed-test: $(VENV)/.installed-%: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable '.[$*]'
 	@touch $@ $(VENV)/.installed-image
 
 $(VENV)/.installed-ocr: pyproject.toml | $(BIN)/python
@@ -81,12 +84,12 @@ $(VENV)/.installed-bench: pyproject.toml | $(BIN)/python
 demo: $(VENV)/.installed-image ## read handwritten digits from PNG files with the shipped network
 	$(BIN)/leanconv run examples/digits/digits.onnx examples/digits/images/*.png
 
-test: $(VENV)/.installed-dev ## run every test
+test: $(INSTALLED) ## run every test; EXTRA=test makes a smaller .venv first
 	$(PYTEST) --durations=20 --durations-min=1 $(PYTEST_ARGS)
 
 test-machines: $(addprefix .test-,$(MACHINES)) ## run those that depend on the machine as if on others
 
-.test-%: $(VENV)/.installed-dev
+.test-%: $(INSTALLED)
 	TEST_MACHINE=$* $(PYTEST) $(or $(PYTEST_ARGS),$(MACHINE_TESTS))
 
 test-guarded: .guarded-end .guarded-start ## run those of kernels with guard pages round every buffer
@@ -94,7 +97,7 @@ test-guarded: .guarded-end .guarded-start ## run those of kernels with guard pag
 test-guarded-sample: ## run a few of these
 	$(MAKE) --keep-going test-guarded PYTEST_ARGS="$(GUARDED_SAMPLE)"
 
-.guarded-%: $(VENV)/.installed-dev
+.guarded-%: $(INSTALLED)
 	TEST_GUARDED=$* $(PYTEST) $(or $(PYTEST_ARGS),$(GUARDED_TESTS))
 
 test-pythons: $(addprefix .test-python-,$(PYTHONS)) ## run some with the oldest and the newest Python
@@ -121,10 +124,10 @@ lint: $(VENV)/.installed-dev ## style, types and the order of the folders
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/test_layering.py
 
-replay: $(VENV)/.installed-dev ## compare the code that is emitted with what is kept
+replay: $(INSTALLED) ## compare the code that is emitted with what is kept
 	$(BIN)/python tests/replay/emitted_code.py $(REPLAY_ARGS)
 
-conformance: $(VENV)/.installed-dev ## run ONNX's backend suite, every case compiled
+conformance: $(INSTALLED) ## run ONNX's backend suite, every case compiled
 	$(BIN)/python tests/conformance/run.py $(CONFORMANCE_ARGS)
 
 format: $(VENV)/.installed-dev ## put the code into the house's shape

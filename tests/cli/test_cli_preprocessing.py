@@ -46,9 +46,24 @@ def test_presets(silent: FakeNetwork, call: Call, picture: Picture, preset: str)
         "signed": pixel / 127.5 - 1,
         "bytes": pixel,
         "caffe": pixel[::-1] - [103.939, 116.779, 123.68],
+        "ppocr": (pixel[::-1] / 255 - [0.485, 0.456, 0.406]) / [0.229, 0.224, 0.225],
     }[preset]
     np.testing.assert_allclose(silent.seen[-1][0, :, 0, 0], expected, rtol=1e-5)
     assert f"from --preset {preset}" in result.out
+
+
+def test_a_preset_says_multiples_of_open_sizes(
+    silent: FakeNetwork, call: Call, picture: Picture
+) -> None:
+    silent.shape = ("N", 3, "H", "W")
+    image = picture((10, 20, 30), (70, 120), "RGB")  # width, height
+    for multiple, sizes in ((None, (128, 64)), ("24", (120, 72))):
+        options = ["--multiple", multiple] if multiple else []
+        result = call("run", "m.onnx", image, "--preset", "ppocr", *options)
+        assert result.code == 0, result.err
+        assert silent.seen[-1].shape == (1, 3, *sizes)
+    assert call("run", "m.onnx", image, "--preset", "imagenet").code == 0
+    assert silent.seen[-1].shape == (1, 3, 120, 70)
 
 
 def test_a_preset_beside_numbers_is_wrong_usage(

@@ -175,7 +175,10 @@ def _normalisation(
 
 def fitting_of(options: argparse.Namespace) -> Fitting:
     """What the options say of pictures of another size."""
-    return Fitting(options.fit, options.fill, options.multiple, options.background)
+    multiple = options.multiple
+    if multiple == OF_PICTURES["multiple"] and options.preset:
+        multiple = PRESETS[options.preset].multiple
+    return Fitting(options.fit, options.fill, multiple, options.background)
 
 
 def read_inputs(

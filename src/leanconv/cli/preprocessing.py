@@ -73,24 +73,26 @@ class Preset:
         normalisation: its numbers.
         order: of the channels.
         what: who uses it, as text for a user.
+        multiple: of open heights and widths, where nobody says another.
     """
 
     normalisation: Normalisation
     order: str
     what: str
+    multiple: int = 1
 
 
+_IMAGENET = Normalisation(1 / 255, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 PRESETS: Mapping[str, Preset] = {
-    "imagenet": Preset(
-        Normalisation(1 / 255, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
-        "RGB",
-        "classifiers of torchvision and timm",
-    ),
+    "imagenet": Preset(_IMAGENET, "RGB", "classifiers of torchvision and timm"),
     "unit": Preset(Normalisation(1 / 255), "RGB", "0 to 1: YOLO and most detectors"),
     "signed": Preset(Normalisation(1 / 127.5, (1.0,)), "RGB", "-1 to 1: networks of TensorFlow"),
     "bytes": Preset(Normalisation(), "RGB", "0 to 255, as they are"),
     "caffe": Preset(
         Normalisation(1.0, (103.939, 116.779, 123.68)), "BGR", "BGR less its mean: VGG, ResNet"
+    ),
+    "ppocr": Preset(
+        _IMAGENET, "BGR", "text detectors of PP-OCR: imagenet's numbers on BGR, multiples of 32", 32
     ),
 }
 _RANGES = {

@@ -30,9 +30,8 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     parser.add_argument(
         "--points",
         metavar="P,P,...",
-        help="the M + R - 2 finite points, such as --points=0,1,-1,2,-2 for the matrices of F(4, 3) "
-        "in textbooks (default: the best known); infinity, which is always there as well, may "
-        "follow them",
+        help="the M + R - 2 finite points, such as --points=0,1,-1,2,-2 for the textbooks' F(4, 3) "
+        "(default: the best known); infinity, which is always there as well, may follow them",
     )
     parser.add_argument(
         "--balance", action="store_true", help="even out the matrices' rows by powers of two"
@@ -114,9 +113,9 @@ def _summary(made: Transform, report: dict[str, Any]) -> str:
     lines = [
         f"{made}:  y = A^T [(G g) * (B^T d)],  y_i = sum_k g_k d_(i+k)",
         f"points           {', '.join(report['points']) or 'none needed'}",
-        f"gamma^2          {report['gamma_squared']:.4g} (direct 1; growth of the error in 2-D: the "
-        "mean over outputs i of sum_k A^T[i,k]^2 |G_k|^2 |B^T_k|^2 / R, with rows of G and B^T in "
-        "the 2-norm)",
+        f"gamma^2          {report['gamma_squared']:.4g} (direct 1; growth of the error in 2-D: "
+        "the mean over outputs i of sum_k A^T[i,k]^2 |G_k|^2 |B^T_k|^2 / R, with rows of G and B^T "
+        "in the 2-norm)",
         f"error expected   {report['error_estimate']:.1e} in 2-D, float32, "
         f"{_ESTIMATE_CHANNELS} channels (direct "
         f"{error_estimate(reduction=_ESTIMATE_CHANNELS * made.r**2):.1e}): gamma^2 amplifies the "
