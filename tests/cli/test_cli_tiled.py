@@ -129,6 +129,8 @@ def test_an_option_that_would_not_be_heeded_is_refused(
         ["--shape", "1x3x8x8"],
         ["--tune"],
         ["--shared-weights"],
+        ["--draw", "x.png"],
+        ["--verbose"],
     ]
     for option in unheeded:
         assert main([*given, "--tiled", "--out", out, *option]) == 2

@@ -119,6 +119,15 @@ def read_image(
     return Picture(x, *place, image.notes)
 
 
+def upright(file: str | Path, fitting: Fitting = _AS_IT_IS) -> Any:
+    """A file's picture in colours as it is seen, of Pillow.
+
+    Raises:
+        InputError, MissingExtraError, OSError: as of `read_image`.
+    """
+    return _decode(Path(file), _MODES[3], fitting).image
+
+
 _Extents = tuple[int | str | None, int | str | None]
 
 

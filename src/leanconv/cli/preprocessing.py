@@ -102,7 +102,7 @@ _RANGES = {
     "NominalRange_16_235": Normalisation(219 / 255, (-16.0,)),
 }
 _FORMATS = {"Gray8": "RGB", "Rgb8": "RGB", "Bgr8": "BGR"}
-_ULTRALYTICS = "Ultralytics"
+ULTRALYTICS = "Ultralytics"
 _NAME = re.compile(r"(\d{1,6}):\s*(?:'([^'\\]{0,200})'|\"([^\"\\]{0,200})\")")
 
 
@@ -142,7 +142,7 @@ class Preprocessing:
             said = _one_of(metadata, "Image.NominalPixelRange", tuple(_RANGES))
             numbers = replace(_RANGES[said], source="the model's Image.NominalPixelRange")
             own = replace(own, normalisation=numbers)
-        if metadata.get("author") == _ULTRALYTICS:
+        if metadata.get("author") == ULTRALYTICS:
             unit = replace(PRESETS["unit"].normalisation, source="the model, made by Ultralytics")
             names = _numbered_names(metadata.get("names", ""))
             own = replace(own, normalisation=own.normalisation or unit, labels=own.labels or names)

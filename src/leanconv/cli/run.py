@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from leanconv.cli.common import (
     add_shared_weights_option,
     add_value_option,
     load_options,
+    not_negative,
     positive,
 )
 from leanconv.cli.exit_codes import EXIT_NOT_MET, EXIT_OK, EXIT_USER_ERROR
@@ -33,6 +34,7 @@ from leanconv.cli.image_options import (
     Arrays,
     Given,
     add_image_options,
+    fitting_of,
     preprocessing_of,
     read_inputs,
 )
@@ -87,6 +89,19 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         help="write all outputs by their names, IMAGE:NAME where there are several images",
     )
     parser.add_argument(
+        "--draw",
+        metavar="FILE",
+        help="write the picture with the boxes that a detector found, where its outputs are known "
+        "by the names of TensorFlow's or torchvision's detectors, or by Ultralytics' metadata",
+    )
+    parser.add_argument(
+        "--min-score",
+        type=not_negative,
+        default=0.25,
+        metavar="X",
+        help="the least score of a box that is drawn (default: 0.25)",
+    )
+    parser.add_argument(
         "-v",
         "--verbose",
         action="store_true",
@@ -103,6 +118,10 @@ def execute(options: argparse.Namespace) -> int:
         return execute_tiled(options)
     check_untiled(options)
     save = _bundle(options)
+    if options.draw:
+        from leanconv.cli.drawing import check_drawing
+
+        check_drawing(options.draw, options.images)
     with progress(f"loading {options.model}") as shown, save as keep:
         given = {**load_options(options), "shared_weights": options.shared_weights}
         network, startup = started(options.model, "run", given)
@@ -125,6 +144,7 @@ def execute(options: argparse.Namespace) -> int:
         "memory_used_bytes": max(answer.memory_used_bytes for answer in answers),
         "footprint": runs.footprint.to_json(),
         "saved": options.save,
+        "drawn": runs.drawn,
         "preprocessing": preprocessing_json(answers, preprocessing, options),
         "images": [answer.to_json() for answer in answers],
         "failed": [{"image": image, "error": str(error)} for image, error in runs.failed.items()],
@@ -161,6 +181,7 @@ class _Runs:
         startup: how long the network took to answer, so far.
         answers: of the images that could be run.
         failed: why the others could not, with the image's name.
+        drawn: the boxes that were drawn, as JSON objects; None where none were wanted.
     """
 
     def __init__(
@@ -173,6 +194,7 @@ class _Runs:
         self.startup = startup
         self.answers: list[Answer] = []
         self.failed: dict[str, Exception] = {}
+        self.drawn: list[dict[str, Any]] | None = None
         self._network, self._preprocessing, self._options = network, preprocessing, options
 
     @cached_property
@@ -189,6 +211,8 @@ class _Runs:
         try:
             given = read_inputs(self._network, image, self._preprocessing, self._options)
             answer, outputs = self._answered(image, given)
+            if self._options.draw:
+                self._draw(image, given.picture, outputs)
         except UsageError:
             raise
         except OSError as error:
@@ -222,6 +246,17 @@ class _Runs:
             network.plan.memory_bytes,
             network.used_bytes,
         ), outputs
+
+    def _draw(self, image: str, picture: Picture | None, outputs: Arrays) -> None:
+        """Write the picture with the boxes that were found."""
+        from leanconv.cli.drawing import draw, found_boxes
+
+        if picture is None:
+            raise UsageError(f"--draw takes a picture; got arrays, {image}")
+        metadata, least = self._network.metadata, self._options.min_score
+        boxes = found_boxes(outputs, metadata, picture, self._preprocessing, least)
+        draw(self._options.draw, image, fitting_of(self._options), boxes)
+        self.drawn = boxes.to_json()
 
     def nothing(self) -> Exception:
         """The error where no image could be run: the last one's, after the others were said."""

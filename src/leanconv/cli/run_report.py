@@ -142,6 +142,10 @@ def print_answers(
         _memory_line(answers),
         *[f"process: {footprint}"] * options.verbose,
     ]
+    if options.draw:
+        boxes = report["drawn"]
+        shown = ", ".join(f"{each['label']} {each['score']:.2f}".strip() for each in boxes)
+        lines.append(f"{options.draw}: {counted(len(boxes), 'box', 'boxes')} {shown}".rstrip())
     if options.save:
         lines.append(f"outputs are in {options.save}")
     print_text("\n".join(lines), options.wide)

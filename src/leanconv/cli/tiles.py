@@ -25,6 +25,7 @@ from leanconv.files import refuse_without_folder
 _UNHEEDED = (
     *OF_PICTURES,
     *("labels", "top", "repeat", "shape", "value", "tune", "stream_weights", "shared_weights"),
+    *("draw", "min_score", "verbose"),
 )
 
 if TYPE_CHECKING:
