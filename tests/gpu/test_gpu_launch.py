@@ -12,7 +12,6 @@ import leanconv as lc
 from leanconv.errors import (
     BudgetError,
     DeviceError,
-    MissingExtraError,
     SpecError,
     UnsupportedError,
 )
@@ -28,7 +27,6 @@ from leanconv.types import BFLOAT16, FLOAT16, FLOAT32, FLOAT64
 from support import network_models
 from support.gpu.fake_cuda import FakeCuda
 from support.gpu.fake_plans import BIAS, SPEC, plan_on
-from support.gpu.workers import HAS_TRITON
 from support.nodes import one_node
 
 
@@ -175,17 +173,13 @@ def test_without_a_device_the_error_says_what_is_missing(monkeypatch: pytest.Mon
     monkeypatch.setattr(module.ctypes, "CDLL", none)
     module.driver.cache_clear()
     x, w = np.zeros((1, 3, 8, 8), np.float32), np.ones((4, 3, 3, 3), np.float32)
-    kind, text = (
-        (DeviceError, r"no CUDA driver was found; expected libcuda\.so\.1 .* device='cpu'")
-        if HAS_TRITON
-        else (MissingExtraError, r"needs triton, which is not installed; .*leanconv\[gpu\]")
-    )
+    text = r"no CUDA driver was found; expected libcuda\.so\.1 .* device='cpu'"
     for call in (
         lambda: lc.conv2d(x, w, device="cuda"),
         lambda: lc.plan_conv2d(x.shape, w, device="cuda"),
         lambda: lc.load(network_models.model("squeezenet_like"), device="cuda"),
     ):
-        with pytest.raises(kind, match=text):
+        with pytest.raises(DeviceError, match=text):
             call()
 
 
