@@ -23,7 +23,7 @@ import numpy as np
 
 import leanconv
 from leanconv.errors import InputError, LeanConvError, UnsupportedError
-from leanconv.server.datatypes import NAMES
+from leanconv.server.datatypes import datatype
 from leanconv.server.ports import check_types
 from leanconv.types import BFLOAT16
 
@@ -81,7 +81,7 @@ class LeanConvModel(Model):
         outputs = []
         for spec in self._network.outputs:
             array = found[spec.name]
-            output = InferOutput(spec.name, list(array.shape), NAMES[spec.dtype])
+            output = InferOutput(spec.name, list(array.shape), datatype(spec, array))
             output.set_data_from_numpy(array)  # raw; KServe makes text of it where that is asked
             outputs.append(output)
         return InferResponse(

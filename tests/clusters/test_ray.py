@@ -15,6 +15,7 @@ import pytest
 from onnx import helper
 
 import leanconv as lc
+from support.late_outputs import LATE, late_outputs
 from support.network_models import small, weights
 from support.page_blocks import ROOT, run_blocks
 
@@ -108,6 +109,43 @@ def test_rows_of_several_shapes() -> None:
     held[:] = rows
     y = over_ray.Predictor(net, plan)({"x": held})["y"]
     assert all(same_bits(y[n], net(rows[n][np.newaxis])[0]) for n in range(5))
+
+
+@pytest.mark.parametrize("order", [("places",), ("places", "p"), ("r", "large")], ids=",".join)
+def test_outputs_that_follow_from_values(order: tuple[str, ...]) -> None:
+    """Each row has its own; they are counted where the file bounds them, refused elsewhere."""
+    net = lc.load(late_outputs(*order), threads=1, reproducible=True)
+    plan = over_ray.plan_batches(net, batch_size=4)
+    assert {name for name, kind in plan.outputs.items() if kind is None} == LATE & {*order}
+    planned = sum(kind.bytes for kind in plan.outputs.values() if kind is not None)
+    assert plan.row_bytes > planned + 4 * 3 * 8 * 8
+    made = over_ray.Predictor(net, plan)
+    given = images(3)
+    found = made({"x": given})
+    for row in range(3):
+        for name, array in net.run({"x": given[row : row + 1]}).items():
+            alone = array if name in LATE else array[0]
+            np.testing.assert_array_equal(found[name][row], alone)
+    empty = made({"x": given[:0]})
+    assert list(empty) == list(order)
+    for name, array in empty.items():
+        assert len(array) == 0
+        assert array.dtype == (np.int64 if name == "places" else np.float32)
+    unbounded = lc.load(segment_behind_values(), threads=1, reproducible=True)
+    with pytest.raises(lc.SpecError, match="nothing in the file says"):
+        over_ray.plan_batches(unbounded, memory_limit="1 GiB")
+
+
+def segment_behind_values() -> bytes:
+    """A convolution of the columns that values choose."""
+    nodes = [
+        helper.make_node("ReduceMax", ["x"], ["m"], axes=[0, 1, 2], keepdims=0),
+        helper.make_node("Greater", ["m", "half"], ["chosen"]),
+        helper.make_node("Compress", ["x", "chosen"], ["c"], axis=3),
+        helper.make_node("Conv", ["c", "w"], ["y"]),
+    ]
+    constants = {"w": weights(4, 3, 1, 1), "half": np.float32(0.5)}
+    return small(nodes, {"x": ["N", 3, 8, 8]}, {"y": ["N", 4, 8, "W"]}, constants)
 
 
 def test_what_does_not_fit_is_told() -> None:

@@ -121,7 +121,7 @@ def test_a_network_has_the_bits_of_the_interpreter(zero: int, dtype: DType) -> N
     graph = run_passes(made, check=True)
     for threads in (1, 2):
         compiled = CompiledNetwork(OwnedGraph(graph), Planner(graph, host(), threads, Accuracy()))
-        results = {n: np.empty(k.shape, k.dtype) for n, k in compiled.plan.outputs.items()}
+        results = {n: np.empty(k.shape, k.dtype) for n, k in compiled.plan.results.items()}
         given = [np.ascontiguousarray(array) for array in inputs.values()]
         compiled.run([array.ctypes.data for array in (*given, *results.values())])
         for name, array in wanted.items():

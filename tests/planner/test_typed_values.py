@@ -99,7 +99,7 @@ def run(graph: Graph, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     assert {n: k.dtype for n, k in compiled.plan.inputs.items()} == {
         name: graph.types[name].dtype for name in inputs
     }
-    results = {n: np.empty(k.shape, k.dtype) for n, k in compiled.plan.outputs.items()}
+    results = {n: np.empty(k.shape, k.dtype) for n, k in compiled.plan.results.items()}
     given = [np.ascontiguousarray(array) for array in inputs.values()]
     compiled.run([array.ctypes.data for array in (*given, *results.values())])
     return results

@@ -80,8 +80,8 @@ class NetworkFacts(Protocol):
         """Types of the inputs by name."""
 
     @property
-    def outputs(self) -> Mapping[str, TensorType]:
-        """Types of the outputs by name."""
+    def outputs(self) -> Mapping[str, TensorType | None]:
+        """Types of the outputs by name; None where the extents follow from values in a run."""
 
     @property
     def arena_bytes(self) -> int:

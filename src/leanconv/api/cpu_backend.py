@@ -25,7 +25,7 @@ from leanconv.api.tail_call import TailCall
 from leanconv.codegen.ahead import CodeAhead, described
 from leanconv.codegen.kernel import Kernel
 from leanconv.errors import BudgetError, InputError, ModelError, SpecError
-from leanconv.graph.ir import TensorType
+from leanconv.graph.ir import Graph, TensorType
 from leanconv.graph.late import Tail
 from leanconv.graph.onnx_import import Model
 from leanconv.graph.small_inputs import NeedsInputsError
@@ -148,10 +148,7 @@ class CpuBackend(CpuGraphs):
     def _with_tail(self, given: Given, owned: OwnedGraph, tail: Tail) -> TailCall:
         """A compiled network with what runs after it, whose arrays the memory limit counts."""
         graph, limit = owned.graph, self._options.memory_limit
-        # The graph has no inputs any more whose values are known, but the tail may read them.
-        pairs = zip(self._inputs, given.shapes, strict=True)
-        inputs = {spec.name: TensorType(shape, spec.dtype.held) for spec, shape in pairs}
-        types = {**inputs, **graph.types}
+        types = self._types_with_inputs(graph, given.shapes)
         bound = tail.most_bytes(types)
         most = (bound or 0) + sum(
             graph.types[n].bytes for n in graph.outputs if n not in self.model.outputs
@@ -169,8 +166,10 @@ class CpuBackend(CpuGraphs):
             text += f"; nothing bounds its arrays but the run: at most {format_bytes(arrays)}"
             if limit is not None:
                 text += ", with what is compiled" * tail.is_compiled
+        plan = compiled.plan
         compiled.plan = replace(
-            compiled.plan,
+            plan,
+            outputs={n: plan.results.get(n) for n in self.model.outputs},
             late_bytes=most,
             late_bounded=bound is not None,
             limit=limit,
@@ -178,6 +177,17 @@ class CpuBackend(CpuGraphs):
         )
         outputs = self.model.outputs
         return TailCall(given, compiled, tail, inputs, outputs, self._segments, room)
+
+    def late_bytes(self, graph: Graph, shapes: Sequence[Shape]) -> int | None:
+        """The most that arrays take that NumPy computes behind a graph; None if nothing says."""
+        tail = self.model.tail(graph, self.dtype)
+        return 0 if tail is None else tail.most_bytes(self._types_with_inputs(graph, shapes))
+
+    def _types_with_inputs(self, graph: Graph, shapes: Sequence[Shape]) -> dict[str, TensorType]:
+        """Types of a graph's values, and of inputs that only a tail reads, since they are known."""
+        pairs = zip(self._inputs, shapes, strict=True)
+        inputs = {spec.name: TensorType(shape, spec.dtype.held) for spec, shape in pairs}
+        return {**inputs, **graph.types}
 
     def _compile_ahead(self, ranges: ShapeRanges) -> None:
         """Compile, or fetch, the code of all kernels that any shape of the ranges needs."""

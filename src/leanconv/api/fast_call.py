@@ -49,7 +49,7 @@ class FastCall:
 
     def __init__(self, given: Given, network: CompiledNetwork) -> None:
         self.given, self.network = given, network
-        kinds = tuple(network.plan.outputs.values())
+        kinds = tuple(network.plan.results.values())
         self._read = [n for n, name in enumerate(given.names) if name not in given.known]
         read = network.plan.inputs.values()
         self._lookups = [Lookup(kind.shape, kind.dtype) for kind in read]
@@ -165,6 +165,6 @@ class FastCall:
 
     def new_outputs(self) -> list[np.ndarray]:
         """Arrays for the outputs."""
-        outputs = self.network.plan.outputs.values()
+        outputs = self.network.plan.results.values()
         make = self.network.outputs.new_array
         return [make(kind.shape, kind.dtype) for kind in outputs]

@@ -108,24 +108,25 @@ def given_values(
 
 
 def output_specs(
-    model: Model, dtype: DType, computed: Mapping[str, TensorType] | None = None
+    model: Model, dtype: DType, computed: Mapping[str, TensorType | None] | None = None
 ) -> tuple[InputSpec, ...]:
     """What a network gives.
 
     Args:
         model: what the file says.
         dtype: that outputs are given in that the file has in the dtype in which it computes.
-        computed: types in a plan by name; what the file says counts for outputs without.
+        computed: types in a plan by name; what the file says counts for outputs without, which are
+            computed behind its steps.
     """
     kinds = [dtype if each in (None, model.dtype) else each for each in model.output_dtypes]
     declared = zip(model.outputs, model.output_shapes, kinds, strict=True)
-    known = computed or {}
-    return tuple(
-        InputSpec(name, known[name].shape, known[name].dtype if kind.held == kind else kind)
-        if name in known
-        else InputSpec(name, shape, kind)
-        for name, shape, kind in declared
-    )
+    specs = []
+    for name, shape, kind in declared:
+        found = computed.get(name) if computed else None
+        if found is not None:
+            shape, kind = found.shape, found.dtype if kind.held == kind else kind
+        specs.append(InputSpec(name, shape, kind))
+    return tuple(specs)
 
 
 def is_array(given: object) -> bool:

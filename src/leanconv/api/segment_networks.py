@@ -169,7 +169,8 @@ def _refused(segment: Segment, error: BudgetError, room: int, results: int) -> L
 
 
 def _result_bytes(network: Network) -> int:
-    return sum(kind.bytes for kind in network.plan.outputs.values())
+    """Bytes of the results whose extents are known before the run."""
+    return sum(kind.bytes for kind in network.plan.outputs.values() if kind is not None)
 
 
 def _given(segment: Segment) -> Mapping[str, Any]:

@@ -47,7 +47,7 @@ class TailCall(FastCall):
         self._tail, self._outputs, self._segments = tail, outputs, segments
         self._room = room
         # Where outputs are found, or the room that they are cut from, how many there are, the axis.
-        places = {name: number for number, name in enumerate(network.plan.outputs)}
+        places = {name: number for number, name in enumerate(network.plan.results)}
         cuts = {name: (places[room], places[n], axis) for name, room, n, axis in tail.cuts}
         self._cuts = [cuts.get(name) or (places[name], -1, 0) for name in outputs] if cuts else []
         plan = network.plan

@@ -56,7 +56,8 @@ def _promises(report: Report) -> str:
         "max. error": "none" if error is None else f"{error:.1e}",
     }
     shown = (fact(name, value, about=_ABOUT.get(name, "")) for name, value in facts.items())
-    return "<dl>" + "".join(shown) + "</dl>"
+    late = f"<p class=note>{escape(report['late'])}.</p>" if report["late"] else ""
+    return "<dl>" + "".join(shown) + f"</dl>{late}"
 
 
 def _arena(report: Report) -> str:

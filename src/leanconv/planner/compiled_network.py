@@ -113,10 +113,12 @@ class CompiledNetwork:
             _, weight_bytes = lowered.constants.places()
         else:
             weight_bytes = streamed.kept_bytes
+        results = {name: owned.graph.types[name] for name in owned.graph.outputs}
         self.plan = NetworkPlan(
             steps=tuple(_planned(step, lowered) for step in lowered.steps),
             inputs={name: owned.graph.types[name] for name in owned.graph.inputs},
-            outputs={name: owned.graph.types[name] for name in owned.graph.outputs},
+            results=results,
+            outputs=results,
             arena_bytes=storage.arena_bytes,
             live_bytes=storage.live_bytes,
             scratch_bytes=storage.scratch_bytes,

@@ -56,6 +56,7 @@ def explain_network(plan: NetworkPlan, front: bool = True) -> dict[str, Any]:
         "waiting_ns": plan.waiting_ns,
         "merged_blocks": planner.merged,
         "exact": plan.exact,
+        "late": plan.late_text,
         "arena": explain_arena(plan),
         "front": explain_front(plan) if front else [],
         "text": "\n".join(closing_lines(plan)),

@@ -57,7 +57,10 @@ class NetworkPlan(Unpicklable):
 
     Attributes:
         steps: operations in order.
-        inputs, outputs: types by name.
+        inputs: types by name.
+        results: types of what the steps give, by name: of outputs, and of what is read behind them.
+        outputs: types of the network's outputs by name, in order; None where NumPy computes one
+            behind the steps, so that its extents are known when it has run.
         arena_bytes: the one buffer in which activations and scratch live.
         live_bytes: the largest set of activations alive at once.
         scratch_bytes: the most that the kernels of a call work in, all threads together.
@@ -82,7 +85,8 @@ class NetworkPlan(Unpicklable):
 
     steps: tuple[PlannedStep, ...]
     inputs: Mapping[str, TensorType]
-    outputs: Mapping[str, TensorType]
+    results: Mapping[str, TensorType]
+    outputs: Mapping[str, TensorType | None]
     arena_bytes: int
     live_bytes: int
     scratch_bytes: int

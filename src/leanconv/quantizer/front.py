@@ -70,7 +70,7 @@ def _units(
         for cost in costs
     ]
     whole = sum(max(each.values(), default=0.0) for each in squares)
-    factor = _UNITS / max(whole, 1e-300)
+    factor = _UNITS / max(whole, 1e-200)  # where no output changes, all are 0
     return [
         {FLOAT32: 0, **{rung: math.ceil(value * factor) for rung, value in each.items()}}
         for each in squares

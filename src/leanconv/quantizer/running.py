@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-import numpy as np
-
 from leanconv.api.inputs import bound_by
 from leanconv.api.load import load
 from leanconv.api.network import Network
@@ -76,7 +74,7 @@ def _parts(
     held = 0
     for name in names:
         kind = plan.outputs[name]
-        size = kind.elements * np.dtype(kind.dtype).itemsize
+        size = _MOST_BYTES if kind is None else kind.bytes  # unknown: nothing beside it
         if parts[-1] and held + size > _MOST_BYTES:
             parts.append([])
             held = 0

@@ -33,9 +33,10 @@ class BatchPlan:
         batch_size: rows that it is handed.
         because: why these are computed one by one; empty where they are computed together.
         shapes: of one row, by input.
-        outputs: of one row, by name, with the batch axis; those that are known beforehand.
+        outputs: of one row, by name, with the batch axis; None where they follow from values.
         network_bytes: packed weights, the arena for a batch and that for one row.
-        row_bytes: of one row's inputs and outputs, in the network's types.
+        row_bytes: of one row's inputs and outputs, in the network's types; of outputs that follow
+            from values the most that the file lets them take, if it says that.
         row_ns: predicted for one row.
         limit: of `memory_bytes`; None for none.
         threads: that take part.
@@ -45,7 +46,7 @@ class BatchPlan:
     batch_size: int
     because: str
     shapes: Mapping[str, Shape]
-    outputs: Mapping[str, TensorType]
+    outputs: Mapping[str, TensorType | None]
     network_bytes: int
     row_bytes: int
     row_ns: int
@@ -201,15 +202,22 @@ class _Planning:
         because = _one_by_one(backend, graph) or self._mixed(rows)
         placed = backend.planner(graph).within(None)
         self._row_arena_bytes = placed.storage.arena_bytes
-        known = {name: graph.types[name] for name in backend.model.outputs if name in graph.types}
-        kinds = [*known.values(), *(graph.types[name] for name in graph.inputs)]
+        given = backend.late_bytes(graph, [(1, *shape) for shape in rows.values()])
+        if given is None and limit is not None:
+            raise SpecError(
+                "memory_limit bounds nothing here: results follow from values, and nothing in the "
+                "file says how large they may be; give none"
+            )
+        outputs = {name: graph.types.get(name) for name in backend.model.outputs}
+        known = [kind for kind in outputs.values() if kind is not None]
+        kinds = [*known, *(graph.types[name] for name in graph.inputs)]
         self._one = BatchPlan(
             batch_size=1,
             because=because,
             shapes=rows,
-            outputs=known,
+            outputs=outputs,
             network_bytes=placed.memory_bytes,
-            row_bytes=sum(kind.bytes for kind in kinds),
+            row_bytes=sum(kind.bytes for kind in kinds) + (given or 0),
             row_ns=_predicted_ns(placed),
             limit=limit,
             threads=backend.threads,

@@ -93,8 +93,7 @@ class Predictor:
             for name, result in self._computed(taken).items():
                 found.setdefault(name, []).append((rows, result))
         if not found:
-            kinds = self._plan.outputs.items()
-            return {n: np.empty((0, *k.shape[1:]), k.dtype.numpy) for n, k in kinds}
+            return {spec.name: self._no_rows(spec) for spec in self._net.outputs}
         return {name: _in_order(parts, count) for name, parts in found.items()}
 
     def _computed(self, arrays: Sequence[np.ndarray]) -> dict[str, np.ndarray | list[np.ndarray]]:
@@ -117,10 +116,20 @@ class Predictor:
         whole = not self._plan.because and left >= self._plan.batch_size
         return self._plan.batch_size if whole else 1
 
+    def _is_row(self, name: str) -> bool:
+        """Whether each result is a row by itself: it has no batch axis."""
+        known = self._plan.outputs[name]
+        return bool(self._plan.because) and (known is None or known.shape[:1] != (1,))
+
+    def _no_rows(self, spec: InputSpec) -> np.ndarray:
+        """The output for no rows; rows whose shape follows from values have none here."""
+        known = self._plan.outputs[spec.name]
+        shape = () if known is None else known.shape if self._is_row(spec.name) else known.shape[1:]
+        return np.empty((0, *shape), spec.dtype.numpy)
+
     def _joined(self, parts: list[np.ndarray], name: str) -> np.ndarray | list[np.ndarray]:
-        known = self._plan.outputs.get(name)
-        if self._plan.because and (known is None or known.shape[:1] != (1,)):
-            return parts  # no batch axis: each is a row
+        if self._is_row(name):
+            return parts
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 

@@ -31,7 +31,7 @@ def comparison_bytes(one: NetworkFacts, size: int) -> int:
     """
     images = sum(kind.bytes for kind in one.inputs.values())
     largest = max((kind.elements for kind in one.inputs.values()), default=0)
-    results = sum(kind.bytes for kind in one.outputs.values())
+    results = sum(kind.bytes for kind in one.outputs.values() if kind is not None)
     return size * images + 3 * 4 * largest + (size + 1) * results
 
 

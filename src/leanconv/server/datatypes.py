@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
+
+from leanconv.api.inputs import InputSpec
 from leanconv.types import (
     BFLOAT16,
     BOOL,
@@ -19,6 +22,7 @@ from leanconv.types import (
     UINT32,
     UINT64,
     DType,
+    as_dtype,
 )
 
 NAMES: Mapping[DType, str] = {
@@ -29,3 +33,9 @@ NAMES: Mapping[DType, str] = {
     FLOAT32: "FP32",
     FLOAT64: "FP64",
 }
+
+
+def datatype(spec: InputSpec, array: np.ndarray) -> str:
+    """The type of an output: its array's, which need not be what the file says, if it says one."""
+    given = as_dtype(array.dtype)
+    return NAMES[spec.dtype if spec.dtype.held == given else given]

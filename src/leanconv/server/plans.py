@@ -78,13 +78,13 @@ class Group:
         """The plan of its smallest batch."""
         return self.plans[self.sizes[0]].plan
 
-    def outputs(self, rows: int) -> list[TensorType]:
-        """Types of the results for as many images."""
+    def outputs(self, rows: int) -> list[TensorType | None]:
+        """Types of the results for as many images; None where they follow from values."""
         times = -(-rows // self.sizes[0])
-        found = self.smallest.outputs.values()
+        found = list(self.smallest.outputs.values())
         if times == 1:
-            return list(found)
-        return [TensorType((kind.shape[0] * times, *kind.shape[1:]), kind.dtype) for kind in found]
+            return found
+        return [k and TensorType((k.shape[0] * times, *k.shape[1:]), k.dtype) for k in found]
 
 
 class Plans:
@@ -203,6 +203,9 @@ class Plans:
                     raise
                 log.warning("no batches of %d: %s", size, error)
                 break
+            if None in plans[size].plan.outputs.values():  # values of all images decide together
+                log.warning("requests are computed one by one: outputs follow from values")
+                return Group((1,), plans, batched=False)
         if len(plans) > 1 and alike(plans, wanted.shapes, self.inputs):
             return Group(tuple(plans), plans, batched=True)
         log.warning(

@@ -23,13 +23,14 @@ from leanconv.api.inputs import InputSpec
 from leanconv.errors import short
 from leanconv.graph.ops.base import MAX_RANK
 from leanconv.records import dataclass
-from leanconv.server.datatypes import NAMES
+from leanconv.server.datatypes import NAMES, datatype
 from leanconv.server.ports import extents
 from leanconv.server.refusals import BAD, NO_FORM, RefusedError
 from leanconv.types import BFLOAT16, BOOL, DType
 
 JSON_LENGTH = "inference-header-content-length"
 _LONGEST_ID = 1000  # characters
+_PIECE = 4096  # numbers that become text at once
 
 
 @dataclass(frozen=True)
@@ -112,29 +113,37 @@ def encode(
     Raises:
         RefusedError: JSON cannot hold the numbers.
     """
-    described, raw = [], []
-    for index, binary in wanted:
+    text, raw = [json.dumps({**head, "outputs": []}).encode()[:-2]], []
+    for number, (index, binary) in enumerate(wanted):
         spec, array = outputs[index], np.ascontiguousarray(results[index])
-        tensor: dict[str, Any] = {"name": spec.name, "datatype": NAMES[spec.dtype]}
+        tensor: dict[str, Any] = {"name": spec.name, "datatype": datatype(spec, array)}
         tensor["shape"] = list(results[index].shape)
+        text += [b", "] if number else []
         if binary:
             tensor["parameters"] = {"binary_data_size": array.nbytes}
             raw.append(array.reshape(-1).view(np.uint8).data)
+            text.append(json.dumps(tensor).encode())
         else:
-            tensor["data"] = _listed(array, spec)
-        described.append(tensor)
-    text = json.dumps({**head, "outputs": described}).encode()
-    return (b"".join([text, *raw]), len(text)) if raw else (text, None)
+            text.append(json.dumps({**tensor, "data": []}).encode()[:-2])
+            text += _numbers_as_text(array.reshape(-1), spec)
+            text.append(b"]}")
+    text.append(b"]}")
+    body = b"".join([*text, *raw])
+    return body, sum(map(len, text)) if raw else None
 
 
-def _listed(array: np.ndarray, spec: InputSpec) -> list[Any]:
-    if spec.dtype == BFLOAT16 or (spec.dtype.is_float and not np.isfinite(array).all()):
+def _numbers_as_text(flat: np.ndarray, spec: InputSpec) -> list[bytes]:
+    """JSON of numbers, piece by piece, so that Python has few of them as objects at once."""
+    if spec.dtype == BFLOAT16 or (spec.dtype.is_float and not np.isfinite(flat).all()):
         what = spec.dtype if spec.dtype == BFLOAT16 else "NaN or infinities"
         raise RefusedError(
             NO_FORM, f"output {spec.name!r} holds {what}, which JSON lacks; ask for binary data"
         )
-    listed: list[Any] = array.reshape(-1).tolist()
-    return listed
+    text: list[bytes] = []
+    for first in range(0, len(flat), _PIECE):
+        text += [b", "] if first else []
+        text.append(json.dumps(flat[first : first + _PIECE].tolist()).encode()[1:-1])
+    return text
 
 
 # -- parts of a request ----------------------------------------------------------------------------

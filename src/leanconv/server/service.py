@@ -20,13 +20,14 @@ from leanconv.server.planning import Planned, Planning
 from leanconv.server.plans import Group, Wanted
 from leanconv.server.protocol import Inference
 from leanconv.server.refusals import BAD, BUSY, NO_FORM, TOO_LONG, RefusedError, refusal
+from leanconv.types import as_dtype
 from leanconv.units import format_bytes
 
 Receive = Callable[[], Awaitable[Mapping[str, Any]]]
 _Result = TypeVar("_Result")
 
-# Bytes for a byte of results: the array and what is sent; as JSON, Python's objects and text, too.
-_BINARY_FACTOR, _JSON_FACTOR = 2, 16
+# Bytes for a number of an answer's JSON while it is made: its text, in pieces and in the answer.
+_JSON_BYTES = 2 * NUMBER_BYTES
 
 
 class GoneError(Exception):
@@ -86,7 +87,9 @@ class Service:
             GoneError: the client is gone.
         """
         wanted, group = await self._planned(model, asked.arrays, receive, deadline)
-        share.take(self._result_bytes(asked, group.outputs(wanted.rows)))
+        types = group.outputs(wanted.rows)
+        counted = self._result_bytes(asked, types)
+        share.take(counted)
         job = Job(model.plans, group, asked.arrays, wanted.rows, lambda: model.expected > 0)
         self._batcher.submit(job)
         try:
@@ -99,22 +102,27 @@ class Service:
                 TOO_LONG, f"no result within {self.limits.request_s} s; try again later", retry_s=1
             )
         self.metrics.waited(model, job.begun_ns - job.queued_ns)
+        if None in types:  # now they are known
+            made = [TensorType(each.shape, as_dtype(each.dtype)) for each in found]
+            share.take(self._result_bytes(asked, made) - counted)
         return found
 
-    def _result_bytes(self, asked: Inference, results: Sequence[TensorType]) -> int:
-        """Bytes that results take until they are sent.
+    def _result_bytes(self, asked: Inference, types: Sequence[TensorType | None]) -> int:
+        """Bytes that results take until they are sent, as far as their types are known.
 
         Raises:
             RefusedError: too many are wanted as JSON, of which the whole server waits for the end.
         """
-        text = [index for index, binary in asked.outputs if not binary]
-        if sum(results[index].elements for index in text) * NUMBER_BYTES > self.limits.json_bytes:
+        sent = [(types[index], binary) for index, binary in asked.outputs]
+        numbers = sum(kind.elements for kind, binary in sent if kind and not binary)
+        if numbers * NUMBER_BYTES > self.limits.json_bytes:
             raise RefusedError(
                 NO_FORM,
                 f"the answer may have more than {format_bytes(self.limits.json_bytes)} of JSON; "
                 "ask for binary data, or raise --max-json",
             )
-        return sum(each.bytes for each in results) * (_JSON_FACTOR if text else _BINARY_FACTOR)
+        raw = sum(kind.bytes for kind, binary in sent if kind and binary)
+        return sum(kind.bytes for kind in types if kind) + raw + numbers * _JSON_BYTES
 
     async def _planned(
         self, model: ServedModel, arrays: Sequence[np.ndarray], receive: Receive, deadline: float
