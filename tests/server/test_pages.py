@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from leanconv.units import format_bytes, format_ns
 from support.served import Running, results, serving, small_net
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("chrome")
@@ -44,6 +46,19 @@ def test_the_status_is_what_the_page_shows(served: Running) -> None:
     assert 0 < model["p50_ns"] <= model["p99_ns"]
     assert model["plan_bytes"] == served.service.models.found("one", None).plans.held_bytes
     assert "text/javascript" in served.client.get("/page.js").headers["content-type"]
+    page = served.client.get("/").text
+    shown = status["shown"]
+    assert shown["p50-0"] == format_ns(model["p50_ns"])
+    assert shown["bytes-0"] == format_bytes(model["plan_bytes"])
+    for identity in shown:
+        assert f" id={identity}>" in page
+
+
+def test_headings_are_aligned_with_what_is_below(served: Running) -> None:
+    titles = re.findall(r"<th[^>]*>", served.client.get("/").text)
+    row = served.client.get("/").text.partition("<tr><td>one")[2].partition("</tr>")[0]
+    cells = ["<td>", *re.findall(r"<td[^>]*>", row)]
+    assert ["text" in each for each in titles[1:]] == ["text" in each for each in cells[1:]]
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")

@@ -8,12 +8,14 @@ import socket
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import httpx
 import numpy as np
 import pytest
 
+from leanconv.server.models import ServedModel
 from support.served import LIMITS, Running, binary_request, results, serving, small_net
 
 X = np.ones((1, 3, 8, 8), np.float32)
@@ -281,3 +283,99 @@ def test_mutated_requests(served: Running) -> None:
                 assert b" 500 " not in answer.split(b"\r\n")[0], answer
     still_answers(served)
     assert 'status="500"' not in served.client.get("/metrics").text
+
+
+NULLED = {
+    "id": {"id": None},
+    "parameters": {"parameters": None},
+    "outputs": {"outputs": None},
+    "binary_data_output": {"parameters": {"binary_data_output": None}},
+    "parameters of an output": {"outputs": [{"name": "y", "parameters": None}]},
+    "binary_data": {"outputs": [{"name": "y", "parameters": {"binary_data": None}}]},
+    "what is not offered": {
+        "outputs": [{"name": "y", "parameters": {"classification": None}}],
+    },
+    "a member that is not known": {"timeout": None},
+}
+
+
+@pytest.mark.parametrize("name", NULLED)
+def test_null_is_as_if_it_were_not_there(served: Running, name: str) -> None:
+    whole = {"inputs": [{**TENSOR, "data": DATA}], **NULLED[name]}
+    answer = served.client.post(INFER, json=whole)
+    assert np.array_equal(results(answer)["y"], results(served.infer("one", {"x": X}))["y"])
+    assert "id" not in answer.json()
+
+
+@pytest.mark.parametrize(
+    "parameters", [None, {"binary_data_size": None}, {"shared_memory_region": None}]
+)
+def test_null_parameters_of_an_input(served: Running, parameters: Any) -> None:
+    answer = served.client.post(INFER, content=with_tensor(parameters=parameters))
+    assert results(answer)
+    body, headers = binary_request({"x": X}, id=None, outputs=None, parameters=None)
+    assert results(served.client.post(INFER, content=body, headers=headers))
+    for missing in ("name", "shape", "datatype", "data"):
+        answer = served.client.post(INFER, content=with_tensor(**{missing: None}))
+        assert answer.status_code == 400
+        assert "; expected " in answer.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "expected"),
+    [
+        ("GET", "/v2/models/one/config", 404, "POST /v2/models/{name}/infer"),
+        ("GET", "/v2/models/one/stats", 404, "GET /v2/models/{name}"),
+        ("POST", "/v2/repository/models/one/load", 404, "POST /v2/repository/index"),
+        ("GET", "/favicon.ico", 404, "GET /metrics"),
+        ("GET", "/v2/models/one/infer", 405, "POST there"),
+        ("GET", "/v2/repository/index", 405, "POST there"),
+        ("DELETE", "/v2/models/one", 405, "GET or HEAD there"),
+        ("POST", "/", 405, "GET or HEAD there"),
+        ("GET", "/v2/models/two", 404, "there are one"),
+        ("GET", "/plans/one/1/9", 404, "there are"),
+        ("GET", "/v2/models/one/versions/x", 404, "it has 1"),
+    ],
+)
+def test_what_is_not_offered(
+    served: Running, method: str, path: str, status: int, expected: str
+) -> None:
+    answer = served.client.request(method, path)
+    assert answer.status_code == status
+    assert answer.headers["content-type"].startswith("application/json")
+    assert expected in answer.json()["error"]
+    assert ("allow" in answer.headers) == (status == 405)
+
+
+def test_other_refusals_are_json(
+    tmp_path: Path, served: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No HTTP, a defect, too many connections."""
+    head, _, body = served.raw(b"no HTTP\r\n\r\n").partition(b"\r\n\r\n")
+    assert b" 400 " in head
+    assert b"application/json" in head
+    assert json.loads(body)["error"]
+    with serving([small_net(tmp_path / "two.onnx")], replace(LIMITS, connections=2)) as crowded:
+        with monkeypatch.context() as patch:
+            patch.setattr(ServedModel, "metadata", lambda *_: 1 / 0)
+            answer = crowded.client.get("/v2/models/two")
+        assert answer.status_code == 500
+        assert "ZeroDivisionError" in answer.json()["error"]
+        with socket.create_connection(("127.0.0.1", crowded.port)):
+            until = time.monotonic() + 5
+            while (answer := crowded.client.get("/v2")).status_code == 200:
+                assert time.monotonic() < until
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+        assert "connections are open" in answer.json()["error"]
+        while crowded.client.get("/v2").status_code != 200:
+            assert time.monotonic() < until
+
+
+@pytest.mark.parametrize("headers", [{}, {"Inference-Header-Content-Length": "0"}])
+def test_raw_bytes_alone(served: Running, headers: dict[str, str]) -> None:
+    for body in (X.tobytes(), b"\x89PNG\r\n"):
+        answer = served.client.post(INFER, content=body, headers=headers)
+        assert answer.status_code == 400
+        error = answer.json()["error"]
+        assert "raw tensors come behind it" in error
+        assert "inference-header-content-length" in error

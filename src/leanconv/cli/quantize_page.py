@@ -141,7 +141,7 @@ def _layers(made: Quantized) -> str:
             f"{_time(each.time_ns)}</td></tr>"
         )
     names = ("layer", "operation", "weights", "precision", "error alone", "gain in int8", "time")
-    titles = heading(*names)
+    titles = heading(*names, text=("operation", "precision", "time"))
     note = f"<p class=note>{escape(in_floats(made).strip())}</p>" if in_floats(made) else ""
     return f"<table>{titles}{''.join(rows)}</table>{note}"
 
@@ -152,5 +152,5 @@ def _trials(trials: Sequence[Trial]) -> str:
         f"<td>{each.score:.2%}</td><td>{each.error:.1e}</td><td>{_time(each.time_ns)}</td></tr>"
         for each in trials
     ]
-    titles = heading("layers", "samples", "score", "error", "time")
+    titles = heading("layers", "samples", "score", "error", "time", text=["samples"])
     return f"<table>{titles}{''.join(rows)}</table>"

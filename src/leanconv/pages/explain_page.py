@@ -158,7 +158,7 @@ def _layers(report: Report) -> str:
         more = (
             "<tr class=more><td colspan=7><details><summary>"
             f"{counted(lost, 'other way')}</summary><table>"
-            f"{heading('way', 'time', 'weights', 'scratch', 'error', 'why it lost')}{others}"
+            f"{_WAYS}{others}"
             "</table></details></td></tr>"
         )
         rows.append(
@@ -169,8 +169,12 @@ def _layers(report: Report) -> str:
             + more
             * bool(lost)
         )
-    titles = heading("layer", "operation", "algorithm", "result", "time", "weights", "rel. error")
-    return f"<table class=layers>{titles}{''.join(rows)}</table>"
+    titles = "layer", "operation", "algorithm", "result", "time", "weights", "rel. error"
+    text = "operation", "algorithm", "time"
+    return f"<table class=layers>{heading(*titles, text=text)}{''.join(rows)}</table>"
+
+
+_WAYS = heading("way", "time", "weights", "scratch", "error", "why it lost", text=["why it lost"])
 
 
 def _candidate(candidate: Report) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from html import escape
 
 _STYLE = """
@@ -24,7 +24,7 @@ path.curve { stroke: var(--value); stroke-width: 2; fill: none; }
 circle { fill: var(--value); } circle.mark { fill: var(--mark); }
 table { border-collapse: collapse; width: 100%; font-size: .9rem; }
 td, th { padding: .15rem .6rem; text-align: right; vertical-align: top; }
-td:first-child, td.text, th.text { text-align: left; }
+td:first-child, th:first-child, td.text, th.text { text-align: left; }
 tr { border-top: 1px solid var(--line); } .bar { display: inline-block; height: .6rem;
   background: var(--value); vertical-align: middle; }
 details > summary { cursor: pointer; }
@@ -62,6 +62,9 @@ def fact(name: str, value: str, identity: str = "", about: str = "") -> str:
     return f"<div{title}><dt>{escape(name)}</dt><dd{found}>{escape(value)}</dd></div>"
 
 
-def heading(*names: str) -> str:
-    """The first row of a table."""
-    return "<tr>" + "".join(f"<th class=text>{name}</th>" for name in names) + "</tr>"
+def heading(*names: str, text: Collection[str] = ()) -> str:
+    """The first row of a table; columns are of numbers, but for the first one and those of text."""
+    return "<tr>" + "".join(f"<th{_TEXT * (n in text)}>{n}</th>" for n in names) + "</tr>"
+
+
+_TEXT = " class=text"

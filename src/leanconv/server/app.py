@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any
 
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -57,7 +58,7 @@ def application(service: Service, local: bool) -> Any:
         yield
         service.close()
 
-    handlers: dict[Any, Any] = {RefusedError: _refused}
+    handlers = {RefusedError: _refused, HTTPException: _not_offered(routes), Exception: _failed}
     app = Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers)
     return _OnlyLocal(app) if local else app
 
@@ -117,6 +118,29 @@ def _metadata(service: Service) -> Any:
 async def _refused(_: Request, error: Exception) -> Response:
     assert isinstance(error, RefusedError)
     return refusal_response(error)
+
+
+def _not_offered(routes: Iterable[Route]) -> Any:
+    """Answers requests for addresses that there are not, or not for their method."""
+    offered = ", ".join(
+        f"{'POST' if 'POST' in methods else 'GET'} {route.path_format}"
+        for route in routes
+        for methods in (route.methods or (),)
+    )
+
+    async def not_offered(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        allowed = (error.headers or {}).get("Allow", "")
+        expected = " or ".join(sorted(allowed.split(", "))) + " there" if allowed else offered
+        text = f"got {request.method} {request.url.path[:200]}; expected {expected}"
+        return JSONResponse({"error": text}, error.status_code, error.headers)
+
+    return not_offered
+
+
+async def _failed(_: Request, error: Exception) -> Response:
+    text = f"a defect of leanconv ({type(error).__name__}); the server's log says more"
+    return refusal_response(RefusedError(FAILED, text))
 
 
 class _OnlyLocal:

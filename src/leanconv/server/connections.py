@@ -14,7 +14,9 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from leanconv.server.exchange import refusal_response
 from leanconv.server.limits import Limits
+from leanconv.server.refusals import BAD, BUSY, RefusedError
 
 _IDLE_S = 15  # between two requests of a connection
 _BACKLOG = 512  # connections that the system accepts before the server does
@@ -25,12 +27,15 @@ class BoundedProtocol(H11Protocol):
     """A connection; `limits` is set by a class made for each server."""
 
     limits = Limits()
+    app: Any
+    connections: set[Any]
     _headers_due: asyncio.TimerHandle | None = None
     _writing_due: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         """Expect headers."""
         super().connection_made(transport)
+        self.app = self._unless_crowded(self.app)
         transport.set_write_buffer_limits(high=0)  # `pause_writing` where any byte is unsent
         self._expect_headers()
 
@@ -41,6 +46,28 @@ class BoundedProtocol(H11Protocol):
         super().data_received(data)
         if self._answering():
             self._have_headers()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no HTTP."""
+        body = refusal_response(RefusedError(BAD, msg)).body
+        head = f"content-type: application/json\r\ncontent-length: {len(body)}"
+        self.transport.write(f"HTTP/1.1 {BAD} Bad Request\r\n{head}\r\n".encode())
+        self.transport.write(b"connection: close\r\n\r\n" + body)
+        self.transport.close()
+
+    def _unless_crowded(self, app: Any) -> Any:
+        """The application; a refusal while too many connections are open."""
+
+        async def answer(scope: Any, receive: Any, send: Any) -> None:
+            if len(self.connections) < self.limits.connections:
+                await app(scope, receive, send)
+                return
+            text = f"{len(self.connections)} connections are open; try again later"
+            response = refusal_response(RefusedError(BUSY, text, retry_s=1))
+            response.headers["connection"] = "close"
+            await response(scope, receive, send)
+
+        return answer
 
     def pause_writing(self) -> None:
         """Expect the client to read."""
@@ -97,7 +124,6 @@ def server(app: Any, limits: Limits) -> uvicorn.Server:
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        limit_concurrency=limits.connections,
         h11_max_incomplete_event_size=limits.header_bytes,
         timeout_keep_alive=_IDLE_S,
         timeout_graceful_shutdown=limits.request_s + _STOP_S,

@@ -17,7 +17,8 @@ def require() -> None:
     """
     missing = [name for name in PACKAGES if find_spec(name) is None]
     if missing:
+        are = "are" if len(missing) > 1 else "is"
         raise MissingExtraError(
-            f"the server needs {', '.join(missing)}, which is not installed: "
+            f"the server needs {', '.join(missing)}, which {are} not installed: "
             "pip install 'leanconv[server]'"
         )

@@ -5,8 +5,9 @@ A body is JSON, behind which raw tensors may follow (the binary tensor data exte
     {"inputs": [{"name": "x", "shape": [1, 3], "datatype": "FP32", "data": [1, 2, 3]}]}
     {"inputs": [{…, "parameters": {"binary_data_size": 12}}]}<12 bytes>
 
-In the second form the header `Inference-Header-Content-Length` says where JSON ends. Nothing in a
-request is trusted: sizes are compared with what is there, and what does not fit is answered by 400.
+In the second form the header `Inference-Header-Content-Length` says where JSON ends. A member that
+is null is as if it were not there. Nothing in a request is trusted: sizes are compared with what is
+there, and what does not fit is answered by 400.
 """
 
 from __future__ import annotations
@@ -66,6 +67,8 @@ def decode(
     """
     if json_length > len(body):
         raise _bad(f"{JSON_LENGTH} {json_length} of {len(body)} bytes", "at most as many")
+    if body and not json_length:
+        raise _bad(f"{len(body)} raw bytes without JSON", _JSON_FIRST)
     document = _object(_json(body[:json_length]), "the request")
     given = _by_name(document.get("inputs"), [spec.name for spec in inputs], "input")
     missing = [spec.name for spec in inputs if spec.name not in given]
@@ -149,9 +152,19 @@ def _numbers_as_text(flat: np.ndarray, spec: InputSpec) -> list[bytes]:
 # -- parts of a request ----------------------------------------------------------------------------
 def _json(text: memoryview) -> Any:
     try:
-        return json.loads(str(text, "utf-8"))
+        return json.loads(str(text, "utf-8"), object_hook=_without_nulls)
     except (ValueError, RecursionError) as error:  # a UnicodeDecodeError is a ValueError
-        raise _bad(f"no JSON ({short(str(error))})", "a JSON object in UTF-8") from error
+        raise _bad(f"no JSON ({short(str(error))})", _JSON_FIRST) from error
+
+
+_JSON_FIRST = (
+    "a JSON object in UTF-8 that names the inputs; raw tensors come behind it, where their "
+    f"binary_data_size and the header {JSON_LENGTH} (bytes of JSON) say so"
+)
+
+
+def _without_nulls(members: dict[str, Any]) -> dict[str, Any]:
+    return {name: member for name, member in members.items() if member is not None}
 
 
 def _object(found: Any, what: str) -> Mapping[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import weakref
+from collections.abc import Mapping
 from html import escape
 from typing import Any
 from urllib.parse import quote
@@ -29,21 +30,11 @@ _HEADERS = {
 }
 # Reads /status each second; names of models never become HTML here.
 _SCRIPT = """
-function ms(ns) { return ns === null ? "-" : (ns / 1e6).toFixed(2) + " ms"; }
-function mib(bytes) { return (bytes / 1048576).toFixed(2) + " MiB"; }
 function say(id, text) { const at = document.getElementById(id); if (at) at.textContent = text; }
 async function look() {
   try {
     const status = await (await fetch("/status")).json();
-    say("waiting", String(status.waiting));
-    say("request-bytes", mib(status.request_bytes));
-    status.models.forEach((model, row) => {
-      say("answered-" + row, String(model.answered));
-      say("p50-" + row, ms(model.p50_ns));
-      say("p99-" + row, ms(model.p99_ns));
-      say("bytes-" + row, mib(model.plan_bytes));
-      say("planned-" + row, String(model.planned));
-    });
+    for (const [id, text] of Object.entries(status.shown)) say(id, text);
     say("live", "live");
   } catch (error) { say("live", "no answer: " + error); }
   setTimeout(look, 1000);
@@ -73,7 +64,8 @@ class Pages:
         return Response(_SCRIPT, headers={**_HEADERS, "content-type": "text/javascript"})
 
     async def _status(self, _: Request) -> Response:
-        return JSONResponse(self._service.status(), headers=_HEADERS)
+        status = self._service.status()
+        return JSONResponse({**status, "shown": _shown(status)}, headers=_HEADERS)
 
     async def _index(self, _: Request) -> Response:
         return HTMLResponse(index_page(self._service), headers=_HEADERS)
@@ -100,35 +92,50 @@ def _explained(model: ServedModel, group: Group) -> str:
     return explain_page(f"{model.name} on leanconv", report)
 
 
+_NUMBERS = ("answered", "p50", "p99", "bytes")  # of a model, in columns
+
+
+def _shown(status: Mapping[str, Any]) -> dict[str, str]:
+    """The numbers of the page as text, by the identities of their elements."""
+    found = {
+        "waiting": str(status["waiting"]),
+        "request-bytes": format_bytes(status["request_bytes"]),
+    }
+    for number, now in enumerate(status["models"]):
+        times = [now["p50_ns"], now["p99_ns"]]
+        texts = [str(now["answered"]), *("-" if t is None else format_ns(t) for t in times)]
+        names = (f"{what}-{number}" for what in _NUMBERS)
+        found.update(zip(names, (*texts, format_bytes(now["plan_bytes"])), strict=True))
+    return found
+
+
 def index_page(service: Service) -> str:
     """The page of all models, as text; its numbers are those of this moment."""
     limit = service.limits.memory_bytes
+    shown = _shown(service.status())
     facts = [
         fact("memory limit", "none" if limit is None else format_bytes(limit)),
-        fact("requests in flight", format_bytes(service.requests.held), "request-bytes"),
-        fact("waiting", str(service.waiting), "waiting"),
+        fact("requests in flight", shown["request-bytes"], "request-bytes"),
+        fact("waiting", shown["waiting"], "waiting"),
         fact("this page", "as it was when it was loaded", "live"),
     ]
     titles = ("model", "version", "inputs", "outputs", "answered", "median", "99 %", "memory")
     rows = []
-    status = service.status()["models"]
-    for number, (model, now) in enumerate(zip(service.models, status, strict=True)):
+    for number, model in enumerate(service.models):
         plans = model.plans
+        numbers = (f"{what}-{number}" for what in _NUMBERS)
         cells = [
             f"<td>{escape(model.name)}</td><td class=text>{escape(model.version)}</td>",
             f"<td class=text>{_ports(plans.inputs)}</td>",
             f"<td class=text>{_ports(plans.outputs)}</td>",
-            f"<td id=answered-{number}>{now['answered']}</td>",
-            f"<td id=p50-{number}>{_time(now['p50_ns'])}</td>",
-            f"<td id=p99-{number}>{_time(now['p99_ns'])}</td>",
-            f"<td id=bytes-{number}>{format_bytes(now['plan_bytes'])}</td>",
+            *(f"<td id={identity}>{shown[identity]}</td>" for identity in numbers),
         ]
         rows.append(f"<tr>{''.join(cells)}</tr>")
         rows.append(f"<tr class=more><td colspan={len(titles)}>{_plans(model)}</td></tr>")
     parts = [
         f"<dl>{''.join(facts)}</dl>",
         "<h2>Models</h2>",
-        f"<table>{heading(*titles)}{''.join(rows)}</table>",
+        f"<table>{heading(*titles, text=titles[:4])}{''.join(rows)}</table>",
         "<p class=note>Latency is that of the last 1000 requests, from their headers to the "
         "answer. Counters: <a href='/metrics'>/metrics</a>.</p>",
         "<script src='/page.js'></script>",
@@ -142,10 +149,6 @@ def _ports(specs: Any) -> str:
         f"{escape(spec.name)} {escape(shape_text(spec.shape))} {port['datatype']}"
         for spec, port in shapes
     )
-
-
-def _time(duration_ns: int | None) -> str:
-    return "-" if duration_ns is None else format_ns(duration_ns)
 
 
 def _plans(model: ServedModel) -> str:
