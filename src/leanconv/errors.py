@@ -117,6 +117,10 @@ class ReentrantCallError(LeanConvError, RuntimeError):
     """A signal handler or a `__del__` called what its own thread was in the middle of."""
 
 
+class TerminatedError(LeanConvError, RuntimeError):
+    """Another thread has said that the run is to end, and it has."""
+
+
 class BackendError(LeanConvError, ImportError):
     """A library that leanconv needs, llvmlite above all, is absent, too old, or does not load."""
 

@@ -15,6 +15,7 @@ from leanconv.graph.ops.base import Array
 from leanconv.graph.segments import COMPILED_ONLY, SegmentFinder
 from leanconv.graph.sequence import SequenceValue
 from leanconv.graph.value import Value
+from leanconv.termination import check
 
 # What takes elements of at most 8 bits that are codes: it moves them, or converts them.
 TAKE_NARROW = frozenset(
@@ -157,6 +158,7 @@ class Scope:
             left.update(node.reads)
         waiting = list(nodes)
         while waiting:
+            check()
             done, waiting = self._first(waiting, left)
             for node in done:
                 left.subtract(node.reads)

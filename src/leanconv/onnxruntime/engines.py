@@ -15,7 +15,7 @@ from leanconv.api.inputs import InputSpec
 from leanconv.graph.onnx_tensor import GivenWeights
 from leanconv.graph.small_inputs import NeedsInputsError
 from leanconv.onnxruntime import exceptions
-from leanconv.onnxruntime.options import SessionOptions
+from leanconv.onnxruntime.options import RunOptions, SessionOptions
 from leanconv.onnxruntime.providers import CPU
 from leanconv.onnxruntime.real import real
 from leanconv.onnxruntime.shapes import inferred
@@ -44,8 +44,8 @@ class Engine(Protocol):
     def outputs(self) -> Sequence[InputSpec | None]:
         """What is known of each output, beside what the file declares."""
 
-    def run(self, feed: Mapping[str, np.ndarray]) -> Arrays:
-        """All outputs, in the file's order."""
+    def run(self, feed: Mapping[str, np.ndarray], options: Any) -> Arrays:
+        """All outputs, in the file's order; `options` are those of the run, or None."""
 
 
 class Native:
@@ -76,12 +76,13 @@ class Native:
             for each in specs
         ]
 
-    def run(self, feed: Mapping[str, np.ndarray]) -> Arrays:
+    def run(self, feed: Mapping[str, np.ndarray], options: Any) -> Arrays:
         """All outputs; inputs that no output needs are not looked at.
 
         Raises:
             UnsupportedError: the network needs what leanconv lacks at these shapes.
         """
+        del options  # the session's thread looks at them while it runs
         return self.network.run({name: feed[name] for name in self._inputs})
 
 
@@ -121,14 +122,20 @@ class Other:
             for dtype in (dtype_of_type(each.type),)
         ]
 
-    def run(self, feed: Mapping[str, np.ndarray]) -> Arrays:
+    def run(self, feed: Mapping[str, np.ndarray], options: Any) -> Arrays:
         """All outputs.
 
         Raises:
             OnnxRuntimeError: what onnxruntime raised, under the same name.
         """
+        given = {n: x for n, x in feed.items() if n in self._takes}
+        followed: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+        module = real()
+        if isinstance(options, RunOptions) and module is not None:
+            followed = options.followed_by(module.RunOptions())
         try:
-            results = self._session.run(None, {n: x for n, x in feed.items() if n in self._takes})
+            with followed as theirs:
+                results = self._session.run(None, given, theirs)
         except Exception as error:
             named = exceptions.NAMED.get(type(error).__name__)
             if named is None:

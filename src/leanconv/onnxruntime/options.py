@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from enum import IntEnum
 from typing import Any
 
 from leanconv.api.options import checked_weights
-from leanconv.errors import short
+from leanconv.errors import TerminatedError, short
 from leanconv.graph.onnx_tensor import GivenWeights
 from leanconv.onnxruntime.exceptions import (
     Fail,
@@ -17,6 +18,7 @@ from leanconv.onnxruntime.exceptions import (
     raised_as_named,
 )
 from leanconv.settings import MOST_THREADS
+from leanconv.termination import check, ended_when
 
 _FOLDER = "session.model_external_initializers_file_folder_path"
 
@@ -223,15 +225,41 @@ class SessionOptions(_Entries):
 
 
 class RunOptions(_Entries):
-    """How one run goes. `terminate` refuses it; the rest is kept and changes nothing here."""
+    """How one run goes.
+
+    `terminate` ends it, also where another thread sets it meanwhile: within a stage or some
+    milliseconds. The rest is kept and changes nothing here.
+    """
 
     def __init__(self) -> None:
         super().__init__()
+        self._terminate = False
+        self._followers: list[Any] = []
         self.log_severity_level = -1
         self.log_verbosity_level = 0
         self.logid = ""
         self.only_execute_path_to_fetches = False
-        self.terminate = False
+
+    @property
+    def terminate(self) -> bool:
+        """Whether runs with these options are to end, and others are refused."""
+        return self._terminate
+
+    @terminate.setter
+    def terminate(self, ended: bool) -> None:
+        self._terminate = ended
+        for each in list(self._followers):
+            each.terminate = ended
+
+    @contextmanager
+    def followed_by(self, theirs: Any) -> Iterator[Any]:
+        """While the block runs, options of the real onnxruntime say what these do."""
+        self._followers.append(theirs)
+        try:
+            theirs.terminate = self._terminate
+            yield theirs
+        finally:
+            self._followers.remove(theirs)
 
     def add_run_config_entry(self, key: str, value: str) -> None:
         """Keep a text by its key."""
@@ -251,11 +279,16 @@ def _check_pairs(names: Sequence[Any], others: Sequence[Any]) -> None:
         raise RuntimeError(f"got {len(names)} names and {len(others)} values; expected as many")
 
 
-def check_not_terminated(options: Any) -> None:
-    """Raise if a run's options say that it is to end.
+def ended_by(options: Any) -> AbstractContextManager[None]:
+    """End runs inside by `Fail` where a run's options say so, now or later."""
+    return nullcontext() if options is None else _ended_by(options)
 
-    Raises:
-        Fail: they do.
-    """
-    if options is not None and getattr(options, "terminate", False):
-        raise Fail.of("Exiting due to terminate flag being set to true.")
+
+@contextmanager
+def _ended_by(options: Any) -> Iterator[None]:
+    try:
+        with ended_when(lambda: bool(getattr(options, "terminate", False))):
+            check()
+            yield
+    except TerminatedError as error:
+        raise Fail.of("Exiting due to terminate flag being set to true.") from error

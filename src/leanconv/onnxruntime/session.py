@@ -22,7 +22,7 @@ from leanconv.onnxruntime.exceptions import (
     NoSuchFile,
     raised_as_named,
 )
-from leanconv.onnxruntime.options import RunOptions, SessionOptions, check_not_terminated
+from leanconv.onnxruntime.options import RunOptions, SessionOptions, ended_by
 from leanconv.onnxruntime.providers import chosen
 from leanconv.onnxruntime.split import Split
 from leanconv.onnxruntime.trace import Trace
@@ -134,22 +134,23 @@ class InferenceSession:
             ValueError: an input is missing.
             Fail: the options say that the run is to end.
         """
-        check_not_terminated(run_options)
         feed = {name: self._array(name, value) for name, value in input_feed.items()}
         self._check_names(feed, output_names)
-        with raised_as_named(running=True), self._trace.run(feed):
-            results = self._computed(feed)
+        with raised_as_named(running=True), ended_by(run_options), self._trace.run(feed):
+            results = self._computed(feed, run_options)
         if not output_names:
             return list(results.values())
         return [results[name] for name in output_names]
 
-    def _computed(self, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def _computed(
+        self, feed: Mapping[str, np.ndarray], run_options: RunOptions | None
+    ) -> dict[str, np.ndarray]:
         """All outputs, by whatever takes these shapes, which the file may leave open."""
         tried = False
         while True:
             engine = self._engine
             try:
-                return engine.run(feed)
+                return engine.run(feed, run_options)
             except UnsupportedError as error:
                 shapes = {name: np.shape(array) for name, array in feed.items()}
                 with self._falling_back.held:

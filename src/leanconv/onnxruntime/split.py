@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -130,14 +131,14 @@ class Split:
         """Nothing beside the file's own words."""
         return [None] * len(self._outputs)
 
-    def run(self, feed: Mapping[str, np.ndarray]) -> Arrays:
+    def run(self, feed: Mapping[str, np.ndarray], options: Any) -> Arrays:
         """All outputs.
 
         Raises:
             UnsupportedError: its part needs what leanconv lacks at these shapes.
             OnnxRuntimeError: what onnxruntime raised, under the same name.
         """
-        values = self._first.run(feed)
+        values = self._first.run(feed, options)
         second = self._second
         if second is None:
             specs = [
@@ -146,7 +147,7 @@ class Split:
             ]
             second = self._second_of(specs)
         given = {name: values[name] for name in self._given}
-        values.update(second.run({**feed, **given}))
+        values.update(second.run({**feed, **given}, options))
         return {name: values[name] for name in self._outputs}
 
     def _second_of(self, specs: Sequence[InputSpec]) -> Native | Other:

@@ -1,7 +1,8 @@
 """A program some stages of which run several times: the iterations of a loop.
 
 Each iteration is a native call of its own, so that what interrupts Python, such as Ctrl-C, is seen
-between two of them. Operands may move by a number of bytes from one to the next.
+between two of them; where one takes long, it is cut into several (`runtime/program`). Operands may
+move by a number of bytes from one to the next.
 """
 
 from __future__ import annotations
@@ -9,14 +10,16 @@ from __future__ import annotations
 import ctypes
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from leanconv.codegen.linking import Library
 from leanconv.records import dataclass
 from leanconv.runtime import native as n
-from leanconv.runtime.program import Program, Stage
+from leanconv.runtime.program import LONG_NS, PIECE_NS, Program, Stage, pieces_end
 from leanconv.runtime.shared_arena import ArenaPart
+from leanconv.spec.format import ceil_div
+from leanconv.termination import asking, check
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,21 @@ class Segment:
     parts: tuple[Segment, ...] = ()
 
 
+@dataclass(frozen=True, eq=False)
+class _Calls:
+    """The native calls of a run.
+
+    Attributes:
+        segments: what they compute.
+        headers: what they read.
+        starts: addresses of headers by the first stage.
+    """
+
+    segments: tuple[Segment, ...]
+    headers: ctypes.Array[ctypes.c_int64]
+    starts: dict[int, int]
+
+
 class LoopProgram(Program):
     """A `Program` with stages that run several times.
 
@@ -61,6 +79,8 @@ class LoopProgram(Program):
         repeats: what runs several times, in order.
         cuts: stages before which a native call ends; in order, none amid a repeat.
     """
+
+    _cuts_bodies = True
 
     def __init__(
         self,
@@ -73,40 +93,52 @@ class LoopProgram(Program):
         cuts: Sequence[int] = (),
     ) -> None:
         super().__init__(stages, library, slots, 0, 0, threads, arena=arena)
-        self._cuts = cuts
-        self._segments = tuple(self._cut(0, len(stages), deque(repeats)))
-        runs = list(_without_parts(self._segments))
-        self._runs = self._headers([(each.first, each.stages) for each in runs])
-        start, size = ctypes.addressof(self._runs), 8 * n.HEADER_WORDS
-        self._starts = {each.first: start + number * size for number, each in enumerate(runs)}
+        self._cuts, self._repeats = cuts, tuple(repeats)
+        # In the first run each stage that runs once is a call, so that its time is known then.
+        self._calls, self._timed_calls = self._calls_cut_at(range(len(stages))), False
         # Offsets of places that move: an interrupt may leave them elsewhere.
         places = self._places[0]
         moving = {
             self._position(stage, operand) for each in repeats for stage, operand, _ in each.moving
         }
         self._moved = [(position, places[position]) for position in moving if position in places]
-        self._pool.register(self, (self._runs, self._table))
 
-    def _cut(self, begin: int, end: int, repeats: deque[RepeatedStages]) -> Iterator[Segment]:
+    def _calls_cut_at(self, straight: Iterable[int], bodies: Iterable[int] = ()) -> _Calls:
+        """The native calls of a run that end before some stages.
+
+        Args:
+            straight: cuts that count between what runs several times.
+            bodies: cuts that count inside of it.
+        """
+        cuts, inside = sorted({*self._cuts, *straight}), sorted(bodies)
+        segments = tuple(self._cut(0, self.stages, deque(self._repeats), cuts, inside))
+        runs = list(_without_parts(segments))
+        headers = self._headers([(each.first, each.stages) for each in runs])
+        start, size = ctypes.addressof(headers), 8 * n.HEADER_WORDS
+        starts = {each.first: start + number * size for number, each in enumerate(runs)}
+        self._pool.register(self, (headers, self._table))
+        return _Calls(segments, headers, starts)
+
+    def _cut(
+        self,
+        begin: int,
+        end: int,
+        repeats: deque[RepeatedStages],
+        cuts: Sequence[int],
+        inside: Sequence[int],
+    ) -> Iterator[Segment]:
         """Stages from one to another: those that run several times, and those between them."""
         while repeats and repeats[0].first < end:
             each = repeats.popleft()
-            yield from self._between(begin, each.first)
+            yield from _between(begin, each.first, cuts)
             begin = each.first + each.stages
             moving = tuple(
                 (self._position(stage, operand), by) for stage, operand, by in each.moving
             )
-            parts = tuple(self._cut(each.first, begin, repeats))
+            parts = tuple(self._cut(each.first, begin, repeats, inside, inside))
             alone = len(parts) == 1 and parts[0].times == 1
             yield Segment(each.first, each.stages, each.times, moving, () if alone else parts)
-        yield from self._between(begin, end)
-
-    def _between(self, begin: int, end: int) -> Iterator[Segment]:
-        """Stages that run once, cut where a native call ends."""
-        edges = [begin, *(cut for cut in self._cuts if begin < cut < end), end]
-        for first, last in pairwise(edges):
-            if last > first:
-                yield Segment(first, last - first)
+        yield from _between(begin, end, cuts)
 
     def _position(self, stage: int, operand: int) -> int:
         """Where an operand's address is among the arguments of all stages."""
@@ -151,22 +183,51 @@ class LoopProgram(Program):
             start = time.perf_counter_ns()
             together = self.threads > 1 and (not self._paced or self._pacing.together(start))
             shared = together
+            calls, ending = self._calls, asking() is not None
+            slowest: dict[int, int] | None = None if self._timed_calls else {}
+            before = start
             try:
-                for segment in self._iterations(self._segments):
-                    header = self._starts[segment.first]
+                for segment in self._iterations(calls.segments):
+                    if ending:
+                        check()
+                    header = calls.starts[segment.first]
                     if shared:
                         self._pool.ensure(self.threads)
                         self._pool.wake(self.threads - 1)
                         together = bool(self._native.run(header)) and together
                     else:
                         self._native.run_alone(header)
+                    if slowest is not None:
+                        now = time.perf_counter_ns()
+                        slowest[segment.first] = max(slowest.get(segment.first, 0), now - before)
+                        before = now
             finally:
                 self._finish()
             end = time.perf_counter_ns()
+            if slowest is not None:
+                self._cut_by(slowest)
             if self._paced:
                 self._pacing.record(end - start, together, end)
             self._outside.check()
             return end - start
+
+    def _cut_by(self, slowest: Mapping[int, int]) -> None:
+        """Cut later runs where calls took long.
+
+        Args:
+            slowest: of each call's runs, by its first stage, in nanoseconds.
+        """
+        bodies: list[int] = []
+        calls = self._calls.segments
+        once = [each for each in calls if each.times == 1 and not each.parts]
+        ends = pieces_end([slowest[each.first] for each in once])
+        straight = [once[end - 1].first + once[end - 1].stages for end in ends]
+        for each in _without_parts([each for each in calls if each.times > 1 or each.parts]):
+            took = slowest.get(each.first, 0)
+            if took > LONG_NS and self._cuts_bodies:
+                pieces = min(each.stages, ceil_div(took, PIECE_NS))
+                bodies += (each.first + each.stages * k // pieces for k in range(1, pieces))
+        self._calls, self._timed_calls = self._calls_cut_at(straight, bodies), True
 
     def time_stages(self, addresses: Sequence[int]) -> list[int]:
         """Run once, stage by stage; each stage's nanoseconds, of all its iterations together."""
@@ -175,7 +236,7 @@ class LoopProgram(Program):
         with self._lock.held:
             self._bind(addresses)
             try:
-                for segment in self._iterations(self._segments):
+                for segment in self._iterations(self._calls.segments):
                     for stage in range(segment.first, segment.first + segment.stages):
                         total[stage] += self._timed(start + stage * size)
             finally:
@@ -184,6 +245,14 @@ class LoopProgram(Program):
 
     def _finish(self) -> None:
         """End what `_bind` has begun; none of that here."""
+
+
+def _between(begin: int, end: int, cuts: Sequence[int]) -> Iterator[Segment]:
+    """Stages that run once, cut where a native call ends."""
+    edges = [begin, *(cut for cut in cuts if begin < cut < end), end]
+    for first, last in pairwise(edges):
+        if last > first:
+            yield Segment(first, last - first)
 
 
 def _without_parts(segments: Sequence[Segment]) -> Iterator[Segment]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import TypeAlias
 
 from leanconv.codegen.kernel import Kernel
@@ -17,12 +18,17 @@ from leanconv.runtime.pacing import Pacing
 from leanconv.runtime.pool import Pool, pool
 from leanconv.runtime.shared_arena import ArenaPart
 from leanconv.spec.format import aligned, ceil_div
+from leanconv.termination import check
 
 # Most chunks of a stage that two threads claim one by one; with more, as in a batch of eight, that
 # gains nothing.
 _MOST_ONE_BY_ONE = 256
+_COUNT_WORD, _TABLE_WORD = 1, 2  # of the header
 _ARGUMENTS_WORD, _SCRATCH_WORD = 1, 4  # of a stage in the table
 _RUN = "a run of the same network"
+# A run that takes long is cut into native calls that do not, so that handlers of signals and what
+# ends runs are seen between them. Each costs 0.2 us, and 1 us more with several threads.
+LONG_NS, PIECE_NS = 20_000_000, 5_000_000
 _Words: TypeAlias = ctypes.Array[ctypes.c_int64]
 
 
@@ -140,6 +146,10 @@ class Program:
         self._arguments, self._table = self._filled(stages, library)
         self._header = self._headers([(0, len(stages))])
         self._address = ctypes.addressof(self._header)
+        # Whether a run is one native call. If not: the entries of each; None until their times are
+        # known, when each entry is a call.
+        self._in_one = self._entries[-1] == 1
+        self._pieces: list[tuple[int, int]] | None = None
         self._alone: _Words | None = None
         self._lock = arena.arena.lock if arena else Lock(_RUN)
         self._pacing = Pacing(threads)
@@ -218,6 +228,7 @@ class Program:
         Raises:
             InputError: an index lies outside of its axis; what was computed then is of no use.
             ReentrantCallError: a signal handler calls this while its thread is in it.
+            TerminatedError: another thread ends it.
         """
         if not self.stages:
             return 0
@@ -231,7 +242,9 @@ class Program:
                     self._arguments[position] = address + offset
             start = time.perf_counter_ns()
             together = self.threads > 1 and (not self._paced or self._pacing.together(start))
-            if together:
+            if not self._in_one:
+                together = self._run_in_pieces(together)
+            elif together:
                 self._pool.ensure(self.threads)
                 self._pool.wake(self.threads - 1)
                 start = time.perf_counter_ns()
@@ -240,11 +253,52 @@ class Program:
                 self._native.run_alone(self._address)
             end = time.perf_counter_ns()
             elapsed = end - start
+            if elapsed > LONG_NS:
+                self._in_one = False
             if self._paced:
                 self._pacing.record(elapsed, together, end)
             if self._outside.watched:
                 self._outside.check()
             return elapsed
+
+    def _run_in_pieces(self, together: bool) -> bool:
+        """Run in several native calls; decide into how many the next run is cut.
+
+        Args:
+            together: whether the workers take part.
+
+        Returns:
+            Whether they took part in all calls.
+        """
+        known, last, shared, times = self._pieces, self._entries[-1], together, []
+        for first, after in known or zip(range(last), range(1, last + 1), strict=True):
+            check()
+            self._turn_to(first, after)
+            begin = time.perf_counter_ns()
+            if shared:
+                self._pool.ensure(self.threads)
+                self._pool.wake(self.threads - 1)
+                together = bool(self._native.run(self._address)) and together
+            else:
+                self._native.run_alone(self._address)
+            times.append(time.perf_counter_ns() - begin)
+        if sum(times) < (PIECE_NS if known else LONG_NS):
+            self._turn_to(0, last)
+            self._in_one, self._pieces = True, None
+        elif not known:
+            edges = [0, *pieces_end(times)]
+            if edges[-1] < last:
+                edges.append(last)
+            self._pieces = list(pairwise(edges))
+        return together
+
+    def _turn_to(self, first: int, after: int) -> None:
+        """Let native runs be of some of the entries of the table.
+
+        A worker that is late may read the header meanwhile, and finds that its ticket has gone.
+        """
+        begin = ctypes.addressof(self._table) + 8 * n.STAGE_WORDS * first
+        self._header[_COUNT_WORD], self._header[_TABLE_WORD] = after - first, begin
 
     def time_stages(self, addresses: Sequence[int]) -> list[int]:
         """Run once, stage by stage, and return each stage's nanoseconds.
@@ -279,6 +333,20 @@ class Program:
         start = time.perf_counter_ns()
         self._native.run(header)
         return time.perf_counter_ns() - start
+
+
+def pieces_end(times: Sequence[int]) -> Iterator[int]:
+    """After which of several native calls one is to end that does as much as those before it.
+
+    Args:
+        times: nanoseconds of each.
+    """
+    passed = 0
+    for number, took in enumerate(times):
+        passed += took
+        if passed >= PIECE_NS:
+            passed = 0
+            yield number + 1
 
 
 def _claim(kernel: Kernel, chunks: int, threads: int) -> int:

@@ -61,6 +61,8 @@ class StreamProgram(LoopProgram):
             of one that are free and needed but around both.
     """
 
+    _cuts_bodies = False  # loads count the stages of a loop as one
+
     def __init__(
         self,
         stages: Sequence[Stage],
