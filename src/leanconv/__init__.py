@@ -32,6 +32,7 @@ from leanconv.errors import (
 if TYPE_CHECKING:
     from leanconv.api.conv import ConvPlan, plan_conv2d
     from leanconv.api.convolve import conv2d
+    from leanconv.api.layer_plan import filter_bank
     from leanconv.api.load import load
     from leanconv.api.network import Network
     from leanconv.api.tiled import tiled
@@ -65,6 +66,7 @@ __all__ = [
     "UnsupportedError",
     "conv2d",
     "conv_transpose2d",
+    "filter_bank",
     "load",
     "plan_conv2d",
     "plan_conv_transpose2d",
@@ -81,6 +83,7 @@ _LAZY = {
     "conv_transpose2d": "leanconv.api.transposed",
     "plan_conv_transpose2d": "leanconv.api.transposed",
     "Network": "leanconv.api.network",
+    "filter_bank": "leanconv.api.layer_plan",
     "load": "leanconv.api.load",
     "tiled": "leanconv.api.tiled",
     "Quantized": "leanconv.quantizer.result",

@@ -48,8 +48,8 @@ def tiled(
     image at once with the same algorithms: there are no seams.
 
     Args:
-        net: a network for the CPU, from `leanconv.load`. Its options count, but for `memory_limit`,
-            `tune`, `stream_weights` and `shared_weights`.
+        net: a network for the CPU, from `leanconv.load` or `leanconv.filter_bank`. Its options
+            count, but for `memory_limit`, `tune` and `stream_weights`.
         memory_limit: bytes, or text such as `"512 MiB"`, that weights, buffers and windows may take
             together. Arrays that are given do not count.
         tile: the least extents of a window, of the axes that are cut besides the batch: one number
@@ -64,7 +64,10 @@ def tiled(
         UnsupportedError: the network cannot be run in tiles; the message names the node.
     """
     if not isinstance(net, Network):
-        raise SpecError(f"net is {short(net)}; expected a network from leanconv.load")
+        raise SpecError(
+            f"net is {short(net)}; expected a network from leanconv.load, or of a convolution "
+            "from leanconv.filter_bank(w)"
+        )
     return Tiled(tile_backend(net), checked_limit(memory_limit), _checked_tile(tile))
 
 
