@@ -7,10 +7,12 @@ import shutil
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from importlib.util import find_spec
 from multiprocessing import shared_memory
 from pathlib import Path
 from random import Random
+from select import select
 from threading import Thread
 from typing import Any, Literal
 
@@ -19,11 +21,12 @@ import pytest
 from onnx import helper
 
 import leanconv as lc
-from leanconv.api import tile_run
-from leanconv.api.image_places import are_one
+from leanconv.api import image_places, tile_run
+from leanconv.api.image_places import are_one, place_of
 from leanconv.api.tiled import Tiled
 from leanconv.errors import InputError, LeanConvError
 from leanconv.images import create_image, open_image
+from leanconv.progress import Progress
 from support.onnx_models import model
 
 _FLOAT = np.float32
@@ -55,7 +58,7 @@ class StoppedError(Exception):
     pass
 
 
-def stop_at(tile: int) -> Callable[[str, int, int], None]:
+def stop_at(tile: int) -> Progress:
     def stop(stage: str, done: int, _total: int) -> None:
         if stage == "computing tiles" and done == tile:
             raise StoppedError
@@ -189,6 +192,25 @@ def test_a_tiff_file_is_known_as_it_is_mapped(tiled: Tiled, tmp_path: Path) -> N
     np.testing.assert_array_equal(tiled(image, out=made)[:], tiled.whole(pixels())[0, 0])
     with pytest.raises(InputError, match="in its file"):
         tiled(open_image(tmp_path / "y.tif"), out=made)
+
+
+def test_a_system_that_does_not_say_what_is_mapped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NumPy knows the names of the files that it has mapped itself."""
+    monkeypatch.setattr(image_places, "mapped_place", image_places._said_by_numpy)
+    path = tmp_path / "x.npy"
+    np.save(path, pixels())
+    os.link(path, tmp_path / "link.npy")
+    one, other = mapped(path), mapped(tmp_path / "link.npy")
+    assert are_one(one, other)
+    assert are_one(one[..., 3:], other[..., :4])
+    assert not are_one(one[..., 4:], other[..., :4])
+    assert not are_one(mapped(path, "c"), one)
+    assert are_one(one, mapped(path, "c"))
+    assert not are_one(one, np.zeros(SHAPE, _FLOAT))
+    size = path.stat().st_size - pixels().nbytes
+    assert str(place_of(one[0, 0, 1:])) == f"{path} from byte {size + 280}, strides (280, 4)"
 
 
 def test_handles_that_a_library_calls_equal_are_one() -> None:
@@ -403,7 +425,7 @@ class World:
         """One thing that happens, by its name."""
         random = self._random
         deeds = [self.nothing, self.reopened, self.pixel, self.line, self.zeros, self.anew]
-        deeds += [self.image, self.lost_chunk, self.cut_journal]
+        deeds += [self.image, self.lost_chunk, self.cut_journal, self.changed_journal]
         deed = random.choice(deeds)
         deed()
         return deed.__name__
@@ -451,6 +473,16 @@ class World:
         if journal.exists():
             os.truncate(journal, self._random.randrange(journal.stat().st_size + 1))
 
+    def changed_journal(self) -> None:
+        journal = self._folder / "j"
+        if journal.exists() and journal.stat().st_size:
+            text = bytearray(journal.read_bytes())
+            for _ in range(self._random.randrange(1, 4)):
+                text[self._random.randrange(len(text))] = self._random.choice(
+                    b"0123456789abcdef \n"
+                )
+            journal.write_bytes(text)
+
     def check(self, tiled: Tiled) -> None:
         x, y = (np.array(each[...]).reshape(SHAPE) for each in (self.x, self.y))
         np.testing.assert_array_equal(y, tiled.whole(x))
@@ -463,28 +495,26 @@ def one_world(seed: int, tiled: Tiled, folder: Path) -> None:
     folder.mkdir()
     world, journal, deeds = World(random, folder, killed), folder / "j", []
 
-    def run(stop: int | None) -> None:
-        given: dict[str, Any] = {"journal": journal}
-        if stop is not None:
-            given["progress"] = stop_at(stop)
-        tiled(world.x, out=world.y, layout=_layout(world.x), out_layout=_layout(world.y), **given)
+    def run(progress: Progress | None = None) -> None:
+        x, y = (_layout(each) for each in (world.x, world.y))
+        tiled(world.x, out=world.y, layout=x, out_layout=y, journal=journal, progress=progress)
 
     for _ in range(random.randrange(1, 5)):
         try:
             if killed:
-                kill_within(random.uniform(0, 0.05), run)
+                kill_at(random.randrange(12), random.uniform(0, 0.003), run)
             else:
-                run(random.randrange(2, 12))
+                run(stop_at(random.randrange(2, 12)))
         except StoppedError:
             pass
         except LeanConvError as error:
             deeds.append(str(error)[:90])
         deeds += [world.happen() for _ in range(random.randrange(3))]
     try:
-        run(None)
+        run()
     except LeanConvError:
         journal.unlink()
-        run(None)
+        run()
     try:
         world.check(tiled)
     except AssertionError as error:
@@ -496,15 +526,18 @@ def _layout(array: Any) -> str:
     return "NCHW"[-len(array.shape) :]
 
 
-def kill_within(seconds: float, run: Callable[[None], None]) -> None:
-    """Run in a child that is killed after a while, if it has not ended."""
+def kill_at(tile: int, later: float, run: Callable[[Progress], None]) -> None:
+    """Run in a child that is killed some seconds after a tile begins, if it has not ended."""
+    read, write = os.pipe()
     child = os.fork()
     if not child:
-        try:
-            run(None)
-        finally:
-            os._exit(0)
-    time.sleep(seconds)
+        with suppress(LeanConvError):
+            run(lambda _, done, __: os.write(write, b".") if done == tile else None)
+        os._exit(0)
+    os.close(write)
+    select([read], [], [], 10)  # its tile, or its end
+    os.close(read)
+    time.sleep(later)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
 

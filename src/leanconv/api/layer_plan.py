@@ -156,7 +156,7 @@ def filter_bank(
     dtype, groups = weight_dtype(w, FLOATS), checked_groups(groups)
     if not 3 <= w.ndim <= 5:
         raise SpecError(
-            f"w has shape {shape_text(w.shape)}; expected (K, C/groups, kernel…) with 1 to 3 spatial "
+            f"w has shape {shape_text(w.shape)}; expected (K, C/groups, kernel…) of 1 to 3 spatial "
             "axes: give w[:, None] for filters of images with one channel"
         )
     largest = (1, groups * w.shape[1], *(_EXTENTS * n for n in w.shape[2:]))
