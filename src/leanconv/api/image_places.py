@@ -7,6 +7,7 @@ journal whether its arrays lie where they lay.
 
 from __future__ import annotations
 
+import mmap
 import os
 from collections.abc import Hashable
 from typing import Any
@@ -143,7 +144,7 @@ def byte_range(array: np.ndarray) -> tuple[int, int]:
 
 def _said_by_numpy(array: np.ndarray) -> Mapped | None:
     for each in memmaps(array):
-        if each.filename is not None:
+        if each.filename is not None and isinstance(each.base, mmap.mmap):  # no view of another
             own, held = (a.__array_interface__["data"][0] for a in (array, each))
             shared = getattr(each, "mode", None) in SHARED
             return Mapped(str(each.filename), each.offset + own - held, None, shared)
