@@ -104,3 +104,28 @@ def test_places_that_do_not_fit_are_refused() -> None:
     bound.clear_binding_inputs()
     with pytest.raises(ValueError, match="missing"):
         run.run_with_iobinding(bound)
+
+
+def unfitting(module: Any, case: str) -> None:
+    """Bind what a network does not take, and run it."""
+    run = session(module)
+    bound = run.io_binding()
+    bound.bind_output("unknown" if case == "output" else "y")
+    if case != "missing":
+        bound.bind_cpu_input("x", {"type": X.astype("f8"), "rank": X[0]}.get(case, X))
+    if case == "name":
+        bound.bind_cpu_input("unknown", X)
+    if case == "place":
+        place = module.OrtValue.ortvalue_from_numpy(np.zeros((5, 4), np.float32))
+        bound.bind_ortvalue_output("y", place)
+    if case == "elements":
+        module.OrtValue.ortvalue_from_numpy(X.copy()).update_inplace(X[:1])
+    run.run_with_iobinding(bound)
+
+
+@pytest.mark.parametrize("module", [ours, real])
+@pytest.mark.parametrize("case", ["name", "output", "missing", "type", "rank", "place", "elements"])
+def test_what_does_not_fit_is_a_runtime_error(module: Any, case: str) -> None:
+    """As in onnxruntime; `run` itself raises its named errors."""
+    with pytest.raises(RuntimeError):
+        unfitting(module, case)

@@ -254,9 +254,12 @@ def test_extents_are_fixed_by_options() -> None:
 
 
 def test_providers_that_are_not_there_are_left_out() -> None:
-    data = described().SerializeToString()
-    with pytest.warns(UserWarning, match="NoSuchProvider"):
-        session = ours.InferenceSession(data, providers=["NoSuchProvider", "CPUExecutionProvider"])
+    data, names = described().SerializeToString(), ["NoSuchProvider", "CPUExecutionProvider"]
+    with pytest.warns(UserWarning, match="NoSuchProvider") as first:
+        session = ours.InferenceSession(data, providers=names)
+    with pytest.warns(UserWarning, match="NoSuchProvider") as second:
+        session.set_providers(names)
+    assert [each.filename for each in (*first, *second)] == [__file__] * 2
     assert session.get_providers() == ["CPUExecutionProvider"]
     options = {"arena_extend_strategy": "kSameAsRequested"}
     session = ours.InferenceSession(data, providers=[("CPUExecutionProvider", options)])

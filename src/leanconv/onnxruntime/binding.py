@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from leanconv.onnxruntime.exceptions import InvalidArgument
+from leanconv.onnxruntime.exceptions import BindingError
 from leanconv.onnxruntime.values import OrtValue, bound_dtype, check_device
 
 
@@ -49,7 +49,7 @@ class IOBinding:
 
         Raises:
             Fail: the device is not the CPU.
-            InvalidArgument: leanconv has no such elements.
+            BindingError: leanconv has no such elements.
         """
         self.feed[name] = _at(device_type, element_type, shape, buffer_ptr)
 
@@ -74,14 +74,14 @@ class IOBinding:
 
         Raises:
             Fail: the device is not the CPU.
-            InvalidArgument: memory is given without its shape and type.
+            BindingError: memory is given without its shape and type.
         """
         check_device(device_type)
         if buffer_ptr is None:
             self._bound[name] = None
             return
         if shape is None or element_type is None:
-            raise InvalidArgument.of(
+            raise BindingError.of(
                 f"output {name!r} got an address without a shape or a type; expected both"
             )
         self._bound[name] = OrtValue.ortvalue_from_numpy(
@@ -110,7 +110,7 @@ class IOBinding:
         """Take the outputs of a run: those that are bound, else all.
 
         Raises:
-            InvalidArgument: an output is of another shape or type than what is bound to it.
+            BindingError: an output is of another shape or type than what is bound to it.
         """
         bound = list(self._bound.values()) or [None] * len(results)
         for place, result in zip(bound, results, strict=True):

@@ -42,6 +42,10 @@ class InvalidArgument(OnnxRuntimeError):
     code = (2, "INVALID_ARGUMENT")
 
 
+class BindingError(InvalidArgument, RuntimeError, ValueError):
+    """A value, or what is bound to a name, that does not fit: a RuntimeError in onnxruntime."""
+
+
 class NoSuchFile(OnnxRuntimeError):
     """There is no such model file."""
 

@@ -53,7 +53,7 @@ def chosen(
             warnings.warn(
                 f"Specified provider {name!r} is not in available provider names. Available "
                 f"providers: {CPU!r}",
-                stacklevel=4,
+                stacklevel=3,
             )
             continue
         result[name] = {**own, **(options[number] if options else {})}

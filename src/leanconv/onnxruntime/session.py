@@ -17,6 +17,7 @@ from leanconv.graph.onnx_description import Description, describe
 from leanconv.onnxruntime.binding import IOBinding
 from leanconv.onnxruntime.engines import Engine, Native, Other
 from leanconv.onnxruntime.exceptions import (
+    BindingError,
     InvalidArgument,
     InvalidProtobuf,
     NoSuchFile,
@@ -195,8 +196,17 @@ class InferenceSession:
     def run_with_iobinding(
         self, iobinding: IOBinding, run_options: RunOptions | None = None
     ) -> None:
-        """Compute the outputs that are bound, of the inputs that are bound."""
-        iobinding.receive(self.run(iobinding.wanted, iobinding.feed, run_options))
+        """Compute the outputs that are bound, of the inputs that are bound.
+
+        Raises:
+            BindingError: what is bound does not fit the network.
+            Fail: the options say that the run is to end.
+        """
+        try:
+            results = self.run(iobinding.wanted, iobinding.feed, run_options)
+        except (InvalidArgument, ValueError) as error:
+            raise BindingError(str(error)) from error
+        iobinding.receive(results)
 
     def _array(self, name: str, value: Any) -> np.ndarray:
         """What is given for an input, as an array: lists become one of the declared type."""

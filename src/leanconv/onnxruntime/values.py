@@ -10,7 +10,7 @@ import numpy as np
 from leanconv.api.inputs import InputSpec
 from leanconv.errors import short
 from leanconv.graph.onnx_description import Port
-from leanconv.onnxruntime.exceptions import Fail, InvalidArgument
+from leanconv.onnxruntime.exceptions import BindingError, Fail
 from leanconv.onnxruntime.options import SessionOptions
 from leanconv.records import dataclass
 from leanconv.types import DTYPES, FLOAT32, FLOAT64, DType, find_dtype
@@ -141,7 +141,7 @@ class OrtValue:
 
         Raises:
             Fail: the device is not the CPU.
-            InvalidArgument: leanconv has no such elements.
+            BindingError: leanconv has no such elements.
         """
         check_device(device_type)
         return cls(np.ascontiguousarray(numpy_obj).reshape(np.shape(numpy_obj)))
@@ -153,12 +153,12 @@ class OrtValue:
         """Of an array whose elements are those of an ONNX type of as many bytes.
 
         Raises:
-            InvalidArgument: leanconv has no such elements, or they have other sizes.
+            BindingError: leanconv has no such elements, or they have other sizes.
         """
         dtype = _numbered(onnx_element_type)
         array = np.ascontiguousarray(data)
         if array.dtype.itemsize != dtype.bytes:
-            raise InvalidArgument.of(
+            raise BindingError.of(
                 f"got elements of {array.dtype.itemsize} bytes; expected {dtype.bytes}, as "
                 f"{dtype} has"
             )
@@ -177,11 +177,11 @@ class OrtValue:
 
         Raises:
             Fail: the device is not the CPU.
-            InvalidArgument: there is no shape or type, or leanconv has no such elements.
+            BindingError: there is no shape or type, or leanconv has no such elements.
         """
         check_device(device_type)
         if shape is None or element_type is None:
-            raise InvalidArgument.of("got no shape or no type; expected `element_type` and `shape`")
+            raise BindingError.of("got no shape or no type; expected `element_type` and `shape`")
         dtype = bound_dtype(element_type)
         return cls(np.empty(tuple(shape), dtype.numpy), dtype)
 
@@ -253,11 +253,11 @@ class OrtValue:
         """Write other numbers of the same shape and type into its memory.
 
         Raises:
-            InvalidArgument: the shape or type is another.
+            BindingError: the shape or type is another.
         """
         array = np.asarray(data)
         if array.shape != self._array.shape or array.dtype != self._array.dtype:
-            raise InvalidArgument.of(
+            raise BindingError.of(
                 f"got {array.dtype}{list(array.shape)}; expected "
                 f"{self._array.dtype}{list(self._array.shape)}"
             )
@@ -268,20 +268,20 @@ def bound_dtype(given: Any) -> DType:
     """An element type as NumPy or ONNX's numbers say it.
 
     Raises:
-        InvalidArgument: it is none of leanconv's.
+        BindingError: it is none of leanconv's.
     """
     if isinstance(given, int):
         return _numbered(given)
     try:
         return _known(np.dtype(given))
     except TypeError as error:
-        raise InvalidArgument.of(f"got type {short(given)}; expected one of NumPy's") from error
+        raise BindingError.of(f"got type {short(given)}; expected one of NumPy's") from error
 
 
 def _known(dtype: np.dtype) -> DType:
     found = find_dtype(str(dtype))
     if found is None:
-        raise InvalidArgument.of(f"got elements of {dtype}; expected one of {', '.join(DTYPES)}")
+        raise BindingError.of(f"got elements of {dtype}; expected one of {', '.join(DTYPES)}")
     return found
 
 
@@ -289,5 +289,5 @@ def _numbered(number: int) -> DType:
     found = next((each for each in DTYPES if each.onnx == number), None)
     if found is None:
         known = ", ".join(f"{each.onnx} ({each})" for each in DTYPES)
-        raise InvalidArgument.of(f"got ONNX type {number}; expected one of {known}")
+        raise BindingError.of(f"got ONNX type {number}; expected one of {known}")
     return found
