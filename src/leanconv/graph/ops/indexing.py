@@ -132,9 +132,9 @@ def _evaluate_gather_nd(arrays: Arrays, attributes: Attributes) -> Array:
     found, parts = x.shape[batch : batch + depth], prod(x.shape[:batch])
     if not batch:
         with suppress(IndexError, ValueError):  # one is outside, or below 0
-            lists = [indices[..., axis] for axis in range(depth)]
-            rows = lists[0] if depth == 1 else np.ravel_multi_index(tuple(lists), found)
-            return np.asarray(x.reshape(prod(found), *x.shape[depth:]).take(rows, 0))
+            each = tuple(indices[..., axis] for axis in range(depth))
+            places = each[0] if depth == 1 else np.ravel_multi_index(each, found)
+            return np.asarray(x.reshape(prod(found), *x.shape[depth:]).take(places, 0))
     lists = indices.reshape(parts, -1, depth)
     rows = np.arange(parts)[:, None] * np.ones((1, lists.shape[1]), np.int64)
     for axis, extent in enumerate(found):
