@@ -59,8 +59,7 @@ def check(
 ) -> None:
     """What a kernel makes of indices is what NumPy makes of those that find the same."""
     case = Case(module, op, arrays, attributes)
-    x, indices, *updates = arrays
-    tame = [x, tamed(indices, found_axes(op, arrays, attributes), module is scatter), *updates]
+    tame = tamed(op, arrays, found_axes(op, arrays, attributes))
     found, wanted = case.run(target, False), Case(module, op, tame, attributes).expected()
     assert found.dtype == wanted.dtype
     np.testing.assert_array_equal(found, wanted)
@@ -73,14 +72,23 @@ def found_axes(op: str, arrays: list[np.ndarray], attributes: dict[str, Any]) ->
     return list(arrays[0].shape[first : first + depth])
 
 
-def tamed(indices: np.ndarray, axes: list[int], scatters: bool) -> np.ndarray:
-    """Indices without those that are outside: the nearest, or where a scatter finds nothing."""
-    found, nowhere = indices.copy(), NOWHERE[as_dtype(indices.dtype)]
-    for number, extent in enumerate(axes):
-        each = found[..., number] if len(axes) > 1 else found
-        near = np.clip(each, -extent, extent - 1)
-        each[...] = np.where(each == near, each, nowhere) if scatters else near
-    return found
+def tamed(op: str, arrays: list[np.ndarray], axes: list[int]) -> list[np.ndarray]:
+    """Operands that give the same without an index that is outside.
+
+    A gather finds the nearest element; ScatterElements finds nothing there, and ScatterND has no
+    such list of indices.
+    """
+    x, indices, *updates = arrays
+    lists = indices.reshape(-1, len(axes)) if op.endswith("ND") else indices[..., None]
+    near = np.clip(lists, [-extent for extent in axes], [extent - 1 for extent in axes])
+    inside = (near == lists).all(axis=-1)
+    if op == "ScatterND":
+        rows = updates[0].reshape(len(lists), *x.shape[len(axes) :])
+        return [x, lists[inside], rows[inside]]
+    near = near.astype(indices.dtype).reshape(indices.shape)
+    if op == "ScatterElements":
+        near = np.where(inside, near, NOWHERE[as_dtype(indices.dtype)]).astype(indices.dtype)
+    return [x, near, *updates]
 
 
 @TARGETS
@@ -158,8 +166,11 @@ def test_what_is_outside_is_reported(dtype: DType, target: Target) -> None:
         for module, op, arrays, attributes in cases:
             if module is scatter:
                 attributes["reduction"] = "none"
+            ends = [np.iinfo(dtype).max]
+            if op != "ScatterElements":
+                ends.append(np.iinfo(dtype).min)
             for axis, extent in enumerate(found_axes(op, arrays, attributes)):
-                for strange in (None, extent, -extent - 1, np.iinfo(dtype).max):
+                for strange in (None, extent, -extent - 1, *ends):
                     indices = np.array(arrays[1], order="C")
                     if strange is not None:
                         rows = indices.reshape(-1, indices.shape[-1] if op.endswith("ND") else 1)

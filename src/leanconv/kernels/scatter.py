@@ -4,9 +4,9 @@
     elements:  y[o, place(indices[o, n, i]), i] = updates[o, n, i]              ScatterElements
 
 or `y = reduced(y, update)`. An update whose index lies outside of its axis is left out: nothing
-beside y is written, whatever the indices are, and one that is not `NOWHERE` is reported. Updates of
-one element come in the order of n, so chunks share none: each does a tile of the columns `:` or `i`
-for all of n. Where y takes over the memory of x nothing is copied.
+beside y is written, whatever the indices are, and one that is no element's `NOWHERE` is reported.
+Updates of one element come in the order of n, so chunks share none: each does a tile of the columns
+`:` or `i` for all of n. Where y takes over the memory of x nothing is copied.
 """
 
 from __future__ import annotations
@@ -170,9 +170,12 @@ class _Nest:
 
     def _report(self, found: Sequence[tuple[Value, Value]]) -> None:
         """Store indices where the caller looks for them, each with whether it is within."""
-        e, nowhere = self.e, NOWHERE[self.k.index]
+        e, k = self.e, self.k
         for axis, (index, within) in enumerate(found):
-            with e.when((within ^ 1) & index.compare("ne", nowhere)):
+            outside = within ^ 1
+            if k.each:
+                outside = outside & index.compare("ne", NOWHERE[k.index])
+            with e.when(outside):
                 e.store(index, e.pointer(4 + axis, INT64.llvm))
 
     def _update(self, kind: str, given: Pointer, out: Pointer) -> None:

@@ -2,7 +2,7 @@
 
 An index below 0 counts from the end. One that then still lies outside of its axis ends the run.
 Kernels learn of it while they compute; until then a gather reads the nearest element that there is,
-and a scatter leaves the update out. An index of a scatter that is `NOWHERE` is no error.
+and a scatter leaves the update out. An index of ScatterElements that is `NOWHERE` is no error.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def check_indices(
 
 
 def _places(indices: Array, extent: int) -> Array:
-    """Where a gather reads, counted from the front."""
+    """What indices find, counted from the front."""
     check_indices(indices, -extent, extent - 1)
     return np.where(indices < 0, indices + extent, indices)
 
@@ -176,19 +176,12 @@ def _apply(y: Array, at: Any, updates: Array, reduction: str) -> None:
     ufunc.at(y, at, updates)
 
 
-def _inside(indices: Array, extent: int) -> tuple[Array, Array]:
-    """Indices counted from the front, and which of them find a place."""
-    inside = indices != NOWHERE[dtype_of(indices)]
-    check_indices(indices[inside], -extent, extent - 1)
-    return np.where(indices < 0, indices + extent, indices), inside
-
-
 def _evaluate_scatter_elements(arrays: Arrays, attributes: Attributes) -> Array:
     x, indices, updates = (array(arrays, index) for index in range(3))
     axis, y = attributes["axis"], np.array(x)
-    counted, inside = _inside(indices, x.shape[axis])
+    inside = indices != NOWHERE[dtype_of(indices)]
     at = list(np.nonzero(inside))
-    at[axis] = counted[inside]
+    at[axis] = _places(indices[inside], x.shape[axis])
     _apply(y, tuple(at), updates[inside], attributes["reduction"])
     return y
 
@@ -207,10 +200,8 @@ def _evaluate_scatter_nd(arrays: Arrays, attributes: Attributes) -> Array:
     x, indices, updates = (array(arrays, index) for index in range(3))
     y, depth = np.array(x), indices.shape[-1]
     lists = indices.reshape(-1, depth)
-    found = [_inside(lists[:, axis], x.shape[axis]) for axis in range(depth)]
-    inside = np.logical_and.reduce([each for _, each in found])
-    rows = updates.reshape(len(lists), *x.shape[depth:])
-    _apply(y, tuple(each[inside] for each, _ in found), rows[inside], attributes["reduction"])
+    at = tuple(_places(lists[:, axis], x.shape[axis]) for axis in range(depth))
+    _apply(y, at, updates.reshape(len(lists), *x.shape[depth:]), attributes["reduction"])
     return y
 
 
