@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from leanconv.errors import LeanConvError
+from leanconv.half_arrays import numpy_dtype
 from leanconv.runtime.memory import Block, Memory, new_array
 from leanconv.runtime.registry import Registry
 from leanconv.spec.format import ALIGNMENT, aligned
-from leanconv.types import FLOAT64
+from leanconv.types import BFLOAT16, FLOAT64, UINT8, DType
 
 
 def resident_bytes() -> int:
@@ -107,3 +108,16 @@ def test_what_outlives_an_object_goes_when_it_may_and_others_come() -> None:
     assert list(registry) == [kept]
     registry.sweep()
     assert len(registry) == 1
+
+
+@pytest.mark.parametrize("dtype", [FLOAT64, BFLOAT16, UINT8])
+def test_a_large_result_begins_a_cache_line(dtype: DType) -> None:
+    results = [new_array((3, 5 + i, 2**14 + i), dtype) for i in range(8)]
+    for i, y in enumerate(results):
+        assert y.shape == (3, 5 + i, 2**14 + i)
+        assert y.dtype == numpy_dtype(dtype)
+        assert y.ctypes.data % ALIGNMENT == 0
+        assert y.flags.c_contiguous
+        assert y.flags.writeable
+        y.view(np.uint8)[...] = i
+    assert all((y.view(np.uint8) == i).all() for i, y in enumerate(results))
