@@ -13,7 +13,8 @@ from support.nodes import TARGETS, run_in_place, run_node
 
 OPS = ("CumSum", "CumProd")
 
-SHAPES = [(1, 1, 1), (3, 5, 1), (1, 17, 7), (2, 3, 16), (5, 2, 63), (2, 9, 129), (40, 70, 3)]
+SHAPES = [(1, 1, 1), (3, 5, 1), (1, 17, 7), (2, 3, 16), (5, 2, 63), (2, 9, 129), (40, 70, 3),
+          (2, 4, 512), (1, 7, 513), (3, 1, 1041)]  # fmt: skip
 
 
 def whole(shape: tuple[int, ...], dtype: DType) -> np.ndarray:
@@ -32,9 +33,11 @@ def test_totals_along_any_axis(shape: tuple[int, ...], dtype: DType, target: Tar
         np.testing.assert_array_equal(outcome.y, outcome.expected)
 
 
-def test_a_result_takes_over_the_memory() -> None:
-    x = whole((3, 40, 5), FLOAT32)
-    outcome = run_node(lower, "CumSum", {"x": x}, axis=1, exclusive=True, reverse=False)
+@pytest.mark.parametrize("columns", [5, 67, 600])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_result_takes_over_the_memory(columns: int, reverse: bool) -> None:
+    x = whole((3, 41, columns), FLOAT32)
+    outcome = run_node(lower, "CumSum", {"x": x}, axis=1, exclusive=True, reverse=reverse)
     np.testing.assert_array_equal(run_in_place(outcome, 0, x), outcome.expected)
 
 
@@ -43,3 +46,9 @@ def test_floats_that_are_no_numbers() -> None:
     kernel = RunningTotal(FLOAT32, "sum", x.shape, False, False)
     with np.errstate(invalid="ignore"):
         np.testing.assert_array_equal(run_kernel(kernel, x, np.zeros_like(x)), np.cumsum(x, 1))
+
+
+def test_a_sum_begins_at_zero_in_every_column() -> None:
+    x = np.full((1, 3, 70), -0.0, "f4")
+    kernel = RunningTotal(FLOAT32, "sum", x.shape, False, False)
+    assert not np.signbit(run_kernel(kernel, x, np.full_like(x, np.nan))).any()

@@ -169,26 +169,28 @@ def each_column(
     dtype: DType,
     target: Target,
     body: Callable[[Value, Value | int], None],
+    width: int = TILE,
 ) -> None:
     """Run `body(offset, count)` for each vector of a tile of columns.
 
     Args:
         e: the function under construction.
-        tile: which `TILE` columns of the axis.
+        tile: which `width` columns of the axis.
         extent: of the axis; one code serves all symbols.
         dtype, target: decide the lanes of a vector.
         body: emits the work on the `count` columns (all lanes, or the rest) from `offset` on.
+        width: columns of a tile, whole vectors on every target.
     """
-    lanes, first = target.lanes(dtype), tile * TILE
+    lanes, first = target.lanes(dtype), tile * width
     if isinstance(extent, Symbol) and target.runtime_masks:
-        columns = e.smin(e.i64(extent) - first, TILE)
+        columns = e.smin(e.i64(extent) - first, width)
         whole, left = columns // lanes, columns % lanes
         with e.when(whole.compare("ne", 0)), e.loop("column", whole) as v:
             body(first + v * lanes, lanes)
         with e.when(left.compare("ne", 0)):
             body(first + whole * lanes, left)
         return
-    for count in tile_at(e, tile, extent, TILE, is_tail="eq"):
+    for count in tile_at(e, tile, extent, width, is_tail="eq"):
         tail = count % lanes
         if count >= lanes:
             with e.loop("column", count - tail, step=lanes) as v:
