@@ -97,10 +97,16 @@ def _between_floats(e: Function, x: Value, source: DType, target: DType) -> Valu
 
 
 def _to_integer(e: Function, x: Value, target: DType) -> Value:
+    """Truncate floats; LLVM's own saturating conversion takes vectors apart lane by lane on x86."""
     wide = INT32 if target.bytes <= 2 or target == INT32 else INT64
-    sign = "u" if target.kind == "uint" and target.bytes == 8 else "s"
-    kind = _kind(wide.llvm, x)
-    found = e.intrinsic(f"llvm.fpto{sign}i.sat.{mangled(kind)}.{mangled(x.kind)}", kind, x)
+    unsigned = target.kind == "uint" and target.bytes == wide.bytes
+    bits = 8 * wide.bytes - (not unsigned)
+    low, high = (0, 2**bits - 1) if unsigned else (-(2**bits), 2**bits - 1)
+    # What a conversion cannot hold is undefined, and never chosen.
+    found = _cast(e, "fptoui" if unsigned else "fptosi", x, wide.llvm)
+    found = e.select(x.compare("olt", 2.0**bits), found, e.const(found.kind, high))
+    found = e.select(x.compare("olt", float(low)), e.const(found.kind, low), found)
+    found = e.select(x.compare("uno", x), found.zero(), found)
     return found if target.bytes == wide.bytes else _cast(e, "trunc", found, target.llvm)
 
 
