@@ -128,6 +128,9 @@ def test_a_value_that_decides_what_is_planned_before_requests_come(
         loaded(sources([str(model)]), {"threads": 1}, shapes, Limits(), said.append, values)
     assert "as requests bring them" in said[0]
     assert "x 1x3x6x5" in said[1]
+    other = small_net(tmp_path / "other.onnx")  # without such an input
+    every = {"": {"rate": (16000,)}}
+    loaded(sources([other]), {"threads": 1}, {}, Limits(), said.append, every)
     code, refused = call(str(model), "--threads", "1", "--value", "two:rate=16000")
     assert code == 1
     assert "--value names the model 'two'; expected one of one" in refused

@@ -52,7 +52,7 @@ def loaded(
                 )
         wanted = [*shapes.get("", ()), *shapes.get(source.name, ())]
         try:
-            known = {**values.get("", {}), **values.get(source.name, {})}
+            known = values.get("", {}), values.get(source.name, {})
             model = _loaded(source, options, wanted, known, left, limits)
         except LeanConvError as error:
             error.args = (f"{source.path}: {_told(error, left, limits)}",)
@@ -89,14 +89,17 @@ def _loaded(
     source: Source,
     options: Mapping[str, Any],
     shapes: Sequence[Mapping[str, Shape]],
-    values: Mapping[str, tuple[int, ...]],
+    values: Sequence[Mapping[str, tuple[int, ...]]],
     left: int | None,
     limits: Limits,
 ) -> ServedModel:
     network = leanconv.load(source.path, **{**options, "reproducible": True, "memory_limit": left})
     check_types((*network.inputs, *network.outputs))
     plans = Plans(network, limits.groups, limits.batch)
-    known = given_values(network.inputs, values.items())
+    every, own = values  # those for all models are for those that have such an input
+    names = {spec.name for spec in network.inputs}
+    wanted_values = {**{n: each for n, each in every.items() if n in names}, **own}
+    known = given_values(network.inputs, wanted_values.items())
     for complete in _at_start(plans, shapes, known):
         arrays = [known.get(*each) for each in _zeros(plans, complete)]
         # Twice where images turn out to be mixed: then what is wanted is all of them together.
