@@ -148,11 +148,10 @@ class CpuBackend(CpuGraphs):
     def _with_tail(self, given: Given, owned: OwnedGraph, tail: Tail) -> TailCall:
         """A compiled network with what runs after it, whose arrays the memory limit counts."""
         graph, limit = owned.graph, self._options.memory_limit
-        types = self._types_with_inputs(graph, given.shapes)
+        inputs = self._input_types(given.shapes)
+        types = {**inputs, **graph.types}
         bound = tail.most_bytes(types)
-        most = (bound or 0) + sum(
-            graph.types[n].bytes for n in graph.outputs if n not in self.model.outputs
-        )
+        most = (bound or 0) + self._handed_on_bytes(graph)
         likely = 0
         if bound is None and limit is not None and self._pinned is None:
             likely = tail.likely_bytes(types)
@@ -181,13 +180,20 @@ class CpuBackend(CpuGraphs):
     def late_bytes(self, graph: Graph, shapes: Sequence[Shape]) -> int | None:
         """The most that arrays take that NumPy computes behind a graph; None if nothing says."""
         tail = self.model.tail(graph, self.dtype)
-        return 0 if tail is None else tail.most_bytes(self._types_with_inputs(graph, shapes))
+        if tail is None:
+            return 0
+        bound = tail.most_bytes({**self._input_types(shapes), **graph.types})
+        return None if bound is None else bound + self._handed_on_bytes(graph)
 
-    def _types_with_inputs(self, graph: Graph, shapes: Sequence[Shape]) -> dict[str, TensorType]:
-        """Types of a graph's values, and of inputs that only a tail reads, since they are known."""
+    def _input_types(self, shapes: Sequence[Shape]) -> dict[str, TensorType]:
+        """Types of what is given: a graph lacks those of inputs whose values are known."""
         pairs = zip(self._inputs, shapes, strict=True)
-        inputs = {spec.name: TensorType(shape, spec.dtype.held) for spec, shape in pairs}
-        return {**inputs, **graph.types}
+        return {spec.name: TensorType(shape, spec.dtype.held) for spec, shape in pairs}
+
+    def _handed_on_bytes(self, graph: Graph) -> int:
+        """Of what a graph gives to its tail alone."""
+        given = (name for name in graph.outputs if name not in self.model.outputs)
+        return sum(graph.types[name].bytes for name in given)
 
     def _compile_ahead(self, ranges: ShapeRanges) -> None:
         """Compile, or fetch, the code of all kernels that any shape of the ranges needs."""

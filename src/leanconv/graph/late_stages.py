@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from leanconv.errors import LeanConvError
+from leanconv.errors import LeanConvError, TerminatedError
 from leanconv.graph.builder import Builder
 from leanconv.graph.convert import FileNode
 from leanconv.graph.from_sizes import sized_filler
@@ -43,6 +43,7 @@ from leanconv.symbolic import (
     guarded,
     most,
 )
+from leanconv.termination import check
 from leanconv.types import INT64, as_dtype
 
 _MOST_KEPT = 8  # stages from one node on, whose extents answer guards in other ways
@@ -224,6 +225,7 @@ class Stages:
         held, at, end = values, 0, len(self._tail.nodes)
         try:
             while True:
+                check()
                 count, made = self._advanced(at, held, room)
                 at += count
                 if at == end:
@@ -233,6 +235,8 @@ class Stages:
                     (name, each) for name, each in held.items() if self._last.get(name, 0) >= at
                 )
                 held = {**dict(kept), **made}
+        except TerminatedError:
+            raise
         except _FAILURES:
             return None
         taken = self._constants.union(map(id, values.values())).difference(map(id, lent))

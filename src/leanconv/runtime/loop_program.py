@@ -180,6 +180,7 @@ class LoopProgram(Program):
             raise self._lock.reentrant()
         with self._lock.bare:
             self._bind(addresses)
+            self._outside.forget()
             start = time.perf_counter_ns()
             together = self.threads > 1 and (not self._paced or self._pacing.together(start))
             shared = together

@@ -88,6 +88,10 @@ class _OutsideIndices:
         start = ctypes.addressof(self._words)
         return [start + 8 * number for number in range(first, first + count)]
 
+    def forget(self) -> None:
+        """Forget what a run has stored that has been ended."""
+        ctypes.memset(self._words, 0, len(self._none))
+
     def check(self) -> None:
         """Forget what a run has stored.
 
@@ -97,7 +101,7 @@ class _OutsideIndices:
         if bytes(self._words) == self._none:
             return
         found = list(self._words)
-        ctypes.memset(self._words, 0, len(self._none))
+        self.forget()
         label, least, most, index = next(
             (*each, index) for each, index in zip(self._ranges, found, strict=True) if index
         )
@@ -240,6 +244,8 @@ class Program:
             for address, positions in zip(addresses, self._patches, strict=True):
                 for position, offset in positions:
                     self._arguments[position] = address + offset
+            if self._outside.watched:
+                self._outside.forget()
             start = time.perf_counter_ns()
             together = self.threads > 1 and (not self._paced or self._pacing.together(start))
             if not self._in_one:

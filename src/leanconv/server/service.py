@@ -11,6 +11,7 @@ import numpy as np
 
 from leanconv.errors import LeanConvError
 from leanconv.graph.ir import TensorType
+from leanconv.graph.limits import owner
 from leanconv.server.batching import Batcher, Job
 from leanconv.server.budget import RequestBytes, Share
 from leanconv.server.limits import NUMBER_BYTES, Limits
@@ -104,7 +105,9 @@ class Service:
         self.metrics.waited(model, job.begun_ns - job.queued_ns)
         if None in types:  # now they are known
             made = [TensorType(each.shape, as_dtype(each.dtype)) for each in found]
-            share.take(self._result_bytes(asked, made) - counted)
+            owners = {id(each): each.nbytes for each in map(owner, found)}
+            spare = sum(owners.values()) - sum(kind.bytes for kind in made)
+            share.take(self._result_bytes(asked, made) - counted + max(0, spare))
         return found
 
     def _result_bytes(self, asked: Inference, types: Sequence[TensorType | None]) -> int:
