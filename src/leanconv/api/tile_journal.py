@@ -48,7 +48,7 @@ class Sums:
     written: str
 
 
-class Journal:
+class Journal(os.PathLike[str]):
     """The journal of one run, which nobody else writes meanwhile.
 
     Args:
@@ -66,7 +66,7 @@ class Journal:
         self.done: dict[int, Sums] = {}
         self.is_new, self._begun = False, False
         self._file: BinaryIO | None = None
-        self._text = b""
+        self._text, self._path = b"", ""
         if path is None:
             return
         if not isinstance(path, str | os.PathLike):
@@ -83,6 +83,10 @@ class Journal:
             if isinstance(error, OSError):
                 raise self._failed("written", error) from error
             raise
+
+    def __fspath__(self) -> str:
+        """Its path, so that a journal that is open already may be given where paths are."""
+        return self._path
 
     @property
     def is_kept(self) -> bool:

@@ -113,7 +113,7 @@ class Tiled:
         out: Any = None,
         layout: Layouts = None,
         out_layout: Layouts = None,
-        journal: str | os.PathLike[str] | Journal | None = None,
+        journal: str | os.PathLike[str] | None = None,
         progress: Progress | None = None,
         **named: Any,
     ) -> Any:
@@ -154,7 +154,7 @@ class Tiled:
         *,
         layout: Layouts = None,
         out_layout: Layouts = None,
-        journal: str | os.PathLike[str] | Journal | None = None,
+        journal: str | os.PathLike[str] | None = None,
         progress: Progress | None = None,
     ) -> dict[str, Any]:
         """Run a network of any outputs: `tiled.run({"x": x}, out={"y": y})`.
@@ -182,7 +182,7 @@ class Tiled:
         outs: dict[str, Any],
         layout: Layouts,
         out_layout: Layouts,
-        journal: str | os.PathLike[str] | Journal | None,
+        journal: str | os.PathLike[str] | None,
         progress: Progress | None,
     ) -> dict[str, Any]:
         fresh = [name for name in self._names.outputs if outs.get(name) is None]
