@@ -13,6 +13,7 @@ from leanconv.graph.ops.base import MAX_RANK, broadcast, check_rank, checked
 from leanconv.graph.value import Value
 
 _FAR = 1 << 62
+_SHORT_ROW = 64  # bytes: copies of shorter rows take longer than to read a tensor once more
 MOST_PARTS = 512  # of one Gather or Pad, each a copy in the code
 
 
@@ -100,7 +101,11 @@ def _expand(call: Call) -> list[Value]:
 
 
 def _tile(call: Call) -> list[Value]:
-    """Repeat along every axis: each is split in two, of which the first is broadcast."""
+    """Repeat along every axis: each is split in two, of which the first is broadcast.
+
+    All axes are repeated by one Expand, whose rows are those of x. Where these are shorter than
+    `_SHORT_ROW`, the last axis is repeated before, so that they become longer.
+    """
     x, repeats = call.value(), call.integers(1)
     if call.opset < 6:  # how often, and along which axis
         counts, axis = repeats, call.axis(int(call.scalar(2)), len(x.shape))
@@ -111,13 +116,27 @@ def _tile(call: Call) -> list[Value]:
     if x.array is not None:
         array = x.array
         return [call.fold(lambda: np.tile(array, repeats), shape, x.type.dtype)]
-    y = x
-    for axis, count in enumerate(repeats):
+    repeated = [axis for axis, count in enumerate(repeats) if count != 1]
+    if not repeated:
+        return [x]
+    y, counts = x, list(repeats)
+    last = repeated[-1]
+    if len(repeated) > 1 and math.prod(x.shape[last:]) * x.type.dtype.bytes < _SHORT_ROW:
+        y = _repeated(call, y, [1] * last + counts[last:])
+        counts[last] = 1
+    return [_repeated(call, y, counts)]
+
+
+def _repeated(call: Call, x: Value, counts: Sequence[int]) -> Value:
+    """Repeat along every axis by one Expand; axes that are not repeated join the one before."""
+    given, made = [1], [1]
+    for extent, count in zip(x.shape, counts, strict=True):
         if count != 1:
-            before, after = math.prod(shape[:axis]), math.prod(x.shape[axis:])
-            y = call.reshape(y, (before, 1, after))
-            y = call.emit("Expand", [y], shape=(before, count, after))
-    return [call.reshape(y, shape)]
+            given, made = [*given, 1, 1], [*made, count, 1]
+        given[-1] *= extent
+        made[-1] *= extent
+    y = call.emit("Expand", [call.reshape(x, tuple(given))], shape=tuple(made))
+    return call.reshape(y, tuple(n * count for n, count in zip(x.shape, counts, strict=True)))
 
 
 def part_of(call: Call, x: Value, axis: int, start: int, step: int, size: int) -> Value:
