@@ -29,6 +29,7 @@ MOVES = frozenset(
 _OTHERS = frozenset(  # of float32, but not of halves
     (
         *("BatchNormalization", "BitCast", "Cast", "DequantizeLinear", "Lookup", "Loop", "TopK"),
+        "QuantizeFloats",
         *("DeformColumns", "GridSample"),
         *("Compress", "NonMaxSuppression", "NonZero", "QLinearConv", "QLinearMatMul"),
         *("QLinearAveragePool", "QLinearGlobalAveragePool", "QLinearAdd", "QLinearMul"),

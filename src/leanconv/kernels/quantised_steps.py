@@ -1,6 +1,6 @@
 """Steps of elementwise expressions between floats and codes, the integers of quantised tensors.
 
-    QuantizeLinear    y = clamp(rint(x / scale) + zero)
+    QuantizeLinear    y = clamp(rint(x / scale) + zero), also QuantizeFloats
     DequantizeLinear  y = (x - zero) * scale
     QLinearAdd        y = clamp(rint(fma(a, scale_a, fma(b, scale_b, fixed))))
     QLinearMul        y = clamp(rint((a - zero_a) * (b - zero_b) * scale + zero))
@@ -61,6 +61,7 @@ def _multiplied(
 # Of operands as floats; those that give codes have `low` and `high` as operands past these.
 _FUNCTIONS: dict[str, Callable[..., Value]] = {
     "QuantizeLinear": _quantised,
+    "QuantizeFloats": _quantised,
     "DequantizeLinear": _dequantised,
     "QLinearAdd": _added,
     "QLinearMul": _multiplied,
@@ -86,6 +87,8 @@ def operands(node: Node, graph: Graph) -> list[str | np.ndarray]:
         numbers = _numbers_of_two(node.op, attributes["scales"], attributes["zeros"])
         return [*node.inputs, *(np.asarray(each, FLOAT32) for each in (*numbers, *bounds))]
     x, *parameters = node.inputs
+    if node.op == "QuantizeFloats":
+        return [*node.inputs, *(np.asarray(each, real) for each in bounds)]
     rank, axis = len(graph.types[x].shape), attributes["axis"]
     found = [along(graph.constants[name], rank, axis).astype(real) for name in parameters]
     return [x, *found, *(np.asarray(each, real) for each in bounds)]

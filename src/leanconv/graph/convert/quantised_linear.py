@@ -139,7 +139,8 @@ def dynamic(call: Call, x: Value) -> tuple[Value, Value, Value]:
     scale = call.emit("Where", [none, call.number(1.0, x), width])
     start = call.emit("Neg", [call.emit("Div", [low, scale])])
     place = call.emit("Round", [call.emit("Clip", [start], min=0.0, max=float(UINT8.high))])
-    codes = float_codes.quantise(call, x, scale, place, UINT8)
+    bounds = {"low": int(UINT8.low), "high": int(UINT8.high)}
+    codes = call.emit("QuantizeFloats", [x, scale, place], dtype=UINT8, **bounds)
     return codes, scale, float_codes.cast(call, place, UINT8)
 
 

@@ -5,6 +5,7 @@ float32, each operation is rounded, and `rint` rounds halves to even; results ar
 `low` and `high`, which are codes:
 
 - QuantizeLinear: rint(x / scale) + zero, clamped to the type or to bounds; of NaN the least code;
+- QuantizeFloats: the same of a scale and a zero point that are data, in the type of x;
 - DequantizeLinear: (x - zero) * scale;
 - QLinearAdd: rint(fma(a, ra, fma(b, rb, c))), with ra = sa / sy, rb = sb / sy and
   c = zy - fma(ra, za, rb * zb);
@@ -102,6 +103,20 @@ def _evaluate_quantise(arrays: Arrays, attributes: Attributes) -> Array:
     x = array(arrays)
     scale, zero = (along(array(arrays, i), x.ndim, attributes["axis"]) for i in (1, 2))
     return quantise(x, scale, zero, attributes.get("low"), attributes.get("high"))
+
+
+def _infer_floats(types: Types, attributes: Attributes) -> TensorType:
+    x, scale, zero = (required(types, index) for index in range(3))
+    for kind in (scale, zero):
+        if kind.dtype != x.dtype or broadcast(x.shape, kind.shape) != x.shape:
+            raise ModelError(f"got {kind} beside {x}; expected floats of its type")
+    return checked(x.shape, attributes["dtype"])
+
+
+def _evaluate_floats(arrays: Arrays, attributes: Attributes) -> Array:
+    x, scale, zero = (array(arrays, index) for index in range(3))
+    y = np.fmin(np.fmax(np.rint(x / scale) + zero, attributes["low"]), attributes["high"])
+    return np.asarray(y.astype(attributes["dtype"]))
 
 
 def _infer_dequantise(types: Types, attributes: Attributes) -> TensorType:
@@ -302,6 +317,7 @@ OPS: dict[str, Op] = {
     "QuantizeLinear": single(
         _infer_quantise, _evaluate_quantise, 3, 3, ("axis",), dtypes=(*FLOATS, *QUANTISED)
     ),
+    "QuantizeFloats": single(_infer_floats, _evaluate_floats, 3, 3, ("low", "high", "dtype")),
     "DequantizeLinear": single(
         _infer_dequantise,
         _evaluate_dequantise,

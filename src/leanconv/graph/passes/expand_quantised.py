@@ -217,9 +217,16 @@ def _softmax(c: Composer, node: Node) -> str:
     return _narrowed(c, node, c.emit("Add", [y, c.number(zy, y)]))
 
 
+def _quantise_floats(c: Composer, node: Node) -> str:
+    given = node.attributes
+    bounds = given["low"], given["high"]
+    return float_codes.quantise(c, *node.inputs, given["dtype"], bounds)
+
+
 WITH_KERNEL = frozenset(
     (
-        *("QuantizeLinear", "DequantizeLinear", "QLinearAdd", "QLinearMul", "Lookup"),
+        *("QuantizeLinear", "QuantizeFloats", "DequantizeLinear", "QLinearAdd", "QLinearMul"),
+        "Lookup",
         *("QLinearGlobalAveragePool", "QLinearAveragePool", "QLinearMatMul", "MatMulNBits"),
     )
 )
@@ -235,6 +242,7 @@ def _packed_matmul(c: Composer, node: Node) -> str:
 
 EXPANSIONS: dict[str, Callable[[Composer, Node], str]] = {
     "QuantizeLinear": _quantise,
+    "QuantizeFloats": _quantise_floats,
     "DequantizeLinear": _dequantise,
     "Lookup": _lookup,
     "QLinearAdd": _add,
