@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+
+import ml_dtypes  # noqa: F401  tells NumPy of bfloat16
 import numpy as np
 import pytest
 
@@ -104,6 +107,55 @@ def test_numbers_out_of_range_are_the_same_wherever_they_lie(
     lanes = [Case(elementwise, "Cast", [np.full(67, x)], {"to": to}) for x in odd]
     for case in lanes:
         assert len(set(case.run(target, False).tolist())) == 1
+
+
+def kept_bits(number: float, to: DType) -> int:
+    """What the rules say: the nearest of int32 or of 64 bits, of which the low bits are kept."""
+    wide = INT32 if to.bytes <= 2 or to == INT32 else UINT64 if to == UINT64 else INT64
+    held = 0 if math.isnan(number) else max(wide.low, min(wide.high, number))
+    whole = int(held) if math.isfinite(held) else 0
+    bits = whole % 2 ** (8 * to.bytes)
+    return bits - 2 ** (8 * to.bytes) if to.kind == "int" and bits > to.high else bits
+
+
+@TARGETS
+@pytest.mark.parametrize("to", [*INTEGERS, UINT64])
+@pytest.mark.parametrize("source", FLOATS)
+def test_numbers_out_of_range_become_the_nearest(source: DType, to: DType, target: Target) -> None:
+    ends = [s * (2.0**b + d) for b in (7, 8, 15, 16, 31, 32, 63, 64) for d in (-1, -0.5, 0, 1)
+            for s in (1, -1)]  # fmt: skip
+    x = np.array([*ends, math.nan, math.inf, -math.inf, 0.9, -0.9, -0.0], source)
+    wanted = np.array([kept_bits(float(number), to) for number in x], to)
+    small = np.where(np.abs(x) < 100, x, 7.5).astype(source)  # vectors that are all in range
+    for row in (x, np.concatenate([small, small, small[:5], x, small])):
+        found = Case(elementwise, "Cast", [row], {"to": to}).run(target, False)
+        places = slice(None) if row is x else slice(2 * len(x) + 5, 3 * len(x) + 5)
+        np.testing.assert_array_equal(found[places], wanted)
+        if row is not x:
+            np.testing.assert_array_equal(found[: len(x)], [kept_bits(float(v), to) for v in small])
+
+
+@TARGETS
+@pytest.mark.parametrize("columns", [63, 64, 65, 129, 261])
+def test_rows_longer_than_registers_of_the_narrowest_type(columns: int, target: Target) -> None:
+    shape, line = (3, columns), (columns,)
+    for a, b in ((BOOL, BOOL), (UINT8, UINT8), (INT8, FLOAT32)):
+        x, y = numbers(shape, a), numbers(line, b, 1)
+        with np.errstate(all="ignore"):
+            if a == BOOL:
+                check(Case(elementwise, "And", [x, y], {}), target)
+                check(Case(elementwise, "Xor", [x, x[:, :1]], {}), target)
+            elif a == b:
+                check(Case(elementwise, "BitwiseXor", [x, y], {}), target)
+                check(Case(elementwise, "Add", [x, x[:, :1]], {}), target)
+            else:
+                check(Case(elementwise, "Cast", [x], {"to": b}), target)
+                check(Case(elementwise, "Cast", [y], {"to": BOOL}), target)
+    chosen = numbers(shape, BOOL)
+    check(
+        Case(elementwise, "Where", [chosen, numbers((3, 1), FLOAT32), numbers(line, FLOAT32)], {}),
+        target,
+    )
 
 
 @TARGETS

@@ -1,4 +1,4 @@
-"""Moves between lanes: transposition of a square of vectors in registers."""
+"""Moves between lanes: transposition of a square of vectors in registers, masks as integers."""
 
 from __future__ import annotations
 
@@ -225,3 +225,14 @@ def _transpose_inside(e: Function, vectors: list[Value]) -> list[Value]:
         columns, grain = mixed, 2 * grain
     order = _bit_reversed(segment)
     return [columns[order[k]] for k in range(segment)]
+
+
+def any_lane(e: Function, mask: Value) -> Value:
+    """Whether a mask has any lane."""
+    return lane_bits(e, mask).compare("ne", 0)
+
+
+def lane_bits(e: Function, mask: Value) -> Value:
+    """A mask as an integer of a bit for each lane."""
+    lanes = lanes_of(mask.kind)
+    return mask if lanes == 1 else e.convert("bitcast", mask, f"i{lanes}")

@@ -10,12 +10,13 @@ last axis a vector is loaded (stride 1) or one element is broadcast (stride 0); 
 does not move is loaded outside of it.
 
 Operands and the result may be of different types. A vector has as many lanes as a register has of
-the widest type; values of narrower ones are parts of registers in memory order.
+the widest type; values of narrower ones are parts of registers in memory order. Along a last axis
+that is long, a vector fills a register with the narrowest type, and some with the widest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 
 import numpy as np
@@ -44,6 +45,7 @@ OPS: tuple[str, ...] = tuple(
     dict.fromkeys((*UNARY, *BINARY, *typed_steps.OPS, *quantised_steps.OPS))
 )
 CODES_IN_BLOCKS = OPS
+_MOST_REGISTERS = 4  # of the widest type that a vector fills
 _LEAST_LANE = 4  # bytes: masks of narrower elements are registers of bits, or branches
 
 
@@ -115,6 +117,8 @@ class _Nest:
         self.lanes = target.lanes(kernel.dtype)
         if not target.masks_are_bits:
             self.lanes = min(self.lanes, target.vector_bytes // _LEAST_LANE)
+        filled = target.vector_bytes // min(dtype.bytes for dtype in self.types)
+        self.wide = min(filled, _MOST_REGISTERS * target.lanes(kernel.dtype))
         self.inner = len(kernel.extents) - 1
         line = kernel.extents[-1]
         self.one_vector = not (self.inner == 0 and isinstance(line, Symbol)) and line <= self.lanes
@@ -179,15 +183,17 @@ class _Nest:
         pointers: list[Pointer],
         values: list[Value | None],
         count: int | None = None,
+        lanes: int = 0,
     ) -> None:
         """Load the operands whose place is this axis: whole vectors, or the first lanes."""
+        lanes = lanes or self.lanes
         if count is None:
             line = self.k.extents[-1]
-            count = self.target.lanes_of_tail(line) if self.one_vector else self.lanes
+            count = self.target.lanes_of_tail(line) if self.one_vector else lanes
         for i, home in enumerate(self.homes):
             if home != axis:
                 continue
-            kind = vector(in_memory(self.types[i]), self.lanes)
+            kind = vector(in_memory(self.types[i]), lanes)
             if self.strides[i][-1] == 0:
                 loaded = self.e.broadcast(pointers[i], kind)
             else:
@@ -237,10 +243,37 @@ class _Nest:
         start: Value | int,
         stop: Value | int,
     ) -> None:
-        with self.e.loop("v", stop, start=start, step=self.lanes) as i:
+        if self.wide <= self.lanes:
+            self._vectors_of(self.lanes, pointers, values, start, stop)
+            return
+        split = start + (stop - start) // self.wide * self.wide
+        for _ in self._where_more(start, split):
+            wide = [v and self.e.shuffle(v, None, [0] * self.wide) for v in values]
+            self._vectors_of(self.wide, pointers, wide, start, split)
+        for _ in self._where_more(split, stop):
+            self._vectors_of(self.lanes, pointers, values, split, stop)
+
+    def _where_more(self, start: Value | int, stop: Value | int) -> Iterator[None]:
+        """Emit the body if there is anything from `start` to `stop`."""
+        if isinstance(start, Value) or isinstance(stop, Value):
+            with self.e.when(self.e.i64(start).compare("ne", stop)):
+                yield
+        else:
+            yield from where_any(self.e, stop - start)
+
+    def _vectors_of(
+        self,
+        lanes: int,
+        pointers: list[Pointer],
+        values: list[Value | None],
+        start: Value | int,
+        stop: Value | int,
+    ) -> None:
+        """A loop over vectors of so many lanes."""
+        with self.e.loop("v", stop, start=start, step=lanes) as i:
             moved, inside = self._advance(self.inner, i, pointers), list(values)
-            self._load(self.inner, moved, inside)
-            self._compute(moved, inside, self.lanes)
+            self._load(self.inner, moved, inside, lanes=lanes)
+            self._compute(moved, inside, lanes, lanes)
 
     def _tail(self, pointers: list[Pointer], values: list[Value | None], count: int) -> None:
         e, inside = self.e, list(values)
@@ -249,11 +282,13 @@ class _Nest:
         self._load(self.inner, moved, inside, count)
         self._compute(moved, inside, count)
 
-    def _compute(self, pointers: list[Pointer], loaded: list[Value | None], count: int) -> None:
+    def _compute(
+        self, pointers: list[Pointer], loaded: list[Value | None], count: int, lanes: int = 0
+    ) -> None:
         e = self.e
         values = [v for v in loaded if v is not None]
         assert len(values) == len(loaded), "an operand was not loaded"
-        kind = vector(self.k.dtype.llvm, self.lanes)
+        kind = vector(self.k.dtype.llvm, lanes or self.lanes)
         values += [e.const(kind, number) for number in self.k.numbers]
         for step in self.k.steps:
             values.append(step.apply(e, values))

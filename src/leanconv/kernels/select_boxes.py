@@ -17,12 +17,12 @@ from __future__ import annotations
 from leanconv.codegen.emitter import Carry, Function, Index, Pointer, Value, vector
 from leanconv.codegen.extents import Extent
 from leanconv.codegen.kernel import Kernel
+from leanconv.codegen.shuffles import any_lane, lane_bits
 from leanconv.codegen.tails import where_any
 from leanconv.kernels import radix_sort
 from leanconv.kernels.pieces import PIECE
 from leanconv.kernels.radix_sort import RadixSort
 from leanconv.kernels.sort_keys import key_kind, least_key, sort_key
-from leanconv.kernels.top_scan import any_lane, lane_bits
 from leanconv.records import dataclass
 from leanconv.spec.format import aligned, ceil_div
 from leanconv.target import Target

@@ -12,11 +12,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
+from leanconv.codegen.shuffles import any_lane
 from leanconv.codegen.tails import where_any
 from leanconv.kernels.lane_reduce import TILE, each_column
 from leanconv.kernels.pieces import InPieces
 from leanconv.kernels.sort_keys import key_kind, sort_key
-from leanconv.kernels.top_scan import TopKernel, any_lane
+from leanconv.kernels.top_scan import TopKernel
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target

@@ -13,9 +13,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from leanconv.codegen.emitter import Carry, Function, Pointer, Value, lanes_of, vector
+from leanconv.codegen.emitter import Carry, Function, Pointer, Value, vector
 from leanconv.codegen.extents import Extent
 from leanconv.codegen.kernel import Kernel
+from leanconv.codegen.shuffles import any_lane, lane_bits
 from leanconv.codegen.tails import where_any
 from leanconv.kernels.pieces import PIECE
 from leanconv.kernels.sort_keys import key_kind, sort_key
@@ -117,17 +118,6 @@ def fits(dtype: DType, k: int, target: Target) -> bool:
 def _list_lanes(k: int) -> int:
     """A power of two."""
     return max(_LEAST_LIST, 1 << (int(k) - 1).bit_length())
-
-
-def any_lane(e: Function, mask: Value) -> Value:
-    """Whether a mask has any lane."""
-    return lane_bits(e, mask).compare("ne", 0)
-
-
-def lane_bits(e: Function, mask: Value) -> Value:
-    """A mask as an integer of a bit for each lane."""
-    lanes = lanes_of(mask.kind)
-    return mask if lanes == 1 else e.convert("bitcast", mask, f"i{lanes}")
 
 
 class LineNest:

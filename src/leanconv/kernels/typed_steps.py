@@ -20,6 +20,7 @@ from types import MappingProxyType
 
 from leanconv.codegen.emitter import Function, Value, lanes_of, vector
 from leanconv.codegen.halves import from_bits, to_bits
+from leanconv.codegen.shuffles import any_lane
 from leanconv.codegen.values import Predicate, mangled
 from leanconv.types import BOOL, FLOAT32, FLOAT64, HALVES, INT32, INT64, DType
 
@@ -98,16 +99,39 @@ def _between_floats(e: Function, x: Value, source: DType, target: DType) -> Valu
 
 def _to_integer(e: Function, x: Value, target: DType) -> Value:
     """Truncate floats; LLVM's own saturating conversion takes vectors apart lane by lane on x86."""
-    wide = INT32 if target.bytes <= 2 or target == INT32 else INT64
-    unsigned = target.kind == "uint" and target.bytes == wide.bytes
-    bits = 8 * wide.bytes - (not unsigned)
-    low, high = (0, 2**bits - 1) if unsigned else (-(2**bits), 2**bits - 1)
-    # What a conversion cannot hold is undefined, and never chosen.
-    found = _cast(e, "fptoui" if unsigned else "fptosi", x, wide.llvm)
+    if target.bytes <= 2:
+        return _cast(e, "trunc", _to_word(e, x, True), target.llvm)
+    if target == INT32:
+        return _to_word(e, x, False)
+    # Few targets convert to 64 bits by whole vectors: numbers of 32 bits do without.
+    unsigned = target.kind == "uint" and target.bytes == INT64.bytes
+    fits = (x if unsigned else e.unary("fabs", x)).compare("olt", 2.0**31)
+    if unsigned:
+        fits = fits & x.compare("oge", 0.0)
+    found = [_cast(e, "sext", _cast(e, "fptosi", x, INT32.llvm), INT64.llvm)]
+    with e.when(any_lane(e, fits ^ 1), [found]):
+        found[0] = _to_long(e, x, unsigned)
+    return found[0] if target.bytes == INT64.bytes else _cast(e, "trunc", found[0], target.llvm)
+
+
+def _to_word(e: Function, x: Value, narrow: bool) -> Value:
+    """Floats as int32; where `narrow`, only the low 16 bits are wanted."""
+    low = e.const(x.kind, -(2.0**31))
+    held = e.select(x.compare("ogt", low), x, low)  # NaN, too, whose low bits are then 0
+    found = _cast(e, "fptosi", held, INT32.llvm)  # undefined, and not chosen, above 2^31
+    high = e.const(found.kind, -1 if narrow else int(INT32.high))
+    found = e.select(held.compare("olt", 2.0**31), found, high)
+    return found if narrow else e.select(x.compare("uno", x), found.zero(), found)
+
+
+def _to_long(e: Function, x: Value, unsigned: bool) -> Value:
+    """Floats as int64, or uint64."""
+    bits = 64 if unsigned else 63
+    low, high = (0 if unsigned else -(2**63)), 2**bits - 1
+    found = _cast(e, "fptoui" if unsigned else "fptosi", x, INT64.llvm)
     found = e.select(x.compare("olt", 2.0**bits), found, e.const(found.kind, high))
     found = e.select(x.compare("olt", float(low)), e.const(found.kind, low), found)
-    found = e.select(x.compare("uno", x), found.zero(), found)
-    return found if target.bytes == wide.bytes else _cast(e, "trunc", found, target.llvm)
+    return e.select(x.compare("uno", x), found.zero(), found)
 
 
 def _to_odd(e: Function, x: Value) -> Value:
