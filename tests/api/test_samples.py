@@ -89,3 +89,21 @@ def test_samples_that_do_not_fit_are_refused() -> None:
         lc.load(MODEL, samples=[])
     with pytest.raises(lc.InputError, match="a sample holds no; expected"):
         lc.load(MODEL, samples={"no": photo(0)})
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+def test_numbers_that_are_none_are_named(number: float) -> None:
+    bad = photo(1)
+    bad[0, 0, 0, 0] = number
+    for max_error in (None, 1e-4):
+        with pytest.raises(lc.InputError, match="sample 2 of 2: input 'input' has NaN or infinity"):
+            lc.load(MODEL, samples=[photo(0), bad], max_error=max_error)
+
+
+@pytest.mark.parametrize(
+    ("number", "message"),
+    [(2e38, "in float64 and not in float32.*dtype='float64'"), (-np.inf, "in float64 on sample 1")],
+)
+def test_outputs_that_are_no_numbers_are_named(number: float, message: str) -> None:
+    with pytest.raises(lc.InputError, match=message):
+        lc.load(MODEL, threads=1, samples=np.full_like(photo(0), number), max_error=1e-4)

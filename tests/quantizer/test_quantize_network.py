@@ -217,6 +217,9 @@ def test_samples_in_files_and_functions(tmp_path: Path) -> None:
     [
         ({"samples": []}, InputError, "no samples"),
         ({"samples": 3}, InputError, "expected an array"),
+        ({"samples": "nofile"}, InputError, "sample 'nofile' cannot be read: there is no such"),
+        ({"samples": ["no.npy"]}, InputError, "sample 'no.npy' cannot be read: there is no"),
+        ({"samples": "a\0b"}, InputError, "cannot be read"),
         ({"samples": [normal(1, 4, 3)]}, InputError, "expected float32\\[1x4x3x3"),
         ({"samples": {"z": normal(1, 4, 3, 3)}}, InputError, "holds z; expected x"),
         ({"samples": [NANS]}, InputError, "sample 1 of 1: input 'x' has NaN"),

@@ -15,6 +15,7 @@ from leanconv.forks import imported
 from leanconv.graph.ir import TensorType
 from leanconv.graph.narrow_codes import taken
 from leanconv.graph.onnx_import import Model
+from leanconv.graph.onnx_names import shown
 from leanconv.graph.small_inputs import is_small
 from leanconv.records import dataclass
 from leanconv.spec.mends import fits, mended, resized
@@ -165,6 +166,25 @@ def validated_input(array: np.ndarray, spec: InputSpec) -> np.ndarray:
         array = array.astype(np.float64)
     flags = array.flags
     return array if flags.c_contiguous and flags.aligned else np.require(array, None, ["C", "A"])
+
+
+def refuse_unsound(arrays: Known, of: str) -> None:
+    """Refuse samples in which a number is NaN or infinite.
+
+    Minus infinity is taken: masks of attention have it.
+
+    Args:
+        arrays: by the inputs' names.
+        of: what sample it is, for the message.
+
+    Raises:
+        InputError: a number is.
+    """
+    for name, array in arrays.items():
+        if array.dtype.kind == "f" and not (array < np.inf).all():
+            raise InputError(
+                f"{of}: input {shown(name)!r} has NaN or infinity; expected finite numbers"
+            )
 
 
 def _as_codes(array: np.ndarray, spec: InputSpec) -> np.ndarray:

@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 
 from leanconv.api.cpu_backend import CpuBackend
-from leanconv.api.inputs import InputSpec, Shape, validated_input
+from leanconv.api.inputs import InputSpec, Shape, refuse_unsound, validated_input
 from leanconv.errors import BudgetError, InputError
 from leanconv.graph.edit import frozen, node_like
 from leanconv.graph.ir import Graph, Node, TensorType
+from leanconv.graph.onnx_names import shown
 from leanconv.graph.regions import with_regions
 from leanconv.graph.small_inputs import is_small
 from leanconv.operators import Accuracy
@@ -101,6 +102,14 @@ class Measurements:
                 )
         run = self._runner(exact.decided_graph(self._shapes, known), FLOAT64)
         self._exact = [run(_double(sample)) for sample in samples]
+        for number, outputs in enumerate(self._exact, 1):
+            for name, array in outputs.items():
+                if not np.isfinite(array).all():
+                    raise InputError(
+                        f"output {shown(name)!r} has NaN or infinite numbers in float64 on sample "
+                        f"{number} of {len(samples)}; expected finite ones: look whether the "
+                        "samples are as the network expects them"
+                    )
 
     def compiled(self, planner: Planner, limit: int | None) -> CompiledNetwork:
         """A plan of the network, ready to run."""
@@ -194,15 +203,21 @@ def measured_plan(
 
     Raises:
         BudgetError: none of them does; `smallest_error` is the least that works.
+        InputError: the outputs are too large for float32.
     """
     tried: list[float] = []
     for network in _plans(measuring, memory_limit):
         error = measuring.error(network)
+        if not np.isfinite(error):
+            raise InputError(
+                "outputs on the samples are finite in float64 and not in float32; expected numbers "
+                "that float32 holds: give smaller ones, or dtype='float64' without samples"
+            )
         tried.append(error)
         if max_error is None or error <= max_error:
             plan = network.plan.file()
             return replace(plan, max_error=max_error, predicted_error=error, measured_error=error)
-    least = min((error for error in tried if error == error), default=float("nan"))
+    least = min(tried)
     assert max_error is not None
     raise BudgetError(
         f"max_error is {max_error:.3g}; of {len(tried)} plans the most accurate one errs by "
@@ -255,7 +270,7 @@ def checked_samples(samples: Any, inputs: Sequence[InputSpec]) -> list[dict[str,
         inputs: of the network.
 
     Raises:
-        InputError: they do not fit the network.
+        InputError: they do not fit the network, or have NaN or infinity.
     """
     several = list(samples) if isinstance(samples, list | tuple) else [samples]
     names = [spec.name for spec in inputs]
@@ -266,6 +281,8 @@ def checked_samples(samples: Any, inputs: Sequence[InputSpec]) -> list[dict[str,
             given = ", ".join(sorted(map(str, arrays)))
             raise InputError(f"a sample holds {given}; expected {', '.join(names)}")
         found.append({spec.name: validated_input(arrays[spec.name], spec) for spec in inputs})
+    for number, sample in enumerate(found, 1):
+        refuse_unsound(sample, f"sample {number} of {len(found)}")
     shapes = {tuple(array.shape for array in sample.values()) for sample in found}
     if len(shapes) != 1:
         raise InputError(

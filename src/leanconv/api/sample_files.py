@@ -10,7 +10,7 @@ import numpy as np
 
 from leanconv.api.inputs import InputSpec, input_mend
 from leanconv.errors import InputError
-from leanconv.files import open_regular
+from leanconv.files import open_regular, reason
 from leanconv.graph.file_kinds import FileKind, file_kind
 from leanconv.records import dataclass
 from leanconv.units import type_text
@@ -70,12 +70,15 @@ def read_sample(
     refused, since nobody knows their scale.
 
     Raises:
-        InputError: the file holds no arrays of numbers, not those of the network, or numbers that
-            the inputs' dtypes do not hold.
+        InputError: the file cannot be opened, holds no arrays of numbers, not those of the network,
+            or numbers that the inputs' dtypes do not hold.
     """
     names = [port.name for port in inputs]
     left = [name for name in names if name not in values]
-    file = open_regular(path, _MOST_BYTES, what="sample", advice="split it into several files")
+    try:
+        file = open_regular(path, _MOST_BYTES, what="sample", advice="split it into several files")
+    except (OSError, ValueError) as error:
+        raise InputError(f"sample {str(path)!r} cannot be read: {reason(error)}") from error
     try:
         with file:
             held = np.load(file, allow_pickle=False)

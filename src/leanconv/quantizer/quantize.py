@@ -23,7 +23,7 @@ from leanconv.quantizer.ranges import checked_method
 from leanconv.quantizer.result import LayerReport, Quantized
 from leanconv.quantizer.rungs import FLOAT32, all_in
 from leanconv.quantizer.running import network_of
-from leanconv.quantizer.samples import Samples, checked_samples, refuse_unsound
+from leanconv.quantizer.samples import Samples, checked_samples, read_once
 from leanconv.quantizer.scheme import quantisable
 from leanconv.quantizer.scores import Metric, score_of
 from leanconv.quantizer.trial import Trials
@@ -107,7 +107,7 @@ def quantize(
         _refuse_quantised(original)
         network = network_of(original, threads=threads)
         given = checked_samples(samples, network.inputs)
-        refuse_unsound(given)
+        read_once(given)
         network.run(given.first())  # what does not fit is refused here, by its names
         graph = folded(raised(original, _ranks(original, given, threads)))
         if not quantisable(graph):

@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from leanconv.api.inputs import InputSpec, validated_input
+from leanconv.api.inputs import InputSpec, refuse_unsound, validated_input
 from leanconv.api.sample_files import read_sample
 from leanconv.errors import InputError, short
+from leanconv.files import reason
 from leanconv.graph.onnx_names import shown
 from leanconv.records import dataclass
 
@@ -75,10 +76,13 @@ def checked_samples(samples: Any, inputs: Sequence[InputSpec]) -> Samples:
 def _several(samples: Any) -> Iterator[Any]:
     if isinstance(samples, str | os.PathLike):
         path = Path(samples)
-        if not path.is_dir():
-            yield path
-            return
-        found = sorted(each for each in path.iterdir() if each.suffix.lower() in _ENDINGS)
+        try:
+            if not path.is_dir():
+                yield path
+                return
+            found = sorted(each for each in path.iterdir() if each.suffix.lower() in _ENDINGS)
+        except OSError as error:
+            raise InputError(f"{str(path)!r} cannot be read: {reason(error)}") from error
         if not found:
             raise InputError(
                 f"folder {str(path)!r} holds no samples; expected files .npy or .npz, written "
@@ -110,21 +114,20 @@ def _reader(sample: Any, inputs: Sequence[InputSpec]) -> Callable[[], Arrays]:
     return lambda: found
 
 
-def refuse_unsound(samples: Samples) -> None:
+def read_once(samples: Samples) -> None:
     """Read every sample once: what cannot be used is refused before the long work.
-
-    Minus infinity is taken: masks of attention have it.
 
     Raises:
         InputError: one cannot be read, is empty, or has NaN or infinity.
     """
     for number, sample in enumerate(samples, 1):
+        of = f"sample {number} of {len(samples)}"
         for name, array in sample.items():
-            of = f"sample {number} of {len(samples)}: input {shown(name)!r}"
             if not array.size:
-                raise InputError(f"{of} is empty; expected images, at least one")
-            if array.dtype.kind == "f" and not (array < np.inf).all():
-                raise InputError(f"{of} has NaN or infinity; expected finite numbers")
+                raise InputError(
+                    f"{of}: input {shown(name)!r} is empty; expected images, at least one"
+                )
+        refuse_unsound(sample, of)
 
 
 def taken_apart(
