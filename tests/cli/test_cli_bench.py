@@ -303,6 +303,12 @@ def test_progress_speaks_after_a_second_only(
         shown.say("slower")
     err = capsys.readouterr().err
     assert err == "leanconv: slow\N{REPLACEMENT CHARACTER} …\nleanconv: slower …\n"
+    with progress("counting") as shown:
+        for done in range(4):
+            time.sleep(0.03)
+            shown.say("reading" if done < 3 else "planning", f", {done} of 4")
+    told = "".join(f"leanconv: {stage} …\n" for stage in ("counting", "reading", "planning"))
+    assert capsys.readouterr().err == told
 
 
 def test_printable() -> None:

@@ -144,12 +144,14 @@ def _print_line(line: str, heading: bool = False) -> None:
 class Progress:
     """Lines on standard error about work that takes more than a second.
 
-    It never animates: a thread that redraws would disturb what is being measured.
+    It never animates: a thread that redraws would disturb what is being measured. Where there is
+    no terminal, each stage is told once.
     """
 
     def __init__(self, text: str) -> None:
         self._text = printable(text)
         self._shown = 0.0
+        self._stages: set[str] = set()  # that were told
         self._begin = time.monotonic()
         self._terminal = sys.stderr.isatty()
         self._timer = threading.Timer(PATIENCE_S, self._show)
@@ -157,9 +159,14 @@ class Progress:
         with suppress(RuntimeError):  # the system starts no more threads: no lines, then
             self._timer.start()
 
-    def say(self, text: str) -> None:
-        """Tell what is going on now; shown once a second at most, after the first second."""
-        self._text = printable(text)
+    def say(self, text: str, counted: str = "") -> None:
+        """Tell what is going on now; shown once a second at most, after the first second.
+
+        Args:
+            text: the stage.
+            counted: how far it is, which a terminal shows.
+        """
+        self._text = printable(text + (counted if self._terminal else ""))
         now = time.monotonic()
         if now - self._begin > PATIENCE_S and now - self._shown > PATIENCE_S:
             self._show()
@@ -178,7 +185,8 @@ class Progress:
             short = shortened([line], max(4, most)) if cells_of(line) > most else None
             line = short[line] if short else line
             _say(f"\r\x1b[K{line}")
-        else:
+        elif self._text not in self._stages:
+            self._stages.add(self._text)
             _say(f"leanconv: {self._text} …\n")
 
 

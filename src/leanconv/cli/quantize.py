@@ -26,11 +26,18 @@ from leanconv.cli.files import writing
 from leanconv.cli.image_options import Arrays, add_image_options, preprocessing_of, read_inputs
 from leanconv.cli.output import print_json, print_table, print_text, progress
 from leanconv.cli.problem_lines import model_file
-from leanconv.cli.quantize_page import in_floats, layer_counts, quantize_page
+from leanconv.cli.quantize_page import (
+    layer_counts,
+    notes,
+    quantize_page,
+    shown_error,
+    shown_time,
+)
 from leanconv.cli.table import NONE, Column
 from leanconv.errors import InputError
 from leanconv.files import open_regular, refuse_without_folder
 from leanconv.quantizer.ranges import METHODS
+from leanconv.quantizer.result import RUNS_ON
 from leanconv.units import counted, format_bytes, format_ns
 
 if TYPE_CHECKING:
@@ -38,14 +45,6 @@ if TYPE_CHECKING:
     from leanconv.quantizer.result import Quantized
     from leanconv.quantizer.samples import Samples
 
-_COLUMNS = (
-    Column("layer", "name"),
-    Column("operation", "name"),
-    Column("weights"),
-    Column("precision"),
-    Column("error alone", optional=1),
-    Column("time", optional=2),
-)
 _MOST_LABELS = 1 << 30  # bytes of a file of labels
 
 
@@ -74,7 +73,15 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         type=not_negative,
         metavar="X",
         help="by how many percent the score may be below that of float32, such as 0.5; layers that "
-        "must be stay in float32 or float16 (default: all are int8)",
+        "have to stay in float32 or float16, stay (default: all are int8)",
+    )
+    parser.add_argument(
+        "--for",
+        dest="runs_on",
+        choices=RUNS_ON,
+        default=RUNS_ON[0],
+        help="any: other engines answer the same on every CPU (default); vnni: weights of all 8 "
+        "bits, whose sums saturate in other engines on x86 CPUs without VNNI, not in leanconv",
     )
     parser.add_argument(
         "--memory-limit",
@@ -114,7 +121,7 @@ def execute(options: argparse.Namespace) -> int:
     with progress(f"quantising {model}") as shown:
 
         def told(stage: str, done: int, total: int) -> None:
-            shown.say(f"{model}: {stage}, {done} of {total}")
+            shown.say(f"{model}: {stage}", f", {done} of {total}")
 
         samples = _samples(leanconv.load(model, threads=options.threads), options)
         made = leanconv.quantize(
@@ -122,6 +129,7 @@ def execute(options: argparse.Namespace) -> int:
             samples,
             ranges=options.ranges,
             max_accuracy_drop=options.max_accuracy_drop,
+            runs_on=options.runs_on,
             memory_limit=options.memory_limit,
             labels=_labels(options.classes),
             metric=_metric(options.metric),
@@ -137,20 +145,25 @@ def execute(options: argparse.Namespace) -> int:
     if options.json:
         print_json({"model": model, "output": options.output, **_report(made)})
     else:
-        rows = [
-            [
-                each.name,
-                each.op,
-                str(each.weights),
-                each.precision,
-                NONE if each.sensitivity is None else f"{each.sensitivity:.1e}",
-                NONE if each.time_ns is None else format_ns(round(each.time_ns)),
-            ]
-            for each in made.layers
-        ]
-        print_table(_COLUMNS, rows, wide=options.wide)
+        print_table(*_table(made), wide=options.wide)
         print_text("\n" + _summary(made, options.output, len(samples)), options.wide)
     return EXIT_OK
+
+
+def _table(made: Quantized) -> tuple[list[Column], list[list[str]]]:
+    """The layers; columns in which nothing is known are left out."""
+    errors = [shown_error(each.sensitivity) for each in made.layers]
+    columns = [
+        (Column("layer", "name"), [each.name for each in made.layers]),
+        (Column("operation", "name"), [each.op for each in made.layers]),
+        (Column("parameters"), [str(each.weights) for each in made.layers]),
+        (Column("precision"), [each.precision for each in made.layers]),
+        (Column("error alone", optional=1), errors),
+        (Column("time", optional=2), [shown_time(each.time_ns) for each in made.layers]),
+    ]
+    known = [(column, cells) for column, cells in columns if set(cells) != {NONE}]
+    rows = zip(*(cells for _, cells in known), strict=True)
+    return [column for column, _ in known], [list(row) for row in rows]
 
 
 def _refuse_outputs(model: str, options: argparse.Namespace) -> None:
@@ -175,6 +188,9 @@ def _report(made: Quantized) -> dict[str, Any]:
         "verified_on": made.samples[1],
         "time_ns": made.time_ns,
         "float_ns": made.float_ns,
+        "runs_on": made.runs_on,
+        "elsewhere": None if made.elsewhere is None else dict(vars(made.elsewhere)),
+        "warnings": made.warnings,
         "layers": [dict(vars(each)) for each in made.layers],
         "trials": [dict(vars(each)) for each in made.trials],
     }
@@ -191,7 +207,7 @@ def _summary(made: Quantized, output: str, samples: int) -> str:
         f"{layer_counts(made)}; {made.score_name} {made.score:.2%}{beside}, "
         f"error of the outputs {made.error:.2e}, on {verified}\n"
         f"{output}: {format_bytes(len(made.data))}{taken} (float32: {format_ns(made.float_ns)})"
-        f"{in_floats(made)}"
+        + "".join(f"\n{note}" for note in notes(made))
     )
 
 

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from leanconv.quantizer.result import LayerReport, Quantized, Trial
 
 
+_RUNS_ON = {"any": "all", "vnni": "those with VNNI, and all that are no x86 CPUs"}
+
+
 def quantize_page(title: str, made: Quantized) -> str:
     """The page, as text.
 
@@ -44,13 +47,16 @@ def _facts(made: Quantized) -> str:
         f"{made.score_name} of float32": f"{made.float_score:.2%}",
         "error of the outputs": f"{made.error:.1e}",
         "precisions": layer_counts(made),
-        "time of a run": _time(made.time_ns),
-        "time of float32": _time(made.float_ns),
+        "time of a run": shown_time(made.time_ns),
+        "time of float32": shown_time(made.float_ns),
+        "CPUs on which other engines answer the same": _RUNS_ON[made.runs_on],
         "bytes of the file": format_bytes(len(made.data)),
         "calibrated on": counted(made.samples[0], "sample"),
         "verified on": counted(made.samples[1], "sample"),
     }
-    return "<dl>" + "".join(fact(name, value) for name, value in facts.items()) + "</dl>"
+    listed = "".join(fact(name, value) for name, value in facts.items())
+    warned = "".join(f"<p class=note>{escape(warning)}</p>" for warning in made.warnings)
+    return f"<dl>{listed}</dl>{warned}"
 
 
 def layer_counts(made: Quantized) -> str:
@@ -61,22 +67,35 @@ def layer_counts(made: Quantized) -> str:
     return ", ".join([first, *parts])
 
 
-def in_floats(made: Quantized) -> str:
-    """What has to be known of layers of 16-bit inputs; empty where there are none."""
-    if all(layer.precision != W8A16 for layer in made.layers):
-        return ""
-    return (
-        f"\nLayers in {W8A16} (int8 weights, 16-bit inputs) are computed in float32: they save "
-        "bytes of the file, no time"
-    )
+def notes(made: Quantized) -> list[str]:
+    """What has to be known of the layers and of the file, a line each."""
+    found = list(made.warnings)
+    timed = [layer.time_ns is not None for layer in made.layers]
+    if any(timed) and not all(timed):
+        found.append(f"time {NONE}: computed together with the next layer below that has a time")
+    if any(layer.precision == W8A16 for layer in made.layers):
+        found.append(
+            f"layers in {W8A16} (int8 weights, 16-bit inputs) are computed in float32: they save "
+            "bytes of the file, no time"
+        )
+    if made.runs_on == "any":
+        found.append("no sum of two products saturates: other engines answer so on every CPU")
+    return found
 
 
 def _counts(trial: Trial) -> str:
-    return ", ".join(f"{count} {rung}" for rung, count in sorted(trial.precisions.items()))
+    counts = ", ".join(f"{count} {rung}" for rung, count in sorted(trial.precisions.items()))
+    return f"{counts} ({trial.how})" if trial.how else counts
 
 
-def _time(ns: float | None) -> str:
+def shown_time(ns: float | None) -> str:
+    """A time as text."""
     return NONE if ns is None else format_ns(round(ns))
+
+
+def shown_error(value: float | None) -> str:
+    """An error as text."""
+    return NONE if value is None else f"{value:.1e}"
 
 
 def _curve(made: Quantized) -> str:
@@ -103,9 +122,9 @@ def _curve(made: Quantized) -> str:
         body.append(picture.dot(at(made.time_ns), y, 6, "this file", "mark"))
     body.append(picture.below("0", format_ns(round(most_ns)), indent=12))
     note = (
-        "Each dot is a choice of layers that was run; the large one is this file, the line is the "
-        "time of float32 with the same threads. Times are the fastest of some runs, on calibrated "
-        "samples those that plans predict."
+        "Each dot is a choice of layers that was scored; the large one is this file, the line is "
+        "the time of float32 with the same threads. Choices scored on samples held out were timed "
+        "(the fastest of some runs); of those scored on calibrated samples the time is predicted."
     )
     return picture.figure(body, "score against time", note)
 
@@ -126,30 +145,46 @@ def _sensitivities(layers: Sequence[LayerReport]) -> str:
 
 
 def _layers(made: Quantized) -> str:
+    """The table of layers; columns in which nothing is known are left out."""
     layers = made.layers
     longest = max((each.time_ns or 0.0 for each in layers), default=0.0) or 1.0
+
+    def bar(ns: float | None) -> str:
+        width = 8 * (ns or 0.0) / longest
+        return f'<span class=bar style="width:{width:.2f}rem"></span> {shown_time(ns)}'
+
+    errors = [each.sensitivity for each in layers]
+    gains, times = [each.gain_ns for each in layers], [each.time_ns for each in layers]
+    columns = [
+        ("layer", "", [escape(each.name) for each in layers]),
+        ("operation", " class=text", [escape(each.op) for each in layers]),
+        ("parameters", "", [str(each.weights) for each in layers]),
+        ("precision", " class=text", [each.precision for each in layers]),
+        ("error alone", "", [shown_error(each) for each in errors] if _any_known(errors) else None),
+        ("gain in int8", "", [shown_time(each) for each in gains] if _any_known(gains) else None),
+        ("time", " class=text", [bar(each) for each in times] if _any_known(times) else None),
+    ]
+    known = [(name, kind, cells) for name, kind, cells in columns if cells is not None]
     rows = []
-    for each in layers:
-        width = 8 * (each.time_ns or 0.0) / longest
-        error = NONE if each.sensitivity is None else f"{each.sensitivity:.1e}"
+    for number, each in enumerate(layers):
         mark = " class=chosen" if each.precision == FLOAT32 else ""
-        rows.append(
-            f"<tr{mark}><td>{escape(each.name)}</td><td class=text>{escape(each.op)}</td>"
-            f"<td>{each.weights}</td><td class=text>{each.precision}</td><td>{error}</td>"
-            f"<td>{_time(each.gain_ns)}</td>"
-            f'<td class=text><span class=bar style="width:{width:.2f}rem"></span> '
-            f"{_time(each.time_ns)}</td></tr>"
-        )
-    names = ("layer", "operation", "weights", "precision", "error alone", "gain in int8", "time")
-    titles = heading(*names, text=("operation", "precision", "time"))
-    note = f"<p class=note>{escape(in_floats(made).strip())}</p>" if in_floats(made) else ""
+        cells = "".join(f"<td{kind}>{cells[number]}</td>" for _, kind, cells in known)
+        rows.append(f"<tr{mark}>{cells}</tr>")
+    titles = heading(*(name for name, _, _ in known), text=[name for name, kind, _ in known if kind])
+    below = notes(made)[len(made.warnings) :]
+    note = "".join(f"<p class=note>{escape(line)}</p>" for line in below)
     return f"<table>{titles}{''.join(rows)}</table>{note}"
+
+
+def _any_known(values: Sequence[float | None]) -> bool:
+    """Whether a column has anything to say."""
+    return any(value is not None for value in values)
 
 
 def _trials(trials: Sequence[Trial]) -> str:
     rows = [
         f"<tr><td class=text>{_counts(each)}</td><td class=text>{escape(each.samples)}</td>"
-        f"<td>{each.score:.2%}</td><td>{each.error:.1e}</td><td>{_time(each.time_ns)}</td></tr>"
+        f"<td>{each.score:.2%}</td><td>{each.error:.1e}</td><td>{shown_time(each.time_ns)}</td></tr>"
         for each in trials
     ]
     titles = heading("layers", "samples", "score", "error", "time", text=["samples"])

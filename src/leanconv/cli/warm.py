@@ -227,7 +227,7 @@ def _teller(name: str, shown: Any) -> Progress:
     """What shows how far the work on a network is."""
 
     def told(stage: str, done: int, total: int) -> None:
-        shown.say(f"{name}: {stage}, {done} of {total}")
+        shown.say(f"{name}: {stage}", f", {done} of {total}")
 
     return told
 

@@ -10,19 +10,24 @@
    network, and a score is not monotone in what is kept; so where it fails, the next more accurate
    choices are tried, and then layers that may not have been needed in float32 are quantised again,
    one at a time, measured with all others as they are.
+5. What layers gain by themselves does not add up either. So the whole network in int8, in float16
+   and in float32 is scored beside that choice, and of those that hold the one is taken whose own
+   plan takes the least time.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
 
 from leanconv.errors import BudgetError, LeanConvError
 from leanconv.progress import step, steps
 from leanconv.quantizer.costs import LayerCost, by_bytes, layer_costs, plain_costs, total
 from leanconv.quantizer.front import front
 from leanconv.quantizer.plans import Clock, clock, least_bytes
-from leanconv.quantizer.rungs import FINER, INT8, Rungs, all_in, key
+from leanconv.quantizer.result import Trial
+from leanconv.quantizer.rungs import FINER, FLOAT16, INT8, Rungs, all_in, key
 from leanconv.quantizer.samples import Arrays, Samples
 from leanconv.quantizer.trial import Trials
 from leanconv.quantizer.variants import Variants
@@ -69,6 +74,7 @@ class Chooser:
     allowed: float
     limit: int | None
     threads: int | None
+    _drops: dict[object, float] = field(default_factory=dict)
 
     def choose(self) -> Choice:
         """Choose the precisions.
@@ -76,11 +82,23 @@ class Chooser:
         Raises:
             BudgetError: no choice keeps both the score and the limit.
         """
-        known = self._costs()
+        clock = self._clock()
+        known = None if clock is None else self._costs(clock)
         costs = plain_costs(self._sizes) if known is None else known
-        if known is not None:
-            self._predict(known)
-            if total(known, all_in(self._sizes)) <= 0:
+
+        def gains_most(rungs: Rungs) -> int:
+            return -total(costs, rungs)
+
+        least: Callable[[Rungs], int] = gains_most  # in the choice that is taken
+        if clock is not None and known is not None:
+            planned_ns = self._planned(clock)
+            float_ns, whole_ns = planned_ns({}), planned_ns(all_in(self._sizes))
+            self.trials.predicted_ns = lambda rungs: round(
+                self.trials.float_ns * planned_ns(rungs) / max(1, float_ns)
+            )
+            if whole_ns < float_ns:
+                least = planned_ns
+            else:
                 log.info("codes are not predicted to be faster; the fewest bytes are sought")
                 costs = by_bytes(known)
         sensitivities = self._sensitivities(costs)
@@ -89,9 +107,13 @@ class Chooser:
         if not found:  # its plan says what is needed
             return Choice(all_in(self._sizes), coded, {})
         chosen = self._verified_from(found, self._first_that_holds(found))
-        chosen = self._given_back(costs, chosen)
+        holding = self._whole()
+        if chosen is not None:
+            holding.append(self._given_back(costs, chosen))
+        if not holding:
+            raise self._refused(found[-1])
         gains = {} if known is None else {cost.name: cost.of(INT8).gain_ns for cost in known}
-        return Choice(chosen, coded, gains)
+        return Choice(min(holding, key=least), coded, gains)
 
     # -- what is known of layers ---------------------------------------------------------------
     @property
@@ -110,16 +132,19 @@ class Chooser:
             found[name][rung] = self.trials.errors({name: rung}, few)
         return found
 
-    def _costs(self) -> list[LayerCost] | None:
-        """What layers cost; None where the network on codes cannot be run, or not be timed."""
+    def _clock(self) -> Clock | None:
+        """What times plans; None where the network on codes cannot be run."""
         networks = self.trials.network(all_in(self._sizes)), self.trials.network({})
         if not self.trials.runs_integers:
             return None
         try:
-            measured = clock(networks, self._first, self.threads)
+            return clock(networks, self._first, self.threads)
         except LeanConvError as error:
             log.info("operations are not timed: %s", error)
-            measured = Clock(self.threads, {})
+            return Clock(self.threads, {})
+
+    def _costs(self, measured: Clock) -> list[LayerCost] | None:
+        """What layers cost; None where files cannot be planned."""
 
         def finer(name: str) -> list[str]:
             return [rung for rung in FINER if self.variants.offers(name, rung)]
@@ -127,10 +152,16 @@ class Chooser:
         limited = self.limit is not None
         return layer_costs(self._sizes, self.variants.file, self._first, measured, finer, limited)
 
-    def _predict(self, costs: Sequence[LayerCost]) -> None:
-        """Tell trials how long choices take whose files are not run."""
-        float_ns = self.trials.float_ns
-        self.trials.predicted_ns = lambda rungs: max(0, float_ns - total(costs, rungs))
+    def _planned(self, measured: Clock) -> Callable[[Rungs], int]:
+        """What tells how long plans take whose files are not run; each is planned once."""
+        known: dict[object, int] = {}
+
+        def time_ns(rungs: Rungs) -> int:
+            if key(rungs) not in known:
+                known[key(rungs)] = measured.planned(self.variants.file(rungs), self._first).time_ns
+            return known[key(rungs)]
+
+        return time_ns
 
     # -- bytes ---------------------------------------------------------------------------------
     def _choices(
@@ -173,11 +204,31 @@ class Chooser:
         search = some(self.samples.numbers(0), _SEARCHED_ON)
         one = 1.5 / len(search)  # and not two
         allowed = max(self.allowed, one) if self.allowed else 0.0
-        return self.trials.search(rungs, search).drop <= allowed
+        return not rungs or self._drop(rungs, self.trials.search, search) <= allowed
 
     def _verified(self, rungs: Rungs) -> bool:
-        held_out = self.samples.numbers(1)
-        return self.trials.trial(rungs, held_out).drop <= self.allowed
+        """Whether the score holds on the samples held out; that of float32 does."""
+        drop = self._drop(rungs, self.trials.trial, self.samples.numbers(1))
+        return not rungs or drop <= self.allowed
+
+    def _drop(self, rungs: Rungs, score: Callable[..., Trial], numbers: Sequence[int]) -> float:
+        """By how much a score drops; each is found once."""
+        wanted = score.__name__, key(rungs)
+        if wanted not in self._drops:
+            self._drops[wanted] = score(rungs, numbers).drop
+        return self._drops[wanted]
+
+    def _whole(self) -> list[Rungs]:
+        """The choices in which all layers have one precision, as far as they can, and that hold."""
+        choices: list[Rungs] = [all_in(self._sizes), {}]
+        halves = all_in((n for n in self._sizes if self.variants.offers(n, FLOAT16)), FLOAT16)
+        if halves:
+            choices.insert(1, halves)
+        found = []
+        for rungs in steps("trying one precision for all layers", choices, len(choices)):
+            if self._fits(rungs) and self._holds(rungs) and self._verified(rungs):
+                found.append(rungs)
+        return found
 
     def _first_that_holds(self, choices: Sequence[Rungs]) -> int:
         """The fastest choice whose score holds, by bisection; the last one may not."""
@@ -191,20 +242,22 @@ class Chooser:
                 low = middle
         return high
 
-    def _verified_from(self, choices: Sequence[Rungs], first: int) -> Rungs:
-        """The first choice from there on whose score holds on the samples held out."""
+    def _verified_from(self, choices: Sequence[Rungs], first: int) -> Rungs | None:
+        """The first choice from there on whose score holds on the samples held out, if one does."""
         stride = max(1, (len(choices) - first) // _REPAIRS)
         tried = [*range(first, len(choices) - 1, stride), len(choices) - 1]
         for number in steps("verifying", tried, len(tried)):
             choice: Rungs = choices[number]
-            if not choice or self._verified(choice):
+            if self._verified(choice):
                 return choice
-        if self.limit is None:
-            return {}
-        drop = 100 * self.trials.done[-1].drop
+        return None
+
+    def _refused(self, best: Rungs) -> BudgetError:
+        """What is raised where not even the most accurate choice within the limit holds."""
+        drop = 100 * self._drop(best, self.trials.trial, self.samples.numbers(1))
         least = self._needed({})
-        raise BudgetError(
-            f"the limit is {counted(self.limit, 'byte')}; the most accurate choice of layers "
+        return BudgetError(
+            f"the limit is {counted(self.limit or 0, 'byte')}; the most accurate choice of layers "
             f"within it drops the score by {drop:.2f} percent, {100 * self.allowed:g} are allowed; "
             f"give memory_limit={least} or more, or a larger max_accuracy_drop",
             least,

@@ -15,6 +15,7 @@ from leanconv.records import dataclass
 LOW, HIGH = 0, 255  # of a value's codes, uint8
 WIDE_HIGH = 65535  # of uint16
 MOST = 127  # of a weight's code, int8; -128 is not used, so that signs are alike
+MOST_OF_TWO = 128  # of two of the same sign beside each other: 255 * 128 < 2^15
 _LEAST_SCALE = 2.0**-100
 _INT32 = 2.0**31 - 1
 # Shares of the largest weight that are tried
@@ -71,32 +72,69 @@ class WeightCodes:
         return self.codes.astype(np.float32) * self.scales[:, None]
 
 
-def weight_scales(weights: Array, least_error: bool) -> Array:
+def weight_scales(weights: Array, least_error: bool, order: Array | None = None) -> Array:
     """A scale for each output channel, float32.
 
     Args:
         weights: `(channels, n)`.
         least_error: of those for ranges down to 0.4 of the largest weight, the one whose codes have
             the least squared error; else the one for the largest weight.
+        order: of the n places, where codes beside each other are `limited`; None: they are not.
     """
-    largest = np.abs(weights).max(axis=1, initial=0.0).astype(np.float64)
-    whole = np.where(largest > 0, largest / MOST, 1.0)
+    ordered = weights if order is None else weights[:, order]
+    largest = np.abs(weights).max(axis=1, initial=0.0).astype(np.float64) / MOST
+    if order is not None:
+        left, right = ordered[:, :-1], ordered[:, 1:]
+        sums = np.where(left * right > 0, np.abs(left + right), 0.0)
+        largest = np.maximum(largest, sums.max(axis=1, initial=0.0) / MOST_OF_TWO)
+    whole = np.where(largest > 0, largest, 1.0)
     best = whole.copy()
     if least_error:
         least = np.full(len(weights), math.inf)
         for share in _SHRUNK:
             scales = (whole * share)[:, None]
-            rounded = np.clip(np.rint(weights / scales), -MOST, MOST) * scales
-            error = np.square(rounded - weights).sum(axis=1)
+            rounded = np.clip(np.rint(ordered / scales), -MOST, MOST)
+            rounded = rounded if order is None else _within_pairs(rounded)
+            error = np.square(rounded * scales - ordered).sum(axis=1)
             better = error < least
             best[better], least[better] = (whole * share)[better], error[better]
     return np.asarray(np.maximum(best, _LEAST_SCALE), np.float32)
 
 
-def weight_codes(weights: Array, scales: Array) -> WeightCodes:
-    """The nearest codes of weights `(channels, n)`."""
-    codes = np.clip(np.rint(weights / scales[:, None]), -MOST, MOST).astype(np.int8)
-    return WeightCodes(codes, scales)
+def weight_codes(weights: Array, scales: Array, order: Array | None = None) -> WeightCodes:
+    """The nearest codes of weights `(channels, n)`, with an order those that are `limited`."""
+    codes = limited(np.clip(np.rint(weights / scales[:, None]), -MOST, MOST), order)
+    return WeightCodes(codes.astype(np.int8), scales)
+
+
+def limited(codes: Array, order: Array | None) -> Array:
+    """Codes of weights of which no two beside each other saturate: see `saturating`.
+
+    Args:
+        codes: `(channels, n)`, whole numbers of -127 to 127.
+        order: of the n places; None: any codes will do.
+    """
+    if order is None:
+        return codes
+    found = np.empty_like(codes)
+    found[:, order] = _within_pairs(codes[:, order])
+    return found
+
+
+def _within_pairs(codes: Array) -> Array:
+    """Codes that lie in their order; what two are too large by is shared between them.
+
+    First the pairs from an even place on, then the others: none is made larger.
+    """
+    found = codes.copy()
+    for begin in (0, 1):
+        end = begin + (codes.shape[1] - begin) // 2 * 2
+        left, right = found[:, begin:end:2], found[:, begin + 1 : end : 2]
+        over = np.where(left * right > 0, np.maximum(np.abs(left + right) - MOST_OF_TWO, 0), 0)
+        sign, half = np.sign(left), over // 2
+        left -= sign * half
+        right -= sign * (over - half)
+    return np.asarray(found)
 
 
 def scales_for_bias(scales: Array, bias: Array | None, value_scale: float) -> Array:

@@ -65,6 +65,18 @@ class Layer:
         parts = weights.reshape(count, self.groups, inputs // self.groups, -1)
         return np.moveaxis(parts, 1, 0).reshape(self.channels, -1)
 
+    def neighbours(self) -> Array | None:
+        """The places in a row of `by_channel` in the order in which engines sum them.
+
+        By kernel row, column and channel, so that weights of channels beside each other are, too.
+        None for a depthwise convolution, whose products no engine adds in pairs.
+        """
+        inner = self.input_channels // self.groups
+        if self.node.op == "Conv" and inner == 1 and self.channels == self.groups:
+            return None
+        places = np.arange(self.weights.size // self.channels)
+        return np.asarray(places.reshape(inner, -1).T.reshape(-1))
+
     def from_rows(self, rows: Array) -> Array:
         """Weights in their own shape from rows of `by_channel`."""
         moved = np.moveaxis(self.weights, self.weight_axis, 0).shape

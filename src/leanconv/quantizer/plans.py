@@ -66,10 +66,13 @@ class Clock:
     Attributes:
         threads: of plans.
         ratios: measured by predicted time of operations, by operation and algorithm.
+        other: the same of all together, for those that were not measured: 1.0 would make them look
+            faster on a busy machine.
     """
 
     threads: int | None
     ratios: Mapping[tuple[str, str], float]
+    other: float = 1.0
     _known: dict[Accuracy, NodeEvaluator] = field(default_factory=dict)
 
     def planned(self, graph: OnnxGraph, sample: Arrays) -> Planned:
@@ -82,7 +85,7 @@ class Clock:
         plan = planner.within(None)
         times: Counter[str] = Counter()
         for step, time in plan.step_estimates():
-            ratio = self.ratios.get((step.op, step.algorithm), 1.0)
+            ratio = self.ratios.get((step.op, step.algorithm), self.other)
             times["edge" if step.op in _CONVERSIONS else ""] += round(time * ratio)
         return Planned(times.total(), times["edge"], plan.weight_bytes)
 
@@ -97,7 +100,9 @@ def clock(networks: Sequence[Network], sample: Arrays, threads: int | None) -> C
                 key = row.op, row.algorithm
                 measured[key] = measured.get(key, 0) + row.least_ns
                 predicted[key] = predicted.get(key, 0) + row.predicted_ns
-    return Clock(threads, {key: measured[key] / predicted[key] for key in measured})
+    ratios = {key: measured[key] / predicted[key] for key in measured}
+    whole = sum(measured.values()) / max(1, sum(predicted.values()))
+    return Clock(threads, ratios, whole if measured else 1.0)
 
 
 def least_bytes(graph: OnnxGraph, sample: Arrays, threads: int | None, enough: int = 0) -> int:

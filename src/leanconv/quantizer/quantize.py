@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import numpy as np
 
 from leanconv.api.inputs import bound_by
 from leanconv.api.load import load, model_source
+from leanconv.api.network import Network
 from leanconv.api.options import checked_flag, checked_limit, checked_threads
 from leanconv.errors import ModelError, SpecError, UnsupportedError, memory_reported, short
 from leanconv.progress import Progress, checked_progress, working
@@ -20,15 +23,19 @@ from leanconv.quantizer.onnx_graph import OnnxGraph
 from leanconv.quantizer.onnx_reading import read_graph
 from leanconv.quantizer.opsets import raised
 from leanconv.quantizer.ranges import checked_method
-from leanconv.quantizer.result import LayerReport, Quantized
-from leanconv.quantizer.rungs import FLOAT32, all_in
+from leanconv.quantizer.result import RUNS_ON, LayerReport, Quantized, Trial
+from leanconv.quantizer.rungs import FLOAT32, INT8, all_in
 from leanconv.quantizer.running import network_of
 from leanconv.quantizer.samples import Samples, checked_samples, read_once
 from leanconv.quantizer.scheme import quantisable
 from leanconv.quantizer.scores import Metric, score_of
 from leanconv.quantizer.trial import Trials
 from leanconv.quantizer.variants import Methods, Variants
+from leanconv.units import counted, format_ns
 
+log = logging.getLogger(__name__)
+
+_FEW = 20  # samples, of which a score says little
 _QUANTISED = ("QuantizeLinear", "DequantizeLinear", "QLinearConv", "QLinearMatMul", "ConvInteger")
 
 
@@ -42,6 +49,7 @@ def quantize(
     rounding: bool = True,
     correct_bias: bool = True,
     max_accuracy_drop: float | None = None,
+    runs_on: str = "any",
     memory_limit: int | str | None = None,
     labels: Any = None,
     metric: Metric | None = None,
@@ -70,7 +78,12 @@ def quantize(
         max_accuracy_drop: by how many percent the score may be below that of float32. Each layer
             is then int8, float16, float32, or of int8 weights with 16-bit inputs: the fastest
             choice by times that plans predict that keeps the score on the samples that were
-            calibrated on; the others verify. Without it all layers are int8.
+            calibrated on; the others verify. All layers in one precision are among the choices.
+            Without it all layers are int8.
+        runs_on: `"any"`: other engines answer the same on every CPU. On x86 CPUs without VNNI they
+            add two products in 16 bits, which may saturate; weights beside each other are kept
+            within what cannot. `"vnni"`: weights of all 8 bits, for CPUs that have it, and for
+            leanconv, whose sums are exact everywhere; what others answer is reported.
         memory_limit: bytes, or text such as `"12 MiB"`, within which `leanconv.load` must plan the
             file, weights and arena together, for the first sample's sizes. Layers are chosen
             within it.
@@ -97,6 +110,7 @@ def quantize(
         checked_flag("equalize", equalize),
         checked_flag("rounding", rounding),
         checked_flag("correct_bias", correct_bias),
+        _checked_cpus(runs_on) == "any",
     )
     limit = checked_limit(memory_limit)
     threads, allowed = checked_threads(threads), _checked_drop(max_accuracy_drop)
@@ -122,12 +136,17 @@ def quantize(
         choice = Choice(all_in(variants.layers), {}, {})
         if allowed is not None:
             choice = Chooser(variants, trials, given, allowed, limit, threads).choose()
-        last, times = trials.last(choice.rungs, given.numbers(1))
+        held_out = given.numbers(1)
+        last, times = trials.last(choice.rungs, held_out)
+        elsewhere = trials.elsewhere(choice.rungs, held_out)
+        all_bits = None
+        if methods.safe and last.drop > 0 and INT8 in choice.rungs.values():
+            all_bits = trials.of_all_bits(choice.rungs, held_out)
         data = variants.file(choice.rungs).data()
         if limit is not None:
             bound = load(data, threads=threads, memory_limit=limit)
             bound.bind(bound_by(bound.inputs, given.first()))
-        return Quantized(
+        result = Quantized(
             data=data,
             score_name=score.name,
             score=last.score,
@@ -149,7 +168,67 @@ def quantize(
             trials=tuple(trials.done),
             time_ns=last.time_ns,
             float_ns=trials.float_ns,
+            runs_on="vnni" if variants.saturates(choice.rungs) else "any",
+            elsewhere=elsewhere,
+            warnings=(),
         )
+        warnings = tuple(_warnings(result, all_bits, _image_count(given, network), trials.classes))
+        for warning in warnings:
+            log.warning("%s: %s", shown, warning)
+        return replace(result, warnings=warnings)
+
+
+def _warnings(
+    made: Quantized, all_bits: Trial | None, images: int, classes: Collection[int]
+) -> Iterator[str]:
+    """What should be known before the file is used."""
+    if images < _FEW:
+        yield (
+            f"the score is of {counted(images, 'sample')}, half of which calibrated: give some "
+            "tens, as they will come"
+        )
+    if len(classes) == 1:
+        yield (
+            "all samples have one class, so that the score is easy to keep: give samples of several"
+        )
+    if made.time_ns is not None and made.time_ns > made.float_ns:
+        yield (
+            f"the file is slower than float32 here: {format_ns(made.time_ns)} a run, float32 "
+            f"{format_ns(made.float_ns)}"
+        )
+    if made.runs_on == "vnni":
+        found = (
+            ""
+            if made.elsewhere is None
+            else (
+                f", {made.score_name} {made.elsewhere.score:.2%} and an error of "
+                f"{made.elsewhere.error:.2e} on {counted(made.elsewhere.count, 'sample')}"
+            )
+        )
+        yield (
+            "sums of other engines saturate on x86 CPUs with AVX2 and without VNNI"
+            f"{found}: runs_on='any' keeps weights within what cannot"
+        )
+    if all_bits is not None and all_bits.score > made.score:
+        yield (
+            f"with weights of all 8 bits the {made.score_name} is {all_bits.score:.2%}, with ones "
+            f"that saturate on no CPU {made.score:.2%}: runs_on='vnni' (--for vnni) keeps 8 bits, "
+            "where every CPU has VNNI or leanconv runs the file"
+        )
+
+
+def _image_count(samples: Samples, network: Network) -> int:
+    """How many images there are: rows of samples whose first axis is open, else samples."""
+    shape = network.inputs[0].shape
+    if not shape or isinstance(shape[0], int):
+        return len(samples)
+    return sum(map(_images, samples))
+
+
+def _checked_cpus(runs_on: Any) -> str:
+    if runs_on not in RUNS_ON:
+        raise SpecError(f"runs_on is {short(runs_on)}; expected 'any' or 'vnni'")
+    return str(runs_on)
 
 
 def _checked_drop(drop: Any) -> float | None:

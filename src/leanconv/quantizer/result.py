@@ -11,6 +11,9 @@ from leanconv.errors import InputError
 from leanconv.files import reason, refuse_without_folder
 from leanconv.records import dataclass
 
+RUNS_ON = ("any", "vnni")  # CPUs on which other engines give what was measured
+ALL_BITS, SATURATING = "weights of all 8 bits", "sums that saturate"
+
 
 @dataclass(frozen=True)
 class LayerReport:
@@ -45,6 +48,10 @@ class Trial:
         error: of the outputs, |y - y32| / |y32|, root mean square.
         time_ns: of the fastest of some runs of the first sample; of a choice that was scored on
             calibrated samples what plans predict. None where neither is known.
+        how: empty for what leanconv computes of the file; `"weights of all 8 bits"` for the same
+            choice with those; `"sums that saturate"` for what other engines answer on x86 CPUs
+            without VNNI, computed with NumPy on some of the samples.
+        count: of the samples.
     """
 
     samples: str
@@ -53,6 +60,8 @@ class Trial:
     float_score: float
     error: float
     time_ns: int | None
+    how: str = ""
+    count: int = 0
 
     @property
     def drop(self) -> float:
@@ -75,6 +84,11 @@ class Quantized:
         trials: the choices of layers that were run, in their order.
         time_ns, float_ns: of one run of the file and of the network in float32 here, with the
             threads given; None where leanconv cannot run the file itself.
+        runs_on: `"any"` where no sum of two products of an int8 layer can be more than 16 bits
+            hold, so that engines give the same on x86 CPUs without VNNI; else `"vnni"`.
+        elsewhere: what these engines answer there; None where they answer the same, or where it
+            is not known.
+        warnings: what should be known before the file is used, a sentence each.
     """
 
     data: bytes = field(repr=False)
@@ -87,6 +101,9 @@ class Quantized:
     trials: tuple[Trial, ...] = field(repr=False)
     time_ns: int | None
     float_ns: int
+    runs_on: str
+    elsewhere: Trial | None
+    warnings: tuple[str, ...]
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the file.

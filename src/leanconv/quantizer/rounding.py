@@ -18,7 +18,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from leanconv.progress import steps
-from leanconv.quantizer.codes import MOST, Codes, WeightCodes
+from leanconv.quantizer.codes import MOST, MOST_OF_TWO, Codes, WeightCodes, weight_codes
 from leanconv.quantizer.layers import Layer
 from leanconv.quantizer.onnx_graph import Array, OnnxGraph
 from leanconv.quantizer.patches import Windows
@@ -116,43 +116,84 @@ def corrected_bias(layer: Layer, made: WeightCodes, seen: Moments) -> Array:
     return np.asarray(bias + shift.reshape(-1), np.float32)
 
 
-def rounded_codes(layer: Layer, scales: Array, moment: Array) -> WeightCodes:
-    """Codes of a layer's weights for inputs of moments `(groups, n, n)`."""
+def rounded_codes(
+    layer: Layer, scales: Array, moment: Array, order: Array | None = None
+) -> WeightCodes:
+    """Codes of a layer's weights.
+
+    Args:
+        layer: with its weights.
+        scales: of its output channels.
+        moment: of what it reads, `(groups, n, n)`.
+        order: of weights of a channel, where codes beside each other are `limited`.
+    """
     rows = layer.by_channel().astype(np.float64)
     groups = len(moment)
     parts = rows.reshape(groups, -1, rows.shape[1])
     steps_of = scales.astype(np.float64).reshape(groups, -1)
     codes = np.empty(parts.shape, np.int8)
     for group in range(groups):
-        codes[group] = _eliminated(parts[group], steps_of[group], moment[group])
+        codes[group] = _eliminated(parts[group], steps_of[group], moment[group], order)
     return WeightCodes(codes.reshape(rows.shape), scales)
 
 
-def _eliminated(weights: Array, scales: Array, moment: Array) -> Array:
+def _eliminated(weights: Array, scales: Array, moment: Array, limited: Array | None) -> Array:
     """Codes int8 `(k, n)` of weights `(k, n)`."""
     count = weights.shape[1]
     diagonal = np.diag(moment).copy()
     mean = diagonal.mean()
-    nearest = np.clip(np.rint(weights / scales[:, None]), -MOST, MOST)
+    nearest = weight_codes(weights, scales, limited).codes
     if not (mean > 0 and np.isfinite(mean)):
-        return np.asarray(nearest.astype(np.int8))
+        return nearest
     order = np.argsort(-diagonal, kind="stable")
     damped = moment[np.ix_(order, order)] + np.eye(count) * (_DAMPING * mean)
     try:
         upper = np.linalg.cholesky(np.linalg.inv(damped)).T
     except np.linalg.LinAlgError:
-        return np.asarray(nearest.astype(np.int8))
+        return nearest
     left = weights[:, order].copy()
-    codes = np.empty_like(left)
+    chosen = _Chosen(len(weights), count, limited)
     for i in range(count):
-        codes[:, i] = np.clip(np.rint(left[:, i] / scales), -MOST, MOST)
-        error = (left[:, i] - codes[:, i] * scales) / upper[i, i]
+        codes = chosen.choose(int(order[i]), left[:, i] / scales)
+        error = (left[:, i] - codes * scales) / upper[i, i]
         left[:, i + 1 :] -= error[:, None] * upper[i, i + 1 :]
-    result = np.empty(codes.shape, np.int8)
-    result[:, order] = codes
+    result = chosen.codes
     before, after = (_loss(each, weights, scales, moment) for each in (nearest, result))
     better = after < before
     return np.where(better[:, None], result, nearest).astype(np.int8)
+
+
+class _Chosen:
+    """Codes that are chosen one place after the other, each within what its neighbours leave.
+
+    Args:
+        rows, count: of the codes.
+        order: of places, as of `rounded_codes`.
+    """
+
+    def __init__(self, rows: int, count: int, order: Array | None) -> None:
+        self._order = np.arange(count) if order is None else order
+        self._free = order is None
+        self._place = np.argsort(self._order) + 1
+        self._found = np.zeros((rows, count + 2))  # in that order, between zeros
+
+    def choose(self, place: int, wanted: Array) -> Array:
+        """Choose the codes of a place, the nearest ones to some numbers."""
+        at = int(self._place[place])
+        codes = np.clip(np.rint(wanted), -MOST, MOST)
+        if not self._free:
+            beside = self._found[:, [at - 1, at + 1]]
+            low, high = beside.min(axis=1), beside.max(axis=1)
+            codes = np.clip(
+                codes, -MOST_OF_TWO - np.minimum(low, 0), MOST_OF_TWO - np.maximum(high, 0)
+            )
+        self._found[:, at] = codes
+        return codes
+
+    @property
+    def codes(self) -> Array:
+        """All of them, in the places' own order."""
+        return np.asarray(self._found[:, self._place])
 
 
 def _loss(codes: Array, weights: Array, scales: Array, moment: Array) -> Array:

@@ -25,10 +25,13 @@ class Score:
     Attributes:
         name: for reports.
         of: a function of a sample's number, its outputs, outputs in float32, and inputs.
+        classes: the classes that a sample has, of its number and outputs in float32; empty where
+            answers are no classes.
     """
 
     name: str
     of: Callable[[int, Arrays, Arrays, Arrays], float]
+    classes: Callable[[int, Arrays], set[int]] = lambda *_: set()
 
     def mean(self, scored: Iterable[tuple[int, Arrays, Arrays, Arrays]]) -> float:
         """The mean over samples."""
@@ -102,7 +105,10 @@ def _by_labels(labels: Any, rows: Sequence[int]) -> Score:
         answers = scores.reshape(len(scores), -1).argmax(axis=1)
         return float(np.mean(answers == wanted))
 
-    return Score("accuracy", of)
+    def classes(number: int, _: Arrays) -> set[int]:
+        return set(right[begins[number] : begins[number + 1]].tolist())
+
+    return Score("accuracy", of, classes)
 
 
 def _by_agreement(graph: OnnxGraph) -> Score:
@@ -112,7 +118,15 @@ def _by_agreement(graph: OnnxGraph) -> Score:
         values = [_agreement(found[name], exact[name], made.get(name, "")) for name in exact]
         return float(np.mean(values)) if values else 1.0
 
-    return Score("agreement", of)
+    def classes(_: int, exact: Arrays) -> set[int]:
+        found = (
+            array.argmax(axis=-1)
+            for name, array in exact.items()
+            if array.size and array.dtype.kind == "f" and _are_classes(array, made.get(name, ""))
+        )
+        return {int(number) for numbers in found for number in numbers.flat}
+
+    return Score("agreement", of, classes)
 
 
 def _agreement(found: np.ndarray, exact: np.ndarray, op: str) -> float:
@@ -128,13 +142,18 @@ def _agreement(found: np.ndarray, exact: np.ndarray, op: str) -> float:
         return 1.0
     if exact.dtype.kind != "f":
         return float(np.mean(found == exact))
-    if (op in ("Softmax", "LogSoftmax") or exact.ndim == 2) and exact.shape[-1] > 1:
+    if _are_classes(exact, op):
         return float(np.mean(found.argmax(axis=-1) == exact.argmax(axis=-1)))
     if op == "Sigmoid":
         first, second = found > _LIKELY, exact > _LIKELY
         union = int((first | second).sum())
         return float((first & second).sum() / union) if union else 1.0
     return max(0.0, 1.0 - relative_difference(found, exact))
+
+
+def _are_classes(exact: np.ndarray, op: str) -> bool:
+    """Whether the last axis of an output has a number for each class."""
+    return (op in ("Softmax", "LogSoftmax") or exact.ndim == 2) and exact.shape[-1] > 1
 
 
 def relative_difference(found: np.ndarray, exact: np.ndarray) -> float:

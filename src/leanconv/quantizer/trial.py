@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from leanconv.errors import LeanConvError, ModelError
 from leanconv.graph.onnx_names import shown
 from leanconv.progress import steps
 from leanconv.quantizer.onnx_graph import OnnxGraph
-from leanconv.quantizer.result import Trial
+from leanconv.quantizer.result import ALL_BITS, SATURATING, Trial
 from leanconv.quantizer.rungs import FINER, Rungs, named
 from leanconv.quantizer.running import network_of
 from leanconv.quantizer.samples import Arrays, Samples
@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 
 _MOST_KEPT = 256 << 20  # bytes of outputs in float32 that are not computed again
 _RUNS = 30  # of which the fastest counts, at most
+_SATURATING_ON = 8  # samples, at most, that NumPy computes
 _MOST_NS = 400_000_000  # that they take together, about
 
 
@@ -41,6 +42,7 @@ class Trials:
 
     Attributes:
         done: the trials so far.
+        classes: that the samples scored so far have, where answers are classes.
         runs_integers: whether leanconv computes on codes what it was asked so far.
         predicted_ns: how long a choice is predicted to take, None where that is not known.
     """
@@ -60,6 +62,8 @@ class Trials:
         self._kept_bytes = 0
         self.runs_integers = True
         self.done: list[Trial] = []
+        self.classes: set[int] = set()
+        self._float_ns: int | None = None
         self.predicted_ns: Callable[[Rungs], int | None] = lambda _: None
 
     def reference(self, number: int, sample: Arrays) -> Arrays:
@@ -77,19 +81,20 @@ class Trials:
                 self._kept[number] = found
         return found
 
-    def network(self, rungs: Rungs) -> Network:
+    def network(self, rungs: Rungs, variants: Variants | None = None) -> Network:
         """The network with layers in these precisions.
 
         It is the file itself, or, where leanconv lacks an operation on integers that it needs, the
         same numbers in floats.
         """
+        made = variants or self._variants
         if self.runs_integers:
             try:
-                return network_of(self._variants.file(rungs), threads=self._threads)
+                return network_of(made.file(rungs), threads=self._threads)
             except LeanConvError as error:
                 log.info("codes are taken as floats: %s", error)
                 self.runs_integers = False
-        return network_of(self._variants.like(rungs), threads=self._threads)
+        return network_of(made.like(rungs), threads=self._threads)
 
     def _answers(self, rungs: Rungs) -> Callable[[Arrays], Arrays]:
         """What computes outputs about as the file does: all choices of int8 by one network."""
@@ -133,11 +138,36 @@ class Trials:
         made = self._run(rungs, network, numbers)
         return made, {} if made.time_ns is None else self._step_ns(network)
 
-    def _run(self, rungs: Rungs, network: Network, numbers: Collection[int]) -> Trial:
-        def time_ns(sample: Arrays) -> int | None:
-            return _fastest(network, sample) if self.runs_integers else None
+    def of_all_bits(self, rungs: Rungs, numbers: Collection[int]) -> Trial:
+        """A trial of the file with weights of all 8 bits, whose sums may saturate elsewhere."""
+        network = self.network(rungs, self._variants.of_all_bits())
+        return self._run(rungs, network, numbers, ALL_BITS)
 
-        return self._scored(rungs, network.run, numbers, "held out", time_ns)
+    def elsewhere(self, rungs: Rungs, numbers: Collection[int]) -> Trial | None:
+        """What engines answer whose sums saturate; None where none can, or where it is not known.
+
+        NumPy computes it, on the first of some samples.
+        """
+        if not self._variants.saturates(rungs):
+            return None
+        few = list(numbers)[:_SATURATING_ON]
+        try:
+            saturating = self._variants.saturating(rungs)
+            return self._scored(rungs, saturating.run, few, "held out", lambda _: None, SATURATING)
+        except LeanConvError as error:
+            log.info("what engines answer whose sums saturate is not known: %s", error)
+            return None
+
+    def _run(
+        self, rungs: Rungs, network: Network, numbers: Collection[int], how: str = ""
+    ) -> Trial:
+        def time_ns(sample: Arrays) -> int | None:
+            if not self.runs_integers:
+                return None
+            found_ns, self._float_ns = _fastest((network, self._exact), sample)
+            return found_ns
+
+        return self._scored(rungs, network.run, numbers, "held out", time_ns, how)
 
     def _scored(
         self,
@@ -146,12 +176,14 @@ class Trials:
         numbers: Collection[int],
         what: str,
         time_of: Callable[[Arrays], int | None],
+        how: str = "",
     ) -> Trial:
         scores, plain, errors = [], [], []
         times: list[int | None] = []
         for number in steps(f"scoring {what} samples", numbers, len(numbers)):
             sample = self._samples.readers[number]()
             exact, found = self.reference(number, sample), answers(sample)
+            self.classes |= self._score.classes(number, exact)
             scores.append(self._score.of(number, found, exact, sample))
             plain.append(self._score.of(number, exact, exact, sample))
             errors.append(output_error(found, exact))
@@ -164,14 +196,18 @@ class Trials:
             float_score=float(np.mean(plain)),
             error=float(np.sqrt(np.mean(np.square(errors)))),
             time_ns=times[0],
+            how=how,
+            count=len(numbers),
         )
         self.done.append(made)
         return made
 
-    @cached_property
+    @property
     def float_ns(self) -> int:
-        """How long the network takes in float32, on the sample on which trials are timed."""
-        return _fastest(self._exact, self._timed())
+        """How long the network takes in float32, measured in turns with the last trial."""
+        if self._float_ns is None:
+            (self._float_ns,) = _fastest((self._exact,), self._timed())
+        return self._float_ns
 
     def _timed(self) -> Arrays:
         return self._samples.readers[self._samples.numbers(1)[0]]()
@@ -182,7 +218,10 @@ class Trials:
         except LeanConvError as error:
             log.info("layers are not timed: %s", error)
             return {}
-        return {row.name: float(row.least_ns) for row in rows}
+        found: dict[str, float] = {}
+        for row in rows:  # what pads a layer's input has the layer's name
+            found[row.name] = found.get(row.name, 0.0) + row.least_ns
+        return found
 
 
 def _refuse_unsound(outputs: Arrays, number: int) -> None:
@@ -196,11 +235,15 @@ def _refuse_unsound(outputs: Arrays, number: int) -> None:
             )
 
 
-def _fastest(network: Network, sample: Arrays) -> int:
-    network.run(sample)
-    times: list[int] = []
-    while len(times) < _RUNS and sum(times) < _MOST_NS:
-        begin = time.perf_counter_ns()
+def _fastest(networks: Sequence[Network], sample: Arrays) -> list[int]:
+    """The least times of networks that run in turns, so that what runs beside them meets all."""
+    for network in networks:
         network.run(sample)
-        times.append(time.perf_counter_ns() - begin)
-    return min(times)
+    times: list[list[int]] = []
+    while len(times) < _RUNS and sum(map(sum, times)) < _MOST_NS * len(networks):
+        times.append([])
+        for network in networks:
+            begin = time.perf_counter_ns()
+            network.run(sample)
+            times[-1].append(time.perf_counter_ns() - begin)
+    return [min(each) for each in zip(*times, strict=True)]

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import replace
 
 import numpy as np
 
+from leanconv.graph.onnx_import import read_model
+from leanconv.progress import steps
 from leanconv.quantizer.codes import WIDE_HIGH, Codes, WeightCodes, codes_of_range
 from leanconv.quantizer.emit import quantised, rounded
 from leanconv.quantizer.equalise import equalised
@@ -18,6 +21,7 @@ from leanconv.quantizer.rounding import corrected_bias, moments, rounded_codes
 from leanconv.quantizer.rungs import FLOAT16, FLOAT32, INT8, W8A16, Rungs, named
 from leanconv.quantizer.running import Known, chosen_codes, observed
 from leanconv.quantizer.samples import Samples
+from leanconv.quantizer.saturating import Saturating, can_saturate
 from leanconv.quantizer.scheme import Scheme, quantisable, scheme
 from leanconv.quantizer.switched import Switches, switched
 from leanconv.quantizer.weights import layer_codes
@@ -36,12 +40,14 @@ class Methods:
         equalise: whether channels are made alike first.
         rounding: whether weights are rounded with a view to their layer's output.
         correct_bias: whether the means of output channels are kept.
+        safe: whether weights are such that no engine's sums saturate: see `saturating`.
     """
 
     ranges: str = "mse"
     equalise: bool = True
     rounding: bool = True
     correct_bias: bool = True
+    safe: bool = True
 
 
 class Variants:
@@ -68,24 +74,35 @@ class Variants:
         self._seen = observed(self.graph, whole.values, samples, threads)
         self._known: Known = {}
         codes = self._codes(whole)
-        self._weights: dict[str, WeightCodes] = {}
-        self._biased: dict[str, Layer] = {}
         wanted = methods.rounding or methods.correct_bias
         self._moments = moments(self.graph, self.layers, codes, samples, threads) if wanted else {}
-        for name, layer in self.layers.items():
+        self._set_weights(codes)
+
+    def _set_weights(self, codes: Mapping[str, Codes]) -> None:
+        self._weights: dict[str, WeightCodes] = {}
+        self._biased: dict[str, Layer] = {}
+        for name, layer in steps("rounding weights", self.layers.items(), len(self.layers)):
             self._weights[name], self._biased[name] = self._layer(layer, codes)
+
+    def of_all_bits(self) -> Variants:
+        """The same network with weights of all 8 bits, whose sums may saturate elsewhere."""
+        found = copy(self)
+        found._methods = replace(self._methods, safe=False)
+        found._set_weights(self._codes(scheme(self.graph, set(self.layers))))
+        return found
 
     def _codes(self, plan: Scheme) -> dict[str, Codes]:
         return chosen_codes(plan, self._seen, self._methods.ranges, self._known)
 
     def _layer(self, layer: Layer, codes: Mapping[str, Codes]) -> tuple[WeightCodes, Layer]:
         """A layer's codes, and the layer with its bias corrected."""
-        made = layer_codes(layer, codes, least_error=self._methods.ranges != "min-max")
+        order = layer.neighbours() if self._methods.safe else None
+        made = layer_codes(layer, codes, self._methods.ranges != "min-max", order)
         seen = self._moments.get(layer.name)
         if seen is None:
             return made, layer
         if self._methods.rounding:
-            made = rounded_codes(layer, made.scales, seen.products)
+            made = rounded_codes(layer, made.scales, seen.products, order)
         if self._methods.correct_bias and layer.takes_bias:
             return made, replace(layer, bias=corrected_bias(layer, made, seen))
         return made, layer
@@ -131,6 +148,18 @@ class Variants:
         names = {layer.node.inputs[0] for layer in layers.values()}
         found = {name: self._seen[name] for name in names}
         return {n: codes_of_range(seen.low, seen.high, WIDE_HIGH) for n, seen in found.items()}
+
+    def saturates(self, rungs: Rungs) -> bool:
+        """Whether sums of engines can saturate on CPUs without VNNI."""
+        chosen = named(rungs, INT8)
+        return any(can_saturate(self.layers[name], self._weights[name]) for name in chosen)
+
+    def saturating(self, rungs: Rungs) -> Saturating:
+        """The file as such engines compute it."""
+        chosen = {name: self.layers[name] for name in named(rungs, INT8)}
+        values = self._codes(scheme(self.graph, set(chosen)))
+        model = read_model(self.file(rungs).data())
+        return Saturating(model, chosen, self._weights, values)
 
     def switched(self) -> tuple[OnnxGraph, Switches]:
         """A network of which each layer can be switched to int8."""

@@ -16,15 +16,18 @@ from leanconv.quantizer.codes import (
     weight_scales,
 )
 from leanconv.quantizer.layers import Layer
+from leanconv.quantizer.onnx_graph import Array
 
 
-def layer_codes(layer: Layer, values: Mapping[str, Codes], least_error: bool) -> WeightCodes:
+def layer_codes(
+    layer: Layer, values: Mapping[str, Codes], least_error: bool, order: Array | None
+) -> WeightCodes:
     """The codes of a layer's weights.
 
     Args:
         layer: with its weights.
         values: codes of what layers read, by the values' names.
-        least_error: as of `weight_scales`.
+        least_error, order: as of `weight_scales`.
 
     Raises:
         ModelError: a weight is not finite.
@@ -36,5 +39,5 @@ def layer_codes(layer: Layer, values: Mapping[str, Codes], least_error: bool) ->
             f"node {shown(layer.name)!r} has weights that are NaN or infinite; expected finite ones"
         )
     read = values[layer.node.inputs[0]]
-    scales = scales_for_bias(weight_scales(weights, least_error), bias, read.scale)
-    return weight_codes(weights, scales)
+    scales = scales_for_bias(weight_scales(weights, least_error, order), bias, read.scale)
+    return weight_codes(weights, scales, order)
