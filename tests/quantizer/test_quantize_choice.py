@@ -10,6 +10,10 @@ from onnx import helper
 import leanconv as lc
 from leanconv.cli.quantize_page import quantize_page
 from leanconv.errors import BudgetError, SpecError
+from leanconv.quantizer import choose, trial
+from leanconv.quantizer.costs import LayerCost, RungCost
+from leanconv.quantizer.onnx_graph import OnnxGraph
+from leanconv.quantizer.plans import Clock, Planned
 from support.networks_to_quantise import model, normal
 
 _NODES = [
@@ -85,6 +89,70 @@ def test_the_layer_that_errs_most_stays_in_float() -> None:
     made_by = {name: node.op_type for node in parsed.graph.node for name in node.output}
     assert made_by.get(reads["hard"]) is None
     assert "DequantizeLinear" in {made_by.get(name) for name in reads.values()}
+
+
+def _counted(made: lc.Quantized) -> list[dict[str, int]]:
+    return [dict(each.precisions) for each in made.trials if each.samples == "held out"]
+
+
+def test_one_precision_for_all_layers_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What layers gain by themselves favours a mixed choice, its plan one precision for all."""
+
+    def planned(_: Clock, graph: OnnxGraph, __: object) -> Planned:
+        codes = sum(node.op == "DequantizeLinear" for node in graph.nodes)
+        return Planned(1_000 - codes, 0, 0)
+
+    def costs(sizes: dict[str, int], *_: object) -> list[LayerCost]:
+        gains = [9, -1, 9, -1]
+        return [
+            LayerCost(name, {"int8": RungCost(gain, 0, 3 * size)})
+            for gain, (name, size) in zip(gains, sizes.items(), strict=True)
+        ]
+
+    monkeypatch.setattr(Clock, "planned", planned)
+    monkeypatch.setattr(choose, "layer_costs", costs)
+    made = lc.quantize(network(), samples(), metric=lambda *_: 1.0, max_accuracy_drop=1.0)
+    assert {layer.precision for layer in made.layers} == {"int8"}
+    tried = _counted(made)
+    for each in ({"int8": 4}, {"float16": 4}, {"float32": 4}, {"int8": 2, "float32": 2}):
+        assert each in tried
+    # One that does not hold is not taken, however fast it is.
+    plain = lc.quantize(network(), samples(), threads=1)
+    metric = agreement(plain.error / 4)
+    made = lc.quantize(network(), samples(), metric=metric, max_accuracy_drop=1.0, threads=1)
+    assert {"int8": 4} not in [dict(each.precisions) for each in made.trials if each.drop <= 0.01]
+    assert made.drop <= 1.0
+
+
+def test_what_should_be_known_is_said(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fastest(networks: list[object], _: object) -> list[int]:
+        return [2_000_000, 1_000_000][: len(networks)]
+
+    monkeypatch.setattr(trial, "_fastest", fastest)
+    made = lc.quantize(network(), samples()[:2], threads=1)
+    few, one, slow = made.warnings[:3]
+    assert few.startswith("the score is of 2 samples")
+    assert one.startswith("all samples have one class")
+    assert slow == "the file is slower than float32 here: 2 ms a run, float32 1 ms"
+    assert all(warning in caplog.text for warning in made.warnings)
+    assert slow in quantize_page("network", made)
+    monkeypatch.setattr(trial, "_fastest", lambda networks, _: [1_000_000] * len(networks))
+    labels = np.arange(24) // 2 % 2
+    made = lc.quantize(network(), samples(24), labels=labels, threads=1)
+    assert not [each for each in made.warnings if "8 bits" not in each]
+    made = lc.quantize(network(), samples(24), labels=labels * 0, threads=1)
+    assert made.warnings[0].startswith("all samples have one class")
+
+
+def test_weights_of_all_bits_are_scored_where_safe_ones_lose() -> None:
+    safe = lc.quantize(network(), samples(24), metric=lambda *_: 1.0, threads=1)
+    assert {each.how for each in safe.trials} == {""}
+    scores = iter([0.5, 1.0] * 12 + [0.75, 1.0] * 12)
+    made = lc.quantize(network(), samples(24), metric=lambda *_: next(scores), threads=1)
+    assert [each.how for each in made.trials] == ["", "weights of all 8 bits"]
+    assert any("is 75.00%" in each and "--for vnni" in each for each in made.warnings)
 
 
 def test_a_score_that_nothing_keeps_leaves_all_in_float() -> None:

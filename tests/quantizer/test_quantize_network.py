@@ -304,8 +304,14 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     np.save(tmp_path / "labels.npy", labels[:12])
     given = ["quantize", str(DIGITS / "digits.onnx"), str(folder), "-o", str(tmp_path / "q.onnx")]
     assert main([*given, "--threads", "1", "--labels", str(tmp_path / "labels.npy")]) == 0
-    said = capsys.readouterr().out
+    said, told = capsys.readouterr()
     assert "23 of 23 layers in int8; accuracy" in said
+    assert said.split("\n")[0].split() == ["layer", "operation", "parameters", "precision", "time"]
+    assert "time -: computed together with the next layer below" in said
+    assert said.count("the score is of 12 samples") == 1
+    assert "samples" not in told
+    assert len(set(told.splitlines())) == len(told.splitlines())
+    assert " of " not in told.replace("inputs of layers", "")
     (found,) = judged((tmp_path / "q.onnx").read_bytes(), {"input": images[:12]})
     assert found.shape == (12, 10)
 

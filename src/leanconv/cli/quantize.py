@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import runpy
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -118,7 +120,7 @@ def execute(options: argparse.Namespace) -> int:
     if options.classes and options.metric:
         raise UsageError("got --labels together with --metric; expected one of them")
     _refuse_outputs(model, options)
-    with progress(f"quantising {model}") as shown:
+    with progress(f"quantising {model}") as shown, _warnings_unlogged():
 
         def told(stage: str, done: int, total: int) -> None:
             shown.say(f"{model}: {stage}", f", {done} of {total}")
@@ -148,6 +150,21 @@ def execute(options: argparse.Namespace) -> int:
         print_table(*_table(made), wide=options.wide)
         print_text("\n" + _summary(made, options.output, len(samples)), options.wide)
     return EXIT_OK
+
+
+@contextmanager
+def _warnings_unlogged() -> Iterator[None]:
+    """Log no warnings about the file made: the report has them."""
+    logger = logging.getLogger("leanconv.quantizer.quantize")
+
+    def other(record: logging.LogRecord) -> bool:
+        return record.levelno != logging.WARNING
+
+    logger.addFilter(other)
+    try:
+        yield
+    finally:
+        logger.removeFilter(other)
 
 
 def _table(made: Quantized) -> tuple[list[Column], list[list[str]]]:

@@ -11,5 +11,6 @@
   plan in float32 shows what they do, as rounded floats.
 - `plans` says what plans predict of a file, `costs` what each layer gains in each precision by
   these, `front` the choices of layers that are worth trying, `choose` measures these.
+- `saturating` says what engines answer whose sums are of 16 bits.
 - `scores` says how well a network answers; `quantize` is the function that a user calls.
 """

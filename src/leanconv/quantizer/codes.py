@@ -85,17 +85,17 @@ def weight_scales(weights: Array, least_error: bool, order: Array | None = None)
     largest = np.abs(weights).max(axis=1, initial=0.0).astype(np.float64) / MOST
     if order is not None:
         left, right = ordered[:, :-1], ordered[:, 1:]
-        sums = np.where(left * right > 0, np.abs(left + right), 0.0)
-        largest = np.maximum(largest, sums.max(axis=1, initial=0.0) / MOST_OF_TWO)
+        sums = np.abs(left + right).max(axis=1, initial=0.0)
+        largest = np.maximum(largest, sums.astype(np.float64) / MOST_OF_TWO)
     whole = np.where(largest > 0, largest, 1.0)
     best = whole.copy()
     if least_error:
         least = np.full(len(weights), math.inf)
-        for share in _SHRUNK:
-            scales = (whole * share)[:, None]
-            rounded = np.clip(np.rint(ordered / scales), -MOST, MOST)
+        units = (ordered / whole[:, None]).astype(np.float32)  # codes of the largest scales
+        for share in _SHRUNK.astype(np.float32):
+            rounded = np.clip(np.rint(units / share), -MOST, MOST)
             rounded = rounded if order is None else _within_pairs(rounded)
-            error = np.square(rounded * scales - ordered).sum(axis=1)
+            error = np.square(rounded * share - units).sum(axis=1)
             better = error < least
             best[better], least[better] = (whole * share)[better], error[better]
     return np.asarray(np.maximum(best, _LEAST_SCALE), np.float32)
@@ -130,10 +130,12 @@ def _within_pairs(codes: Array) -> Array:
     for begin in (0, 1):
         end = begin + (codes.shape[1] - begin) // 2 * 2
         left, right = found[:, begin:end:2], found[:, begin + 1 : end : 2]
-        over = np.where(left * right > 0, np.maximum(np.abs(left + right) - MOST_OF_TWO, 0), 0)
-        sign, half = np.sign(left), over // 2
-        left -= sign * half
-        right -= sign * (over - half)
+        sums = left + right
+        where = np.nonzero((sums > MOST_OF_TWO) | (sums < -MOST_OF_TWO))  # few: of one sign, then
+        over = np.abs(sums[where]) - MOST_OF_TWO
+        sign, half = np.sign(sums[where]), over // 2
+        left[where] -= sign * half
+        right[where] -= sign * (over - half)
     return np.asarray(found)
 
 

@@ -101,9 +101,9 @@ class Quantized:
     trials: tuple[Trial, ...] = field(repr=False)
     time_ns: int | None
     float_ns: int
-    runs_on: str
-    elsewhere: Trial | None
-    warnings: tuple[str, ...]
+    runs_on: str = "any"
+    elsewhere: Trial | None = None
+    warnings: tuple[str, ...] = ()
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the file.
