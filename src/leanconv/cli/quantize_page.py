@@ -170,7 +170,9 @@ def _layers(made: Quantized) -> str:
         mark = " class=chosen" if each.precision == FLOAT32 else ""
         cells = "".join(f"<td{kind}>{cells[number]}</td>" for _, kind, cells in known)
         rows.append(f"<tr{mark}>{cells}</tr>")
-    titles = heading(*(name for name, _, _ in known), text=[name for name, kind, _ in known if kind])
+    titles = heading(
+        *(name for name, _, _ in known), text=[name for name, kind, _ in known if kind]
+    )
     below = notes(made)[len(made.warnings) :]
     note = "".join(f"<p class=note>{escape(line)}</p>" for line in below)
     return f"<table>{titles}{''.join(rows)}</table>{note}"
