@@ -149,6 +149,7 @@ REASONS: dict[str, tuple[str, ...]] = {
         "graph/convert:_OF_NOTHING",
         "graph/convert:_WINDOWS",
         "graph/ops:_A",
+        "graph/ops:FARTHEST",
         "graph/passes:_NEUTRAL",
         "kernels:_A",
         "kernels:_NEUTRAL",

@@ -78,7 +78,8 @@ class _OutsideIndices:
             (stage.label, *ends) for stage in stages for ends in stage.kernel.index_ranges
         ]
         self._words = (ctypes.c_int64 * len(self._ranges))()
-        self._none, self._given = bytes(self._words), 0
+        self._bytes = memoryview(self._words).cast("B")
+        self._none, self._given = self._bytes.tobytes(), 0
         self.watched = bool(self._ranges)
 
     def addresses(self, stage: Stage) -> list[int]:
@@ -89,23 +90,19 @@ class _OutsideIndices:
         return [start + 8 * number for number in range(first, first + count)]
 
     def forget(self) -> None:
-        """Forget what a run has stored that has been ended."""
-        ctypes.memset(self._words, 0, len(self._none))
+        """Forget what earlier runs have stored."""
+        self._bytes[:] = self._none
 
     def check(self) -> None:
-        """Forget what a run has stored.
+        """Raise if a run has stored an index.
 
         Raises:
             InputError: it has.
         """
-        if bytes(self._words) == self._none:
-            return
-        found = list(self._words)
-        self.forget()
-        label, least, most, index = next(
-            (*each, index) for each, index in zip(self._ranges, found, strict=True) if index
-        )
-        raise InputError(f"{label}: {outside_text(index, least, most)}")
+        if self._bytes.tobytes() != self._none:
+            found = zip(self._ranges, self._words, strict=True)
+            label, least, most, index = next((*each, index) for each, index in found if index)
+            raise InputError(f"{label}: {outside_text(index, least, most)}")
 
 
 class Program:
