@@ -14,25 +14,38 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-CASES = {"bytes": 1500, "fields": 300}  # of each kind of damage
+CASES = {"bytes": 1500, "fields": 300, "numbers": 250}  # of each kind of damage
+MANY, PARTS = 4000, 50  # for some hours
 SLOWEST_S = 20.0  # of CPU time, one model
 HANG_S = 300.0  # of time: nobody waits so long, however busy the machine
 
 
 @pytest.mark.parametrize("kind", CASES)
 def test_damaged_models(kind: str, tmp_path: Path) -> None:
+    survives(kind, 1, CASES[kind], tmp_path)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("part", range(1, PARTS + 1))
+@pytest.mark.parametrize("kind", CASES)
+def test_many_damaged_models(kind: str, part: int, tmp_path: Path) -> None:
+    survives(kind, part * 1_000_000, MANY, tmp_path)
+
+
+def survives(kind: str, first: int, count: int, cache: Path) -> None:
+    """Damage models in a process of its own, by as many seeds from the first on."""
     path = os.pathsep.join([str(HERE), str(HERE.parent / "src")])
     result = subprocess.run(
-        [sys.executable, "-m", "support.fuzz_load_worker", kind, "1", str(CASES[kind])],
-        env={**os.environ, "PYTHONPATH": path, "LEANCONV_CACHE_DIR": str(tmp_path)},
+        [sys.executable, "-m", "support.fuzz_load_worker", kind, str(first), str(count)],
+        env={**os.environ, "PYTHONPATH": path, "LEANCONV_CACHE_DIR": str(cache)},
         capture_output=True,
         text=True,
-        timeout=HANG_S,
+        timeout=HANG_S * max(1, count / max(CASES.values())),
     )
     last = result.stdout.splitlines()[-1] if result.stdout else "nothing"
     assert result.returncode == 0, f"died after {last!r}: {result.stderr[-2000:]}"
     words = last.split()
     assert words[0] == "done"
     numbers = {words[i]: float(words[i + 1]) for i in (0, 2, 4)}
-    assert numbers["done"] == CASES[kind] > numbers["ran"] > 100, last
+    assert numbers["done"] == count > numbers["came"] > 100, last
     assert numbers["slowest"] < SLOWEST_S, last

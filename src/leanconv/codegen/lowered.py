@@ -94,6 +94,24 @@ class Packing:
         )
 
 
+def packed_array(
+    name: str,
+    size: int,
+    pack: Callable[[np.ndarray], np.ndarray],
+    recipe: Hashable,
+    source: np.ndarray,
+) -> Packing:
+    """The packing of one constant that NumPy makes of one array.
+
+    Args:
+        name, size: of the constant; its bytes.
+        pack: makes it.
+        recipe: as of `Packing`.
+        source: the array.
+    """
+    return Packing({name: size}, lambda: {name: pack(source)}, None, recipe, (source,))
+
+
 @dataclass(frozen=True)
 class View:
     """An output that is bytes of an input, so that nothing has to move.

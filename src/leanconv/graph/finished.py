@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
-import numpy as np
-
-from leanconv.graph.ir import Attributes, Graph, Node, TensorType, is_filled
+from leanconv.graph.ir import Attributes, Graph, Node, TensorType, in_rows
 from leanconv.graph.ops.base import Array
 from leanconv.graph.value import Value, known_if_empty
 from leanconv.records import dataclass
@@ -149,7 +147,7 @@ def _plain(array: Array) -> Array:
 
     It may be unaligned: weights begin anywhere in files, and stay there until used.
     """
-    plain = array if is_filled(array) else np.require(array, requirements=["C"])
+    plain = in_rows(array)
     if plain.flags.writeable:
         plain = plain.view()
         plain.flags.writeable = False

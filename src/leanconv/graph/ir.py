@@ -49,6 +49,11 @@ def is_filled(array: np.ndarray) -> bool:
     return array.size > 1 and all(stride == 0 or extent == 1 for stride, extent in steps)
 
 
+def in_rows(array: np.ndarray) -> np.ndarray:
+    """An array in row-major order; one that repeats a number takes no memory still."""
+    return array if is_filled(array) else np.require(array, requirements=["C"])
+
+
 @dataclass(frozen=True, eq=False)
 class Node:
     """One operation.

@@ -27,7 +27,7 @@ from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.tails import where_any
 from leanconv.graph.from_sizes import SizedArray
-from leanconv.graph.ir import Graph, Node
+from leanconv.graph.ir import Graph, Node, is_filled
 from leanconv.kernels import quantised_steps, typed_steps
 from leanconv.kernels.broadcasting import broadcast_strides, merged, row_major, to_blocks
 from leanconv.kernels.expression import BINARY, UNARY, Step, step_of
@@ -351,6 +351,8 @@ class _Operands:
         self.sources.append((False, self.names.index(name)))
 
     def _add_constant(self, position: int, dtype: DType, array: np.ndarray) -> None:
+        if is_filled(array):  # as many as it may repeat: they are neither read nor made
+            array = array[(slice(1),) * array.ndim]
         shape, form = (1,) * (len(self.shape) - array.ndim) + array.shape, Format()
         if array.size and (array == array.flat[0]).all():
             if dtype == self.dtype and dtype in FLOATS:

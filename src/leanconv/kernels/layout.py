@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import accumulate
 from math import prod
 
-import numpy as np
-
-from leanconv.codegen.lowered import Call, Lowered, Part, View
+from leanconv.codegen.lowered import Call, Lowered, Packing, Part, View, packed_array
 from leanconv.graph.edit import part_nodes
 from leanconv.graph.ir import Graph, Node
 from leanconv.kernels.copy import Copy, CopyTask
@@ -76,7 +75,7 @@ def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Targe
         tasks = [task for box in boxes for task in copy_tasks(box, dtype)]
     if len(shapes) == 1 and _moves_nothing(tasks, Format(block), shapes[0], graph, result):
         return Lowered((), algorithm="view", views={result: View(node.inputs[0])})
-    names, constants = _operands(node.inputs[: len(shapes)], graph, Format(block), result)
+    names, packings = _operands(node.inputs[: len(shapes)], graph, Format(block), result)
     parts: tuple[Part, ...] = ()
     if node.op == "Concat":
         form = formats[result]
@@ -85,7 +84,8 @@ def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Targe
             _part(name, form.elements(shape), begin, dtype)
             for name, shape, begin in zip(names, shapes, begins, strict=False)
         )
-    return Lowered(_calls(tasks, names, result, dtype), constants, {}, "copy", parts=parts)
+    calls = _calls(tasks, names, result, dtype)
+    return Lowered(calls, {}, {}, "copy", parts=parts, packings=packings)
 
 
 def _together(parts: Sequence[Lowered]) -> Lowered:
@@ -93,9 +93,9 @@ def _together(parts: Sequence[Lowered]) -> Lowered:
     calls = tuple(call for part in parts for call in part.calls)
     return Lowered(
         calls,
-        {name: array for part in parts for name, array in part.constants.items()},
         algorithm="copy" if calls else "view",
         views={name: view for part in parts for name, view in part.views.items()},
+        packings=tuple(packing for part in parts for packing in part.packings),
     )
 
 
@@ -175,17 +175,17 @@ def _moves_nothing(
 
 def _operands(
     names: Sequence[str], graph: Graph, form: Format, result: str
-) -> tuple[list[str], dict[str, np.ndarray]]:
-    """Names of the sources; constants are put into the result's format here."""
-    constants: dict[str, np.ndarray] = {}
-    operands = []
+) -> tuple[list[str], tuple[Packing, ...]]:
+    """Names of the sources, and how constants among them are put into the result's format."""
+    packings: list[Packing] = []
+    operands = list(names)
     for index, name in enumerate(names):
         if form.block and name in graph.constants:
-            constants[f"{result}.source{index}"] = to_format(graph.constants[name], form)
-            operands.append(f"{result}.source{index}")
-        else:
-            operands.append(name)
-    return operands, constants
+            array, made = graph.constants[name], f"{result}.source{index}"
+            size, pack = form.elements(array.shape) * array.itemsize, partial(to_format, form=form)
+            packings.append(packed_array(made, size, pack, ("blocks", form.block), array))
+            operands[index] = made
+    return operands, tuple(packings)
 
 
 # -- plain ---------------------------------------------------------------------------------

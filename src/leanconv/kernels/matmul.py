@@ -13,11 +13,11 @@ from math import prod
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from leanconv.codegen.lowered import Call, Lowered
+from leanconv.codegen.lowered import Call, Lowered, Packing, packed_array
 from leanconv.codegen.tiling import Tile, rank_tiles
 from leanconv.graph.ir import Graph, Node
+from leanconv.graph.ops.base import Array
 from leanconv.kernels.copy_plan import row_major
 from leanconv.kernels.matmul_kernel import FixedRows, MatMul, Matrix, PackedMatMul
 from leanconv.spec.format import Format, ceil_div
@@ -70,12 +70,12 @@ def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Targe
     if node.op == "Gemm":
         alpha, beta = float(node.attributes["alpha"]), float(node.attributes["beta"])
         kernel = replace(kernel, alpha=alpha, beta=beta if kernel.c else 1.0)
-    constants: dict[str, np.ndarray] = {}
+    packings: tuple[Packing, ...] = ()
     if isinstance(kernel, PackedMatMul):
-        constants[f"{y}.panels"] = _panels(graph.constants[b], kernel, problem.b)
+        packings = (_packing(f"{y}.panels", graph.constants[b], kernel, problem.b),)
         b = f"{y}.panels"
     operands = (a, b, node.inputs[2], y) if kernel.c else (a, b, y)
-    return Lowered((Call(kernel, operands),), constants, {}, "matmul")
+    return Lowered((Call(kernel, operands),), {}, {}, "matmul", packings=packings)
 
 
 def _gemm(node: Node, shapes: list[tuple[int, ...]]) -> Product:
@@ -177,17 +177,19 @@ def tile_of_any_size(target: Target, m: int, vectors: int, most_rows: int) -> Ti
     return best
 
 
-def _panels(
-    array: npt.NDArray[np.floating], kernel: MatMul, where: Matrix
-) -> npt.NDArray[np.floating]:
-    """Pack a constant into (batch, panel, k, vectors * lanes), the last panel filled with zeros."""
+def _packing(name: str, array: Array, kernel: MatMul, where: Matrix) -> Packing:
+    """A constant as (batch, panel, k, vectors * lanes), the last panel filled with zeros."""
     own = tuple(e if s else 1 for e, s in zip(kernel.batch, where.batch, strict=True))
-    dense = np.ascontiguousarray(array).reshape(*own, -1)
-    if where.column == 1:
-        matrices = dense.reshape(*own, kernel.k, kernel.n)
-    else:
-        matrices = dense.reshape(*own, kernel.n, kernel.k).swapaxes(-1, -2)
-    panels = ceil_div(kernel.n, kernel.width)
-    widths = [(0, 0)] * (matrices.ndim - 1) + [(0, panels * kernel.width - kernel.n)]
-    filled = np.pad(matrices, widths).reshape(*own, kernel.k, panels, kernel.width)
-    return np.ascontiguousarray(np.moveaxis(filled, -2, -3))
+    k, n, width, turned = kernel.k, kernel.n, kernel.width, where.column != 1
+    panels = ceil_div(n, width)
+
+    def pack(array: Array) -> Array:
+        dense = np.ascontiguousarray(array).reshape(*own, -1)
+        matrices = dense.reshape(*own, n, k).swapaxes(-1, -2) if turned else dense
+        matrices = matrices.reshape(*own, k, n)
+        widths = [(0, 0)] * (matrices.ndim - 1) + [(0, panels * width - n)]
+        filled = np.pad(matrices, widths).reshape(*own, k, panels, width)
+        return np.ascontiguousarray(np.moveaxis(filled, -2, -3))
+
+    size = prod(own) * panels * k * width * array.itemsize
+    return packed_array(name, size, pack, ("panels of a product", own, k, n, width, turned), array)

@@ -20,7 +20,7 @@ from leanconv.codegen.emitter import Function, Pointer, Value, vector
 from leanconv.codegen.extents import Extent
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.tails import where_any
-from leanconv.graph.ir import Graph, Node
+from leanconv.graph.ir import Graph, Node, in_rows
 from leanconv.graph.ops.algebra import numbers_of
 from leanconv.kernels.lane_reduce import across_lanes, run_of
 from leanconv.kernels.pieces import InPieces
@@ -213,11 +213,11 @@ def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Targe
         if name:
             array = graph.constants[name]
             where[role] = numbers_of(array.shape, shape, first)
-            if where[role] == "line":
+            if where[role] == "line" and block:
                 spread = np.zeros(period * inner, array.dtype)
                 spread[:channels] = array.reshape(-1)
                 array = spread
-            constants[f"{y}.{role}"] = np.ascontiguousarray(array).reshape(-1)
+            constants[f"{y}.{role}"] = in_rows(array).reshape(-1)
     kernel = Normalise(
         dtype=kind.dtype,
         epsilon=node.attributes["epsilon"],

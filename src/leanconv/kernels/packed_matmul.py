@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from leanconv.codegen.lowered import Call, Lowered, Packing
+from leanconv.codegen.lowered import Call, Lowered, Packing, packed_array
 from leanconv.codegen.tiling import Tile
 from leanconv.graph.ir import Graph, Node
 from leanconv.graph.ops.base import Array
@@ -98,14 +98,14 @@ def _packing(name: str, held: Array, kernel: MatMulNBits) -> Packing:
     width, words = kernel.kept_width, name.endswith(".codes")
     panels, outputs = ceil_div(kernel.n, width), kernel.n
 
-    def make() -> dict[str, Array]:
-        plain = np.ascontiguousarray(held).reshape(outputs, -1)
+    def pack(array: Array) -> Array:
+        plain = np.ascontiguousarray(array).reshape(outputs, -1)
         given = plain.view("<u4") if words else plain
         packed = np.zeros((panels, given.shape[1], width), given.dtype)
         for number in range(panels):
             part = given[number * width : (number + 1) * width]
             packed[number, :, : len(part)] = part.T
-        return {name: packed}
+        return packed
 
     size = panels * width * (held.nbytes // outputs)
-    return Packing({name: size}, make, None, ("panels of rows", words, width), (held,))
+    return packed_array(name, size, pack, ("panels of rows", words, width), held)

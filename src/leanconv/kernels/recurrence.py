@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
+from functools import partial
 
 import numpy as np
 
 from leanconv.codegen.emitter import Function
 from leanconv.codegen.kernel import Kernel
-from leanconv.codegen.lowered import Call, Lowered
+from leanconv.codegen.lowered import Call, Lowered, packed_array
 from leanconv.graph.ir import Graph, Node
 from leanconv.graph.ops.recurrent import GATES
 from leanconv.kernels.recurrence_kernel import Recurrence
@@ -117,11 +118,13 @@ def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Targe
         rounds, states = _made_of_rounds(kernel), f"{key}.states"
         temporaries[states] = rounds.states_bytes
         call = Call(rounds, (*values, states))
-    if r in graph.constants:
-        packed = _panels(graph.constants[r], gates, lanes)
-        return Lowered((call,), {panels: packed}, temporaries, "recurrence")
-    packing = PackedPanels(dtype, lanes, directions, gates, hidden)
-    temporaries[panels] = packing.elements * dtype.bytes
+    packing, constants = PackedPanels(dtype, lanes, directions, gates, hidden), graph.constants
+    size = packing.elements * dtype.bytes
+    if r in constants:
+        pack = partial(_panels, gates=gates, lanes=lanes)
+        held = packed_array(panels, size, pack, ("panels of gates", gates, lanes), constants[r])
+        return Lowered((call,), {}, temporaries, "recurrence", packings=(held,))
+    temporaries[panels] = size
     return Lowered((Call(packing, (r, panels)), call), {}, temporaries, "recurrence")
 
 

@@ -23,7 +23,7 @@ from leanconv.algorithms.parameters import (
     parse_choice,
 )
 from leanconv.codegen.lowered import Call, Lowered, Packing, Repeat, View
-from leanconv.graph.ir import Graph, Node
+from leanconv.graph.ir import Graph, Node, in_rows
 from leanconv.graph.regions import Region
 from leanconv.kernels.reorder import reorder_call
 from leanconv.operators.accuracy import Accuracy
@@ -272,8 +272,9 @@ class _Iterations:
         """The name of bytes of an input, an output or a temporary."""
         made = f"{self._prefix}/{label}"
         if source in self._graph.constants:  # nothing may be a view of a constant
-            array = np.ascontiguousarray(self._graph.constants[source]).reshape(-1).view(np.uint8)
-            self._constants[made] = array[offset : offset + self._plan.bytes[name]]
+            array = in_rows(self._graph.constants[source]).reshape(-1)
+            first, size = offset // array.itemsize, self._plan.bytes[name] // array.itemsize
+            self._constants[made] = array[first : first + size]
         else:
             self._inner[made] = View(source, offset)
         return made

@@ -7,11 +7,9 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-import numpy as np
-
 from leanconv.codegen.lowered import Call, Lowered, Packing
 from leanconv.errors import UnsupportedError
-from leanconv.graph.ir import Graph, Node
+from leanconv.graph.ir import Graph, Node, in_rows
 from leanconv.graph.ops.quantised import CODES
 from leanconv.graph.regions import all_constants, regions_of
 from leanconv.kernels.reorder import reorder_call
@@ -294,7 +292,7 @@ class _Lowering(ValuePlacer[Format]):
 
     def _take_constant(self, name: str) -> None:
         if name in self.graph.constants and name not in self.constants:
-            self.constants[name] = np.ascontiguousarray(self.graph.constants[name])
+            self.constants[name] = in_rows(self.graph.constants[name])
 
     def plain_constant(self, name: str) -> str:
         self._take_constant(name)

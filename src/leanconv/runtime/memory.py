@@ -138,8 +138,8 @@ class Block:
 
     def write(self, offset: int, array: np.ndarray) -> None:
         """Copy an array's elements, in order, to a place in the block."""
-        data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        self.view(offset, array.nbytes)[:] = data
+        place = self.view(offset, array.nbytes).view(array.dtype)
+        np.copyto(place.reshape(array.shape), array)
 
     def release(self, offset: int = 0, size: int | None = None) -> None:
         """Let pages go that can be had again; of memory that is no file's, that is none."""

@@ -188,7 +188,7 @@ def _allowed(call: Call, shape: tuple[int, ...], past: int, used: Value | None) 
     found = []
     if windows:
         ahead = call.fold(
-            lambda: np.subtract.outer(np.arange(rows) + int(past), np.arange(keys)).astype(INT64),
+            lambda: np.subtract.outer(np.arange(rows, dtype=INT64) + int(past), np.arange(keys)),
             (rows, keys),
             INT64,
         )

@@ -17,6 +17,7 @@ from leanconv.graph.ops.packed_matmul import WORD_BITS, are_usual, packed_rows, 
 from leanconv.graph.value import Value
 from leanconv.types import FLOAT32, INT2, INT4, INT8, UINT2, UINT4, UINT8, DType
 
+_WHOLE = 16  # codes of 2 bits in a word: blocks of as many are whole words
 _KINDS = (INT2, UINT2, INT4, UINT4, INT8, UINT8)
 
 
@@ -63,25 +64,33 @@ class _Blocked:
         kind: DType,
     ) -> None:
         self._codes, self._scale, self._zero = codes, scale, zero
-        self.axis, self.block, self.bits = axis, block, BITS.get(kind, 8)
+        self.axis, self.bits = axis, BITS.get(kind, 8)
+        whole = block * self.bits % WORD_BITS == 0
+        if whole and scale.shape[axis] == 1:  # however long the file says that it is
+            block = min(block, max(_WHOLE, 1 << (codes.shape[axis] - 1).bit_length()))
+        self.block = block
         self.middle = 1 << (self.bits - 1) if kind.low < 0 else 0
         self._inputs: list[Value | None] = []
 
     def inputs(self, call: Call) -> list[Value | None]:
         """Packed codes, scales and zero points for MatMulNBits, the same for all products."""
         if not self._inputs:
+            codes, scale = (np.moveaxis(each, self.axis, 1) for each in (self._codes, self._scale))
+            length, zero = scale.shape[1] * self.block, self._zero
             self._inputs = [
-                None if array is None else call.constant_of(array) for array in self._packed()
+                call.fold(
+                    lambda: packed_rows(codes, self.bits, self.middle, length),
+                    (len(codes), length * self.bits // 8),
+                    UINT8,
+                ),
+                call.constant_of(np.ascontiguousarray(scale)),
+                None
+                if zero is None
+                else call.constant_of(
+                    unsigned(np.moveaxis(zero, self.axis, 1), self.bits, self.middle)
+                ),
             ]
         return self._inputs
-
-    def _packed(self) -> tuple[Array, Array, Array | None]:
-        codes, scale = (np.moveaxis(each, self.axis, 1) for each in (self._codes, self._scale))
-        packed = packed_rows(codes, self.bits, self.middle, scale.shape[1] * self.block)
-        zero = self._zero
-        if zero is not None:
-            zero = unsigned(np.moveaxis(zero, self.axis, 1), self.bits, self.middle)
-        return packed, np.ascontiguousarray(scale), zero
 
 
 def product_of_codes(call: Call, a: Value, w: Value, axis: int) -> Value | None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from leanconv.errors import ModelError, UnsupportedError
 from leanconv.graph.convert.rule import Call, Rule
-from leanconv.graph.ops.base import integers
+from leanconv.graph.ops.base import Array, integers
 from leanconv.graph.value import Value
 from leanconv.symbolic import Symbol
 from leanconv.types import FLOAT16, FLOAT32, FLOAT64, INT32, INT64
@@ -68,7 +68,14 @@ def _range(call: Call) -> list[Value]:
     else:
         steps = (limit - start) / delta
         count = max(math.ceil(steps), 0) if math.isfinite(steps) else 1 << 60
-    return [call.fold(lambda: start + np.arange(count, dtype=dtype) * delta, (count,), dtype)]
+
+    def made() -> Array:
+        numbers = np.arange(count, dtype=dtype.numpy)
+        numbers *= delta
+        numbers += start
+        return numbers
+
+    return [call.fold(made, (count,), dtype)]
 
 
 def _open_range(call: Call) -> Value | None:

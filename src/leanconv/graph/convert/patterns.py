@@ -54,8 +54,8 @@ def _triangle(call: Call) -> list[Value]:
     rows, columns = map(int, x.shape[-2:])  # numbers, as the mask depends on them
 
     def kept() -> np.ndarray:
-        below = np.subtract.outer(np.arange(rows), np.arange(columns))  # row less column
-        return np.asarray(below <= -bound if upper else below >= -bound)
+        row, column = np.arange(rows)[:, None], np.arange(columns) - bound
+        return np.asarray(row <= column if upper else row >= column)
 
     bound = max(min(k, 1 << 40), -(1 << 40))
     mask = call.fold(kept, (rows, columns), BOOL)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from leanconv.errors import ModelError, UnsupportedError
 from leanconv.graph.convert.rule import Call, Older, Rule
 from leanconv.graph.ops import not_taken
-from leanconv.graph.ops.resample import outside, reach
+from leanconv.graph.ops.resample import outside
 from leanconv.graph.ops.resize import (
     COORDINATE_MODES,
     CROP,
@@ -21,8 +22,8 @@ from leanconv.graph.ops.resize import (
 )
 from leanconv.graph.value import Value
 from leanconv.records import dataclass
-from leanconv.symbolic import Symbol, plain
-from leanconv.types import HALVES, INT8, UINT8
+from leanconv.symbolic import Symbol
+from leanconv.types import HALVES, INT8, INT64, UINT8
 from leanconv.units import shape_text
 
 
@@ -60,9 +61,6 @@ def _scales(call: Call, index: int) -> tuple[float, ...]:
             "scale for each axis"
         )
     return tuple(float(scale) for scale in array)
-
-
-_ROW_BYTES = 24  # for each weight of a window, while they are computed
 
 
 @dataclass(frozen=True)
@@ -250,10 +248,9 @@ def _nearest(
             extent = int(x.shape[axis])
             if not _changes(extent, size, scale, way, axis) or not extent:
                 continue
-            cells = nearest_cells(
-                extent, int(size), float(scale), CROP, way.nearest, way.part(axis)
-            )
-            y = call.emit("Gather", [y, call.builder.constant(cells)], axis=axis)
+            given = extent, int(size), float(scale), CROP, way.nearest, way.part(axis)
+            cells = call.fold(partial(nearest_cells, *given), (int(size),), INT64, 7)
+            y = call.emit("Gather", [y, cells], axis=axis)
         return _filled_outside(call, x, y, scales, way)
     return _emit_resize(call, x, sizes, scales, way)
 
@@ -281,9 +278,6 @@ def _weighted(
     y, changed = x, []
     for axis, (size, scale) in enumerate(zip(sizes, scales, strict=True)):
         if _changes(x.shape[axis], size, scale, way, axis):
-            call.builder.budget.charge(
-                _ROW_BYTES * reach(float(scale), way.antialias) * plain(size)
-            )
             changed.append(axis)
     while changed:  # two axes that follow each other are one operation
         pair = changed[-2:] if changed[-2:-1] == [changed[-1] - 1] else changed[-1:]

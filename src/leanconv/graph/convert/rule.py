@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -412,13 +413,22 @@ class Call:
         dtype = like.type.dtype
         return Value(TensorType((), dtype), np.asarray(number, dtype=dtype))
 
-    def fold(self, function: Callable[[], Array], shape: Sequence[int], dtype: DType) -> Value:
-        """A constant of a type that is checked and paid for before it is computed."""
+    def fold(
+        self, function: Callable[[], Array], shape: Sequence[int], dtype: DType, times: int = 0
+    ) -> Value:
+        """A constant of a type that is checked and paid for before it is computed.
+
+        Args:
+            function: computes it; it is not called for one without elements, whatever its extents.
+            shape, dtype: of the constant.
+            times: its bytes in which NumPy works, beside it and what is read.
+        """
         result = checked(shape, dtype)
         read = sum(v.type.bytes for v in self._inputs if v is not None and v.is_known)
-        self.builder.budget.charge(result.bytes + read)
-        self.builder.budget.expect(result.bytes)
-        return Value(result, self.builder.computed(function, result))
+        self.builder.budget.charge((1 + times) * result.bytes + read)
+        self.builder.budget.expect((1 + times) * result.bytes)
+        make = function if result.elements else partial(np.empty, result.shape)
+        return Value(result, self.builder.computed(make, result))
 
     def later(self, function: Callable[[], Array], shape: Sequence[int], dtype: DType) -> Value:
         """A constant as `fold` has it, paid for now and made when its numbers are read."""

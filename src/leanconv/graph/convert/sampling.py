@@ -63,13 +63,13 @@ def _affine_grid(call: Call) -> list[Value]:
     out = size[2:]
 
     def grid() -> Array:
-        lines = [_line(int(extent), align) for extent in out]
-        places = np.meshgrid(*lines, indexing="ij")
-        listed = [*(place.ravel() for place in reversed(places)), np.ones(math.prod(out))]
-        return np.stack(listed).astype(theta.type.dtype)
+        made = np.ones((axes + 1, *out), theta.type.dtype)
+        for axis, extent in enumerate(out):
+            shape = [-1 if i == axis else 1 for i in range(axes)]
+            made[axes - 1 - axis] = _line(int(extent), align).reshape(shape)
+        return made.reshape(axes + 1, -1).T
 
-    number = math.prod(out)
-    base = call.fold(lambda: grid().T, (number, axes + 1), theta.type.dtype)
+    base = call.fold(grid, (math.prod(out), axes + 1), theta.type.dtype)
     turned = call.emit("Transpose", [theta], perm=(0, 2, 1))
     return [call.reshape(call.emit("MatMul", [base, turned]), (size[0], *out, axes))]
 

@@ -88,19 +88,23 @@ def _split(call: Call) -> list[Value]:
     check_rank(x.type, 1, len(x.shape))
     axis = call.axis(call.attribute("axis", 0), len(x.shape))
     extent, kept = x.shape[axis], True
-    if call.optional(1) is None:
-        sizes, kept = [1] * int(extent), call.flag("keepdims", 1)
-    elif call.value(1).shape:
+    if call.optional(1) is not None and call.value(1).shape:
         sizes = [int(size) for size in call.integers(1, _MOST)]
     else:
-        size = int(call.scalar(1))
+        size = 1
+        if call.optional(1) is None:
+            kept = call.flag("keepdims", 1)
+        else:
+            size = int(call.scalar(1))
         if size < 1:
             raise ModelError(f"split is {size}; expected a size of at least 1")
-        sizes = [min(size, int(extent) - start) for start in range(0, int(extent), size)]
-    if len(sizes) > _MOST:
-        raise UnsupportedError(
-            f"gives a sequence of {len(sizes)} tensors; expected at most {_MOST}: larger parts"
-        )
+        starts = range(0, int(extent), size)
+        if starts[_MOST:]:
+            raise UnsupportedError(
+                f"gives a sequence of {-(-extent // size)} tensors; expected at most {_MOST}: "
+                "larger parts"
+            )
+        sizes = [min(size, int(extent) - start) for start in starts]
     if min(sizes, default=0) < 0 or sum(sizes) != extent:
         raise ModelError(f"got parts {sizes[:20]}; expected their sum to be {extent}")
     parts, start = [], 0

@@ -18,23 +18,35 @@ from leanconv.graph.convert.arithmetic import floating
 from leanconv.graph.convert.patterns import counted
 from leanconv.graph.convert.rule import Call, Older, Rule
 from leanconv.graph.convert.shapes import part_of
-from leanconv.graph.ops.base import MAX_RANK, Array, check_rank
+from leanconv.graph.ops.base import MAX_RANK, Array, check_rank, checked
 from leanconv.graph.value import Value
 from leanconv.types import FLOAT32, INT64
 from leanconv.units import format_bytes
 
 DIRECT = 1024  # the longest transform by one product where there are factors
 MOST_BYTES = 1 << 28  # of a matrix
+_PART = 1 << 15  # elements of it that are made at once: NumPy works in 10 times their bytes
+_BIN_BYTES = 1 << 11  # of traffic, while which NumPy fills a filter
 
 
-def _roots(length: int, rows: int, columns: int, sign: int) -> Array:
-    """e^(sign 2 pi i n k / length) for n below `rows` and k below `columns`, in float64."""
-    order = np.multiply.outer(np.arange(rows, dtype=INT64), np.arange(columns, dtype=INT64))
+def _roots(length: int, rows: Array, columns: int, sign: int) -> Array:
+    """e^(sign 2 pi i n k / length) for n of `rows` and k below `columns`, in float64."""
+    order = np.multiply.outer(rows, np.arange(columns, dtype=INT64))
     return np.asarray(np.exp(sign * 2j * math.pi / length * (order % length)))
 
 
-def _held(call: Call, make: Callable[[], Array], shape: tuple[int, ...], like: Value) -> Value:
-    """A matrix in the file's stead; extents are numbers here, as its elements depend on them."""
+def _held(
+    call: Call, make: Callable[[Array], Array], rows: int, shape: tuple[int, ...], like: Value
+) -> Value:
+    """A matrix in the file's stead; extents are numbers here, as its elements depend on them.
+
+    Args:
+        call: the node.
+        make: makes what belongs to some rows of roots, given by their numbers.
+        rows: how many there are.
+        shape: of the matrix.
+        like: a value of its type.
+    """
     shape = tuple(map(int, shape))
     size = math.prod(shape) * like.type.dtype.bytes
     if size > MOST_BYTES:
@@ -42,21 +54,30 @@ def _held(call: Call, make: Callable[[], Array], shape: tuple[int, ...], like: V
             f"takes a matrix of {format_bytes(size)} for a transform whose length has no factors; "
             f"expected at most {format_bytes(MOST_BYTES)}: another length"
         )
-    return call.fold(lambda: make().astype(like.type.dtype), shape, like.type.dtype)
+
+    def whole() -> Array:
+        made = np.empty(shape, like.type.dtype)
+        parts = made.reshape(rows, -1)
+        step = max(1, _PART // parts.shape[1])
+        for first in range(0, rows, step):
+            some = np.arange(first, min(first + step, rows), dtype=INT64)
+            parts[first : first + step] = make(some).reshape(len(some), -1)
+        return made
+
+    return call.fold(whole, shape, like.type.dtype)
 
 
 def _by_matrix(call: Call, x: Value, length: int, bins: int, sign: int) -> Value:
     """The first bins of a transform of (outer, numbers, 1 or 2), as (outer, bins, 2)."""
     outer, count, parts = x.shape
 
-    def matrix() -> Array:
-        roots = _roots(length, count, bins, sign)
+    def matrix(rows: Array) -> Array:
+        roots = _roots(length, rows, bins, sign)
         real = np.stack([roots.real, roots.imag], -1)
         imaginary = np.stack([-roots.imag, roots.real], -1)
-        rows = real if parts == 1 else np.stack([real, imaginary], 1)
-        return rows.reshape(count * parts, 2 * bins)
+        return real if parts == 1 else np.stack([real, imaginary], 1)
 
-    held = _held(call, matrix, (count * parts, 2 * bins), x)
+    held = _held(call, matrix, int(count), (count * parts, 2 * bins), x)
     y = call.emit("MatMul", [call.reshape(x, (outer, count * parts)), held])
     return call.reshape(y, (outer, bins, 2))
 
@@ -69,6 +90,7 @@ def _factor(length: int) -> int:
 def _transform(call: Call, x: Value, length: int, bins: int, sign: int) -> Value:
     """`_by_matrix`, or two shorter ones; numbers that are missing are 0."""
     outer, count, parts = x.shape
+    checked((outer, length, parts), x.type.dtype)  # before factors are sought
     if count > length:
         x, count = part_of(call, x, 1, 0, 1, length), length
     first = _factor(length) if length > DIRECT else 1
@@ -95,11 +117,11 @@ def _turned(call: Call, x: Value, length: int, sign: int) -> Value:
     shape = (*x.shape[1:3], 1)
 
     def root(imaginary: bool) -> Value:
-        def make() -> Array:
-            roots = _roots(length, shape[0], shape[1], sign)
-            return np.asarray(roots.imag if imaginary else roots.real).reshape(shape)
+        def make(rows: Array) -> Array:
+            roots = _roots(length, rows, shape[1], sign)
+            return np.asarray(roots.imag if imaginary else roots.real)
 
-        return _held(call, make, shape, x)
+        return _held(call, make, shape[0], shape, x)
 
     cosine, sine = root(False), root(True)
     a, b = (part_of(call, x, 3, i, 1, 1) for i in range(2))
@@ -114,16 +136,13 @@ def _half_inverse(call: Call, x: Value, length: int) -> Value:
     x = part_of(call, x, 1, 0, 1, bins)
     outer, _, parts = x.shape
 
-    def matrix() -> Array:
-        weight = np.full(bins, 2.0)
-        weight[0] = 1
-        if length % 2 == 0 and bins == length // 2 + 1:
-            weight[-1] = 1
-        roots = _roots(length, bins, length, 1) * weight[:, None] / length
-        rows = np.stack([roots.real, -roots.imag][:parts], 1)
-        return rows.reshape(bins * parts, length)
+    def matrix(rows: Array) -> Array:
+        alone = (rows == 0) | ((length % 2 == 0) & (rows == length // 2))
+        weight = np.where(alone, 1.0, 2.0)
+        roots = _roots(length, rows, length, 1) * weight[:, None] / length
+        return np.stack([roots.real, -roots.imag][:parts], 1)
 
-    held = _held(call, matrix, (bins * parts, length), x)
+    held = _held(call, matrix, int(bins), (bins * parts, length), x)
     y = call.emit("MatMul", [call.reshape(x, (outer, bins * parts)), held])
     return call.reshape(y, (outer, length, 1))
 
@@ -217,7 +236,7 @@ def _window(call: Call) -> list[Value]:
         terms = [(-1) ** k * w * np.cos(k * angle) for k, w in enumerate(weights)]
         return np.asarray(sum(terms)).astype(dtype)
 
-    return [call.fold(make, (size,), dtype)]
+    return [call.fold(make, (size,), dtype, 12)]
 
 
 def _mel(call: Call) -> list[Value]:
@@ -243,7 +262,8 @@ def _mel(call: Call) -> list[Value]:
             made[top:right, i] = np.arange(right - top, 0, -1) / max(right - top, 1)
         return made.astype(dtype)
 
-    return [call.fold(make, shape, dtype)]
+    call.builder.budget.charge(_BIN_BYTES * bins)
+    return [call.fold(make, shape, dtype, 2)]
 
 
 _MADE = {"output_datatype": "dtype"}

@@ -40,6 +40,8 @@ class Op:
         least, most: how many inputs it takes; those past `least` may be absent (None).
         attributes: the names of its attributes in the normal form, all of them required.
         work: multiply-adds or comparisons beyond one per element read and written.
+        tables: bytes in which constants are made whose sizes are the attributes', not a tensor's:
+            by kernels, and where it is computed.
         takes_symbols: whether `evaluate` gives of integers with symbols among them, arrays of
             objects, what it gives of the numbers; to other operations symbols are their numbers.
         dtypes: what its inputs may hold at run time; of constants it computes everything.
@@ -51,6 +53,7 @@ class Op:
     most: int = 1
     attributes: tuple[str, ...] = ()
     work: Work | None = None
+    tables: Work | None = None
     takes_symbols: bool = False
     dtypes: tuple[DType, ...] = FLOATS
 
@@ -62,6 +65,7 @@ def single(
     most: int = 1,
     attributes: tuple[str, ...] = (),
     work: Callable[[Types, Attributes, TensorType], int] | None = None,
+    tables: Work | None = None,
     takes_symbols: bool = False,
     dtypes: tuple[DType, ...] = FLOATS,
 ) -> Op:
@@ -69,7 +73,7 @@ def single(
 
     Args:
         infer, evaluate, work: as `Op` has them, but of one type and one array.
-        least, most, attributes, takes_symbols, dtypes: as `Op` has them.
+        least, most, attributes, tables, takes_symbols, dtypes: as `Op` has them.
     """
 
     def infer_all(types: Types, given: Attributes) -> tuple[TensorType, ...]:
@@ -83,7 +87,8 @@ def single(
         return work(types, given, results[0])
 
     shown = None if work is None else work_of
-    return Op(infer_all, evaluate_all, least, most, attributes, shown, takes_symbols, dtypes)
+    given = shown, tables, takes_symbols, dtypes
+    return Op(infer_all, evaluate_all, least, most, attributes, *given)
 
 
 def given(items: Sequence[Any], index: int) -> Any:
@@ -168,6 +173,11 @@ def checked(shape: Sequence[int], dtype: DType) -> TensorType:
             "bytes; bind smaller input shapes"
         )
     return kind
+
+
+def is_described() -> bool:
+    """Whether nothing is computed of graphs that are bound now, nor lowered: `only_described`."""
+    return _most_bytes.get() > MAX_TENSOR_BYTES
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from leanconv.errors import ModelError
 from leanconv.graph.ir import Attributes, TensorType
 from leanconv.graph.ops.base import Array, Arrays, Op, Types, array, checked, first, single
 from leanconv.graph.ops.resize import CROP, coordinates
+from leanconv.symbolic import plain
 from leanconv.types import FLOAT64, FLOATS, INT8, UINT8, DType, as_dtype
 
 ONE_BITS = 22  # of the weight one, where codes are mixed
@@ -205,6 +206,15 @@ def _work(types: Types, attributes: Attributes, _result: TensorType) -> int:
     return work
 
 
+_WEIGHT_BYTES = 24  # for each weight of a window, while they are computed
+
+
+def _tables(_types: Types, attributes: Attributes, _results: Types) -> int:
+    windows = zip(attributes["sizes"], attributes["scales"], strict=True)
+    taps = sum(reach(float(s), bool(attributes["antialias"])) * plain(size) for size, s in windows)
+    return _WEIGHT_BYTES * taps
+
+
 NAMES = (
     "axes",
     "sizes",
@@ -218,6 +228,11 @@ NAMES = (
 )
 OPS: dict[str, Op] = {
     "Resample": single(
-        _infer, _evaluate, attributes=NAMES, work=_work, dtypes=(*FLOATS, INT8, UINT8)
+        _infer,
+        _evaluate,
+        attributes=NAMES,
+        work=_work,
+        tables=_tables,
+        dtypes=(*FLOATS, INT8, UINT8),
     )
 }

@@ -21,6 +21,7 @@ from leanconv.graph.ops.base import (
     first,
     single,
 )
+from leanconv.symbolic import plain
 from leanconv.types import DTYPES
 
 COORDINATE_MODES = (
@@ -212,9 +213,23 @@ def _work_resize(types: Types, _attributes: Attributes, result: TensorType) -> i
     return 4 * work
 
 
+_CELL_BYTES = 24  # measured: for each cell that one of the result mixes, and again once for all
+
+
+def _tables(types: Types, attributes: Attributes, _results: Types) -> int:
+    triples = zip(first(types).shape, attributes["sizes"], attributes["scales"], strict=True)
+    resized = [plain(size) for e, size, s in triples if plain(size) != plain(e) or s != 1]
+    return _CELL_BYTES * (3 if attributes["mode"] == "linear" else 2) * sum(resized)
+
+
 _NAMES = ("mode", "sizes", "scales", "coordinate_transformation_mode", "nearest_mode")
 OPS: dict[str, Op] = {
     "Resize": single(
-        _infer_resize, _evaluate_resize, attributes=_NAMES, work=_work_resize, dtypes=DTYPES
+        _infer_resize,
+        _evaluate_resize,
+        attributes=_NAMES,
+        work=_work_resize,
+        tables=_tables,
+        dtypes=DTYPES,
     )
 }
