@@ -79,6 +79,24 @@ def test_antialiased_codes_are_those_of_onnx_runtime(place: str) -> None:
             np.testing.assert_array_equal(found, wanted, strict=True, err_msg=f"{shape} {given}")
 
 
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+def test_a_scale_that_leaves_no_rows(mode: str) -> None:
+    """0.3 of 2 rows are none, as ONNX rounds down; of 4 it is one."""
+
+    def scaled(rows: int | str) -> Any:
+        node = helper.make_node("Resize", ["x", "", "s"], ["y"], mode=mode)
+        return model([node], {"x": (1, 1, rows, 3)}, ["y"], {"s": scales}, 19)
+
+    scales = np.array([1, 1, 0.3, 1], np.float32)
+    network = lc.load(scaled("h"), threads=1)
+    for rows, left in ((4, 1), (2, 0), (20, 6), (3, 0), (2, 0), (30, 9)):
+        x = np.ones((1, 1, rows, 3), np.float32)
+        wanted = reference(scaled(rows), {"x": x})["y"]
+        assert wanted.shape == (1, 1, left, 3)
+        for net in (network, lc.load(scaled(rows), threads=1)):
+            np.testing.assert_allclose(net.run({"x": x})["y"], wanted, 1e-6, strict=True)
+
+
 def test_long_axes_have_small_tables() -> None:
     x = np.random.default_rng(3).random((1, 1, 1, 100_000), np.float32)
     net = lc.load(made(x, [1, 1, 2, 300_000], mode="cubic"), threads=1)

@@ -227,6 +227,9 @@ def _resized(
         sizes = tuple(_scaled(e, s) for e, s in zip(x.shape, scales, strict=True))
     elif scales is None:
         pairs = zip(sizes, x.shape, strict=True)
+        if any(size == 0 and extent != 0 for size, extent in pairs):
+            raise ModelError(f"got sizes {sizes} of the input {x.type}; expected positive numbers")
+        pairs = zip(sizes, x.shape, strict=True)
         scales = tuple(size / extent if extent else 1.0 for size, extent in pairs)
     check_sizes(sizes, x.type)
     if way.mode == "nearest":

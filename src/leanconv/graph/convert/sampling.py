@@ -63,11 +63,11 @@ def _affine_grid(call: Call) -> list[Value]:
     out = size[2:]
 
     def grid() -> Array:
-        made = np.ones((axes + 1, *out), theta.type.dtype)
+        made = np.ones((*out, axes + 1), theta.type.dtype)
         for axis, extent in enumerate(out):
             shape = [-1 if i == axis else 1 for i in range(axes)]
-            made[axes - 1 - axis] = _line(int(extent), align).reshape(shape)
-        return made.reshape(axes + 1, -1).T
+            made[..., axes - 1 - axis] = _line(int(extent), align).reshape(shape)
+        return made.reshape(-1, axes + 1)
 
     base = call.fold(grid, (math.prod(out), axes + 1), theta.type.dtype)
     turned = call.emit("Transpose", [theta], perm=(0, 2, 1))

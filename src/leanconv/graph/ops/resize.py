@@ -132,11 +132,14 @@ def linear_cells(
 
 
 def check_sizes(sizes: Sequence[int], x: TensorType) -> None:
-    """Raise unless the sizes are positive, but for axes that have no elements."""
-    if any(size < 0 or (size == 0) != (e == 0) for size, e in zip(sizes, x.shape, strict=True)):
+    """Raise unless the sizes are 0 or more, and 0 where an axis has no elements.
+
+    A scale leaves none of an axis where it is less than one over the extent: ONNX rounds down.
+    """
+    if any(size < 0 or (size != 0 and e == 0) for size, e in zip(sizes, x.shape, strict=True)):
         raise ModelError(
-            f"got sizes {tuple(sizes)} of the input {x}; expected positive numbers, and 0 where "
-            "the input has no elements"
+            f"got sizes {tuple(sizes)} of the input {x}; expected none below 0, and 0 where the "
+            "input has no elements"
         )
 
 
