@@ -92,8 +92,8 @@ def _others() -> Iterator[onnx.ModelProto]:
     for op in ("MaxPool", "AveragePool", "LpPool"):
         yield model([node(op, "x", kernel_shape=[3, 2], **window)], image, ["y"], None, 22)
     for mode in ("nearest", "linear", "cubic"):
-        sizes = {"n": np.array([1, 4, 16, 12])}
-        yield model([node("Resize", "x - - n", mode=mode)], image, ["y"], sizes, 18)
+        wanted = {"n": np.array([1, 4, 16, 12])}
+        yield model([node("Resize", "x - - n", mode=mode)], image, ["y"], wanted, 18)
         scales = {"s": np.array([1, 1, 2, 1.5], "f4")}
         yield model([node("Resize", "x - s", mode=mode)], image, ["y"], scales, 18)
     yield model([node("NonZero", "x")], image, ["y"])

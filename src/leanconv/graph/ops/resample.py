@@ -213,7 +213,7 @@ _WEIGHT_BYTES = 32  # measured: for each weight of a window, while they are comp
 def _tables(_types: Types, attributes: Attributes, _results: Types) -> int:
     windows = zip(attributes["sizes"], attributes["scales"], strict=True)
     taps = sum(reach(float(s), bool(attributes["antialias"])) * plain(size) for size, s in windows)
-    return _WEIGHT_BYTES * taps
+    return int(_WEIGHT_BYTES * taps)
 
 
 NAMES = (

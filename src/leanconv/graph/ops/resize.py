@@ -222,7 +222,7 @@ _CELL_BYTES = 24  # measured: for each cell that one of the result mixes, and ag
 def _tables(types: Types, attributes: Attributes, _results: Types) -> int:
     triples = zip(first(types).shape, attributes["sizes"], attributes["scales"], strict=True)
     resized = [plain(size) for e, size, s in triples if plain(size) != plain(e) or s != 1]
-    return _CELL_BYTES * (3 if attributes["mode"] == "linear" else 2) * sum(resized)
+    return int(_CELL_BYTES * (3 if attributes["mode"] == "linear" else 2) * sum(resized))
 
 
 _NAMES = ("mode", "sizes", "scales", "coordinate_transformation_mode", "nearest_mode")
