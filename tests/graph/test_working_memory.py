@@ -113,8 +113,9 @@ def others() -> Iterator[tuple[str, list[Array], dict[str, Any]]]:
     scores = R.random((1, 3, 9000)).astype("f4")
     limits = [np.array([300]), np.array([0.4], "f4")]
     flags = R.random(9000) < 0.9
-    yield "NonZero", [flags], {}
-    yield "NonZero", [np.ones((20, 30, 50), "i1")], {}
+    for rows in (False, True):
+        yield "NonZero", [flags], {"rows": rows}
+        yield "NonZero", [np.ones((20, 30, 50), "i1")], {"rows": rows}
     yield "Compress", [flags, flags], {"axis": 0}
     yield "Compress", [wide, np.ones(wide.shape[-1], bool)], {"axis": wide.ndim - 1}
     yield "NonMaxSuppression", [boxes, scores, *limits], {"most": 300, "centred": False}

@@ -34,13 +34,20 @@ def sparse(shape: tuple[int, ...], density: float, dtype: DType) -> np.ndarray:
 
 def check(op: str, arrays: list[np.ndarray], target: Target, axis: int | None = None) -> None:
     """Compare what is found; the room behind it may hold anything."""
-    attributes: dict[str, Any] = {} if axis is None else {"axis": axis}
+    if op == "NonZero":
+        for rows in (False, True):
+            check_one(op, arrays, target, {"rows": rows}, 0 if rows else 1)
+    else:
+        check_one(op, arrays, target, {"axis": axis}, axis or 0)
+
+
+def check_one(
+    op: str, arrays: list[np.ndarray], target: Target, attributes: dict[str, Any], along: int
+) -> None:
     case = Case(nonzero, op, arrays, attributes)
     (room, count), (wanted, expected) = case.run_all(target), case.expected_all()
     np.testing.assert_array_equal(count, expected)
-    shape = room.shape
-    along = 1 if axis is None else axis
-    found = int(count[0]) * (room.size // max(1, shape[along]))
+    found = int(count[0]) * (room.size // max(1, room.shape[along]))
     np.testing.assert_array_equal(room.reshape(-1)[:found], wanted.reshape(-1)[:found])
 
 

@@ -233,7 +233,7 @@ def _typed(op: str) -> Iterator[Case]:
         (("MaxPool",), [numbers.astype(np.int8)], pooled),
         (("TopK",), [x], {"axis": 1, "k": 3, "largest": True, "sorted": True}),
         (("NonMaxSuppression",), boxes, {"most": 9, "centred": False}),
-        (("NonZero",), [x], {}),
+        (("NonZero",), [x], {"rows": True}),
         (("Compress",), [x, np.ones(20, bool)], {"axis": 1}),  # else the room is not full
         (("Recurrence",), [x[0], x[:1, :4, 0]], RECURRENT),
         (("TopK",), [numbers], {"axis": 1, "k": 20, "largest": False, "sorted": True}),

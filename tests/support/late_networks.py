@@ -69,6 +69,22 @@ class LateNetwork(GrownNetwork):
         found = self._add("GatherND", f"{x} {places}")
         self._add("ScatterND", f"{x} {places} {self._add('Neg', found)}")
 
+    def _op_filtered(self) -> None:
+        """Rows at places that are found, some of the first, and others found among them."""
+        x = self._pick("f", (2, 3, 4), filled=True)
+        others = self._const(np.arange(1, self._rank(x)))
+        flags = self._add("ReduceMax", f"{x} {others}", keepdims=0)
+        for _ in range(1 + self._int(2)):
+            flags = self._add("Greater", f"{flags} {self._const(np.float32(self._int(3) - 1))}")
+            places = self._add("NonZero", flags)
+            if self._int(2):
+                end, one = self._const(np.array([1 + self._int(5)])), self._const(np.array([1]))
+                zero = self._const(np.array([0]))
+                places = self._add("Slice", f"{places} {zero} {end} {one}")
+            places = self._add("Reshape", f"{places} {self._const(np.array([-1]))}")
+            x = self._add("Gather", f"{x} {places}")
+            flags = self._add("ReduceMax", f"{x} {others}", keepdims=0)
+
     def _op_unique(self) -> None:
         x = self._pick("f", (1, 2, 3, 4), filled=True)
         given: dict[str, int] = {"axis": self._axis(x)} if self._int(2) else {}

@@ -109,6 +109,9 @@ class Origin:
     at: Callable[[Values], Graph | None] = lambda _: None
 
 
+Cut = tuple[str, str, str, int]  # names: of a result, its room, how many there are; along an axis
+
+
 @dataclass(frozen=True, eq=False)
 class Graph:
     """A network whose nodes are in an order in which they can run.
@@ -127,6 +130,7 @@ class Graph:
         late: the numbers of the file's nodes that are no part of it, since they compute with
             extents or constants that are known when it has run, and why; "" where they read what
             another one of them gives. What they read, it gives as further outputs.
+        cuts: of those of them that it computes with room for all, what is cut of each result.
     """
 
     inputs: tuple[str, ...]
@@ -138,6 +142,7 @@ class Graph:
     origin: Origin | None = None
     from_sizes: Graph | None = None
     late: Mapping[int, str] = field(default_factory=lambda: MappingProxyType({}))
+    cuts: Mapping[int, tuple[Cut, ...]] = field(default_factory=lambda: MappingProxyType({}))
 
     @cached_property
     def dtype(self) -> DType:

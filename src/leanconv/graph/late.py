@@ -9,7 +9,7 @@ once, by the same functions that compute constants.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,8 @@ import numpy as np
 from leanconv.errors import UnsupportedError
 from leanconv.graph.builder import Builder
 from leanconv.graph.convert import FileNode, sequences
-from leanconv.graph.convert.selection import PARTS
-from leanconv.graph.ir import TensorType
+from leanconv.graph.convert.selection import PARTS, cut_node
+from leanconv.graph.ir import Cut, TensorType
 from leanconv.graph.limits import Limits, owner
 from leanconv.graph.narrow_values import entered, leaving
 from leanconv.graph.onnx_binding import Scope
@@ -206,6 +206,31 @@ def own(array: Array, dtype: np.dtype[Any], taken: set[int], lent: Iterable[Arra
         array = whole = np.array(array, dtype, order="C")
     taken.update((id(array), id(whole)))
     return array
+
+
+def late_nodes(
+    nodes: Sequence[FileNode],
+    late: Collection[int],
+    cuts: Mapping[int, Sequence[Cut]],
+    outputs: Collection[str],
+) -> dict[int, tuple[FileNode, ...]]:
+    """The late nodes that a network's outputs need, by number, those that cut in place of some.
+
+    Args:
+        nodes: of the file.
+        late: numbers of those that are late.
+        cuts: of some of these, what is cut of their results.
+        outputs: of the network.
+    """
+    needed, found = set(outputs), {}
+    for number in sorted(late, reverse=True):
+        node = nodes[number]
+        made = tuple(cut_node(node, each) for each in cuts[number]) if number in cuts else (node,)
+        kept = tuple(each for each in made if not needed.isdisjoint(each.outputs))
+        needed.update(name for each in kept for name in each.reads)
+        if kept:
+            found[number] = kept
+    return dict(reversed(found.items()))
 
 
 def reads_of(nodes: Sequence[FileNode], constants: Mapping[str, Array]) -> tuple[str, ...]:

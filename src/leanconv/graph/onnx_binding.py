@@ -9,9 +9,12 @@ from leanconv.errors import LeanConvError, UnsupportedError
 from leanconv.graph.builder import Builder
 from leanconv.graph.convert import RULES, Call, FileGraph, FileNode, Held
 from leanconv.graph.convert.rule import MoreInputs
+from leanconv.graph.convert.selection import CUT
+from leanconv.graph.ir import Cut
 from leanconv.graph.located import NeedsValuesError, located, located_inside
 from leanconv.graph.onnx_names import shown
 from leanconv.graph.ops.base import Array
+from leanconv.graph.rooms import Room, Rooms
 from leanconv.graph.segments import COMPILED_ONLY, SegmentFinder
 from leanconv.graph.sequence import SequenceValue
 from leanconv.graph.value import Value
@@ -40,6 +43,9 @@ class Scope:
         outer: the scope of the graph around it, None if there is none.
         captured: names there, by the names that they have here.
         inside: what a value of the graph around it is here; None where both are one graph.
+
+    Attributes:
+        cuts: of late nodes, by number, what each of their results is cut from.
     """
 
     def __init__(
@@ -56,6 +62,8 @@ class Scope:
         self._outer, self._captured, self._inside = outer, captured or {}, inside
         self._inner: list[tuple[str, Value]] = []
         self.values = dict(values)
+        self.cuts: dict[int, tuple[Cut, ...]] = {}
+        self._taken: set[str] = set()  # names of the file
 
     @property
     def names(self) -> list[tuple[str, Value]]:
@@ -92,8 +100,12 @@ class Scope:
         """
         late: dict[int, UnsupportedError | None] = {}
         lacking: set[str] = set()
+        self._taken = {name for node in nodes for name in (*node.reads, *node.outputs)}
+        rooms = Rooms(
+            self._bound, lambda name: None if name in lacking else self._value(name), self._keep
+        )
         for number, node in enumerate(nodes):
-            why = None
+            why: UnsupportedError | None = None
             if lacking.isdisjoint(node.reads):
                 try:
                     self._bind(node)
@@ -102,9 +114,40 @@ class Scope:
                     if node.op in COMPILED_ONLY:
                         raise
                     why = error
+                if node.op == CUT:
+                    rooms.begin(node, nodes[number - 1], why)
+            elif selected := rooms.select(node):
+                self.values.update(zip(node.outputs, selected, strict=True))
+                continue
+            elif found := rooms.follow(node):
+                why = found[0].why
+                self._cut(number, node, found)
             late[number] = why
             lacking.update(name for name in node.outputs if name)
         return self._with_sequences(nodes, late)
+
+    def _cut(self, number: int, node: FileNode, found: Sequence[Room]) -> None:
+        """Take note of rooms that a late node's results are cut from."""
+        self.cuts[number] = tuple(
+            (name, self._keep(f"{name}#room", room.value), room.count, room.axis)
+            for name, room in zip(node.outputs, found, strict=False)
+        )
+
+    def _keep(self, name: str, value: Value) -> str:
+        """Keep a value that the file has not, by this name or a longer one; gives the name."""
+        while name in self.values or name in self._taken:
+            name += "#"
+        self.values[name] = value
+        return name
+
+    def _bound(self, node: FileNode, inputs: Sequence[Value | None]) -> Sequence[Value]:
+        """The results of a node with other inputs; no small input is wanted for them."""
+        wanted = set(self._builder.wanted)
+        try:
+            call = Call(self._builder, node, node.opset or self._opset, inputs, self)
+            return RULES[node.op].convert(call)
+        finally:
+            self._builder.wanted = wanted
 
     def _with_sequences(
         self, nodes: Sequence[FileNode], late: dict[int, UnsupportedError | None]

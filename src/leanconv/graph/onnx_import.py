@@ -23,7 +23,7 @@ from leanconv.graph.computed_dtype import computed_dtype
 from leanconv.graph.convert import FileNode
 from leanconv.graph.file_kinds import folder_kind, refuse_other
 from leanconv.graph.ir import Graph, TensorType
-from leanconv.graph.late import Tail, reads_of
+from leanconv.graph.late import Tail, late_nodes, reads_of
 from leanconv.graph.limits import Limits
 from leanconv.graph.located import located
 from leanconv.graph.narrow_values import (
@@ -162,7 +162,8 @@ class Model:
         scope = Scope(builder, self.opset, self.constants, held)
         try:
             left = scope.bind_known(self.nodes) if late else scope.bind_all(self.nodes)
-            tail = [self.nodes[number] for number in left]
+            by = late_nodes(self.nodes, left, scope.cuts, self.outputs)
+            tail = [node for nodes in by.values() for node in nodes]
             made = {name for node in tail for name in node.outputs}
             names = [name for name in self.outputs if name not in made]
             read = reads_of(tail, self.constants)
@@ -190,8 +191,11 @@ class Model:
             log.warning("%s; the network takes it all the same", contradiction)
         given = {name: value for name, value in inputs.items() if name not in known}
         graph = builder.finish(given, outputs, scope.names)
-        reasons = {number: str(error or "") for number, error in left.items()}
-        return replace(graph, late=MappingProxyType(reasons)) if reasons else graph
+        if not by:
+            return graph
+        reasons = {number: str(left[number] or "") for number in by}
+        cuts = {number: scope.cuts[number] for number in by if number in scope.cuts}
+        return replace(graph, late=MappingProxyType(reasons), cuts=MappingProxyType(cuts))
 
     @property
     def _given_in_half(self) -> set[str]:
@@ -208,7 +212,8 @@ class Model:
         """
         if not graph.late:
             return None
-        nodes = tuple(self.nodes[number] for number in graph.late)
+        found = late_nodes(self.nodes, graph.late, graph.cuts, self.outputs).values()
+        nodes = tuple(node for each in found for node in each)
         made = {name for node in nodes for name in node.outputs}
         promoted = self.runtime_dtype(dtype) != self.dtype
         return Tail(

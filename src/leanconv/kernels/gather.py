@@ -11,6 +11,7 @@ vectors, the last of which overlaps the one before it. Elements are moved as bit
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from math import prod
 
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
@@ -86,6 +87,8 @@ class GatherRows(Kernel):
         count: rows that are found in each part.
         axes: extents of the axes that the indices of one list are of.
         inner: elements of a row.
+        counted: whether a number says how many of the rows are found, of a single part; the others
+            are left as they are, and their indices are not read.
     """
 
     VARIES = True
@@ -97,10 +100,11 @@ class GatherRows(Kernel):
     count: Extent
     axes: Extents
     inner: Extent
+    counted: bool = False
 
     @property
     def operands(self) -> tuple[str, ...]:
-        return ("x", "indices", "y")
+        return ("x", "indices", "found", "y") if self.counted else ("x", "indices", "y")
 
     @property
     def index_ranges(self) -> list[tuple[int, int]]:
@@ -129,8 +133,9 @@ class GatherRows(Kernel):
     def emit(self, target: Target) -> str:
         e, element = Function(self.NAME), f"i{8 * self.item}"
         lanes = target.vector_bytes // self.item
-        x, y = e.pointer(0, element), e.pointer(2, element)
+        x, y = e.pointer(0, element), e.pointer(2 + self.counted, element)
         indices = e.pointer(1, self.index.llvm)
+        count = e.load_index(e.pointer(2, INT64.llvm)) if self.counted else e.i64(self.count)
         with e.chunks(self.chunks) as (chunk,):
             first = chunk * self.group
             with e.loop("item", e.smin(first + self.group, self.items), start=first) as item:
@@ -139,7 +144,9 @@ class GatherRows(Kernel):
                 out = y.at(part * (self.count * self.inner))
                 lists = indices.at((part % self.batch) * (self.count * len(self.axes)))
                 begin = tile * _TILE
-                with e.loop("n", e.smin(begin + _TILE, self.count), start=begin) as n:
+                stop = e.smin(begin + _TILE, count)
+                some = e.when(begin.compare("ult", stop)) if self.counted else nullcontext()
+                with some, e.loop("n", stop, start=begin) as n:
                     at = self._place(e, lists.at(n * len(self.axes)))
                     row, result = source.at(at * self.inner), out.at(n * self.inner)
                     copy_row(e, row, result, self.inner, lanes)
@@ -149,7 +156,7 @@ class GatherRows(Kernel):
         """The row of a part that a list of indices finds."""
         at: Value = e.i64(0)
         for axis, extent in enumerate(self.axes):
-            outside = e.pointer(3 + axis, INT64.llvm)
+            outside = e.pointer(len(self.operands) + axis, INT64.llvm)
             at = at * extent + clamped(e, e.load(listed.at(axis)), extent, outside)
         return at
 
@@ -259,7 +266,8 @@ def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
 def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Target) -> Lowered:
     """One kernel."""
     del formats, target
-    x, indices = (graph.types[name] for name in node.inputs)
+    x, indices = (graph.types[name] for name in node.inputs[:2])
+    counted = len(node.inputs) > 2
     kernel: Kernel
     if node.op == "GatherElements":
         axis = node.attributes["axis"]
@@ -273,7 +281,9 @@ def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Targe
         axis = node.attributes["axis"]
         outer, inner = prod(x.shape[:axis]), prod(x.shape[axis + 1 :])
         axes = x.shape[axis : axis + 1]
-        kernel = GatherRows(x.dtype.bytes, indices.dtype, outer, 1, indices.elements, axes, inner)
+        kernel = GatherRows(
+            x.dtype.bytes, indices.dtype, outer, 1, indices.elements, axes, inner, counted
+        )
     else:
         batch, depth = node.attributes["batch_dims"], indices.shape[-1]
         parts = prod(indices.shape[:batch])
@@ -285,5 +295,6 @@ def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Targe
             prod(indices.shape[batch:-1]),
             x.shape[batch : batch + depth],
             prod(x.shape[batch + depth :]),
+            counted,
         )
     return Lowered((Call(kernel, (*node.inputs, node.output)),), algorithm="gather")

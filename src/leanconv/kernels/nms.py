@@ -85,8 +85,8 @@ def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
 def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Target) -> Lowered:
     """Two kernels, with the places of each class between them."""
     del formats
-    boxes, scores, most, overlap, *limit = node.inputs
-    limit = [name for name in limit if name]
+    boxes, scores, most, overlap, *others = node.inputs
+    limit, found = ([name for name in others[n : n + 1] if name] for n in range(2))
     dtype, (images, classes, count) = graph.types[boxes].dtype, graph.types[scores].shape
     if count > _MOST_BOXES:
         raise UnsupportedError(
@@ -99,6 +99,7 @@ def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Targe
         target.lanes(dtype),
         bool(node.attributes["centred"]),
         bool(limit),
+        bool(found),
         images,
         classes,
         count,
@@ -107,7 +108,7 @@ def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Targe
     places, counts = f"{node.key}.places", f"{node.key}.counts"
     listed = ListBoxes(dtype, images, classes, room)
     calls = (
-        Call(select, (boxes, scores, most, overlap, *limit, places, counts)),
+        Call(select, (boxes, scores, most, overlap, *limit, *found, places, counts)),
         Call(listed, (places, counts, overlap, *node.outputs)),
     )
     number = images * classes

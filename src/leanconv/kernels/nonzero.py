@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from math import prod
 
 from leanconv.codegen.emitter import Carry, Function, Pointer, Value, vector
-from leanconv.codegen.extents import Extent, Extents
+from leanconv.codegen.extents import Count, Extent, Extents
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.errors import UnsupportedError
@@ -91,14 +91,21 @@ class FindNonZero(_OfPieces):
     Attributes:
         item: bytes of an element.
         signed_zeros: whether the first bit of what is 0 may be set.
+        each: 0; or, where a number says how much is there, of how many elements each of it is.
     """
 
     item: int
     signed_zeros: bool
+    each: Count = 0
 
     @property
     def operands(self) -> tuple[str, ...]:
-        return ("x", "places", "counts")
+        return ("x", *(("found",) if self.counted else ()), "places", "counts")
+
+    @property
+    def counted(self) -> bool:
+        """Whether a number says how much is there."""
+        return bool(self.each != 0)
 
     @property
     def flops(self) -> int:
@@ -108,11 +115,15 @@ class FindNonZero(_OfPieces):
         e, element = Function(self.NAME), f"i{8 * self.item}"
         append = _packed if target.masks_are_bits else _looked_up
         lanes = _SLACK if target.masks_are_bits else _LANES
-        x, places = e.pointer(0, element), e.pointer(1, INT32.llvm)
-        counts = e.pointer(2, INT64.llvm)
+        x, places = e.pointer(0, element), e.pointer(1 + self.counted, INT32.llvm)
+        counts, count = e.pointer(2 + self.counted, INT64.llvm), e.i64(self.count)
+        if self.counted:
+            count = e.load_index(e.pointer(1, INT64.llvm)) * self.each
         with e.chunks(self.chunks) as (piece,):
             first = piece * self.piece
-            stop = e.smin(first + self.piece, self.count)
+            stop = e.smin(first + self.piece, count)
+            if self.counted:
+                stop = e.smax(stop, first)
             out, found = places.at(piece * self.stride), [e.i64(0)]
             whole = (stop - first) // lanes
             with e.when(whole.compare("ne", 0), [found]), e.loop("v", whole, [found]) as number:
@@ -167,9 +178,11 @@ class ListPlaces(_OfPieces):
 
     Attributes:
         shape: of what was looked at.
+        rows: whether each place has a row of indices, not a column.
     """
 
     shape: Extents
+    rows: bool
 
     @property
     def operands(self) -> tuple[str, ...]:
@@ -184,13 +197,18 @@ class ListPlaces(_OfPieces):
             with e.when(piece.compare("eq", 0)):
                 e.store(total, result)
             own, listed = e.load_index(counts.at(piece)), places.at(piece * self.stride)
-            outs = [y.at(total * axis + before) for axis in range(len(self.shape))]
+            axes = len(self.shape)
+            step = axes if self.rows else 1
+            first = before * step
+            outs = [y.at(first + (axis if self.rows else total * axis)) for axis in range(axes)]
+            lanes = lanes if step == 1 else 1
             whole = own // lanes
             with e.when(whole.compare("ne", 0)), e.loop("v", whole) as number:
                 self._list(e, listed, outs, number * lanes, lanes)
-            rest = whole * lanes
-            with e.when(rest.compare("ult", own)), e.loop("one", own, start=rest) as at:
-                self._list(e, listed, outs, at, 1)
+            if lanes > 1:
+                rest = whole * lanes
+                with e.when(rest.compare("ult", own)), e.loop("one", own, start=rest) as at:
+                    self._list(e, listed, outs, at, 1)
         return e.finish()
 
     def _list(
@@ -200,6 +218,7 @@ class ListPlaces(_OfPieces):
         place = e.load(listed.at(at), vector(INT32.llvm, lanes))
         narrow, wide = place.kind, vector(INT64.llvm, lanes)
         real = vector("double", lanes)
+        to = at * (len(self.shape) if self.rows else 1)
         for axis in range(len(self.shape) - 1, -1, -1):
             extent, index = self.shape[axis], place
             if any(not isinstance(n, int) or n != 1 for n in self.shape[:axis]):
@@ -208,7 +227,7 @@ class ListPlaces(_OfPieces):
                 index = index - place * e.const(narrow, extent)
             else:  # all axes before it are of one element
                 place = e.zero(narrow)
-            e.store(e.convert("zext", index, wide), outs[axis].at(at))
+            e.store(e.convert("zext", index, wide), outs[axis].at(to))
 
 
 @dataclass(frozen=True)
@@ -266,28 +285,31 @@ def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
 def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Target) -> Lowered:
     """Two kernels, with the places and the counts of all pieces between them."""
     del formats, target
-    looked, x = graph.types[node.inputs[-1]], graph.types[node.inputs[0]]
+    names, found = [name for name in node.inputs if name], tuple[str, ...]()
+    if len(names) > (1 if node.op == "NonZero" else 2):
+        found = (names.pop(),)
+    looked, x = graph.types[names[-1]], graph.types[names[0]]
     places, counts = f"{node.key}.places", f"{node.key}.counts"
     then: _OfPieces
-    read: tuple[str, ...] = ()
     if node.op == "NonZero":
         count, piece = x.elements, PIECE
-        then = ListPlaces(count, piece, x.shape or (1,))
+        then = ListPlaces(count, piece, x.shape or (1,), node.attributes["rows"])
+        each = x.elements // next((n for n in x.shape if n != 1), 1)
     else:
         axis = node.attributes["axis"]
         outer, extent, inner = prod(x.shape[:axis]), x.shape[axis], prod(x.shape[axis + 1 :])
-        count = least(looked.elements, extent)
+        count, each = least(looked.elements, extent), 1
         piece = most(_LEAST_PIECE, ceil_div(PIECE, inner))
         then = TakeSlices(count, piece, x.dtype.bytes, outer, extent, inner)
-        read = node.inputs[:1]
     if count >= _MOST:
         raise UnsupportedError(
             f"node {node.name or node.key!r}: {node.op} looks at {count} elements; expected fewer "
             f"than {_MOST}: cut them into parts"
         )
-    find = FindNonZero(count, piece, looked.dtype.bytes, looked.dtype.is_float)
+    each = each if found else 0
+    find = FindNonZero(count, piece, looked.dtype.bytes, looked.dtype.is_float, each)
     calls = (
-        Call(find, (node.inputs[-1], places, counts)),
-        Call(then, (*read, places, counts, *node.outputs)),
+        Call(find, (names[-1], *found, places, counts)),
+        Call(then, (*names[:-1], places, counts, *node.outputs)),
     )
     return Lowered(calls, {}, dict(zip((places, counts), find.buffers, strict=True)), "nonzero")

@@ -14,6 +14,8 @@ A class is never divided: chunks are classes, of one image or of several.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from leanconv.codegen.emitter import Carry, Function, Index, Pointer, Value, vector
 from leanconv.codegen.extents import Extent
 from leanconv.codegen.kernel import Kernel
@@ -41,6 +43,7 @@ class SelectBoxes(Kernel):
         lanes: of a vector of them.
         centred: whether boxes are (x, y, width, height), not two corners (y, x, y, x).
         limited: whether there is a score that candidates exceed.
+        counted: whether a number says how many of the boxes of the only class are there.
         images, classes, boxes: how many there are.
         room: the most boxes of a class that may be kept.
     """
@@ -51,6 +54,7 @@ class SelectBoxes(Kernel):
     lanes: int
     centred: bool
     limited: bool
+    counted: bool
     images: Extent
     classes: Extent
     boxes: Extent
@@ -58,8 +62,8 @@ class SelectBoxes(Kernel):
 
     @property
     def operands(self) -> tuple[str, ...]:
-        given = ("boxes", "scores", "most", "overlap", *(("limit",) if self.limited else ()))
-        return (*given, "places", "counts")
+        limit, found = ("limit",) * self.limited, ("found",) * self.counted
+        return ("boxes", "scores", "most", "overlap", *limit, *found, "places", "counts")
 
     @property
     def result_count(self) -> int:
@@ -131,6 +135,9 @@ class _Nest:
         self.overlap = e.load(e.pointer(3, self.number))
         last = self._last_key()
         given = len(k.operands) - 2
+        self.boxes = e.i64(k.boxes)
+        if k.counted:
+            self.boxes = e.load_index(e.pointer(given - 1, INT64.llvm))
         places, counts = e.pointer(given, INT32.llvm), e.pointer(given + 1, INT64.llvm)
         with e.chunks(k.chunks) as (chunk,):
             first = chunk * k.group
@@ -166,15 +173,17 @@ class _Nest:
         e, k, lanes = self.e, self.k, self.lanes
         kind, limit = vector(self.key, lanes), e.splat(last, lanes)
         count: Carry = [e.i64(0)]
-        whole = k.boxes // lanes
-        for _ in where_any(e, whole, [count]):
+        whole: Value | int = self.boxes // lanes if k.counted else k.boxes // lanes
+        for _ in _where_any(e, whole, count):
             with e.loop("vector", whole, [count]) as number:
                 key = self._key(e.load(scores.at(number * lanes), kind))
                 self._append(count, number * lanes, key.compare("sle", limit))
-        for _ in where_any(e, k.boxes - whole * lanes, [count]):
-            live = e.first_lanes(e.i64(k.boxes - whole * lanes), lanes)
-            key = self._key(e.masked_load(scores.at(whole * lanes), kind, live))
-            self._append(count, e.i64(whole * lanes), key.compare("sle", limit) & live)
+        done = e.i64(whole * lanes)
+        rest = self.boxes - done if k.counted else k.boxes - whole * lanes
+        for _ in _where_any(e, rest, count):
+            live = e.first_lanes(e.i64(rest), lanes)
+            key = self._key(e.masked_load(scores.at(done), kind, live))
+            self._append(count, done, key.compare("sle", limit) & live)
         self._write_keys(scores, count[0])
         return count[0]
 
@@ -300,3 +309,12 @@ class _Nest:
         for side, value in zip(self.sides, box, strict=True):
             old = e.select(before, e.load(side.at(first), self.numbers), e.zero(self.numbers))
             e.store(e.select(here, e.splat(value, lanes), old), side.at(first))
+
+
+def _where_any(e: Function, count: Value | int, carry: Carry) -> Iterator[None]:
+    """`where_any`, of a number that may be known when the kernel runs."""
+    if not isinstance(count, Value):
+        yield from where_any(e, count, [carry])
+        return
+    with e.when(count.compare("ne", 0), [carry]):
+        yield

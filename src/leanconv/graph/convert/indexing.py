@@ -30,7 +30,7 @@ def gathered(call: Call, x: Value, axis: int) -> Value:
     Few evenly spaced runs of constant indices are Slices, which are joined.
     """
     if call.value(1).array is None:
-        return call.emit("Gather", [x, _counted(call)], axis=axis)
+        return call.emit("Gather", [x, _counted(call), *_found(call)], axis=axis)
     indices = call.constant(1)
     extent = x.shape[axis]
     if indices.dtype.kind not in "iu":
@@ -48,6 +48,11 @@ def gathered(call: Call, x: Value, axis: int) -> Value:
     parts = [part_of(call, x, axis, *run) for run in runs]
     joined = parts[0] if len(parts) == 1 else call.emit("Concat", parts, axis=axis)
     return call.reshape(joined, shape)
+
+
+def _found(call: Call) -> list[Value]:
+    """How many of the indices are found, where there is room for more; no file says it."""
+    return [call.value(2)] if len(call) > 2 else []
 
 
 def _runs(places: Sequence[int]) -> list[tuple[int, int, int]]:
@@ -122,7 +127,7 @@ def _gather_elements(call: Call) -> list[Value]:
 def _gather_nd(call: Call) -> list[Value]:
     x, batch = call.value(), call.attribute("batch_dims", 0)
     indices = _counted(call, _found_axes(x, call.value(1), batch))
-    return [call.emit("GatherND", [x, indices], batch_dims=batch)]
+    return [call.emit("GatherND", [x, indices, *_found(call)], batch_dims=batch)]
 
 
 def _reduction(call: Call) -> str:

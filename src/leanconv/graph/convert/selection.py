@@ -12,7 +12,7 @@ import numpy as np
 from leanconv.errors import ModelError
 from leanconv.graph.convert.rule import Call, FileNode, Rule
 from leanconv.graph.distinct import distinct, working_for_distinct
-from leanconv.graph.ir import TensorType
+from leanconv.graph.ir import Cut, TensorType
 from leanconv.graph.located import NeedsValuesError
 from leanconv.graph.nms import kept_boxes
 from leanconv.graph.ops.base import Array, checked, integer
@@ -23,7 +23,8 @@ from leanconv.types import BOOL, INT64, DType
 
 _PLACE_BYTES = 8
 _LEAST_VIEW = 1 << 17  # bytes: to copy fewer takes less time than to find new memory for a room
-_CUT = ".cut"  # ends the name of what cuts the results of an operation
+ROWS = "#rows"  # an attribute that no file has: a NonZero gives a row for each place
+CUT = "Cut"  # an operation that no file has
 
 
 def _known(call: Call, index: int) -> Array:
@@ -77,8 +78,9 @@ def _found(call: Call, arrays: list[Array], charged: int) -> list[Value]:
 def _nonzero(call: Call) -> list[Value]:
     """Room for the places of all elements, and how many are not 0; each has a column, in order."""
     x = known_if_empty(call.value())
+    rows = call.flag(ROWS)
     if x.numbers is None:
-        return list(call.emit_all("NonZero", [x]))
+        return list(call.emit_all("NonZero", [x, *_there(call, 1)], rows=rows))
     array = x.numbers
     call.builder.budget.expect(2 * _PLACE_BYTES * max(1, array.ndim) * int(np.count_nonzero(array)))
     places = np.array(np.nonzero(np.atleast_1d(array)), INT64)
@@ -99,12 +101,18 @@ def _compress(call: Call) -> list[Value]:
     if flags.array is not None:
         return _taken(call, x, flags.array, axis)
     if x.type.elements:
-        return list(call.emit_all("Compress", [x, flags], axis=axis))
+        return list(call.emit_all("Compress", [x, flags, *_there(call, 2)], axis=axis))
     size = least(flags.type.elements, x.shape[axis])
     listed = call.reshape(flags, (flags.type.elements,))
     if not size:
         return [x, call.constant_of(_count(0))]
-    return [x, call.emit_all("NonZero", [_begin(call, listed, (size,))])[1]]
+    seen = _begin(call, listed, (size,))
+    return [x, call.emit_all("NonZero", [seen], rows=False)[1]]
+
+
+def _there(call: Call, index: int) -> list[Value]:
+    """How much of what it looks at is there, behind all inputs that a file may give."""
+    return [call.value(index)] if len(call) > index else []
 
 
 def _taken(call: Call, x: Value, flags: Array, axis: int) -> list[Value]:
@@ -162,8 +170,9 @@ def _boxes(call: Call) -> list[Value]:
     kind = boxes.type.dtype
     assert given[0], "else there is no room"
     overlap = _one(call, given[1], kind) if given[1] else call.builder.constant(_zero(kind))
-    limit = [_one(call, given[2], kind)] if given[2] else []
-    operands = [boxes, scores, _one(call, given[0], INT64), overlap, *limit]
+    limit, there = _one(call, given[2], kind) if given[2] else None, _there(call, 5)
+    limits = [limit] if limit or there else []
+    operands = [boxes, scores, _one(call, given[0], INT64), overlap, *limits, *there]
     centred = call.flag("center_point_box")
     return list(call.emit_all("NonMaxSuppression", operands, most=room, centred=centred))
 
@@ -282,9 +291,10 @@ RULES: dict[str, Rule] = {
 }
 # Along which axis of their room there are as many as are found; a Compress may say another one.
 _AXES = {"NonZero": 1, "Compress": 0, "NonMaxSuppression": 0}
-_OF_ROOM = Rule(_bounded(_cut, lambda call: [call.value().type]), {"axis": "int"}, 2, 2, None)
 # What no file holds.
-PARTS: dict[str, Rule] = {f"{op}{_CUT}": _OF_ROOM for op in _AXES}
+PARTS: dict[str, Rule] = {
+    CUT: Rule(_bounded(_cut, lambda call: [call.value().type]), {"axis": "int"}, 2, 2, None)
+}
 
 
 def in_parts(nodes: Iterable[FileNode]) -> tuple[FileNode, ...]:
@@ -303,10 +313,16 @@ def in_parts(nodes: Iterable[FileNode]) -> tuple[FileNode, ...]:
             continue
         room, count = (_new(f"{node.outputs[0]}#{part}", taken) for part in ("room", "count"))
         made.append(replace(node, outputs=(room, count)))
-        axis = MappingProxyType({"axis": node.attributes.get("axis", _AXES[node.op])})
-        cut_off = replace(node, op=f"{node.op}{_CUT}", inputs=(room, count), attributes=axis)
-        made.append(cut_off)
+        axis = node.attributes.get("axis", _AXES[node.op])
+        made.append(cut_node(node, (node.outputs[0], room, count, axis)))
     return tuple(made)
+
+
+def cut_node(node: FileNode, result: Cut) -> FileNode:
+    """The node that cuts a result of another one."""
+    output, room, count, axis = result
+    given = MappingProxyType({"axis": axis})
+    return FileNode(CUT, (room, count), (output,), given, node.name, node.opset)
 
 
 def _new(name: str, taken: set[str]) -> str:

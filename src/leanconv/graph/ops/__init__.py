@@ -36,13 +36,13 @@ pads (all begins, all ends), dilations, group, activation |
 | ArgMax, ArgMin | x; gives int64 | axis (not negative), keepdims, last (of equal numbers) |
 | TopK | x; the values, and their places as int64 | axis (not negative), k, largest, sorted |
 | NonMaxSuppression | boxes (N, B, 4), scores (N, C, B), the most of each class (1,) as int64, iou \
-threshold (1,), score threshold (1,)?; gives image, class and box of each that is kept as int64, \
-with room for all, and how many there are (1,); -1 for a threshold that is none | most (that room \
-is for), centred |
-| NonZero | x; the places of what is not 0 as int64 (axes of x, at least 1, x's elements), and how \
-many there are (1,) | |
-| Compress | x, flags (bool); the slices whose flag is set, in x's extents, and how many there are \
-(1,) | axis (not negative) |
+threshold (1,), score threshold (1,)?, how many boxes are there (1,)?; gives image, class and box \
+of each that is kept as int64, with room for all, and how many there are (1,); -1 for a threshold \
+that is none | most (that room is for), centred |
+| NonZero | x, how much of it is there (1,)?; the places of what is not 0 as int64 (axes of x, at \
+least 1, x's elements), and how many there are (1,) | rows (whether each has a row, not a column) |
+| Compress | x, flags (bool), how many of these are there (1,)?; the slices whose flag is set, in \
+x's extents, and how many there are (1,) | axis (not negative) |
 | Softmax, LogSoftmax | x | axis (not negative) |
 | Normalise | x, scale?, bias? (constants; one number, or one for each place of all axes from \
 first on, or one for each channel where these begin at 2): (x - mean) / sqrt(variance + epsilon) · \
@@ -71,9 +71,9 @@ offset_group, run (channels that stay beside each other) |
 mode (avg, max), half_pixel, sampling_ratio, spatial_scale, sizes |
 | GridSample | x (N, C, spatial), places (N * number, axes) from -1 to 1, the last axis first | \
 mode (nearest, linear, cubic), padding_mode (zeros, border, reflection), align_corners, sizes |
-| Gather | x, indices | axis (not negative) |
+| Gather | x, indices, how many of these are there (1,)? | axis (not negative) |
 | GatherElements | x, indices, of x's extents on all other axes | axis (not negative) |
-| GatherND | x, indices | batch_dims |
+| GatherND | x, indices, how many lists of them are there (1,)? | batch_dims |
 | ScatterElements | x, indices and updates, of at most x's extents on all other axes | axis (not \
 negative), reduction (none, add, mul, min, max) |
 | ScatterND | x, indices, updates | reduction |

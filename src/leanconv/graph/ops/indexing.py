@@ -25,12 +25,14 @@ from leanconv.graph.ops.base import (
     checked,
     dtype_of,
     first,
+    given,
     required,
     single,
 )
 from leanconv.types import BOOL, DTYPES, HALVES, INT32, INT64
 from leanconv.units import shape_text
 
+Evaluated = Callable[[Arrays, Attributes], Array]
 REDUCTIONS = ("none", "add", "mul", "min", "max")
 NOWHERE = {kind: int(np.iinfo(kind).min) for kind in (INT32, INT64)}
 
@@ -205,15 +207,41 @@ def _evaluate_scatter_nd(arrays: Arrays, attributes: Attributes) -> Array:
     return y
 
 
+def _of_found(evaluate: Evaluated, lists: bool) -> Evaluated:
+    """A gather of which a third input says how many rows are found, the first ones.
+
+    Args:
+        evaluate: gathers all.
+        lists: whether the last axis of the indices is of one list.
+    """
+
+    def evaluated(arrays: Arrays, attributes: Attributes) -> Array:
+        count = given(arrays, 2)
+        if count is None:
+            return evaluate(arrays, attributes)
+        x, indices = array(arrays), array(arrays, 1)
+        listed = indices.reshape(-1, indices.shape[-1]) if lists else indices.reshape(-1)
+        found = evaluate([x, listed[: int(count[0])]], attributes)
+        axis = 0 if lists else attributes["axis"]
+        around = x.shape[indices.shape[-1] :] if lists else x.shape[axis + 1 :]
+        before = indices.shape[:-1] if lists else (*x.shape[:axis], *indices.shape)
+        room = np.zeros((*before, *around), x.dtype)
+        room.reshape(-1)[: found.size] = found.reshape(-1)
+        return room
+
+    return evaluated
+
+
 def _op(infer: Callable[..., TensorType], evaluate: Callable[..., Array], *names: str) -> Op:
     inputs = 3 if "reduction" in names else 2
-    return single(infer, evaluate, inputs, inputs, names, dtypes=DTYPES)
+    most = inputs if infer is _infer_gather_elements else 3
+    return single(infer, evaluate, inputs, most, names, dtypes=DTYPES)
 
 
 OPS: dict[str, Op] = {
-    "Gather": _op(_infer_gather, _evaluate_gather, "axis"),
+    "Gather": _op(_infer_gather, _of_found(_evaluate_gather, lists=False), "axis"),
     "GatherElements": _op(_infer_gather_elements, _evaluate_gather_elements, "axis"),
-    "GatherND": _op(_infer_gather_nd, _evaluate_gather_nd, "batch_dims"),
+    "GatherND": _op(_infer_gather_nd, _of_found(_evaluate_gather_nd, lists=True), "batch_dims"),
     "ScatterElements": _op(
         _infer_scatter_elements, _evaluate_scatter_elements, "axis", "reduction"
     ),

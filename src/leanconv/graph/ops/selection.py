@@ -1,7 +1,8 @@
 """NonMaxSuppression, NonZero and Compress, with room for as many as may be found.
 
 A second result says how many there are. These lie at the beginning of the room, row by row as an
-array of that many: its bytes are the first ones, and what is behind them is of any content.
+array of that many: its bytes are the first ones, and what is behind them is of any content. The
+last input of each may say how much of what it looks at is there, where that has been found, too.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def _infer(types: Types, attributes: Attributes) -> tuple[TensorType, ...]:
         raise ModelError(
             f"got boxes {boxes} and scores {scores}; expected both of {' or '.join(FLOATS)}"
         )
-    for index, dtype in ((2, INT64), (3, boxes.dtype), (4, boxes.dtype)):
+    for index, dtype in ((2, INT64), (3, boxes.dtype), (4, boxes.dtype), (5, INT64)):
         kind = given(types, index)
         if kind is not None and (kind.elements != 1 or kind.dtype != dtype):
             raise ModelError(f"input {index} is {kind}; expected one number of {dtype}")
@@ -41,8 +42,10 @@ def _infer(types: Types, attributes: Attributes) -> tuple[TensorType, ...]:
 def _evaluate(arrays: Arrays, attributes: Attributes) -> tuple[Array, ...]:
     boxes, scores = array(arrays, 0), array(arrays, 1)
     most, overlap, limit = (given(arrays, index) for index in (2, 3, 4))
-    asked = min(int(most.item()), attributes["most"])
     images, classes, count = scores.shape
+    asked = min(int(most.item()), attributes["most"])
+    if (found := given(arrays, 5)) is not None:
+        boxes, scores = boxes[:, : int(found[0])], scores[..., : int(found[0])]
     rows = np.zeros((images * classes * min(count, attributes["most"]), 3), np.int64)
     if not 0 <= overlap.item() <= 1:
         return rows, np.array([WRONG])
@@ -54,13 +57,14 @@ def _evaluate(arrays: Arrays, attributes: Attributes) -> tuple[Array, ...]:
     return rows, np.array([len(found)])
 
 
-def places_type(x: TensorType) -> TensorType:
-    """The room for the places of all elements."""
-    return checked((max(1, len(x.shape)), x.elements), INT64)
+def _places_type(x: TensorType, rows: bool = False) -> TensorType:
+    """The room for the places of all elements: a column for each, or a row."""
+    axes = max(1, len(x.shape))
+    return checked((x.elements, axes) if rows else (axes, x.elements), INT64)
 
 
-def _infer_places(types: Types, _attributes: Attributes) -> tuple[TensorType, ...]:
-    return places_type(required(types, 0)), checked((1,), INT64)
+def _infer_places(types: Types, attributes: Attributes) -> tuple[TensorType, ...]:
+    return _places_type(required(types, 0), attributes["rows"]), checked((1,), INT64)
 
 
 def _in_room(found: Array, shape: tuple[int, ...], axis: int) -> tuple[Array, ...]:
@@ -70,9 +74,16 @@ def _in_room(found: Array, shape: tuple[int, ...], axis: int) -> tuple[Array, ..
     return room, np.array([found.shape[axis]], np.int64)
 
 
-def _evaluate_places(arrays: Arrays, _attributes: Attributes) -> tuple[Array, ...]:
+def _evaluate_places(arrays: Arrays, attributes: Attributes) -> tuple[Array, ...]:
     x = np.atleast_1d(array(arrays))
-    return _in_room(np.array(np.nonzero(x), np.int64), (x.ndim, x.size), 1)
+    seen = x
+    if (found := given(arrays, 1)) is not None:
+        axis = next((n for n, extent in enumerate(x.shape) if extent != 1), 0)
+        seen = x[(slice(None),) * axis + (slice(int(found[0])),)]
+    places = np.array(np.nonzero(seen), np.int64)
+    if attributes["rows"]:
+        return _in_room(np.ascontiguousarray(places.T), (x.size, x.ndim), 0)
+    return _in_room(places, (x.ndim, x.size), 1)
 
 
 def _infer_compress(types: Types, attributes: Attributes) -> tuple[TensorType, ...]:
@@ -86,18 +97,20 @@ def _infer_compress(types: Types, attributes: Attributes) -> tuple[TensorType, .
 
 def _evaluate_compress(arrays: Arrays, attributes: Attributes) -> tuple[Array, ...]:
     x, axis = array(arrays), attributes["axis"]
-    kept = np.flatnonzero(array(arrays, 1).reshape(-1)[: x.shape[axis]])
+    found = given(arrays, 2)
+    count = x.shape[axis] if found is None else min(x.shape[axis], int(found[0]))
+    kept = np.flatnonzero(array(arrays, 1).reshape(-1)[:count])
     return _in_room(x.take(kept, axis), x.shape, axis)
 
 
 OPS: dict[str, Op] = {
-    "NonZero": Op(_infer_places, _evaluate_places, dtypes=DTYPES),
-    "Compress": Op(_infer_compress, _evaluate_compress, 2, 2, ("axis",), dtypes=DTYPES),
+    "NonZero": Op(_infer_places, _evaluate_places, 1, 2, ("rows",), dtypes=DTYPES),
+    "Compress": Op(_infer_compress, _evaluate_compress, 2, 3, ("axis",), dtypes=DTYPES),
     "NonMaxSuppression": Op(
         _infer,
         _evaluate,
         least=4,
-        most=5,
+        most=6,
         attributes=("most", "centred"),
         work=lambda types, _attributes, _results: 20 * required(types, 1).elements,
         dtypes=(*FLOATS, INT64),
