@@ -19,7 +19,7 @@ from leanconv.graph.builder import Builder
 from leanconv.graph.convert import FileNode, sequences
 from leanconv.graph.convert.selection import PARTS, cut_node
 from leanconv.graph.ir import Cut, TensorType
-from leanconv.graph.limits import Limits, owner
+from leanconv.graph.limits import Limits, is_large_part, owner
 from leanconv.graph.narrow_values import entered, leaving
 from leanconv.graph.onnx_binding import Scope
 from leanconv.graph.ops.base import Array
@@ -195,12 +195,12 @@ def own(array: Array, dtype: np.dtype[Any], taken: set[int], lent: Iterable[Arra
         array: of any kind.
         dtype: of the result.
         taken: the ids of arrays that somebody has; the result's is added.
-        lent: arrays that nobody else has: a view of one, of at least half of it, may be given.
+        lent: arrays that nobody else has: a view of one may be given, if it is a large part of it.
     """
     flags, whole = array.flags, owner(array)
     plain = flags.c_contiguous and flags.writeable and array.dtype == dtype
     free = whole is array or any(
-        whole is owner(each) and 2 * array.nbytes >= whole.nbytes for each in lent
+        whole is owner(each) and is_large_part(array, whole) for each in lent
     )
     if not (plain and free) or id(array) in taken or id(whole) in taken:
         array = whole = np.array(array, dtype, order="C")

@@ -230,6 +230,14 @@ def owner(array: np.ndarray) -> np.ndarray:
     return array
 
 
+def is_large_part(array: np.ndarray, whole: np.ndarray) -> bool:
+    """Whether a view is given in place of a copy, though it keeps all of the memory."""
+    return bool(_MOST_KEPT * array.nbytes >= whole.nbytes)
+
+
+_MOST_KEPT = 4  # times the bytes of a view
+
+
 def alone(array: np.ndarray) -> np.ndarray:
     """The array, copied if it is a view of a larger one that it would keep in memory."""
     return array.copy() if owner(array).nbytes > max(array.nbytes, _COUNTED) else array

@@ -251,29 +251,43 @@ class TakeSlices(_OfPieces):
         return ("x", "places", "counts", "y", "count")
 
     @property
+    def group(self) -> int:
+        """How often a chunk takes its piece: of small pieces, which are whole axes, several."""
+        return ceil_div(PIECE, self.count * self.inner)
+
+    @property
     def chunks(self) -> int:
-        return self.outer * self.pieces
+        return ceil_div(self.outer, self.group) * self.pieces
 
     def emit(self, target: Target) -> str:
         e, element = Function(self.NAME), f"i{8 * self.item}"
         lanes = target.vector_bytes // self.item
         x, places = e.pointer(0, element), e.pointer(1, INT32.llvm)
         counts, y = e.pointer(2, INT64.llvm), e.pointer(3, element)
-        with e.chunks(self.outer, self.pieces) as (row, piece):
+        with e.chunks(ceil_div(self.outer, self.group), self.pieces) as (part, piece):
             before, total = self.sums(e, counts, piece)
-            with e.when((row | piece).compare("eq", 0)):
+            with e.when((part | piece).compare("eq", 0)):
                 e.store(total, e.pointer(4, INT64.llvm))
             own, listed = e.load_index(counts.at(piece)), places.at(piece * self.stride)
-            source = x.at(row * (self.extent * self.inner))
-            out = y.at((row * total + before) * self.inner)
-            with e.when(own.compare("ne", 0)), e.loop("slice", own) as at:
-                place = e.index(e.convert("zext", e.load(listed.at(at)), "i64"))
-                taken, to = source.at(place * self.inner), out.at(at * self.inner)
-                if isinstance(self.inner, int) and self.inner == 1:
-                    e.store(e.load(taken), to)
-                else:
-                    copy_row(e, taken, to, self.inner, lanes)
+            first = part * self.group
+            last = e.smin(first + self.group, self.outer)
+            with e.when(own.compare("ne", 0)), e.loop("row", last, start=first) as row:
+                source = x.at(row * (self.extent * self.inner))
+                out = y.at((row * total + before) * self.inner)
+                with e.loop("slice", own) as at:
+                    self._take(e, source, out, listed, at, lanes)
         return e.finish()
+
+    def _take(
+        self, e: Function, x: Pointer, out: Pointer, listed: Pointer, at: Value, lanes: int
+    ) -> None:
+        """Copy one slice."""
+        place = e.index(e.convert("zext", e.load(listed.at(at)), "i64"))
+        taken, to = x.at(place * self.inner), out.at(at * self.inner)
+        if isinstance(self.inner, int) and self.inner == 1:
+            e.store(e.load(taken), to)
+        else:
+            copy_row(e, taken, to, self.inner, lanes)
 
 
 def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:

@@ -13,6 +13,7 @@ from leanconv.errors import ModelError
 from leanconv.graph.convert.rule import Call, FileNode, Rule
 from leanconv.graph.distinct import distinct, working_for_distinct
 from leanconv.graph.ir import Cut, TensorType
+from leanconv.graph.limits import is_large_part
 from leanconv.graph.located import NeedsValuesError
 from leanconv.graph.nms import kept_boxes
 from leanconv.graph.ops.base import Array, checked, integer
@@ -253,14 +254,15 @@ def _cut_shape(shape: Sequence[int], count: int, axis: int) -> tuple[int, ...]:
 def cut(room: Array, count: int, axis: int) -> Array:
     """What has been found, as many as are said along an axis.
 
-    It is a view of a large room where it is at least half of it, and a new array elsewhere.
+    It is a view of a large room of which it is a large part, and a new array elsewhere.
 
     Raises:
         ModelError: as `_cut_shape`.
     """
     shape = _cut_shape(room.shape, count, axis)
     found = room.reshape(-1)[: prod(shape)].reshape(shape)
-    return found if 2 * found.nbytes >= max(room.nbytes, _LEAST_VIEW) else found.copy()
+    kept = room.nbytes >= _LEAST_VIEW and is_large_part(found, room)
+    return found if kept else found.copy()
 
 
 def _working_unique(call: Call) -> int:

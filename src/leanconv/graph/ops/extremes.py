@@ -46,16 +46,20 @@ def _infer_top(types: Types, attributes: Attributes) -> tuple[TensorType, ...]:
 def _evaluate_top(arrays: Arrays, attributes: Attributes) -> tuple[Array, ...]:
     """Sorted always; of equal numbers the one of the lower index comes first."""
     x, axis, k = array(arrays), attributes["axis"], attributes["k"]
-    largest, few = attributes["largest"], k * _FEW <= x.shape[axis]
-    if few and k and not (x.dtype.kind == "f" and np.isnan(x).any()):
-        lines = np.moveaxis(x, axis, -1)
-        places = np.empty((*lines.shape[:-1], k), np.int64)
-        for at in np.ndindex(*lines.shape[:-1]):
-            places[at] = _first_of_line(lines[at], k, largest)
-        places = np.ascontiguousarray(np.moveaxis(places, -1, axis))
-    else:
+    largest, count = attributes["largest"], x.shape[axis]
+    shape = (*x.shape[:axis], k, *x.shape[axis + 1 :])
+    if not k or k * _FEW > count or (x.dtype.kind == "f" and np.isnan(x).any()):
         places = np.take(_order(x, axis, largest), np.arange(k), axis)
-    return np.take_along_axis(x, places, axis), places.astype(np.int64, copy=False)
+        return np.take_along_axis(x, places, axis), places.astype(np.int64, copy=False)
+    last = axis == x.ndim - 1
+    lines = (x if last else np.moveaxis(x, axis, -1)).reshape(-1, count)
+    found = np.array([_first_of_line(line, k, largest) for line in lines], np.int64)
+    values = np.array([line[places] for line, places in zip(lines, found, strict=True)], x.dtype)
+    if last:
+        return values.reshape(shape), found.reshape(shape)
+    ends = (*x.shape[:axis], *x.shape[axis + 1 :], k)
+    values, found = (np.moveaxis(each.reshape(ends), -1, axis) for each in (values, found))
+    return np.ascontiguousarray(values), np.ascontiguousarray(found)
 
 
 _FEW = 16  # times as many numbers are partitioned before they are sorted
