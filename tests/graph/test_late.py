@@ -12,6 +12,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 import leanconv as lc
 from leanconv.errors import BudgetError, LeanConvError, ModelError, UnsupportedError
+from leanconv.graph.convert import FileNode
+from leanconv.graph.onnx_binding import Scope
+from leanconv.graph.value import Value
 from support.control_flow import branch, graph, node
 from support.onnx_models import Array, reference
 
@@ -380,6 +383,36 @@ def test_trip_counts_and_weights_that_are_data() -> None:
     agrees(made(nodes, feeds[0], "y:f rows:f"), *feeds)
     each = [node("Relu", "w", "v"), node("Conv", "x v", "y")]
     agrees(made(each, {"x": IMAGE, "w": W}, "y:f"), {"x": IMAGE, "w": W})
+
+
+def test_nodes_are_bound_once_for_all_that_may_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for how many there are: none, one, several."""
+    x = R.random((40, 3)).astype("f4")
+    nodes = [
+        node("Compress", "x flags", "c", axis=0),
+        node("Shape", "c", "s"),
+        node("ConstantOfShape", "s", "zeros"),
+        node("Softmax", "c", "p", axis=0),
+        node("Add", "p zeros", "q"),
+        node("Slice", "q zero most", "y"),
+        node("Unique", "q", "u"),
+        node("TopK", "u one", "t places", axis=0),
+    ]
+    held = {"zero": np.array([0]), "most": np.array([7]), "one": np.array([1])}
+    feeds = [{"x": x, "flags": np.arange(40) % n == 0} for n in range(1, 30)]
+    proto = made(nodes, feeds[0], "y:f t:f", **held)
+    network = agrees(proto, *feeds)
+    bound: list[str] = []
+    bind = Scope.bind
+
+    def counted(self: Scope, nodes: Sequence[FileNode], outputs: Sequence[str]) -> list[Value]:
+        bound.extend(node.op for node in nodes)
+        return bind(self, nodes, outputs)
+
+    monkeypatch.setattr(Scope, "bind", counted)
+    for feed in feeds:
+        network.run(feed)
+    assert set(bound) == {"Unique"}
 
 
 def test_values_that_do_not_fit_are_refused_in_the_run() -> None:

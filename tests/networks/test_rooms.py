@@ -72,6 +72,7 @@ def check(
         each.ClearField("type")
     for threads in (1, 3):
         network = lc.load(proto, threads=threads)
+        first = network.run(given[0])
         for feed in [*given, given[0]]:
             found, expected = network.run(feed), reference(proto, feed)
             for name, array in expected.items():
@@ -80,6 +81,8 @@ def check(
                 assert found[name].flags.writeable
                 assert found[name].flags.c_contiguous
                 found[name][...] = 1  # it is the user's
+        for name, array in reference(proto, given[0]).items():
+            np.testing.assert_array_equal(first[name], array, name)  # no later run wrote there
         assert late in network.explain()
     limited = lc.load(proto, threads=1, memory_limit=network.plan.memory_bytes)
     for feed in given:
