@@ -366,6 +366,23 @@ def test_a_run_does_not_go_on_with_another_ones_journal(tiled: Tiled, tmp_path: 
     np.testing.assert_array_equal(out, tiled.whole(pixels()))
 
 
+@pytest.mark.parametrize("cut", ["image", "result"])
+def test_a_chunk_that_was_cut_short_is_said(tiled: Tiled, tmp_path: Path, cut: str) -> None:
+    zarr = pytest.importorskip("zarr", reason="leanconv[images] is not installed")
+    x = zarr.create_array(str(tmp_path / "image.zarr"), data=pixels(), chunks=(1, 1, 40, 70))
+    y = zarr.create_array(str(tmp_path / "result.zarr"), data=pixels(), chunks=(1, 1, 40, 70))
+    stopped(tiled, x, y, tmp_path / "j", 9)
+    for chunk in tmp_path.glob(f"{cut}.zarr/c/0/0/*/*"):
+        os.truncate(chunk, chunk.stat().st_size // 2)
+    what = "input 'x' cannot be read" if cut == "image" else "out for 'y' cannot be written"
+    with pytest.raises(InputError, match=f"{what}: "):
+        tiled(x, out=y, journal=tmp_path / "j")
+    array = x if cut == "image" else y
+    array.set_basic_selection(Ellipsis, pixels())  # every chunk is written anew
+    tiled(x, out=y, journal=tmp_path / "j")
+    np.testing.assert_array_equal(y[:], tiled.whole(pixels()))
+
+
 # -- random runs -----------------------------------------------------------------------------------
 class World:
     """An image and a result in files or memory, and what may happen to them between two runs."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,7 +22,7 @@ from leanconv.api.tile_layouts import (
     placed,
     source,
 )
-from leanconv.errors import InputError, short
+from leanconv.errors import InputError, LeanConvError, short
 from leanconv.graph.ir import Graph, TensorType
 from leanconv.planner.tiles.windows import Index
 from leanconv.runtime.memory import give_back
@@ -162,7 +163,8 @@ def read(image: Image, index: Index, spec: InputSpec, into: np.ndarray | None = 
     if isinstance(image, FileWindows):
         image.read(index, into)
         return into
-    part = np.asarray(image[index])
+    with _reported(f"input {spec.name!r} cannot be read"):
+        part = np.asarray(image[index])
     if part.shape != expected:
         raise InputError(
             f"input {spec.name!r} gave {shape_text(part.shape)} for a part of "
@@ -170,6 +172,29 @@ def read(image: Image, index: Index, spec: InputSpec, into: np.ndarray | None = 
         )
     into[...] = part
     return into
+
+
+def write(out: Any, name: str, index: Index, part: np.ndarray) -> None:
+    """Write a part of an output.
+
+    Raises:
+        InputError: it cannot be written.
+    """
+    with _reported(f"out for {name!r} cannot be written"):
+        out[index] = part
+
+
+@contextmanager
+def _reported(what: str) -> Iterator[None]:
+    """Say of what whatever libraries raise is, such as that a chunk was cut short."""
+    try:
+        yield
+    except (LeanConvError, MemoryError):
+        raise
+    except Exception as error:
+        raise InputError(
+            f"{what}: {error or type(error).__name__}; expected an array that is whole"
+        ) from error
 
 
 def checked_out(out: Any, name: str, kind: TensorType) -> Any:

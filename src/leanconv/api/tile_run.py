@@ -18,7 +18,7 @@ from leanconv.api.fast_call import FastCall
 from leanconv.api.file_windows import FileWindows, through_calls
 from leanconv.api.inputs import InputSpec
 from leanconv.api.network import Network
-from leanconv.api.tile_arrays import Image, flush, read, release
+from leanconv.api.tile_arrays import Image, flush, read, release, write
 from leanconv.api.tile_journal import Journal, Sums
 from leanconv.api.tile_plan import TilePlan
 from leanconv.planner.tiles.windows import Tile
@@ -152,7 +152,7 @@ class _Windows:
         """Write what is right of a window's outputs; its check sum."""
         parts = [array[tile.gives[name]] for name, array in zip(self._outs, found, strict=True)]
         for (name, out), part in zip(self._outs.items(), parts, strict=True):
-            out[tile.writes[name]] = part
+            write(out, name, tile.writes[name], part)
         release(self._mapped)
         return self._sum(parts)
 
