@@ -107,6 +107,7 @@ REASONS: dict[str, tuple[str, ...]] = {
         "api:_ANY_ERROR",
         "api:_HARDER",
         "cli:_SUM_TOLERANCE",
+        "cli:_USELESS",
         "cli/engines:LARGEST_DIFFERENCE",
         "cli/engines:INACCURATE",
         "gpu:BRAIN",
@@ -178,6 +179,8 @@ REASONS: dict[str, tuple[str, ...]] = {
     ),
     "pictures and terminals": (
         "cli/engines:_BUSY_CPUS",
+        "cli:_IMAGENET",
+        "cli:_OVERLAP",
         "cli:PRESETS",
         "cli:_RANGES",
         "cli:PATIENCE_S",

@@ -32,7 +32,9 @@ from leanconv.units import shape_text
 
 Arrays = Mapping[str, np.ndarray]
 _KINDS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
-_OVERLAP, _MOST = 0.7, 300  # of Ultralytics' own suppression, where the network has none
+# Of Ultralytics' own suppression, where the network has none.
+_OVERLAP = 0.7
+_MOST = 300
 
 
 @dataclass(frozen=True)
