@@ -16,6 +16,7 @@ Layers of which they may compute some in float32, with an activation behind them
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 
 import numpy as np
@@ -135,7 +136,7 @@ class Saturating:
         weights, codes = self._weights[layer.name], self._values[layer.node.inputs[0]]
         window = Windows.of(layer)
         assert window is not None, "these layers were chosen"
-        read = np.rint(window.patches(x, x.size) / np.float32(codes.scale)) + codes.zero
+        read = np.rint(window.patches(x, sys.maxsize) / np.float32(codes.scale)) + codes.zero
         sums = lost(layer, weights, read.clip(LOW, HIGH).astype(np.uint8))
         factor = weights.scales[:, None] * np.float32(codes.scale)
         return np.asarray(sums * factor, np.float32)
