@@ -10,8 +10,9 @@ rows). ONNX Runtime's sums are these, bit by bit; oneDNN's, which OpenVINO has, 
 row and column. Depthwise convolutions are summed in 32 bits. Where two weights of the same sign
 that lie beside each other are together at most 128, no pair saturates: 255 * 128 < 2^15.
 
-leanconv's sums are exact on every CPU. `saturating` computes with NumPy what the others give.
-Layers of which they may compute some in float32, with an activation behind them, saturate here too.
+leanconv's sums are exact on every CPU. `Saturating` computes with NumPy what the others give: at
+most, as layers saturate here that they may compute in float32, with an activation behind them. Only
+transposed convolutions, and those whose padding follows from sizes, are exact here.
 """
 
 from __future__ import annotations
@@ -110,13 +111,13 @@ class Saturating:
 
     def _graph(self, sample: Known) -> Graph:
         inputs = self._model.inputs
+        shapes = {i.name: sample[i.name].shape for i in inputs}
         small = {i.name: sample[i.name] for i in inputs if is_small(i.shape, i.dtype)}
         if small:
-            shapes = {i.name: sample[i.name].shape for i in inputs}
             return self._model.bind(shapes, values=small)
-        key = tuple(sample[i.name].shape for i in inputs)
+        key = tuple(shapes.values())
         if key not in self._graphs:
-            self._graphs[key] = self._model.bind(dict(zip(sample, key, strict=True)))
+            self._graphs[key] = self._model.bind(shapes)
         return self._graphs[key]
 
     def _evaluated(self, node: Node, values: Mapping[str, Array]) -> tuple[Array, ...]:
