@@ -16,12 +16,13 @@ from leanconv.graph.ir import Attributes, Graph, TensorType, is_filled
 from leanconv.graph.limits import FoldBudget, Limits, RunBudget
 from leanconv.graph.located import NeedsValuesError
 from leanconv.graph.narrow_codes import read_mark
-from leanconv.graph.ops import OPS, check_dtypes, evaluate, infer
-from leanconv.graph.ops.base import Array, checked, dtype_of, is_described
+from leanconv.graph.ops import OPS, check_dtypes, evaluate, infer, table_bytes
+from leanconv.graph.ops.base import Array, checked, dtype_of
 from leanconv.graph.ops.integers import SYMBOLIC_DTYPES, checked_symbols
 from leanconv.graph.ops.movement import moves_nothing
 from leanconv.graph.ops.working import working_bytes
 from leanconv.graph.value import Unmade, Value, are_numbers, has_symbols, known_if_empty
+from leanconv.symbolic import plain
 from leanconv.types import FLOAT16, FLOAT32, FLOAT64, DType, as_dtype
 from leanconv.units import shape_text
 
@@ -233,8 +234,8 @@ class Builder:
             return self._fold(op, inputs, results, attributes)
         if not self.bounds:
             check_dtypes(op, types)
-        tables = self._table_bytes(op, types, attributes, results)
-        self.budget.charge(tables)
+        tables = table_bytes(op, types, attributes, results)
+        self.budget.charge(plain(tables))
         working = tables + working_bytes(op, types, results) if self.bounds else 0
         outputs = tuple(map(Value, results))
         if self.settings:
@@ -269,7 +270,7 @@ class Builder:
             return tuple(self.filled(number, kind.shape) for kind in results)
         if self.running:
             needed = working_bytes(op, types, results)
-            needed += self._table_bytes(op, types, attributes, results)
+            needed += table_bytes(op, types, attributes, results)
             self.budget.expect(needed + sum(kind.bytes for kind in results))
         self._charge(op, types, attributes, results)
         symbols = OPS[op].takes_symbols
@@ -296,19 +297,8 @@ class Builder:
         if op != "Reshape":
             work = OPS[op].work
             traffic = sum(kind.bytes for kind in (*results, *types) if kind)
-            traffic += self._table_bytes(op, types, attributes, results)
+            traffic += plain(table_bytes(op, types, attributes, results))
             self.budget.charge(traffic + (4 * work(types, attributes, results) if work else 0))
-
-    @staticmethod
-    def _table_bytes(
-        op: str,
-        types: Sequence[TensorType | None],
-        attributes: Attributes,
-        results: tuple[TensorType, ...],
-    ) -> int:
-        """Bytes in which tables are made that follow from numbers alone; 0 where none is made."""
-        tables = OPS[op].tables
-        return 0 if tables is None or is_described() else tables(types, attributes, results)
 
     def _later(
         self,

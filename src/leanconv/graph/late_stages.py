@@ -25,7 +25,7 @@ from leanconv.graph.limits import alone
 from leanconv.graph.located import NeedsValuesError
 from leanconv.graph.onnx_binding import Scope
 from leanconv.graph.open_graphs import tables_filler
-from leanconv.graph.ops import OPS
+from leanconv.graph.ops import OPS, table_bytes
 from leanconv.graph.ops.base import Array
 from leanconv.graph.ops.working import working_bytes
 from leanconv.graph.passes.drop_dead import drop_dead
@@ -154,7 +154,8 @@ def _size(graph: Graph) -> int:
         types = [graph.types[name] if name else None for name in node.inputs]
         results = [graph.types[name] for name in node.outputs]
         size = size + sum(kind.bytes for kind in results)
-        working = most(working, working_bytes(node.op, types, results))
+        tables = table_bytes(node.op, types, node.attributes, tuple(results))
+        working = most(working, working_bytes(node.op, types, results) + tables)
     return size + working
 
 

@@ -129,7 +129,7 @@ from leanconv.graph.ops import (
     selection,
     typed,
 )
-from leanconv.graph.ops.base import Array, Arrays, Op, Types
+from leanconv.graph.ops.base import Array, Arrays, Op, Types, is_described
 from leanconv.graph.ops.loop import loop
 from leanconv.graph.ops.pointwise import BINARY, UNARY, activate
 from leanconv.types import FLOATS, HALVES, DType
@@ -147,6 +147,7 @@ __all__ = [
     "infer_node",
     "label",
     "not_taken",
+    "table_bytes",
 ]
 
 OPS: Mapping[str, Op] = MappingProxyType(
@@ -237,6 +238,19 @@ def evaluate(op: str, arrays: Arrays, attributes: Attributes) -> tuple[Array, ..
     """
     with np.errstate(all="ignore"):
         return OPS[op].evaluate(arrays, attributes)
+
+
+def table_bytes(
+    op: str, types: Types, attributes: Attributes, results: tuple[TensorType, ...]
+) -> int:
+    """Bytes in which tables are made that follow from attributes alone; 0 where none is made.
+
+    Args:
+        op: a key of `OPS`.
+        types, attributes, results: of a node.
+    """
+    tables = OPS[op].tables
+    return 0 if tables is None or is_described() else tables(types, attributes, results)
 
 
 def label(node: Node) -> str:

@@ -20,7 +20,6 @@ from leanconv.errors import ModelError
 from leanconv.graph.ir import Attributes, TensorType
 from leanconv.graph.ops.base import Array, Arrays, Op, Types, array, checked, first, single
 from leanconv.graph.ops.resize import CROP, coordinates
-from leanconv.symbolic import plain
 from leanconv.types import FLOAT64, FLOATS, INT8, UINT8, DType, as_dtype
 
 ONE_BITS = 22  # of the weight one, where codes are mixed
@@ -212,8 +211,8 @@ _WEIGHT_BYTES = 32  # measured: for each weight of a window, while they are comp
 
 def _tables(_types: Types, attributes: Attributes, _results: Types) -> int:
     windows = zip(attributes["sizes"], attributes["scales"], strict=True)
-    taps = sum(reach(float(s), bool(attributes["antialias"])) * plain(size) for size, s in windows)
-    return int(_WEIGHT_BYTES * taps)
+    each = _WEIGHT_BYTES
+    return sum(each * reach(float(s), bool(attributes["antialias"])) * size for size, s in windows)
 
 
 NAMES = (

@@ -21,7 +21,6 @@ from leanconv.graph.ops.base import (
     first,
     single,
 )
-from leanconv.symbolic import plain
 from leanconv.types import DTYPES
 
 COORDINATE_MODES = (
@@ -219,10 +218,10 @@ def _work_resize(types: Types, _attributes: Attributes, result: TensorType) -> i
 _CELL_BYTES = 24  # measured: for each cell that one of the result mixes, and again once for all
 
 
-def _tables(types: Types, attributes: Attributes, _results: Types) -> int:
-    triples = zip(first(types).shape, attributes["sizes"], attributes["scales"], strict=True)
-    resized = [plain(size) for e, size, s in triples if plain(size) != plain(e) or s != 1]
-    return int(_CELL_BYTES * (3 if attributes["mode"] == "linear" else 2) * sum(resized))
+def _tables(_types: Types, attributes: Attributes, _results: Types) -> int:
+    pairs = zip(attributes["sizes"], attributes["scales"], strict=True)
+    each = _CELL_BYTES * (3 if attributes["mode"] == "linear" else 2)
+    return sum(each * size for size, scale in pairs if scale != 1)
 
 
 _NAMES = ("mode", "sizes", "scales", "coordinate_transformation_mode", "nearest_mode")
