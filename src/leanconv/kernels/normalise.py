@@ -213,9 +213,11 @@ def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Targe
         if name:
             array = graph.constants[name]
             where[role] = numbers_of(array.shape, shape, first)
+            if where[role] == "line":
+                array = np.broadcast_to(array.reshape(-1), (channels,))  # one may be for all lines
             if where[role] == "line" and block:
                 spread = np.zeros(period * inner, array.dtype)
-                spread[:channels] = array.reshape(-1)
+                spread[:channels] = array
                 array = spread
             constants[f"{y}.{role}"] = in_rows(array).reshape(-1)
     kernel = Normalise(
