@@ -88,14 +88,14 @@ class TailCall(FastCall):
         if made is None:
             return None
         results = self._cut(made[0]) if self._cuts else self._finished(read, made[0])
-        if self._hides_all and all(each.base is None for each in results):
+        if self._hides_all and not [each for each in results if each.base is not None]:
             self._spare_outputs.append(made)  # else a user has some of them
         return results
 
     def _cut(self, found: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The outputs, where all that is left to do is to cut arrays."""
         return [
-            found[number] if count < 0 else cut(found[number], int(found[count][0]), axis)
+            found[number] if count < 0 else cut(found[number], found[count].item(), axis)
             for number, count, axis in self._cuts
         ]
 

@@ -20,11 +20,11 @@ from leanconv.codegen.emitter import Carry, Function, Pointer, Value, vector
 from leanconv.codegen.extents import Count, Extent, Extents
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
+from leanconv.codegen.shuffles import lane_bits
 from leanconv.errors import UnsupportedError
 from leanconv.graph.ir import Graph, Node
 from leanconv.kernels.gather import copy_row
 from leanconv.kernels.pieces import PIECE
-from leanconv.kernels.top_scan import lane_bits
 from leanconv.records import dataclass
 from leanconv.spec.format import Format, ceil_div
 from leanconv.symbolic import least, most

@@ -260,7 +260,7 @@ def cut(room: Array, count: int, axis: int) -> Array:
         ModelError: as `_cut_shape`.
     """
     shape = _cut_shape(room.shape, count, axis)
-    found = room.reshape(-1)[: prod(shape)].reshape(shape)
+    found: Array = np.ndarray(shape, room.dtype, np.ascontiguousarray(room))
     kept = room.nbytes >= _LEAST_VIEW and is_large_part(found, room)
     return found if kept else found.copy()
 
