@@ -281,6 +281,22 @@ def test_what_cannot_be_written_is_refused_before_anything_is_computed(
         np.testing.assert_array_equal(tiled(pixels(), out=out), tiled.whole(pixels()))
 
 
+@pytest.mark.parametrize("form", [("torch.float32", SHAPE), ("float32", (1, 1, float("nan"), 5))])
+def test_what_numpy_does_not_know_is_refused(tiled: Tiled, form: tuple[Any, Any]) -> None:
+    class Foreign:
+        dtype, shape = form
+
+        def __getitem__(self, index: Any) -> Any:
+            raise AssertionError
+
+        __setitem__ = __getitem__
+
+    with pytest.raises(InputError, match="input 'x' is of .* expected a dtype of NumPy's"):
+        tiled(Foreign())
+    with pytest.raises(InputError, match="out for 'y' is of .* expected a dtype of NumPy's"):
+        tiled(pixels(), out=Foreign())
+
+
 def test_a_result_that_cannot_be_read_back_takes_no_journal(tiled: Tiled, tmp_path: Path) -> None:
     class Sink:
         shape, dtype = SHAPE, np.dtype(_FLOAT)

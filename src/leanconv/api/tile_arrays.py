@@ -52,8 +52,7 @@ def checked_image(image: Any, spec: InputSpec) -> Image:
             f"input {spec.name!r} is {type(image).__name__}; expected an array: anything with "
             "shape, dtype and slices"
         )
-    kind = np.dtype(image.dtype)
-    shape = tuple(int(n) for n in image.shape)
+    kind, shape = _form(image, f"input {spec.name!r}")
     wrong = []
     if not spec.takes(shape):
         wrong.append(f"the shape does not fit{_as_would_fit(source(image), spec)}")
@@ -66,6 +65,21 @@ def checked_image(image: Any, spec: InputSpec) -> Image:
         )
     found: Image = image
     return found
+
+
+def _form(array: Any, what: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    """The dtype and shape of anything that has some.
+
+    Raises:
+        InputError: NumPy has no such dtype (but PyTorch), or extents are not known (as Dask's).
+    """
+    try:
+        return np.dtype(array.dtype), tuple(int(n) for n in array.shape)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InputError(
+            f"{what} is of {short(array.dtype)}, {short(array.shape)}; expected a dtype of NumPy's "
+            "and a known shape"
+        ) from error
 
 
 def _as_would_fit(array: Any, spec: InputSpec) -> str:
@@ -208,11 +222,9 @@ def checked_out(out: Any, name: str, kind: TensorType) -> Any:
         raise InputError(
             f"out for {name!r} is {short(out)}; expected an array to write: a memmap, a Zarr array"
         )
-    if tuple(out.shape) != kind.shape or np.dtype(out.dtype) != expected:
-        raise InputError(
-            f"out for {name!r} is {type_text(np.dtype(out.dtype), tuple(out.shape))}; expected "
-            f"{kind}"
-        )
+    held, shape = _form(out, f"out for {name!r}")
+    if shape != kind.shape or held != expected:
+        raise InputError(f"out for {name!r} is {type_text(held, shape)}; expected {kind}")
     why = _unwritable(source(out))
     if why:
         raise InputError(f"out for {name!r} {why}; expected an array that can be written")
