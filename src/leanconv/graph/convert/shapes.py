@@ -14,6 +14,7 @@ from leanconv.graph.value import Value
 
 _FAR = 1 << 62
 _SHORT_ROW = 64  # bytes: copies of shorter rows take longer than to read a tensor once more
+_AT_ONCE = MAX_RANK // 2 - 1  # axes, each of which becomes two
 MOST_PARTS = 512  # of one Gather or Pad, each a copy in the code
 
 
@@ -103,7 +104,7 @@ def _expand(call: Call) -> list[Value]:
 def _tile(call: Call) -> list[Value]:
     """Repeat along every axis: each is split in two, of which the first is broadcast.
 
-    All axes are repeated by one Expand, whose rows are those of x. Where these are shorter than
+    Axes are repeated by one Expand, whose rows are those of x. Where these are shorter than
     `_SHORT_ROW`, the last axis is repeated before, so that they become longer.
     """
     x, repeats = call.value(), call.integers(1)
@@ -116,15 +117,13 @@ def _tile(call: Call) -> list[Value]:
     if x.array is not None:
         array = x.array
         return [call.fold(lambda: np.tile(array, repeats), shape, x.type.dtype)]
-    repeated = [axis for axis, count in enumerate(repeats) if count != 1]
-    if not repeated:
-        return [x]
-    y, counts = x, list(repeats)
-    last = repeated[-1]
-    if len(repeated) > 1 and math.prod(x.shape[last:]) * x.type.dtype.bytes < _SHORT_ROW:
-        y = _repeated(call, y, [1] * last + counts[last:])
-        counts[last] = 1
-    return [_repeated(call, y, counts)]
+    y, left = x, [axis for axis, count in enumerate(repeats) if count != 1]
+    row_bytes = math.prod(x.shape[left[-1] :]) * x.type.dtype.bytes if left else 0
+    most = 1 if row_bytes < _SHORT_ROW else _AT_ONCE
+    while left:
+        axes, left, most = left[-most:], left[:-most], _AT_ONCE
+        y = _repeated(call, y, [n if axis in axes else 1 for axis, n in enumerate(repeats)])
+    return [y]
 
 
 def _repeated(call: Call, x: Value, counts: Sequence[int]) -> Value:
