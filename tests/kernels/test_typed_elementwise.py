@@ -136,6 +136,14 @@ def test_numbers_out_of_range_become_the_nearest(source: DType, to: DType, targe
 
 
 @TARGETS
+@pytest.mark.parametrize("dtype", [INT32, INT64, UINT8])
+@pytest.mark.parametrize("exponent", [0, 1, 2, 3, 5])
+def test_powers_that_are_known(exponent: int, dtype: DType, target: Target) -> None:
+    operands = [numbers((3, 37), dtype), np.array(exponent, dtype)]
+    check(Case(elementwise, "Pow", operands, {}, constants=[1]), target)
+
+
+@TARGETS
 @pytest.mark.parametrize("columns", [63, 64, 65, 129, 261])
 def test_rows_longer_than_registers_of_the_narrowest_type(columns: int, target: Target) -> None:
     shape, line = (3, columns), (columns,)

@@ -375,7 +375,11 @@ class _Operands:
     @property
     def exponent(self) -> float | None:
         """The last operand where it is one known number."""
-        return self.numbers[-1] if self.sources[-1][0] else None
+        number, i = self.sources[-1]
+        if number:
+            return self.numbers[i]
+        held = self.constants.get(self.names[i])
+        return float(held[0]) if held is not None and held.shape == (1,) else None
 
 
 def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Target) -> Lowered:

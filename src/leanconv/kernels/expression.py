@@ -104,6 +104,8 @@ def step_of(
     if node.op in quantised_steps.OPS:
         return Step(node.op, args, types=quantised_steps.step_types(node, types))
     op, parameters = node.op, typed_steps.parameters_of(node.op, node.attributes)
+    if op == "Pow" and exponent == 2 and types[-1].is_integer:
+        return Step("Mul", args[:1] * 2, (), (types[-1],) * 2)
     if op not in (*UNARY, *BINARY) or not types[-1].is_float:
         return Step(op, args, parameters, types[-2:])
     if op == "Pow" and exponent in _POWERS:

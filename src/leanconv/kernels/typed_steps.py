@@ -192,17 +192,15 @@ def _sign(e: Function, dtype: DType, x: Value) -> Value:
 
 
 def _power(e: Function, dtype: DType, a: Value, b: Value) -> Value:
-    """By repeated squares, one for each bit of the exponent."""
+    """By repeated squares, one for each bit up to the highest one of the exponents."""
     one = e.const(a.kind, 1)
-    state = [one, a, b]
-    with e.loop("bit", 8 * dtype.bytes, [state]):
+    state, done = [one, a, b], [e.const("i1", 0)]
+    with e.loop("bit", 8 * dtype.bytes, [state], until=done):
         found, square, left = state
         odd = (left & 1).compare("ne", 0)
-        state[:] = [
-            e.select(odd, found * square, found),
-            square * square,
-            e.define(f"lshr {left}, {one.text}", left.kind),
-        ]
+        left = e.define(f"lshr {left}, {one.text}", left.kind)
+        state[:] = [e.select(odd, found * square, found), square * square, left]
+        done[0] = any_lane(e, left.compare("ne", 0)) ^ 1
     if dtype.kind == "uint":
         return state[0]
     minus_one = a.compare("eq", -1)

@@ -218,9 +218,9 @@ def _softmax(c: Composer, node: Node) -> str:
 
 
 def _quantise_floats(c: Composer, node: Node) -> str:
-    given = node.attributes
+    (x, scale, zero), given = node.inputs, node.attributes
     bounds = given["low"], given["high"]
-    return float_codes.quantise(c, *node.inputs, given["dtype"], bounds)
+    return float_codes.quantise(c, x, scale, zero, given["dtype"], bounds)
 
 
 WITH_KERNEL = frozenset(
