@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import float64_memory
+import operators
 import pages.algorithms
 import pages.cache_misses
 import pages.choice
@@ -45,6 +46,7 @@ WRITERS: dict[str, Callable[[dict[str, Any]], str]] = {
     "cache_misses": pages.cache_misses.page,
     "choice": pages.choice.page,
     "ladder": pages.ladder.page,
+    "operators": operators.page,
     "pareto": pages.pareto.page,
 }
 PAGED = [file for name in WRITERS for file in all_results(name)]

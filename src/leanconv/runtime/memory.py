@@ -69,7 +69,11 @@ def new_array(shape: tuple[int, ...], dtype: DType) -> np.ndarray:
         OutOfMemoryError: the system does not give the memory.
     """
     kind = numpy_dtype(dtype)
-    size = prod(shape) * kind.itemsize
+    return new_array_of(shape, kind, prod(shape) * kind.itemsize)
+
+
+def new_array_of(shape: tuple[int, ...], kind: np.dtype, size: int) -> np.ndarray:
+    """`new_array` of a NumPy type and of so many bytes."""
     try:
         if size < _LEAST_ALIGNED:
             return np.empty(shape, kind)

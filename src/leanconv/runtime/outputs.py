@@ -16,7 +16,7 @@ import numpy as np
 
 from leanconv.errors import OutOfMemoryError
 from leanconv.half_arrays import numpy_dtype
-from leanconv.runtime.memory import Block, new_array
+from leanconv.runtime.memory import Block, new_array_of
 from leanconv.settings import current_settings
 from leanconv.types import DType
 
@@ -80,14 +80,14 @@ class Outputs:
         kind = numpy_dtype(dtype)
         size = prod(shape) * kind.itemsize
         if not _LEAST_BYTES <= size <= self._limit:
-            return new_array(shape, dtype)
+            return new_array_of(shape, kind, size)
         block = self._taken(size)
         if block is None:
             try:
                 block = self._made(size)
             except OutOfMemoryError:
                 self._blocks.clear()
-                return new_array(shape, dtype)
+                return new_array_of(shape, kind, size)
         lease = _Lease(block, size)
         self._blocks[next(self._numbers)] = weakref.ref(lease), block
         array: np.ndarray = np.ndarray(shape, kind, np.asarray(lease))
