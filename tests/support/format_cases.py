@@ -256,6 +256,7 @@ def _quantised(op: str) -> Iterator[Case]:
     spread = generator.integers(0, 256, (1, 20, 1, 1)).astype(np.uint8)
     along = {"scale": generator.uniform(0.01, 0.1, 20).astype(np.float32)}
     along["zero"] = generator.integers(90, 160, 20).astype(np.uint8)
+    steps = generator.uniform(0.01, 0.1, (1, 20, 1, 1)).astype(np.float32)
     two = {"scales": (0.01, 0.02, 0.03), "zeros": (3, 90, 60)}
     one, pool = (
         {"scales": (0.02, 0.015), "zeros": (7, 90)},
@@ -266,6 +267,7 @@ def _quantised(op: str) -> Iterator[Case]:
     of_words = {"bits": 4, "block": 32, "inner": 32, "outputs": 10, "middle": 8}
     for name, inputs, constants, attributes in (
         ("QuantizeLinear", [single_nodes.array(*IMAGE)], along, {"axis": 1}),
+        ("QuantizeFloats", [single_nodes.array(*IMAGE), steps, steps[:, :1] * 900], {}, bounds),
         ("DequantizeLinear", [codes], along, {"axis": 1, "dtype": FLOAT32}),
         ("Lookup", [codes], {"table": np.arange(256, dtype=np.uint8)[::-1]}, {}),
         ("QLinearAdd", [codes, codes[::-1]], {}, {**two, **bounds}),
