@@ -49,8 +49,7 @@ EXPLAINED: Mapping[str, str] = {
     ),
     **dict.fromkeys(("Identity", "Reshape", "Flatten"), _COPIED),
     "BatchNormalization": _ONE_NODE,
-    "DynamicQuantizeLinear": "two passes find the range; then divisions are the limit",
-    "QuantizeLinear": "divisions are the limit, as many a cycle as ONNX Runtime's",
+    "DynamicQuantizeLinear": "its least and its largest number are a pass each",
 }
 
 
