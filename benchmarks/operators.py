@@ -40,7 +40,7 @@ _QUICK = 3, 0.01  # rounds, and seconds of a turn
 
 # Why the cases of an operator, or the one case of these words, may be below `_BELOW`.
 _PASSES = "composed of several kernels, each of which reads and writes a whole tensor"
-_COPIED = "one copy: the C library's reads nothing of what it overwrites, a loop of stores does"
+_COPIED = "one copy: the C library moves a long run faster than a loop of loads and stores does"
 _ONE_NODE = "a file of one node: in a network it becomes part of the layer before it"
 EXPLAINED: Mapping[str, str] = {
     **dict.fromkeys(
