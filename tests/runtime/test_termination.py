@@ -260,6 +260,26 @@ def test_late_outputs_end_by_their_options() -> None:
         np.testing.assert_array_equal(one, other)
 
 
+def test_sessions_in_two_parts_end_in_both() -> None:
+    """One of leanconv's, one of the real onnxruntime's; options of the latter follow the former."""
+    pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+    nodes = [helper.make_node("Conv", ["c0", "w"], ["c"], pads=[1] * 4)]
+    nodes += [helper.make_node("Cast", ["c"], ["t"], to=TensorProto.STRING)]
+    nodes += [helper.make_node("Cast", ["t"], ["y"], to=TensorProto.FLOAT)]
+    model = small(nodes, {"c0": IMAGE.shape}, {"y": IMAGE.shape}, {"w": weights(16, 16, 3, 3)})
+    session, how = ours.InferenceSession(model), ours.RunOptions()
+    assert type(session._engine).__name__ == "Split"
+    expected = session.run(None, {"c0": IMAGE}, how)[0]
+    for delay in (0.0, 2e-3, 5e-3, 1e-2):
+        timer = threading.Timer(delay, lambda: setattr(how, "terminate", True))
+        timer.start()
+        with pytest.raises(exceptions.Fail, match="Exiting due to terminate flag"):
+            _run_for_ever(session, how)
+        timer.join()
+        how.terminate = False
+        np.testing.assert_array_equal(session.run(None, {"c0": IMAGE}, how)[0], expected)
+
+
 def test_what_onnxruntime_computes_ends_with_its_part() -> None:
     """Options of the real onnxruntime follow ours while it runs."""
     how = ours.RunOptions()

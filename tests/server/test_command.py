@@ -148,7 +148,12 @@ def test_an_address_that_cannot_be_had(call: Call, tmp_path: Path) -> None:
 
 def test_a_missing_extra_says_what_to_install(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(extra, "PACKAGES", ("starlette", "no_such_package"))
-    with pytest.raises(MissingExtraError, match=r"pip install 'leanconv\[server\]'"):
+    with pytest.raises(
+        MissingExtraError, match=r"is not installed: pip install 'leanconv\[server\]'"
+    ):
+        extra.require()
+    monkeypatch.setattr(extra, "PACKAGES", ("no_such_package", "nor_this"))
+    with pytest.raises(MissingExtraError, match="no_such_package, nor_this, which are not"):
         extra.require()
     code, said = call("x.onnx")
     assert code == 1
