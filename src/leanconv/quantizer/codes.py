@@ -85,8 +85,8 @@ def weight_scales(weights: Array, least_error: bool, order: Array | None = None)
     largest = np.abs(weights).max(axis=1, initial=0.0).astype(np.float64) / MOST
     if order is not None:
         left, right = ordered[:, :-1], ordered[:, 1:]
-        sums = np.abs(left + right).max(axis=1, initial=0.0)
-        largest = np.maximum(largest, sums.astype(np.float64) / MOST_OF_TWO)
+        sums = np.abs(np.add(left, right, dtype=np.float64)).max(axis=1, initial=0.0)
+        largest = np.maximum(largest, sums / MOST_OF_TWO)
     whole = np.where(largest > 0, largest, 1.0)
     best = whole.copy()
     if least_error:
