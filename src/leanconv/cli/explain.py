@@ -196,7 +196,8 @@ _SELECTOR = Column("selector", "name")
 def _print_layers(report: dict[str, Any], options: argparse.Namespace) -> None:
     """What the plan promises, then a row for each layer, or each of those that take longest."""
     wide, layers, rows = options.wide, report["layers"], []
-    shown = layers if options.all else sorted(layers, key=lambda one: -one["time_ns"])[:_SHOWN]
+    longest = sorted(range(len(layers)), key=lambda number: -layers[number]["time_ns"])
+    shown = layers if options.all else [layers[number] for number in sorted(longest[:_SHOWN])]
     for layer in shown:
         row = [layer["name"], layer["op"], layer["words"], *_numbers(layer), layer["next_best"]]
         rows.append([*row, layer["selector"] or ""] if wide else row)
@@ -208,7 +209,7 @@ def _print_layers(report: dict[str, Any], options: argparse.Namespace) -> None:
         share = sum(one["time_ns"] for one in shown) / max(1, sum(one["time_ns"] for one in layers))
         print_text(
             f"\nthese {len(shown)} of {counted(len(layers), 'layer')} take {share:.0%} of the "
-            "predicted time; --all shows all, in the network's order",
+            "predicted time; --all shows all",
             wide,
         )
     times = ((layer["op"], layer["time_ns"]) for layer in layers)
