@@ -92,11 +92,8 @@ class Chooser:
         least: Callable[[Rungs], int] = gains_most  # in the choice that is taken
         if clock is not None and known is not None:
             planned_ns = self._planned(clock)
-            float_ns, whole_ns = planned_ns({}), planned_ns(all_in(self._sizes))
-            self.trials.predicted_ns = lambda rungs: round(
-                self.trials.float_ns * planned_ns(rungs) / max(1, float_ns)
-            )
-            if whole_ns < float_ns:
+            self.trials.predicted_ns = planned_ns
+            if planned_ns(all_in(self._sizes)) < planned_ns({}):
                 least = planned_ns
             else:
                 log.info("codes are not predicted to be faster; the fewest bytes are sought")
