@@ -63,6 +63,31 @@ def test_arrays_by_name(beside: tuple[bytes, bytes]) -> None:
     np.testing.assert_array_equal(net(X), X @ W + 3 * B)
 
 
+def test_numbers_stay_numbers() -> None:
+    """A row of the axis, not rows."""
+    node = helper.make_node("Gather", ["x", "i"], ["y"], axis=1)
+    proto = model([node], {"x": (1, 2)}, ["y"], {"i": np.array(0)})
+    net = lc.load(proto, weights={"i": np.array(1)}, threads=1)
+    np.testing.assert_array_equal(net(2 * X), [2])
+
+
+def test_parts_of_files_without_a_length(beside: tuple[bytes, bytes], tmp_path: Path) -> None:
+    """A tensor has as many bytes as its dims say, also where other ones follow; as ONNX Runtime."""
+    proto = onnx.load_from_string(beside[0])
+    for tensor, place in zip(proto.graph.initializer, (12, 0), strict=True):
+        del tensor.external_data[:]
+        tensor.external_data.add(key="location", value="./m.bin")
+        tensor.external_data.add(key="offset", value=str(place))
+    data = B.tobytes() + W.tobytes() + b"more"
+    net = lc.load(proto, weights={"m.bin": data}, threads=1)
+    np.testing.assert_array_equal(net(X), X @ W + B)
+    (tmp_path / "m.bin").write_bytes(data)
+    net = lc.load(proto, weights=tmp_path, threads=1)
+    np.testing.assert_array_equal(net(X), X @ W + B)
+    with pytest.raises(lc.ModelError, match="within its 35 bytes"):
+        lc.load(proto, weights={"m.bin": data[:35]})
+
+
 def test_a_folder(beside: tuple[bytes, bytes], tmp_path: Path) -> None:
     for folder in (tmp_path / "first", str(tmp_path / "first")):
         np.testing.assert_array_equal(lc.load(beside[0], weights=folder, threads=1)(X), X @ W + B)
@@ -93,7 +118,7 @@ def test_files_outside_of_a_given_folder_are_refused(
         ({"w": W.T, "b": B}, lc.ModelError, r"float32\[2x3\]; expected that .* float32\[3x2\]"),
         ({"w": W.astype(np.float64), "b": B}, lc.ModelError, r"float64\[2x3\]"),
         ({"w": [1.0]}, lc.SpecError, "expected a folder, or a mapping"),
-        (7, lc.SpecError, "expected a folder, or a mapping"),
+        (7, lc.SpecError, "weights is 7; expected a folder, or a mapping"),
         ("no such folder", lc.InputError, "no folder"),
     ],
 )

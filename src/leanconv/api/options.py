@@ -203,17 +203,20 @@ def checked_weights(weights: Any) -> GivenWeights | None:
         return GivenWeights(Path(os.fsdecode(weights)))
     files: dict[str, memoryview] = {}
     arrays: dict[str, np.ndarray] = {}
-    for name, value in weights.items() if isinstance(weights, Mapping) else ((None, weights),):
+    expected = (
+        "expected a folder, or a mapping from names of external files to bytes and from names of "
+        "initializers to arrays"
+    )
+    if not isinstance(weights, Mapping):
+        raise SpecError(f"weights is {short(weights)}; {expected}")
+    for name, value in weights.items():
         if isinstance(name, str) and isinstance(value, np.ndarray):
             arrays[name] = value.copy() if value.flags.writeable else value
         elif isinstance(name, str) and isinstance(value, bytes | bytearray | memoryview):
             view = memoryview(value).cast("B")
             files[name] = view if view.readonly else memoryview(bytes(view))
         else:
-            raise SpecError(
-                f"weights has {short(name)}: {short(value)}; expected a folder, or a mapping from "
-                "names of external files to bytes and from names of initializers to arrays"
-            )
+            raise SpecError(f"weights has {short(name)}: {short(value)}; {expected}")
     return GivenWeights(None, files, arrays)
 
 

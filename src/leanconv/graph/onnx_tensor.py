@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import mmap
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import field
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
 
 import numpy as np
 
@@ -93,29 +94,29 @@ class ExternalFiles:
 
     def __init__(self, model: Path | None, given: GivenWeights | None = None) -> None:
         self._model, self.given = model, given or GivenWeights()
-        self._open: dict[Path | str, memoryview] = {}
+        self._files = {PurePosixPath(name): data for name, data in self.given.files.items()}
+        self._open: dict[PurePath, memoryview] = {}
 
     @property
     def bytes(self) -> int:
         """The size of all files that were opened."""
         return sum(len(view) for view in self._open.values())
 
-    def view(self, location: str, offset: int, length: int | None) -> memoryview:
-        """The bytes [offset, offset + length) of a file, to its end when length is None.
+    def view(self, location: str, offset: int, length: int) -> memoryview:
+        """The bytes [offset, offset + length) of a file.
 
         Raises:
             ModelError: the location leaves the folder, or the range leaves the file.
         """
-        held = self.given.files.get(location)
-        path = self._resolve(location) if held is None else location
+        name = PurePosixPath(location)
+        held = self._files.get(name)
+        path = self._resolve(location) if held is None else name
         if path not in self._open:
             try:
                 self._open[path] = open_view(Path(path), None, ModelError) if held is None else held
             except ModelError as error:
                 raise ModelError(f"external data {location!r}: {error}") from error
         data = self._open[path]
-        if length is None:
-            length = len(data) - offset
         if offset < 0 or length < 0 or offset + length > len(data):
             raise ModelError(
                 f"external data {location!r}: got offset {offset} and length {length}; expected "
@@ -204,7 +205,7 @@ def replaced_tensor(data: memoryview, reader: Reader, given: Array, what: str) -
             f"{what} is {type_text(dtype, dims)}; expected that of the array that is given for "
             f"it, {type_text(given.dtype, given.shape)}"
         )
-    result: Array = np.ascontiguousarray(given).view()
+    result: Array = np.require(given, requirements=["C"]).view()
     result.flags.writeable = False
     return result
 
@@ -234,10 +235,12 @@ def read_tensor(
             f"{what} has dims {dims[: MAX_RANK + 1]}; expected at most {MAX_RANK} extents of at "
             "least 0"
         )
-    if dtype.held != dtype:
-        values = _narrow_values(dtype, dims, _values(message, UINT8, reader, files, what), what)
-    else:
-        values = _values(message, dtype, reader, files, what)
+    narrow, count = dtype.held != dtype, math.prod(dims)
+    size = packed_bytes(dtype, count) if narrow else count * dtype.bytes
+    external = functools.partial(_external, message, size, reader, files, what)
+    values = _values(message, UINT8 if narrow else dtype, external, what)
+    if narrow:
+        values = _narrow_values(dtype, dims, values, what)
     if number == BFLOAT16.onnx:  # the upper halves of float32 numbers
         values = (values.astype(np.uint32) << 16).view(np.float32)
     if math.prod(dims) != values.size:
@@ -264,13 +267,11 @@ def _narrow_values(dtype: DType, dims: tuple[int, ...], data: Array, what: str) 
     return marked(unpacked(data, dtype, count), dtype)
 
 
-def _values(
-    message: Message, dtype: DType, reader: Reader, files: ExternalFiles, what: str
-) -> Array:
-    """The elements in one row, of dtype `dtype`."""
+def _values(message: Message, dtype: DType, external: Callable[[], memoryview], what: str) -> Array:
+    """The elements in one row, of dtype `dtype`; `external` gives those of another file."""
     raw: memoryview | None = message.get("raw_data")
     if message.get("data_location", 0) == 1:
-        raw = _external(message, reader, files, what)
+        raw = external()
     if raw is not None:
         little = np.dtype(dtype).newbyteorder("<")
         if len(raw) % little.itemsize:
@@ -291,7 +292,10 @@ def _values(
     return numbers.astype(dtype)
 
 
-def _external(message: Message, reader: Reader, files: ExternalFiles, what: str) -> memoryview:
+def _external(
+    message: Message, size: int, reader: Reader, files: ExternalFiles, what: str
+) -> memoryview:
+    """A tensor's bytes in another file: as many as the file says, or as the tensor has."""
     entries: dict[str, str] = {}
     for data in message["external_data"]:
         entry = reader.message(data, schema.ENTRY, f"{what}.external_data")
@@ -304,4 +308,4 @@ def _external(message: Message, reader: Reader, files: ExternalFiles, what: str)
                 raise ModelError(f"{what} has the external {key} {written[:40]!r}; expected bytes")
             numbers[key] = int(written)
     location = entries.get("location", "")
-    return files.view(location, numbers.get("offset", 0), numbers.get("length"))
+    return files.view(location, numbers.get("offset", 0), numbers.get("length", size))
