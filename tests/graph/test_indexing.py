@@ -117,6 +117,8 @@ OUTSIDE: list[tuple[str, list[Any], dict[str, Any]]] = [
     ("ScatterND", [X, np.array([[-4]]), X[:1]], {}),
     ("ScatterElements", [X, np.full((1, 1, 1), 5), X[:1, :1, :1]], {"axis": 2}),
     ("ScatterElements", [X, np.full((3, 4, 1), -6), X[:, :, :1]], {"axis": 2}),
+    ("ScatterElements", [X, np.full(X.shape, -(2**31), np.int32), X], {"axis": 1}),
+    ("ScatterElements", [X, np.full((1, 1, 1), -(2**63)), X[:1, :1, :1]], {"axis": 2}),
     (
         "RoiAlign",
         [X[None], np.ones((2, 4), np.float32), np.array([0, 1])],

@@ -305,7 +305,7 @@ def _indexed(op: str) -> Iterator[Case]:
         ("Gather", [x, np.array([[3, -1], [0, 7]])], {"axis": 1}),
         ("GatherElements", [x, each], {"axis": 1}),
         ("GatherND", [x, lists], {"batch_dims": 0}),
-        ("ScatterElements", [x, each, updates], {"axis": 1, "reduction": "add"}),
+        ("ScatterElements", [x, each, updates], {"axis": 1, "reduction": "add", "padded": False}),
         ("ScatterND", [x, lists, rows], {"reduction": "none"}),
         ("GridSample", [x, single_nodes.array(12, 2)], grid),
         ("RoiAlign", [x, single_nodes.array(3, 4), np.array([0, 1, 1])], {**pool, "sizes": (2, 2)}),

@@ -4,7 +4,7 @@
     elements:  y[o, place(indices[o, n, i]), i] = updates[o, n, i]              ScatterElements
 
 or `y = reduced(y, update)`. An update whose index lies outside of its axis is left out: nothing
-beside y is written, whatever the indices are, and one that is no element's `NOWHERE` is reported.
+beside y is written, whatever the indices are, and one that is no padding (`NOWHERE`) is reported.
 Updates of one element come in the order of n, so chunks share none: each does a tile of the columns
 `:` or `i` for all of n. Where y takes over the memory of x nothing is copied.
 """
@@ -43,6 +43,7 @@ class Scatter(Kernel):
         index: dtype of the indices.
         reduction: what becomes of an element and its update: none (the update), add, mul, min, max.
         each: whether every element has an index of its own, and not every row a list.
+        padded: whether an index may be `NOWHERE`.
         outer: parts of x and of the updates that belong together.
         axes: extents of the axes that the indices are of.
         inner: elements behind these.
@@ -55,6 +56,7 @@ class Scatter(Kernel):
     index: DType
     reduction: str
     each: bool
+    padded: bool
     outer: Extent
     axes: Extents
     inner: Extent
@@ -173,7 +175,7 @@ class _Nest:
         e, k = self.e, self.k
         for axis, (index, within) in enumerate(found):
             outside = within ^ 1
-            if k.each:
+            if k.padded:
                 outside = outside & index.compare("ne", NOWHERE[k.index])
             with e.when(outside):
                 e.store(index, e.pointer(4 + axis, INT64.llvm))
@@ -217,6 +219,7 @@ def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Targe
         depth = indices.shape[-1]
         outer, axes, inner = 1, x.shape[:depth], prod(x.shape[depth:])
         count = prod(indices.shape[:-1])
-    each = node.op == "ScatterElements"
-    kernel = Scatter(x.dtype, indices.dtype, reduction, each, outer, axes, inner, count)
+    each, padded = node.op == "ScatterElements", node.attributes.get("padded", False)
+    extents = outer, axes, inner, count
+    kernel = Scatter(x.dtype, indices.dtype, reduction, each, padded, *extents)
     return Lowered((Call(kernel, (*node.inputs, node.output), in_place=(0,)),), algorithm="scatter")

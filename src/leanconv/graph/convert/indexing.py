@@ -144,14 +144,16 @@ def _scatter_elements(call: Call) -> list[Value]:
     x, updates = call.value(), call.value(2)
     axis = call.axis(call.attribute("axis", 0), len(x.shape))
     indices = _counted(call, x.shape[axis : axis + 1])
-    attributes = {"axis": axis, "reduction": _reduction(call)}
+    attributes = {"axis": axis, "reduction": _reduction(call), "padded": False}
     infer("ScatterElements", [x.type, indices.type, updates.type], attributes)
     if not updates.type.elements:
         return [x]
     pairs = enumerate(zip(x.shape, indices.shape, strict=True))
     missing = tuple(0 if i == axis else extent - own for i, (extent, own) in pairs)
     if any(missing):
+        attributes["padded"] = True
         pads, nowhere = (0,) * len(missing) + missing, NOWHERE[indices.type.dtype]
+        indices = call.emit("Max", [indices, call.number(nowhere + 1, indices)])
         indices = call.emit("Pad", [indices], pads=pads, mode="constant", value=nowhere)
         updates = call.emit("Pad", [updates], pads=pads, mode="constant", value=0)
     return [call.emit("ScatterElements", [x, indices, updates], **attributes)]
@@ -187,7 +189,11 @@ def _tensor_scatter(call: Call) -> list[Value]:
     places = call.emit("Expand", [places], shape=update.shape)
     if not update.type.elements:
         return [cache]
-    return [call.emit("ScatterElements", [cache, places, update], axis=axis, reduction="none")]
+    return [
+        call.emit(
+            "ScatterElements", [cache, places, update], axis=axis, reduction="none", padded=False
+        )
+    ]
 
 
 _SCATTER = {"axis": "int", "reduction": "string"}

@@ -130,7 +130,7 @@ def _max_unpool(call: Call) -> list[Value]:
     shape = checked((*x.shape[:2], *inner), x.type.dtype).shape
     zeros = call.builder.filled(np.zeros((), x.type.dtype), (math.prod(shape),))
     flat = [call.reshape(each, (x.type.elements,)) for each in (places, x)]
-    y = call.emit("ScatterElements", [zeros, *flat], axis=0, reduction="none")
+    y = call.emit("ScatterElements", [zeros, *flat], axis=0, reduction="none", padded=False)
     y = call.reshape(y, shape)
     if call.optional(2) is None:
         return [y]

@@ -75,7 +75,7 @@ mode (nearest, linear, cubic), padding_mode (zeros, border, reflection), align_c
 | GatherElements | x, indices, of x's extents on all other axes | axis (not negative) |
 | GatherND | x, indices, how many lists of them are there (1,)? | batch_dims |
 | ScatterElements | x, indices and updates, of at most x's extents on all other axes | axis (not \
-negative), reduction (none, add, mul, min, max) |
+negative), reduction (none, add, mul, min, max), padded (by indices that find nothing) |
 | ScatterND | x, indices, updates | reduction |
 | Recurrence | x (T, N, directions * gates * H): the input's product; r (directions, gates * H, \
 H); h0, c0 (directions, N, H)?; peepholes (directions, 3 * H)?; bias (directions, H)?; lengths \

@@ -2,7 +2,7 @@
 
 An index below 0 counts from the end. One that then still lies outside of its axis ends the run.
 Kernels learn of it while they compute; until then a gather reads the nearest element that there is,
-and a scatter leaves the update out. An index of ScatterElements that is `NOWHERE` is no error.
+and a scatter leaves the update out. Indices of ScatterElements are padded by `NOWHERE`, no error.
 """
 
 from __future__ import annotations
@@ -181,7 +181,9 @@ def _apply(y: Array, at: Any, updates: Array, reduction: str) -> None:
 def _evaluate_scatter_elements(arrays: Arrays, attributes: Attributes) -> Array:
     x, indices, updates = (array(arrays, index) for index in range(3))
     axis, y = attributes["axis"], np.array(x)
-    inside = indices != NOWHERE[dtype_of(indices)]
+    inside = np.ones(indices.shape, bool)
+    if attributes["padded"]:
+        inside = indices != NOWHERE[dtype_of(indices)]
     at = list(np.nonzero(inside))
     at[axis] = _places(indices[inside], x.shape[axis])
     _apply(y, tuple(at), updates[inside], attributes["reduction"])
@@ -243,7 +245,7 @@ OPS: dict[str, Op] = {
     "GatherElements": _op(_infer_gather_elements, _evaluate_gather_elements, "axis"),
     "GatherND": _op(_infer_gather_nd, _of_found(_evaluate_gather_nd, lists=True), "batch_dims"),
     "ScatterElements": _op(
-        _infer_scatter_elements, _evaluate_scatter_elements, "axis", "reduction"
+        _infer_scatter_elements, _evaluate_scatter_elements, "axis", "reduction", "padded"
     ),
     "ScatterND": _op(_infer_scatter_nd, _evaluate_scatter_nd, "reduction"),
 }
