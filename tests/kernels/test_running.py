@@ -14,7 +14,7 @@ from support.nodes import TARGETS, run_in_place, run_node
 OPS = ("CumSum", "CumProd")
 
 SHAPES = [(1, 1, 1), (3, 5, 1), (1, 17, 7), (2, 3, 16), (5, 2, 63), (2, 9, 129), (40, 70, 3),
-          (2, 4, 512), (1, 7, 513), (3, 1, 1041)]  # fmt: skip
+          (2, 4, 512), (1, 7, 513), (3, 1, 1041), (2, 6, 2051)]  # fmt: skip
 
 
 def whole(shape: tuple[int, ...], dtype: DType) -> np.ndarray:
@@ -37,8 +37,11 @@ def test_totals_along_any_axis(shape: tuple[int, ...], dtype: DType, target: Tar
 @pytest.mark.parametrize("reverse", [False, True])
 def test_a_result_takes_over_the_memory(columns: int, reverse: bool) -> None:
     x = whole((3, 41, columns), FLOAT32)
-    outcome = run_node(lower, "CumSum", {"x": x}, axis=1, exclusive=True, reverse=reverse)
+    settings = {"axis": 1, "reverse": reverse}
+    outcome = run_node(lower, "CumSum", {"x": x}, exclusive=False, **settings)
     np.testing.assert_array_equal(run_in_place(outcome, 0, x), outcome.expected)
+    other = run_node(lower, "CumSum", {"x": x}, exclusive=True, **settings)
+    assert not other.lowered.calls[0].in_place, "rows are read after the next one was written"
 
 
 def test_floats_that_are_no_numbers() -> None:
@@ -48,7 +51,8 @@ def test_floats_that_are_no_numbers() -> None:
         np.testing.assert_array_equal(run_kernel(kernel, x, np.zeros_like(x)), np.cumsum(x, 1))
 
 
-def test_a_sum_begins_at_zero_in_every_column() -> None:
-    x = np.full((1, 3, 70), -0.0, "f4")
+@pytest.mark.parametrize("columns", [70, 700])
+def test_a_sum_begins_at_zero_in_every_column(columns: int) -> None:
+    x = np.full((1, 3, columns), -0.0, "f4")
     kernel = RunningTotal(FLOAT32, "sum", x.shape, False, False)
     assert not np.signbit(run_kernel(kernel, x, np.full_like(x, np.nan))).any()

@@ -6,29 +6,31 @@ In reverse j runs from the end. Lanes run along the axes behind (c), in strips o
 is as many strips as read about `PIECE` elements. Totals are added one by one, as others do.
 
 A strip is read row by row, so that what is read and written lies side by side. Its totals are in
-the scratch, in L1, and in registers for `_ROWS` rows. Where a row is a vector at most, its total
-stays in a register.
+registers for `_ROWS` rows; those that follow take them from the row that was written last, which is
+in L1. Totals of a row of few vectors stay in registers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import prod
 
 from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.extents import Extents
 from leanconv.codegen.lowered import Call, Lowered
-from leanconv.codegen.tails import each_tile_of_any
+from leanconv.codegen.tails import each_tile_of_any, where_any
 from leanconv.graph.ir import Graph, Node
 from leanconv.kernels.lane_reduce import ReduceOp, combine, each_column, neutral
 from leanconv.kernels.pieces import InPieces
 from leanconv.records import dataclass
 from leanconv.spec.format import Format, ceil_div
+from leanconv.symbolic import fixed
 from leanconv.target import Target
 from leanconv.types import DType
 
-_STRIP = 512  # columns: rows of 2 KiB of float32
-_ROWS = 4  # that take a total from the scratch once
+_STRIP_BYTES = 8192  # of a row of a strip
+_ROWS = 4  # between two loads of a total
+_HELD = 8  # vectors of totals in registers
 _HOW: dict[str, ReduceOp] = {"CumSum": "sum", "CumProd": "prod"}
 
 
@@ -57,10 +59,15 @@ class RunningTotal(InPieces):
         return ("x", "y")
 
     @property
+    def width(self) -> int:
+        """Columns of a strip."""
+        return _STRIP_BYTES // self.dtype.bytes
+
+    @property
     def items(self) -> int:
         """Strips of columns."""
         outer, _, inner = self.extents
-        return outer * ceil_div(inner, _STRIP)
+        return outer * ceil_div(inner, self.width)
 
     @property
     def elements(self) -> int:
@@ -70,21 +77,16 @@ class RunningTotal(InPieces):
     def flops(self) -> int:
         return prod(self.extents)
 
-    @property
-    def scratch_bytes(self) -> int:
-        """Totals of a strip."""
-        return _STRIP * self.dtype.bytes
-
     def emit(self, target: Target) -> str:
         e, (_, extent, inner) = Function(self.NAME), self.extents
         streams = _Streams(self, e, target)
-        columns = ceil_div(inner, _STRIP)
+        columns = ceil_div(inner, self.width)
         with e.chunks(self.chunks) as (chunk,):
             first = chunk * self.group
             with e.loop("item", e.smin(first + self.group, self.items), start=first) as item:
                 streams.move_to(item // columns * (extent * inner), item % columns)
-                if inner <= target.lanes(self.dtype):
-                    streams.column()
+                if inner <= _HELD * target.lanes(self.dtype):
+                    streams.narrow()
                 else:
                     streams.strip()
         return e.finish()
@@ -97,46 +99,59 @@ class _Streams:
         self.k, self.e, self.target = kernel, e, target
         self.x, self.y = e.pointer(0, kernel.dtype.llvm), e.pointer(1, kernel.dtype.llvm)
         self.kind = vector(kernel.dtype.llvm, target.lanes(kernel.dtype))
-        self.totals = e.scratch.of(kernel.dtype.llvm)
 
     def move_to(self, start: Value, strip: Value) -> None:
         """Go to a strip: the element at which its outer index starts, and which one it is."""
         self.source, self.result, self.number = self.x.at(start), self.y.at(start), strip
 
-    def column(self) -> None:
-        """The only vector of each row."""
-        total = [neutral(self.e, self.k.how, self.kind)]
-        count = self.target.lanes_of_tail(self.k.extents[2])
-        with self.e.loop("i", self.k.extents[1], [total]) as i:
-            total[0] = self._row(i, 0, count, total[0])
+    def narrow(self) -> None:
+        """Rows of a few vectors, of which the last may be less than one."""
+        e, (_, extent, inner), lanes = self.e, self.k.extents, self.target.lanes(self.k.dtype)
+        count = fixed(ceil_div(inner, lanes))
+        totals = [neutral(e, self.k.how, self.kind) for _ in range(count)]
+        counts = [*[lanes] * (count - 1), self.target.lanes_of_tail(inner - (count - 1) * lanes)]
+        with e.loop("i", extent, [totals]) as i:
+            for j, total in enumerate(totals):
+                totals[j] = self._row(i, j * lanes, counts[j], total)
 
     def strip(self) -> None:
-        """Some rows at a time."""
-        e, extent = self.e, self.k.extents[1]
-        start = neutral(e, self.k.how, self.kind)
-        columns = e.smin(e.i64(self.k.extents[2]) - self.number * _STRIP, _STRIP)
-        with e.loop("total", columns, step=self.target.lanes(self.k.dtype)) as at:
-            e.store(start, self.totals.at(at))
-        for first, rows in each_tile_of_any(e, "rows", extent, _ROWS):
+        """The first row, then some at a time."""
+        e, k, extent = self.e, self.k, self.k.extents[1]
+        for _ in where_any(e, extent):
+            self._columns(e.i64(0), 1, lambda *_: neutral(e, k.how, self.kind))
+        for before, rows in each_tile_of_any(e, "rows", extent - 1, _ROWS):
 
-            def body(
-                offset: Value, count: Value | int, first: Value = first, n: int = rows
-            ) -> None:
-                held = self.totals.at(offset - self.number * _STRIP)
-                total = e.load(held, self.kind)
-                for i in range(n):
-                    total = self._row(first + i, offset, count, total)
-                e.store(total, held)
+            def total(offset: Value, count: Value | int, row: Value = before) -> Value:
+                at = self._place(row, offset)
+                found = e.load_first(self.result.at(at), self.kind, count)
+                if not k.exclusive:
+                    return found
+                return combine(e, k.how, found, e.load_first(self.source.at(at), self.kind, count))
 
-            each_column(e, self.number, self.k.extents[2], self.k.dtype, self.target, body, _STRIP)
+            self._columns(before + 1, rows, total)
+
+    def _columns(self, first: Value, rows: int, start: Callable[..., Value]) -> None:
+        """Some rows of a strip, whose totals before them `start(offset, count)` gives."""
+
+        def body(offset: Value, count: Value | int) -> None:
+            total = start(offset, count)
+            for i in range(rows):
+                total = self._row(first + i, offset, count, total)
+
+        k = self.k
+        each_column(self.e, self.number, k.extents[2], k.dtype, self.target, body, k.width)
 
     def _row(self, i: Value, offset: Value | int, count: Value | int, total: Value) -> Value:
         """Write one vector of a row; gives the total with its elements."""
-        e, (_, extent, inner) = self.e, self.k.extents
-        at = (e.i64(extent - 1) - i if self.k.reverse else i) * inner + offset
+        e, at = self.e, self._place(i, offset)
         taken = combine(e, self.k.how, total, e.load_first(self.source.at(at), self.kind, count))
         e.store_first(total if self.k.exclusive else taken, self.result.at(at), count)
         return taken
+
+    def _place(self, i: Value, offset: Value | int) -> Value:
+        """Of an element of the row that is the i-th to be taken."""
+        _, extent, inner = self.k.extents
+        return (self.e.i64(extent - 1) - i if self.k.reverse else i) * inner + offset
 
 
 def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
@@ -146,11 +161,11 @@ def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
 
 
 def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Target) -> Lowered:
-    """One kernel, whose result may take over the memory of its input."""
+    """One kernel; its result may take over the memory of an input that is read once."""
     del formats, target
     (x,), y, axis = node.inputs, node.output, node.attributes["axis"]
     kind = graph.types[x]
     extents = (prod(kind.shape[:axis]), kind.shape[axis], prod(kind.shape[axis + 1 :]))
     exclusive, reverse = node.attributes["exclusive"], node.attributes["reverse"]
     kernel = RunningTotal(kind.dtype, _HOW[node.op], extents, exclusive, reverse)
-    return Lowered((Call(kernel, (x, y), (0,)),), algorithm="running total")
+    return Lowered((Call(kernel, (x, y), () if exclusive else (0,)),), algorithm="running total")
