@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from leanconv.kernels import elementwise
-from leanconv.target import Target
+from leanconv.target import Target, preset
 from leanconv.types import FLOAT32, FLOAT64, INT8, INT16, INT32, UINT8, UINT16, DType
 from support.nodes import TARGETS, Case
 
@@ -47,6 +47,38 @@ def test_quantize(dtype: DType, real: DType, target: Target) -> None:
         x = floats(real, zero, scale, (int(dtype.low), int(dtype.low) + 255))
         constants = np.float32(scale), np.array(zero, dtype.numpy)
         check(quantisation("QuantizeLinear", x, *constants, axis=0), target)
+
+
+@targets
+@pytest.mark.parametrize("dtype", [*CODES, UINT16, INT16])
+def test_quantize_by_scales_that_are_data(dtype: DType, target: Target) -> None:
+    """Rows of one scale each: of any bits, whose reciprocals are no floats, and no numbers."""
+    generator = np.random.default_rng(7)
+    odd = [0.0, -0.25, np.inf, -np.inf, np.nan, 1e-42, -1e-30, 2.0**-60, 2.0**-61, 2.0**60, 3e38]
+    bits = generator.integers(0x3F800000, 0x40000000, 40, dtype=np.uint32)
+    scales = np.array([*odd, *bits.view(np.float32), *(bits.view(np.float32) * 2.0**-59)], "f4")
+    zeros = generator.integers(int(dtype.low), int(dtype.high) + 1, len(scales)).astype("f4")
+    with np.errstate(all="ignore"):
+        rows = [
+            floats(FLOAT32, int(zero), scale, (int(zero) - 50, int(zero) + 50))
+            for scale, zero in zip(scales, zeros, strict=True)
+        ]
+        rest = generator.normal(0, 90, (len(scales), 71)).astype("f4") * scales[:, None]
+    x = np.concatenate([np.stack(rows), rest], 1)
+    bounds = {"low": int(dtype.low), "high": int(dtype.high), "dtype": dtype}
+    case = Case(elementwise, "QuantizeFloats", [x, scales[:, None], zeros[:, None]], bounds)
+    check(case, target)
+
+
+def test_a_scale_of_a_long_line_divides_once() -> None:
+    def divisions(shape: tuple[int, ...], target: Target) -> int:
+        x = np.zeros(shape, np.float32)
+        case = quantisation("QuantizeLinear", x, np.float32(0.3), np.uint8(7), axis=0)
+        (call,) = case.lower(target, False).calls
+        return sum(bool(step.parameters) for step in call.kernel.steps)
+
+    assert divisions((300,), preset("znver4")) == 1
+    assert divisions((30,), preset("znver4")) == divisions((300,), preset("haswell")) == 0
 
 
 @targets

@@ -32,7 +32,7 @@ from leanconv.kernels import quantised_steps, typed_steps
 from leanconv.kernels.broadcasting import broadcast_strides, merged, row_major, to_blocks
 from leanconv.kernels.expression import BINARY, UNARY, Step, step_of
 from leanconv.kernels.typed_steps import from_memory, in_memory, to_memory
-from leanconv.records import dataclass
+from leanconv.records import dataclass, replace
 from leanconv.spec.format import Format, ceil_div
 from leanconv.symbolic import Symbol
 from leanconv.target import Target
@@ -372,6 +372,11 @@ class _Operands:
         """As `Step.args`."""
         return tuple(len(self.names) + i if number else i for number, i in self.sources)
 
+    def of_line(self, operand: int, strides: Sequence[tuple[int, ...]]) -> bool:
+        """Whether all elements of a last axis have one number of an operand."""
+        number, i = self.sources[operand]
+        return number or not strides[i][-1]
+
     @property
     def exponent(self) -> float | None:
         """The last operand where it is one known number."""
@@ -387,7 +392,6 @@ def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Targe
 
     The result may take over the memory of an operand of its own shape whose elements are as large.
     """
-    del target
     out = node.output
     kind, output = graph.types[out], formats[out]
     types = (*(graph.types[name].dtype for name in node.inputs), kind.dtype)
@@ -400,6 +404,10 @@ def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Targe
     memory = output.physical_shape(kind.shape)
     step = step_of(node, operands.args, types, operands.exponent)
     extents, steps = merged(memory, [*operands.strides, row_major(memory)])
+    if quantised_steps.is_by_reciprocal(node, types, extents[-1], target) and operands.of_line(
+        1, steps
+    ):
+        step = replace(step, parameters=(1.0,))
     held = (*operands.types, kind.dtype) if step.types else ()
     kernel = Elementwise(widest, extents, steps[:-1], tuple(operands.numbers), (step,), held)
     in_place = tuple(

@@ -68,7 +68,8 @@ class Step:
         op: a kind of activation, or a key of the table of functions above.
         args: which values it takes: the operands come first, then the kernel's numbers, then the
             results of the steps before.
-        parameters: the activation's, or a typed step's.
+        parameters: the activation's, or a typed step's; of a quotient of floats that becomes a
+            code: that it is computed by the reciprocal of its scale.
         types: of the last operand and of the result; empty where all are floats of one type. Of a
             step between floats and codes: of all operands and of the result.
     """
@@ -82,7 +83,7 @@ class Step:
         """Append the code of this step."""
         args = [values[i] for i in self.args]
         if self.op in quantised_steps.OPS:
-            return quantised_steps.apply(e, self.op, args, self.types)
+            return quantised_steps.apply(e, self.op, args, self.types, *map(bool, self.parameters))
         if self.types:
             return typed_steps.apply(e, self.op, args, self.types, *self.parameters)
         if self.op in KINDS:

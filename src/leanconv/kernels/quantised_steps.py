@@ -20,6 +20,7 @@ from leanconv.codegen.emitter import Function, Value, lanes_of, vector
 from leanconv.codegen.requantised import clamped, rounded
 from leanconv.graph.ir import Graph, Node
 from leanconv.graph.ops.quantised import add_factors, along
+from leanconv.target import Target
 from leanconv.types import FLOAT32, INT32, DType
 
 
@@ -68,6 +69,34 @@ _FUNCTIONS: dict[str, Callable[..., Value]] = {
 }
 OPS: tuple[str, ...] = tuple(_FUNCTIONS)
 _OF_TWO = ("QLinearAdd", "QLinearMul")
+_BY_RECIPROCAL = ("QuantizeLinear", "QuantizeFloats")
+_MOST_CODE = 2  # bytes
+_LEAST_LINE = 256  # elements of one scale that are worth its reciprocal
+_MOST_SCALE = 2.0**60  # with it, or its reciprocal, no step of a code's quotient is subnormal
+
+
+def _by_reciprocal(
+    e: Function, x: Value, scale: Value, zero: Value, low: Value, high: Value, dtype: DType
+) -> Value:
+    """The codes of QuantizeLinear, of one scale in all lanes, by products with its reciprocal.
+
+    What such a product lacks is exact in a fused sum. The first correction gives a neighbour of the
+    quotient, and of such a one the second rounds correctly, if no step is subnormal (P. Markstein,
+    Computation of elementary functions on the IBM RISC System/6000 processor, 1990). Numbers are
+    bounded before, by those of the least and the largest code; NaN becomes the least.
+    """
+    inverse, away = 1.0 / scale, scale * -1.0
+    bounded = clamped(e, x, (low - zero) * scale, (high - zero) * scale)
+    quotient = bounded * inverse
+    for _ in range(2):
+        quotient = e.fma(e.fma(quotient, away, bounded), inverse, quotient)
+    words = rounded(e, quotient) + rounded(e, zero)
+    kind = vector(dtype.llvm, lanes_of(x.kind))
+    one, result = e.extract(scale, 0), [e.convert("trunc", words, kind)]
+    within = one.compare("olt", _MOST_SCALE) & one.compare("ogt", 1 / _MOST_SCALE)
+    with e.when(within ^ 1, [result]):
+        result[0] = as_codes(e, _quantised(e, x, scale, zero), low, high, dtype)
+    return result[0]
 
 
 # -- steps ----------------------------------------------------------------------------------------
@@ -109,7 +138,27 @@ def step_types(node: Node, types: Sequence[DType]) -> tuple[DType, ...]:
     return (*types[: 2 if node.op in _OF_TWO else 1], types[-1])
 
 
-def apply(e: Function, op: str, args: Sequence[Value], types: Sequence[DType]) -> Value:
+def is_by_reciprocal(node: Node, types: Sequence[DType], line: int, target: Target) -> bool:
+    """Whether a step divides by products: registers of 64 bytes are divided in two halves.
+
+    Args:
+        node: any.
+        types: of its inputs and of its output.
+        line: elements side by side that have one scale.
+        target: the CPU.
+    """
+    if node.op not in _BY_RECIPROCAL or types[0] != FLOAT32 or types[-1].bytes > _MOST_CODE:
+        return False
+    return target.vector_bytes >= 64 and line >= _LEAST_LINE
+
+
+def apply(
+    e: Function,
+    op: str,
+    args: Sequence[Value],
+    types: Sequence[DType],
+    by_reciprocal: bool = False,
+) -> Value:
     """Append the code of a step.
 
     Args:
@@ -117,6 +166,7 @@ def apply(e: Function, op: str, args: Sequence[Value], types: Sequence[DType]) -
         op: one of `OPS`.
         args: x, or a and b, as registers hold them; then the numbers of the formula, floats.
         types: of x, or of a and b, and of the result.
+        by_reciprocal: as `is_by_reciprocal` says.
     """
     *takes, gives = types
     real = next((dtype for dtype in types if dtype.is_float), FLOAT32)
@@ -124,5 +174,8 @@ def apply(e: Function, op: str, args: Sequence[Value], types: Sequence[DType]) -
     codes = [as_float(e, x, dtype, real) for x, dtype in zip(given, takes, strict=True)]
     if gives.is_float:
         return _FUNCTIONS[op](e, *codes, *numbers)
+    if by_reciprocal:
+        scale, zero, low, high = numbers
+        return _by_reciprocal(e, codes[0], scale, zero, low, high, gives)
     *numbers, low, high = numbers
     return as_codes(e, _FUNCTIONS[op](e, *codes, *numbers), low, high, gives)

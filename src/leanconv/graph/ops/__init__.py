@@ -84,8 +84,8 @@ results (their names) |
 | LRN | x | size, alpha, beta, bias |
 | QuantizeLinear | x (floats), scale, zero: one, or one along the axis (constants) | axis; low, \
 high (codes that clamp it) where it is narrower than the type |
-| QuantizeFloats | x (floats), scale, zero: floats that broadcast to x | low, high (codes that \
-clamp it), dtype |
+| QuantizeFloats | x (floats), scale, zero: floats that broadcast to x, zero whole | low, high \
+(codes that clamp it), dtype |
 | DequantizeLinear | x (codes), scale, zero: one, or one along the axis (constants) | axis, dtype |
 | Lookup | x (bytes), table (256,) (a constant); gives elements of the table | |
 | QLinearConv | x (codes), w (int8; uint8 where x is), bias (O,)? (int32), scale (O,)? (float32), \
