@@ -113,3 +113,14 @@ def test_panels_pass_by_where_neither_they_nor_the_input_stay() -> None:
     assert long.tile.rows >= 8  # six rows would wait for the weights
     small_input = of_planes("ic512ih19oc1024oh19kh3dh5ph6")
     assert not small_input.panels_inside
+
+
+@pytest.mark.parametrize("name", ["sapphirerapids", "znver4", "haswell", "neoverse-n1"])
+@pytest.mark.parametrize("text", ["ic768ih1oc3072oh1kh1", "ic4096ih1oc4096oh1kh1"])
+def test_a_row_times_many_weights_is_read_by_vectors(text: str, name: str) -> None:
+    """One pixel waits for its weights whatever reads them: that all lanes multiply decides."""
+    spec = ConvSpec.parse(text)
+    planes = Access.planes(spec.input_shape), Access.planes(spec.output_shape)
+    for cold in (False, True):
+        problem = replace(Problem.of(spec, *planes), weights_from_dram=cold)
+        assert choose(problem, preset(name)).choice.algorithm == "direct"

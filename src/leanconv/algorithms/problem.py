@@ -301,6 +301,15 @@ def dram_cycles(problem: Problem, target: Target, weight_bytes: float) -> float:
     return weight_bytes / target.costs.dram_read if problem.weights_from_dram else 0.0
 
 
+def beside_weights(problem: Problem, target: Target, cycles: float) -> float:
+    """Cycles of arithmetic that reads each weight once from where it is: few pixels wait for it."""
+    weights, costs = problem.weight_bytes, target.costs
+    if problem.weights_from_dram:
+        return cycles + dram_cycles(problem, target, weights)
+    stream = weights / costs.l3_read_unprefetched if weights > target.l2_bytes else 0.0
+    return costs.overlapped(cycles, stream)
+
+
 def most_weight_bytes(problem: Problem) -> int:
     """The most bytes of transformed weights if the user names no algorithm."""
     return _WEIGHTS_BYTES + _WEIGHTS_FACTOR * problem.weight_bytes

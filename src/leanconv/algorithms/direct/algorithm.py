@@ -18,7 +18,7 @@ from leanconv.algorithms.direct.plan import plan_any_size, plan_direct, ranked_t
 from leanconv.algorithms.direct.pointwise import DirectPointwise, plan_direct_pointwise
 from leanconv.algorithms.interface import Algorithm, Candidate, one_kernel_candidate
 from leanconv.algorithms.parameters import Choice, Parameters
-from leanconv.algorithms.problem import Problem, dram_cycles, split_phases, strided_walk_cycles
+from leanconv.algorithms.problem import Problem, beside_weights, split_phases, strided_walk_cycles
 from leanconv.codegen.dot import Way, group_of, has_dot, pairs_pay, way_of
 from leanconv.codegen.geometry import Window
 from leanconv.codegen.half_sums import PIECES
@@ -82,11 +82,7 @@ def _cost(problem: Problem, target: Target, given: DirectParameters = _OPEN) -> 
     elif isinstance(kernel, DirectConv) and kernel.channels_ahead:
         line = costs.prefetched_line
     planes = strided_walk_cycles(problem, target, line)
-    cycles, weights = _MEASURED_OVER_MODEL * cycles, problem.weight_bytes
-    if problem.weights_from_dram:
-        return cycles + dram_cycles(problem, target, weights) + planes
-    stream = weights / costs.l3_read_unprefetched if weights > target.l2_bytes else 0.0
-    return costs.overlapped(cycles, stream) + planes
+    return beside_weights(problem, target, _MEASURED_OVER_MODEL * cycles) + planes
 
 
 def _live_share(window: Window) -> float:

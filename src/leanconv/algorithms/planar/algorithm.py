@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
+from math import prod
 
 from leanconv.algorithms.common.kernel_fields import group_fields
 from leanconv.algorithms.interface import Algorithm, Candidate, one_kernel_candidate
@@ -21,6 +22,7 @@ from leanconv.algorithms.planar.pointwise import PlanarPointwise, plan_planar_po
 from leanconv.algorithms.planar.pointwise import of_any_size as pointwise_of_any_size
 from leanconv.algorithms.problem import (
     Problem,
+    beside_weights,
     sized,
     strided_walk_cycles,
     typical,
@@ -258,6 +260,9 @@ def _general(problem: Problem, target: Target) -> PlanarConv:
 
 def _cost(problem: Problem, target: Target) -> float:
     cycles = _MEASURED_OVER_MODEL * _planned(problem, target)[1]
+    few = prod(problem.window.out) <= target.lanes(problem.precision.accumulate)
+    if few:  # no more than a vector of them: each weight that is read serves one product
+        cycles = beside_weights(problem, target, cycles)
     return cycles + strided_walk_cycles(problem, target, target.costs.prefetched_line)
 
 
