@@ -244,10 +244,17 @@ def _power_of_two(e: Function, shifted: Value, offset: int) -> Value:
     return e.convert("bitcast", exponent << k.mantissa, shifted.kind)
 
 
-def exp(e: Function, x: Value) -> Value:
-    """e^x; infinity above 88.7 (709.7 for double), 0 below -87 (-708)."""
+def exp(e: Function, x: Value, positive: bool = True) -> Value:
+    """e^x; infinity above 88.7 (709.7 for double), 0 below -87 (-708).
+
+    Args:
+        e: the function under construction.
+        x: the exponent.
+        positive: whether it may be; else one instruction less has the same bits.
+    """
     k = _numbers(x)
-    shifted, r = _split(e, at_least(e, at_most(e, x, k.exp_range[1]), k.exp_range[0]))
+    bounded = at_most(e, x, k.exp_range[1]) if positive else x
+    shifted, r = _split(e, at_least(e, bounded, k.exp_range[0]))
     # 2 e^r times 2^(n - 1): so the largest n has a power of two, and the smallest has zero
     doubled = polynomial(e, r, (2.0, 2.0, *(2.0 * c for c in k.exp)))
     return doubled * _power_of_two(e, shifted, -1)

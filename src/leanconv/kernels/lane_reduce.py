@@ -19,8 +19,16 @@ PARTIAL = 4
 # Elements of a tile of columns: a multiple of every target's lanes, so that grids depend on shapes.
 TILE = 64
 
-ReduceOp = Literal["mean", "sum", "prod", "max", "min"]
-_NEUTRAL: dict[ReduceOp, float] = {"mean": 0.0, "sum": 0.0, "prod": 1.0, "max": -inf, "min": inf}
+# "largest" is the maximum of floats that may lose a NaN: one instruction where "max" has three.
+ReduceOp = Literal["mean", "sum", "prod", "max", "min", "largest"]
+_NEUTRAL: dict[ReduceOp, float] = {
+    "mean": 0.0,
+    "sum": 0.0,
+    "prod": 1.0,
+    "max": -inf,
+    "largest": -inf,
+    "min": inf,
+}
 
 
 def neutral(e: Function, how: ReduceOp, kind: str) -> Value:
@@ -33,11 +41,13 @@ def neutral(e: Function, how: ReduceOp, kind: str) -> Value:
 
 
 def combine(e: Function, how: ReduceOp, total: Value, x: Value) -> Value:
-    """Take one more value into a total; NaN on either side stays."""
+    """Take one more value into a total; NaN on either side stays, but in "largest"."""
     if how in ("mean", "sum"):
         return total + x
     if how == "prod":
         return total * x
+    if how == "largest":
+        return e.maximum(x, total)
     if not x.is_float:
         return e.smax(total, x) if how == "max" else e.smin(total, x)
     better = x.compare("ogt" if how == "max" else "olt", total)

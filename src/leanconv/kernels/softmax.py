@@ -5,13 +5,16 @@
 with m the largest of x[o, :, i] and s the sum of exp(x[o, :, i] - m), so nothing overflows. Where
 the axis is the last one (one i) the lanes run along r, otherwise along i: the same three passes
 (largest, sum, result), with or without a step across the lanes. A pass over one line stays in
-L1. Softmax stores its exponentials in the second pass and scales them in the third.
+L1. Softmax stores its exponentials in the second pass and scales them in the third; a short line
+stays in registers. The largest may lose a NaN, which the sum then has.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import reduce
 from math import prod
+from operator import add
 
 from leanconv.codegen import math
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
@@ -39,6 +42,7 @@ from leanconv.types import DType
 PIECE = 8192
 # Exponentials in flight at once; more would need more registers than AVX2 has.
 SETS = 2
+_OF_REGISTERS = 4  # the part of them that a line may fill to stay there
 
 
 @dataclass(frozen=True)
@@ -111,9 +115,12 @@ class SoftmaxPasses:
     def line(self, x: Pointer, y: Pointer) -> None:
         """A contiguous axis, lanes along it."""
         e, lanes = self.e, self.lanes
+        if ceil_div(self.k.extent, lanes) <= self.target.registers // _OF_REGISTERS:
+            self._short_line(x, y)
+            return
         count, left = self._vectors()
         end = e.i64(count * lanes)
-        largest = self._all_lanes("max", self._largest_of_line(x))
+        largest = self._all_lanes("largest", self._largest_of_line(x))
 
         def leaf(i: Value) -> list[Value]:
             return [self._exponential(x, y, i * lanes, largest, lanes)]
@@ -132,6 +139,30 @@ class SoftmaxPasses:
         for _ in where_any(e, left):
             self._result(x, y, end, largest, scale, left)
 
+    def _short_line(self, x: Pointer, y: Pointer) -> None:
+        """The same numbers of a line whose vectors stay in registers, summed in the same order."""
+        e, lanes = self.e, self.lanes
+        count, left = self._vectors()
+        counts = [*(lanes for _ in range(count)), *((left,) if left else ())]
+        places = [i * lanes for i in range(len(counts))]
+        given = [
+            neutral_load(e, "largest", x.at(at), self.kind, live)
+            for at, live in zip(places, counts, strict=True)
+        ]
+        most = reduce(lambda a, b: combine(e, "largest", a, b), given)
+        largest = self._all_lanes("largest", most)
+        shifted = [value - largest for value in given]
+        powers = [math.exp(e, value, positive=False) for value in shifted]
+        parts = [powers[u:count:SETS] for u in range(min(SETS, count))]
+        if left:
+            powers[-1] = e.select(e.first_lanes(left, lanes), powers[-1], e.const(self.kind, 0.0))
+            parts.append(powers[-1:])
+        total = reduce(add, [reduce(add, part) for part in parts])
+        scale = self._scale(self._all_lanes("sum", total))
+        for i, (at, live) in enumerate(zip(places, counts, strict=True)):
+            result = shifted[i] - scale if self.k.logarithm else powers[i] * scale
+            e.store_first(result, y.at(at), live)
+
     def _vectors(self) -> tuple[int, int]:
         """Whole vectors of a line, and the lanes that remain."""
         count, left = divmod(self.k.extent, self.lanes)
@@ -140,17 +171,17 @@ class SoftmaxPasses:
     def _largest_of_line(self, x: Pointer) -> Value:
         e, lanes = self.e, self.lanes
         count, left = self._vectors()
-        largest = [neutral(e, "max", self.kind)]
+        largest = [neutral(e, "largest", self.kind)]
 
         def leaf(i: Value) -> list[Value]:
             return [e.load(x.at(i * lanes), self.kind)]
 
         for _ in where_any(e, count, [largest]):
-            largest[:] = run_of(e, "max", leaf, count, [self.kind])
+            largest[:] = run_of(e, "largest", leaf, count, [self.kind])
         for _ in where_any(e, left, [largest]):
             address = x.at(count * lanes)
-            rest = neutral_load(e, "max", address, self.kind, left)
-            largest[0] = combine(e, "max", largest[0], rest)
+            rest = neutral_load(e, "largest", address, self.kind, left)
+            largest[0] = combine(e, "largest", largest[0], rest)
         return largest[0]
 
     def _all_lanes(self, how: ReduceOp, x: Value) -> Value:
@@ -173,7 +204,7 @@ class SoftmaxPasses:
         def load(i: Value) -> list[Value]:
             return [e.load_first(x.at(i * k.inner), self.kind, count)]
 
-        (largest,) = run_of(e, "max", load, k.extent, [self.kind])
+        (largest,) = run_of(e, "largest", load, k.extent, [self.kind])
 
         def exponential(i: Value) -> list[Value]:
             return [self._exponential(x, y, i * k.inner, largest, count)]
@@ -188,7 +219,7 @@ class SoftmaxPasses:
     ) -> Value:
         e = self.e
         value = e.load_first(x.at(offset), self.kind, count)
-        power = math.exp(e, value - largest)
+        power = math.exp(e, value - largest, positive=False)
         if not self.k.logarithm:
             e.store_first(power, y.at(offset), count)
         return power
