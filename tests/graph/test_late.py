@@ -102,6 +102,13 @@ def test_unique(given: dict[str, int]) -> None:
     agrees(made(nodes, {"x": x}, "y:f first:i which:i count:i"), {"x": x})
 
 
+@pytest.mark.parametrize("given", [{}, {"axis": 0}])
+def test_unique_of_few_integers(given: dict[str, int]) -> None:
+    """Whose values may be symbols, which have no order."""
+    inputs = [{"x": R.integers(-2, 3, 6)} for _ in range(2)]
+    agrees(made([node("Unique", "x", "y", **given)], inputs[0], "y:i"), *inputs)
+
+
 def test_results_and_operands_that_are_absent() -> None:
     nodes = [
         helper.make_node("Unique", ["x"], ["u", "", "which"]),

@@ -19,7 +19,7 @@ from leanconv.graph.nms import kept_boxes
 from leanconv.graph.ops.base import Array, checked, integer
 from leanconv.graph.ops.selection import WRONG
 from leanconv.graph.value import Value, known_if_empty
-from leanconv.symbolic import Symbol, least, most, plain
+from leanconv.symbolic import NeedsNumberError, Symbol, least, most, plain
 from leanconv.types import BOOL, INT64, DType
 
 _PLACE_BYTES = 8
@@ -135,6 +135,8 @@ def _count(number: int) -> Array:
 def _unique(call: Call) -> list[Value]:
     """Different elements or slices; where each is first, which each is, how often each is."""
     x = _known(call, 0)
+    if x.dtype == object:
+        raise NeedsNumberError("which elements are equal")
     axis = call.attribute("axis", None)
     axis = None if axis is None else call.axis(axis, x.ndim)
     call.builder.budget.expect(
