@@ -11,10 +11,11 @@ from leanconv.codegen.compiler import assembly
 from leanconv.codegen.host import host
 from leanconv.errors import UnsupportedError
 from leanconv.graph.ops import evaluate
-from leanconv.kernels.reduce import accepts_blocked, lower
+from leanconv.kernels.reduce import Extremes, accepts_blocked, lower
 from leanconv.spec.format import Format
 from leanconv.target import Target, preset
 from leanconv.types import FLOAT32, FLOAT64, INT32, INT64, DType
+from support.kernel_runner import run_kernel
 from support.nodes import TARGETS, one_node, run_node
 
 OPS = ("ReduceMean", "ReduceSum", "ReduceProd", "ReduceMax", "ReduceMin")
@@ -177,3 +178,16 @@ def test_emission_for_other_targets(axes: tuple[int, ...], name: str) -> None:
     assert "call" not in text
     assert "\tbl\t" not in text
     assert len(text.splitlines()) < 700
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64])
+@pytest.mark.parametrize("count", [1, 2, 15, 16, 17, 64, 67, 128, 1039])
+def test_both_ends_at_once(count: int, dtype: DType, target: Target) -> None:
+    x = np.random.default_rng(count).normal(0, 1, count).astype(dtype.numpy)
+    for place in {0, count // 2, count - 1}:
+        for odd in (-np.inf, -9.0, 9.0, np.inf, np.nan):
+            given = x.copy()
+            given[place] = odd
+            y = run_kernel(Extremes(dtype, count), given, np.zeros(2, dtype.numpy), target=target)
+            np.testing.assert_array_equal(y, [given.min(), given.max()])

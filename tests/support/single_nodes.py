@@ -63,6 +63,7 @@ def nodes() -> Iterator[tuple[Any, ...]]:
         yield op, [image], {"axis": 3, "exclusive": True, "reverse": True}
     for op in ("ReduceMax", "ReduceMin", "ReduceSum", "ReduceProd"):
         yield op, [array(2, 40, 3, 4)], {"axes": (1, 2), "keepdims": False}
+    yield "Extremes", [array(2, 40, 3, 4)], {}
     yield "Softmax", [array(3, 17)], {"axis": 1}
     yield "Softmax", [image], {"axis": 1}
     yield "LogSoftmax", [array(3, 17)], {"axis": 0}

@@ -40,7 +40,7 @@ COMPUTES = frozenset(op for op, each in OPS.items() if FLOAT32 in each.dtypes) -
 _EXACT = frozenset(
     (
         *("Abs", "Max", "MaxPool", "MaxPoolWithIndices", "Min", "Neg", "ReduceMax", "ReduceMin"),
-        *("Relu", "Sign", "Where"),
+        *("Extremes", "Relu", "Sign", "Where"),
     )
 )
 

@@ -9,6 +9,8 @@ The input's axes are kept (k) or reduced (r), and neighbours of one kind are mer
 - last axis kept (blocks of channels always are): lanes run along it, a tile of up to four vectors
   of results at a time, and no horizontal step. A global pool is `(N * C/B, H * W, B)`.
 
+`Extremes` takes both ends of all elements at once.
+
 Sums are taken in runs of 256 with four partial sums, whose totals are added one by one: the error
 grows with n / 256 + 64 roundings instead of n. The order of the additions depends on the shapes and
 lanes alone. NaN anywhere makes the result NaN. Sums and products of integers are modulo 2^bits.
@@ -112,6 +114,70 @@ class Reduction(InPieces):
 
     def emit(self, target: Target) -> str:
         return _Nest(self, target).emit()
+
+
+@dataclass(frozen=True)
+class Extremes(InPieces):
+    """The least and the largest of all elements, each of which is read once.
+
+    Attributes:
+        dtype: of all values, a float type.
+        extent: elements, at least one.
+    """
+
+    VARIES = True
+
+    dtype: DType
+    extent: Extent
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        return ("x", "y")
+
+    @property
+    def items(self) -> int:
+        return 1
+
+    @property
+    def elements(self) -> int:
+        return self.extent
+
+    @property
+    def flops(self) -> int:
+        return 2 * self.extent
+
+    def emit(self, target: Target) -> str:
+        e, lanes = Function(self.NAME), target.lanes(self.dtype)
+        x, y = e.pointer(0, self.dtype.llvm), e.pointer(1, self.dtype.llvm)
+        kind = vector(self.dtype.llvm, lanes)
+        lows = [neutral(e, "min", kind) for _ in range(PARTIAL)]
+        highs = [neutral(e, "max", kind) for _ in range(PARTIAL)]
+
+        def take(j: int, found: Value) -> None:
+            """NaN stays in the largest alone."""
+            lows[j] = e.minimum(found, lows[j])
+            highs[j] = combine(e, "max", highs[j], found)
+
+        vectors, left = self.extent // lanes, target.lanes_of_tail(self.extent % lanes)
+        whole = vectors // PARTIAL * PARTIAL
+        with e.chunks(self.chunks):
+            for _ in where_any(e, whole, [lows, highs]):
+                with e.loop("v", whole, [lows, highs], step=PARTIAL) as v:
+                    for j in range(PARTIAL):
+                        take(j, e.load(x.at((v + j) * lanes), kind))
+            for _ in where_any(e, vectors - whole, [lows, highs]):
+                with e.loop("v", vectors, [lows, highs], start=e.i64(whole)) as v:
+                    take(0, e.load(x.at(v * lanes), kind))
+            for _ in where_any(e, left, [lows, highs]):
+                rest = e.load_first(x.at(self.extent - left), kind, left)
+                take(0, e.select(e.first_lanes(left, lanes), rest, e.broadcast(x, kind)))
+            for j in range(1, PARTIAL):
+                lows[0] = e.minimum(lows[j], lows[0])
+                highs[0] = combine(e, "max", highs[0], highs[j])
+            least, most = across_lanes(e, "min", lows[0]), across_lanes(e, "max", highs[0])
+            e.store(e.select(most.compare("uno", most), most, least), y.at(0))
+            e.store(most, y.at(1))
+        return e.finish()
 
 
 class _Nest:
@@ -240,7 +306,7 @@ class _Nest:
 def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
     """True unless channels are reduced, or images are and their axis vanishes."""
     del block
-    shape, axes = graph.types[node.inputs[0]].shape, node.attributes["axes"]
+    shape, axes = graph.types[node.inputs[0]].shape, node.attributes.get("axes", (1,))
     return (
         len(shape) >= 3 and 1 not in axes and (0 not in axes or bool(node.attributes["keepdims"]))
     )
@@ -264,6 +330,10 @@ def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Targe
     del target
     (x,), y = node.inputs, node.output
     kind, source, result = graph.types[x], formats.get(x, Format()), formats[y]
+    if node.op == "Extremes":
+        if not kind.elements:
+            raise UnsupportedError(f"{node.op} {node.name!r} takes {kind}; expected an element")
+        return Lowered((Call(Extremes(kind.dtype, kind.elements), (x, y)),), algorithm="reduction")
     axes = node.attributes["axes"]
     if any(kind.shape[axis] == 0 for axis in axes):
         raise UnsupportedError(

@@ -62,7 +62,7 @@ _KERNELS: Mapping[str, Sequence[str]] = {
     "plane_pool": ("MaxPoolWithIndices",),
     "pool": ("MaxPool", "AveragePool", "QLinearAveragePool"),
     "recurrence": ("Recurrence",),
-    "reduce": ("ReduceMean", "ReduceSum", "ReduceProd", "ReduceMax", "ReduceMin"),
+    "reduce": ("ReduceMean", "ReduceSum", "ReduceProd", "ReduceMax", "ReduceMin", "Extremes"),
     "resample": ("Resample",),
     "resize": ("Resize",),
     "running": ("CumSum", "CumProd"),

@@ -131,9 +131,12 @@ def dynamic(call: Call, x: Value) -> tuple[Value, Value, Value]:
 
     The range includes 0; where it is nothing else, the scale is 1.
     """
-    axes, zero = tuple(range(len(x.shape))), call.number(0.0, x)
-    low = call.emit("Min", [call.emit("ReduceMin", [x], axes=axes, keepdims=False), zero])
-    high = call.emit("Max", [call.emit("ReduceMax", [x], axes=axes, keepdims=False), zero])
+    zero, extremes = call.number(0.0, x), call.emit("Extremes", [x])
+    low, high = (
+        call.reshape(call.emit("Slice", [extremes], starts=(i,), steps=(1,), sizes=(1,)), ())
+        for i in range(2)
+    )
+    low, high = call.emit("Min", [low, zero]), call.emit("Max", [high, zero])
     none = call.emit("Equal", [low, high])
     width = call.emit("Div", [call.emit("Sub", [high, low]), call.number(UINT8.high, x)])
     scale = call.emit("Where", [none, call.number(1.0, x), width])

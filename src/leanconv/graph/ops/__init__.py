@@ -13,6 +13,7 @@ pads (all begins, all ends), dilations, group, activation |
 | MaxPool, AveragePool | x | kernel_shape, strides, pads, dilations, ceil_mode, count_include_pad |
 | MaxPoolWithIndices | x; the values, and their places in x as int64 | as MaxPool, storage_order |
 | ReduceMean, ReduceMax, ReduceMin, ReduceSum, ReduceProd | x | axes (not negative), keepdims |
+| Extremes | x; gives (2,): the least and the largest of all elements, NaN beside NaN | |
 | CumSum, CumProd | x | axis (not negative), exclusive, reverse |
 | Relu, Sigmoid, HardSwish, Silu, Tanh, Sqrt, Exp, Log, Erf, Neg, Abs, Reciprocal, Softplus | x | |
 | Sin, Cos, Tan, Asin, Acos, Atan, Sinh, Cosh, Asinh, Acosh, Atanh | x | |

@@ -66,6 +66,17 @@ def _reduction(
     return single(_infer_reduction, evaluate, attributes=names, takes_symbols=True, dtypes=dtypes)
 
 
+def _infer_extremes(types: Types, _attributes: Attributes) -> TensorType:
+    return checked((2,), first(types).dtype)
+
+
+def _evaluate_extremes(arrays: Arrays, _attributes: Attributes) -> Array:
+    x = array(arrays)
+    if not x.size:
+        raise ModelError("got no element; expected at least one")
+    return np.stack([x.min(), x.max()])
+
+
 def _infer_running(types: Types, attributes: Attributes) -> TensorType:
     x = first(types)
     if not 0 <= attributes["axis"] < len(x.shape):
@@ -267,6 +278,7 @@ OPS: dict[str, Op] = {
     "ReduceMax": _reduction(np.max, empty=False),
     "ReduceMin": _reduction(np.min, empty=False),
     "ReduceSum": _reduction(np.sum, empty=True),
+    "Extremes": single(_infer_extremes, _evaluate_extremes, dtypes=FLOATS),
     "CumSum": _running(np.cumsum, 0),
     "CumProd": _running(np.cumprod, 1),
     "Softmax": single(_infer_softmax, _evaluate_softmax, attributes=("axis",)),

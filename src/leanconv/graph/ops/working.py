@@ -17,6 +17,7 @@ _TIMES: Mapping[str, int] = {
     **dict.fromkeys(("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"), 0),
     **dict.fromkeys(("Reshape", "Transpose", "Concat", "Slice", "Split", "Expand", "Cast"), 0),
     **dict.fromkeys(("ReduceMax", "ReduceMin", "ReduceSum", "ReduceProd", "MatMul"), 0),
+    "Extremes": 0,
     **dict.fromkeys(("MaxPool", "MaxPoolWithIndices", "AveragePool"), 3),
     "Resample": 9,  # of codes: sums and products are four times as wide
     "RoiAlign": 4,

@@ -226,10 +226,18 @@ def _quantise_floats(c: Composer, node: Node) -> str:
 WITH_KERNEL = frozenset(
     (
         *("QuantizeLinear", "QuantizeFloats", "DequantizeLinear", "QLinearAdd", "QLinearMul"),
-        "Lookup",
+        *("Extremes", "Lookup"),
         *("QLinearGlobalAveragePool", "QLinearAveragePool", "QLinearMatMul", "MatMulNBits"),
     )
 )
+
+
+def _extremes(c: Composer, node: Node) -> str:
+    (x,) = node.inputs
+    axes = tuple(range(len(c.kind(x).shape)))
+    ends = [c.emit(op, [x], axes=axes, keepdims=True) for op in ("ReduceMin", "ReduceMax")]
+    rows = [c.emit("Reshape", [end], shape=(1,)) for end in ends]
+    return c.emit("Concat", rows, axis=0)
 
 
 def _packed_matmul(c: Composer, node: Node) -> str:
@@ -245,6 +253,7 @@ EXPANSIONS: dict[str, Callable[[Composer, Node], str]] = {
     "QuantizeFloats": _quantise_floats,
     "DequantizeLinear": _dequantise,
     "Lookup": _lookup,
+    "Extremes": _extremes,
     "QLinearAdd": _add,
     "QLinearMul": _mul,
     "QLinearMatMul": _matmul,
