@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
 
 from leanconv.codegen.host import host
 from leanconv.kernels import matmul
+from leanconv.kernels.matmul_kernel import InPlaceMatMul, MatMul
 from leanconv.target import Target, preset
 from leanconv.types import FLOAT32
 from support.covering import pairwise
+from support.kernel_runner import run_kernel
 from support.nodes import DTYPES, TARGETS, Case, integers
 
 targets = pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
@@ -132,3 +134,25 @@ def test_inner_loop_has_no_spills(dtype: str) -> None:
     assert "fmla" in case.assembles(preset("neoverse-n1"), False)
     case = Case(matmul, "MatMul", [a, b[:, :251]], {})
     assert "fmla" in case.assembles(preset("neoverse-n1"), False)
+
+
+@targets
+@dtypes
+def test_few_rows_read_the_weights_where_they_lie(target: Target, dtype: str) -> None:
+    rng = np.random.default_rng(6)
+    for m, n in ((1, 300), (1, 5), (3, 130), (64, 130)):
+        a, b = (rng.standard_normal(s).astype(dtype) for s in ((m, 77), (77, n)))
+        kernel = Case(matmul, "MatMul", [a, b], {}).lower(target, False).calls[0].kernel
+        assert isinstance(kernel, MatMul)
+        assert isinstance(kernel, InPlaceMatMul) == (m < 64) == (not kernel.scratch_bytes)
+        assert kernel.tile.rows * kernel.tile.vectors <= target.registers
+        packing = MatMul(**{field.name: getattr(kernel, field.name) for field in fields(kernel)})
+        y = np.full((m, n), np.nan, dtype)
+        in_place, packed = (run_kernel(k, a, b, y, target=target) for k in (kernel, packing))
+        np.testing.assert_array_equal(in_place, packed)
+
+
+def test_few_rows_of_transposed_weights_are_packed() -> None:
+    a, b = integers((1, 40), FLOAT32, 1), integers((50, 40), FLOAT32, 2)
+    case = Case(matmul, "Gemm", [a, b], {"transA": 0, "transB": 1, "alpha": 1.0, "beta": 1.0})
+    assert case.lower(host(), False).calls[0].kernel.scratch_bytes

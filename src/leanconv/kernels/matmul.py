@@ -2,7 +2,8 @@
 
     y[b, i, j] = alpha * sum_k a[b, i, k] * b[b, k, j] + beta * c[i, j]
 
-A constant `b` is packed into panels before the first run, others by the kernel (`matmul_kernel`).
+A constant `b` is packed into panels before the first run, others by the kernel (`matmul_kernel`),
+or read where they lie if one tile has all rows of `a`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from leanconv.codegen.tiling import Tile, rank_tiles
 from leanconv.graph.ir import Graph, Node
 from leanconv.graph.ops.base import Array
 from leanconv.kernels.copy_plan import row_major
-from leanconv.kernels.matmul_kernel import FixedRows, MatMul, Matrix, PackedMatMul
+from leanconv.kernels.matmul_kernel import FixedRows, InPlaceMatMul, MatMul, Matrix, PackedMatMul
 from leanconv.spec.format import Format, ceil_div
 from leanconv.spec.typical import ANY_COUNT
 from leanconv.symbolic import fixed
@@ -135,6 +136,10 @@ def _kernel(problem: Product, dtype: DType, packed: bool, any_size: bool, target
         tile = best_tile(target, rows, ceil_div(n, lanes), k, most_rows)
     else:
         tile = tile_of_any_size(target, m, ceil_div(n, lanes), most_rows)
+    in_place = not packed and b.column == 1 and m <= tile.rows
+    if in_place and m == 1 and not any_size:
+        # Sums alone need registers: longer pieces of the rows of `b` are read.
+        tile = Tile(1, min(ceil_div(n, lanes), target.registers // 2))
     flops = 2 * tile.rows * tile.vectors * lanes * k
     kept = tile.rows * k * dtype.bytes
     tiles = min(_CHUNK_FLOPS // flops, _GROUP_BYTES // kept)
@@ -148,6 +153,8 @@ def _kernel(problem: Product, dtype: DType, packed: bool, any_size: bool, target
         given = {field.name: getattr(made, field.name) for field in fields(MatMul)}
         given |= {"a": FixedRows(a.row, a.column, a.batch), "b": Matrix(made.width, 1, batch)}
         made = PackedMatMul(**given)
+    elif in_place:
+        made = InPlaceMatMul(**{field.name: getattr(made, field.name) for field in fields(MatMul)})
     whole = made.row_tiles
     return replace(made, tiles=ceil_div(whole, ceil_div(whole, tiles)))
 

@@ -30,6 +30,9 @@ from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 from leanconv.types import DType
 
+_ROWS_AHEAD = 8  # of weights that are read in place, from the one that is used to a prefetched one
+_IN_L2 = 2
+
 
 @dataclass(frozen=True)
 class Matrix:
@@ -114,6 +117,21 @@ class MatMul(Kernel):
 
     def emit(self, target: Target) -> str:
         return ProductOfActivations(self, target).emit()
+
+
+@dataclass(frozen=True)
+class InPlaceMatMul(MatMul):
+    """A batch of products of so few rows that one tile has them all: `b` is read where it lies.
+
+    Its rows are contiguous. Results are those of `MatMul`, bit by bit.
+    """
+
+    @property
+    def scratch_bytes(self) -> int:
+        return 0
+
+    def emit(self, target: Target) -> str:
+        return _InPlace(self, target).emit()
 
 
 @dataclass(frozen=True)
@@ -369,3 +387,27 @@ class ProductOfActivations(_Emission):
                 e.store(row, to.at(i * kernel.width))
 
         cover(e, kernel.k, kernel.lanes, square, unroll=1)
+
+
+class _InPlace(ProductOfActivations):
+    """Emits a product whose weights are read once: they are prefetched, as their rows lie apart."""
+
+    def _panel(self, b: Pointer, panel: Value, columns: Columns) -> Pointer:
+        del panel
+        return b.at(columns.first)
+
+    def _sums(self, acc: Carry, a: Pointer, panel: Pointer, rows: int, columns: Columns) -> None:
+        e, kernel, vectors = self.e, self.kernel, len(columns.offsets)
+        to_rows = self._row_offsets(rows) or [i * kernel.a.row for i in range(rows)]
+        lanes = [*(kernel.lanes for _ in range(vectors - 1)), columns.lanes]
+        with e.loop("k", kernel.k, [acc]) as k:
+            here, row = a.at(k * kernel.a.column), panel.at(k * kernel.b.row)
+            ahead = row.at(_ROWS_AHEAD * kernel.b.row)
+            of_b = []
+            for offset, live in zip(columns.offsets, lanes, strict=True):
+                of_b.append(e.load_first(row.at(offset), self.kind, live))
+                e.prefetch(ahead.at(offset), locality=_IN_L2)
+            for i, to_row in enumerate(to_rows):
+                x = e.broadcast(here.at(to_row), self.kind)
+                for j, weights in enumerate(of_b):
+                    acc[i * vectors + j] = e.fma(x, weights, acc[i * vectors + j])
