@@ -153,6 +153,7 @@ REASONS: dict[str, tuple[str, ...]] = {
         "graph/ops:FARTHEST",
         "graph/passes:_NEUTRAL",
         "kernels:_A",
+        "kernels:_MOST_SCALE",
         "kernels:_NEUTRAL",
         "kernels:_POWERS",
         "spec:KINDS",

@@ -69,7 +69,7 @@ def test_blocks_are_tried_wherever_an_operator_accepts_them() -> None:
     typed |= {"Less", "LessOrEqual", "Greater", "GreaterOrEqual", "TopK", "NonMaxSuppression"}
     typed |= {"MaxPoolWithIndices", "Recurrence", "BitCast", "NonZero", "Compress"}
     plain = {"LRN", "Softmax", "LogSoftmax", "MatMul", "Gemm", "CumSum", "CumProd", "Attention"}
-    plain |= {"QLinearMatMul", "MatMulNBits"}
+    plain |= {"Extremes", "QLinearMatMul", "MatMulNBits"}
     plain |= {"Gather", "GatherElements", "GatherND", "ScatterElements", "ScatterND"}
     assert set(OPERATORS) - blocked == plain | typed | REGIONS
 
