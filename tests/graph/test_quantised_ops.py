@@ -11,9 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import helper
 
+from leanconv.graph.interpret import interpret
 from leanconv.graph.ops import evaluate
 from leanconv.graph.ops.quantised import fma
+from leanconv.graph.passes.expand_quantised import expand_quantised
 from leanconv.types import FLOAT32, INT8, UINT8, DType
+from support.nodes import one_node
 from support.quantised_models import microsoft, model, peer
 
 F = np.float32
@@ -170,3 +173,18 @@ def test_sums_are_rounded_once() -> None:
     assert fma(a, a, one) == F(1 + 2.0**-23)
     half = np.array(F(2.0**-24))
     assert fma(half, np.array(F(1 + 2.0**-23)), np.array(F(1.0))) == F(1 + 2.0**-23)
+
+
+@pytest.mark.parametrize("shape", [(1,), (7,), (2, 3, 5)])
+@pytest.mark.parametrize("odd", [0.0, np.inf, np.nan])
+def test_both_ends_are_two_reductions_where_no_kernel_takes_them_at_once(
+    shape: tuple[int, ...], odd: float
+) -> None:
+    x = np.random.default_rng(0).normal(size=shape).astype(F)
+    x.flat[-1] += F(odd)
+    graph = one_node("Extremes", {"x": x}, {}, ("x",), {})[1]
+    expanded = expand_quantised(graph)
+    assert "Extremes" not in {node.op for node in expanded.nodes}
+    for each in (graph, expanded):
+        (found,) = interpret(each, {"x": x}).values()
+        np.testing.assert_array_equal(found, [x.min(), x.max()])
