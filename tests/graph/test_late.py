@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,9 +13,11 @@ from onnx import TensorProto, helper, numpy_helper
 
 import leanconv as lc
 from leanconv.errors import BudgetError, LeanConvError, ModelError, UnsupportedError
+from leanconv.graph import late_stages
 from leanconv.graph.convert import FileNode
 from leanconv.graph.onnx_binding import Scope
 from leanconv.graph.value import Value
+from leanconv.symbolic import Trace
 from support.control_flow import branch, graph, node
 from support.onnx_models import Array, reference
 
@@ -390,6 +393,36 @@ def test_trip_counts_and_weights_that_are_data() -> None:
     agrees(made(nodes, feeds[0], "y:f rows:f"), *feeds)
     each = [node("Relu", "w", "v"), node("Conv", "x v", "y")]
     agrees(made(each, {"x": IMAGE, "w": W}, "y:f"), {"x": IMAGE, "w": W})
+
+
+def test_threads_that_bind_nodes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One finds out what numbers are asked for while another names those that it knows of."""
+    nodes = [node("Compress", "n flags", "c", axis=0), node("Reshape", "x c", "y")]
+    flags = np.array([True, False, True, True])
+    feed = {"x": R.random(12).astype("f4"), "n": np.array([3, 7, 2, 2]), "flags": flags}
+    proto = made(nodes, feed, "y:f", opened=True)
+    for when in range(3):
+        network, results, calls = lc.load(proto, threads=1), list[Array](), iter(range(100))
+
+        def other(network: lc.Network = network, results: list[Array] = results) -> None:
+            results.append(network.run(feed)["y"])
+
+        class Interrupted(Trace):
+            thread = threading.Thread(target=other)
+
+            def variable(self, *given: Any) -> Any:
+                if threading.current_thread() is not self.thread and next(calls) == when:  # noqa: B023
+                    self.thread.start()
+                    self.thread.join()
+                return super().variable(*given)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(late_stages, "Trace", Interrupted)
+            results.append(network.run(feed)["y"])
+        results.append(network.run(feed)["y"])
+        assert len(results) > 2 or when > 1
+        for found in results:
+            np.testing.assert_array_equal(found, feed["x"].reshape(3, 2, 2))
 
 
 def test_nodes_are_bound_once_for_all_that_may_be_found(monkeypatch: pytest.MonkeyPatch) -> None:

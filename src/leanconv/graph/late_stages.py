@@ -10,6 +10,7 @@ that node begins the next stage, or is bound in each run.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -159,31 +160,35 @@ def _size(graph: Graph) -> int:
     return size + working
 
 
+_Asked = tuple[str, ...]
+
+
 class _Begin:
-    """The stages that begin at one node.
+    """The stages that begin at one node. Threads make some at once, and each reads `asked` once.
 
     Attributes:
         names: of the values that nodes from there on read.
         asked: those of them whose numbers the nodes need.
-        memos: the stages, by the ranks and types of the values.
+        memos: the stages, by what was asked, and the ranks and types of the values.
     """
 
     def __init__(self, names: tuple[str, ...]) -> None:
-        self.names, self.asked = names, dict[str, None]()
+        self.names = names
+        self.asked: _Asked = ()
         self.memos: dict[object, Memo[Found]] = {}
 
-    def pattern(self, values: Mapping[str, Array]) -> object:
+    def pattern(self, values: Mapping[str, Array], asked: _Asked) -> object:
         """What a stage is made for, beside numbers."""
-        shapes = (values[name].shape for name in self.asked)
-        return (*((values[n].dtype, values[n].ndim) for n in self.names), *shapes)
+        shapes = (values[name].shape for name in asked)
+        return (asked, *((values[n].dtype, values[n].ndim) for n in self.names), *shapes)
 
-    def numbers(self, values: Mapping[str, Array], extents: bool) -> tuple[int, ...]:
+    def numbers(self, values: Mapping[str, Array], asked: _Asked, extents: bool) -> tuple[int, ...]:
         """Those of the variables: extents, if they are any, and what is asked."""
         found: list[int] = []
         if extents:
             for name in self.names:
-                found += () if name in self.asked else values[name].shape
-        for name in self.asked:
+                found += () if name in asked else values[name].shape
+        for name in asked:
             found += values[name].reshape(-1).tolist()
         return tuple(found)
 
@@ -268,38 +273,44 @@ class Stages:
         begin = self._begins.get(at)
         if begin is None:
             read = dict.fromkeys(n for node in self._tail.nodes[at:] for n in node.reads)
-            begin = self._begins[at] = _Begin(tuple(name for name in read if name in held))
-        pattern = begin.pattern(held) if at else None
-        memo = begin.memos.get(pattern)
+            new = _Begin(tuple(name for name in read if name in held))
+            begin = self._begins.setdefault(at, new)
+        asked = begin.asked
+        memo = begin.memos.get(begin.pattern(held, asked) if at else asked)
         if memo is not None:
-            found = memo.at(begin.numbers(held, at > 0))
+            found = memo.at(begin.numbers(held, asked, at > 0))
             if found is not None or memo.full or memo.refusals:
                 return found
-        made = attempted(lambda: self._made(at, begin, held))
-        pattern = begin.pattern(held) if at else None  # more may be asked now
+        while True:
+            made = attempted(partial(self._made, at, begin, held, asked))
+            if not isinstance(made, str):
+                break
+            asked = (*asked, made)
+        begin.asked = tuple(dict.fromkeys((*begin.asked, *asked)))
+        pattern = begin.pattern(held, asked) if at else asked
         memo = begin.memos.setdefault(pattern, Memo(_MOST_KEPT))
         if isinstance(made, Exception):
             memo.refuse("a late node is bound in each run,", made)
             return None
         memo.keep(made)
-        return made.at(begin.numbers(held, at > 0))
+        return made.at(begin.numbers(held, asked, at > 0))
 
-    def _made(self, at: int, begin: _Begin, held: Mapping[str, Array]) -> Stage:
-        """A new stage.
+    def _made(
+        self, at: int, begin: _Begin, held: Mapping[str, Array], asked: _Asked
+    ) -> Stage | str:
+        """A new stage, or the name of a value that has to be asked, too.
 
         Raises:
             NeedsNumberError: not even the first node can be bound with symbols.
         """
-        while True:
-            trace, tail = Trace(), self._tail
-            builder = Builder(tail.single, tail.limits, 0, holds_graphs=False)
-            given = _with_symbols(begin, held, trace, at > 0)
-            scope = Scope(builder, tail.opset, tail.constants, given)
-            count, lacking = _bound(scope, tail.nodes[at:])
-            name = next((n for n, value in given.items() if value is lacking), None)
-            if name is None or name in begin.asked or not _is_asked(held[name]):
-                break
-            begin.asked[name] = None
+        trace, tail = Trace(), self._tail
+        builder = Builder(tail.single, tail.limits, 0, holds_graphs=False)
+        given = _with_symbols(begin, held, asked, trace, at > 0)
+        scope = Scope(builder, tail.opset, tail.constants, given)
+        count, lacking = _bound(scope, tail.nodes[at:])
+        name = next((n for n, value in given.items() if value is lacking), None)
+        if name is not None and name not in asked and _is_asked(held[name]):
+            return name
         if not count:
             raise NeedsNumberError(f"{tail.nodes[at].op} follows from values")
         stop = at + count
@@ -311,22 +322,21 @@ class Stages:
 
 
 def _with_symbols(
-    begin: _Begin, held: Mapping[str, Array], trace: Trace, extents: bool
+    begin: _Begin, held: Mapping[str, Array], asked: _Asked, trace: Trace, extents: bool
 ) -> dict[str, Value]:
     """What nodes read, with the variables of `_Begin.numbers` for numbers."""
-    variables = iter(begin.numbers(held, extents))
-    place = iter(range(len(begin.numbers(held, extents))))
+    variables = iter(enumerate(begin.numbers(held, asked, extents)))
 
     def symbol() -> Any:
-        return trace.variable(next(place), next(variables))
+        return trace.variable(*next(variables))
 
     given: dict[str, Value] = {}
     for name in begin.names:
-        if name not in begin.asked:
+        if name not in asked:
             array = held[name]
             shape = tuple(symbol() for _ in array.shape) if extents else array.shape
             given[name] = Value(TensorType(shape, as_dtype(array.dtype)))
-    for name in begin.asked:
+    for name in asked:
         numbers = np.array([symbol() for _ in range(held[name].size)], object)
         shape = held[name].shape
         given[name] = Value(TensorType(shape, INT64), numbers.reshape(shape))
