@@ -91,6 +91,21 @@ def test_reductions_of_nothing(opset: int) -> None:
             np.testing.assert_allclose(net.run(arrays)["z"], wanted, rtol=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["f4", "i4", "u1"])
+def test_reductions_of_nothing_that_is_known(kind: str) -> None:
+    """Of an initializer, as of what a run computes: the least number, or the largest."""
+    ops = ("ReduceMax", "ReduceMin", "ReduceSum") if kind != "u1" else ("ReduceMax", "ReduceMin")
+    nodes = [helper.make_node(op, ["none"], [f"n{op}"], keepdims=0) for op in ops]
+    nodes += [helper.make_node("Cast", [f"n{op}"], [f"r{op}"], to=1) for op in ops]
+    nodes += [helper.make_node("Max", ["x", f"r{op}"], [f"y{op}"]) for op in ops]
+    proto = model(
+        nodes, {"x": ("N",)}, [f"y{op}" for op in ops], {"none": np.empty((0, 2), kind)}, 18
+    )
+    net, feed = lc.load(proto, threads=1), {"x": N.normal(3)}
+    for name, array in reference(proto, feed).items():
+        np.testing.assert_array_equal(net.run(feed)[name], array)
+
+
 def test_products_of_no_columns() -> None:
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["p"]),

@@ -39,7 +39,7 @@ def _reduce(op: str, call: Call, x: Value, axes: Axes, keepdims: bool) -> Value:
     kept, total = x.type.dtype, op in _OF_NOTHING and op not in ("ReduceMax", "ReduceMin")
     if not axes:
         return x
-    if op in _OF_NOTHING and any(x.shape[axis] == 0 for axis in axes) and x.array is None:
+    if op in _OF_NOTHING and any(x.shape[axis] == 0 for axis in axes):
         shape = [1 if axis in axes else extent for axis, extent in enumerate(x.shape)]
         shape = shape if keepdims else [e for i, e in enumerate(x.shape) if i not in axes]
         number = _OF_NOTHING[op]
