@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,7 @@ from leanconv.codegen.compiler import assembly
 from leanconv.kernels.softmax import Softmax, lower
 from leanconv.spec.format import Format
 from leanconv.target import Target, preset
-from leanconv.types import FLOAT32, FLOAT64
+from leanconv.types import FLOAT32, FLOAT64, DType
 from support.kernel_runner import run_kernel
 from support.nodes import TARGETS, one_node, run_in_place, run_node
 
@@ -113,3 +115,21 @@ def test_in_place(op: str, axis: int) -> None:
     x = numbers(3, 35, 77)
     outcome = run_node(lower, op, {"x": x}, axis=axis)
     np.testing.assert_array_equal(run_in_place(outcome, 0, x), outcome.y)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64])
+def test_a_line_in_registers_has_the_bits_of_one_that_is_walked(
+    dtype: DType, target: Target
+) -> None:
+    for op in OPS:
+        for size in (1, 7, 16, 24, 30, 45, 64, 90):
+            x = numbers(5, size, dtype=dtype)
+            node, graph = one_node(op, {"x": x}, {}, "x", {"axis": 1})
+            held = lower(node, graph, {"x": Format(), "y": Format()}, target).calls[0].kernel
+            assert isinstance(held, Softmax)
+            vectors = -(-size // target.lanes(dtype))
+            assert held.held == (vectors if vectors <= target.registers // 4 else 0)
+            both = held, replace(held, held=0)
+            some, same = (run_kernel(k, x, np.full_like(x, np.nan), target=target) for k in both)
+            np.testing.assert_array_equal(some, same)

@@ -35,6 +35,7 @@ from leanconv.kernels.lane_reduce import (
 )
 from leanconv.records import dataclass
 from leanconv.spec.format import Format, ceil_div
+from leanconv.symbolic import fixed
 from leanconv.target import Target
 from leanconv.types import DType
 
@@ -53,6 +54,7 @@ class Softmax(Kernel):
         dtype: of all values, float32 or float64.
         logarithm: log-softmax instead.
         outer, extent, inner: the shape; one inner element means that the axis is contiguous.
+        held: vectors of a contiguous line that stays in registers; 0: any line is walked.
     """
 
     VARIES = True
@@ -62,6 +64,7 @@ class Softmax(Kernel):
     outer: Extent
     extent: Extent
     inner: Extent
+    held: int = 0
 
     @property
     def operands(self) -> tuple[str, ...]:
@@ -115,8 +118,8 @@ class SoftmaxPasses:
     def line(self, x: Pointer, y: Pointer) -> None:
         """A contiguous axis, lanes along it."""
         e, lanes = self.e, self.lanes
-        if ceil_div(self.k.extent, lanes) <= self.target.registers // _OF_REGISTERS:
-            self._short_line(x, y)
+        if self.k.held:
+            self._held_line(x, y)
             return
         count, left = self._vectors()
         end = e.i64(count * lanes)
@@ -139,7 +142,7 @@ class SoftmaxPasses:
         for _ in where_any(e, left):
             self._result(x, y, end, largest, scale, left)
 
-    def _short_line(self, x: Pointer, y: Pointer) -> None:
+    def _held_line(self, x: Pointer, y: Pointer) -> None:
         """The same numbers of a line whose vectors stay in registers, summed in the same order."""
         e, lanes = self.e, self.lanes
         count, left = self._vectors()
@@ -252,10 +255,17 @@ def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
 
 
 def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Target) -> Lowered:
-    """One kernel, which may work in place."""
-    del formats, target
+    """One kernel, which may work in place.
+
+    A short line of a known length stays in registers; one code walks lines of open lengths.
+    """
+    del formats
     (x,), y = node.inputs, node.output
     kind, axis = graph.types[x], node.attributes["axis"]
     outer, inner = prod(kind.shape[:axis]), prod(kind.shape[axis + 1 :])
-    kernel = Softmax(kind.dtype, node.op == "LogSoftmax", outer, kind.shape[axis], inner)
+    extent, held = kind.shape[axis], 0
+    if inner == 1 and x not in graph.open_axes:
+        vectors = ceil_div(extent, target.lanes(kind.dtype))
+        held = fixed(vectors) if vectors <= target.registers // _OF_REGISTERS else 0
+    kernel = Softmax(kind.dtype, node.op == "LogSoftmax", outer, extent, inner, held)
     return Lowered((Call(kernel, (x, y), (0,)),), algorithm="softmax")
