@@ -63,10 +63,10 @@ def test_products_with_weights_of_all_lengths_have_two_forms(target: Target) -> 
 def same(lowered: Lowered, a: np.ndarray, b: np.ndarray) -> None:
     kernel = lowered.calls[0].kernel
     assert isinstance(kernel, MatMul)
-    assert isinstance(kernel, PackedMatMul) == bool(lowered.constants)
+    assert isinstance(kernel, PackedMatMul) == bool(lowered.packings)
     y = np.full(prod(kernel.batch) * kernel.m * kernel.n, np.nan, np.float32)
-    for packed in lowered.constants.values():
-        b = packed
+    for packing in lowered.packings:
+        (b,) = packing.make().values()
     same_bits(kernel, a, b, y)
 
 

@@ -88,7 +88,9 @@ def others() -> Iterator[tuple[str, list[Array], dict[str, Any]]]:
             rows = x[:200]
             yield "ScatterND", [x, pairs[:200, :1], rows], {"reduction": way}
             at = places[: rows.size].reshape(rows.shape)
-            yield "ScatterElements", [x, at, rows], {"axis": 0, "reduction": way}
+            for padded in (False, True):
+                how = {"axis": 0, "reduction": way, "padded": padded}
+                yield "ScatterElements", [x, at, rows], how
     pool = {"kernel_shape": (5, 5), "strides": (1, 1), "pads": (2, 2, 2, 2), "dilations": (1, 1)}
     pool |= {"ceil_mode": False, "count_include_pad": True}
     maps = wide.reshape(1, 1, 300, 300)

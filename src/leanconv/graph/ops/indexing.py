@@ -181,9 +181,12 @@ def _apply(y: Array, at: Any, updates: Array, reduction: str) -> None:
 def _evaluate_scatter_elements(arrays: Arrays, attributes: Attributes) -> Array:
     x, indices, updates = (array(arrays, index) for index in range(3))
     axis, y = attributes["axis"], np.array(x)
-    inside = np.ones(indices.shape, bool)
-    if attributes["padded"]:
-        inside = indices != NOWHERE[dtype_of(indices)]
+    if not attributes["padded"]:
+        at = list(np.ogrid[tuple(map(slice, indices.shape))])
+        at[axis] = _places(indices, x.shape[axis])
+        _apply(y, tuple(at), updates, attributes["reduction"])
+        return y
+    inside = indices != NOWHERE[dtype_of(indices)]
     at = list(np.nonzero(inside))
     at[axis] = _places(indices[inside], x.shape[axis])
     _apply(y, tuple(at), updates[inside], attributes["reduction"])

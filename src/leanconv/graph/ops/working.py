@@ -29,8 +29,8 @@ _TIMES: Mapping[str, int] = {
 }
 # Times 8 bytes for each of their elements: places are computed.
 _PLACES: Mapping[str, int] = {
-    **dict.fromkeys(("Gather", "GatherElements", "ScatterElements"), 1),
-    "GatherND": 2,
+    **dict.fromkeys(("Gather", "GatherElements"), 1),
+    **dict.fromkeys(("GatherND", "ScatterElements"), 2),
     "ScatterND": 3,
     "TopK": 3,
     "GridSample": 6,
