@@ -155,6 +155,8 @@ def test_indices_outside(op: str, arrays: list[Any], attributes: dict[str, Any])
         ("GatherElements", [X, EACH[0]], {}, "equal ranks"),
         ("GatherND", [X, np.zeros((2, 4), int)], {}, "axes that are left"),
         ("GatherND", [X, AT], {"batch_dims": 1}, "expected these to be equal"),
+        ("ScatterElements", [X[:0], np.zeros(X[:1].shape, int), X[:1]], {}, "no elements"),
+        ("ScatterND", [X[:0], np.array([[0]]), X[:1]], {}, "no elements"),
         ("ScatterElements", [X, EACH, X], {}, "expected one for each"),
         ("ScatterElements", [X, EACH, N.normal(3, 4, 2)], {"reduction": "sub"}, "reduction"),
         ("ScatterND", [X, np.zeros((2, 2), int), X], {}, "expected the shape 2x5"),

@@ -139,6 +139,17 @@ def _reduction(call: Call) -> str:
     return reduction
 
 
+def _updates_any(x: Value, updates: Value) -> bool:
+    """Whether anything is scattered.
+
+    Raises:
+        ModelError: something is, but there is no place for it.
+    """
+    if updates.type.elements and not x.type.elements:
+        raise ModelError(f"scatters {updates.type} into {x.type}, which has no elements")
+    return bool(updates.type.elements)
+
+
 def _scatter_elements(call: Call) -> list[Value]:
     """Where updates are fewer on other axes, they are padded, by indices that find nothing."""
     x, updates = call.value(), call.value(2)
@@ -146,7 +157,7 @@ def _scatter_elements(call: Call) -> list[Value]:
     indices = _counted(call, x.shape[axis : axis + 1])
     attributes = {"axis": axis, "reduction": _reduction(call), "padded": False}
     infer("ScatterElements", [x.type, indices.type, updates.type], attributes)
-    if not updates.type.elements:
+    if not _updates_any(x, updates):
         return [x]
     pairs = enumerate(zip(x.shape, indices.shape, strict=True))
     missing = tuple(0 if i == axis else extent - own for i, (extent, own) in pairs)
@@ -164,7 +175,7 @@ def _scatter_nd(call: Call) -> list[Value]:
     indices = _counted(call, _found_axes(x, call.value(1)))
     attributes = {"reduction": _reduction(call)}
     infer("ScatterND", [x.type, indices.type, updates.type], attributes)
-    if not updates.type.elements:
+    if not _updates_any(x, updates):
         return [x]
     return [call.emit("ScatterND", [x, indices, updates], **attributes)]
 
