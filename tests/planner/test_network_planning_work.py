@@ -13,6 +13,7 @@ import onnx
 import pytest
 from onnx.helper import make_node
 
+from leanconv.graph.limits import Limits
 from leanconv.graph.onnx_import import read_model
 from leanconv.graph.passes import PASSES, run_passes
 from leanconv.graph.verify import check_flowing
@@ -26,12 +27,13 @@ from support.network_models import small
 pytestmark = pytest.mark.presets
 SMALL, LARGE = 2**12, 2**20
 TARGET = preset("znver4")
+LIMITS = Limits(fold_bytes=1 << 30)  # tables of a Resize to millions of columns
 Shape = tuple[int, ...]
 Nodes = Sequence[onnx.NodeProto]
 
 
 def _planner(built: bytes) -> Planner:
-    model = read_model(built)
+    model = read_model(built, LIMITS)
     shapes = {port.name: port.static_shape for port in model.inputs}
     bound = model.bind({n: s for n, s in shapes.items() if s is not None}, dtype=FLOAT32)
     graph = check_flowing(run_passes(bound, PASSES))

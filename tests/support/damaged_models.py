@@ -19,7 +19,7 @@ FLOATS = [0.0, -1.0, 1e30, float("nan"), float("inf"), -float("inf"), 1e-40]
 def shapes_and_pools() -> onnx.ModelProto:
     """A model of what the small network lacks: slices, resizing, pads, ranges, windows."""
     held = {
-        "starts": np.array([1, 0]),
+        "starts": np.array([1, 1]),
         "ends": np.array([9, -1]),
         "axes": np.array([2, 3]),
         "pads": np.array([0, 0, 1, 1, 0, 0, 1, 1]),
@@ -111,7 +111,7 @@ def values_and_loops() -> onnx.ModelProto:
 def moved_and_sampled() -> onnx.ModelProto:
     """A model of operations that find elements by index or place."""
     held = {
-        "at": np.array([[[1, 0]], [[2, -1]]]),
+        "at": np.array([[[0, 2]], [[-1, -1]]]),
         "each": np.resize(np.arange(4), (1, 2, 8, 8)),
         "grid": np.linspace(-1.2, 1.2, 60, dtype="f4").reshape(1, 6, 5, 2),
         "regions": np.array([[0, 0, 3, 4], [1, 2, 9, 5]], "f4"),
@@ -120,7 +120,7 @@ def moved_and_sampled() -> onnx.ModelProto:
         "roi": np.array([0, 0, 0.1, -0.2, 1, 1, 0.8, 1.1], "f4"),
         "w": np.ones((2, 4, 2, 2), "f4"),
         "offset": np.full((1, 8, 7, 7), 0.3, "f4"),
-        "lengths": np.array([3, 1]),
+        "lengths": np.array([1, 1]),
         "columns": np.array([4, 4]),
         "kernel": np.array([2, 2]),
         "middle": np.array([1, 2, 6, 9]),

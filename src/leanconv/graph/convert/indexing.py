@@ -21,16 +21,23 @@ MOST_SLICES = 16  # of which a Gather is made; each is a copy in the code
 def _gather(call: Call) -> list[Value]:
     x = call.value(0)
     check_rank(x.type, 1, MAX_RANK)
-    return [gathered(call, x, call.axis(call.attribute("axis", 0), len(x.shape)))]
+    axis = call.axis(call.attribute("axis", 0), len(x.shape))
+    return [gathered(call, x, axis, _found(call))]
 
 
-def gathered(call: Call, x: Value, axis: int) -> Value:
+def gathered(call: Call, x: Value, axis: int, found: Sequence[Value] = ()) -> Value:
     """A tensor at the places along an axis that input 1 says.
 
     Few evenly spaced runs of constant indices are Slices, which are joined.
+
+    Args:
+        call: the node.
+        x: the tensor.
+        axis: along which it is looked up.
+        found: how many of the indices are found, where there is room for more.
     """
     if call.value(1).array is None:
-        return call.emit("Gather", [x, _counted(call), *_found(call)], axis=axis)
+        return call.emit("Gather", [x, _counted(call), *found], axis=axis)
     indices = call.constant(1)
     extent = x.shape[axis]
     if indices.dtype.kind not in "iu":
