@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import leanconv as lc
+from leanconv.api import borders
 from leanconv.errors import BudgetError, InputError, SpecError
 from leanconv.reference.direct import convolve
 
@@ -86,6 +87,20 @@ def test_a_limit_counts_the_image_with_its_border() -> None:
     assert lc.conv2d(x, w, memory_limit=least, **options).shape == x.shape
     with pytest.raises(BudgetError):
         lc.conv2d(x, w, memory_limit=least - 1, **options)
+
+
+def test_what_does_not_fit_a_limit_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, w = whole((1, 1, 8, 8), 0), whole((1, 1, 3, 3), 1)
+    monkeypatch.setattr(borders.Border, "empty", None)  # whoever calls it fails
+    for dtype in (np.float32, np.int8):
+        with pytest.raises(BudgetError, match="the image with its border takes"):
+            lc.conv2d(
+                x.astype(dtype),
+                w.astype(dtype),
+                padding=10_000,
+                padding_mode="replicate",
+                memory_limit="1 MiB",
+            )
 
 
 def test_what_makes_no_sense() -> None:

@@ -147,12 +147,12 @@ def plan_conv2d(
     options = options._replace(precision=checked_precision(precision))
     given = constants, arguments, residual, x_dtype, progress
     if border is None:
-        return _planned(x_shape, *given, options)
-    plan = border.within(options, lambda left: _planned(border.shape, *given, left))
+        return cpu_plan(x_shape, *given, options)
+    plan = border.within(options, lambda left: cpu_plan(border.shape, *given, left))
     return BorderedPlan(plan, border)
 
 
-def _planned(
+def cpu_plan(
     x_shape: Sequence[int],
     constants: Constants,
     arguments: ConvArguments,

@@ -8,7 +8,7 @@ import numpy as np
 
 from leanconv.api.any_sizes import layer_sizes
 from leanconv.api.borders import ZEROS, bordered
-from leanconv.api.conv import ConvPlan
+from leanconv.api.conv import ConvPlan, cpu_plan
 from leanconv.api.conv_arguments import (
     Constants,
     checked_spec,
@@ -105,9 +105,13 @@ def _bordered(
     border, inner = bordered(shape, constants.w, arguments, mode, device)
     if x.shape != shape:
         return _convolved(x, residual, constants, arguments, options, device, precision)
-    filled = border.fill(x, border.empty(x.dtype))
+    limit, added = options.memory_limit, residual is not None
+    if limit is not None and limit <= border.bytes:  # refused before the image is copied
+        given = constants, inner, added, str(x.dtype), None
+        border.within(options, lambda left: cpu_plan(border.shape, *given, left))
 
     def convolved(left: PlanOptions) -> np.ndarray:
+        filled = border.fill(x, border.empty(x.dtype))
         return _convolved(filled, residual, constants, inner, left, device, precision)
 
     return border.within(options, convolved)
