@@ -1,7 +1,7 @@
 """Ending a run from another thread: what computes looks now and then whether it is to go on.
 
-A run of a millisecond is never asked. A longer one comes back to Python every few milliseconds, at
-the end of a stage (`runtime/program`): there it looks here, and handlers of signals can raise.
+A run of less than 20 ms is never asked. A longer one comes back to Python every few milliseconds,
+at the end of a stage (`runtime/program`): there it looks here, and handlers of signals can raise.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def asking() -> _Asked | None:
 
 
 def check() -> None:
-    """Go on, or not.
+    """End what this thread is doing where another one has said so.
 
     Raises:
         TerminatedError: this thread's run is to end.
