@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
 
 import leanconv as lc
 from leanconv.api.inputs import Shape
+from leanconv.half_arrays import numpy_dtype
 from leanconv.planner.compiled_network import CompiledNetwork
 from leanconv.runtime.outputs import Outputs
+from leanconv.types import DType
 from support.network_models import images, model
 
 
@@ -20,10 +22,13 @@ def test_outputs_live_while_steps_are_timed(monkeypatch: pytest.MonkeyPatch) -> 
     seen: list[bool] = []
     timed = CompiledNetwork.time_steps
 
-    def new_array(self: Outputs, shape: Shape, dtype: str) -> np.ndarray:
-        array = np.empty(shape, dtype)
-        outputs.append(weakref.ref(array))
-        return array
+    def maker(self: Outputs, shape: Shape, dtype: DType) -> Callable[[], tuple[np.ndarray, int]]:
+        def new() -> tuple[np.ndarray, int]:
+            array = np.empty(shape, numpy_dtype(dtype))
+            outputs.append(weakref.ref(array))
+            return array, array.ctypes.data
+
+        return new
 
     def time_steps(
         self: CompiledNetwork, addresses: Sequence[int], repeats: int
@@ -31,7 +36,7 @@ def test_outputs_live_while_steps_are_timed(monkeypatch: pytest.MonkeyPatch) -> 
         seen.extend(output() is not None for output in outputs)
         return timed(self, addresses, repeats)
 
-    monkeypatch.setattr(Outputs, "new_array", new_array)
+    monkeypatch.setattr(Outputs, "maker", maker)
     monkeypatch.setattr(CompiledNetwork, "time_steps", time_steps)
     built = model("squeezenet_like")
     lc.load(built).profile(images(built, 1), repeats=1)

@@ -14,7 +14,7 @@ from leanconv.errors import LeanConvError
 from leanconv.runtime import outputs as module
 from leanconv.runtime.memory import Block
 from leanconv.runtime.outputs import Outputs
-from leanconv.types import BFLOAT16, FLOAT32, UINT8
+from leanconv.types import BFLOAT16, FLOAT32, UINT8, DType
 from support.network_models import images, model
 
 SHAPE = 3, 5, 1000
@@ -27,6 +27,13 @@ def _small_arrays_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_LEAST_BYTES", 1000)
 
 
+def taken(outputs: Outputs, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
+    """A new array."""
+    array, address = outputs.maker(shape, dtype)()
+    assert at(array) == address
+    return array
+
+
 def at(array: np.ndarray) -> int:
     """Where it lies; what is asked keeps no array alive."""
     return int(array.__array_interface__["data"][0])
@@ -34,20 +41,20 @@ def at(array: np.ndarray) -> int:
 
 def test_memory_is_taken_again_once_it_is_free() -> None:
     outputs = Outputs(LIMIT)
-    first = outputs.new_array(SHAPE, FLOAT32)
+    first = taken(outputs, SHAPE, FLOAT32)
     assert first.shape == SHAPE
     assert first.dtype == np.float32
     assert first.flags.c_contiguous
     assert first.flags.writeable
     assert first.flags.aligned
     place = at(first)
-    second = outputs.new_array(SHAPE, FLOAT32)
+    second = taken(outputs, SHAPE, FLOAT32)
     assert at(second) != place
     assert outputs.free_bytes == 0
     del first
     assert outputs.free_bytes == SIZE
-    assert at(outputs.new_array((SIZE - 100,), UINT8)) == place
-    assert at(outputs.new_array((SIZE // 2,), BFLOAT16)) == place
+    assert at(taken(outputs, (SIZE - 100,), UINT8)) == place
+    assert at(taken(outputs, (SIZE // 2,), BFLOAT16)) == place
 
 
 @pytest.mark.parametrize(
@@ -70,21 +77,21 @@ def test_whatever_refers_to_an_array_keeps_its_memory(
     held: Callable[[np.ndarray], object],
 ) -> None:
     outputs = Outputs(LIMIT)
-    y = outputs.new_array(SHAPE, FLOAT32)
+    y = taken(outputs, SHAPE, FLOAT32)
     place, kept = at(y), held(y)
     del y
     assert outputs.free_bytes == 0
-    assert at(outputs.new_array(SHAPE, FLOAT32)) != place
+    assert at(taken(outputs, SHAPE, FLOAT32)) != place
     del kept
     assert outputs.free_bytes > 0
-    places = [outputs.new_array(SHAPE, FLOAT32) for _ in range(2)]
+    places = [taken(outputs, SHAPE, FLOAT32) for _ in range(2)]
     assert place in map(at, places)
 
 
 def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever a user collects and lets go at once, at most the limit stays."""
     outputs, fill = Outputs(LIMIT), itertools.count()
-    collected = [outputs.new_array(SHAPE, FLOAT32) for _ in range(25)]
+    collected = [taken(outputs, SHAPE, FLOAT32) for _ in range(25)]
     for number, array in zip(fill, collected, strict=False):
         array[:] = number
     assert [float(array.min()) for array in collected] == list(range(25))
@@ -92,21 +99,21 @@ def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len({at(array) for array in collected}) == 25
     del collected, array
     assert outputs.free_bytes == LIMIT
-    larger = outputs.new_array((LIMIT - SIZE,), UINT8)  # there is room for one of the others
+    larger = taken(outputs, (LIMIT - SIZE,), UINT8)  # there is room for one of the others
     del larger
     assert outputs.free_bytes == LIMIT
     del outputs
     # Sizes that come no more do not stay for ever.
     outputs = Outputs(LIMIT)
-    outputs.new_array((5 * SIZE,), UINT8)
+    taken(outputs, (5 * SIZE,), UINT8)
     for _ in range(2 * module._MOST_UNUSED):
-        outputs.new_array(SHAPE, FLOAT32)
+        taken(outputs, SHAPE, FLOAT32)
     assert outputs.free_bytes == SIZE
 
 
 def test_none_is_kept_beyond_the_limit_or_without_one() -> None:
     for outputs in (Outputs(0), Outputs(SIZE - 1)):
-        y = outputs.new_array(SHAPE, FLOAT32)
+        y = taken(outputs, SHAPE, FLOAT32)
         assert y.flags.owndata
         del y
         assert outputs.free_bytes == 0
@@ -114,9 +121,9 @@ def test_none_is_kept_beyond_the_limit_or_without_one() -> None:
 
 def test_free_memory_goes_where_the_system_has_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     outputs = Outputs(2**60)
-    outputs.new_array(SHAPE, FLOAT32)
+    taken(outputs, SHAPE, FLOAT32)
     with pytest.raises(LeanConvError, match="smaller batch"):
-        outputs.new_array((2**50,), UINT8)
+        taken(outputs, (2**50,), UINT8)
     assert outputs.free_bytes == 0
 
 
@@ -125,9 +132,9 @@ def test_threads_never_share_an_array() -> None:
 
     def use(number: int) -> None:
         for turn in range(300):
-            y = outputs.new_array((SIZE // 4 - turn % 7,), FLOAT32)
+            y = taken(outputs, (SIZE // 4 - turn % 7,), FLOAT32)
             y[:] = number
-            z = outputs.new_array((SIZE // 4,), FLOAT32)
+            z = taken(outputs, (SIZE // 4,), FLOAT32)
             z[:] = -number
             if not (y == number).all():
                 wrong.append(number)

@@ -215,7 +215,8 @@ class ConvPlan(Unpicklable):
             found: how it is computed, and packed constants that it shares; None to choose and pack.
         """
         self.spec, self.threads = spec, options.threads or default_threads()
-        self._outputs = Outputs() if outputs is None else outputs
+        outputs = Outputs() if outputs is None else outputs
+        self._new = outputs.maker(spec.output_shape, spec.precision.y)
         self.shares = found is not None
         self._target: Target = planning_target()
         # Choose the algorithm and its parameters.
@@ -345,7 +346,7 @@ class ConvPlan(Unpicklable):
         if residual is not None:
             arrays.append(fitting_array("residual", residual, spec.output_shape, types.y))
         if out is None:
-            out = self._outputs.new_array(spec.output_shape, types.y)
+            out, _ = self._new()
         else:
             check_output(out, arrays, spec)
         self._program.run([a.ctypes.data for a in (*arrays, out)])

@@ -54,7 +54,7 @@ class FastCall:
         read = network.plan.inputs.values()
         self._lookups = [Lookup(kind.shape, kind.dtype) for kind in read]
         self._pairs = list(zip(self._lookups, self._read, strict=True))
-        self._result_lookups = [Lookup(kind.shape, kind.dtype) for kind in kinds]
+        self._makers = [network.outputs.maker(kind.shape, kind.dtype) for kind in kinds]
         self._single = len(given.names) == len(read) == len(kinds) == 1
         self._values = [
             (given.names.index(name), Lookup(array.shape, as_dtype(array.dtype)), array.tobytes())
@@ -159,12 +159,9 @@ class FastCall:
         return first
 
     def _placed_outputs(self) -> _Outputs:
-        made = self.new_outputs()
-        pairs = zip(self._result_lookups, made, strict=True)
-        return made, [lookup(array) or array.ctypes.data for lookup, array in pairs]
+        made = [make() for make in self._makers]
+        return [array for array, _ in made], [address for _, address in made]
 
     def new_outputs(self) -> list[np.ndarray]:
         """Arrays for the outputs."""
-        outputs = self.network.plan.results.values()
-        make = self.network.outputs.new_array
-        return [make(kind.shape, kind.dtype) for kind in outputs]
+        return [make()[0] for make in self._makers]

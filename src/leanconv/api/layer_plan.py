@@ -62,9 +62,10 @@ class LayerPlan(Unpicklable):
         self.spec = spec
         y = model.output_dtypes[0]
         assert y is not None
-        self._x, self._y = model.inputs[0].dtype, y
+        self._x = model.inputs[0].dtype
         backend = CpuBackend(model, _network_options(options, layer))
         self._compiled = backend.compile((spec.input_shape,))
+        self._new = self._compiled.network.outputs.maker(spec.output_shape, y)
 
     def __call__(self, x: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
         """Compute.
@@ -83,7 +84,7 @@ class LayerPlan(Unpicklable):
         spec = self.spec
         x = fitting_array("x", x, spec.input_shape, self._x)
         if out is None:
-            out = self._compiled.network.outputs.new_array(spec.output_shape, self._y)
+            out, _ = self._new()
         else:
             check_output(out, [x], spec)
         self._compiled.network.run([x.ctypes.data, out.ctypes.data])

@@ -35,7 +35,7 @@ from leanconv.planner.node_costs import closeness
 from leanconv.planner.plan_file import PlanFile
 from leanconv.progress import steps
 from leanconv.records import dataclass
-from leanconv.runtime.memory import new_array
+from leanconv.runtime.memory import NewArrays
 from leanconv.types import FLOAT32, FLOAT64, DType
 from leanconv.units import error_text
 
@@ -389,12 +389,15 @@ def _perturbed(graph: Graph) -> Graph:
 
 
 def _run_of(network: CompiledNetwork, graph: Graph) -> Run:
-    kinds = [(name, graph.types[name]) for name in graph.outputs]
+    kinds = [graph.types[name] for name in graph.outputs]
+    makers = [NewArrays(kind.shape, kind.dtype) for kind in kinds]
 
     def run(arrays: Arrays) -> dict[str, np.ndarray]:
         given = [np.ascontiguousarray(arrays[name]) for name in graph.inputs]
-        results = [new_array(kind.shape, kind.dtype) for _, kind in kinds]
-        network.run([array.ctypes.data for array in (*given, *results)])
-        return {name: array for (name, _), array in zip(kinds, results, strict=True)}
+        results = [make() for make in makers]
+        read = (array.ctypes.data for array in given)
+        network.run([*read, *(address for _, address in results)])
+        arrays_made = (array for array, _ in results)
+        return dict(zip(graph.outputs, arrays_made, strict=True))
 
     return run

@@ -149,9 +149,10 @@ class Network:
             InputError: an input is missing, unknown, or does not fit; or there is no such output.
         """
         if input_feed is not None or output_names is not None:
-            wanted = self._names.selected(inputs if output_names is None else output_names)
+            names = inputs if output_names is None else output_names
+            wanted = None if names is None else self._names.selected(names)
             found = self._run(self._names.ordered(input_feed))
-            return [found[number] for number in wanted]
+            return found if wanted is None else [found[number] for number in wanted]
         arrays = self._names.ordered(inputs)
         y = self._single(arrays[0]) if len(arrays) == 1 else None
         results = self._run(arrays) if y is None else [y]

@@ -62,35 +62,40 @@ def _malloc_trim() -> ctypes._NamedFuncPointer | None:
     return getattr(ctypes.CDLL(None), "malloc_trim", None)
 
 
-def new_array(shape: tuple[int, ...], dtype: DType) -> np.ndarray:
-    """An array for a result; a large one begins a cache line, so that no vector crosses two.
+class NewArrays:
+    """Makes arrays of one shape and type for results.
 
-    Raises:
-        OutOfMemoryError: the system does not give the memory.
+    Large ones begin a cache line, so that no vector crosses two.
+
+    Args:
+        shape, dtype: of the arrays.
     """
-    kind = numpy_dtype(dtype)
-    return new_array_of(shape, kind, prod(shape) * kind.itemsize)
 
+    def __init__(self, shape: tuple[int, ...], dtype: DType) -> None:
+        self.shape, self.kind = shape, numpy_dtype(dtype)
+        self.bytes = prod(shape) * self.kind.itemsize
+        self._room = self.bytes + ALIGNMENT if self.bytes >= _LEAST_ALIGNED else 0
+        self._lookup = Lookup((self._room,), UINT8) if self._room else Lookup(shape, dtype)
 
-def new_array_of(shape: tuple[int, ...], kind: np.dtype, size: int) -> np.ndarray:
-    """`new_array` of a NumPy type and of so many bytes."""
-    try:
-        if size < _LEAST_ALIGNED:
-            return np.empty(shape, kind)
-        memory = np.empty(size + ALIGNMENT, np.uint8)
-        start = _lookup(memory.size)(memory) or memory.ctypes.data
-        array: np.ndarray = np.ndarray(shape, kind, memory, -start % ALIGNMENT)
-        return array
-    except MemoryError as error:
-        raise OutOfMemoryError(
-            f"memory for the outputs could not be had ({error}); free memory, or give a smaller "
-            "batch"
-        ) from error
+    def __call__(self) -> tuple[np.ndarray, int]:
+        """A new array, and the address of its first element.
 
-
-@functools.lru_cache(maxsize=256)
-def _lookup(size: int) -> Lookup:
-    return Lookup((size,), UINT8)
+        Raises:
+            OutOfMemoryError: the system does not give the memory.
+        """
+        try:
+            if not self._room:
+                array: np.ndarray = np.empty(self.shape, self.kind)
+                return array, self._lookup(array) or array.ctypes.data
+            memory = np.empty(self._room, np.uint8)
+        except MemoryError as error:
+            raise OutOfMemoryError(
+                f"memory for the outputs could not be had ({error}); free memory, or give a "
+                "smaller batch"
+            ) from error
+        start = self._lookup(memory) or memory.ctypes.data
+        skipped = -start % ALIGNMENT
+        return np.ndarray(self.shape, self.kind, memory, skipped), start + skipped
 
 
 @dataclass(frozen=True)

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Iterator
-from math import prod
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from leanconv.errors import OutOfMemoryError
-from leanconv.half_arrays import numpy_dtype
-from leanconv.runtime.memory import Block, new_array_of
+from leanconv.runtime.memory import Block, NewArrays
 from leanconv.settings import current_settings
 from leanconv.types import DType
 
@@ -25,6 +24,8 @@ from leanconv.types import DType
 _LEAST_BYTES = 24 * 2**20
 _SPARE = 4  # a block is at most a quarter larger than the array in it
 _MOST_UNUSED = 64  # results later, a block that nothing lies in is given up
+
+Placed = tuple[np.ndarray, int]  # an array, and where it lies
 
 
 class _Lease:
@@ -71,27 +72,28 @@ class Outputs:
         """Bytes that wait for a result."""
         return sum(block.bytes for _, block in self._free())
 
-    def new_array(self, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
-        """An array for a result, of any content.
+    def maker(self, shape: tuple[int, ...], dtype: DType) -> Callable[[], Placed]:
+        """What makes arrays for one result, of any content.
 
-        Raises:
-            OutOfMemoryError: the system does not give the memory.
+        Returns:
+            A function that gives an array and the address of its first element. It raises
+            `OutOfMemoryError` if the system does not give the memory.
         """
-        kind = numpy_dtype(dtype)
-        size = prod(shape) * kind.itemsize
-        if not _LEAST_BYTES <= size <= self._limit:
-            return new_array_of(shape, kind, size)
-        block = self._taken(size)
+        new = NewArrays(shape, dtype)
+        return partial(self._pooled, new) if _LEAST_BYTES <= new.bytes <= self._limit else new
+
+    def _pooled(self, new: NewArrays) -> Placed:
+        """An array in a block that nothing lies in any more, or in a new one."""
+        block = self._taken(new.bytes)
         if block is None:
             try:
-                block = self._made(size)
+                block = self._made(new.bytes)
             except OutOfMemoryError:
                 self._blocks.clear()
-                return new_array_of(shape, kind, size)
-        lease = _Lease(block, size)
+                return new()
+        lease = _Lease(block, new.bytes)
         self._blocks[next(self._numbers)] = weakref.ref(lease), block
-        array: np.ndarray = np.ndarray(shape, kind, np.asarray(lease))
-        return array
+        return np.ndarray(new.shape, new.kind, np.asarray(lease)), block.address
 
     def _free(self) -> Iterator[tuple[int, Block]]:
         """Blocks in which nothing lies, with their numbers."""
