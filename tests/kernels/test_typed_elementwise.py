@@ -260,6 +260,31 @@ def test_nothing_traps(op: str, dtype: DType, target: Target) -> None:
 
 
 @TARGETS
+@pytest.mark.parametrize("op", ["Div", "Mod"])
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_quotients_beside_whole_numbers(op: str, dtype: DType, target: Target) -> None:
+    """All pairs of 8 bits; of wider ones multiples of the divisor and their neighbours."""
+    generator = np.random.default_rng(5)
+    if dtype.bytes == 1:
+        every = np.arange(int(dtype.low), int(dtype.high) + 1).astype(dtype)
+        a, b = np.repeat(every, 256), np.tile(every, 256)
+    else:
+        wide = 1 << generator.integers(1, 8 * dtype.bytes - 1, 4000).astype(object)
+        b = np.array([int(generator.integers(1, limit + 1)) for limit in wide], object)
+        times = np.array([int(dtype.high) // int(by) for by in b], object)
+        times = np.where(generator.integers(0, 2, 4000), times, times // 3)
+        near = b * times + generator.integers(-1, 2, 4000).astype(object)
+        a = np.array([min(max(int(n), int(dtype.low)), int(dtype.high)) for n in near], object)
+        if dtype.kind == "int":
+            a, b = (np.where(generator.integers(0, 2, 4000), n, -n) for n in (a, b))
+        a, b = a.astype(dtype), b.astype(dtype)
+    b = np.where(b == 0, 1, b).astype(dtype)
+    attributes = {"fmod": True} if op == "Mod" else {}
+    with np.errstate(all="ignore"):
+        check(Case(elementwise, op, [a, b], attributes), target)
+
+
+@TARGETS
 @pytest.mark.parametrize("op", ["Neg", "Abs", "Relu", "Sign", "BitwiseNot"])
 @pytest.mark.parametrize("dtype", NUMBERS)
 def test_unary(op: str, dtype: DType, target: Target) -> None:

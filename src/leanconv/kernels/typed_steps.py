@@ -150,6 +150,8 @@ def _divided(e: Function, op: str, a: Value, b: Value, dtype: DType) -> Value:
     """`op` is `div` or `rem`; what would trap is divided by 1, and the quotient by zero is 0.
 
     Besides zero that is -1 below the least number, whose quotient, modulo 2^bits, is itself.
+    x86 divides no vectors of integers. Floats of twice their bits do, exactly: a quotient that is
+    no integer is further below the next one than a rounding goes.
     """
     zero = b.compare("eq", 0)
     traps = zero
@@ -157,7 +159,12 @@ def _divided(e: Function, op: str, a: Value, b: Value, dtype: DType) -> Value:
         traps = zero | (a.compare("eq", int(dtype.low)) & b.compare("eq", -1))
     divisor = e.select(traps, e.const(b.kind, 1), b)
     sign = "s" if dtype.kind == "int" else "u"
-    return e.select(zero, a.zero(), e.define(f"{sign}{op} {a}, {divisor.text}", a.kind))
+    if dtype.bytes > INT32.bytes:
+        return e.select(zero, a.zero(), e.define(f"{sign}{op} {a}, {divisor.text}", a.kind))
+    real = FLOAT64 if dtype.bytes == INT32.bytes else FLOAT32
+    wide, by = (_cast(e, f"{sign}itofp", x, real.llvm) for x in (a, divisor))
+    found = e.convert(f"fpto{sign}i", wide / by, a.kind)
+    return e.select(zero, a.zero(), found if op == "div" else a - found * divisor)
 
 
 def _quotient(e: Function, dtype: DType, a: Value, b: Value) -> Value:
