@@ -46,19 +46,26 @@ def _reverse_sequence(call: Call) -> list[Value]:
             f"got time_axis {time}, batch_axis {batch} and lengths {lengths.type} of {x.type}; "
             "expected axes 0 and 1, and a length for each sequence"
         )
-    turned = (1, 0, *range(2, len(x.shape)))
-    lines = call.emit("Transpose", [x], perm=turned) if time == 0 else x
-    count, steps = lines.shape[:2]
-    forth = call.fold(lambda: np.arange(steps, dtype=np.int64)[None], (1, steps), INT64)
-    own = call.reshape(lengths, (count, 1))
+    grid, steps, count = x.shape[:2], x.shape[time], x.shape[batch]
+    forth_shape, own_shape = ((1, steps), (count, 1)) if time else ((steps, 1), (1, count))
+    forth = call.fold(
+        lambda: np.arange(steps, dtype=np.int64).reshape(forth_shape), forth_shape, INT64
+    )
+    own = call.reshape(lengths, own_shape)
     if own.type.dtype != INT64:
         own = call.emit("Cast", [own], to=INT64)
     last = call.emit("Sub", [own, call.number(1, own)])
     back = call.emit("Sub", [last, forth])
     places = call.emit("Where", [call.emit("Less", [forth, own]), back, forth])
-    places = call.reshape(places, (count, steps, 1))
-    y = call.emit("GatherND", [lines, places], batch_dims=1)
-    return [call.emit("Transpose", [y], perm=turned) if time == 0 else y]
+    places = call.reshape(places, (*grid, 1))
+    if time == 0:
+        which = call.fold(
+            lambda: np.tile(np.arange(count, dtype=np.int64)[:, None], (steps, 1, 1)),
+            (*grid, 1),
+            INT64,
+        )
+        places = call.emit("Concat", [places, which], axis=2)
+    return [call.emit("GatherND", [x, places], batch_dims=time)]
 
 
 def _numbers(call: Call, name: str, count: int, default: int, least: int) -> tuple[int, ...]:
