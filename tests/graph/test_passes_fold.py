@@ -9,13 +9,14 @@ import pytest
 
 from leanconv.graph.edit import frozen
 from leanconv.graph.ir import Graph, Node, TensorType
+from leanconv.graph.ops import infer
 from leanconv.graph.passes.dense_to_conv import dense_to_conv
 from leanconv.graph.passes.fold_batch_norm import fold_batch_norm
-from leanconv.graph.passes.global_pooling import global_pooling
+from leanconv.graph.passes.global_pooling import global_pooling, pool_channels_last
 from leanconv.graph.passes.merge_pads import merge_pads
 from leanconv.graph.verify import verify
 from leanconv.spec.activation import Activation
-from leanconv.types import FLOAT32, INT8
+from leanconv.types import FLOAT32, INT8, UINT8, DType
 from support.graph_builder import Builder, applied, only, ops
 
 WEIGHTS = {  # operation, group -> shape of weights from 4 to 6 channels
@@ -365,3 +366,37 @@ def test_reductions_keep_their_axes(axes: tuple[int, ...]) -> None:
     b = Builder()
     y = b.op("ReduceMean", b.input(2, 3, 4, 5), axes=axes, keepdims=False)
     assert ops(applied(global_pooling, b.graph(y))) == ["ReduceMean", "Reshape"]
+
+
+def _channels_last(dtype: DType, extents: tuple[int, ...], channels: int) -> Graph:
+    """A Transpose, a MaxPool and a Transpose back."""
+    axes = len(extents)
+    types = {"x": TensorType((2, *extents, channels), dtype)}
+    window = {"kernel_shape": (3,) * axes, "strides": (2,) * axes, "dilations": (1,) * axes}
+    edges = {"pads": (1,) * axes + (0,) * axes, "ceil_mode": False, "count_include_pad": False}
+    types["a"] = TensorType((2, channels, *extents), dtype)
+    types["b"] = infer("MaxPool", [types["a"]], {**window, **edges})[0]
+    types["y"] = TensorType((2, *types["b"].shape[2:], channels), dtype)
+    to_first, to_last = (0, axes + 1, *range(1, axes + 1)), (0, *range(2, axes + 2), 1)
+    nodes = (
+        Node("Transpose", ("x",), ("a",), frozen({"perm": to_first})),
+        Node("MaxPool", ("a",), ("b",), frozen({**window, **edges})),
+        Node("Transpose", ("b",), ("y",), frozen({"perm": to_last})),
+    )
+    return verify(Graph(("x",), ("y",), nodes, types, {}))
+
+
+@pytest.mark.parametrize("extents", [(9,), (7, 10)])
+@pytest.mark.parametrize("dtype", [INT8, UINT8])
+def test_codes_are_pooled_where_channels_are_last(dtype: DType, extents: tuple[int, ...]) -> None:
+    found = applied(pool_channels_last, _channels_last(dtype, extents, 67))
+    assert ops(found) == ["Reshape", "MaxPool", "Reshape"]
+
+
+def test_few_channels_volumes_and_floats_are_transposed() -> None:
+    for graph in (
+        _channels_last(INT8, (7, 10), 3),
+        _channels_last(INT8, (5, 5, 5), 67),
+        _channels_last(FLOAT32, (7, 10), 67),
+    ):
+        assert ops(verify(pool_channels_last(graph))) == ["Transpose", "MaxPool", "Transpose"]

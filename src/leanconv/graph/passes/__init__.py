@@ -24,7 +24,7 @@ from leanconv.graph.passes.fuse_coded_activations import fuse_coded_activations
 from leanconv.graph.passes.fuse_codes import fuse_codes
 from leanconv.graph.passes.fuse_normalisation import fuse_normalisation
 from leanconv.graph.passes.fuse_residual import fuse_outer_residual, fuse_residual
-from leanconv.graph.passes.global_pooling import global_pooling
+from leanconv.graph.passes.global_pooling import global_pooling, pool_channels_last
 from leanconv.graph.passes.hoist_activations import hoist_activations
 from leanconv.graph.passes.merge_common import merge_common
 from leanconv.graph.passes.merge_pads import merge_pads
@@ -65,6 +65,7 @@ PASSES: tuple[Pass, ...] = (
     fuse_codes,
     simplify,
     merge_common,
+    pool_channels_last,  # when all Transposes have met that undo each other
     drop_dead,
     fuse_attention,
     fuse_normalisation,
@@ -77,6 +78,7 @@ UNFUSED_PASSES = PASSES[:-1]
 # A GPU's kernels end with the activation, and it has none of attention and of normalisation.
 _CPU_PASSES = (
     recognise_quantised,
+    pool_channels_last,
     unsigned_codes,
     expand_without_kernel,
     fuse_affine,

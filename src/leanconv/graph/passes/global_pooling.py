@@ -1,4 +1,4 @@
-"""Write pools over the whole map, and reductions, in one form."""
+"""Write pools over the whole map, and reductions, in one form; pool where channels are last."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from leanconv.graph.ir import Graph, Node, TensorType
 from leanconv.graph.ops import OPS
 
 _REDUCTIONS = {"AveragePool": "ReduceMean", "MaxPool": "ReduceMax"}
+_LEAST_LAST = 64  # bytes of a pixel's channels; less of them fill no vector
 
 
 def global_pooling(graph: Graph) -> Graph:
@@ -35,6 +36,47 @@ def _rule(editor: Editor, node: Node) -> bool:
         _keep_axes(editor, node)
         return True
     return False
+
+
+def pool_channels_last(graph: Graph) -> Graph:
+    """Pool codes whose channels are last where they lie, as maps of one axis more.
+
+    Of (N, H, W, C), (N, 1, H, W, C) is pooled by windows of one channel.
+
+    Left alone: floats, of which a maximum may be either zero; volumes; few channels.
+
+    Requires: a verified graph.
+    Ensures: no integers are transposed only to be pooled.
+    """
+    return rewrite(graph, _channels_last)
+
+
+def _channels_last(editor: Editor, node: Node) -> bool:
+    if node.op != "Transpose":
+        return False
+    pool = editor.private_producer(node.inputs[0], "MaxPool")
+    first = pool and editor.private_producer(pool.inputs[0], "Transpose")
+    if pool is None or first is None or len(pool.outputs) > 1:
+        return False
+    x, dtype = editor.shape(first.inputs[0]), editor.types[first.inputs[0]].dtype
+    rank = len(x)
+    to_first, to_last = (0, rank - 1, *range(1, rank - 1)), (0, *range(2, rank), 1)
+    turned = first.attributes["perm"] == to_first and node.attributes["perm"] == to_last
+    if not turned or rank > 4 or not dtype.is_integer or x[-1] * dtype.bytes < _LEAST_LAST:
+        return False
+    out, window = editor.shape(node.output), pool.attributes
+    before, after = window["pads"][: rank - 2], window["pads"][rank - 2 :]
+    attributes = {name: (*window[name], 1) for name in ("kernel_shape", "strides", "dilations")}
+    attributes["pads"] = (*before, 0, *after, 0)
+    wide = editor.value(node.output, TensorType((x[0], 1, *x[1:]), dtype))
+    pooled = editor.value(node.output, TensorType((out[0], 1, *out[1:]), dtype))
+    editor.replace(
+        node,
+        reshape_node(first.inputs[0], wide, editor.shape(wide), node.name),
+        node_like(pool, inputs=(wide,), outputs=(pooled,), attributes=attributes),
+        reshape_node(pooled, node.output, out, node.name),
+    )
+    return True
 
 
 def _covers(editor: Editor, node: Node) -> bool:
