@@ -197,6 +197,29 @@ def test_nan_spreads(target: Target) -> None:
 
 
 @TARGETS
+@pytest.mark.parametrize("inner", [1, 2, 7, 37, 600])
+def test_zeros_are_no_operand(inner: int, target: Target) -> None:
+    """A constant of zeros is not read; any other number is, -0 included."""
+    for number in (0.0, -0.0, 3.0):
+        x = np.broadcast_to(np.float32(number), (9, inner))
+        columns, rows = numbers((5, inner), FLOAT32, 1), {"reduction": "none"}
+        operands: list[tuple[str, np.ndarray, dict[str, Any]]] = [
+            ("ScatterElements", places((5, inner), [9], INT64)[..., 0], {**rows, "axis": 0}),
+            ("ScatterND", places((5,), [9], INT32), rows),
+        ]
+        for op, at, attributes in operands:
+            if op == "ScatterElements":
+                attributes["padded"] = False
+            case = Case(scatter, op, [x, at, columns], attributes, constants=(0,))
+            (call,) = case.lower(target, False).calls
+            zeros = number == 0 and not np.signbit(number)
+            assert call.kernel.operands[0] == ("indices" if zeros else "x")
+            found, wanted = case.run(target, False), case.expected()
+            np.testing.assert_array_equal(found, wanted)
+            np.testing.assert_array_equal(np.signbit(found), np.signbit(wanted))
+
+
+@TARGETS
 def test_many_chunks(target: Target) -> None:
     x = numbers((50, 300), FLOAT32)
     check(gather, "Gather", [x, places((2500,), [50], INT64)[..., 0]], target, axis=0)

@@ -53,26 +53,30 @@ def clamped(e: Function, index: Value, extent: int, outside: Pointer) -> Value:
     return found[0]
 
 
-def copy_row(e: Function, source: Pointer, out: Pointer, count: int, lanes: int) -> None:
-    """Copy `count` contiguous elements, at least one, by vectors of at most `lanes`."""
+def copy_row(e: Function, source: Pointer | None, out: Pointer, count: int, lanes: int) -> None:
+    """Copy `count` contiguous elements, at least one, by vectors of at most `lanes`; else zeros."""
     while lanes > 1 and lanes > count:
         lanes //= 2
-    kind = vector(source.element, lanes)
+    kind = vector(out.element, lanes)
     vectors = count // lanes
     groups = vectors // _UNROLL
+
+    def load(at: Value) -> Value:
+        return e.zero(kind) if source is None else e.load(source.at(at), kind)
+
     for _ in where_any(e, groups):
         with e.loop("vectors", groups) as group:
             places = [group * (_UNROLL * lanes) + u * lanes for u in range(_UNROLL)]
-            loaded = [e.load(source.at(at), kind) for at in places]
+            loaded = [load(at) for at in places]
             for at, value in zip(places, loaded, strict=True):
                 e.store(value, out.at(at))
     for _ in where_any(e, vectors - groups * _UNROLL):
         with e.loop("vector", vectors, start=e.i64(groups * _UNROLL)) as v:
-            e.store(e.load(source.at(v * lanes), kind), out.at(v * lanes))
+            e.store(load(v * lanes), out.at(v * lanes))
     if lanes > 1:
         for _ in where_any(e, count - vectors * lanes):
             last = e.i64(count - lanes)
-            e.store(e.load(source.at(last), kind), out.at(last))
+            e.store(load(last), out.at(last))
 
 
 @dataclass(frozen=True)

@@ -6,25 +6,30 @@
 or `y = reduced(y, update)`. An update whose index lies outside of its axis is left out: nothing
 beside y is written, whatever the indices are, and one that is no padding (`NOWHERE`) is reported.
 Updates of one element come in the order of n, so chunks share none: each does a tile of the columns
-`:` or `i` for all of n. Where y takes over the memory of x nothing is copied.
+`:` or `i` for all of n. Where y takes over the memory of x nothing is copied, and an x of zeros is
+not read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from math import prod
+
+import numpy as np
 
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
 from leanconv.codegen.extents import Extent, Extents
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.tails import where_any
-from leanconv.graph.ir import Graph, Node
+from leanconv.graph.ir import Graph, Node, is_filled
 from leanconv.graph.ops.indexing import NOWHERE
 from leanconv.kernels.gather import accepts_blocked, copy_row, index_ranges, place_of
 from leanconv.kernels.register_transpose import power_below
 from leanconv.records import dataclass
 from leanconv.spec.format import Format, ceil_div
+from leanconv.symbolic import Symbol
 from leanconv.target import Target
 from leanconv.types import INT64, DType
 
@@ -48,6 +53,7 @@ class Scatter(Kernel):
         axes: extents of the axes that the indices are of.
         inner: elements behind these.
         count: updates of each part: rows, or elements of each column.
+        zeros: whether x is a constant of zeros, and no operand.
     """
 
     VARIES = True
@@ -61,10 +67,11 @@ class Scatter(Kernel):
     axes: Extents
     inner: Extent
     count: Extent
+    zeros: bool = False
 
     @property
     def operands(self) -> tuple[str, ...]:
-        return ("x", "indices", "updates", "y")
+        return ("x", "indices", "updates", "y")[self.zeros :]
 
     @property
     def index_ranges(self) -> list[tuple[int, int]]:
@@ -97,17 +104,21 @@ class _Nest:
 
     def emit(self) -> str:
         e, k = self.e, self.k
-        x, updates, y = (e.pointer(operand, k.element) for operand in (0, 2, 3))
-        indices, lists = e.pointer(1, k.index.llvm), k.count * (k.inner if k.each else len(k.axes))
+        given = e.pointers(k.operands, k.element, indices=k.index.llvm)
+        x, indices, updates, y = given.get("x"), given["indices"], given["updates"], given["y"]
+        lists = k.count * (k.inner if k.each else len(k.axes))
         part, rows = prod(k.axes) * k.inner, prod(k.axes)
         with e.chunks(k.chunks) as (chunk,):
             outer, tile = chunk // k.tiles, chunk % k.tiles
             first = tile * k.inner // k.tiles
             width = (tile + 1) * k.inner // k.tiles - first
             out = y.at(outer * part + first)
-            addresses = [e.convert("ptrtoint", pointer, "i64") for pointer in (x, y)]
-            with e.when(addresses[0].compare("ne", addresses[1])):
-                self._copy(x.at(outer * part + first), out, rows, width)
+            if x is None:
+                self._copy(None, out, rows, width)
+            else:
+                addresses = [e.convert("ptrtoint", pointer, "i64") for pointer in (x, y)]
+                with e.when(addresses[0].compare("ne", addresses[1])):
+                    self._copy(x.at(outer * part + first), out, rows, width)
             source = updates.at(outer * (k.count * k.inner) + first)
             own = indices.at(outer * lists)
             for _ in where_any(e, k.count):
@@ -118,18 +129,19 @@ class _Nest:
                         self._row(own.at(n * len(k.axes)), source, out, n, width)
         return e.finish()
 
-    def _copy(self, source: Pointer, out: Pointer, rows: int, width: Value) -> None:
-        """Bring a tile of columns to the result; a tile of all columns is one run."""
+    def _copy(self, source: Pointer | None, out: Pointer, rows: int, width: Value) -> None:
+        """Bring a tile of columns, or zeros, to the result; a tile of all columns is one run."""
         e, k = self.e, self.k
         if k.tiles == 1:
             copy_row(e, source, out, rows * k.inner, self.lanes)
             return
         with e.loop("copied", rows) as row:
             at = row * k.inner
-            self._along(width, lambda kind, i: self._move(kind, source.at(at + i), out.at(at + i)))
+            self._along(width, lambda kind, i: self._move(kind, source, out, at + i))
 
-    def _move(self, kind: str, source: Pointer, out: Pointer) -> None:
-        self.e.store(self.e.load(source, kind), out)
+    def _move(self, kind: str, source: Pointer | None, out: Pointer, at: Value) -> None:
+        e = self.e
+        e.store(e.zero(kind) if source is None else e.load(source.at(at), kind), out.at(at))
 
     def _along(self, width: Value, body: Callable[[str, Value], None]) -> None:
         """Emit the body for vectors of columns, then for single ones."""
@@ -164,7 +176,8 @@ class _Nest:
         """The updates of number `n` of all columns of a tile."""
         e, k = self.e, self.k
         given, (extent,) = source.at(n * k.inner), k.axes
-        with e.loop("i", width) as i:
+        single = not isinstance(k.inner, Symbol) and k.inner == 1
+        with nullcontext(e.i64(0)) if single else e.loop("i", width) as i:
             wide, place = place_of(e, e.load(listed.at(i)), extent)
             within = place.compare("ult", extent)
             with e.when(within, otherwise=lambda: self._report([(wide, within)])):
@@ -178,7 +191,7 @@ class _Nest:
             if k.padded:
                 outside = outside & index.compare("ne", NOWHERE[k.index])
             with e.when(outside):
-                e.store(index, e.pointer(4 + axis, INT64.llvm))
+                e.store(index, e.pointer(len(k.operands) + axis, INT64.llvm))
 
     def _update(self, kind: str, given: Pointer, out: Pointer) -> None:
         e, k = self.e, self.k
@@ -220,6 +233,9 @@ def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Targe
         outer, axes, inner = 1, x.shape[:depth], prod(x.shape[depth:])
         count = prod(indices.shape[:-1])
     each, padded = node.op == "ScatterElements", node.attributes.get("padded", False)
+    held = graph.constants.get(node.inputs[0])
+    zeros = held is not None and is_filled(held) and not np.any(held.flat[:1].view(np.uint8))
     extents = outer, axes, inner, count
-    kernel = Scatter(x.dtype, indices.dtype, reduction, each, padded, *extents)
-    return Lowered((Call(kernel, (*node.inputs, node.output), in_place=(0,)),), algorithm="scatter")
+    kernel = Scatter(x.dtype, indices.dtype, reduction, each, padded, *extents, zeros)
+    call = Call(kernel, (*node.inputs[zeros:], node.output), in_place=() if zeros else (0,))
+    return Lowered((call,), algorithm="scatter")
