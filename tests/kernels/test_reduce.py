@@ -9,6 +9,7 @@ import pytest
 
 from leanconv.codegen.compiler import assembly
 from leanconv.codegen.host import host
+from leanconv.codegen.kernel import Kernel
 from leanconv.errors import UnsupportedError
 from leanconv.graph.ops import evaluate
 from leanconv.kernels.reduce import Extremes, accepts_blocked, lower
@@ -152,6 +153,61 @@ def test_results_do_not_depend_on_the_cuts() -> None:
             lower, "ReduceSum", {"x": x}, parts=(0.1, 0.3, 0.7), axes=axes, keepdims=False
         )
         np.testing.assert_array_equal(whole.y, cut.y)
+
+
+def with_nan(*shape: int, dtype: str) -> np.ndarray:
+    """Numbers, some of them -0 or NaN; whole ones of an integer type."""
+    x = numbers(*shape)
+    if np.dtype(dtype).kind != "f":
+        return np.round(x * 99).astype(dtype)
+    chosen = np.random.default_rng(0).integers(0, 199, shape)
+    return np.where(chosen == 0, np.nan, np.where(chosen < 9, -0.0, x)).astype(dtype)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64, INT32, INT64])
+@pytest.mark.parametrize("size", [1, 3, 17, 56, 65, 700])
+def test_a_row_is_the_same_among_others(size: int, dtype: DType, target: Target) -> None:
+    """Bit for bit: the last steps of many rows are taken together, of one row by itself."""
+    x = with_nan(35, size, dtype=dtype)
+    for op in OPS[dtype.is_integer :]:
+        kernel, y = kernel_of(op, x, 1, target), np.zeros(35, dtype.numpy)
+        many = run_kernel(kernel, x, y, target=target)
+        for number in (0, 14, 34):
+            row = x[number : number + 1]
+            alone = run_kernel(kernel_of(op, row, 1, target), row, y[:1], target=target)
+            assert many[number : number + 1].tobytes() == alone.tobytes()
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64, INT32, INT64])
+@pytest.mark.parametrize("rows", [4, 508, 516, 1028])
+def test_columns_are_the_same_among_few(rows: int, dtype: DType, target: Target) -> None:
+    """Bit for bit: of 2, 4 and 8 columns, several rows fill a vector; of one less they do not."""
+    for columns in (2, 4, 8):
+        x = with_nan(3, rows, columns, dtype=dtype)
+        part = np.ascontiguousarray(x[..., : columns - 1])
+        for op in OPS[dtype.is_integer :]:
+            found, wanted = (
+                run_kernel(
+                    kernel_of(op, each, 1, target),
+                    each,
+                    np.zeros((3, each.shape[2]), dtype.numpy),
+                    target=target,
+                )
+                for each in (x, part)
+            )
+            if columns > 2:  # a single column is an axis of its own
+                assert found[:, : columns - 1].tobytes() == wanted.tobytes()
+            (expected,) = evaluate(op, [x], {"axes": (1,), "keepdims": False})
+            np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3)
+
+
+def kernel_of(op: str, x: np.ndarray, axis: int, target: Target) -> Kernel:
+    """The kernel of a reduction of one axis."""
+    node, graph = one_node(op, {"x": x}, {}, ("x",), {"axes": (axis,), "keepdims": False})
+    (call,) = lower(node, graph, {"x": Format(), "y": Format()}, target).calls
+    return call.kernel
 
 
 def test_infinities() -> None:

@@ -54,13 +54,28 @@ def combine(e: Function, how: ReduceOp, total: Value, x: Value) -> Value:
     return e.select(x.compare("uno", x), x, e.select(better, x, total))
 
 
-def across_lanes(e: Function, how: ReduceOp, x: Value) -> Value:
-    """Combine all lanes of a vector into a scalar, in halves."""
-    while (lanes := lanes_of(x.kind)) > 2:
+def each_across_lanes(e: Function, how: ReduceOp, rows: list[Value]) -> Value:
+    """`across_lanes` of as many vectors as they have lanes, as one vector: the same pairs."""
+    lanes = part = lanes_of(rows[0].kind)
+    while part > 1:
+        half = part // 2
+        firsts = range(0, lanes, part)
+        low = [i for first in firsts for at in (first, lanes + first) for i in range(at, at + half)]
+        rows = [
+            combine(e, how, e.shuffle(a, b, low), e.shuffle(a, b, [i + half for i in low]))
+            for a, b in zip(rows[: len(rows) // 2], rows[len(rows) // 2 :], strict=True)
+        ]
+        part = half
+    return rows[0]
+
+
+def across_lanes(e: Function, how: ReduceOp, x: Value, least: int = 1) -> Value:
+    """Combine all lanes of a vector into a scalar, in halves; or until `least` lanes are left."""
+    while (lanes := lanes_of(x.kind)) > max(2, least):
         half = lanes // 2
         low, high = e.shuffle(x, None, range(half)), e.shuffle(x, None, range(half, lanes))
         x = combine(e, how, low, high)
-    if lanes_of(x.kind) == 1:
+    if lanes_of(x.kind) == least:
         return x
     return combine(e, how, e.extract(x, 0), e.extract(x, 1))
 
@@ -103,15 +118,42 @@ def run_of(
     start = first if isinstance(first, Value) else e.i64(first)
     if isinstance(count, Symbol):
         return _run_of_any_count(e, how, leaf, e.i64(count), tile, sets, start)
-    if count >= 2 * RUN:
-        totals = [neutral(e, how, kind) for kind in tile]
-        with e.loop("run", count // RUN, [totals]) as run:
-            part = run_of(e, how, leaf, RUN, tile, sets, run * RUN + start)
-            totals[:] = _combined(e, how, totals, part)
-        if not count % RUN:
-            return totals
-        part = run_of(e, how, leaf, count % RUN, tile, sets, start + count // RUN * RUN)
-        return _combined(e, how, totals, part)
+
+    def part(first: Value, count: int) -> list[Value]:
+        return _one_run(e, how, leaf, count, tile, sets, first)
+
+    return by_runs(e, how, part, count, tile, start)
+
+
+def by_runs(
+    e: Function,
+    how: ReduceOp,
+    part: Callable[[Value, int], list[Value]],
+    count: int,
+    tile: Sequence[str],
+    start: Value,
+) -> list[Value]:
+    """Combine what `part(first, count)` makes of each run, the last of which may be shorter."""
+    if count < 2 * RUN:
+        return part(start, count)
+    totals = [neutral(e, how, kind) for kind in tile]
+    with e.loop("run", count // RUN, [totals]) as run:
+        totals[:] = _combined(e, how, totals, part(run * RUN + start, RUN))
+    if not count % RUN:
+        return totals
+    return _combined(e, how, totals, part(start + count // RUN * RUN, count % RUN))
+
+
+def _one_run(
+    e: Function,
+    how: ReduceOp,
+    leaf: Leaf,
+    count: int,
+    tile: Sequence[str],
+    sets: int,
+    start: Value,
+) -> list[Value]:
+    """`run_of` for a single run."""
     sets = min(count, max(1, sets // len(tile)))
     partial = [[neutral(e, how, kind) for kind in tile] for _ in range(sets)]
     groups = count // sets

@@ -5,9 +5,10 @@
 The input's axes are kept (k) or reduced (r), and neighbours of one kind are merged. Two loop nests:
 
 - last axis reduced: lanes run along it, four accumulators of a vector, one horizontal step at the
-  end of each result;
+  end of each result; those of as many short rows as there are lanes are one step;
 - last axis kept (blocks of channels always are): lanes run along it, a tile of up to four vectors
-  of results at a time, and no horizontal step. A global pool is `(N * C/B, H * W, B)`.
+  of results at a time, and no horizontal step. A global pool is `(N * C/B, H * W, B)`. Of few
+  columns, a vector holds those of four accumulators beside each other.
 
 `Extremes` takes both ends of all elements at once.
 
@@ -32,12 +33,14 @@ from leanconv.kernels.lane_reduce import (
     PARTIAL,
     ReduceOp,
     across_lanes,
+    by_runs,
     combine,
+    each_across_lanes,
     neutral,
     neutral_load,
     run_of,
 )
-from leanconv.kernels.pieces import InPieces
+from leanconv.kernels.pieces import PIECE, InPieces
 from leanconv.records import dataclass
 from leanconv.spec.format import Format, ceil_div
 from leanconv.symbolic import fixed
@@ -196,17 +199,48 @@ class _Nest:
         x, y = e.pointer(0, k.dtype.llvm), e.pointer(1, k.dtype.llvm)
         with e.chunks(k.chunks) as (chunk,):
             first = chunk * k.group
-            with e.loop("item", e.smin(first + k.group, k.items), start=first) as item:
-                columns = 1 if k.columns == 1 else k.columns
-                column, row = item % columns, item // columns
-                source = x.at(self._offset(row))
-                if k.reduced[-1]:
-                    (total,) = self._totals(source, self.loops, 1, self.lanes)
-                    result = self._finished(across_lanes(e, k.how, total))
-                    e.store(result, y.at(row))
-                else:
-                    self._tile(source, y, row, column)
+            stop = e.smin(first + k.group, k.items)
+            if self._are_short:
+                whole = first + (stop - first) // self.lanes * self.lanes
+                with e.when(first.compare("ult", whole)):
+                    self._short_rows(x, y, first, whole)
+                with e.when(whole.compare("ult", stop)):
+                    self._items(x, y, whole, stop)
+            else:
+                self._items(x, y, first, stop)
         return e.finish()
+
+    @property
+    def _are_short(self) -> bool:
+        """Whether a chunk has as many rows as there are lanes."""
+        k, lanes = self.k, self.lanes
+        return k.reduced[-1] and lanes > 1 and k.count * lanes <= PIECE and k.items >= lanes
+
+    def _short_rows(self, x: Pointer, y: Pointer, first: Value, stop: Value) -> None:
+        """As many rows at a time as there are lanes, whose last steps are taken together."""
+        e, lanes = self.e, self.lanes
+        held = e.local(self.k.dtype.llvm, lanes * lanes)
+        with e.loop("rows", stop, start=first, step=lanes) as rows:
+            with e.loop("row", lanes) as row:
+                source = x.at(self._offset(rows + row))
+                (total,) = self._totals(source, self.loops, 1, lanes)
+                e.store(total, held.at(row * lanes))
+            totals = [e.load(held.at(row * lanes), self.kind) for row in range(lanes)]
+            e.store(self._finished(each_across_lanes(e, self.k.how, totals)), y.at(rows))
+
+    def _items(self, x: Pointer, y: Pointer, first: Value, stop: Value) -> None:
+        """One tile of results after the other."""
+        e, k = self.e, self.k
+        with e.loop("item", stop, start=first) as item:
+            columns = 1 if k.columns == 1 else k.columns
+            column, row = item % columns, item // columns
+            source = x.at(self._offset(row))
+            if k.reduced[-1]:
+                (total,) = self._totals(source, self.loops, 1, self.lanes)
+                result = self._finished(across_lanes(e, k.how, total))
+                e.store(result, y.at(row))
+            else:
+                self._tile(source, y, row, column)
 
     def _offset(self, row: Value) -> Value:
         """Where the input of a row of results starts, from the row's place among the kept axes."""
@@ -265,6 +299,8 @@ class _Nest:
         if axis == len(k.extents) - 1:
             return [self._along(source, extent)]
         step = self.strides[axis]
+        if axis == len(k.extents) - 2 and width == 1 and self._are_few_columns:
+            return [self._few_columns(source, extent)]
 
         def leaf(i: Value) -> list[Value]:
             return self._totals(source.at(i * step), loops[1:], width, lanes)
@@ -282,10 +318,36 @@ class _Nest:
         wide = not self.k.reduced[-1] and self.k.extents[-1] > self.lanes
         return max(1, PARTIAL // self.k.width) if wide else PARTIAL
 
+    @property
+    def _are_few_columns(self) -> bool:
+        """Whether four rows of columns fill one vector or two."""
+        columns, rows = self.k.extents[-1], self.k.extents[-2]
+        powers = (2**n for n in range(1, self.lanes.bit_length() - 1))
+        return not self.k.channels and columns in powers and rows % PARTIAL == 0
+
+    def _few_columns(self, source: Pointer, extent: int) -> Value:
+        """Combine rows whose sets of accumulators lie beside each other: the same pairs."""
+        e, how, columns = self.e, self.k.how, fixed(self.k.extents[-1])
+        width = min(self.lanes, PARTIAL * columns)
+        kind, rows = vector(self.k.dtype.llvm, width), width // columns
+
+        def part(first: Value, count: int) -> list[Value]:
+            at = source.at(first * columns)
+            load = lambda i: [e.load(at.at(i * width), kind)]  # noqa: E731
+            sets = PARTIAL // rows
+            (total,) = run_of(e, how, load, count // rows, [kind], sets)
+            return [across_lanes(e, how, total, columns)]
+
+        tile = [vector(self.k.dtype.llvm, columns)]
+        (total,) = by_runs(e, how, part, extent, tile, e.i64(0))
+        return e.shuffle(total, None, [*range(columns), *[-1] * (self.lanes - columns)])
+
     def _along(self, source: Pointer, extent: int) -> Value:
         """Combine `extent` neighbours into the lanes of one vector."""
         e, how = self.e, self.k.how
         whole, left = extent // self.lanes, self.target.lanes_of_tail(extent % self.lanes)
+        if whole <= PARTIAL:  # without a branch
+            whole = fixed(whole)
         total = [neutral(e, how, self.kind)]
 
         def leaf(i: Value) -> list[Value]:
