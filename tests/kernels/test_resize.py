@@ -12,9 +12,10 @@ from leanconv.codegen.host import host
 from leanconv.codegen.lowered import View
 from leanconv.graph.ops.resize import COORDINATE_MODES, NEAREST_MODES, nearest_cells
 from leanconv.kernels import resize
+from leanconv.kernels.resize import Repeat
 from leanconv.kernels.resize_maps import ResizeMaps
 from leanconv.target import Target, preset
-from leanconv.types import FLOAT32
+from leanconv.types import FLOAT32, FLOAT64, INT64, UINT8, DType
 from support.nodes import DTYPES, TARGETS, Case, distinct
 
 targets = pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
@@ -79,6 +80,34 @@ def test_maps_have_the_bits_of_every_cell(target: Target) -> None:
         case = Case(resize, "Resize", [x], attributes_of(x.shape, (1, scale, scale), "linear"))
         assert isinstance(case.lower(target, False).calls[0].kernel, ResizeMaps)
         np.testing.assert_array_equal(case.run(target, False), case.expected())
+
+
+@targets
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64, UINT8, INT64])
+@pytest.mark.parametrize("times", [(2, 2), (1, 2), (3, 3), (4, 8), (2, 1)], ids=str)
+def test_elements_of_maps_are_repeated(
+    target: Target, dtype: DType, times: tuple[int, int]
+) -> None:
+    for width in (1, 2, 7, 16, 17, 33, 64, 130):
+        x = distinct((2, 3, 3, width), dtype, 1)
+        scales = (1.0, 1.0, float(times[0]), float(times[1]))
+        for coordinates in ("asymmetric", "half_pixel"):
+            nearest = "floor" if coordinates == "asymmetric" else "round_prefer_floor"
+            attributes = attributes_of(x.shape, scales, "nearest", coordinates, nearest)
+            case = Case(resize, "Resize", [x], attributes)
+            (call,) = case.lower(target, False).calls
+            assert isinstance(call.kernel, Repeat) == (times[1] > 1)
+            np.testing.assert_array_equal(case.run(target, False), case.expected())
+
+
+def test_other_cells_are_looked_up() -> None:
+    """The nearest cell by other rules than the next one below, sizes that are no multiple."""
+    for scales, nearest in (((1.0, 1.0, 2.0, 2.0), "ceil"), ((1.0, 1.0, 2.0, 1.5), "floor")):
+        x = distinct((1, 2, 4, 6), FLOAT32, 1)
+        attributes = attributes_of(x.shape, scales, "nearest", "asymmetric", nearest)
+        case = Case(resize, "Resize", [x], attributes)
+        assert not isinstance(case.lower(host(), False).calls[0].kernel, Repeat)
+        np.testing.assert_array_equal(case.run(host(), False), case.expected())
 
 
 @targets

@@ -8,7 +8,7 @@ as in ONNX Runtime: between codes of 8 bits ties are frequent, and the last bit 
 Which cells are read with which weights is computed once, from the shapes, and handed to the kernel
 as constants. In blocks of channels every cell is one vector; in plain tensors it is the last axis
 in vectors if that is not resized, else one element. Linear maps of the last two axes have a kernel
-of their own (`resize_maps`).
+of their own (`resize_maps`), and so have plain maps whose elements are repeated.
 """
 
 from __future__ import annotations
@@ -25,15 +25,17 @@ from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered, View
 from leanconv.graph.ir import Graph, Node, TensorType
 from leanconv.graph.ops.resize import linear_cells, nearest_cells
-from leanconv.kernels.copy_plan import row_major
+from leanconv.kernels.copy import cover
+from leanconv.kernels.copy_plan import CHUNK_BYTES, row_major
 from leanconv.kernels.register_transpose import power_below
 from leanconv.kernels.resize_maps import of_linear
 from leanconv.records import dataclass
 from leanconv.spec.format import Format, ceil_div
 from leanconv.target import Target
-from leanconv.types import DType
+from leanconv.types import FLOAT32, FLOAT64, DType
 
 _CHUNK_LOADS = 8 * 1024  # 5 to 10 us
+_MOST_REPEATS = 8  # of an element, and of a row: each is a store in the code
 
 
 @dataclass(frozen=True)
@@ -156,6 +158,64 @@ class Resize(Kernel):
             yield e.smin(v * self.width, self.inner - self.width)
 
 
+@dataclass(frozen=True)
+class Repeat(Kernel):
+    """Maps whose elements are repeated along both axes: vectors are spread in registers.
+
+    Attributes:
+        dtype: of the elements.
+        rows, width: of all maps together, and elements of a row.
+        down, along: how often each row, and each of its elements, is repeated.
+    """
+
+    VARIES = True
+
+    dtype: DType
+    rows: Extent
+    width: Extent
+    down: int
+    along: int
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        return ("x", "y")
+
+    @property
+    def rows_per_chunk(self) -> int:
+        """Consecutive rows that one chunk reads."""
+        written = self.rows * self.width * self.down * self.along * self.dtype.bytes
+        return ceil_div(self.rows, ceil_div(written, CHUNK_BYTES))
+
+    @property
+    def chunks(self) -> int:
+        return ceil_div(self.rows, self.rows_per_chunk)
+
+    def emit(self, target: Target) -> str:
+        e, along = Function(self.NAME), self.along
+        element = (
+            self.dtype.llvm if self.dtype in (FLOAT32, FLOAT64) else f"i{8 * self.dtype.bytes}"
+        )
+        x, y = e.pointer(0, element), e.pointer(1, element)
+        pitch = self.width * along
+        with e.loop("chunk", e.hi, start=e.lo) as chunk:
+            first = chunk * self.rows_per_chunk
+            last = e.smin(first + self.rows_per_chunk, self.rows)
+            with e.loop("row", last, start=first) as row:
+                source, out = x.at(row * self.width), y.at(row * (pitch * self.down))
+
+                def spread(at: Value | int, lanes: int) -> None:
+                    held = e.load(source.at(at), vector(element, lanes))
+                    for part in range(along):
+                        picks = [(part * lanes + lane) // along for lane in range(lanes)]
+                        found = held if lanes == 1 else e.shuffle(held, None, picks)
+                        for number in range(self.down):
+                            place = out.at(number * pitch).at(at * along)
+                            e.store(found, place.at(part * lanes))
+
+                cover(e, self.width, target.vector_bytes // self.dtype.bytes, spread, unroll=1)
+        return e.finish()
+
+
 _Tap = tuple[Value, Value | None]  # an offset, and its weight if it is not one
 
 
@@ -213,6 +273,10 @@ def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Targe
     block, linear = formats[y].block, node.attributes["mode"] == "linear"
     if linear and not block and grown_maps(resized, source, result):
         return _maps(node, source, result)
+    times = None if block or linear else _repeated(node, resized, source)
+    if times is not None:
+        rows, width = prod(source.shape[:-1]), source.shape[-1]
+        return Lowered((Call(Repeat(result.dtype, rows, width, *times), (x, y)),), {}, {}, "resize")
     physical = formats[y].physical_shape
     extents = physical(result.shape)[: len(result.shape)]
     strides = row_major(physical(source.shape))[: len(result.shape)]
@@ -239,6 +303,23 @@ def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Targe
     if linear:
         constants[f"{y}.weights"] = np.concatenate(weights)
     return Lowered((Call(kernel, (x, *constants, y)),), constants, {}, "resize")
+
+
+def _repeated(node: Node, resized: list[bool], source: TensorType) -> tuple[int, int] | None:
+    """How often nearest cells repeat each row of a map and each element of a row, if all do."""
+    if len(resized) < 2 or not resized[-1] or any(resized[:-2]):
+        return None
+    times = []
+    for axis in (len(resized) - 2, len(resized) - 1):
+        extent, size = source.shape[axis], node.attributes["sizes"][axis]
+        count = size // extent
+        if not 1 <= count <= _MOST_REPEATS or count * extent != size:
+            return None
+        cells, _ = _axis_tables(node, axis, extent, source.dtype)
+        if (cells[:, 0] != np.arange(size) // count).any():
+            return None
+        times.append(count)
+    return times[0], times[1]
 
 
 def grown_maps(resized: list[bool], source: TensorType, result: TensorType) -> bool:
