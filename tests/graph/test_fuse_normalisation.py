@@ -34,7 +34,8 @@ def one(op: str, shape: tuple[int | str, ...], *held: np.ndarray, **settings: An
     """x -> y, normalised by one node; the other operands are constants."""
     constants = {f"c{number}": array for number, array in enumerate(held)}
     nodes = [helper.make_node(op, ["x", *constants], ["y"], **settings)]
-    return model(nodes, {"x": list(shape)}, ["y"], constants, 21)
+    opset = 23 if op == "RMSNormalization" else 21
+    return model(nodes, {"x": list(shape)}, ["y"], constants, opset)
 
 
 def written_out(
@@ -70,6 +71,9 @@ FUSED = {
     "layer-of-all": one("LayerNormalization", (3, 41), numbers(3, 41), numbers(3, 41), axis=0),
     "long": one("LayerNormalization", (2, 3001), numbers(3001), numbers(3001), epsilon=1e-3),
     "instance": one("InstanceNormalization", (2, 5, 6, 9), numbers(5), numbers(5)),
+    "rms": one("RMSNormalization", (2, 7, 50), numbers(50), epsilon=1e-3),
+    "rms-of-two": one("RMSNormalization", (3, 5, 9), numbers(5, 9), axis=1),
+    "rms-long": one("RMSNormalization", (2, 3001), numbers(3001)),
     "line": one("InstanceNormalization", (1, 19, 600), numbers(19), numbers(19)),
     "volume": one("InstanceNormalization", (2, 3, 2, 5, 7), numbers(3), numbers(3)),
     "squared": written_out((3, 5, 33), "Pow", True, False),
@@ -110,7 +114,18 @@ def test_others_are_left_alone_or_in_part(name: str) -> None:
 def test_statistics_that_are_read_stay() -> None:
     nodes = [helper.make_node("LayerNormalization", ["x", "s"], ["y", "mean", "inverse"])]
     proto = model(nodes, {"x": [4, 20]}, ["y", "mean"], {"s": numbers(20)}, 17)
-    assert "Normalise" not in ops(proto)
+    assert ops(proto) == ["ReduceMean", "Sub", "Normalise"]
+
+
+def test_a_scale_of_lines_rounds_by_itself() -> None:
+    """Without a mean, products are rounded in the order of the file, whatever becomes one node."""
+    scale = numbers(1, 1, 1)
+    proto = one("RMSNormalization", (2, 7, 50), scale)
+    assert ops(proto) == ["Normalise", "Mul"]
+    x = numbers(2, 7, 50)
+    inverse = 1 / np.sqrt((x.astype("f8") ** 2).mean(-1, keepdims=True) + 1e-5)
+    y = lc.load(proto.SerializeToString(), threads=1)(x)
+    np.testing.assert_allclose(y, x * inverse * scale, rtol=1e-6, atol=0)
 
 
 def test_an_exponent_that_adds_an_axis_is_left_alone() -> None:
@@ -156,7 +171,7 @@ def test_what_fills_a_block_is_not_divided_by_zero() -> None:
     proto = one("InstanceNormalization", (1, 20, 4, 5), numbers(20), numbers(20))
     graph = run_passes(read_model(proto.SerializeToString()).bind())
     (node,) = graph.nodes
-    without = replace(node, attributes=frozen({"first": 2, "epsilon": 0.0}))
+    without = replace(node, attributes=frozen({"first": 2, "epsilon": 0.0, "centred": True}))
     assert accepts_blocked(node, graph, 16)
     assert not accepts_blocked(without, graph, 16)
     assert accepts_blocked(without, graph, 4)

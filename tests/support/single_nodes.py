@@ -97,10 +97,11 @@ def nodes() -> Iterator[tuple[Any, ...]]:
     yield "Resample", [array(2, 5, 4, 5)], {**kept, **part, "antialias": False}
     yield "LRN", [array(2, 7, 3, 3)], {"size": 5, "alpha": 0.1, "beta": 0.75, "bias": 1.0}
     planes = {"s": array(5, 1, 1), "b": array(1, 5, 1, 1)}
-    yield "Normalise", [image], {"first": 2, "epsilon": 1e-5}, planes
+    yield "Normalise", [image], {"first": 2, "epsilon": 1e-5, "centred": True}, planes
     lines = {"s": array(3, 4), "b": array(1)}
-    yield "Normalise", [image], {"first": 2, "epsilon": 1e-3}, lines
-    yield "Normalise", [image], {"first": 0, "epsilon": 1e-5}
+    yield "Normalise", [image], {"first": 2, "epsilon": 1e-3, "centred": True}, lines
+    yield "Normalise", [image], {"first": 0, "epsilon": 1e-5, "centred": True}
+    yield "Normalise", [image], {"first": 2, "epsilon": 1e-5, "centred": False}
     norm = {"s": array(5), "b": array(5), "m": array(5), "v": array(5, positive=True)}
     yield "BatchNormalization", [image], {"epsilon": 1e-5}, norm
     weights = {"w": array(8, 5, 3, 3), "b": array(8)}

@@ -2,11 +2,11 @@
 
     y[r, i] = (x[r, i] - m[r]) / sqrt(v[r] + epsilon) · scale + bias
 
-with m the mean of a line r and v that of (x - m)^2. Scale and bias are numbers of the places of a
-line (LayerNormalization), or of each line (InstanceNormalization). A line is read three times, from
-the second time on from a cache. Lanes run along it; in blocks of channels, where a line is every
-`inner`-th element, along the channels. What is taken away before it is squared keeps a variance's
-digits however far the data lie from 0; sums are those of `reduce`.
+with m the mean of a line r and v that of (x - m)^2; in RMSNormalization m is 0. Scale and bias are
+numbers of the places of a line (LayerNormalization), or of each line (InstanceNormalization). A
+line is read three times, from the second time on from a cache. Lanes run along it; in blocks of
+channels, where a line is every `inner`-th element, along the channels. What is taken away before it
+is squared keeps a variance's digits however far the data lie from 0; sums are those of `reduce`.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ class Normalise(InPieces):
         inner: 1, or the channels of a block.
         scale, bias: where their numbers lie: "place", "line" or "", which is none.
         period: lines after which the numbers of lines repeat themselves.
+        centred: whether the mean is taken away.
     """
 
     VARIES = True
@@ -54,6 +55,7 @@ class Normalise(InPieces):
     scale: str
     bias: str
     period: int
+    centred: bool = True
 
     @property
     def operands(self) -> tuple[str, ...]:
@@ -111,11 +113,15 @@ class _Line:
         def load(place: Value, count: int) -> Value:
             return e.load_first(self.x.at(place), self.kind, count)
 
-        mean = self._mean(load)
+        mean = self._mean(load) if k.centred else None
+
+        def centred_at(place: Value, count: int) -> Value:
+            loaded = load(place, count)
+            return loaded if mean is None else loaded - mean
 
         def squared(place: Value, count: int) -> Value:
-            centred = load(place, count) - mean
-            if (
+            centred = centred_at(place, count)
+            if k.centred and (
                 isinstance(count, Symbol) or count < self.lanes
             ):  # lanes beyond the line are not 0 without the mean
                 centred = e.select(e.first_lanes(count, self.lanes), centred, e.zero(self.kind))
@@ -126,7 +132,7 @@ class _Line:
         factor = factor if scale is None else factor * scale
 
         def result(place: Value, count: int) -> None:
-            value = (load(place, count) - mean) * factor
+            value = centred_at(place, count) * factor
             if k.scale == "place":
                 value = value * e.load_first(self.given["scale"].at(place), self.kind, count)
             if k.bias == "place":
@@ -195,7 +201,8 @@ def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
     held = (graph.types[name].shape for name in node.inputs[1:] if name)
     of_lines = all(numbers_of(each, shape, first) == "line" for each in held)
     finite = node.attributes["epsilon"] > 0 or shape[1] % block == 0
-    return len(shape) >= 3 and first == 2 and of_lines and finite
+    plane = len(shape) >= 3 and first == 2 and node.attributes["centred"]
+    return plane and of_lines and finite
 
 
 def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Target) -> Lowered:
@@ -228,5 +235,6 @@ def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Targe
         inner=inner,
         **where,
         period=period,
+        centred=node.attributes["centred"],
     )
     return Lowered((Call(kernel, (x, *constants, y), (0,)),), constants, algorithm="normalise")

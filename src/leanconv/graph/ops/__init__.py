@@ -47,7 +47,7 @@ x's extents, and how many there are (1,) | axis (not negative) |
 | Softmax, LogSoftmax | x | axis (not negative) |
 | Normalise | x, scale?, bias? (constants; one number, or one for each place of all axes from \
 first on, or one for each channel where these begin at 2): (x - mean) / sqrt(variance + epsilon) · \
-scale + bias, of all axes from first on | first, epsilon |
+scale + bias, of all axes from first on | first, epsilon, centred (whether the mean is taken away) |
 | BatchNormalization | x, scale, bias, mean, variance, each (C,) | epsilon |
 | Gemm | a, b, c? | transA, transB, alpha, beta |
 | MatMul | a, b (NumPy's rules) | |

@@ -234,7 +234,7 @@ def _infer_normalise(types: Types, attributes: Attributes) -> TensorType:
 def _evaluate_normalise(arrays: Arrays, attributes: Attributes) -> Array:
     x, scale, bias = array(arrays), given(arrays, 1), given(arrays, 2)
     axes = tuple(range(attributes["first"], x.ndim))
-    centred = x - x.mean(axis=axes, keepdims=True)
+    centred = x - x.mean(axis=axes, keepdims=True) if attributes["centred"] else x
     variance = np.mean(centred * centred, axis=axes, keepdims=True)
     y = centred / np.sqrt(variance + x.dtype.type(attributes["epsilon"]))
     y = y if scale is None else y * scale
@@ -286,7 +286,9 @@ OPS: dict[str, Op] = {
     "BatchNormalization": single(
         _infer_batch_norm, _evaluate_batch_norm, 5, 5, attributes=("epsilon",)
     ),
-    "Normalise": single(_infer_normalise, _evaluate_normalise, 1, 3, ("first", "epsilon")),
+    "Normalise": single(
+        _infer_normalise, _evaluate_normalise, 1, 3, ("first", "epsilon", "centred")
+    ),
     "MatMul": single(_infer_matmul, _evaluate_matmul, 2, 2, work=_work_matmul),
     "Attention": single(
         _infer_attention, _evaluate_attention, 3, 4, ("scale", "transposed"), _work_attention

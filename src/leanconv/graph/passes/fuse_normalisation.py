@@ -24,6 +24,8 @@ class _Deviation:
 def fuse_normalisation(graph: Graph) -> Graph:
     """Make a Normalise of ReduceMean, Sub, a square, its ReduceMean, Add, Sqrt, and Div or Mul.
 
+    The same of what is squared as it is and multiplied by 1 / deviation: RMSNormalization.
+
     A scale and a bias that are constants become its operands: numbers of the places of a line, or
     of its channel.
 
@@ -33,7 +35,11 @@ def fuse_normalisation(graph: Graph) -> Graph:
     Requires: a verified graph.
     Ensures: such values are read and written once.
     """
-    return rewrite(graph, lambda editor, node: _normalise(editor, node) or _affine(editor, node))
+
+    def rule(editor: Editor, node: Node) -> bool:
+        return any(make(editor, node) for make in (_normalise, _without_mean, _affine))
+
+    return rewrite(graph, rule)
 
 
 def _normalise(editor: Editor, node: Node) -> bool:
@@ -53,11 +59,30 @@ def _normalise(editor: Editor, node: Node) -> bool:
         x = centred.inputs[0]
         if scale and not _fits(editor, scale, x, found.first):
             continue
-        attributes = frozen({"first": found.first, "epsilon": found.epsilon})
-        inputs = (x, scale) if scale else (x,)
-        editor.replace(node, Node("Normalise", inputs, node.outputs, attributes, node.name))
+        _replace(editor, node, (x, scale) if scale else (x,), found, True)
         return True
     return False
+
+
+def _without_mean(editor: Editor, node: Node) -> bool:
+    """x times 1 / deviation of x as it is, multiplied in this order."""
+    if node.op != "Mul" or editor.types[node.output].dtype not in FLOATS:
+        return False
+    for x, name in (node.inputs, node.inputs[::-1]):
+        inverse = editor.private_producer(name, "Reciprocal")
+        found = _deviation(editor, inverse.inputs[0]) if inverse else None
+        if found is None or x in editor.constants or not _is_square(editor, found.square, x):
+            continue
+        _replace(editor, node, (x,), found, False)
+        return True
+    return False
+
+
+def _replace(
+    editor: Editor, node: Node, inputs: tuple[str, ...], found: _Deviation, centred: bool
+) -> None:
+    attributes = {"first": found.first, "epsilon": found.epsilon, "centred": centred}
+    editor.replace(node, Node("Normalise", inputs, node.outputs, frozen(attributes), node.name))
 
 
 def _scaled_inverse(editor: Editor, name: str) -> tuple[str, str]:
@@ -106,12 +131,16 @@ def _is_centred(editor: Editor, centred: Node, found: _Deviation) -> bool:
     mean, square = editor.private_producer(centred.inputs[1], "ReduceMean"), found.square
     if mean is None or mean.inputs[0] != x or _first(editor, mean) != found.first:
         return False
+    return _is_square(editor, square, name) and editor.uses(name) == 1 + _REPEATED[square.op]
+
+
+def _is_square(editor: Editor, square: Node, name: str) -> bool:
+    """Whether a node squares a value and nothing else."""
     if editor.shape(square.output) != editor.shape(name):  # an exponent of more axes adds some
         return False
-    of_itself = square.inputs[0] == name and (
+    return square.inputs[0] == name and (
         square.inputs[1] == name if square.op == "Mul" else editor.uniform(square.inputs[1]) == 2
     )
-    return of_itself and editor.uses(name) == 1 + _REPEATED[square.op]
 
 
 def _affine(editor: Editor, node: Node) -> bool:
@@ -128,7 +157,9 @@ def _affine(editor: Editor, node: Node) -> bool:
         given = before.inputs
         if len(given) > (1 if node.op == "Mul" else 2):
             continue
-        if not _fits(editor, held, given[0], before.attributes["first"]):
+        kind = _fits(editor, held, given[0], before.attributes["first"])
+        # A line's number is multiplied with the deviation first, which rounds otherwise.
+        if not kind or (kind == "line" and node.op == "Mul" and not before.attributes["centred"]):
             continue
         inputs = (*given, held) if node.op == "Mul" or len(given) == 2 else (*given, "", held)
         editor.replace(node, node_like(before, inputs=inputs, outputs=node.outputs))
@@ -136,6 +167,6 @@ def _affine(editor: Editor, node: Node) -> bool:
     return False
 
 
-def _fits(editor: Editor, held: str, x: str, first: int) -> bool:
-    """Whether a constant has a number for each place of a line, or for each line."""
-    return bool(numbers_of(editor.shape(held), editor.shape(x), first))
+def _fits(editor: Editor, held: str, x: str, first: int) -> str:
+    """Whether a constant has a number for each `place` of a line, or for each `line`; else ""."""
+    return numbers_of(editor.shape(held), editor.shape(x), first)
