@@ -54,9 +54,11 @@ def _distinct_elements(x: Array, only_values: bool) -> tuple[Array, Array, Array
         begins[1:] &= ~np.isnan(keys[:-1])
     places = np.flatnonzero(begins)
     first = np.minimum.reduceat(order, places) if x.size else order
+    counts = np.empty_like(places)
+    counts[:-1], counts[-1:] = places[1:] - places[:-1], x.size - places[-1:]
     which = np.empty(x.size, np.int64)
-    which[order] = np.cumsum(begins) - 1
-    return x[first], first, which, np.diff(np.append(places, x.size))
+    which[order] = np.repeat(np.arange(places.size), counts)
+    return x[first], first, which, counts
 
 
 def working_for_distinct(array_bytes: int, count: int) -> int:

@@ -284,10 +284,11 @@ def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Targe
     elif node.op == "Gather":
         axis = node.attributes["axis"]
         outer, inner = prod(x.shape[:axis]), prod(x.shape[axis + 1 :])
-        axes = x.shape[axis : axis + 1]
-        kernel = GatherRows(
-            x.dtype.bytes, indices.dtype, outer, 1, indices.elements, axes, inner, counted
-        )
+        axes, found = x.shape[axis : axis + 1], indices.elements
+        item = x.dtype.bytes
+        kernel = GatherRows(item, indices.dtype, outer, 1, found, axes, inner, counted)
+        if outer == inner == 1 and item >= INT32.bytes and not counted:  # vectors of elements
+            kernel = GatherElements(item, indices.dtype, 1, 1, found, axes[0], False)
     else:
         batch, depth = node.attributes["batch_dims"], indices.shape[-1]
         parts = prod(indices.shape[:batch])

@@ -6,6 +6,7 @@ written out. What depends on a type is an attribute of it, never a table by its 
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Literal
 
 from leanconv.errors import SpecError
@@ -203,4 +204,15 @@ def find_dtype(name: object) -> DType | None:
     """As `as_dtype`, but None where there is none of that name."""
     if isinstance(name, DType):
         return name
-    return _TYPES.get(name if isinstance(name, str) else str(name))
+    if isinstance(name, str):
+        return _TYPES.get(name)
+    try:
+        return _spelled(name)
+    except TypeError:  # what has no hash is no dtype
+        return None
+
+
+@lru_cache(maxsize=64)
+def _spelled(kind: object) -> DType | None:
+    """What an object spells: NumPy takes 5 us to spell a dtype."""
+    return _TYPES.get(str(kind))
