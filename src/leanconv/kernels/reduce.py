@@ -333,9 +333,11 @@ class _Nest:
 
         def part(first: Value, count: int) -> list[Value]:
             at = source.at(first * columns)
-            load = lambda i: [e.load(at.at(i * width), kind)]  # noqa: E731
-            sets = PARTIAL // rows
-            (total,) = run_of(e, how, load, count // rows, [kind], sets)
+
+            def leaf(i: Value) -> list[Value]:
+                return [e.load(at.at(i * width), kind)]
+
+            (total,) = run_of(e, how, leaf, count // rows, [kind], PARTIAL // rows)
             return [across_lanes(e, how, total, columns)]
 
         tile = [vector(self.k.dtype.llvm, columns)]
