@@ -41,14 +41,10 @@ _QUICK = 3, 0.01  # rounds, and seconds of a turn
 # Why the cases of an operator, or the one case of these words, may be below `_BELOW`.
 _PASSES = "composed of several kernels, each of which reads and writes a whole tensor"
 _COPIED = "one copy: the C library moves a long run faster than a loop of loads and stores does"
-_ONE_NODE = "a file of one node: in a network it becomes part of the layer before it"
 _CALL = "the kernel takes as long as a copy; the rest is the call and memory for the output"
 _TILED = "copies into and out of the layout of matrix tiles take a fifth of the time"
 EXPLAINED: Mapping[str, str] = {
-    **dict.fromkeys(
-        ("Softsign", "ThresholdedRelu", "Mean", "RotaryEmbedding"),
-        _PASSES,
-    ),
+    "RotaryEmbedding": _PASSES,
     **dict.fromkeys(("Identity", "Reshape", "Flatten", "Split"), _COPIED),
     **dict.fromkeys(("And", "Or", "Xor", "Not", "BitwiseNot", "Pad", "Tile"), _CALL),
     "Acos": "computed in double, within 0.5 units of the last place; onnxruntime's floats err by 4",
@@ -62,7 +58,6 @@ EXPLAINED: Mapping[str, str] = {
     "com.microsoft.MatMulIntegerToFloat": f"{_TILED}, a cast and a scaling of its result another",
     "Transpose 1x84x8400 perm=[0,2,1]": "rows of 336 bytes cross cache lines, beyond the second "
     "cache; 80 for 84 rows are as fast, 84x1024 1.4 times as fast",
-    "BatchNormalization": _ONE_NODE,
     **dict.fromkeys(
         (
             *("CumSum 1x8x256x256 =i64:2", "CumSum 1000x64 =i64:0", "CumSum i64:128x768 =i64:0"),
@@ -72,10 +67,6 @@ EXPLAINED: Mapping[str, str] = {
             *("Cast 512x512@0..100 to=FLOAT16", "Gather 1x64x56x56 =i64:3,1,2 axis=1"),
         ),
         _CALL,
-    ),
-    **dict.fromkeys(
-        ("ReduceL1 1x64x56x56", "ReduceL2 1x64x56x56", "ReduceSumSquare 1x64x56x56"),
-        "numbers without their sign, or squared, are a pass of their own",
     ),
 }
 

@@ -10,7 +10,7 @@ import sys
 
 import numpy as np
 
-from leanconv.types import BFLOAT16, FLOAT16, FLOAT32, DType, find_dtype
+from leanconv.types import BFLOAT16, FLOAT16, FLOAT32, HALVES, DType, find_dtype
 
 _ROUND, _QUIET, _BITS = 0x7FFF, 0x400000, 16
 
@@ -40,6 +40,13 @@ def as_float32(array: np.ndarray, dtype: DType) -> np.ndarray:
     if dtype == BFLOAT16:
         return (array.view(np.uint16).astype(np.uint32) << _BITS).view(np.float32)
     return array.astype(np.float32)
+
+
+def held_as(array: np.ndarray, dtype: DType) -> np.ndarray:
+    """Floats as float32 numbers that a half precision holds; arrays of other types as they are."""
+    if dtype not in HALVES:
+        return array
+    return as_float32(in_memory(np.asarray(array).astype(FLOAT32), dtype), dtype)
 
 
 def _upper_halves(array: np.ndarray) -> np.ndarray:

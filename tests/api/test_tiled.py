@@ -86,6 +86,24 @@ def test_random_networks_have_no_seams(rank: int, seed: int) -> None:
     )
 
 
+def test_chains_of_elementwise_operations() -> None:
+    """They read pixel by pixel, and a number of each channel as it is."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["h"], pads=[1] * 4),
+        helper.make_node("Softsign", ["h"], ["s"]),
+        helper.make_node("Mul", ["s", "c"], ["m"]),
+        helper.make_node("Mish", ["m"], ["g"]),
+        helper.make_node("Conv", ["g", "v"], ["y"], pads=[1] * 4),
+    ]
+    held = {"w": w(6, 3, 3, 3), "v": w(2, 6, 3, 3), "c": w(6, 1, 1)}
+    proto = model(nodes, {"x": ["N", 3, "H", "W"]}, ["y"], held, 18)
+    tiled = lc.tiled(lc.load(proto, threads=1), tile=24)
+    tiled.bind((2, 3, 50, 61))
+    ops = [node.op for node in tiled.plan.windows.window.nodes]
+    assert ops == ["Conv", "Expression", "Conv"]
+    check_seamless(proto, image(2, 3, 50, 61), (24, 20))
+
+
 def conv_net(kernel: int = 3, channels: int = 16, **attributes: Any) -> onnx.ModelProto:
     """Two convolutions of many channels, such as transforms are chosen for."""
     pad = kernel // 2

@@ -20,6 +20,7 @@ from support.kernel_runner import run_kernel
 from support.nodes import TARGETS, one_node, run_node
 
 OPS = ("ReduceMean", "ReduceSum", "ReduceProd", "ReduceMax", "ReduceMin")
+OF_EACH = ("ReduceL1", "ReduceSumSquare", "ReduceMeanSquare")
 
 
 def numbers(*shape: int, dtype: str = "float32") -> np.ndarray:
@@ -40,7 +41,7 @@ AXES = [a for n in (1, 2, 3, 4) for a in itertools.combinations(range(4), n)]
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 @pytest.mark.parametrize("axes", AXES, ids=str)
-@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("op", [*OPS, *OF_EACH])
 def test_any_axes(op: str, axes: tuple[int, ...], target: Target) -> None:
     for shape, keepdims in (((2, 19, 6, 35), True), ((3, 5, 2, 3), False), ((2, 1, 5, 1), True)):
         x = numbers(*shape)

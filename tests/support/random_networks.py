@@ -24,6 +24,7 @@ _SMOOTH = (
     "Sigmoid Tanh Elu Selu Celu Softplus Softsign HardSigmoid HardSwish Gelu Mish Erf Sin Cos Atan"
     " LeakyRelu LogSoftmax Softmax"
 )
+_SMOOTH_EACH = _SMOOTH.replace(" LogSoftmax Softmax", "")
 _POSITIVE = "Sqrt Log Reciprocal"
 _REDUCED = "ReduceMean ReduceL1 ReduceL2 ReduceLogSumExp ReduceSumSquare"
 _FLOATS = (TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16)
@@ -250,6 +251,22 @@ class RandomNetwork(GrownNetwork):
         x = self._some()
         others = (x, self._pick("f"), self._weights(), self._weights(*self._shape(x)[-1:]))
         self._add(self._one_of("Add Sub Mul Max Min"), f"{x} {self._one_of(others)}")
+
+    def _op_chain(self) -> None:
+        """Functions and operands one after the other, of which only the last result is read."""
+        x = self._some()
+        last = self._weights(*self._shape(x)[-1:])
+        nodes, names = [], [x]
+        for _ in range(2 + self._int(6)):
+            first, out = self._one_of(names[-2:]), self._new()
+            if self._int(2):
+                nodes.append(node(self._one_of(_SMOOTH_EACH), first, out))
+            else:
+                other = self._one_of((x, last, self._one_of(names)))
+                nodes.append(node(self._one_of("Add Sub Mul Max Min"), f"{first} {other}", out))
+            names.append(out)
+        self._emit(nodes, names[-1])
+        self._mark(names[-1:])
 
     def _op_scaled(self) -> None:
         """As normalisation and squeeze-and-excitation do: a number for each channel."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from leanconv.graph.ops.expression import Term
 from leanconv.spec import Activation
 
 
@@ -42,6 +43,9 @@ def nodes() -> Iterator[tuple[Any, ...]]:
     for op in ("Add", "Sub", "Mul", "Div", "Min", "Max"):
         yield op, [image, array(5, 1, 1)], {}
     yield "Add", [array(4), image], {}
+    terms = (("Sub", (0, 1)), ("Less", (2, 1)), ("Tanh", (2,)), ("Where", (3, 4, 0)))
+    terms = tuple(Term(op, args, (), op) for op, args in terms)
+    yield "Expression", [image, array(5, 1, 1)], {"terms": terms}
     yield "Pow", [array(3, 4, positive=True), array(3, 4)], {}
     yield "Pow", [array(3, 4), np.full((1,), 3.0, np.float32)], {}
     yield "PRelu", [array(2, 5, 3), array(5, 1)], {}
@@ -61,7 +65,10 @@ def nodes() -> Iterator[tuple[Any, ...]]:
     for op in ("CumSum", "CumProd"):
         yield op, [image], {"axis": 1, "exclusive": False, "reverse": False}
         yield op, [image], {"axis": 3, "exclusive": True, "reverse": True}
-    for op in ("ReduceMax", "ReduceMin", "ReduceSum", "ReduceProd"):
+    for op in (
+        *("ReduceMax", "ReduceMin", "ReduceSum", "ReduceProd"),
+        *("ReduceL1", "ReduceSumSquare", "ReduceMeanSquare"),
+    ):
         yield op, [array(2, 40, 3, 4)], {"axes": (1, 2), "keepdims": False}
     yield "Extremes", [array(2, 40, 3, 4)], {}
     yield "Softmax", [array(3, 17)], {"axis": 1}

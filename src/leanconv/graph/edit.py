@@ -82,9 +82,9 @@ class Editor:
         """When a value was emitted: later is larger; -1 for inputs and constants."""
         return self._serials.get(name, -1)
 
-    def is_private(self, name: str) -> bool:
-        """Whether exactly one use reads a value and it is no output of the graph."""
-        return self._uses.get(name) == 1 and name not in self._outputs
+    def is_private(self, name: str, uses: int = 1) -> bool:
+        """Whether exactly so many uses read a value and it is no output of the graph."""
+        return self._uses.get(name) == uses and name not in self._outputs
 
     def uses(self, name: str) -> int:
         """How many inputs of nodes read a value."""

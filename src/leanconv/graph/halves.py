@@ -8,15 +8,15 @@ that move elements take them as they lie, all in one type.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-
-import numpy as np
 
 from leanconv.graph.ir import Graph, Node, TensorType
 from leanconv.graph.ops import OPS, evaluate_node, infer_node
 from leanconv.graph.ops.base import Array
-from leanconv.half_arrays import as_float32, in_memory
+from leanconv.graph.ops.expression import terms_of
+from leanconv.half_arrays import held_as
 from leanconv.types import FLOAT32, HALVES, DType
 
 # What moves elements as they lie in memory, whatever they are.
@@ -100,12 +100,13 @@ def rounds_to_halves(node: Node, graph: Graph) -> float:
     """The relative error of a node's results that comes from storing them in halves."""
     if node.op not in COMPUTES:
         return 0.0
+    stored = [each.stored.roundoff for each in terms_of(node) if each.stored]
     kinds = [graph.types[name].dtype for name in node.outputs]
     worst = max((kind.roundoff for kind in kinds if kind in HALVES), default=0.0)
     read = {graph.types[n].dtype for n in node.inputs if n and n not in graph.constants}
     if node.op in _EXACT and FLOAT32 not in read:
         return 0.0
-    return worst
+    return math.hypot(worst, *stored)
 
 
 def evaluate_rounded(node: Node, values: Mapping[str, Array], graph: Graph) -> tuple[Array, ...]:
@@ -115,11 +116,3 @@ def evaluate_rounded(node: Node, values: Mapping[str, Array], graph: Graph) -> t
         held_as(array, graph.types[name].dtype)
         for array, name in zip(made, node.outputs, strict=True)
     )
-
-
-def held_as(array: Array, dtype: DType) -> Array:
-    """Floats as float32 numbers that a half precision holds; arrays of other types as they are."""
-    if dtype not in HALVES:
-        return array
-    given = np.asarray(array)
-    return as_float32(in_memory(given.astype(FLOAT32), dtype), dtype)

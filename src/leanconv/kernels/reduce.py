@@ -1,6 +1,6 @@
 """Sums, means, products, largest and smallest values over any axes, plain or in channel blocks.
 
-    y[k…] = R over r… of x[k…, r…]                        R one of +, mean, *, max, min
+    y[k…] = R over r… of f(x[k…, r…])       R one of +, mean, *, max, min; f(x) one of x, |x|, x²
 
 The input's axes are kept (k) or reduced (r), and neighbours of one kind are merged. Two loop nests:
 
@@ -29,6 +29,7 @@ from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.tails import tile_at, where_any
 from leanconv.errors import UnsupportedError
 from leanconv.graph.ir import Graph, Node
+from leanconv.kernels.expression import Step
 from leanconv.kernels.lane_reduce import (
     PARTIAL,
     ReduceOp,
@@ -47,12 +48,16 @@ from leanconv.symbolic import fixed
 from leanconv.target import Target
 from leanconv.types import DType
 
-_HOW: dict[str, ReduceOp] = {
-    "ReduceMean": "mean",
-    "ReduceSum": "sum",
-    "ReduceProd": "prod",
-    "ReduceMax": "max",
-    "ReduceMin": "min",
+# What makes a total, and what is made of each element before.
+_HOW: dict[str, tuple[ReduceOp, str]] = {
+    "ReduceMean": ("mean", ""),
+    "ReduceSum": ("sum", ""),
+    "ReduceProd": ("prod", ""),
+    "ReduceMax": ("max", ""),
+    "ReduceMin": ("min", ""),
+    "ReduceL1": ("sum", "Abs"),
+    "ReduceSumSquare": ("sum", "Square"),
+    "ReduceMeanSquare": ("mean", "Square"),
 }
 
 
@@ -68,6 +73,7 @@ class Reduction(InPieces):
         channels: 0, or: the extents are (N * blocks, spatial, lanes) and the result is a plain
             (N, channels).
         width: vectors of results in a tile where the last axis is kept.
+        each: a step that is taken of each element before, which gives 0 of 0; "" for none.
     """
 
     VARIES = True
@@ -78,6 +84,7 @@ class Reduction(InPieces):
     reduced: tuple[bool, ...]
     channels: Extent = 0
     width: int = 4
+    each: str = ""
 
     @property
     def operands(self) -> tuple[str, ...]:
@@ -113,7 +120,7 @@ class Reduction(InPieces):
 
     @property
     def flops(self) -> int:
-        return prod(self.extents)
+        return prod(self.extents) * (2 if self.each else 1)
 
     def emit(self, target: Target) -> str:
         return _Nest(self, target).emit()
@@ -294,7 +301,7 @@ class _Nest:
         k, e = self.k, self.e
         if not loops:
             places = [source.at(j * self.lanes) for j in range(width)]
-            return [e.load_first(place, self.kind, lanes) for place in places]
+            return [self._each(e.load_first(place, self.kind, lanes)) for place in places]
         axis, extent = loops[0], k.extents[loops[0]]
         if axis == len(k.extents) - 1:
             return [self._along(source, extent)]
@@ -353,15 +360,19 @@ class _Nest:
         total = [neutral(e, how, self.kind)]
 
         def leaf(i: Value) -> list[Value]:
-            return [e.load(source.at(i * self.lanes), self.kind)]
+            return [self._each(e.load(source.at(i * self.lanes), self.kind))]
 
         for _ in where_any(e, whole, [total]):
             total[:] = run_of(e, how, leaf, whole, [self.kind])
         for _ in where_any(e, left, [total]):
             address = source.at(extent - left)
-            rest = neutral_load(e, how, address, self.kind, left)
+            rest = self._each(neutral_load(e, how, address, self.kind, left))
             total[0] = combine(e, how, total[0], rest)
         return total[0]
+
+    def _each(self, x: Value) -> Value:
+        """What is made of loaded elements before they go into a total."""
+        return Step(self.k.each, (0,)).apply(self.e, [x]) if self.k.each else x
 
     def _finished(self, total: Value) -> Value:
         return total / self.k.count if self.k.how == "mean" else total
@@ -413,5 +424,6 @@ def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Targe
         flags: tuple[bool, ...] = (False, True, False)
     else:
         extents, flags = _merged(extents, reduced)
-    kernel = Reduction(kind.dtype, _HOW[node.op], extents, flags, channels)
+    how, each = _HOW[node.op]
+    kernel = Reduction(kind.dtype, how, extents, flags, channels, each=each)
     return Lowered((Call(kernel, (x, y)),), algorithm="reduction")

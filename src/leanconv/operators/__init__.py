@@ -62,7 +62,10 @@ _KERNELS: Mapping[str, Sequence[str]] = {
     "plane_pool": ("MaxPoolWithIndices",),
     "pool": ("MaxPool", "AveragePool", "QLinearAveragePool"),
     "recurrence": ("Recurrence",),
-    "reduce": ("ReduceMean", "ReduceSum", "ReduceProd", "ReduceMax", "ReduceMin", "Extremes"),
+    "reduce": (
+        *("ReduceMean", "ReduceSum", "ReduceProd", "ReduceMax", "ReduceMin", "Extremes"),
+        *("ReduceL1", "ReduceSumSquare", "ReduceMeanSquare"),
+    ),
     "resample": ("Resample",),
     "resize": ("Resize",),
     "running": ("CumSum", "CumProd"),

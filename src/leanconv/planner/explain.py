@@ -9,6 +9,7 @@ from typing import Any
 
 from leanconv.canonical import canonical_text
 from leanconv.graph.ir import Node
+from leanconv.graph.ops.expression import terms_of
 from leanconv.graph.regions import region_of
 from leanconv.operators import conv_chain, convolution, operator_of
 from leanconv.planner.decision import Decision, node_key
@@ -262,6 +263,8 @@ class _Names:
             if region is not None:
                 count = counted(node.attributes["count"], "iteration")
                 words = f"{algorithm} of {count}, {counted(len(region.graph.nodes), 'node')} each"
+            if node.op == "Expression":
+                words = f"{algorithm} {', '.join(term.op for term in terms_of(node))}"
             shown = str(choice.parameters).replace("=", " ").replace(",", ", ")
             return {"words": words, "parameters": shown, "selector": None}
         parameters = self._parameters(node, node_cost.decision)

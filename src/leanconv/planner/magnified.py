@@ -19,6 +19,8 @@ import math
 from collections.abc import Mapping
 
 from leanconv.graph.ir import Graph, Node
+from leanconv.graph.ops.expression import terms_of
+from leanconv.graph.passes.fuse_chains import separated
 from leanconv.types import FLOATS, HALVES
 
 NORMALISED = 6.0
@@ -36,8 +38,17 @@ def magnified_errors(graph: Graph, roundoff: float) -> Mapping[str, float]:
         graph: after the passes.
         roundoff: of the errors that matter: a root's growth is that of an error of this size.
     """
+    found = _magnified(separated(graph), 1 / math.sqrt(roundoff))
+    for node in graph.nodes:  # what an Expression rounds before its result may grow more than that
+        most = max(found.get(each.name, 0.0) for each in terms_of(node))
+        if most > found.get(node.key, 0.0):
+            found[node.key] = most
+    return found
+
+
+def _magnified(graph: Graph, root: float) -> dict[str, float]:
+    """Of nodes that each are one operation; `root` is a root's growth."""
     users = graph.users()
-    root = 1 / math.sqrt(roundoff)
     found: dict[str, float] = {}
     behind: dict[str, frozenset[str]] = {}  # of values: what magnifies them
     for node in reversed(graph.nodes):

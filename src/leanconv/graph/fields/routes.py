@@ -319,9 +319,13 @@ def _stage_map(stage: Stage, kernel: TensorType | None, axis: int) -> AxisMap:
     return IDENTITY
 
 
-_ALIGNED = (*UNARY, *BINARY, "PRelu", *typed.OPS, "Expand", "QLinearAdd", "QLinearMul")
+_EXPRESSIONS = (*UNARY, *BINARY, "PRelu", *typed.OPS, "Expression")
+_ALIGNED = (*_EXPRESSIONS, "Expand", "QLinearAdd", "QLinearMul")
 _OF_FIRST = ("BatchNormalization", "QuantizeLinear", "DequantizeLinear", "Lookup")
-_REDUCED = ("ReduceMean", "ReduceMax", "ReduceMin", "ReduceSum", "ReduceProd")
+_REDUCED = (
+    *("ReduceMean", "ReduceMax", "ReduceMin", "ReduceSum", "ReduceProd"),
+    *("ReduceL1", "ReduceSumSquare", "ReduceMeanSquare"),
+)
 RULES: Mapping[str, Callable[[Read], Routes]] = MappingProxyType(
     {
         **dict.fromkeys(_ALIGNED, _aligned),

@@ -13,6 +13,7 @@ pads (all begins, all ends), dilations, group, activation |
 | MaxPool, AveragePool | x | kernel_shape, strides, pads, dilations, ceil_mode, count_include_pad |
 | MaxPoolWithIndices | x; the values, and their places in x as int64 | as MaxPool, storage_order |
 | ReduceMean, ReduceMax, ReduceMin, ReduceSum, ReduceProd | x | axes (not negative), keepdims |
+| ReduceL1, ReduceSumSquare, ReduceMeanSquare | x; of |x|, of x² | axes (not negative), keepdims |
 | Extremes | x; gives (2,): the least and the largest of all elements, NaN beside NaN | |
 | CumSum, CumProd | x | axis (not negative), exclusive, reverse |
 | Relu, Sigmoid, HardSwish, Silu, Tanh, Sqrt, Exp, Log, Erf, Neg, Abs, Reciprocal, Softplus | x | |
@@ -28,6 +29,8 @@ pads (all begins, all ends), dilations, group, activation |
 | BitwiseAnd, BitwiseOr, BitwiseXor | a, b (integers, broadcast) | |
 | BitwiseNot | x (integers) | |
 | BitShift | a, b (integers, broadcast) | left (the direction) |
+| Expression | what its terms take (floats of one type and bool, broadcast) | terms (a Term for \
+each elementwise operation, all of whose results have one shape; the last one's is given) |
 | Cast | x | to |
 | BitCast | x | to (of as many bits) |
 | Equal, Less, LessOrEqual, Greater, GreaterOrEqual, And, Or, Xor | a, b (broadcast); gives bool | |
@@ -131,6 +134,7 @@ from leanconv.graph.ops import (
     typed,
 )
 from leanconv.graph.ops.base import Array, Arrays, Op, Types, is_described
+from leanconv.graph.ops.expression import expression
 from leanconv.graph.ops.loop import loop
 from leanconv.graph.ops.pointwise import BINARY, UNARY, activate
 from leanconv.types import FLOATS, HALVES, DType
@@ -170,6 +174,10 @@ OPS: Mapping[str, Op] = MappingProxyType(
         **recurrent.OPS,
         **quantised.OPS,
         **quantised_conv.OPS,
+        "Expression": expression(
+            lambda op, types, attributes: infer(op, types, attributes),
+            lambda op, arrays, attributes: evaluate(op, arrays, attributes),
+        ),
         "Loop": loop(
             lambda node, values: evaluate_node(node, values),
             lambda node, types: _work(node, types),

@@ -66,6 +66,13 @@ def _reduction(
     return single(_infer_reduction, evaluate, attributes=names, takes_symbols=True, dtypes=dtypes)
 
 
+def _of_each(
+    each: Callable[[Array], Array], function: Callable[..., Array]
+) -> Callable[..., Array]:
+    """The reduction of what is made of each element."""
+    return lambda x, axis, keepdims: function(each(x), axis=axis, keepdims=keepdims)
+
+
 def _infer_extremes(types: Types, _attributes: Attributes) -> TensorType:
     return checked((2,), first(types).dtype)
 
@@ -278,6 +285,9 @@ OPS: dict[str, Op] = {
     "ReduceMax": _reduction(np.max, empty=False),
     "ReduceMin": _reduction(np.min, empty=False),
     "ReduceSum": _reduction(np.sum, empty=True),
+    "ReduceL1": _reduction(_of_each(np.abs, np.sum), empty=True, dtypes=FLOATS),
+    "ReduceSumSquare": _reduction(_of_each(np.square, np.sum), empty=True, dtypes=FLOATS),
+    "ReduceMeanSquare": _reduction(_of_each(np.square, _mean), empty=False, dtypes=FLOATS),
     "Extremes": single(_infer_extremes, _evaluate_extremes, dtypes=FLOATS),
     "CumSum": _running(np.cumsum, 0),
     "CumProd": _running(np.cumprod, 1),

@@ -21,6 +21,7 @@ _TIMES: Mapping[str, int] = {
     **dict.fromkeys(("MaxPool", "MaxPoolWithIndices", "AveragePool"), 3),
     "Resample": 9,  # of codes: sums and products are four times as wide
     "RoiAlign": 4,
+    "Expression": 16,  # the results of all terms
     "NonMaxSuppression": 5,
     "NonZero": 2,
     "Compress": 5,

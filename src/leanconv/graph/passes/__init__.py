@@ -20,9 +20,11 @@ from leanconv.graph.passes.fuse_activations import fuse_activations
 from leanconv.graph.passes.fuse_affine import fuse_affine
 from leanconv.graph.passes.fuse_attention import fuse_attention
 from leanconv.graph.passes.fuse_blocks import fuse_blocks
+from leanconv.graph.passes.fuse_chains import fuse_chains
 from leanconv.graph.passes.fuse_coded_activations import fuse_coded_activations
 from leanconv.graph.passes.fuse_codes import fuse_codes
 from leanconv.graph.passes.fuse_normalisation import fuse_normalisation
+from leanconv.graph.passes.fuse_reductions import fuse_reductions
 from leanconv.graph.passes.fuse_residual import fuse_outer_residual, fuse_residual
 from leanconv.graph.passes.global_pooling import global_pooling, pool_channels_last
 from leanconv.graph.passes.hoist_activations import hoist_activations
@@ -69,13 +71,15 @@ PASSES: tuple[Pass, ...] = (
     drop_dead,
     fuse_attention,
     fuse_normalisation,
+    fuse_reductions,
+    fuse_chains,  # what no pattern has taken
     fuse_blocks,  # last: no other pass looks into a chain
 )
 
 # The same with every convolution a node of its own.
 UNFUSED_PASSES = PASSES[:-1]
 
-# A GPU's kernels end with the activation, and it has none of attention and of normalisation.
+# A GPU's kernels end with the activation; it has none of attention, normalisation, expressions.
 _CPU_PASSES = (
     recognise_quantised,
     pool_channels_last,
@@ -86,6 +90,8 @@ _CPU_PASSES = (
     fuse_coded_activations,
     fuse_attention,
     fuse_normalisation,
+    fuse_reductions,
+    fuse_chains,
 )
 GPU_PASSES = (expand_quantised, *(each for each in PASSES if each not in _CPU_PASSES))
 

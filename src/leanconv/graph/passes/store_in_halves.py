@@ -22,6 +22,7 @@ import numpy as np
 
 from leanconv.graph.halves import MOVES, computes, moves
 from leanconv.graph.ir import Graph, Node, TensorType
+from leanconv.graph.passes.fuse_chains import fuse_chains, separated
 from leanconv.half_arrays import in_memory
 from leanconv.types import FLOAT16, FLOAT32, DType
 
@@ -30,6 +31,7 @@ _WIDE = frozenset(
     (
         *("CumProd", "CumSum", "Exp", "Log", "Pow", "ReduceProd", "ReduceSum", "Reciprocal"),
         *("Sqrt", "Cosh", "Sinh", "Tan"),
+        *("ReduceL1", "ReduceSumSquare", "ReduceMeanSquare"),
     )
 )
 _SPREADS = frozenset(("Add", "Sub", "Mul", "Div", "Neg", "Abs", "ReduceMean", "Max", "Min"))
@@ -55,10 +57,11 @@ def store_in_halves(graph: Graph, half: DType, names: Collection[str] | None = N
         half: in which half precision.
         names: which values; None for all.
     """
+    graph = separated(graph)
     storing = _Storing(graph, half)
     if names is not None:
         storing.wide |= graph.types.keys() - set(names)
-    return storing.run()
+    return fuse_chains(storing.run())
 
 
 class _Storing:

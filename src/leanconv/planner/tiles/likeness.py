@@ -33,7 +33,10 @@ _SIZES: Mapping[str, tuple[str, ...]] = {
 
 
 _TABLES = ("Resize", "Resample")  # whose axes have tables of places and weights
-_SUMS = ("ReduceSum", "ReduceMean", "ReduceProd")
+_SUMS = (
+    *("ReduceSum", "ReduceMean", "ReduceProd"),
+    *("ReduceL1", "ReduceSumSquare", "ReduceMeanSquare"),
+)
 _FEW = 17  # results beside each other, from which on sums have one order: more than a vector
 _ABSOLUTE = ("MaxPoolWithIndices",)  # whose second result says where in the image something is
 

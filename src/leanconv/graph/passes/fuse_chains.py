@@ -1,0 +1,148 @@
+"""Make one node of elementwise operations whose results only each other read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+
+from leanconv.graph.edit import Editor, frozen, rewrite
+from leanconv.graph.halves import computes
+from leanconv.graph.ir import Graph, Node, TensorType
+from leanconv.graph.ops import infer
+from leanconv.graph.ops.expression import (
+    ELEMENTWISE,
+    MOST_OPERANDS,
+    MOST_SERIES,
+    MOST_TERMS,
+    SERIES,
+    Term,
+    inner_nodes,
+    terms_of,
+)
+from leanconv.types import BOOL, FLOAT32, FLOATS, HALVES, DType
+
+
+def fuse_chains(graph: Graph) -> Graph:
+    """Make one Expression of elementwise nodes, so that a tensor between them is never in memory.
+
+    Each operation rounds as before; so does a value that was stored in halves. The answers are the
+    same bits.
+
+    Left alone: what others read, too, or the graph gives; results of another shape than the last
+    one, which would be computed again for each element that they are spread over; integers and
+    codes; more than so many operations and operands that are no numbers (`MOST_TERMS`,
+    `MOST_OPERANDS`), which registers would not hold; more than two functions of many multiply-adds,
+    which take longer than a tensor that is written and read.
+
+    Requires: a verified graph, after the passes that look for patterns.
+    Ensures: an Expression is named as its last node.
+    """
+    return rewrite(graph, _rule)
+
+
+def separated(graph: Graph) -> Graph:
+    """The graph with each Expression taken apart again: the nodes that it was made of."""
+    if not any(node.op == "Expression" for node in graph.nodes):
+        return graph
+    types, open_axes, nodes = dict(graph.types), dict(graph.open_axes), list[Node]()
+    for node in graph.nodes:
+        inner = inner_nodes(node, types.keys())
+        for each, term in zip(inner[:-1], terms_of(node), strict=False):
+            read = [_computed(types[name]) for name in each.inputs]
+            (kind,) = infer(each.op, read, each.attributes)
+            types[each.output] = replace(kind, dtype=term.stored or kind.dtype)
+            open_axes[each.output] = graph.open_axes.get(node.output, ())
+        nodes += inner
+    return replace(
+        graph,
+        nodes=tuple(nodes),
+        types=MappingProxyType(types),
+        open_axes=MappingProxyType(open_axes),
+    )
+
+
+def _computed(kind: TensorType) -> TensorType:
+    """The type as registers hold it: halves are float32."""
+    return replace(kind, dtype=FLOAT32) if kind.dtype in HALVES else kind
+
+
+def _rule(editor: Editor, node: Node) -> bool:
+    group, floats = [node], _float_types(editor, node)
+    if floats is None:
+        return False
+    while found := next(_more(editor, group, floats), None):
+        group.append(found)
+        floats |= _float_types(editor, found) or set()
+    if len(group) == 1:
+        return False
+    group.sort(key=lambda each: (each is node, editor.position(each.key)))
+    made = _joined(editor, group)
+    if all(editor.types[name].dtype == BOOL for name in (*made.inputs, made.output)):
+        return False
+    editor.replace(node, made)
+    return True
+
+
+def _float_types(editor: Editor, node: Node) -> set[DType] | None:
+    """In which float type an elementwise node computes; none if of bool alone.
+
+    Returns:
+        None for a node that is no part of an Expression.
+    """
+    if node.op != "Expression" and node.op not in ELEMENTWISE:
+        return None
+    names = (*node.inputs, *node.outputs)
+    halves = [name for name in names if editor.types[name].dtype in HALVES]
+    if halves and (not computes(node) or any(name in editor.constants for name in halves)):
+        return None
+    dtypes = {_computed(editor.types[name]).dtype for name in names} - {BOOL}
+    return dtypes if len(dtypes) < 2 and dtypes <= {*FLOATS} else None
+
+
+def _more(editor: Editor, group: list[Node], floats: set[DType]) -> Iterator[Node]:
+    """Nodes that only the group reads, of its shape and type, and that it has room for."""
+    shape, made = editor.shape(group[0].output), {each.output for each in group}
+    read = [name for each in group for name in each.inputs]
+    terms = [term for each in group for term in terms_of(each)]
+    for name in dict.fromkeys(read):
+        before = None if name in made else editor.producer(name)
+        if before is None or not editor.is_private(name, read.count(name)):
+            continue
+        dtypes = _float_types(editor, before)
+        if dtypes is None or len(dtypes | floats) > 1 or editor.shape(name) != shape:
+            continue
+        names = {*read, *before.inputs} - made - {name}
+        operands = [each for each in names if not _is_number(editor, each)]
+        if len(operands) <= MOST_OPERANDS and _is_small([*terms, *terms_of(before)]):
+            yield before
+
+
+def _is_number(editor: Editor, name: str) -> bool:
+    """Whether a constant is one float, which becomes a number in the code."""
+    return editor.types[name].dtype in FLOATS and editor.uniform(name) is not None
+
+
+def _is_small(terms: Sequence[Term]) -> bool:
+    series = sum(term.op in SERIES for term in terms)
+    return len(terms) <= MOST_TERMS and series <= MOST_SERIES
+
+
+def _joined(editor: Editor, group: list[Node]) -> Node:
+    """One node of several, each of which reads what is before it."""
+    last, made = group[-1], {each.output for each in group}
+    read = (name for each in group for name in each.inputs if name not in made)
+    inputs = tuple(dict.fromkeys(read))
+    places = {name: place for place, name in enumerate(inputs)}
+    terms: list[Term] = []
+    for each in group:
+        own = [places[name] for name in each.inputs]
+        for term in terms_of(each):
+            own.append(len(inputs) + len(terms))
+            terms.append(replace(term, args=tuple(own[place] for place in term.args)))
+        dtype = editor.types[each.output].dtype
+        if each is not last and dtype in HALVES:
+            terms[-1] = replace(terms[-1], stored=dtype)
+        places[each.output] = own[-1]
+    attributes = frozen({"terms": tuple(terms)})
+    return Node("Expression", inputs, last.outputs, attributes, last.name)
