@@ -52,8 +52,8 @@ def written(text: str, *outputs: str, held: Mapping[str, Any] | None = None, **i
     nodes = []
     for line in filter(None, (each.strip() for each in text.split(";"))):
         out, _, call = line.partition(" = ")
-        op, *read = call.split()
-        nodes.append(helper.make_node(op, read, [out]))
+        op, *operands = call.split()
+        nodes.append(helper.make_node(op, operands, [out]))
     made, held = {out for node in nodes for out in node.output}, held or {}
     read = {name for node in nodes for name in node.input} - made - held.keys()
     shapes = {name: inputs.get(name, IMAGE) for name in sorted(read)}
@@ -194,7 +194,8 @@ def check_bits(
         undo.setattr(store_in_halves, "fuse_chains", lambda graph: graph)
         apart = lc.load(data, threads=2, **options)
         if not feeds:
-            feeds = ({each.name: numbers(*each.shape) for each in fused.inputs},)
+            shapes = {each.name: each.shape or () for each in fused.inputs}
+            feeds = ({n: numbers(*(int(e or 1) for e in shape)) for n, shape in shapes.items()},)
         expected = [apart.run(dict(feed)) for feed in feeds]
     found = [fused.run(dict(feed)) for feed in feeds]
     for given, wanted in zip(found, expected, strict=True):
@@ -232,8 +233,7 @@ def random_chain(seed: int, dtype: type = np.float32) -> tuple[onnx.ModelProto, 
         elif way < 3:
             shape = [1 if is_open or random.random() < 0.4 else size for is_open, size in axes]
             shape = shape[random.randint(0, rank - 1) :]
-            array = np.random.default_rng(seed).uniform(0.5, 2, shape).astype(dtype)
-            held[name] = array
+            held[name] = np.random.default_rng(seed).uniform(0.5, 2, shape).astype(dtype)
         elif way == 3:
             first = random.randint(0, rank - 1)
             declared[name] = [1 if random.random() < 0.3 else s for s in declared["x"][first:]]
@@ -243,7 +243,7 @@ def random_chain(seed: int, dtype: type = np.float32) -> tuple[onnx.ModelProto, 
 
     def add(op: str, *inputs: str) -> str:
         nodes.append(helper.make_node(op, inputs, [f"v{len(nodes)}"]))
-        return nodes[-1].output[0]
+        return str(nodes[-1].output[0])
 
     for _ in range(random.randint(2, 20)):
         x = random.choice(values[-2:])
@@ -264,7 +264,7 @@ def random_chain(seed: int, dtype: type = np.float32) -> tuple[onnx.ModelProto, 
     read = {name for node in nodes for name in node.input}
     given = {name: shape for name, shape in declared.items() if name in read}
     proto = model(nodes, given, [values[-1]], held, 20, elem_type=kind)
-    feeds = []
+    feeds: list[Any] = []
     for more in (0, 3):
         at = {f"n{n}": size + more for n, size in enumerate(sizes)}
         generator = np.random.default_rng(seed)
@@ -315,7 +315,8 @@ def test_halves_between_are_in_the_plan() -> None:
     text = "a = Mul x z; b = Sigmoid a; c = Add b x; h = Conv c w; y = Exp h"
     proto = written(text, held={"w": numbers(6, 6, 1, 1)}, x=(1, 6, 40, 50), z=(1, 6, 40, 50))
     net = lc.load(proto.SerializeToString(), precision="float16", reproducible=True)
-    graph = net.plan.planner.graph
+    plan: Any = net.plan
+    graph = plan.planner.graph
     (node,) = [node for node in graph.nodes if node.op == "Expression"]
     assert [term.stored for term in terms_of(node)][:-1] == ["float16"] * 2
     check_bits(proto, precision="float16", reproducible=True)
