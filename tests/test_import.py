@@ -59,3 +59,15 @@ build_parser().format_help()
 print(*[m for m in ("onnx", "llvmlite", "rich", "PIL") if m in sys.modules])
 """
     assert fresh(program) == [""]
+
+
+def test_one_convolution_needs_no_reader_of_networks() -> None:
+    program = """
+import sys
+import numpy as np
+import leanconv
+leanconv.conv2d(np.ones((1, 4, 6, 6), "f"), np.ones((4, 4, 3, 3), "f"), threads=1)
+networks = ("graph.onnx_", "graph.convert", "graph.ops", "operators", "api.network", "quantizer")
+print(*[m for m in sys.modules if m.startswith(tuple(f"leanconv.{name}" for name in networks))])
+"""
+    assert fresh(program) == [""]

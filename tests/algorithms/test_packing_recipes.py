@@ -10,7 +10,6 @@ import pytest
 from leanconv.algorithms.problem import Problem
 from leanconv.algorithms.select import choices
 from leanconv.codegen.geometry import Access
-from leanconv.operators.convolution import packing_recipe
 from leanconv.spec import PLAIN, ConvSpec, Format
 from leanconv.target import preset
 
@@ -35,7 +34,7 @@ def test_one_recipe_has_the_same_bytes(layer: str, machine: str) -> None:
             weights = random.standard_normal(spec.weight_shape).astype(np.float32)
         x, y = (Access.of_format(shape, form) for shape in (spec.input_shape, spec.output_shape))
         for _, candidate in choices(Problem.of(spec, x, y), preset(machine)):
-            recipe = packing_recipe(candidate, ())
+            recipe = candidate.packing_recipe(())
             if recipe is None:
                 continue
             found = {role: a.tobytes() for role, a in candidate.pack(weights, {}).items()}

@@ -9,7 +9,6 @@ import pytest
 
 import leanconv as lc
 from leanconv.api.comparison import compare_algorithms
-from leanconv.planner.node_costs import shared_ns
 from leanconv.runtime import clock
 from leanconv.runtime.calibration import planning_target
 from leanconv.spec import ConvSpec
@@ -25,7 +24,7 @@ def test_estimates_do_not_depend_on_the_clock_of_the_moment(
     costs = planning_target().costs
     for row in compare_algorithms(SPEC, threads=2):
         if not row.reason:
-            assert row.seconds == pytest.approx(shared_ns(costs.ns(row.cycles), 2, costs) * 1e-9)
+            assert row.seconds == pytest.approx(costs.shared_ns(costs.ns(row.cycles), 2) * 1e-9)
 
 
 def test_a_plan_explains_the_time_that_the_list_has() -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import field, replace
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -33,6 +33,7 @@ class KernelUse:
     roles: tuple[str, ...]
 
 
+_PACKED_ROLES = frozenset({"w", "bias", "slope", "scale", "quantisation", "runs"})
 Pack = Callable[[np.ndarray, Mapping[str, np.ndarray]], dict[str, np.ndarray]]
 Stream = Callable[[np.ndarray, Mapping[str, np.ndarray]], Iterator[tuple[str, np.ndarray]]]
 
@@ -106,6 +107,19 @@ class Candidate:
     def workspace_bytes(self, threads: int) -> int:
         """What runs need besides the user's arrays and the packed constants."""
         return self.shared_bytes + self.scratch_bytes * threads
+
+    def packing_recipe(self, channels: Sequence[object]) -> Hashable:
+        """How it packs its weights; None if it has tables beside, which may follow the sizes.
+
+        A packing is decided by what is form in a kernel: channels, groups, taps, lanes, tile.
+
+        Args:
+            channels: which constants there are beside the weights.
+        """
+        if not self.constant_bytes.keys() <= _PACKED_ROLES:
+            return None
+        choice = replace(self.choice, cycles=0.0, error=0.0)
+        return str(choice), tuple(use.kernel.packing for use in self.kernels), tuple(channels)
 
 
 def is_one_float(precision: Precision) -> bool:

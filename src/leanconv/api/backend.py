@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from leanconv.api.inputs import Known, Shape
-from leanconv.graph.ir import TensorType
-from leanconv.graph.onnx_import import Model
-from leanconv.runtime.memory import Held
-from leanconv.runtime.profile import Step
 from leanconv.spec import ConvSpec
 from leanconv.types import DType
+
+if TYPE_CHECKING:  # what networks have: one convolution imports no reader of files
+    from leanconv.api.inputs import Known, Shape
+    from leanconv.graph.ir import TensorType
+    from leanconv.graph.onnx_import import Model
+    from leanconv.runtime.memory import Held
+    from leanconv.runtime.profile import Step
 
 
 class DeviceTensor(Protocol):

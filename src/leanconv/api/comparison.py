@@ -11,7 +11,6 @@ from leanconv.api.conv import ConvPlan
 from leanconv.api.conv_arguments import Constants
 from leanconv.api.conv_choice import conv_problem
 from leanconv.api.options import PlanOptions
-from leanconv.planner.node_costs import shared_ns
 from leanconv.records import dataclass
 from leanconv.runtime.calibration import planning_target
 from leanconv.spec import ConvSpec
@@ -75,7 +74,7 @@ def compare_algorithms(
                 algorithm.name,
                 "",
                 cycles,
-                shared_ns(target.costs.ns(cycles), threads, target.costs) * 1e-9,
+                target.costs.shared_ns(target.costs.ns(cycles), threads) * 1e-9,
                 _measured(plan) if measure else None,
                 plan.workspace_bytes,
                 plan.weight_bytes,

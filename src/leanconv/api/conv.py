@@ -29,10 +29,7 @@ from leanconv.api.packed_constants import PackedConstants
 from leanconv.codegen.memory_limits import require_for_products
 from leanconv.collector import fewer_collections
 from leanconv.errors import SpecError, memory_reported
-from leanconv.operators.convolution import packing_recipe
-from leanconv.planner import tuner
 from leanconv.planner.candidate_program import candidate_program
-from leanconv.planner.node_costs import shared_ns
 from leanconv.progress import Progress, checked_progress, step, working
 from leanconv.runtime.arrays import Lookup
 from leanconv.runtime.calibration import planning_target
@@ -261,6 +258,8 @@ class ConvPlan(Unpicklable):
 
     def _tuned(self, reproducible: bool, memory_limit: int | None) -> Choice:
         """The fastest choice by measurement, on one image if the plan is to be reproducible."""
+        from leanconv.planner import tuner
+
         if reproducible:
             found = tuner.tune_for_any_batch(self._problem, self._target)
         else:
@@ -384,7 +383,7 @@ class ConvPlan(Unpicklable):
     def _shared(self, cycles: float) -> str:
         """A time for estimated cycles of one core."""
         costs = self._target.costs
-        return format_ns(shared_ns(costs.ns(cycles), self.threads, costs))
+        return format_ns(costs.shared_ns(costs.ns(cycles), self.threads))
 
     def _beside(self, name: str, best: dict[str, tuple[float, Candidate]]) -> str:
         """What another algorithm's best choice would take."""
@@ -414,7 +413,7 @@ class ConvPlan(Unpicklable):
         if found is None:
             return PackedConstants(self._pack(constants), self._magnitudes_of(constants))
         channels = tuple(name for name in ("bias", "slope") if getattr(constants, name) is not None)
-        recipe = packing_recipe(self.candidate, channels)
+        recipe = self.candidate.packing_recipe(channels)
         return found.copy.packed(recipe, lambda: self._packed_by(None, constants))
 
     def _magnitudes_of(self, constants: Constants) -> Magnitudes:

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from leanconv.api.inputs import array_mend, is_array
 from leanconv.errors import InputError, SpecError, memory_reported
+from leanconv.forks import imported
 from leanconv.spec import ConvSpec
 from leanconv.spec.arguments import ConvArguments, check_slope, spec_of
 from leanconv.spec.mends import mended
@@ -140,6 +140,34 @@ def fitting_array(
             f"{label} is {type_text(array.dtype, array.shape)}; expected {type_text(dtype, shape)}"
             f"{_mend(label, array, shape, dtype)}"
         )
+    return in_place(array)
+
+
+def is_array(given: object) -> bool:
+    """Whether it is a NumPy array, and no masked one."""
+    if type(given) is np.ndarray:  # asking for `np.ma` imports it, which takes 10 ms
+        return True
+    return isinstance(given, np.ndarray) and not _is_masked(given)
+
+
+def _is_masked(given: object) -> bool:
+    imported("numpy.ma")
+    return isinstance(given, np.ma.MaskedArray)
+
+
+def array_mend(given: object, dtype: DType) -> str:
+    """What a message says after "expected a NumPy array": how to make one of something else."""
+    if _is_masked(given):
+        return ", not a masked one: give x.filled(0)"
+    if hasattr(given, "detach") and hasattr(given, "cpu"):  # of torch, wherever it lies
+        return ": give x.detach().cpu().numpy()"
+    if given is None:
+        return ""
+    return f": give np.asarray(x, {dtype!r})"
+
+
+def in_place(array: np.ndarray) -> np.ndarray:
+    """The array, or a copy if kernels cannot read it where it lies."""
     flags = array.flags
     return array if flags.c_contiguous and flags.aligned else np.require(array, None, ["C", "A"])
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from leanconv.api.conv_arguments import array_mend, in_place, is_array
 from leanconv.errors import InputError, memory_reported
-from leanconv.forks import imported
 from leanconv.graph.ir import TensorType
 from leanconv.graph.narrow_codes import taken
 from leanconv.graph.onnx_import import Model
@@ -130,18 +130,6 @@ def output_specs(
     return tuple(specs)
 
 
-def is_array(given: object) -> bool:
-    """Whether it is a NumPy array, and no masked one."""
-    if type(given) is np.ndarray:  # asking for `np.ma` imports it, which takes 10 ms
-        return True
-    return isinstance(given, np.ndarray) and not _is_masked(given)
-
-
-def _is_masked(given: object) -> bool:
-    imported("numpy.ma")
-    return isinstance(given, np.ma.MaskedArray)
-
-
 @memory_reported("copying an input")
 def validated_input(array: np.ndarray, spec: InputSpec) -> np.ndarray:
     """The array as kernels can read it: of the declared dtype, contiguous, aligned."""
@@ -164,8 +152,7 @@ def validated_input(array: np.ndarray, spec: InputSpec) -> np.ndarray:
         )
     if widened:
         array = array.astype(np.float64)
-    flags = array.flags
-    return array if flags.c_contiguous and flags.aligned else np.require(array, None, ["C", "A"])
+    return in_place(array)
 
 
 def refuse_unsound(arrays: Known, of: str) -> None:
@@ -210,17 +197,6 @@ def _one_number(number: Any, spec: InputSpec) -> np.ndarray:
     if spec.dtype != BOOL and not np.iinfo(kind).min <= number <= np.iinfo(kind).max:
         raise InputError(f"input {spec.name!r} is {number}, which {spec.dtype} does not hold")
     return np.array(number, kind)
-
-
-def array_mend(given: object, dtype: DType) -> str:
-    """What a message says after "expected a NumPy array": how to make one of something else."""
-    if _is_masked(given):
-        return ", not a masked one: give x.filled(0)"
-    if hasattr(given, "detach") and hasattr(given, "cpu"):  # of torch, wherever it lies
-        return ": give x.detach().cpu().numpy()"
-    if given is None:
-        return ""
-    return f": give np.asarray(x, {dtype!r})"
 
 
 def input_mend(array: np.ndarray, spec: InputSpec) -> str:

@@ -24,7 +24,6 @@ from leanconv.api.options import (
     checked_precision,
     checked_shared,
     checked_threads,
-    checked_weights,
 )
 from leanconv.api.stated_shapes import are_numbers, misfit, with_shapes
 from leanconv.collector import fewer_collections
@@ -157,7 +156,7 @@ def load(
     if shapes is not None and device != "cpu":
         raise SpecError(f"got shapes for device {device!r}; expected None, or device 'cpu'")
     computed, source = checked_dtype(dtype), model_source(model)
-    given_weights = checked_weights(weights)
+    given_weights = GivenWeights.checked(weights)
     shown = source.name if isinstance(source, Path) else f"a model of {len(source)} bytes"
     checked_progress(progress)
     shared = checked_shared(shared_weights)

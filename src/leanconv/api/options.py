@@ -6,13 +6,11 @@ import os
 from collections.abc import Mapping
 from dataclasses import field, replace
 from operator import index
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from leanconv.errors import InputError, SpecError, short
-from leanconv.graph.onnx_tensor import GivenWeights
+from leanconv.errors import SpecError, short
 from leanconv.records import dataclass
 from leanconv.settings import MOST_THREADS
 from leanconv.types import HALVES, DType, find_dtype
@@ -186,38 +184,6 @@ def checked_shared(shared_weights: Any) -> bool | str:
     raise SpecError(
         f"shared_weights is {short(shared_weights)}; expected True, False or the path of a folder"
     )
-
-
-def checked_weights(weights: Any) -> GivenWeights | None:
-    """What is given of a model's weights, with copies of what may change; None for nothing.
-
-    Raises:
-        InputError: the folder is none.
-        SpecError: it is neither a folder nor a mapping to bytes and arrays.
-    """
-    if weights is None or isinstance(weights, GivenWeights):
-        return weights
-    if isinstance(weights, str | os.PathLike):
-        if not os.path.isdir(weights):
-            raise InputError(f"weights is {short(weights)}, which is no folder; expected one")
-        return GivenWeights(Path(os.fsdecode(weights)))
-    files: dict[str, memoryview] = {}
-    arrays: dict[str, np.ndarray] = {}
-    expected = (
-        "expected a folder, or a mapping from names of external files to bytes and from names of "
-        "initializers to arrays"
-    )
-    if not isinstance(weights, Mapping):
-        raise SpecError(f"weights is {short(weights)}; {expected}")
-    for name, value in weights.items():
-        if isinstance(name, str) and isinstance(value, np.ndarray):
-            arrays[name] = value.copy() if value.flags.writeable else value
-        elif isinstance(name, str) and isinstance(value, bytes | bytearray | memoryview):
-            view = memoryview(value).cast("B")
-            files[name] = view if view.readonly else memoryview(bytes(view))
-        else:
-            raise SpecError(f"weights has {short(name)}: {short(value)}; {expected}")
-    return GivenWeights(None, files, arrays)
 
 
 def checked_limit(memory_limit: Any) -> int | None:

@@ -9,10 +9,18 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import field
 from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
+from typing import Any
 
 import numpy as np
 
-from leanconv.errors import LeanConvError, ModelError, UnsupportedError
+from leanconv.errors import (
+    InputError,
+    LeanConvError,
+    ModelError,
+    SpecError,
+    UnsupportedError,
+    short,
+)
 from leanconv.files import open_regular, read_whole, reason
 from leanconv.graph import onnx_schema as schema
 from leanconv.graph.narrow_codes import NUMBERS, marked, packed_bytes, unpacked
@@ -77,6 +85,38 @@ class GivenWeights:
     folder: Path | None = None
     files: Mapping[str, memoryview] = field(default_factory=dict)
     arrays: Mapping[str, Array] = field(default_factory=dict)
+
+    @staticmethod
+    def checked(weights: Any) -> GivenWeights | None:
+        """What is given of a model's weights, with copies of what may change; None for nothing.
+
+        Raises:
+            InputError: the folder is none.
+            SpecError: it is neither a folder nor a mapping to bytes and arrays.
+        """
+        if weights is None or isinstance(weights, GivenWeights):
+            return weights
+        if isinstance(weights, str | os.PathLike):
+            if not os.path.isdir(weights):
+                raise InputError(f"weights is {short(weights)}, which is no folder; expected one")
+            return GivenWeights(Path(os.fsdecode(weights)))
+        files: dict[str, memoryview] = {}
+        arrays: dict[str, np.ndarray] = {}
+        expected = (
+            "expected a folder, or a mapping from names of external files to bytes and from names "
+            "of initializers to arrays"
+        )
+        if not isinstance(weights, Mapping):
+            raise SpecError(f"weights is {short(weights)}; {expected}")
+        for name, value in weights.items():
+            if isinstance(name, str) and isinstance(value, np.ndarray):
+                arrays[name] = value.copy() if value.flags.writeable else value
+            elif isinstance(name, str) and isinstance(value, bytes | bytearray | memoryview):
+                view = memoryview(value).cast("B")
+                files[name] = view if view.readonly else memoryview(bytes(view))
+            else:
+                raise SpecError(f"weights has {short(name)}: {short(value)}; {expected}")
+        return GivenWeights(None, files, arrays)
 
 
 class ExternalFiles:

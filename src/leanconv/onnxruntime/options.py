@@ -8,7 +8,6 @@ from dataclasses import replace
 from enum import IntEnum
 from typing import Any
 
-from leanconv.api.options import checked_weights
 from leanconv.errors import TerminatedError, short
 from leanconv.graph.onnx_tensor import GivenWeights
 from leanconv.onnxruntime.exceptions import (
@@ -174,9 +173,10 @@ class SessionOptions(_Entries):
             return None
         arrays = {name: value.numpy() for name, value in values.items()}
         with raised_as_named():
-            found = [checked_weights(each) for each in (folder or None, {**self._files, **arrays})]
-        where, given = (each or GivenWeights() for each in found)
-        return replace(given, folder=where.folder)
+            given = folder or None, {**self._files, **arrays}
+            found = [GivenWeights.checked(each) for each in given]
+        where, held = (each or GivenWeights() for each in found)
+        return replace(held, folder=where.folder)
 
     def pass_on(self, theirs: Any, ort_value: Any) -> list[Any]:
         """Tell the real onnxruntime's options of configuration entries and weights.

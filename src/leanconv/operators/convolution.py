@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from math import prod
 from typing import Any
@@ -43,7 +43,6 @@ OPS = ("Conv", "ConvTranspose")
 PHASES = Choice("phases")  # several, each computed as is best for it
 OF_TRANSPOSED = frozenset({PHASES.algorithm, col2im_node.CHOICE.algorithm})  # and of no others
 _DIRECT = select.choice_named("direct")
-_PACKED_ROLES = frozenset({"w", "bias", "slope", "scale", "quantisation", "runs"})
 _COMPILED_BYTES = 128 * 1024  # below this NumPy has packed weights before a call is prepared
 
 
@@ -405,7 +404,7 @@ def _packing(
 
     packed = {values[role]: size for role, size in sizes.items()}
     sources = (*weights, *channels.values())
-    return Packing(packed, make, pieces, packing_recipe(chosen, tuple(channels)), sources, calls)
+    return Packing(packed, make, pieces, chosen.packing_recipe(tuple(channels)), sources, calls)
 
 
 def _compiled(chosen: Candidate, weights: Sequence[np.ndarray]) -> Mapping[str, Sequence[PackCall]]:
@@ -414,18 +413,3 @@ def _compiled(chosen: Candidate, weights: Sequence[np.ndarray]) -> Mapping[str, 
     if compiled is None or others or w.nbytes < _COMPILED_BYTES:
         return {}
     return compiled.calls(w) if w.flags.c_contiguous else {}
-
-
-def packing_recipe(chosen: Candidate, channels: Sequence[object]) -> Hashable:
-    """How a candidate packs its weights; None if it has tables beside, which may follow the sizes.
-
-    A packing is decided by what is form in a kernel: channels, groups, taps, lanes, tile.
-
-    Args:
-        chosen: the candidate.
-        channels: which constants there are beside the weights.
-    """
-    if not chosen.constant_bytes.keys() <= _PACKED_ROLES:
-        return None
-    choice = replace(chosen.choice, cycles=0.0, error=0.0)
-    return str(choice), tuple(use.kernel.packing for use in chosen.kernels), tuple(channels)

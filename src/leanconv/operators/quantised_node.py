@@ -34,7 +34,6 @@ from leanconv.graph.ir import Graph, Node
 from leanconv.graph.ops.quantised_conv import quantisation_of
 from leanconv.graph.ops.requantised import form_of, numbers_of
 from leanconv.kernels.reorder import reorder_call
-from leanconv.operators.convolution import packing_recipe
 from leanconv.operators.operator import NodeContext
 from leanconv.records import cached_property, dataclass
 from leanconv.spec import PLAIN, ConvSpec, Format
@@ -279,7 +278,7 @@ class QuantisedNode:
     def _recipe(self, chosen: Candidate) -> Hashable:
         """How the constants follow from the node's."""
         given = tuple(bool(self.context.node.input(number)) for number in CONSTANTS)
-        packing = packing_recipe(chosen, given)
+        packing = chosen.packing_recipe(given)
         numbers = _code_shift(chosen), self.merged_groups, self.numbers
         return None if packing is None else (packing, numbers)
 

@@ -25,7 +25,6 @@ from leanconv.planner.node_costs import (
     NodeEvaluator,
     error_units,
     reorder_ns,
-    shared_ns,
 )
 from leanconv.planner.search_graph import SearchGraph, make_search_graph
 from leanconv.planner.solver import Path, fastest, least_error, least_time, smallest
@@ -74,7 +73,7 @@ class PlacedPlan:
                 moved = sum(sizes[name] for name in results if name in sizes)
                 times[step.output] = reorder_ns(moved, costs)
         return [
-            (step, shared_ns(times[step.output], planner.threads, costs))
+            (step, costs.shared_ns(times[step.output], planner.threads))
             for step in self.lowered.steps
         ]
 

@@ -11,7 +11,7 @@ from leanconv.graph.ir import TensorType
 from leanconv.planner.budget import Planner
 from leanconv.planner.decision import Decision
 from leanconv.planner.graph_planner import GraphPlanner
-from leanconv.planner.node_costs import NodeCost, reorder_ns, shared_ns
+from leanconv.planner.node_costs import NodeCost, reorder_ns
 from leanconv.planner.plan_file import (
     PlanFile,
     PlannedNode,
@@ -163,7 +163,7 @@ class NetworkPlan(Unpicklable):
 
     def shared_ns(self, alone_ns: int) -> int:
         """Estimated time of all threads for a step that takes one so long."""
-        return shared_ns(alone_ns, self.threads, self.planner.target.costs)
+        return self.planner.target.costs.shared_ns(alone_ns, self.threads)
 
     @property
     def alone_ns(self) -> int:

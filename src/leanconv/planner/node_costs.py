@@ -40,15 +40,6 @@ def reorder_ns(result_bytes: int, costs: Costs) -> int:
     return round(2 * result_bytes / (costs.dram_copy * costs.ghz)) + costs.ns(costs.stage)
 
 
-def shared_ns(time_ns: int, threads: int, costs: Costs) -> int:
-    """Estimated time of `threads` threads for a step that takes one alone `time_ns`.
-
-    What takes no longer than a chunk is not shared; of a longer one the threads that are done first
-    wait for the last chunk: half of one on average, for two threads.
-    """
-    return round((time_ns + (threads - 1) * min(time_ns, costs.ns(costs.chunk))) / threads)
-
-
 @dataclass(frozen=True)
 class PartCost:
     """Bytes of an output that are those of an input.

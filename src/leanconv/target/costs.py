@@ -230,6 +230,14 @@ class Costs:
         """Cycles as time."""
         return round(cycles * (1 / self.ghz))
 
+    def shared_ns(self, time_ns: int, threads: int) -> int:
+        """Time of `threads` threads for a step that takes one alone `time_ns`.
+
+        What takes no longer than a chunk is not shared; of a longer one the threads that are done
+        first wait for the last chunk: half of one on average, for two threads.
+        """
+        return round((time_ns + (threads - 1) * min(time_ns, self.ns(self.chunk))) / threads)
+
     def overlapped(self, arithmetic: float, stream: float) -> float:
         """Cycles of arithmetic and a stream beside it: the longer hides most of the other."""
         return max(arithmetic, stream) + self.overlap_loss * min(arithmetic, stream)
