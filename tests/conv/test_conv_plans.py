@@ -14,6 +14,7 @@ import pytest
 import leanconv as lc
 from leanconv.algorithms import ALGORITHMS
 from leanconv.api import convolve as api
+from leanconv.api import transposed
 from leanconv.api.plan_cache import PlanCache
 from leanconv.errors import BudgetError, InputError, LeanConvError, SpecError
 from leanconv.reference.direct import convolve
@@ -309,10 +310,65 @@ def test_conv2d_packs_weights_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_known_arguments_are_still_checked() -> None:
     lc.conv2d(X, W, stride=1, groups=1)
+    lc.conv2d(X, W, stride=(1, 1), threads=1, tune=False)
     wrong: tuple[dict[str, Any], ...] = ({"stride": True}, {"groups": 1.0}, {"stride": (1.0, 1)})
+    wrong += {"dilation": [1.0, 1]}, {"threads": True}, {"threads": 1.0}, {"threads": [1]}
     for given in (*wrong, {"layout": ["NCHW"]}, {"activation": ["relu"]}):
         with pytest.raises(lc.SpecError):
-            lc.conv2d(X, W, **given)
+            lc.conv2d(X, W, **{"threads": 1, **given})
+    lc.conv_transpose2d(X, whole((5, 2, 3, 3)), stride=2)
+    for steps in (2.0, (2, 2.0), True):
+        with pytest.raises(lc.SpecError):
+            lc.conv_transpose2d(X, whole((5, 2, 3, 3)), stride=steps)  # type: ignore[arg-type]
+
+
+def test_arrays_of_known_calls_are_still_checked() -> None:
+    bias, added = whole((7,)), whole((2, 7, 7, 9))
+    right = lc.conv2d(X, W, bias, residual=added)
+    for array in (X, W, bias, added):
+        wrong = array.astype(np.float64), array[..., :-1], np.ma.array(array), array.tolist()
+        for other in wrong:
+            given = [other if each is array else each for each in (X, W, bias, added)]
+            with pytest.raises((lc.InputError, lc.SpecError)):
+                lc.conv2d(*given[:3], residual=given[3])
+    # Other memory of the same numbers is read as it lies.
+    for x in (X[::-1][::-1], np.asfortranarray(X), X.view(type("Ours", (np.ndarray,), {}))):
+        for w in (W, np.asfortranarray(W)):
+            np.testing.assert_array_equal(lc.conv2d(x, w, bias, residual=added), right)
+
+
+def test_a_known_call_checks_nothing_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is convolved; what is given may be spelled in any way."""
+    x, w = np.abs(X).astype(np.uint8), W.astype(np.int8)
+    calls: list[Callable[[], np.ndarray]] = [
+        lambda: lc.conv2d(X, W, padding=(1, 1), activation="relu"),
+        lambda: lc.conv2d(X[0], W, whole((7,)), padding=(1, 1)),
+        lambda: lc.conv2d(X.astype(float), W.astype(float), residual=np.ones((2, 7, 7, 9))),
+        lambda: lc.conv2d(x, w, padding="same"),
+        lambda: lc.conv_transpose2d(X, whole((5, 2, 3, 3)), stride=2),
+    ]
+    right = [call() for call in calls]
+    for module in (api, transposed):
+        monkeypatch.setattr(module.PlanOptions, "checked", None)
+    for call, y in zip(calls, right, strict=True):
+        np.testing.assert_array_equal(call(), y)
+
+
+def test_packing_that_failed_is_done_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    w, pack = W.copy(), lc.ConvPlan._pack
+    lc.conv2d(X, w)
+    w += 1
+
+    def half_way(plan: lc.ConvPlan, constants: Any) -> dict[str, np.ndarray]:
+        plan.packed.block.view(0, plan.packed.bytes)[...] = 255
+        raise MemoryError
+
+    monkeypatch.setattr(lc.ConvPlan, "_pack", half_way)
+    with pytest.raises(lc.OutOfMemoryError):
+        lc.conv2d(X, w)
+    monkeypatch.setattr(lc.ConvPlan, "_pack", pack)
+    w -= 1  # as they were packed, before it was begun
+    np.testing.assert_array_equal(lc.conv2d(X, w), expected(X, w))
 
 
 def test_results_of_conv2d_are_not_shared() -> None:
@@ -331,7 +387,7 @@ def test_cache_of_plans_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> 
         np.testing.assert_array_equal(lc.conv2d(x, W), expected(x, W))
         assert cache.held_bytes < 4 * 2**16
     # 11 and 12 left, as they were not used for longest; 10 was used again.
-    assert [key[0].size[0] for key in cache._plans] == [13, 10, 14]
+    assert [key[0].spec.size[0] for key in cache._plans] == [13, 10, 14]
 
 
 # -- threads ---------------------------------------------------------------------------------
@@ -384,6 +440,35 @@ def test_conv2d_of_many_threads_does_not_mix_weights() -> None:
             np.testing.assert_array_equal(y, right[number])
 
     in_threads(4, work)
+
+
+def test_a_call_waits_for_that_of_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not plan the layer once more."""
+    w, planned, seen = W.copy(), list[lc.ConvPlan](), threading.Event()
+    right = lc.conv2d(X, w)
+    cache, init, run = api._cache(), lc.ConvPlan.__init__, lc.ConvPlan.__call__
+    get, found = cache.get, list[np.ndarray]()
+    other = threading.Thread(target=lambda: found.append(lc.conv2d(X, w)))
+
+    def waits(plan: lc.ConvPlan, *arrays: Any) -> np.ndarray:
+        if threading.current_thread() is not other:
+            other.start()
+            assert seen.wait(60)
+        return run(plan, *arrays)
+
+    def looked_up(key: object) -> Any:
+        kept = get(key)
+        if threading.current_thread() is other:
+            seen.set()
+        return kept
+
+    monkeypatch.setattr(lc.ConvPlan, "__call__", waits)
+    monkeypatch.setattr(cache, "get", looked_up)
+    monkeypatch.setattr(lc.ConvPlan, "__init__", lambda p, *a: (planned.append(p), init(p, *a))[1])
+    np.testing.assert_array_equal(lc.conv2d(X, w), right)
+    other.join(60)
+    np.testing.assert_array_equal(found[0], right)
+    assert not planned
 
 
 def test_more_threads_than_processors_or_chunks() -> None:

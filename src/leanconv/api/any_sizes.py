@@ -21,8 +21,8 @@ from leanconv.algorithms import Candidate, Problem, select
 from leanconv.algorithms.parameters import AUTO
 from leanconv.api.conv_arguments import Constants
 from leanconv.api.conv_choice import conv_problem, needed_bytes
+from leanconv.api.kept_plans import ConstantsCopy
 from leanconv.api.options import PlanOptions
-from leanconv.api.weight_changes import ConstantsCopy
 from leanconv.codegen.geometry import Triple
 from leanconv.errors import SpecError
 from leanconv.records import dataclass

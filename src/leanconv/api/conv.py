@@ -16,13 +16,7 @@ from leanconv.algorithms.parameters import AUTO, Choice
 from leanconv.api.any_sizes import Found
 from leanconv.api.backend import Plan
 from leanconv.api.borders import ZEROS, BorderedPlan, bordered
-from leanconv.api.conv_arguments import (
-    Constants,
-    check_output,
-    checked_spec,
-    fitting_array,
-    holds_codes,
-)
+from leanconv.api.conv_arguments import ArrayPlan, Constants, checked_spec, holds_codes
 from leanconv.api.conv_choice import ConvChoice, conv_problem, needed_bytes
 from leanconv.api.options import PlanOptions, checked_flag, checked_precision
 from leanconv.api.packed_constants import PackedConstants
@@ -31,15 +25,13 @@ from leanconv.collector import fewer_collections
 from leanconv.errors import SpecError, memory_reported
 from leanconv.planner.candidate_program import candidate_program
 from leanconv.progress import Progress, checked_progress, step, working
-from leanconv.runtime.arrays import Lookup
 from leanconv.runtime.calibration import planning_target
 from leanconv.runtime.memory import Memory
 from leanconv.runtime.outputs import Outputs
 from leanconv.runtime.pool import default_threads
 from leanconv.runtime.program import Program, Slot
-from leanconv.runtime.unpicklable import Unpicklable
 from leanconv.spec import Activation, ConvSpec
-from leanconv.spec.arguments import ConvArguments, Padding, Steps, check_residual
+from leanconv.spec.arguments import ConvArguments, Padding, Steps
 from leanconv.target import Target
 from leanconv.types import UINT8, Precision
 from leanconv.units import counted, format_bytes, format_ns
@@ -174,7 +166,7 @@ def cpu_plan(
         return ConvPlan(spec, constants, options)
 
 
-class ConvPlan(Unpicklable):
+class ConvPlan(ArrayPlan):
     """One convolution, ready to run. Calls from several threads run in turn.
 
     `copy.deepcopy(plan)` has memory of its own, so that both can run at the same time;
@@ -233,10 +225,6 @@ class ConvPlan(Unpicklable):
         assert self.memory_bytes == needed, f"{self.memory_bytes} bytes, not {needed}"
         # Allocate, compile, and bind the program to the memory.
         self._allocate()
-        # What the fast path of `__call__` compares.
-        self._find_x = Lookup(spec.input_shape, spec.precision.x)
-        self._find_out = Lookup(spec.output_shape, spec.precision.y, writeable=True)
-        self._extents = spec.input_bytes, spec.output_bytes
 
     def _choose(self, options: PlanOptions) -> Candidate:
         """The fastest candidate that keeps the limits, by measurement if the options say so.
@@ -273,6 +261,8 @@ class ConvPlan(Unpicklable):
         self._memory.keep("weights", self.packed.block)
         workspace = self._memory.allocate("workspace", self.workspace_bytes)
         self._program = self._make_program(workspace.address)
+        types = self.spec.precision
+        self._bind(self.spec, types.x, types.y, self._new, self._program.run)
 
     def __copy__(self) -> ConvPlan:
         copied = object.__new__(ConvPlan)
@@ -310,46 +300,6 @@ class ConvPlan(Unpicklable):
     def used_bytes(self) -> int:
         """Bytes that the runtime has allocated for this plan, counted as they were."""
         return self._memory.used_bytes
-
-    def __call__(
-        self,
-        x: np.ndarray,
-        out: np.ndarray | None = None,
-        residual: np.ndarray | None = None,
-    ) -> np.ndarray:
-        """Convolve.
-
-        Args:
-            x: the input, of the planned shape and dtype; contiguous arrays are read in place.
-            out: where to write y: contiguous, and no part of x; a new array if None.
-            residual: of y's shape, if the plan adds one; it may be `out`, but no part of it.
-
-        Returns:
-            y.
-
-        Raises:
-            InputError: an array does not fit the plan.
-            LeanConvError: there is no memory for y.
-        """
-        spec = self.spec
-        if out is not None and residual is None and not spec.residual:  # the fast path
-            read, write = self._find_x(x), self._find_out(out)
-            x_bytes, y_bytes = self._extents
-            if read and write and (write + y_bytes <= read or read + x_bytes <= write):
-                self._program.run((read, write))
-                return out
-        types = spec.precision
-        x = fitting_array("x", x, spec.input_shape, types.x)
-        arrays = [x]
-        check_residual(spec.residual, residual is not None)
-        if residual is not None:
-            arrays.append(fitting_array("residual", residual, spec.output_shape, types.y))
-        if out is None:
-            out, _ = self._new()
-        else:
-            check_output(out, arrays, spec)
-        self._program.run([a.ctypes.data for a in (*arrays, out)])
-        return out
 
     def __repr__(self) -> str:
         return f"<ConvPlan {self.spec}: {self.algorithm}, {format_bytes(self.memory_bytes)}>"

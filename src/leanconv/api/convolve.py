@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import numpy as np
 
@@ -17,9 +18,10 @@ from leanconv.api.conv_arguments import (
     holds_codes,
     lacks_batch,
 )
+from leanconv.api.kept_plans import KeptPlan, KnownCalls, Layer
 from leanconv.api.options import PlanOptions, checked_precision
 from leanconv.api.plan_cache import PlanCache
-from leanconv.api.weight_changes import KeptPlan, keep
+from leanconv.half_arrays import numpy_dtype
 from leanconv.progress import working
 from leanconv.runtime.outputs import Outputs
 from leanconv.settings import current_settings
@@ -77,16 +79,44 @@ def conv2d(
     Raises:
         SpecError, InputError, BudgetError: as `plan_conv2d` and `ConvPlan.__call__` do.
     """
-    options = PlanOptions.checked(algorithm, memory_limit, max_error, threads, tune, reproducible)
+    constants = Constants(w, bias, slope)
     arguments = ConvArguments(stride, padding, dilation, groups, activation, layout)
-    how = Constants(w, bias, slope), arguments, options, device, precision
-    convolved = _convolved if padding_mode == ZEROS else functools.partial(_bordered, padding_mode)
+    limits = algorithm, memory_limit, max_error, threads, tune, reproducible
+    given = *arguments, *limits, device, precision, padding_mode
     if lacks_batch(x, w):
         added = residual[None] if lacks_batch(residual, w) and residual is not None else residual
-        y: np.ndarray = convolved(x[None], added, *how)
-        image: np.ndarray = y[0]
+        image: np.ndarray = _convolved(x[None], added, constants, given)[0]
         return image
-    return convolved(x, residual, *how)
+    return _convolved(x, residual, constants, given)
+
+
+def _convolved(
+    x: np.ndarray, residual: np.ndarray | None, constants: Constants, given: tuple[Any, ...]
+) -> np.ndarray:
+    """`conv2d` of images, with all other arguments as they came."""
+    y = _known.run(_cache(), given, x, residual, constants)
+    if y is not None:
+        return y
+    arguments, limits = ConvArguments(*given[:6]), given[6:12]
+    device, precision, mode = given[12:]
+    options = PlanOptions.checked(*limits)
+    if mode != ZEROS:
+        return _bordered(mode, x, residual, constants, arguments, options, device, precision)
+    if device != "cpu":
+        from leanconv.gpu import backend
+
+        backend.check_options(**options.of_cpu)
+        computed: np.ndarray = backend.convolve(
+            x, residual, constants, arguments, options.limits, device=device, precision=precision
+        )
+        return computed
+    options = options._replace(precision=checked_precision(precision))
+    x = given_array(x, constants.w)
+    layer = _layer(x, residual, constants, arguments, options)
+    y = _computed(layer, x, residual, constants)
+    if x.shape[:1] != (0,):
+        _known.add(layer, given, x, residual, constants)
+    return y
 
 
 def _bordered(
@@ -103,8 +133,10 @@ def _bordered(
     x = given_array(x, constants.w)
     shape = (x.shape[0] or 1, *x.shape[1:]) if x.ndim else x.shape
     border, inner = bordered(shape, constants.w, arguments, mode, device)
+    options = options._replace(precision=checked_precision(precision))
     if x.shape != shape:
-        return _convolved(x, residual, constants, arguments, options, device, precision)
+        layer = _layer(x, residual, constants, arguments, options)
+        return _computed(layer, x, residual, constants)
     limit, added = options.memory_limit, residual is not None
     if limit is not None and limit <= border.bytes:  # refused before the image is copied
         given = constants, inner, added, str(x.dtype), None
@@ -112,65 +144,55 @@ def _bordered(
 
     def convolved(left: PlanOptions) -> np.ndarray:
         filled = border.fill(x, border.empty(x.dtype))
-        return _convolved(filled, residual, constants, inner, left, device, precision)
+        layer = _layer(filled, residual, constants, inner, left)
+        return _computed(layer, filled, residual, constants)
 
     return border.within(options, convolved)
 
 
-def _convolved(
+def _layer(
     x: np.ndarray,
     residual: np.ndarray | None,
     constants: Constants,
     arguments: ConvArguments,
     options: PlanOptions,
-    device: str,
-    precision: str | None,
-) -> np.ndarray:
-    """`conv2d` of images."""
-    if device != "cpu":
-        from leanconv.gpu import backend
+) -> Layer[Any]:
+    """What is computed: of one image, where there is none.
 
-        backend.check_options(**options.of_cpu)
-        y: np.ndarray = backend.convolve(
-            x, residual, constants, arguments, options.limits, device=device, precision=precision
-        )
-        return y
-    options = options._replace(precision=checked_precision(precision))
-    x = given_array(x, constants.w)
+    Raises:
+        InputError, SpecError: the arguments describe no convolution.
+    """
+    shape = (1, *x.shape[1:]) if x.shape[:1] == (0,) else x.shape
+    added = residual is not None
     if holds_codes(constants.w):
-        from leanconv.api.integer_conv import convolve_integers
+        from leanconv.api.integer_conv import IntegerPlan, checked_integer_spec
+        from leanconv.api.layer_plan import kept_layer
 
-        return convolve_integers(x, residual is not None, constants, arguments, options)
-    no_images = x.shape[:1] == (0,)
-    shape = (1, *x.shape[1:]) if no_images else x.shape
-    spec = checked_spec(shape, constants, arguments, residual is not None, options.precision)
-    if no_images:
-        return _of_no_images(spec, x, residual)
-    # Layers of one shape have a plan each, found by the address of their weights.
-    key = spec, options, constants.w.ctypes.data
-    cache = _cache()
-    kept = cache.take(key)  # removed, so that no other thread repacks it meanwhile
-    if kept is None or not kept.holds(constants):
-        kept = _planned(kept, spec, constants, options)
-    try:
-        return kept.plan(x, residual=residual)
-    finally:
-        keep(cache, key, kept)
+        spec = checked_integer_spec(shape, x.dtype, constants, arguments, added, options)
+        return Layer(spec, options, functools.partial(kept_layer, IntegerPlan, spec, options))
+    spec = checked_spec(shape, constants, arguments, added, options.precision)
+    return Layer(spec, options, functools.partial(_planned, spec, options))
 
 
-def _planned(
-    kept: KeptPlan[ConvPlan] | None, spec: ConvSpec, constants: Constants, options: PlanOptions
-) -> KeptPlan[ConvPlan]:
-    """A plan with these constants; `kept` is one with others, if there is any."""
+def _computed(
+    layer: Layer[Any], x: np.ndarray, residual: np.ndarray | None, constants: Constants
+) -> np.ndarray:
+    if x.shape[:1] == (0,):
+        assert isinstance(layer.spec, ConvSpec)
+        return _of_no_images(layer.spec, x, residual)
+    return layer.run(_cache(), x, residual, constants, constants.w.ctypes.data)
+
+
+def _planned(spec: ConvSpec, options: PlanOptions, constants: Constants) -> KeptPlan[ConvPlan]:
+    """A plan with these constants; of further sizes one that shares them."""
     layer = layer_sizes(spec, options, constants.w.ctypes.data)
     copied = layer.copied(constants)  # before packing: the next call notices a change
-    if kept is not None and not kept.plan.shares:
-        kept.plan.repack(*constants)
-        return KeptPlan(kept.plan, copied)
     with working(str(spec)):
         found = layer.found(spec, constants, options)
         plan = ConvPlan(spec, constants, options, _outputs(), found)
-    return KeptPlan(plan, copied, plan.packed if plan.shares else None)
+    if plan.shares:
+        return KeptPlan(plan, copied, plan.packed)
+    return KeptPlan(plan, copied, None, plan.repack, layer.copied)
 
 
 def _of_no_images(spec: ConvSpec, x: np.ndarray, residual: np.ndarray | None) -> np.ndarray:
@@ -179,7 +201,7 @@ def _of_no_images(spec: ConvSpec, x: np.ndarray, residual: np.ndarray | None) ->
     fitting_array("x", x, (0, *size), spec.precision.x)
     if residual is not None:
         fitting_array("residual", residual, (0, *kept), spec.precision.y)
-    return np.empty((0, *kept), x.dtype)
+    return np.empty((0, *kept), numpy_dtype(spec.precision.y))
 
 
 @functools.cache
@@ -189,6 +211,9 @@ def _outputs() -> Outputs:
 
 
 @functools.cache
-def _cache() -> PlanCache[KeptPlan[ConvPlan]]:
+def _cache() -> PlanCache[KeptPlan[Any]]:
     """The plans that `conv2d` made."""
     return PlanCache(current_settings().plan_cache_bytes, keep_newest=False)
+
+
+_known: KnownCalls[Any] = KnownCalls()

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 
 import numpy as np
 
 from leanconv.api.conv_arguments import CODES, Constants, fitting_array
-from leanconv.api.layer_plan import LayerPlan, layer_model, run_kept
+from leanconv.api.layer_plan import LayerPlan, layer_model
 from leanconv.api.options import PlanOptions
-from leanconv.api.plan_cache import PlanCache
-from leanconv.api.weight_changes import KeptPlan
 from leanconv.errors import InputError, SpecError
 from leanconv.graph.convert import FileNode
 from leanconv.graph.onnx_import import Model
 from leanconv.planner.network_plan import PlannedStep
-from leanconv.settings import current_settings
 from leanconv.spec import ConvSpec
-from leanconv.spec.arguments import ConvArguments, check_residual, spec_of
+from leanconv.spec.arguments import ConvArguments, spec_of
 from leanconv.types import FLOAT32, INT32, Precision, find_dtype
 
 _NODE = "conv"
@@ -39,26 +35,6 @@ class IntegerPlan(LayerPlan):
 
     def __init__(self, spec: ConvSpec, constants: Constants, options: PlanOptions) -> None:
         super().__init__(spec, _model(spec, constants), options, _NODE)
-
-    def __call__(
-        self, x: np.ndarray, out: np.ndarray | None = None, residual: np.ndarray | None = None
-    ) -> np.ndarray:
-        """Convolve.
-
-        Args:
-            x: the input, of the planned shape and dtype; contiguous arrays are read in place.
-            out: where to write y: contiguous int32, and no part of x; a new array if None.
-            residual: None.
-
-        Returns:
-            y.
-
-        Raises:
-            InputError: an array does not fit the plan.
-            LeanConvError: there is no memory for y.
-        """
-        check_residual(False, residual is not None)
-        return super().__call__(x, out)
 
     @property
     def _step(self) -> PlannedStep:
@@ -127,29 +103,6 @@ def checked_integer_spec(
     if bias is not None:
         fitting_array("bias", bias, (spec.out_channels,), INT32)
     return spec
-
-
-def convolve_integers(
-    x: np.ndarray,
-    residual: bool,
-    constants: Constants,
-    arguments: ConvArguments,
-    options: PlanOptions,
-) -> np.ndarray:
-    """`conv2d` of images of bytes."""
-    no_images = x.shape[:1] == (0,)
-    shape = (1, *x.shape[1:]) if no_images else x.shape
-    spec = checked_integer_spec(shape, x.dtype, constants, arguments, residual, options)
-    if no_images:
-        return np.empty((0, *spec.output_shape[1:]), np.int32)
-    make = functools.partial(IntegerPlan, spec, constants, options)
-    return run_kept(_cache(), x, (spec, options), constants, make)
-
-
-@functools.cache
-def _cache() -> PlanCache[KeptPlan[IntegerPlan]]:
-    """The plans that `conv2d` made for integers."""
-    return PlanCache(current_settings().plan_cache_bytes, keep_newest=False)
 
 
 def _model(spec: ConvSpec, constants: Constants) -> Model:

@@ -4,29 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 
 from leanconv.api.conv_arguments import (
+    ArrayPlan,
     Constants,
-    check_output,
     checked_spec,
-    fitting_array,
     weight_dtype,
 )
 from leanconv.api.cpu_backend import CpuBackend
+from leanconv.api.kept_plans import ConstantsCopy, KeptPlan
 from leanconv.api.network import Network
 from leanconv.api.options import NetworkOptions, PlanOptions
-from leanconv.api.plan_cache import PlanCache
-from leanconv.api.weight_changes import ConstantsCopy, KeptPlan, keep
 from leanconv.errors import SpecError, memory_reported, short
 from leanconv.graph.convert import LAST_OPSET, FileNode
 from leanconv.graph.limits import Limits
 from leanconv.graph.onnx_import import Model, ModelInput
 from leanconv.planner.network_plan import NetworkPlan
 from leanconv.progress import working
-from leanconv.runtime.unpicklable import Unpicklable
 from leanconv.spec import ConvSpec
 from leanconv.spec.arguments import ConvArguments, Padding, Steps, checked_groups
 from leanconv.spec.transposed import TransposedSpec
@@ -34,13 +31,14 @@ from leanconv.types import FLOATS, DType
 from leanconv.units import shape_text
 
 _P = TypeVar("_P", bound="LayerPlan")
+_S = TypeVar("_S", bound="ConvSpec | TransposedSpec")
 _Value: TypeAlias = tuple[DType, tuple[int | str | None, ...]]
 _FILTERS = "filters"  # the node of a filter bank
 _EXTENTS = 1 << 12  # of an image beside those of filters: dilated ones fit, too
 _PAD_MODES = {"zeros": None, "reflect": "reflect", "replicate": "edge"}  # ONNX's names
 
 
-class LayerPlan(Unpicklable):
+class LayerPlan(ArrayPlan):
     """One layer, ready to run. Calls from several threads run in turn.
 
     Attributes:
@@ -62,33 +60,11 @@ class LayerPlan(Unpicklable):
         self.spec = spec
         y = model.output_dtypes[0]
         assert y is not None
-        self._x = model.inputs[0].dtype
         backend = CpuBackend(model, _network_options(options, layer))
         self._compiled = backend.compile((spec.input_shape,))
-        self._new = self._compiled.network.outputs.maker(spec.output_shape, y)
-
-    def __call__(self, x: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-        """Compute.
-
-        Args:
-            x: the input, of the planned shape and dtype; contiguous arrays are read in place.
-            out: where to write y: contiguous, and no part of x; a new array if None.
-
-        Returns:
-            y.
-
-        Raises:
-            InputError: an array does not fit the plan.
-            LeanConvError: there is no memory for y.
-        """
-        spec = self.spec
-        x = fitting_array("x", x, spec.input_shape, self._x)
-        if out is None:
-            out, _ = self._new()
-        else:
-            check_output(out, [x], spec)
-        self._compiled.network.run([x.ctypes.data, out.ctypes.data])
-        return out
+        network = self._compiled.network
+        new = network.outputs.maker(spec.output_shape, y)
+        self._bind(spec, model.inputs[0].dtype, y, new, network.run)
 
     @property
     def plan(self) -> NetworkPlan:
@@ -208,24 +184,16 @@ def _network_options(options: PlanOptions, layer: str) -> NetworkOptions:
     )
 
 
-def run_kept(
-    cache: PlanCache[KeptPlan[_P]],
-    x: np.ndarray,
-    key: tuple[Any, ...],
+def kept_layer(
+    plan: Callable[[_S, Constants, PlanOptions], _P],
+    spec: _S,
+    options: PlanOptions,
     constants: Constants,
-    make: Callable[[], _P],
-) -> np.ndarray:
-    """Run the plan that is kept for weights at this address, or a new one where they differ."""
-    key = (*key, constants.w.ctypes.data)
-    kept = cache.take(key)  # removed, so that no other thread runs it meanwhile
-    if kept is None or not kept.holds(constants):
-        copied = ConstantsCopy(constants)  # before packing: the next call notices a change
-        with working(str(key[0])):
-            kept = KeptPlan(make(), copied)
-    try:
-        return kept.plan(x)
-    finally:
-        keep(cache, key, kept)
+) -> KeptPlan[_P]:
+    """A plan of a class with these constants, to be kept for later calls."""
+    copied = ConstantsCopy(constants)  # before packing: the next call notices a change
+    with working(str(spec)):
+        return KeptPlan(plan(spec, constants, options), copied)
 
 
 def layer_model(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -14,10 +15,10 @@ from leanconv.api.conv_arguments import (
     lacks_batch,
     weight_dtype,
 )
-from leanconv.api.layer_plan import LayerPlan, layer_model, run_kept
+from leanconv.api.kept_plans import KeptPlan, KnownCalls, Layer
+from leanconv.api.layer_plan import LayerPlan, kept_layer, layer_model
 from leanconv.api.options import PlanOptions
 from leanconv.api.plan_cache import PlanCache
-from leanconv.api.weight_changes import KeptPlan
 from leanconv.graph.convert import FileNode
 from leanconv.graph.onnx_import import Model
 from leanconv.progress import Progress, checked_progress, working
@@ -27,6 +28,7 @@ from leanconv.spec.transposed import TransposedArguments, TransposedSpec, transp
 from leanconv.types import FLOATS
 
 _NODE = "conv_transpose"
+_known: KnownCalls[TransposedPlan] = KnownCalls()
 
 
 def plan_conv_transpose2d(
@@ -122,26 +124,34 @@ def conv_transpose2d(
         SpecError, InputError, UnsupportedError, BudgetError: as `plan_conv_transpose2d` and
             `TransposedPlan.__call__` do.
     """
-    options = PlanOptions.checked(None, memory_limit, max_error, threads, False, reproducible)
-    arguments = TransposedArguments(stride, padding, output_padding, groups, dilation)
     constants = Constants(w, bias)
-    x = given_array(x, w)
-    if lacks_batch(x, w):
-        y: np.ndarray = _computed(x[None], constants, arguments, options)[0]
+    window = stride, padding, output_padding, groups, dilation
+    given = *window, memory_limit, max_error, threads, reproducible
+    if isinstance(x, np.ndarray) and lacks_batch(x, w):
+        image: np.ndarray = _computed(x[None], constants, given)[0]
+        return image
+    return _computed(x, constants, given)
+
+
+def _computed(x: np.ndarray, constants: Constants, given: tuple[Any, ...]) -> np.ndarray:
+    """`conv_transpose2d` of images, with all other arguments as they came."""
+    y = _known.run(_cache(), given, x, None, constants)
+    if y is not None:
         return y
-    return _computed(x, constants, arguments, options)
-
-
-def _computed(
-    x: np.ndarray, constants: Constants, arguments: TransposedArguments, options: PlanOptions
-) -> np.ndarray:
+    memory_limit, max_error, threads, reproducible = given[5:]
+    options = PlanOptions.checked(None, memory_limit, max_error, threads, False, reproducible)
+    x = given_array(x, constants.w)
     no_images = x.shape[:1] == (0,)
-    spec = _checked_spec((1, *x.shape[1:]) if no_images else x.shape, constants, arguments)
+    shape = (1, *x.shape[1:]) if no_images else x.shape
+    spec = _checked_spec(shape, constants, TransposedArguments(*given[:5]))
     if no_images:
         fitting_array("x", x, (0, *spec.input_shape[1:]), spec.dtype)
         return np.empty((0, *spec.output_shape[1:]), spec.dtype)
-    make = functools.partial(TransposedPlan, spec, constants, options)
-    return run_kept(_cache(), x, (spec, options), constants, make)
+    make = functools.partial(kept_layer, TransposedPlan, spec, options)
+    layer = Layer(spec, options, make)
+    y = layer.run(_cache(), x, None, constants, constants.w.ctypes.data)
+    _known.add(layer, given, x, None, constants)
+    return y
 
 
 @functools.cache
