@@ -17,6 +17,7 @@ Along each axis, with o an output, k a tap and x[o·s + k·d - pad] what they mu
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from itertools import product
 from math import gcd
 
@@ -63,9 +64,12 @@ def residue_counts(window: Window) -> Triple:
 
 def residue_strides(window: Window) -> Triple:
     """The stride of each residue's convolution, along each axis."""
-    return _triple(
-        residues(*axis).stride for axis in zip(window.stride, window.dilation, strict=True)
-    )
+    return _residue_strides(window.stride, window.dilation)
+
+
+@lru_cache(maxsize=256)
+def _residue_strides(stride: Triple, dilation: Triple) -> Triple:
+    return _triple(residues(*axis).stride for axis in zip(stride, dilation, strict=True))
 
 
 def without_dilation(problem: Problem) -> list[Problem]:

@@ -8,6 +8,7 @@ that differ only in where they read and write are one kernel.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 
 from leanconv.algorithms.decompose import (
     Range,
@@ -20,7 +21,7 @@ from leanconv.algorithms.decompose import (
     without_dilation,
 )
 from leanconv.algorithms.problem import Problem
-from leanconv.codegen.geometry import Window
+from leanconv.codegen.geometry import Triple, Window
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
 
@@ -85,8 +86,13 @@ def too_many_pieces(window: Window) -> str | None:
 
 def is_cut(window: Window) -> bool:
     """Whether the filter is cut into pieces that add up."""
-    pairs = zip(window.kernel, residue_strides(window), strict=True)
-    return any(phase_taps(taps, stride) > LARGEST_TAPS for taps, stride in pairs)
+    return _is_cut(window.kernel, residue_strides(window))
+
+
+@lru_cache(maxsize=256)
+def _is_cut(kernel: Triple, stride: Triple) -> bool:
+    axes = zip(kernel, stride, strict=True)
+    return any(phase_taps(taps, step) > LARGEST_TAPS for taps, step in axes)
 
 
 def _cuts(problem: Problem, axis: int) -> list[Range]:

@@ -8,6 +8,7 @@ and 3. The shorter phases are left out of the products at that point.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import product
 from typing import NamedTuple
 
@@ -174,6 +175,10 @@ class Reduction:
 
     def steps_of_points(self) -> int:
         """Steps of all points together."""
+        known = all(type(dropped) is int for dropped in self.dropped_points)
+        return _steps_of_points(self) if known else self._steps_of_points()
+
+    def _steps_of_points(self) -> int:
         return sum(r.points * self.steps_of_row(r.at_infinity) for r in self.regions(0))
 
     def kept_steps(self, at: AtInfinity) -> np.ndarray:
@@ -191,6 +196,10 @@ class Reduction:
         if at[1] and whole_w < self.phases[1]:
             kept &= px < whole_w
         return numbers[kept]
+
+
+# Of maps of any size alike, which are compared with one another.
+_steps_of_points = lru_cache(maxsize=1024)(Reduction._steps_of_points)
 
 
 @dataclass(frozen=True)

@@ -135,18 +135,18 @@ class WinogradShape:
             dropped_points=self.dropped_points,
         )
 
-    @property
+    @cached_property
     def transformed(self) -> DType:
         """Element type of V and U."""
         return self.precision.x if self.precision.accumulate.is_float else INT16
 
-    @property
+    @cached_property
     def products(self) -> Precision:
         """Element types of the products and their sums."""
         operand, total = self.transformed, self.precision.accumulate
         return Precision(operand, operand, total, total)
 
-    @property
+    @cached_property
     def dot_group(self) -> int:
         """Channels that one step of the products multiplies."""
         return group_of(self.products)
@@ -157,13 +157,13 @@ class WinogradShape:
         types = self.precision
         return None if types.y == types.accumulate else types.y
 
-    @property
+    @cached_property
     def taps(self) -> Pair:
         """Taps of one phase's filter (h, w)."""
         (kh, kw), (sh, sw) = self.kernel, self.stride
         return phase_taps(kh, sh), phase_taps(kw, sw)
 
-    @property
+    @cached_property
     def alpha(self) -> Pair:
         """Points along each axis: m + r - 1."""
         return self.m[0] + self.taps[0] - 1, self.m[1] + self.taps[1] - 1
@@ -261,12 +261,12 @@ class WinogradShape:
         """Phases of the stride that have taps."""
         return self.reduction.phases
 
-    @property
+    @cached_property
     def channel_blocks(self) -> int:
         """Vectors of (phase, channel) pairs."""
         return sum(run.vectors for run in self.reduction.runs())
 
-    @property
+    @cached_property
     def steps(self) -> int:
         """Length of the reduction: (phase, channel) pairs."""
         return self.reduction.steps_at()

@@ -12,9 +12,11 @@ from leanconv.algorithms.winograd.integers import WHOLE, exact_sizes, named_size
 from leanconv.algorithms.winograd.parameters import WinogradParameters
 from leanconv.algorithms.winograd.pieces import ADDED, LARGEST_TAPS, is_cut
 from leanconv.algorithms.winograd.shape import Pair, WinogradShape
+from leanconv.codegen.geometry import Triple
 from leanconv.errors import SpecError
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
+from leanconv.types import DType
 from leanconv.winograd.error import error_estimate, largest_growth, lost_inputs, lost_products
 from leanconv.winograd.matrices import transform
 
@@ -30,9 +32,14 @@ _AIM = 1e-5  # in float32
 def taps_of(problem: Problem) -> Pair:
     """Taps of one phase's filter (h, w), those of the largest piece of a long kernel."""
     window = problem.window
+    return _taps(window.kernel, residue_strides(window))
+
+
+@lru_cache(maxsize=256)
+def _taps(kernel: Triple, stride: Triple) -> Pair:
     h, w = (
         min(phase_taps(k, s), phase_taps(k, s * ceil_div(phase_taps(k, s), LARGEST_TAPS)))
-        for k, s in zip(window.kernel[1:], residue_strides(window)[1:], strict=True)
+        for k, s in zip(kernel[1:], stride[1:], strict=True)
     )
     return h, w
 
@@ -46,23 +53,26 @@ def tile_error(problem: Problem, m: Pair, sums: int) -> float:
     """The error to expect with tiles of m outputs and partial sums of `sums` products."""
     if not problem.precision.accumulate.is_float:
         return 0.0
-    window, taps = problem.window, taps_of(problem)
-    height, width = transform(m[0], taps[0]), transform(m[1], taps[1])
+    window = problem.window
     stride = residue_strides(window)
-    phases = math.prod(
-        phase_count(k, s) for k, s in zip(window.kernel[1:], stride[1:], strict=True)
-    )
-    steps = problem.group_inputs * phases
-    pairs = zip((height, width), window.kernel[1:], stride[1:], strict=True)
+    error = _error(window.kernel, stride, problem.group_inputs, problem.dtype, m, sums)
+    return error * ADDED if is_cut(window) else error
+
+
+@lru_cache(maxsize=1024)  # of all maps alike
+def _error(kernel: Triple, stride: Triple, inputs: int, dtype: DType, m: Pair, sums: int) -> float:
+    taps = _taps(kernel, stride)
+    height, width = transform(m[0], taps[0]), transform(m[1], taps[1])
+    phases = math.prod(phase_count(k, s) for k, s in zip(kernel[1:], stride[1:], strict=True))
+    pairs = zip((height, width), kernel[1:], stride[1:], strict=True)
     axes = [(made, _filters(kernel, s, made.r)) for made, kernel, s in pairs if made.alpha > 1]
-    error = error_estimate(
+    return error_estimate(
         *(made for made, _ in axes),
-        reduction=steps,
+        reduction=inputs * phases,
         sums=sums,
-        dtype=problem.dtype,
+        dtype=dtype,
         filters=[taps for _, taps in axes],
     )
-    return error * ADDED if is_cut(window) else error
 
 
 def tile_losses(problem: Problem, m: Pair) -> Losses | None:
