@@ -206,7 +206,8 @@ class ArrayPlan(Unpicklable):
         self._new, self._run = new, run
         self._x, self._y = (spec.input_shape, x), (spec.output_shape, y)
         self._adds = isinstance(spec, ConvSpec) and spec.residual
-        self._find_x, self._find_out = Lookup(*self._x), Lookup(*self._y, writeable=True)
+        self._find_x, self._find_added = Lookup(*self._x), Lookup(*self._y)
+        self._find_out = Lookup(*self._y, writeable=True)
         self._extents = tuple(prod(shape) * dtype.bytes for shape, dtype in (self._x, self._y))
 
     def __call__(
@@ -226,13 +227,14 @@ class ArrayPlan(Unpicklable):
             InputError: an array does not fit the plan.
             LeanConvError: there is no memory for y.
         """
-        # What kernels read and write in place needs two native looks.
-        read = 0 if self._adds or residual is not None else self._find_x(x)
-        if read and out is None:
+        # What kernels read and write in place needs a native look each.
+        read = self._find_x(x) if self._adds == (residual is not None) else 0
+        added = self._find_added(residual) if read and self._adds else 0
+        if out is None and read and (added or not self._adds):
             out, write = self._new()
-            self._run((read, write))
+            self._run((read, added, write) if added else (read, write))
             return out
-        if read and (write := self._find_out(out)):
+        if read and not self._adds and (write := self._find_out(out)):
             x_bytes, y_bytes = self._extents
             if write + y_bytes <= read or read + x_bytes <= write:
                 self._run((read, write))
