@@ -1,19 +1,33 @@
 """What is computed in one place: element sizes, roundoffs, output sizes, FLOPs, decompositions.
 
 Each rule reads the source, and is shown to see what it is there for.
+
+`RATCHETS` has numbers that may only fall: a change that makes one larger takes something away
+elsewhere, and one that makes it smaller writes the new number into the table.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
+from types import FrameType
 
+import numpy as np
+import pytest
+
+import leanconv
+from leanconv.graph.ops import OPS
 from leanconv.types import DTYPES
 
 PACKAGE = Path(__file__).resolve().parents[1] / "src" / "leanconv"
 LOCKS = {"Lock", "RLock", "Condition", "Semaphore", "BoundedSemaphore", "Barrier"}
+_SHORT = 60  # lines of a module that could be a part of another
+_TABLE = 3  # names of operations from which on a display is a table of them
 ITEM_BYTES = ("'float16': 2", "'float32': 4", "'float64': 8")
 
 
@@ -214,3 +228,154 @@ def test_each_rule_sees_what_it_is_there_for() -> None:
     assert SEEN.keys() == RULES.keys()
     for name, source in SEEN.items():
         assert list(RULES[name](ast.parse(source))) == [1], name
+
+
+# -- numbers that may only fall --------------------------------------------------------------
+RATCHETS = {
+    "lines": 123774,
+    "modules": 746,
+    "short_modules": 122,
+    "modules_of_one_importer": 222,
+    "tables_of_operations": 122,
+    "modules_of_a_convolution": 231,
+    "calls_of_a_kept_convolution": 19,
+}
+
+
+def lines() -> int:
+    """Lines of the package."""
+    return sum(_lines().values())
+
+
+def modules() -> int:
+    """Its modules."""
+    return len(trees())
+
+
+def short_modules() -> int:
+    """Modules of fewer than 60 lines, `__init__` among them."""
+    return sum(count < _SHORT for count in _lines().values())
+
+
+def modules_of_one_importer() -> int:
+    """Modules that one other imports, in a function or for types alone, too.
+
+    Those whose names are made at run time are not seen.
+    """
+    importers = Counter(name for found in _imported().values() for name in found)
+    return sum(count == 1 for count in importers.values())
+
+
+def tables_of_operations() -> int:
+    """Tables by the names of operations outside of `graph/ops`.
+
+    A table is a display (of a dict, set, tuple or list, in another one as well) outside of
+    functions that has three or more of the names in `OPS` among its keys or elements.
+    """
+    found = (tree for name, tree in trees().items() if not name.startswith("graph/ops/"))
+    return sum(len(list(operation_tables(tree))) for tree in found)
+
+
+def modules_of_a_convolution() -> int:
+    """Modules of the package that one `conv2d` loads in a process of its own."""
+    result = subprocess.run(
+        [sys.executable, "-c", _CONVOLUTION], capture_output=True, text=True, timeout=60, check=True
+    )
+    return int(result.stdout)
+
+
+def calls_of_a_kept_convolution() -> int:
+    """Python calls into the package by a `conv2d` whose plan is kept, but for comprehensions."""
+    x, w = np.ones((1, 4, 6, 6), np.float32), np.ones((4, 4, 3, 3), np.float32)
+    count, package = 0, f"{PACKAGE}/"
+
+    def called(frame: FrameType, event: str, _: object) -> None:
+        nonlocal count
+        code = frame.f_code  # comprehensions are no calls from Python 3.12 on
+        named = code.co_filename.startswith(package) and not code.co_name.startswith("<")
+        count += event == "call" and named
+
+    def counted() -> int:
+        nonlocal count
+        count, before = 0, sys.getprofile()
+        sys.setprofile(called)
+        try:
+            leanconv.conv2d(x, w, padding=1, threads=1)
+        finally:
+            sys.setprofile(before)
+        return count
+
+    return min(counted() for _ in range(6))  # the first plans; one that takes long is cut
+
+
+_CONVOLUTION = """
+import sys
+import numpy as np
+import leanconv
+leanconv.conv2d(np.ones((1, 4, 6, 6), "f"), np.ones((4, 4, 3, 3), "f"), threads=1)
+print(sum(name.partition(".")[0] == "leanconv" for name in sys.modules))
+"""
+
+
+@cache
+def _lines() -> dict[str, int]:
+    return {name: (PACKAGE / name).read_text(encoding="utf-8").count("\n") for name in trees()}
+
+
+def _imported() -> dict[str, set[str]]:
+    """What each module imports of the package, by places."""
+    return {name: set(_imports(name, tree)) - {name} for name, tree in trees().items()}
+
+
+def _imports(name: str, tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            own = [found for each in node.names if (found := _place(f"{node.module}.{each.name}"))]
+            yield from own or filter(None, [_place(node.module)])
+        elif isinstance(node, ast.Import):
+            yield from filter(None, (_place(each.name) for each in node.names))
+
+
+def _place(module: str) -> str | None:
+    """Where a module of the package lies; None of any other."""
+    package, _, rest = module.partition(".")
+    within = rest.replace(".", "/")
+    places = f"{within}.py", f"{within}/__init__.py".lstrip("/")
+    return next((p for p in places if package == "leanconv" and p in trees()), None)
+
+
+def operation_tables(tree: ast.AST) -> Iterator[int]:
+    """Displays with names of operations, outside of functions."""
+    for node in ast.iter_child_nodes(tree):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            yield from operation_tables(node)
+    among = tree.keys if isinstance(tree, ast.Dict) else getattr(tree, "elts", ())
+    names = (each.value for each in among if isinstance(each, ast.Constant))
+    if sum(name in OPS for name in names) >= _TABLE:
+        yield getattr(tree, "lineno", 0)
+
+
+COUNTS: tuple[Callable[[], int], ...] = (
+    lines,
+    modules,
+    short_modules,
+    modules_of_one_importer,
+    tables_of_operations,
+    modules_of_a_convolution,
+    calls_of_a_kept_convolution,
+)
+
+
+@pytest.mark.parametrize("count", COUNTS, ids=lambda count: count.__name__)
+def test_what_may_only_fall_has_not_risen(count: Callable[[], int]) -> None:
+    most, found = RATCHETS[count.__name__], count()
+    what = f"{count.__name__}: {found}, in RATCHETS {most}"
+    assert found <= most, f"{what}; take away as much elsewhere"
+    assert found >= most, f"{what}; write the lower number into the table"
+
+
+def test_tables_of_operations_are_seen() -> None:
+    source = "A = {'Add': 1, 'Mul': 2, 'Sub': 3}\nB = [('Add', 'Mul', 'x'), {'Add', 'Mul', 'Sub'}]"
+    inside = "def f(): return 'Add', 'Mul', 'Sub'"
+    assert list(operation_tables(ast.parse(f"{source}\n{inside}"))) == [1, 2]
+    assert RATCHETS.keys() == {count.__name__ for count in COUNTS}
