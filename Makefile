@@ -19,6 +19,7 @@ MACHINES ?= sapphirerapids haswell znver4
 MACHINE_TESTS := tests/algorithms tests/test_docs.py tests/planner
 # What runs kernels, with guard pages round every buffer; and half a minute of it.
 GUARDED_TESTS := tests/kernels tests/algorithms tests/conv tests/networks tests/planner tests/api
+SIDES ?= end start
 GUARDED_SAMPLE := tests/planner/test_accepted_formats.py tests/planner/test_limits.py \
 	tests/conv/test_conv2d.py tests/networks/test_edges.py tests/algorithms/test_inverted_residual.py
 # An AArch64 Python, emulated, and what it runs: kernels against float64 and whole numbers, networks,
@@ -43,8 +44,8 @@ CONFORMANCE_ARGS ?=
 OCR_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-machines test-guarded test-guarded-sample test-pythons pythons test-arm lint replay \
-	conformance format bench docs speed stale ocr clean
+.PHONY: help demo test test-machines test-guarded test-guarded-sample test-pythons pythons draw test-arm lint \
+	replay conformance format bench docs speed stale ocr clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 24
@@ -92,7 +93,7 @@ test-machines: $(addprefix .test-,$(MACHINES)) ## run those that depend on the m
 .test-%: $(INSTALLED)
 	TEST_MACHINE=$* $(PYTEST) $(or $(PYTEST_ARGS),$(MACHINE_TESTS))
 
-test-guarded: .guarded-end .guarded-start ## run those of kernels with guard pages round every buffer
+test-guarded: $(addprefix .guarded-,$(SIDES)) ## run those of kernels with guard pages round every buffer
 
 test-guarded-sample: ## run a few of these
 	$(MAKE) --keep-going test-guarded PYTEST_ARGS="$(GUARDED_SAMPLE)"
@@ -103,6 +104,11 @@ test-guarded-sample: ## run a few of these
 test-pythons: $(addprefix .test-python-,$(PYTHONS)) ## run some with the oldest and the newest Python
 
 pythons: $(addprefix .python-,$(PYTHONS)) ## make the environments of these
+
+# Variables for the targets above, as in `make $(make --silent draw) test-machines`.
+draw: $(INSTALLED) ## name one machine, side and Python of these, which the sources' bytes draw
+	@PYTHONPATH=src:tests $(BIN)/python -m support.drawn \
+		MACHINES="$(MACHINES)" SIDES="$(SIDES)" PYTHONS="$(PYTHONS)"
 
 # Exit code 3 says that there is no such interpreter: a line about it is then all that happens.
 .python-%: $(VENV)/.installed-dev

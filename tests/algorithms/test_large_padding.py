@@ -40,6 +40,7 @@ def _lines(folder: Path, *arguments: str) -> list[str]:
     return lines
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("padding", [(0, 6), (0, 12), (0, 40), (12, 0), (5, 12)])
 @pytest.mark.parametrize("width", [1, 5, 13])
 @pytest.mark.parametrize("channels", [3, 16, 33])

@@ -188,6 +188,7 @@ def winograd_edges(plan: lc.ConvPlan) -> str:
     return kernel.shape.edges
 
 
+@pytest.mark.pairs
 @pytest.mark.presets
 @pytest.mark.parametrize("tiles", [1, 2, 3, 4, 7, 20, 50])
 @pytest.mark.parametrize("narrow", [(True, True), (True, False), (False, True)])

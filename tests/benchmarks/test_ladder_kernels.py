@@ -51,6 +51,7 @@ def convolved(x: np.ndarray, w: np.ndarray, stride: int, groups: int) -> np.ndar
     return y
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64])
 @pytest.mark.parametrize("block", [8, 32])
 @pytest.mark.parametrize("vectors", [True, False])

@@ -101,6 +101,7 @@ def test_code_does_not_grow_with_what_is_at_the_ends() -> None:
     assert [tile.computed for tile in written_tiles(long, 14, 64)] == [True, False, True]
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("once", [False, True])
 @pytest.mark.parametrize("pixels", [3, 6, 7, 8, 14])
 @pytest.mark.parametrize(

@@ -101,6 +101,7 @@ def arrays_of(kernel: Kernel, text: str, dtype: str) -> list[np.ndarray]:
     return [*arrays, np.full(spec.output_shape, np.nan, dtype)]
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64])
 @pytest.mark.parametrize("width", [2, 5, 16, 17, 31, 33, 50, 64, 66])
 @pytest.mark.parametrize(

@@ -96,6 +96,7 @@ def test_channels_that_lie_last_are_brought_into_blocks(
     )
 
 
+@pytest.mark.pairs
 @targets
 @pytest.mark.parametrize("dtype", [BOOL, INT8, UINT16, INT32, INT64, FLOAT16])
 @pytest.mark.parametrize("channels", [1, 5, 16, 33, 64])

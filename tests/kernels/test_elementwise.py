@@ -38,6 +38,7 @@ def check(y: np.ndarray, expected: np.ndarray) -> None:
     np.testing.assert_allclose(y, expected, rtol=16 * eps, atol=4 * eps)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("blocked", [False, True], ids=["plain", "blocked"])
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 @pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64])
@@ -86,6 +87,7 @@ SHAPES = [
 ]
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 @pytest.mark.parametrize("swap", [False, True])
 @pytest.mark.parametrize("shapes", SHAPES, ids=str)

@@ -39,6 +39,7 @@ def check(x: np.ndarray, axis: int, target: Target, **changes: Any) -> None:
         np.testing.assert_array_equal(found, wanted, err_msg=f"{op} last={last}")
 
 
+@pytest.mark.pairs
 @TARGETS
 @pytest.mark.parametrize("axis", [0, 1, 2])
 @pytest.mark.parametrize("dtype", NUMBERS)

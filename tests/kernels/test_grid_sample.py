@@ -36,6 +36,7 @@ def check(
         assert np.abs(found - wanted).max() <= tolerance * np.abs(x).max()
 
 
+@pytest.mark.pairs
 @targets
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("padding", PADDINGS)

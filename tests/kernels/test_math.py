@@ -171,6 +171,7 @@ ACTIVATIONS = [
 ]
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("activation", ACTIVATIONS, ids=str)

@@ -26,6 +26,7 @@ def check(case: Case, target: Target) -> None:
     assert np.array_equal(case.run(target, False), case.expected("float64"))
 
 
+@pytest.mark.pairs(("target", "dtype"))  # the lanes
 @targets
 @dtypes
 @pytest.mark.parametrize("m", [1, 2, 13, 14, 15, 33])
@@ -36,6 +37,7 @@ def test_matmul_extents(target: Target, dtype: str, m: int, n: int) -> None:
         check(Case(matmul, "MatMul", arrays, {}), target)
 
 
+@pytest.mark.pairs
 @targets
 @dtypes
 @pytest.mark.parametrize(
@@ -73,6 +75,7 @@ GEMMS = pairwise(
 )
 
 
+@pytest.mark.pairs
 @targets
 @dtypes
 @pytest.mark.parametrize(("transposed", "extents", "added"), GEMMS)

@@ -80,6 +80,7 @@ def test_places_in_pieces(size: int, target: Target) -> None:
         check("NonZero", [np.stack((x, ~x))], target)
 
 
+@pytest.mark.pairs
 @TARGETS
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("axis", [0, 1, 2])

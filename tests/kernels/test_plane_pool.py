@@ -66,6 +66,7 @@ def check(x: np.ndarray, attributes: dict[str, Any], target: Target) -> None:
         np.testing.assert_array_equal(places, expected, err_msg=f"storage_order={order}")
 
 
+@pytest.mark.pairs
 @TARGETS
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize(("shape", "attributes"), CASES, ids=str)

@@ -39,6 +39,7 @@ def check(y: np.ndarray, expected: np.ndarray, x: np.ndarray, roundings: float =
 AXES = [a for n in (1, 2, 3, 4) for a in itertools.combinations(range(4), n)]
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 @pytest.mark.parametrize("axes", AXES, ids=str)
 @pytest.mark.parametrize("op", [*OPS, *OF_EACH])
@@ -83,6 +84,7 @@ def test_sizes_along_and_across_lanes(size: int, dtype: str, target: Target) -> 
         check(outcome.y, outcome.expected, x)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("plain_result", [False, True])
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 @pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64])
@@ -237,6 +239,7 @@ def test_emission_for_other_targets(axes: tuple[int, ...], name: str) -> None:
     assert len(text.splitlines()) < 700
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 @pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64])
 @pytest.mark.parametrize("count", [1, 2, 15, 16, 17, 64, 67, 128, 1039])

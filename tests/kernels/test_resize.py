@@ -61,6 +61,7 @@ SHAPES = [
 ]
 
 
+@pytest.mark.pairs(("target", "dtype"))  # the lanes
 @targets
 @dtypes
 @pytest.mark.parametrize("mode", ["nearest", "linear"])

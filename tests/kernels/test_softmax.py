@@ -32,6 +32,7 @@ def check(y: np.ndarray, expected: np.ndarray) -> None:
 SIZES = (1, 2, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 127, 128, 129, 1000, 8200)
 
 
+@pytest.mark.pairs(("target", "dtype"))  # the lanes
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 @pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64])
 @pytest.mark.parametrize("size", SIZES)

@@ -78,6 +78,7 @@ def castable(x: np.ndarray, source: DType, to: DType) -> np.ndarray:
     return np.where(fits, x, x.dtype.type(3.75))
 
 
+@pytest.mark.pairs
 @TARGETS
 @pytest.mark.parametrize("to", HELD)
 @pytest.mark.parametrize("source", HELD)
@@ -96,6 +97,7 @@ def test_doubles_are_rounded_to_halves_once(target: Target) -> None:
         check(Case(elementwise, "Cast", [x], {"to": FLOAT16}), target)
 
 
+@pytest.mark.pairs
 @TARGETS
 @pytest.mark.parametrize("to", [*INTEGERS, UINT64])
 @pytest.mark.parametrize("source", [FLOAT16, *FLOATS])
@@ -166,6 +168,7 @@ def test_rows_longer_than_registers_of_the_narrowest_type(columns: int, target: 
     )
 
 
+@pytest.mark.pairs
 @TARGETS
 @pytest.mark.parametrize("dtype", NUMBERS)
 @pytest.mark.parametrize("op", COMPARED)
@@ -196,6 +199,7 @@ BITS = ("BitwiseAnd", "BitwiseOr", "BitwiseXor")
 BINARY = ("Add", "Sub", "Mul", "Div", "Min", "Max", "Pow", *BITS)
 
 
+@pytest.mark.pairs
 @TARGETS
 @pytest.mark.parametrize("dtype", INTEGERS)
 @pytest.mark.parametrize("op", BINARY)
@@ -259,6 +263,7 @@ def test_nothing_traps(op: str, dtype: DType, target: Target) -> None:
         assert set(found.tolist()) == {dtype.low if op == "Div" else 0}
 
 
+@pytest.mark.pairs
 @TARGETS
 @pytest.mark.parametrize("op", ["Div", "Mod"])
 @pytest.mark.parametrize("dtype", INTEGERS)
@@ -309,6 +314,7 @@ SIZES = (1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 129, 16384, 16385, 40
 PAIRS = [(FLOAT32, BOOL), (BOOL, INT64), (UINT8, INT8), (FLOAT64, FLOAT16), (INT16, FLOAT32)]
 
 
+@pytest.mark.pairs
 @TARGETS
 @pytest.mark.parametrize("pair", PAIRS, ids=str)
 @pytest.mark.parametrize("size", SIZES)
@@ -330,6 +336,7 @@ SHAPES = [
 ]
 
 
+@pytest.mark.pairs
 @TARGETS
 @pytest.mark.parametrize("dtype", [BOOL, UINT8, FLOAT16, FLOAT32, INT64])
 @pytest.mark.parametrize("shapes", SHAPES, ids=str)

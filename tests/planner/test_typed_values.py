@@ -140,6 +140,7 @@ def test_operations_between_types_beside_a_network_of_floats() -> None:
         np.testing.assert_array_equal(found[name], array)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 @pytest.mark.parametrize("dtype", HELD)
 @pytest.mark.parametrize("shape", [(1, 1), (3, 5), (17, 33), (64, 65), (130, 31)])

@@ -7,8 +7,11 @@ all their combinations, so that each of these meets each value of the others.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
 from typing import Any
+
+import pytest
 
 
 def pairwise(*parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
@@ -37,6 +40,57 @@ def pairwise(*parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
         left -= pairs
         found.append(tuple(values[i] for values, i in zip(parameters, case, strict=True)))
     return found
+
+
+def covering(cases: Sequence[Sequence[Hashable]]) -> set[int]:
+    """Those of some cases in which any two values meet that meet in any of them.
+
+    Args:
+        cases: a value of each parameter; not all combinations need be among them.
+
+    Returns:
+        Their numbers, always the same: in rounds over all cases, those which have as many pairs
+        that are in none before as the round asks for, first all, then one less.
+    """
+    pairs = [set(itertools.combinations(enumerate(case), 2)) or {tuple(case)} for case in cases]
+    met: set[object] = set()
+    found: set[int] = set()
+    for least in range(max(map(len, pairs), default=0), 0, -1):
+        for number, each in enumerate(pairs):
+            if len(each - met) >= least:
+                found.add(number)
+                met |= each
+    return found
+
+
+def leave_pairs(items: Sequence[pytest.Item]) -> None:
+    """Mark the cases of tests that are marked `pairs` as exhaustive, but for those that cover.
+
+    Args:
+        items: of a session; the parameters that a mark names together are one parameter.
+    """
+    tests: dict[str, list[pytest.Function]] = defaultdict(list)
+    for item in items:
+        if isinstance(item, pytest.Function) and item.get_closest_marker("pairs"):
+            tests[item.nodeid.partition("[")[0]].append(item)
+    for cases in tests.values():
+        kept = covering([_values(item) for item in cases])
+        for number, item in enumerate(cases):
+            if number not in kept:
+                item.add_marker(pytest.mark.exhaustive)
+
+
+def _values(item: pytest.Function) -> tuple[Hashable, ...]:
+    """The objects that are the values of each parameter; those of one decorator are one."""
+    left = {name: id(value) for name, value in item.callspec.params.items()}
+    together = [names for mark in item.iter_markers("pairs") for names in mark.args]
+    named = [mark.args[0] for mark in item.iter_markers("parametrize")]
+    split = [names.split(",") if isinstance(names, str) else names for names in named]
+    values = [
+        tuple(left.pop(name) for name in map(str.strip, names) if name in left)
+        for names in (*together, *split)
+    ]
+    return tuple(value for value in values if value)
 
 
 def dealt(cases: Sequence[tuple[Any, ...]], values: Sequence[Any]) -> list[tuple[Any, ...]]:
