@@ -143,6 +143,24 @@ OTHERS: dict[str, tuple[list[onnx.NodeProto], Any, Any]] = {
             "h": np.float32(9),
         },
     ),
+    "a triangle of one row": ([node("Trilu", "x k")], {"x": (1, 1 << 25)}, {"k": np.array(0)}),
+    "bins of a prime": ([node("DFT", "x n")], {"x": (1, 1, 1)}, {"n": np.array((1 << 22) - 3)}),
+    "places along an axis": ([node("Hardmax", "x", axis=1)], {"x": (1, 1 << 23)}, None),
+    "a function of one number repeated": (
+        [node("ConstantOfShape", "n", "c"), node("Gelu", "c", "g"), node("Add", "x g")],
+        LINE,
+        {"n": np.array([(1 << 23) - 1, 1])},
+    ),
+    "a grid": (
+        [node("AffineGrid", "x n")],
+        {"x": (1, 2, 3)},
+        {"n": np.array([1, 1, 1, 1 << 22])},
+    ),
+    "images as many as rounded": (
+        [node("Resize", "x - s", mode="linear")],
+        {"x": ((1 << 25) + 1, 1, 2, 2)},
+        {"s": np.array([1, 1, 2, 2], "f4")},
+    ),
     "parts": (
         [
             node("SplitToSequence", "x one", "s", axis=0),

@@ -27,7 +27,7 @@ from support.network_models import small
 pytestmark = pytest.mark.presets
 SMALL, LARGE = 2**12, 2**20
 TARGET = preset("znver4")
-LIMITS = Limits(fold_bytes=1 << 30)  # tables of a Resize to millions of columns
+LIMITS = Limits(fold_bytes=1 << 30, made_bytes=1 << 30)  # tables of a Resize to millions of columns
 Shape = tuple[int, ...]
 Nodes = Sequence[onnx.NodeProto]
 

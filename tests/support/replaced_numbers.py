@@ -50,10 +50,32 @@ def small_models() -> tuple[tuple[str, onnx.ModelProto], ...]:
         proto, sets = case.load()
         names = [each.name for each in proto.graph.input]
         given = dict(zip(names, sets[0][0], strict=False)) if sets else {}
-        made, _ = with_constants(proto, given)
+        made, left = with_constants(proto, given)
         if made.ByteSize() <= _MOST_BYTES:
             found[name] = made
+        sizes = {n: x for n, x in left.items() if _may_be_sizes(x)}
+        held = _with_initializers(made, sizes)
+        if sizes and held.ByteSize() <= _MOST_BYTES:
+            found[f"{name} held"] = held
     return tuple(found.items())
+
+
+def _may_be_sizes(array: Any) -> bool:
+    """Whether an input that may be data is small, and no picture: a size, an index, a limit."""
+    return isinstance(array, np.ndarray) and (array.ndim == 0 or array.dtype.kind in "iub")
+
+
+def _with_initializers(proto: onnx.ModelProto, given: dict[str, Any]) -> onnx.ModelProto:
+    """The model with some of its inputs in the file, and one that nothing reads if all are."""
+    made = onnx.ModelProto()
+    made.CopyFrom(proto)
+    left = [value for value in made.graph.input if value.name not in given]
+    del made.graph.input[:]
+    unread = helper.make_tensor_value_info("unread", onnx.TensorProto.FLOAT, [1])
+    made.graph.input.extend(left or [unread])
+    held = (numpy_helper.from_array(np.asarray(x), name) for name, x in given.items())
+    made.graph.initializer.extend(held)
+    return made
 
 
 def _others() -> Iterator[onnx.ModelProto]:

@@ -6,7 +6,9 @@ import logging
 import subprocess
 import sys
 from typing import Any
+from weakref import ref
 
+import numpy as np
 import pytest
 
 from leanconv.codegen.tiling import rank_tiles
@@ -32,6 +34,29 @@ def raising(error: BaseException) -> Any:
 
 def test_what_is_made_is_given_back() -> None:
     assert attempted(lambda: 7) == 7
+
+
+def test_what_was_begun_is_gone() -> None:
+    """It is made again by itself, and both together would take twice as much memory."""
+    seen = []
+
+    def inner() -> None:
+        array = np.zeros(9)
+        seen.append(ref(array))
+        raise UnsupportedError("too large")
+
+    def make() -> None:
+        array = np.zeros(9)
+        seen.append(ref(array))
+        try:
+            inner()
+        except UnsupportedError as error:
+            raise UnsupportedError("a node") from error
+
+    reason = attempted(make)
+    assert isinstance(reason, UnsupportedError)
+    assert len(seen) == 2
+    assert all(each() is None for each in seen)
 
 
 @pytest.mark.parametrize("kind", [NeedsNumberError, BeyondBoundsError])

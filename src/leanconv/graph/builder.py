@@ -69,7 +69,8 @@ class Builder:
         self.bounds = False
         self.single, self.holds_graphs, self.running = single, holds_graphs, False
         filled = limits.filled_bytes * (2 if single == FLOAT64 else 1)  # as declared
-        self.budget = FoldBudget(limits.fold_budget(model_bytes), filled, limits.held_nodes)
+        traffic, most = limits.fold_budget(model_bytes), limits.made_budget(model_bytes)
+        self.budget = FoldBudget(traffic, most, filled, limits.held_nodes)
         self.settings: dict[Value, frozenset[str]] = {}
         self.narrow: dict[Value, DType] = {}
         self.blocked: dict[Value, Any] = {}
@@ -268,10 +269,6 @@ class Builder:
         number = _repeated(op, inputs[0]) if results[0].elements else None
         if number is not None:
             return tuple(self.filled(number, kind.shape) for kind in results)
-        if self.running:
-            needed = working_bytes(op, types, results)
-            needed += table_bytes(op, types, attributes, results)
-            self.budget.expect(needed + sum(kind.bytes for kind in results))
         self._charge(op, types, attributes, results)
         symbols = OPS[op].takes_symbols
         arrays = [(v.array if symbols else v.numbers) if v else None for v in inputs]
@@ -294,11 +291,14 @@ class Builder:
         attributes: Attributes,
         results: tuple[TensorType, ...],
     ) -> None:
-        if op != "Reshape":
-            work = OPS[op].work
-            traffic = sum(kind.bytes for kind in (*results, *types) if kind)
-            traffic += plain(table_bytes(op, types, attributes, results))
-            self.budget.charge(traffic + (4 * work(types, attributes, results) if work else 0))
+        """Account for the traffic of an operation on constants, and for what it takes at once."""
+        if op == "Reshape":
+            return
+        work, tables = OPS[op].work, plain(table_bytes(op, types, attributes, results))
+        traffic = tables + sum(kind.bytes for kind in (*results, *types) if kind)
+        self.budget.charge(traffic + (4 * work(types, attributes, results) if work else 0))
+        working = working_bytes(op, types, results)
+        self.budget.expect(tables + working + sum(kind.bytes for kind in results))
 
     def _later(
         self,

@@ -10,6 +10,7 @@ import numpy as np
 
 from leanconv.errors import UnsupportedError
 from leanconv.records import dataclass
+from leanconv.symbolic import plain
 from leanconv.units import format_bytes
 
 
@@ -27,6 +28,8 @@ class Limits:
         metadata_bytes: the most bytes that these may take together.
         fold_bytes: traffic of computing constants at load, whatever the model's size.
         fold_factor: additional traffic for each byte of the model.
+        made_bytes: constants that are computed at load, there at once, and what NumPy works in.
+        made_factor: additional bytes of these for each byte of the model.
         late_bytes: arrays that nodes may keep alive together that NumPy computes after the compiled
             part of a network.
         late_traffic_bytes: what these may read and write in one run.
@@ -44,6 +47,8 @@ class Limits:
     metadata_bytes: int = 16 << 20
     fold_bytes: int = 64 << 20
     fold_factor: int = 8
+    made_bytes: int = 48 << 20
+    made_factor: int = 16
     filled_bytes: int = 1 << 30
     late_bytes: int = 1 << 30
     late_traffic_bytes: int = 64 << 30
@@ -53,24 +58,36 @@ class Limits:
         """Bytes that computing constants may read and write for a model of that size."""
         return self.fold_bytes + self.fold_factor * model_bytes
 
+    def made_budget(self, model_bytes: int) -> int:
+        """Bytes that computing constants may take at once for a model of that size."""
+        return self.made_bytes + self.made_factor * model_bytes
+
 
 class SpentError(UnsupportedError):
     """What computing constants may cost is spent."""
 
 
 class FoldBudget:
-    """Bounds the bytes that computing constants reads and writes, and those of filled ones.
+    """Bounds what computing constants takes: traffic, bytes at once, and those of filled ones.
 
     Args:
         allowed: bytes read and written.
+        most: bytes of arrays that are there at once, and of what NumPy works in.
         filled: bytes of constants that repeat one number, which cost nothing until they are packed.
         nodes: of graphs that nodes hold, each time that they are bound.
+
+    Attributes:
+        peak_bytes: the most that arrays took at once.
     """
 
-    def __init__(self, allowed: int, filled: int, nodes: int) -> None:
+    def __init__(self, allowed: int, most: int, filled: int, nodes: int) -> None:
         self._nodes, self._nodes_left = nodes, nodes
         self._allowed, self._left = allowed, allowed
         self._filled, self._filled_left = filled, filled
+        self._most = most
+        self._bytes: dict[int, int] = {}
+        self._given: frozenset[int] = frozenset()
+        self._alive = self.peak_bytes = 0
 
     def charge(self, traffic_bytes: int) -> None:
         """Account for work that is about to be done.
@@ -113,17 +130,43 @@ class FoldBudget:
             )
 
     def expect(self, needed_bytes: int) -> None:
-        """Refuse what takes too much before it is computed: at load, `charge` does."""
+        """Refuse what takes too much at once before it is computed.
 
-    def given(self, arrays: Iterable[np.ndarray]) -> None:
-        """Leave out arrays that others have: at load, none is counted."""
+        Args:
+            needed_bytes: of results, and of what NumPy works in.
+
+        Raises:
+            SpentError: it does.
+        """
+        needed = self._alive + plain(needed_bytes)
+        if needed > self._most:
+            raise SpentError(
+                f"computing the constants of the model takes {format_bytes(needed)} at once; "
+                f"expected at most {format_bytes(self._most)} for a file of its size; fold its "
+                "constants before export"
+            )
 
     def alone(self, array: np.ndarray) -> np.ndarray:
         """An array that keeps no larger one in memory; at load, views cost nothing."""
         return array
 
+    def given(self, arrays: Iterable[np.ndarray]) -> None:
+        """Leave arrays out that others have and keep: what is made may be views of them."""
+        self._given = frozenset(id(owner(array)) for array in arrays)
+
     def made(self, arrays: Sequence[np.ndarray]) -> None:
-        """Account for arrays that were computed: at load, `charge` bounds them."""
+        """Account for arrays until they are freed."""
+        for array in arrays:
+            whole = owner(array)
+            known = id(whole) in self._bytes or id(whole) in self._given
+            if whole.nbytes >= _COUNTED and not known:
+                self._bytes[id(whole)] = whole.nbytes
+                self._alive += whole.nbytes
+                self.peak_bytes = max(self.peak_bytes, self._alive)
+                weakref.finalize(whole, self._freed, id(whole)).atexit = False
+
+    def _freed(self, number: int) -> None:
+        self._alive -= self._bytes.pop(number)
 
 
 class Kept(Protocol):
@@ -144,17 +187,12 @@ class RunBudget(FoldBudget):
         limits: of the network.
         memory: bytes for arrays and what is kept, together; None for no limit but those above.
         kept: between runs; None for nothing.
-
-    Attributes:
-        peak_bytes: the most that arrays took at once.
     """
 
     def __init__(self, limits: Limits, memory: int | None = None, kept: Kept | None = None) -> None:
-        super().__init__(limits.late_traffic_bytes, limits.late_traffic_bytes, limits.late_nodes)
-        self._most, self._memory, self._kept = limits.late_bytes, memory, kept
-        self._bytes: dict[int, int] = {}
-        self._given: frozenset[int] = frozenset()
-        self._alive = self.peak_bytes = 0
+        traffic = limits.late_traffic_bytes
+        super().__init__(traffic, limits.late_bytes, traffic, limits.late_nodes)
+        self._memory, self._kept = memory, kept
 
     def charge(self, traffic_bytes: int) -> None:
         """Account for work that is about to be done.
@@ -200,27 +238,9 @@ class RunBudget(FoldBudget):
                 "larger memory limit"
             )
 
-    def given(self, arrays: Iterable[np.ndarray]) -> None:
-        """Leave arrays out that others have and keep: what is made may be views of them."""
-        self._given = frozenset(id(owner(array)) for array in arrays)
-
     def alone(self, array: np.ndarray) -> np.ndarray:
         """The array, copied if it is a view of a larger one that it would keep in memory."""
         return array if id(owner(array)) in self._given else alone(array)
-
-    def made(self, arrays: Sequence[np.ndarray]) -> None:
-        """Account for arrays until they are freed."""
-        for array in arrays:
-            whole = owner(array)
-            known = id(whole) in self._bytes or id(whole) in self._given
-            if whole.nbytes >= _COUNTED and not known:
-                self._bytes[id(whole)] = whole.nbytes
-                self._alive += whole.nbytes
-                self.peak_bytes = max(self.peak_bytes, self._alive)
-                weakref.finalize(whole, self._freed, id(whole)).atexit = False
-
-    def _freed(self, number: int) -> None:
-        self._alive -= self._bytes.pop(number)
 
 
 def owner(array: np.ndarray) -> np.ndarray:

@@ -24,7 +24,7 @@ from leanconv.codegen.extents import Count, Extent
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered, View
 from leanconv.graph.ir import Graph, Node, TensorType
-from leanconv.graph.ops.resize import linear_cells, nearest_cells
+from leanconv.graph.ops.resize import linear_cells, nearest_cells, resized_axes
 from leanconv.kernels.copy import cover
 from leanconv.kernels.copy_plan import CHUNK_BYTES, row_major
 from leanconv.kernels.register_transpose import power_below
@@ -247,27 +247,18 @@ class _Tables:
         return found
 
 
-def resized_axes(node: Node, shape: tuple[int, ...]) -> list[bool]:
-    """Of each axis of an operand of that shape, whether it is resized."""
-    sizes, scales = node.attributes["sizes"], node.attributes["scales"]
-    return [
-        size != extent or scale != 1
-        for extent, size, scale in zip(shape, sizes, scales, strict=True)
-    ]
-
-
 def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
     """Whether the channels keep their number."""
     del block
     shape = graph.types[node.inputs[0]].shape
-    return len(shape) >= 3 and not resized_axes(node, shape)[1]
+    return len(shape) >= 3 and not resized_axes(shape, node.attributes)[1]
 
 
 def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Target) -> Lowered:
     """One kernel and its tables; a view where nothing is resized."""
     x, y = node.inputs[0], node.output
     source, result = graph.types[x], graph.types[y]
-    resized = resized_axes(node, source.shape)
+    resized = resized_axes(source.shape, node.attributes)
     if not any(resized):
         return Lowered((), algorithm="view", views={y: View(x)})
     block, linear = formats[y].block, node.attributes["mode"] == "linear"

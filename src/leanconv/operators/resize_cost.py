@@ -11,8 +11,9 @@ from math import ceil, prod
 
 from leanconv.graph.ir import Graph, Node
 from leanconv.graph.ops.resample import order
+from leanconv.graph.ops.resize import resized_axes
 from leanconv.kernels.register_transpose import power_below
-from leanconv.kernels.resize import grown_maps, resized_axes
+from leanconv.kernels.resize import grown_maps
 from leanconv.spec.format import Format
 from leanconv.target import Target
 from leanconv.types import INT32
@@ -47,7 +48,7 @@ def _operations(
     lanes = target.lanes(result.dtype if result.dtype.is_float else INT32)
     shape = list(source.shape)
     if node.op == "Resize":
-        resized = resized_axes(node, source.shape)
+        resized = resized_axes(source.shape, node.attributes)
         corners = 1 << sum(resized)
         if not block and grown_maps(resized, source, result):
             spread = 2 * prod(source.shape[:-1]) * result.shape[-1]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from traceback import clear_frames
 from typing import TypeVar
 
 from leanconv.errors import LeanConvError, OutOfMemoryError, ReentrantCallError
@@ -45,11 +46,20 @@ def attempted(make: Callable[[], _Made]) -> _Made | Exception:
     except (OutOfMemoryError, ReentrantCallError):
         raise
     except (NeedsNumberError, LeanConvError) as error:
-        return error
+        return _without_values(error)
     except _DEFECTS as error:
         if current_settings().raise_defects:
             raise
-        return error
+        return _without_values(error)
+
+
+def _without_values(error: Exception) -> Exception:
+    """The error, whose frames keep nothing of what was begun: it is made again beside it."""
+    each: BaseException | None = error
+    while each is not None:
+        clear_frames(each.__traceback__)
+        each = each.__cause__ or each.__context__
+    return error
 
 
 def tell(what: str, reason: Exception) -> str:

@@ -191,6 +191,7 @@ def _allowed(call: Call, shape: tuple[int, ...], past: int, used: Value | None) 
             lambda: np.subtract.outer(np.arange(rows, dtype=INT64) + int(past), np.arange(keys)),
             (rows, keys),
             INT64,
+            16 * (rows + keys),
         )
         if used is not None:
             offsets = call.emit("Sub", [used, call.number(rows, used)])

@@ -47,7 +47,8 @@ def gathered(call: Call, x: Value, axis: int, found: Sequence[Value] = ()) -> Va
     shape = (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
     if x.array is not None:
         array = x.array
-        return call.fold(lambda: array.take(indices, axis=axis), shape, x.type.dtype)
+        working = 8 * indices.size
+        return call.fold(lambda: array.take(indices, axis=axis), shape, x.type.dtype, working)
     places = indices.reshape(-1).astype(INT64)
     runs = _runs((places + (places < 0) * extent).tolist())
     if len(runs) > MOST_SLICES:

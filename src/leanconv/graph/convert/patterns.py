@@ -58,7 +58,7 @@ def _triangle(call: Call) -> list[Value]:
         return np.asarray(row <= column if upper else row >= column)
 
     bound = max(min(k, 1 << 40), -(1 << 40))
-    mask = call.fold(kept, (rows, columns), BOOL)
+    mask = call.fold(kept, (rows, columns), BOOL, 24 * (rows + columns))
     return [call.emit("Where", [mask, x, call.number(0, x)])]
 
 

@@ -101,6 +101,7 @@ def _column_to_image(call: Call) -> list[Value]:
         lambda: np.tile(np.eye(taps, dtype=x.type.dtype), (channels, 1)).reshape(-1, 1, *kernel),
         (rows, 1, *kernel),
         x.type.dtype,
+        taps * taps * x.type.dtype.bytes,
     )
     made = [
         transposed_extent(count, size, *step, 0)

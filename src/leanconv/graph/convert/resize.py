@@ -252,7 +252,7 @@ def _nearest(
             if not _changes(extent, size, scale, way, axis) or not extent:
                 continue
             given = extent, int(size), float(scale), CROP, way.nearest, way.part(axis)
-            cells = call.fold(partial(nearest_cells, *given), (int(size),), INT64, 7)
+            cells = call.fold(partial(nearest_cells, *given), (int(size),), INT64, 56 * int(size))
             y = call.emit("Gather", [y, cells], axis=axis)
         return _filled_outside(call, x, y, scales, way)
     return _emit_resize(call, x, sizes, scales, way)

@@ -414,19 +414,19 @@ class Call:
         return Value(TensorType((), dtype), np.asarray(number, dtype=dtype))
 
     def fold(
-        self, function: Callable[[], Array], shape: Sequence[int], dtype: DType, times: int = 0
+        self, function: Callable[[], Array], shape: Sequence[int], dtype: DType, working: int = 0
     ) -> Value:
         """A constant of a type that is checked and paid for before it is computed.
 
         Args:
             function: computes it; it is not called for one without elements, whatever its extents.
             shape, dtype: of the constant.
-            times: its bytes in which NumPy works, beside it and what is read.
+            working: bytes in which NumPy works, beside it and what is read.
         """
         result = checked(shape, dtype)
         read = sum(v.type.bytes for v in self._inputs if v is not None and v.is_known)
-        self.builder.budget.charge((1 + times) * result.bytes + read)
-        self.builder.budget.expect((1 + times) * result.bytes)
+        self.builder.budget.charge(result.bytes + working + read)
+        self.builder.budget.expect(result.bytes + working)
         make = function if result.elements else partial(np.empty, result.shape)
         return Value(result, self.builder.computed(make, result))
 

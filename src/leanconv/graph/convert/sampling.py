@@ -16,6 +16,7 @@ from leanconv.types import INT64
 from leanconv.units import shape_text
 
 _RUNS = (16, 8, 4, 2, 1)  # blocks of channels
+_LINE_BYTES = 32  # in which NumPy works for each cell of an axis of a grid
 _OLDER = {"bilinear": "linear", "bicubic": "cubic"}
 
 
@@ -69,7 +70,8 @@ def _affine_grid(call: Call) -> list[Value]:
             made[..., axes - 1 - axis] = _line(int(extent), align).reshape(shape)
         return made.reshape(-1, axes + 1)
 
-    base = call.fold(grid, (math.prod(out), axes + 1), theta.type.dtype)
+    shape, working = (math.prod(out), axes + 1), _LINE_BYTES * int(max(out))
+    base = call.fold(grid, shape, theta.type.dtype, working)
     turned = call.emit("Transpose", [theta], perm=(0, 2, 1))
     return [call.reshape(call.emit("MatMul", [base, turned]), (size[0], *out, axes))]
 

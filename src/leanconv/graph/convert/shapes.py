@@ -116,7 +116,8 @@ def _tile(call: Call) -> list[Value]:
     shape = checked([e * r for e, r in zip(x.shape, repeats, strict=True)], x.type.dtype).shape
     if x.array is not None:
         array = x.array
-        return [call.fold(lambda: np.tile(array, repeats), shape, x.type.dtype)]
+        working = checked(shape, x.type.dtype).bytes  # axis by axis
+        return [call.fold(lambda: np.tile(array, repeats), shape, x.type.dtype, working)]
     y, left = x, [axis for axis, count in enumerate(repeats) if count != 1]
     row_bytes = math.prod(x.shape[left[-1] :]) * x.type.dtype.bytes if left else 0
     most = 1 if row_bytes < _SHORT_ROW else _AT_ONCE

@@ -25,7 +25,8 @@ from leanconv.units import format_bytes
 
 DIRECT = 1024  # the longest transform by one product where there are factors
 MOST_BYTES = 1 << 28  # of a matrix
-_PART = 1 << 15  # elements of it that are made at once: NumPy works in 10 times their bytes
+_PART = 1 << 15  # elements of it that are made at once, or those of a row
+_ROOT_BYTES = 48  # in which NumPy works for each of these
 _BIN_BYTES = 1 << 11  # of traffic, while which NumPy fills a filter
 
 
@@ -64,7 +65,8 @@ def _held(
             parts[first : first + step] = make(some).reshape(len(some), -1)
         return made
 
-    return call.fold(whole, shape, like.type.dtype)
+    working = _ROOT_BYTES * max(_PART, math.prod(shape) // max(1, rows))
+    return call.fold(whole, shape, like.type.dtype, working)
 
 
 def _by_matrix(call: Call, x: Value, length: int, bins: int, sign: int) -> Value:
@@ -236,7 +238,7 @@ def _window(call: Call) -> list[Value]:
         terms = [(-1) ** k * w * np.cos(k * angle) for k, w in enumerate(weights)]
         return np.asarray(sum(terms)).astype(dtype)
 
-    return [call.fold(make, (size,), dtype, 12)]
+    return [call.fold(make, (size,), dtype, 12 * size * dtype.bytes)]
 
 
 def _mel(call: Call) -> list[Value]:
@@ -263,7 +265,7 @@ def _mel(call: Call) -> list[Value]:
         return made.astype(dtype)
 
     call.builder.budget.charge(_BIN_BYTES * bins)
-    return [call.fold(make, shape, dtype, 2)]
+    return [call.fold(make, shape, dtype, 2 * math.prod(shape) * dtype.bytes)]
 
 
 _MADE = {"output_datatype": "dtype"}

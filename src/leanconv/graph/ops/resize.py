@@ -21,6 +21,7 @@ from leanconv.graph.ops.base import (
     first,
     single,
 )
+from leanconv.symbolic import plain
 from leanconv.types import DTYPES
 
 COORDINATE_MODES = (
@@ -130,6 +131,12 @@ def linear_cells(
     return cells, np.where(cells[:, :1] == cells[:, 1:], kind(0.5), weights)
 
 
+def resized_axes(shape: Sequence[int], attributes: Attributes) -> list[bool]:
+    """Of each axis of an operand of that shape, whether it is resized."""
+    pairs = zip(shape, attributes["sizes"], attributes["scales"], strict=True)
+    return [size != extent or scale != 1 for extent, size, scale in pairs]
+
+
 def check_sizes(sizes: Sequence[int], x: TensorType) -> None:
     """Raise unless the sizes are 0 or more, and 0 where an axis has no elements.
 
@@ -170,12 +177,11 @@ def _infer_resize(types: Types, attributes: Attributes) -> TensorType:
 def _evaluate_resize(arrays: Arrays, attributes: Attributes) -> Array:
     x = array(arrays)
     mode = attributes["coordinate_transformation_mode"]
+    sizes, scales = attributes["sizes"], attributes["scales"]
     resized = [
-        (axis, x.shape[axis], size, scale)
-        for axis, (size, scale) in enumerate(
-            zip(attributes["sizes"], attributes["scales"], strict=True)
-        )
-        if size != x.shape[axis] or scale != 1
+        (axis, x.shape[axis], sizes[axis], scales[axis])
+        for axis, changes in enumerate(resized_axes(x.shape, attributes))
+        if changes
     ]
     if attributes["mode"] == "linear":
         return _mixed(
@@ -219,10 +225,11 @@ def _work_resize(types: Types, _attributes: Attributes, result: TensorType) -> i
 _CELL_BYTES = {"nearest": 72, "linear": 120}
 
 
-def _tables(_types: Types, attributes: Attributes, _results: Types) -> int:
-    pairs = zip(attributes["sizes"], attributes["scales"], strict=True)
-    each = _CELL_BYTES[attributes["mode"]]
-    return sum(each * size for size, scale in pairs if scale != 1)
+def _tables(types: Types, attributes: Attributes, _results: Types) -> int:
+    sizes, each = attributes["sizes"], _CELL_BYTES[attributes["mode"]]
+    known = {"sizes": [plain(size) for size in sizes], "scales": attributes["scales"]}  # no guards
+    resized = resized_axes([plain(extent) for extent in first(types).shape], known)
+    return sum(each * size for size, changes in zip(sizes, resized, strict=True) if changes)
 
 
 _NAMES = ("mode", "sizes", "scales", "coordinate_transformation_mode", "nearest_mode")
