@@ -292,13 +292,12 @@ class Builder:
         results: tuple[TensorType, ...],
     ) -> None:
         """Account for the traffic of an operation on constants, and for what it takes at once."""
-        if op == "Reshape":
-            return
         work, tables = OPS[op].work, plain(table_bytes(op, types, attributes, results))
-        traffic = tables + sum(kind.bytes for kind in (*results, *types) if kind)
-        self.budget.charge(traffic + (4 * work(types, attributes, results) if work else 0))
-        working = working_bytes(op, types, results)
-        self.budget.expect(tables + working + sum(kind.bytes for kind in results))
+        if op != "Reshape":
+            traffic = tables + sum(kind.bytes for kind in (*results, *types) if kind)
+            self.budget.charge(traffic + (4 * work(types, attributes, results) if work else 0))
+        working = tables + working_bytes(op, types, results)
+        self.budget.expect(working + sum(kind.bytes for kind in results))
 
     def _later(
         self,

@@ -11,6 +11,7 @@ from leanconv.errors import ModelError, UnsupportedError
 from leanconv.graph.convert.rule import Call, Older, Rule
 from leanconv.graph.ops.base import MAX_RANK, broadcast, check_rank, checked
 from leanconv.graph.value import Value
+from leanconv.symbolic import plain
 
 _FAR = 1 << 62
 _SHORT_ROW = 64  # bytes: copies of shorter rows take longer than to read a tensor once more
@@ -116,7 +117,8 @@ def _tile(call: Call) -> list[Value]:
     shape = checked([e * r for e, r in zip(x.shape, repeats, strict=True)], x.type.dtype).shape
     if x.array is not None:
         array = x.array
-        working = checked(shape, x.type.dtype).bytes  # axis by axis
+        last = next((n for n in map(plain, reversed(repeats)) if n != 1), 1)
+        working = checked(shape, x.type.dtype).bytes // max(1, last)  # before the last axis
         return [call.fold(lambda: np.tile(array, repeats), shape, x.type.dtype, working)]
     y, left = x, [axis for axis, count in enumerate(repeats) if count != 1]
     row_bytes = math.prod(x.shape[left[-1] :]) * x.type.dtype.bytes if left else 0

@@ -65,7 +65,8 @@ def _held(
             parts[first : first + step] = make(some).reshape(len(some), -1)
         return made
 
-    working = _ROOT_BYTES * max(_PART, math.prod(shape) // max(1, rows))
+    at_once = min(math.prod(shape), max(_PART, math.prod(shape) // max(1, rows)))
+    working = _ROOT_BYTES * at_once
     return call.fold(whole, shape, like.type.dtype, working)
 
 
