@@ -7,13 +7,14 @@ import pytest
 
 from leanconv.codegen.compiler import assembly
 from leanconv.codegen.host import host
+from leanconv.graph.ops.expression import Term
 from leanconv.kernels.elementwise import Elementwise, accepts_blocked, lower
 from leanconv.kernels.expression import BINARY, UNARY, Step
 from leanconv.spec.format import Format
 from leanconv.target import Target, preset
 from leanconv.types import FLOAT32, FLOAT64
 from support.kernel_runner import run_kernel
-from support.nodes import TARGETS, one_node, run_in_place, run_node
+from support.nodes import TARGETS, integers, one_node, run_in_place, run_node
 
 ATTRIBUTES = {
     "LeakyRelu": {"alpha": 0.1},
@@ -53,6 +54,24 @@ def test_every_operation(op: str, dtype: str, target: Target, blocked: bool) -> 
 
 
 SIZES = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 127, 128, 129, 16383, 16384, 16385, 40001)
+
+
+TERMS = (("Sub", (0, 1)), ("Less", (2, 0)), ("Mul", (2, 1)), ("Where", (3, 4, 0)), ("Abs", (5,)))
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64])
+def test_expressions(dtype: str, target: Target) -> None:
+    """Exactly, on either side of a vector and of the wider ones, with what is spread and is not."""
+    terms = tuple(Term(op, args, (), op) for op, args in TERMS)
+    for number, size in enumerate(SIZES[:-1]):
+        a = integers((3, size) if size < 200 else (size,), dtype, number)
+        b = integers(((3, 1), (1,), (size,))[number % 3 if size < 200 else 1], dtype, number + 1)
+        outcome = run_node(lower, "Expression", {"a": a, "b": b}, target=target, terms=terms)
+        np.testing.assert_array_equal(outcome.y, outcome.expected)
+        (call,) = outcome.lowered.calls
+        assert call.in_place[:1] == (0,)
+        assert call.kernel.flops == a.size * len(terms)
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
