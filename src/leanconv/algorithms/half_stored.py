@@ -9,7 +9,7 @@ it out where it is too much.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from math import prod
@@ -17,12 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from leanconv.algorithms.interface import Algorithm, Candidate, CompiledPacking, KernelUse
+from leanconv.algorithms.interface import Algorithm, Candidate, KernelUse
 from leanconv.algorithms.parameters import Choice, Parameters
 from leanconv.algorithms.problem import Problem, storage_error
-from leanconv.codegen.half_stored import half_stored, halved_calls
+from leanconv.codegen.half_stored import calls_on_halves, half_stored, halved_calls
 from leanconv.codegen.lowered import PackCall
-from leanconv.half_arrays import as_float32, in_memory
 from leanconv.target import Target
 from leanconv.types import FLOAT32, HALVES, SINGLE, Precision
 
@@ -107,37 +106,20 @@ def stored(candidate: Candidate, precision: Precision, transforms: bool) -> Cand
     halves = halves_of(types)
     uses = tuple(use_of_halves(use, halves) for use in candidate.kernels)
     choice = replace(candidate.choice, error=candidate.choice.error + storage_error(types))
-    halved, compiled = types.w in HALVES, candidate.compiled
 
-    def pack(w: np.ndarray, channels: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        return {role: held(role, a) for role, a in candidate.pack(wide(w), channels).items()}
+    def packing(w: np.ndarray, channels: Mapping[str, np.ndarray]) -> dict[str, list[PackCall]]:
+        wide = w if w.dtype == FLOAT32 else np.empty(w.shape, FLOAT32)
+        calls = candidate.packing(wide, channels)
+        if wide is not w:
+            given = np.ascontiguousarray(w)
+            for role, each in calls.items():
+                if np.may_share_memory(each[0].source(), wide):
+                    calls[role] = calls_on_halves(each, wide, given, str(precision.w))
+        if types.w in HALVES:
+            calls["w"] = halved_calls(calls["w"], str(types.w))
+        return calls
 
-    def stream(
-        w: np.ndarray, channels: Mapping[str, np.ndarray]
-    ) -> Iterator[tuple[str, np.ndarray]]:
-        assert candidate.stream is not None
-        for role, piece in candidate.stream(wide(w), channels):
-            yield role, held(role, piece)
-
-    def calls(w: np.ndarray) -> Mapping[str, Sequence[PackCall]]:
-        assert compiled is not None
-        found = compiled.calls(w) if w.dtype == FLOAT32 else {}
-        return {r: halved_calls(each, types.w) if halved else each for r, each in found.items()}
-
-    def wide(w: np.ndarray) -> np.ndarray:
-        return w if w.dtype == FLOAT32 else as_float32(w, precision.w)
-
-    def held(role: str, packed: np.ndarray) -> np.ndarray:
-        return in_memory(packed, types.w) if role == "w" and halved else packed
-
-    return replace(
-        candidate,
-        choice=choice,
-        kernels=uses,
-        pack=pack,
-        stream=stream if candidate.stream else None,
-        compiled=CompiledPacking(calls, compiled.others) if compiled else None,
-    )
+    return replace(candidate, choice=choice, kernels=uses, packing=packing)
 
 
 def halves_of(precision: Precision) -> dict[str, str]:

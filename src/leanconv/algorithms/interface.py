@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from leanconv.algorithms.problem import Problem
 from leanconv.codegen.geometry import PhasedAccess
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import PackCall
+from leanconv.kernels.packing import copied
 from leanconv.records import dataclass
 from leanconv.spec.format import aligned
 from leanconv.target import Target
@@ -25,7 +26,7 @@ from leanconv.types import FLOATS, Precision
 class KernelUse:
     """One kernel of a candidate, with the role of each of its operands.
 
-    A role is `"x"`, `"y"`, `"residual"`, a constant that `Candidate.pack` returns, or one of
+    A role is `"x"`, `"y"`, `"residual"`, a constant that `Candidate.packing` packs, or one of
     `Candidate.temporaries`; the last one is what the kernel writes.
     """
 
@@ -34,8 +35,9 @@ class KernelUse:
 
 
 _PACKED_ROLES = frozenset({"w", "bias", "slope", "scale", "quantisation", "runs"})
-Pack = Callable[[np.ndarray, Mapping[str, np.ndarray]], dict[str, np.ndarray]]
-Stream = Callable[[np.ndarray, Mapping[str, np.ndarray]], Iterator[tuple[str, np.ndarray]]]
+# What packs (weights, {"bias": …, "slope": …}) into constants by role: their pieces, one after the
+# other. The weights may be any view of an array.
+PackingOf = Callable[[np.ndarray, Mapping[str, np.ndarray]], dict[str, list[PackCall]]]
 
 
 def constant_bytes(kernels: Iterable[KernelUse]) -> dict[str, int]:
@@ -49,19 +51,6 @@ def constant_bytes(kernels: Iterable[KernelUse]) -> dict[str, int]:
 
 
 @dataclass(frozen=True, eq=False)
-class CompiledPacking:
-    """How a candidate's constants are packed by compiled code.
-
-    Attributes:
-        calls: those for weights, by role; no role if they are not such as compiled code takes.
-        others: packs the roles that these calls do not, from {"bias": …, "slope": …}.
-    """
-
-    calls: Callable[[np.ndarray], Mapping[str, Sequence[PackCall]]]
-    others: Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]
-
-
-@dataclass(frozen=True, eq=False)
 class Candidate:
     """The kernels of a choice for one problem, and how their constants are packed.
 
@@ -69,29 +58,24 @@ class Candidate:
         choice: the algorithm, the parameters that decide the order of summation, and the
             expected error.
         kernels: run one after the other.
-        pack: packs (weights, {"bias": …, "slope": …}) into constants by role.
+        packing: what packs (weights, {"bias": …, "slope": …}) into constants, by role.
         temporaries: bytes of each buffer between the kernels.
         details: what was chosen, for people: `"tile 14x2"`.
         weight_bytes: of transformed weights, where they are larger than the weights given.
-        stream: packs like `pack`, in small pieces: (role, array), those of a role one after the
-            other; None if the constants can only be packed at once.
-        compiled: packs by compiled code, what it can; None if it can nothing.
         losses: of numbers too small or too large; those of plain sums if None.
     """
 
     choice: Choice
     kernels: tuple[KernelUse, ...]
-    pack: Pack
+    packing: PackingOf
     temporaries: Mapping[str, int] = field(default_factory=dict)
     details: str = ""
     weight_bytes: int = 0
-    stream: Stream | None = None
-    compiled: CompiledPacking | None = None
     losses: Losses | None = None
 
     @property
     def constant_bytes(self) -> dict[str, int]:
-        """Bytes of each constant, by role, that `pack` will return."""
+        """Bytes of each packed constant, by role."""
         return constant_bytes(self.kernels)
 
     @property
@@ -195,25 +179,24 @@ def one_kernel_candidate(
 ) -> Candidate:
     """The candidate of a kernel that packs its own constants; its operands are its roles."""
 
-    def pieces(
-        w: np.ndarray, channels: Mapping[str, np.ndarray]
-    ) -> Iterator[tuple[str, np.ndarray]]:
-        for piece in kernel.weight_pieces(problem.weights_3d(w)):
-            yield "w", piece
-        yield from others(channels).items()
+    def packing(w: np.ndarray, channels: Mapping[str, np.ndarray]) -> dict[str, list[PackCall]]:
+        return {"w": kernel.weight_calls(problem.weights_3d(w)), **channel_calls(kernel, channels)}
 
-    def pack(w: np.ndarray, channels: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        return {"w": kernel.pack_weights(problem.weights_3d(w)), **others(channels)}
+    return Candidate(choice, (KernelUse(kernel, kernel.operands),), packing, details=details)
 
-    def others(channels: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        return {
-            name: values if name == "quantisation" else kernel.pack_channels(values)
-            for name, values in channels.items()
-        }
 
-    def calls(w: np.ndarray) -> dict[str, list[PackCall]]:
-        found = kernel.weight_calls(problem.weights_3d(w))
-        return {"w": found} if found else {}
+class PacksChannels(Protocol):
+    """A kernel with numbers for each output channel."""
 
-    uses, compiled = (KernelUse(kernel, kernel.operands),), CompiledPacking(calls, others)
-    return Candidate(choice, uses, pack, details=details, stream=pieces, compiled=compiled)
+    def channel_calls(self, values: np.ndarray) -> list[PackCall]:
+        """What packs one number for each, or several."""
+
+
+def channel_calls(
+    kernel: PacksChannels, channels: Mapping[str, np.ndarray]
+) -> dict[str, list[PackCall]]:
+    """What packs what a kernel has beside weights, by role."""
+    return {
+        name: copied(values) if name == "quantisation" else kernel.channel_calls(values)
+        for name, values in channels.items()
+    }

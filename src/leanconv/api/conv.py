@@ -347,21 +347,23 @@ class ConvPlan(ArrayPlan):
         ratio = cycles / max(1.0, best[self.algorithm][0])
         return f"{ratio:.2f} times the time by estimate: {takes}"
 
-    def _pack(self, constants: Constants) -> dict[str, np.ndarray]:
+    def _fill(self, packed: PackedConstants, constants: Constants) -> PackedConstants:
+        """Pack constants into memory."""
         w, bias, slope = constants
         sums = self.spec.precision.accumulate
         given = ("bias", bias), ("slope", slope)
         channels = {k: np.asarray(v, sums) for k, v in given if v is not None}
         require_for_products()
         step("packing weights", 0, w.nbytes)
-        packed = self.candidate.pack(w, channels)
+        packed.fill(self.candidate.packing(w, channels), self._magnitudes_of(constants))
         step("packing weights", w.nbytes, w.nbytes)
         return packed
 
     def _packed_by(self, found: Found | None, constants: Constants) -> PackedConstants:
         """The packed constants: those of other plans that have them packed alike, or new ones."""
         if found is None:
-            return PackedConstants(self._pack(constants), self._magnitudes_of(constants))
+            sizes = self.candidate.constant_bytes
+            return self._fill(PackedConstants(sizes, self._target, self.threads), constants)
         channels = tuple(name for name in ("bias", "slope") if getattr(constants, name) is not None)
         recipe = self.candidate.packing_recipe(channels)
         return found.copy.packed(recipe, lambda: self._packed_by(None, constants))
@@ -379,8 +381,7 @@ class ConvPlan(ArrayPlan):
         self, w: np.ndarray, bias: np.ndarray | None, slope: np.ndarray | None = None
     ) -> None:
         """Replace the weights by others of the same shapes; no run may be under way."""
-        constants = Constants(w, bias, slope)
-        self.packed.replace(self._pack(constants), self._magnitudes_of(constants))
+        self._fill(self.packed, Constants(w, bias, slope))
 
 
 def storage_text(types: Precision) -> str:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 
-import numpy as np
-
 from leanconv.algorithms.magnitudes import Magnitudes
+from leanconv.codegen.lowered import Calls
+from leanconv.planner.weights import pack
 from leanconv.runtime.memory import Block
 from leanconv.spec.format import aligned_offsets
+from leanconv.target import Target
 
 
 class PackedConstants:
     """Packed constants in one block, which plans for several sizes may share.
+
+    Args:
+        sizes: bytes of each constant, by role.
+        target: what to emit for.
+        threads: that pack.
 
     Attributes:
         block: where they lie.
@@ -20,31 +27,23 @@ class PackedConstants:
         magnitudes: of results and inputs for which the error that is stated with them holds.
     """
 
-    def __init__(self, packed: Mapping[str, np.ndarray], magnitudes: Magnitudes) -> None:
-        self.magnitudes = magnitudes
-        sizes = {role: array.nbytes for role, array in packed.items()}
+    def __init__(self, sizes: Mapping[str, int], target: Target, threads: int) -> None:
         self._offsets, self.bytes = aligned_offsets(sizes)
+        self._target, self._threads = target, threads
         self.block = Block(self.bytes)
-        self._fill(packed)
+        self.magnitudes = Magnitudes(0.0, 0.0)
 
-    def _fill(self, packed: Mapping[str, np.ndarray]) -> None:
-        for role, array in packed.items():
-            self.block.write(self._offsets[role], array)
-
-    def replace(self, packed: Mapping[str, np.ndarray], magnitudes: Magnitudes) -> None:
-        """Write others of the same sizes in their place."""
-        self._fill(packed)
+    def fill(self, calls: Calls, magnitudes: Magnitudes) -> None:
+        """Pack constants, in the place of those that are there."""
+        pack(calls, self.operands, self._target, self._threads)
         self.magnitudes = magnitudes
 
     def copied(self) -> PackedConstants:
         """The same in memory of its own."""
-        names = sorted(self._offsets, key=lambda role: self._offsets[role])
-        ends = [*(self._offsets[role] for role in names[1:]), self.bytes]
-        parts = {
-            role: self.block.view(self._offsets[role], end - self._offsets[role])
-            for role, end in zip(names, ends, strict=True)
-        }
-        return PackedConstants(parts, self.magnitudes)
+        copied = copy.copy(self)
+        copied.block = Block(self.bytes)
+        copied.block.write(0, self.block.view(0, self.bytes))
+        return copied
 
     @property
     def operands(self) -> dict[str, int]:

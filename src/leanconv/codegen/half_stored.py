@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from leanconv.codegen.emitter import halves_of_operands
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import PackCall
@@ -104,6 +106,9 @@ class HalfStored(Kernel):
 
 def half_stored(kernel: Kernel, halves: tuple[str, ...]) -> Kernel:
     """A kernel with halves as operands; itself where none is."""
+    if isinstance(kernel, HalfStored):
+        pairs = zip(kernel.halves, halves, strict=True)
+        return HalfStored(kernel.kernel, tuple(own or other for own, other in pairs))
     return HalfStored(kernel, halves) if any(halves) else kernel
 
 
@@ -114,6 +119,26 @@ def halved_calls(calls: Sequence[PackCall], half: str) -> list[PackCall]:
             call,
             kernel=half_stored(call.kernel, (*[""] * (len(call.kernel.operands) - 1), half)),
             bytes=call.bytes // 2,
+        )
+        for call in calls
+    ]
+
+
+def calls_on_halves(
+    calls: Sequence[PackCall], given: np.ndarray, w: np.ndarray, half: str
+) -> list[PackCall]:
+    """Calls made for an array of float32, which read one of halves in its place.
+
+    Args:
+        calls: that read views of `given` alone.
+        given: an array of float32, of any content.
+        w: of the same shape, row-major both.
+        half: its type.
+    """
+    return [
+        replace(
+            call.reading(given, lambda: w, 0.5),
+            kernel=half_stored(call.kernel, (half, *[""] * (len(call.kernel.operands) - 1))),
         )
         for call in calls
     ]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import field
 
 import numpy as np
 
 from leanconv.codegen.kernel import Kernel
-from leanconv.records import dataclass
+from leanconv.records import dataclass, replace
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,19 +41,37 @@ class Call:
 
 @dataclass(frozen=True, eq=False)
 class PackCall:
-    """A piece of a constant that compiled code packs.
+    """A piece of a constant, which compiled code packs.
 
     Attributes:
         kernel: the code; its operands are the source, the tables, and the piece.
-        source: the weights, row-major, aligned or not.
+        source: gives the array that it reads, any view of it.
         tables: makes those that say what goes where, when they are needed.
         bytes: of the piece.
+        first: the byte that it reads from, counted from where the array begins.
     """
 
     kernel: Kernel
-    source: np.ndarray
+    source: Callable[[], np.ndarray]
     tables: Callable[[], tuple[np.ndarray, ...]]
     bytes: int
+    first: int = 0
+
+    def reading(
+        self, given: np.ndarray, source: Callable[[], np.ndarray], ratio: float = 1.0
+    ) -> PackCall:
+        """The same of another array in the place of the one that it was made for.
+
+        Args:
+            given: that one; it may hold anything.
+            source: gives an array of the same strides, in elements.
+            ratio: bytes of its elements for each of the others'.
+        """
+        first = self.source().ctypes.data + self.first - given.ctypes.data
+        return replace(self, source=source, first=round(first * ratio))
+
+
+Calls = Mapping[str, Sequence[PackCall]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,54 +80,25 @@ class Packing:
 
     Attributes:
         bytes: of each constant, by name.
-        make: makes all that `calls` do not.
-        stream: makes them piece by piece, if they are large: (name, array), the pieces of a
-            constant one after the other.
+        calls: gives what packs them, by name: their pieces, one after the other.
         recipe: how they are made, a key: equal recipes make equal constants of the same sources.
             None if that is not known.
         sources: the arrays that they are made of.
-        calls: gives those that compiled code packs, by name: their pieces, one after the other.
     """
 
     bytes: Mapping[str, int]
-    make: Callable[[], Mapping[str, np.ndarray]]
-    stream: Callable[[], Iterator[tuple[str, np.ndarray]]] | None = None
+    calls: Callable[[], Calls]
     recipe: Hashable = None
     sources: tuple[np.ndarray, ...] = ()
-    calls: Callable[[], Mapping[str, Sequence[PackCall]]] = dict
-
-    def pieces(self) -> Iterator[tuple[str, np.ndarray]]:
-        """All constants but those of `calls` in pieces, as small ones as can be had."""
-        return iter(self.make().items()) if self.stream is None else self.stream()
 
     def renamed(self, names: Mapping[str, str]) -> Packing:
         """The same constants by other names, given by those that they have."""
         return Packing(
             {names[name]: size for name, size in self.bytes.items()},
-            lambda: {names[name]: array for name, array in self.make().items()},
-            lambda: ((names[name], array) for name, array in self.pieces()),
+            lambda: {names[name]: calls for name, calls in self.calls().items()},
             self.recipe,
             self.sources,
-            lambda: {names[name]: calls for name, calls in self.calls().items()},
         )
-
-
-def packed_array(
-    name: str,
-    size: int,
-    pack: Callable[[np.ndarray], np.ndarray],
-    recipe: Hashable,
-    source: np.ndarray,
-) -> Packing:
-    """The packing of one constant that NumPy makes of one array.
-
-    Args:
-        name, size: of the constant; its bytes.
-        pack: makes it.
-        recipe: as of `Packing`.
-        source: the array.
-    """
-    return Packing({name: size}, lambda: {name: pack(source)}, None, recipe, (source,))
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,9 @@ from functools import partial
 from itertools import accumulate
 from math import prod
 
-from leanconv.codegen.lowered import Call, Lowered, Packing, Part, View, packed_array
+import numpy as np
+
+from leanconv.codegen.lowered import Call, Lowered, PackCall, Packing, Part, View
 from leanconv.graph.edit import part_nodes
 from leanconv.graph.ir import Graph, Node
 from leanconv.kernels.copy import Copy, CopyTask
@@ -19,10 +21,11 @@ from leanconv.kernels.index_maps import (
     plain_boxes,
 )
 from leanconv.kernels.index_runs import IndexRun, padded, whole
+from leanconv.kernels.packing import rearranged
 from leanconv.kernels.reorder import to_format
 from leanconv.spec.format import Format
 from leanconv.target import Target
-from leanconv.types import DType
+from leanconv.types import DType, as_dtype
 
 # Tasks of one kernel: the time that LLVM takes grows faster than they do.
 _MOST_TASKS = 64
@@ -182,10 +185,20 @@ def _operands(
     for index, name in enumerate(names):
         if form.block and name in graph.constants:
             array, made = graph.constants[name], f"{result}.source{index}"
-            size, pack = form.elements(array.shape) * array.itemsize, partial(to_format, form=form)
-            packings.append(packed_array(made, size, pack, ("blocks", form.block), array))
+            packings.append(_in_blocks(made, array, form))
             operands[index] = made
     return operands, tuple(packings)
+
+
+def _in_blocks(name: str, array: np.ndarray, form: Format) -> Packing:
+    """A constant in blocks of channels."""
+    each, recipe = form.elements(array.shape), ("blocks", form.block)
+
+    def calls() -> dict[str, list[PackCall]]:
+        order, whole = partial(to_format, form=form), array[np.newaxis, np.newaxis]
+        return {name: [rearranged(whole, order, each, as_dtype(array.dtype))]}
+
+    return Packing({name: each * array.itemsize}, calls, recipe, (array,))
 
 
 # -- plain ---------------------------------------------------------------------------------

@@ -15,12 +15,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from leanconv.codegen.lowered import Call, Lowered, Packing, packed_array
+from leanconv.codegen.lowered import Call, Lowered, PackCall, Packing
 from leanconv.codegen.tiling import Tile, rank_tiles
 from leanconv.graph.ir import Graph, Node
 from leanconv.graph.ops.base import Array
 from leanconv.kernels.copy_plan import row_major
 from leanconv.kernels.matmul_kernel import FixedRows, InPlaceMatMul, MatMul, Matrix, PackedMatMul
+from leanconv.kernels.packing import matrix_panels
 from leanconv.spec.format import Format, ceil_div
 from leanconv.spec.typical import ANY_COUNT
 from leanconv.symbolic import fixed
@@ -190,13 +191,11 @@ def _packing(name: str, array: Array, kernel: MatMul, where: Matrix) -> Packing:
     k, n, width, turned = kernel.k, kernel.n, kernel.width, where.column != 1
     panels = ceil_div(n, width)
 
-    def pack(array: Array) -> Array:
-        dense = np.ascontiguousarray(array).reshape(*own, -1)
-        matrices = dense.reshape(*own, n, k).swapaxes(-1, -2) if turned else dense
-        matrices = matrices.reshape(*own, k, n)
-        widths = [(0, 0)] * (matrices.ndim - 1) + [(0, panels * width - n)]
-        filled = np.pad(matrices, widths).reshape(*own, k, panels, width)
-        return np.ascontiguousarray(np.moveaxis(filled, -2, -3))
+    def calls() -> dict[str, list[PackCall]]:
+        dense = np.ascontiguousarray(array)
+        rows = dense.reshape(-1, n, k) if turned else dense.reshape(-1, k, n).swapaxes(1, 2)
+        return {name: matrix_panels(rows, width)}
 
     size = prod(own) * panels * k * width * array.itemsize
-    return packed_array(name, size, pack, ("panels of a product", own, k, n, width, turned), array)
+    recipe = "panels of a product", own, k, n, width, turned
+    return Packing({name: size}, calls, recipe, (array,))

@@ -10,13 +10,14 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from leanconv.codegen.lowered import Call, Lowered, Packing, packed_array
+from leanconv.codegen.lowered import Call, Lowered, PackCall, Packing
 from leanconv.codegen.tiling import Tile
 from leanconv.graph.ir import Graph, Node
 from leanconv.graph.ops.base import Array
 from leanconv.kernels.matmul import best_tile, matmul_problem, most_rows_of
 from leanconv.kernels.matmul_kernel import FixedRows, Matrix
 from leanconv.kernels.packed_matmul_kernel import MatMulNBits
+from leanconv.kernels.packing import matrix_panels
 from leanconv.spec.format import Format, ceil_div
 from leanconv.spec.typical import ANY_COUNT
 from leanconv.symbolic import fixed
@@ -95,17 +96,11 @@ def _tile(rows: int, panel: int, inner: int, any_size: bool, target: Target) -> 
 
 def _packing(name: str, held: Array, kernel: MatMulNBits) -> Packing:
     """A matrix that has a row for each column of the result, as panels (panels, row, columns)."""
-    width, words = kernel.kept_width, name.endswith(".codes")
-    panels, outputs = ceil_div(kernel.n, width), kernel.n
+    width, words, outputs = kernel.kept_width, name.endswith(".codes"), kernel.n
 
-    def pack(array: Array) -> Array:
-        plain = np.ascontiguousarray(array).reshape(outputs, -1)
-        given = plain.view("<u4") if words else plain
-        packed = np.zeros((panels, given.shape[1], width), given.dtype)
-        for number in range(panels):
-            part = given[number * width : (number + 1) * width]
-            packed[number, :, : len(part)] = part.T
-        return packed
+    def calls() -> dict[str, list[PackCall]]:
+        rows = np.ascontiguousarray(held).reshape(1, outputs, -1)
+        return {name: matrix_panels(rows.view("<u4") if words else rows, width)}
 
-    size = panels * width * (held.nbytes // outputs)
-    return packed_array(name, size, pack, ("panels of rows", words, width), held)
+    size = ceil_div(outputs, width) * width * (held.nbytes // outputs)
+    return Packing({name: size}, calls, ("panels of rows", words, width), (held,))

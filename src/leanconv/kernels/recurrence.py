@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
-from functools import partial
 
 import numpy as np
 
 from leanconv.codegen.emitter import Function
 from leanconv.codegen.kernel import Kernel
-from leanconv.codegen.lowered import Call, Lowered, packed_array
+from leanconv.codegen.lowered import Call, Lowered, PackCall, Packing
 from leanconv.graph.ir import Graph, Node
 from leanconv.graph.ops.recurrent import GATES
 from leanconv.kernels.recurrence_kernel import Recurrence
@@ -121,8 +120,12 @@ def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Targe
     packing, constants = PackedPanels(dtype, lanes, directions, gates, hidden), graph.constants
     size = packing.elements * dtype.bytes
     if r in constants:
-        pack = partial(_panels, gates=gates, lanes=lanes)
-        held = packed_array(panels, size, pack, ("panels of gates", gates, lanes), constants[r])
+        weights = constants[r]
+
+        def calls() -> dict[str, list[PackCall]]:
+            return {panels: [PackCall(packing, lambda: np.ascontiguousarray(weights), tuple, size)]}
+
+        held = Packing({panels: size}, calls, ("panels of gates", gates, lanes), (weights,))
         return Lowered((call,), {}, temporaries, "recurrence", packings=(held,))
     temporaries[panels] = size
     return Lowered((Call(packing, (r, panels)), call), {}, temporaries, "recurrence")
@@ -149,13 +152,3 @@ def _made_of_rounds(kernel: Recurrence) -> RecurrenceInRounds:
 def _rows(gates: int, target: Target) -> int:
     """Most rows whose sums stay in registers beside their states and a vector of weights."""
     return next(n for n in (8, 4, 2, 1) if n * (gates + 1) + 1 <= target.usable_registers or n == 1)
-
-
-def _panels(r: np.ndarray, gates: int, lanes: int) -> np.ndarray:
-    """What `PackedPanels` makes, by NumPy."""
-    directions, _, hidden = r.shape
-    width = ceil_div(hidden, lanes) * lanes
-    wide = np.zeros((directions, gates, width, hidden), r.dtype)
-    wide[:, :, :hidden] = r.reshape(directions, gates, hidden, hidden)
-    split = wide.reshape(directions, gates, width // lanes, lanes, hidden)
-    return np.ascontiguousarray(split.transpose(0, 2, 4, 1, 3))

@@ -8,8 +8,6 @@ from dataclasses import replace
 from functools import lru_cache
 from types import MappingProxyType
 
-import numpy as np
-
 from leanconv.algorithms.fused.block import BlockKernels, rows_access
 from leanconv.algorithms.fused.cost import (
     block_row_cycles,
@@ -21,7 +19,7 @@ from leanconv.algorithms.fused.cost import (
 from leanconv.algorithms.fused.forms import Chain, block_kernels
 from leanconv.algorithms.fused.stream import BlockStream, ring_rows
 from leanconv.algorithms.parameters import AUTO, COUNT, Choice, Kind, Parameters, parameter
-from leanconv.codegen.lowered import Call, Lowered, Packing
+from leanconv.codegen.lowered import Call, Lowered, PackCall, Packing
 from leanconv.errors import SpecError
 from leanconv.operators.chain_layers import borders_of, layers_of
 from leanconv.operators.chains import ChainOperator, plain_error
@@ -173,8 +171,8 @@ class BlockChain(ChainOperator):
         kernel, out = _build(chains, passes[choice], target), node.output
         constants = [layers.constants for layers in blocks]
 
-        def make() -> dict[str, np.ndarray]:
-            return {f"{out}/{role}": a for role, a in kernel.pack(constants).items()}
+        def calls() -> dict[str, list[PackCall]]:
+            return {f"{out}/{role}": c for role, c in kernel.pack_calls(constants).items()}
 
         sizes = {f"{out}/{role}": size for role, size in kernel.constant_bytes.items()}
         borders = borders_of(context, blocks[0].x_form, blocks[0].has_codes)
@@ -182,9 +180,9 @@ class BlockChain(ChainOperator):
         text = f"{len(chains)} blocks by rows"
         recipe = (kernel.packing, tuple(layers.numbers for layers in blocks))
         sources = tuple(array for layers in blocks for array in layers.sources)
-        packing = Packing(sizes, make, recipe=recipe, sources=sources)
-        calls = (*borders.before, Call(kernel, names), *borders.after)
-        made = Lowered(calls, {}, borders.temporaries, text, packings=(packing,))
+        packing = Packing(sizes, calls, recipe, sources)
+        run = (*borders.before, Call(kernel, names), *borders.after)
+        made = Lowered(run, {}, borders.temporaries, text, packings=(packing,))
         return blocks[0].on_halves(made)
 
 

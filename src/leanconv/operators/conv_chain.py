@@ -30,7 +30,7 @@ from leanconv.algorithms.fused.kernel import Constants
 from leanconv.algorithms.interface import constant_bytes
 from leanconv.algorithms.parameters import AUTO, Choice, Parameters
 from leanconv.algorithms.problem import Problem
-from leanconv.codegen.lowered import Call, Lowered, Packing
+from leanconv.codegen.lowered import Call, Lowered, PackCall, Packing
 from leanconv.errors import SpecError
 from leanconv.kernels import elementwise, layout, lookup
 from leanconv.operators.chain_layers import ChainLayers, borders_of, layers_of
@@ -115,9 +115,9 @@ class ConvChain(ChainOperator):
         recipe = tuple(use.kernel.packing for use in fused.kernels)
         packing = Packing(
             {f"{out}/{role}": size for role, size in constant_bytes(fused.kernels).items()},
-            lambda: {f"{out}/{role}": a for role, a in _packed(constants, fused).items()},
-            recipe=(recipe, layers.numbers),
-            sources=layers.sources,
+            lambda: {f"{out}/{role}": c for role, c in _pack_calls(constants, fused).items()},
+            (recipe, layers.numbers),
+            layers.sources,
         )
         for use in fused.kernels:
             names = tuple(values.get(role, f"{out}/{role}") for role in use.roles)
@@ -216,10 +216,10 @@ def _problem(context: NodeContext) -> tuple[Problem, float]:
     return replace(problem, weights_from_dram=False, any_size=(), small_weights=False), 0.0
 
 
-def _packed(constants: Sequence[Constants], fused: ChainKernels) -> dict[str, np.ndarray]:
-    """The constants of a fused chain by role."""
-    packed = fused.chain.pack(constants)
+def _pack_calls(constants: Sequence[Constants], fused: ChainKernels) -> dict[str, list[PackCall]]:
+    """What packs the constants of a fused chain, by role."""
+    calls = fused.chain.pack_calls(constants)
     total, last = fused.kernels[-1].kernel, constants[-1](0)
     if isinstance(total, SumOfParts) and "bias" in last:
-        packed["bias"] = total.pack_channels(last["bias"])
-    return packed
+        calls["bias"] = total.channel_calls(last["bias"])
+    return calls

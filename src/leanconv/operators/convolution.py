@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache, lru_cache
 from math import prod
 from typing import Any
@@ -43,7 +43,6 @@ OPS = ("Conv", "ConvTranspose")
 PHASES = Choice("phases")  # several, each computed as is best for it
 OF_TRANSPOSED = frozenset({PHASES.algorithm, col2im_node.CHOICE.algorithm})  # and of no others
 _DIRECT = select.choice_named("direct")
-_COMPILED_BYTES = 128 * 1024  # below this NumPy has packed weights before a call is prepared
 
 
 class Convolution(Operator):
@@ -378,38 +377,14 @@ def _packing(
 ) -> Packing:
     """The constants of one candidate, to be packed when there is a place for them.
 
-    Its weights are one array, or those of several phases, which it takes stacked.
+    Its weights are one array, or those of several phases.
     """
-
-    def given() -> np.ndarray:
-        return weights[0] if len(weights) == 1 else np.stack(weights)
 
     @cache
     def calls() -> dict[str, Sequence[PackCall]]:
-        return {values[role]: calls for role, calls in _compiled(chosen, weights).items()}
-
-    def make() -> dict[str, np.ndarray]:
-        if chosen.compiled is not None and calls():
-            packed = chosen.compiled.others(channels)
-        else:
-            packed = chosen.pack(given(), channels)
-        return {values[role]: array for role, array in packed.items()}
-
-    def pieces() -> Iterator[tuple[str, np.ndarray]]:
-        if chosen.stream is None or calls():
-            yield from make().items()
-        else:
-            for role, array in chosen.stream(given(), channels):
-                yield values[role], array
+        given = weights[0] if len(weights) == 1 else weights
+        return {values[role]: each for role, each in chosen.packing(given, channels).items()}
 
     packed = {values[role]: size for role, size in sizes.items()}
     sources = (*weights, *channels.values())
-    return Packing(packed, make, pieces, chosen.packing_recipe(tuple(channels)), sources, calls)
-
-
-def _compiled(chosen: Candidate, weights: Sequence[np.ndarray]) -> Mapping[str, Sequence[PackCall]]:
-    """The weights of a candidate that compiled code packs: large ones of one row-major array."""
-    (w, *others), compiled = weights, chosen.compiled
-    if compiled is None or others or w.nbytes < _COMPILED_BYTES:
-        return {}
-    return compiled.calls(w) if w.flags.c_contiguous else {}
+    return Packing(packed, calls, chosen.packing_recipe(tuple(channels)), sources)

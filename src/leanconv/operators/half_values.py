@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-import numpy as np
-
 from leanconv.codegen.half_stored import half_stored, halved_calls
-from leanconv.codegen.lowered import Call, Lowered, PackCall, Packing
+from leanconv.codegen.lowered import Call, Calls, Lowered, Packing
 from leanconv.graph.ir import Graph
 from leanconv.half_arrays import in_memory
 from leanconv.types import HALVES, DType, Precision, as_dtype
@@ -65,25 +63,13 @@ def _in_halves(packing: Packing, weights: Mapping[str, str]) -> Packing:
     if not weights:
         return packing
 
-    def held(name: str, packed: np.ndarray) -> np.ndarray:
-        return in_memory(packed, as_dtype(weights[name])) if name in weights else packed
-
-    def pieces() -> Iterator[tuple[str, np.ndarray]]:
-        for name, piece in packing.pieces():
-            yield name, held(name, piece)
-
-    def calls() -> dict[str, Sequence[PackCall]]:
+    def calls() -> Calls:
         found = packing.calls()
         return {n: halved_calls(c, weights[n]) if n in weights else c for n, c in found.items()}
 
-    return replace(
-        packing,
-        bytes={n: size // 2 if n in weights else size for n, size in packing.bytes.items()},
-        make=lambda: {name: held(name, array) for name, array in packing.make().items()},
-        stream=pieces,
-        recipe=None if packing.recipe is None else (packing.recipe, *sorted(weights.values())[:1]),
-        calls=calls,
-    )
+    sizes = {n: size // 2 if n in weights else size for n, size in packing.bytes.items()}
+    recipe = None if packing.recipe is None else (packing.recipe, *sorted(weights.values())[:1])
+    return Packing(sizes, calls, recipe, packing.sources)
 
 
 def _on_halves(call: Call, halves: tuple[str, ...]) -> Call:

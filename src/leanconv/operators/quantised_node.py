@@ -13,7 +13,7 @@ padding: a network has its padding as nodes of their own where it is not zero (`
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from math import prod
@@ -244,36 +244,14 @@ class QuantisedNode:
 
         @cache
         def calls() -> dict[str, Sequence[PackCall]]:
-            return {values[role]: found for role, found in self._compiled(chosen).items()}
+            found = chosen.packing(self._weights(), self.channels(_code_shift(chosen)))
+            return {values[role]: each for role, each in found.items()}
 
-        def pieces() -> Iterator[tuple[str, np.ndarray]]:
-            if chosen.stream is None or calls():
-                yield from make().items()
-            else:
-                for role, array in chosen.stream(self._weights(), self.channels(shift)):
-                    yield values[role], array
-
-        def make() -> dict[str, np.ndarray]:
-            if chosen.compiled is not None and calls():
-                packed = chosen.compiled.others(self.channels(shift))
-            else:
-                packed = chosen.pack(self._weights(), self.channels(shift))
-            return {values[role]: array for role, array in packed.items()}
-
-        shift = _code_shift(chosen)
         node, constants = self.context.node, self.context.graph.constants
         names = (node.input(number) for number in CONSTANTS)
         sources = tuple(constants[name] for name in names if name)
         sizes = {values[role]: size for role, size in chosen.constant_bytes.items()}
-        return Packing(sizes, make, pieces, self._recipe(chosen), sources, calls)
-
-    def _compiled(self, chosen: Candidate) -> Mapping[str, Sequence[PackCall]]:
-        """The weights that compiled code packs: transformed ones, which take NumPy long."""
-        if chosen.compiled is None:
-            return {}
-        w = self._weights()
-        large = w.nbytes >= _COMPILED_BYTES and w.flags.c_contiguous
-        return chosen.compiled.calls(w) if large else {}
+        return Packing(sizes, calls, self._recipe(chosen), sources)
 
     def _recipe(self, chosen: Candidate) -> Hashable:
         """How the constants follow from the node's."""

@@ -10,7 +10,7 @@ multiple of the stride and the padding fits, as for 2x2 with stride 2.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -18,12 +18,14 @@ import numpy as np
 
 from leanconv.algorithms.decompose import transposed_phases
 from leanconv.algorithms.direct.packed import PackedConv
-from leanconv.algorithms.interface import Candidate, KernelUse
+from leanconv.algorithms.interface import Candidate, KernelUse, channel_calls
 from leanconv.algorithms.problem import Problem, default_error
 from leanconv.codegen.epilogue import Epilogue
 from leanconv.codegen.geometry import Access, PhasedAccess, Window, triple
+from leanconv.codegen.lowered import PackCall
 from leanconv.errors import UnsupportedError
 from leanconv.graph.ir import Graph, Node
+from leanconv.kernels.packing import copied
 from leanconv.operators.half_values import precision_of
 from leanconv.spec.format import ceil_div
 from leanconv.units import shape_text
@@ -218,7 +220,7 @@ def joined(found: Sequence[tuple[Problem, Candidate]]) -> Candidate:
         found: the phases, as `one_kernel` has brought them together.
 
     Returns:
-        A candidate whose `pack` and `stream` take weights (phases, K, C / groups, taps…).
+        A candidate whose weights are (phases, K, C / groups, taps…), or a sequence of them.
     """
     (problem, first), *_ = found
     phase = first.kernels[0].kernel
@@ -226,20 +228,9 @@ def joined(found: Sequence[tuple[Problem, Candidate]]) -> Candidate:
     offsets = np.array([p.y_offset for p, _ in found], np.int64)
     kernel = replace(phase, y_offset=0, phases=len(found))
 
-    def stream(
-        w: np.ndarray, channels: Mapping[str, np.ndarray]
-    ) -> Iterator[tuple[str, np.ndarray]]:
-        for part in w:
-            for piece in phase.weight_pieces(problem.weights_3d(part)):
-                yield "w", piece
-        for name, values in channels.items():
-            yield name, phase.pack_channels(values)
-        yield "offsets", offsets
-
-    def pack(w: np.ndarray, channels: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        packed = {name: phase.pack_channels(values) for name, values in channels.items()}
-        weights = [phase.pack_weights(problem.weights_3d(part)) for part in w]
-        return {"w": np.concatenate(weights), **packed, "offsets": offsets}
+    def packing(w: np.ndarray, channels: Mapping[str, np.ndarray]) -> dict[str, list[PackCall]]:
+        weights = [call for part in w for call in phase.weight_calls(problem.weights_3d(part))]
+        return {"w": weights, **channel_calls(phase, channels), "offsets": copied(offsets)}
 
     uses = (KernelUse(kernel, kernel.operands),)
-    return replace(first, kernels=uses, pack=pack, stream=stream, compiled=None)
+    return replace(first, kernels=uses, packing=packing)

@@ -190,7 +190,6 @@ class ConstantPool:
             packing = self._packings.popleft()
             for name, calls in packing.calls().items():
                 yield from ((name, call) for call in calls)
-            yield from packing.pieces()
 
     def drop(self) -> None:
         """Let all constants go that are not taken: they are in memory already."""

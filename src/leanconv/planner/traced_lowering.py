@@ -89,9 +89,7 @@ class TracedLowering:
         holes = Holes()
         if any(holes.filler(packing.recipe) for packing in lowered.packings):
             raise NeedsNumberError("weights are packed in a way that follows the sizes")
-        bare = tuple(
-            replace(packing, make=dict, stream=None, calls=dict) for packing in lowered.packings
-        )
+        bare = tuple(replace(packing, calls=dict) for packing in lowered.packings)
         lowered = replace(lowered, packings=bare)
         fill = holes.filler(lowered)
         return Made(lowered, trace.guards, holes.symbols, fill)
@@ -107,12 +105,7 @@ def _with_packings(lowered: Lowered, plainly: Callable[[], Lowered]) -> Lowered:
         def plain() -> Packing:
             return plainly().packings[number]
 
-        return replace(
-            bare,
-            make=lambda: plain().make(),
-            stream=lambda: plain().pieces(),
-            calls=lambda: plain().calls(),
-        )
+        return replace(bare, calls=lambda: plain().calls())
 
     packings = tuple(packing(number, bare) for number, bare in enumerate(lowered.packings))
     return replace(lowered, packings=packings)

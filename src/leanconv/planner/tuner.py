@@ -14,10 +14,12 @@ from leanconv.algorithms.select import choice_named, choices, choose
 from leanconv.canonical import canonical_text
 from leanconv.codegen.cache import DiskCache, entries_in
 from leanconv.codegen.keys import choice_key
+from leanconv.codegen.lowered import Calls
 from leanconv.codegen.memory_limits import require_for_products
 from leanconv.errors import SpecError
 from leanconv.forks import imported
 from leanconv.planner.candidate_program import candidate_program
+from leanconv.planner.weights import pack
 from leanconv.progress import steps
 from leanconv.records import dataclass
 from leanconv.runtime.memory import Block, Memory
@@ -174,8 +176,8 @@ class _Rig:
         self._memory = Memory()
         imported("numpy.random")
         random = np.random.default_rng(0)
-        packed = _constants(problem, candidate, random)
-        roles = ["x", *(["residual"] if problem.epilogue.residual else []), "y", *packed]
+        sizes = candidate.constant_bytes
+        roles = ["x", *(["residual"] if problem.epilogue.residual else []), "y", *sizes]
         block = self._memory.allocate("workspace", candidate.workspace_bytes(threads))
         self._program: Program = candidate_program(
             candidate,
@@ -186,10 +188,18 @@ class _Rig:
             paced=False,
         )
         each = problem.batch * problem.itemsize
-        sizes = {"x": problem.x.image * each, "y": problem.y.image * each}
-        sizes["residual"] = sizes["y"]
-        data = [self._filled(role, sizes[role], random) for role in roles if role in sizes]
-        self._addresses = self._copies(packed, other_weight_bytes, [b.address for b in data])
+        tensors = {"x": problem.x.image * each, "y": problem.y.image * each}
+        tensors["residual"] = tensors["y"]
+        data = [self._filled(role, tensors[role], random) for role in roles if role in tensors]
+        places, size = aligned_offsets(sizes)
+        weights, count = self._room(max(1, size), other_weight_bytes)
+        first = {role: weights.address + place for role, place in places.items()}
+        pack(_packing(problem, candidate, random), first, target, threads)
+        self._addresses = []
+        for copy in range(0, count * max(1, size), max(1, size)):
+            weights.write(copy, weights.view(0, size))
+            at = (address + copy for address in first.values())
+            self._addresses.append([*(block.address for block in data), *at])
         self._next = 0
 
     def _filled(self, role: str, size: int, random: np.random.Generator) -> Block:
@@ -199,25 +209,14 @@ class _Rig:
         view[:] = np.resize(values, view.size)
         return block
 
-    def _copies(
-        self, packed: Mapping[str, np.ndarray], other_weight_bytes: int, data: list[int]
-    ) -> list[list[int]]:
-        """Operands of successive runs, which take the copies of the constants in turn.
+    def _room(self, size: int, other_weight_bytes: int) -> tuple[Block, int]:
+        """Memory for copies of constants, which successive runs take in turn; how many there are.
 
         Between two uses of a copy `other_weight_bytes` are read, `_COPIES_BYTES` at most.
         """
-        places, size = aligned_offsets({role: a.nbytes for role, a in packed.items()})
-        size = max(1, size)
         count = 1 + min(other_weight_bytes, _COPIES_BYTES) // size
         count = min(count, max(1, _COPIES_BYTES // size))
-        weights = self._memory.allocate("weights", size * count)
-        rows = []
-        for copy in range(count):
-            for role, array in packed.items():
-                weights.write(copy * size + places[role], array)
-            start = weights.address + copy * size
-            rows.append([*data, *(start + place for place in places.values())])
-        return rows
+        return self._memory.allocate("weights", size * count), count
 
     def run(self) -> int:
         """Nanoseconds of one run."""
@@ -234,9 +233,7 @@ class _Rig:
         return median(self.run() for _ in range(count))
 
 
-def _constants(
-    problem: Problem, candidate: Candidate, random: np.random.Generator
-) -> dict[str, np.ndarray]:
+def _packing(problem: Problem, candidate: Candidate, random: np.random.Generator) -> Calls:
     channels, sums = problem.out_channels, problem.precision.accumulate
     shape = (channels, problem.group_inputs, *problem.window.kernel)
     there = {"bias": problem.epilogue.bias, "slope": problem.epilogue.has_slope}
@@ -245,7 +242,7 @@ def _constants(
         name: random.standard_normal(channels).astype(sums) for name, used in there.items() if used
     }
     require_for_products()
-    return candidate.pack(w, given)
+    return candidate.packing(w, given)
 
 
 def _race(rigs: Mapping[Choice, _Rig], kept: Choice) -> dict[Choice, float]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import mmap
 from collections.abc import Mapping, Sequence
 
+from leanconv.codegen import compiler
 from leanconv.codegen.linking import Library
-from leanconv.codegen.lowered import PackCall
+from leanconv.codegen.lowered import Calls, PackCall
 from leanconv.codegen.memory_limits import require_for_products
 from leanconv.errors import OutOfMemoryError
 from leanconv.planner.constant_pool import ConstantPool
@@ -14,6 +15,7 @@ from leanconv.progress import spending, step
 from leanconv.runtime.memory import Block, give_back
 from leanconv.runtime.program import Program, Stage
 from leanconv.spec.format import aligned
+from leanconv.target import Target
 
 _READ_BYTES = 4 * 2**20  # packed between two times that what was read is given back
 
@@ -39,14 +41,32 @@ class Packer:
         waiting, self._waiting = self._waiting, []
         if not waiting:
             return
-        arrays = [(call.source, *call.tables()) for call, _ in waiting]
-        stages = [
-            Stage(call.kernel, (*(array.ctypes.data for array in read), address))
-            for (call, address), read in zip(waiting, arrays, strict=True)
-        ]
+        arrays = [(call.source(), call.tables()) for call, _ in waiting]
+        stages = []
+        for (call, address), (source, tables) in zip(waiting, arrays, strict=True):
+            read = source.ctypes.data + call.first, *(table.ctypes.data for table in tables)
+            stages.append(Stage(call.kernel, (*read, address)))
         stride = aligned(max(call.kernel.scratch_bytes for call, _ in waiting))
         scratch, threads = Block(stride * self._threads), self._threads
         Program(stages, self._library, 0, scratch.address, stride, threads, paced=False).run(())
+
+
+def pack(calls: Calls, addresses: Mapping[str, int], target: Target, threads: int) -> None:
+    """Pack all constants at once.
+
+    Args:
+        calls: what packs each, by name.
+        addresses: where each is to be.
+        target: what to emit for.
+        threads: that take part.
+    """
+    each = [(name, call) for name, pieces in calls.items() for call in pieces]
+    packer = Packer(compiler.load([call.kernel for _, call in each], target), threads)
+    places = dict(addresses)
+    for name, call in each:
+        packer.add(call, places[name])
+        places[name] += call.bytes
+    packer.run()
 
 
 def fill_weights(

@@ -6,8 +6,9 @@ dilation and padding of that.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from functools import lru_cache
+from collections.abc import Callable, Mapping
+from functools import lru_cache, partial
+from itertools import product
 from math import lcm, prod
 from typing import NamedTuple
 
@@ -15,7 +16,6 @@ import numpy as np
 
 from leanconv.algorithms.col2im.kernel import Col2Im
 from leanconv.algorithms.col2im.runs import run_table
-from leanconv.algorithms.common.channels import pack_channels
 from leanconv.algorithms.decompose import transposed_taps
 from leanconv.algorithms.interface import Candidate, KernelUse, is_one_float
 from leanconv.algorithms.magnitudes import losses_of_sums
@@ -23,12 +23,16 @@ from leanconv.algorithms.parameters import Choice
 from leanconv.algorithms.problem import Problem, dram_cycles
 from leanconv.algorithms.rounding import walk_error
 from leanconv.codegen.geometry import PhasedAccess, Window
+from leanconv.codegen.lowered import PackCall
 from leanconv.codegen.tiling import Tile, fits, tile_cycles
+from leanconv.kernels.packing import channels as packed_channels
+from leanconv.kernels.packing import copied, rearranged
 from leanconv.spec.amounts import sum_flops
 from leanconv.spec.format import ceil_div
 from leanconv.spec.typical import ANY_COUNT
 from leanconv.symbolic import least, most
 from leanconv.target import Target
+from leanconv.types import as_dtype
 
 NAME = "col2im"
 
@@ -229,51 +233,54 @@ def candidate(problem: Problem, target: Target) -> Candidate:
     error = walk_error(problem, problem.group_inputs + taps)
     losses = losses_of_sums(products)
 
-    def stream(
-        w: np.ndarray, channels: Mapping[str, np.ndarray]
-    ) -> Iterator[tuple[str, np.ndarray]]:
-        for piece in weight_pieces(kernel, w):
-            yield "w", piece
-        yield from others(channels).items()
-
-    def others(channels: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        groups, width = kernel.groups, kernel.units * kernel.unit * kernel.y.block
-        packed = {name: pack_channels(each, groups, width) for name, each in channels.items()}
+    def packing(w: np.ndarray, channels: Mapping[str, np.ndarray]) -> dict[str, list[PackCall]]:
+        width = kernel.units * kernel.unit * kernel.y.block
+        numbers = {n: packed_channels(v, kernel.outputs, width) for n, v in channels.items()}
         bounds, runs = run_table(
             window.kernel, window.dilation, kernel.y.block, kernel.unit, kernel.width
         )
-        return packed | {"runs": np.concatenate([bounds.reshape(-1), runs.reshape(-1)])}
-
-    def pack(w: np.ndarray, channels: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        return {"w": np.concatenate(list(weight_pieces(kernel, w))), **others(channels)}
+        table = np.concatenate([bounds.reshape(-1), runs.reshape(-1)])
+        return {"w": weight_calls(kernel, w), **numbers, "runs": copied(table)}
 
     details = f"tile {kernel.tile.rows}x{kernel.tile.vectors}" + ", packed" * kernel.packed
     uses = (KernelUse(kernel, kernel.operands),)
-    return Candidate(
-        Choice(NAME, error=error), uses, pack, details=details, stream=stream, losses=losses
-    )
+    return Candidate(Choice(NAME, error=error), uses, packing, details=details, losses=losses)
 
 
-def weight_pieces(kernel: Col2Im, w: np.ndarray) -> Iterator[np.ndarray]:
-    """Weights (C, K / groups, taps…) packed, a panel after the other.
+def weight_calls(kernel: Col2Im, w: np.ndarray) -> list[PackCall]:
+    """What packs weights, a panel after the other.
 
     Args:
         kernel: says how.
-        w: with all three kernel axes or fewer.
+        w: (C, K / groups, taps…), with all three kernel axes or fewer.
     """
-    block, unit, width = kernel.y.block, kernel.unit, kernel.width
-    taps = w.reshape(kernel.groups, kernel.inputs, w.shape[1], -1)
-    each = unit * block
-    for group in taps:
-        for first in range(0, kernel.units * each, each):
-            part = group[:, first : first + each]
-            if part.shape[1] < each:
-                part = np.pad(part, [(0, 0), (0, each - part.shape[1]), (0, 0)])
-            # (C, unit, block, taps) -> (C, unit, taps, block)
-            blocks = part.reshape(len(part), unit, block, -1).swapaxes(2, 3)
-            columns = blocks.reshape(len(part), -1)
-            for start in range(0, kernel.panels * width, width):
-                panel = np.zeros((len(part), width), w.dtype)
-                some = columns[:, start : start + width]
-                panel[:, : some.shape[1]] = some
-                yield panel.reshape(-1)
+    block, width, dtype = kernel.y.block, kernel.width, as_dtype(w.dtype)
+    each, inputs = kernel.unit * block, kernel.inputs
+    places = list(product(range(0, kernel.units * each, each), range(kernel.panels)))
+
+    def panel(numbers: np.ndarray, number: int) -> np.ndarray:
+        """Columns (c, unit, taps, block) of some outputs (c, k, taps…), those of a panel."""
+        c, k, *_ = numbers.shape
+        filled = np.pad(numbers.reshape(c, k, -1), [(0, 0), (0, each - k), (0, 0)])
+        columns = filled.reshape(c, kernel.unit, block, -1).swapaxes(2, 3).reshape(c, -1)
+        some = columns[:, number * width : (number + 1) * width]
+        return np.pad(some, [(0, 0), (0, width - some.shape[1])])
+
+    if kernel.groups > 1:
+
+        def order(numbers: np.ndarray) -> np.ndarray:
+            parts = (panel(numbers[:, k : k + each], number) for k, number in places)
+            return np.concatenate([part.reshape(-1) for part in parts])
+
+        grouped = w.reshape(kernel.groups, 1, inputs, *w.shape[1:])
+        return [rearranged(grouped, order, len(places) * inputs * width, dtype)]
+    return [
+        rearranged(w[np.newaxis, :, k : k + each], partial(_row, panel, number), width, dtype)
+        for k, number in places
+    ]
+
+
+def _row(
+    panel: Callable[[np.ndarray, int], np.ndarray], number: int, numbers: np.ndarray
+) -> np.ndarray:
+    return panel(numbers[np.newaxis], number)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from leanconv.codegen.extents import Extent
 from leanconv.codegen.geometry import Access, Window
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import PackCall
+from leanconv.kernels import packing
 from leanconv.records import dataclass
 from leanconv.spec.amounts import reduction_length, sum_flops
 from leanconv.types import FLOAT32, INT64, DType, Precision
@@ -63,7 +64,7 @@ class GroupedConv(Kernel):
 
     @property
     def packing(self) -> Hashable:
-        """Channels and taps: what `pack_weights` here looks at, and never the sizes of a map."""
+        """Channels and taps: what packing looks at, and never the sizes of a map."""
         shape = self.groups, self.inputs, self.outputs, self.window.kernel
         return type(self), shape, self.precision, self.epilogue.operands
 
@@ -115,19 +116,10 @@ class GroupedConv(Kernel):
         """Load the addresses of the operands, each of its type."""
         return e.pointers(self.operands, self.precision.accumulate.llvm, **self.operand_types)
 
-    def pack_weights(self, w: np.ndarray) -> np.ndarray:
-        """Weights (K, C/g, kd, kh, kw) in the order in which the kernel reads them: as given."""
-        return np.ascontiguousarray(w).reshape(-1)
-
-    def weight_pieces(self, w: np.ndarray) -> Iterator[np.ndarray]:
-        """Consecutive pieces of what `pack_weights` returns."""
-        yield self.pack_weights(w)
-
     def weight_calls(self, w: np.ndarray) -> list[PackCall]:
-        """Compiled code that packs what `pack_weights` does; empty if there is none for them."""
-        del w
-        return []
+        """What packs weights (K, C/g, kd, kh, kw), any view, as the kernel reads them: as given."""
+        return packing.rows(w, self.precision.w)
 
-    def pack_channels(self, values: np.ndarray) -> np.ndarray:
-        """Pack one number for each output channel (bias, slope): as given."""
-        return values
+    def channel_calls(self, values: np.ndarray) -> list[PackCall]:
+        """What packs a number for each output channel (bias, slope), or several: as given."""
+        return packing.copied(values)

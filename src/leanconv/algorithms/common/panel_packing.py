@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from leanconv.codegen.emitter import Function, Pointer, Value, vector
 from leanconv.codegen.extents import Count
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import PackCall
+from leanconv.kernels.packing import PIECE_BYTES, lowest
 from leanconv.kernels.register_transpose import transpose
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
@@ -26,7 +26,6 @@ from leanconv.target import Target
 from leanconv.types import DType
 
 _COLUMNS = 512  # of one chunk: what is written stays in L2
-_PIECE_BYTES = 4 * 2**20  # packed by one call: the weights read meanwhile are in memory twice
 
 
 @dataclass(frozen=True)
@@ -61,18 +60,34 @@ class Panels(Kernel):
     def group_elements(self) -> int:
         """Packed elements of one group."""
 
-    def calls(self, w: np.ndarray, tables: Callable[[], tuple[np.ndarray, ...]]) -> list[PackCall]:
-        """Pack row-major weights, in pieces of whole panels if they are large."""
-        each, size = self.outputs, self.group_elements * self.dtype.bytes
-        if self.groups == 1:
-            panels = max(1, _PIECE_BYTES * self.panels // size)
-            each = min(each, panels * self.vectors * self.lanes)
-        found, rows = [], w.reshape(-1, self.outputs, self.row)
-        for first in range(0, self.outputs, each):
-            part = replace(self, outputs=min(each, self.outputs - first))
-            packed = self.groups * part.group_elements * self.dtype.bytes
-            found.append(PackCall(part, rows[:, first : first + each], tables, packed))
-        return found
+
+def in_pieces(
+    kernel_of: Callable[[int], Panels],
+    outputs: int,
+    width: int,
+    w: np.ndarray,
+    tables: Callable[[], tuple[np.ndarray, ...]],
+) -> list[PackCall]:
+    """Pack weights (K, …), any view, in pieces of whole panels if they are large.
+
+    Args:
+        kernel_of: what packs so many outputs of a group.
+        outputs: of a group.
+        width: outputs of a panel.
+        w: of which `Panels.row` elements are from one output to the next.
+        tables: as of `PackCall`.
+    """
+    whole, each = kernel_of(outputs), outputs
+    if whole.groups == 1:
+        size = whole.group_elements * whole.dtype.bytes
+        each = min(outputs, max(1, PIECE_BYTES * ceil_div(outputs, width) // size) * width)
+    calls, lowest_bytes = [], lowest(w.shape[1:], w.strides[1:])
+    for first in range(0, outputs, each):
+        part = kernel_of(min(each, outputs - first))
+        packed = part.groups * part.group_elements * part.dtype.bytes
+        begin = first * w.strides[0] + lowest_bytes
+        calls.append(PackCall(part, lambda: w, tables, packed, begin))
+    return calls
 
 
 @dataclass(frozen=True)

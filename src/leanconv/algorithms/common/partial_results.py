@@ -11,16 +11,17 @@ from collections.abc import Hashable
 
 import numpy as np
 
-from leanconv.algorithms.common.channels import pack_channels
 from leanconv.codegen.dot import fma
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
 from leanconv.codegen.epilogue import Epilogue, TileOutput, store_tile
 from leanconv.codegen.extents import Count, Extent
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.kernel import Kernel
+from leanconv.codegen.lowered import PackCall
 from leanconv.codegen.microkernel import RegisterTile
 from leanconv.codegen.start_values import load_channels
 from leanconv.codegen.tails import each_tile_of_any
+from leanconv.kernels.packing import channels
 from leanconv.records import dataclass
 from leanconv.target import Target
 from leanconv.types import DType
@@ -77,9 +78,9 @@ class SumOfParts(Kernel):
         """Bias and slopes, zero past the last channel."""
         return self.epilogue.channel_bytes(self.dtype, self.blocks * self.lanes)
 
-    def pack_channels(self, values: np.ndarray) -> np.ndarray:
-        """Pack one number for each channel, zero past the last."""
-        return pack_channels(values, 1, self.blocks * self.lanes)
+    def channel_calls(self, values: np.ndarray) -> list[PackCall]:
+        """What packs one number for each channel, zero past the last."""
+        return channels(values, values.shape[-1], self.blocks * self.lanes)
 
     def emit(self, target: Target) -> str:
         """Emit the loops: chunks, pixels."""

@@ -20,9 +20,11 @@ from leanconv.codegen.dot import Dot, fma
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
 from leanconv.codegen.epilogue import TileOutput, store_tile
 from leanconv.codegen.extents import Count
+from leanconv.codegen.lowered import PackCall
 from leanconv.codegen.microkernel import ReductionLoop, RegisterTile
 from leanconv.codegen.start_values import channel_address, start_vectors
 from leanconv.codegen.tails import each_tile, tile_at
+from leanconv.kernels.packing import channels, panels
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
@@ -122,27 +124,22 @@ class DepthwiseConv(GroupedConv):
     def constant_bytes(self) -> dict[str, int]:
         """Whole vectors of channels, as they are packed below."""
         weights = self.blocks * self.vector_weights * self.precision.w.bytes
-        channels = self.blocks * self.lanes
-        return {"w": weights, **self.epilogue.channel_bytes(self.precision.accumulate, channels)}
+        lanes = self.blocks * self.lanes
+        return {"w": weights, **self.epilogue.channel_bytes(self.precision.accumulate, lanes)}
 
-    def pack_weights(self, w: np.ndarray) -> np.ndarray:
-        """Pack weights (K, ig, kd, kh, kw) as [vector][kd][kh][kw][ig][lane]."""
-        padded = np.zeros((self.blocks * self.width, *w.shape[1:]), w.dtype)
-        padded[: self.out_channels] = w
-        split = padded.reshape(self.blocks, self.width, *w.shape[1:])
-        packed = np.zeros((self.blocks, *w.shape[2:], w.shape[1], self.lanes), w.dtype)
-        packed[..., : self.width] = split.transpose(0, 3, 4, 5, 2, 1)
-        return packed.reshape(-1)
+    def weight_calls(self, w: np.ndarray) -> list[PackCall]:
+        """What packs weights (K, ig, kd, kh, kw), as [vector][kd][kh][kw][ig][lane]."""
+        size, dtype = self.vector_weights, self.precision.w
+        return panels(w[np.newaxis], self.width, self.packed_vector, lambda _: size, dtype)
 
-    def pack_channels(self, values: np.ndarray) -> np.ndarray:
-        """Pack one number for each output channel, zero past the last; several end to end."""
-        if values.ndim > 1:
-            return np.concatenate([self.pack_channels(each) for each in values])
-        padded = np.zeros(self.blocks * self.width, values.dtype)
-        padded[: self.out_channels] = values
-        packed = np.zeros((self.blocks, self.lanes), values.dtype)
-        packed[:, : self.width] = padded.reshape(self.blocks, self.width)
-        return packed.reshape(-1)
+    def packed_vector(self, w: np.ndarray) -> np.ndarray:
+        """The order of the weights of a vector of channels, or fewer."""
+        taps = w.transpose(2, 3, 4, 1, 0)
+        return np.pad(taps, [*[(0, 0)] * 4, (0, self.lanes - len(w))])
+
+    def channel_calls(self, values: np.ndarray) -> list[PackCall]:
+        """What packs a number for each channel, zero past the last; several end to end."""
+        return channels(values, self.width, self.lanes)
 
     def emit(self, target: Target) -> str:
         """Emit the loops: chunks, rows, tiles."""

@@ -99,20 +99,16 @@ class DepthwiseCodes(DepthwiseConv):
     def packing(self) -> Hashable:
         return super().packing, self.forms
 
-    def pack_weights(self, w: np.ndarray) -> np.ndarray:
-        """Pack weights (K, 1, kd, kh, kw) as [vector][kd][kh][form][lane][pixel of the quad]."""
-        depth, height, width = self.window.kernel
-        padded = np.zeros((self.blocks * self.lanes, depth, height, width), w.dtype)
-        padded[: self.out_channels] = w[:, 0]
-        rows = padded.reshape(self.blocks, self.lanes, depth, height, width)
-        rows = rows.transpose(0, 2, 3, 1, 4)
-        packed = np.zeros((*rows.shape[:3], len(self.forms), self.lanes, QUAD), w.dtype)
+    def packed_vector(self, w: np.ndarray) -> np.ndarray:
+        """The order of weights (k, 1, kd, kh, kw): [kd][kh][form][lane][pixel of the quad]."""
+        rows, width = w[:, 0].transpose(1, 2, 0, 3), self.window.kernel[2]
+        packed = np.zeros((*rows.shape[:2], len(self.forms), self.lanes, QUAD), w.dtype)
         for number, (shift, quad) in enumerate(self.forms):
             for pixel in range(QUAD):
                 tap = QUAD * quad + pixel - shift
                 if 0 <= tap < width:
-                    packed[..., number, :, pixel] = rows[..., tap]
-        return packed.reshape(-1)
+                    packed[:, :, number, : len(w), pixel] = rows[..., tap]
+        return packed
 
     def vector_rows(
         self, e: Function, pointers: dict[str, Pointer], n: Value, block: Value, live: int

@@ -12,28 +12,26 @@ one) are one kernel, with their packed weights one after the other.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from math import prod
 
 import numpy as np
 
-from leanconv.algorithms.common.channels import pack_channels
 from leanconv.algorithms.common.grouped_conv import GroupedConv
-from leanconv.algorithms.common.panel_packing import PanelPacking
+from leanconv.algorithms.common.panel_packing import PanelPacking, in_pieces
 from leanconv.codegen.dot import group_of
 from leanconv.codegen.emitter import Function, Pointer, Value
 from leanconv.codegen.extents import Extent
 from leanconv.codegen.half_stored import halved_calls
 from leanconv.codegen.lowered import PackCall
-from leanconv.half_arrays import in_memory
+from leanconv.kernels import packing
+from leanconv.kernels.packing import Order
 from leanconv.records import dataclass
 from leanconv.spec.amounts import reduction_length
 from leanconv.spec.format import ceil_div
-from leanconv.types import FLOAT32, HALVES, INT64
-
-_PIECE_ELEMENTS = 64 * 1024  # of the weights of small groups, which are packed at once
+from leanconv.types import FLOATS, HALVES, INT64, as_dtype
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,67 +147,60 @@ class PackedConv(GroupedConv):
         sizes |= self.epilogue.channel_bytes(self.precision.accumulate, self.packed_channels)
         return sizes | ({"offsets": self.phases * INT64.bytes} if self.phases > 1 else {})
 
-    def pack_weights(self, w: np.ndarray) -> np.ndarray:
-        """Pack weights (K, C/g, kd, kh, kw) into the stream that the kernel reads."""
-        packed = np.empty(self.groups * self.group_weights, self.precision.w.numpy)
-        end = 0
-        for piece in self.weight_pieces(w):
-            packed[end : end + piece.size] = piece
-            end += piece.size
-        return packed
+    def weight_calls(self, w: np.ndarray, seen: Order | None = None) -> list[PackCall]:
+        """What packs weights into the stream that the kernel reads.
 
-    def weight_pieces(self, w: np.ndarray) -> Iterator[np.ndarray]:
-        """The panels of `pack_weights`, one after the other.
-
-        A piece is one panel, or several groups where these are small.
+        Args:
+            w: (K, C/g, kernel…), any view.
+            seen: makes of it what this kernel multiplies, (K, C/g, kd, kh, kw); None if it is that.
         """
-        grouped = w.reshape(self.groups, self.outputs, self.inputs, *self.window.kernel)
-        together = max(1, _PIECE_ELEMENTS // self.group_weights)
-        if together > 1:
-            for first in range(0, self.groups, together):
-                some = grouped[first : first + together]
-                panels = [self._packed(some, p) for p in range(self.panels)]
-                yield np.concatenate(panels, axis=1).reshape(-1)
-            return
-        for group in range(self.groups):
-            for panel in range(self.panels):
-                yield self._packed(grouped[group : group + 1], panel).reshape(-1)
-
-    def _packed(self, grouped: np.ndarray, panel: int) -> np.ndarray:
-        """One panel of some groups' weights (g, K/g, C/g, kd, kh, kw), as (g, elements)."""
-        part = grouped[:, panel * self.panel_lanes : (panel + 1) * self.panel_lanes]
-        vectors = self.last_vectors if panel == self.panels - 1 else self.panel_vectors
-        taps = part.transpose(0, 3, 4, 5, 2, 1)
-        width, group = vectors * self.lanes, self.dot_group
-        dtype = self.precision.w
-        packed = np.zeros((*taps.shape[:4], self.packed_inputs, width), dtype.numpy)
-        packed[..., : self.inputs, : part.shape[1]] = in_memory(taps, dtype)
-        if group > 1:
-            packed = packed.reshape(*taps.shape[:4], -1, group, width).swapaxes(-1, -2)
-        return packed.reshape(len(grouped), -1)
-
-    def weight_calls(self, w: np.ndarray) -> list[PackCall]:
-        """Compiled code that packs what `pack_weights` does, where a row has a vector's weights."""
-        taps, row = prod(self.window.kernel), self.reduction
-        if self.phases > 1 or self.dot_group > 1 or row < self.lanes or not w.flags.c_contiguous:
-            return []
+        row = prod(w.shape[1:])
+        apart = self.dot_group > 1 or row < self.lanes or not w.flags.c_contiguous
+        if apart or w.dtype not in FLOATS:
+            grouped = w.reshape(self.groups, self.outputs, *w.shape[1:])
+            order = partial(self._panels, seen=seen)
+            return packing.panels(
+                grouped, self.panel_lanes, order, self._panel_weights, self.precision.w
+            )
 
         @cache
         def places() -> tuple[np.ndarray, ...]:
-            steps = np.arange(row, dtype=np.int64).reshape(taps, self.inputs)
-            return (np.ascontiguousarray(steps.T),)
+            taps = self._taps(np.arange(row).reshape(1, *w.shape[1:]), seen)
+            return (np.argsort(taps.reshape(-1)),)
 
-        sizes = self.groups, self.outputs, row, self.panel_vectors
-        dtype = self.precision.w
-        if dtype not in HALVES:
-            return PanelPacking(*sizes, self.lanes, dtype).calls(w, places)
-        if w.dtype != FLOAT32:
-            return []
-        return halved_calls(PanelPacking(*sizes, self.lanes, FLOAT32).calls(w, places), dtype)
+        def panels(outputs: int) -> PanelPacking:
+            sizes = self.groups, outputs, row, self.panel_vectors
+            return PanelPacking(*sizes, self.lanes, as_dtype(w.dtype))
 
-    def pack_channels(self, values: np.ndarray) -> np.ndarray:
-        """Pack one number for each output channel (bias, slope), zero past the last."""
-        return pack_channels(values, self.groups, self.panels * self.panel_lanes)
+        calls = in_pieces(panels, self.outputs, self.panel_lanes, w, places)
+        half = self.precision.w
+        return halved_calls(calls, half) if half in HALVES else calls
+
+    def _panel_weights(self, outputs: int) -> int:
+        """Packed elements of some outputs of a group."""
+        return self.packed_reduction * ceil_div(outputs, self.lanes) * self.lanes
+
+    def _taps(self, w: np.ndarray, seen: Order | None) -> np.ndarray:
+        """Weights (k, …) as [kd][kh][kw][c][k]."""
+        w = (w if seen is None else seen(w)).reshape(len(w), self.inputs, *self.window.kernel)
+        return w.transpose(2, 3, 4, 1, 0)
+
+    def _panels(self, w: np.ndarray, seen: Order | None) -> np.ndarray:
+        """The order of the weights (k, …) of some outputs of a group: panel by panel."""
+        taps, packed = self._taps(w, seen), []
+        for first in range(0, len(w), self.panel_lanes):
+            some = taps[..., first : first + self.panel_lanes]
+            rest = self.packed_inputs - self.inputs, -some.shape[-1] % self.lanes
+            panel = np.pad(some, [*[(0, 0)] * 3, *((0, n) for n in rest)])
+            if self.dot_group > 1:
+                steps = panel.reshape(*panel.shape[:3], -1, self.dot_group, panel.shape[-1])
+                panel = steps.swapaxes(-1, -2)
+            packed.append(panel.reshape(-1))
+        return np.concatenate(packed)
+
+    def channel_calls(self, values: np.ndarray) -> list[PackCall]:
+        """What packs a number for each output channel (bias, slope), zero past the last."""
+        return packing.channels(values, self.outputs, self.panels * self.panel_lanes)
 
     def of_phase(
         self, e: Function, pointers: dict[str, Pointer], n: Value

@@ -11,15 +11,16 @@ import numpy as np
 from leanconv.algorithms.fft.cost import Choices, best
 from leanconv.algorithms.fft.kernel import FftConv
 from leanconv.algorithms.fft.layout import FftLayout
-from leanconv.algorithms.fft.packing import pack_planes, pack_weights
+from leanconv.algorithms.fft.packing import weight_calls
 from leanconv.algorithms.fft.plane_cost import best_plane
 from leanconv.algorithms.fft.plane_kernel import FftPlanes
 from leanconv.algorithms.fft.plane_layout import PlaneLayout, lanes_are_tiles
 from leanconv.algorithms.fft.tiles import least_length
-from leanconv.algorithms.interface import Algorithm, Candidate, KernelUse
+from leanconv.algorithms.interface import Algorithm, Candidate, KernelUse, channel_calls
 from leanconv.algorithms.magnitudes import LARGEST, Losses, plain_losses
 from leanconv.algorithms.parameters import PARTS, Choice, Kind, Parameters, one_of, parameter
 from leanconv.algorithms.problem import Problem
+from leanconv.codegen.lowered import PackCall
 from leanconv.errors import SpecError
 from leanconv.records import dataclass
 from leanconv.target import Target
@@ -144,12 +145,9 @@ def _candidate(problem: Problem, target: Target, parameters: FftParameters) -> C
     layout = _layout(problem, target, parameters)[1]
     kernel = FftPlanes(layout) if isinstance(layout, PlaneLayout) else FftConv(layout)
 
-    def pack(w: np.ndarray, channels: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def packing(w: np.ndarray, channels: Mapping[str, np.ndarray]) -> dict[str, list[PackCall]]:
         w = w.reshape(*w.shape[:2], *problem.window.kernel[1:])
-        if isinstance(kernel, FftPlanes):
-            return {"w": pack_planes(kernel.layout, w), **channels}
-        packed = {name: kernel.pack_channels(values) for name, values in channels.items()}
-        return {"w": pack_weights(kernel.layout, w), **packed}
+        return {"w": weight_calls(kernel.layout, w), **channel_calls(kernel, channels)}
 
     details = (
         f"tile {layout.length}, outputs {layout.height.step}x{layout.width.step}, "
@@ -166,7 +164,7 @@ def _candidate(problem: Problem, target: Target, parameters: FftParameters) -> C
     return Candidate(
         Choice("fft", chosen, error=error_of(layout)),
         (KernelUse(kernel, kernel.operands),),
-        pack,
+        packing,
         details=details,
         weight_bytes=layout.weight_elements * layout.item,
         losses=_losses(problem, layout),

@@ -11,12 +11,13 @@ from math import prod
 
 import numpy as np
 
-from leanconv.algorithms.common.channels import pack_channels
 from leanconv.algorithms.fft.layout import FftLayout
 from leanconv.algorithms.fft.multiply import multiply
 from leanconv.algorithms.fft.transform import Transforms
 from leanconv.codegen.emitter import Function
 from leanconv.codegen.kernel import Kernel
+from leanconv.codegen.lowered import PackCall
+from leanconv.kernels.packing import channels
 from leanconv.records import dataclass
 from leanconv.spec.amounts import reduction_length, sum_flops
 from leanconv.target import Target
@@ -74,12 +75,12 @@ class FftConv(Kernel):
         weights = layout.weight_elements * layout.item
         return {"w": weights, **layout.epilogue.channel_bytes(layout.dtype, vectors * layout.lanes)}
 
-    def pack_channels(self, values: np.ndarray) -> np.ndarray:
-        """Pack one number for each output channel (bias, slope), zero past a group's last."""
+    def channel_calls(self, values: np.ndarray) -> list[PackCall]:
+        """What packs a number for each output channel (bias, slope), zero past a group's last."""
         layout = self.layout
         if layout.depthwise:
-            return pack_channels(values, 1, layout.outer * layout.lanes)
-        return pack_channels(values, layout.groups, layout.group_vectors * layout.lanes)
+            return channels(values, values.shape[-1], layout.outer * layout.lanes)
+        return channels(values, layout.outputs, layout.group_vectors * layout.lanes)
 
     def emit(self, target: Target) -> str:
         """Emit: for each chunk transform, multiply, transform back."""

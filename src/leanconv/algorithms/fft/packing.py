@@ -1,37 +1,186 @@
 """Packed weights of the products: the spectrum of each part of the kernel.
 
 V is the conjugate of the transform of the kernel's part, in float64, divided by T*T, and doubled
-where the inverse transform needs it (see `real_inverse`); then rounded to the dtype of w.
+where the inverse transform needs it (see `real_inverse`); then rounded to the dtype of w. Most of
+the T x T inputs are zero: two sums over the taps, along rows and then along columns, are several
+times faster than transforms of padded filters, and give the bins in their order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import lru_cache
+from collections.abc import Callable
+from functools import cache, lru_cache, partial
 
 import numpy as np
 
+from leanconv.algorithms.common.panel_packing import in_pieces
+from leanconv.algorithms.common.weight_transform import WeightTransform
 from leanconv.algorithms.fft.layout import FftLayout
 from leanconv.algorithms.fft.plane_layout import PlaneLayout
+from leanconv.algorithms.fft.tiles import Axis
+from leanconv.codegen.emitter import Function, Pointer, Value, vector
+from leanconv.codegen.extents import Count
+from leanconv.codegen.lowered import PackCall
+from leanconv.kernels.packing import lowest, numbers
+from leanconv.records import dataclass
+from leanconv.spec.format import ceil_div
+from leanconv.types import FLOAT64, as_dtype
 
 _Layout = FftLayout | PlaneLayout
+_Tables = Callable[[], tuple[np.ndarray, ...]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spectrum(WeightTransform):
+    """The bins of all taps, of a step's rows by columns.
+
+    Attributes:
+        rows: of the taps of a step.
+        half: T / 2.
+        bin_size: packed elements from a bin to the next.
+        step_size, factor_size: those from a step and from a factor to the next, counted in vectors
+            of the panel's width.
+        factors: what of V is stored: "im re", "re im", or "three", of products of three factors.
+        spread: whether a panel is one output, each lane stored a panel apart.
+    """
+
+    rows: Count
+    half: Count
+    bin_size: Count
+    step_size: Count
+    factor_size: Count
+    factors: str
+    spread: bool = False
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        """Weights; which of a row's is a tap of a step, i64; matrices in float64; result.
+
+        Of columns (taps, T / 2 + 1, 2); of rows (bins, 2, 2 rows), for the first and the last
+        column of the spectrum, and for those between them.
+        """
+        return ("w", "sources", "columns", "edge", "inner", "packed")
+
+    @property
+    def types(self) -> dict[str, str]:
+        given, made = self.given.llvm, self.dtype.llvm
+        tables = dict.fromkeys(("columns", "edge", "inner"), "double")
+        return {"w": given, "packed": made, **tables}
+
+    @property
+    def scratch_bytes(self) -> int:
+        """The taps, and all rows of half-transformed ones."""
+        lines = 2 * self.rows * (self.half + 1) * self.lanes
+        return super().scratch_bytes + lines * FLOAT64.bytes
+
+    @property
+    def panel_step(self) -> int:
+        """Of channels one by one, that of all of a vector."""
+        return self.panel_size * (self.vectors * self.lanes if self.spread else 1)
+
+    def lane_place(self, lane: Value) -> Value:
+        """Of channels one by one a panel for each lane."""
+        return lane * self.panel_size if self.spread else lane
+
+    def transform(
+        self,
+        e: Function,
+        pointers: dict[str, Pointer],
+        step: Value,
+        result: Pointer,
+        width: Value,
+        output: Value,
+    ) -> None:
+        """Transform rows, then columns."""
+        lanes, half = self.lanes, self.half
+        kind = vector("double", lanes)
+        lines = self.gathered(e).at(e.i64(self.gathered_elements))
+        columns = self.taps // self.rows
+        with e.loop("row", self.rows) as row:
+            taps = self.gathered(e).at(row * (columns * lanes))
+            with e.loop("column", half + 1) as bin_:
+                sums = [e.zero(kind), e.zero(kind)]
+                with e.loop("tap", columns, carry=[sums]) as tap:
+                    weight = e.load(taps.at(tap * lanes), kind)
+                    factors = pointers["columns"].at((tap * (half + 1) + bin_) * 2)
+                    for i in range(2):
+                        sums[i] = e.fma(e.broadcast(factors.at(i), kind), weight, sums[i])
+                line = lines.at((row * (half + 1) + bin_) * (2 * lanes))
+                for i in range(2):
+                    e.store(sums[i], line.at(i * lanes))
+        width = e.i64(1) if self.spread else width
+        there = result.at(step * self.step_size * width)
+        live = e.i64(self.outputs) - output
+        length = half * 2
+        with e.loop("column", half + 1) as column:
+            is_edge = column.compare("eq", 0) | column.compare("eq", half)
+            line = lines.at(column * (2 * lanes))
+            last = column.compare("eq", half)
+            first = e.select(last, e.i64(half + 1), column * length + 2)
+            first = e.select(column.compare("eq", 0), e.i64(0), first)
+            matrix = e.select(is_edge, pointers["edge"], pointers["inner"])
+            count = e.select(is_edge, e.i64(half + 1), e.i64(length))
+            with e.loop("bin", count) as number:
+                made = self._bin(e, matrix.at(number * (4 * self.rows)), line)
+                place = there.at((first + number) * self.bin_size)
+                for i, total in enumerate(self._factors(*made)):
+                    self._store(e, total, place.at(width * (self.factor_size * i)), live)
+
+    def _bin(self, e: Function, matrix: Pointer, line: Pointer) -> list[Value]:
+        """Real and imaginary part of one bin."""
+        kind = vector("double", self.lanes)
+        sums = [e.zero(kind), e.zero(kind)]
+        for part in range(2):
+            with e.loop("row", self.rows, carry=[sums]) as row:
+                at = (row * (self.half + 1)) * (2 * self.lanes)
+                half_made = e.load(line.at(at + part * self.lanes), kind)
+                factor = matrix.at(row + part * self.rows)
+                for i in range(2):
+                    there = factor.at(e.i64(2 * self.rows) * i)
+                    sums[i] = e.fma(e.broadcast(there, kind), half_made, sums[i])
+        return sums
+
+    def _factors(self, real: Value, imaginary: Value) -> list[Value]:
+        """The factors of the passes of the reduction, in their order."""
+        if self.factors == "three":
+            return [real, imaginary - real, -1.0 * (real + imaginary)]
+        return [imaginary, real] if self.factors == "im re" else [real, imaginary]
+
+    def _store(self, e: Function, total: Value, place: Pointer, live: Value) -> None:
+        """Store a vector of outputs, or each of those that there are by itself."""
+        value = self.rounded(e, [total])
+        if not self.spread:
+            e.store(value, place)
+            return
+        for lane in range(self.lanes):
+            with e.when(live.compare("sgt", lane)):
+                e.store(e.extract(value, lane), place.at(e.i64(self.panel_size) * lane))
 
 
 @lru_cache(maxsize=64)
 def _columns_matrix(length: int, taps: int) -> np.ndarray:
-    """Real and imaginary parts of bins 0 … length/2 of `taps` real numbers: (bins · 2, taps)."""
-    bins = length // 2 + 1
-    twiddles = _twiddle_factors(length, bins, taps)
-    return np.stack([twiddles.real, twiddles.imag], 1).reshape(bins * 2, taps)
+    """Real and imaginary parts of bins 0 … length/2 of `taps` real numbers: (taps, bins, 2)."""
+    twiddles = _twiddle_factors(length, length // 2 + 1, taps).T
+    return np.ascontiguousarray(np.stack([twiddles.real, twiddles.imag], 2))
 
 
 @lru_cache(maxsize=64)
-def _rows_matrix(length: int, bins: int, taps: int) -> np.ndarray:
-    """The same of complex numbers, real parts first: (bins · 2, 2 · taps)."""
+def _rows_matrix(length: int, taps: int, edge: bool) -> np.ndarray:
+    """The same of complex numbers, real parts first, scaled: (bins, 2, 2 · taps).
+
+    Args:
+        length: T.
+        taps: how many.
+        edge: whether it is for the first and the last column, which have bins 0 … T/2 alone.
+    """
+    bins, half = (length // 2 + 1 if edge else length), length // 2
     twiddles = _twiddle_factors(length, bins, taps)
     real = np.concatenate([twiddles.real, -twiddles.imag], 1)
     imaginary = np.concatenate([twiddles.imag, twiddles.real], 1)
-    return np.stack([real, imaginary], 1).reshape(bins * 2, 2 * taps)
+    scale = np.full(bins, 2.0)
+    if edge:
+        scale[0] = scale[half] = 1.0
+    return np.stack([real, imaginary], 1) * (scale / length**2)[:, np.newaxis, np.newaxis]
 
 
 def _twiddle_factors(length: int, bins: int, taps: int) -> np.ndarray:
@@ -40,98 +189,109 @@ def _twiddle_factors(length: int, bins: int, taps: int) -> np.ndarray:
     return np.asarray(np.exp(2j * np.pi * steps / length))
 
 
-def _spectrum(layout: _Layout, taps: np.ndarray) -> np.ndarray:
-    """V of one part of the kernel, taps (rows, columns, n) in float64: (bins, 2, n).
-
-    Most of the T x T inputs are zero, and there are many filters: two matrix products are several
-    times faster than transforms of padded filters, and give the bins in their order.
-    """
-    rows, columns, count = taps.shape
-    length, half = layout.length, layout.length // 2
-    first = _columns_matrix(length, columns) @ taps.swapaxes(0, 1).reshape(columns, rows * count)
-    lines = first.reshape(half + 1, 2 * rows, count)
-    found = np.empty((layout.bins, 2, count))
-    doubled = np.ones(half + 1)
-    doubled[1:half] = 2.0
-    edge = np.repeat(doubled / length**2, 2)[:, None] * _rows_matrix(length, half + 1, rows)
-    found[: half + 1] = (edge @ lines[0]).reshape(half + 1, 2, count)
-    found[half + 1 : length + 2] = (edge @ lines[half]).reshape(half + 1, 2, count)
-    inner = 2.0 / length**2 * _rows_matrix(length, length, rows)
-    between = np.matmul(inner, lines[1:half])
-    found[length + 2 :] = between.reshape(-1, 2, count)
-    return found
-
-
-def _spectra(layout: _Layout, w: np.ndarray) -> Iterator[tuple[tuple[int, ...], np.ndarray]]:
-    """(p, q, phase) and V as (bins, 2, C · K) of every part and phase of weights (K, C, kh, kw)."""
-    height, width = layout.height, layout.width
-    taps = np.ascontiguousarray(w.transpose(2, 3, 1, 0), np.float64)
-    taps = taps.reshape(*taps.shape[:2], -1)
-    for p, q, a, b in np.ndindex(*layout.parts, height.phases, width.phases):
-        rows, columns = height.positions(a, p), width.positions(b, q)
-        yield (p, q, a * width.phases + b), _spectrum(layout, taps[rows, columns])
-
-
-def _factors(layout: FftLayout, v: np.ndarray) -> list[np.ndarray]:
-    """The factors of the passes of the reduction, in their order, from V (bins, 2, …)."""
-    real, imaginary = v[:, 0], v[:, 1]
-    if layout.products == 3:
-        return [real, imaginary - real, -(real + imaginary)]
-    return [imaginary, real]
-
-
-def pack_weights(layout: FftLayout, w: np.ndarray) -> np.ndarray:
-    """Pack weights (K, C/g, kh, kw).
+def weight_calls(layout: _Layout, w: np.ndarray) -> list[PackCall]:
+    """What transforms weights (K, C/g, kh, kw), any view, and packs them.
 
     Dense: [group][slice][bin][panel][pass][p][q][phase][c][vectors · lanes].
     Depthwise: [vector of channels][bin][p][q][phase][re, im][lane].
+    Planes: [channel][bin][p][q][phase][re, im].
     """
-    if layout.depthwise:
-        return _pack_depthwise(layout, w)
-    grouped = w.reshape(layout.groups, layout.outputs, *w.shape[1:])
-    packed = np.zeros((layout.groups, layout.splits, layout.bins, layout.bin_weights), w.dtype)
-    slice_lanes = layout.output_vectors * layout.lanes
-    panel_lanes = layout.tile.vectors * layout.lanes
-    for g, split in np.ndindex(layout.groups, layout.splits):
-        outputs = grouped[g, split * slice_lanes : (split + 1) * slice_lanes]
-        place = 0
-        for first in range(0, slice_lanes, panel_lanes):
-            width = min(panel_lanes, slice_lanes - first)
-            panel = _pack_panel(layout, outputs[first : first + width], width)
-            packed[g, split, :, place : place + panel.shape[1]] = panel
-            place += panel.shape[1]
-    return packed.reshape(-1)
+    height, width = layout.height, layout.width
+    rows, columns = _longest(height), _longest(width)
+    spectrum = partial(
+        Spectrum,
+        row=w.strides[0] // w.itemsize,
+        lanes=layout.lanes,
+        dtype=as_dtype(w.dtype),
+        taps=rows * columns,
+        steps=layout.reduction_steps,
+        given=as_dtype(w.dtype),
+        rows=rows,
+        half=layout.length // 2,
+    )
+
+    @cache
+    def tables() -> tuple[np.ndarray, ...]:
+        one = numbers(w.shape[1:], [step // w.itemsize for step in w.strides[1:]])
+        shape = *layout.parts, height.phases, width.phases, len(one), rows, columns
+        sources = np.zeros(shape, np.int64)
+        for p, q, a, b in np.ndindex(*shape[:4]):
+            taps = one[:, height.positions(a, p), width.positions(b, q)]
+            sources[p, q, a, b, :, : taps.shape[1], : taps.shape[2]] = taps
+        length = layout.length
+        edge, inner = (_rows_matrix(length, rows, edge) for edge in (True, False))
+        return sources - 1, _columns_matrix(length, columns), edge, inner
+
+    if isinstance(layout, FftLayout) and not layout.depthwise:
+        return _dense(layout, w, spectrum, tables)
+    return _of_channels(layout, w, spectrum, tables)
 
 
-def _pack_panel(layout: FftLayout, w: np.ndarray, width: int) -> np.ndarray:
-    """The weights (k, C, kh, kw) of at most `width` outputs as (bins, …)."""
-    outputs, inputs = w.shape[:2]
-    shape = (layout.bins, layout.passes, *layout.parts, layout.phases, inputs, width)
-    panel = np.zeros(shape, w.dtype)
-    # A vector of outputs at a time, so that no bit depends on the width of panels.
-    for k in range(0, outputs, layout.lanes):
-        some = w[k : k + layout.lanes]
-        for (p, q, phase), v in _spectra(layout, some):
-            for number, factor in enumerate(_factors(layout, v)):
-                place = panel[:, number, p, q, phase, :, k : k + some.shape[0]]
-                place[...] = factor.reshape(layout.bins, inputs, -1)
-    return panel.reshape(layout.bins, -1)
+def _longest(axis: Axis) -> int:
+    """The most taps of a part of a phase."""
+    parts = (axis.positions(*each) for each in np.ndindex(axis.phases, axis.parts))
+    return max(len(range(*part.indices(axis.kernel))) for part in parts)
 
 
-def _pack_depthwise(layout: FftLayout, w: np.ndarray) -> np.ndarray:
-    lanes, channels = layout.lanes, w.shape[0]
-    packed = np.zeros((layout.outer, layout.bins, *layout.parts, layout.phases, 2, lanes), w.dtype)
-    for (p, q, phase), v in _spectra(layout, w):
-        for block in range(layout.outer):
-            some = v[:, :, block * lanes : (block + 1) * lanes]
-            packed[block, :, p, q, phase, :, : min(lanes, channels - block * lanes)] = some
-    return packed.reshape(-1)
+def _dense(
+    layout: FftLayout, w: np.ndarray, spectrum: Callable[..., Spectrum], tables: _Tables
+) -> list[PackCall]:
+    """One call for all groups; where their outputs are cut into slices, one for each slice."""
+    steps, width = layout.reduction_steps, layout.tile.vectors * layout.lanes
+    packed = layout.output_vectors * layout.lanes
+    size = layout.bins * layout.bin_weights
+    kernel = partial(
+        spectrum,
+        vectors=layout.tile.vectors,
+        panel_size=layout.passes * steps * width,
+        group_size=size,
+        packed=packed,
+        ragged=True,
+        bin_size=layout.bin_weights,
+        step_size=1,
+        factor_size=steps,
+        factors="three" if layout.products == 3 else "im re",
+    )
+    lowest_bytes = lowest(w.shape[1:], w.strides[1:])
+
+    def call(groups: int, first: int, outputs: int) -> PackCall:
+        made = kernel(groups=groups, outputs=outputs)
+        begin = first * w.strides[0] + lowest_bytes
+        return PackCall(made, lambda: w, tables, groups * size * layout.item, begin)
+
+    if layout.splits == 1:
+        return [call(layout.groups, 0, layout.outputs)]
+    slices = range(0, layout.splits * packed, packed)  # the last ones may be empty
+    left = [max(0, min(packed, layout.outputs - first)) for first in slices]
+    return [
+        call(1, group * layout.outputs + (first if outputs else 0), outputs)
+        for group in range(layout.groups)
+        for first, outputs in zip(slices, left, strict=True)
+    ]
 
 
-def pack_planes(layout: PlaneLayout, w: np.ndarray) -> np.ndarray:
-    """Pack weights (C, 1, kh, kw): [channel][bin][p][q][phase][re, im]."""
-    phases = layout.height.phases * layout.width.phases
-    packed = np.zeros((layout.groups, layout.bins, *layout.parts, phases, 2), w.dtype)
-    for (p, q, phase), v in _spectra(layout, w):
-        packed[:, :, p, q, phase] = v.transpose(2, 0, 1)
-    return packed.reshape(-1)
+def _of_channels(
+    layout: _Layout, w: np.ndarray, spectrum: Callable[..., Spectrum], tables: _Tables
+) -> list[PackCall]:
+    """Of channels by themselves: lanes are channels, or each is packed alone."""
+    spread, lanes = isinstance(layout, PlaneLayout), layout.lanes
+    bin_size = 2 * layout.reduction_steps * (1 if spread else lanes)
+    size = layout.bins * bin_size
+
+    def kernel(channels: int) -> Spectrum:
+        vectors = ceil_div(channels, lanes)
+        return spectrum(
+            groups=1,
+            outputs=channels,
+            vectors=1,
+            panel_size=size,
+            group_size=size * (channels if spread else vectors),
+            packed=vectors * lanes,
+            bin_size=bin_size,
+            step_size=2,
+            factor_size=1,
+            factors="re im",
+            spread=spread,
+        )
+
+    return in_pieces(kernel, len(w), lanes, w, tables)

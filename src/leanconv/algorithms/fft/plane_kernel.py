@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 from typing import NamedTuple
 
+import numpy as np
+
 from leanconv.algorithms.common.linear_code import emit_program
 from leanconv.algorithms.fft.network import (
     complex_forward,
@@ -26,8 +28,10 @@ from leanconv.codegen.activations import finish
 from leanconv.codegen.columns import Columns, load_row, store_row
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
 from leanconv.codegen.kernel import Kernel
+from leanconv.codegen.lowered import PackCall
 from leanconv.codegen.shuffles import transpose
 from leanconv.codegen.start_values import add_start, channel_address
+from leanconv.kernels.packing import copied
 from leanconv.records import dataclass
 from leanconv.spec.amounts import sum_flops
 from leanconv.target import Target
@@ -80,6 +84,10 @@ class FftPlanes(Kernel):
         layout = self.layout
         channels = layout.epilogue.channel_bytes(layout.dtype, layout.groups)
         return {"w": layout.weight_elements * layout.item, **channels}
+
+    def channel_calls(self, values: np.ndarray) -> list[PackCall]:
+        """What packs a number for each channel: as given."""
+        return copied(values)
 
     def emit(self, target: Target) -> str:
         """Emit: for each vector of tiles, rows, columns, rows."""

@@ -17,6 +17,8 @@ from leanconv.algorithms.fused.rows import BlockRows, Rows, no_rows
 from leanconv.codegen.emitter import Carry, Function, Pointer, Value
 from leanconv.codegen.extents import Count, Extent
 from leanconv.codegen.kernel import SCRATCH_OF_NEXT, SCRATCH_OF_PREVIOUS, Kernel
+from leanconv.codegen.lowered import PackCall
+from leanconv.kernels.packing import copied
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
@@ -80,10 +82,10 @@ class FusedChain(Kernel):
         """Operations of the plain sums: rows that are computed twice count once."""
         return self.parts * self.batch * self.block.image_flops
 
-    def pack(self, constants: Sequence[Constants]) -> dict[str, np.ndarray]:
-        """Pack the constants of all convolutions, by operand."""
+    def pack_calls(self, constants: Sequence[Constants]) -> dict[str, list[PackCall]]:
+        """What packs the constants of all convolutions, by operand."""
         parts = [pack_part(self.block, constants, part) for part in range(self.parts)]
-        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        return {name: [call for part in parts for call in part[name]] for name in parts[0]}
 
     @property
     def packing(self) -> Hashable:
@@ -94,7 +96,7 @@ class FusedChain(Kernel):
 
     @property
     def constant_bytes(self) -> dict[str, int]:
-        """What `pack` returns: those of the stages, the parts one after the other."""
+        """Those of the stages, the parts one after the other."""
         return {name: self.parts * size for name, size in self.block.constant_bytes.items()}
 
     def emit(self, target: Target) -> str:
@@ -159,32 +161,32 @@ class FusedChain(Kernel):
 
 def pack_part(
     block: BlockKernels, constants: Sequence[Constants], part: int = 0
-) -> dict[str, np.ndarray]:
-    """Pack the constants of a block's convolutions, by operand.
+) -> dict[str, list[PackCall]]:
+    """What packs the constants of a block's convolutions, by operand.
 
     Args:
         block: its kernels, of one part of the channels in the middle.
         constants: of all channels; where codes are made of an image's floats, those first.
         part: which part.
     """
-    packed = {}
+    calls = {}
     if "image.numbers" in block.operands:
-        packed["image.numbers"] = constants[0](0)["numbers"]
+        calls["image.numbers"] = copied(constants[0](0)["numbers"])
         constants = constants[1:]
     for name, (conv, outputs, inputs) in _cuts(block, part).items():
         kernel = block.stages[name]
         given = constants[conv](kernel.code_shift)
         w = given["w"][outputs][:, inputs]
         shaped = w.reshape(*w.shape[:2], *kernel.window.kernel)
-        packed[f"{name}.w"] = kernel.pack_weights(shaped)
+        calls[f"{name}.w"] = kernel.weight_calls(shaped)
         if name in block.tables:
-            packed[f"{name}.table"] = given["table"]
+            calls[f"{name}.table"] = copied(given["table"])
         for operand in kernel.epilogue.operands:
             if operand == "quantisation":
-                packed[f"{name}.{operand}"] = given[operand]
+                calls[f"{name}.{operand}"] = copied(given[operand])
             elif operand != "residual":
-                packed[f"{name}.{operand}"] = kernel.pack_channels(given[operand][..., outputs])
-    return packed
+                calls[f"{name}.{operand}"] = kernel.channel_calls(given[operand][..., outputs])
+    return calls
 
 
 def _cuts(block: BlockKernels, part: int) -> dict[str, tuple[int, slice, slice]]:

@@ -15,14 +15,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from leanconv.algorithms.fused.block import BlockKernels
 from leanconv.algorithms.fused.kernel import Constants, pack_part
 from leanconv.algorithms.fused.rows import BlockRows, Rows, no_rows
 from leanconv.codegen.emitter import Carry, Function, Pointer, Value
 from leanconv.codegen.extents import Extent
 from leanconv.codegen.kernel import Kernel
+from leanconv.codegen.lowered import PackCall
 from leanconv.records import dataclass
 from leanconv.spec.format import aligned, ceil_div
 from leanconv.target import Target
@@ -96,17 +95,17 @@ class BlockStream(Kernel):
         """Operations of the plain sums: rows that are computed twice count once."""
         return self.batch * sum(block.image_flops for block in self.blocks)
 
-    def pack(self, constants: Sequence[Sequence[Constants]]) -> dict[str, np.ndarray]:
-        """Pack the constants of all blocks' convolutions, by operand."""
+    def pack_calls(self, constants: Sequence[Sequence[Constants]]) -> dict[str, list[PackCall]]:
+        """What packs the constants of all blocks' convolutions, by operand."""
         return {
-            f"{i}.{name}": array
+            f"{i}.{name}": calls
             for i, block in enumerate(self.blocks)
-            for name, array in pack_part(block, constants[i]).items()
+            for name, calls in pack_part(block, constants[i]).items()
         }
 
     @property
     def constant_bytes(self) -> dict[str, int]:
-        """What `pack` returns: those of all blocks."""
+        """Those of all blocks."""
         return {
             f"{i}.{name}": size
             for i, block in enumerate(self.blocks)

@@ -22,6 +22,7 @@ from leanconv.algorithms.planar.columns import ColumnOutput
 from leanconv.codegen.dot import fma
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
 from leanconv.codegen.extents import Count
+from leanconv.codegen.lowered import PackCall
 from leanconv.codegen.microkernel import (
     Fetch,
     ReductionLoop,
@@ -32,6 +33,7 @@ from leanconv.codegen.partial_sums import LENGTH, PartialSums
 from leanconv.codegen.start_values import channel_address, start_planes
 from leanconv.codegen.tails import overlapping_tiles, tiles_of_chunk
 from leanconv.codegen.tiling import Tile, fits, tile_cycles
+from leanconv.kernels.packing import panels
 from leanconv.records import dataclass
 from leanconv.spec.format import ALIGNMENT, ceil_div
 from leanconv.symbolic import Symbol, fixed, least, most
@@ -110,14 +112,15 @@ class PlanarPointwise(GroupedConv):
         """Channels, those of a tile, taps."""
         return super().packing, self.tile.rows
 
-    def pack_weights(self, w: np.ndarray) -> np.ndarray:
-        """Pack weights (K, C/g, 1, 1, 1) as [group][panel][c][channel of the panel]."""
-        grouped = w.reshape(self.groups, self.outputs, self.inputs)
-        whole = self.outputs // self.tile.rows * self.tile.rows
-        split = grouped[:, :whole].reshape(self.groups, -1, self.tile.rows, self.inputs)
-        parts = [split.swapaxes(2, 3).reshape(self.groups, -1)]
-        parts.append(grouped[:, whole:].swapaxes(1, 2).reshape(self.groups, -1))
-        return np.concatenate(parts, axis=1).reshape(-1)
+    def weight_calls(self, w: np.ndarray) -> list[PackCall]:
+        """What packs weights (K, C/g, 1, 1, 1), as [group][panel][c][channel of the panel]."""
+        grouped, width = w.reshape(self.groups, self.outputs, self.inputs), self.tile.rows
+
+        def order(part: np.ndarray) -> np.ndarray:
+            split = (part[first : first + width] for first in range(0, len(part), width))
+            return np.concatenate([panel.T.reshape(-1) for panel in split])
+
+        return panels(grouped, width, order, lambda k: k * self.inputs, self.precision.w)
 
     def emit(self, target: Target) -> str:
         """Emit the loops: chunks, tiles of pixels, panels."""

@@ -14,16 +14,16 @@ loaded six times as slowly.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
 from math import prod
 
 import numpy as np
 
-from leanconv.algorithms.common.channels import pack_channels
 from leanconv.algorithms.common.grouped_conv import GroupedConv
 from leanconv.codegen.extents import Count
+from leanconv.codegen.lowered import PackCall
 from leanconv.codegen.matrix_tiles import COLUMNS, ROW_BYTES, ROWS, TILE_BYTES, factors
-from leanconv.half_arrays import in_memory
+from leanconv.kernels.packing import channels, panels
 from leanconv.records import dataclass
 from leanconv.spec.format import ALIGNMENT, aligned, ceil_div
 from leanconv.symbolic import least
@@ -321,24 +321,21 @@ class TileShape(GroupedConv):
         shape = self.groups, self.inputs, self.outputs, self.window.kernel, taps
         return TileShape, shape, self.panels, self.precision, self.epilogue.operands
 
-    def pack_weights(self, w: np.ndarray) -> np.ndarray:
-        """Pack weights (K, C/g, 1, kh, kw) into the tiles that the kernel reads."""
-        return np.concatenate([*self.weight_pieces(w)])
-
-    def weight_pieces(self, w: np.ndarray) -> Iterator[np.ndarray]:
-        """The pairs of panels of `pack_weights`, one after the other."""
+    def weight_calls(self, w: np.ndarray) -> list[PackCall]:
+        """What packs weights (K, C/g, 1, kh, kw) into the tiles that the kernel reads."""
         grouped = w.reshape(self.groups, self.outputs, self.inputs, *self.window.kernel[1:])
+        width, pair = self.panels * COLUMNS, self.pair_bytes // self.factor.bytes
+        return panels(grouped, width, self._pairs, lambda k: ceil_div(k, width) * pair, self.factor)
+
+    def _pairs(self, w: np.ndarray) -> np.ndarray:
+        """The order of the weights (k, C/g, kh, kw) of some outputs of a group."""
         width = self.panels * COLUMNS
-        for group in grouped:
-            for first in range(0, self.group_outputs, width):
-                yield self._pair(group[first : first + width])
+        return np.concatenate([self._pair(w[k : k + width]) for k in range(0, len(w), width)])
 
     def _pair(self, outputs: np.ndarray) -> np.ndarray:
         """The tiles of the outputs (k, C/g, kh, kw) of `panels` panels."""
         _, _, height, width = outputs.shape
         pixel, taps, panels = self.pixel, self.taps, self.panels
-        if self.factor.is_float:
-            outputs = in_memory(outputs, self.factor)
         down, across = (self.row_groups, self.tap_rows), (self.tap_groups, taps)
         channels = self.parts * pixel
         padded = np.zeros((panels * COLUMNS, channels, prod(down), prod(across)), outputs.dtype)
@@ -347,15 +344,15 @@ class TileShape(GroupedConv):
         # [part][row group][tap group][panel][row, tap of the group][channel][output]
         filled = self.tap_rows * taps * pixel
         rows = split.transpose(2, 4, 6, 0, 5, 7, 3, 1).reshape(-1, filled, COLUMNS)
-        size = outputs.itemsize
+        size = self.factor.bytes
         tiles = np.zeros((self.steps * panels, ROW_BYTES // size, COLUMNS), outputs.dtype)
         tiles[:, :filled] = rows
         groups = tiles.reshape(-1, ROWS, _GROUP_BYTES // size, COLUMNS)
-        return np.ascontiguousarray(groups.swapaxes(-1, -2)).reshape(-1)
+        return groups.swapaxes(-1, -2).reshape(-1)
 
-    def pack_channels(self, values: np.ndarray) -> np.ndarray:
-        """Pack one number for each output channel (bias, slope), zero past the last."""
-        return pack_channels(values, self.groups, self.group_outputs)
+    def channel_calls(self, values: np.ndarray) -> list[PackCall]:
+        """What packs a number for each output channel (bias, slope), zero past the last."""
+        return channels(values, self.outputs, self.group_outputs)
 
 
 JOB_WORDS = 4  # bytes from a buffer's start to the sums, those of y, columns, first channel

@@ -15,12 +15,13 @@ import numpy as np
 from leanconv.algorithms.direct.algorithm import DIRECT
 from leanconv.algorithms.direct.kernel import DirectConv
 from leanconv.algorithms.direct.plan import plan_direct
-from leanconv.algorithms.interface import Candidate, KernelUse, Pack
+from leanconv.algorithms.interface import Candidate, KernelUse, PackingOf, channel_calls
 from leanconv.algorithms.parameters import Choice
 from leanconv.algorithms.problem import Problem
 from leanconv.algorithms.unfold.kernels import Unfold
 from leanconv.algorithms.unfold.unfolding import Unfolding
 from leanconv.codegen.geometry import Access, Window
+from leanconv.codegen.lowered import PackCall
 from leanconv.codegen.tiling import Tile, rank_tiles, rows_per_chunk
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
@@ -161,15 +162,15 @@ def _tile_cycles(conv: DirectConv, target: Target) -> list[tuple[float, Tile]]:
     return [(cycles(row, tile), tile) for row, tile in ranked if tile.rows <= most]
 
 
-def packing(conv: DirectConv, view: UnfoldedView | None, problem: Problem) -> Pack:
+def packing(conv: DirectConv, view: UnfoldedView | None, problem: Problem) -> PackingOf:
     """The packing of a convolution over an unfolded tensor (`None`: over the input itself)."""
 
-    def pack(w: np.ndarray, channels: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        packed = {name: conv.pack_channels(values) for name, values in channels.items()}
-        taps = problem.weights_3d(w)
-        return {"w": conv.pack_weights(view.weights(taps) if view else taps), **packed}
+    def calls(w: np.ndarray, channels: Mapping[str, np.ndarray]) -> dict[str, list[PackCall]]:
+        seen = view.weights if view else None
+        weights = conv.weight_calls(problem.weights_3d(w), seen)
+        return {"w": weights, **channel_calls(conv, channels)}
 
-    return pack
+    return calls
 
 
 def unfold_rows(unfolding: Unfolding, pieces: int, costs: Costs) -> int:

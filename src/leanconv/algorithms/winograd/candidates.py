@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 
-from leanconv.algorithms.common.channels import pack_channels
 from leanconv.algorithms.direct.kernel import DirectConv
-from leanconv.algorithms.interface import Candidate, CompiledPacking, KernelUse, Pack
+from leanconv.algorithms.direct.packed import PackedConv
+from leanconv.algorithms.interface import Candidate, KernelUse, PackingOf
 from leanconv.algorithms.parameters import Choice
 from leanconv.algorithms.problem import Problem
 from leanconv.algorithms.winograd.cost import MOST_STAGED_ROWS, staged_transform_cycles
 from leanconv.algorithms.winograd.kernel import WinogradConv
-from leanconv.algorithms.winograd.packing import (
-    pack_weights,
-    transformed_weights,
-    weight_calls,
-)
+from leanconv.algorithms.winograd.packing import weight_calls
 from leanconv.algorithms.winograd.parameters import WinogradParameters
 from leanconv.algorithms.winograd.pieces import Piece
 from leanconv.algorithms.winograd.shape import WinogradShape
@@ -29,6 +24,7 @@ from leanconv.codegen.epilogue import Epilogue
 from leanconv.codegen.geometry import Access, Window
 from leanconv.codegen.lowered import PackCall
 from leanconv.codegen.tiling import Tile, by_lane, rank_tiles, rows_per_chunk
+from leanconv.kernels.packing import channels, copied
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 
@@ -48,7 +44,6 @@ def fused(
         error: the expected error.
     """
     uses, offsets = _merged(pieces, shapes)
-    packers = [partial(pack_weights, shape) for shape in shapes]
     shape = shapes[0]
     text = f"blocks of {shape.tiles} tiles, {shape.rows}x{shape.vectors}"
     if not shape.any_size:  # else they follow the size, as an expression
@@ -58,49 +53,10 @@ def fused(
     return Candidate(
         Choice("winograd", chosen, error=error),
         tuple(uses),
-        _packer(problem, pieces, shape, packers, offsets),
+        _packing(problem, pieces, shapes, [None] * len(shapes), offsets),
         details=_details(pieces, shape, text) + (", narrow edges" if shape.narrow else ""),
         weight_bytes=sum(weights.values()),
-        compiled=_compiled(problem, pieces, shapes, offsets),
     )
-
-
-def _compiled(
-    problem: Problem,
-    pieces: Sequence[Piece],
-    shapes: Sequence[WinogradShape],
-    offsets: Mapping[str, np.ndarray],
-) -> CompiledPacking:
-    """The compiled packing of pieces whose weights are rows of the array that is given."""
-
-    def calls(w: np.ndarray) -> dict[str, list[PackCall]]:
-        taken = _taken(problem, pieces, w)
-        if not all(part.flags.c_contiguous for part in taken):
-            return {}
-        found = zip(pieces, shapes, taken, strict=True)
-        return {piece.weights: weight_calls(shape, part) for piece, shape, part in found}
-
-    def others(channels: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        return {**_packed_channels(shapes[0], channels), **offsets}
-
-    return CompiledPacking(calls, others)
-
-
-def _taken(problem: Problem, pieces: Sequence[Piece], w: np.ndarray) -> list[np.ndarray]:
-    """The weights (K, C/g, kh, kw) that each piece takes of w."""
-    flat = problem.weights_3d(w)[:, :, 0]
-    return [flat[:, :, slice(*rows), slice(*columns)] for rows, columns in (p.taps for p in pieces)]
-
-
-def _packed_channels(
-    shape: WinogradShape, channels: Mapping[str, np.ndarray]
-) -> dict[str, np.ndarray]:
-    """Bias and slopes, in whole panels."""
-    width = shape.panels * shape.panel_lanes
-    return {
-        name: values if name == "quantisation" else pack_channels(values, shape.groups, width)
-        for name, values in channels.items()
-    }
 
 
 def _merged(
@@ -170,7 +126,6 @@ def in_stages(
             KernelUse(gather, tuple(roles.get(o, o) for o in gather.operands)),
         ]
 
-    packers = [partial(_pack_points, *pair) for pair in zip(shapes, products, strict=True)]
     temporaries = {"V": 0, "M": 0}
     for one in shapes:
         rows = one.groups * one.points * one.tile_count
@@ -182,16 +137,10 @@ def in_stages(
     return Candidate(
         Choice("winograd", WinogradParameters(form="stages", m=shape.m), error=error),
         tuple(uses),
-        _packer(problem, pieces, shape, packers, {}),
+        _packing(problem, pieces, shapes, [product.whole for product in products], {}),
         temporaries,
         _details(pieces, shape, text),
     )
-
-
-def _pack_points(shape: WinogradShape, product: PointProducts, w: np.ndarray) -> np.ndarray:
-    """Transform weights (K, C/g, kh, kw) and pack them for the products."""
-    u = transformed_weights(shape, w)
-    return product.pack_weights(u.reshape(-1, *u.shape[2:]).astype(shape.transformed))
 
 
 def _tiles_per_chunk(shape: WinogradShape, target: Target, vectors: int, cycles: float) -> int:
@@ -240,32 +189,36 @@ def _products(shape: WinogradShape, tile: Tile, target: Target) -> PointProducts
 
 
 # -- both --------------------------------------------------------------------------------------
-def _packer(
+def _packing(
     problem: Problem,
     pieces: Sequence[Piece],
-    shape: WinogradShape,
-    packers: Sequence[Callable[[np.ndarray], np.ndarray]],
+    shapes: Sequence[WinogradShape],
+    products: Sequence[PackedConv | None],
     offsets: Mapping[str, np.ndarray],
-) -> Pack:
-    """The `pack` of a candidate.
+) -> PackingOf:
+    """The packing of a candidate.
 
     Args:
         problem: what is computed.
         pieces: its pieces.
-        shape: that of the first piece.
-        packers: packs the weights (K, C/g, kh, kw) of each piece.
-        offsets: what is packed already.
+        shapes, products: of each, as for `weight_calls`.
+        offsets: tables beside.
     """
+    first = shapes[0]
+    width = first.panels * first.panel_lanes
 
-    def pack(w: np.ndarray, channels: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        packed = _packed_channels(shape, channels)
-        taken = _taken(problem, pieces, w)
-        for piece, pack_piece, part in zip(pieces, packers, taken, strict=True):
-            if piece.weights not in packed:
-                packed[piece.weights] = pack_piece(part)
-        return {**packed, **offsets}
+    def packing(w: np.ndarray, given: Mapping[str, np.ndarray]) -> dict[str, list[PackCall]]:
+        flat, calls = problem.weights_3d(w)[:, :, 0], dict[str, list[PackCall]]()
+        for piece, shape, product in zip(pieces, shapes, products, strict=True):
+            if piece.weights not in calls:  # residues share it
+                rows, columns = (slice(*taps) for taps in piece.taps)
+                calls[piece.weights] = weight_calls(shape, flat[:, :, rows, columns], product)
+        for name, values in given.items():
+            many = name == "quantisation"
+            calls[name] = copied(values) if many else channels(values, first.outputs, width)
+        return calls | {name: copied(table) for name, table in offsets.items()}
 
-    return pack
+    return packing
 
 
 def _details(pieces: Sequence[Piece], shape: WinogradShape, text: str) -> str:

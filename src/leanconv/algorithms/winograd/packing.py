@@ -1,6 +1,7 @@
-"""Packed weights of fused Winograd: U = G g G^T, computed offline, in panels.
+"""Packed weights of Winograd: U = G g G^T, computed offline, in panels.
 
-    U [panel][xi][channel][vectors·lanes]
+    U [panel][xi][channel][vectors·lanes]     of a fused kernel
+    U [xi][panel][channel][vectors·lanes]     in stages
 
 Channels of short phases are not stored at the points where their U is zero.
 """
@@ -12,66 +13,70 @@ from math import prod
 
 import numpy as np
 
+from leanconv.algorithms.common.panel_packing import in_pieces
+from leanconv.algorithms.direct.packed import PackedConv
 from leanconv.algorithms.winograd.shape import WinogradShape
-from leanconv.algorithms.winograd.weight_transform import POINTS, WeightTransform
+from leanconv.algorithms.winograd.weight_points import POINTS, WeightPoints
 from leanconv.codegen.lowered import PackCall
+from leanconv.kernels.packing import numbers
 from leanconv.spec.format import ceil_div
 
 
-def pack_weights(shape: WinogradShape, w: np.ndarray) -> np.ndarray:
-    """Transform weights (K, C/g, kh, kw) in float64 and pack them as the kernel reads them."""
-    width, matrix = shape.panel_lanes, _transform_matrix(shape)
-    packed = np.empty((shape.groups, shape.panels, shape.all_steps * width), shape.transformed)
-    taps = np.zeros((matrix.shape[1], shape.steps, width))
-    kept = _kept_steps(shape)
-    for g, group in enumerate(w.reshape(shape.groups, shape.outputs, *w.shape[1:])):
-        for panel in range(shape.panels):
-            part = group[panel * width : (panel + 1) * width]
-            taps[..., len(part) :] = 0.0
-            taps[..., : len(part)] = _taps_first(shape, part)
-            u = (matrix @ taps.reshape(len(taps), -1)).reshape(-1, width)
-            packed[g, panel] = _grouped(shape, u if kept is None else u[kept])
-    return packed.reshape(-1)
+def weight_calls(
+    shape: WinogradShape, w: np.ndarray, product: PackedConv | None = None
+) -> list[PackCall]:
+    """What transforms weights and packs them.
 
-
-def _grouped(shape: WinogradShape, u: np.ndarray) -> np.ndarray:
-    """Rows of U, one for each step, with the steps of a dot product side by side."""
-    groups = u.reshape(-1, shape.dot_group, u.shape[1])
-    return np.asarray(groups.swapaxes(1, 2).reshape(-1))
-
-
-def weight_calls(shape: WinogradShape, w: np.ndarray) -> list[PackCall]:
-    """Compiled code that packs what `pack_weights` does, of row-major weights."""
+    Args:
+        shape: of the convolution.
+        w: weights (K, C/g, kh, kw), any view.
+        product: what multiplies U in stages, point by point; None for a fused kernel.
+    """
     points = ceil_div(shape.points, POINTS) * POINTS
-    kernel = WeightTransform(
-        groups=shape.groups,
-        outputs=shape.outputs,
-        row=prod(w.shape[1:]),
-        taps=prod(shape.taps),
-        points=points,
-        steps=shape.steps,
-        stored=shape.all_steps,
-        vectors=shape.vectors,
-        lanes=shape.lanes,
-        dtype=shape.transformed,
-        given=shape.precision.w,
-        together=shape.dot_group,
-    )
+    strides = [step // w.itemsize for step in w.strides]
+    staged, vectors, point_size = False, shape.vectors, 0
+    if product is not None:
+        staged, vectors, point_size = True, product.panel_vectors, product.group_weights
+    width = vectors * shape.lanes
 
     @cache
     def tables() -> tuple[np.ndarray, ...]:
-        matrix = np.zeros((kernel.taps, points))
+        matrix = np.zeros((prod(shape.taps), points))
         matrix[:, : shape.points] = _transform_matrix(shape).T
-        numbers = np.arange(1, kernel.row + 1).reshape(1, *w.shape[1:])
-        sources = _taps_first(shape, numbers)[..., 0].T.astype(np.int64, order="C") - 1
-        return matrix, sources, _places(shape, points)
+        one = numbers((1, *w.shape[1:]), [0, *strides[1:]])
+        sources = _taps_first(shape, one)[..., 0].T.astype(np.int64, order="C") - 1
+        return matrix, sources, _places(shape, points, staged), np.arange(points) * point_size
 
-    return kernel.calls(w, tables)
+    def panels(outputs: int) -> WeightPoints:
+        count = ceil_div(outputs, width)
+        panel_size = (shape.steps if staged else shape.all_steps) * width
+        return WeightPoints(
+            groups=shape.groups,
+            outputs=outputs,
+            row=strides[0],
+            vectors=vectors,
+            lanes=shape.lanes,
+            dtype=shape.transformed,
+            taps=prod(shape.taps),
+            steps=shape.steps,
+            panel_size=panel_size,
+            group_size=shape.points * point_size if staged else count * panel_size,
+            packed=ceil_div(outputs, shape.lanes) * shape.lanes if staged else count * width,
+            ragged=staged,
+            given=shape.precision.w,
+            together=shape.dot_group,
+            points=points,
+        )
+
+    return in_pieces(panels, shape.outputs, shape.outputs if staged else width, w, tables)
 
 
-def _places(shape: WinogradShape, points: int) -> np.ndarray:
+def _places(shape: WinogradShape, points: int, staged: bool) -> np.ndarray:
     """Where a panel has (step, point), counted in steps, -1 if it has not: int64."""
     places = np.full((points, shape.steps), -1, np.int64)
+    if staged:  # a point is there where its offset says
+        places[: shape.points] = np.arange(shape.steps)
+        return np.ascontiguousarray(places.T)
     kept = _kept_steps(shape)
     whole = places[: shape.points].reshape(-1)
     whole[slice(None) if kept is None else kept] = np.arange(shape.all_steps)
@@ -92,16 +97,6 @@ def _kept_steps(shape: WinogradShape) -> np.ndarray | None:
         for j in range(columns.first, columns.first + columns.points)
     ]
     return np.concatenate(kept)
-
-
-def transformed_weights(shape: WinogradShape, w: np.ndarray) -> np.ndarray:
-    """U of weights (K, C/g, kh, kw): (g, points, steps, K/g), float64."""
-    matrix = _transform_matrix(shape)
-    u = [
-        matrix @ _taps_first(shape, group).reshape(matrix.shape[1], -1)
-        for group in w.reshape(shape.groups, shape.outputs, *w.shape[1:])
-    ]
-    return np.stack(u).reshape(shape.groups, shape.points, shape.steps, shape.outputs)
 
 
 def _transform_matrix(shape: WinogradShape) -> np.ndarray:

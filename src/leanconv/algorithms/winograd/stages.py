@@ -15,10 +15,6 @@ cost of V and M in memory.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-import numpy as np
-
 from leanconv.algorithms.direct.kernel import DirectConv
 from leanconv.algorithms.winograd.input import InputTransform
 from leanconv.algorithms.winograd.output import OutputTransform
@@ -142,11 +138,6 @@ class PointProducts(Kernel):
     def constant_bytes(self) -> dict[str, int]:
         """U in panels, for all points."""
         return {"w": self.points * self.whole.group_weights * self.whole.precision.w.bytes}
-
-    def pack_weights(self, u: np.ndarray) -> np.ndarray:
-        """Pack U (points, reduction, K)."""
-        flat = u.swapaxes(1, 2).reshape(-1, u.shape[1], 1, 1, 1)
-        return replace(self.whole, groups=self.points).pack_weights(flat)
 
     def emit(self, target: Target) -> str:
         """Emit the loop over chunks: some panels of a block of rows."""

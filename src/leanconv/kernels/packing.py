@@ -1,0 +1,209 @@
+"""Packs constants: brings their elements into the order in which a kernel reads them.
+
+    packed[block][i] = w[start of the block + table[i]]; 0 where the table has -1
+
+A block is what one table describes: a panel of output channels, a group, or all of an array. How
+its elements are ordered is a function of NumPy, such as a transposition with zeros beside it. It is
+applied to the numbers of the elements, once for all blocks alike, and never to the weights: these
+may be any view of an array, and the compiled code brings them from where they are to their place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from math import prod
+
+import numpy as np
+
+from leanconv.codegen.emitter import Function
+from leanconv.codegen.extents import Count
+from leanconv.codegen.half_stored import half_stored
+from leanconv.codegen.kernel import Kernel
+from leanconv.codegen.lowered import PackCall
+from leanconv.records import dataclass
+from leanconv.spec.format import ceil_div
+from leanconv.target import Target
+from leanconv.types import FLOAT32, FLOAT64, HALVES, INT16, UINT8, DType, as_dtype
+
+# Brings numbers of elements into their order; where there is none, a 0.
+Order = Callable[[np.ndarray], np.ndarray]
+
+PIECE_BYTES = 4 * 2**20  # packed by one call: the weights read meanwhile are in memory twice
+_CHUNK = 16384  # elements
+# Of any type of so many bytes; float32 may become a half on its way.
+_MOVED = {each.bytes: each for each in (UINT8, INT16, FLOAT32, FLOAT64)}
+
+
+@dataclass(frozen=True)
+class Rearrangement(Kernel):
+    """Code that packs blocks by a table.
+
+    Attributes:
+        outer, inner: how many blocks there are, one after the other.
+        outer_stride, inner_stride: elements from where one block reads to where the next does.
+        each: elements of a packed block.
+        dtype: of the elements.
+    """
+
+    VARIES = True
+
+    outer: Count
+    inner: Count
+    outer_stride: Count
+    inner_stride: Count
+    each: Count
+    dtype: DType
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        """Elements, numbers of those of a block as i32, the result."""
+        return ("w", "table", "packed")
+
+    @property
+    def pieces(self) -> int:
+        """Chunks of a block."""
+        return ceil_div(self.each, _CHUNK)
+
+    @property
+    def chunks(self) -> int:
+        """Blocks by pieces of each."""
+        return self.outer * self.inner * self.pieces
+
+    def emit(self, target: Target) -> str:
+        """Emit the loops: chunks, elements."""
+        del target
+        e, element = Function(self.NAME), self.dtype.llvm
+        w, table, packed = map(e.pointer, range(3), (element, "i32", element))
+        with e.chunks(self.outer, self.inner, self.pieces) as (outer, inner, piece):
+            source = w.at(outer * self.outer_stride + inner * self.inner_stride)
+            result = packed.at((outer * self.inner + inner) * self.each)
+            start = piece * _CHUNK
+            stop = e.smin(start + _CHUNK, self.each)
+            with e.loop("i", stop, start=start) as i:
+                place = e.index(e.convert("sext", e.load(table.at(i)), "i64"))
+                value = e.load(source.at(e.smax(place, 0)), align=1)
+                there = place.compare("sge", 0)
+                e.store(e.select(there, value, e.zero(value.kind)), result.at(i))
+        return e.finish()
+
+
+def rearranged(blocks: np.ndarray, order: Order, each: int, dtype: DType) -> PackCall:
+    """The call that packs blocks of one shape.
+
+    Args:
+        blocks: (outer, inner, …), any view of an array.
+        order: of one block (…).
+        each: elements that it makes of one block.
+        dtype: in which they are packed: that of the array, or a half where that is of float32.
+    """
+    (outer, inner, *shape), item = blocks.shape, blocks.itemsize
+    steps = blocks.strides[2:]
+
+    @cache
+    def tables() -> tuple[np.ndarray, ...]:
+        ordered = order(numbers(shape, [step // item for step in steps]))
+        return (np.ascontiguousarray(ordered, np.int32).reshape(-1) - np.int32(1),)
+
+    halved = dtype in HALVES and blocks.dtype == FLOAT32
+    outer_step, inner_step = (step // item for step in blocks.strides[:2])
+    kernel = Rearrangement(outer, inner, outer_step, inner_step, each, _MOVED[item])
+    stored = half_stored(kernel, ("", "", str(dtype) if halved else ""))
+    size = outer * inner * each * (dtype.bytes if halved else item)
+    return PackCall(stored, lambda: blocks, tables, size, lowest(shape, steps))
+
+
+def numbers(shape: Sequence[int], strides: Sequence[int]) -> np.ndarray:
+    """How far the elements of a view are from the lowest one in memory, which is number 1: int32.
+
+    Raises:
+        AssertionError: they are 2^31 elements apart or more.
+    """
+    found = np.full(shape, 1 - lowest(shape, strides), np.int32)
+    ends = (max(0, n - 1) * abs(step) for n, step in zip(shape, strides, strict=True))
+    assert sum(ends) < 2**31 - 1, "the elements of a table are too far apart"
+    for axis, step in enumerate(strides):
+        along = np.arange(shape[axis], dtype=np.int32) * np.int32(step)
+        found += along.reshape(-1, *(1 for _ in shape[axis + 1 :]))
+    return found
+
+
+def lowest(shape: Sequence[int], strides: Sequence[int]) -> int:
+    """What its first element is from the lowest one of a view, in the unit of the strides."""
+    return sum(min(0, (n - 1) * step) for n, step in zip(shape, strides, strict=True))
+
+
+def copied(array: np.ndarray) -> list[PackCall]:
+    """The calls that pack an array as it is."""
+    flat = np.ascontiguousarray(array).reshape(-1)
+    whole = flat.size - flat.size % _CHUNK
+    parts = flat[:whole].reshape(1, -1, _CHUNK), flat[whole:].reshape(1, 1, -1)
+    dtype = as_dtype(array.dtype)
+    return [rearranged(part, _same, part.shape[2], dtype) for part in parts if part.size]
+
+
+def _same(numbers: np.ndarray) -> np.ndarray:
+    return numbers
+
+
+def rows(w: np.ndarray, dtype: DType) -> list[PackCall]:
+    """The calls that pack a view (K, …) row-major."""
+    return [rearranged(w[:, np.newaxis], _same, prod(w.shape[1:]), dtype)]
+
+
+def panels(
+    w: np.ndarray, width: int, order: Order, size: Callable[[int], int], dtype: DType
+) -> list[PackCall]:
+    """The calls that pack panels of output channels, group by group.
+
+    Args:
+        w: (groups, outputs, …), any view.
+        width: outputs of a panel; the last one of a group may have fewer.
+        order: of some outputs of a group (k, …): their panels, one after the other.
+        size: elements that it makes of so many outputs.
+        dtype: as for `rearranged`.
+    """
+    groups, outputs = w.shape[:2]
+    if groups > 1 or outputs <= width:
+        return [rearranged(w[:, np.newaxis], order, size(outputs), dtype)]
+    (w,), whole = w, outputs // width
+    together = max(1, PIECE_BYTES // (size(width) * dtype.bytes))
+    split = w[: whole * width].reshape(1, whole, width, *w.shape[1:])
+    parts = [split[:, first : first + together] for first in range(0, whole, together)]
+    calls = [rearranged(part, order, size(width), dtype) for part in parts]
+    if rest := outputs % width:
+        calls.append(rearranged(w[-rest:][np.newaxis, np.newaxis], order, size(rest), dtype))
+    return calls
+
+
+def matrix_panels(matrices: np.ndarray, width: int) -> list[PackCall]:
+    """The calls that pack matrices (…, n, k), any view, as [panel of n][k][width], zeros past n."""
+
+    def order(part: np.ndarray) -> np.ndarray:
+        split = (part[first : first + width].T for first in range(0, len(part), width))
+        filled = [np.pad(some, [(0, 0), (0, width - some.shape[1])]) for some in split]
+        return np.concatenate([panel.reshape(-1) for panel in filled])
+
+    *_, k = matrices.shape
+    dtype = as_dtype(matrices.dtype)
+    return panels(matrices, width, order, lambda n: ceil_div(n, width) * width * k, dtype)
+
+
+def channels(values: np.ndarray, each: int, width: int) -> list[PackCall]:
+    """The calls that pack a number for each output channel, zeros past the last of each group.
+
+    Args:
+        values: (K,), or several arrays of such numbers, (n, K), which are packed end to end.
+        each: channels of a group; the last one may have fewer.
+        width: of a packed group.
+    """
+
+    def order(numbers: np.ndarray) -> np.ndarray:
+        return np.pad(numbers, (0, width - len(numbers)))
+
+    calls, whole = list[PackCall](), values.shape[-1] // each * each
+    for one in np.atleast_2d(values):
+        parts = one[:whole].reshape(1, -1, each), one[whole:].reshape(1, 1, -1)
+        dtype = as_dtype(values.dtype)
+        calls += [rearranged(part, order, width, dtype) for part in parts if part.size]
+    return calls
