@@ -20,7 +20,6 @@ from leanconv.api.conv_arguments import ArrayPlan, Constants, checked_spec, hold
 from leanconv.api.conv_choice import ConvChoice, conv_problem, needed_bytes
 from leanconv.api.options import PlanOptions, checked_flag, checked_precision
 from leanconv.api.packed_constants import PackedConstants
-from leanconv.codegen.memory_limits import require_for_products
 from leanconv.collector import fewer_collections
 from leanconv.errors import SpecError, memory_reported
 from leanconv.planner.candidate_program import candidate_program
@@ -352,10 +351,14 @@ class ConvPlan(ArrayPlan):
         w, bias, slope = constants
         sums = self.spec.precision.accumulate
         given = ("bias", bias), ("slope", slope)
-        channels = {k: np.asarray(v, sums) for k, v in given if v is not None}
-        require_for_products()
+        w = np.ascontiguousarray(w)
+        channels = {k: np.ascontiguousarray(v, sums) for k, v in given if v is not None}
         step("packing weights", 0, w.nbytes)
-        packed.fill(self.candidate.packing(w, channels), self._magnitudes_of(constants))
+        packed.fill(
+            lambda: self.candidate.packing(w, channels),
+            (w, *channels.values()),
+            self._magnitudes_of(constants),
+        )
         step("packing weights", w.nbytes, w.nbytes)
         return packed
 

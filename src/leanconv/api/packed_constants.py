@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
 
 from leanconv.algorithms.magnitudes import Magnitudes
 from leanconv.codegen.lowered import Calls
-from leanconv.planner.weights import pack
+from leanconv.planner.weights import Preparation
 from leanconv.runtime.memory import Block
 from leanconv.spec.format import aligned_offsets
 from leanconv.target import Target
@@ -32,17 +34,35 @@ class PackedConstants:
         self._target, self._threads = target, threads
         self.block = Block(self.bytes)
         self.magnitudes = Magnitudes(0.0, 0.0)
+        self._preparation: Preparation | None = None
+        self._is_filled = False
 
-    def fill(self, calls: Calls, magnitudes: Magnitudes) -> None:
-        """Pack constants, in the place of those that are there."""
-        pack(calls, self.operands, self._target, self._threads)
-        self.magnitudes = magnitudes
+    def fill(
+        self, calls: Callable[[], Calls], given: Sequence[np.ndarray], magnitudes: Magnitudes
+    ) -> None:
+        """Pack constants, in the place of those that are there.
+
+        From the second time on, what packs is kept.
+
+        Args:
+            calls: gives what packs those that are given, row-major; always alike.
+            given: weights, bias and slopes.
+            magnitudes: see above.
+        """
+        if self._preparation is None:
+            program = Preparation.of(calls(), self.operands, self._target, self._threads, given)
+            self._preparation = program if self._is_filled else None
+        else:
+            program = self._preparation
+        program.run(given)
+        self.magnitudes, self._is_filled = magnitudes, True
 
     def copied(self) -> PackedConstants:
         """The same in memory of its own."""
         copied = copy.copy(self)
         copied.block = Block(self.bytes)
         copied.block.write(0, self.block.view(0, self.bytes))
+        copied._preparation = None
         return copied
 
     @property

@@ -10,8 +10,9 @@ may be any view of an array, and the compiled code brings them from where they a
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from math import prod
 
 import numpy as np
@@ -29,8 +30,21 @@ from leanconv.types import FLOAT32, FLOAT64, HALVES, INT16, UINT8, DType, as_dty
 # Brings numbers of elements into their order; where there is none, a 0.
 Order = Callable[[np.ndarray], np.ndarray]
 
+
+class KnownOrder(ABC):
+    """An order that many constants have: the tables of small blocks are kept.
+
+    Sub-classes are frozen dataclasses; equal ones are equal orders.
+    """
+
+    @abstractmethod
+    def __call__(self, numbers: np.ndarray) -> np.ndarray:
+        """Bring numbers into the order."""
+
+
 PIECE_BYTES = 4 * 2**20  # packed by one call: the weights read meanwhile are in memory twice
 _CHUNK = 16384  # elements
+_SMALL = 4096  # elements of blocks whose tables may be kept
 # Of any type of so many bytes; float32 may become a half on its way.
 _MOVED = {each.bytes: each for each in (UINT8, INT16, FLOAT32, FLOAT64)}
 
@@ -102,8 +116,10 @@ def rearranged(blocks: np.ndarray, order: Order, each: int, dtype: DType) -> Pac
 
     @cache
     def tables() -> tuple[np.ndarray, ...]:
-        ordered = order(numbers(shape, [step // item for step in steps]))
-        return (np.ascontiguousarray(ordered, np.int32).reshape(-1) - np.int32(1),)
+        return (table_of(order, tuple(shape), tuple(step // item for step in steps)),)
+
+    known = isinstance(order, KnownOrder) and prod(shape) <= _SMALL
+    table_of = _known_table if known else _table
 
     halved = dtype in HALVES and blocks.dtype == FLOAT32
     outer_step, inner_step = (step // item for step in blocks.strides[:2])
@@ -111,6 +127,15 @@ def rearranged(blocks: np.ndarray, order: Order, each: int, dtype: DType) -> Pac
     stored = half_stored(kernel, ("", "", str(dtype) if halved else ""))
     size = outer * inner * each * (dtype.bytes if halved else item)
     return PackCall(stored, lambda: blocks, tables, size, lowest(shape, steps))
+
+
+def _table(order: Order, shape: tuple[int, ...], strides: tuple[int, ...]) -> np.ndarray:
+    """The table of a block."""
+    ordered = np.ascontiguousarray(order(numbers(shape, strides)), np.int32)
+    return ordered.reshape(-1) - np.int32(1)
+
+
+_known_table = lru_cache(maxsize=256)(_table)
 
 
 def numbers(shape: Sequence[int], strides: Sequence[int]) -> np.ndarray:
@@ -139,7 +164,8 @@ def copied(array: np.ndarray) -> list[PackCall]:
     whole = flat.size - flat.size % _CHUNK
     parts = flat[:whole].reshape(1, -1, _CHUNK), flat[whole:].reshape(1, 1, -1)
     dtype = as_dtype(array.dtype)
-    return [rearranged(part, _same, part.shape[2], dtype) for part in parts if part.size]
+    orders = [(part, _Filled(part.shape[2])) for part in parts if part.size]
+    return [rearranged(part, order, order.width, dtype) for part, order in orders]
 
 
 def _same(numbers: np.ndarray) -> np.ndarray:
@@ -189,6 +215,17 @@ def matrix_panels(matrices: np.ndarray, width: int) -> list[PackCall]:
     return panels(matrices, width, order, lambda n: ceil_div(n, width) * width * k, dtype)
 
 
+@dataclass(frozen=True)
+class _Filled(KnownOrder):
+    """The order of numbers with zeros after them, so many in all."""
+
+    width: int
+
+    def __call__(self, numbers: np.ndarray) -> np.ndarray:
+        """The numbers, then zeros."""
+        return np.pad(numbers, (0, self.width - len(numbers)))
+
+
 def channels(values: np.ndarray, each: int, width: int) -> list[PackCall]:
     """The calls that pack a number for each output channel, zeros past the last of each group.
 
@@ -197,10 +234,7 @@ def channels(values: np.ndarray, each: int, width: int) -> list[PackCall]:
         each: channels of a group; the last one may have fewer.
         width: of a packed group.
     """
-
-    def order(numbers: np.ndarray) -> np.ndarray:
-        return np.pad(numbers, (0, width - len(numbers)))
-
+    order = _Filled(width)
     calls, whole = list[PackCall](), values.shape[-1] // each * each
     for one in np.atleast_2d(values):
         parts = one[:whole].reshape(1, -1, each), one[whole:].reshape(1, 1, -1)

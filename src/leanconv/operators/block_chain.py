@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from types import MappingProxyType
 
 from leanconv.algorithms.fused.block import BlockKernels, rows_access
@@ -171,6 +171,7 @@ class BlockChain(ChainOperator):
         kernel, out = _build(chains, passes[choice], target), node.output
         constants = [layers.constants for layers in blocks]
 
+        @cache
         def calls() -> dict[str, list[PackCall]]:
             return {f"{out}/{role}": c for role, c in kernel.pack_calls(constants).items()}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import cache
 from types import MappingProxyType
 
 import numpy as np
@@ -112,10 +113,15 @@ class ConvChain(ChainOperator):
         values = {**borders.values, **{role: f"{out}/{role}" for role in fused.temporaries}}
         calls = list(borders.before)
         constants = layers.constants
+
+        @cache
+        def packing_calls() -> dict[str, list[PackCall]]:
+            return {f"{out}/{role}": c for role, c in _pack_calls(constants, fused).items()}
+
         recipe = tuple(use.kernel.packing for use in fused.kernels)
         packing = Packing(
             {f"{out}/{role}": size for role, size in constant_bytes(fused.kernels).items()},
-            lambda: {f"{out}/{role}": c for role, c in _pack_calls(constants, fused).items()},
+            packing_calls,
             (recipe, layers.numbers),
             layers.sources,
         )

@@ -15,11 +15,10 @@ from leanconv.canonical import canonical_text
 from leanconv.codegen.cache import DiskCache, entries_in
 from leanconv.codegen.keys import choice_key
 from leanconv.codegen.lowered import Calls
-from leanconv.codegen.memory_limits import require_for_products
 from leanconv.errors import SpecError
 from leanconv.forks import imported
 from leanconv.planner.candidate_program import candidate_program
-from leanconv.planner.weights import pack
+from leanconv.planner.weights import Preparation
 from leanconv.progress import steps
 from leanconv.records import dataclass
 from leanconv.runtime.memory import Block, Memory
@@ -194,7 +193,7 @@ class _Rig:
         places, size = aligned_offsets(sizes)
         weights, count = self._room(max(1, size), other_weight_bytes)
         first = {role: weights.address + place for role, place in places.items()}
-        pack(_packing(problem, candidate, random), first, target, threads)
+        Preparation.of(_packing(problem, candidate, random), first, target, threads).run()
         self._addresses = []
         for copy in range(0, count * max(1, size), max(1, size)):
             weights.write(copy, weights.view(0, size))
@@ -241,7 +240,6 @@ def _packing(problem: Problem, candidate: Candidate, random: np.random.Generator
     given = {
         name: random.standard_normal(channels).astype(sums) for name, used in there.items() if used
     }
-    require_for_products()
     return candidate.packing(w, given)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import mmap
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from leanconv.codegen import compiler
 from leanconv.codegen.linking import Library
 from leanconv.codegen.lowered import Calls, PackCall
@@ -13,11 +15,73 @@ from leanconv.errors import OutOfMemoryError
 from leanconv.planner.constant_pool import ConstantPool
 from leanconv.progress import spending, step
 from leanconv.runtime.memory import Block, give_back
-from leanconv.runtime.program import Program, Stage
+from leanconv.runtime.program import Program, Slot, Stage
 from leanconv.spec.format import aligned
 from leanconv.target import Target
 
 _READ_BYTES = 4 * 2**20  # packed between two times that what was read is given back
+
+
+class Preparation:
+    """Calls that pack constants, as a program that runs whenever what they are made of changes.
+
+    Args:
+        calls: each with the address of its result.
+        library: has their kernels.
+        threads: that take part.
+        given: arrays that each run gives anew, row-major; calls that read others read the same.
+    """
+
+    def __init__(
+        self,
+        calls: Sequence[tuple[PackCall, int]],
+        library: Library,
+        threads: int,
+        given: Sequence[np.ndarray] = (),
+    ) -> None:
+        self._kept: list[object] = []  # tables, and arrays that are not given
+        stages = []
+        for call, address in calls:
+            source, tables = call.source(), call.tables()
+            self._kept += (source, tables)
+            read = _place(source.ctypes.data + call.first, given)
+            operands = (read, *(table.ctypes.data for table in tables), address)
+            stages.append(Stage(call.kernel, operands))
+        stride = aligned(max(call.kernel.scratch_bytes for call, _ in calls))
+        self._scratch = Block(stride * threads)
+        self._program = Program(
+            stages, library, len(given), self._scratch.address, stride, threads, paced=False
+        )
+
+    @classmethod
+    def of(
+        cls,
+        calls: Calls,
+        addresses: Mapping[str, int],
+        target: Target,
+        threads: int,
+        given: Sequence[np.ndarray] = (),
+    ) -> Preparation:
+        """All pieces of constants, by name, each constant from its address on."""
+        each, places = list[tuple[PackCall, int]](), dict(addresses)
+        for name, pieces in calls.items():
+            for call in pieces:
+                each.append((call, places[name]))
+                places[name] += call.bytes
+        library = compiler.load([call.kernel for call, _ in each], target)
+        return cls(each, library, threads, given)
+
+    def run(self, given: Sequence[np.ndarray] = ()) -> None:
+        """Pack, from arrays of the shapes and types of those that this was made for."""
+        self._program.run([array.ctypes.data for array in given])
+
+
+def _place(address: int, given: Sequence[np.ndarray]) -> int | Slot:
+    """An address, or where it is in one of the arrays that are given."""
+    for number, array in enumerate(given):
+        if 0 <= address - array.ctypes.data < array.nbytes:
+            return Slot(number, address - array.ctypes.data)
+    return address
 
 
 class Packer:
@@ -39,34 +103,8 @@ class Packer:
     def run(self) -> None:
         """Run the calls that wait, and let go of their weights."""
         waiting, self._waiting = self._waiting, []
-        if not waiting:
-            return
-        arrays = [(call.source(), call.tables()) for call, _ in waiting]
-        stages = []
-        for (call, address), (source, tables) in zip(waiting, arrays, strict=True):
-            read = source.ctypes.data + call.first, *(table.ctypes.data for table in tables)
-            stages.append(Stage(call.kernel, (*read, address)))
-        stride = aligned(max(call.kernel.scratch_bytes for call, _ in waiting))
-        scratch, threads = Block(stride * self._threads), self._threads
-        Program(stages, self._library, 0, scratch.address, stride, threads, paced=False).run(())
-
-
-def pack(calls: Calls, addresses: Mapping[str, int], target: Target, threads: int) -> None:
-    """Pack all constants at once.
-
-    Args:
-        calls: what packs each, by name.
-        addresses: where each is to be.
-        target: what to emit for.
-        threads: that take part.
-    """
-    each = [(name, call) for name, pieces in calls.items() for call in pieces]
-    packer = Packer(compiler.load([call.kernel for _, call in each], target), threads)
-    places = dict(addresses)
-    for name, call in each:
-        packer.add(call, places[name])
-        places[name] += call.bytes
-    packer.run()
+        if waiting:
+            Preparation(waiting, self._library, self._threads).run()
 
 
 def fill_weights(

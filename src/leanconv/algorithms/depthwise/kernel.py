@@ -24,7 +24,7 @@ from leanconv.codegen.lowered import PackCall
 from leanconv.codegen.microkernel import ReductionLoop, RegisterTile
 from leanconv.codegen.start_values import channel_address, start_vectors
 from leanconv.codegen.tails import each_tile, tile_at
-from leanconv.kernels.packing import channels, panels
+from leanconv.kernels.packing import KnownOrder, Order, channels, panels
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
@@ -33,6 +33,17 @@ WEIGHTS_KEPT = 8  # weight vectors of one tap row that are held in registers
 _KERNEL_UNROLLED = 9  # taps along a row that are written out
 _SHARED_TAPS = 9  # of a row that take an input pixel together, once it is loaded
 _MOST_RUNS = 64  # of the taps of all columns that are written out; 31 taps, padded, have 33
+
+
+@dataclass(frozen=True)
+class _TapByTap(KnownOrder):
+    """[kd][kh][kw][ig][lane] of weights (k, ig, kd, kh, kw) of at most so many lanes."""
+
+    lanes: int
+
+    def __call__(self, numbers: np.ndarray) -> np.ndarray:
+        taps = numbers.transpose(2, 3, 4, 1, 0)
+        return np.pad(taps, [*[(0, 0)] * 4, (0, self.lanes - len(numbers))])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,10 +143,10 @@ class DepthwiseConv(GroupedConv):
         size, dtype = self.vector_weights, self.precision.w
         return panels(w[np.newaxis], self.width, self.packed_vector, lambda _: size, dtype)
 
-    def packed_vector(self, w: np.ndarray) -> np.ndarray:
+    @property
+    def packed_vector(self) -> Order:
         """The order of the weights of a vector of channels, or fewer."""
-        taps = w.transpose(2, 3, 4, 1, 0)
-        return np.pad(taps, [*[(0, 0)] * 4, (0, self.lanes - len(w))])
+        return _TapByTap(self.lanes)
 
     def channel_calls(self, values: np.ndarray) -> list[PackCall]:
         """What packs a number for each channel, zero past the last; several end to end."""

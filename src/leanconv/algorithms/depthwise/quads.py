@@ -24,6 +24,7 @@ from leanconv.algorithms.depthwise.kernel import DepthwiseConv, VectorRows
 from leanconv.codegen.column_tiles import ColumnTile
 from leanconv.codegen.dot import Dot, Parts, Way, dot_of
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
+from leanconv.kernels.packing import Order
 from leanconv.records import cached_property, dataclass
 from leanconv.spec.format import ceil_div
 from leanconv.types import INT32
@@ -99,8 +100,12 @@ class DepthwiseCodes(DepthwiseConv):
     def packing(self) -> Hashable:
         return super().packing, self.forms
 
-    def packed_vector(self, w: np.ndarray) -> np.ndarray:
+    @property
+    def packed_vector(self) -> Order:
         """The order of weights (k, 1, kd, kh, kw): [kd][kh][form][lane][pixel of the quad]."""
+        return self._by_quads
+
+    def _by_quads(self, w: np.ndarray) -> np.ndarray:
         rows, width = w[:, 0].transpose(1, 2, 0, 3), self.window.kernel[2]
         packed = np.zeros((*rows.shape[:2], len(self.forms), self.lanes, QUAD), w.dtype)
         for number, (shift, quad) in enumerate(self.forms):
