@@ -132,7 +132,8 @@ def rearranged(blocks: np.ndarray, order: Order, each: int, dtype: DType) -> Pac
 def _table(order: Order, shape: tuple[int, ...], strides: tuple[int, ...]) -> np.ndarray:
     """The table of a block."""
     ordered = np.ascontiguousarray(order(numbers(shape, strides)), np.int32)
-    return ordered.reshape(-1) - np.int32(1)
+    table: np.ndarray = ordered.reshape(-1) - np.int32(1)
+    return table
 
 
 _known_table = lru_cache(maxsize=256)(_table)

@@ -377,13 +377,15 @@ def _packing(
 ) -> Packing:
     """The constants of one candidate, to be packed when there is a place for them.
 
-    Its weights are one array, or those of several phases.
+    Its weights are one array, or those of several phases, one after the other.
     """
 
     @cache
     def calls() -> dict[str, Sequence[PackCall]]:
-        given = weights[0] if len(weights) == 1 else weights
-        return {values[role]: each for role, each in chosen.packing(given, channels).items()}
+        found = chosen.packing(weights[0], channels)
+        for part in weights[1:]:
+            found["w"] = [*found["w"], *chosen.packing(part, {})["w"]]
+        return {values[role]: each for role, each in found.items()}
 
     packed = {values[role]: size for role, size in sizes.items()}
     sources = (*weights, *channels.values())

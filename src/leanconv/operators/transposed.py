@@ -220,7 +220,7 @@ def joined(found: Sequence[tuple[Problem, Candidate]]) -> Candidate:
         found: the phases, as `one_kernel` has brought them together.
 
     Returns:
-        A candidate whose weights are (phases, K, C / groups, taps…), or a sequence of them.
+        A candidate whose `packing` packs the weights of one of them.
     """
     (problem, first), *_ = found
     phase = first.kernels[0].kernel
@@ -229,7 +229,7 @@ def joined(found: Sequence[tuple[Problem, Candidate]]) -> Candidate:
     kernel = replace(phase, y_offset=0, phases=len(found))
 
     def packing(w: np.ndarray, channels: Mapping[str, np.ndarray]) -> dict[str, list[PackCall]]:
-        weights = [call for part in w for call in phase.weight_calls(problem.weights_3d(part))]
+        weights = phase.weight_calls(problem.weights_3d(w))
         return {"w": weights, **channel_calls(phase, channels), "offsets": copied(offsets)}
 
     uses = (KernelUse(kernel, kernel.operands),)

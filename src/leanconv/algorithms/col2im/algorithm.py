@@ -235,7 +235,7 @@ def candidate(problem: Problem, target: Target) -> Candidate:
 
     def packing(w: np.ndarray, channels: Mapping[str, np.ndarray]) -> dict[str, list[PackCall]]:
         width = kernel.units * kernel.unit * kernel.y.block
-        numbers = {n: packed_channels(v, kernel.outputs, width) for n, v in channels.items()}
+        numbers = {n: packed_channels(v, w.shape[1], width) for n, v in channels.items()}
         bounds, runs = run_table(
             window.kernel, window.dilation, kernel.y.block, kernel.unit, kernel.width
         )

@@ -183,7 +183,7 @@ class PackedConv(GroupedConv):
     def _taps(self, w: np.ndarray, seen: Order | None) -> np.ndarray:
         """Weights (k, …) as [kd][kh][kw][c][k]."""
         w = (w if seen is None else seen(w)).reshape(len(w), self.inputs, *self.window.kernel)
-        return w.transpose(2, 3, 4, 1, 0)
+        return np.asarray(w.transpose(2, 3, 4, 1, 0))
 
     def _panels(self, w: np.ndarray, seen: Order | None) -> np.ndarray:
         """The order of the weights (k, …) of some outputs of a group: panel by panel."""

@@ -348,7 +348,7 @@ class TileShape(GroupedConv):
         tiles = np.zeros((self.steps * panels, ROW_BYTES // size, COLUMNS), outputs.dtype)
         tiles[:, :filled] = rows
         groups = tiles.reshape(-1, ROWS, _GROUP_BYTES // size, COLUMNS)
-        return groups.swapaxes(-1, -2).reshape(-1)
+        return np.asarray(groups.swapaxes(-1, -2).reshape(-1))
 
     def channel_calls(self, values: np.ndarray) -> list[PackCall]:
         """What packs a number for each output channel (bias, slope), zero past the last."""

@@ -36,6 +36,7 @@ from leanconv.algorithms.unfold.kernels import ImageProduct, Unfold
 from leanconv.algorithms.unfold.unfolding import Unfolding
 from leanconv.codegen.geometry import Access, Triple, Window
 from leanconv.codegen.tiling import rank_tiles
+from leanconv.kernels.packing import copied
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
 from leanconv.symbolic import require_numbers
@@ -113,12 +114,12 @@ def _whole(problem: Problem, target: Target, rows: str) -> Candidate:
     for n in range(problem.batch):
         uses.append(KernelUse(unfold, ("x", f"image{n}", "unfolded")))
         uses.append(KernelUse(multiply, ("unfolded", f"image{n}", *conv.operands[1:])))
-    pack = packing(conv, view, problem)
-    numbers = {f"image{n}": np.array([n], np.int64) for n in range(problem.batch)}
+    own = packing(conv, view, problem)
+    images = {f"image{n}": np.array([n], np.int64) for n in range(problem.batch)}
     return Candidate(
         _choice(problem),
         tuple(uses),
-        lambda w, channels: {**pack(w, channels), **numbers},
+        lambda w, channels: own(w, channels) | {name: copied(n) for name, n in images.items()},
         {"unfolded": size * problem.itemsize},
         f"rows=whole, tile {conv.tile.rows}x{conv.tile.vectors}",
     )

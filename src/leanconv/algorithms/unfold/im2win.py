@@ -69,9 +69,11 @@ from leanconv.algorithms.unfold.kernels import Serial, Unfold
 from leanconv.algorithms.unfold.window_dot import WindowDot
 from leanconv.algorithms.unfold.window_tile import WindowTile
 from leanconv.codegen.kernel import Kernel
+from leanconv.codegen.lowered import PackCall
 from leanconv.codegen.microkernel import UNROLL_LIMIT
 from leanconv.codegen.tiling import Tile
 from leanconv.errors import SpecError
+from leanconv.kernels.packing import copied, rows
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
 from leanconv.symbolic import require_numbers
@@ -187,9 +189,10 @@ def _scalar(
     """A candidate whose weights are only reordered."""
     order = (0, *(view.order if view else (1, 2, 3, 4)))
 
-    def pack(w: np.ndarray, channels: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def packing(w: np.ndarray, channels: Mapping[str, np.ndarray]) -> dict[str, list[PackCall]]:
         taps = problem.weights_3d(w).transpose(order)
-        return {"w": np.ascontiguousarray(taps).reshape(-1), **channels}
+        numbers = {name: copied(values) for name, values in channels.items()}
+        return {"w": rows(taps, problem.precision.w), **numbers}
 
     source = ("unfolded",) if len(kernels) == 2 else ("x",)
     uses = [KernelUse(kernels[-1], (*source, *kernels[-1].operands[1:]))]
@@ -199,7 +202,7 @@ def _scalar(
     return Candidate(
         _choice(problem, Im2winParameters(form=form)),
         tuple(uses),
-        pack,
+        packing,
         temporaries,
         f"form={form}",
     )
