@@ -57,6 +57,11 @@ def choice_named(text: str) -> Choice:
     return parse_choice(text, PARAMETERS)
 
 
+def transforms(choice: Choice, problem: Problem) -> bool:
+    """Whether the algorithm of a choice multiplies transformed numbers, which are rounded."""
+    return _named(choice.algorithm, problem).transforms
+
+
 def estimated_cycles(choice: Choice, problem: Problem, target: Target) -> float:
     """Estimated cycles of an algorithm with the best of its parameters."""
     return _named(choice.algorithm, problem).cost(problem, target)

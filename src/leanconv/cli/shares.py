@@ -7,7 +7,9 @@ from collections.abc import Iterable
 
 from leanconv.units import format_ns
 
-_CONVOLUTIONS = frozenset({"Conv", "ConvTranspose", "ConvChain", "BlockChain", "QLinearConv"})
+_CONVOLUTIONS = frozenset(
+    {"Conv", "ConvTranspose", "ConvChain", "BlockChain", "DataConv", "QLinearConv"}
+)
 _MOST_SHOWN = 4
 
 

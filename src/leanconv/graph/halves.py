@@ -30,7 +30,7 @@ _OTHERS = frozenset(  # of float32, but not of halves
     (
         *("BatchNormalization", "BitCast", "Cast", "DequantizeLinear", "Lookup", "Loop", "TopK"),
         "QuantizeFloats",
-        *("DeformColumns", "GridSample"),
+        *("DataConv", "DeformColumns", "GridSample"),
         *("Compress", "NonMaxSuppression", "NonZero", "QLinearConv", "QLinearMatMul"),
         *("QLinearAveragePool", "QLinearGlobalAveragePool", "QLinearAdd", "QLinearMul"),
     )

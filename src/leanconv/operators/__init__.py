@@ -16,6 +16,7 @@ from leanconv.operators.accuracy import Accuracy
 from leanconv.operators.block_chain import BLOCK_CHAIN
 from leanconv.operators.conv_chain import CONV_CHAIN
 from leanconv.operators.convolution import CONVOLUTION
+from leanconv.operators.data_convolution import DATA_CONVOLUTION
 from leanconv.operators.loop import LOOP
 from leanconv.operators.operator import FormatPolicy, NodeContext, Operator
 from leanconv.operators.quantised_conv import QUANTISED_CONVOLUTION
@@ -83,6 +84,7 @@ def _single(name: str) -> Operator:
 
 OPERATORS: Mapping[str, Operator] = _table(
     CONVOLUTION,
+    DATA_CONVOLUTION,
     QUANTISED_CONVOLUTION,
     CONV_CHAIN,
     BLOCK_CHAIN,

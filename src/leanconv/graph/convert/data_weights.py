@@ -1,10 +1,7 @@
-"""Convolutions whose weights or bias are data: windows become columns of a matrix (im2col).
+"""Convolutions whose weights or bias are data: a DataConv packs them in each run.
 
-    y[n, g, o, p] = sum over k of w[g, o, k] * columns[n, g, k, p]         k: channel and tap
-
-Windows are taken apart along one axis after the other, so that a kernel of a by b taps takes a + b
-slices. A transposed convolution is the convolution, with the kernel reversed, of an input with
-zeros between its elements.
+A transposed convolution is the convolution, with the kernel reversed, of an input with zeros
+between its elements.
 """
 
 from __future__ import annotations
@@ -13,15 +10,12 @@ from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
 
-from leanconv.errors import UnsupportedError
 from leanconv.graph.convert.rule import Call
 from leanconv.graph.convert.shapes import part_of
 from leanconv.graph.ops import infer
 from leanconv.graph.ops.windows import window_steps
 from leanconv.graph.value import Value
 from leanconv.spec.conv import effective_extent
-
-_MOST_TAPS = 512  # along an axis: each is a slice
 
 
 def convolution(
@@ -36,9 +30,29 @@ def convolution(
         attributes: strides, dilations, pads, group.
     """
     made = _with_constants(call, "Conv", x, w, bias, attributes)
-    if isinstance(made, Value):
-        return made
-    return with_bias(call, _by_columns(call, x, w, made, attributes), bias)
+    return made if isinstance(made, Value) else _of_data(call, x, w, bias, attributes)
+
+
+def exact_convolution(call: Call, x: Value, w: Value, attributes: Mapping[str, Any]) -> Value:
+    """The same of whole numbers, without bias: nothing is transformed, and all sums are exact."""
+    made = _with_constants(call, "Conv", x, w, None, attributes)
+    return made if isinstance(made, Value) else _of_data(call, x, w, None, attributes, exact=True)
+
+
+def _of_data(
+    call: Call,
+    x: Value,
+    w: Value,
+    bias: Value | None,
+    attributes: Mapping[str, Any],
+    exact: bool = False,
+) -> Value:
+    """A convolution whose weights are packed in each run."""
+    outputs, own, *kernel = w.shape
+    rows = call.reshape(w, (outputs, own * prod(kernel)))
+    given = {name: attributes[name] for name in ("strides", "pads", "dilations", "group")}
+    operands = [x, rows] if bias is None else [x, rows, bias]
+    return call.emit("DataConv", operands, **given, kernel_shape=tuple(kernel), exact=exact)
 
 
 def transposed_convolution(
@@ -65,8 +79,7 @@ def transposed_convolution(
     placed = _padded(call, spread, before, after)
     ones = {"strides": (1,) * spatial, "pads": (0,) * 2 * spatial}
     kernel = {**ones, "dilations": attributes["dilations"], "group": group}
-    y = _by_columns(call, placed, _reversed(call, w, group), made, kernel)
-    return with_bias(call, y, bias)
+    return _of_data(call, placed, _reversed(call, w, group), bias, kernel)
 
 
 def _with_constants(
@@ -75,7 +88,7 @@ def _with_constants(
     """The operation itself where its weights are constants or its result has no elements.
 
     Returns:
-        The result, with its bias; only its shape where it has to be composed of others.
+        The result, with its bias; only its shape where the weights or the bias are data.
     """
     given = {**attributes, "activation": None}
     operands = [x, w] if bias is None else [x, w, bias]
@@ -100,40 +113,6 @@ def grouped_product(call: Call, columns: Value, w: Value, group: int) -> Value:
     parts = call.reshape(columns, (images, group, channels // group, prod(places)))
     rows = call.reshape(w, (group, outputs // group, channels // group))
     return call.reshape(call.emit("MatMul", [rows, parts]), (images, outputs, *places))
-
-
-def _by_columns(
-    call: Call, x: Value, w: Value, shape: Sequence[int], attributes: Mapping[str, Any]
-) -> Value:
-    """A convolution without bias that gives (N, O, spatial) elements."""
-    taps, steps = w.shape[2:], window_steps(attributes)
-    if max(taps) > _MOST_TAPS:
-        raise UnsupportedError(
-            f"the weight {w.type} is computed when the network runs; expected at most {_MOST_TAPS} "
-            "taps along an axis, or a constant"
-        )
-    x = _padded(call, x, *zip(*((begin, end) for _, _, begin, end in steps), strict=True))
-    (images, channels, *extents), group = x.shape, attributes["group"]
-    # Taps before the channels of a group: the slices of one image and group are its parts as they
-    # are, and need not be copied once more.
-    columns = call.reshape(x, (images, group, 1, channels // group, *extents))
-    for i in reversed(range(len(taps))):
-        (stride, dilation, _, _), count = steps[i], shape[2 + i]
-        step = 1 if count == 1 else stride
-        parts = [
-            part_of(call, columns, 4 + i, tap * dilation, step, count) for tap in range(taps[i])
-        ]
-        columns = call.emit("Concat", parts, axis=2)
-    columns = call.reshape(columns, (images, channels * prod(taps), *shape[2:]))
-    return grouped_product(call, columns, _taps_first(call, w), group)
-
-
-def _taps_first(call: Call, w: Value) -> Value:
-    """Weights (O, C / group, kernel) as rows in which channels follow each other."""
-    outputs, own, *taps = w.shape
-    rows = call.reshape(w, (outputs, own, prod(taps)))
-    swapped = call.emit("Transpose", [rows], perm=(0, 2, 1))
-    return call.reshape(swapped, (outputs, own * prod(taps)))
 
 
 def _padded(call: Call, x: Value, before: Sequence[int], after: Sequence[int]) -> Value:

@@ -121,7 +121,7 @@ def _conv_sums(
         w_zero = call.reshape(w_zero, (w_zero.type.elements, *(1,) * (len(w.shape) - 1)))
     away = call.number(x_zero, x) if isinstance(x_zero, int) else call.reshape(x_zero, ())
     operands = float_codes.exact(call, x, away), float_codes.exact(call, w, w_zero)
-    total = data_weights.convolution(call, *operands, None, window)
+    total = data_weights.exact_convolution(call, *operands, window)
     return float_codes.sums(call, total, math.prod(w.shape[1:]) * WIDEST**2)
 
 

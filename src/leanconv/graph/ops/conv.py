@@ -209,6 +209,29 @@ def _evaluate_transposed(arrays: Arrays, attributes: Attributes) -> Array:
     return _epilogue(y, arrays, attributes, 0, 4)
 
 
+def unfolded(attributes: Attributes, w: TensorType) -> TensorType:
+    """The weights (K, C / g, kernel…) that a DataConv is given as rows (K, C / g · taps)."""
+    kernel = attributes["kernel_shape"]
+    return TensorType((w.shape[0], w.shape[1] // math.prod(kernel), *kernel), w.dtype)
+
+
+def _infer_data_conv(types: Types, attributes: Attributes) -> TensorType:
+    weights = unfolded(attributes, required(types, 1))
+    return conv_type([types[0], weights, *types[2:]], attributes, same_dtype(types))
+
+
+def _evaluate_data_conv(arrays: Arrays, attributes: Attributes) -> Array:
+    rows, kernel = array(arrays, 1), attributes["kernel_shape"]
+    y = sums_over_taps(array(arrays), rows.reshape(len(rows), -1, *kernel), attributes)
+    bias = given(arrays, 2)
+    return y if bias is None else y + bias.reshape((-1,) + (1,) * len(kernel))
+
+
+def _work_data_conv(types: Types, attributes: Attributes, result: TensorType) -> int:
+    weights = unfolded(attributes, required(types, 1))
+    return weights.elements + work_conv([types[0], weights], attributes, result)
+
+
 def _padded_elements(kind: TensorType, attributes: Attributes) -> int:
     axes = zip(kind.shape[2:], window_steps(attributes), strict=True)
     padded = (extent + before + after for extent, (_, _, before, after) in axes)
@@ -229,6 +252,15 @@ def _work_transposed(types: Types, attributes: Attributes, result: TensorType) -
 _SHARED = ("strides", "pads", "dilations", "group", "activation")
 OPS: dict[str, Op] = {
     "Conv": single(_infer_conv, _evaluate_conv, 2, 5, _SHARED, work_conv),
+    # A Conv whose weights, as rows, are computed when the network runs.
+    "DataConv": single(
+        _infer_data_conv,
+        _evaluate_data_conv,
+        2,
+        3,
+        ("strides", "pads", "dilations", "group", "kernel_shape", "exact"),
+        _work_data_conv,
+    ),
     "ConvTranspose": single(
         _infer_transposed,
         _evaluate_transposed,

@@ -1,7 +1,8 @@
-"""Compute operations on codes as operations on floats, where there is no kernel of their own."""
+"""Compose operations that have no kernel of their own of others: those on codes of floats."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from leanconv.graph.ops import OPS, evaluate, infer
 from leanconv.graph.ops.base import Array
 from leanconv.graph.ops.packed_matmul import weights_of
 from leanconv.graph.ops.quantised import TABLE, add_factors, along, softmax_powers, softmax_steps
+from leanconv.graph.ops.windows import window_steps
 from leanconv.graph.passes.coded_values import floats_made
 from leanconv.types import FLOAT32, FLOAT64, INT32
 
@@ -21,7 +23,7 @@ _BOUND = 255 * 255  # of a product of two distances of codes of 8 bits
 
 
 def expand_quantised(graph: Graph) -> Graph:
-    """Replace operations on codes by what they mean, composed of operations on floats.
+    """Replace operations on codes by what they mean, and others, composed of those on floats.
 
     Requires: a verified graph, after patterns of quantised layers were recognised.
     Ensures: none of the operations of `EXPANSIONS` is left.
@@ -226,7 +228,7 @@ def _quantise_floats(c: Composer, node: Node) -> str:
 WITH_KERNEL = frozenset(
     (
         *("QuantizeLinear", "QuantizeFloats", "DequantizeLinear", "QLinearAdd", "QLinearMul"),
-        *("Extremes", "Lookup"),
+        *("Extremes", "Lookup", "DataConv"),
         *("QLinearGlobalAveragePool", "QLinearAveragePool", "QLinearMatMul", "MatMulNBits"),
     )
 )
@@ -248,6 +250,50 @@ def _packed_matmul(c: Composer, node: Node) -> str:
     return c.emit("Add", [y, bias]) if bias else y
 
 
+def _data_conv(c: Composer, node: Node) -> str:
+    """A convolution by data: windows become columns of a matrix product (im2col).
+
+        y[n, g, o, p] = sum over k of w[g, o, k] * columns[n, g, k, p]         k: tap and channel
+
+    Windows are taken apart along one axis after the other: a kernel of a by b taps takes a + b
+    slices. Taps come before channels: the slices of an image and group are its parts as they are.
+    """
+    given, (x, w, *bias) = node.attributes, node.inputs
+    taps, steps, group = given["kernel_shape"], window_steps(given), given["group"]
+    if any(given["pads"]):
+        spatial = len(taps)
+        begins, ends = given["pads"][:spatial], given["pads"][spatial:]
+        pads = (0, 0, *begins, 0, 0, *ends)
+        x = c.emit("Pad", [x], pads=pads, mode="constant", value=0.0)
+    images, outputs, *counts = c.kind(node.output).shape
+    _, channels, *extents = c.kind(x).shape
+    own = channels // group
+    columns = c.emit("Reshape", [x], shape=(images, group, 1, own, *extents))
+    for i in reversed(range(len(taps))):
+        stride, dilation, _, _ = steps[i]
+        parts = []
+        for tap in range(taps[i]):
+            sizes = list(c.kind(columns).shape)
+            starts, strides = [0] * len(sizes), [1] * len(sizes)
+            starts[4 + i], sizes[4 + i] = tap * dilation, counts[i]
+            strides[4 + i] = 1 if counts[i] == 1 else stride
+            places = {"starts": tuple(starts), "steps": tuple(strides), "sizes": tuple(sizes)}
+            parts.append(c.emit("Slice", [columns], **places))
+        columns = c.emit("Concat", parts, axis=2) if len(parts) > 1 else parts[0]
+    count = math.prod(taps)
+    rows = c.emit("Reshape", [w], shape=(outputs, own, count))
+    rows = c.emit("Transpose", [rows], perm=(0, 2, 1))
+    rows = c.emit("Reshape", [rows], shape=(group, outputs // group, count * own))
+    shape = images, group, count * own, math.prod(counts)
+    columns = c.emit("Reshape", [columns], shape=shape)
+    y = c.emit("MatMul", [rows, columns])
+    y = c.emit("Reshape", [y], shape=(images, outputs, *counts))
+    if not bias:
+        return y
+    held = c.emit("Reshape", [bias[0]], shape=(outputs, *(1 for _ in counts)))
+    return c.emit("Add", [y, held])
+
+
 EXPANSIONS: dict[str, Callable[[Composer, Node], str]] = {
     "QuantizeLinear": _quantise,
     "QuantizeFloats": _quantise_floats,
@@ -261,4 +307,5 @@ EXPANSIONS: dict[str, Callable[[Composer, Node], str]] = {
     "QLinearGlobalAveragePool": _global_pool,
     "QLinearAveragePool": _pool,
     "QLinearSoftmax": _softmax,
+    "DataConv": _data_conv,
 }
