@@ -1,7 +1,11 @@
-"""Packed weights of Winograd: U = G g G^T, computed offline, in panels.
+"""Packed weights of Winograd: U = G g G^T in float64, rounded, in panels.
 
     U [panel][xi][channel][vectors·lanes]     of a fused kernel
     U [xi][panel][channel][vectors·lanes]     in stages
+
+One code transforms the weights of all tiles, strides and channels: where a point of a step is
+stored, if it is, is a table. Bytes become int16, exactly; two steps that one dot product multiplies
+lie side by side in a lane.
 
 Channels of short phases are not stored at the points where their U is zero.
 """
@@ -14,12 +18,72 @@ from math import prod
 import numpy as np
 
 from leanconv.algorithms.common.panel_packing import in_pieces
+from leanconv.algorithms.common.weight_transform import WeightTransform
 from leanconv.algorithms.direct.packed import PackedConv
 from leanconv.algorithms.winograd.shape import WinogradShape
-from leanconv.algorithms.winograd.weight_points import POINTS, WeightPoints
+from leanconv.codegen.emitter import Function, Pointer, Value, vector
+from leanconv.codegen.extents import Count
 from leanconv.codegen.lowered import PackCall
 from leanconv.kernels.packing import numbers
+from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
+
+POINTS = 4  # computed together; tables have a multiple of them
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightPoints(WeightTransform):
+    """The points of all taps.
+
+    Attributes:
+        points: of the transform, those included that fill up `POINTS`.
+    """
+
+    points: Count
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        """Weights; matrix (taps, points) in float64; i64 tables; result.
+
+        The tables are (steps, taps), which of a row's weights it is, and (steps, points), where it
+        is stored, counted in vectors of the panel's width, both -1 where there is none; and the
+        offsets of points in elements.
+        """
+        return ("w", "matrix", "sources", "places", "offsets", "packed")
+
+    @property
+    def types(self) -> dict[str, str]:
+        return {"w": self.given.llvm, "matrix": "double", "packed": self.dtype.llvm}
+
+    def transform(
+        self,
+        e: Function,
+        pointers: dict[str, Pointer],
+        step: Value,
+        result: Pointer,
+        width: Value,
+        output: Value,
+    ) -> None:
+        """Compute and store all points."""
+        del output
+        lanes, together, places = self.lanes, self.together, pointers["places"]
+        doubles = vector("double", lanes)
+        gathered = [self.gathered(e, number) for number in range(together)]
+        with e.loop("point", self.points, step=POINTS) as point:
+            sums = [e.zero(doubles) for _ in range(POINTS * together)]
+            with e.loop("tap", self.taps, carry=[sums]) as tap:
+                weights = [e.load(taps.at(tap * lanes), doubles) for taps in gathered]
+                factors = pointers["matrix"].at(tap * self.points + point)
+                for i in range(POINTS):
+                    factor = e.broadcast(factors.at(i), doubles)
+                    for j, weight in enumerate(weights, i * together):
+                        sums[j] = e.fma(factor, weight, sums[j])
+            for i in range(POINTS):
+                totals = sums[i * together : (i + 1) * together]
+                place = e.load_index(places.at(step * self.points + (point + i)))
+                with e.when(place.compare("sge", 0)):
+                    offset = e.load_index(pointers["offsets"].at(point + i)) + place * width
+                    e.store(self.rounded(e, totals), result.at(offset))
 
 
 def weight_calls(
