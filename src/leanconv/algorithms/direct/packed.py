@@ -155,7 +155,8 @@ class PackedConv(GroupedConv):
             seen: makes of it what this kernel multiplies, (K, C/g, kd, kh, kw); None if it is that.
         """
         row = prod(w.shape[1:])
-        apart = self.dot_group > 1 or row < self.lanes or not w.flags.c_contiguous
+        squares = 1 < self.lanes <= row and self.dot_group == 1
+        apart = not squares or not w.flags.c_contiguous
         if apart or w.dtype not in FLOATS:
             grouped = w.reshape(self.groups, self.outputs, *w.shape[1:])
             order = partial(self._panels, seen=seen)
