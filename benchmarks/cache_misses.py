@@ -34,8 +34,10 @@ from leanconv.api.conv_choice import conv_problem
 from leanconv.cli.common import positive
 from leanconv.cli.engines import machine
 from leanconv.cli.output import print_json, print_table, progress
+from leanconv.codegen.host import host
 from leanconv.codegen.machine_code import compile_text
 from leanconv.errors import InputError
+from leanconv.planner.weights import pack
 from leanconv.reference.layers import LAYERS
 from leanconv.spec import ConvSpec
 from leanconv.spec.format import aligned
@@ -102,16 +104,18 @@ def main_text(spec: ConvSpec, candidate: Candidate) -> str:
 
     Numbers are zero, which costs the caches the same; tables of integers are what they are.
     """
-    packed = candidate.pack(np.zeros(spec.weight_shape, spec.dtype), {})
+    packing = candidate.packing(np.zeros(spec.weight_shape, spec.dtype), {})
     sizes = {"x": spec.input_bytes, "y": spec.output_bytes, **candidate.temporaries}
     sizes["scratch"] = max(64, candidate.scratch_bytes)
     lines = []
-    for role, array in packed.items():
-        if array.dtype == np.int64:
-            values = ", ".join(f"i64 {v}" for v in array.reshape(-1))
-            lines.append(f"@{role} = internal global [{array.size} x i64] [{values}], align 64")
+    for role, size in candidate.constant_bytes.items():
+        if packing[role][0].source().dtype == np.int64:
+            numbers = np.zeros(size // 8, np.int64)
+            pack({role: packing[role]}, {role: numbers.ctypes.data}, host(), threads=1)
+            values = ", ".join(f"i64 {v}" for v in numbers)
+            lines.append(f"@{role} = internal global [{numbers.size} x i64] [{values}], align 64")
         else:
-            sizes[role] = array.nbytes
+            sizes[role] = size
     for role, size in sizes.items():
         kind = f"[{aligned(size)} x i8]"
         lines.append(f"@{role} = internal global {kind} zeroinitializer, align 64")

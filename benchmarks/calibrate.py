@@ -41,7 +41,7 @@ from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 from leanconv.target.costs import numbers
 from leanconv.types import FLOAT32
-from microkernel import Peak, aligned, work
+from microkernel import Peak, aligned, packed, work
 from stream_kernels import LINE, UNROLL, Nothing, Stream
 
 _MB = 2**20
@@ -192,7 +192,7 @@ def _pointwise(
     chosen = choose(problem, target, Choice("direct")).kernels[0].kernel
     assert isinstance(chosen, DirectConv)
     kernel = replace(chosen, window=problem.window, x=x, y=y, rows=1, panels_inside=True)
-    w = kernel.pack_weights(np.ones((outputs, inputs, 1, 1, 1), np.float32))
+    w = packed(kernel, np.ones((outputs, inputs, 1, 1, 1), np.float32), target)
     return kernel, (aligned(inputs * high * wide), w, aligned(outputs * high * wide))
 
 

@@ -44,6 +44,7 @@ from leanconv.codegen.host import host
 from leanconv.errors import InputError, SpecError
 from leanconv.kernels.copy import Copy
 from leanconv.planner.candidate_program import candidate_program
+from leanconv.planner.weights import pack
 from leanconv.reference.layers import LAYERS
 from leanconv.runtime.clock import speedup
 from leanconv.runtime.memory import Block
@@ -156,10 +157,10 @@ def prepare(spec: ConvSpec, method: str, w: np.ndarray, x: int, y: int, threads:
     target = host()
     candidate = choose(conv_problem(spec, None), target, choice_named(method))
     operands, blocks = {"x": x, "y": y}, []
-    for role, packed in candidate.pack(w, {}).items():
-        blocks.append(Block(packed.nbytes))
-        blocks[-1].view(0, packed.nbytes)[:] = packed.reshape(-1).view(np.uint8)
+    for role, size in candidate.constant_bytes.items():
+        blocks.append(Block(size))
         operands[role] = blocks[-1].address
+    pack(candidate.packing(w, {}), operands, target, threads)
     blocks.append(Block(candidate.workspace_bytes(threads)))
 
     def runner(uses: tuple[KernelUse, ...]) -> Callable[[], int]:

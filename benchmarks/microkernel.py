@@ -38,6 +38,7 @@ from leanconv.codegen.host import host
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.linking import Library
 from leanconv.codegen.tiling import Tile
+from leanconv.planner.weights import pack
 from leanconv.records import dataclass
 from leanconv.spec import ConvSpec, Format
 from leanconv.target import Target
@@ -139,6 +140,13 @@ def aligned(size: int) -> np.ndarray:
     return inside
 
 
+def packed(kernel: DirectConv, w: np.ndarray, target: Target) -> np.ndarray:
+    """Weights of float32 as a kernel reads them, from a cache line's start."""
+    weights = aligned(kernel.constant_bytes["w"] // FLOAT32.bytes)
+    pack({"w": kernel.weight_calls(w)}, {"w": weights.ctypes.data}, target, threads=1)
+    return weights
+
+
 def convolution(tile: Tile, target: Target, channels: int) -> Work:
     """A 1x1 convolution of whole tiles over `channels` inputs, in blocks of channels."""
     lanes = target.lanes(FLOAT32)
@@ -157,9 +165,7 @@ def convolution(tile: Tile, target: Target, channels: int) -> Work:
         chosen, window=window, x=problem.x, y=problem.y, tile=tile, rows=1, panels_inside=True
     )
     w = np.random.default_rng(1).random(spec.weight_shape, np.float32)
-    packed = kernel.pack_weights(problem.weights_3d(w))
-    weights = aligned(packed.size)
-    weights[:] = packed
+    weights = packed(kernel, problem.weights_3d(w), target)
     x, y = (aligned(form.elements(s)) for s in (spec.input_shape, spec.output_shape))
     return work(f"{tile.rows}x{tile.vectors} over {channels}", kernel, x, weights, y)
 

@@ -16,6 +16,7 @@ from leanconv.reference import formulas
 from leanconv.spec import ConvSpec
 from leanconv.spec.format import aligned
 from leanconv.target import preset
+from support.packing import packed_constants
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 PAGE = (DOCS / "algorithms.md").read_text(encoding="utf-8")
@@ -68,7 +69,7 @@ def test_what_may_be_asked_for_is_accepted(text: str) -> None:
 def test_bytes_and_errors_are_those_of_the_code(row: tuple[str, ...]) -> None:
     problem = Problem.of(LAYER, Access.planes(LAYER.input_shape), Access.planes(LAYER.output_shape))
     candidate = choose(problem, TARGET, choice_named(row[0]))
-    packed = candidate.pack(np.zeros(LAYER.weight_shape, np.float32), {})
+    packed = packed_constants(candidate, np.zeros(LAYER.weight_shape, np.float32))
     weights = sum(aligned(array.nbytes) for array in packed.values())
     found = (f"{candidate.workspace_bytes(1):,}", f"{weights:,}", f"{candidate.choice.error:.1e}")
     assert row[1:] == found

@@ -21,6 +21,7 @@ from leanconv.target import Target, preset
 from leanconv.types import BFLOAT16, FLOAT32, SINGLE, DType, Precision
 from support.integer_conv import SHAPES, plain
 from support.kernel_runner import run_kernel
+from support.packing import packed_constants
 
 BRAIN = Precision(BFLOAT16, BFLOAT16, FLOAT32, FLOAT32)
 MORE = [
@@ -69,7 +70,7 @@ def check(
     channels = {"bias": bias} if spec.bias else {}
     if spec.activation and spec.activation.kind == "prelu":
         channels["slope"] = bias
-    roles = made.pack(w, channels)
+    roles = packed_constants(made, w, channels)
     assert {n: a.nbytes for n, a in roles.items()} == made.constant_bytes
     roles["x"] = in_memory(blocked(x) if form.block else x, types.x)
     roles["residual"] = blocked(residual)

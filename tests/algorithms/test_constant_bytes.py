@@ -11,6 +11,7 @@ from leanconv.codegen.geometry import Access
 from leanconv.errors import SpecError
 from leanconv.spec import PLAIN, ConvSpec, Format
 from leanconv.target import preset
+from support.packing import packed_constants
 
 _NAMES = (
     "direct", "planar", "depthwise", "naive", "winograd", "winograd:form=stages", "fft",
@@ -42,7 +43,8 @@ def test_bytes_are_known_without_packing(line: str, form: Format) -> None:
             (candidate,) = select.ranked(problem, target, select.choice_named(name))
         except SpecError:
             continue
-        packed = candidate.pack(np.zeros(spec.weight_shape, np.float32), {"bias": bias})
+        w = np.zeros(spec.weight_shape, np.float32)
+        packed = packed_constants(candidate, w, {"bias": bias})
         sizes = {role: array.nbytes for role, array in packed.items()}
         assert candidate.constant_bytes == sizes, name
         computed += 1

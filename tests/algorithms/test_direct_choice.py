@@ -18,6 +18,7 @@ from leanconv.codegen.tiling import Tile
 from leanconv.spec import ConvSpec, Format
 from leanconv.target import preset
 from support.kernel_runner import run_kernel
+from support.packing import packed_weights
 
 TARGET = preset("znver4")
 
@@ -81,7 +82,7 @@ def test_bands_compute_every_row_once(bands: int, rows: int, inside: bool) -> No
         for shape in (spec.input_shape, spec.weight_shape)
     )
     y = np.full(spec.output_shape, np.nan, np.float32)
-    packed = kernel.pack_weights(w[:, :, np.newaxis])
+    packed = packed_weights(kernel, w[:, :, np.newaxis])
     found = run_kernel(kernel, x, packed, y, parts=[kernel.chunks // 2])
     assert np.array_equal(found, np.einsum("nchw,kcij->nkhw", x, w))
     first = range(kernel.chunks // (2 * bands))  # of one image's chunks, and its upper rows

@@ -23,6 +23,7 @@ from leanconv.spec import Activation, ConvSpec, Format
 from leanconv.target import Target, preset
 from leanconv.types import FLOAT32, FLOAT64
 from support.kernel_runner import run_kernel
+from support.packing import packed_channels, packed_weights
 
 pytestmark = pytest.mark.vectors
 
@@ -75,10 +76,10 @@ def check(kernel: DirectPointwise, spec: ConvSpec) -> None:
     found = run_kernel(
         kernel,
         x,
-        kernel.pack_weights(w[:, :, np.newaxis]),
-        kernel.pack_channels(bias),
+        packed_weights(kernel, w[:, :, np.newaxis]),
+        packed_channels(kernel, bias),
         residual,
-        kernel.pack_channels(slope),
+        packed_channels(kernel, slope),
         np.full(spec.output_shape, np.nan, spec.dtype),
         parts=[kernel.chunks // 2],
     )
@@ -131,7 +132,7 @@ def test_sums_do_not_depend_on_the_form() -> None:
 
     def run(kernel: PackedConv) -> np.ndarray:
         y = np.full(spec.output_shape, np.nan, np.float32)
-        return run_kernel(kernel, x, kernel.pack_weights(w[:, :, np.newaxis]), y)
+        return run_kernel(kernel, x, packed_weights(kernel, w[:, :, np.newaxis]), y)
 
     assert np.array_equal(run(special), run(general))
 
@@ -142,7 +143,7 @@ def test_asking_for_what_follows_changes_nothing() -> None:
     x, w = (generator.standard_normal(s, np.float32) for s in (spec.input_shape, spec.weight_shape))
     kernel = pointwise(spec, HERE)
     packed, y = (
-        kernel.pack_weights(w[:, :, np.newaxis]),
+        packed_weights(kernel, w[:, :, np.newaxis]),
         np.full(spec.output_shape, np.nan, x.dtype),
     )
     asking = replace(kernel, prefetch_bytes=4 * 4096)

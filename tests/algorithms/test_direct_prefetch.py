@@ -20,6 +20,7 @@ from leanconv.spec import ConvSpec, Format
 from leanconv.target import Target, preset
 from leanconv.types import FLOAT32
 from support.kernel_runner import run_kernel
+from support.packing import packed_weights
 
 PREFETCHING, OTHER = preset("sapphirerapids"), preset("znver4")
 
@@ -97,7 +98,7 @@ def test_answers_are_the_same_bits(text: str, block: int) -> None:
     ]
     places[0][:] = generator.standard_normal(len(places[0]))
     w = generator.standard_normal((*spec.weight_shape[:2], 1, *spec.weight_shape[2:]))
-    packed = plain.pack_weights(w.astype(np.float32))
+    packed = packed_weights(plain, w.astype(np.float32))
     found = [
         run_kernel(kernel, places[0], packed, np.full_like(places[1], np.nan))
         for kernel in (plain, ahead, *others)

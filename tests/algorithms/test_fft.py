@@ -25,6 +25,7 @@ from leanconv.spec import ConvSpec, Format
 from leanconv.target import Target, preset
 from leanconv.types import FLOAT32, FLOAT64
 from support.kernel_runner import run_kernel
+from support.packing import packed_constants
 
 pytestmark = pytest.mark.vectors
 
@@ -189,7 +190,8 @@ def test_blocks_of_channels_and_garbage_in_their_unused_lanes(
     x, w = draw(1, in_shape), draw(2, spec.weight_shape)
     stored = blocked(x, lanes, np.nan) if x_blocked else x
     y = np.full(blocked(np.zeros(out_shape, np.float32), lanes, 0).shape, np.nan, np.float32)
-    got = run_kernel(candidate.kernels[0].kernel, stored, candidate.pack(w, {})["w"], y, parts=[1])
+    packed = packed_constants(candidate, w)["w"]
+    got = run_kernel(candidate.kernels[0].kernel, stored, packed, y, parts=[1])
     back = got.transpose(0, 1, 4, 2, 3).reshape(2, -1, *spec.output_size)[:, :20]
     expected = convolve(spec, x.astype(np.float64), w.astype(np.float64))
     assert np.abs(back - expected).max() <= candidate.choice.error * np.abs(expected).max()
@@ -347,7 +349,7 @@ def test_narrow_vectors_compute_the_same() -> None:
     candidate = FFT.candidate(_problem(spec), target)
     x, w = draw(0, spec.input_shape), draw(1, spec.weight_shape)
     y = np.full(spec.output_shape, np.nan, np.float32)
-    packed = candidate.pack(w, {})["w"]
+    packed = packed_constants(candidate, w)["w"]
     got = run_kernel(candidate.kernels[0].kernel, x, packed, y, target=target)
     expected = convolve(spec, x.astype(np.float64), w.astype(np.float64))
     assert np.abs(got - expected).max() <= candidate.choice.error * np.abs(expected).max()

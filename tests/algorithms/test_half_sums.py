@@ -21,6 +21,7 @@ from leanconv.target import Target, preset
 from leanconv.types import FLOAT16, FLOAT32, Precision
 from support.half_conv import FLOAT16_STORED, check, drawn, laid_out, plain
 from support.kernel_runner import run_kernel
+from support.packing import packed_constants
 
 pytestmark = pytest.mark.vectors
 
@@ -68,7 +69,7 @@ def test_sums_of_a_piece_that_overflow_are_computed_in_float32(piece: int) -> No
         x, w = x * 1024, w * 256
         x[0, 0, 1, 2] = np.inf
         bias = drawn((spec.out_channels,), FLOAT32, 3)
-        constants = made.pack(w.astype(np.float16), {"bias": bias})
+        constants = packed_constants(made, w.astype(np.float16), {"bias": bias})
         roles = {"x": laid_out(x, 16, FLOAT16), **constants}
         roles["y"] = laid_out(np.full(spec.output_shape, np.nan, np.float32), 16, FLOAT32)
         (use,) = made.kernels

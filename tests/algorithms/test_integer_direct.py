@@ -28,6 +28,7 @@ from support.integer_conv import (
     problem,
     runnable,
 )
+from support.packing import packed_weights
 
 pytestmark = pytest.mark.vectors
 
@@ -123,7 +124,7 @@ def test_channels_are_padded_to_whole_groups_with_weights_of_zero() -> None:
     (use,) = candidate(spec, preset("haswell")).kernels
     assert isinstance(use.kernel, DirectConv)
     w = np.arange(1, 16, dtype=np.int8).reshape(3, 5, 1, 1, 1)
-    packed = use.kernel.pack_weights(w).reshape(2, 8, 4)  # [c / 4][lane][4]
+    packed = packed_weights(use.kernel, w).reshape(2, 8, 4)  # [c / 4][lane][4]
     assert packed[:, :3].transpose(1, 0, 2).reshape(3, 8).tolist() == [
         [1, 2, 3, 4, 5, 0, 0, 0],
         [6, 7, 8, 9, 10, 0, 0, 0],

@@ -17,7 +17,7 @@ from leanconv.target import preset
 from leanconv.types import FLOAT64
 from support.block_chains import RELU6, Block, Runner
 from support.errors import relative_error
-from support.nodes import packed_by
+from support.packing import packed_by
 
 pytestmark = pytest.mark.vectors
 

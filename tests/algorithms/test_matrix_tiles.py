@@ -36,6 +36,7 @@ from support.integer_conv import (
     scales,
 )
 from support.kernel_runner import run_kernel
+from support.packing import packed_channels, packed_weights
 
 S8U8 = Precision(INT8, UINT8, INT32, INT32)
 MORE = [
@@ -140,7 +141,7 @@ def test_weights_are_prefetched_beside_the_products(text: str) -> None:
     assert isinstance(use.kernel, TileConv)
     assert use.kernel.ahead > 0
     rng, (x, w, bias) = np.random.default_rng(2), operands(spec)
-    packed = [use.kernel.pack_weights(given.weights_3d(w)), use.kernel.pack_channels(bias)]
+    packed = [packed_weights(use.kernel, given.weights_3d(w)), packed_channels(use.kernel, bias)]
     y = np.zeros(Format(16).physical_shape(spec.output_shape), np.int32)
     found = run_kernel(use.kernel, blocked(x, 16, rng), *packed, y)
     exact = convolve(spec, x.astype(np.int64), w.astype(np.int64), bias.astype(np.int64))

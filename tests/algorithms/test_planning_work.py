@@ -21,6 +21,7 @@ from leanconv.codegen.geometry import Access
 from leanconv.spec import PLAIN, ConvSpec, Format
 from leanconv.target import preset
 from support.counted import check_growth, lines_of
+from support.packing import packed_constants
 
 SMALL, LARGE = 2**12, 2**20
 TARGET = preset("znver4")
@@ -126,7 +127,7 @@ def test_packing_small_groups_is_not_linear_in_their_number() -> None:
         candidate = select.choose(_problem(spec, PLAIN), TARGET, Choice("direct"))
         (use,) = candidate.kernels
         assert isinstance(use.kernel, DirectConv)
-        candidate.pack(np.ones((groups, 1, 3, 3), np.float32), {})
+        packed_constants(candidate, np.ones((groups, 1, 3, 3), np.float32))
 
     assert lines_of(lambda: pack(2**14)) < 3 * lines_of(lambda: pack(2**10)) + 4000
 

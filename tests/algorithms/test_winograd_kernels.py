@@ -10,6 +10,7 @@ from leanconv.codegen.host import host
 from leanconv.spec import ConvSpec
 from leanconv.target import preset
 from leanconv.types import FLOAT32, FLOAT64
+from support.packing import packed_constants
 from support.problems import Problem
 from support.winograd_checks import candidate_of, run_pieces
 
@@ -22,7 +23,7 @@ def test_stages_write_v_and_m_wholly_and_nothing_else(line: str, dtype: str) -> 
         candidate = candidate_of(spec, lay, host(), "winograd:form=stages")
         arrays = Problem(spec, 6).arrays(False)
         y = np.full(spec.output_shape, np.nan, dtype)
-        values = {"x": arrays.x, **candidate.pack(arrays.w, {}), "y": y}
+        values = {"x": arrays.x, **packed_constants(candidate, arrays.w), "y": y}
         run_pieces(candidate, spec, values)
         assert not any(np.isnan(values[role]).any() for role in ("V", "M", "y"))
         expected = Problem(spec, 6).expected(arrays, False)
@@ -47,7 +48,7 @@ def test_blocks_of_channels_and_garbage_in_their_unused_lanes(text: str, stride:
     candidate = candidate_of(spec, "blocks", host(), text)
     arrays = Problem(spec, 7).arrays(False)
     y = blocked(np.full(spec.output_shape, np.nan, np.float32), lanes)
-    values = {"x": blocked(arrays.x, lanes), **candidate.pack(arrays.w, {}), "y": y}
+    values = {"x": blocked(arrays.x, lanes), **packed_constants(candidate, arrays.w), "y": y}
     run_pieces(candidate, spec, values)
     back = values["y"].transpose(0, 1, 4, 2, 3).reshape(2, -1, *spec.output_size)[:, :37]
     expected = Problem(spec, 7).expected(arrays, False)

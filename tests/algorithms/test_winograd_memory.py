@@ -9,13 +9,15 @@ import numpy as np
 import pytest
 
 from leanconv.algorithms.winograd.kernel import WinogradConv
-from leanconv.algorithms.winograd.packing import pack_weights, transformed_weights
+from leanconv.algorithms.winograd.packing import weight_calls
 from leanconv.codegen.host import host
 from leanconv.reference.formulas import winograd_elements
 from leanconv.reference.layers import LAYERS
 from leanconv.spec import ConvSpec
 from leanconv.spec.format import aligned
 from leanconv.types import FLOAT32, FLOAT64
+from support.packers import winograd_points
+from support.packing import made_by
 from support.problems import Problem
 from support.winograd_checks import candidate_of, make_plan
 
@@ -99,7 +101,8 @@ def test_weights_hold_what_is_not_zero_and_no_more(line: str, layout: str) -> No
         kernel = use.kernel
         assert isinstance(kernel, WinogradConv)
         w = np.random.default_rng(1).uniform(1, 2, spec.weight_shape)
-        whole, packed = transformed_weights(kernel.shape, w), pack_weights(kernel.shape, w)
+        whole = winograd_points(kernel.shape, w)
+        packed = made_by({"w": weight_calls(kernel.shape, w)})["w"]
         used = whole.any(axis=-1)
         if layout == "NCHW" and spec.kernel[0] >= spec.stride[0]:
             assert used.sum() == kernel.shape.all_steps

@@ -24,6 +24,7 @@ from support.emulated import LoadedObject
 from support.integer_conv import S8S8, S16, U8S8, U8U8, check, operands
 from support.kernel_runner import run_kernel
 from support.nodes import from_memory, to_memory
+from support.packing import packed_constants
 from support.problems import Problem
 
 NEON = preset("neoverse-n1")
@@ -67,9 +68,10 @@ def run(problem: Problem, selector: str, whole: bool, blocked: bool) -> tuple[np
     form = Format(NEON.lanes(spec.dtype) if blocked else 0)
     candidate = chosen(problem, selector, form)
     channels = {"bias": arrays.bias, "slope": arrays.slope}
+    given = {name: array for name, array in channels.items() if array is not None}
     values = {
         "x": to_memory(arrays.x, form),
-        **candidate.pack(arrays.w, {n: a for n, a in channels.items() if a is not None}),
+        **packed_constants(candidate, arrays.w, given),
         "y": np.full(form.elements(spec.output_shape), np.nan, spec.dtype),
     }
     if arrays.residual is not None:

@@ -15,6 +15,7 @@ from leanconv.target import PRESETS, preset
 from leanconv.types import FLOAT32, FLOAT64
 from support.kernel_runner import run_kernel
 from support.listing import innermost_loops, multiply_loops
+from support.packing import packed_constants
 from support.small_kernels import candidate, conv_kernel, kernel_of, reference, with_tile
 
 WIDE = [(14, 2), (9, 3), (8, 3), (6, 4), (7, 2), (28, 1)]
@@ -158,7 +159,7 @@ def test_avx2_code_runs_here_and_is_exact(blocked: bool, text: str, name: str) -
     x = random.integers(-4, 5, spec.input_shape).astype("f4")
     w = random.integers(-4, 5, spec.weight_shape).astype("f4")
     y = reference(x, w, spec)
-    packed = chosen.pack(w, {})
+    packed = packed_constants(chosen, w)
     given, wanted = (_blocks(x, 8), _blocks(y, 8)) if blocked else (x, y)
     values = {"x": given, **packed, "y": np.full(wanted.shape, np.nan, "f4")}
     found = run_kernel(

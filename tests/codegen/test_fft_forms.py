@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from leanconv.algorithms.fft.kernel import FftConv
-from leanconv.algorithms.fft.packing import pack_weights
+from leanconv.algorithms.fft.packing import weight_calls
 from leanconv.algorithms.select import choice_named, choose
 from leanconv.codegen.host import host
 from leanconv.spec import Activation, ConvSpec
@@ -17,6 +17,7 @@ from leanconv.target import Target, preset
 from leanconv.types import FLOAT32, FLOAT64, DType
 from support.covering import dealt
 from support.forms import same_bits, texts
+from support.packing import made_by
 from support.small_kernels import problem
 
 EPILOGUE = {"bias": True, "residual": True, "activation": Activation.parse("prelu")}
@@ -85,5 +86,5 @@ def test_fft_words_give_the_bits_of_constants(
         for access in (kernel.layout.x, kernel.layout.y)
     )
     bias, slope = (generator.standard_normal(channels).astype(dtype) for _ in range(2))
-    packed = pack_weights(kernel.layout, w)
+    packed = made_by({"w": weight_calls(kernel.layout, w)})["w"]
     same_bits(kernel, x, packed, bias, residual, slope, np.full_like(residual, np.nan))

@@ -36,6 +36,7 @@ from leanconv.types import FLOAT32, FLOAT64
 from support.block_chains import Block, Runner
 from support.forms import constant, form_of, same_bits, shared
 from support.kernel_runner import run_kernel
+from support.packing import packed_weights
 from support.small_kernels import conv_kernel, problem
 
 
@@ -242,7 +243,7 @@ def test_depthwise_convolutions_of_equal_remainders_share_a_form(blocked: bool) 
 @pytest.mark.parametrize("width", [3, 5, 6, 11, 24])
 def test_depthwise_words_give_the_bits_of_constants(width: int, blocked: bool) -> None:
     kernel = depthwise(7, width, 2, blocked)
-    w = kernel.pack_weights(numbers(40 * 9).reshape(40, 1, 1, 3, 3))
+    w = packed_weights(kernel, numbers(40 * 9).reshape(40, 1, 1, 3, 3))
     x, y = numbers(kernel.x.image * 2, width), unwritten(kernel.y.image * 2)
     same_bits(kernel, x, w, y)
 
@@ -278,7 +279,7 @@ def test_direct_words_give_the_bits_of_constants(width: int, blocked: bool) -> N
     w = generator.standard_normal(ConvSpec.parse(text).weight_shape, np.float32)
     x = generator.standard_normal(kernel.x.image * kernel.batch, np.float32)
     y = np.full(kernel.y.image * kernel.batch, np.nan, np.float32)
-    arrays = x, kernel.pack_weights(w), y
+    arrays = x, packed_weights(kernel, w), y
     np.testing.assert_array_equal(
         run_kernel(kernel, *arrays), run_kernel(constant(kernel), *arrays)
     )

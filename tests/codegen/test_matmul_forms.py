@@ -20,6 +20,7 @@ from leanconv.target import Target, preset
 from support.covering import dealt
 from support.forms import constant, same_bits
 from support.nodes import Case
+from support.packing import packed_by
 
 LENGTHS = (*range(8, 60, 3), *range(60, 301, 17))
 TARGETS = [host(), preset("znver4"), preset("haswell"), preset("neoverse-n1")]
@@ -66,7 +67,7 @@ def same(lowered: Lowered, a: np.ndarray, b: np.ndarray) -> None:
     assert isinstance(kernel, PackedMatMul) == bool(lowered.packings)
     y = np.full(prod(kernel.batch) * kernel.m * kernel.n, np.nan, np.float32)
     for packing in lowered.packings:
-        (b,) = packing.make().values()
+        (b,) = packed_by(packing).values()
     same_bits(kernel, a, b, y)
 
 

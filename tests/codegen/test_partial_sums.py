@@ -15,6 +15,7 @@ from leanconv.types import FLOAT32
 from support.kernel_runner import run_kernel
 from support.listing import multiply_loops
 from support.nodes import from_memory, to_memory
+from support.packing import packed_constants
 from support.small_kernels import candidate, conv_kernel, with_tile
 
 TARGET = host()
@@ -33,7 +34,7 @@ def test_every_number_of_parts_is_exact(channels: int, stride: int) -> None:
     w = random.integers(-3, 4, (48, channels, 1, 1)).astype("f4")
     bias = random.integers(-9, 9, 48).astype("f4")
     residual = random.integers(-9, 9, (1, 48, size, size)).astype("f4")
-    packed = chosen.pack(w, {"bias": bias})
+    packed = packed_constants(chosen, w, {"bias": bias})
     form = Format(lanes)
     operands = {"x": to_memory(x, form), "residual": to_memory(residual, form), **packed}
     y = np.full(form.elements(residual.shape), np.nan, "f4")

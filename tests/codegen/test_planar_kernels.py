@@ -22,6 +22,7 @@ from leanconv.target import preset
 from leanconv.types import FLOAT32, FLOAT64
 from support.kernel_runner import run_kernel
 from support.listing import multiply_loops
+from support.packing import packed_weights
 from support.small_kernels import kernel_of, problem, reference
 
 EPILOGUE = {"bias": True, "residual": True, "activation": Activation.parse("prelu")}
@@ -39,7 +40,7 @@ def check(kernel: Kernel, spec: ConvSpec) -> None:
     residual = integers(*spec.output_shape)
     packed = w.reshape(-1)
     if isinstance(kernel, PlanarPointwise):
-        packed = kernel.pack_weights(w[:, :, np.newaxis])
+        packed = packed_weights(kernel, w[:, :, np.newaxis])
     y = np.full(spec.output_shape, np.nan, spec.dtype)
     found = run_kernel(kernel, x, packed, bias, residual, slope, y, parts=[kernel.chunks // 2])
     sums = reference(x, w, spec) + bias.reshape(1, -1, 1, 1) + residual

@@ -19,6 +19,7 @@ from leanconv.target import Target, preset
 from leanconv.types import FLOAT32, FLOAT64, DType
 from support.covering import dealt
 from support.forms import same_bits, shared, texts
+from support.packing import packed_constants
 from support.small_kernels import problem
 
 EPILOGUE = {"bias": True, "residual": True, "activation": Activation.parse("prelu")}
@@ -108,5 +109,5 @@ def operands(given: str, candidate: Candidate, kernel: Kernel, dtype: str) -> di
     written = {Scatter: "V", PointProducts: "M"}.get(type(kernel), "residual")
     w = generator.standard_normal(spec.weight_shape).astype(dtype)
     channels = dict.fromkeys(("bias", "slope"), w[:, 0, 0, 0] * 2)
-    values |= candidate.pack(w, channels)
+    values |= packed_constants(candidate, w, channels)
     return values | {"y": np.full_like(values[written], np.nan)}

@@ -12,6 +12,7 @@ from leanconv.codegen.lowered import Packing
 from leanconv.graph.ir import Graph
 from leanconv.graph.onnx_import import read_model
 from leanconv.graph.passes import run_passes
+from leanconv.kernels.packing import copied
 from leanconv.operators import Accuracy
 from leanconv.planner.budget import Planner
 from leanconv.planner.compiled_network import CompiledNetwork
@@ -52,7 +53,7 @@ def test_a_graph_that_its_caller_keeps_stays_whole() -> None:
 def test_a_pool_gives_up_one_constant_after_the_other() -> None:
     table, packed = np.ones(3, np.float32), np.zeros(5, np.float32)
     constants = {"a": table, "b": table, "c": np.ones(20, np.float32)}
-    pool = ConstantPool(constants, (Packing({"p": 20}, lambda: {"p": packed}),))
+    pool = ConstantPool(constants, (Packing({"p": 20}, lambda: {"p": copied(packed)}),))
     assert pool.bytes == {"a": 12, "b": 12, "c": 80, "p": 20}
     places, end = pool.places()
     assert places["a"] == places["b"] == 0

@@ -21,8 +21,8 @@ from leanconv.operators.operator import NodeContext
 from leanconv.planner.constant_pool import ConstantPool, WeightStore
 from leanconv.planner.lowering import default_decisions, format_rules
 from leanconv.runtime.memory import Block
-from support.nodes import packed_by
 from support.onnx_models import model, small_cnn
+from support.packing import packed_by
 
 pytestmark = pytest.mark.once  # any plan will do
 

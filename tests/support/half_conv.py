@@ -15,6 +15,7 @@ from leanconv.spec import ConvSpec, Format
 from leanconv.target import Target
 from leanconv.types import BFLOAT16, FLOAT16, FLOAT32, HALVES, DType, Precision
 from support.kernel_runner import run_kernel
+from support.packing import packed_constants
 
 FLOAT16_STORED = Precision(FLOAT16, FLOAT16, FLOAT32, FLOAT16)
 BFLOAT16_STORED = Precision(BFLOAT16, BFLOAT16, FLOAT32, BFLOAT16)
@@ -51,7 +52,7 @@ def check(spec: ConvSpec, target: Target, choice: str, in_blocks: bool) -> None:
     made = select.choose(problem, target, select.choice_named(choice))
     x, w = drawn(shapes[0], types.x, 1), drawn(spec.weight_shape, types.w, 2)
     bias = drawn((spec.out_channels,), FLOAT32, 3)
-    constants = made.pack(in_memory(w, types.w), {"bias": bias} if spec.bias else {})
+    constants = packed_constants(made, in_memory(w, types.w), {"bias": bias} if spec.bias else {})
     sizes = {name: array.nbytes for name, array in constants.items()}
     assert sizes == made.constant_bytes, (sizes, made.constant_bytes)
     y = laid_out(np.full(spec.output_shape, np.nan, np.float32), block, types.y)

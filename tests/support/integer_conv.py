@@ -22,6 +22,7 @@ from leanconv.spec.requantise import Quantisation, ResidualCodes
 from leanconv.target import PRESETS, Target
 from leanconv.types import INT8, INT16, INT32, UINT8, DType, Precision
 from support.kernel_runner import run_kernel
+from support.packing import packed_constants
 
 U8S8 = Precision(UINT8, INT8, INT32, INT32)
 S8S8 = Precision(INT8, INT8, INT32, INT32)
@@ -158,7 +159,7 @@ def check(
     if quantisation is not None:
         assert scale is not None
         channels |= {"scale": scale, "quantisation": numbers_of(quantisation)}
-    constants = made.pack(w, channels)
+    constants = packed_constants(made, w, channels)
     sizes = {n: a.nbytes for n, a in constants.items()}
     assert sizes == made.constant_bytes, (sizes, made.constant_bytes)
     rng, dtype = np.random.default_rng(9), spec.precision.y

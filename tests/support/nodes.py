@@ -9,18 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from leanconv.codegen import compiler
 from leanconv.codegen.compiler import assembly
 from leanconv.codegen.host import host
-from leanconv.codegen.lowered import Lowered, Packing
+from leanconv.codegen.lowered import Lowered
 from leanconv.graph.ir import Graph, Node, TensorType
 from leanconv.graph.ops import evaluate, evaluate_node, infer_node
-from leanconv.planner.weights import Packer
-from leanconv.runtime.memory import Block
 from leanconv.spec.format import PLAIN, Format
 from leanconv.target import Target, preset
 from leanconv.types import BFLOAT16, FLOAT32, FLOAT64, DType, as_dtype
 from support.kernel_runner import Guard, guarded_operand, run_kernel, run_results
+from support.packing import packed_by
 
 # This machine, and what its code can be run for here: narrower vectors, and NEON in an emulator.
 TARGETS = [host()] if host().isa == "neon" else [host(), preset("haswell"), preset("neoverse-n1")]
@@ -97,21 +95,6 @@ def all_constants(lowered: Lowered) -> dict[str, np.ndarray]:
     """Tables and packed weights, which lowered nodes make when they are wanted."""
     packed = {name: array for p in lowered.packings for name, array in packed_by(p).items()}
     return {**lowered.constants, **packed}
-
-
-def packed_by(packing: Packing) -> dict[str, np.ndarray]:
-    """What a packing makes, by NumPy and by compiled code, which runs on this machine."""
-    made = dict(packing.make())
-    for name, calls in packing.calls().items():
-        library = compiler.load([call.kernel for call in calls])
-        packer, block = Packer(library, threads=1), Block(packing.bytes[name])
-        place = block.address
-        for call in calls:
-            packer.add(call, place)
-            place += call.bytes
-        packer.run()
-        made[name] = block.view(0, packing.bytes[name]).view(calls[0].source.dtype).copy()
-    return made
 
 
 def run_lowered(

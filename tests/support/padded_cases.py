@@ -29,6 +29,7 @@ from support import problems, stated
 from support.block_chains import Block, Runner
 from support.kernel_runner import Guard, run_kernel
 from support.nodes import from_memory, one_node, run_lowered, to_memory
+from support.packing import packed_constants
 from support.paged import Paged
 
 GUARDS: tuple[Guard, ...] = (Paged.before_end, Paged.after_start)
@@ -108,7 +109,7 @@ class Padded:
         """The result, in planes."""
         spec = self.spec
         channels = {"bias": arrays.bias} if arrays.bias is not None else {}
-        memory = {"x": _laid(arrays.x, self.x), **chosen.pack(arrays.w, channels)}
+        memory = {"x": _laid(arrays.x, self.x), **packed_constants(chosen, arrays.w, channels)}
         if arrays.residual is not None:
             memory["residual"] = _laid(arrays.residual, self.y)
         y = _laid(np.full(spec.output_shape, np.nan, self.spec.dtype), self.y)
