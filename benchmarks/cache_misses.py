@@ -37,7 +37,7 @@ from leanconv.cli.output import print_json, print_table, progress
 from leanconv.codegen.host import host
 from leanconv.codegen.machine_code import compile_text
 from leanconv.errors import InputError
-from leanconv.planner.weights import pack
+from leanconv.planner.weights import Preparation
 from leanconv.reference.layers import LAYERS
 from leanconv.spec import ConvSpec
 from leanconv.spec.format import aligned
@@ -111,7 +111,9 @@ def main_text(spec: ConvSpec, candidate: Candidate) -> str:
     for role, size in candidate.constant_bytes.items():
         if packing[role][0].source().dtype == np.int64:
             numbers = np.zeros(size // 8, np.int64)
-            pack({role: packing[role]}, {role: numbers.ctypes.data}, host(), threads=1)
+            Preparation.of(
+                {role: packing[role]}, {role: numbers.ctypes.data}, host(), threads=1
+            ).run()
             values = ", ".join(f"i64 {v}" for v in numbers)
             lines.append(f"@{role} = internal global [{numbers.size} x i64] [{values}], align 64")
         else:

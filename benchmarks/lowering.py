@@ -44,7 +44,7 @@ from leanconv.codegen.host import host
 from leanconv.errors import InputError, SpecError
 from leanconv.kernels.copy import Copy
 from leanconv.planner.candidate_program import candidate_program
-from leanconv.planner.weights import pack
+from leanconv.planner.weights import Preparation
 from leanconv.reference.layers import LAYERS
 from leanconv.runtime.clock import speedup
 from leanconv.runtime.memory import Block
@@ -160,7 +160,7 @@ def prepare(spec: ConvSpec, method: str, w: np.ndarray, x: int, y: int, threads:
     for role, size in candidate.constant_bytes.items():
         blocks.append(Block(size))
         operands[role] = blocks[-1].address
-    pack(candidate.packing(w, {}), operands, target, threads)
+    Preparation.of(candidate.packing(w, {}), operands, target, threads).run()
     blocks.append(Block(candidate.workspace_bytes(threads)))
 
     def runner(uses: tuple[KernelUse, ...]) -> Callable[[], int]:

@@ -38,7 +38,7 @@ from leanconv.codegen.host import host
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.linking import Library
 from leanconv.codegen.tiling import Tile
-from leanconv.planner.weights import pack
+from leanconv.planner.weights import Preparation
 from leanconv.records import dataclass
 from leanconv.spec import ConvSpec, Format
 from leanconv.target import Target
@@ -143,7 +143,9 @@ def aligned(size: int) -> np.ndarray:
 def packed(kernel: DirectConv, w: np.ndarray, target: Target) -> np.ndarray:
     """Weights of float32 as a kernel reads them, from a cache line's start."""
     weights = aligned(kernel.constant_bytes["w"] // FLOAT32.bytes)
-    pack({"w": kernel.weight_calls(w)}, {"w": weights.ctypes.data}, target, threads=1)
+    Preparation.of(
+        {"w": kernel.weight_calls(w)}, {"w": weights.ctypes.data}, target, threads=1
+    ).run()
     return weights
 
 

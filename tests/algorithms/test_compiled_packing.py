@@ -376,7 +376,10 @@ def test_phases_of_one_kernel_lie_one_after_the_other() -> None:
     parts = [packers.constants(found, given, each, {})["w"] for each in w]
     wanted |= {"w": np.concatenate(parts), "offsets": np.array([0, 1, 2])}
     phases = joined([(replace(given, y_offset=n), found) for n in range(3)])
-    made = made_by(phases.packing(w, bias))
+    calls = phases.packing(w[0], bias)
+    for part in w[1:]:
+        calls["w"] += phases.packing(part, {})["w"]
+    made = made_by(calls)
     assert {n: a.tobytes() for n, a in made.items()} == {n: a.tobytes() for n, a in wanted.items()}
 
 

@@ -8,13 +8,12 @@ from typing import Protocol
 import numpy as np
 
 from leanconv.algorithms.interface import Candidate
-from leanconv.codegen import compiler
 from leanconv.codegen.half_stored import HalfStored
 from leanconv.codegen.host import host
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Calls, PackCall, Packing
 from leanconv.kernels.packing import Rearrangement
-from leanconv.planner.weights import Packer
+from leanconv.planner.weights import Preparation
 from leanconv.target import Target, preset
 from leanconv.types import as_dtype
 from support.guard_pages import Region
@@ -48,16 +47,13 @@ def made_by(calls: Calls, threads: int = 1, target: Target = HERE) -> dict[str, 
         threads: that take part.
         target: what the code that packs is compiled for; it must run here.
     """
-    kernels = [call.kernel for pieces in calls.values() for call in pieces]
-    library = compiler.load(kernels, target)
-    packer, regions = Packer(library, threads), dict[str, Region]()
-    for name, pieces in calls.items():
-        regions[name] = Region(sum(call.bytes for call in pieces), 64, at="end")
-        place = regions[name].address
-        for call in pieces:
-            packer.add(call, place)
-            place += call.bytes
-    packer.run()
+    regions = {
+        name: Region(sum(call.bytes for call in pieces), 64, at="end")
+        for name, pieces in calls.items()
+    }
+    addresses = {name: region.address for name, region in regions.items()}
+    if any(calls.values()):
+        Preparation.of(calls, addresses, target, threads).run()
     for region in regions.values():
         region.check()
     return {n: region.data.view(_made_type(calls[n])).copy() for n, region in regions.items()}
@@ -83,7 +79,7 @@ def _made_type(calls: Sequence[PackCall]) -> np.dtype:
 
 def packed_constants(
     candidate: Candidate,
-    w: np.ndarray | Sequence[np.ndarray],
+    w: np.ndarray,
     channels: Mapping[str, np.ndarray] | None = None,
     threads: int = 1,
     target: Target = HERE,
@@ -92,7 +88,7 @@ def packed_constants(
 
     Args:
         candidate: what reads them.
-        w: weights; one array for each phase of a transposed convolution whose phases are joined.
+        w: weights, any view.
         channels: {"bias": …, "slope": …}.
         threads, target: as for `made_by`.
     """
