@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from leanconv.algorithms.magnitudes import Magnitudes
+from leanconv.codegen.linking import Library
 from leanconv.codegen.lowered import Calls
 from leanconv.planner.weights import Preparation
 from leanconv.runtime.memory import Block
@@ -35,6 +36,7 @@ class PackedConstants:
         self.block = Block(self.bytes)
         self.magnitudes = Magnitudes(0.0, 0.0)
         self._preparation: Preparation | None = None
+        self._library: Library | None = None  # what other constants are packed by, too
         self._is_filled = False
 
     def fill(
@@ -55,6 +57,7 @@ class PackedConstants:
         else:
             program = self._preparation
         program.run(given)
+        self._library = program.library
         self.magnitudes, self._is_filled = magnitudes, True
 
     def copied(self) -> PackedConstants:

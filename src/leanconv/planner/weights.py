@@ -30,6 +30,9 @@ class Preparation:
         library: has their kernels.
         threads: that take part.
         given: arrays that each run gives anew, row-major; calls that read others read the same.
+
+    Attributes:
+        library: as given; while one is kept, others with these kernels link nothing.
     """
 
     def __init__(
@@ -39,6 +42,7 @@ class Preparation:
         threads: int,
         given: Sequence[np.ndarray] = (),
     ) -> None:
+        self.library = library
         self._kept: list[object] = []  # tables, and arrays that are not given
         stages = []
         for call, address in calls:
