@@ -127,8 +127,8 @@ def test_few_codes_serve_all_sizes(name: str, monkeypatch: pytest.MonkeyPatch) -
 
 def test_weights_are_packed_once_for_all_sizes_of_a_tile(monkeypatch: pytest.MonkeyPatch) -> None:
     packed: list[Any] = []
-    pack = lc.ConvPlan._pack
-    monkeypatch.setattr(lc.ConvPlan, "_pack", lambda p, *w: (packed.append(w), pack(p, *w))[1])
+    fill = lc.ConvPlan._fill
+    monkeypatch.setattr(lc.ConvPlan, "_fill", lambda p, *w: (packed.append(w), fill(p, *w))[1])
     layer = Layer("winograd")
     for size in range(17, 28):
         layer.check(layer.image(1, size, size))

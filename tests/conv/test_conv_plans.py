@@ -295,8 +295,8 @@ def test_conv2d_packs_weights_once(monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = W.copy(), W + 1
     right = [expected(X, first), expected(X, second)]
     packed: list[str] = []
-    pack = lc.ConvPlan._pack
-    monkeypatch.setattr(lc.ConvPlan, "_pack", lambda p, *w: (packed.append("w"), pack(p, *w))[1])
+    fill = lc.ConvPlan._fill
+    monkeypatch.setattr(lc.ConvPlan, "_fill", lambda p, *w: (packed.append("w"), fill(p, *w))[1])
     cache = PlanCache[api.KeptPlan](2**24, keep_newest=False)
     monkeypatch.setattr(api, "_cache", lambda: cache)
     for _ in range(3):  # two layers of one shape, in turn
