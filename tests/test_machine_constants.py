@@ -127,7 +127,7 @@ REASONS: dict[str, tuple[str, ...]] = {
         "graph/ops:_TIE",
     ),
     "mathematics: coefficients, neutral elements, exact tables": (
-        "algorithms/fft:_spectrum()",
+        "algorithms/fft:_rows_matrix()",
         "codegen:_ASIN",
         "codegen:_INTEGERS_FROM",
         "codegen:_ATAN",

@@ -37,7 +37,7 @@ _MARGIN = 16.0
 LARGEST = 2.5  # the largest of 64 results, in root-mean-squares
 _SMALL = 2.0**22  # least normal numbers over a roundoff, below which weights are small
 _PIECE = 2**16  # weights whose squares are summed together
-_LEAST_SAFE = 1e-12  # the squares of other sizes are subnormal or infinite in float32
+_SAFE = 10**12  # the squares of sizes far from 1 are subnormal or infinite in float32
 _LOOK = 2**12  # weights that are looked at together
 
 
@@ -207,7 +207,7 @@ def _size_and_sum(w: np.ndarray) -> tuple[float, float]:
     if not largest or not math.isfinite(largest):
         return largest, largest
     squares, most, some = 0.0, 0.0, max(1, _PIECE // rows.shape[1])
-    safe = w.dtype == np.float32 and _LEAST_SAFE < largest < 1 / _LEAST_SAFE
+    safe = w.dtype == np.float32 and 1 / _SAFE < largest < _SAFE
     scale = 1.0 if safe else largest
     for first in range(0, len(rows), some):
         part = np.abs(rows[first : first + some])
