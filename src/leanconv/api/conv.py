@@ -14,9 +14,10 @@ from leanconv.algorithms import Candidate, select
 from leanconv.algorithms.magnitudes import Magnitudes, are_small
 from leanconv.algorithms.parameters import AUTO, Choice
 from leanconv.api.any_sizes import Found
+from leanconv.api.array_plan import ArrayPlan
 from leanconv.api.backend import Plan
 from leanconv.api.borders import ZEROS, BorderedPlan, bordered
-from leanconv.api.conv_arguments import ArrayPlan, Constants, checked_spec, holds_codes
+from leanconv.api.conv_arguments import Constants, checked_spec, holds_codes
 from leanconv.api.conv_choice import ConvChoice, conv_problem, needed_bytes
 from leanconv.api.options import PlanOptions, checked_flag, checked_precision
 from leanconv.api.packed_constants import PackedConstants

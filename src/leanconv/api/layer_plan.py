@@ -8,8 +8,8 @@ from typing import TypeAlias, TypeVar
 
 import numpy as np
 
+from leanconv.api.array_plan import ArrayPlan
 from leanconv.api.conv_arguments import (
-    ArrayPlan,
     Constants,
     checked_spec,
     weight_dtype,
