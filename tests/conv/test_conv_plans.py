@@ -355,18 +355,18 @@ def test_a_known_call_checks_nothing_again(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_packing_that_failed_is_done_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    w, pack = W.copy(), lc.ConvPlan._pack
+    w, fill = W.copy(), lc.ConvPlan._fill
     lc.conv2d(X, w)
     w += 1
 
-    def half_way(plan: lc.ConvPlan, constants: Any) -> dict[str, np.ndarray]:
-        plan.packed.block.view(0, plan.packed.bytes)[...] = 255
+    def half_way(_plan: lc.ConvPlan, packed: Any, _constants: Any) -> Any:
+        packed.block.view(0, packed.bytes)[...] = 255
         raise MemoryError
 
-    monkeypatch.setattr(lc.ConvPlan, "_pack", half_way)
+    monkeypatch.setattr(lc.ConvPlan, "_fill", half_way)
     with pytest.raises(lc.OutOfMemoryError):
         lc.conv2d(X, w)
-    monkeypatch.setattr(lc.ConvPlan, "_pack", pack)
+    monkeypatch.setattr(lc.ConvPlan, "_fill", fill)
     w -= 1  # as they were packed, before it was begun
     np.testing.assert_array_equal(lc.conv2d(X, w), expected(X, w))
 
