@@ -89,6 +89,7 @@ def test_a_pool_undone(size: list[int]) -> None:
         ("CenterCropPad", [X, ints(1, 2)], {}, "an extent for each"),
         ("ReverseSequence", [X, Const(np.array([1, 2]))], {}, "a length for each"),
         ("ReverseSequence", [X, Const(np.arange(5))], {"batch_axis": 2}, "axes 0 and 1"),
+        ("ReverseSequence", [X, Const(np.arange(5))], {}, "length 4; expected at most 2 steps"),
         ("Col2Im", [X[0], ints(5, 5), ints(2, 2)], {}, "whole windows"),
         ("Col2Im", [X[0, :4], ints(5, 5), ints(2, 2)], {"strides": [0, 1]}, "2 numbers from 1"),
         ("Col2Im", [N.normal(1, 4, 7), ints(5, 5), ints(2, 2)], {}, "one for each"),

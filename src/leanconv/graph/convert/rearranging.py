@@ -47,6 +47,12 @@ def _reverse_sequence(call: Call) -> list[Value]:
             "expected axes 0 and 1, and a length for each sequence"
         )
     grid, steps, count = x.shape[:2], x.shape[time], x.shape[batch]
+    if lengths.numbers is not None and not call.builder.running:  # of data, a run says so
+        longest = int(lengths.numbers.max(initial=0))
+        if longest > steps:
+            raise ModelError(
+                f"got the length {longest}; expected at most {steps} steps of {x.type}"
+            )
     forth_shape, own_shape = ((1, steps), (count, 1)) if time else ((steps, 1), (1, count))
     forth = call.fold(
         lambda: np.arange(steps, dtype=np.int64).reshape(forth_shape), forth_shape, INT64
