@@ -372,11 +372,11 @@ class _Builder:
         reorders: Sequence[tuple[Key, Key]],
     ) -> int:
         """Bytes of the arena that the calls of a transition need at once."""
-        sizes: dict[object, int] = {}
-        for name, live in (*before, *after):
-            for form in live.held:
-                root = self._root((name, form))
-                sizes[root] = self._size(root)
+        begin, end = (
+            dict.fromkeys(self._root((name, form)) for name, live in state for form in live.held)
+            for state in (before, after)
+        )
+        sizes: dict[object, int] = {root: self._size(root) for root in (*begin, *end)}
         results = [(name, node_cost.decision.writes) for name in node.outputs]
         for result in results:
             root = self._root(result)
@@ -414,10 +414,8 @@ class _Builder:
             written = tuple(map(buffer, call.results))
             alive = tuple(map(buffer, call.alive))
             uses.append(BufferUse(reads, written, in_place, call.scratch_bytes, alive))
-        begin = {self._root((name, form)) for name, live in before for form in live.held}
-        end = {self._root((name, form)) for name, live in after for form in live.held}
         bytes_of = {name: size for name, size in sizes.items() if size}  # 0: a user's array
-        return peak_bytes(uses, bytes_of, self._threads, begin, end)
+        return peak_bytes(uses, bytes_of, self._threads, set(begin), set(end))
 
 
 def _level(rows: Sequence[_Row], states: int) -> tuple[Level, tuple[int, ...]]:
