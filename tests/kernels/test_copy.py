@@ -233,6 +233,7 @@ def test_blocks_of_a_run_are_those_of_its_channels(step: int, first: int) -> Non
 SHAPES = [(2, 3, 4), (1, 16, 5, 7), (2, 17, 3, 3), (1, 33, 9, 1), (2, 9, 2, 3, 5), (1, 8, 20, 18)]
 
 
+@pytest.mark.pairs
 @targets
 @dtypes
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -261,6 +262,7 @@ def _sliced(shape: tuple[int, ...], *slices: tuple[int, int, int]) -> dict[str, 
     return {"starts": starts, "steps": steps, "sizes": sizes}
 
 
+@pytest.mark.pairs
 @targets
 @dtypes
 @pytest.mark.parametrize(
@@ -288,6 +290,7 @@ def test_slice_of_everything_is_a_view() -> None:
     assert all(case.lower(TARGETS[0], b).views == {"y": View("x0")} for b in (True, False))
 
 
+@pytest.mark.pairs
 @targets
 @dtypes
 @pytest.mark.parametrize(
@@ -349,6 +352,7 @@ def test_pad_of_a_vector_and_a_volume(target: Target, dtype: str) -> None:
             check(Case(layout, "Pad", [distinct(shape, dtype)], attributes), target)
 
 
+@pytest.mark.pairs
 @targets
 @dtypes
 @pytest.mark.parametrize(

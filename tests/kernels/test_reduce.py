@@ -50,6 +50,7 @@ def test_any_axes(op: str, axes: tuple[int, ...], target: Target) -> None:
         check(outcome.y, outcome.expected, x)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 @pytest.mark.parametrize("dtype", [INT32, INT64])
 @pytest.mark.parametrize("op", [op for op in OPS if op != "ReduceMean"])

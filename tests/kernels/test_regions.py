@@ -41,6 +41,7 @@ def regions(channels: int, dtype: str = FLOAT32, **changes: Any) -> Case:
     return Case(roi_align, "RoiAlign", arrays, attributes)
 
 
+@pytest.mark.pairs
 @targets
 @pytest.mark.parametrize("mode", ["avg", "max"])
 @pytest.mark.parametrize("ratio", [0, 1, 2, 5])
