@@ -139,6 +139,14 @@ def test_error_of_long_sums_is_small(shape: tuple[int, ...], axis: int) -> None:
     np.testing.assert_allclose(outcome.y, outcome.expected, rtol=3e-6)
 
 
+@pytest.mark.parametrize("op", ["ReduceL1", "ReduceSumSquare", "ReduceMeanSquare"])
+@pytest.mark.parametrize("columns", [1, 2, 4, 8, 16])
+def test_steps_before_sums_of_few_columns(op: str, columns: int) -> None:
+    x = numbers(3, 120, columns)
+    outcome = run_node(lower, op, {"x": x}, axes=(1,), keepdims=False)
+    np.testing.assert_allclose(outcome.y, outcome.expected, rtol=3e-6)
+
+
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("axis", [0, 1])
 def test_nan_stays(op: str, axis: int) -> None:

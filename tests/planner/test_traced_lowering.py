@@ -22,6 +22,7 @@ from leanconv.planner.traced_lowering import TracedLowering
 from leanconv.target import PRESETS, Target
 from leanconv.types import FLOAT32
 from support.onnx_models import model, reference
+from support.packing import packed_by
 
 ACCURACY = Accuracy(1e-5)
 SIZES = ((32, 64), (64, 96), (40, 200), (96, 64), (32, 328), (128, 128), (48, 56), (256, 512))
@@ -129,7 +130,8 @@ def test_weights_are_packed_alike() -> None:
         graph = made.graph([(1, 3, height, width)])
         decisions = usual_choices(graph, target, ACCURACY)
         constants = lower_graph(graph, target, ACCURACY, decisions).constants
-        packed.append({name: array.tobytes() for name, array in constants.take()})
+        each = (packed_by(packing) for packing in constants.packings)
+        packed.append({name: a.tobytes() for one in each for name, a in one.items()})
     names = [name for name in packed[0] if name.rpartition("/")[2].startswith("w")]
     assert len(names) >= 3
     for name in names:

@@ -106,6 +106,7 @@ def cases(op: str) -> list[Case]:
         *_moved(op),
         *_indexed(op),
         *_convolutions(op),
+        *_data_convolutions(op),
         *_transposed(op),
         *_chains(op),
         *_of_codes(op),
@@ -321,6 +322,29 @@ def _indexed(op: str) -> Iterator[Case]:
         if name == op:
             given = {f"x{number}": array for number, array in enumerate(inputs)}
             yield Case(*one_node(op, given, {}, tuple(given), attributes), given)
+
+
+def _data_convolutions(op: str) -> Iterator[Case]:
+    """Convolutions whose weights, and in some whose bias, are data."""
+    if op != "DataConv":
+        return
+    for inputs, outputs, groups, kernel, strides in (
+        (20, 20, 1, (3, 3), (1, 1)),
+        (32, 64, 2, (1, 1), (1, 1)),
+        (20, 40, 20, (3, 3), (2, 1)),
+        (3, 20, 1, (5, 5), (1, 1)),
+    ):
+        pads = tuple(k // 2 for k in kernel) * 2
+        given = {
+            "x0": single_nodes.array(2, inputs, 9, 8),
+            "x1": single_nodes.array(outputs, inputs // groups * kernel[0] * kernel[1]),
+            "x2": single_nodes.array(outputs),
+        }
+        window = {"strides": strides, "pads": pads, "dilations": (1, 1), "group": groups}
+        for exact, names in ((False, ("x0", "x1", "x2")), (True, ("x0", "x1"))):
+            attributes = {**window, "kernel_shape": kernel, "exact": exact}
+            held = {name: given[name] for name in names}
+            yield Case(*one_node(op, held, {}, names, attributes), held)
 
 
 def _splits(op: str) -> Iterator[Case]:

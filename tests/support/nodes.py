@@ -149,6 +149,9 @@ def run_outputs(
         memory[name] = unset(-(-size // usual.bytes), usual)
     for call in lowered.calls:
         chunks = call.kernel.chunks
+        for name, view in lowered.inner.items():
+            base = memory[view.source].reshape(-1)
+            memory[name] = base[view.offset // base.itemsize :]
         found = run_results(
             call.kernel,
             *(memory[name] for name in call.values),
@@ -157,7 +160,11 @@ def run_outputs(
             singly=order(chunks) if order else None,
             guard=guard,
         )
-        memory |= dict(zip(call.results, found, strict=True))
+        for name, result in zip(call.results, found, strict=True):
+            if name in lowered.inner:
+                memory[name][:] = result
+            else:
+                memory[name] = result
     return {
         name: from_memory(
             memory[name][: formats[name].elements(types[name].shape)],

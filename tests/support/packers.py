@@ -53,10 +53,10 @@ def constants(
         return _winograd(made_of, problem, w, channels)
     if "order" in made_of:
         return {"w": problem.weights_3d(w).transpose(made_of["order"]).reshape(-1), **channels}
-    if "pack" in made_of:  # image by image
+    if "own" in made_of:  # image by image
         images = (role for use in candidate.kernels for role in use.roles)
         tables = {role: np.array([int(role[5:])]) for role in images if role.startswith("image")}
-        return {**_over_unfolded(_made_of(made_of["pack"]), problem, w, channels), **tables}
+        return {**_over_unfolded(_made_of(made_of["own"]), problem, w, channels), **tables}
     if "view" in made_of:
         return _over_unfolded(made_of, problem, w, channels)
     kernel, tables = made_of["kernel"], {}

@@ -342,7 +342,7 @@ class _Nest:
             at = source.at(first * columns)
 
             def leaf(i: Value) -> list[Value]:
-                return [e.load(at.at(i * width), kind)]
+                return [self._each(e.load(at.at(i * width), kind))]
 
             (total,) = run_of(e, how, leaf, count // rows, [kind], PARTIAL // rows)
             return [across_lanes(e, how, total, columns)]
