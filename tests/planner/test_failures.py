@@ -63,7 +63,7 @@ def run() -> np.ndarray:
     ("target", "name", "error"),
     [
         (memory, "_private", OSError(12, "Cannot allocate memory")),
-        (np, "zeros", MemoryError("Unable to allocate")),
+        (np, "full", MemoryError("Unable to allocate")),  # tables of what is packed
     ],
 )
 def test_every_allocation_of_a_network(target: object, name: str, error: Exception) -> None:

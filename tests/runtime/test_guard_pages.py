@@ -37,6 +37,7 @@ x = np.ones(8, np.float32)
 print(run_kernel(Shifted({by}), x, np.full_like(x, np.nan)).tolist())
 """
 _PLAN = """
+from types import SimpleNamespace
 import numpy as np, pytest
 import leanconv as lc
 from leanconv.algorithms.direct.kernel import DirectConv
@@ -51,7 +52,8 @@ def stage(kernel, operands):
     return plain(Shifted({by}), (operands[0], operands[-1]))
 candidate_program.Stage = stage
 inner = candidate_program.compiler.load
-candidate_program.compiler.load = lambda kernels, target: inner([Shifted({by})], target)
+found = lambda kernels, target: inner([Shifted({by})], target)
+candidate_program.compiler = SimpleNamespace(load=found)  # not what packs
 plan = lc.plan_conv2d((1, 1, 2, 4), np.ones((1, 1, 1, 1), "f4"), algorithm="direct", threads=1)
 print(plan(np.ones((1, 1, 2, 4), "f4")).tolist())
 """

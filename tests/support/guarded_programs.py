@@ -21,6 +21,7 @@ import pytest
 
 from leanconv.algorithms import Candidate
 from leanconv.api import conv
+from leanconv.codegen.lowered import PackCall
 from leanconv.planner import (
     candidate_program,
     compiled_network,
@@ -317,7 +318,7 @@ def install(patch: pytest.MonkeyPatch, side: str) -> None:
         patch.setattr(module, "place", _placing(module.place))
     patch.setattr(StreamedWeights, "settle", _settling(StreamedWeights.settle))
     patch.setattr(compiled_network, "fill_weights", _filling(compiled_network.fill_weights))
-    patch.setattr(weights.Packer, "run", _packing(weights.Packer.run))
+    patch.setattr(weights.Preparation, "__init__", _preparing(weights.Preparation.__init__))
     patch.setattr(conv.ConvPlan, "_make_program", _planning(conv.ConvPlan._make_program))
     guarded = _binding(candidate_program.candidate_program)
     for module in (conv, tuner):
@@ -384,20 +385,33 @@ def _filling(plain: Callable[..., None]) -> Callable[..., None]:
     return fill
 
 
-def _packing(plain: Callable[[weights.Packer], None]) -> Callable[[weights.Packer], None]:
-    def run(self: weights.Packer) -> None:
-        given: dict[int, int] = {}
-        waiting = []
-        for call, address in self._waiting:
-            tables = call.tables()
-            arrays = (call.source, *tables)
-            given.update({array.ctypes.data: array.nbytes for array in arrays})
-            waiting.append((replace(call, tables=lambda kept=tables: kept), address))
-        self._waiting = waiting
-        _pending.sizes = Sizes((), given, {address: call.bytes for call, address in waiting})
-        plain(self)
+def _end(array: np.ndarray) -> int:
+    """Where the memory of a view ends."""
+    steps = zip(array.shape, array.strides, strict=True)
+    return array.ctypes.data + sum(max(0, (n - 1) * step) for n, step in steps) + array.itemsize
 
-    return run
+
+def _preparing(plain: Callable[..., None]) -> Callable[..., None]:
+    def make(
+        self: weights.Preparation,
+        calls: Sequence[tuple[PackCall, int]],
+        library: Any,
+        threads: int,
+        given: Sequence[np.ndarray] = (),
+    ) -> None:
+        known, waiting = dict[int, int](), []
+        for call, address in calls:
+            source, tables = call.source(), call.tables()
+            start = source.ctypes.data + call.first
+            known[start] = _end(source) - start
+            known.update({table.ctypes.data: table.nbytes for table in tables})
+            kept = replace(call, source=lambda a=source: a, tables=lambda held=tables: held)
+            waiting.append((kept, address))
+        made = {address: call.bytes for call, address in calls}
+        _pending.sizes = Sizes([array.nbytes for array in given], known, made)
+        plain(self, waiting, library, threads, given)
+
+    return make
 
 
 def _planning(plain: Callable[..., Program]) -> Callable[..., Program]:

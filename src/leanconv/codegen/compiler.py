@@ -163,6 +163,8 @@ def compile_emitted(emissions: Iterable[Emission], most: int, target: Target) ->
             found = code if body is None else body
             if found is not None:
                 forms[instance.digest] = found
+    if 0 < done < most:  # several kernels had one form
+        step("compiling kernels", most, most)
     return Code(instances, forms, done)
 
 

@@ -41,7 +41,7 @@ from leanconv.kernels.lane_reduce import (
     neutral_load,
     run_of,
 )
-from leanconv.kernels.pieces import PIECE, InPieces
+from leanconv.kernels.pieces import InPieces
 from leanconv.records import dataclass
 from leanconv.spec.format import Format, ceil_div
 from leanconv.symbolic import fixed
@@ -207,7 +207,7 @@ class _Nest:
         with e.chunks(k.chunks) as (chunk,):
             first = chunk * k.group
             stop = e.smin(first + k.group, k.items)
-            if self._are_short:
+            if k.reduced[-1] and self.lanes > 1:
                 whole = first + (stop - first) // self.lanes * self.lanes
                 with e.when(first.compare("ult", whole)):
                     self._short_rows(x, y, first, whole)
@@ -216,12 +216,6 @@ class _Nest:
             else:
                 self._items(x, y, first, stop)
         return e.finish()
-
-    @property
-    def _are_short(self) -> bool:
-        """Whether a chunk has as many rows as there are lanes."""
-        k, lanes = self.k, self.lanes
-        return k.reduced[-1] and lanes > 1 and k.count * lanes <= PIECE and k.items >= lanes
 
     def _short_rows(self, x: Pointer, y: Pointer, first: Value, stop: Value) -> None:
         """As many rows at a time as there are lanes, whose last steps are taken together."""
@@ -355,8 +349,6 @@ class _Nest:
         """Combine `extent` neighbours into the lanes of one vector."""
         e, how = self.e, self.k.how
         whole, left = extent // self.lanes, self.target.lanes_of_tail(extent % self.lanes)
-        if whole <= PARTIAL:  # without a branch
-            whole = fixed(whole)
         total = [neutral(e, how, self.kind)]
 
         def leaf(i: Value) -> list[Value]:

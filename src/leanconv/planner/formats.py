@@ -119,6 +119,6 @@ def choose_formats(
         wanted = any(user.op != "Reshape" and rules.accepts_blocked(user) for user in users)
         chosen = rules.blocked if wanted else PLAIN
     reads = dict.fromkeys(images, chosen)
-    if rules.accepts_mixed(node):
+    if node.inputs[0] in reads and rules.accepts_mixed(node):
         reads[node.inputs[0]] = now(node.inputs[0])
     return reads, chosen if writes_images else PLAIN

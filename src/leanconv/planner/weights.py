@@ -19,6 +19,7 @@ from leanconv.runtime.program import Program, Slot, Stage
 from leanconv.spec.format import aligned
 from leanconv.target import Target
 
+_LEAST_SHARED = 2**20  # bytes for which workers are woken: one thread packs them in 0.3 ms
 _READ_BYTES = 4 * 2**20  # packed between two times that what was read is given back
 
 
@@ -28,7 +29,7 @@ class Preparation:
     Args:
         calls: each with the address of its result.
         library: has their kernels.
-        threads: that take part.
+        threads: that take part where there is much to pack.
         given: arrays that each run gives anew, row-major; calls that read others read the same.
 
     Attributes:
@@ -51,6 +52,8 @@ class Preparation:
             read = _place(source.ctypes.data + call.first, given)
             operands = (read, *(table.ctypes.data for table in tables), address)
             stages.append(Stage(call.kernel, operands))
+        if sum(call.bytes for call, _ in calls) < _LEAST_SHARED:
+            threads = 1
         stride = aligned(max(call.kernel.scratch_bytes for call, _ in calls))
         self._scratch = Block(stride * threads)
         self._program = Program(
