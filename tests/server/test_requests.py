@@ -360,6 +360,7 @@ def test_other_refusals_are_json(
             patch.setattr(ServedModel, "metadata", lambda *_: 1 / 0)
             answer = crowded.client.get("/v2/models/two")
         assert answer.status_code == 500
+        assert answer.headers["connection"] == "close"
         assert "ZeroDivisionError" in answer.json()["error"]
         with socket.create_connection(("127.0.0.1", crowded.port)):
             until = time.monotonic() + 5

@@ -140,7 +140,9 @@ def _not_offered(routes: Iterable[Route]) -> Any:
 
 async def _failed(_: Request, error: Exception) -> Response:
     text = f"a defect of leanconv ({type(error).__name__}); the server's log says more"
-    return refusal_response(RefusedError(FAILED, text))
+    response = refusal_response(RefusedError(FAILED, text))
+    response.headers["connection"] = "close"  # uvicorn closes it: no request may follow on it
+    return response
 
 
 class _OnlyLocal:
