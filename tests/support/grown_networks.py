@@ -177,7 +177,7 @@ class GrownNetwork:
                 return
 
     def _finished(self) -> bool:
-        """Make the whole model; False where ONNX Runtime infers shapes that contradict nodes."""
+        """Make the whole model; False where ONNX Runtime contradicts itself about shapes."""
         made = {name for each in self._nodes for name in each.output}
         ends = [name for name in self._values if name in made and name[0] != "n"][-5:]
         self.proto = self._model(self._nodes, ["x"], ends)
@@ -187,11 +187,10 @@ class GrownNetwork:
         self.feeds = [{"x": x} for x in self._values["x"]]
         try:
             session = _session(self.proto)
+            found = [session.run(ends, feed) for feed in self.feeds]
         except Exception:  # whatever it raises
             return False
-        self.expected = [
-            dict(zip(ends, session.run(ends, feed), strict=True)) for feed in self.feeds
-        ]
+        self.expected = [dict(zip(ends, values, strict=True)) for values in found]
         return True
 
 
