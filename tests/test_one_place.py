@@ -232,10 +232,10 @@ def test_each_rule_sees_what_it_is_there_for() -> None:
 
 # -- numbers that may only fall --------------------------------------------------------------
 RATCHETS = {
-    "lines": 124504,
-    "modules": 748,
-    "short_modules": 120,
-    "modules_of_one_importer": 221,
+    "lines": 124483,
+    "modules": 747,
+    "short_modules": 119,
+    "modules_of_one_importer": 220,
     "tables_of_operations": 124,
     "modules_of_a_convolution": 234,
     "calls_of_a_kept_convolution": 19,

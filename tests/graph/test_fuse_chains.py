@@ -23,8 +23,7 @@ from leanconv.graph.ir import Graph, Node
 from leanconv.graph.onnx_import import read_model
 from leanconv.graph.ops.expression import MOST_OPERANDS, MOST_TERMS, Term, terms_of
 from leanconv.graph.passes import GPU_PASSES, PASSES, run_passes, store_in_halves
-from leanconv.graph.passes.fuse_chains import fuse_chains, separated
-from leanconv.graph.passes.fuse_reductions import fuse_reductions
+from leanconv.graph.passes.fuse_chains import fuse_chains, fuse_reductions, separated
 from leanconv.graph.verify import verify
 from leanconv.types import INT32
 from support.onnx_models import model

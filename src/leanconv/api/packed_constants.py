@@ -37,7 +37,6 @@ class PackedConstants:
         self.magnitudes = Magnitudes(0.0, 0.0)
         self._preparation: Preparation | None = None
         self._library: Library | None = None  # what other constants are packed by, too
-        self._is_filled = False
 
     def fill(
         self, calls: Callable[[], Calls], given: Sequence[np.ndarray], magnitudes: Magnitudes
@@ -53,12 +52,12 @@ class PackedConstants:
         """
         if self._preparation is None:
             program = Preparation.of(calls(), self.operands, self._target, self._threads, given)
-            self._preparation = program if self._is_filled else None
+            self._preparation = program if self._library is not None else None
         else:
             program = self._preparation
         program.run(given)
         self._library = program.library
-        self.magnitudes, self._is_filled = magnitudes, True
+        self.magnitudes = magnitudes
 
     def copied(self) -> PackedConstants:
         """The same in memory of its own."""

@@ -7,6 +7,7 @@ all strides and channels. A chunk is some steps of a panel.
 from __future__ import annotations
 
 from abc import abstractmethod
+from typing import NamedTuple
 
 from leanconv.algorithms.common.panel_packing import Panels
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
@@ -17,6 +18,22 @@ from leanconv.target import Target
 from leanconv.types import FLOAT32, FLOAT64, DType
 
 _STEPS = 16  # of one chunk
+
+
+class OneStep(NamedTuple):
+    """A step of a vector of outputs, or the steps that lie together.
+
+    Attributes:
+        step: the first of them.
+        result: where the vector of outputs is stored.
+        width: outputs of the panel.
+        output: the first one of the vector.
+    """
+
+    step: Value
+    result: Pointer
+    width: Value
+    output: Value
 
 
 @dataclass(frozen=True)
@@ -89,7 +106,8 @@ class WeightTransform(Panels):
                         of_step = taps.at(e.i64(self.taps) * one) if one else taps
                         self._gather(e, rows, of_step, first + lane, self.gathered(e, one))
                     there = result.at(self.lane_place(lane))
-                    self.transform(e, pointers, step, there, vectors * self.lanes, first + lane)
+                    at = OneStep(step, there, vectors * self.lanes, first + lane)
+                    self.transform(e, pointers, at)
         return e.finish()
 
     def lane_place(self, lane: Value) -> Value:
@@ -97,24 +115,13 @@ class WeightTransform(Panels):
         return lane * self.together
 
     @abstractmethod
-    def transform(
-        self,
-        e: Function,
-        pointers: dict[str, Pointer],
-        step: Value,
-        result: Pointer,
-        width: Value,
-        output: Value,
-    ) -> None:
+    def transform(self, e: Function, pointers: dict[str, Pointer], at: OneStep) -> None:
         """Make of the taps in the scratch what is stored, and store it.
 
         Args:
             e: the function.
             pointers: of the operands.
-            step: the first of the steps that lie together.
-            result: where the vector of outputs is stored.
-            width: outputs of the panel.
-            output: the first one of the vector.
+            at: what is transformed.
         """
 
     @property

@@ -14,7 +14,7 @@ from functools import cache, lru_cache, partial
 import numpy as np
 
 from leanconv.algorithms.common.panel_packing import in_pieces
-from leanconv.algorithms.common.weight_transform import WeightTransform
+from leanconv.algorithms.common.weight_transform import OneStep, WeightTransform
 from leanconv.algorithms.fft.layout import FftLayout
 from leanconv.algorithms.fft.plane_layout import PlaneLayout
 from leanconv.algorithms.fft.tiles import Axis
@@ -82,15 +82,7 @@ class Spectrum(WeightTransform):
         """Of channels one by one a panel for each lane."""
         return lane * self.panel_size if self.spread else lane
 
-    def transform(
-        self,
-        e: Function,
-        pointers: dict[str, Pointer],
-        step: Value,
-        result: Pointer,
-        width: Value,
-        output: Value,
-    ) -> None:
+    def transform(self, e: Function, pointers: dict[str, Pointer], at: OneStep) -> None:
         """Transform rows, then columns."""
         lanes, half = self.lanes, self.half
         kind = vector("double", lanes)
@@ -108,9 +100,9 @@ class Spectrum(WeightTransform):
                 line = lines.at((row * (half + 1) + bin_) * (2 * lanes))
                 for i in range(2):
                     e.store(sums[i], line.at(i * lanes))
-        width = e.i64(1) if self.spread else width
-        there = result.at(step * self.step_size * width)
-        live = e.i64(self.outputs) - output
+        width = e.i64(1) if self.spread else at.width
+        there = at.result.at(at.step * self.step_size * width)
+        live = e.i64(self.outputs) - at.output
         length = half * 2
         with e.loop("column", half + 1) as column:
             is_edge = column.compare("eq", 0) | column.compare("eq", half)

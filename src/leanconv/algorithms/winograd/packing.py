@@ -18,10 +18,10 @@ from math import prod
 import numpy as np
 
 from leanconv.algorithms.common.panel_packing import in_pieces
-from leanconv.algorithms.common.weight_transform import WeightTransform
+from leanconv.algorithms.common.weight_transform import OneStep, WeightTransform
 from leanconv.algorithms.direct.packed import PackedConv
 from leanconv.algorithms.winograd.shape import WinogradShape
-from leanconv.codegen.emitter import Function, Pointer, Value, vector
+from leanconv.codegen.emitter import Function, Pointer, vector
 from leanconv.codegen.extents import Count
 from leanconv.codegen.lowered import PackCall
 from leanconv.kernels.packing import numbers
@@ -55,17 +55,8 @@ class WeightPoints(WeightTransform):
     def types(self) -> dict[str, str]:
         return {"w": self.given.llvm, "matrix": "double", "packed": self.dtype.llvm}
 
-    def transform(
-        self,
-        e: Function,
-        pointers: dict[str, Pointer],
-        step: Value,
-        result: Pointer,
-        width: Value,
-        output: Value,
-    ) -> None:
+    def transform(self, e: Function, pointers: dict[str, Pointer], at: OneStep) -> None:
         """Compute and store all points."""
-        del output
         lanes, together, places = self.lanes, self.together, pointers["places"]
         doubles = vector("double", lanes)
         gathered = [self.gathered(e, number) for number in range(together)]
@@ -80,10 +71,10 @@ class WeightPoints(WeightTransform):
                         sums[j] = e.fma(factor, weight, sums[j])
             for i in range(POINTS):
                 totals = sums[i * together : (i + 1) * together]
-                place = e.load_index(places.at(step * self.points + (point + i)))
+                place = e.load_index(places.at(at.step * self.points + (point + i)))
                 with e.when(place.compare("sge", 0)):
-                    offset = e.load_index(pointers["offsets"].at(point + i)) + place * width
-                    e.store(self.rounded(e, totals), result.at(offset))
+                    offset = e.load_index(pointers["offsets"].at(point + i)) + place * at.width
+                    e.store(self.rounded(e, totals), at.result.at(offset))
 
 
 def weight_calls(

@@ -1,12 +1,12 @@
-"""Make one node of elementwise operations whose results only each other read."""
+"""Make one node of elementwise operations whose results only each other, or a reduction, read."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
-from leanconv.graph.edit import Editor, frozen, rewrite
+from leanconv.graph.edit import Editor, frozen, node_like, rewrite
 from leanconv.graph.halves import computes
 from leanconv.graph.ir import Graph, Node, TensorType
 from leanconv.graph.ops import infer
@@ -21,6 +21,14 @@ from leanconv.graph.ops.expression import (
     terms_of,
 )
 from leanconv.types import BOOL, FLOAT32, FLOATS, HALVES, DType
+
+_OF: Mapping[tuple[str, str], str] = {
+    ("ReduceSum", "Abs"): "ReduceL1",
+    ("ReduceSum", "Mul"): "ReduceSumSquare",
+    ("ReduceSum", "Pow"): "ReduceSumSquare",
+    ("ReduceMean", "Mul"): "ReduceMeanSquare",
+    ("ReduceMean", "Pow"): "ReduceMeanSquare",
+}
 
 
 def fuse_chains(graph: Graph) -> Graph:
@@ -146,3 +154,32 @@ def _joined(editor: Editor, group: list[Node]) -> Node:
         places[each.output] = own[-1]
     attributes = frozen({"terms": tuple(terms)})
     return Node("Expression", inputs, last.outputs, attributes, last.name)
+
+
+def fuse_reductions(graph: Graph) -> Graph:
+    """Make a ReduceL1 of Abs and ReduceSum; of a square and a sum or a mean, that of squares.
+
+    Left alone: what others read, too; integers.
+
+    Requires: a verified graph, after the patterns that begin with such a mean.
+    Ensures: what is reduced is read, and written nowhere. The answers are the same bits.
+    """
+    return rewrite(graph, _reduction)
+
+
+def _reduction(editor: Editor, node: Node) -> bool:
+    if node.op not in ("ReduceSum", "ReduceMean"):
+        return False
+    before = editor.private_producer(node.inputs[0], "Abs", "Mul", "Pow")
+    made = before and _OF.get((node.op, before.op))
+    if not before or not made or editor.types[node.output].dtype not in FLOATS:
+        return False
+    x = before.inputs[0]
+    if before.op == "Mul" and before.inputs[1] != x:
+        return False
+    if before.op == "Pow" and editor.uniform(before.inputs[1]) != 2:
+        return False
+    if editor.shape(x) != editor.shape(before.output):  # an exponent of more axes adds some
+        return False
+    editor.replace(node, node_like(node, op=made, inputs=(x,)))
+    return True
