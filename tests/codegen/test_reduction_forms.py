@@ -14,9 +14,8 @@ from leanconv.kernels.lane_reduce import ReduceOp
 from leanconv.kernels.lrn import ResponseNorm
 from leanconv.kernels.reduce import Reduction
 from leanconv.kernels.softmax import Softmax
-from leanconv.kernels.top_lanes import TopLanes
+from leanconv.kernels.top import TopLanes, TopSort
 from leanconv.kernels.top_scan import TopScan
-from leanconv.kernels.top_sort import TopSort
 from leanconv.types import FLOAT32
 from support.forms import constant, shared
 from support.kernel_runner import run_kernel

@@ -11,9 +11,8 @@ from leanconv.codegen.compiler import assembly
 from leanconv.codegen.lowered import View
 from leanconv.errors import SpecError, UnsupportedError
 from leanconv.kernels import layout
-from leanconv.kernels.channel_blocks import channel_blocks
 from leanconv.kernels.copy import Copy, CopyTask
-from leanconv.kernels.index_runs import IndexRun, padded, runs_of
+from leanconv.kernels.index_maps import IndexRun, channel_blocks, padded, runs_of
 from leanconv.kernels.reorder import reorder, reorder_call, reorder_last, to_format
 from leanconv.spec.format import PLAIN, Format
 from leanconv.target import Target, preset

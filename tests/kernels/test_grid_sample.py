@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from leanconv.graph.ops.sampling import MODES, PADDINGS
-from leanconv.kernels import grid_sample
-from leanconv.kernels.grid_sample import GridSample
+from leanconv.kernels import sampling
+from leanconv.kernels.sampling import GridSample
 from leanconv.target import Target
 from leanconv.types import FLOAT32, FLOAT64
 from support.forms import shared
@@ -28,7 +28,7 @@ def check(
     x = random.standard_normal(shape).astype(dtype)
     places = random.uniform(-wide, wide, (shape[0] * int(np.prod(sizes)), len(sizes)))
     grid = (np.round(places * 256) / 256).astype(dtype)  # the same cells in any precision
-    case = Case(grid_sample, "GridSample", [x, grid], {**attributes, "sizes": sizes})
+    case = Case(sampling, "GridSample", [x, grid], {**attributes, "sizes": sizes})
     wanted = case.expected(FLOAT64)
     tolerance = 5e-5 if dtype == FLOAT32 else 1e-12
     for blocked in (False, True):
@@ -64,7 +64,7 @@ def test_strange_places_read_nothing_beside_the_image() -> None:
     for mode in MODES:
         for padding in PADDINGS:
             how = {"mode": mode, "padding_mode": padding, "align_corners": False}
-            case = Case(grid_sample, "GridSample", [x, grid], {**how, "sizes": (8, 8)})
+            case = Case(sampling, "GridSample", [x, grid], {**how, "sizes": (8, 8)})
             for blocked in (False, True):
                 found = case.run(TARGETS[0], blocked)
                 assert np.isfinite(found).all()
@@ -76,7 +76,7 @@ def test_what_is_outside_is_not_read() -> None:
     """A NaN in the first cell is none where all cells are outside."""
     x = np.full((1, 1, 2, 2), np.nan, np.float32)
     how = {"mode": "linear", "padding_mode": "zeros", "align_corners": False, "sizes": (1, 20)}
-    case = Case(grid_sample, "GridSample", [x, np.full((20, 2), 5, np.float32)], how)
+    case = Case(sampling, "GridSample", [x, np.full((20, 2), 5, np.float32)], how)
     for blocked in (False, True):
         np.testing.assert_array_equal(case.run(TARGETS[0], blocked), 0)
 

@@ -10,9 +10,8 @@ from leanconv.codegen.host import host
 from leanconv.errors import UnsupportedError
 from leanconv.graph.ir import TensorType
 from leanconv.kernels import top
-from leanconv.kernels.top_lanes import TopLanes
+from leanconv.kernels.top import TopLanes, TopSort
 from leanconv.kernels.top_scan import TopScan
-from leanconv.kernels.top_sort import TopSort
 from leanconv.target import Target, preset
 from leanconv.types import FLOAT32, FLOAT64, FLOATS, INT8, INT64, NUMBERS, UINT8, DType
 from support.nodes import Case

@@ -27,8 +27,8 @@ from typing import Literal
 from leanconv.codegen.emitter import Function, Pointer, Value, bytes_of, vector
 from leanconv.codegen.extents import Counts, Extents
 from leanconv.codegen.kernel import Kernel
+from leanconv.codegen.shuffles import power_below, transpose_rectangle
 from leanconv.codegen.tails import where_any
-from leanconv.kernels.register_transpose import power_below, transpose
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
 from leanconv.symbolic import Symbol
@@ -304,7 +304,7 @@ def _emit_tile(e: Function, task: CopyTask, places: list[Pointer], lanes: int) -
         loaded = [e.load(x0.at(r * source_step), kind) for r in range(given)]
         loaded += [e.zero(kind)] * (rows - given)
         made = min(width, along) if task.slack else width
-        for c, column in enumerate(transpose(e, loaded, made)):
+        for c, column in enumerate(transpose_rectangle(e, loaded, made)):
             e.store(column, y0.at(c * result_step))
 
     def columns(j: Value | int, rows: int) -> None:

@@ -16,11 +16,18 @@ from leanconv.codegen.emitter import Function, Pointer, Value, vector
 from leanconv.codegen.extents import Extent, Extents
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
+from leanconv.codegen.shuffles import power_below
 from leanconv.errors import UnsupportedError
 from leanconv.graph.ir import Graph, Node
-from leanconv.kernels.grid_sample import MOST_CELLS
-from leanconv.kernels.register_transpose import power_below
-from leanconv.kernels.sampling import TILE, Axis, Table, scratch_bytes, taps_along, vectors
+from leanconv.kernels.sampling import (
+    MOST_CELLS,
+    TILE,
+    Axis,
+    Table,
+    scratch_bytes,
+    taps_along,
+    vectors,
+)
 from leanconv.records import dataclass
 from leanconv.spec.format import Format, aligned, ceil_div
 from leanconv.target import Target

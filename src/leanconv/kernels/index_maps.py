@@ -1,20 +1,196 @@
 """Where every element of a result comes from: index maps per axis, and from them copy tasks.
 
-Along every axis a map is a list of `IndexRun`s. Of channels in blocks, whole blocks that stay whole
-are copied, all others are gathered from lanes of several blocks.
+Along every axis a map is a list of `IndexRun`s, arithmetic sequences of source indices, however
+long they are. Of channels in blocks, whole blocks that stay whole are copied, all others are
+gathered from lanes of several blocks; blocks that gather alike but for their place are one task.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
-from leanconv.kernels.channel_blocks import ChannelBlocks, ChannelRun, channel_blocks
+from leanconv.errors import UnsupportedError
 from leanconv.kernels.copy import CopyTask
 from leanconv.kernels.copy_plan import CHUNK_BYTES, StridedBox, copy_tasks, cut, row_major
-from leanconv.kernels.index_runs import IndexRun
+from leanconv.records import dataclass, replace
 from leanconv.spec.format import Format, ceil_div
 from leanconv.types import DType
+
+_MOST_REFLECTIONS = 4096  # of one axis; each is code of its own
+
+
+@dataclass(frozen=True)
+class IndexRun:
+    """Result indices `result + i` read source indices `source + i * step`, for i < count.
+
+    A run with `source` below zero is filled with a constant instead.
+    """
+
+    result: int
+    source: int
+    step: int
+    count: int
+
+
+Segment = tuple[int, int, int]  # source, step, count, as of a run
+
+
+def whole(extent: int, at: int = 0) -> list[IndexRun]:
+    """Map an axis to itself, moved by `at` in the result."""
+    return [IndexRun(at, 0, 1, extent)]
+
+
+def runs_of(segments: Iterable[Segment]) -> list[IndexRun]:
+    """The fewest runs that begin as early as they can, of source indices that follow each other.
+
+    Args:
+        segments: the indices, one sequence after the other; sources of -1 are filled.
+    """
+    runs: list[IndexRun] = []
+    at = 0
+    for source, step, count in segments:
+        # The third index of a sequence belongs to a run of its step; the others then follow.
+        for i in range(min(3, count)):
+            _add(runs, at + i, source + i * step if source >= 0 else -1)
+        if count > 3:
+            runs[-1] = replace(runs[-1], count=runs[-1].count + count - 3)
+        at += count
+    return runs
+
+
+def _add(runs: list[IndexRun], at: int, index: int) -> None:
+    """Lengthen the last run by one index, or begin another one."""
+    last = runs[-1] if runs else None
+    if last is not None and (index < 0) == (last.source < 0):
+        step = index - last.source if last.count == 1 else last.step
+        if index < 0 or index == last.source + last.count * step:
+            runs[-1] = IndexRun(last.result, last.source, step, last.count + 1)
+            return
+    runs.append(IndexRun(at, index, 1, 1))
+
+
+def padded(extent: int, before: int, after: int, mode: str) -> list[IndexRun]:
+    """Map a padded axis; `mode` is constant, reflect or edge.
+
+    Raises:
+        UnsupportedError: the axis is reflected too often.
+    """
+    if mode == "constant":
+        middle = IndexRun(before, 0, 1, extent)
+        ends = [IndexRun(0, -1, 0, before), IndexRun(before + extent, -1, 0, after)]
+        return [run for run in (ends[0], middle, ends[1]) if run.count]
+    if mode == "edge" or extent == 1:
+        return runs_of([(0, 0, before), (0, 1, extent), (extent - 1, 0, after)])
+    reflections = (before + after) // (extent - 1)
+    if reflections > _MOST_REFLECTIONS:
+        raise UnsupportedError(
+            f"padding of {before} and {after} reflects an axis of {extent} {reflections} times; "
+            f"expected at most {_MOST_REFLECTIONS}: pad less, or with a constant"
+        )
+    return runs_of(_reflected(extent, -before, extent + after))
+
+
+def _reflected(extent: int, at: int, end: int) -> Iterator[Segment]:
+    """The indices of positions at … end - 1 of an axis that is reflected at both ends."""
+    period = 2 * (extent - 1)
+    while at < end:
+        around = at % period
+        if around < extent:
+            source, step, count = around, 1, extent - around
+        else:
+            source, step, count = period - around, -1, period - around
+        count = min(count, end - at)
+        yield source, step, count
+        at += count
+
+
+ChannelRun = tuple[int, IndexRun]  # an operand, and its channels in their order in the result
+Channel = tuple[int, int] | None  # operand and channel in it; None is filled
+
+
+@dataclass(frozen=True)
+class ChannelBlocks:
+    """Result blocks `first … first + count - 1`, which gather the same lanes.
+
+    Attributes:
+        first, count: which result blocks.
+        operands: the source of each term.
+        sources, steps: of each term, the block that the first result block reads, and how far the
+            next one's is.
+        picks: of each term and result lane, the source lane or -1; empty if blocks stay whole.
+    """
+
+    first: int
+    count: int
+    operands: tuple[int, ...]
+    sources: tuple[int, ...]
+    steps: tuple[int, ...]
+    picks: tuple[tuple[int, ...], ...]
+
+
+def _block_terms(channels: Sequence[Channel], block: int) -> ChannelBlocks:
+    """What one result block gathers."""
+    terms: dict[tuple[int, int], list[int]] = {}
+    for lane, channel in enumerate(channels):
+        if channel is not None:
+            operand, c = channel
+            terms.setdefault((operand, c // block), [-1] * block)[lane] = c % block
+    picks = tuple(tuple(lanes) for lanes in terms.values())
+    stays = len(terms) == 1 and all(p in (-1, i) for i, p in enumerate(picks[0]))
+    if stays and None not in channels:
+        picks = ()
+    operands, sources = tuple(o for o, _ in terms), tuple(b for _, b in terms)
+    return ChannelBlocks(0, 1, operands, sources, (0,) * len(terms), picks)
+
+
+def channel_blocks(channels: Sequence[ChannelRun], block: int) -> list[ChannelBlocks]:
+    """Group the blocks of a result whose channels come from anywhere.
+
+    Blocks inside a run differ in their place only: they are looked at no further than it takes to
+    see how far apart they are.
+    """
+    groups: list[ChannelBlocks] = []
+    expanded: list[Channel] = []  # of the block that is not whole yet
+    for operand, run in channels:
+        done = 0
+        while done < run.count:
+            taken = min(run.count - done, block - len(expanded))
+            expanded += _expanded(operand, run, done, taken)
+            done += taken
+            if len(expanded) == block:
+                _add_block(groups, expanded, block)
+                expanded = []
+                inside = (run.count - done) // block
+                if done >= 3 * block and inside:  # the last two blocks were inside the run
+                    groups[-1] = replace(groups[-1], count=groups[-1].count + inside)
+                    done += inside * block
+    if expanded:
+        _add_block(groups, expanded, block)
+    return groups
+
+
+def _expanded(operand: int, run: IndexRun, first: int, count: int) -> list[Channel]:
+    if run.source < 0:
+        return [None] * count
+    return [(operand, run.source + i * run.step) for i in range(first, first + count)]
+
+
+def _add_block(groups: list[ChannelBlocks], channels: Sequence[Channel], block: int) -> None:
+    """Lengthen the last group by a block, or begin another one."""
+    new = _block_terms(channels, block)
+    last = groups[-1] if groups else None
+    if last is not None and (last.operands, last.picks) == (new.operands, new.picks):
+        steps = last.steps
+        if last.count == 1:
+            steps = tuple(b - a for a, b in zip(last.sources, new.sources, strict=True))
+        reached = (a + last.count * s for a, s in zip(last.sources, steps, strict=True))
+        if tuple(reached) == new.sources:
+            groups[-1] = replace(last, count=last.count + 1, steps=steps)
+            return
+    first = last.first + last.count if last else 0
+    groups.append(replace(new, first=first))
+
 
 Shape = tuple[int, ...]
 

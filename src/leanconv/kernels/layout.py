@@ -16,11 +16,13 @@ from leanconv.graph.ir import Graph, Node
 from leanconv.kernels.copy import Copy, CopyTask
 from leanconv.kernels.copy_plan import StridedBox, copy_tasks, row_major
 from leanconv.kernels.index_maps import (
+    IndexRun,
     Shape,
     blocked_tasks,
+    padded,
     plain_boxes,
+    whole,
 )
-from leanconv.kernels.index_runs import IndexRun, padded, whole
 from leanconv.kernels.packing import rearranged
 from leanconv.kernels.reorder import to_format
 from leanconv.spec.format import Format

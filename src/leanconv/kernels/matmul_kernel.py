@@ -20,11 +20,11 @@ from leanconv.codegen.emitter import Carry, Function, Pointer, Value, vector
 from leanconv.codegen.extents import Count, Extent, Extents
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.microkernel import ReductionLoop, RegisterTile, multiply_accumulate
+from leanconv.codegen.shuffles import transpose_rectangle
 from leanconv.codegen.tails import tile_at
 from leanconv.codegen.tiling import Tile
 from leanconv.kernels.copy import cover
 from leanconv.kernels.copy_plan import row_major
-from leanconv.kernels.register_transpose import transpose
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
@@ -383,7 +383,7 @@ class ProductOfActivations(_Emission):
             columns = [e.load(here.at(j * kernel.b.column), kind) for j in range(count)]
             columns += [e.zero(kind)] * (kernel.lanes - count)
             to = packed.at(k * kernel.width)
-            for i, row in enumerate(transpose(e, columns, width)):
+            for i, row in enumerate(transpose_rectangle(e, columns, width)):
                 e.store(row, to.at(i * kernel.width))
 
         cover(e, kernel.k, kernel.lanes, square, unroll=1)

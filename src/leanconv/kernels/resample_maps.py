@@ -17,7 +17,7 @@ import numpy as np
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
 from leanconv.codegen.extents import Extent
 from leanconv.codegen.kernel import Kernel
-from leanconv.kernels.register_transpose import power_below
+from leanconv.codegen.shuffles import power_below
 from leanconv.records import dataclass
 from leanconv.spec.format import aligned, ceil_div
 from leanconv.target import Target

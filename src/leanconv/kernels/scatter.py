@@ -22,11 +22,11 @@ from leanconv.codegen.emitter import Function, Pointer, Value, vector
 from leanconv.codegen.extents import Extent, Extents
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
+from leanconv.codegen.shuffles import power_below
 from leanconv.codegen.tails import where_any
 from leanconv.graph.ir import Graph, Node, is_filled
 from leanconv.graph.ops.indexing import NOWHERE
 from leanconv.kernels.gather import accepts_blocked, copy_row, index_ranges, place_of
-from leanconv.kernels.register_transpose import power_below
 from leanconv.records import dataclass
 from leanconv.spec.format import Format, ceil_div
 from leanconv.symbolic import Symbol

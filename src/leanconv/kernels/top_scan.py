@@ -18,8 +18,8 @@ from leanconv.codegen.extents import Extent
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.shuffles import any_lane, lane_bits
 from leanconv.codegen.tails import where_any
+from leanconv.kernels.ordering import key_kind, sort_key
 from leanconv.kernels.pieces import PIECE
-from leanconv.kernels.sort_keys import key_kind, sort_key
 from leanconv.records import dataclass
 from leanconv.spec.format import aligned, ceil_div
 from leanconv.target import Target

@@ -51,7 +51,7 @@ _KERNELS: Mapping[str, Sequence[str]] = {
     "extreme_places": ("ArgMax", "ArgMin"),
     "gather": ("Gather", "GatherElements", "GatherND"),
     "global_pool": ("QLinearGlobalAveragePool",),
-    "grid_sample": ("GridSample",),
+    "sampling": ("GridSample",),
     "layout": layout.OPS,
     "lookup": lookup.OPS,
     "lrn": ("LRN",),

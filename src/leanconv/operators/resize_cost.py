@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import ceil, prod
 
+from leanconv.codegen.shuffles import power_below
 from leanconv.graph.ir import Graph, Node
 from leanconv.graph.ops.resample import order
 from leanconv.graph.ops.resize import resized_axes
-from leanconv.kernels.register_transpose import power_below
 from leanconv.kernels.resize import grown_maps
 from leanconv.spec.format import Format
 from leanconv.target import Target

@@ -18,8 +18,8 @@ from leanconv.codegen.emitter import Function, Pointer, Value, vector
 from leanconv.codegen.extents import Count
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import PackCall
+from leanconv.codegen.shuffles import transpose_rectangle
 from leanconv.kernels.packing import PIECE_BYTES, lowest
-from leanconv.kernels.register_transpose import transpose
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
@@ -146,7 +146,7 @@ class PanelPacking(Panels):
             for lane in range(self.lanes)
         ]
         live = e.first_lanes(e.i64(self.outputs) - output, self.lanes)
-        for number, column in enumerate(transpose(e, lines, self.lanes)):
+        for number, column in enumerate(transpose_rectangle(e, lines, self.lanes)):
             step = e.load_index(steps.at(number))
             place = result.at(step * width)
             e.store(e.select(live, column, e.zero(kind)), place)
