@@ -23,7 +23,7 @@ SAMPLES = {
 # Where a sample stands for another reason than that it was added.
 BESIDE = {
     "An operation": ("graph/convert/folding.py", "graph/passes/expand_quantised.py"),
-    "A method of convolution": ("codegen/sources.py",),
+    "A method of convolution": ("codegen/keys.py",),
     "Instructions": (),
     "An element type": (),
 }

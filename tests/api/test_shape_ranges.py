@@ -12,7 +12,7 @@ from onnx import helper
 import leanconv as lc
 from leanconv.api.inputs import InputSpec
 from leanconv.api.shape_ranges import ShapeRanges
-from leanconv.codegen import ahead, compile_threads, compiler
+from leanconv.codegen import compile_threads, compiler
 from leanconv.codegen.cache import DiskCache
 from leanconv.errors import InputError, SpecError
 from leanconv.types import FLOAT32
@@ -59,12 +59,12 @@ def test_no_call_within_a_range_compiles(tmp_path: Any, monkeypatch: pytest.Monk
     cache = DiskCache(tmp_path / "objects")  # there is nothing in it
     monkeypatch.setattr(compiler, "object_cache", lambda: cache)
     monkeypatch.setattr(compiler, "loaded", lambda key: None)
-    ahead._ranges.cache_clear()
+    compiler._ranges.cache_clear()
     net = lc.load(built, shapes=RANGE, threads=2)
     monkeypatch.setattr(compile_threads, "compile_text", no_compiling)
     for width, answer in expected.items():
         assert np.array_equal(net(images(width)), answer), width
-    ahead._ranges.cache_clear()
+    compiler._ranges.cache_clear()
 
 
 def test_a_second_load_fetches_what_the_first_one_compiled(
@@ -72,23 +72,23 @@ def test_a_second_load_fetches_what_the_first_one_compiled(
 ) -> None:
     cache = DiskCache(tmp_path / "objects")
     monkeypatch.setattr(compiler, "object_cache", lambda: cache)
-    ahead._ranges.cache_clear()
+    compiler._ranges.cache_clear()
     first = lc.load(network(), shapes=RANGE)
     looked_at = []
-    add = ahead.CodeAhead.add
+    add = compiler.CodeAhead.add
 
-    def counted(self: ahead.CodeAhead, kernels: Any) -> None:
+    def counted(self: compiler.CodeAhead, kernels: Any) -> None:
         looked_at.append(kernels)
         add(self, kernels)
 
-    monkeypatch.setattr(ahead.CodeAhead, "add", counted)
+    monkeypatch.setattr(compiler.CodeAhead, "add", counted)
     second = lc.load(network(), shapes=RANGE)
     assert looked_at == []
     assert np.array_equal(first(images(40)), second(images(40)))
     wider = lc.load(network(), shapes={"x": (1, 3, 16, (24, 104, 8))})
     assert len(looked_at) == 11
     assert wider(images(104)).shape == (1, 24, 8 * 52)
-    ahead._ranges.cache_clear()
+    compiler._ranges.cache_clear()
 
 
 def test_other_shapes_are_refused() -> None:

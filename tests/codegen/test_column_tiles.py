@@ -14,8 +14,7 @@ from leanconv.codegen.column_tiles import (
     overlapping_tiles,
     written_tiles,
 )
-from leanconv.codegen.floor_sums import first_residue_below, floor_sum, residues_below
-from leanconv.codegen.geometry import Window
+from leanconv.codegen.geometry import Window, first_residue_below, floor_sum, residues_below
 
 
 def _windows(count: int) -> list[Window]:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from leanconv.codegen import control_groups, host
-from leanconv.codegen.control_groups import group_folders, quota_cores
+from leanconv.codegen import host, process_limits
+from leanconv.codegen.process_limits import group_folders, quota_cores
 
 V2 = "30 23 0:26 {root} {point} rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate"
 V1 = "31 23 0:27 {root} {point} rw,nosuid - cgroup cgroup rw,{controllers}"
@@ -93,7 +93,7 @@ def test_a_group_outside_the_mount(process: Path, tmp_path: Path, path: str) -> 
     described(process, f"0::{path}\n", V2.format(root="/docker/x", point=point))
     limited(point, cpu__max="100000 50000")
     assert group_folders("cpu", process) == ((point, 2),)
-    control_groups._cpu_folders.cache_clear()
+    process_limits._cpu_folders.cache_clear()
     assert quota_cores(process) == 2
 
 

@@ -13,11 +13,10 @@ import pytest
 
 from leanconv.codegen import linking, llvm_facts
 from leanconv.codegen.cache import entries_in
-from leanconv.codegen.code_pages import LoadedObjects
 from leanconv.codegen.compiler import compile_text
-from leanconv.codegen.cpuid import processor
-from leanconv.codegen.elf_objects import NotPlainError, load_objects, takes_objects
+from leanconv.codegen.elf_objects import LoadedObjects, NotPlainError, load_objects, takes_objects
 from leanconv.codegen.host import host
+from leanconv.codegen.llvm_facts import processor
 
 pytestmark = [
     pytest.mark.usefixtures("real_compiler"),

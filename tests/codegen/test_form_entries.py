@@ -14,9 +14,12 @@ import numpy as np
 import pytest
 
 import leanconv as lc
-from leanconv.codegen import compiler, form_entries, forms, linking
+from leanconv.codegen import compiler, forms, known_forms, linking
 from leanconv.codegen.cache import DiskCache
-from leanconv.codegen.form_entries import (
+from leanconv.codegen.forms import Form, FormRecord, Instance, split
+from leanconv.codegen.host import host
+from leanconv.codegen.kernel import Kernel
+from leanconv.codegen.known_forms import (
     description,
     packed,
     packed_forms,
@@ -24,10 +27,6 @@ from leanconv.codegen.form_entries import (
     unpacked,
     unpacked_forms,
 )
-from leanconv.codegen.forms import Form, FormRecord, Instance
-from leanconv.codegen.host import host
-from leanconv.codegen.kernel import Kernel
-from leanconv.codegen.skeletons import split
 from leanconv.symbolic import Expressions, Record
 from support.forms import form_of
 from support.kernel_runner import run_kernel
@@ -220,7 +219,7 @@ def test_forms_of_too_many_words_are_not_kept(
 ) -> None:
     assert packed([Instance(DIGEST, (1,) * 2**16)]) is None
     assert packed([Instance(DIGEST, (1,) * (2**16 - 1))])
-    monkeypatch.setattr(form_entries, "_MOST_WORDS", 0)
+    monkeypatch.setattr(known_forms, "_MOST_WORDS", 0)
     assert compiler.load([kernel()]).words(kernel())
     assert not list(folder.glob("*.forms"))
 

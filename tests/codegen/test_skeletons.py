@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from typing import Any, get_args, get_type_hints
 
 import leanconv.operators  # noqa: F401  whose kernels these are
-from leanconv.codegen import skeletons
+from leanconv.codegen import forms
 from leanconv.codegen.extents import Count, Extents
+from leanconv.codegen.forms import extent_names, lifted, split
 from leanconv.codegen.host import host
 from leanconv.codegen.kernel import Kernel
-from leanconv.codegen.skeletons import extent_names, lifted, split
 from leanconv.records import dataclass
 from leanconv.symbolic import Mark, Symbol, Trace
 from support.small_kernels import conv_kernel
@@ -41,7 +41,7 @@ def test_marks_are_those_of_evaluated_annotations() -> None:
     for kind in {*kernel_classes(Kernel), Part}:
         if dataclasses.is_dataclass(kind) and kind.__module__.startswith(("leanconv.", __name__)):
             hints = get_type_hints(kind, include_extras=True)
-            for name, mark in skeletons._fields(kind) or ():
+            for name, mark in forms._fields(kind) or ():
                 assert mark is evaluated(hints[name]), (kind, name)
                 marked += mark is not None
     assert marked > 100

@@ -11,8 +11,8 @@ import pytest
 from leanconv.codegen.compiler import load_text
 from leanconv.codegen.dot import fma
 from leanconv.codegen.emitter import Function, Pointer, Value, lanes_of, vector
-from leanconv.codegen.microkernel import RegisterTile
-from leanconv.codegen.start_values import (
+from leanconv.codegen.microkernel import (
+    RegisterTile,
     add_start,
     broadcast_channels,
     channel_address,

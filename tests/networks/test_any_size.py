@@ -13,7 +13,7 @@ import leanconv as lc
 from leanconv.algorithms.common.grouped_conv import GroupedConv
 from leanconv.algorithms.fft.kernel import FftConv
 from leanconv.algorithms.winograd.kernel import WinogradConv
-from leanconv.codegen import form_entries, forms
+from leanconv.codegen import forms, known_forms
 from leanconv.codegen.kernel import Kernel
 from leanconv.kernels.copy import Copy
 from leanconv.kernels.elementwise import Elementwise
@@ -169,7 +169,7 @@ def newly_emitted(monkeypatch: pytest.MonkeyPatch) -> list[Kernel]:
 
     monkeypatch.setattr(forms, "emitted", counted)
     # Entries on disk would tell forms of the first shapes, and the others be emitted later.
-    monkeypatch.setattr(form_entries, "description", lambda _: None)
+    monkeypatch.setattr(known_forms, "description", lambda _: None)
     return emitted
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from leanconv.codegen import activations, hyperbolic, trigonometry
+from leanconv.codegen import activations, trigonometry
 from leanconv.codegen import math as vector_math
 from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.host import host
@@ -21,7 +21,6 @@ from support.kernel_runner import run_kernel
 _FUNCTIONS: dict[str, Callable[..., Value]] = {
     **vars(vector_math),
     **vars(trigonometry),
-    **vars(hyperbolic),
 }
 
 

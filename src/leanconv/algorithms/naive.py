@@ -22,7 +22,7 @@ from leanconv.codegen.activations import finish
 from leanconv.codegen.emitter import Function, Pointer, Value
 from leanconv.codegen.extents import Extent
 from leanconv.codegen.geometry import Access
-from leanconv.codegen.start_values import channel_address, load_channels, start_vectors
+from leanconv.codegen.microkernel import channel_address, load_channels, start_vectors
 from leanconv.records import dataclass
 from leanconv.target import Target
 

@@ -6,7 +6,7 @@ import math
 from math import prod
 
 from leanconv.algorithms.problem import Problem, storage_error
-from leanconv.codegen.half_sums import LONGEST_PIECE
+from leanconv.codegen.half_stored import LONGEST_PIECE
 from leanconv.types import BFLOAT16, DType
 
 _FACTORS = 3.0  # roundoffs

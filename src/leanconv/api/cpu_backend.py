@@ -22,7 +22,7 @@ from leanconv.api.pickling import received, sent
 from leanconv.api.segment_networks import SegmentNetworks
 from leanconv.api.shape_ranges import ShapeRanges
 from leanconv.api.tail_call import TailCall
-from leanconv.codegen.ahead import CodeAhead, described
+from leanconv.codegen.compiler import CodeAhead, described
 from leanconv.codegen.kernel import Kernel
 from leanconv.errors import BudgetError, InputError, ModelError, SpecError
 from leanconv.graph.ir import Graph, TensorType

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from leanconv import forks
 from leanconv.codegen.llvm_pages import mapped_bytes, release_llvm_pages
-from leanconv.codegen.memory_limits import Need, require, require_for_products
+from leanconv.codegen.process_limits import Need, require, require_for_products
 from leanconv.errors import BackendError
 
 __all__ = ["ffi", "llvm", "llvmlite"]

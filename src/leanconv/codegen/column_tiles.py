@@ -9,8 +9,7 @@ from itertools import pairwise
 from typing import Any, TypeAlias
 
 from leanconv.codegen.emitter import Function, Value
-from leanconv.codegen.floor_sums import first_residue_below
-from leanconv.codegen.geometry import Window
+from leanconv.codegen.geometry import Window, first_residue_below
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
 from leanconv.symbolic import fixed, least

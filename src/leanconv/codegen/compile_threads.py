@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from leanconv.codegen.host import usable_cores
 from leanconv.codegen.machine_code import compile_text
-from leanconv.codegen.memory_limits import affordable_threads
+from leanconv.codegen.process_limits import affordable_threads
 from leanconv.target import Target
 
 log = logging.getLogger(__name__)

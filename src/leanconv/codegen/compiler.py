@@ -1,4 +1,9 @@
-"""From kernels to addresses: emit, compile or fetch from the cache, load into this process."""
+"""From kernels to addresses: emit, compile or fetch from the cache, load into this process.
+
+The code of all kernels that a range of shapes needs is there before they are called (`CodeAhead`).
+Which forms a range has is found once, from the kernels of all its shapes, and kept on disk: an
+entry names the objects, 40 digits each. Later processes load them without a look at the kernels.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +12,13 @@ import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
+from leanconv.codegen import known_forms
 from leanconv.codegen.cache import DiskCache
 from leanconv.codegen.compile_threads import compiled
-from leanconv.codegen.forms import Instance, emitted_instance, known_instance
+from leanconv.codegen.forms import Instance, emitted_instance, instance_of, known_instance
 from leanconv.codegen.host import check_runs_here, host
 from leanconv.codegen.kernel import Kernel
-from leanconv.codegen.keys import key_of
+from leanconv.codegen.keys import choice_key, key_of
 from leanconv.codegen.known_forms import known_instances, remember
 from leanconv.codegen.linking import Batch, Library, link, load_forms, loaded, lock, symbol_of
 from leanconv.codegen.llvm_pages import release_llvm_pages
@@ -231,3 +237,68 @@ def _present(digests: Iterable[str], target: Target) -> dict[str, Batch | bytes]
 
 def _named_text(key: str, text: str) -> str:
     return text.replace(f"@{Kernel.NAME}(", f"@{symbol_of(key)}(", 1)
+
+
+_MOST_BYTES = 4 * 2**20  # of all entries
+_DIGITS = 40
+
+
+class CodeAhead:
+    """Code that stays loaded as long as this is kept.
+
+    Args:
+        target: what to compile for.
+
+    Attributes:
+        forms, compiled: how many the range has, and how many of them were compiled for it.
+    """
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._kernels: dict[str, Kernel] = {}  # one of each form
+        self._kept: list[object] = []
+        self.forms = self.compiled = 0
+
+    def add(self, kernels: Iterable[Kernel]) -> None:
+        """Take note of the forms of kernels."""
+        with lock:
+            for kernel in kernels:
+                digest = instance_of(kernel, self._target).digest
+                self._kernels.setdefault(digest, kernel)
+            self.forms = len(self._kernels)
+
+    def compile(self, description: str) -> None:
+        """Compile what is missing, load it all, and keep on disk what the range has."""
+        library = load(list(self._kernels.values()), self._target)
+        self._kept.append(library)
+        self.compiled = library.compiled
+        keys = [key_of(digest, self._target) for digest in self._kernels]
+        _ranges().put(choice_key(description, self._target), "".join(keys).encode())
+
+    def fetch(self, description: str) -> bool:
+        """Load the code of a range that was compiled before; whether all of it is there."""
+        body = _ranges().get(choice_key(description, self._target))
+        if body is None or len(body) % _DIGITS:
+            return False
+        digits = body.decode("ascii", "replace")
+        keys = [digits[at : at + _DIGITS] for at in range(0, len(digits), _DIGITS)]
+        with lock:
+            batches = {key: loaded(key) for key in keys}
+            missing = [key for key, batch in batches.items() if batch is None]
+            objects = object_cache().get_all(missing)
+            if len(objects) < len(missing):
+                return False
+            held: Sequence[Batch | None] = [load_forms(objects)] if objects else []
+            self._kept += [*batches.values(), *held]
+        self.forms = len(keys)
+        return True
+
+
+@functools.cache
+def _ranges() -> DiskCache:
+    return object_cache().beside(".range", _MOST_BYTES)
+
+
+def described(kernels: Sequence[Kernel]) -> str:
+    """What the forms of a range's ends depend on, besides the target and the generator."""
+    return known_forms.description(kernels) or ""

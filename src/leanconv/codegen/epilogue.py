@@ -1,6 +1,6 @@
 """Both ends of a register tile's sums, in three verbs.
 
-- *start*: the first values of the accumulators, the bias (`start_values`).
+- *start*: the first values of the accumulators, the bias (`microkernel`).
 - *finish*: what is applied to a sum: residual and activation in its own type (`finish` of
   `activations`), or what makes a code of it (`requantised`).
 - *store*: the output's type, narrower integers saturated, and its layout (`store_tile`, which also
@@ -14,11 +14,10 @@ from contextlib import nullcontext
 from dataclasses import replace
 
 from leanconv.codegen.activations import finish
-from leanconv.codegen.columns import Columns, load_row, store_row
 from leanconv.codegen.dot import Way
 from leanconv.codegen.emitter import Function, Pointer, Value, element_of, lanes_of, vector
 from leanconv.codegen.geometry import Access, PhasedAccess
-from leanconv.codegen.halves import loads_as, to_bits
+from leanconv.codegen.memory import loads_as, to_bits
 from leanconv.codegen.microkernel import RegisterTile
 from leanconv.codegen.requantised import (
     Factors,
@@ -28,6 +27,7 @@ from leanconv.codegen.requantised import (
     requantised_columns,
 )
 from leanconv.codegen.shuffles import interleave, transpose
+from leanconv.codegen.tails import Columns, load_row, store_row
 from leanconv.records import dataclass
 from leanconv.spec import Activation
 from leanconv.spec.requantise import NUMBERS_BYTES, Requantise

@@ -1,20 +1,42 @@
-"""Which target this process runs on."""
+"""Which target this process runs on, and leave to use its matrix tiles.
+
+Linux gives that leave to a process that asks. The state of a thread grows by 8 KiB once it uses
+matrix tiles. Threads and forked children of a process that has asked may use them, too.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import logging
 import os
 import platform
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from leanconv.codegen.control_groups import quota_cores
 from leanconv.codegen.llvm_facts import llvm_facts
-from leanconv.codegen.tile_permission import may_use_tiles
+from leanconv.codegen.process_limits import quota_cores
 from leanconv.errors import SpecError
 from leanconv.target import PRESETS, RELATIVES, Target
+
+_ARCH_PRCTL = 158  # the system call's number on x86-64
+_REQUEST = 0x1023  # ARCH_REQ_XCOMP_PERM
+_TILE_DATA = 18  # XFEATURE_XTILEDATA
+
+
+@functools.cache
+def may_use_tiles() -> bool:
+    """Ask once; False where the kernel refuses, or is none that is asked."""
+    if not sys.platform.startswith("linux") or platform.machine() != "x86_64":
+        return False
+    try:
+        call = ctypes.CDLL(None).syscall
+    except (OSError, AttributeError):
+        return False
+    return bool(call(_ARCH_PRCTL, _REQUEST, _TILE_DATA) == 0)
+
 
 log = logging.getLogger(__name__)
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")

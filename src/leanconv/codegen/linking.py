@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from leanconv import forks
 from leanconv.codegen import backend
-from leanconv.codegen.code_pages import LoadedObjects
-from leanconv.codegen.elf_objects import NotPlainError, load_objects, takes_objects
+from leanconv.codegen.elf_objects import LoadedObjects, NotPlainError, load_objects, takes_objects
 from leanconv.codegen.host import host
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.machine_code import new_machine
-from leanconv.codegen.memory_limits import require_for_linking
+from leanconv.codegen.process_limits import require_for_linking
 
 if TYPE_CHECKING:
     from leanconv.codegen.backend import llvm

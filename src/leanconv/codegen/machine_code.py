@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from leanconv.codegen import backend
 from leanconv.codegen.host import host
-from leanconv.codegen.memory_limits import require_for_compiling
+from leanconv.codegen.process_limits import require_for_compiling
 from leanconv.errors import CompileError
 from leanconv.target import Target
 

@@ -18,15 +18,24 @@ over a block of A's neighbours, each row's block is loaded once and its lanes ar
 
 Other inner loops are not unrolled: one step of 14x2 already fills the multiply-add units, and more
 steps only let the scheduler hoist loads until registers spill.
+
+Accumulators begin with the first verb of an epilogue, for every place that lanes can have:
+
+- Lanes are channels: `start_vectors`, and `start_tile` for all rows of a register tile.
+- Lanes are columns: `start_planes`, a channel's number in all lanes.
+- Sums that no accumulator holds from the start, because a transform or another kernel gives them:
+  `load_channels`, and `add_start` where they are first there. A method says why it is one of these.
+
+Without a bias sums begin at zero, or at the first thing that would be added to them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from leanconv.codegen.dot import Dot, Parts
-from leanconv.codegen.emitter import Carry, Function, Pointer, Value, vector
-from leanconv.codegen.halves import loads_as
+from leanconv.codegen.emitter import Carry, Function, Pointer, Value, element_of, lanes_of, vector
+from leanconv.codegen.memory import loads_as
 from leanconv.records import cached_property, dataclass
 
 UNROLL_LIMIT = 4  # steps of a reduction that are unrolled instead of looped over
@@ -249,3 +258,63 @@ def _operand(e: Function, tile: RegisterTile, b: Pointer, j: int) -> Parts:
     if tile.b_prefetch_distance:
         e.prefetch(b.at(offset + tile.b_prefetch_distance), locality=2)
     return operand
+
+
+def channel_address(
+    pointers: Mapping[str, Pointer], name: str, channel: Value | int
+) -> Pointer | None:
+    """Address of a channel's number in an operand such as bias or slope; None without it."""
+    return pointers[name].at(channel) if name in pointers else None
+
+
+def start_vectors(e: Function, kind: str, bias: Pointer | None, vectors: int = 1) -> list[Value]:
+    """First values of sums whose lanes are channels.
+
+    Args:
+        e: the function to append to.
+        kind: type of a vector of sums, or of one sum.
+        bias: address of the first channel's bias, of the sums' type; None: zero.
+        vectors: side by side.
+
+    Returns:
+        A value for each vector.
+    """
+    if bias is None:
+        return [e.zero(kind)] * vectors
+    _check(bias, kind)
+    return [e.load(bias.at(j * lanes_of(kind)), kind) for j in range(vectors)]
+
+
+def start_tile(e: Function, tile: RegisterTile, rows: int, bias: Pointer | None) -> list[Value]:
+    """The first values of a tile's accumulators, `[i * vectors + j]`; as `start_vectors`."""
+    return start_vectors(e, tile.kind, bias, tile.vectors) * rows
+
+
+def start_planes(e: Function, kind: str, bias: Pointer | None, channels: int) -> list[Value]:
+    """First values of sums whose lanes are columns: one for each channel, the same in all lanes."""
+    if bias is None:
+        return [e.zero(kind)] * channels
+    return broadcast_channels(e, kind, bias, channels)
+
+
+def add_start(value: Value, bias: Value | None) -> Value:
+    """A sum that came from elsewhere, with its bias, if there is one."""
+    return value if bias is None else value + bias
+
+
+def load_channels(e: Function, kind: str, first: Pointer | None) -> Value | None:
+    """The numbers of a vector of channels, such as biases or slopes; None if there are none."""
+    if first is None:
+        return None
+    _check(first, kind)
+    return e.load(first, kind)
+
+
+def broadcast_channels(e: Function, kind: str, first: Pointer, count: int) -> list[Value]:
+    """The numbers of `count` channels, each in all lanes of a vector."""
+    _check(first, kind)
+    return [e.broadcast(first.at(k), kind) for k in range(count)]
+
+
+def _check(numbers: Pointer, kind: str) -> None:
+    assert numbers.element == element_of(kind), "numbers of channels are of the sums' type"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from leanconv.codegen import activations, hyperbolic, math, trigonometry
+from leanconv.codegen import activations, math, trigonometry
 from leanconv.codegen.emitter import Function, Value
 from leanconv.graph.activations import UNARY_ACTIVATIONS, activation_of
 from leanconv.graph.ir import Node
@@ -32,11 +32,11 @@ _FUNCTIONS: dict[str, Callable[..., Value]] = {
     "Asin": trigonometry.asin,
     "Acos": trigonometry.acos,
     "Atan": trigonometry.atan,
-    "Sinh": hyperbolic.sinh,
-    "Cosh": hyperbolic.cosh,
-    "Asinh": hyperbolic.asinh,
-    "Acosh": hyperbolic.acosh,
-    "Atanh": hyperbolic.atanh,
+    "Sinh": trigonometry.sinh,
+    "Cosh": trigonometry.cosh,
+    "Asinh": trigonometry.asinh,
+    "Acosh": trigonometry.acosh,
+    "Atanh": trigonometry.atanh,
     "Square": lambda _, x: x * x,
     "Cube": lambda _, x: x * x * x,
     "Add": lambda _, a, b: a + b,

@@ -19,7 +19,7 @@ from math import inf
 from types import MappingProxyType
 
 from leanconv.codegen.emitter import Function, Value, lanes_of, vector
-from leanconv.codegen.halves import from_bits, to_bits
+from leanconv.codegen.memory import from_bits, to_bits
 from leanconv.codegen.shuffles import any_lane
 from leanconv.codegen.values import Predicate, mangled
 from leanconv.types import BOOL, FLOAT32, FLOAT64, HALVES, INT32, INT64, DType

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Any
 
-from leanconv.codegen.forms import forms_of_skeleton, instance_of
+from leanconv.codegen.forms import extent_names, forms_of_skeleton, instance_of, split
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.linking import lock
-from leanconv.codegen.skeletons import extent_names, split
 from leanconv.graph.template import Template, Templates
 from leanconv.planner.found_plans import RangePlan
 from leanconv.records import dataclass

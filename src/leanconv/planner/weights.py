@@ -10,7 +10,7 @@ import numpy as np
 from leanconv.codegen import compiler
 from leanconv.codegen.linking import Library
 from leanconv.codegen.lowered import Calls, PackCall
-from leanconv.codegen.memory_limits import require_for_products
+from leanconv.codegen.process_limits import require_for_products
 from leanconv.errors import OutOfMemoryError
 from leanconv.planner.constant_pool import ConstantPool
 from leanconv.progress import spending, step

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from leanconv.codegen.compile_threads import refused
 from leanconv.codegen.host import usable_cores
-from leanconv.codegen.memory_limits import affordable_threads
+from leanconv.codegen.process_limits import affordable_threads
 from leanconv.codegen.reentrancy import of_a_handler, owned
 from leanconv.runtime import native as n
 from leanconv.runtime.cores import Cores

@@ -18,8 +18,7 @@ from leanconv.codegen.extents import Count, Extent
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import PackCall
-from leanconv.codegen.microkernel import RegisterTile
-from leanconv.codegen.start_values import load_channels
+from leanconv.codegen.microkernel import RegisterTile, load_channels
 from leanconv.codegen.tails import each_tile_of_any
 from leanconv.kernels.packing import channels
 from leanconv.records import dataclass

@@ -21,8 +21,7 @@ from leanconv.codegen.emitter import Function, Pointer, Value, vector
 from leanconv.codegen.epilogue import TileOutput, store_tile
 from leanconv.codegen.extents import Count
 from leanconv.codegen.lowered import PackCall
-from leanconv.codegen.microkernel import ReductionLoop, RegisterTile
-from leanconv.codegen.start_values import channel_address, start_vectors
+from leanconv.codegen.microkernel import ReductionLoop, RegisterTile, channel_address, start_vectors
 from leanconv.codegen.tails import each_tile, tile_at
 from leanconv.kernels.packing import KnownOrder, Order, channels, panels
 from leanconv.records import dataclass

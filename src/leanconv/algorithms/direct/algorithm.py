@@ -21,7 +21,7 @@ from leanconv.algorithms.parameters import Choice, Parameters
 from leanconv.algorithms.problem import Problem, beside_weights, split_phases, strided_walk_cycles
 from leanconv.codegen.dot import Way, group_of, has_dot, pairs_pay, way_of
 from leanconv.codegen.geometry import Window
-from leanconv.codegen.half_sums import PIECES
+from leanconv.codegen.half_stored import PIECES
 from leanconv.codegen.tiling import Tile
 from leanconv.errors import SpecError
 from leanconv.records import replace

@@ -5,7 +5,7 @@ from __future__ import annotations
 from leanconv.algorithms.parameters import Kind, Parameters, one_of, parameter
 from leanconv.algorithms.problem import Problem
 from leanconv.algorithms.rounding import products, walk_error, walk_steps
-from leanconv.codegen.half_sums import PIECES
+from leanconv.codegen.half_stored import PIECES
 from leanconv.codegen.partial_sums import effective_length
 from leanconv.records import dataclass
 from leanconv.target import Target

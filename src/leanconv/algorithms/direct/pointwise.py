@@ -26,9 +26,14 @@ from leanconv.codegen.dot import computes_floats, dot_of
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
 from leanconv.codegen.epilogue import TileOutput, store_tile
 from leanconv.codegen.geometry import merge_rows
-from leanconv.codegen.microkernel import ReductionLoop, RegisterTile, multiply_accumulate
+from leanconv.codegen.microkernel import (
+    ReductionLoop,
+    RegisterTile,
+    channel_address,
+    multiply_accumulate,
+    start_vectors,
+)
 from leanconv.codegen.partial_sums import LENGTH
-from leanconv.codegen.start_values import channel_address, start_vectors
 from leanconv.codegen.tails import tile_at
 from leanconv.codegen.tiling import fits, rows_per_chunk, step_cycles
 from leanconv.records import dataclass

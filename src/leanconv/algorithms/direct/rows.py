@@ -18,15 +18,15 @@ from leanconv.codegen.column_tiles import (
 )
 from leanconv.codegen.emitter import Function, Pointer, Value
 from leanconv.codegen.epilogue import TileOutput, store_columns, store_tile
-from leanconv.codegen.half_sums import HalfSums, in_floats
+from leanconv.codegen.half_stored import HalfSums, in_floats
 from leanconv.codegen.microkernel import (
     Fetch,
     ReductionLoop,
     RegisterTile,
     multiply_accumulate,
+    start_tile,
 )
 from leanconv.codegen.partial_sums import PartialSums, sum_in_two_parts
-from leanconv.codegen.start_values import start_tile
 from leanconv.spec.format import ceil_div
 
 _Runs = list[tuple[Value | int, Value | int, tuple[int, ...]]]  # low, high, columns

@@ -7,7 +7,7 @@ from math import prod
 from leanconv.algorithms.direct.packed import PackedConv
 from leanconv.codegen.dot import Dot, Way, dot_of, group_by
 from leanconv.codegen.extents import Count, Extent
-from leanconv.codegen.half_sums import HALF_PRODUCTS
+from leanconv.codegen.half_stored import HALF_PRODUCTS
 from leanconv.codegen.microkernel import UNROLL_LIMIT
 from leanconv.codegen.partial_sums import LENGTH
 from leanconv.codegen.tiling import Tile
@@ -42,7 +42,7 @@ class DirectShape(PackedConv):
         way: how the target multiplies and adds (`codegen.dot`).
         folded: whether the bias has what a shift of the codes adds.
         piece: products that are summed in float16, at most, before float32 takes over; 0: none.
-            `lanes` are those of float16 then, twice as many as of sums (`codegen.half_sums`).
+            `lanes` are those of float16 then, twice as many as of sums (`codegen.half_stored`).
     """
 
     tile: Tile

@@ -25,12 +25,12 @@ from leanconv.algorithms.fft.network import (
 )
 from leanconv.algorithms.fft.plane_layout import PlaneLayout
 from leanconv.codegen.activations import finish
-from leanconv.codegen.columns import Columns, load_row, store_row
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import PackCall
+from leanconv.codegen.microkernel import add_start, channel_address
 from leanconv.codegen.shuffles import transpose
-from leanconv.codegen.start_values import add_start, channel_address
+from leanconv.codegen.tails import Columns, load_row, store_row
 from leanconv.kernels.packing import copied
 from leanconv.records import dataclass
 from leanconv.spec.amounts import sum_flops

@@ -22,14 +22,12 @@ from leanconv.algorithms.fft.network import (
     real_inverse,
 )
 from leanconv.algorithms.fft.tiles import Axis
-from leanconv.codegen.columns import Columns
 from leanconv.codegen.dot import fma
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
 from leanconv.codegen.epilogue import TileOutput, store_tile
-from leanconv.codegen.microkernel import RegisterTile
+from leanconv.codegen.microkernel import RegisterTile, add_start, channel_address, load_channels
 from leanconv.codegen.shuffles import transpose
-from leanconv.codegen.start_values import add_start, channel_address, load_channels
-from leanconv.codegen.tails import tile_at
+from leanconv.codegen.tails import Columns, tile_at
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
 from leanconv.symbolic import Symbol

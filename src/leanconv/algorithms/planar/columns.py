@@ -16,7 +16,7 @@ from leanconv.algorithms.common.grouped_conv import GroupedConv
 from leanconv.codegen.activations import finish
 from leanconv.codegen.emitter import Function, Pointer, Value, lanes_of, vector
 from leanconv.codegen.geometry import Window
-from leanconv.codegen.start_values import broadcast_channels, channel_address
+from leanconv.codegen.microkernel import broadcast_channels, channel_address
 from leanconv.codegen.tails import where_any
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div

@@ -31,7 +31,7 @@ from leanconv.algorithms.planar.columns import (
 from leanconv.algorithms.planar.overlaps import row_tiles
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
 from leanconv.codegen.extents import Count
-from leanconv.codegen.start_values import channel_address, start_planes
+from leanconv.codegen.microkernel import channel_address, start_planes
 from leanconv.codegen.tails import overlapping_tiles, tiles_of_chunk
 from leanconv.records import dataclass
 from leanconv.spec.format import ALIGNMENT, ceil_div

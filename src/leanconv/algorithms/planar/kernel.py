@@ -21,8 +21,8 @@ from leanconv.algorithms.planar.overlaps import row_tiles
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
 from leanconv.codegen.extents import Count
 from leanconv.codegen.geometry import PhasedAccess
+from leanconv.codegen.microkernel import channel_address, start_planes
 from leanconv.codegen.shuffles import interleave
-from leanconv.codegen.start_values import channel_address, start_planes
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
 from leanconv.symbolic import Symbol, least, most

@@ -27,10 +27,11 @@ from leanconv.codegen.microkernel import (
     Fetch,
     ReductionLoop,
     RegisterTile,
+    channel_address,
     multiply_accumulate,
+    start_planes,
 )
 from leanconv.codegen.partial_sums import LENGTH, PartialSums
-from leanconv.codegen.start_values import channel_address, start_planes
 from leanconv.codegen.tails import overlapping_tiles, tiles_of_chunk
 from leanconv.codegen.tiling import Tile, fits, tile_cycles
 from leanconv.kernels.packing import panels

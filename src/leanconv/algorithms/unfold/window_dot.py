@@ -18,8 +18,8 @@ from leanconv.algorithms.common.taps import Taps
 from leanconv.algorithms.naive import channel_offset
 from leanconv.codegen.activations import finish
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
-from leanconv.codegen.skeletons import split
-from leanconv.codegen.start_values import channel_address, start_vectors
+from leanconv.codegen.forms import split
+from leanconv.codegen.microkernel import channel_address, start_vectors
 from leanconv.records import dataclass
 from leanconv.target import Target
 

@@ -19,7 +19,7 @@ from leanconv.algorithms.naive import channel_offset
 from leanconv.algorithms.unfold.window_dot import WindowDot
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
 from leanconv.codegen.extents import Count
-from leanconv.codegen.start_values import channel_address, start_vectors
+from leanconv.codegen.microkernel import channel_address, start_vectors
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target

@@ -12,13 +12,12 @@ from leanconv.algorithms.winograd.edge_tiles import each_place, full_and_edge_ti
 from leanconv.algorithms.winograd.plane_rows import RowPieces
 from leanconv.algorithms.winograd.shape import WinogradShape
 from leanconv.codegen.activations import apply, finish
-from leanconv.codegen.columns import Columns
 from leanconv.codegen.dot import dot_of, way_of
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
 from leanconv.codegen.epilogue import TileOutput, store_tile, with_numbers
-from leanconv.codegen.microkernel import RegisterTile
+from leanconv.codegen.microkernel import RegisterTile, add_start, channel_address, load_channels
 from leanconv.codegen.shuffles import halves_fit, halves_of_columns
-from leanconv.codegen.start_values import add_start, channel_address, load_channels
+from leanconv.codegen.tails import Columns
 from leanconv.spec.format import ALIGNMENT, ceil_div
 from leanconv.target import Target
 from leanconv.winograd.program import LinearProgram, compile_matrix
