@@ -141,6 +141,13 @@ def locked_properties(tree: ast.AST) -> Iterator[int]:
             yield node.lineno
 
 
+def identities(tree: ast.AST) -> Iterator[int]:
+    """Calls of `id`: a key of them means nothing elsewhere, or when the object has gone."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "id":
+            yield node.lineno
+
+
 RULES = {
     rule.__name__: rule
     for rule in (
@@ -155,6 +162,7 @@ RULES = {
         activation_tables,
         locks,
         locked_properties,
+        identities,
     )
 }
 SEEN = {
@@ -168,6 +176,7 @@ SEEN = {
     "specs": "spec = ConvSpec(batch=1)",
     "locks": "guard = threading.RLock()",
     "locked_properties": "from functools import cached_property",
+    "identities": "known = table[id(node)]",
     "activation_tables": "KINDS = {'LeakyRelu': ('leaky_relu', ('alpha',))}",
 }
 
@@ -217,6 +226,26 @@ def test_every_lock_is_free_in_a_forked_child() -> None:
     alone = ("runtime/locks.py", "runtime/pool.py", "runtime/stream_program.py", "images/tiff.py")
     assert outside("locks", *waited_for, *unforked, *alone) == []
     assert outside("locked_properties", "records.py") == []
+
+
+# Where objects themselves are meant, and nothing is found by them later.
+IDENTITIES = {
+    "graph/ir.py": "gives arrays, which have no hash, the numbers that are keys everywhere else",
+    "graph/limits.py": "counts the bytes of arrays that are alive",
+    "graph/late.py": "sees whose memory an array of this run is",
+    "runtime/arrays.py": "compares an object's class and type in native code",
+    "symbolic/attempts.py": "sees circles among causes of one exception",
+    "api/": "copies' memos; what two callers hold of one memory",
+    "quantizer/": "nodes of a file, which change",
+    "server/": "models that are loaded, and arrays of one request",
+}
+
+
+def test_what_is_kept_is_keyed_by_numbers_and_names() -> None:
+    assert outside("identities", *IDENTITIES) == []
+    assert [name for name in IDENTITIES if name.endswith(".py") and name not in trees()] == []
+    plans = [tree for name, tree in trees().items() if name.startswith("api/cpu_")]
+    assert [line for tree in plans for line in identities(tree)] == []
 
 
 def test_no_text_is_executed() -> None:

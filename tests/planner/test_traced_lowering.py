@@ -17,7 +17,7 @@ from leanconv.graph.passes import run_passes
 from leanconv.graph.template import Templates
 from leanconv.operators import Accuracy, operator_of
 from leanconv.planner.lowering import lower_graph, usual_choices
-from leanconv.planner.remembered import remembered
+from leanconv.planner.representatives import remembered
 from leanconv.planner.traced_lowering import TracedLowering
 from leanconv.target import PRESETS, Target
 from leanconv.types import FLOAT32

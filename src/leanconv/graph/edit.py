@@ -203,7 +203,7 @@ class Editor:
             names.update(dict.fromkeys(node.outputs))
         types = MappingProxyType({name: self.types[name] for name in names})
         constants = {name: self.constants[name] for name in names if name in self.constants}
-        return replace(self._graph, nodes=nodes, types=types, constants=MappingProxyType(constants))
+        return self._graph.edited(nodes=nodes, types=types, constants=MappingProxyType(constants))
 
     def _insert(self, node: Node) -> None:
         self._nodes[node.key] = node

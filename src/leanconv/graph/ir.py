@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import field
-from itertools import chain
+from dataclasses import field, replace
+from itertools import chain, count
 from types import MappingProxyType
 from typing import Any
 
@@ -54,6 +55,28 @@ def in_rows(array: np.ndarray) -> np.ndarray:
     return array if is_filled(array) else np.require(array, requirements=["C"])
 
 
+_numbers: dict[int, tuple[weakref.ref[np.ndarray], int]] = {}  # by `id`: arrays have no hash
+_next_number = count(1)
+_PRUNED = 4096  # entries at which those of freed arrays are looked for
+
+
+def number_of(array: np.ndarray) -> int:
+    """The number that names an array in keys, in whichever graphs and plans it is.
+
+    No other array has it, ever: not even one that lies where this one was freed.
+    """
+    known = _numbers.get(id(array))
+    if known is None or known[0]() is not array:
+        if len(_numbers) % _PRUNED == _PRUNED - 1:
+            for key in [key for key, (ref, _) in list(_numbers.items()) if ref() is None]:
+                _numbers.pop(key, None)
+        known = _numbers[id(array)] = weakref.ref(array), next(_next_number)
+    return known[1]
+
+
+Wiring = tuple[str, tuple[str, ...], tuple[str, ...]]
+
+
 @dataclass(frozen=True, eq=False)
 class Node:
     """One operation.
@@ -87,26 +110,33 @@ class Node:
         """What names the node in a graph, in plans and in reports: its first output."""
         return self.outputs[0]
 
+    @property
+    def wiring(self) -> Wiring:
+        """The operation, what it reads and what it defines."""
+        return self.op, self.inputs, self.outputs
+
 
 @dataclass(frozen=True, eq=False)
 class Origin:
     """A graph with symbols, from which others were filled in with numbers.
 
     Attributes:
-        nodes: those that were filled in, in order.
+        positions: of its nodes, by their wiring.
         values: of the expressions in it, each once.
         symbolic: makes the graph with symbols of a trace, the variables `v` of these values.
         memo: what is remembered of it for all graphs filled in from it.
         extents: the open extents of the inputs, each with its axis.
         at: the graph for others in place of `extents`; None where it does not hold for them.
+        is_whole: whether the graph has all its nodes as they were filled in; see `Graph.edited`.
     """
 
-    nodes: tuple[Node, ...]
+    positions: Mapping[Wiring, int]
     values: Values
     symbolic: Callable[[Trace], Graph]
     memo: dict[Any, Any]
     extents: tuple[tuple[int, int], ...] = ()
     at: Callable[[Values], Graph | None] = lambda _: None
+    is_whole: bool = True
 
 
 Cut = tuple[str, str, str, int]  # names: of a result, its room, how many there are; along an axis
@@ -164,6 +194,12 @@ class Graph:
         given = {self.types[node.key].dtype for node in self.nodes}
         floats = sorted(kind for kind in given if kind.is_float)
         return max(floats, key=lambda kind: kind.roundoff, default=self.dtype)
+
+    def edited(self, **changes: Any) -> Graph:
+        """The graph with other nodes, and whatever else changes with them."""
+        if self.origin is not None:
+            changes["origin"] = replace(self.origin, is_whole=False)
+        return replace(self, **changes)
 
     def producer(self) -> dict[str, Node]:
         """Map each value that a node defines to that node."""

@@ -78,7 +78,7 @@ def with_regions(graph: Graph, change: Callable[[Graph], Graph]) -> Graph:
     """The graph with what `change` makes of the graphs in its regions; itself if it has none."""
     if next(regions_of(graph), None) is None:
         return graph
-    return replace(graph, nodes=tuple(_with_region(node, change) for node in graph.nodes))
+    return graph.edited(nodes=tuple(_with_region(node, change) for node in graph.nodes))
 
 
 def _with_region(node: Node, change: Callable[[Graph], Graph]) -> Node:

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from leanconv.graph.from_sizes import SizedArray, sized_filler
-from leanconv.graph.ir import Graph, Origin
+from leanconv.graph.ir import Graph, Origin, number_of
 from leanconv.graph.limits import SpentError
 from leanconv.graph.onnx_import import Model
 from leanconv.graph.open_graphs import graph_filler, tables_filler
@@ -66,6 +66,7 @@ class Template(Made[Graph]):
         self._tables = tables_filler(graph, holes)
         self._sized = None if sized is None else sized_filler(sized, holes)
         self._later = () if sized is None else sized.outputs
+        self._positions = {node.wiring: number for number, node in enumerate(graph.nodes)}
         self.memo: dict[Any, Any] = {}
         super().__init__(graph, guards, holes.symbols, self._filled)
 
@@ -83,7 +84,7 @@ class Template(Made[Graph]):
         if self._sized is not None:
             constants.update(self._sized(numbers))
         graph, values = self._with(numbers, constants), tuple(numbers)
-        origin = Origin(graph.nodes, values, partial(self._symbolic, values), self.memo)
+        origin = Origin(self._positions, values, partial(self._symbolic, values), self.memo)
         return replace(graph, origin=origin)
 
     def _symbolic(self, numbers: Values, trace: Trace) -> Graph:
@@ -209,14 +210,14 @@ def _is_kept(graph: Graph) -> bool:
         while isinstance(owner.base, np.ndarray):
             owner = owner.base
         if owner.base is None:
-            owners[id(owner)] = owner.nbytes
+            owners[number_of(owner)] = owner.nbytes
     return sum(owners.values()) <= _MOST_KEPT_BYTES
 
 
 def _content(array: np.ndarray) -> Hashable:
     """What equal arrays have in common, and no others."""
     if array.dtype == object:
-        return id(array)
+        return number_of(array)
     octets = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     digest = hashlib.blake2b(octets.data).digest()
     return array.dtype.str, array.shape, digest

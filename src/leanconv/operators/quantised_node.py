@@ -17,7 +17,6 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from math import prod
-from weakref import ref
 
 import numpy as np
 
@@ -30,7 +29,7 @@ from leanconv.codegen.dot import dot_of, group_of, way_of
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.lowered import Call, Lowered, PackCall, Packing
 from leanconv.errors import UnsupportedError
-from leanconv.graph.ir import Graph, Node
+from leanconv.graph.ir import Graph, Node, number_of
 from leanconv.graph.ops.quantised_conv import quantisation_of
 from leanconv.graph.ops.requantised import form_of, numbers_of
 from leanconv.kernels.reorder import reorder_call
@@ -49,13 +48,14 @@ def sums_have(node: Node, graph: Graph) -> int:
     w = graph.constants[node.inputs[1]]
     if prod(w.shape[2:]) == 1:
         return 32
-    known = _sum_bits.get(id(w))
     codes = graph.types[node.inputs[0]].dtype
-    if known is None or known[0]() is not w or known[1] != codes:
+    case = number_of(w), codes
+    known = _sum_bits.get(case)
+    if known is None:
         if len(_sum_bits) >= _MOST_KNOWN:
             _sum_bits.clear()
-        known = _sum_bits[id(w)] = ref(w), codes, sum_bits(w, codes)
-    return known[2]
+        known = _sum_bits[case] = sum_bits(w, codes)
+    return known
 
 
 def _code_shift(chosen: Candidate) -> int:
@@ -64,8 +64,7 @@ def _code_shift(chosen: Candidate) -> int:
     return sum(kernel.code_shift for kernel in kernels if isinstance(kernel, GroupedConv))
 
 
-# By the weights' id; NumPy's arrays have no hash.
-_sum_bits: dict[int, tuple[ref[np.ndarray], DType, int]] = {}
+_sum_bits: dict[tuple[int, DType], int] = {}  # by the weights' number
 _MOST_KNOWN = 4096
 
 

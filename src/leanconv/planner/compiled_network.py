@@ -79,7 +79,7 @@ class CompiledNetwork:
         outputs: memory of its large results, which all plans share.
         forms, compiled_forms: how many its kernels have, and how many were compiled for it.
         shared_bytes: of the weights that other plans had packed already.
-        blocks: bytes of the blocks that it keeps in memory, its own and other plans', by identity.
+        blocks: bytes of the blocks that it keeps in memory, its own and other plans', by number.
         misfits: how the network differs from the pinned plan that it follows.
 
     Raises:
@@ -156,7 +156,7 @@ class CompiledNetwork:
             lambda: weights_key(pool, target, (shared.made_for, lowering), files),
             make,
         )
-        offered = shared.weights.offered(pool.packings)
+        offered = pool.offered()
         self.arena = shared.arena.part(storage.arena_bytes)
         # Before memory is filled: compiling needs some, too.
         packers = [] if block.is_packed else pool.kernels()
@@ -183,7 +183,7 @@ class CompiledNetwork:
             loads, read = streamed.loads(storage), streamed.operands(storage)
             self.plan = replace(self.plan, bytes_a_ns=reading_rate(loads))
             blocks = (kept,)
-        self.blocks = {id(block): block.bytes for block in blocks}
+        self.blocks = {block.number: block.bytes for block in blocks}
 
         def operand(name: str, time: int) -> int | Slot | Place:
             if name in addresses:

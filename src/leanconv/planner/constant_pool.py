@@ -14,7 +14,7 @@ import numpy as np
 
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import PackCall, Packing
-from leanconv.graph.ir import Graph
+from leanconv.graph.ir import Graph, number_of
 from leanconv.records import dataclass
 from leanconv.runtime.memory import Block
 from leanconv.spec.format import aligned, aligned_offsets
@@ -50,28 +50,16 @@ class PackedWeights:
         block: where they are; it is released with the last plan.
         addresses: by name.
         bytes: of all of them, as they are aligned.
-        sources: what they were made of; not kept in memory by this.
     """
 
     block: Block
     addresses: Mapping[str, int]
     bytes: int
-    sources: tuple[weakref.ref[np.ndarray], ...]
 
 
-@dataclass(frozen=True, eq=False)
-class Offered:
-    """A packing whose constants are to be shared once they are in memory.
-
-    Attributes:
-        key: by which other plans find them; None if they cannot.
-        bytes: of each constant, by name.
-        sources: what they are made of; not kept in memory by this.
-    """
-
-    key: Hashable
-    bytes: Mapping[str, int]
-    sources: tuple[weakref.ref[np.ndarray], ...]
+# A packing whose constants are to be shared once they are in memory: the key by which other plans
+# find them, None if they cannot, and the bytes of each constant, by name.
+Offered = tuple[Hashable, Mapping[str, int]]
 
 
 class WeightStore:
@@ -83,41 +71,29 @@ class WeightStore:
 
     def find(self, packing: Packing) -> PackedWeights | None:
         """What a packing would make, if it is there."""
-        found = self._held.get(_key(packing)) if packing.recipe is not None else None
-        if found is None or tuple(found.addresses) != tuple(packing.bytes):
-            return None
-        # An address may have become another array's.
-        same = (ref() is array for ref, array in zip(found.sources, packing.sources, strict=True))
-        return found if all(same) else None
-
-    def offered(self, packings: Iterable[Packing]) -> list[Offered]:
-        """What `keep` takes once it is packed: it holds none of the sources."""
-        return [
-            Offered(
-                None if packing.recipe is None else _key(packing),
-                dict(packing.bytes),
-                tuple(weakref.ref(array) for array in packing.sources),
-            )
-            for packing in packings
-        ]
+        key = packing_key(packing)
+        return None if key is None else self._held.get((key, tuple(packing.bytes)))
 
     def keep(
         self, offered: Iterable[Offered], block: Block, places: Mapping[str, int]
     ) -> list[PackedWeights]:
         """Offer what was packed into a block to other plans, as long as the result is kept."""
         kept = []
-        for each in offered:
-            addresses = {name: block.address + places[name] for name in each.bytes}
-            size = sum(map(aligned, each.bytes.values()))
-            weights = PackedWeights(block, addresses, size, each.sources)
-            if each.key is not None:
-                self._held[each.key] = weights
+        for key, sizes in offered:
+            addresses = {name: block.address + places[name] for name in sizes}
+            weights = PackedWeights(block, addresses, sum(map(aligned, sizes.values())))
+            if key is not None:
+                self._held[key, tuple(sizes)] = weights
             kept.append(weights)
         return kept
 
 
-def _key(packing: Packing) -> Hashable:
-    return packing.recipe, tuple(packing.bytes), tuple(map(id, packing.sources))
+def packing_key(packing: Packing) -> Hashable:
+    """What equal packings have in common, their constants' names apart; None if it is unknown."""
+    if packing.recipe is None:
+        return None
+    sizes = tuple(packing.bytes.values())
+    return packing.recipe, sizes, tuple(map(number_of, packing.sources))
 
 
 class ConstantPool:
@@ -158,6 +134,10 @@ class ConstantPool:
         """What is yet to be packed."""
         return tuple(self._packings)
 
+    def offered(self) -> list[Offered]:
+        """What other plans may share of it, once it is packed."""
+        return [(packing_key(packing), dict(packing.bytes)) for packing in self._packings]
+
     def kernels(self, known: set[Hashable] | None = None) -> list[Kernel]:
         """The compiled code that packs what is yet to be packed.
 
@@ -176,7 +156,8 @@ class ConstantPool:
     def places(self) -> tuple[dict[str, int], int]:
         """Offsets of all constants in one block, and its bytes; one array is stored once."""
         first: dict[int, str] = {}
-        same = {name: first.setdefault(id(a), name) for name, a in self._constants.items()}
+        named = ((name, number_of(array)) for name, array in self._constants.items())
+        same = {name: first.setdefault(number, name) for name, number in named}
         stored = {n: size for n, size in self.bytes.items() if same.get(n, n) == n}
         places, end = aligned_offsets(stored)
         return {name: places[same.get(name, name)] for name in self.bytes}, end

@@ -17,12 +17,12 @@ from leanconv.operators import Accuracy
 from leanconv.operators.loop import FAST, BodyPlan, BodyPlans, plan_key
 from leanconv.planner.body_choices import choice_with_aim, with_costs
 from leanconv.planner.choice_cache import resolved_choices
-from leanconv.planner.constant_pool import ConstantPool
+from leanconv.planner.constant_pool import ConstantPool, packing_key
 from leanconv.planner.decision import Decision
 from leanconv.planner.formats import FormatRules, choose_formats
 from leanconv.planner.lowered_graph import LoweredGraph, Step, all_repeats
 from leanconv.planner.node_costs import closeness
-from leanconv.planner.remembered import remembered
+from leanconv.planner.representatives import remembered
 from leanconv.planner.storage import place
 from leanconv.planner.traced_lowering import TracedLowering
 from leanconv.planner.value_placer import ValuePlacer
@@ -230,13 +230,13 @@ class _Lowering(ValuePlacer[Format]):
 
     def _pack(self, packing: Packing) -> dict[str, str]:
         """The names of what a packing makes; nodes that read the same share it."""
-        key = (packing.recipe, tuple(packing.bytes.values()), tuple(map(id, packing.sources)))
-        found = self._alike.get(key) if packing.recipe is not None else None
+        key = packing_key(packing)
+        found = None if key is None else self._alike.get(key)
         if found is not None:
             return dict(zip(packing.bytes, found.bytes, strict=True))
         names = {name: self.fresh(name) for name in packing.bytes}
         made = packing.renamed(names)
-        if packing.recipe is not None:
+        if key is not None:
             self._alike[key] = made
         self._packings.append(made)
         self._packed.update(made.bytes)

@@ -18,7 +18,7 @@ from leanconv.planner.decision import Decision, node_key
 from leanconv.planner.formats import FormatRules
 from leanconv.planner.lifetimes import BufferUse
 from leanconv.planner.magnified import magnified_errors
-from leanconv.planner.remembered import remembered
+from leanconv.planner.representatives import remembered
 from leanconv.records import cached_property, dataclass, replace
 from leanconv.spec import Format
 from leanconv.spec.format import aligned

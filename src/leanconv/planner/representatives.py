@@ -1,4 +1,4 @@
-"""Sizes that stand for a range of sizes, where a network takes any.
+"""Sizes that stand for a range of sizes, and what is found for one size and holds for others.
 
 How a node of open extents is computed is chosen as for the representative of its sizes: a new shape
 of the network chooses nothing and needs hardly any new code, and what a shape's bits are does not
@@ -7,15 +7,16 @@ depend on the shapes before it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from math import prod
+from typing import TypeVar
 
 from leanconv.errors import LeanConvError
 from leanconv.graph.ir import Graph, Node, Origin, TensorType
 from leanconv.graph.ops import infer_node
 from leanconv.spec.typical import input_side, representative
-from leanconv.symbolic import fixed
+from leanconv.symbolic import Made, Memo, Trace, fixed
 
 _TIMES = (1, 16)  # as many, where windows are longer than a representative
 
@@ -26,7 +27,7 @@ def usual_graph(graph: Graph) -> Graph | None:
     None where that is unknown: sizes are fixed, or the network does not take the other size.
     """
     origin = graph.origin
-    if origin is None or origin.nodes is not graph.nodes:
+    if origin is None or not origin.is_whole:
         return None
     return origin.at(usual_extents(origin))
 
@@ -72,3 +73,35 @@ def _of(kind: TensorType, axes: tuple[int, ...], times: int) -> TensorType:
     for axis in axes:
         extents[axis] = representative(extents[axis] * times, axis)
     return TensorType(tuple(extents), kind.dtype)
+
+
+# -- what planning finds, remembered for all shapes that answer alike ----------------------------
+_Result = TypeVar("_Result")
+_MOST_KEPT = 16  # of one question; sizes that answer in more ways are asked one by one
+
+
+def remembered(graph: Graph, key: Hashable, make: Callable[[Graph], _Result]) -> _Result:
+    """`make(graph)`, or what it made of a graph that was filled in from the same one with symbols.
+
+    Args:
+        graph: the network for one shape.
+        key: what is asked, and all that the answer depends on besides the graph.
+        make: what it makes must hold no extents; it is asked of the graph with symbols, too.
+    """
+    origin = graph.origin
+    if origin is None or not origin.is_whole:
+        return make(graph)
+    memo: Memo[tuple[_Result]] = origin.memo.setdefault(key, Memo(_MOST_KEPT))
+    known = memo.at(origin.values)
+    if known is not None:
+        return known[0]
+    found = make(graph)
+    if not memo.full:
+        trace = Trace()
+
+        def alike() -> Made[tuple[_Result]] | None:
+            same = make(origin.symbolic(trace)) == found
+            return Made((found,), trace.guards) if same else None
+
+        memo.attempt("what is chosen for this shape is found", alike)
+    return found

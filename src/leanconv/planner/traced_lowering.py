@@ -38,15 +38,13 @@ class TracedLowering:
         self._graph, self._target, self._accuracy = graph, target, accuracy
         self._origin = graph.origin
         self._memo: dict[Any, Memo[Lowered]] = {}
-        self._positions: dict[int, int] = {}
         if graph.origin is not None:
             self._memo = graph.origin.memo.setdefault((target, accuracy), {})
             self._table: Expressions = graph.origin.memo.setdefault("table", Expressions())
-            self._positions = {id(node): i for i, node in enumerate(graph.origin.nodes)}
 
     def __call__(self, node: Node, decision: Decision) -> Lowered:
         """The kernels of a node."""
-        position = self._positions.get(id(node))
+        position = self._origin.positions.get(node.wiring) if self._origin else None
         if self._origin is None or position is None or region_of(node) is not None:
             return self._plainly(node, decision)
         key = position, decision.choice, decision.writes, tuple(decision.reads.items())

@@ -10,6 +10,7 @@ import numpy as np
 
 from leanconv.canonical import canonical_text
 from leanconv.codegen.keys import choice_key
+from leanconv.graph.ir import number_of
 from leanconv.planner.constant_pool import ConstantPool
 from leanconv.runtime.memory import Block, give_back
 from leanconv.runtime.weight_file import WeightFiles
@@ -99,9 +100,10 @@ def weights_key(
     digests: dict[int, str] = {}
 
     def digest(array: np.ndarray) -> str:
-        if id(array) not in digests:
-            digests[id(array)] = _digest(array, files)
-        return digests[id(array)]
+        number = number_of(array)
+        if number not in digests:
+            digests[number] = _digest(array, files)
+        return digests[number]
 
     places, _ = pool.places()
     parts = [canonical_text([(places[name], size) for name, size in pool.bytes.items()])]

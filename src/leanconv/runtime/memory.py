@@ -9,6 +9,7 @@ import mmap
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import field
+from itertools import count
 from math import prod
 
 import numpy as np
@@ -16,7 +17,7 @@ import numpy as np
 from leanconv.errors import OutOfMemoryError
 from leanconv.files import mapped_file
 from leanconv.half_arrays import numpy_dtype
-from leanconv.records import dataclass
+from leanconv.records import cached_property, dataclass
 from leanconv.runtime.arrays import Lookup
 from leanconv.spec.format import ALIGNMENT
 from leanconv.types import UINT8, DType
@@ -36,8 +37,7 @@ def _private(size: int) -> mmap.mmap:
 
 def mapped_files(arrays: Iterable[np.ndarray]) -> tuple[mmap.mmap, ...]:
     """The mapped files that arrays are views of, each once."""
-    files = filter(None, map(mapped_file, arrays))
-    return tuple({id(file): file for file in files}.values())
+    return tuple(dict.fromkeys(filter(None, map(mapped_file, arrays))))
 
 
 def give_back(files: Iterable[mmap.mmap]) -> None:
@@ -104,7 +104,7 @@ class Held:
 
     Attributes:
         own_bytes: of what no other plan holds.
-        blocks: bytes of each block that other plans may hold, too, by its identity.
+        blocks: bytes of each block that other plans may hold, too, by its number.
         working_bytes: that it needs of the memory in which all plans of a network work.
     """
 
@@ -116,6 +116,9 @@ class Held:
     def bytes(self) -> int:
         """All of it."""
         return self.own_bytes + sum(self.blocks.values()) + self.working_bytes
+
+
+_numbers = count(1)
 
 
 class Block:
@@ -140,6 +143,11 @@ class Block:
                 self._map.madvise(mmap.MADV_HUGEPAGE)
         self._anchor = ctypes.c_char.from_buffer(self._map)
         self.address = ctypes.addressof(self._anchor)
+
+    @cached_property
+    def number(self) -> int:
+        """Its own: no other block of the process ever has it."""
+        return next(_numbers)
 
     def view(self, offset: int, size: int) -> np.ndarray:
         """Bytes of the block as an array, for filling it."""

@@ -61,7 +61,7 @@ def blocks_to_merge(graph: Graph) -> list[Node]:
     run = [first]
     while len(run) < MOST_BLOCKS:
         out = run[-1].key
-        after = {id(node): node for node in users[out]}
+        after = {node.key: node for node in users[out]}
         if len(after) != 1 or out in graph.outputs:
             break
         (node,) = after.values()

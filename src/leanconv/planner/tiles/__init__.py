@@ -4,9 +4,8 @@ A network is run on windows of its inputs, all of one shape. Where a window ends
 a margin of its results is wrong (the network pads there) and is left out; where it ends at the
 image's edge it sees what the whole image sees.
 
-    pins        algorithms whose sums do not depend on where a window lies
-    groups      axes of inputs that are cut together; those that cannot be, and why
-    margins     which results of a window are right
-    likeness    whether the network of a window is the whole image's, moved
-    windows     how large windows are, where they begin, what each of them gives
+    groups      axes of inputs that are cut together, and why others cannot be; algorithms whose
+                sums do not depend on where a window lies
+    windows     how large windows are, where they begin, what of their results is right
+    layout      windows for an image; whether their network is the whole image's, moved
 """

@@ -1,13 +1,30 @@
-"""Axes of inputs that are cut together, and where each value's axes lie along them."""
+"""What of an image's axes and layers lets windows move: axes that are cut together, and pins.
+
+Plain sums add the same products in the same order everywhere. Winograd does so for each position
+in a tile of m outputs: windows begin at multiples of m then, all tiles are whole (`edges=whole`),
+and a tile's results are right if all that it reads is. The Fourier transform is not used: its
+blocks depend on the image's size. Chains of convolutions in one pass over rows make plain sums,
+whatever rows there are.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 
+from leanconv.algorithms import select
+from leanconv.algorithms.parameters import AUTO, Choice
+from leanconv.algorithms.winograd.parameters import WinogradParameters
+from leanconv.errors import UnsupportedError
 from leanconv.graph.fields.receptive_fields import Fields, InputAxis, Local, Whole
-from leanconv.graph.ir import Graph
+from leanconv.graph.ir import Graph, Node
+from leanconv.graph.ops import label
+from leanconv.operators import Accuracy, col2im_node, convolution, operator_of
+from leanconv.planner.choice_cache import resolved_choices
+from leanconv.planner.decision import Decision
 from leanconv.records import dataclass
+from leanconv.target import Target
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,3 +145,138 @@ def _places(fields: Fields, groups: list[Group]) -> Places:
                 if isinstance(state, Local):
                     axes[state.axis] = Place(number, ratio / state.map.stride)
     return found
+
+
+# -- algorithms whose sums do not depend on where a window lies ----------------------------------
+CHAIN = "ConvChain"
+_PLAIN_FORMS = ("rows", "panel")  # of which each element has one sum, over channels in order
+_MOVING = ("fft",)  # algorithms whose bits depend on more than the place in a tile
+
+
+@dataclass(frozen=True)
+class Block:
+    """What a layer computes together along one spatial axis.
+
+    Attributes:
+        outputs: elements of the result; blocks begin at multiples of it.
+        beyond: indices of the input that it reads behind those of its window.
+    """
+
+    outputs: int = 1
+    beyond: int = 0
+
+
+def pinned(
+    graph: Graph, target: Target, accuracy: Accuracy, decisions: Sequence[Decision]
+) -> tuple[Decision, ...]:
+    """Decisions with choices that give the same bits wherever a window lies.
+
+    Args:
+        graph: of a window, chains of convolutions not fused.
+        target, accuracy: of the plan.
+        decisions: one for each node; choices may be open.
+    """
+    resolved = resolved_choices(graph, target, accuracy, decisions)
+    chosen = tuple(
+        replace(each, choice=_pinned(node, graph, target, accuracy, each))
+        if node.op in convolution.OPS
+        else each
+        for node, each in zip(graph.nodes, resolved, strict=True)
+    )
+    return fitted(graph, target, accuracy, chosen)
+
+
+def fitted(
+    graph: Graph, target: Target, accuracy: Accuracy, pins: Sequence[Decision]
+) -> tuple[Decision, ...]:
+    """Decisions of other windows for this one: chains have forms of its size, and equal bits.
+
+    Args:
+        graph: of a window, or of the whole image.
+        target, accuracy: of the plan.
+        pins: one for each node.
+    """
+    return tuple(
+        replace(each, choice=fused_form(node, graph, target, accuracy, each))
+        if node.op == CHAIN
+        else each
+        for node, each in zip(graph.nodes, pins, strict=True)
+    )
+
+
+def fused_form(
+    node: Node, graph: Graph, target: Target, accuracy: Accuracy, decision: Decision
+) -> Choice:
+    """How a chain is computed in one pass over rows.
+
+    Raises:
+        UnsupportedError: it cannot be.
+    """
+    choices = operator_of(node).choices(decision.context(node, graph, target, accuracy))
+    found = next((choice for choice in choices if choice.algorithm in _PLAIN_FORMS), None)
+    if found is None:
+        raise UnsupportedError(
+            f"{label(node)} is not computed in one pass over rows in a tile of this size; expected "
+            "a larger one"
+        )
+    return found
+
+
+def slower_fused(
+    graph: Graph, target: Target, accuracy: Accuracy, decisions: Sequence[Decision]
+) -> frozenset[str]:
+    """The results of those chains that are faster convolution by convolution, by estimate."""
+    found = set()
+    for node, decision in zip(graph.nodes, decisions, strict=True):
+        if node.op == CHAIN:
+            context = decision.context(node, graph, target, accuracy)
+            fastest = operator_of(node).choices(context)[0]
+            if fastest.algorithm not in _PLAIN_FORMS:
+                found.add(node.key)
+    return frozenset(found)
+
+
+def _pinned(
+    node: Node, graph: Graph, target: Target, accuracy: Accuracy, decision: Decision
+) -> Choice:
+    if decision.choice == col2im_node.CHOICE:  # whose sums depend on no place
+        return decision.choice
+    context = decision.context(node, graph, target, accuracy)
+    pieces = convolution.problems(context, decision.choice)
+    if len(pieces) > 1:  # phases, each of which chooses by itself otherwise
+        return select.choice_named("direct")
+    problem = pieces[0][0]
+    for wanted in (decision.choice, AUTO):
+        for candidate in select.ranked(problem, target, wanted, accuracy.reproducible):
+            if candidate.choice.algorithm not in _MOVING:
+                return _whole_edges(candidate.choice)
+    raise UnsupportedError(
+        f"{label(node)} is computed by {decision.choice}, whose sums depend on where a tile lies, "
+        "and by no other algorithm; expected direct, winograd or another one: leave `algorithms` "
+        "out, or accept a larger max_error"
+    )
+
+
+def _whole_edges(choice: Choice) -> Choice:
+    """A choice whose tiles at the far edges are computed like all others."""
+    given = choice.parameters
+    if not isinstance(given, WinogradParameters) or given.form == "stages":
+        return choice
+    return replace(choice, parameters=replace(given, edges="whole"))
+
+
+def blocks(node: Node, graph: Graph, decision: Decision) -> tuple[Block, ...]:
+    """What a node computes together along each spatial axis of its result."""
+    rank = len(graph.types[node.key].shape) - 2
+    given = decision.choice.parameters
+    if node.op not in convolution.OPS or not isinstance(given, WinogradParameters):
+        return (Block(),) * max(rank, 0)
+    assert given.m is not None
+    tile = (1, *given.m)[-rank:]
+    kernel = graph.types[node.inputs[1]].shape[2:]
+    axes = zip(tile, kernel, node.attributes["strides"], node.attributes["dilations"], strict=True)
+    if node.op == "ConvTranspose":
+        return tuple(Block(m * stride) for m, _, stride, _ in axes)
+    return tuple(
+        Block(m * dilation, -taps % stride * dilation) for m, taps, stride, dilation in axes
+    )

@@ -1,23 +1,37 @@
-"""From the network for an image to windows of it that are at least as large as is wanted."""
+"""From the network for an image to windows of it that are at least as large as is wanted.
+
+The network of a window must be that of the whole image, moved. Files compute extents, crops and
+tables from the size of their input: were these others, the result would depend on where the image
+is cut.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import takewhile
+from math import prod
+from typing import Any
 
-from leanconv.errors import ModelError
-from leanconv.graph.fields.receptive_fields import InputAxis, receptive_fields
-from leanconv.graph.ir import Graph
+import numpy as np
+
+from leanconv.errors import ModelError, UnsupportedError
+from leanconv.graph.fields.receptive_fields import InputAxis, reads_of, receptive_fields
+from leanconv.graph.fields.routes import routes
+from leanconv.graph.fields.tables import axis_table
+from leanconv.graph.ir import Graph, Node, is_filled
+from leanconv.graph.ops import label
 from leanconv.graph.ops.base import only_described
 from leanconv.planner.decision import Decision
 from leanconv.planner.tiles.groups import Cutting, cutting
-from leanconv.planner.tiles.likeness import check_alike
-from leanconv.planner.tiles.margins import alignments, margins, mirrors_wrong
 from leanconv.planner.tiles.windows import (
     Windows,
+    alignments,
     begins_of,
     ends_of,
     last_begin,
     longest_step,
+    margins,
+    mirrors_wrong,
     right_range,
 )
 from leanconv.records import dataclass
@@ -149,3 +163,142 @@ class ImageNetwork:
             extent + max(0, step - longest_step(self.cutting, right, graph.outputs, group))
             for group, (extent, step) in enumerate(zip(extents, steps, strict=True))
         )
+
+
+# -- whether a window has the whole image's network, node by node --------------------------------
+# Attributes that follow from extents: these, and the routes of the axes, are compared instead.
+_SIZES: Mapping[str, tuple[str, ...]] = {
+    "Slice": ("sizes",),
+    "Split": ("sizes",),
+    "Resize": ("sizes",),
+    "Resample": ("sizes",),
+    "Reshape": ("shape",),
+    "Expand": ("shape",),
+}
+
+
+_TABLES = ("Resize", "Resample")  # whose axes have tables of places and weights
+_SUMS = (
+    *("ReduceSum", "ReduceMean", "ReduceProd"),
+    *("ReduceL1", "ReduceSumSquare", "ReduceMeanSquare"),
+)
+_FEW = 17  # results beside each other, from which on sums have one order: more than a vector
+_ABSOLUTE = ("MaxPoolWithIndices",)  # whose second result says where in the image something is
+
+
+def check_alike(windows: Windows) -> None:
+    """Refuse a network whose windows do not compute what the whole image does.
+
+    Args:
+        windows: the network for both sizes, where windows lie, and what is right in them.
+
+    Raises:
+        UnsupportedError: naming the node.
+    """
+    whole, window = windows.whole, windows.window
+    if [_form(node) for node in whole.nodes] != [_form(node) for node in window.nodes]:
+        raise UnsupportedError(
+            "the network for a tile has other nodes than the one for the whole image; expected a "
+            "file that does not decide by its input's size; give another tile, or run it whole"
+        )
+    for node, other in zip(whole.nodes, window.nodes, strict=True):
+        reason = next(_differences(node, other, windows), None)
+        if reason:
+            raise UnsupportedError(
+                f"{label(node)} {reason}; a network is run in tiles if it computes the same "
+                "everywhere; run it whole"
+            )
+
+
+def _form(node: Node) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+    return node.op, node.inputs, node.outputs
+
+
+def _differences(node: Node, other: Node, windows: Windows) -> Iterator[str]:
+    whole, window, places = windows.whole, windows.window, windows.cutting.places
+    exempt = _SIZES.get(node.op, ())
+    for name, value in node.attributes.items():
+        if name not in exempt and not _equal(value, other.attributes[name]):
+            yield f"has another {name} for a tile than for the whole image"
+    for name in node.inputs:
+        if name in whole.constants and not _same_constant(name, whole, window):
+            yield f"reads the constant {name!r}, which follows from the image's size"
+    if node.op in _ABSOLUTE and any(name in whole.outputs for name in node.outputs[1:]):
+        yield "gives places in the image"
+    for result, output in enumerate(node.outputs):
+        yield from _shape_differences(output, windows)
+        pairs = zip(reads_of(node, result, whole), reads_of(other, result, window), strict=True)
+        for (name, one), (_, two) in pairs:
+            if places[name] and node.op not in _TABLES and routes(one) != routes(two):
+                yield "reads other places for a tile than for the whole image"
+    yield from _table_differences(node, other, windows)
+    if node.op in _SUMS and _columns(node, whole) != _columns(node, window):
+        yield f"sums in another order in a tile of fewer than {_FEW} elements; give a larger tile"
+
+
+def _shape_differences(output: str, windows: Windows) -> Iterator[str]:
+    """Extents: a value reaches as far behind its windows' last one as its group's base does."""
+    if not output:
+        return
+    types = windows.whole.types[output], windows.window.types[output]
+    pairs = zip(*(kind.shape for kind in types), strict=True)
+    for axis, (extent, part) in enumerate(pairs):
+        place = windows.cutting.places[output].get(axis)
+        moved = 0
+        if place is not None:
+            moved = int(windows.begins[place.group][-1] * place.density)
+        if extent - moved != part:
+            yield f"gives {part} elements along axis {axis} of a tile, not {extent - moved}"
+
+
+def _table_differences(node: Node, other: Node, windows: Windows) -> Iterator[str]:
+    """Places and weights of resized axes, which are rounded, wherever a window lies."""
+    whole, window, places = windows.whole, windows.window, windows.cutting.places
+    x = node.inputs[0] if node.op in _TABLES else ""
+    for axis, source in places.get(x, {}).items():
+        kind = whole.types[x].dtype
+        one = axis_table(node, axis, whole.types[x].shape[axis], kind)
+        two = axis_table(other, axis, window.types[x].shape[axis], kind)
+        if one is None or two is None:
+            continue
+        density, (low, high) = places[node.key][axis].density, windows.margins[node.key][axis]
+        begins = windows.begins[source.group]
+        for begin in begins:
+            first = low if begin else 0
+            end = len(two[0]) if begin == begins[-1] else high + 1
+            here = slice(first, end)
+            at = int(begin * density)
+            there = slice(at + first, at + end)
+            if not np.array_equal(one[0][there], two[0][here] + int(begin * source.density)):
+                yield "reads other places for a tile than for the whole image"
+                return
+            if not np.array_equal(one[1][there], two[1][here]):
+                yield "weighs pixels by their place in the image, which is rounded"
+                return
+
+
+def _columns(node: Node, graph: Graph) -> int:
+    """Elements beside each other that a reduction keeps, at most `_FEW`."""
+    shape, axes = graph.types[node.inputs[0]].shape, node.attributes["axes"]
+    kept = takewhile(lambda axis: axis not in axes, reversed(range(len(shape))))
+    return min(_FEW, prod(shape[axis] for axis in kept))
+
+
+def _equal(one: Any, other: Any) -> bool:
+    same = one == other
+    if isinstance(same, np.ndarray):
+        return bool(np.array_equal(one, other))
+    return bool(same) or (one != one and other != other)
+
+
+def _same_constant(name: str, whole: Graph, window: Graph) -> bool:
+    one, other = whole.constants[name], window.constants.get(name)
+    if other is None:
+        return False
+    if one is other:
+        return True
+    if one.dtype != other.dtype:
+        return False
+    if is_filled(one) and is_filled(other):
+        return bool(one.reshape(-1)[0] == other.reshape(-1)[0])
+    return one.shape == other.shape and np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
