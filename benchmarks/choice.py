@@ -89,7 +89,7 @@ def network_layers(network: str) -> Iterator[Layer]:
     decisions = default_decisions(format_rules(graph, host()))
     for node, decision in zip(graph.nodes, decisions, strict=True):
         if node.op == "Conv":
-            ((problem, _),) = problems(decision.context(node, graph, host(), accuracy))
+            (problem,) = problems(decision.context(node, graph, host(), accuracy))
             yield Layer(network, node.name or node.outputs[0], problem, cold)
 
 

@@ -28,7 +28,8 @@ from leanconv.half_arrays import in_memory
 from leanconv.kernels import packing
 from leanconv.kernels.recurrence import PackedPanels
 from leanconv.operators import NodeContext
-from leanconv.operators.col2im_node import candidate_of
+from leanconv.operators.conv_node import ConvNode
+from leanconv.operators.convolution import product_of
 from leanconv.operators.transposed import joined
 from leanconv.spec import PLAIN, Activation, ConvSpec, Format
 from leanconv.spec.requantise import Quantisation
@@ -361,7 +362,7 @@ def test_columns_of_a_transposed_convolution(groups: int, blocked: bool) -> None
         node, graph = one_node("ConvTranspose", {"x": x}, arrays, ["x", "w", "b"], attributes)
         for target in map(preset, MACHINES):
             formats = formats_of(graph, target, blocked and groups == 1)
-            given, found = candidate_of(NodeContext(node, graph, formats, target))
+            given, found = product_of(ConvNode(NodeContext(node, graph, formats, target)))
             expected = held(found, given, w, channels)
             for each in views(w):
                 held(found, given, each, channels, expected)

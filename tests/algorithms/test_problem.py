@@ -11,6 +11,7 @@ from leanconv.algorithms.problem import Problem, typical
 from leanconv.algorithms.select import choose
 from leanconv.algorithms.winograd.pieces import split
 from leanconv.codegen.geometry import Access
+from leanconv.operators.conv_node import transposed_problem
 from leanconv.operators.transposed import phases
 from leanconv.spec import ConvSpec
 from leanconv.symbolic import Trace
@@ -58,7 +59,8 @@ def test_phases_of_a_transposed_convolution_have_sizes_of_their_own(
     graph = builder.graph(y)
     (node,) = graph.nodes
     x, out = (Access.planes(graph.types[name].shape) for name in (node.inputs[0], y))
-    pieces = phases(node, graph, x, out, graph.constants[node.inputs[1]], None)
+    whole = transposed_problem(node, graph, x, out, None)
+    pieces = phases(node, whole, graph.constants[node.inputs[1]])
     for problem, weights in pieces:
         assert problem.weight_bytes == weights.nbytes
         assert problem.reduction == 6 * prod(weights.shape[2:])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,13 @@ import pytest
 
 from leanconv.algorithms import select
 from leanconv.algorithms.direct.kernel import DirectConv
+from leanconv.algorithms.winograd.kernel import WinogradConv
 from leanconv.codegen.geometry import PhasedAccess
 from leanconv.codegen.lowered import Lowered
 from leanconv.errors import UnsupportedError
 from leanconv.graph.ir import Graph, Node
 from leanconv.operators import NodeContext, convolution
-from leanconv.operators.convolution import CONVOLUTION
+from leanconv.operators.convolution import CONVOLUTION, PHASES
 from leanconv.spec import PLAIN, Activation, Format
 from leanconv.target import Target, preset
 from leanconv.types import FLOAT32, FLOAT64, DType
@@ -196,6 +198,21 @@ def test_phases_as_channels_are_exact(
         phases = int(np.prod(attributes["strides"]))
         if algorithm == "planar" or blocked[1] or target.lanes(dtype) % phases == 0:
             assert [_phases(call.kernel) for call in seen[0].calls] == [phases]
+
+
+@pytest.mark.presets
+def test_details_are_of_the_phases_as_they_are_computed() -> None:
+    """Of open sizes, phases are chosen for the usual ones: what is said follows from that, too."""
+    graph = _graph((2, 20, 5, 6), (20, 3, 4, 4), strides=(2, 2), pads=(1,) * 4)
+    (node,), axes = graph.nodes, (2, 3)
+    graph = replace(graph, open_axes={node.inputs[0]: axes, node.output: axes})
+    formats = dict.fromkeys(graph.types, PLAIN)
+    context = NodeContext(node, graph, formats, preset("sapphirerapids"))
+    calls = CONVOLUTION.lower(context, PHASES).calls
+    by_winograd = [isinstance(call.kernel, WinogradConv) for call in calls]
+    found = CONVOLUTION.details(context, PHASES)
+    assert [text.startswith("F(") for text in found] == by_winograd
+    assert by_winograd == [False, False, False, True]
 
 
 @pytest.mark.presets

@@ -17,7 +17,7 @@ from leanconv.graph.ops import evaluate_node, infer_node
 from leanconv.graph.passes import run_passes
 from leanconv.graph.verify import verify
 from leanconv.operators import Accuracy, NodeContext
-from leanconv.operators.quantised_conv import QUANTISED_CONVOLUTION
+from leanconv.operators.convolution import CONVOLUTION_OF_CODES
 from leanconv.planner.budget import Planner
 from leanconv.planner.compiled_network import CompiledNetwork
 from leanconv.planner.constant_pool import OwnedGraph
@@ -52,8 +52,8 @@ def test_bits_are_those_of_the_definition(number: int, target: Target) -> None:
     (expected,) = evaluate_node(case.node, {**case.inputs, **case.graph.constants})
     found_contexts = list(contexts(case, target))
     for context in found_contexts:
-        for choice in QUANTISED_CONVOLUTION.choices(context, vary_parameters=False):
-            lowered = QUANTISED_CONVOLUTION.lower(context, choice)
+        for choice in CONVOLUTION_OF_CODES.choices(context, vary_parameters=False):
+            lowered = CONVOLUTION_OF_CODES.lower(context, choice)
             found = run_lowered(lowered, case.graph, context.formats, case.inputs, target, (1 / 3,))
             np.testing.assert_array_equal(found, expected, f"{choice} {context.formats}")
 
@@ -62,10 +62,10 @@ def test_bits_are_those_of_the_definition(number: int, target: Target) -> None:
 @pytest.mark.parametrize("number", [4, 9, 11])
 def test_an_algorithm_that_is_named_has_the_same_bits(number: int, text: str) -> None:
     case = quantised_conv(number, residual=True, seed=1)
-    choice = QUANTISED_CONVOLUTION.choice_named(text)
+    choice = CONVOLUTION_OF_CODES.choice_named(text)
     (expected,) = evaluate_node(case.node, {**case.inputs, **case.graph.constants})
     for context in contexts(case, host()):
-        lowered = QUANTISED_CONVOLUTION.lower(context, choice)
+        lowered = CONVOLUTION_OF_CODES.lower(context, choice)
         assert lowered.algorithm == "winograd"
         found = run_lowered(lowered, case.graph, context.formats, case.inputs, host(), (1 / 3,))
         np.testing.assert_array_equal(found, expected)

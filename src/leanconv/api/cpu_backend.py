@@ -29,7 +29,7 @@ from leanconv.graph.ir import Graph, TensorType
 from leanconv.graph.late import Tail
 from leanconv.graph.onnx_import import Model
 from leanconv.graph.small_inputs import NeedsInputsError
-from leanconv.operators.accuracy import layer_error
+from leanconv.operators.operator import layer_error
 from leanconv.planner.compiled_network import CompiledNetwork, SharedMemory, planned_kernels
 from leanconv.planner.constant_pool import OwnedGraph
 from leanconv.planner.plan_file import PlanFile

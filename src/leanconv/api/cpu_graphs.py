@@ -19,7 +19,7 @@ from leanconv.graph.passes.cut_weights import cutting_weights
 from leanconv.graph.small_inputs import NeedsInputsError
 from leanconv.graph.template import Templates
 from leanconv.graph.verify import check_flowing
-from leanconv.operators.accuracy import Accuracy, layer_error
+from leanconv.operators.operator import Accuracy, layer_error
 from leanconv.planner.budget import Planner
 from leanconv.planner.decision import Decision
 from leanconv.planner.overrides import check_layers, tuned, with_algorithms

@@ -25,7 +25,7 @@ from leanconv.graph.onnx_names import shown
 from leanconv.graph.regions import with_regions
 from leanconv.graph.small_inputs import is_small
 from leanconv.operators import Accuracy
-from leanconv.operators.accuracy import layer_error
+from leanconv.operators.operator import layer_error
 from leanconv.planner.budget import Planner
 from leanconv.planner.compiled_network import CompiledNetwork
 from leanconv.planner.constant_pool import OwnedGraph

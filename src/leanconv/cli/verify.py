@@ -31,7 +31,7 @@ from leanconv.cli.image_options import (
 from leanconv.cli.network_inputs import input_shapes, random_inputs, stated_for
 from leanconv.cli.output import print_json, print_table, print_text, progress
 from leanconv.cli.problem_lines import model_file
-from leanconv.operators.accuracy import network_error
+from leanconv.operators.operator import network_error
 from leanconv.types import FLOAT32, FLOAT64
 from leanconv.units import error_text, shape_text
 

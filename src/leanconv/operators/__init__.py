@@ -1,8 +1,9 @@
 """From nodes of a graph to kernels: one table finds the operator of every operation.
 
 `operator` is the interface: the formats that a node takes, the choices of how to compute it with
-their estimates, its kernels. `convolution` computes single convolutions, `quantised_conv` those of
-codes, `conv_chain` and `block_chain` several at once, `single_kernel` all other operations.
+their estimates, its kernels. `convolution` computes single convolutions, of floats and of codes
+(`conv_node`: what a node says of one), `conv_chain` and `block_chain` several at once,
+`single_kernel` all other operations. `calls` makes a node's calls of kernels.
 """
 
 from __future__ import annotations
@@ -12,14 +13,15 @@ from collections.abc import Mapping, Sequence
 from leanconv.errors import UnsupportedError
 from leanconv.graph.ir import Node
 from leanconv.kernels import elementwise, layout, lookup
-from leanconv.operators.accuracy import Accuracy
 from leanconv.operators.block_chain import BLOCK_CHAIN
 from leanconv.operators.conv_chain import CONV_CHAIN
-from leanconv.operators.convolution import CONVOLUTION
-from leanconv.operators.data_convolution import DATA_CONVOLUTION
+from leanconv.operators.convolution import (
+    CONVOLUTION,
+    CONVOLUTION_OF_CODES,
+    CONVOLUTION_OF_DATA,
+)
 from leanconv.operators.loop import LOOP
-from leanconv.operators.operator import FormatPolicy, NodeContext, Operator
-from leanconv.operators.quantised_conv import QUANTISED_CONVOLUTION
+from leanconv.operators.operator import Accuracy, FormatPolicy, NodeContext, Operator
 from leanconv.operators.single_kernel import SingleKernel
 
 __all__ = [
@@ -84,8 +86,8 @@ def _single(name: str) -> Operator:
 
 OPERATORS: Mapping[str, Operator] = _table(
     CONVOLUTION,
-    DATA_CONVOLUTION,
-    QUANTISED_CONVOLUTION,
+    CONVOLUTION_OF_DATA,
+    CONVOLUTION_OF_CODES,
     CONV_CHAIN,
     BLOCK_CHAIN,
     LOOP,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cache, lru_cache
+from functools import lru_cache
 from types import MappingProxyType
 
 from leanconv.algorithms.fused.block import BlockKernels, rows_access
@@ -18,11 +18,12 @@ from leanconv.algorithms.fused.cost import (
 )
 from leanconv.algorithms.fused.forms import Chain, block_kernels
 from leanconv.algorithms.fused.stream import BlockStream, ring_rows
+from leanconv.algorithms.interface import KernelUse
 from leanconv.algorithms.parameters import AUTO, COUNT, Choice, Kind, Parameters, parameter
-from leanconv.codegen.lowered import Call, Lowered, PackCall, Packing
+from leanconv.codegen.lowered import Lowered
 from leanconv.errors import SpecError
-from leanconv.operators.chain_layers import borders_of, layers_of
-from leanconv.operators.chains import ChainOperator, plain_error
+from leanconv.operators.calls import Part, lowered
+from leanconv.operators.chain_layers import ChainOperator, layers_of, plain_error
 from leanconv.operators.operator import NodeContext
 from leanconv.records import dataclass
 from leanconv.target import Target
@@ -158,8 +159,7 @@ class BlockChain(ChainOperator):
 
     def lower(self, context: NodeContext, choice: Choice = AUTO) -> Lowered:
         """One call."""
-        node, target = context.node, context.target
-        blocks = layers_of(context)
+        target, blocks = context.target, layers_of(context)
         chains = tuple(layers.chain for layers in blocks)
         passes = {one.choice: one for one in _passes(chains, target)}
         choice = self.default_choice(context) if choice == AUTO else choice
@@ -168,23 +168,16 @@ class BlockChain(ChainOperator):
                 f"got the form {str(choice)!r} of a chain of blocks; expected one of "
                 f"{', '.join(map(str, passes))}"
             )
-        kernel, out = _build(chains, passes[choice], target), node.output
+        kernel, first = _build(chains, passes[choice], target), blocks[0]
         constants = [layers.constants for layers in blocks]
-
-        @cache
-        def calls() -> dict[str, list[PackCall]]:
-            return {f"{out}/{role}": c for role, c in kernel.pack_calls(constants).items()}
-
-        sizes = {f"{out}/{role}": size for role, size in kernel.constant_bytes.items()}
-        borders = borders_of(context, blocks[0].x_form, blocks[0].has_codes)
-        names = tuple(borders.values.get(role, f"{out}/{role}") for role in kernel.operands)
+        part = Part(
+            (KernelUse(kernel, kernel.operands),),
+            lambda: kernel.pack_calls(constants),
+            (kernel.packing, tuple(layers.numbers for layers in blocks)),
+            tuple(array for layers in blocks for array in layers.sources),
+        )
         text = f"{len(chains)} blocks by rows"
-        recipe = (kernel.packing, tuple(layers.numbers for layers in blocks))
-        sources = tuple(array for layers in blocks for array in layers.sources)
-        packing = Packing(sizes, calls, recipe, sources)
-        run = (*borders.before, Call(kernel, names), *borders.after)
-        made = Lowered(run, {}, borders.temporaries, text, packings=(packing,))
-        return blocks[0].on_halves(made)
+        return first.on_halves(lowered(context, first.images, first.forms, [part], text))
 
 
 BLOCK_CHAIN = BlockChain()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import ChainMap
-from collections.abc import Hashable, Mapping, MutableMapping
+from collections.abc import Hashable, MutableMapping
 from dataclasses import replace
 from typing import TypeAlias, cast
 
@@ -15,9 +15,10 @@ from leanconv.algorithms.fused.forms import Chain
 from leanconv.algorithms.fused.image import ImageRows
 from leanconv.algorithms.fused.kernel import Constants
 from leanconv.algorithms.half_stored import has_halves
-from leanconv.algorithms.problem import storage_error
+from leanconv.algorithms.problem import Problem, storage_error
+from leanconv.algorithms.rounding import sum_error
 from leanconv.codegen.geometry import Access
-from leanconv.codegen.lowered import Call, Lowered
+from leanconv.codegen.lowered import Lowered
 from leanconv.graph.edit import frozen
 from leanconv.graph.halves import infer_stored, stored_half
 from leanconv.graph.ir import Graph, Node, TensorType
@@ -26,15 +27,14 @@ from leanconv.graph.ops.chain import (
     IMAGE_CHANNELS,
     STAGES,
     ChainBlock,
+    ConvStage,
     block_inputs,
     stage_inputs,
 )
 from leanconv.kernels.quantised_steps import operands
-from leanconv.kernels.reorder import reorder_call
-from leanconv.operators.convolution import conv_spec
-from leanconv.operators.half_values import of_halves, precision_of
-from leanconv.operators.operator import NodeContext
-from leanconv.operators.quantised_node import QuantisedNode
+from leanconv.operators.calls import of_halves, reordered
+from leanconv.operators.conv_node import ConvNode, precision_of
+from leanconv.operators.operator import FormatPolicy, NodeContext, Operator
 from leanconv.records import cached_property, dataclass
 from leanconv.spec import PLAIN, ConvSpec, Format
 from leanconv.types import FLOAT32, SINGLE
@@ -136,7 +136,30 @@ class ChainLayers:
             return PLAIN
         if not self.has_codes or form.block:
             return form
-        return QuantisedNode(first).x_form if not self.adds_itself else self._blocked
+        return self._blocked if self.adds_itself else ConvNode(first).forms[first.node.inputs[0]]
+
+    @property
+    def images(self) -> dict[str, str]:
+        """The values that the chain's kernels read and write, by role."""
+        node = self.context.node
+        return {"x": node.inputs[0], "y": node.output, "residual": node.input(1)}
+
+    @property
+    def forms(self) -> dict[str, Format]:
+        """The formats in which the chain's kernels take these: of codes, all may be plain."""
+        images, formats = self.images, self.context.formats
+        others = {name: formats[name] for name in (images["y"], images["residual"]) if name}
+        if self.has_codes:
+            dtype = self.graph.types[images["y"]].dtype
+            others = dict.fromkeys(others, Format(self.context.target.channel_block(dtype)))
+        return {**others, images["x"]: self.x_form}
+
+    @property
+    def moved_bytes(self) -> int:
+        """Bytes that are read and written to reorder these."""
+        types, forms = self.graph.types, reordered(self.context, self.forms)
+        sizes = (f.elements(types[n].shape) * types[n].dtype.bytes for n, f in forms.items())
+        return 2 * sum(sizes)
 
     @cached_property
     def _image(self) -> ImageRows | None:
@@ -179,9 +202,7 @@ class ChainLayers:
         return {s: node.inputs[1] if node.op == "Lookup" else "" for s, node in behind.items()}
 
     def _spec(self, conv: Node) -> ConvSpec:
-        if self.has_codes:
-            return QuantisedNode(self.context_of(conv)).spec
-        spec = conv_spec(conv, self.graph)
+        spec = ConvNode(self.context_of(conv)).spec
         # What is stored in halves is computed in float32.
         return replace(spec, precision=SINGLE) if has_halves(spec.precision) else spec
 
@@ -205,9 +226,7 @@ class ChainLayers:
             self.graph.types[name].dtype
             for name in (self.nodes[0].inputs[0], self.nodes[-1].output)
         )
-        if self.has_codes:
-            return 0.0
-        return math.sqrt(len(self.convolutions)) * storage_error(precision_of(x, y))
+        return math.sqrt(len(self.convolutions)) * storage_error(precision_of(x, x, y))
 
     # -- constants -----------------------------------------------------------------------------
     @property
@@ -217,17 +236,13 @@ class ChainLayers:
         return [self._numbers(n) for n in quantised] + [self._own(n) for n in self.convolutions]
 
     def _own(self, conv: Node) -> Constants:
-        given = self.graph.constants
-        if self.has_codes:
-            made = QuantisedNode(self.context_of(conv))
-            own = {"w": given[conv.inputs[1]]}
-            tables = zip(("depthwise", "expand"), self.convolutions[-2::-1], strict=False)
-            stage = next((stage for stage, each in tables if each is conv), "")
-            if self._tables.get(stage):
-                own["table"] = given[self._tables[stage]]
-            return lambda shift: {**own, **made.channels(shift)}
-        names = {"w": conv.inputs[1], "bias": conv.input(2)}
-        return lambda _: {role: given[name] for role, name in names.items() if name}
+        made = ConvNode(self.context_of(conv))
+        own = {"w": made.weights}
+        tables = zip(("depthwise", "expand"), self.convolutions[-2::-1], strict=False)
+        stage = next((stage for stage, each in tables if each is conv), "")
+        if self._tables.get(stage):
+            own["table"] = self.graph.constants[self._tables[stage]]
+        return lambda shift: {**own, **made.channels(shift)}
 
     def _numbers(self, node: Node) -> Constants:
         """Scale, zero and bounds of a QuantizeLinear."""
@@ -247,60 +262,9 @@ class ChainLayers:
     @property
     def numbers(self) -> Hashable:
         """What constants are made of beside arrays."""
-        if not self.has_codes:
-            return ()
         bounds = [tuple(sorted(n.attributes.items())) for n in self.before]
-        convs = (QuantisedNode(self.context_of(conv)).numbers for conv in self.convolutions)
+        convs = (ConvNode(self.context_of(conv)).numbers for conv in self.convolutions)
         return (*bounds, *convs)
-
-
-@dataclass(frozen=True)
-class Borders:
-    """The values that a chain's kernels read and write, in the formats that they take.
-
-    Attributes:
-        values: their names by role.
-        before, after: calls that reorder what has another format.
-        temporaries: bytes of what is reordered.
-    """
-
-    values: Mapping[str, str]
-    before: tuple[Call, ...]
-    after: tuple[Call, ...]
-    temporaries: Mapping[str, int]
-
-    @property
-    def moved_bytes(self) -> int:
-        """Bytes that are read and written to reorder."""
-        return 2 * sum(self.temporaries.values())
-
-
-def borders_of(context: NodeContext, x_form: Format, of_codes: bool) -> Borders:
-    """The borders of a chain: of codes, all may be plain.
-
-    Args:
-        context: the chain.
-        x_form: the format in which its first kernel reads the input.
-        of_codes: whether its convolutions are of codes.
-    """
-    node, types, out = context.node, context.graph.types, context.node.output
-    roles = {"x": node.inputs[0], "y": out, "residual": node.input(1)}
-    blocked = Format(context.target.channel_block(types[out].dtype))
-    wanted = {out: blocked, node.input(1): blocked} if of_codes else {}
-    wanted[node.inputs[0]] = x_form
-    before, after, temporaries = list[Call](), list[Call](), dict[str, int]()
-    for name, form in wanted.items():
-        if not name or context.formats[name] == form:
-            continue
-        kind, own = types[name], f"{out}/{name} reordered"
-        temporaries[own] = form.elements(kind.shape) * kind.dtype.bytes
-        given = context.formats[name]
-        if name == out:
-            after.append(reorder_call(kind.shape, kind.dtype, own, name, form, given))
-        else:
-            before.append(reorder_call(kind.shape, kind.dtype, name, own, given, form))
-        roles = {role: own if held == name else held for role, held in roles.items()}
-    return Borders(roles, tuple(before), tuple(after), temporaries)
 
 
 def layers_of(context: NodeContext) -> list[ChainLayers]:
@@ -337,3 +301,44 @@ def layers_of(context: NodeContext) -> list[ChainLayers]:
             x, count = out, count + 1
         result.append(ChainLayers(tuple(nodes), wide, context))
     return result
+
+
+class ChainOperator(Operator):
+    """Convolutions that are computed together: blocks of channels in and out."""
+
+    format_policy = FormatPolicy.BLOCKED_ONLY
+
+    def accepts_blocked(self, node: Node, graph: Graph, block: int) -> bool:
+        """Always."""
+        del node, graph, block
+        return True
+
+    def accepts_mixed(self, node: Node) -> bool:
+        """True if a first convolution reads the input, and nothing else does.
+
+        Only that convolution takes both formats. A residual is read as y lies, so a first block
+        that adds its own input needs that in blocks.
+        """
+        first = blocks_of(node)[0]
+        itself = first.adds and (node.op == "BlockChain" or node.input(1) == node.inputs[0])
+        return len(first.convolutions) > 2 and not itself
+
+    def takes_codes(self, node: Node) -> bool:
+        """Whether the convolutions are of codes."""
+        return blocks_of(node)[0].stages[-1].OP == "QLinearConv"
+
+    def packed_inputs(self, node: Node) -> tuple[str, ...]:
+        """All constants of convolutions."""
+        packed, place = list[str](), 2
+        for stage in (stage for block in blocks_of(node) for stage in block.stages):
+            count = len(stage.CONSTANTS)
+            if isinstance(stage, ConvStage):
+                packed += node.inputs[place : place + count]
+            place += count
+        return tuple(packed)
+
+
+def plain_error(spec: ConvSpec) -> float:
+    """Expected error of one convolution of a fused chain, which makes plain sums."""
+    access = Access.planes(spec.input_shape), Access.planes(spec.output_shape)
+    return sum_error(Problem.of(spec, *access)) if spec.precision.x.is_float else 0.0

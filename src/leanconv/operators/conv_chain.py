@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import cache
 from types import MappingProxyType
 
 import numpy as np
@@ -28,18 +27,16 @@ from leanconv.algorithms.fused.forms import (
     form_of_size,
 )
 from leanconv.algorithms.fused.kernel import Constants
-from leanconv.algorithms.interface import constant_bytes
 from leanconv.algorithms.parameters import AUTO, Choice, Parameters
 from leanconv.algorithms.problem import Problem
-from leanconv.codegen.lowered import Call, Lowered, PackCall, Packing
+from leanconv.codegen.lowered import Lowered, PackCall
 from leanconv.errors import SpecError
 from leanconv.kernels import elementwise, layout, lookup
-from leanconv.operators.chain_layers import ChainLayers, borders_of, layers_of
-from leanconv.operators.chains import ChainOperator, plain_error
-from leanconv.operators.convolution import CONVOLUTION, problems
+from leanconv.operators.calls import Part, lowered
+from leanconv.operators.chain_layers import ChainLayers, ChainOperator, layers_of, plain_error
+from leanconv.operators.conv_node import ConvNode, of_codes
+from leanconv.operators.convolution import CONVOLUTION, CONVOLUTION_OF_CODES
 from leanconv.operators.operator import NodeContext, Operator
-from leanconv.operators.quantised_conv import QUANTISED_CONVOLUTION
-from leanconv.operators.quantised_node import QuantisedNode
 from leanconv.operators.single_kernel import SingleKernel
 from leanconv.records import replace
 from leanconv.target import Target
@@ -50,7 +47,7 @@ _OPERATORS: Mapping[str, Operator] = {
     "Pad": SingleKernel(layout.__name__, layout.OPS),
     "Lookup": SingleKernel(lookup.__name__, lookup.OPS),
     "Conv": CONVOLUTION,
-    "QLinearConv": QUANTISED_CONVOLUTION,
+    "QLinearConv": CONVOLUTION_OF_CODES,
 }
 
 
@@ -74,8 +71,7 @@ class ConvChain(ChainOperator):
         chain, target = layers.chain, context.target
         judged = chain.alone() if context.accuracy.reproducible else chain
         found = [_layers_choice(layers)]
-        borders = borders_of(context, layers.x_form, layers.has_codes)
-        moved, stored = borders.moved_bytes / target.costs.copy, layers.stored_error
+        moved, stored = layers.moved_bytes / target.costs.copy, layers.stored_error
         for form in possible_forms(judged, target):
             choice = _costed(form, chain, judged, target, layers.in_halves)
             cycles, error = choice.cycles + moved, choice.error + stored
@@ -98,46 +94,26 @@ class ConvChain(ChainOperator):
 
     def lower(self, context: NodeContext, choice: Choice = AUTO) -> Lowered:
         """One or two calls if the block is fused, else those of its convolutions."""
-        node, (layers,) = context.node, layers_of(context)
+        (layers,) = layers_of(context)
         chain = layers.chain
         judged = chain.alone() if context.accuracy.reproducible else chain
         choice = self.default_choice(context) if choice == AUTO else choice
         form = _form_of(choice, judged, context.target)
         if form is None:
             return _by_layers(layers)
-        fused = build(chain, form, context.target)
-        out = node.output
-        temporaries = {f"{out}/{role}": size for role, size in fused.temporaries.items()}
-        borders = borders_of(context, layers.x_form, layers.has_codes)
-        temporaries.update(borders.temporaries)
-        values = {**borders.values, **{role: f"{out}/{role}" for role in fused.temporaries}}
-        calls = list(borders.before)
-        constants = layers.constants
-
-        @cache
-        def packing_calls() -> dict[str, list[PackCall]]:
-            return {f"{out}/{role}": c for role, c in _pack_calls(constants, fused).items()}
-
-        recipe = tuple(use.kernel.packing for use in fused.kernels)
-        packing = Packing(
-            {f"{out}/{role}": size for role, size in constant_bytes(fused.kernels).items()},
-            packing_calls,
-            (recipe, layers.numbers),
+        fused, constants = build(chain, form, context.target), layers.constants
+        # What adds partial results up reads a residual just before it writes the same elements; a
+        # chain reads rows of its input, which may be the residual, after it has written others.
+        part = Part(
+            fused.kernels,
+            lambda: _pack_calls(constants, fused),
+            (tuple(use.kernel.packing for use in fused.kernels), layers.numbers),
             layers.sources,
+            fused.temporaries,
+            lambda kernel: isinstance(kernel, SumOfParts),
         )
-        for use in fused.kernels:
-            names = tuple(values.get(role, f"{out}/{role}") for role in use.roles)
-            # What adds partial results up reads a residual just before it writes the same
-            # elements; a chain reads rows of its input, which may be the residual, after it has
-            # written others.
-            sums = isinstance(use.kernel, SumOfParts) and "residual" in use.roles
-            in_place = (use.roles.index("residual"),) if sums else ()
-            calls.append(Call(use.kernel, names, in_place))
-        kind = "inverted_residual" if chain.expand else "separable"
-        name = f"{kind} {form.name}"
-        calls += borders.after
-        made = Lowered(tuple(calls), {}, temporaries, name, packings=(packing,))
-        return layers.on_halves(made)
+        name = f"{'inverted_residual' if chain.expand else 'separable'} {form.name}"
+        return layers.on_halves(lowered(context, layers.images, layers.forms, [part], name))
 
 
 CONV_CHAIN = ConvChain()
@@ -215,11 +191,11 @@ def _layers_choice(layers: ChainLayers) -> Choice:
 
 def _problem(context: NodeContext) -> tuple[Problem, float]:
     """A convolution by itself, and the cycles of bringing plain codes into blocks before."""
-    if context.node.op == "QLinearConv":
-        made = QuantisedNode(context)
+    made = ConvNode(context)
+    if of_codes(context.node):
         return made.problem, made.reorder_cycles
-    ((problem, _),) = problems(context)
-    return replace(problem, weights_from_dram=False, any_size=(), small_weights=False), 0.0
+    one = replace(made.problem, weights_from_dram=False, any_size=(), small_weights=False)
+    return one, 0.0
 
 
 def _pack_calls(constants: Sequence[Constants], fused: ChainKernels) -> dict[str, list[PackCall]]:

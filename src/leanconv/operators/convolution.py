@@ -1,28 +1,42 @@
-"""Conv and ConvTranspose nodes: one convolution, one for each phase of the output, or col2im."""
+"""Single convolutions over every precision: of floats, of codes, transposed, of data by data.
+
+A choice is an algorithm, with its parameters or without. A transposed convolution is one for each
+phase of its output, one for all of them, or a product whose results are added where they overlap.
+
+    DataConv(x, w, bias) -> y         w: (K, C / g · taps); w or bias may be constants
+
+What packs constants once for other convolutions is here calls before the convolution's own, from
+the value into memory that the run works in. What packing takes is part of the estimated time.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache, lru_cache
+from functools import lru_cache
 from math import prod
-from typing import Any
 
 import numpy as np
 
-from leanconv.algorithms import select
+from leanconv.algorithms import col2im, select
 from leanconv.algorithms.direct.packed import PackedConv
 from leanconv.algorithms.interface import Candidate
-from leanconv.algorithms.magnitudes import Magnitudes, are_small
+from leanconv.algorithms.magnitudes import Magnitudes
 from leanconv.algorithms.parameters import AUTO, Choice, Parameters
-from leanconv.algorithms.problem import Problem, default_error
-from leanconv.algorithms.rounding import half_error
+from leanconv.algorithms.problem import Problem
 from leanconv.codegen.geometry import PhasedAccess
-from leanconv.codegen.lowered import Call, Lowered, PackCall, Packing
+from leanconv.codegen.lowered import Calls, Lowered
 from leanconv.errors import SpecError
 from leanconv.graph.ir import Graph, Node
 from leanconv.late import Late
-from leanconv.operators import col2im_node
-from leanconv.operators.half_values import precision_of
+from leanconv.operators.calls import Part, lowered, packed_in_runs
+from leanconv.operators.conv_node import (
+    ConvNode,
+    code_shift,
+    of_codes,
+    of_data,
+    packed_inputs,
+    with_merged_groups,
+)
 from leanconv.operators.operator import FormatPolicy, NodeContext, Operator
 from leanconv.operators.transposed import (
     MOST_PHASES,
@@ -32,33 +46,44 @@ from leanconv.operators.transposed import (
     phase_count,
     phases,
     together,
-    transposed_window,
 )
 from leanconv.records import replace
-from leanconv.spec import ConvSpec
 from leanconv.target import Target
-from leanconv.types import HALVES, SINGLE, DType, Precision
 
 OPS = ("Conv", "ConvTranspose")
 PHASES = Choice("phases")  # several, each computed as is best for it
-OF_TRANSPOSED = frozenset({PHASES.algorithm, col2im_node.CHOICE.algorithm})  # and of no others
+PRODUCT = Choice(col2im.NAME)  # whose results overlap
+OF_TRANSPOSED = frozenset({PHASES.algorithm, PRODUCT.algorithm})  # and of no others
 _DIRECT = select.choice_named("direct")
+_PACKING_CYCLES = 2  # of an element that each run packs, on one core
+
+Chosen = list[tuple[Problem, Candidate]]
 
 
 class Convolution(Operator):
-    """Convolutions by themselves: a choice is an algorithm, with its parameters or without."""
+    """Convolutions by themselves.
 
-    ops = OPS
-    format_policy = FormatPolicy.PREFER_BLOCKED
-    algorithms: Mapping[str, type[Parameters]] = Late(
-        (*select.PARAMETERS, *OF_TRANSPOSED),
-        lambda name: Parameters if name in OF_TRANSPOSED else select.PARAMETERS[name],
-    )
+    Args:
+        ops: the operations.
+        format_policy: in which format they are computed.
+        algorithms: the parameters of each that they may name.
+    """
+
+    def __init__(
+        self,
+        *ops: str,
+        format_policy: FormatPolicy = FormatPolicy.PREFER_BLOCKED,
+        algorithms: Mapping[str, type[Parameters]] = select.PARAMETERS,
+    ) -> None:
+        self.ops, self.format_policy, self.algorithms = ops, format_policy, algorithms
 
     def accepts_blocked(self, node: Node, graph: Graph, block: int) -> bool:
-        """Whether input and output may both be in blocks of channels."""
+        """Whether input and output may both be in blocks of channels.
+
+        Those of codes always: groups that do not fill blocks are computed several at once.
+        """
         groups = node.attributes["group"]
-        if groups == 1:
+        if groups == 1 or of_codes(node):
             return True
         inputs = graph.types[node.inputs[0]].shape[1] // groups
         outputs = graph.types[node.output].shape[1] // groups
@@ -70,40 +95,36 @@ class Convolution(Operator):
         return span in (block, 2 * block) or (span < block and block % span == 0)
 
     def accepts_mixed(self, node: Node) -> bool:
-        """True without groups."""
-        return bool(node.attributes["group"] == 1)
+        """True without groups, and of codes: they are reordered into a buffer of the node's own."""
+        return of_codes(node) or bool(node.attributes["group"] == 1)
+
+    def takes_codes(self, node: Node) -> bool:
+        """Those of codes do."""
+        return of_codes(node)
 
     def choices(self, context: NodeContext, vary_parameters: bool = True) -> list[Choice]:
         """The cheapest choice, then the others that keep the error."""
-        other = _product(context)
-        if other and _too_many_phases(context):
+        made = ConvNode(context)
+        if of_data(context.node):
+            return _choices_of_data(made, vary_parameters)
+        other = _product(made)
+        if other and _too_many_phases(made):
             return [other]
-        found = self._of_convolutions(context, vary_parameters)
+        found = _choices(made, vary_parameters)
         first = found[0] if other is None or found[0].cycles <= other.cycles else other
         return list(dict.fromkeys((first, *found, *filter(None, [other]))))
 
-    def _of_convolutions(self, context: NodeContext, vary_parameters: bool) -> list[Choice]:
-        """Those of one convolution; one where there are phases, each of which has its own."""
-        target, reproducible = context.target, context.accuracy.reproducible
-        (problem, first), *others = chosen = _chosen(problems(context), context, AUTO)
-        if others:
-            return [_costed(PHASES, chosen, target)]
-        found = [_costed(first.choice, chosen, target)]
-        if vary_parameters and not reproducible:
-            found += (choice for choice, _ in select.choices(problem, target))
-        elif not reproducible:
-            ranked = select.ranked(problem, target)
-            found += (_costed(c.choice, [(problem, c)], target) for c in ranked)
-        return found
-
     def default_choice(self, context: NodeContext) -> Choice:
         """The cheapest algorithm."""
-        other = _product(context)
-        if other and _too_many_phases(context):
+        if of_data(context.node):
+            return self.choices(context)[0]
+        made = ConvNode(context)
+        other = _product(made)
+        if other and _too_many_phases(made):
             return other
-        chosen = _chosen(problems(context), context, AUTO)
+        chosen = _chosen(made, AUTO)
         first = PHASES if len(chosen) > 1 else chosen[0][1].choice
-        if other is None or _costed(first, chosen, context.target).cycles <= other.cycles:
+        if other is None or _costed(first, chosen, made).cycles <= other.cycles:
             return first
         return other
 
@@ -113,131 +134,147 @@ class Convolution(Operator):
         Raises:
             SpecError: the algorithm cannot compute the node.
         """
-        if choice == col2im_node.CHOICE:
-            return col2im_node.estimated(context)
-        chosen = _chosen(problems(context, choice), context, choice)
-        return _costed(choice, chosen, context.target)
+        made = ConvNode(context)
+        chosen = _chosen(made, choice)
+        if of_data(context.node) or choice == PRODUCT:
+            choice = chosen[0][1].choice
+        return _costed(choice, chosen, made)
 
     def magnitudes(self, context: NodeContext, choice: Choice) -> Magnitudes:
         """Where the error that a choice states for a node holds, with usual weights."""
-        if choice == col2im_node.CHOICE:
-            return select.magnitudes_of(*col2im_node.candidate_of(context))
-        chosen = _chosen(problems(context, choice), context, choice)
+        chosen = _chosen(ConvNode(context), choice)
         return Magnitudes.of_all(select.magnitudes_of(*each) for each in chosen)
 
     def details(self, context: NodeContext, choice: Choice) -> list[str]:
         """What was chosen for each convolution of a node, for people: `"tile 14x2"`."""
-        if choice == col2im_node.CHOICE:
-            return [col2im_node.candidate_of(context)[1].details]
-        target, reproducible = context.target, context.accuracy.reproducible
-        named = AUTO if choice == PHASES else choice
-        pieces = problems(context, choice)
-        return [select.choose(each, target, named, reproducible).details for each, _ in pieces]
+        return [candidate.details for _, candidate in _chosen(ConvNode(context), choice)]
 
     def rejections(self, context: NodeContext) -> dict[str, str]:
         """Why algorithms do not compute a node, or are not considered for it, by name."""
-        if _product(context) and _too_many_phases(context):
+        made = ConvNode(context)
+        if _product(made) and _too_many_phases(made):
             return {}
-        return select.rejections(problems(context)[0][0], context.target)
+        return select.rejections(_pieces(made, AUTO)[0][0], context.target)
 
     def packed_inputs(self, node: Node) -> tuple[str, ...]:
-        """Weights, bias and slopes."""
-        return tuple(node.input(number) for number in (1, 2, 4))
+        """Weights, bias, and what else there is for each channel; of data none."""
+        return () if of_data(node) else tuple(map(node.input, packed_inputs(node)))
 
     def lower(self, context: NodeContext, choice: Choice = AUTO) -> Lowered:
         """The kernels of the algorithm, for each phase of a transposed convolution."""
-        node, graph = context.node, context.graph
-        x_name, y_name = node.inputs[0], node.output
-        channels = {
-            role: graph.constants[node.inputs[index]]
-            for role, index in (("bias", 2), ("slope", 4))
-            if node.input(index)
-        }
-        if choice == AUTO and node.op == "ConvTranspose":
+        made, node = ConvNode(context), context.node
+        if of_codes(node) and not context.graph.types[node.output].elements:
+            return Lowered((), algorithm="empty")
+        if choice == AUTO and (of_data(node) or node.op == "ConvTranspose"):
             choice = self.default_choice(context)
-        if choice == col2im_node.CHOICE:
-            _, product = col2im_node.candidate_of(context)
-            parts = [(product, [graph.constants[node.inputs[1]]])]
-        else:
-            pieces = problems(context, choice)
-            if isinstance(access := pieces[0][0].y, PhasedAccess):
-                channels = {role: of_phases(values, access) for role, values in channels.items()}
-            parts = _joined(pieces, context, choice)
-        calls: list[Call] = []
-        packings: list[Packing] = []
-        temporaries: dict[str, int] = {}
-        names: list[str] = []
-        for number, (chosen, weights) in enumerate(parts):
-            suffix = f".{number}" if len(parts) > 1 else ""
-            values = {"x": x_name, "y": y_name, "residual": node.input(3)}
-            packed = chosen.constant_bytes
-            values.update({role: f"{y_name}/{role}{suffix}" for role in packed})
-            packings.append(_packing(chosen, packed, values, weights, channels))
-            for role, size in chosen.temporaries.items():
-                values[role] = f"{y_name}/{role}{suffix}"
-                temporaries[values[role]] = size
-            for use in chosen.kernels:
-                # A tile reads its residual just before it writes the same elements.
-                residual = use.roles.index("residual") if "residual" in use.roles else None
-                in_place = () if residual is None or use.roles[-1] != "y" else (residual,)
-                calls.append(Call(use.kernel, tuple(values[r] for r in use.roles), in_place))
-            names.append(chosen.choice.algorithm)
-        return Lowered(tuple(calls), {}, temporaries, names[0], packings=tuple(packings))
+        parts, algorithm = _parts(made, choice)
+        images = {"x": node.inputs[0], "y": node.output, "residual": made.residual}
+        found = lowered(context, images, made.forms, parts, algorithm)
+        return packed_in_runs(found, made.data) if of_data(node) else found
 
 
-CONVOLUTION = Convolution()
+CONVOLUTION = Convolution(
+    *OPS,
+    algorithms=Late(
+        (*select.PARAMETERS, *OF_TRANSPOSED),
+        lambda name: Parameters if name in OF_TRANSPOSED else select.PARAMETERS[name],
+    ),
+)
+CONVOLUTION_OF_CODES = Convolution("QLinearConv", format_policy=FormatPolicy.BLOCKED_ONLY)
+CONVOLUTION_OF_DATA = Convolution("DataConv")
 
 
-def conv_spec(node: Node, graph: Graph) -> ConvSpec:
-    """The spec of a Conv node."""
-    x, w = graph.types[node.inputs[0]], graph.types[node.inputs[1]]
-    addends = bool(node.input(2)), bool(node.input(3))
-    precision = precision_of(x.dtype, graph.types[node.output].dtype)
-    return attributes_spec(x.shape, w.shape, node.attributes, precision, *addends)
+# -- choices -----------------------------------------------------------------------------------
+def _choices(made: ConvNode, vary_parameters: bool) -> list[Choice]:
+    """Those of one convolution; one where there are phases, each of which has its own."""
+    target = made.context.target
+    (problem, first), *others = chosen = _chosen(made, AUTO)
+    if others:
+        return [_costed(PHASES, chosen, made)]
+    found = [_costed(first.choice, chosen, made)]
+    if made.context.accuracy.reproducible:
+        return found
+    if vary_parameters:
+        varied, beside = select.choices(problem, target), made.reorder_cycles
+        found += (replace(choice, cycles=choice.cycles + beside) for choice, _ in varied)
+    elif not made.is_exact:
+        ranked = select.ranked(problem, target)
+        found += (_costed(each.choice, [(problem, each)], made) for each in ranked)
+    return found
 
 
-def attributes_spec(
-    x_shape: tuple[int, ...],
-    w_shape: tuple[int, ...],
-    attributes: Mapping[str, Any],
-    precision: Precision | DType,
-    bias: bool,
-    residual: bool,
-) -> ConvSpec:
-    """The spec of ONNX's attributes, for x (N, C, spatial…) and w (K, C/g, kernel…)."""
-    rank = len(x_shape) - 2
-    return ConvSpec(
-        batch=x_shape[0],
-        in_channels=w_shape[1] * attributes["group"],  # of x they may be open
-        out_channels=w_shape[0],
-        size=x_shape[2:],
-        kernel=w_shape[2:],
-        stride=tuple(attributes["strides"]),
-        dilation=tuple(attributes["dilations"]),
-        pad_begin=tuple(attributes["pads"][:rank]),
-        pad_end=tuple(attributes["pads"][rank:]),
-        groups=attributes["group"],
-        precision=Precision.of(precision),
-        bias=bias,
-        residual=residual,
-        activation=attributes["activation"],
-    )
+def _choices_of_data(made: ConvNode, vary_parameters: bool) -> list[Choice]:
+    """Those of the convolution, the cheapest first with what packing takes."""
+    problem, target, reproducible = made.problem, made.context.target, made.reproducible
+    exact = made.context.node.attributes["exact"]
+    if vary_parameters and not reproducible:
+        found = select.choices(problem, target)
+    else:
+        ranked = select.ranked(problem, target, reproducible=reproducible)
+        found = [(each.choice, each) for each in ranked]
+    if exact:
+        found = [each for each in found if not select.transforms(each[0], problem)]
+    if not found:
+        candidate = select.choose(problem, target, _DIRECT if exact else AUTO, reproducible)
+        found = [(candidate.choice, candidate)]
+    costed = [_costed(choice, [(problem, each)], made) for choice, each in found]
+    return sorted(costed, key=lambda choice: choice.cycles)
 
 
-def _product(context: NodeContext) -> Choice | None:
+def _costed(choice: Choice, chosen: Chosen, made: ConvNode) -> Choice:
+    """A choice with the cycles and the error of all convolutions of a node."""
+    cycles = sum(_cycles(candidate.choice, problem, made) for problem, candidate in chosen)
+    if of_data(made.context.node):
+        (problem, candidate), *_ = chosen
+        elements = sum(candidate.constant_bytes.values()) / problem.itemsize
+        return replace(choice, cycles=cycles + _PACKING_CYCLES * elements)
+    error = max(candidate.choice.error for _, candidate in chosen)
+    return replace(choice, cycles=cycles + made.reorder_cycles, error=error)
+
+
+def _cycles(choice: Choice, problem: Problem, made: ConvNode) -> float:
+    if choice.algorithm == PRODUCT.algorithm:
+        return col2im.cost(problem, made.context.target)
+    return select.estimated_cycles(choice, problem, made.context.target)
+
+
+def _product(made: ConvNode) -> Choice | None:
     """What the product costs whose results overlap; None where it does not compute the node."""
-    return None if col2im_node.refusal(context) else col2im_node.estimated(context)
+    if _product_refusal(made):
+        return None
+    chosen = [product_of(made)]
+    return _costed(chosen[0][1].choice, chosen, made)
 
 
-def _too_many_phases(context: NodeContext) -> bool:
+def _product_refusal(made: ConvNode) -> str | None:
+    """Why a node cannot be computed as a product whose results overlap; None if it can."""
+    if made.context.node.op != "ConvTranspose":
+        return "only transposed convolutions are"
+    return col2im.refusal(made.problem, made.context.target)
+
+
+def product_of(made: ConvNode) -> tuple[Problem, Candidate]:
+    """A transposed convolution as a product whose results overlap (col2im).
+
+    Raises:
+        SpecError: it cannot be computed like that.
+    """
+    if reason := _product_refusal(made):
+        node = made.context.node
+        raise SpecError(
+            f"node {node.name or node.key!r} ({node.op}) cannot be computed by col2im: {reason}"
+        )
+    return made.problem, col2im.candidate(made.problem, made.context.target)
+
+
+def _too_many_phases(made: ConvNode) -> bool:
     """Whether a transposed convolution has more phases than are computed one by one."""
-    node, graph = context.node, context.graph
-    window = transposed_window(node, graph, graph.constants[node.inputs[1]])
-    return phase_count(window) > MOST_PHASES
+    return phase_count(made.problem.window) > MOST_PHASES
 
 
-def problems(context: NodeContext, choice: Choice = AUTO) -> list[tuple[Problem, np.ndarray]]:
-    """The convolutions that a node consists of, each with its weights.
+# -- the convolutions of a node ----------------------------------------------------------------
+def problems(context: NodeContext, choice: Choice = AUTO) -> list[Problem]:
+    """The convolutions that a node consists of.
 
     Args:
         context: the node.
@@ -247,38 +284,23 @@ def problems(context: NodeContext, choice: Choice = AUTO) -> list[tuple[Problem,
     Raises:
         SpecError: it is a choice of transposed convolutions, and the node is none.
     """
-    node, graph, accuracy = context.node, context.graph, context.accuracy
-    x, y = context.access(node.inputs[0]), context.access(node.output)
-    w, max_error = graph.constants[node.inputs[1]], accuracy.layer_error
-    kinds = graph.types[node.inputs[0]].dtype, graph.types[node.output].dtype
-    if max_error is not None and any(kind in HALVES for kind in kinds):
-        # That is the error of what is computed; what is stored in halves errs besides.
-        max_error += default_error(precision_of(*kinds)) - default_error(SINGLE)
-    if max_error is not None and accuracy.half is not None:
-        max_error += half_error(accuracy.half) + default_error(SINGLE)
-    if node.op == "Conv":
+    return [problem for problem, _ in _pieces(ConvNode(context), choice)]
+
+
+def _pieces(made: ConvNode, choice: Choice) -> list[tuple[Problem, np.ndarray]]:
+    """The same, each with its weights."""
+    node, target = made.context.node, made.context.target
+    if node.op != "ConvTranspose":
         if choice.algorithm in OF_TRANSPOSED:
             raise SpecError(
-                f"node {node.name or node.key!r} (Conv) cannot be computed by {choice}; expected a "
-                "transposed convolution, or an algorithm of convolutions"
+                f"node {node.name or node.key!r} ({node.op}) cannot be computed by {choice}; "
+                "expected a transposed convolution, or an algorithm of convolutions"
             )
-        found = [(Problem.of(conv_spec(node, graph), x, y, max_error), w)]
-    else:
-        found = phases(node, graph, x, y, w, max_error)
-    from_dram, any_size = accuracy.weights_from_dram, context.any_size
-    small = are_small(w)
-    pieces = [
-        (
-            replace(problem, weights_from_dram=from_dram, any_size=any_size, small_weights=small),
-            weights,
-        )
-        for problem, weights in found
-    ]
-    if node.op == "ConvTranspose":
-        target = context.target
-        one = together(pieces, y, pieces[0][0].lanes(target))
-        if one and _pays(one[0], tuple(problem for problem, _ in pieces), target, choice):
-            return [one]
+        return [(made.problem, made.weights)]
+    pieces = phases(node, made.problem, made.weights)
+    one = together(pieces, made.problem.y, made.problem.lanes(target))
+    if one and _pays(one[0], tuple(problem for problem, _ in pieces), target, choice):
+        return [one]
     return pieces
 
 
@@ -305,54 +327,42 @@ def _cheaper(one: Problem, apart: tuple[Problem, ...], target: Target) -> bool:
     return select.estimated_cycles(choice, one, target) <= sum(each)
 
 
-def _joined(
-    pieces: Sequence[tuple[Problem, np.ndarray]], context: NodeContext, choice: Choice
-) -> list[tuple[Candidate, list[np.ndarray]]]:
-    """How each piece is computed, with its weights; phases of one kernel are one piece."""
-    found = _chosen(pieces, context, choice)
-    result = []
-    for numbers in one_kernel(found):
-        _, candidate = found[numbers[0]]
-        if len(numbers) > 1:
-            candidate = joined([found[number] for number in numbers])
-        result.append((candidate, [pieces[number][1] for number in numbers]))
-    return result
+def _chosen(made: ConvNode, choice: Choice) -> Chosen:
+    """Each convolution of a node with how it is computed."""
+    if choice == PRODUCT:
+        return [product_of(made)]
+    return _pieces_chosen(_pieces(made, choice), made, choice)
 
 
-def _chosen(
-    pieces: Sequence[tuple[Problem, np.ndarray]], context: NodeContext, choice: Choice
-) -> list[tuple[Problem, Candidate]]:
-    """Each piece of a node with how it is computed.
-
-    Of phases with one window, those beside the first are written with an offset, which direct
-    convolution alone can: all of them are computed like that then, with one kernel.
-    """
-    found = [problem for problem, _ in pieces]
-    if choice == PHASES:
-        choice = AUTO
-    return _phases_chosen(found, context.target, context.accuracy.reproducible, choice)
+def _pieces_chosen(
+    pieces: Sequence[tuple[Problem, np.ndarray]], made: ConvNode, choice: Choice
+) -> Chosen:
+    found, choice = [problem for problem, _ in pieces], AUTO if choice == PHASES else choice
+    return _phases_chosen(found, made.context.target, made.reproducible, choice)
 
 
 def _phases_chosen(
     pieces: Sequence[Problem], target: Target, reproducible: bool, choice: Choice
-) -> list[tuple[Problem, Candidate]]:
-    """The same for the problems alone."""
+) -> Chosen:
+    """How each phase is computed.
+
+    Of phases with one window, those beside the first are written with an offset, which direct
+    convolution alone can: all of them are computed like that then, with one kernel.
+    """
     offset = [problem.window for problem in pieces if problem.y_offset]
-    found: list[tuple[Problem, Candidate]] = []
+    found: Chosen = []
     for problem in pieces:
         if (known := _of_one_kernel(problem, found)) is not None:
             found.append((problem, known))
             continue
         one = _DIRECT if choice == AUTO and problem.window in offset else choice
-        if one == AUTO and problem.any_size:
+        if one == AUTO and problem.any_size and problem.precision.accumulate.is_float:
             one = select.usual_choice(problem, target, reproducible)
         found.append((problem, select.choose(problem, target, one, reproducible)))
     return found
 
 
-def _of_one_kernel(
-    problem: Problem, found: Sequence[tuple[Problem, Candidate]]
-) -> Candidate | None:
+def _of_one_kernel(problem: Problem, found: Chosen) -> Candidate | None:
     """How another phase is computed that differs only in where it is written; None if none is."""
     here = replace(problem, y_offset=0)
     for other, candidate in found:
@@ -362,31 +372,39 @@ def _of_one_kernel(
     return None
 
 
-def _costed(choice: Choice, chosen: Sequence[tuple[Problem, Candidate]], target: Target) -> Choice:
-    """A choice with the cycles and the error of all pieces of a node."""
-    cycles = sum(select.estimated_cycles(c.choice, problem, target) for problem, c in chosen)
-    return replace(choice, cycles=cycles, error=max(c.choice.error for _, c in chosen))
+# -- calls and constants -----------------------------------------------------------------------
+def _parts(made: ConvNode, choice: Choice) -> tuple[list[Part], str]:
+    """How a node is computed, and the algorithm's name; phases of one kernel are one part."""
+    if choice == PRODUCT:
+        return [_part(made, *product_of(made), [made.weights])], choice.algorithm
+    pieces, parts = _pieces(made, choice), []
+    found = _pieces_chosen(pieces, made, choice)
+    for numbers in one_kernel(found):
+        problem, candidate = found[numbers[0]]
+        if len(numbers) > 1:
+            candidate = joined([found[number] for number in numbers])
+        parts.append(_part(made, problem, candidate, [pieces[n][1] for n in numbers]))
+    return parts, found[0][1].choice.algorithm
 
 
-def _packing(
-    chosen: Candidate,
-    sizes: Mapping[str, int],
-    values: Mapping[str, str],
-    weights: Sequence[np.ndarray],
-    channels: Mapping[str, np.ndarray],
-) -> Packing:
-    """The constants of one candidate, to be packed when there is a place for them.
+def _part(
+    made: ConvNode, problem: Problem, candidate: Candidate, weights: Sequence[np.ndarray]
+) -> Part:
+    """The kernels of a candidate.
 
     Its weights are one array, or those of several phases, one after the other.
     """
+    groups, merged = made.context.node.attributes["group"], made.merged_groups(problem)
 
-    @cache
-    def calls() -> dict[str, Sequence[PackCall]]:
-        found = chosen.packing(weights[0], channels)
+    def pack() -> Calls:
+        channels, y = made.channels(code_shift(candidate)), problem.y
+        if isinstance(y, PhasedAccess):
+            channels = {role: of_phases(values, y) for role, values in channels.items()}
+        found = candidate.packing(with_merged_groups(weights[0], groups, merged), channels)
         for part in weights[1:]:
-            found["w"] = [*found["w"], *chosen.packing(part, {})["w"]]
-        return {values[role]: each for role, each in found.items()}
+            found["w"] = [*found["w"], *candidate.packing(part, {})["w"]]
+        return found
 
-    packed = {values[role]: size for role, size in sizes.items()}
-    sources = (*weights, *channels.values())
-    return Packing(packed, calls, chosen.packing_recipe(tuple(channels)), sources)
+    recipe = candidate.packing_recipe(made.marks(candidate, problem))
+    sources = (*weights, *made.sources)
+    return Part(candidate.kernels, pack, recipe, sources, candidate.temporaries)

@@ -26,8 +26,7 @@ from leanconv.codegen.lowered import Call, Lowered, Packing, Repeat, View
 from leanconv.graph.ir import Graph, Node, in_rows
 from leanconv.graph.regions import Region
 from leanconv.kernels.reorder import reorder_call
-from leanconv.operators.accuracy import Accuracy
-from leanconv.operators.operator import NodeContext, Operator
+from leanconv.operators.operator import Accuracy, NodeContext, Operator
 from leanconv.records import dataclass
 from leanconv.spec import PLAIN
 from leanconv.target import Target

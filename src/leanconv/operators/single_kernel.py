@@ -14,7 +14,7 @@ from leanconv.graph.halves import in_float32, rounds_to_halves, stored_half
 from leanconv.graph.ir import Graph, Node
 from leanconv.graph.ops.expression import SERIES, terms_of
 from leanconv.kernels import KernelModule
-from leanconv.operators.half_values import of_halves
+from leanconv.operators.calls import of_halves
 from leanconv.operators.operator import FormatPolicy, NodeContext, Operator
 from leanconv.records import cached_property
 from leanconv.spec.format import ceil_div

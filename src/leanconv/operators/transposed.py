@@ -19,39 +19,16 @@ import numpy as np
 from leanconv.algorithms.decompose import transposed_phases
 from leanconv.algorithms.direct.packed import PackedConv
 from leanconv.algorithms.interface import Candidate, KernelUse, channel_calls
-from leanconv.algorithms.problem import Problem, default_error
-from leanconv.codegen.epilogue import Epilogue
+from leanconv.algorithms.problem import Problem
 from leanconv.codegen.geometry import Access, PhasedAccess, Window, triple
 from leanconv.codegen.lowered import PackCall
 from leanconv.errors import UnsupportedError
-from leanconv.graph.ir import Graph, Node
+from leanconv.graph.ir import Node
 from leanconv.kernels.packing import copied
-from leanconv.operators.half_values import precision_of
 from leanconv.spec.format import ceil_div
 from leanconv.units import shape_text
 
 MOST_PHASES = 1024  # a stride of 32 along two axes
-
-
-def transposed_window(node: Node, graph: Graph, w: np.ndarray) -> Window:
-    """The window of a ConvTranspose itself: its input and output extents, kernel, steps, padding.
-
-    Args:
-        node: a ConvTranspose.
-        graph: types of its values.
-        w: weights (C, K / groups, k…).
-    """
-    attributes = node.attributes
-    in_shape, out_shape = graph.types[node.inputs[0]].shape, graph.types[node.output].shape
-    rank = len(in_shape) - 2
-    return Window(
-        triple(in_shape[2:], 1),
-        triple(out_shape[2:], 1),
-        triple(w.shape[2:], 1),
-        triple(tuple(attributes["strides"]), 1),
-        triple(tuple(attributes["dilations"]), 1),
-        triple(tuple(attributes["pads"][:rank]), 0),
-    )
 
 
 def phase_count(window: Window) -> int:
@@ -59,17 +36,13 @@ def phase_count(window: Window) -> int:
     return prod(map(min, window.stride, window.out))
 
 
-def phases(
-    node: Node, graph: Graph, x: Access, y: Access, w: np.ndarray, max_error: float | None
-) -> list[tuple[Problem, np.ndarray]]:
+def phases(node: Node, whole: Problem, w: np.ndarray) -> list[tuple[Problem, np.ndarray]]:
     """Split a transposed convolution by the output's position modulo the stride.
 
     Args:
         node: a ConvTranspose.
-        graph: types of its values.
-        x, y: where input and output lie.
+        whole: what it computes.
         w: weights (C, K / groups, k…).
-        max_error: relative error accepted of the layer; the default of one layer if None.
 
     Returns:
         Each phase with its weights (K, C / groups, taps…).
@@ -77,39 +50,27 @@ def phases(
     Raises:
         UnsupportedError: there are too many phases.
     """
-    attributes = node.attributes
-    in_shape = graph.types[node.inputs[0]].shape
-    rank, groups = len(in_shape) - 2, attributes["group"]
-    window = transposed_window(node, graph, w)
-    kernel, stride = window.kernel, window.stride
-    if (count := phase_count(window)) > MOST_PHASES:
+    kernel, stride, groups = whole.window.kernel, whole.window.stride, whole.groups
+    if (count := phase_count(whole.window)) > MOST_PHASES:
         raise UnsupportedError(
-            f"node {node.name!r} (ConvTranspose): strides {attributes['strides']} split the output "
-            f"into {count} phases; expected at most {MOST_PHASES}"
+            f"node {node.name!r} (ConvTranspose): strides {node.attributes['strides']} split the "
+            f"output into {count} phases; expected at most {MOST_PHASES}"
         )
     # (C, K/g, k…) -> (g, C/g, K/g, k…) -> (K, C/g, k…)
-    outputs = w.shape[1]
-    grouped = w.reshape(groups, w.shape[0] // groups, outputs, *kernel).swapaxes(1, 2)
-    by_output = grouped.reshape(groups * outputs, w.shape[0] // groups, *kernel)
-    types = precision_of(graph.types[node.inputs[0]].dtype, graph.types[node.output].dtype)
-    depth, height, width = (step * s for step, s in zip(y.spatial, stride, strict=True))
+    grouped = w.reshape(groups, whole.group_inputs, w.shape[1], *kernel).swapaxes(1, 2)
+    by_output = grouped.reshape(whole.out_channels, whole.group_inputs, *kernel)
+    y, rank = whole.y, w.ndim - 2
+    apart = triple(tuple(step * s for step, s in zip(y.spatial, stride, strict=True)), 1)
     found = []
-    for phase in transposed_phases(window):
+    for phase in transposed_phases(whole.window):
         d, h, v = phase.taps
         taps = by_output[:, :, d, h, v][:, :, ::-1, ::-1, ::-1]
-        problem = Problem(
-            batch=in_shape[0],
-            in_channels=w.shape[0],  # of the values they may be open
-            out_channels=groups * outputs,
-            groups=groups,
-            precision=types,
-            epilogue=Epilogue(bool(node.input(2)), False, attributes["activation"]),
+        problem = replace(
+            whole,
             window=phase.window,
-            x=x,
-            y=replace(y, spatial=(depth, height, width)),
+            y=replace(y, spatial=apart),
             label=f"a phase of {shape_text(taps.shape[-rank:])} taps of a transposed convolution",
             y_offset=sum(o * s for o, s in zip(phase.first, y.spatial, strict=True)),
-            max_error=default_error(types) if max_error is None else max_error,
         )
         found.append((problem, taps))
     return found

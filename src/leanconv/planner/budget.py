@@ -16,7 +16,7 @@ from leanconv.errors import BudgetError, SpecError
 from leanconv.graph.ir import Graph
 from leanconv.graph.passes.merge_blocks import mergeable
 from leanconv.operators import Accuracy
-from leanconv.operators.accuracy import layer_error
+from leanconv.operators.operator import layer_error
 from leanconv.planner.decision import Decision
 from leanconv.planner.graph_planner import FrontPoint, GraphPlanner, PlacedPlan
 from leanconv.planner.least_error import least_max_error

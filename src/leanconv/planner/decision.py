@@ -9,7 +9,8 @@ from leanconv.algorithms.magnitudes import are_small
 from leanconv.algorithms.parameters import AUTO, Choice
 from leanconv.canonical import canonical_text
 from leanconv.graph.ir import Graph, Node, TensorType
-from leanconv.operators import Accuracy, NodeContext, quantised_conv, quantised_node
+from leanconv.operators import Accuracy, NodeContext
+from leanconv.operators.conv_node import of_codes, sums_have
 from leanconv.operators.convolution import OPS
 from leanconv.records import dataclass
 from leanconv.spec import PLAIN, Format
@@ -63,8 +64,8 @@ def node_key(
     constant: tuple[int, ...] = tuple(name in graph.constants for name in names)
     if node.op in OPS:
         constant += (are_small(graph.constants[node.inputs[1]]),)
-    elif node.op in quantised_conv.OPS:
-        constant += (quantised_node.sums_have(node, graph),)
+    elif of_codes(node):
+        constant += (sums_have(node, graph),)
     reads = tuple(decision.reads.get(name) for name in names)
     open_axes = tuple(graph.open_axes.get(name, ()) for name in names)
     known = _texts.setdefault(node, {})

@@ -11,10 +11,7 @@ from leanconv.graph.convert import FileNode
 from leanconv.graph.ir import Graph, Node
 from leanconv.graph.names import meant
 from leanconv.graph.regions import all_constants, regions_of
-from leanconv.operators import Accuracy, convolution, quantised_conv
-from leanconv.operators.convolution import CONVOLUTION
-from leanconv.operators.operator import Operator
-from leanconv.operators.quantised_conv import QUANTISED_CONVOLUTION
+from leanconv.operators import Accuracy, convolution, operator_of
 from leanconv.planner import tuner
 from leanconv.planner.decision import Decision
 from leanconv.planner.lowering import default_decisions, format_rules
@@ -23,10 +20,7 @@ from leanconv.target import Target
 
 # Operators of a file that become convolutions.
 _LAYERS = ("Conv", "ConvTranspose", "Gemm", "MatMul", "QLinearConv", "ConvInteger", "QGemm")
-_OPERATORS: Mapping[str, Operator] = {
-    **dict.fromkeys(convolution.OPS, CONVOLUTION),
-    **dict.fromkeys(quantised_conv.OPS, QUANTISED_CONVOLUTION),
-}
+_OPS = (*convolution.OPS, *convolution.CONVOLUTION_OF_CODES.ops)
 
 
 def check_layers(algorithms: Mapping[str, str], nodes: Sequence[FileNode]) -> None:
@@ -75,8 +69,8 @@ def with_algorithms(
     Raises:
         SpecError: there is no convolution of a name.
     """
-    names = [_name(node) for node in graph.nodes if node.op in _OPERATORS]
-    inside = {_name(node) for node in _inside(graph) if node.op in _OPERATORS}
+    names = [_name(node) for node in graph.nodes if node.op in _OPS]
+    inside = {_name(node) for node in _inside(graph) if node.op in _OPS}
     held = next((name for name in algorithms if name in inside and name not in names), None)
     if held is not None:
         raise SpecError(
@@ -86,8 +80,8 @@ def with_algorithms(
     _check_names(algorithms, names, names)
     decisions = default_decisions(format_rules(graph, target))
     return tuple(
-        replace(decision, choice=_OPERATORS[node.op].choice_named(algorithms[_name(node)]))
-        if node.op in _OPERATORS and _name(node) in algorithms
+        replace(decision, choice=operator_of(node).choice_named(algorithms[_name(node)]))
+        if node.op in _OPS and _name(node) in algorithms
         else decision
         for node, decision in zip(graph.nodes, decisions, strict=True)
     )
@@ -110,7 +104,7 @@ def tuned(
     for number in steps("tuning layers", left, len(left)):
         node, decision = nodes[number], result[number]
         context = decision.context(node, graph, target, accuracy)
-        ((problem, _),) = convolution.problems(context)
+        (problem,) = convolution.problems(context)
         if accuracy.reproducible:
             found = tuner.tune_for_any_batch(problem, target, weights)
         else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from leanconv.algorithms.magnitudes import Magnitudes
 from leanconv.operators import convolution
-from leanconv.operators.accuracy import network_error
+from leanconv.operators.operator import network_error
 from leanconv.planner.arena import Lifetime, PlacedBuffers
 from leanconv.planner.network_plan import NetworkPlan
 from leanconv.units import counted, format_bytes, format_ns

@@ -15,7 +15,7 @@ from leanconv.api.network import Network
 from leanconv.api.options import NetworkOptions, checked_threads
 from leanconv.graph.onnx_import import read_model
 from leanconv.graph.small_inputs import is_small
-from leanconv.operators.accuracy import Accuracy
+from leanconv.operators.operator import Accuracy
 from leanconv.planner.budget import Planner
 from leanconv.planner.node_costs import NodeEvaluator
 from leanconv.quantizer.onnx_graph import OnnxGraph

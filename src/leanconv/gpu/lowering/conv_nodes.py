@@ -18,7 +18,7 @@ from leanconv.gpu.lowering.lowering_context import LAST, LoweringContext
 from leanconv.gpu.lowering.windows import at_least_2d
 from leanconv.graph.ir import Node
 from leanconv.graph.ops.chain import stage_inputs
-from leanconv.operators.convolution import attributes_spec
+from leanconv.operators.conv_node import attributes_spec
 from leanconv.spec import ConvSpec
 
 
@@ -31,7 +31,15 @@ def _plane_spec(
     residual: bool,
 ) -> ConvSpec:
     """The spec of a convolution of a graph, with two or three spatial axes."""
-    spec = attributes_spec(x_shape, w.shape, attributes, context.dtype, bias, residual)
+    spec = attributes_spec(
+        x_shape,
+        w.shape,
+        attributes,
+        context.dtype,
+        bias=bias,
+        residual=residual,
+        activation=attributes["activation"],
+    )
     return at_least_2d(replace(spec, layout="NHWC"))
 
 

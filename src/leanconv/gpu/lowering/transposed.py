@@ -23,6 +23,7 @@ from leanconv.gpu.lowering.lowered import Lowered, joined
 from leanconv.gpu.lowering.lowering_context import LAST, LoweringContext
 from leanconv.gpu.lowering.windows import Depth, Windows, unfolded_windows
 from leanconv.graph.ir import Node
+from leanconv.operators.conv_node import transposed_problem
 from leanconv.operators.transposed import phases
 
 
@@ -55,7 +56,7 @@ def _by_phases(
     in_shape, out_shape = context.shape(node.inputs[0]), context.shape(node.output)
     groups, outputs = node.attributes["group"], out_shape[1]
     of, to = Access.channels_last(in_shape), Access.channels_last(out_shape)
-    pieces = phases(node, context.graph, of, to, w, None)
+    pieces = phases(node, transposed_problem(node, context.graph, of, to, None), w)
     parts: list[Lowered] = []
     for number, (problem, taps) in enumerate(pieces):
         windows = _windows(in_shape, problem.window, groups)

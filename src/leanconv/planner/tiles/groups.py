@@ -20,7 +20,7 @@ from leanconv.errors import UnsupportedError
 from leanconv.graph.fields.receptive_fields import Fields, InputAxis, Local, Whole
 from leanconv.graph.ir import Graph, Node
 from leanconv.graph.ops import label
-from leanconv.operators import Accuracy, col2im_node, convolution, operator_of
+from leanconv.operators import Accuracy, convolution, operator_of
 from leanconv.planner.choice_cache import resolved_choices
 from leanconv.planner.decision import Decision
 from leanconv.records import dataclass
@@ -239,13 +239,13 @@ def slower_fused(
 def _pinned(
     node: Node, graph: Graph, target: Target, accuracy: Accuracy, decision: Decision
 ) -> Choice:
-    if decision.choice == col2im_node.CHOICE:  # whose sums depend on no place
+    if decision.choice == convolution.PRODUCT:  # whose sums depend on no place
         return decision.choice
     context = decision.context(node, graph, target, accuracy)
     pieces = convolution.problems(context, decision.choice)
     if len(pieces) > 1:  # phases, each of which chooses by itself otherwise
         return select.choice_named("direct")
-    problem = pieces[0][0]
+    problem = pieces[0]
     for wanted in (decision.choice, AUTO):
         for candidate in select.ranked(problem, target, wanted, accuracy.reproducible):
             if candidate.choice.algorithm not in _MOVING:

@@ -1,0 +1,417 @@
+"""What a node says of its convolution: problem, formats, constants, over every precision.
+
+Floats are computed where they lie. Kernels of codes read and write blocks of channels alone: where
+a node's input or output is plain, it is reordered into a buffer of the node's own; an input of few
+channels into blocks that are no larger than what one step of a kernel multiplies.
+
+    bias[k]' = bias[k] - x_zero · sum of w[k]        folded in when the weights are packed
+
+so that kernels multiply the codes as they are. Where a kernel shifts them, to have the signs that
+an instruction takes, x_zero is shifted alike (`code_shift`). That holds where no tap is in the
+padding: a network has its padding as nodes of their own where it is not zero (`passes.pad_codes`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from leanconv.algorithms import select
+from leanconv.algorithms.common.grouped_conv import GroupedConv
+from leanconv.algorithms.integer_sums import sum_bits
+from leanconv.algorithms.interface import Candidate
+from leanconv.algorithms.magnitudes import are_small
+from leanconv.algorithms.problem import Problem, default_error
+from leanconv.algorithms.rounding import half_error
+from leanconv.codegen.dot import dot_of, group_of, way_of
+from leanconv.codegen.epilogue import Epilogue
+from leanconv.codegen.geometry import Access, Window, triple
+from leanconv.errors import UnsupportedError
+from leanconv.graph.ir import Graph, Node, number_of
+from leanconv.graph.ops.conv import unfolded
+from leanconv.graph.ops.quantised_conv import quantisation_of
+from leanconv.graph.ops.requantised import form_of, numbers_of
+from leanconv.operators.calls import reordered
+from leanconv.operators.operator import NodeContext
+from leanconv.records import cached_property, dataclass
+from leanconv.spec import Activation, ConvSpec, Format
+from leanconv.spec.requantise import Requantise
+from leanconv.types import HALVES, INT32, SINGLE, UINT8, DType, Precision
+from leanconv.units import shape_text
+
+_CONSTANTS, _CODE_CONSTANTS = (1, 2, 4), (1, 2, 3, 5)  # inputs that are packed, of codes the latter
+_RESIDUAL, _CODE_RESIDUAL = 3, 4  # the input that is added
+
+
+def precision_of(x: DType, w: DType, y: DType) -> Precision:
+    """That of a convolution whose operands are stored in these types."""
+    if not x.is_float:
+        return Precision(x, w, INT32, y)
+    half = next((each for each in (y, x) if each in HALVES), None)
+    return Precision.of(x) if half is None else Precision(x, half, half.accumulator, y)
+
+
+def attributes_spec(
+    x_shape: tuple[int, ...],
+    w_shape: tuple[int, ...],
+    attributes: Mapping[str, Any],
+    precision: Precision | DType,
+    *,
+    bias: bool = False,
+    residual: bool = False,
+    activation: Activation | None = None,
+    requantise: Requantise | None = None,
+) -> ConvSpec:
+    """The spec of ONNX's attributes, for x (N, C, spatial…) and w (K, C/g, kernel…)."""
+    rank = len(x_shape) - 2
+    return ConvSpec(
+        batch=x_shape[0],
+        in_channels=w_shape[1] * attributes["group"],  # of x they may be open
+        out_channels=w_shape[0],
+        size=x_shape[2:],
+        kernel=w_shape[2:],
+        stride=tuple(attributes["strides"]),
+        dilation=tuple(attributes["dilations"]),
+        pad_begin=tuple(attributes["pads"][:rank]),
+        pad_end=tuple(attributes["pads"][rank:]),
+        groups=attributes["group"],
+        precision=Precision.of(precision),
+        bias=bias,
+        residual=residual,
+        activation=activation,
+        requantise=requantise,
+    )
+
+
+def transposed_problem(
+    node: Node, graph: Graph, x: Access, y: Access, max_error: float | None
+) -> Problem:
+    """A transposed convolution itself; its window has its input, output, kernel, steps, padding.
+
+    Args:
+        node: a ConvTranspose, with weights (C, K / groups, k…).
+        graph: types of its values.
+        x, y: where input and output lie.
+        max_error: relative error accepted of the layer; the default of one layer if None.
+    """
+    given, names = node.attributes, (*node.inputs[:2], node.output)
+    x_type, w_type, y_type = (graph.types[name] for name in names)
+    types = precision_of(x_type.dtype, w_type.dtype, y_type.dtype)
+    (channels, outputs, *kernel), rank = w_type.shape, len(x_type.shape) - 2
+    return Problem(
+        batch=x_type.shape[0],
+        in_channels=channels,  # of x they may be open
+        out_channels=given["group"] * outputs,
+        groups=given["group"],
+        precision=types,
+        epilogue=Epilogue(bool(node.input(2)), False, given["activation"]),
+        window=Window(
+            triple(x_type.shape[2:], 1),
+            triple(y_type.shape[2:], 1),
+            triple(tuple(kernel), 1),
+            triple(tuple(given["strides"]), 1),
+            triple(tuple(given["dilations"]), 1),
+            triple(tuple(given["pads"][:rank]), 0),
+        ),
+        x=x,
+        y=y,
+        label=f"a transposed convolution of {shape_text(tuple(kernel))} taps",
+        max_error=default_error(types) if max_error is None else max_error,
+    )
+
+
+def sums_have(node: Node, graph: Graph) -> int:
+    """Bits of the sums of products of codes: 26 to 32; 32 where nothing depends on them."""
+    w = graph.constants[node.inputs[1]]
+    if prod(w.shape[2:]) == 1:
+        return 32
+    case = number_of(w), graph.types[node.inputs[0]].dtype
+    known = _sum_bits.get(case)
+    if known is None:
+        if len(_sum_bits) >= _MOST_KNOWN:
+            _sum_bits.clear()
+        known = _sum_bits[case] = sum_bits(w, case[1])
+    return known
+
+
+_sum_bits: dict[tuple[int, DType], int] = {}  # by the weights' number
+_MOST_KNOWN = 4096
+
+
+def of_codes(node: Node) -> bool:
+    """Whether a convolution is one of codes."""
+    return node.op == "QLinearConv"
+
+
+def of_data(node: Node) -> bool:
+    """Whether the weights of a convolution, or its bias, are computed in each run."""
+    return node.op == "DataConv"
+
+
+def packed_inputs(node: Node) -> tuple[int, ...]:
+    """The inputs of a convolution that are packed: weights, what channels have beside."""
+    return _CODE_CONSTANTS if of_codes(node) else _CONSTANTS
+
+
+@dataclass(frozen=True, eq=False)
+class ConvNode:
+    """A node with the problem that its kernels solve.
+
+    Attributes:
+        context: the node.
+    """
+
+    context: NodeContext
+
+    @property
+    def residual(self) -> str:
+        """The value that is added, "" where none is."""
+        node = self.context.node
+        return node.input(_CODE_RESIDUAL if of_codes(node) else _RESIDUAL)
+
+    @cached_property
+    def precision(self) -> Precision:
+        """Types of operands and sums."""
+        node, types = self.context.node, self.context.graph.types
+        x, w, y = (types[name].dtype for name in (*node.inputs[:2], node.output))
+        return precision_of(x, w, y)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether sums are those of integers, which nothing rounds."""
+        return not self.precision.accumulate.is_float
+
+    @property
+    def reproducible(self) -> bool:
+        """Whether what is chosen may not depend on the batch: it may where sums are exact."""
+        return self.context.accuracy.reproducible and not self.is_exact
+
+    @cached_property
+    def spec(self) -> ConvSpec:
+        """The convolution of the node's groups; of no ConvTranspose.
+
+        Raises:
+            UnsupportedError: its padding is of another code than 0.
+        """
+        node, given = self.context.node, self.context.node.attributes
+        if given.get("x_zero") and any(given["pads"]):
+            raise UnsupportedError(
+                f"node {node.name!r} ({node.op}) has padding of code {given['x_zero']}; "
+                "expected padding of 0, or none behind a Pad"
+            )
+        return attributes_spec(
+            self.context.graph.types[node.inputs[0]].shape,
+            self._weight_shape,
+            given,
+            self.precision,
+            bias=self._has_bias,
+            residual=bool(self.residual),
+            activation=None if of_codes(node) else given.get("activation"),
+            requantise=self._requantise,
+        )
+
+    # -- formats -------------------------------------------------------------------------------
+    @property
+    def _block(self) -> Format:
+        return Format(self.context.target.channel_block(UINT8))
+
+    @cached_property
+    def forms(self) -> dict[str, Format]:
+        """The formats in which kernels take the images that the node reads and writes."""
+        node, formats = self.context.node, self.context.formats
+        x, *others = (name for name in (node.inputs[0], node.output, self.residual) if name)
+        if not of_codes(node):
+            return {name: formats[name] for name in (x, *others)}
+        channels = self.context.graph.types[x].shape[1]
+        group = group_of(self.precision)
+        few = not formats[x].block and channels <= group
+        return {
+            **dict.fromkeys((x, *others), self._block),
+            x: Format(group) if few else self._block,
+        }
+
+    @property
+    def reorder_cycles(self) -> float:
+        """Estimated cycles of bringing plain values into blocks and back."""
+        context, moved = self.context, 0
+        for name, form in reordered(context, self.forms).items():
+            kind = context.graph.types[name]
+            moved += (form.elements(kind.shape) + kind.elements) * kind.dtype.bytes
+        return moved / context.target.costs.copy
+
+    # -- problem -------------------------------------------------------------------------------
+    @cached_property
+    def problem(self) -> Problem:
+        """What the kernels compute; of a transposed convolution, all its phases."""
+        groups = self.context.node.attributes["group"]
+        alone = self._problem(groups)
+        count = self._groups_that_fill_blocks if of_codes(self.context.node) else 1
+        if count == 1 or select.is_possible(alone, self.context.target):
+            return alone
+        return self._problem(groups // count)
+
+    def _problem(self, groups: int) -> Problem:
+        """The problem of so many groups, each of which is one of the node's, or several."""
+        context, node, graph = self.context, self.context.node, self.context.graph
+        x, y = (
+            Access.of_format(graph.types[name].shape, self.forms[name])
+            for name in (node.inputs[0], node.output)
+        )
+        if node.op == "ConvTranspose":
+            made = transposed_problem(node, graph, x, y, self._max_error)
+        else:
+            made = Problem.of(replace(self.spec, groups=groups), x, y, self._max_error)
+        made = replace(made, any_size=context.any_size)
+        if of_data(node):
+            return made
+        made = replace(made, weights_from_dram=context.accuracy.weights_from_dram)
+        if of_codes(node):
+            return replace(made, sum_bits=sums_have(node, graph), folds_shift=True)
+        return replace(made, small_weights=are_small(self.weights))
+
+    @property
+    def _groups_that_fill_blocks(self) -> int:
+        """How many groups fill whole blocks of channels; all of them where no fewer do."""
+        groups, block = self.context.node.attributes["group"], self._block.block
+        outputs, inputs = self._weight_shape[0] // groups, self._weight_shape[1]
+        count = 1
+        while (inputs * count % block or outputs * count % block) and count < groups:
+            count += 1
+            while groups % count:
+                count += 1
+        return count
+
+    @property
+    def _max_error(self) -> float | None:
+        """The error accepted of what is computed; what is stored in halves errs besides."""
+        node, accuracy, types = self.context.node, self.context.accuracy, self.precision
+        accepted = accuracy.layer_error
+        if accepted is None or of_data(node) or of_codes(node):
+            return accepted
+        if types.x in HALVES or types.y in HALVES:
+            accepted += default_error(types) - default_error(SINGLE)
+        if accuracy.half is not None:
+            accepted += half_error(accuracy.half) + default_error(SINGLE)
+        return accepted
+
+    # -- constants -----------------------------------------------------------------------------
+    @property
+    def _weight_shape(self) -> tuple[int, ...]:
+        node, kind = self.context.node, self.context.graph.types[self.context.node.inputs[1]]
+        return unfolded(node.attributes, kind).shape if of_data(node) else kind.shape
+
+    @cached_property
+    def weights(self) -> np.ndarray:
+        """Weights (K, C / g, kernel…), of a ConvTranspose (C, K / g, kernel…)."""
+        node = self.context.node
+        given = self._array(node.inputs[1])
+        if not of_data(node):
+            return given
+        return np.ascontiguousarray(given).reshape(self._weight_shape)
+
+    @cached_property
+    def data(self) -> dict[str, np.ndarray]:
+        """What stands for weights and bias that each run computes: arrays of any content."""
+        node, graph = self.context.node, self.context.graph
+        names = node.inputs[1:] if of_data(node) else ()
+        kinds = {name: graph.types[name] for name in names if name not in {"", *graph.constants}}
+        return {name: np.empty(kind.shape, kind.dtype.numpy) for name, kind in kinds.items()}
+
+    def _array(self, name: str) -> np.ndarray:
+        held = self.context.graph.constants.get(name)
+        return self.data[name] if held is None else held
+
+    @property
+    def sources(self) -> tuple[np.ndarray, ...]:
+        """The arrays that constants beside the weights are made of."""
+        node = self.context.node
+        names = (node.input(number) for number in packed_inputs(node)[1:])
+        return tuple(self._array(name) for name in names if name)
+
+    def merged_groups(self, problem: Problem) -> int:
+        """How many groups kernels compute as one, whose other weights are zeros."""
+        groups: int = self.context.node.attributes["group"]
+        return groups // problem.groups
+
+    def marks(self, candidate: Candidate, problem: Problem) -> tuple[Hashable, ...]:
+        """What decides the constants of a candidate beside the arrays that they are made of."""
+        node = self.context.node
+        given = (bool(node.input(number)) for number in packed_inputs(node))
+        return (*given, code_shift(candidate), self.merged_groups(problem), self.numbers)
+
+    @property
+    def numbers(self) -> Hashable:
+        """What of the attributes decides constants."""
+        node, given = self.context.node, self.context.node.attributes
+        if not of_codes(node):
+            return ()
+        return given["x_zero"], self._has_bias, quantisation_of(given)
+
+    def channels(self, shift: int) -> dict[str, np.ndarray]:
+        """What there is beside the weights, by role, for kernels that shift codes so much."""
+        node, found = self.context.node, dict[str, np.ndarray]()
+        if not of_codes(node):
+            roles = {"bias": node.input(2), "slope": node.input(4)}
+            return {role: self._array(name) for role, name in roles.items() if name}
+        if self._has_bias:
+            found["bias"] = self._folded_bias(shift)
+        if node.input(3):
+            scale, affine = self._array(node.input(3)), node.input(5)
+            found["scale"] = np.vstack([scale, self._array(affine)]) if affine else scale
+        quantisation = quantisation_of(node.attributes)
+        if quantisation is not None:
+            found["quantisation"] = numbers_of(quantisation)
+        return found
+
+    @property
+    def _requantise(self) -> Requantise | None:
+        node = self.context.node
+        quantisation = quantisation_of(node.attributes) if of_codes(node) else None
+        if quantisation is None:
+            return None
+        return form_of(quantisation, self._array(node.input(3)), self.precision.y)
+
+    @property
+    def _has_bias(self) -> bool:
+        node, types = self.context.node, self.precision
+        if node.input(2) or not of_codes(node):
+            return bool(node.input(2))
+        return (
+            bool(node.attributes["x_zero"])
+            or dot_of(types, way_of(types, self.context.target)).shifted
+        )
+
+    def _folded_bias(self, shift: int) -> np.ndarray:
+        """The bias, with what the input's zero adds to every sum, modulo 2^32."""
+        node, w = self.context.node, self.weights
+        zero = node.attributes["x_zero"] + shift
+        bias = self._array(node.input(2)) if node.input(2) else np.zeros(len(w), np.int32)
+        if not zero:
+            return bias
+        sums = w.reshape(len(w), -1).sum(axis=1, dtype=np.int64)
+        folded: np.ndarray = (bias.astype(np.int64) - zero * sums).astype(np.int32)
+        return folded
+
+
+def code_shift(candidate: Candidate) -> int:
+    """What the kernels of a candidate add to every code of the input."""
+    kernels = (use.kernel for use in candidate.kernels)
+    return sum(kernel.code_shift for kernel in kernels if isinstance(kernel, GroupedConv))
+
+
+def with_merged_groups(w: np.ndarray, groups: int, count: int) -> np.ndarray:
+    """Weights (K, C/g, kernel…) of groups of which `count` are computed as one, beside zeros."""
+    if count == 1:
+        return w
+    outputs, inputs, *kernel = w.shape
+    each = outputs // groups
+    merged = np.zeros((groups // count, count, each, count, inputs, *kernel), w.dtype)
+    apart = w.reshape(-1, count, each, inputs, *kernel)
+    for number in range(count):
+        merged[:, number, :, number] = apart[:, number]
+    whole: np.ndarray = merged.reshape(outputs, count * inputs, *kernel)
+    return whole
