@@ -21,15 +21,13 @@ from leanconv.graph.passes.fuse_affine import fuse_affine
 from leanconv.graph.passes.fuse_attention import fuse_attention
 from leanconv.graph.passes.fuse_blocks import fuse_blocks
 from leanconv.graph.passes.fuse_chains import fuse_chains, fuse_reductions
-from leanconv.graph.passes.fuse_coded_activations import fuse_coded_activations
-from leanconv.graph.passes.fuse_codes import fuse_codes
+from leanconv.graph.passes.fuse_codes import fuse_coded_activations, fuse_codes, pad_codes
 from leanconv.graph.passes.fuse_normalisation import fuse_normalisation
 from leanconv.graph.passes.fuse_residual import fuse_outer_residual, fuse_residual
 from leanconv.graph.passes.global_pooling import global_pooling, pool_channels_last
 from leanconv.graph.passes.hoist_activations import hoist_activations
 from leanconv.graph.passes.merge_common import merge_common
 from leanconv.graph.passes.merge_pads import merge_pads
-from leanconv.graph.passes.pad_codes import pad_codes
 from leanconv.graph.passes.recognise_activations import recognise_activations
 from leanconv.graph.passes.recognise_quantised import recognise_quantised
 from leanconv.graph.passes.simplify import simplify

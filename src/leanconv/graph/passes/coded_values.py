@@ -21,6 +21,8 @@ from leanconv.records import dataclass
 from leanconv.types import FLOAT16, FLOAT32
 
 Number = TypeVar("Number", int, float)
+# What gives elements of one tensor back as they are.
+MOVES = ("Reshape", "Transpose", "Slice", "Expand", "MaxPool", "Pad", "Resize")
 _DEEPEST = 16  # operations of a function of one value
 
 

@@ -20,6 +20,7 @@ from leanconv.graph.passes.coded_values import floats_made
 from leanconv.types import FLOAT32, FLOAT64, INT32
 
 _BOUND = 255 * 255  # of a product of two distances of codes of 8 bits
+_NO_KERNEL = ("QLinearSoftmax",)  # of a CPU
 
 
 def expand_quantised(graph: Graph) -> Graph:
@@ -35,9 +36,9 @@ def expand_without_kernel(graph: Graph) -> Graph:
     """The same of the operations that no kernel of a CPU computes.
 
     Requires: as `expand_quantised`.
-    Ensures: of the operations of `EXPANSIONS` those of `WITH_KERNEL` alone are left.
+    Ensures: none of these is left.
     """
-    return rewrite(graph, lambda editor, node: node.op not in WITH_KERNEL and _rule(editor, node))
+    return rewrite(graph, lambda editor, node: node.op in _NO_KERNEL and _rule(editor, node))
 
 
 def _rule(editor: Editor, node: Node) -> bool:
@@ -223,15 +224,6 @@ def _quantise_floats(c: Composer, node: Node) -> str:
     (x, scale, zero), given = node.inputs, node.attributes
     bounds = given["low"], given["high"]
     return float_codes.quantise(c, x, scale, zero, given["dtype"], bounds)
-
-
-WITH_KERNEL = frozenset(
-    (
-        *("QuantizeLinear", "QuantizeFloats", "DequantizeLinear", "QLinearAdd", "QLinearMul"),
-        *("Extremes", "Lookup", "DataConv"),
-        *("QLinearGlobalAveragePool", "QLinearAveragePool", "QLinearMatMul", "MatMulNBits"),
-    )
-)
 
 
 def _extremes(c: Composer, node: Node) -> str:

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from leanconv.graph.codes import Code
-from leanconv.graph.edit import Editor, frozen, node_like, rewrite
+from leanconv.graph.codes import Code, fused, table
+from leanconv.graph.edit import Array, Editor, frozen, node_like, rewrite
 from leanconv.graph.ir import Graph, Node, TensorType
 from leanconv.graph.ops import OPS
-from leanconv.graph.passes.coded_layers import coded_conv, coded_dense
-from leanconv.graph.passes.coded_results import quantise
-from leanconv.graph.passes.coded_transposed import coded_transposed
-from leanconv.graph.passes.coded_values import Coded, Values, bounds_of, floats_made, inner
-from leanconv.graph.passes.dense_of_codes import dense_of_codes
-from leanconv.types import FLOAT32
-
-# What gives elements back as they are.
-_MOVES = ("Reshape", "Transpose", "Slice", "Expand", "MaxPool", "Pad", "Resize")
+from leanconv.graph.passes.coded_layers import (
+    coded_conv,
+    coded_dense,
+    coded_transposed,
+    dense_of_codes,
+)
+from leanconv.graph.passes.coded_values import (
+    MOVES,
+    Coded,
+    Values,
+    bounds_of,
+    floats_made,
+    inner,
+)
+from leanconv.records import dataclass
+from leanconv.types import FLOAT32, FLOATS
 
 
 def recognise_quantised(graph: Graph) -> Graph:
@@ -121,6 +129,210 @@ def _concat(values: Values, node: Node) -> bool:
     return True
 
 
+# -- in front of a QuantizeLinear --------------------------------------------------------------
+_VIEWS = ("Reshape", "Transpose", "Slice")
+
+
+@dataclass(frozen=True, eq=False)
+class _Quantised:
+    """A QuantizeLinear, and what is between it and the layer whose result it reads.
+
+    Attributes:
+        values: of the graph.
+        node: the QuantizeLinear.
+        code: of its result.
+        low, high: bounds of its codes, those of a Relu or Clip behind the layer among them.
+        root: name of the layer's result, floats.
+        moves: Reshapes, Transposes and Slices behind the layer, in their order.
+    """
+
+    values: Values
+    node: Node
+    code: Code
+    low: int
+    high: int
+    root: str
+    moves: tuple[Node, ...]
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """Bounds and type of the result, as attributes of an operation that gives codes."""
+        return {"low": self.low, "high": self.high, "dtype": self.code.dtype}
+
+    @property
+    def whole(self) -> bool:
+        """Whether nothing between the layer and the QuantizeLinear bounds its codes.
+
+        ONNX Runtime computes a layer in floats whose Relu or Clip bounds them.
+        """
+        return (self.low, self.high) == (self.code.dtype.low, self.code.dtype.high)
+
+    def fused(self, *codes: Code) -> dict[str, Any]:
+        """Attributes of an operation on such codes."""
+        return {**fused((*codes, self.code)), **self.attributes}
+
+    def replaced(self, *new: Node) -> bool:
+        """Replace the node by some, of which the last gives codes of `root`, and the movements."""
+        editor, out = self.values.editor, self.node.output
+        shapes = [editor.shape(name) for name in (self.root, *(m.output for m in self.moves))]
+        kinds = [TensorType(shape, self.code.dtype) for shape in shapes[:-1]]
+        names = [*(editor.value(out, kind) for kind in kinds), out]
+        chain = [*new[:-1], replace(new[-1], outputs=(names[0],))]
+        for move, source, result in zip(self.moves, names, names[1:], strict=False):
+            inputs = (source, *move.inputs[1:])
+            chain.append(replace(move, inputs=inputs, outputs=(result,)))
+        editor.replace(self.node, *chain)
+        return True
+
+
+def _quantise(values: Values, node: Node) -> bool:
+    """A QuantizeLinear: the layer in front of it computes codes."""
+    code = values.code(node)
+    if code is None or values.editor.types[node.inputs[0]].dtype != FLOAT32:
+        return False
+    found = _followed(values, node, code)
+    return any(rule(found) for rule in _LAYERS)
+
+
+def _followed(values: Values, node: Node, code: Code) -> _Quantised:
+    """Go back from a QuantizeLinear over bounds and views to the layer."""
+    editor, name, moves = values.editor, node.inputs[0], []
+    low = node.attributes.get("low", int(code.dtype.low))
+    high = node.attributes.get("high", int(code.dtype.high))
+    while True:
+        before = editor.private_producer(name, "Relu", "Clip", "Cast", *_VIEWS)
+        bounds = None if before is None else bounds_of(before)
+        if before is None or (bounds is not None and math.isnan(sum(bounds))):
+            break
+        if bounds is not None:
+            low, high = inner(low, high, *map(code.code_of, bounds))
+        elif before.op != "Cast":
+            moves.append(before)
+        elif editor.types[before.inputs[0]].dtype not in FLOATS:
+            break
+        name = before.inputs[0]
+    return _Quantised(values, node, code, low, high, name, tuple(moves[::-1]))
+
+
+def _requantised(q: _Quantised) -> bool:
+    """Codes as other codes, or as they are."""
+    x = q.values.coded(q.root)
+    if x is None or q.values.is_constant(q.root):
+        return False
+    if x.code != q.code or not q.whole:
+        return q.replaced(_looked_up(q, x, table(x.code, q.code)))
+    if not q.moves:
+        return q.values.editor.alias(q.node, x.name)
+    shape = frozen({"shape": q.values.editor.shape(q.root)})
+    return q.replaced(Node("Reshape", (x.name,), (q.root,), shape, q.node.name))
+
+
+def _looked_up(q: _Quantised, x: Coded, codes: Array) -> Node:
+    """A Lookup in a table, clamped to the bounds."""
+    clamped = np.clip(codes, q.low, q.high).astype(q.code.dtype)
+    held = q.values.editor.constant(q.node.output, clamped)
+    return Node("Lookup", (x.name, held), (q.root,), frozen({}), q.node.name)
+
+
+def _layer(q: _Quantised) -> bool:
+    """A QLinearConv that gave floats."""
+    editor = q.values.editor
+    conv = editor.private_producer(q.root, "QLinearConv")
+    if conv is None or conv.attributes["dtype"] != FLOAT32:
+        return False
+    with np.errstate(all="ignore"):
+        factors = editor.constants[conv.inputs[3]] / np.float32(q.code.scale)
+    if not np.all(np.isfinite(factors)):
+        return False
+    least, most = (q.code.code_of(conv.attributes[name]) for name in ("low", "high"))
+    low, high = inner(least, most, q.low, q.high)
+    scale = editor.constant(conv.inputs[3], factors)
+    changes = {**q.attributes, "low": low, "high": high, "y_zero": q.code.zero}
+    return q.replaced(node_like(conv, inputs=(*conv.inputs[:3], scale), attributes=changes))
+
+
+def _pair(q: _Quantised) -> bool:
+    """Add, Mul or MatMul of codes.
+
+    Bounds belong to sums and products of matrices, which are much faster on codes; they may differ
+    by one code from floats that are rounded later.
+    """
+    node = q.values.editor.private_producer(q.root, *_OF_TWO)
+    if node is None or (node.op == "Mul" and not q.whole):
+        return False
+    a, b = (q.values.coded(name) for name in node.inputs)
+    if a is None or b is None:
+        return False
+    if node.op == "MatMul" and min(len(q.values.editor.shape(n)) for n in node.inputs) < 2:
+        return False
+    attributes = frozen(q.fused(a.code, b.code))
+    return q.replaced(Node(_OF_TWO[node.op], (a.name, b.name), (q.root,), attributes, node.name))
+
+
+_OF_TWO = {"Add": "QLinearAdd", "Mul": "QLinearMul", "MatMul": "QLinearMatMul"}
+
+
+def _joined(q: _Quantised) -> bool:
+    """A Concat of codes, each as codes of the result."""
+    editor = q.values.editor
+    node = editor.private_producer(q.root, "Concat")
+    parts = [] if node is None else [q.values.coded(name) for name in node.inputs]
+    if node is None or any(part is None for part in parts):
+        return False
+    new, names = [], []
+    for part, source in zip(parts, node.inputs, strict=True):
+        assert part is not None, "all are coded"
+        kind = TensorType(editor.shape(source), q.code.dtype)
+        found = _looked_up(q, part, table(part.code, q.code))
+        new.append(replace(found, outputs=(editor.value(source, kind),)))
+        names.append(new[-1].output)
+    return q.replaced(*new, replace(node, inputs=tuple(names)))
+
+
+def _mean(q: _Quantised) -> bool:
+    """AveragePool, or the mean over all spatial axes, of codes."""
+    editor = q.values.editor
+    node = editor.private_producer(q.root, "AveragePool", "ReduceMean")
+    x = None if node is None else q.values.coded(node.inputs[0])
+    if node is None or x is None or not q.whole:
+        return False
+    shape, given = editor.shape(node.inputs[0]), node.attributes
+    attributes = q.fused(x.code)
+    if node.op == "AveragePool":
+        window = frozen({**given, **attributes})
+        return q.replaced(Node("QLinearAveragePool", (x.name,), (q.root,), window, node.name))
+    if not 3 <= len(shape) <= 5 or sorted(given["axes"]) != list(range(2, len(shape))):
+        return False
+    kind = TensorType((*shape[:2], *(1,) * (len(shape) - 2)), q.code.dtype)
+    pooled = editor.value(q.root, kind)
+    pool = Node("QLinearGlobalAveragePool", (x.name,), (pooled,), frozen(attributes), node.name)
+    if given["keepdims"]:
+        return q.replaced(pool)
+    view = frozen({"shape": editor.shape(q.root)})
+    return q.replaced(pool, Node("Reshape", (pooled,), (q.root,), view, node.name))
+
+
+def _softmax(q: _Quantised) -> bool:
+    """A Softmax from codes to all codes of the same type."""
+    node = q.values.editor.private_producer(q.root, "Softmax")
+    x = None if node is None else q.values.coded(node.inputs[0])
+    if node is None or x is None or x.code.dtype != q.code.dtype or not q.whole:
+        return False
+    attributes = frozen({"axis": node.attributes["axis"], **q.fused(x.code)})
+    return q.replaced(Node("QLinearSoftmax", (x.name,), (q.root,), attributes, node.name))
+
+
+def _function(q: _Quantised) -> bool:
+    """Any function of one tensor, element by element."""
+    found = q.values.function(q.root)
+    if found is None:
+        return False
+    x, floats = found
+    return q.replaced(_looked_up(q, x, q.code.codes(floats)))
+
+
+# What may be in front of a QuantizeLinear; the first that fits takes it.
+_LAYERS = (_requantised, _layer, _pair, _joined, _mean, _softmax, _function)
 _RULES: Mapping[str, Callable[[Values, Node], bool]] = {
     "Conv": coded_conv,
     "ConvTranspose": coded_transposed,
@@ -129,6 +341,6 @@ _RULES: Mapping[str, Callable[[Values, Node], bool]] = {
     "Relu": _clip,
     "Clip": _clip,
     "Concat": _concat,
-    **dict.fromkeys(_MOVES, _move),
-    "QuantizeLinear": quantise,
+    **dict.fromkeys(MOVES, _move),
+    "QuantizeLinear": _quantise,
 }

@@ -11,13 +11,12 @@ import numpy as np
 
 from leanconv.graph.edit import Editor, node_like, rewrite
 from leanconv.graph.ir import Graph, Node, TensorType
+from leanconv.graph.passes.coded_values import MOVES
 from leanconv.types import INT8, UINT8
 
 _SHIFT = 128
 _OF_CODES = frozenset(("QLinearAdd", "QLinearMul", "QLinearMatMul", "QLinearGlobalAveragePool"))
-_MOVES = frozenset(
-    ("Reshape", "Transpose", "Slice", "Expand", "Concat", "MaxPool", "Pad", "Resize")
-)
+_MOVES = frozenset((*MOVES, "Concat"))
 _GIVE = frozenset(("QuantizeLinear", "QLinearConv", "Lookup")) | _OF_CODES | _MOVES
 _TAKE = frozenset(("DequantizeLinear", "QLinearConv", "Lookup")) | _OF_CODES | _MOVES
 
