@@ -37,9 +37,9 @@ from leanconv.graph.ops.quantised_conv import quantisation_of
 from leanconv.graph.ops.requantised import form_of, numbers_of
 from leanconv.operators.calls import reordered
 from leanconv.operators.operator import NodeContext
-from leanconv.records import cached_property, dataclass
+from leanconv.records import cached_property
 from leanconv.spec import Activation, ConvSpec, Format
-from leanconv.spec.requantise import Requantise
+from leanconv.spec.requantise import Quantisation, Requantise
 from leanconv.types import HALVES, INT32, SINGLE, UINT8, DType, Precision
 from leanconv.units import shape_text
 
@@ -157,38 +157,40 @@ def packed_inputs(node: Node) -> tuple[int, ...]:
     return _CODE_CONSTANTS if of_codes(node) else _CONSTANTS
 
 
-@dataclass(frozen=True, eq=False)
 class ConvNode:
     """A node with the problem that its kernels solve.
 
-    Attributes:
+    Args:
         context: the node.
+
+    Attributes:
+        of_data: whether the weights, or the bias, are computed in each run.
     """
 
-    context: NodeContext
+    def __init__(self, context: NodeContext) -> None:
+        self.context, self.node, self.graph = context, context.node, context.graph
+        self.of_data = of_data(context.node)
 
     @property
     def residual(self) -> str:
         """The value that is added, "" where none is."""
-        node = self.context.node
-        return node.input(_CODE_RESIDUAL if of_codes(node) else _RESIDUAL)
+        return self.node.input(_CODE_RESIDUAL if self.of_codes else _RESIDUAL)
 
     @cached_property
     def precision(self) -> Precision:
         """Types of operands and sums."""
-        node, types = self.context.node, self.context.graph.types
-        x, w, y = (types[name].dtype for name in (*node.inputs[:2], node.output))
-        return precision_of(x, w, y)
+        names = (*self.node.inputs[:2], self.node.output)
+        return precision_of(*(self.graph.types[name].dtype for name in names))
 
     @property
-    def is_exact(self) -> bool:
+    def of_codes(self) -> bool:
         """Whether sums are those of integers, which nothing rounds."""
         return not self.precision.accumulate.is_float
 
     @property
     def reproducible(self) -> bool:
         """Whether what is chosen may not depend on the batch: it may where sums are exact."""
-        return self.context.accuracy.reproducible and not self.is_exact
+        return self.context.accuracy.reproducible and not self.of_codes
 
     @cached_property
     def spec(self) -> ConvSpec:
@@ -197,20 +199,20 @@ class ConvNode:
         Raises:
             UnsupportedError: its padding is of another code than 0.
         """
-        node, given = self.context.node, self.context.node.attributes
+        node, given = self.node, self.node.attributes
         if given.get("x_zero") and any(given["pads"]):
             raise UnsupportedError(
                 f"node {node.name!r} ({node.op}) has padding of code {given['x_zero']}; "
                 "expected padding of 0, or none behind a Pad"
             )
         return attributes_spec(
-            self.context.graph.types[node.inputs[0]].shape,
+            self.graph.types[node.inputs[0]].shape,
             self._weight_shape,
             given,
             self.precision,
             bias=self._has_bias,
             residual=bool(self.residual),
-            activation=None if of_codes(node) else given.get("activation"),
+            activation=None if self.of_codes else given.get("activation"),
             requantise=self._requantise,
         )
 
@@ -222,24 +224,21 @@ class ConvNode:
     @cached_property
     def forms(self) -> dict[str, Format]:
         """The formats in which kernels take the images that the node reads and writes."""
-        node, formats = self.context.node, self.context.formats
-        x, *others = (name for name in (node.inputs[0], node.output, self.residual) if name)
-        if not of_codes(node):
-            return {name: formats[name] for name in (x, *others)}
-        channels = self.context.graph.types[x].shape[1]
+        x, y = self.node.inputs[0], self.node.output
+        found = {name: self.context.formats[name] for name in (x, y, self.residual) if name}
+        if not self.of_codes:
+            return found
         group = group_of(self.precision)
-        few = not formats[x].block and channels <= group
-        return {
-            **dict.fromkeys((x, *others), self._block),
-            x: Format(group) if few else self._block,
-        }
+        few = not found[x].block and self.graph.types[x].shape[1] <= group
+        of_x = Format(group) if few else self._block
+        return {**dict.fromkeys(found, self._block), x: of_x}
 
     @property
     def reorder_cycles(self) -> float:
         """Estimated cycles of bringing plain values into blocks and back."""
         context, moved = self.context, 0
         for name, form in reordered(context, self.forms).items():
-            kind = context.graph.types[name]
+            kind = self.graph.types[name]
             moved += (form.elements(kind.shape) + kind.elements) * kind.dtype.bytes
         return moved / context.target.costs.copy
 
@@ -247,16 +246,16 @@ class ConvNode:
     @cached_property
     def problem(self) -> Problem:
         """What the kernels compute; of a transposed convolution, all its phases."""
-        groups = self.context.node.attributes["group"]
+        groups = self.node.attributes["group"]
         alone = self._problem(groups)
-        count = self._groups_that_fill_blocks if of_codes(self.context.node) else 1
+        count = self._groups_that_fill_blocks if self.of_codes else 1
         if count == 1 or select.is_possible(alone, self.context.target):
             return alone
         return self._problem(groups // count)
 
     def _problem(self, groups: int) -> Problem:
         """The problem of so many groups, each of which is one of the node's, or several."""
-        context, node, graph = self.context, self.context.node, self.context.graph
+        context, node, graph = self.context, self.node, self.graph
         x, y = (
             Access.of_format(graph.types[name].shape, self.forms[name])
             for name in (node.inputs[0], node.output)
@@ -266,17 +265,17 @@ class ConvNode:
         else:
             made = Problem.of(replace(self.spec, groups=groups), x, y, self._max_error)
         made = replace(made, any_size=context.any_size)
-        if of_data(node):
+        if self.of_data:
             return made
         made = replace(made, weights_from_dram=context.accuracy.weights_from_dram)
-        if of_codes(node):
+        if self.of_codes:
             return replace(made, sum_bits=sums_have(node, graph), folds_shift=True)
         return replace(made, small_weights=are_small(self.weights))
 
     @property
     def _groups_that_fill_blocks(self) -> int:
         """How many groups fill whole blocks of channels; all of them where no fewer do."""
-        groups, block = self.context.node.attributes["group"], self._block.block
+        groups, block = self.node.attributes["group"], self._block.block
         outputs, inputs = self._weight_shape[0] // groups, self._weight_shape[1]
         count = 1
         while (inputs * count % block or outputs * count % block) and count < groups:
@@ -288,9 +287,9 @@ class ConvNode:
     @property
     def _max_error(self) -> float | None:
         """The error accepted of what is computed; what is stored in halves errs besides."""
-        node, accuracy, types = self.context.node, self.context.accuracy, self.precision
+        accuracy, types = self.context.accuracy, self.precision
         accepted = accuracy.layer_error
-        if accepted is None or of_data(node) or of_codes(node):
+        if accepted is None or self.of_data or self.of_codes:
             return accepted
         if types.x in HALVES or types.y in HALVES:
             accepted += default_error(types) - default_error(SINGLE)
@@ -301,60 +300,55 @@ class ConvNode:
     # -- constants -----------------------------------------------------------------------------
     @property
     def _weight_shape(self) -> tuple[int, ...]:
-        node, kind = self.context.node, self.context.graph.types[self.context.node.inputs[1]]
-        return unfolded(node.attributes, kind).shape if of_data(node) else kind.shape
+        kind = self.graph.types[self.node.inputs[1]]
+        return unfolded(self.node.attributes, kind).shape if self.of_data else kind.shape
 
     @cached_property
     def weights(self) -> np.ndarray:
         """Weights (K, C / g, kernel…), of a ConvTranspose (C, K / g, kernel…)."""
-        node = self.context.node
-        given = self._array(node.inputs[1])
-        if not of_data(node):
+        given = self._array(self.node.inputs[1])
+        if not self.of_data:
             return given
         return np.ascontiguousarray(given).reshape(self._weight_shape)
 
     @cached_property
     def data(self) -> dict[str, np.ndarray]:
         """What stands for weights and bias that each run computes: arrays of any content."""
-        node, graph = self.context.node, self.context.graph
-        names = node.inputs[1:] if of_data(node) else ()
-        kinds = {name: graph.types[name] for name in names if name not in {"", *graph.constants}}
+        names = filter(None, self.node.inputs[1:] if self.of_data else ())
+        kinds = {name: self.graph.types[name] for name in names if name not in self.graph.constants}
         return {name: np.empty(kind.shape, kind.dtype.numpy) for name, kind in kinds.items()}
 
     def _array(self, name: str) -> np.ndarray:
-        held = self.context.graph.constants.get(name)
+        held = self.graph.constants.get(name)
         return self.data[name] if held is None else held
 
     @property
     def sources(self) -> tuple[np.ndarray, ...]:
         """The arrays that constants beside the weights are made of."""
-        node = self.context.node
-        names = (node.input(number) for number in packed_inputs(node)[1:])
+        names = (self.node.input(number) for number in packed_inputs(self.node)[1:])
         return tuple(self._array(name) for name in names if name)
 
     def merged_groups(self, problem: Problem) -> int:
         """How many groups kernels compute as one, whose other weights are zeros."""
-        groups: int = self.context.node.attributes["group"]
+        groups: int = self.node.attributes["group"]
         return groups // problem.groups
 
     def marks(self, candidate: Candidate, problem: Problem) -> tuple[Hashable, ...]:
         """What decides the constants of a candidate beside the arrays that they are made of."""
-        node = self.context.node
-        given = (bool(node.input(number)) for number in packed_inputs(node))
+        given = (bool(self.node.input(number)) for number in packed_inputs(self.node))
         return (*given, code_shift(candidate), self.merged_groups(problem), self.numbers)
 
     @property
     def numbers(self) -> Hashable:
         """What of the attributes decides constants."""
-        node, given = self.context.node, self.context.node.attributes
-        if not of_codes(node):
+        if not self.of_codes:
             return ()
-        return given["x_zero"], self._has_bias, quantisation_of(given)
+        return self.node.attributes["x_zero"], self._has_bias, self._quantisation
 
     def channels(self, shift: int) -> dict[str, np.ndarray]:
         """What there is beside the weights, by role, for kernels that shift codes so much."""
-        node, found = self.context.node, dict[str, np.ndarray]()
-        if not of_codes(node):
+        node, found = self.node, dict[str, np.ndarray]()
+        if not self.of_codes:
             roles = {"bias": node.input(2), "slope": node.input(4)}
             return {role: self._array(name) for role, name in roles.items() if name}
         if self._has_bias:
@@ -362,32 +356,31 @@ class ConvNode:
         if node.input(3):
             scale, affine = self._array(node.input(3)), node.input(5)
             found["scale"] = np.vstack([scale, self._array(affine)]) if affine else scale
-        quantisation = quantisation_of(node.attributes)
-        if quantisation is not None:
-            found["quantisation"] = numbers_of(quantisation)
+        if self._quantisation is not None:
+            found["quantisation"] = numbers_of(self._quantisation)
         return found
 
     @property
+    def _quantisation(self) -> Quantisation | None:
+        return quantisation_of(self.node.attributes) if self.of_codes else None
+
+    @property
     def _requantise(self) -> Requantise | None:
-        node = self.context.node
-        quantisation = quantisation_of(node.attributes) if of_codes(node) else None
-        if quantisation is None:
+        if self._quantisation is None:
             return None
-        return form_of(quantisation, self._array(node.input(3)), self.precision.y)
+        return form_of(self._quantisation, self._array(self.node.input(3)), self.precision.y)
 
     @property
     def _has_bias(self) -> bool:
-        node, types = self.context.node, self.precision
-        if node.input(2) or not of_codes(node):
+        node, types = self.node, self.precision
+        if node.input(2) or not self.of_codes:
             return bool(node.input(2))
-        return (
-            bool(node.attributes["x_zero"])
-            or dot_of(types, way_of(types, self.context.target)).shifted
-        )
+        dot = dot_of(types, way_of(types, self.context.target))
+        return bool(node.attributes["x_zero"]) or dot.shifted
 
     def _folded_bias(self, shift: int) -> np.ndarray:
         """The bias, with what the input's zero adds to every sum, modulo 2^32."""
-        node, w = self.context.node, self.weights
+        node, w = self.node, self.weights
         zero = node.attributes["x_zero"] + shift
         bias = self._array(node.input(2)) if node.input(2) else np.zeros(len(w), np.int32)
         if not zero:

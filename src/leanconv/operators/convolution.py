@@ -197,7 +197,7 @@ def _choices(made: ConvNode, vary_parameters: bool) -> list[Choice]:
     if vary_parameters:
         varied, beside = select.choices(problem, target), made.reorder_cycles
         found += (replace(choice, cycles=choice.cycles + beside) for choice, _ in varied)
-    elif not made.is_exact:
+    elif not made.of_codes:
         ranked = select.ranked(problem, target)
         found += (_costed(each.choice, [(problem, each)], made) for each in ranked)
     return found
@@ -206,7 +206,7 @@ def _choices(made: ConvNode, vary_parameters: bool) -> list[Choice]:
 def _choices_of_data(made: ConvNode, vary_parameters: bool) -> list[Choice]:
     """Those of the convolution, the cheapest first with what packing takes."""
     problem, target, reproducible = made.problem, made.context.target, made.reproducible
-    exact = made.context.node.attributes["exact"]
+    exact = made.node.attributes["exact"]
     if vary_parameters and not reproducible:
         found = select.choices(problem, target)
     else:
@@ -224,7 +224,7 @@ def _choices_of_data(made: ConvNode, vary_parameters: bool) -> list[Choice]:
 def _costed(choice: Choice, chosen: Chosen, made: ConvNode) -> Choice:
     """A choice with the cycles and the error of all convolutions of a node."""
     cycles = sum(_cycles(candidate.choice, problem, made) for problem, candidate in chosen)
-    if of_data(made.context.node):
+    if made.of_data:
         (problem, candidate), *_ = chosen
         elements = sum(candidate.constant_bytes.values()) / problem.itemsize
         return replace(choice, cycles=cycles + _PACKING_CYCLES * elements)
@@ -248,7 +248,7 @@ def _product(made: ConvNode) -> Choice | None:
 
 def _product_refusal(made: ConvNode) -> str | None:
     """Why a node cannot be computed as a product whose results overlap; None if it can."""
-    if made.context.node.op != "ConvTranspose":
+    if made.node.op != "ConvTranspose":
         return "only transposed convolutions are"
     return col2im.refusal(made.problem, made.context.target)
 
@@ -260,7 +260,7 @@ def product_of(made: ConvNode) -> tuple[Problem, Candidate]:
         SpecError: it cannot be computed like that.
     """
     if reason := _product_refusal(made):
-        node = made.context.node
+        node = made.node
         raise SpecError(
             f"node {node.name or node.key!r} ({node.op}) cannot be computed by col2im: {reason}"
         )
@@ -289,7 +289,7 @@ def problems(context: NodeContext, choice: Choice = AUTO) -> list[Problem]:
 
 def _pieces(made: ConvNode, choice: Choice) -> list[tuple[Problem, np.ndarray]]:
     """The same, each with its weights."""
-    node, target = made.context.node, made.context.target
+    node, target = made.node, made.context.target
     if node.op != "ConvTranspose":
         if choice.algorithm in OF_TRANSPOSED:
             raise SpecError(
@@ -394,7 +394,7 @@ def _part(
 
     Its weights are one array, or those of several phases, one after the other.
     """
-    groups, merged = made.context.node.attributes["group"], made.merged_groups(problem)
+    groups, merged = made.node.attributes["group"], made.merged_groups(problem)
 
     def pack() -> Calls:
         channels, y = made.channels(code_shift(candidate)), problem.y

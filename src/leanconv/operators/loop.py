@@ -26,10 +26,9 @@ from leanconv.codegen.lowered import Call, Lowered, Packing, Repeat, View
 from leanconv.graph.ir import Graph, Node, in_rows
 from leanconv.graph.regions import Region
 from leanconv.kernels.reorder import reorder_call
-from leanconv.operators.operator import Accuracy, NodeContext, Operator
+from leanconv.operators.operator import NodeContext, Operator
 from leanconv.records import dataclass
 from leanconv.spec import PLAIN
-from leanconv.target import Target
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,26 +71,9 @@ class LoopParameters(Parameters):
     body: str | None = parameter(one_of(*AIMS))
 
 
-class BodyPlans:
-    """Plans of the body of a loop; each is made when it is wanted first.
-
-    Args:
-        make: makes the one with an aim.
-    """
-
-    def __init__(self, make: Callable[[str], BodyPlan]) -> None:
-        self._make, self._made = make, dict[str, BodyPlan]()
-
-    def aiming_at(self, aim: str) -> BodyPlan:
-        """The plan whose nodes' choices have an aim."""
-        if aim not in self._made:
-            self._made[aim] = self._make(aim)
-        return self._made[aim]
-
-
-def plan_key(target: Target, accuracy: Accuracy) -> tuple[Target, Accuracy]:
-    """The key of a body's plans, `BodyPlans`, among `Region.plans`."""
-    return target, accuracy
+# Gives the plan of a body whose nodes' choices have an aim: one of `Region.plans`, by target and
+# accuracy.
+BodyPlans = Callable[[str], BodyPlan]
 
 
 class LoopOperator(Operator):
@@ -129,8 +111,8 @@ class LoopOperator(Operator):
 
 def _plan_of(context: NodeContext, aim: str) -> BodyPlan:
     region: Region = context.node.attributes["body"]
-    plans: BodyPlans = region.plans[plan_key(context.target, context.accuracy)]
-    return plans.aiming_at(aim)
+    plans: BodyPlans = region.plans[context.target, context.accuracy]
+    return plans(aim)
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 
 from leanconv.codegen.lowered import Call, Lowered, Packing
 from leanconv.errors import UnsupportedError
@@ -14,7 +14,7 @@ from leanconv.graph.ops.quantised import CODES
 from leanconv.graph.regions import all_constants, regions_of
 from leanconv.kernels.reorder import reorder_call
 from leanconv.operators import Accuracy
-from leanconv.operators.loop import FAST, BodyPlan, BodyPlans, plan_key
+from leanconv.operators.loop import FAST, BodyPlan, BodyPlans
 from leanconv.planner.body_choices import choice_with_aim, with_costs
 from leanconv.planner.choice_cache import resolved_choices
 from leanconv.planner.constant_pool import ConstantPool, packing_key
@@ -108,9 +108,9 @@ def plan_bodies(graph: Graph, target: Target, accuracy: Accuracy) -> None:
         UnsupportedError: as `lower_graph`.
     """
     for region in regions_of(graph):
-        key = plan_key(target, accuracy)
-        if key not in region.plans:
-            region.plans[key] = BodyPlans(partial(_body_plan, region.graph, target, accuracy))
+        if (target, accuracy) not in region.plans:
+            plans: BodyPlans = cache(partial(_body_plan, region.graph, target, accuracy))
+            region.plans[target, accuracy] = plans
 
 
 def _body_plan(body: Graph, target: Target, accuracy: Accuracy, aim: str) -> BodyPlan:
