@@ -37,7 +37,7 @@ from leanconv.cli.output import print_json, print_table, progress
 from leanconv.codegen.host import host
 from leanconv.codegen.machine_code import compile_text
 from leanconv.errors import InputError
-from leanconv.planner.weights import Preparation
+from leanconv.planner.packing import Preparation
 from leanconv.reference.layers import LAYERS
 from leanconv.spec import ConvSpec
 from leanconv.spec.format import aligned

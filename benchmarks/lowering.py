@@ -44,7 +44,7 @@ from leanconv.codegen.host import host
 from leanconv.errors import InputError, SpecError
 from leanconv.kernels.copy import Copy
 from leanconv.planner.candidate_program import candidate_program
-from leanconv.planner.weights import Preparation
+from leanconv.planner.packing import Preparation
 from leanconv.reference.layers import LAYERS
 from leanconv.runtime.clock import speedup
 from leanconv.runtime.memory import Block

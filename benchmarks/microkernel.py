@@ -38,7 +38,7 @@ from leanconv.codegen.host import host
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.linking import Library
 from leanconv.codegen.tiling import Tile
-from leanconv.planner.weights import Preparation
+from leanconv.planner.packing import Preparation
 from leanconv.records import dataclass
 from leanconv.spec import ConvSpec, Format
 from leanconv.target import Target

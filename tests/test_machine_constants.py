@@ -122,7 +122,7 @@ REASONS: dict[str, tuple[str, ...]] = {
         "operators:layer_error()",
         "planner:_ERROR_GRAIN",
         "planner:_MOST",
-        "planner:_ERROR_GROWTH _TRANSFORMED_ERROR_GROWTH",
+        "planner:ERROR_GROWTH _TRANSFORMED_ERROR_GROWTH",
         "winograd:_PEAK_2D _PEAK_2D_PARTS _PEAK _FEW",
         "graph/ops:_TIE",
     ),

@@ -17,7 +17,7 @@ import pytest
 from onnx import helper
 
 import leanconv as lc
-from leanconv.planner import weight_block
+from leanconv.planner import weights as plan_weights
 from leanconv.runtime.file_block import FileBlock
 from leanconv.settings import Settings
 from support.onnx_models import model
@@ -95,7 +95,7 @@ def test_the_second_network_packs_nothing_and_has_the_same_bits(
     def never(*_: object) -> None:
         pytest.fail("it is packed already")
 
-    monkeypatch.setattr("leanconv.planner.compiled_network.fill_weights", never)
+    monkeypatch.setattr("leanconv.planner.weights.fill_weights", never)
     for options in ({"threads": 2}, {"memory_limit": "1 GiB"}):
         second = lc.load(file, shared_weights=str(tmp_path / "w"), **options)  # type: ignore[arg-type]
         assert np.array_equal(second(image()), expected)
@@ -176,7 +176,7 @@ def test_nothing_is_written_where_weights_are_few_or_the_setting_is_none(
     file: Path, tmp_path: Path, expected: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(weight_block, "_LEAST_BYTES", 2**30)
+        patched.setattr(plan_weights, "_LEAST_BYTES", 2**30)
         net = lc.load(file, threads=1, shared_weights=tmp_path / "w")
         assert np.array_equal(net(image()), expected)
     none = Settings.from_environment({"HOME": "/", "LEANCONV_WEIGHT_CACHE_BYTES": "0"})

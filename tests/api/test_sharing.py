@@ -9,7 +9,7 @@ from onnx import helper
 import leanconv as lc
 from leanconv.api.sharing import larger_shapes, network_sharing
 from leanconv.errors import ModelError
-from leanconv.planner.sharing import Shared, what_is_shared
+from leanconv.planner.explain import Shared, what_is_shared
 from leanconv.target import preset
 from leanconv.types import FLOAT32, FLOAT64
 from support.onnx_models import model, reference

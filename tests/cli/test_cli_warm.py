@@ -152,7 +152,7 @@ def test_shared_weights_are_packed_ahead(
 ) -> None:
     settings = Settings(cache_dir=empty_cache)
     monkeypatch.setattr("leanconv.api.cpu_backend.current_settings", lambda: settings)
-    monkeypatch.setattr("leanconv.planner.weight_block._LEAST_BYTES", 0)
+    monkeypatch.setattr("leanconv.planner.weights._LEAST_BYTES", 0)
     for command in (("warm",), ("warm", "--shared-weights")):
         assert call(*command, cnn, "--shape", "1x3x32x32").code == 0
     (file,) = (empty_cache / "weights").glob("*.weights")

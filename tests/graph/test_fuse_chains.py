@@ -315,7 +315,7 @@ def test_halves_between_are_in_the_plan() -> None:
     proto = written(text, held={"w": numbers(6, 6, 1, 1)}, x=(1, 6, 40, 50), z=(1, 6, 40, 50))
     net = lc.load(proto.SerializeToString(), precision="float16", reproducible=True)
     plan: Any = net.plan
-    graph = plan.planner.graph
+    graph = plan.graph
     (node,) = [node for node in graph.nodes if node.op == "Expression"]
     assert [term.stored for term in terms_of(node)][:-1] == ["float16"] * 2
     check_bits(proto, precision="float16", reproducible=True)

@@ -96,4 +96,4 @@ def test_equal_to_onnxruntime(seed: int) -> None:
 
 def test_splits_are_among_them() -> None:
     plans = [lc.load(SplitNetwork(seed, 1).model, threads=1).plan for seed in range(3)]
-    assert any(node.op == "Split" for plan in plans for node in plan.planner.graph.nodes)
+    assert any(node.op == "Split" for plan in plans for node in plan.graph.nodes)

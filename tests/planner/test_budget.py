@@ -16,9 +16,10 @@ from leanconv.graph.ir import Graph
 from leanconv.operators import Accuracy
 from leanconv.planner.budget import Planner
 from leanconv.planner.decision import Decision
+from leanconv.planner.errors import error_units
 from leanconv.planner.graph_planner import GraphPlanner
 from leanconv.planner.lowering import lower_graph
-from leanconv.planner.node_costs import error_units, reorder_ns
+from leanconv.planner.node_costs import reorder_ns
 from leanconv.planner.solver import fastest, smallest
 from leanconv.planner.storage import place
 from leanconv.spec import PLAIN

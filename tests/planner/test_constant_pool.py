@@ -16,7 +16,7 @@ from leanconv.kernels.packing import copied
 from leanconv.operators import Accuracy
 from leanconv.planner.budget import Planner
 from leanconv.planner.compiled_network import CompiledNetwork
-from leanconv.planner.constant_pool import ConstantPool, OwnedGraph
+from leanconv.planner.lowered_graph import ConstantPool, OwnedGraph
 from support.network_models import model
 
 pytestmark = pytest.mark.once  # any plan will do

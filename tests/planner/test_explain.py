@@ -56,19 +56,19 @@ def test_a_pool_of_large_windows_costs_what_its_rows_and_halves_do() -> None:
 def test_times_are_the_estimates_of_what_runs(shape: tuple[int, ...]) -> None:
     network = _network(("H", "W"))
     plan, report = _plan(network, shape), network.report(front=False)
-    costs = plan.planner.target.costs
+    costs = plan.target.costs
     assert sum(layer["time_ns"] for layer in report["layers"]) == pytest.approx(
         report["predicted_ns"] - plan.call_ns, abs=len(report["layers"])
     )
-    for node, chosen in zip(plan.planner.graph.nodes, plan.node_costs, strict=True):
+    for node, chosen in zip(plan.graph.nodes, plan.node_costs, strict=True):
         (layer,) = [each for each in report["layers"] if each["output"] == node.outputs[0]]
         cycles = chosen.decision.choice.cycles
         if layer["algorithm"] == "view":
             assert layer["time_ns"] == 0
         elif cycles:
             assert layer["time_ns"] == plan.shared_ns(costs.ns(cycles))
-    candidates = plan.planner.search_graph.node_costs
-    for found in candidates:
+    compiled: Any = network.compiled
+    for found in compiled.network.decided.planner.search_graph.node_costs:
         for node_cost in found:
             assert node_cost.estimated_ns <= node_cost.time_ns
             if node_cost.decision.choice.cycles and node_cost.calls:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from leanconv.planner.lifetimes import BufferUse, lifetimes, peak_bytes
+from leanconv.planner.arena import BufferUse, lifetimes, peak_bytes
 
 SIZES = {"a": 64, "b": 64, "c": 64, "small": 32}
 

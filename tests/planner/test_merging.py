@@ -18,7 +18,7 @@ from leanconv.graph.passes.merge_blocks import mergeable
 from leanconv.operators import Accuracy
 from leanconv.planner import graph_planner
 from leanconv.planner.budget import Planner
-from leanconv.planner.node_costs import error_units
+from leanconv.planner.errors import error_units
 from leanconv.planner.solver import fastest, smallest
 from leanconv.target import preset
 from leanconv.types import FLOAT32
@@ -188,15 +188,15 @@ def test_a_merged_plan_runs_is_explained_and_saved(
         bound(least - 1)
     net = bound(least)
     assert net.plan.memory_bytes == net.used_bytes == least
-    assert net.plan.planner.merged
+    assert net.plan.merged
     assert net.plan.arena_bytes < free.plan.arena_bytes
     found = net(x)
     np.testing.assert_allclose(found, y, rtol=0, atol=2e-5 * np.abs(y).max())
 
     report = net.report()
-    assert report["merged_blocks"] == net.plan.planner.merged
+    assert report["merged_blocks"] == net.plan.merged
     assert report["exact"]
-    assert {point["merged_blocks"] for point in report["front"]} >= {net.plan.planner.merged}
+    assert {point["merged_blocks"] for point in report["front"]} >= {net.plan.merged}
     (chain,) = [layer for layer in report["layers"] if layer["op"] == "BlockChain"]
     assert sum(candidate["chosen"] for candidate in chain["candidates"]) == 1
     assert report["front"][0]["bytes"] == least
@@ -211,7 +211,7 @@ def test_a_merged_plan_runs_is_explained_and_saved(
     assert again.plan.storage.buffers == net.plan.storage.buffers
     again.plan.save(second)
     assert first.read_text() == second.read_text()
-    count = f'"merged_blocks": {net.plan.planner.merged},'
+    count = f'"merged_blocks": {net.plan.merged},'
     assert count in first.read_text()
     for other in (0, 77):
         first.write_text(second.read_text().replace(count, f'"merged_blocks": {other},'))

@@ -20,8 +20,9 @@ from leanconv.operators import Accuracy, NodeContext
 from leanconv.operators.convolution import CONVOLUTION_OF_CODES
 from leanconv.planner.budget import Planner
 from leanconv.planner.compiled_network import CompiledNetwork
-from leanconv.planner.constant_pool import OwnedGraph
-from leanconv.planner.lowering import format_rules, lower_graph
+from leanconv.planner.decision import format_rules
+from leanconv.planner.lowered_graph import OwnedGraph
+from leanconv.planner.lowering import lower_graph
 from leanconv.spec import PLAIN
 from leanconv.spec.requantise import ResidualCodes
 from leanconv.target import Target

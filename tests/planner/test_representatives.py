@@ -17,9 +17,9 @@ from leanconv.graph.template import Templates
 from leanconv.operators import Accuracy, Operator, operator_of
 from leanconv.operators.conv_chain import ConvChain
 from leanconv.operators.convolution import Convolution
-from leanconv.planner import choice_cache
-from leanconv.planner.lowering import default_decisions, format_rules
-from leanconv.planner.representatives import representative, representative_types
+from leanconv.planner import choices
+from leanconv.planner.choices import representative, representative_types
+from leanconv.planner.decision import default_decisions, format_rules
 from leanconv.types import FLOAT32
 from support.network_models import images, model
 from support.onnx_models import reference
@@ -77,13 +77,13 @@ def test_one_range_is_asked_about_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for operator in (Convolution, ConvChain):
         monkeypatch.setattr(operator, "default_choice", counted(operator.default_choice))
-    monkeypatch.setattr(choice_cache, "_recall", lambda key, nodes: None)
-    choice_cache._known.cache_clear()
+    monkeypatch.setattr(choices, "_recall", lambda key, nodes: None)
+    choices._known.cache_clear()
     found = []
     for batch in (9, 16, 11, 14):
         graph = bound("resnet50", batch)
         decisions = default_decisions(format_rules(graph, host()))
-        resolved = choice_cache.resolved_choices(graph, host(), ACCURACY, decisions)
+        resolved = choices.resolved_choices(graph, host(), ACCURACY, decisions)
         found.append([decision.choice for decision in resolved])
         if batch == 9:
             first = len(asked)

@@ -18,7 +18,7 @@ from leanconv.kernels import layout
 from leanconv.operators import Accuracy
 from leanconv.planner.budget import Planner
 from leanconv.planner.compiled_network import CompiledNetwork
-from leanconv.planner.constant_pool import OwnedGraph
+from leanconv.planner.lowered_graph import OwnedGraph
 from leanconv.target import Target
 from leanconv.types import BFLOAT16, DTYPES, FLOAT32, DType
 from support.nodes import TARGETS, Case

@@ -8,7 +8,7 @@ from onnx import helper
 
 import leanconv as lc
 from leanconv.codegen.host import host
-from leanconv.planner.views import Views
+from leanconv.planner.storage import Views
 from leanconv.target import preset
 from leanconv.types import FLOAT32, FLOAT64
 from support.errors import relative_error

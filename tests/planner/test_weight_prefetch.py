@@ -15,7 +15,7 @@ from leanconv.codegen.tiling import Tile
 from leanconv.graph.ir import Graph
 from leanconv.operators import Accuracy
 from leanconv.planner.lowering import lower_graph
-from leanconv.planner.weight_prefetch import add_weight_prefetch
+from leanconv.planner.weight_streaming import add_weight_prefetch
 from leanconv.target import preset
 from leanconv.types import FLOAT32, SINGLE
 from support.graph_builder import Builder

@@ -18,8 +18,8 @@ from leanconv.graph.onnx_import import read_model
 from leanconv.graph.passes import run_passes
 from leanconv.operators import Accuracy, operator_of
 from leanconv.operators.operator import NodeContext
-from leanconv.planner.constant_pool import ConstantPool, WeightStore
-from leanconv.planner.lowering import default_decisions, format_rules
+from leanconv.planner.decision import default_decisions, format_rules
+from leanconv.planner.lowered_graph import ConstantPool, WeightStore
 from leanconv.runtime.memory import Block
 from support.onnx_models import model, small_cnn
 from support.packing import packed_by

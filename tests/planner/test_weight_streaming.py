@@ -16,7 +16,8 @@ import leanconv as lc
 from leanconv.api import options
 from leanconv.graph.passes import cut_weights
 from leanconv.planner import weight_streaming
-from leanconv.planner.weight_streaming import STAYS_BYTES, Reading, streamed_ns
+from leanconv.planner.storage import Reading
+from leanconv.planner.weight_streaming import STAYS_BYTES, streamed_ns
 from leanconv.runtime.file_block import FileBlock
 from support.control_flow import node
 from support.graph_builder import Builder

@@ -42,8 +42,9 @@ from leanconv.errors import SpecError  # noqa: E402
 from leanconv.graph.onnx_import import read_model  # noqa: E402
 from leanconv.graph.passes import PASSES, run_passes  # noqa: E402
 from leanconv.operators import Accuracy  # noqa: E402
-from leanconv.planner.lowering import default_decisions, format_rules, lower_graph  # noqa: E402
-from leanconv.planner.weight_prefetch import add_weight_prefetch  # noqa: E402
+from leanconv.planner.decision import default_decisions, format_rules  # noqa: E402
+from leanconv.planner.lowering import lower_graph  # noqa: E402
+from leanconv.planner.weight_streaming import add_weight_prefetch  # noqa: E402
 from leanconv.reference.layers import LAYERS  # noqa: E402
 from leanconv.spec import ConvSpec  # noqa: E402
 from leanconv.target import preset  # noqa: E402

@@ -13,7 +13,7 @@ import pytest
 from onnx import helper
 
 import leanconv as lc
-from leanconv.graph.limits import owner
+from leanconv.graph.ir import owner
 from leanconv.server.limits import NUMBER_BYTES
 from support.late_outputs import ORDERS, late_outputs
 from support.onnx_models import model as onnx_model

@@ -25,21 +25,20 @@ from leanconv.codegen.lowered import PackCall
 from leanconv.planner import (
     candidate_program,
     compiled_network,
+    packing,
     tuner,
     weight_streaming,
     weights,
 )
 from leanconv.planner.arena import PlacedBuffers
-from leanconv.planner.constant_pool import ConstantPool
-from leanconv.planner.lowered_graph import LoweredGraph
-from leanconv.planner.storage import Storage
-from leanconv.planner.weight_streaming import Reading, StreamedWeights
+from leanconv.planner.lowered_graph import ConstantPool, LoweredGraph
+from leanconv.planner.storage import Reading, Storage
 from leanconv.runtime import native
-from leanconv.runtime.loop_program import RepeatedStages
 from leanconv.runtime.memory import Block
+from leanconv.runtime.portable import PortableProgram, RepeatedStages, StreamedConstant
 from leanconv.runtime.program import Place, Program, Slot, Stage
 from leanconv.runtime.shared_arena import ArenaPart
-from leanconv.runtime.stream_program import Load, StreamProgram
+from leanconv.runtime.stream_program import Files, StreamProgram
 from leanconv.spec.format import ALIGNMENT, aligned_offsets
 from leanconv.target import Target
 from support import guard_pages
@@ -251,7 +250,8 @@ class GuardedStreamProgram(GuardedProgram, StreamProgram):
         threads: int,
         arena: ArenaPart,
         repeats: Sequence[RepeatedStages],
-        loads: Sequence[Load],
+        loads: Sequence[StreamedConstant],
+        files: Files,
         *,
         sizes: Sizes,
     ) -> None:
@@ -260,7 +260,7 @@ class GuardedStreamProgram(GuardedProgram, StreamProgram):
         for load in loads:
             name, _ = sizes.values.find(load.needed, load.offset)
             found.append(replace(load, offset=self._at[name].address))
-        given = moved, library, slots, threads, _AtZero(arena), repeats, found
+        given = moved, library, slots, threads, _AtZero(arena), repeats, found, files
         StreamProgram.__init__(self, *given)
         self._complete(stages)
 
@@ -311,14 +311,13 @@ def install(patch: pytest.MonkeyPatch, side: str) -> None:
     guard_pages.use(side)
     patch.setattr(Block, "__init__", _block_of(Block.__init__))
     patch.setattr(Block, "view", _view)
-    for module in (candidate_program, compiled_network, weights):
+    for module in (candidate_program, compiled_network, packing):
         patch.setattr(module, "Program", _program)
     patch.setattr(compiled_network, "StreamProgram", _stream_program)
-    for module in (compiled_network, weight_streaming):
-        patch.setattr(module, "place", _placing(module.place))
-    patch.setattr(StreamedWeights, "settle", _settling(StreamedWeights.settle))
-    patch.setattr(compiled_network, "fill_weights", _filling(compiled_network.fill_weights))
-    patch.setattr(weights.Preparation, "__init__", _preparing(weights.Preparation.__init__))
+    patch.setattr(weight_streaming, "place", _placing(weight_streaming.place))
+    patch.setattr(compiled_network, "keep_constants", _keeping(compiled_network.keep_constants))
+    patch.setattr(weights, "fill_weights", _filling(weights.fill_weights))
+    patch.setattr(packing.Preparation, "__init__", _preparing(packing.Preparation.__init__))
     patch.setattr(conv.ConvPlan, "_make_program", _planning(conv.ConvPlan._make_program))
     guarded = _binding(candidate_program.candidate_program)
     for module in (conv, tuner):
@@ -330,7 +329,7 @@ def _program(*arguments: Any, **more: Any) -> Program:
 
 
 def _stream_program(stages: Any, library: Any, slots: int, *more: Any) -> Program:
-    _, _, repeats, _ = more
+    _, _, repeats, _, _ = more
     if repeats:  # operands of loops move
         return StreamProgram(stages, library, slots, *more)
     return GuardedStreamProgram(stages, library, slots, *more, sizes=_pending.sizes)
@@ -368,12 +367,12 @@ def _placing(plain: Callable[..., Storage]) -> Callable[..., Storage]:
     return place
 
 
-def _settling(plain: Callable[..., None]) -> Callable[..., None]:
-    def settle(self: StreamedWeights, *arguments: Any) -> None:
-        plain(self, *arguments)
-        _weights.update({at: self.sizes[name] for name, at in self.addresses.items()})
+def _keeping(plain: Callable[..., None]) -> Callable[..., None]:
+    def keep(program: PortableProgram, block: Block, *more: Any) -> None:
+        plain(program, block, *more)
+        _weights.update({block.address + offset: size for _, size, offset in program.kept})
 
-    return settle
+    return keep
 
 
 def _filling(plain: Callable[..., None]) -> Callable[..., None]:
@@ -393,7 +392,7 @@ def _end(array: np.ndarray) -> int:
 
 def _preparing(plain: Callable[..., None]) -> Callable[..., None]:
     def make(
-        self: weights.Preparation,
+        self: packing.Preparation,
         calls: Sequence[tuple[PackCall, int]],
         library: Any,
         threads: int,

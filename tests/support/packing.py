@@ -13,7 +13,7 @@ from leanconv.codegen.host import host
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Calls, PackCall, Packing
 from leanconv.kernels.packing import Rearrangement
-from leanconv.planner.weights import Preparation
+from leanconv.planner.packing import Preparation
 from leanconv.target import Target, preset
 from leanconv.types import as_dtype
 from support.guard_pages import Region

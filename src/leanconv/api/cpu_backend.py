@@ -31,7 +31,7 @@ from leanconv.graph.onnx_import import Model
 from leanconv.graph.small_inputs import NeedsInputsError
 from leanconv.operators.operator import layer_error
 from leanconv.planner.compiled_network import CompiledNetwork, SharedMemory, planned_kernels
-from leanconv.planner.constant_pool import OwnedGraph
+from leanconv.planner.lowered_graph import OwnedGraph
 from leanconv.planner.plan_file import PlanFile
 from leanconv.progress import steps
 from leanconv.records import cached_property

@@ -201,7 +201,7 @@ class CpuGraphs:
         limit = self._options.memory_limit
         if limit is None and self._options.max_error is None:
             return planner.unmerged.usual_ns
-        return sum(time for _, time in planner.within(limit).step_estimates())
+        return sum(planner.within(limit).step_estimates())
 
     def _followed(self, shapes: tuple[Shape, ...], known: Known) -> Graph | None:
         """The graph that a pinned plan is for, where values may be stored in several ways."""

@@ -146,11 +146,11 @@ class FastCall:
 
     def explain(self) -> str:
         """Say how every step is computed, with its bytes, and what makes the memory."""
-        return summary(self.plan)
+        return summary(self.plan, self.network.decided)
 
     def report(self, front: bool) -> dict[str, Any]:
         """Say of every layer which candidates there were and why all but one lost, as JSON."""
-        return explain_network(self.plan, front)
+        return explain_network(self.plan, self.network.decided, front)
 
     def _first_of_several(self) -> _Outputs:
         """New arrays for the outputs; more of them are kept for later calls."""

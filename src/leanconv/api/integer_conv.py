@@ -12,7 +12,7 @@ from leanconv.api.options import PlanOptions
 from leanconv.errors import InputError, SpecError
 from leanconv.graph.convert import FileNode
 from leanconv.graph.onnx_import import Model
-from leanconv.planner.network_plan import PlannedStep
+from leanconv.planner.lowered_graph import Step
 from leanconv.spec import ConvSpec
 from leanconv.spec.arguments import ConvArguments, spec_of
 from leanconv.types import FLOAT32, INT32, Precision, find_dtype
@@ -37,7 +37,7 @@ class IntegerPlan(LayerPlan):
         super().__init__(spec, _model(spec, constants), options, _NODE)
 
     @property
-    def _step(self) -> PlannedStep:
+    def _step(self) -> Step:
         return max(self.plan.steps, key=lambda step: step.flops)
 
     @property

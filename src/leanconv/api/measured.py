@@ -28,10 +28,10 @@ from leanconv.operators import Accuracy
 from leanconv.operators.operator import layer_error
 from leanconv.planner.budget import Planner
 from leanconv.planner.compiled_network import CompiledNetwork
-from leanconv.planner.constant_pool import OwnedGraph
 from leanconv.planner.decision import Decision
+from leanconv.planner.errors import closeness
+from leanconv.planner.lowered_graph import OwnedGraph
 from leanconv.planner.network_plan import NetworkPlan
-from leanconv.planner.node_costs import closeness
 from leanconv.planner.plan_file import PlanFile
 from leanconv.progress import steps
 from leanconv.records import dataclass
@@ -235,7 +235,7 @@ def _plans(measuring: Measurements, memory_limit: int | None) -> Iterator[Compil
     seen = [_choices(network)]
     expected = 0.0
     for _ in range(_MOST_PLANS):
-        if not network.plan.planner.merged:
+        if not network.plan.merged:
             for layer in measuring.layers(network.plan):
                 stated = layer.stated * closeness(layer.algorithm)
                 growths[layer.output] = max(layer.passed / stated, 1e-6)

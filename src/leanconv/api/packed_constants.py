@@ -10,7 +10,7 @@ import numpy as np
 from leanconv.algorithms.magnitudes import Magnitudes
 from leanconv.codegen.linking import Library
 from leanconv.codegen.lowered import Calls
-from leanconv.planner.weights import Preparation
+from leanconv.planner.packing import Preparation
 from leanconv.runtime.memory import Block
 from leanconv.spec.format import aligned_offsets
 from leanconv.target import Target

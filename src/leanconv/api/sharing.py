@@ -8,7 +8,7 @@ from leanconv.api.cpu_backend import CpuBackend
 from leanconv.api.inputs import NOTHING_KNOWN, Known, Shape
 from leanconv.api.network import Network
 from leanconv.errors import InputError, ModelError, SpecError
-from leanconv.planner.sharing import Shared, what_is_shared
+from leanconv.planner.explain import Shared, what_is_shared
 from leanconv.units import shape_text
 
 _TIMES = (2, 3)  # a layer is lowered with symbols when its second size comes, and then served

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from leanconv.api.sharing import larger_shapes, network_sharing
 from leanconv.cli.output import print_table, print_text
 from leanconv.cli.table import NONE, Column
-from leanconv.planner.sharing import Shared
+from leanconv.planner.explain import Shared
 from leanconv.units import counted, shape_text
 
 if TYPE_CHECKING:

@@ -226,7 +226,7 @@ def _layers(
     shapes = {name: kind.shape for name, kind in plan.inputs.items()}
     alike = [s for s in samples.values() if {n: a.shape for n, a in s.items()} == shapes]
     backends = network.backend, exact.backend
-    if not isinstance(plan, NetworkPlan) or plan.planner.merged or not alike:
+    if not isinstance(plan, NetworkPlan) or plan.merged or not alike:
         return []
     measuring = Measurements(*backends, alike)  # type: ignore[arg-type]
     layers = [one for one in measuring.layers(plan) if one.passed > one.expected]

@@ -200,12 +200,9 @@ def link_code(code: Code, target: Target) -> Library:
     if objects:
         batch = load_forms({keys[digest]: body for digest, body in objects.items()})
         batches |= dict.fromkeys(objects, batch)
-    places: dict[object, tuple[Batch, str]] = {
-        kernel: (batches[instance.digest], symbol_of(keys[instance.digest]))
-        for kernel, instance in code.instances.items()
-    }
-    words = {kernel: instance.words for kernel, instance in code.instances.items()}
-    return Library(places, words, code.compiled)
+    used = {instance.digest for instance in code.instances.values()}
+    places = {digest: (batches[digest], symbol_of(keys[digest])) for digest in used}
+    return Library(places, code.instances, code.compiled)
 
 
 def _library(kernels: Sequence[Kernel], target: Target) -> Library:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from typing import TYPE_CHECKING, TypeAlias
 
 from leanconv import forks
@@ -18,9 +19,11 @@ from leanconv.codegen.host import host
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.machine_code import new_machine
 from leanconv.codegen.process_limits import require_for_linking
+from leanconv.records import dataclass
 
 if TYPE_CHECKING:
     from leanconv.codegen.backend import llvm
+    from leanconv.codegen.forms import Instance
 
 log = logging.getLogger(__name__)
 _LIBRARIES = 128  # of one linker
@@ -46,12 +49,35 @@ class Batch:
         return address
 
 
+@dataclass(frozen=True)
+class KernelForm:
+    """What a program needs of a kernel, as plain data that outlives kernel and process.
+
+    Attributes:
+        form: names the code: the digest of its text.
+        words: before the table of addresses, in order of memory: the kernel's extents.
+    """
+
+    form: str
+    words: tuple[int, ...]
+    chunks: int
+    rounds: int
+    result_count: int
+    scratch_bytes: int
+    index_ranges: Sequence[tuple[int, int]]
+    wants_consecutive_chunks: bool
+    reuses_scratch: bool
+
+
+_FACTS = tuple(field.name for field in fields(KernelForm))[2:]
+
+
 class Library:
     """Functions in this process: their batches are freed with the last library that holds them.
 
     Args:
-        places: each entry's batch and symbol.
-        words: of each kernel, the first one nearest to its table.
+        places: each entry's batch and symbol: of forms by their digests, of others by their names.
+        instances: what each kernel is of which form.
         compiled: how many forms were compiled for it; the others were there.
 
     Attributes:
@@ -63,22 +89,28 @@ class Library:
 
     def __init__(
         self,
-        places: Mapping[object, tuple[Batch, str]],
-        words: Mapping[Kernel, tuple[int, ...]],
+        places: Mapping[str, tuple[Batch, str]],
+        instances: Mapping[Kernel, Instance],
         compiled: int = 0,
     ) -> None:
         self._addresses = {entry: batch.address(name) for entry, (batch, name) in places.items()}
-        self.batches, self._words = frozenset(batch for batch, _ in places.values()), words
+        self.batches = frozenset(batch for batch, _ in places.values())
+        self._instances = instances
         self.forms, self.compiled = len(set(self._addresses.values())), compiled
         self.code_bytes = sum(batch.code_bytes for batch in self.batches)
 
     def address(self, entry: Kernel | str) -> int:
-        """Address of a kernel's function, or of a function by its name."""
-        return self._addresses[entry]
+        """Address of a kernel's function, of a form's by its digest, or of one by its name."""
+        return self._addresses[entry if isinstance(entry, str) else self._instances[entry].digest]
 
     def words(self, kernel: Kernel) -> tuple[int, ...]:
         """What stands before the kernel's table of addresses, in order of memory: its extents."""
-        return self._words[kernel][::-1]
+        return self._instances[kernel].words[::-1]
+
+    def form(self, kernel: Kernel) -> KernelForm:
+        """What a program needs of a kernel."""
+        facts = {name: getattr(kernel, name) for name in _FACTS}
+        return KernelForm(self._instances[kernel].digest, self.words(kernel), **facts)
 
 
 class _Linker:

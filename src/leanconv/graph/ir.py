@@ -74,6 +74,13 @@ def number_of(array: np.ndarray) -> int:
     return known[1]
 
 
+def owner(array: np.ndarray) -> np.ndarray:
+    """The array that has the memory."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array
+
+
 Wiring = tuple[str, tuple[str, ...], tuple[str, ...]]
 
 

@@ -18,8 +18,8 @@ from leanconv.errors import UnsupportedError
 from leanconv.graph.builder import Builder
 from leanconv.graph.convert import FileNode, sequences
 from leanconv.graph.convert.selection import PARTS, cut_node
-from leanconv.graph.ir import Cut, TensorType
-from leanconv.graph.limits import Limits, is_large_part, owner
+from leanconv.graph.ir import Cut, TensorType, owner
+from leanconv.graph.limits import Limits, is_large_part
 from leanconv.graph.narrow_values import entered, leaving
 from leanconv.graph.onnx_binding import Scope
 from leanconv.graph.ops.base import Array

@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from leanconv.errors import UnsupportedError
+from leanconv.graph.ir import owner
 from leanconv.records import dataclass
 from leanconv.symbolic import plain
 from leanconv.units import format_bytes
@@ -241,13 +242,6 @@ class RunBudget(FoldBudget):
     def alone(self, array: np.ndarray) -> np.ndarray:
         """The array, copied if it is a view of a larger one that it would keep in memory."""
         return array if id(owner(array)) in self._given else alone(array)
-
-
-def owner(array: np.ndarray) -> np.ndarray:
-    """The array that has the memory."""
-    while isinstance(array.base, np.ndarray):
-        array = array.base
-    return array
 
 
 def is_large_part(array: np.ndarray, whole: np.ndarray) -> bool:

@@ -8,23 +8,28 @@ network as it is and with its first 2, 3, … blocks merged.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
+import numpy as np
+
+from leanconv.algorithms.magnitudes import stand_in
 from leanconv.errors import BudgetError, SpecError
 from leanconv.graph.ir import Graph
 from leanconv.graph.passes.merge_blocks import mergeable
-from leanconv.operators import Accuracy
+from leanconv.graph.regions import with_regions
+from leanconv.operators import Accuracy, operator_of
 from leanconv.operators.operator import layer_error
+from leanconv.planner.choices import remembered
 from leanconv.planner.decision import Decision
+from leanconv.planner.errors import error_units, units_error
 from leanconv.planner.graph_planner import FrontPoint, GraphPlanner, PlacedPlan
-from leanconv.planner.least_error import least_max_error
-from leanconv.planner.node_costs import error_units, skeleton, units_error
 from leanconv.progress import steps
 from leanconv.records import cached_property, dataclass
 from leanconv.target import Target
-from leanconv.types import FLOAT64
+from leanconv.types import FLOAT64, DType
 from leanconv.units import counted, error_text, format_bytes
 
 log = logging.getLogger(__name__)
@@ -212,11 +217,10 @@ class Planner:
         plain = self.unmerged
         assert plain.max_error is not None
         within = "" if limit is None else f" within {limit} bytes"
-        coarsest = plain.graph.coarsest
-        guess = units_error(plain.least_error_units, coarsest)
-        least = least_max_error(self._at(limit), coarsest, guess)
+        guess = units_error(plain.least_error_units, plain.graph.coarsest)
+        least = _least_max_error(self, limit, guess)
         if least is None:
-            least, within = least_max_error(self._at(None), coarsest, guess), ""
+            least, within = _least_max_error(self, None, guess), ""
         assert least is not None, "no plan keeps any error"
         double = " or more" if plain.graph.dtype == FLOAT64 else " or more, or dtype='float64'"
         return BudgetError(
@@ -226,21 +230,115 @@ class Planner:
             least,
         )
 
-    def _at(self, limit: int | None) -> Callable[[float], _Within]:
-        return lambda max_error: _Within(self.with_max_error(max_error), limit)
+
+def skeleton(graph: Graph) -> Graph:
+    """The graph with the shapes of the convolutions' weights, but not their bytes.
+
+    What stands in for weights that are too small to be transformed is as small.
+
+    Other constants keep their values, as the lowering of a node may depend on them.
+    """
+    packed = remembered(graph, "weights", _packed_alone)
+    memo = {} if graph.origin is None else graph.origin.memo.setdefault("shapes of weights", {})
+
+    def bare(name: str) -> np.ndarray:
+        if name not in memo:
+            memo[name] = stand_in(graph.constants[name])
+        found: np.ndarray = memo[name]
+        return found
+
+    constants = {
+        name: bare(name) if name in packed else array for name, array in graph.constants.items()
+    }
+    return replace(with_regions(graph, skeleton), constants=constants)
 
 
-@dataclass(frozen=True, eq=False)
-class _Within:
-    """The plans of one power of two within a limit of bytes; see `least_max_error`."""
+def _packed_alone(graph: Graph) -> frozenset[str]:
+    """Values that are packed, and read in no other way."""
+    weights: set[str] = set()
+    others: set[str] = set(graph.outputs)
+    for node in graph.nodes:
+        packed = operator_of(node).packed_inputs(node)
+        weights.update(packed)
+        others.update(name for name in node.inputs if name not in packed)
+    return frozenset(weights - others)
 
-    planner: Planner
+
+# -- the least `max_error` that some plan keeps, to the last digit ----------------------------
+# Which choices a layer has depends on the power of two below `max_error` (`layer_error`), and on
+# nothing else of it. So the least one is found in two steps: the least power above which some error
+# works, and between that power and the next one, where the choices stay the same, the least error
+# of a plan. Errors are whole numbers of units there (`error_units`). Below the least error all is
+# refused: between the two powers no plan errs less, and between the next lower ones none works.
+_MOST = 2.0**100  # an error that every plan keeps
+
+
+@dataclass(frozen=True)
+class _Range:
+    """The errors from one power of two up to the next one, and the plans for them."""
+
+    low: float
+    high: float
+    plans: Planner
     limit: int | None
 
-    def least_units(self) -> int:
-        """The least error of any plan, in units."""
-        return self.planner.unmerged.least_error_units
-
     def keeps(self, max_error: float) -> bool:
-        """Whether a plan keeps this error within the limit."""
-        return self.planner.keeps(max_error, self.limit)
+        return self.plans.keeps(max_error, self.limit)
+
+    def works(self) -> bool:
+        return self.keeps(math.nextafter(self.high, 0.0))
+
+    def least(self, dtype: DType) -> float:
+        """The least error of the range that works; some must."""
+        units = self.plans.unmerged.least_error_units
+        first = max(self.low, units_error(units, dtype))
+        if self.keeps(first):
+            return first
+        # The limit of bytes leaves the most accurate plans out.
+        low = max(units, error_units(self.low, dtype, up=False))
+        high = error_units(math.nextafter(self.high, 0.0), dtype, up=False)
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self.keeps(units_error(middle, dtype)):
+                high = middle
+            else:
+                low = middle
+        return units_error(high, dtype)
+
+
+def _least_max_error(plans: Planner, limit: int | None, guess: float) -> float | None:
+    """Return the least `max_error` that some plan keeps, None if none keeps any.
+
+    Args:
+        plans: of the network, for any `max_error`.
+        limit: of bytes, if there is one.
+        guess: where the search begins; few powers are looked at if it is close.
+    """
+    dtype = plans.unmerged.graph.coarsest
+    first, last = math.frexp(dtype.roundoff)[1] - 1, 0  # the powers of two that are told apart
+
+    def between(exponent: int) -> _Range:
+        low = math.ldexp(1.0, exponent)
+        return _Range(
+            0.0 if exponent == first else low,
+            _MOST if exponent == last else 2 * low,
+            plans.with_max_error(low),
+            limit,
+        )
+
+    exponent = min(last, max(first, math.frexp(guess)[1] - 1))
+    found = between(exponent)
+    if not found.works():
+        while exponent < last:
+            exponent += 1
+            found = between(exponent)
+            if found.works():
+                return found.least(dtype)
+        return None
+    while exponent > first:
+        exponent -= 1
+        below = between(exponent)
+        if not below.works():
+            break
+        found = below
+    return found.least(dtype)

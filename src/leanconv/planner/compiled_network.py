@@ -2,40 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from functools import partial
 
 from leanconv.canonical import canonical_text
 from leanconv.codegen import compiler
 from leanconv.codegen.kernel import Kernel
+from leanconv.codegen.linking import Library
 from leanconv.codegen.lowered import Call, Repeat
 from leanconv.errors import BudgetError
 from leanconv.graph.ir import Graph
 from leanconv.graph.regions import all_constants
 from leanconv.planner.arena import PlacedBuffers
 from leanconv.planner.budget import Planner
-from leanconv.planner.constant_pool import OwnedGraph, WeightStore
 from leanconv.planner.decision import Decision
-from leanconv.planner.found_plans import found_plan, is_searched, plan_within
+from leanconv.planner.found_plans import Decided, decide
 from leanconv.planner.graph_planner import GraphPlanner
-from leanconv.planner.lowered_graph import LoweredGraph, Step, all_repeats
-from leanconv.planner.lowering import lower_graph, usual_choices, usual_decisions
-from leanconv.planner.network_plan import NetworkPlan, PlannedStep
-from leanconv.planner.plan_file import PlanFile, graph_digest, kernel_digests
-from leanconv.planner.storage import Storage, place
-from leanconv.planner.weight_block import WeightBlock, weights_key
-from leanconv.planner.weight_prefetch import add_weight_prefetch
-from leanconv.planner.weight_streaming import streamed_within
-from leanconv.planner.weights import Packer, fill_weights
+from leanconv.planner.lowered_graph import LoweredGraph, OwnedGraph, WeightStore, all_repeats
+from leanconv.planner.lowering import lower_graph
+from leanconv.planner.network_plan import NetworkPlan
+from leanconv.planner.plan_file import PlanFile, graph_digest
+from leanconv.planner.weight_streaming import Layout, add_weight_prefetch, lay_out, streamed_within
+from leanconv.planner.weights import PlanWeights
 from leanconv.records import dataclass
-from leanconv.runtime.file_block import unnamed_block
-from leanconv.runtime.loop_program import LoopProgram, RepeatedStages
+from leanconv.runtime.file_block import FileBlock, unnamed_block
+from leanconv.runtime.loop_program import LoopProgram
 from leanconv.runtime.memory import Block, Memory, mapped_files
 from leanconv.runtime.outputs import Outputs
-from leanconv.runtime.program import Place, Program, Slot, Stage
-from leanconv.runtime.shared_arena import SharedArena
-from leanconv.runtime.stream_program import Load, StreamProgram, reading_rate
+from leanconv.runtime.portable import (
+    PortableProgram,
+    RepeatedStages,
+    StreamedConstant,
+    linked_stages,
+)
+from leanconv.runtime.program import Constant, Place, Program, Slot, Stage
+from leanconv.runtime.shared_arena import ArenaPart, SharedArena
+from leanconv.runtime.stream_program import Files, StreamProgram, reading_rate
 from leanconv.runtime.weight_file import WeightFiles
 from leanconv.settings import current_settings
 from leanconv.units import counted, format_bytes
@@ -73,7 +76,9 @@ class CompiledNetwork:
         shared: the memory of all plans of the same network; None if there are no others.
 
     Attributes:
+        decided: how each node is computed, and the planner that says so.
         plan: what runs.
+        program: the same without an address in it.
         memory: what this plan alone has: packed weights.
         arena: its part of the arena that all plans share.
         outputs: memory of its large results, which all plans share.
@@ -96,120 +101,48 @@ class CompiledNetwork:
         decisions: Sequence[Decision] | None = None,
         shared: SharedMemory | None = None,
     ) -> None:
-        decisions, planner, exact = _decided(budget, memory_limit, pinned, decisions)
-        target = planner.target
-        merged = planner.merge(owned.graph)
-        decisions = _complete(decisions, merged, planner)
-        lowered = lower_graph(merged, target, planner.accuracy, decisions)
-        streamed = None
+        graph, shared = owned.graph, shared or SharedMemory()
+        decided = self.decided = decide(graph, budget, memory_limit, pinned, decisions)
+        planner = decided.planner
+        lowered = lower(graph, decided)
         if planner.streams:
-            streamed, storage = streamed_within(lowered, planner.threads, memory_limit)
+            layout = streamed_within(lowered, planner.threads, memory_limit)
         else:
-            storage = place(lowered, planner.threads, pinned.buffers if pinned else None)
-        self.misfits = _misfits(pinned, lowered, merged, storage) if pinned else ()
-        calls = [call for step in lowered.steps for call in step.calls]
-        if streamed is None:
-            calls = add_weight_prefetch(calls, target)
-            _, weight_bytes = lowered.constants.places()
-        else:
-            weight_bytes = streamed.kept_bytes
-        results = {name: owned.graph.types[name] for name in owned.graph.outputs}
-        self.plan = NetworkPlan(
-            steps=tuple(_planned(step, lowered) for step in lowered.steps),
-            inputs={name: owned.graph.types[name] for name in owned.graph.inputs},
-            results=results,
-            outputs=results,
-            arena_bytes=storage.arena_bytes,
-            live_bytes=storage.live_bytes,
-            scratch_bytes=storage.scratch_bytes,
-            peak_bytes=storage.peak_bytes,
-            weight_bytes=weight_bytes,
-            threads=planner.threads,
-            limit=memory_limit,
-            exact=exact,
-            budget=budget,
-            planner=planner,
-            decisions=tuple(decisions),
-            storage=storage,
-            measured_error=pinned.measured_error if pinned else None,
-            readings=streamed.read if streamed else (),
-        )
+            layout = lay_out(lowered, planner.threads, pinned.buffers if pinned else None)
+        self.plan = _plan(graph, lowered, layout, decided, memory_limit)
+        self.misfits = _misfits(pinned, self.plan) if pinned else ()
+        if pinned is not None:
+            self.plan = replace(self.plan, measured_error=pinned.measured_error)
         _check_limit(self.plan.memory_bytes, memory_limit)
-        files = mapped_files(all_constants(owned.graph))
-        self.memory, shared = Memory(), shared or SharedMemory()
-        self.outputs = shared.outputs
-        lowering = ""
-        if shared.files is not None:
-            lowering = canonical_text((graph_digest(merged), planner.accuracy, [*decisions]))
-        owned.take()
-        del merged  # so that weights are freed as they are packed
-        self._shared = lowered.constants.take_shared(shared.weights)
-        self.shared_bytes = 0 if streamed else sum(weights.bytes for weights in self._shared)
-        pool = lowered.constants
-        places, own_bytes = pool.places()
-        make: Callable[[int], Block] = Block
-        if streamed is not None:
-            make = partial(unnamed_block, current_settings().cache_dir)
-        block = WeightBlock(
-            own_bytes,
-            shared.files,
-            lambda: weights_key(pool, target, (shared.made_for, lowering), files),
-            make,
-        )
-        offered = pool.offered()
-        self.arena = shared.arena.part(storage.arena_bytes)
+        weights = _weights(owned, lowered, decided, shared)
+        del graph  # so that weights are freed as they are packed
+        self.outputs, self.arena = shared.outputs, shared.arena.part(layout.storage.arena_bytes)
         # Before memory is filled: compiling needs some, too.
-        packers = [] if block.is_packed else pool.kernels()
-        library = compiler.load([*(call.kernel for call in calls), *packers], target)
+        calls = running_calls(lowered, planner)
+        kernels = [*(call.kernel for call in calls), *weights.kernels]
+        library = compiler.load(kernels, planner.target)
         self.code_bytes = library.code_bytes
         self.forms, self.compiled_forms = library.forms, library.compiled
-        packer = Packer(library, planner.threads)
-        weights = block.filled(lambda new: fill_weights(new, pool, places, packer, files))
-        pool.drop()
-        self._shared += shared.weights.keep(offered, weights, places)
-        blocks = (weights, *(each.block for each in self._shared))
-        addresses = {name: weights.address + place for name, place in places.items()}
-        for each in self._shared:
-            addresses.update(each.addresses)
-        loads: list[Load] = []
-        read: dict[tuple[int, str], Place] = {}
-        if streamed is None:
-            self.memory.keep("weights", weights)
-        else:
-            weights.release()
-            kept = self.memory.allocate("weights", streamed.kept_bytes)
-            streamed.settle(kept, addresses, blocks)
-            addresses = dict(streamed.addresses)
-            loads, read = streamed.loads(storage), streamed.operands(storage)
-            self.plan = replace(self.plan, bytes_a_ns=reading_rate(loads))
-            blocks = (kept,)
-        self.blocks = {block.number: block.bytes for block in blocks}
-
-        def operand(name: str, time: int) -> int | Slot | Place:
-            if name in addresses:
-                return addresses[name]
-            found = read.get((time, name)) or storage.slots.get(name)
-            return found or Place(storage.offsets[name])
-
-        labels = [f"node {s.name!r} ({s.op})" for s in lowered.steps for _ in s.calls]
-        stages = [
-            Stage(c.kernel, tuple(operand(v, time) for v in c.values), Place(scratch), label)
-            for time, (c, scratch, label) in enumerate(
-                zip(calls, storage.scratch, labels, strict=True)
-            )
-        ]
-        slots = len(lowered.inputs) + len(lowered.outputs)
-        threads = planner.threads
-        repeats = [_repeated(each, calls) for each in all_repeats(lowered.steps)]
-        if streamed is not None:
-            self._program: Program = StreamProgram(
-                stages, library, slots, threads, self.arena, repeats, loads
-            )
-        elif repeats:
-            self._program = LoopProgram(stages, library, slots, threads, self.arena, repeats)
-        else:
-            self._program = Program(stages, library, slots, 0, 0, threads, arena=self.arena)
+        self.program = place(lowered, layout, calls, library, planner.threads)
         self._step_calls = [len(step.calls) for step in lowered.steps]
+        block, addresses = weights.packed(library, planner.threads)
+        self._held, self.memory, self.shared_bytes = weights.held, Memory(), weights.shared_bytes
+        blocks = dict.fromkeys((block, *(each.block for each in weights.held)))
+        files = None
+        if planner.streams:
+            files = _files(layout, addresses, blocks)
+            block.release()
+            block = Block(layout.constant_bytes)
+            keep_constants(self.program, block, files)
+            at = {offset: block.address + offset for offset in layout.constants.values()}
+            rate = reading_rate(self.program.streamed, files)
+            self.plan = replace(self.plan, bytes_a_ns=rate)
+            self.shared_bytes, blocks = 0, {block: None}
+        else:
+            at = _by_offset(layout, addresses)
+        self.memory.keep("weights", block)
+        self.blocks = {each.number: each.bytes for each in blocks}
+        self._program = link(self.program, library, at.__getitem__, self.arena, files)
 
     def run(self, addresses: Sequence[int]) -> None:
         """Run on arrays at these addresses: inputs, then outputs."""
@@ -225,6 +158,102 @@ class CompiledNetwork:
         return rows
 
 
+# -- four steps, each from data to data ------------------------------------------------------
+def lower(graph: Graph, decided: Decided) -> LoweredGraph:
+    """The calls of a network, its constants with them."""
+    planner = decided.planner
+    return lower_graph(planner.merge(graph), planner.target, planner.accuracy, decided.decisions)
+
+
+def place(
+    lowered: LoweredGraph, layout: Layout, calls: Sequence[Call], library: Library, threads: int
+) -> PortableProgram:
+    """The program of a network, without an address in it.
+
+    Args:
+        lowered: the network.
+        layout: where its values and constants are.
+        calls: its calls, with the kernels that run.
+        library: what these are of which form.
+        threads: that take part, for whom there is scratch.
+    """
+    storage, streamed = layout.storage, layout.streamed
+
+    def operand(name: str, time: int) -> Constant | Place | Slot:
+        if name in layout.constants:
+            return Constant(layout.constants[name])
+        found = streamed.get((time, name)) or storage.slots.get(name)
+        return found or Place(storage.offsets[name])
+
+    labels = [f"node {s.name!r} ({s.op})" for s in lowered.steps for _ in s.calls]
+    return PortableProgram(
+        tuple(
+            Stage(
+                library.form(call.kernel),
+                tuple(operand(name, time) for name in call.values),
+                Place(scratch),
+                label,
+            )
+            for time, (call, scratch, label) in enumerate(
+                zip(calls, storage.scratch, labels, strict=True)
+            )
+        ),
+        len(lowered.inputs),
+        len(lowered.outputs),
+        threads,
+        storage.arena_bytes,
+        layout.constant_bytes,
+        tuple(_repeated(each, calls) for each in all_repeats(lowered.steps)),
+        tuple(
+            StreamedConstant(
+                layout.image[r.constant], r.bytes, storage.offsets[r.name], r.free, r.first
+            )
+            for r in layout.read
+        ),
+        layout.kept,
+    )
+
+
+def link(
+    program: PortableProgram,
+    library: Library,
+    constants: Callable[[int], int],
+    arena: ArenaPart,
+    files: Files | None = None,
+) -> Program:
+    """Put addresses into a program: what comes out runs in this process alone.
+
+    Args:
+        program: what runs.
+        library: has the code of its forms.
+        constants: gives the address of the constant that begins at a byte of them.
+        arena: of at least `arena_bytes`.
+        files: where streamed constants are.
+    """
+    stages, slots = linked_stages(program, constants), program.inputs + program.outputs
+    given = stages, library, slots
+    if program.streamed:
+        assert files is not None, "streamed constants are in a file"
+        more = program.repeats, program.streamed, files
+        return StreamProgram(*given, program.threads, arena, *more)
+    if program.repeats:
+        return LoopProgram(*given, program.threads, arena, program.repeats)
+    return Program(*given, 0, 0, program.threads, arena=arena)
+
+
+def keep_constants(program: PortableProgram, block: Block, files: Files) -> None:
+    """Read what stays in memory of streamed constants from their file.
+
+    Args:
+        program: whose constants they are.
+        block: of `constant_bytes`.
+        files: where they are.
+    """
+    for start, size, offset in program.kept:
+        file, first = files(start)
+        file.read_into(first, block.view(offset, size))
+
+
 def planned_kernels(
     graph: Graph,
     budget: Planner,
@@ -236,65 +265,106 @@ def planned_kernels(
 
     Those that pack weights by one of the recipes `packed` are left out; new recipes are added.
     """
-    decisions, planner, _ = _decided(budget, memory_limit, None, decisions)
-    merged = planner.merge(graph)
-    decisions = _complete(decisions, merged, planner)
-    lowered = lower_graph(merged, planner.target, planner.accuracy, decisions)
+    decided = decide(graph, budget, memory_limit, None, decisions)
+    lowered = lower(graph, decided)
+    kernels = [call.kernel for call in running_calls(lowered, decided.planner)]
+    return kernels + lowered.constants.kernels(packed)
+
+
+def running_calls(lowered: LoweredGraph, planner: GraphPlanner) -> list[Call]:
+    """The calls of a network with the kernels that run."""
     calls = [call for step in lowered.steps for call in step.calls]
-    if not planner.streams:
-        calls = add_weight_prefetch(calls, planner.target)
-    return [call.kernel for call in calls] + lowered.constants.kernels(packed)
+    return calls if planner.streams else add_weight_prefetch(calls, planner.target)
 
 
-def _complete(
-    decisions: Sequence[Decision] | None, graph: Graph, planner: GraphPlanner
-) -> Sequence[Decision]:
-    """The decisions, the usual ones where there are none."""
-    if decisions is not None:
-        return decisions
-    if graph.open_axes:  # else the plan finds the same choices again
-        return usual_choices(graph, planner.target, planner.accuracy)
-    return usual_decisions(graph, planner.target)
+def _weights(
+    owned: OwnedGraph, lowered: LoweredGraph, decided: Decided, shared: SharedMemory
+) -> PlanWeights:
+    """Memory for the constants; the graph is taken, so that nothing else holds its weights."""
+    planner = decided.planner
+    mapped = mapped_files(all_constants(owned.graph))
+    lowering = ""
+    if shared.files is not None:
+        text = graph_digest(planner.graph), planner.accuracy, [*decided.decisions]
+        lowering = canonical_text(text)
+    owned.take()
+    return PlanWeights(
+        lowered.constants,
+        shared.weights,
+        shared.files,
+        planner.target,
+        (shared.made_for, lowering),
+        mapped,
+        partial(unnamed_block, current_settings().cache_dir) if planner.streams else Block,
+    )
 
 
-def _decided(
-    budget: Planner,
-    memory_limit: int | None,
-    pinned: PlanFile | None,
-    decisions: Sequence[Decision] | None,
-) -> tuple[Sequence[Decision] | None, GraphPlanner, bool]:
-    """The decisions (None: the defaults), the planner to use, and whether it proved them."""
-    planner, exact = budget.unmerged, True
-    if pinned is not None:
-        decisions, planner = pinned.decisions, budget.merging(pinned.merged_blocks)
-        planner.check([node.output for node in pinned.nodes], decisions)
-    free = None
-    if decisions is None and memory_limit is not None:
-        free = plan_within(budget, memory_limit)
-    if free is not None:
-        decisions, exact = free
-    elif decisions is None and memory_limit is not None:
-        found = budget.within(memory_limit)
-        decisions, planner = found.decisions, found.planner
-        exact = found.path is None or found.path.exact
-    elif decisions is None and is_searched(planner):
-        decisions, exact = found_plan(budget)
-    return decisions, planner, exact
+def _by_offset(layout: Layout, addresses: Mapping[str, int]) -> dict[int, int]:
+    """Addresses of constants by where they begin in the image; one of 0 bytes may begin there."""
+    names = sorted(addresses, key=lambda name: layout.sizes[name] > 0)
+    return {layout.image[name]: addresses[name] for name in names}
 
 
-def _misfits(
-    pinned: PlanFile, lowered: LoweredGraph, graph: Graph, storage: Storage
-) -> tuple[str, ...]:
-    """How the network differs from the pinned plan that it follows."""
+def _files(layout: Layout, addresses: Mapping[str, int], blocks: Iterable[Block]) -> Files:
+    """Where each constant of the image is in files that are mapped at these addresses."""
+    found = _by_offset(layout, addresses)
+
+    def file_of(start: int) -> tuple[FileBlock, int]:
+        for block in blocks:
+            if block.address <= found[start] < block.address + max(1, block.bytes):
+                assert isinstance(block, FileBlock)
+                return block, found[start] - block.address
+        raise AssertionError(f"no file has the constant at byte {start}")
+
+    return file_of
+
+
+def _plan(
+    graph: Graph,
+    lowered: LoweredGraph,
+    layout: Layout,
+    decided: Decided,
+    limit: int | None,
+) -> NetworkPlan:
+    planner, storage = decided.planner, layout.storage
+    results = {name: graph.types[name] for name in graph.outputs}
+    return NetworkPlan(
+        steps=lowered.steps,
+        inputs={name: graph.types[name] for name in graph.inputs},
+        results=results,
+        outputs=results,
+        arena_bytes=storage.arena_bytes,
+        live_bytes=storage.live_bytes,
+        scratch_bytes=storage.scratch_bytes,
+        peak_bytes=storage.peak_bytes,
+        weight_bytes=layout.constant_bytes,
+        threads=planner.threads,
+        limit=limit,
+        exact=decided.exact,
+        whole=decided.budget.unmerged.graph,
+        graph=planner.graph,
+        merged=planner.merged,
+        target=planner.target,
+        accuracy=planner.accuracy,
+        max_error=planner.max_error,
+        decisions=tuple(decided.decisions),
+        estimated=partial(planner.chosen, decided.decisions),
+        storage=storage,
+        readings=layout.read,
+    )
+
+
+def _misfits(pinned: PlanFile, plan: NetworkPlan) -> tuple[str, ...]:
+    """How a plan differs from the pinned one that it follows."""
     found = []
-    digests = kernel_digests(lowered, graph)
+    digests = plan.kernel_digests
     changed = [node.name for node in pinned.nodes if digests.get(node.output) != node.kernels]
     if changed:
         found.append(
             f"the code of {len(changed)} of {len(pinned.nodes)} layers is generated in another "
             f"way now, {changed[0]!r} first: results may differ in the last bits"
         )
-    if _offsets(storage.buffers) != _offsets(pinned.buffers):
+    if _offsets(plan.storage.buffers) != _offsets(pinned.buffers):
         found.append("its buffers have other sizes or lives now, and were laid out anew")
     return tuple(found)
 
@@ -322,19 +392,3 @@ def _repeated(each: Repeat, calls: Sequence[Call]) -> RepeatedStages:
         if name in each.strides
     ]
     return RepeatedStages(each.first, each.calls, each.times, tuple(moving))
-
-
-def _planned(step: Step, lowered: LoweredGraph) -> PlannedStep:
-    sizes = lowered.constants.bytes
-    constants = {v for call in step.calls for v in call.values if v in sizes}
-    results = {name for call in step.calls for name in call.results}
-    return PlannedStep(
-        name=step.name,
-        op=step.op,
-        algorithm=step.algorithm,
-        output=step.output,
-        flops=step.flops,
-        kernels=tuple(type(call.kernel).__name__ for call in step.calls),
-        weight_bytes=sum(sizes[c] for c in constants),
-        output_bytes=sum(lowered.bytes[r] for r in results if r in lowered.bytes),
-    )

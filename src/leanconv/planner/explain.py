@@ -4,31 +4,40 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from leanconv.canonical import canonical_text
+from leanconv.codegen.forms import extent_names, forms_of_skeleton, instance_of, split
+from leanconv.codegen.kernel import Kernel
+from leanconv.codegen.linking import lock
 from leanconv.graph.ir import Node
 from leanconv.graph.ops.expression import terms_of
 from leanconv.graph.regions import region_of
+from leanconv.graph.template import Template, Templates
 from leanconv.operators import conv_chain, convolution, operator_of
+from leanconv.planner.budget import Planner
 from leanconv.planner.decision import Decision, node_key
-from leanconv.planner.found_plans import range_graph
+from leanconv.planner.found_plans import Decided, RangePlan, range_graph
+from leanconv.planner.graph_planner import GraphPlanner
 from leanconv.planner.network_plan import NetworkPlan
 from leanconv.planner.node_costs import NodeCost
 from leanconv.planner.plan_file import buffer_document
-from leanconv.planner.plan_text import arena_peak, closing_lines
-from leanconv.planner.reasons import Reasons
+from leanconv.planner.reasons import Reasons, arena_peak, closing_lines
+from leanconv.records import dataclass
+from leanconv.symbolic import Memo
+from leanconv.target import Target
 from leanconv.units import counted, format_bytes, format_ns, shape_text
 
 _INEXACT = "the search was cut short: a faster plan may keep the limits, too"
 
 
-def explain_network(plan: NetworkPlan, front: bool = True) -> dict[str, Any]:
+def explain_network(plan: NetworkPlan, decided: Decided, front: bool = True) -> dict[str, Any]:
     """Say of every layer which candidates there were, and why all but one lost.
 
     Args:
         plan: of a network.
+        decided: how it was found.
         front: whether the plans for other limits are looked for, which takes a second or more.
 
     Returns:
@@ -38,15 +47,14 @@ def explain_network(plan: NetworkPlan, front: bool = True) -> dict[str, Any]:
         are the estimates of what runs, 0 for a view; only the `front` and `counted_ns` count as
         the search does, where no choice is faster than that of a plan without limits.
     """
-    planner = plan.planner
     return {
         "asked": {
             "inputs": {name: list(kind.shape) for name, kind in plan.inputs.items()},
             "threads": plan.threads,
             "memory_limit": plan.limit,
-            "max_error": planner.max_error,
+            "max_error": plan.max_error,
         },
-        "costs": planner.target.costs.cpu,
+        "costs": plan.target.costs.cpu,
         "predicted_ns": plan.predicted_ns,
         "counted_ns": plan.counted_ns,
         "predicted_error": plan.predicted_error,
@@ -55,21 +63,21 @@ def explain_network(plan: NetworkPlan, front: bool = True) -> dict[str, Any]:
         "arena_bytes": plan.arena_bytes,
         "streamed_bytes": plan.streamed_bytes,
         "waiting_ns": plan.waiting_ns,
-        "merged_blocks": planner.merged,
+        "merged_blocks": plan.merged,
         "exact": plan.exact,
         "late": plan.late_text,
         "arena": explain_arena(plan),
-        "front": explain_front(plan) if front else [],
+        "front": explain_front(plan, decided.budget) if front else [],
         "text": "\n".join(closing_lines(plan)),
-        "layers": _layers(plan),
+        "layers": _layers(plan, decided.planner),
     }
 
 
-def _layers(plan: NetworkPlan) -> list[dict[str, Any]]:
+def _layers(plan: NetworkPlan, planner: GraphPlanner) -> list[dict[str, Any]]:
     """The steps that run, and the views between them, in order."""
-    nodes, moves = _node_layers(plan), _moves(plan)
+    nodes, moves = _node_layers(plan, planner), _moves(plan)
     layers: list[dict[str, Any]] = []
-    for node, layer in zip(plan.planner.graph.nodes, nodes, strict=True):
+    for node, layer in zip(plan.graph.nodes, nodes, strict=True):
         layers += moves.pop(node.key, [])
         layers.append(layer)
     for left in moves.values():
@@ -82,12 +90,11 @@ def _layers(plan: NetworkPlan) -> list[dict[str, Any]]:
     return layers
 
 
-def _node_layers(plan: NetworkPlan) -> list[dict[str, Any]]:
+def _node_layers(plan: NetworkPlan, planner: GraphPlanner) -> list[dict[str, Any]]:
     """Each node of the graph with its candidates."""
-    planner = plan.planner
-    reasons, words = Reasons(plan), _Names(plan)
+    reasons, words = Reasons(plan, planner), _Names(plan)
     layers = []
-    for number, (node, chosen) in enumerate(zip(planner.graph.nodes, plan.node_costs, strict=True)):
+    for number, (node, chosen) in enumerate(zip(plan.graph.nodes, plan.node_costs, strict=True)):
         others = _others(planner.search_graph.node_costs[number], chosen)
         facts = {**_facts(chosen, plan.shared_ns), **words.of(node, chosen)}
         candidates = [
@@ -104,7 +111,7 @@ def _node_layers(plan: NetworkPlan) -> list[dict[str, Any]]:
                 "name": node.name or node.key,
                 "op": node.op,
                 "output": node.key,
-                "shape": list(planner.graph.types[node.key].shape),
+                "shape": list(plan.graph.types[node.key].shape),
                 **facts,
                 "candidates": [{**facts, "chosen": True, "reason": ""}, *candidates],
                 "rejected": _rejected(plan, node, chosen.decision),
@@ -158,7 +165,7 @@ def explain_arena(plan: NetworkPlan) -> dict[str, Any]:
     }
 
 
-def explain_front(plan: NetworkPlan) -> list[dict[str, Any]]:
+def explain_front(plan: NetworkPlan, budget: Planner) -> list[dict[str, Any]]:
     """Time and bytes of plans at other limits, the smallest first."""
     share = plan.counted_ns / max(1, plan.alone_ns)
     return [
@@ -169,13 +176,13 @@ def explain_front(plan: NetworkPlan) -> list[dict[str, Any]]:
             "merged_blocks": point.merged,
             "exact": point.exact,
         }
-        for point in plan.budget.front()
+        for point in budget.front()
     ]
 
 
-def summary(plan: NetworkPlan) -> str:
+def summary(plan: NetworkPlan, decided: Decided) -> str:
     """A line for each step, with the fastest choice that lost; then what makes the memory."""
-    layers = {layer["output"]: layer for layer in _node_layers(plan)}
+    layers = {layer["output"]: layer for layer in _node_layers(plan, decided.planner)}
     estimates = plan.step_estimates()
     lines = []
     for step, time_ns in zip(plan.steps, estimates, strict=True):
@@ -190,13 +197,13 @@ def summary(plan: NetworkPlan) -> str:
         beside = next_best(layer) if layer else ""
         lines.append(f"{line}; next best {beside}" if beside else line)
     lines += [f"predicted {format_ns(plan.predicted_ns)}, {counted(plan.threads, 'thread')}"]
-    lines += [*closing_lines(plan), *_range_line(plan)]
+    lines += [*closing_lines(plan), *_range_line(plan, decided.planner)]
     return "\n".join([*lines, *([] if plan.exact else [_INEXACT])])
 
 
-def _range_line(plan: NetworkPlan) -> list[str]:
+def _range_line(plan: NetworkPlan, planner: GraphPlanner) -> list[str]:
     """For which sizes the plan was found, where it holds for more than these."""
-    graph = None if plan.limit is not None else range_graph(plan.planner, plan.decisions)
+    graph = None if plan.limit is not None else range_graph(planner, plan.decisions)
     if graph is None:
         return []
     sizes = ", ".join(f"{name} {shape_text(graph.types[name].shape)}" for name in graph.inputs)
@@ -246,7 +253,7 @@ class _Names:
     """Choices of nodes as text for people, and as the user would select them."""
 
     def __init__(self, plan: NetworkPlan) -> None:
-        self._planner = plan.planner
+        self._plan = plan
         self._known: dict[object, str] = {}
 
     def of(self, node: Node, node_cost: NodeCost) -> dict[str, Any]:
@@ -273,11 +280,10 @@ class _Names:
         return {"words": words, "parameters": parameters, "selector": str(choice) or None}
 
     def _parameters(self, node: Node, decision: Decision) -> str:
-        planner = self._planner
-        key = node_key(node, planner.graph, decision), decision.choice
+        plan = self._plan
+        key = node_key(node, plan.graph, decision), decision.choice
         if key not in self._known:
-            accuracy = planner.accuracy
-            context = decision.context(node, planner.graph, planner.target, accuracy)
+            context = decision.context(node, plan.graph, plan.target, plan.accuracy)
             made = convolution.CONVOLUTION.details(context, decision.choice)
             self._known[key] = "; ".join(dict.fromkeys(made))
         return self._known[key]
@@ -285,8 +291,7 @@ class _Names:
 
 def _rejected(plan: NetworkPlan, node: Node, decision: Decision) -> dict[str, str]:
     """Algorithms that cannot compute a node, with their reasons."""
-    planner = plan.planner
-    context = decision.context(node, planner.graph, planner.target, planner.accuracy)
+    context = decision.context(node, plan.graph, plan.target, plan.accuracy)
     return operator_of(node).rejections(context)
 
 
@@ -303,3 +308,108 @@ def _case(node_cost: NodeCost) -> str:
     facts = _facts(node_cost, int)
     del facts["way"]
     return canonical_text(facts)
+
+
+# -- what sizes of a network share, what they do not, and why ------------------------------------
+@dataclass(frozen=True)
+class Shared:
+    """Something that is made once for all sizes that answer its guards alike.
+
+    Attributes:
+        level: `"graph"`, `"choice"`, `"search"`, `"layer"` or `"kernel"`.
+        name: which one.
+        kept: how many were made, for sizes that answer in different ways; forms of kernels.
+        served: how often one of them served a later size; of kernels, how many there are.
+        guards: how many questions about sizes were asked while they were made.
+        parted_by: the guards that some of them have and others have not, or answer otherwise.
+        refusals: why others are made for each size by itself.
+    """
+
+    level: str
+    name: str
+    kept: int
+    served: int
+    guards: int
+    parted_by: Sequence[str]
+    refusals: Sequence[str]
+
+
+def what_is_shared(
+    templates: Iterable[Templates], kernels: Iterable[Kernel], target: Target
+) -> list[Shared]:
+    """What was shared by the sizes that a network has met.
+
+    Args:
+        templates: its graphs.
+        kernels: of the plans for these sizes; those whose form is not known are emitted.
+        target: what they are emitted for.
+    """
+    memos = [memo for each in templates for memo in each.memos]
+    rows = [_row("graph", f"for open {', '.join(memo.names)}", memo, memo.names) for memo in memos]
+    for memo in memos:
+        for entry in memo.entries:
+            assert isinstance(entry, Template)
+            rows += _of_template(entry, memo.names)
+    return [*rows, *_of_kernels(kernels, target)]
+
+
+def _row(level: str, name: str, memo: Memo[Any], names: Sequence[str]) -> Shared:
+    guards = [entry.numbers.texts(names) for entry in memo.entries]
+    asked = sum(map(len, guards))
+    return Shared(level, name, len(guards), memo.uses, asked, _parting(guards), memo.refusals)
+
+
+def _parting(guards: Sequence[Sequence[str]]) -> list[str]:
+    """The guards that some have and others have not, or answer otherwise."""
+    texts = dict.fromkeys(guard for each in guards for guard in each)
+    found = [guard for guard in texts if not all(guard in each for each in guards)]
+    return list(dict.fromkeys(guard.removeprefix("not ") for guard in found))
+
+
+def _of_template(template: Template, extents: Sequence[str]) -> Iterator[Shared]:
+    """What was chosen and lowered for the graphs that were filled in from a template."""
+    names = template.numbers.result_texts(extents)
+    for key, held in template.memo.items():
+        if isinstance(held, Memo):
+            yield _row("choice", key if isinstance(key, str) else str(key[0]), held, names)
+        elif isinstance(held, RangePlan):
+            yield _of_search(held, extents)
+        elif isinstance(held, dict):
+            lowered = ((each, memo) for each, memo in held.items() if isinstance(memo, Memo))
+            for (position, *_), memo in lowered:
+                node = template.result.nodes[position]
+                if memo.entries or memo.refusals:  # else only one size has come so far
+                    yield _row("layer", f"{node.op} {node.name or node.key}", memo, names)
+
+
+def _of_search(found: RangePlan, extents: Sequence[str]) -> Shared:
+    """What was searched for the size that stands for a range."""
+    size = ", ".join(
+        f"{name} {extent}" for name, extent in zip(extents, found.extents, strict=True)
+    )
+    refusals = []
+    if not found.decisions:
+        refusals.append("each size is searched by itself: the network has no plan for this one")
+    elif found.unserved:
+        refusals.append(f"{counted(found.unserved, 'size')} searched alone: other guards or errors")
+    return Shared("search", size, bool(found.decisions), found.served, 0, (), refusals)
+
+
+def _of_kernels(kernels: Iterable[Kernel], target: Target) -> Iterator[Shared]:
+    """A row for all kernels that differ in sizes alone, and one for a class that never shares."""
+    alike: dict[tuple[str, Hashable], dict[Kernel, None]] = {}
+    for kernel in kernels:
+        key = type(kernel).__name__, split(kernel)[0] if kernel.VARIES else None
+        alike.setdefault(key, {})[kernel] = None
+    for (name, skeleton), found in alike.items():
+        with lock:
+            digests = {instance_of(kernel, target).digest for kernel in found}
+        guards, refusals = list[Sequence[str]](), list[str]()
+        if skeleton is None:
+            refusals.append(f"{len(found)} have all numbers in their code")
+        else:
+            kernel = next(iter(found))
+            forms = [f for f in forms_of_skeleton(kernel, target) if f.digest in digests]
+            guards = [form.numbers.texts(extent_names(kernel)) for form in forms]
+        asked = sum(map(len, guards))
+        yield Shared("kernel", name, len(digests), len(found), asked, _parting(guards), refusals)

@@ -1,8 +1,8 @@
-"""The decisions that a search without a limit of bytes has found, kept for sizes and processes.
+"""How a network is computed: decisions that are given, chosen, or found by a search and kept.
 
 A network that reorders some value is searched, and so is one that aims at an error: that takes a
 second where there are many layers. Where sizes are open, the search is made for a size that stands
-for a range (`representatives.usual_graph`): what is found serves the whole range, so that plans do
+for a range (`choices.usual_graph`): what is found serves the whole range, so that plans do
 not depend on the sizes before them. What is kept on disk is untrusted: decisions that are not the
 network's, or err by more than is allowed, are a miss.
 """
@@ -21,16 +21,70 @@ from leanconv.errors import BudgetError, SpecError
 from leanconv.graph.ir import Graph, Node
 from leanconv.operators import operator_of
 from leanconv.planner.budget import Planner
+from leanconv.planner.choices import usual_extents, usual_graph
 from leanconv.planner.decision import Decision
 from leanconv.planner.graph_planner import GraphPlanner
-from leanconv.planner.plan_file import graph_digest
-from leanconv.planner.representatives import usual_extents, usual_graph
+from leanconv.planner.lowering import usual_choices, usual_decisions
+from leanconv.planner.plan_file import PlanFile, graph_digest
 from leanconv.records import dataclass
 from leanconv.spec import PLAIN, Format
 
 _STORE_BYTES = 16 * 2**20
 
 Found = tuple[Sequence[Decision], bool]
+
+
+@dataclass(frozen=True, eq=False)
+class Decided:
+    """How a network is computed.
+
+    Attributes:
+        budget: finds the plans for other limits.
+        planner: of the graph that is computed, whose first blocks may be merged.
+        decisions: of each of its nodes.
+        exact: whether it is proved that no plan within the limits is predicted to be faster.
+    """
+
+    budget: Planner
+    planner: GraphPlanner
+    decisions: Sequence[Decision]
+    exact: bool
+
+
+def decide(
+    graph: Graph,
+    budget: Planner,
+    memory_limit: int | None = None,
+    pinned: PlanFile | None = None,
+    decisions: Sequence[Decision] | None = None,
+) -> Decided:
+    """Find how a network is computed: see `compiled_network`.
+
+    Raises:
+        BudgetError: no plan keeps the limits.
+        SpecError: the pinned plan names nodes, formats or choices that do not exist here.
+    """
+    planner, exact = budget.unmerged, True
+    if pinned is not None:
+        decisions, planner = pinned.decisions, budget.merging(pinned.merged_blocks)
+        planner.check([node.output for node in pinned.nodes], decisions)
+    elif decisions is None and memory_limit is not None:
+        free = plan_within(budget, memory_limit)
+        if free is not None:
+            decisions, exact = free
+        else:
+            found = budget.within(memory_limit)
+            decisions, planner = found.decisions, found.planner
+            exact = found.path is None or found.path.exact
+    elif decisions is None and is_searched(planner):
+        decisions, exact = found_plan(budget)
+    if decisions is None:
+        merged, target = planner.merge(graph), planner.target
+        if merged.open_axes:  # else the plan finds the same choices again
+            decisions = usual_choices(merged, target, planner.accuracy)
+        else:
+            decisions = usual_decisions(merged, target)
+    return Decided(budget, planner, decisions, exact)
 
 
 def found_plan(budget: Planner) -> Found:

@@ -11,25 +11,15 @@ from leanconv.graph.ir import Graph, Node
 from leanconv.graph.passes.cut_weights import parts_of_layers
 from leanconv.graph.passes.merge_blocks import blocks_to_merge, merge_blocks
 from leanconv.operators import Accuracy
-from leanconv.planner.decision import Decision
-from leanconv.planner.graph_views import GraphViews
-from leanconv.planner.lowered_graph import LoweredGraph, Step
-from leanconv.planner.lowering import (
-    format_rules,
-    lower_graph,
-    plan_bodies,
-    usual_decisions,
-)
-from leanconv.planner.node_costs import (
-    NodeCost,
-    NodeEvaluator,
-    error_units,
-    reorder_ns,
-)
+from leanconv.planner.decision import Decision, format_rules
+from leanconv.planner.errors import error_units
+from leanconv.planner.lowered_graph import LoweredGraph
+from leanconv.planner.lowering import lower_graph, plan_bodies, usual_decisions
+from leanconv.planner.node_costs import GraphViews, NodeCost, NodeEvaluator, reorder_ns, step_times
 from leanconv.planner.search_graph import SearchGraph, make_search_graph
 from leanconv.planner.solver import Path, fastest, least_error, least_time, smallest
-from leanconv.planner.storage import Storage, place
-from leanconv.planner.weight_streaming import StreamedWeights
+from leanconv.planner.storage import Storage
+from leanconv.planner.weight_streaming import lay_out
 from leanconv.records import cached_property
 from leanconv.spec import PLAIN, Format
 from leanconv.target import Target
@@ -61,21 +51,12 @@ class PlacedPlan:
         """Arena and weights."""
         return self.storage.arena_bytes + self.weight_bytes
 
-    def step_estimates(self) -> list[tuple[Step, int]]:
-        """The steps, each with its estimated time."""
-        planner, sizes = self.planner, self.lowered.bytes
-        nodes, costs = planner.graph.nodes, planner.target.costs
+    def step_estimates(self) -> tuple[int, ...]:
+        """The estimated time of each step."""
+        planner, steps = self.planner, self.lowered.steps
         chosen = planner.chosen(self.decisions or planner.defaults)
-        times = {node.key: cost.estimated_ns for node, cost in zip(nodes, chosen, strict=True)}
-        for step in self.lowered.steps:
-            if step.op == "Reorder":
-                results = {name for call in step.calls for name in call.results}
-                moved = sum(sizes[name] for name in results if name in sizes)
-                times[step.output] = reorder_ns(moved, costs)
-        return [
-            (step, costs.shared_ns(times[step.output], planner.threads))
-            for step in self.lowered.steps
-        ]
+        costs = planner.target.costs
+        return step_times(steps, planner.graph.nodes, chosen, costs, planner.threads)
 
     @property
     def order(self) -> tuple[int, int]:
@@ -347,12 +328,6 @@ class GraphPlanner:
     def place_plan(self, decisions: Sequence[Decision] | None, path: Path | None) -> PlacedPlan:
         """Lower a plan and lay out its buffers."""
         lowered = lower_graph(self.graph, self.target, self.accuracy, decisions)
-        if self.streams:
-            streamed = StreamedWeights(lowered)
-            storage = place(lowered, self.threads, None, streamed.read)
-            weight_bytes = streamed.kept_bytes
-        else:
-            storage = place(lowered, self.threads)
-            _, weight_bytes = lowered.constants.places()
-        kept = None if decisions is None else tuple(decisions)
-        return PlacedPlan(self, kept, lowered, storage, weight_bytes, path)
+        layout = lay_out(lowered, self.threads, kept=() if self.streams else None)
+        made = None if decisions is None else tuple(decisions)
+        return PlacedPlan(self, made, lowered, layout.storage, layout.constant_bytes, path)

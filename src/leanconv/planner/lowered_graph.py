@@ -1,14 +1,25 @@
-"""A network as calls over values."""
+"""A network as calls over values, and the constants that these read.
+
+Weights are in memory once: what was packed must be let go at once. Whoever has to let go owns the
+arrays here and gives them up by `take`; graphs and lowered graphs are never changed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import weakref
+from collections import deque
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from leanconv.codegen.lowered import Call, Repeat
-from leanconv.planner.constant_pool import ConstantPool
-from leanconv.planner.views import Views
+import numpy as np
+
+from leanconv.codegen.kernel import Kernel
+from leanconv.codegen.lowered import Call, PackCall, Packing, Repeat
+from leanconv.graph.ir import Graph, number_of
+from leanconv.planner.storage import Views
 from leanconv.records import dataclass
+from leanconv.runtime.memory import Block
+from leanconv.spec.format import aligned, aligned_offsets
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,6 +32,8 @@ class Step:
         algorithm: how it is done.
         calls: kernels over values.
         output: the first value that it defines.
+        weight_bytes: packed constants that it reads.
+        output_bytes: what it writes.
         repeats: calls that run several times; before those inside them.
     """
 
@@ -29,7 +42,14 @@ class Step:
     algorithm: str
     calls: tuple[Call, ...]
     output: str
+    weight_bytes: int
+    output_bytes: int
     repeats: tuple[Repeat, ...] = ()
+
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        """One for each call."""
+        return tuple(call.kernel for call in self.calls)
 
     @property
     def flops(self) -> int:
@@ -69,3 +89,154 @@ def all_repeats(steps: Sequence[Step]) -> tuple[Repeat, ...]:
         found += [replace(each, first=before + each.first) for each in step.repeats]
         before += len(step.calls)
     return tuple(found)
+
+
+# -- large arrays between the passes and the packed weights of a plan ----------------------------
+class OwnedGraph:
+    """The one reference to a graph that is to be planned.
+
+    A caller that keeps only this, and no reference to the graph, holds no weights once the plan
+    has taken it.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph: Graph | None = graph
+
+    @property
+    def graph(self) -> Graph:
+        """The graph, until it is taken."""
+        assert self._graph is not None, "the graph was taken already"
+        return self._graph
+
+    def take(self) -> Graph:
+        """Give the graph up: it is in memory only as long as who took it keeps it."""
+        graph, self._graph = self.graph, None
+        return graph
+
+
+@dataclass(frozen=True, eq=False)
+class PackedWeights:
+    """The constants of one packing in memory, for all plans that read the same.
+
+    Attributes:
+        block: where they are; it is released with the last plan.
+        addresses: by name.
+        bytes: of all of them, as they are aligned.
+    """
+
+    block: Block
+    addresses: Mapping[str, int]
+    bytes: int
+
+
+# A packing whose constants are to be shared once they are in memory: the key by which other plans
+# find them, None if they cannot, and the bytes of each constant, by name.
+Offered = tuple[Hashable, Mapping[str, int]]
+
+
+class WeightStore:
+    """Packed weights of a network's plans: what two of them read alike is in memory once."""
+
+    def __init__(self) -> None:
+        self._held: weakref.WeakValueDictionary[Hashable, PackedWeights]
+        self._held = weakref.WeakValueDictionary()
+
+    def find(self, packing: Packing) -> PackedWeights | None:
+        """What a packing would make, if it is there."""
+        key = packing_key(packing)
+        return None if key is None else self._held.get((key, tuple(packing.bytes)))
+
+    def keep(
+        self, offered: Iterable[Offered], block: Block, places: Mapping[str, int]
+    ) -> list[PackedWeights]:
+        """Offer what was packed into a block to other plans, as long as the result is kept."""
+        kept = []
+        for key, sizes in offered:
+            addresses = {name: block.address + places[name] for name in sizes}
+            weights = PackedWeights(block, addresses, sum(map(aligned, sizes.values())))
+            if key is not None:
+                self._held[key, tuple(sizes)] = weights
+            kept.append(weights)
+        return kept
+
+
+def packing_key(packing: Packing) -> Hashable:
+    """What equal packings have in common, their constants' names apart; None if it is unknown."""
+    if packing.recipe is None:
+        return None
+    sizes = tuple(packing.bytes.values())
+    return packing.recipe, sizes, tuple(map(number_of, packing.sources))
+
+
+class ConstantPool:
+    """The constants that a lowered graph's calls name, until they are taken.
+
+    Args:
+        constants: arrays by name.
+        packings: weights that are packed when there is a place for them.
+
+    Attributes:
+        arrays: those that are not packed and not taken yet, by name.
+        packings: what is yet to be packed.
+        bytes: of every constant, by name; those included that are yet to be packed.
+    """
+
+    def __init__(
+        self, constants: Mapping[str, np.ndarray], packings: Sequence[Packing] = ()
+    ) -> None:
+        self.arrays, self.packings = dict(constants), deque(packings)
+        packed = {name: size for packing in packings for name, size in packing.bytes.items()}
+        self.bytes = {**{name: array.nbytes for name, array in constants.items()}, **packed}
+
+    def take_shared(self, store: WeightStore) -> list[PackedWeights]:
+        """Give up the packings whose weights other plans have in memory; theirs are returned."""
+        found = [store.find(packing) for packing in self.packings]
+        pairs = list(zip(self.packings, found, strict=True))
+        self.packings = deque(packing for packing, weights in pairs if weights is None)
+        for packing, weights in pairs:
+            for name in packing.bytes if weights else ():
+                del self.bytes[name]
+        return [weights for weights in found if weights is not None]
+
+    def offered(self) -> list[Offered]:
+        """What other plans may share of it, once it is packed."""
+        return [(packing_key(packing), dict(packing.bytes)) for packing in self.packings]
+
+    def kernels(self, known: set[Hashable] | None = None) -> list[Kernel]:
+        """The compiled code that packs what is yet to be packed.
+
+        Args:
+            known: recipes whose kernels are left out; those that have theirs here are added.
+        """
+        found: list[Kernel] = []
+        for packing in self.packings:
+            if known is not None and packing.recipe is not None:
+                if packing.recipe in known:
+                    continue
+                known.add(packing.recipe)
+            found += [call.kernel for calls in packing.calls().values() for call in calls]
+        return found
+
+    def places(self) -> tuple[dict[str, int], int]:
+        """Offsets of all constants in one block, and its bytes; one array is stored once."""
+        first: dict[int, str] = {}
+        named = ((name, number_of(array)) for name, array in self.arrays.items())
+        same = {name: first.setdefault(number, name) for name, number in named}
+        stored = {n: size for n, size in self.bytes.items() if same.get(n, n) == n}
+        places, end = aligned_offsets(stored)
+        return {name: places[same.get(name, name)] for name in self.bytes}, end
+
+    def take(self) -> Iterator[tuple[str, np.ndarray | PackCall]]:
+        """Give up all constants, piece by piece: (name, array or what packs one)."""
+        while self.arrays:
+            name = next(iter(self.arrays))
+            yield name, self.arrays.pop(name)
+        while self.packings:
+            packing = self.packings.popleft()
+            for name, calls in packing.calls().items():
+                yield from ((name, call) for call in calls)
+
+    def drop(self) -> None:
+        """Let all constants go that are not taken: they are in memory already."""
+        self.arrays.clear()
+        self.packings.clear()

@@ -1,58 +1,48 @@
-"""From a graph to calls over values: formats, reorders, views."""
+"""From a graph to calls over values: formats, reorders, views.
+
+A node of open extents is lowered once for all sizes, with symbols for them (`leanconv.symbolic`): a
+new shape of a network fills in numbers. What comes out, with expressions in its kernels, is what
+lowering gives for every other size that answers the guards alike; a size that does not is traced by
+itself, and kept beside. Where a symbol will not do, the node is lowered for each shape as it comes.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
+from typing import Any
 
-from leanconv.codegen.lowered import Call, Lowered, Packing
+from leanconv.codegen.lowered import Call, Lowered, Packing, Repeat
 from leanconv.errors import UnsupportedError
 from leanconv.graph.ir import Graph, Node, in_rows
-from leanconv.graph.ops.quantised import CODES
-from leanconv.graph.regions import all_constants, regions_of
+from leanconv.graph.ops import label
+from leanconv.graph.regions import all_constants, region_of, regions_of
 from leanconv.kernels.reorder import reorder_call
-from leanconv.operators import Accuracy
+from leanconv.operators import Accuracy, operator_of
 from leanconv.operators.loop import FAST, BodyPlan, BodyPlans
-from leanconv.planner.body_choices import choice_with_aim, with_costs
-from leanconv.planner.choice_cache import resolved_choices
-from leanconv.planner.constant_pool import ConstantPool, packing_key
-from leanconv.planner.decision import Decision
-from leanconv.planner.formats import FormatRules, choose_formats
-from leanconv.planner.lowered_graph import LoweredGraph, Step, all_repeats
-from leanconv.planner.node_costs import closeness
-from leanconv.planner.representatives import remembered
-from leanconv.planner.storage import place
-from leanconv.planner.traced_lowering import TracedLowering
-from leanconv.planner.value_placer import ValuePlacer
+from leanconv.planner.choices import choice_with_aim, remembered, resolved_choices, with_costs
+from leanconv.planner.decision import Decision, default_decisions, format_rules
+from leanconv.planner.errors import closeness
+from leanconv.planner.lowered_graph import (
+    ConstantPool,
+    LoweredGraph,
+    Step,
+    all_repeats,
+    packing_key,
+)
+from leanconv.planner.storage import ValuePlacer, place
+from leanconv.records import cached_property
 from leanconv.runtime.native import MAX_STAGES
 from leanconv.spec import PLAIN, Format
+from leanconv.symbolic import Expressions, Holes, Made, Memo, NeedsNumberError, Trace
 from leanconv.target import Target
 
 # A small file whose nodes all read one large weight must not have it packed for each of them:
 # packed constants may take this many bytes, and this many times what the graph's take.
 _PACKED_BYTES = 256 * 2**20
 _PACKED_FACTOR = 16
-
-
-def format_rules(graph: Graph, target: Target) -> FormatRules:
-    """The formats that the kernels of a graph take."""
-    blocked = Format(target.channel_block(graph.dtype))
-    codes = tuple(dtype for dtype in CODES if target.channel_block(dtype) == blocked.block)
-    return FormatRules(graph, blocked, codes)
-
-
-def default_decisions(rules: FormatRules) -> list[Decision]:
-    """The formats for a plan without limits, node by node."""
-    users, formats = rules.graph.users(), dict.fromkeys(rules.graph.inputs, PLAIN)
-    result = []
-    for node in rules.graph.nodes:
-        read = [user for name in node.outputs for user in users[name]]
-        reads, writes = choose_formats(rules, lambda n: formats[n], node, read)
-        formats.update(dict.fromkeys(node.outputs, writes))
-        result.append(Decision(reads, writes))
-    return result
 
 
 def usual_decisions(graph: Graph, target: Target) -> list[Decision]:
@@ -144,7 +134,7 @@ def _body_plan(body: Graph, target: Target, accuracy: Accuracy, aim: str) -> Bod
         storage.offsets,
         storage.arena_bytes,
         lowered.constants.arrays,
-        lowered.constants.packings,
+        tuple(lowered.constants.packings),
         tuple(decision.choice for decision in decisions),
         cost,
     )
@@ -225,8 +215,7 @@ class _Lowering(ValuePlacer[Format]):
             replace(each, strides={renamed[name]: by for name, by in each.strides.items()})
             for each in lowered.repeats
         )
-        step = Step(label, node.op, lowered.algorithm, tuple(calls), node.key, repeats)
-        self._steps.append(step)
+        self._add_step(label, node.op, lowered.algorithm, tuple(calls), node.key, repeats)
 
     def _pack(self, packing: Packing) -> dict[str, str]:
         """The names of what a packing makes; nodes that read the same share it."""
@@ -306,4 +295,111 @@ class _Lowering(ValuePlacer[Format]):
         calls: tuple[Call, ...] = ()
         if kind.elements:
             calls = (reorder_call(shape, kind.dtype, source, result, source_form, form),)
-        self._steps.append(Step(result, "Reorder", f"{source_form} to {form}", calls, result))
+        self._add_step(result, "Reorder", f"{source_form} to {form}", calls, result)
+
+    def _add_step(
+        self,
+        name: str,
+        op: str,
+        algorithm: str,
+        calls: tuple[Call, ...],
+        output: str,
+        repeats: tuple[Repeat, ...] = (),
+    ) -> None:
+        read = {value for call in calls for value in call.values}
+        written = {value for call in calls for value in call.results}
+        weight_bytes = sum(
+            self.constants[value].nbytes if value in self.constants else self._packed.get(value, 0)
+            for value in read
+        )
+        output_bytes = sum(self.bytes.get(value, 0) for value in written)
+        self._steps.append(
+            Step(name, op, algorithm, calls, output, weight_bytes, output_bytes, repeats)
+        )
+
+
+# -- nodes lowered once for all sizes ------------------------------------------------------------
+_MOST_KEPT = 8  # of one node: sizes that answer in more ways are lowered one by one
+
+
+class TracedLowering:
+    """Lowers the nodes of one graph.
+
+    Args:
+        graph: the network.
+        target, accuracy: of the plan.
+    """
+
+    def __init__(self, graph: Graph, target: Target, accuracy: Accuracy) -> None:
+        self._graph, self._target, self._accuracy = graph, target, accuracy
+        self._origin = graph.origin
+        self._memo: dict[Any, Memo[Lowered]] = {}
+        if graph.origin is not None:
+            self._memo = graph.origin.memo.setdefault((target, accuracy), {})
+            self._table: Expressions = graph.origin.memo.setdefault("table", Expressions())
+
+    def __call__(self, node: Node, decision: Decision) -> Lowered:
+        """The kernels of a node."""
+        position = self._origin.positions.get(node.wiring) if self._origin else None
+        if self._origin is None or position is None or region_of(node) is not None:
+            return self._plainly(node, decision)
+        key = position, decision.choice, decision.writes, tuple(decision.reads.items())
+        memo = self._memo.get(key)
+        if memo is None:  # tracing takes longer, and there may never be another shape
+            self._memo[key] = Memo(_MOST_KEPT)
+            return self._plainly(node, decision)
+        lowered = memo.at(self._origin.values)
+        if lowered is None and not (memo.full or memo.refusals):
+            made = memo.attempt(
+                f"{label(node)} is lowered for this shape", lambda: self._traced(position, decision)
+            )
+            lowered = None if made is None else made.at(self._origin.values)
+        if lowered is None:
+            return self._plainly(node, decision)
+        return _with_packings(lowered, lambda: self._plainly(node, decision))
+
+    def _plainly(self, node: Node, decision: Decision) -> Lowered:
+        context = decision.context(node, self._graph, self._target, self._accuracy)
+        return operator_of(node).lower(context, decision.choice)
+
+    @cached_property
+    def _symbolic(self) -> tuple[Trace, Graph]:
+        assert self._origin is not None
+        trace = Trace(table=self._table)
+        return trace, self._origin.symbolic(trace)
+
+    def _traced(self, position: int, decision: Decision) -> Made[Lowered]:
+        """A node lowered with symbols.
+
+        Raises:
+            NeedsNumberError: it needs numbers, a recipe of weights follows the sizes, or a table
+                holds them.
+        """
+        trace, graph = self._symbolic
+        trace.guards = {}
+        node = graph.nodes[position]
+        context = decision.context(node, graph, self._target, self._accuracy)
+        lowered = operator_of(node).lower(context, decision.choice)
+        holes = Holes()
+        if any(holes.filler(packing.recipe) for packing in lowered.packings):
+            raise NeedsNumberError("weights are packed in a way that follows the sizes")
+        bare = tuple(replace(packing, calls=dict) for packing in lowered.packings)
+        lowered = replace(lowered, packings=bare)
+        fill = holes.filler(lowered)
+        return Made(lowered, trace.guards, holes.symbols, fill)
+
+
+def _with_packings(lowered: Lowered, plainly: Callable[[], Lowered]) -> Lowered:
+    """The same; weights that must be packed are packed by the node lowered plainly."""
+    if not lowered.packings:
+        return lowered
+
+    def packing(number: int, bare: Packing) -> Packing:
+        @cache
+        def plain() -> Packing:
+            return plainly().packings[number]
+
+        return replace(bare, calls=lambda: plain().calls())
+
+    packings = tuple(packing(number, bare) for number, bare in enumerate(lowered.packings))
+    return replace(lowered, packings=packings)

@@ -2,53 +2,32 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
+from leanconv.canonical import canonical_text
 from leanconv.graph.halves import stored_half
-from leanconv.graph.ir import TensorType
-from leanconv.planner.budget import Planner
+from leanconv.graph.ir import Graph, TensorType
+from leanconv.operators import Accuracy
 from leanconv.planner.decision import Decision
-from leanconv.planner.graph_planner import GraphPlanner
-from leanconv.planner.node_costs import NodeCost, reorder_ns
+from leanconv.planner.lowered_graph import Step
+from leanconv.planner.node_costs import NodeCost, reorder_ns, step_times
 from leanconv.planner.plan_file import (
     PlanFile,
     PlannedNode,
     graph_digest,
-    kernel_digests,
     target_facts,
     write_plan,
 )
-from leanconv.planner.storage import Storage
-from leanconv.planner.weight_streaming import Reading, streamed_ns
+from leanconv.planner.storage import Reading, Storage
+from leanconv.planner.weight_streaming import streamed_ns
 from leanconv.records import cached_property, dataclass
 from leanconv.runtime.unpicklable import Unpicklable
+from leanconv.target import Target
 from leanconv.types import DType
 from leanconv.units import format_bytes
-
-
-@dataclass(frozen=True, eq=False)
-class PlannedStep:
-    """One operation as planned.
-
-    Attributes:
-        name, op, algorithm: which node, what it computes, how.
-        output: the first value that it defines.
-        flops: operations of one run.
-        kernels: the kernels' names, one for each call.
-        weight_bytes: packed constants that it reads.
-        output_bytes: what it writes.
-    """
-
-    name: str
-    op: str
-    algorithm: str
-    output: str
-    flops: int
-    kernels: tuple[str, ...]
-    weight_bytes: int
-    output_bytes: int
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -69,9 +48,12 @@ class NetworkPlan(Unpicklable):
         threads: threads that take part.
         limit: bytes that arena and weights may take together, None for no limit.
         exact: whether no plan within the limits is predicted to be faster, which is proved.
-        budget: finds the plans for other limits.
-        planner: of the graph that is computed.
+        whole: the network's graph, without the bytes of its weights.
+        graph: the one that is computed, of which first blocks may be one operation each.
+        merged: how many blocks are.
+        target, accuracy, max_error: what it was made for.
         decisions: how each node of the graph is computed.
+        estimated: gives the estimates for every node of the graph, in order: they take time.
         storage: where each value is stored.
         measured_error: the largest error of an output on samples, where it was measured.
         late_bytes: the most that arrays take that NumPy computes behind the steps; 0 if there are
@@ -83,7 +65,7 @@ class NetworkPlan(Unpicklable):
         bytes_a_ns: the rate at which it was read when the plan was made.
     """
 
-    steps: tuple[PlannedStep, ...]
+    steps: tuple[Step, ...]
     inputs: Mapping[str, TensorType]
     results: Mapping[str, TensorType]
     outputs: Mapping[str, TensorType | None]
@@ -95,9 +77,14 @@ class NetworkPlan(Unpicklable):
     threads: int
     limit: int | None
     exact: bool
-    budget: Planner
-    planner: GraphPlanner
+    whole: Graph
+    graph: Graph
+    merged: int
+    target: Target
+    accuracy: Accuracy
+    max_error: float | None
     decisions: tuple[Decision, ...]
+    estimated: Callable[[], tuple[NodeCost, ...]]
     storage: Storage
     measured_error: float | None = None
     late_bytes: int = 0
@@ -124,7 +111,7 @@ class NetworkPlan(Unpicklable):
     @cached_property
     def node_costs(self) -> tuple[NodeCost, ...]:
         """Estimates for every node of the graph, in order."""
-        return self.planner.chosen(self.decisions)
+        return self.estimated()
 
     @property
     def predicted_ns(self) -> int:
@@ -135,7 +122,7 @@ class NetworkPlan(Unpicklable):
     @property
     def call_ns(self) -> int:
         """Estimated time of a call from Python, beside the steps."""
-        costs = self.planner.target.costs
+        costs = self.target.costs
         return costs.ns(costs.call or 0.0)
 
     @property
@@ -163,7 +150,7 @@ class NetworkPlan(Unpicklable):
 
     def shared_ns(self, alone_ns: int) -> int:
         """Estimated time of all threads for a step that takes one so long."""
-        return self.planner.target.costs.shared_ns(alone_ns, self.threads)
+        return self.target.costs.shared_ns(alone_ns, self.threads)
 
     @property
     def alone_ns(self) -> int:
@@ -172,31 +159,29 @@ class NetworkPlan(Unpicklable):
 
     @property
     def _reorders_ns(self) -> list[int]:
-        costs = self.planner.target.costs
+        costs = self.target.costs
         return [reorder_ns(s.output_bytes, costs) for s in self.steps if s.op == "Reorder"]
 
     def step_estimates(self) -> tuple[int, ...]:
         """The estimated time of each of `steps`."""
-        estimates = {
-            node.key: node_cost.estimated_ns
-            for node, node_cost in zip(self.planner.graph.nodes, self.node_costs, strict=True)
+        costs = self.target.costs
+        return step_times(self.steps, self.graph.nodes, self.node_costs, costs, self.threads)
+
+    @property
+    def kernel_digests(self) -> dict[str, str]:
+        """A digest of the kernels of each node, by the node's output."""
+        of: dict[str, list[str]] = {node.key: [] for node in self.graph.nodes}
+        for step in self.steps:
+            if step.output in of:
+                of[step.output] += map(canonical_text, step.kernels)
+        return {
+            name: hashlib.sha256("\n".join(kernels).encode()).hexdigest()[:16]
+            for name, kernels in of.items()
         }
-        costs = self.planner.target.costs
-        return tuple(
-            self.shared_ns(
-                reorder_ns(step.output_bytes, costs)
-                if step.op == "Reorder"
-                else estimates[step.output]
-            )
-            for step in self.steps
-        )
 
     def file(self) -> PlanFile:
         """The plan as it is written to a file."""
-        planner, graph = self.planner, self.planner.graph
-        node_costs = self.node_costs
-        decisions = tuple(node_cost.decision for node_cost in node_costs)
-        digests = kernel_digests(planner.place_plan(decisions, None).lowered, graph)
+        digests = self.kernel_digests
         nodes = tuple(
             PlannedNode(
                 name=node.name,
@@ -211,18 +196,18 @@ class NetworkPlan(Unpicklable):
                 error=node_cost.error,
                 kernels=digests[node.key],
             )
-            for node, node_cost in zip(graph.nodes, node_costs, strict=True)
+            for node, node_cost in zip(self.graph.nodes, self.node_costs, strict=True)
         )
         return PlanFile(
-            network=graph_digest(self.budget.unmerged.graph),
-            merged_blocks=planner.merged,
-            target=target_facts(planner.target),
+            network=graph_digest(self.whole),
+            merged_blocks=self.merged,
+            target=target_facts(self.target),
             threads=self.threads,
-            precision=planner.accuracy.half or self.precision,
+            precision=self.accuracy.half or self.precision,
             dtype=self.dtype,
-            reproducible=planner.accuracy.reproducible,
+            reproducible=self.accuracy.reproducible,
             memory_limit=self.limit,
-            max_error=planner.max_error,
+            max_error=self.max_error,
             inputs={name: kind.shape for name, kind in self.inputs.items()},
             arena_bytes=self.arena_bytes,
             weight_bytes=self.weight_bytes,
@@ -250,14 +235,13 @@ class NetworkPlan(Unpicklable):
     @property
     def precision(self) -> DType | None:
         """The half precision in which values of float32 are stored; None if none are."""
-        graph = self.planner.graph
-        found = (stored_half(node, graph) for node in graph.nodes)
+        found = (stored_half(node, self.graph) for node in self.graph.nodes)
         return next((half for half in found if half), None)
 
     @property
     def dtype(self) -> DType:
         """The float type that is computed in."""
-        return self.planner.graph.dtype
+        return self.graph.dtype
 
     @property
     def predicted_error(self) -> float:

@@ -6,38 +6,41 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
-import numpy as np
-
-from leanconv.algorithms.magnitudes import stand_in
 from leanconv.algorithms.parameters import AUTO, Choice
 from leanconv.codegen.lowered import Lowered
 from leanconv.graph.ir import Graph, Node
-from leanconv.graph.regions import with_regions
 from leanconv.operators import Accuracy, operator_of
-from leanconv.planner.decision import Decision, node_key
-from leanconv.planner.formats import FormatRules
-from leanconv.planner.lifetimes import BufferUse
-from leanconv.planner.magnified import magnified_errors
-from leanconv.planner.representatives import remembered
+from leanconv.planner.arena import BufferUse
+from leanconv.planner.decision import Decision, FormatRules, node_key
+from leanconv.planner.errors import ERROR_GROWTH, closeness, magnified_errors
+from leanconv.planner.lowered_graph import Step
+from leanconv.planner.storage import Views
 from leanconv.records import cached_property, dataclass, replace
-from leanconv.spec import Format
+from leanconv.spec import PLAIN, Format
 from leanconv.spec.format import aligned
 from leanconv.target import Costs, Target
-from leanconv.types import FLOAT16, DType
+from leanconv.types import FLOAT16
 
 # Errors above this are those of halves: operations that magnify them are counted in.
 _COARSE = FLOAT16.roundoff / 4
-# Squared errors are counted in squares of this part of the dtype's roundoff, rounded up.
-_ERROR_GRAIN = 1 / 16
-# A layer's relative error grows up to 5 times on its way to the outputs (largest where the layer's
-# values are more peaked than the outputs, as in VGG-16). Plain sums state 3 times their true error,
-# so a smaller factor does for them; Winograd and FFT state nearly their true error.
-_ERROR_GROWTH, _TRANSFORMED_ERROR_GROWTH = 2.5, 4.0
 
 
 def reorder_ns(result_bytes: int, costs: Costs) -> int:
     """Estimated time of one thread to reorder a tensor to a result of `result_bytes`."""
     return round(2 * result_bytes / (costs.dram_copy * costs.ghz)) + costs.ns(costs.stage)
+
+
+def step_times(
+    steps: Sequence[Step],
+    nodes: Sequence[Node],
+    node_costs: Sequence[NodeCost],
+    costs: Costs,
+    threads: int,
+) -> tuple[int, ...]:
+    """The estimated time of each step of a plan, of all threads."""
+    times = {n.key: cost.estimated_ns for n, cost in zip(nodes, node_costs, strict=True)}
+    times |= {s.output: reorder_ns(s.output_bytes, costs) for s in steps if s.op == "Reorder"}
+    return tuple(costs.shared_ns(times[step.output], threads) for step in steps)
 
 
 @dataclass(frozen=True)
@@ -108,7 +111,7 @@ class NodeCost:
     temporaries: Mapping[str, int]
     views: tuple[ViewCost, ...] = ()
     parts: tuple[PartCost, ...] = ()
-    growth: float = _ERROR_GROWTH
+    growth: float = ERROR_GROWTH
 
     def placed(self, placed: Sequence[bool]) -> NodeCost:
         """The same, where some parts are computed in their place: the others alone are copied."""
@@ -133,61 +136,6 @@ class NodeCost:
     def scratch_bytes(self) -> int:
         """The most scratch of one thread."""
         return max((call.scratch_bytes for call in self.calls), default=0)
-
-
-def closeness(algorithm: str) -> float:
-    """How much more of the error that an algorithm states is true than of a plain sum's."""
-    transformed = algorithm in ("winograd", "fft")
-    return _TRANSFORMED_ERROR_GROWTH / _ERROR_GROWTH if transformed else 1.0
-
-
-def error_units(error: float, dtype: DType, up: bool = True) -> int:
-    """The square of a relative error as an integer, for sums that are exact."""
-    units = (error / (dtype.roundoff * _ERROR_GRAIN)) ** 2
-    return math.ceil(units) if up else math.floor(units)
-
-
-def units_error(units: int, dtype: DType) -> float:
-    """The least error that allows `units` units: `error_units` of it, rounded down, is no less."""
-    error = math.sqrt(units) * dtype.roundoff * _ERROR_GRAIN
-    while error_units(error, dtype, up=False) < units:
-        error = math.nextafter(error, math.inf)
-    while error and error_units(math.nextafter(error, 0.0), dtype, up=False) >= units:
-        error = math.nextafter(error, 0.0)
-    return error
-
-
-def skeleton(graph: Graph) -> Graph:
-    """The graph with the shapes of the convolutions' weights, but not their bytes.
-
-    What stands in for weights that are too small to be transformed is as small.
-
-    Other constants keep their values, as the lowering of a node may depend on them.
-    """
-    packed = remembered(graph, "weights", _packed_alone)
-    memo = {} if graph.origin is None else graph.origin.memo.setdefault("shapes of weights", {})
-
-    def bare(name: str) -> np.ndarray:
-        if name not in memo:
-            memo[name] = stand_in(graph.constants[name])
-        found: np.ndarray = memo[name]
-        return found
-
-    constants = {
-        name: bare(name) if name in packed else array for name, array in graph.constants.items()
-    }
-    return replace(with_regions(graph, skeleton), constants=constants)
-
-
-def _packed_alone(graph: Graph) -> frozenset[str]:
-    """Values that are packed, and read in no other way."""
-    weights: set[str] = set()
-    others: set[str] = set(graph.outputs)
-    for node in graph.nodes:
-        packed = operator_of(node).packed_inputs(node)
-        weights.update(packed)
-        others.update(name for name in node.inputs if name not in packed)
-    return frozenset(weights - others)
 
 
 class NodeEvaluator:
@@ -414,3 +362,72 @@ def other_decisions(
         if (dict(reads), writes) != (dict(default.reads), default.writes):
             found.append(Decision(reads, writes))
     return found
+
+
+# -- which values of a graph lie in others, as the search for plans sees them --------------------
+Key = tuple[str, Format]  # a value in one format
+
+
+class GraphViews:
+    """Values that are bytes of others.
+
+    Args:
+        graph: after the passes.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._views: Views[Key] = Views()
+        self._given = {(name, PLAIN) for name in (*graph.inputs, *graph.constants)}
+
+    def root(self, key: Key) -> Key:
+        """The value that a value lies in and that lies in no other."""
+        return self._views.find(key)[0]
+
+    def bytes(self, key: Key) -> int:
+        """Of a value."""
+        kind = self._graph.types[key[0]]
+        return key[1].elements(kind.shape) * kind.dtype.bytes
+
+    def is_whole(self, key: Key) -> bool:
+        """Whether a value is all of a buffer."""
+        root = self.root(key)
+        return root == key or self.bytes(key) == self.bytes(root)
+
+    def follow(self, node: Node, found: Sequence[NodeCost]) -> tuple[NodeCost, ...]:
+        """Take in what a node's outputs share with its inputs; its costs without needless copies.
+
+        Such a node is computed in one way, whatever is chosen elsewhere.
+
+        Args:
+            node: the next one.
+            found: what its choices cost.
+        """
+        first = found[0]
+
+        def key(number: int) -> Key:
+            name = node.inputs[number]
+            return name, first.decision.reads.get(name, PLAIN)
+
+        for view in first.views:
+            result = node.outputs[view.output], first.decision.writes
+            self._views.add(result, key(view.source), view.offset)
+        if not first.parts:
+            return tuple(found)
+        kept = {self.root((name, PLAIN)) for name in self._graph.outputs}
+        placed = self._views.place(
+            [(None if p.source is None else key(p.source), p.offset) for p in first.parts],
+            (node.output, first.decision.writes),
+            self.bytes,
+            lambda root: root in kept or root in self._given,
+        )
+        return tuple(cost.placed(placed) for cost in found)
+
+    def users_arrays(self) -> set[Key]:
+        """Values that lie in the user's arrays, once all nodes were followed."""
+        found = set(self._given)
+        for name in self._graph.outputs:
+            root = self.root((name, PLAIN))
+            if self.bytes(root) <= self.bytes((name, PLAIN)):
+                found.add(root)
+        return found

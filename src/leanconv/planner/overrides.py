@@ -13,8 +13,7 @@ from leanconv.graph.names import meant
 from leanconv.graph.regions import all_constants, regions_of
 from leanconv.operators import Accuracy, convolution, operator_of
 from leanconv.planner import tuner
-from leanconv.planner.decision import Decision
-from leanconv.planner.lowering import default_decisions, format_rules
+from leanconv.planner.decision import Decision, default_decisions, format_rules
 from leanconv.progress import steps
 from leanconv.target import Target
 

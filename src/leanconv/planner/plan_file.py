@@ -18,7 +18,6 @@ from leanconv.graph.ir import Graph
 from leanconv.operators import OPERATORS
 from leanconv.planner.arena import Lifetime, PlacedBuffers
 from leanconv.planner.decision import Decision
-from leanconv.planner.lowered_graph import LoweredGraph
 from leanconv.records import dataclass
 from leanconv.settings import MOST_THREADS
 from leanconv.spec import PLAIN, Format
@@ -140,18 +139,6 @@ def target_facts(target: Target) -> dict[str, Any]:
     others = ("costs", "extensions")  # which decide no code of the choices that there are
     facts = {f.name: getattr(target, f.name) for f in fields(target) if f.name not in others}
     return {**facts, "costs": target.costs.cpu}
-
-
-def kernel_digests(lowered: LoweredGraph, graph: Graph) -> dict[str, str]:
-    """A digest of the kernels of each node, by the node's output."""
-    of: dict[str, list[str]] = {node.key: [] for node in graph.nodes}
-    for step in lowered.steps:
-        if step.output in of:
-            of[step.output] += [canonical_text(call.kernel) for call in step.calls]
-    return {
-        name: hashlib.sha256("\n".join(kernels).encode()).hexdigest()[:16]
-        for name, kernels in of.items()
-    }
 
 
 def other_target(plan: PlanFile, target: Target) -> str:

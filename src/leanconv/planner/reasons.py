@@ -1,20 +1,24 @@
-"""Why the choices for a node lost that were not taken."""
+"""What a plan of a network says of itself: memory, costs, magnitudes, error; why a choice lost."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
 
+from leanconv.algorithms.magnitudes import Magnitudes
 from leanconv.errors import LeanConvError
 from leanconv.graph.ir import Graph, Node
-from leanconv.operators import operator_of
+from leanconv.operators import convolution, operator_of
+from leanconv.operators.operator import network_error
+from leanconv.planner.arena import Lifetime, PlacedBuffers
+from leanconv.planner.choices import representative_types
 from leanconv.planner.decision import Decision
 from leanconv.planner.found_plans import is_searched, range_graph
+from leanconv.planner.graph_planner import GraphPlanner
 from leanconv.planner.network_plan import NetworkPlan
 from leanconv.planner.node_costs import NodeCost
-from leanconv.planner.representatives import representative_types
 from leanconv.records import cached_property
-from leanconv.units import format_bytes, format_ns, shape_text
+from leanconv.units import counted, format_bytes, format_ns, shape_text
 
 NO_FASTER = "no faster"
 _MOST_SWAPS = 40  # candidates for which a whole plan is placed, to find its bytes
@@ -25,10 +29,11 @@ class Reasons:
 
     Args:
         plan: of a network.
+        planner: that made it.
     """
 
-    def __init__(self, plan: NetworkPlan) -> None:
-        self._plan, self._planner, self._left = plan, plan.planner, _MOST_SWAPS
+    def __init__(self, plan: NetworkPlan, planner: GraphPlanner) -> None:
+        self._plan, self._planner, self._left = plan, planner, _MOST_SWAPS
         self._decisions = [node_cost.decision for node_cost in plan.node_costs]
 
     def of(self, number: int, node_cost: NodeCost, chosen: NodeCost) -> str:
@@ -107,7 +112,7 @@ class Reasons:
         self._left -= 1
         decisions = [*self._decisions]
         decisions[number] = node_cost.decision
-        over = plan.planner.place_plan(decisions, None).memory_bytes - limit
+        over = self._planner.place_plan(decisions, None).memory_bytes - limit
         if over > 0:
             return f"the plan would need {format_bytes(over)} more than the limit"
         return _uncounted(node_cost, plan.node_costs[number])
@@ -129,7 +134,7 @@ def _formats(node_cost: NodeCost) -> tuple[object, ...]:
 def _represented(node: Node, graph: Graph) -> Graph | None:
     """The graph with what stands for a node's open extents; None where it has none.
 
-    For them algorithms are chosen, where there are several (`planner.choice_cache`).
+    For them algorithms are chosen, where there are several (`planner.choices`).
     """
     if not operator_of(node).algorithms:
         return None
@@ -145,3 +150,128 @@ def _slower(time_ns: int, chosen_ns: int, plan: NetworkPlan) -> str:
     if times[0] == times[1]:
         return f"slower by {(time_ns / chosen_ns - 1):.1%}"
     return f"slower, {times[0]} against {times[1]}"
+
+
+# -- of the plan as a whole ----------------------------------------------------------------------
+def closing_lines(plan: NetworkPlan) -> tuple[str, ...]:
+    """Memory, costs, magnitudes and error of a plan, in lines."""
+    lines = (
+        memory_text(plan),
+        _storage_text(plan),
+        plan.target.costs_text,
+        magnitudes_text(plan),
+    )
+    return (*filter(None, lines), error_text(plan), *filter(None, [plan.late_text]))
+
+
+def _storage_text(plan: NetworkPlan) -> str:
+    """In which type values are stored; "" where nobody asked for another one than float32."""
+    asked = plan.accuracy.half
+    if plan.precision:
+        return f"weights and values of float32 are stored in {plan.precision}"
+    if asked is None:
+        return ""
+    return (
+        f"weights and values stay in float32, which is faster here by estimate; products may be of "
+        f"numbers rounded to {asked}"
+    )
+
+
+def magnitudes_text(plan: NetworkPlan) -> str:
+    """Where the errors of the layers that are convolutions by themselves hold; "" without such."""
+    found = [
+        convolution.CONVOLUTION.magnitudes(
+            chosen.decision.context(node, plan.graph, plan.target, plan.accuracy),
+            chosen.decision.choice,
+        )
+        for node, chosen in zip(plan.graph.nodes, plan.node_costs, strict=True)
+        if node.op in convolution.OPS
+    ]
+    if not found:
+        return ""
+    all_of = Magnitudes.of_all(found)
+    return (
+        f"the layers' errors hold for largest results of at least {all_of.least_result:.1e} and "
+        f"inputs of at most {all_of.most_input:.1e} (docs/algorithms.md, Magnitudes)"
+    )
+
+
+def memory_text(plan: NetworkPlan) -> str:
+    """What a plan's memory consists of, and where its peak is."""
+    time, alive = arena_peak(plan.storage.buffers)
+    calls = [step.name for step in plan.steps for _ in step.kernels]
+    lines = [
+        f"memory {counted(plan.memory_bytes, 'byte')} ({format_bytes(plan.memory_bytes)}): weights "
+        f"{counted(plan.weight_bytes, 'byte')}, buffers between layers "
+        f"{counted(plan.arena_bytes, 'byte')} (at most {counted(plan.live_bytes, 'byte')} in use "
+        f"at once, {counted(plan.scratch_bytes, 'byte')} of scratch)"
+        + (
+            f", arrays behind them at {'most' if plan.late_bounded else 'least'} "
+            f"{counted(plan.late_bytes, 'byte')}" * bool(plan.late_bytes)
+        )
+        + f", compiled in runs {counted(plan.segment_bytes, 'byte')}" * bool(plan.segment_bytes)
+    ]
+    if plan.readings:
+        lines.append(_streaming_text(plan))
+    if alive:
+        largest = sorted(alive, key=lambda buffer: -buffer.bytes)
+        shown = ", ".join(f"{b.name} {format_bytes(b.bytes)}" for b in largest[:4])
+        lines.append(f"most of these buffers are in use at {calls[time]}: {shown}")
+    return "\n".join(lines)
+
+
+def _streaming_text(plan: NetworkPlan) -> str:
+    """What is read in each run, and what that costs."""
+    size, largest = plan.streamed_bytes, max(reading.bytes for reading in plan.readings)
+    rate = plan.bytes_a_ns  # GB/s
+    return (
+        f"each run reads {counted(size, 'byte')} ({format_bytes(size)}) of weights from a file, "
+        f"{counted(len(plan.readings), 'piece')} of at most {format_bytes(largest)}, each while "
+        f"the one before is used; at {rate:.1f} GB/s, measured when the plan was made (the file "
+        f"was in the page cache), it waits {format_ns(plan.waiting_ns)} for them; reading them "
+        f"from a disk of 1 GB/s takes {format_ns(size)}"
+    )
+
+
+def error_text(plan: NetworkPlan) -> str:
+    """The error that a plan states and, where that is more than is aimed at, why."""
+    stated = plan.predicted_error
+    if plan.measured_error is not None:
+        return f"error measured on samples {stated:.3g}: for other data it is an estimate"
+    if not stated:
+        return (
+            "no error is stated: none of what is compiled is a convolution, or a product with "
+            "weights, in floats; what other operations round is not counted"
+        )
+    text = f"expected error {stated:.1e}" + " of what is compiled" * bool(plan.late_text)
+    aim = network_error(plan.dtype)
+    if plan.max_error is not None or stated <= aim:
+        return (
+            f"{text}, an estimate: it takes a layer's error to grow up to 5 times on its way to "
+            "the outputs"
+        )
+    share = plan.accuracy.layer_error
+    pairs = zip(plan.graph.nodes, plan.node_costs, strict=True)
+    layers = sorted(
+        ((cost, node.name or node.key) for node, cost in pairs if cost.error),
+        key=lambda layer: -layer[0].passed_error,
+    )
+    most = ", ".join(f"{name} {cost.passed_error:.1e}" for cost, name in layers[:3])
+    return (
+        f"{text}, more than the {aim:.0e} aimed at: the errors of {len(layers)} layers add up like "
+        f"independent ones, each at most {share:.1e} or that of plain sums, and grow on their way "
+        f"to the outputs (the most: {most}); max_error={aim:.0e} asks for a plan that keeps it, or "
+        "for the least that can be kept"
+    )
+
+
+def arena_peak(placed: PlacedBuffers) -> tuple[int, list[Lifetime]]:
+    """The first call with the most bytes alive, and the buffers alive then."""
+    buffers = [buffer for buffer, _ in placed]
+    most, best, alive = -1, 0, []
+    for time in sorted({buffer.first for buffer in buffers}):
+        now = [buffer for buffer in buffers if buffer.first <= time <= buffer.last]
+        total = sum(buffer.bytes for buffer in now)
+        if total > most:
+            most, best, alive = total, time, now
+    return best, alive

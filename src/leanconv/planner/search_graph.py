@@ -17,16 +17,15 @@ from typing import NamedTuple
 import numpy as np
 
 from leanconv.graph.ir import Graph, Node
-from leanconv.planner.decision import Decision
-from leanconv.planner.formats import FormatRules
-from leanconv.planner.graph_views import GraphViews, Key
-from leanconv.planner.lifetimes import BufferUse, peak_bytes
-from leanconv.planner.lowering import default_decisions
+from leanconv.planner.arena import BufferUse, peak_bytes
+from leanconv.planner.decision import Decision, FormatRules, default_decisions
+from leanconv.planner.errors import error_units
 from leanconv.planner.node_costs import (
+    GraphViews,
+    Key,
     NodeCost,
     NodeEvaluator,
     Output,
-    error_units,
     other_decisions,
     reorder_ns,
 )

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from abc import ABC, abstractmethod
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Generic, Protocol, TypeVar
 
+import numpy as np
+
+from leanconv.graph.ir import Graph
 from leanconv.planner.arena import (
+    BufferUse,
     Lifetime,
     PlacedBuffers,
     assign_offsets,
     check_offsets,
     largest_live_set,
+    lifetimes,
 )
-from leanconv.planner.lifetimes import BufferUse, lifetimes
-from leanconv.planner.views import Views
 from leanconv.records import dataclass
 from leanconv.runtime.program import Slot
 from leanconv.spec.format import aligned
@@ -51,93 +56,71 @@ class Storage:
         return max((b.bytes for b, _ in self.buffers if b.scratch), default=0)
 
 
-class _Step(Protocol):
-    """One operation of a lowered graph."""
-
+class _Kernel(Protocol):
     @property
-    def calls(self) -> Sequence[_Call]:
-        """Kernels over values."""
+    def scratch_bytes(self) -> int: ...
 
 
 class _Call(Protocol):
-    """One kernel over values."""
+    """A kernel over values, see `codegen.lowered.Call`; what it reads comes before the results."""
 
     @property
-    def kernel(self) -> _Kernel:
-        """The code."""
-
+    def kernel(self) -> _Kernel: ...
     @property
-    def reads(self) -> tuple[str, ...]:
-        """A value for each operand that it reads, in order; they come before the results."""
-
+    def reads(self) -> tuple[str, ...]: ...
     @property
-    def results(self) -> tuple[str, ...]:
-        """A value for each operand that it writes."""
-
+    def results(self) -> tuple[str, ...]: ...
     @property
-    def in_place(self) -> tuple[int, ...]:
-        """Operands whose memory the first result may take over."""
-
+    def in_place(self) -> tuple[int, ...]: ...
     @property
-    def alive(self) -> tuple[str, ...]:
-        """Other values whose memory must be nothing else's."""
+    def alive(self) -> tuple[str, ...]: ...
 
 
-class _Kernel(Protocol):
+class _Step(Protocol):
     @property
-    def scratch_bytes(self) -> int:
-        """Of one thread."""
+    def calls(self) -> Sequence[_Call]: ...
 
 
 class Placeable(Protocol):
-    """What storage needs to know of a lowered graph, for any device: see `LoweredGraph`."""
+    """A lowered graph, for any device: see `LoweredGraph`."""
 
     @property
-    def steps(self) -> Sequence[_Step]:
-        """In order."""
-
+    def steps(self) -> Sequence[_Step]: ...
     @property
-    def bytes(self) -> Mapping[str, int]:
-        """Size of every value."""
-
+    def bytes(self) -> Mapping[str, int]: ...
     @property
-    def views(self) -> Views[str]:
-        """Values that are bytes of another one."""
-
+    def views(self) -> Views[str]: ...
     @property
-    def inputs(self) -> tuple[str, ...]:
-        """What the user gives."""
-
+    def inputs(self) -> tuple[str, ...]: ...
     @property
-    def outputs(self) -> tuple[str, ...]:
-        """What the user gets."""
+    def outputs(self) -> tuple[str, ...]: ...
 
 
-class _Reading(Protocol):
-    """A constant that is read into the arena: see `weight_streaming.Reading`."""
+@dataclass(frozen=True)
+class Reading:
+    """A constant that is read into the arena in each run: see `weight_streaming`.
 
-    @property
-    def name(self) -> str:
-        """Of its buffer."""
+    Attributes:
+        name: of its buffer; no value has it.
+        constant: the constant.
+        bytes: of it.
+        free: the call from whose beginning on its place is its own.
+        first, last: the first and the last call that reads it there.
+    """
 
-    @property
-    def bytes(self) -> int:
-        """Of it."""
-
-    @property
-    def free(self) -> int:
-        """The first call during which its place is its own."""
-
-    @property
-    def last(self) -> int:
-        """The last one."""
+    name: str
+    constant: str
+    bytes: int
+    free: int
+    first: int
+    last: int
 
 
 def place(
     lowered: Placeable,
     threads: int = 0,
     pinned: PlacedBuffers | None = None,
-    read: Sequence[_Reading] = (),
+    read: Sequence[Reading] = (),
 ) -> Storage:
     """Assign storage: views share it, results take over operands that die, the rest is packed.
 
@@ -226,3 +209,174 @@ def _scratch_name(time: int, lowered: Placeable) -> str:
     while name in lowered.bytes:
         name += "'"
     return name
+
+
+# -- buffers that are the bytes of others, whole or in part --------------------------------------
+Buffer = TypeVar("Buffer", bound=Hashable)
+
+
+class Views(Generic[Buffer]):
+    """Which buffers are bytes of others, and from which byte on."""
+
+    def __init__(self) -> None:
+        self._parents: dict[Buffer, tuple[Buffer, int]] = {}
+
+    def find(self, buffer: Buffer) -> tuple[Buffer, int]:
+        """The buffer that a buffer lies in and that lies in no other, and the offset there."""
+        chain = []
+        while buffer in self._parents:
+            chain.append(buffer)
+            buffer = self._parents[buffer][0]
+        offset = 0
+        for each in reversed(chain):  # so that long chains are walked once
+            offset += self._parents[each][1]
+            self._parents[each] = buffer, offset
+        return buffer, offset
+
+    def add(self, view: Buffer, of: Buffer, offset: int = 0) -> None:
+        """Let a buffer begin at a byte of another one; what it is part of moves with it."""
+        inner, before = self.find(view)
+        outer, start = self.find(of)
+        if inner != outer:
+            self._parents[inner] = outer, start + offset - before
+
+    def place(
+        self,
+        parts: Sequence[tuple[Buffer | None, int]],
+        whole: Buffer,
+        size: Callable[[Buffer], int],
+        is_fixed: Callable[[Buffer], bool],
+    ) -> list[bool]:
+        """Let parts of a buffer be computed where they belong, as far as they can be.
+
+        A part that is bytes of another buffer takes that one with it, if all that this covers of
+        the whole are its own bytes.
+
+        Args:
+            parts: which buffers the whole consists of, in order, and from which byte on; None for
+                those that are never computed in their place.
+            whole: nothing is part of it yet.
+            size: bytes of a buffer.
+            is_fixed: whether a buffer that lies in no other must remain where it is.
+
+        Returns:
+            Of each part whether it is placed.
+        """
+        length = size(whole)
+        begins = [offset for _, offset in parts]
+        ends = [*begins[1:], length]
+        placed = [False] * len(parts)
+        for number, (part, offset) in enumerate(parts):
+            if part is None:
+                continue
+            root, inside = self.find(part)
+            if root == whole:
+                placed[number] = self._lies_at(part, whole, offset)
+                continue
+            first = offset - inside
+            last = first + size(root)
+            if is_fixed(root) or first < 0 or last > length:
+                continue
+            covered = parts[bisect_right(ends, first) : bisect_left(begins, last)]
+            if all(
+                each is not None and self.find(each) == (root, at - first) for each, at in covered
+            ):
+                self.add(root, whole, first)
+                placed[number] = True
+        return placed
+
+    def _lies_at(self, part: Buffer, whole: Buffer, offset: int) -> bool:
+        """Whether a part of the whole is where it belongs: a value that is there twice is not."""
+        return self.find(part) == (whole, offset)
+
+
+# -- buffers of a graph that is being lowered ----------------------------------------------------
+F = TypeVar("F")  # a format: what the axes of a buffer are
+
+
+class ValuePlacer(ABC, Generic[F]):
+    """The buffers of a graph that is being lowered. A format that is missing is made by a reorder.
+
+    Args:
+        graph: after the passes.
+        plain: the format of the user's arrays.
+
+    Attributes:
+        bytes: size of every buffer that is computed or given.
+        views: buffers that are bytes of others.
+        constants: arrays by name.
+    """
+
+    def __init__(self, graph: Graph, plain: F) -> None:
+        self.graph, self._plain = graph, plain
+        self.bytes: dict[str, int] = {}
+        self.views: Views[str] = Views()
+        self.constants: dict[str, np.ndarray] = {}
+        self._places: dict[str, dict[F, str]] = {}  # of each value, the buffer in each format
+        self._formats: dict[str, F] = {}  # of each value, the one that it was computed in
+        self._marks: dict[str, int] = {}  # of each name, how many the last fresh one has
+        self._outputs: set[str] = set()  # the user's arrays that are written already
+
+    @abstractmethod
+    def size(self, name: str, form: F) -> int:
+        """Bytes of a value in a format."""
+
+    @abstractmethod
+    def reorder(self, name: str, source: str, result: str, source_form: F, form: F) -> None:
+        """Add a step that writes a value into another buffer, in another format or the same."""
+
+    @abstractmethod
+    def plain_constant(self, name: str) -> str:
+        """The buffer that holds a constant in the format of the user's arrays."""
+
+    def is_used(self, name: str) -> bool:
+        """Whether a buffer or a value of the graph has this name."""
+        return name in self.bytes or name in self.constants or name in self.graph.types
+
+    def fresh(self, name: str) -> str:
+        """A name that nothing has, whatever the file calls its values."""
+        marks = self._marks.get(name, 0)
+        while self.is_used(name + "'" * marks):
+            marks += 1
+        self._marks[name] = marks  # a Concat asks thousands of times for one name
+        return name + "'" * marks
+
+    def define(self, name: str, form: F) -> str:
+        """Place a value that is computed or given in a buffer of its own name."""
+        self._formats[name] = form
+        self._places[name] = {form: name}
+        self.bytes[name] = self.size(name, form)
+        return name
+
+    def read(self, name: str, form: F) -> str:
+        """The buffer that holds a value in a format; reordered if there is none yet."""
+        places = self._places[name]
+        if form not in places:
+            source_form, source = next(iter(places.items()))
+            result = self.fresh(f"{name}/{form}")
+            self.bytes[result] = self.size(name, form)
+            self.reorder(name, source, result, source_form, form)
+            places[form] = result
+        return places[form]
+
+    def is_fixed(self, root: str) -> bool:
+        """Whether a buffer that lies in no other is the user's, or a constant."""
+        return root in self.graph.inputs or root in self.constants or root in self._outputs
+
+    def deliver(self, name: str) -> str:
+        """Bring an output into the user's array: by a view if its bytes can be computed there."""
+        out, plain = self.fresh(f"{name}/out"), self._plain
+        if name in self.graph.constants:
+            form, source = plain, self.plain_constant(name)
+        else:
+            places = self._places[name]
+            form = plain if plain in places else self._formats[name]
+            source = places[form]
+        root, _ = self.views.find(source)
+        self.bytes[out] = self.size(name, plain)
+        self._outputs.add(out)
+        if form == plain and not self.is_fixed(root) and self.bytes[root] <= self.bytes[out]:
+            self.views.add(root, out)
+        else:
+            self.reorder(name, source, out, form, plain)
+        return out

@@ -1,48 +1,32 @@
-"""Weights that are read from a file in each run, when they are needed, into the arena.
+"""When weights come from where they are: in each run from a file, or early, into a cache.
 
-Two layers' weights are in memory at once: while one layer is computed, the next one's are read.
-They are buffers of the arena like values between layers, from the first call of the layer before to
-the last call that reads them, so that weights of late layers lie where early ones had large maps.
+Two streamed layers' weights are in memory at once: while one layer is computed, the next one's are
+read. They are buffers of the arena like values between layers, from the first call of the layer
+before to the last call that reads them, so that weights of late layers lie where early ones had
+large maps. What stays in memory for good: constants that are small, those of loops, whose bodies
+read them in each iteration, and whatever a limit leaves room for.
 
-What stays in memory for good: constants that are small, those of loops, whose bodies read them in
-each iteration, and whatever a limit leaves room for.
+A fully connected layer that is not streamed is bound by DRAM, and its weights are used by no other
+layer; the convolution before it leaves DRAM idle. It prefetches them, line by line, into L2, from
+where they are evicted to L3. No result changes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 
+from leanconv.codegen.lowered import Call
+from leanconv.planner.arena import PlacedBuffers
 from leanconv.planner.lowered_graph import LoweredGraph, all_repeats
-from leanconv.planner.storage import Storage, place
+from leanconv.planner.storage import Reading, Storage, place
 from leanconv.records import dataclass
-from leanconv.runtime.file_block import FileBlock
-from leanconv.runtime.memory import Block
 from leanconv.runtime.program import Place
-from leanconv.runtime.stream_program import Load
-from leanconv.spec.format import aligned, aligned_offsets
+from leanconv.spec.format import ALIGNMENT, aligned, aligned_offsets, ceil_div
+from leanconv.target import Target
 
 STAYS_BYTES = 16 * 2**10  # of a constant, at most: reading it takes less than waiting for it
 _FEW_CALLS = 8  # between two that read a constant: it stays in memory from one to the other
-
-
-@dataclass(frozen=True)
-class Reading:
-    """A constant that is read into the arena in each run.
-
-    Attributes:
-        name: of its buffer; no value has it.
-        constant: the constant.
-        bytes: of it.
-        free: the call from whose beginning on its place is its own.
-        first, last: the first and the last call that reads it there.
-    """
-
-    name: str
-    constant: str
-    bytes: int
-    free: int
-    first: int
-    last: int
 
 
 def readings(lowered: LoweredGraph, kept: Collection[str] = ()) -> tuple[Reading, ...]:
@@ -89,98 +73,92 @@ def _uses(lowered: LoweredGraph, kept: Collection[str]) -> Iterator[tuple[int, i
     yield from ((first, last, name) for name, (first, last) in spans.items())
 
 
-class StreamedWeights:
-    """The constants of a plan that streams: which are read in each run, and which stay.
-
-    Args:
-        lowered: the network, whose constants are all there.
-        kept: constants that stay in memory, whatever their size.
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """Where everything of a lowered network is, counted from memory that is yet to be had.
 
     Attributes:
-        read: those that are read.
-        kept_bytes: of the block of those that stay.
+        storage: values between calls, and scratch.
+        image: of each constant, where it begins among all of them, side by side.
+        constants: of those that stay in memory, where they begin there.
+        constant_bytes: of that memory.
         sizes: bytes of each constant.
-        addresses: of those that stay, once they are settled.
+        read: the others: in each run they are read from a file that has the image.
+        kept: where there is such a file, what of it stays in memory: where it begins in the file,
+            how many bytes it has, where it begins in memory.
     """
 
-    def __init__(self, lowered: LoweredGraph, kept: Collection[str] = ()) -> None:
-        self.read = readings(lowered, kept)
-        read = {reading.constant for reading in self.read}
-        places, _ = lowered.constants.places()
-        self.sizes = dict(lowered.constants.bytes)
-        stay = {name: str(place) for name, place in places.items() if name not in read}
-        # Equal constants are one.
-        offsets, self.kept_bytes = aligned_offsets({at: self.sizes[n] for n, at in stay.items()})
-        self._stay = {name: offsets[at] for name, at in stay.items()}
-        self._files: dict[str, tuple[FileBlock, int]] = {}  # with the byte at which each begins
-        self.addresses: Mapping[str, int] = {}
+    storage: Storage
+    image: Mapping[str, int]
+    constants: Mapping[str, int]
+    constant_bytes: int
+    sizes: Mapping[str, int]
+    read: tuple[Reading, ...] = ()
+    kept: tuple[tuple[int, int, int], ...] = ()
 
     @property
-    def streamed_bytes(self) -> int:
-        """Bytes that each run reads."""
-        return sum(reading.bytes for reading in self.read)
+    def bytes(self) -> int:
+        """Of the arena, and of what stays in memory."""
+        return self.storage.arena_bytes + self.constant_bytes
 
-    def settle(self, block: Block, packed: Mapping[str, int], files: Sequence[Block]) -> None:
-        """Bring what stays into a block of `kept_bytes`, and note where the rest is.
-
-        Args:
-            block: for what stays.
-            packed: the address of every constant in one of the files.
-            files: mapped ones, `FileBlock`s.
-        """
-        for name, address in packed.items():
-            for file in files:
-                if file.address <= address < file.address + max(1, file.bytes):
-                    assert isinstance(file, FileBlock)
-                    self._files[name] = file, address - file.address
-        for name, offset in self._stay.items():
-            if self.sizes[name]:
-                file, start = self._files[name]
-                file.read_into(start, block.view(offset, self.sizes[name]))
-        self.addresses = {name: block.address + offset for name, offset in self._stay.items()}
-
-    def loads(self, storage: Storage) -> list[Load]:
-        """What a program reads."""
-        return [
-            Load(*self._files[r.constant], r.bytes, storage.offsets[r.name], r.free, r.first)
-            for r in self.read
-        ]
-
-    def operands(self, storage: Storage) -> dict[tuple[int, str], Place]:
+    @property
+    def streamed(self) -> Mapping[tuple[int, str], Place]:
         """Where calls find what is read: by the number of the call and the constant."""
         return {
-            (time, each.constant): Place(storage.offsets[each.name])
+            (time, each.constant): Place(self.storage.offsets[each.name])
             for each in self.read
             for time in range(each.first, each.last + 1)
         }
 
 
-def streamed_within(
-    lowered: LoweredGraph, threads: int, limit: int | None
-) -> tuple[StreamedWeights, Storage]:
-    """What is streamed, and where all buffers are: as much stays in memory as a limit has room for.
+def lay_out(
+    lowered: LoweredGraph,
+    threads: int,
+    pinned: PlacedBuffers | None = None,
+    kept: Collection[str] | None = None,
+) -> Layout:
+    """Lay a network out.
+
+    Args:
+        lowered: it; its constants are all there.
+        threads: how many need scratch.
+        pinned: as `place` takes them.
+        kept: constants that stay in memory, whatever their size; None if all do.
+    """
+    (image, size), sizes = lowered.constants.places(), dict(lowered.constants.bytes)
+    if kept is None:
+        return Layout(place(lowered, threads, pinned), image, image, size, sizes)
+    read = readings(lowered, kept)
+    gone = {reading.constant for reading in read}
+    stay = {name: str(at) for name, at in image.items() if name not in gone}
+    # Equal constants are one.
+    offsets, size = aligned_offsets({at: sizes[name] for name, at in stay.items()})
+    constants = {name: offsets[at] for name, at in stay.items()}
+    copies = dict.fromkeys((image[n], sizes[n], at) for n, at in constants.items() if sizes[n])
+    storage = place(lowered, threads, pinned, read)
+    return Layout(storage, image, constants, size, sizes, read, tuple(copies))
+
+
+def streamed_within(lowered: LoweredGraph, threads: int, limit: int | None) -> Layout:
+    """A layout with as few constants in memory as can be, and those that a limit has room for.
 
     Args:
         lowered: the network.
         threads: how many need scratch.
         limit: bytes of arena and of what stays; None: as little stays as can.
     """
-    streamed = StreamedWeights(lowered)
-    storage = place(lowered, threads, None, streamed.read)
-    room = (limit or 0) - streamed.kept_bytes - storage.arena_bytes
+    least = lay_out(lowered, threads, kept=())
+    room = (limit or 0) - least.bytes
     kept: list[str] = []
-    for size, name in sorted({(each.bytes, each.constant) for each in streamed.read}):
+    for size, name in sorted({(each.bytes, each.constant) for each in least.read}):
         room -= aligned(size)
         if room < 0:
             break
         kept.append(name)
     if not kept:
-        return streamed, storage
-    more = StreamedWeights(lowered, kept)
-    placed = place(lowered, threads, None, more.read)
-    if placed.arena_bytes + more.kept_bytes > (limit or 0):  # laid out with more gaps
-        return streamed, place(lowered, threads, None, streamed.read)
-    return more, placed
+        return least
+    more = lay_out(lowered, threads, kept=kept)
+    return more if more.bytes <= (limit or 0) else least  # laid out with more gaps
 
 
 def streamed_ns(call_ns: Sequence[float], read: Sequence[Reading], bytes_a_ns: float) -> int:
@@ -202,3 +180,45 @@ def streamed_ns(call_ns: Sequence[float], read: Sequence[Reading], bytes_a_ns: f
         begun[time] = begins
         begun.append(begins + ns)
     return round(begun[-1])
+
+
+# -- prefetch by the convolution before ----------------------------------------------------------
+_USES = 16  # of each weight, at most: with more, arithmetic hides the reading
+_STEPS = 8  # multiply-adds of vectors for each line that is prefetched, at least
+_BETWEEN = 3  # calls that may lie between, such as a pooling
+
+
+def add_weight_prefetch(calls: Sequence[Call], target: Target) -> list[Call]:
+    """The calls of a network, some of which prefetch the weights of later ones.
+
+    Args:
+        calls: in order.
+        target: the machine.
+    """
+    result = list(calls)
+    for number, call in enumerate(calls):
+        size = _streamed_bytes(call, target)
+        if not size:
+            continue
+        weights = call.values[call.kernel.operands.index("w")]
+        for before in range(number - 1, max(-1, number - 2 - _BETWEEN), -1):
+            kernel = result[before].kernel
+            steps = kernel.prefetch_steps
+            if steps is None:
+                continue
+            if steps >= _STEPS * ceil_div(size, ALIGNMENT):
+                operands = (*result[before].reads, weights, *result[before].results)
+                prefetching = kernel.with_prefetch(size)
+                result[before] = replace(result[before], kernel=prefetching, values=operands)
+            break
+    return result
+
+
+def _streamed_bytes(call: Call, target: Target) -> int:
+    """Bytes of a call's weights if it is bound by reading them and L3 may hold them, else 0."""
+    uses = call.kernel.weight_uses
+    if uses is None or uses > _USES:
+        return 0
+    size = call.kernel.constant_bytes["w"]
+    held = target.costs.l3_share * target.l3_bytes
+    return size if target.l2_bytes < size <= held else 0

@@ -1,124 +1,127 @@
-"""Pack a network's constants into one block of memory."""
+"""Constants of a plan: found packed, or packed by compiled code into one block of memory."""
 
 from __future__ import annotations
 
+import hashlib
 import mmap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from leanconv.codegen import compiler
+from leanconv.canonical import canonical_text
+from leanconv.codegen.kernel import Kernel
+from leanconv.codegen.keys import choice_key
 from leanconv.codegen.linking import Library
-from leanconv.codegen.lowered import Calls, PackCall
+from leanconv.codegen.lowered import PackCall
 from leanconv.codegen.process_limits import require_for_products
-from leanconv.errors import OutOfMemoryError
-from leanconv.planner.constant_pool import ConstantPool
+from leanconv.errors import memory_reported
+from leanconv.graph.ir import number_of
+from leanconv.planner.lowered_graph import ConstantPool, WeightStore
+from leanconv.planner.packing import Preparation
 from leanconv.progress import spending, step
 from leanconv.runtime.memory import Block, give_back
-from leanconv.runtime.program import Program, Slot, Stage
-from leanconv.spec.format import aligned
+from leanconv.runtime.weight_file import WeightFiles
 from leanconv.target import Target
 
-_LEAST_SHARED = 2**20  # bytes for which workers are woken: one thread packs them in 0.3 ms
 _READ_BYTES = 4 * 2**20  # packed between two times that what was read is given back
+_LEAST_BYTES = 64 * 2**10  # smaller blocks are in no file: a page of it takes as much
+_PIECE = 4 * 2**20  # bytes hashed between two times that what was read is given back
 
 
-class Preparation:
-    """Calls that pack constants, as a program that runs whenever what they are made of changes.
+class PlanWeights:
+    """The constants of a plan in memory: what other plans or processes have packed, and the rest.
 
     Args:
-        calls: each with the address of its result.
-        library: has their kernels.
-        threads: that take part where there is much to pack.
-        given: arrays that each run gives anew, row-major; calls that read others read the same.
+        pool: all of them; it gives them up.
+        store: packed weights of the network's plans.
+        files: where blocks of them are found and kept; None for memory of this process alone.
+        made_for: as `weights_key` takes it, with the target.
+        mapped: files of which the network's arrays are views.
+        make: makes a block of so many bytes where it is in none of the files.
 
     Attributes:
-        library: as given; while one is kept, others with these kernels link nothing.
+        shared_bytes: of what other plans had packed already.
+        held: what is packed, in whichever blocks; other plans find it as long as this is kept.
+
+    Raises:
+        OutOfMemoryError: the system does not give the memory.
     """
 
     def __init__(
         self,
-        calls: Sequence[tuple[PackCall, int]],
-        library: Library,
-        threads: int,
-        given: Sequence[np.ndarray] = (),
-    ) -> None:
-        self.library = library
-        self._kept: list[object] = []  # tables, and arrays that are not given
-        stages = []
-        for call, address in calls:
-            source, tables = call.source(), call.tables()
-            self._kept += (source, tables)
-            read = _place(source.ctypes.data + call.first, given)
-            operands = (read, *(table.ctypes.data for table in tables), address)
-            stages.append(Stage(call.kernel, operands))
-        if sum(call.bytes for call, _ in calls) < _LEAST_SHARED:
-            threads = 1
-        stride = aligned(max(call.kernel.scratch_bytes for call, _ in calls))
-        self._scratch = Block(stride * threads)
-        self._program = Program(
-            stages, library, len(given), self._scratch.address, stride, threads, paced=False
-        )
-
-    @classmethod
-    def of(
-        cls,
-        calls: Calls,
-        addresses: Mapping[str, int],
+        pool: ConstantPool,
+        store: WeightStore,
+        files: WeightFiles | None,
         target: Target,
-        threads: int,
-        given: Sequence[np.ndarray] = (),
-    ) -> Preparation:
-        """All pieces of constants, by name, each constant from its address on."""
-        each, places = list[tuple[PackCall, int]](), dict(addresses)
-        for name, pieces in calls.items():
-            for call in pieces:
-                each.append((call, places[name]))
-                places[name] += call.bytes
-        library = compiler.load([call.kernel for call, _ in each], target)
-        return cls(each, library, threads, given)
+        made_for: tuple[str, str],
+        mapped: Sequence[mmap.mmap] = (),
+        make: Callable[[int], Block] = Block,
+    ) -> None:
+        self._pool, self._store, self._files = pool, store, files
+        self._mapped, self._make = mapped, make
+        self.held = pool.take_shared(store)
+        self.shared_bytes = sum(weights.bytes for weights in self.held)
+        self._places, self._bytes = pool.places()
+        self._key, self._block = None, None
+        if files is not None and self._bytes >= _LEAST_BYTES:
+            self._key = weights_key(pool, target, made_for, mapped)
+        if files is None or self._key is None:
+            self._block, self._is_packed = make(self._bytes), False  # there may be no room
+        else:
+            self._block = files.find(self._key, self._bytes)
+            self._is_packed = self._block is not None
 
-    def run(self, given: Sequence[np.ndarray] = ()) -> None:
-        """Pack, from arrays of the shapes and types of those that this was made for."""
-        self._program.run([array.ctypes.data for array in given])
+    @property
+    def kernels(self) -> list[Kernel]:
+        """What packs those that are still to be packed."""
+        return [] if self._is_packed else self._pool.kernels()
+
+    def packed(self, library: Library, threads: int) -> tuple[Block, dict[str, int]]:
+        """Pack what is still to be packed, and offer it to other plans.
+
+        Args:
+            library: has `kernels`.
+            threads: that take part.
+
+        Returns:
+            The plan's own block, and the addresses of all constants by name.
+
+        Raises:
+            OutOfMemoryError: there is no memory to pack in.
+        """
+        offered = self._pool.offered()
+        given = self._pool, self._places, library, threads, self._mapped
+        block = self._filled(lambda new: fill_weights(new, *given))
+        self._pool.drop()
+        self.held += self._store.keep(offered, block, self._places)
+        addresses = {name: block.address + at for name, at in self._places.items()}
+        for each in self.held:
+            addresses.update(each.addresses)
+        return block, addresses
+
+    def _filled(self, fill: Callable[[Block], None]) -> Block:
+        block = self._block
+        if block is not None and self._is_packed:
+            return block
+        if block is None:
+            assert self._files is not None
+            assert self._key is not None
+            kept = self._files.made(self._key, self._bytes, fill)
+            if kept is not None:
+                return kept
+            block = self._make(self._bytes)
+        fill(block)
+        return block
 
 
-def _place(address: int, given: Sequence[np.ndarray]) -> int | Slot:
-    """An address, or where it is in one of the arrays that are given."""
-    for number, array in enumerate(given):
-        if 0 <= address - array.ctypes.data < array.nbytes:
-            return Slot(number, address - array.ctypes.data)
-    return address
-
-
-class Packer:
-    """Runs the calls that pack weights, several together.
-
-    Args:
-        library: has their kernels.
-        threads: that take part.
-    """
-
-    def __init__(self, library: Library, threads: int) -> None:
-        self._library, self._threads = library, threads
-        self._waiting: list[tuple[PackCall, int]] = []
-
-    def add(self, call: PackCall, address: int) -> None:
-        """Let a call wait that writes to an address."""
-        self._waiting.append((call, address))
-
-    def run(self) -> None:
-        """Run the calls that wait, and let go of their weights."""
-        waiting, self._waiting = self._waiting, []
-        if waiting:
-            Preparation(waiting, self._library, self._threads).run()
-
-
+@memory_reported("packing weights")
+@spending("packing weights")
 def fill_weights(
     weights: Block,
     pool: ConstantPool,
     places: Mapping[str, int],
-    packer: Packer,
+    library: Library,
+    threads: int,
     files: Sequence[mmap.mmap] = (),
 ) -> None:
     """Bring all constants to their places, so that hardly anything is in memory twice.
@@ -130,32 +133,23 @@ def fill_weights(
         weights: the block.
         pool: what is to be packed.
         places: offsets in the block.
-        packer: runs the compiled code that packs weights.
+        library: has the code that packs it.
+        threads: that take part.
         files: mapped ones, of which weights are views; pages that were read are given back.
 
     Raises:
         OutOfMemoryError: there is no memory to pack in.
     """
     require_for_products()
-    try:
-        with spending("packing weights"):
-            _fill(weights, pool, places, packer, files)
-    except MemoryError as error:
-        raise OutOfMemoryError(
-            f"memory to pack weights in could not be had ({error}); give a smaller memory_limit, "
-            "or free memory"
-        ) from error
-
-
-def _fill(
-    weights: Block,
-    pool: ConstantPool,
-    places: Mapping[str, int],
-    packer: Packer,
-    files: Sequence[mmap.mmap],
-) -> None:
     give_back(files)
     sizes, filled, read, done = pool.bytes, dict.fromkeys(places, 0), 0, 0
+    waiting: list[tuple[PackCall, int]] = []
+
+    def pack() -> None:
+        if waiting:
+            Preparation(waiting, library, threads).run()
+            waiting.clear()
+
     size = sum(sizes[name] for name in places)
     step("packing weights", 0, size)
     for name, packed in pool.take():
@@ -164,17 +158,80 @@ def _fill(
         filled[name], read = start + count, read + count
         assert filled[name] <= sizes[name], f"{name} has over {sizes[name]} bytes"
         if isinstance(packed, PackCall):
-            packer.add(packed, address + start)
+            waiting.append((packed, address + start))
         else:
             weights.write(places[name] + start, packed)
         if read >= _READ_BYTES:
-            packer.run()
+            pack()
             done, read = done + read, 0
             step("packing weights", done, size)
             give_back(files)
             weights.release()
-    packer.run()
+    pack()
     step("packing weights", size, size)
     give_back(files)
     short = [name for name, size in filled.items() if size != sizes[name]]
     assert not short, f"{short[0]} has {filled[short[0]]} bytes, not {sizes[short[0]]}"
+
+
+def weights_key(
+    pool: ConstantPool,
+    target: Target,
+    made_for: tuple[str, str],
+    files: Sequence[mmap.mmap] = (),
+) -> str | None:
+    """The key of a block of weights, which names all that its bytes follow from.
+
+    These are places, recipes and the bytes of what is packed. Plans of other shapes and batches
+    have the same key where they pack alike.
+
+    Args:
+        pool: what is to be packed.
+        target: the form of weights follows from it.
+        made_for: options that may decide how weights are packed; and all that lowering follows
+            from, part of the key where a packing has no recipe.
+        files: mapped ones, of which weights are views; pages that were read are given back.
+
+    Returns:
+        Hexadecimal digits; None if it is not known what some of the weights are made of.
+    """
+    packings, (options, lowering) = pool.packings, made_for
+    if any(packing.recipe is None and not packing.sources for packing in packings):
+        return None
+    digests: dict[int, str] = {}
+
+    def digest(array: np.ndarray) -> str:
+        number = number_of(array)
+        if number not in digests:
+            digests[number] = _digest(array, files)
+        return digests[number]
+
+    places, _ = pool.places()
+    parts = [canonical_text([(places[name], size) for name, size in pool.bytes.items()])]
+    parts += [digest(array) for array in pool.arrays.values()]
+    for number, packing in enumerate(packings):
+        recipe = (lowering, number) if packing.recipe is None else packing.recipe
+        sources = [digest(array) for array in packing.sources]
+        parts.append(canonical_text((recipe, [*packing.bytes.values()], sources)))
+    return choice_key("\n".join(("weights", options, *parts)), target)
+
+
+def _digest(array: np.ndarray, files: Sequence[mmap.mmap]) -> str:
+    """A digest of an array's shape, type and elements, in row-major order."""
+    digest = hashlib.sha256(f"{array.dtype.str} {array.shape}\n".encode())
+    for piece in _pieces(array):
+        digest.update(np.ascontiguousarray(piece).reshape(-1).view(np.uint8).data)
+        if piece.nbytes > _PIECE // 2:
+            give_back(files)
+    return digest.hexdigest()
+
+
+def _pieces(array: np.ndarray) -> Iterator[np.ndarray]:
+    """An array in parts of few bytes, one after the other in row-major order."""
+    if array.nbytes <= _PIECE:
+        yield array
+        return
+    rows = max(1, len(array) * _PIECE // array.nbytes)
+    for start in range(0, len(array), rows):
+        part = array[start : start + rows]
+        yield from _pieces(part[0]) if len(part) == 1 else (part,)

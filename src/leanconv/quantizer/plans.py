@@ -84,7 +84,7 @@ class Clock:
             own.evaluator.follow(known, dict)
         plan = planner.within(None)
         times: Counter[str] = Counter()
-        for step, time in plan.step_estimates():
+        for step, time in zip(plan.lowered.steps, plan.step_estimates(), strict=True):
             ratio = self.ratios.get((step.op, step.algorithm), self.other)
             times["edge" if step.op in _CONVERSIONS else ""] += round(time * ratio)
         return Planned(times.total(), times["edge"], plan.weight_bytes)

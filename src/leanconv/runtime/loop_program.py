@@ -16,26 +16,11 @@ from itertools import pairwise
 from leanconv.codegen.linking import Library
 from leanconv.records import dataclass
 from leanconv.runtime import native as n
+from leanconv.runtime.portable import RepeatedStages
 from leanconv.runtime.program import LONG_NS, PIECE_NS, Program, Stage, pieces_end
 from leanconv.runtime.shared_arena import ArenaPart
 from leanconv.spec.format import ceil_div
 from leanconv.termination import asking, check
-
-
-@dataclass(frozen=True)
-class RepeatedStages:
-    """Stages that run several times, one after the other, and again from the first.
-
-    Attributes:
-        first, stages: the number of the first of them, and how many there are.
-        times: how often they run.
-        moving: operands that move each time: the stage, the number of the operand, the bytes.
-    """
-
-    first: int
-    stages: int
-    times: int
-    moving: tuple[tuple[int, int, int], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import TypeAlias
 
 from leanconv.codegen.kernel import Kernel
-from leanconv.codegen.linking import Library
+from leanconv.codegen.linking import KernelForm, Library
 from leanconv.errors import InputError, SpecError, outside_text
 from leanconv.records import dataclass
 from leanconv.runtime import native as n
@@ -51,14 +51,21 @@ class Place:
 
 
 @dataclass(frozen=True)
+class Constant:
+    """An operand among a program's constants, the offset there: see `runtime/portable`."""
+
+    offset: int
+
+
+@dataclass(frozen=True)
 class Stage:
     """One kernel, the addresses of its operands, and that of its threads' scratch.
 
     With `scratch` None the stage uses the program's scratch. Errors name its `label`.
     """
 
-    kernel: Kernel
-    operands: tuple[int | Slot | Place, ...]
+    kernel: Kernel | KernelForm
+    operands: tuple[int | Slot | Place | Constant, ...]
     scratch: Place | None = None
     label: str = ""
 
@@ -177,12 +184,14 @@ class Program:
         table: list[int] = []
         for stage in stages:
             kernel = stage.kernel
+            if isinstance(kernel, Kernel):
+                kernel = library.form(kernel)
             if kernel.chunks > n.MAX_CHUNKS:
                 raise SpecError(
                     f"a stage is made of {kernel.chunks} parts; expected at most "
                     f"{n.MAX_CHUNKS}: the output is too large, compute it in several pieces"
                 )
-            arguments += library.words(kernel)
+            arguments += kernel.words
             start, scratch = len(arguments), self._scratch
             # One thread does the rounds in one call, as do many threads where the table is full.
             rounds = kernel.rounds if self.threads > 1 and kernel.rounds - 1 <= spare else 1
@@ -193,8 +202,8 @@ class Program:
                 if stage.scratch is not None:
                     scratch_places[len(table) + _SCRATCH_WORD] = stage.scratch.offset
                     scratch = 0, aligned(kernel.scratch_bytes)
-                entry = library.address(kernel), start, chunks, claim, *scratch, number * chunks
-                table += entry
+                code = library.address(kernel.form)
+                table += code, start, chunks, claim, *scratch, number * chunks
             self._entries.append(len(table) // n.STAGE_WORDS)
             for operand in stage.operands:
                 if isinstance(operand, Slot):
@@ -202,7 +211,7 @@ class Program:
                     self._patches[operand.number].append(patch)
                 elif isinstance(operand, Place):
                     places[len(arguments)] = operand.offset
-                arguments.append(0 if isinstance(operand, (Slot, Place)) else operand)
+                arguments.append(operand if isinstance(operand, int) else 0)
             arguments += self._outside.addresses(stage)
         words = (ctypes.c_int64 * max(1, len(arguments)))(*arguments)
         for position in range(_ARGUMENTS_WORD, len(table), n.STAGE_WORDS):
@@ -352,7 +361,7 @@ def pieces_end(times: Sequence[int]) -> Iterator[int]:
             yield number + 1
 
 
-def _claim(kernel: Kernel, chunks: int, threads: int) -> int:
+def _claim(kernel: KernelForm, chunks: int, threads: int) -> int:
     """How many chunks of a round a thread claims at once, or a `ClaimPolicy`.
 
     A thread claims one long run where neighbouring chunks share work; else a decreasing number at

@@ -13,7 +13,7 @@ from __future__ import annotations
 import ctypes
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,9 +21,9 @@ import numpy as np
 from leanconv.codegen.compile_threads import refused
 from leanconv.codegen.linking import Library
 from leanconv.errors import InputError
-from leanconv.records import dataclass
 from leanconv.runtime.file_block import FileBlock
-from leanconv.runtime.loop_program import LoopProgram, RepeatedStages, Segment
+from leanconv.runtime.loop_program import LoopProgram, Segment
+from leanconv.runtime.portable import RepeatedStages, StreamedConstant
 from leanconv.runtime.program import Stage
 from leanconv.runtime.shared_arena import ArenaPart
 
@@ -31,25 +31,8 @@ from leanconv.runtime.shared_arena import ArenaPart
 _RATE_PIECE, _RATE_LOADS = 4 * 2**20, 16
 
 
-@dataclass(frozen=True, eq=False)
-class Load:
-    """Bytes that are read from a file into the arena in each run.
-
-    Attributes:
-        file: that has them.
-        start: the first byte in it.
-        bytes: how many.
-        offset: where they go in the arena.
-        free: the stage from whose beginning on nothing else is there.
-        needed: the first stage that reads them; it is no earlier.
-    """
-
-    file: FileBlock
-    start: int
-    bytes: int
-    offset: int
-    free: int
-    needed: int
+# A byte of a program's constants, as a file in this process that has it and the byte there.
+Files = Callable[[int], tuple[FileBlock, int]]
 
 
 class StreamProgram(LoopProgram):
@@ -57,8 +40,9 @@ class StreamProgram(LoopProgram):
 
     Args:
         stages, library, slots, threads, arena, repeats: as for `LoopProgram`.
-        loads: in the order in which they are needed; no repeat begins, or runs, between the stages
-            of one that are free and needed but around both.
+        loads: what is read, in the order in which it is needed; no repeat begins, or runs, between
+            the stages of one that are free and needed but around both.
+        files: where it is read from.
     """
 
     _cuts_bodies = False  # loads count the stages of a loop as one
@@ -71,19 +55,20 @@ class StreamProgram(LoopProgram):
         threads: int,
         arena: ArenaPart,
         repeats: Sequence[RepeatedStages],
-        loads: Sequence[Load],
+        loads: Sequence[StreamedConstant],
+        files: Files,
     ) -> None:
         begins = sorted({0, *(load.needed for load in loads), *(load.free for load in loads)})
         cuts = [begin for begin in begins if not any(_inside(begin, each) for each in repeats)]
         super().__init__(stages, library, slots, threads, arena, repeats, cuts)
-        self._loads = tuple(loads)
+        self._loads, self._files = tuple(loads), files
         self._reader: _Reader | None = None
 
     def _bind(self, addresses: Sequence[int]) -> None:
         super()._bind(addresses)
         self._finish()  # of a run that an exception has ended
         assert self._arena is not None
-        self._reader = _Reader(self._loads, self._arena.address())
+        self._reader = _Reader(self._loads, self._files, self._arena.address())
 
     def _iterations(self, segments: Sequence[Segment]) -> Iterator[Segment]:
         """What runs without a break, each when its weights are there."""
@@ -112,11 +97,12 @@ class _Reader:
 
     Args:
         loads: in the order in which they are needed.
+        files: where they are.
         arena: its address.
     """
 
-    def __init__(self, loads: Sequence[Load], arena: int) -> None:
-        self._loads, self._arena = loads, arena
+    def __init__(self, loads: Sequence[StreamedConstant], files: Files, arena: int) -> None:
+        self._loads, self._files, self._arena = loads, files, arena
         self._changed = threading.Condition()
         self._run = 0  # stages before this one have run
         self._read = 0  # loads before this one are there
@@ -194,23 +180,25 @@ class _Reader:
                 self._error = error
                 self._changed.notify_all()
 
-    def _may_begin(self, load: Load) -> bool:
+    def _may_begin(self, load: StreamedConstant) -> bool:
         """Wait for the place of a load; whether the run goes on."""
         with self._changed:
             self._changed.wait_for(lambda: self._stopped or self._run >= load.free)
             return not self._stopped
 
-    def _load(self, load: Load) -> None:
+    def _load(self, load: StreamedConstant) -> None:
         place: Any = (ctypes.c_uint8 * load.bytes).from_address(self._arena + load.offset)
-        load.file.read_into(load.start, np.frombuffer(place, np.uint8))
+        file, start = self._files(load.start)
+        file.read_into(start, np.frombuffer(place, np.uint8))
 
 
-def reading_rate(loads: Sequence[Load]) -> float:
+def reading_rate(loads: Sequence[StreamedConstant], files: Files) -> float:
     """Bytes a nanosecond at which files are read now: from the page cache, if they fit there."""
     buffer, done = np.empty(_RATE_PIECE, np.uint8), 0
     start = time.perf_counter_ns()
     for load in loads[:_RATE_LOADS]:
         size = min(load.bytes, _RATE_PIECE)
-        load.file.read_into(load.start, buffer[:size])
+        file, first = files(load.start)
+        file.read_into(first, buffer[:size])
         done += size
     return max(1, done) / max(1, time.perf_counter_ns() - start)

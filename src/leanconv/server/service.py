@@ -10,8 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from leanconv.errors import LeanConvError
-from leanconv.graph.ir import TensorType
-from leanconv.graph.limits import owner
+from leanconv.graph.ir import TensorType, owner
 from leanconv.server.batching import Batcher, Job
 from leanconv.server.budget import RequestBytes, Share
 from leanconv.server.limits import NUMBER_BYTES, Limits

@@ -13,7 +13,7 @@ from leanconv.gpu.lowering.lowering_context import PLAIN, DeviceStep, LoweringCo
 from leanconv.gpu.machine import Machine
 from leanconv.graph.ir import Graph, Node
 from leanconv.graph.ops import label
-from leanconv.planner.views import Views
+from leanconv.planner.storage import Views
 from leanconv.records import dataclass
 from leanconv.types import DType
 

@@ -16,7 +16,7 @@ from leanconv.gpu.lowering.stored import stored
 from leanconv.gpu.machine import Machine
 from leanconv.graph.ir import Graph, Node
 from leanconv.graph.ops import label
-from leanconv.planner.value_placer import ValuePlacer
+from leanconv.planner.storage import ValuePlacer
 from leanconv.records import dataclass
 from leanconv.types import DType
 

@@ -1,4 +1,4 @@
-"""Operations that magnify errors: how much more what is before them errs at the outputs.
+"""How errors are counted and grow on their way to the outputs: what magnifies them.
 
 A layer's error grows a few times on its way to the outputs (`NodeCost.growth`). That holds for sums
 of products, pools and activations, whose results err as their inputs do. It does not hold where
@@ -21,7 +21,15 @@ from collections.abc import Mapping
 from leanconv.graph.ir import Graph, Node
 from leanconv.graph.ops.expression import terms_of
 from leanconv.graph.passes.fuse_chains import separated
-from leanconv.types import FLOATS, HALVES
+from leanconv.types import FLOATS, HALVES, DType
+
+# Squared errors are counted in squares of this part of the dtype's roundoff, rounded up.
+_ERROR_GRAIN = 1 / 16
+# A layer's relative error grows up to 5 times on its way to the outputs (largest where the layer's
+# values are more peaked than the outputs, as in VGG-16). Plain sums state 3 times their true error,
+# so a smaller factor does for them; Winograd and FFT state nearly their true error.
+ERROR_GROWTH, _TRANSFORMED_ERROR_GROWTH = 2.5, 4.0
+
 
 NORMALISED = 6.0
 _DIFFERENCES = frozenset(
@@ -80,3 +88,25 @@ def _magnifies(node: Node, graph: Graph, users: Mapping[str, list[Node]]) -> fro
     if node.op in _DIFFERENCES and (len(running) > 1 or len(node.inputs) == 1):
         return frozenset(("difference",))
     return frozenset()
+
+
+def closeness(algorithm: str) -> float:
+    """How much more of the error that an algorithm states is true than of a plain sum's."""
+    transformed = algorithm in ("winograd", "fft")
+    return _TRANSFORMED_ERROR_GROWTH / ERROR_GROWTH if transformed else 1.0
+
+
+def error_units(error: float, dtype: DType, up: bool = True) -> int:
+    """The square of a relative error as an integer, for sums that are exact."""
+    units = (error / (dtype.roundoff * _ERROR_GRAIN)) ** 2
+    return math.ceil(units) if up else math.floor(units)
+
+
+def units_error(units: int, dtype: DType) -> float:
+    """The least error that allows `units` units: `error_units` of it, rounded down, is no less."""
+    error = math.sqrt(units) * dtype.roundoff * _ERROR_GRAIN
+    while error_units(error, dtype, up=False) < units:
+        error = math.nextafter(error, math.inf)
+    while error and error_units(math.nextafter(error, 0.0), dtype, up=False) >= units:
+        error = math.nextafter(error, 0.0)
+    return error

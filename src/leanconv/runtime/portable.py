@@ -1,0 +1,108 @@
+"""A program without an address in it, and its stages once they are linked.
+
+A portable program is plain data: which code each stage runs, the words that this code reads, and
+where its operands begin, counted from the memory that they are in. With the code of its forms and
+its constants as bytes it could lie in a file, and be linked in any process of a like machine, any
+number of times. A network's packing is one, too: its inputs are the arrays that are packed, its
+constants are tables, and its one output is the constants of the program that runs.
+
+    operand      where it begins
+    Constant     among the program's constants
+    Place        in the arena, as scratch does
+    Slot         in an array that the caller gives: inputs first, then outputs
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+
+from leanconv.records import dataclass
+from leanconv.runtime.program import Constant, Place, Slot, Stage
+
+
+@dataclass(frozen=True)
+class RepeatedStages:
+    """Stages that run several times, one after the other, and again from the first.
+
+    Attributes:
+        first, stages: the number of the first of them, and how many there are.
+        times: how often they run.
+        moving: operands that move each time: the stage, the number of the operand, the bytes.
+    """
+
+    first: int
+    stages: int
+    times: int
+    moving: tuple[tuple[int, int, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class StreamedConstant:
+    """A constant that each run reads from the constants' file into the arena.
+
+    Attributes:
+        start: the first of its bytes in the file.
+        bytes: how many.
+        offset: where they go in the arena.
+        free: the stage from whose beginning on nothing else is there.
+        needed: the first stage that reads them; it is no earlier.
+    """
+
+    start: int
+    bytes: int
+    offset: int
+    free: int
+    needed: int
+
+
+@dataclass(frozen=True)
+class PortableProgram:
+    """Stages, and the memory that they need.
+
+    Attributes:
+        stages: in order; each one's `kernel` is a `KernelForm`, each operand none but those above.
+        inputs, outputs: how many arrays the caller gives and gets.
+        threads: that take part at most; for so many there is scratch in the arena.
+        arena_bytes: that it works in.
+        constant_bytes: of its constants in memory.
+        repeats: stages that run several times.
+        streamed: constants that are read in each run, in the order in which they are needed.
+        kept: where constants come from a file, those that stay in memory: the first byte in the
+            file, how many there are, and the first one in memory.
+    """
+
+    stages: tuple[Stage, ...]
+    inputs: int
+    outputs: int
+    threads: int
+    arena_bytes: int
+    constant_bytes: int
+    repeats: tuple[RepeatedStages, ...] = ()
+    streamed: tuple[StreamedConstant, ...] = ()
+    kept: tuple[tuple[int, int, int], ...] = ()
+
+
+def linked_stages(
+    program: PortableProgram,
+    constants: Callable[[int], int],
+    given: Mapping[int, int] = MappingProxyType({}),
+) -> list[Stage]:
+    """The stages of a program with the addresses of constants in them.
+
+    Args:
+        program: what runs.
+        constants: gives the address of the constant that begins at a byte of them.
+        given: the addresses of arrays that are the same in each run, by number; runs pass those
+            that come before them.
+    """
+
+    def address(operand: int | Constant | Place | Slot) -> int | Place | Slot:
+        if isinstance(operand, Constant):
+            return constants(operand.offset)
+        if isinstance(operand, Slot) and operand.number in given:
+            return given[operand.number] + operand.offset
+        return operand
+
+    return [replace(s, operands=tuple(map(address, s.operands))) for s in program.stages]
