@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from types import MappingProxyType
 
 import numpy as np
@@ -31,24 +31,17 @@ from leanconv.algorithms.parameters import AUTO, Choice, Parameters
 from leanconv.algorithms.problem import Problem
 from leanconv.codegen.lowered import Lowered, PackCall
 from leanconv.errors import SpecError
-from leanconv.kernels import elementwise, layout, lookup
 from leanconv.operators.calls import Part, lowered
 from leanconv.operators.chain_layers import ChainLayers, ChainOperator, layers_of, plain_error
 from leanconv.operators.conv_node import ConvNode, of_codes
-from leanconv.operators.convolution import CONVOLUTION, CONVOLUTION_OF_CODES
-from leanconv.operators.operator import NodeContext, Operator
-from leanconv.operators.single_kernel import SingleKernel
+from leanconv.operators.convolution import CONVOLUTIONS
+from leanconv.operators.operator import NodeContext, by_operation
+from leanconv.operators.single_kernel import SINGLE_KERNELS
 from leanconv.records import replace
 from leanconv.target import Target
 
 LAYERS = Choice("layers")
-_OPERATORS: Mapping[str, Operator] = {
-    "QuantizeLinear": SingleKernel(elementwise.__name__, elementwise.OPS),
-    "Pad": SingleKernel(layout.__name__, layout.OPS),
-    "Lookup": SingleKernel(lookup.__name__, lookup.OPS),
-    "Conv": CONVOLUTION,
-    "QLinearConv": CONVOLUTION_OF_CODES,
-}
+_OPERATORS = by_operation(*CONVOLUTIONS, *SINGLE_KERNELS)
 
 
 class ConvChain(ChainOperator):

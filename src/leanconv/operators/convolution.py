@@ -181,7 +181,7 @@ CONVOLUTION = Convolution(
     ),
 )
 CONVOLUTION_OF_CODES = Convolution("QLinearConv", format_policy=FormatPolicy.BLOCKED_ONLY)
-CONVOLUTION_OF_DATA = Convolution("DataConv")
+CONVOLUTIONS = (CONVOLUTION, CONVOLUTION_OF_CODES, Convolution("DataConv"))
 
 
 # -- choices -----------------------------------------------------------------------------------

@@ -211,3 +211,13 @@ class Operator(ABC):
         """The constants of a node whose values decide nothing: they are only packed."""
         del node
         return ()
+
+
+def by_operation(*operators: Operator) -> Mapping[str, Operator]:
+    """The operator of each of their operations, by its name."""
+    table: dict[str, Operator] = {}
+    for operator in operators:
+        for op in operator.ops:
+            assert op not in table, f"two operators compute {op}"
+            table[op] = operator
+    return table

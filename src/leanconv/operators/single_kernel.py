@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import log2, prod
+from math import ceil, log2, prod
 from typing import cast
 
 from leanconv import late
 from leanconv.algorithms.parameters import AUTO, Choice
 from leanconv.codegen.lowered import Lowered
+from leanconv.codegen.shuffles import power_below
 from leanconv.graph.halves import in_float32, rounds_to_halves, stored_half
 from leanconv.graph.ir import Graph, Node
 from leanconv.graph.ops.expression import SERIES, terms_of
-from leanconv.kernels import KernelModule
+from leanconv.graph.ops.resample import order
+from leanconv.graph.ops.resize import resized_axes
+from leanconv.kernels import KernelModule, elementwise, layout, lookup
 from leanconv.operators.calls import of_halves
 from leanconv.operators.operator import FormatPolicy, NodeContext, Operator
 from leanconv.records import cached_property
-from leanconv.spec.format import ceil_div
+from leanconv.spec.format import Format, ceil_div
 from leanconv.target import Target
-from leanconv.types import FLOAT32, FLOAT64, HALVES, DType
+from leanconv.types import FLOAT32, FLOAT64, HALVES, INT32, DType
 
 _WEIGHTS = ".panels"  # with what names of packed weights end
 
@@ -66,8 +69,7 @@ class SingleKernel(Operator):
         elif node.op == "Expression":
             cycles = max(_cycles(node, graph, target), _expression_cycles(node, graph, target))
         elif _mixes(node):
-            of_resizing = late.named("leanconv.operators.resize_cost.resized_cycles")
-            cycles = of_resizing(node, graph, context.formats, target)
+            cycles = _resized_cycles(node, graph, context.formats, target)
         else:
             cycles = _cycles(node, graph, target)
         return [replace(AUTO, cycles=cycles, error=_rounding(context.node, context.graph))]
@@ -177,3 +179,100 @@ def _recurrence_cycles(node: Node, graph: Graph, target: Target) -> float:
     sums = batch * weights.elements / (target.fma_units * target.lanes(weights.dtype))
     results = sum(graph.types[name].bytes for name in node.outputs)
     return float(costs.stage + (x.bytes + results) / costs.copy + steps * max(reads, sums))
+
+
+_MIX = 6  # operations of a vector of the result: four cells, and two rows' weights
+
+
+def _resized_cycles(
+    node: Node, graph: Graph, formats: Mapping[str, Format], target: Target
+) -> float:
+    """Estimated cycles of a Resample, or of a linear Resize.
+
+    Beside what is moved, cells are multiplied and added one by one where the last axis is mixed,
+    and in vectors where it is not.
+    """
+    source, result = graph.types[node.inputs[0]], graph.types[node.output]
+    single, vectors, read = _mixing(node, graph, formats, target)
+    costs, item = target.costs, result.dtype.bytes
+    moved = costs.moved((min(source.elements, read) + result.elements) * item, target.l2_bytes)
+    return float(costs.stage + moved + single * costs.element_move + vectors * costs.vector_move)
+
+
+def _mixing(
+    node: Node, graph: Graph, formats: Mapping[str, Format], target: Target
+) -> tuple[float, float, int]:
+    """Operations on elements, those on vectors, and the elements that are read."""
+    source, result = graph.types[node.inputs[0]], graph.types[node.output]
+    block, given = formats[node.output].block, node.attributes
+    lanes = target.lanes(result.dtype if result.dtype.is_float else INT32)
+    shape = list(source.shape)
+    if node.op == "Resize":
+        resized = resized_axes(source.shape, node.attributes)
+        corners = 1 << sum(resized)
+        grown_maps = late.named("leanconv.kernels.resize.grown_maps")
+        if not block and grown_maps(resized, source, result):
+            spread = 2 * prod(source.shape[:-1]) * result.shape[-1]
+            return spread, _MIX * result.elements / lanes, source.elements
+        cells = 2 * corners * result.elements
+        if not block and resized[-1]:
+            return cells, 0.0, corners * result.elements
+        width = block or power_below(result.shape[-1], lanes)
+        return 0.0, cells / width, corners * result.elements
+    single = vectors = 0.0
+    for axis in order(given):
+        number = given["axes"].index(axis)
+        stretch = max(1.0, 1 / given["scales"][number]) if given["antialias"] else 1.0
+        taps = min(ceil(stretch * (4 if given["mode"] == "cubic" else 2)), shape[axis])
+        shape[axis] = given["sizes"][number]
+        inner = prod(shape[axis + 1 :]) * (block or 1)
+        if inner == 1:
+            single += prod(shape) * taps
+        else:
+            vectors += prod(shape) * taps / min(lanes, inner)
+    return single, vectors, source.elements
+
+
+# -- the modules -------------------------------------------------------------------------------
+# Each module of `kernels` by its operations; it is imported when a node of these is planned.
+_KERNELS: Mapping[str, Sequence[str]] = {
+    "roi_align": ("RoiAlign",),
+    "deform": ("DeformColumns",),
+    "attention": ("Attention",),
+    "code_matmul": ("QLinearMatMul",),
+    "elementwise": elementwise.OPS,
+    "extreme_places": ("ArgMax", "ArgMin"),
+    "gather": ("Gather", "GatherElements", "GatherND"),
+    "global_pool": ("QLinearGlobalAveragePool",),
+    "sampling": ("GridSample",),
+    "layout": layout.OPS,
+    "lookup": lookup.OPS,
+    "lrn": ("LRN",),
+    "matmul": ("MatMul", "Gemm"),
+    "nms": ("NonMaxSuppression",),
+    "nonzero": ("NonZero", "Compress"),
+    "normalise": ("Normalise",),
+    "packed_matmul": ("MatMulNBits",),
+    "plane_pool": ("MaxPoolWithIndices",),
+    "pool": ("MaxPool", "AveragePool", "QLinearAveragePool"),
+    "recurrence": ("Recurrence",),
+    "reduce": (
+        *("ReduceMean", "ReduceSum", "ReduceProd", "ReduceMax", "ReduceMin", "Extremes"),
+        *("ReduceL1", "ReduceSumSquare", "ReduceMeanSquare"),
+    ),
+    "resample": ("Resample",),
+    "resize": ("Resize",),
+    "running": ("CumSum", "CumProd"),
+    "scatter": ("ScatterElements", "ScatterND"),
+    "softmax": ("Softmax", "LogSoftmax"),
+    "top": ("TopK",),
+}
+_BLOCKED = ("roi_align", "deform")  # better in blocks, whatever their inputs are in
+
+
+def _single(name: str) -> SingleKernel:
+    policy = FormatPolicy.PREFER_BLOCKED if name in _BLOCKED else FormatPolicy.FOLLOW_INPUTS
+    return SingleKernel(f"leanconv.kernels.{name}", _KERNELS[name], policy)
+
+
+SINGLE_KERNELS = tuple(map(_single, _KERNELS))
