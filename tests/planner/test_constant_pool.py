@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import weakref
 
 import numpy as np
@@ -13,10 +14,11 @@ from leanconv.graph.ir import Graph
 from leanconv.graph.onnx_import import read_model
 from leanconv.graph.passes import run_passes
 from leanconv.kernels.packing import copied
-from leanconv.operators import Accuracy
+from leanconv.operators import Accuracy, operator_of
 from leanconv.planner.budget import Planner
 from leanconv.planner.compiled_network import CompiledNetwork
 from leanconv.planner.lowered_graph import ConstantPool, OwnedGraph
+from support.format_cases import cases
 from support.network_models import model
 
 pytestmark = pytest.mark.once  # any plan will do
@@ -48,6 +50,18 @@ def test_a_graph_that_its_caller_keeps_stays_whole() -> None:
     bound(OwnedGraph(graph))
     assert graph.constants.keys() == before.keys()
     assert all(np.array_equal(graph.constants[name], array) for name, array in before.items())
+
+
+@pytest.mark.parametrize("op", ["Conv", "ConvTranspose", "QLinearConv", "DataConv", "ConvChain"])
+def test_what_packs_constants_holds_no_graph(op: str) -> None:
+    """Where each layer's packing held the whole, nothing was let go before the last layer."""
+    case = cases(op)[0]
+    context = next(case.contexts(host()))
+    lowered, graph = operator_of(case.node).lower(context), weakref.ref(context.graph)
+    del case, context
+    gc.collect()
+    assert graph() is None
+    assert all(packing.calls() for packing in lowered.packings)
 
 
 def test_a_pool_gives_up_one_constant_after_the_other() -> None:

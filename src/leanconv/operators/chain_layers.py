@@ -237,21 +237,18 @@ class ChainLayers:
 
     def _own(self, conv: Node) -> Constants:
         made = ConvNode(self.context_of(conv))
-        own = {"w": made.weights}
+        own, channels = {"w": made.weights}, made.channels
         tables = zip(("depthwise", "expand"), self.convolutions[-2::-1], strict=False)
         stage = next((stage for stage, each in tables if each is conv), "")
         if self._tables.get(stage):
             own["table"] = self.graph.constants[self._tables[stage]]
-        return lambda shift: {**own, **made.channels(shift)}
+        return lambda shift: {**own, **channels(shift)}
 
     def _numbers(self, node: Node) -> Constants:
         """Scale, zero and bounds of a QuantizeLinear."""
-
-        def numbers(_: int) -> dict[str, np.ndarray]:
-            found = [each for each in operands(node, self.graph) if isinstance(each, np.ndarray)]
-            return {"numbers": np.array([each.item() for each in found], np.float32)}
-
-        return numbers
+        given = [each for each in operands(node, self.graph) if isinstance(each, np.ndarray)]
+        numbers = {"numbers": np.array([each.item() for each in given], np.float32)}
+        return lambda _: numbers
 
     @property
     def sources(self) -> tuple[np.ndarray, ...]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import replace
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -22,6 +23,7 @@ import numpy as np
 
 from leanconv.algorithms import select
 from leanconv.algorithms.common.grouped_conv import GroupedConv
+from leanconv.algorithms.fused.kernel import Constants
 from leanconv.algorithms.integer_sums import sum_bits
 from leanconv.algorithms.interface import Candidate
 from leanconv.algorithms.magnitudes import are_small
@@ -345,20 +347,20 @@ class ConvNode:
             return ()
         return self.node.attributes["x_zero"], self._has_bias, self._quantisation
 
-    def channels(self, shift: int) -> dict[str, np.ndarray]:
-        """What there is beside the weights, by role, for kernels that shift codes so much."""
-        node, found = self.node, dict[str, np.ndarray]()
-        if not self.of_codes:
-            roles = {"bias": node.input(2), "slope": node.input(4)}
-            return {role: self._array(name) for role, name in roles.items() if name}
-        if self._has_bias:
-            found["bias"] = self._folded_bias(shift)
-        if node.input(3):
-            scale, affine = self._array(node.input(3)), node.input(5)
-            found["scale"] = np.vstack([scale, self._array(affine)]) if affine else scale
-        if self._quantisation is not None:
-            found["quantisation"] = numbers_of(self._quantisation)
-        return found
+    @property
+    def channels(self) -> Constants:
+        """Gives what there is beside the weights, by role, for kernels that shift codes so much.
+
+        It holds what it is made of, and nothing else of the graph.
+        """
+        names = {number: self.node.input(number) for number in packed_inputs(self.node)}
+        arrays = {number: self._array(name) for number, name in names.items() if name}
+        if self.of_codes:
+            zero = self.node.attributes["x_zero"]
+            return partial(_code_channels, arrays, self._has_bias, zero, self._quantisation)
+        roles = {"bias": 2, "slope": 4}
+        found = {role: arrays[number] for role, number in roles.items() if number in arrays}
+        return lambda _: found
 
     @property
     def _quantisation(self) -> Quantisation | None:
@@ -378,16 +380,33 @@ class ConvNode:
         dot = dot_of(types, way_of(types, self.context.target))
         return bool(node.attributes["x_zero"]) or dot.shifted
 
-    def _folded_bias(self, shift: int) -> np.ndarray:
-        """The bias, with what the input's zero adds to every sum, modulo 2^32."""
-        node, w = self.node, self.weights
-        zero = node.attributes["x_zero"] + shift
-        bias = self._array(node.input(2)) if node.input(2) else np.zeros(len(w), np.int32)
-        if not zero:
-            return bias
-        sums = w.reshape(len(w), -1).sum(axis=1, dtype=np.int64)
-        folded: np.ndarray = (bias.astype(np.int64) - zero * sums).astype(np.int32)
-        return folded
+
+def _code_channels(
+    arrays: Mapping[int, np.ndarray],
+    has_bias: bool,
+    zero: int,
+    quantisation: Quantisation | None,
+    shift: int,
+) -> dict[str, np.ndarray]:
+    """What there is of a convolution of codes, whose inputs by their numbers are given."""
+    found = {}
+    if has_bias:
+        found["bias"] = _folded_bias(arrays[1], arrays.get(2), zero + shift)
+    if 3 in arrays:
+        found["scale"] = np.vstack([arrays[3], arrays[5]]) if 5 in arrays else arrays[3]
+    if quantisation is not None:
+        found["quantisation"] = numbers_of(quantisation)
+    return found
+
+
+def _folded_bias(w: np.ndarray, bias: np.ndarray | None, zero: int) -> np.ndarray:
+    """The bias, with what the input's zero adds to every sum, modulo 2^32."""
+    bias = np.zeros(len(w), np.int32) if bias is None else bias
+    if not zero:
+        return bias
+    sums = w.reshape(len(w), -1).sum(axis=1, dtype=np.int64)
+    folded: np.ndarray = (bias.astype(np.int64) - zero * sums).astype(np.int32)
+    return folded
 
 
 def code_shift(candidate: Candidate) -> int:

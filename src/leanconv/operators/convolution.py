@@ -394,10 +394,11 @@ def _part(
 
     Its weights are one array, or those of several phases, one after the other.
     """
+    channels_of, shift, y = made.channels, code_shift(candidate), problem.y
     groups, merged = made.node.attributes["group"], made.merged_groups(problem)
 
-    def pack() -> Calls:
-        channels, y = made.channels(code_shift(candidate)), problem.y
+    def pack() -> Calls:  # holds no more of the graph than these arrays
+        channels = channels_of(shift)
         if isinstance(y, PhasedAccess):
             channels = {role: of_phases(values, y) for role, values in channels.items()}
         found = candidate.packing(with_merged_groups(weights[0], groups, merged), channels)
