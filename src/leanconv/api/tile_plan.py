@@ -324,7 +324,7 @@ class TilePlanner:
         graph = layout.windows.window
         planner = self._backend.planner(graph).unmerged
         placed = planner.place_plan(layout.decisions, None)
-        window_ns = sum(ns for _, ns in placed.step_estimates())
+        window_ns = sum(placed.step_estimates())
         return TilePlan(
             layout.windows,
             layout.decisions,

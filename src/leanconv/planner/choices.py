@@ -96,7 +96,6 @@ def _choices(
 
 
 def _modelled(case: _Case, graph: Graph, target: Target, accuracy: Accuracy) -> Choice:
-    """The cost model's choice."""
     sized = replace(graph, types={**graph.types, **case.types})
     context = case.decision.context(case.node, sized, target, accuracy)
     return operator_of(case.node).default_choice(context)

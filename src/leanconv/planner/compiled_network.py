@@ -14,7 +14,6 @@ from leanconv.codegen.lowered import Call, Repeat
 from leanconv.errors import BudgetError
 from leanconv.graph.ir import Graph
 from leanconv.graph.regions import all_constants
-from leanconv.planner.arena import PlacedBuffers
 from leanconv.planner.budget import Planner
 from leanconv.planner.decision import Decision
 from leanconv.planner.found_plans import Decided, decide
@@ -128,9 +127,9 @@ class CompiledNetwork:
         block, addresses = weights.packed(library, planner.threads)
         self._held, self.memory, self.shared_bytes = weights.held, Memory(), weights.shared_bytes
         blocks = dict.fromkeys((block, *(each.block for each in weights.held)))
-        files = None
+        at, files = _by_offset(layout, addresses), None
         if planner.streams:
-            files = _files(layout, addresses, blocks)
+            files = _files(at, blocks)
             block.release()
             block = Block(layout.constant_bytes)
             keep_constants(self.program, block, files)
@@ -138,8 +137,6 @@ class CompiledNetwork:
             rate = reading_rate(self.program.streamed, files)
             self.plan = replace(self.plan, bytes_a_ns=rate)
             self.shared_bytes, blocks = 0, {block: None}
-        else:
-            at = _by_offset(layout, addresses)
         self.memory.keep("weights", block)
         self.blocks = {each.number: each.bytes for each in blocks}
         self._program = link(self.program, library, at.__getitem__, self.arena, files)
@@ -305,9 +302,8 @@ def _by_offset(layout: Layout, addresses: Mapping[str, int]) -> dict[int, int]:
     return {layout.image[name]: addresses[name] for name in names}
 
 
-def _files(layout: Layout, addresses: Mapping[str, int], blocks: Iterable[Block]) -> Files:
-    """Where each constant of the image is in files that are mapped at these addresses."""
-    found = _by_offset(layout, addresses)
+def _files(found: Mapping[int, int], blocks: Iterable[Block]) -> Files:
+    """Where each constant of the image, found at an address, is in mapped files."""
 
     def file_of(start: int) -> tuple[FileBlock, int]:
         for block in blocks:
@@ -355,7 +351,6 @@ def _plan(
 
 
 def _misfits(pinned: PlanFile, plan: NetworkPlan) -> tuple[str, ...]:
-    """How a plan differs from the pinned one that it follows."""
     found = []
     digests = plan.kernel_digests
     changed = [node.name for node in pinned.nodes if digests.get(node.output) != node.kernels]
@@ -364,13 +359,12 @@ def _misfits(pinned: PlanFile, plan: NetworkPlan) -> tuple[str, ...]:
             f"the code of {len(changed)} of {len(pinned.nodes)} layers is generated in another "
             f"way now, {changed[0]!r} first: results may differ in the last bits"
         )
-    if _offsets(plan.storage.buffers) != _offsets(pinned.buffers):
+    now, then = (
+        {buffer.name: offset for buffer, offset in each.buffers} for each in (plan.storage, pinned)
+    )
+    if now != then:
         found.append("its buffers have other sizes or lives now, and were laid out anew")
     return tuple(found)
-
-
-def _offsets(buffers: PlacedBuffers) -> dict[str, int]:
-    return {buffer.name: offset for buffer, offset in buffers}
 
 
 def _check_limit(needed: int, limit: int | None) -> None:

@@ -75,37 +75,16 @@ def node_key(
     if case not in known:
         if len(known) >= _MOST_TEXTS:
             known.clear()
-        known[case] = _text(node, *case)
+        parts = node.op, sorted(node.attributes.items()), list(kinds), list(constant)
+        opened = [list(open_axes)] if any(open_axes) else []
+        places = [names.index(name) for name in names]
+        known[case] = canonical_text((*parts, *opened, places, list(reads), decision.writes))
     return known[case]
 
 
 # By node: shapes of one network share most nodes.
 _texts: WeakKeyDictionary[Node, dict[object, str]] = WeakKeyDictionary()
 _MOST_TEXTS = 32
-
-
-def _text(
-    node: Node,
-    types: tuple[TensorType | None, ...],
-    constant: tuple[int, ...],
-    open_axes: tuple[tuple[int, ...], ...],
-    reads: tuple[Format | None, ...],
-    writes: Format,
-) -> str:
-    names = (*node.inputs, *node.outputs)
-    attributes = sorted(node.attributes.items())
-    return canonical_text(
-        (
-            node.op,
-            attributes,
-            list(types),
-            list(constant),
-            *([list(open_axes)] if any(open_axes) else []),
-            [names.index(name) for name in names],
-            list(reads),
-            writes,
-        )
-    )
 
 
 # -- formats, so that reorders happen at most at the edges ---------------------------------------
@@ -184,7 +163,6 @@ class FormatRules:
         return own == self.graph.dtype or dtype in self.codes
 
     def _has_codes(self, name: str) -> bool:
-        """Whether a value is an image of codes."""
         return bool(name) and self.is_image(name) and self.graph.types[name].dtype in self.codes
 
 

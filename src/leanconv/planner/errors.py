@@ -76,7 +76,6 @@ def _is_float(name: str, graph: Graph) -> bool:
 
 
 def _magnifies(node: Node, graph: Graph, users: Mapping[str, list[Node]]) -> frozenset[str]:
-    """What a node is of what magnifies errors."""
     if node.op == "Normalise":
         return frozenset(("difference",))
     running = [name for name in node.inputs if name and name not in graph.constants]

@@ -91,7 +91,6 @@ def _layers(plan: NetworkPlan, planner: GraphPlanner) -> list[dict[str, Any]]:
 
 
 def _node_layers(plan: NetworkPlan, planner: GraphPlanner) -> list[dict[str, Any]]:
-    """Each node of the graph with its candidates."""
     reasons, words = Reasons(plan, planner), _Names(plan)
     layers = []
     for number, (node, chosen) in enumerate(zip(plan.graph.nodes, plan.node_costs, strict=True)):
@@ -290,7 +289,6 @@ class _Names:
 
 
 def _rejected(plan: NetworkPlan, node: Node, decision: Decision) -> dict[str, str]:
-    """Algorithms that cannot compute a node, with their reasons."""
     context = decision.context(node, plan.graph, plan.target, plan.accuracy)
     return operator_of(node).rejections(context)
 

@@ -339,7 +339,6 @@ class TracedLowering:
             self._table: Expressions = graph.origin.memo.setdefault("table", Expressions())
 
     def __call__(self, node: Node, decision: Decision) -> Lowered:
-        """The kernels of a node."""
         position = self._origin.positions.get(node.wiring) if self._origin else None
         if self._origin is None or position is None or region_of(node) is not None:
             return self._plainly(node, decision)

@@ -35,7 +35,6 @@ def check_layers(algorithms: Mapping[str, str], nodes: Sequence[FileNode]) -> No
 
 
 def _with_held(nodes: Sequence[FileNode]) -> Iterator[FileNode]:
-    """The nodes, and those of the graphs that they hold."""
     for node in nodes:
         yield node
         for graph in node.graphs.values():

@@ -221,7 +221,6 @@ def memory_text(plan: NetworkPlan) -> str:
 
 
 def _streaming_text(plan: NetworkPlan) -> str:
-    """What is read in each run, and what that costs."""
     size, largest = plan.streamed_bytes, max(reading.bytes for reading in plan.readings)
     rate = plan.bytes_a_ns  # GB/s
     return (

@@ -140,13 +140,9 @@ def _allowed_formats(
     return {name: frozenset(forms) for name, forms in allowed.items()}
 
 
-def _unpadded(graph: Graph, name: str, form: Format) -> int:
-    kind = graph.types[name]
-    return form.elements(kind.shape) * kind.dtype.bytes
-
-
 def _bytes(graph: Graph, name: str, form: Format) -> int:
-    return aligned(_unpadded(graph, name, form))
+    kind = graph.types[name]
+    return aligned(form.elements(kind.shape) * kind.dtype.bytes)
 
 
 class _ManyStatesError(Exception):
@@ -155,8 +151,6 @@ class _ManyStatesError(Exception):
 
 @dataclass(frozen=True)
 class _Transition:
-    """What one transition makes of one state."""
-
     after: State
     peak: int
     reorder_ns: int
@@ -213,7 +207,6 @@ class _Builder:
 
     # -- facts that no choice changes ------------------------------------------------------
     def _size(self, key: Key) -> int:
-        """Bytes in the arena."""
         if key not in self._sizes:
             self._sizes[key] = 0 if key in self._free else _bytes(self._graph, *key)
         return self._sizes[key]
@@ -309,7 +302,7 @@ class _Builder:
         return made and self._root((name, PLAIN)) in self._free
 
     def _reorder_ns(self, result: Key) -> int:
-        return reorder_ns(_unpadded(self._graph, *result), self._costs)
+        return reorder_ns(self._views.bytes(result), self._costs)
 
     def _held(self, state: State) -> int:
         roots = {self._root((name, form)) for name, live in state for form in live.held}

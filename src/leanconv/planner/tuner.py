@@ -162,8 +162,6 @@ def _varied(found: list[tuple[Choice, Candidate]]) -> list[tuple[Choice, Candida
 
 
 class _Rig:
-    """One choice with data of its own to run on."""
-
     def __init__(
         self,
         problem: Problem,

@@ -303,4 +303,4 @@ def _one_by_one(backend: CpuBackend, graph: Graph) -> str:
 
 
 def _predicted_ns(placed: PlacedPlan) -> int:
-    return sum(ns for _, ns in placed.step_estimates())
+    return sum(placed.step_estimates())

@@ -144,7 +144,6 @@ class _Reader:
             ) from self._error
 
     def _read_up_to(self, needed: int) -> None:
-        """Read loads in this thread."""
         try:
             while self._read < needed:
                 self._load(self._loads[self._read])
