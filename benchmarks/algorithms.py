@@ -124,8 +124,9 @@ class Subject:
             time_ns, alone = patience.undisturbed(lambda: self._median_ns(seconds))
             self.times.append(time_ns)
             self.disturbed += not alone
-            if self.plan is not None and self.plan._program.stages > 1:
-                now = self.plan._program.time_stages(addresses)
+            if self.plan is not None and self.plan.layer.program.stages > 1:
+                given = [*addresses, *self.plan.packed.addresses]
+                now = self.plan.layer.program.time_stages(given)
                 self.stages = [min(pair) for pair in zip(self.stages or now, now, strict=True)]
 
     def _median_ns(self, seconds: float) -> int:
@@ -201,12 +202,12 @@ class Case:
             memory_limit=4 * _MOST_BYTES,
         )
         assert isinstance(plan, lc.ConvPlan)
-        workspace = plan._memory.blocks["workspace"]
+        workspace = plan.layer.memory.blocks["workspace"]
         words = workspace.view(0, plan.workspace_bytes).view(np.uint32)
         words[:] = _PATTERN
 
         def call() -> None:
-            plan._program._pacing._rest_until = 0  # stay on all threads whatever disturbs
+            plan.layer.program._pacing._rest_until = 0  # stay on all threads whatever disturbs
             plan(self.x, out=self.y)
 
         self.y.fill(np.nan)

@@ -30,16 +30,17 @@ from leanconv.errors import (
 )
 
 if TYPE_CHECKING:
-    from leanconv.api.conv import ConvPlan, plan_conv2d
-    from leanconv.api.convolve import conv2d
-    from leanconv.api.layer_plan import filter_bank
+    from leanconv.api.conv import plan_conv2d, plan_conv_transpose2d
+    from leanconv.api.convolve import conv2d, conv_transpose2d
+    from leanconv.api.filters import filter_bank
+    from leanconv.api.layer_plan import LayerPlan
     from leanconv.api.load import load
     from leanconv.api.network import Network
     from leanconv.api.tiled import tiled
-    from leanconv.api.transposed import TransposedPlan, conv_transpose2d, plan_conv_transpose2d
     from leanconv.quantizer.quantize import quantize
     from leanconv.quantizer.result import Quantized
 
+    ConvPlan = TransposedPlan = LayerPlan
     conv1d = conv3d = conv2d
     conv_transpose1d = conv_transpose3d = conv_transpose2d
     plan_conv1d = plan_conv3d = plan_conv2d
@@ -54,6 +55,7 @@ __all__ = [
     "ConvPlan",
     "DeviceError",
     "InputError",
+    "LayerPlan",
     "LeanConvError",
     "MissingExtraError",
     "ModelError",
@@ -76,14 +78,13 @@ __all__ = [
 
 # Imported on first use: `import leanconv` alone loads neither the compiler nor ONNX.
 _LAZY = {
-    "ConvPlan": "leanconv.api.conv",
+    "LayerPlan": "leanconv.api.layer_plan",
     "conv2d": "leanconv.api.convolve",
     "plan_conv2d": "leanconv.api.conv",
-    "TransposedPlan": "leanconv.api.transposed",
-    "conv_transpose2d": "leanconv.api.transposed",
-    "plan_conv_transpose2d": "leanconv.api.transposed",
+    "conv_transpose2d": "leanconv.api.convolve",
+    "plan_conv_transpose2d": "leanconv.api.conv",
     "Network": "leanconv.api.network",
-    "filter_bank": "leanconv.api.layer_plan",
+    "filter_bank": "leanconv.api.filters",
     "load": "leanconv.api.load",
     "tiled": "leanconv.api.tiled",
     "Quantized": "leanconv.quantizer.result",
@@ -96,7 +97,7 @@ _ALIASES = {
     f"{name}{axes}d": f"{name}2d"
     for name in ("conv", "conv_transpose", "plan_conv", "plan_conv_transpose")
     for axes in (1, 3)
-}
+} | dict.fromkeys(("ConvPlan", "TransposedPlan"), "LayerPlan")
 
 
 def __getattr__(name: str) -> Any:

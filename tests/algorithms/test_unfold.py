@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import leanconv as lc
-from leanconv.api import conv as api
+from leanconv.api import compiled_conv as api
 from leanconv.errors import SpecError
 from leanconv.spec import ConvSpec
 from leanconv.target import preset

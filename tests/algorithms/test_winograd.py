@@ -17,7 +17,7 @@ from leanconv.algorithms.winograd import edge_tiles
 from leanconv.algorithms.winograd.algorithm import WINOGRAD
 from leanconv.algorithms.winograd.edge_tiles import tile_order
 from leanconv.algorithms.winograd.kernel import WinogradConv
-from leanconv.api import conv as api
+from leanconv.api import compiled_conv as api
 from leanconv.codegen import compiler, forms
 from leanconv.codegen.cache import DiskCache
 from leanconv.codegen.geometry import Access

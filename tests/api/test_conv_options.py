@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import leanconv as lc
-from leanconv.api import convolve
+from leanconv.api import kept_plans
 
 random = np.random.default_rng(0)
 X = random.standard_normal((2, 20, 17, 19)).astype("f4")
@@ -19,9 +19,9 @@ W = random.standard_normal((24, 20, 3, 3)).astype("f4")
 def test_every_option_of_a_plan_is_one_of_a_convolution() -> None:
     planned = inspect.signature(lc.plan_conv2d).parameters
     convolved = inspect.signature(lc.conv2d).parameters
-    assert set(planned) - set(convolved) == {"x_shape", "x_dtype", "progress"}
+    assert set(planned) - set(convolved) == {"x_shape", "w_shape", "x_dtype", "progress"}
     assert set(convolved) - set(planned) == {"x"}
-    for name in set(planned) & set(convolved) - {"residual"}:
+    for name in set(planned) & set(convolved) - {"residual", "w"}:
         assert convolved[name].default == planned[name].default, name
 
 
@@ -61,7 +61,7 @@ def test_a_limit_is_kept_though_a_plan_without_it_is_in_the_cache() -> None:
         lc.conv2d(X, W, max_error=1e-12)
     least = found.value.smallest_bytes
     assert np.allclose(lc.conv2d(X, W, memory_limit=least), y, atol=1e-3)
-    kept = [each for (each, _) in convolve._cache()._plans.values()]
+    kept = [each for (each, _) in kept_plans.kept_plans()._plans.values()]
     assert any(each.plan.memory_bytes == least for each in kept)
 
 

@@ -157,7 +157,7 @@ def test_copies_of_a_plan_of_one_convolution() -> None:
 def test_plans_that_cannot_be_sent_say_what_to_send() -> None:
     net = lc.load(small_cnn(), threads=1)
     given: list[tuple[Any, str]] = [
-        (lc.plan_conv2d(X.shape, W), "ConvPlan cannot be pickled.*send the weights, and call"),
+        (lc.plan_conv2d(X.shape, W), "LayerPlan cannot be pickled.*send the weights, and call"),
         (net.bind(IMAGE.shape), r"NetworkPlan cannot be pickled.*plan.save\(path\).*plan=path"),
     ]
     for plan, what in given:

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import leanconv as lc
-from leanconv.api import any_sizes, convolve
+from leanconv.api import kept_plans
+from leanconv.api.layer_plan import PackedConstants
 from leanconv.codegen import compiler
 from leanconv.reference.direct import convolve as reference
 from leanconv.spec.arguments import ConvArguments, spec_of
@@ -39,9 +40,9 @@ LAYERS: dict[str, tuple[tuple[int, ...], int, tuple[int, int], dict[str, Any]]] 
 @pytest.fixture(autouse=True)
 def _new(monkeypatch: pytest.MonkeyPatch) -> None:
     """No layer is known, no plan is kept."""
-    any_sizes._layer.cache_clear()
-    cache = convolve.PlanCache[convolve.KeptPlan[lc.ConvPlan]](2**28, keep_newest=False)
-    monkeypatch.setattr(convolve, "_cache", lambda: cache)
+    kept_plans._layer.cache_clear()
+    cache = kept_plans.PlanCache[kept_plans.KeptPlan](2**28, keep_newest=False)
+    monkeypatch.setattr(kept_plans, "kept_plans", lambda: cache)
 
 
 def whole(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
@@ -95,7 +96,7 @@ def test_every_size_is_right(name: str) -> None:
     layer = Layer(name)
     for _ in range(12):
         layer.check(layer.drawn())
-    kept = convolve._cache()
+    kept = kept_plans.kept_plans()
     shared = [each.plan.shares for each, _ in kept._plans.values()]
     assert shared.count(False) <= 3, "sizes share nothing"
     assert kept.held_bytes <= sum(
@@ -127,8 +128,8 @@ def test_few_codes_serve_all_sizes(name: str, monkeypatch: pytest.MonkeyPatch) -
 
 def test_weights_are_packed_once_for_all_sizes_of_a_tile(monkeypatch: pytest.MonkeyPatch) -> None:
     packed: list[Any] = []
-    fill = lc.ConvPlan._fill
-    monkeypatch.setattr(lc.ConvPlan, "_fill", lambda p, *w: (packed.append(w), fill(p, *w))[1])
+    fill = PackedConstants.fill
+    monkeypatch.setattr(PackedConstants, "fill", lambda p, w: (packed.append(w), fill(p, w))[1])
     layer = Layer("winograd")
     for size in range(17, 28):
         layer.check(layer.image(1, size, size))
@@ -150,8 +151,8 @@ def test_the_first_size_keeps_its_plan_and_others_their_bits() -> None:
     first = [run(x) for x in images]
     own = lc.plan_conv2d(images[0].shape, w, padding=1)(images[0])
     np.testing.assert_array_equal(first[0], own)
-    any_sizes._layer.cache_clear()
-    convolve._cache()._plans.clear()
+    kept_plans._layer.cache_clear()
+    kept_plans.kept_plans()._plans.clear()
     again = [run(images[n]) for n in (0, 3, 2, 1)]
     for n, y in zip((0, 3, 2, 1), again, strict=True):
         np.testing.assert_array_equal(y, first[n])
@@ -175,7 +176,7 @@ def test_limits_hold_for_every_size(limit: str) -> None:
     }[limit]
     for size in (30, 24, 25, 9):
         layer.check(layer.image(2, size, 25) if size != 24 else x, **options)
-    plans = [each.plan for each, _ in convolve._cache()._plans.values()]
+    plans = [each.plan for each, _ in kept_plans.kept_plans()._plans.values()]
     assert len(plans) == 4
     for plan in plans:
         assert plan.used_bytes == plan.memory_bytes

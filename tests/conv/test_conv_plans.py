@@ -14,9 +14,10 @@ import pytest
 import leanconv as lc
 from leanconv.algorithms import ALGORITHMS
 from leanconv.api import convolve as api
-from leanconv.api import transposed
+from leanconv.api import kept_plans
+from leanconv.api.layer_plan import PackedConstants
 from leanconv.api.plan_cache import PlanCache
-from leanconv.errors import BudgetError, InputError, LeanConvError, SpecError
+from leanconv.errors import BudgetError, InputError, LeanConvError, SpecError, memory_reported
 from leanconv.reference.direct import convolve
 from leanconv.types import FLOAT32
 from support.guarded import Guarded
@@ -295,10 +296,10 @@ def test_conv2d_packs_weights_once(monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = W.copy(), W + 1
     right = [expected(X, first), expected(X, second)]
     packed: list[str] = []
-    fill = lc.ConvPlan._fill
-    monkeypatch.setattr(lc.ConvPlan, "_fill", lambda p, *w: (packed.append("w"), fill(p, *w))[1])
-    cache = PlanCache[api.KeptPlan](2**24, keep_newest=False)
-    monkeypatch.setattr(api, "_cache", lambda: cache)
+    fill = PackedConstants.fill
+    monkeypatch.setattr(PackedConstants, "fill", lambda p, w: (packed.append("w"), fill(p, w))[1])
+    cache = PlanCache[kept_plans.KeptPlan](2**24, keep_newest=False)
+    monkeypatch.setattr(kept_plans, "kept_plans", lambda: cache)
     for _ in range(3):  # two layers of one shape, in turn
         np.testing.assert_array_equal(lc.conv2d(X, first), right[0])
         np.testing.assert_array_equal(lc.conv2d(X, second), right[1])
@@ -348,25 +349,24 @@ def test_a_known_call_checks_nothing_again(monkeypatch: pytest.MonkeyPatch) -> N
         lambda: lc.conv_transpose2d(X, whole((5, 2, 3, 3)), stride=2),
     ]
     right = [call() for call in calls]
-    for module in (api, transposed):
-        monkeypatch.setattr(module.PlanOptions, "checked", None)
+    monkeypatch.setattr(api.PlanOptions, "checked", None)
     for call, y in zip(calls, right, strict=True):
         np.testing.assert_array_equal(call(), y)
 
 
 def test_packing_that_failed_is_done_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    w, fill = W.copy(), lc.ConvPlan._fill
+    w, fill = W.copy(), PackedConstants.fill
     lc.conv2d(X, w)
     w += 1
 
-    def half_way(_plan: lc.ConvPlan, packed: Any, _constants: Any) -> Any:
+    def half_way(packed: Any, _constants: Any) -> Any:
         packed.block.view(0, packed.bytes)[...] = 255
         raise MemoryError
 
-    monkeypatch.setattr(lc.ConvPlan, "_fill", half_way)
+    monkeypatch.setattr(PackedConstants, "fill", memory_reported("packing")(half_way))
     with pytest.raises(lc.OutOfMemoryError):
         lc.conv2d(X, w)
-    monkeypatch.setattr(lc.ConvPlan, "_fill", fill)
+    monkeypatch.setattr(PackedConstants, "fill", fill)
     w -= 1  # as they were packed, before it was begun
     np.testing.assert_array_equal(lc.conv2d(X, w), expected(X, w))
 
@@ -380,8 +380,8 @@ def test_results_of_conv2d_are_not_shared() -> None:
 
 def test_cache_of_plans_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     # The cache counts 64 KiB for each plan beside its own bytes.
-    cache = PlanCache[api.KeptPlan](4 * 2**16 - 1, keep_newest=False)
-    monkeypatch.setattr(api, "_cache", lambda: cache)
+    cache = PlanCache[kept_plans.KeptPlan](4 * 2**16 - 1, keep_newest=False)
+    monkeypatch.setattr(kept_plans, "kept_plans", lambda: cache)
     for height in (9, 10, 11, 12, 13, 10, 14):
         x = whole((1, 5, height, 11))
         np.testing.assert_array_equal(lc.conv2d(x, W), expected(x, W))
@@ -446,7 +446,7 @@ def test_a_call_waits_for_that_of_another_thread(monkeypatch: pytest.MonkeyPatch
     """It does not plan the layer once more."""
     w, planned, seen = W.copy(), list[lc.ConvPlan](), threading.Event()
     right = lc.conv2d(X, w)
-    cache, init, run = api._cache(), lc.ConvPlan.__init__, lc.ConvPlan.__call__
+    cache, init, run = kept_plans.kept_plans(), lc.ConvPlan.__init__, lc.ConvPlan.__call__
     get, found = cache.get, list[np.ndarray]()
     other = threading.Thread(target=lambda: found.append(lc.conv2d(X, w)))
 

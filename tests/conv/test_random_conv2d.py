@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import leanconv as lc
-from leanconv.api import any_sizes, convolve
+from leanconv.api import kept_plans
 from leanconv.reference.direct import convolve as reference
 from leanconv.spec.arguments import ConvArguments, spec_of
 from leanconv.types import find_dtype
@@ -99,9 +99,9 @@ def test_sizes_in_any_order(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     found: dict[int, np.ndarray] = {}
     first, *others = range(len(shapes))
     for order in ((first, *others), (first, *reversed(others))):
-        any_sizes._layer.cache_clear()
-        cache = convolve.PlanCache[convolve.KeptPlan[lc.ConvPlan]](2**28, keep_newest=False)
-        monkeypatch.setattr(convolve, "_cache", lambda cache=cache: cache)
+        kept_plans._layer.cache_clear()
+        cache = kept_plans.PlanCache[kept_plans.KeptPlan](2**28, keep_newest=False)
+        monkeypatch.setattr(kept_plans, "kept_plans", lambda cache=cache: cache)
         for number in order:
             x = drawn(shapes[number], layer.dtype)
             wanted, added = layer.wanted(x)

@@ -118,9 +118,9 @@ def test_all_operands_of_a_plan_meet_a_guard(side: str, algorithm: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
         install(patch, side)
         plan = lc.plan_conv2d(x.shape, w, **given)
-        assert isinstance(plan._program, GuardedProgram)
+        assert isinstance(plan.layer.program, GuardedProgram)
         assert np.array_equal(plan(x, residual=y), expected)
-        check(plan._program, side)
+        check(plan.layer.program, side)
         held = y.copy()
         assert np.array_equal(plan(x, out=held, residual=held), expected)  # in its place
         plan.repack(2 * w, None)

@@ -53,7 +53,8 @@ for call, action, own in (
     (lambda: other(x), lambda: net(x), expected),
 ):
     print(np.array_equal(within(program._pool, "wake", call, action), own), answers[-1])
-print(np.array_equal(within(plan._program._pool, "wake", lambda: plan(x), lambda: plan(x)), mine))
+pool = plan.layer.program._pool
+print(np.array_equal(within(pool, "wake", lambda: plan(x), lambda: plan(x)), mine))
 print(answers[-1])
 rows = within(program, "_each_stage", lambda: net(x), lambda: net.profile(x, 1))
 print(len(rows) > 0, answers[-1])
@@ -76,7 +77,7 @@ def test_a_handler_that_plans_while_its_thread_plans_is_refused_or_served() -> N
         _HEAD
         + """
 from leanconv.codegen import compiler
-from leanconv.api import convolve
+from leanconv.api import kept_plans
 symbolic = lc.load(squeezenet_like(image=32).SerializeToString(), threads=1)
 size = symbolic.inputs[0].shape[2]
 images = np.ones((2, 3, size, size), "f4")
@@ -91,7 +92,7 @@ print(within(planning, "_compiled", lambda: symbolic(most), lambda: symbolic(mor
 print(answers[-1])
 # What interrupts the cache of plans finds it empty.
 same = lambda: answers.append(np.array_equal(lc.conv2d(x, w, threads=1), wanted))
-cache = convolve._cache()
+cache = kept_plans.kept_plans()
 class Noisy(type(cache._plans)):
     def get(self, *arguments):
         if calls:
@@ -100,7 +101,7 @@ class Noisy(type(cache._plans)):
 cache._plans = Noisy(cache._plans)
 calls[:] = [lambda: (calls.clear(), same())]
 print(np.array_equal(lc.conv2d(x, w, threads=1), wanted), answers[-2:])
-print(len(cache), cache.held_bytes == sum(held.own_bytes for _, held in cache._plans.values()))
+print(len(cache), cache.held_bytes == sum(held.bytes for _, held in cache._plans.values()))
 """
     )
     assert found[0].startswith("2 got a call from a signal handler"), found

@@ -20,7 +20,8 @@ import numpy as np
 import pytest
 
 from leanconv.algorithms import Candidate
-from leanconv.api import conv
+from leanconv.api import compiled_conv
+from leanconv.api.compiled_conv import CompiledConv
 from leanconv.codegen.lowered import PackCall
 from leanconv.planner import (
     candidate_program,
@@ -318,9 +319,9 @@ def install(patch: pytest.MonkeyPatch, side: str) -> None:
     patch.setattr(compiled_network, "keep_constants", _keeping(compiled_network.keep_constants))
     patch.setattr(weights, "fill_weights", _filling(weights.fill_weights))
     patch.setattr(packing.Preparation, "__init__", _preparing(packing.Preparation.__init__))
-    patch.setattr(conv.ConvPlan, "_make_program", _planning(conv.ConvPlan._make_program))
+    patch.setattr(CompiledConv, "_make_program", _planning(CompiledConv._make_program))
     guarded = _binding(candidate_program.candidate_program)
-    for module in (conv, tuner):
+    for module in (compiled_conv, tuner):
         patch.setattr(module, "candidate_program", guarded)
 
 
@@ -397,6 +398,7 @@ def _preparing(plain: Callable[..., None]) -> Callable[..., None]:
         library: Any,
         threads: int,
         given: Sequence[np.ndarray] = (),
+        moving: bool = False,
     ) -> None:
         known, waiting = dict[int, int](), []
         for call, address in calls:
@@ -407,17 +409,20 @@ def _preparing(plain: Callable[..., None]) -> Callable[..., None]:
             kept = replace(call, source=lambda a=source: a, tables=lambda held=tables: held)
             waiting.append((kept, address))
         made = {address: call.bytes for call, address in calls}
-        _pending.sizes = Sizes([array.nbytes for array in given], known, made)
-        plain(self, waiting, library, threads, given)
+        packed = [max(address + call.bytes for call, address in calls)] if moving else []
+        sizes = [*(array.nbytes for array in given), *packed]
+        _pending.sizes = Sizes(sizes, known, {} if moving else made)
+        plain(self, waiting, library, threads, given, moving)
 
     return make
 
 
 def _planning(plain: Callable[..., Program]) -> Callable[..., Program]:
-    def make(self: conv.ConvPlan, workspace: int) -> Program:
-        spec = self.spec
+    def make(self: CompiledConv, workspace: int) -> Program:
+        spec, packed = self.spec, self.candidate.constant_bytes
         residual = [spec.output_bytes] if spec.residual else []
-        _pending.slots = [spec.input_bytes, *residual, spec.output_bytes]
+        constants = [packed[role] for role in self.places]
+        _pending.slots = [spec.input_bytes, *residual, spec.output_bytes, *constants]
         try:
             return plain(self, workspace)
         finally:

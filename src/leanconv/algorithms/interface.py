@@ -34,6 +34,7 @@ class KernelUse:
     roles: tuple[str, ...]
 
 
+_PACKING_CYCLES = 2  # of an element that is packed
 _PACKED_ROLES = frozenset({"w", "bias", "slope", "scale", "quantisation", "runs"})
 # What packs (weights, {"bias": …, "slope": …}) into constants by role: their pieces, one after the
 # other. The weights may be any view of an array.
@@ -91,6 +92,10 @@ class Candidate:
     def workspace_bytes(self, threads: int) -> int:
         """What runs need besides the user's arrays and the packed constants."""
         return self.shared_bytes + self.scratch_bytes * threads
+
+    def packing_cycles(self, itemsize: int) -> float:
+        """Cycles of one core in which its constants are packed, where each run packs them."""
+        return _PACKING_CYCLES * sum(self.constant_bytes.values()) / itemsize
 
     def packing_recipe(self, channels: Sequence[object]) -> Hashable:
         """How it packs its weights; None if it has tables beside, which may follow the sizes.

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
-from leanconv.api.backend import Plan
 from leanconv.api.conv_arguments import fitting_array, holds_codes, weight_dtype
+from leanconv.api.layer_plan import LayerPlan
 from leanconv.api.options import PlanOptions
 from leanconv.errors import BudgetError, SpecError, memory_reported, short
 from leanconv.records import dataclass
 from leanconv.runtime.locks import Lock
-from leanconv.runtime.unpicklable import Unpicklable
 from leanconv.spec.arguments import ConvArguments, spec_of
 from leanconv.types import DType
 from leanconv.units import format_bytes
@@ -133,52 +132,33 @@ def bordered(
     return Border(shape, widths, _MODES[mode], w.itemsize), arguments._replace(padding=0)
 
 
-class _CountedPlan(Plan, Protocol):
-    """A plan of the CPU, which counts the bytes that it has allocated."""
-
-    @property
-    def used_bytes(self) -> int:
-        """Bytes that were allocated for this plan, counted as they were."""
-
-
-class BorderedPlan(Unpicklable):
+class BorderedPlan(LayerPlan):
     """A convolution of images with a border. Calls from several threads run in turn.
 
     Attributes:
-        plan: the convolution of the image with its border; `spec`, `algorithm` and what else a
-            plan has are its own.
         x_shape: of the image.
-        memory_bytes: workspace, packed weights, and the image with its border.
     """
 
-    instead = "send the weights, and call leanconv.plan_conv2d where the plan is wanted"
+    def __init__(self, plan: LayerPlan, border: Border) -> None:
+        self.__dict__.update(plan.__dict__)
+        self.x_shape, self._border = border.inside, border
+        self.workspace_bytes = plan.workspace_bytes + border.bytes
+        self._make_room()
 
-    def __init__(self, plan: _CountedPlan, border: Border) -> None:
-        self.plan, self.x_shape = plan, border.inside
-        self._border, self._dtype = border, plan.spec.precision.x
-        self._memory = border.empty(self._dtype)
+    def _make_room(self) -> None:
+        self._memory = self._border.empty(self.layer.x)
         self._filling = Lock("filling the border of the same plan")
 
-    def __getattr__(self, name: str) -> Any:
-        """What a plan has: that of the convolution."""
-        if name.startswith("_") or name == "plan":
-            raise AttributeError(name)
-        return getattr(self.plan, name)
-
-    @property
-    def memory_bytes(self) -> int:
-        """Workspace, packed weights, and the image with its border."""
-        return self.plan.memory_bytes + self._border.bytes
-
-    @property
-    def workspace_bytes(self) -> int:
-        """Memory that runs work in, the image with its border included."""
-        return self.plan.workspace_bytes + self._border.bytes
+    def __deepcopy__(self, memo: dict[int, Any]) -> LayerPlan:
+        copied = super().__deepcopy__(memo)
+        assert isinstance(copied, BorderedPlan)
+        copied._make_room()
+        return copied
 
     @property
     def used_bytes(self) -> int:
         """Bytes that were allocated for this plan, counted as they were."""
-        return self.plan.used_bytes + self._memory.nbytes
+        return super().used_bytes + self._memory.nbytes
 
     def __call__(
         self, x: np.ndarray, out: np.ndarray | None = None, residual: np.ndarray | None = None
@@ -196,7 +176,6 @@ class BorderedPlan(Unpicklable):
             InputError: an array does not fit the plan.
             LeanConvError: there is no memory for y.
         """
-        x = fitting_array("x", x, self.x_shape, self._dtype)
+        x = fitting_array("x", x, self.x_shape, self.layer.x)
         with self._filling.held:
-            y: np.ndarray = self.plan(self._border.fill(x, self._memory), out, residual)
-        return y
+            return super().__call__(self._border.fill(x, self._memory), out, residual)

@@ -7,9 +7,10 @@ import time
 import numpy as np
 
 from leanconv.algorithms import ALGORITHMS
-from leanconv.api.conv import ConvPlan
+from leanconv.api.compiled_conv import planned_layer
 from leanconv.api.conv_arguments import Constants
 from leanconv.api.conv_choice import conv_problem
+from leanconv.api.layer_plan import LayerPlan
 from leanconv.api.options import PlanOptions
 from leanconv.records import dataclass
 from leanconv.runtime.calibration import planning_target
@@ -86,16 +87,15 @@ def compare_algorithms(
     return sorted(rows, key=lambda r: (bool(r.reason), r.measured_seconds or r.seconds))
 
 
-def _plan(spec: ConvSpec, w: np.ndarray, algorithm: str, threads: int) -> ConvPlan:
+def _plan(spec: ConvSpec, w: np.ndarray, algorithm: str, threads: int) -> LayerPlan:
     channel = np.zeros(spec.out_channels, spec.dtype)
     prelu = spec.activation is not None and spec.activation.kind == "prelu"
     bias, slope = channel if spec.bias else None, channel if prelu else None
-    return ConvPlan(
-        spec, Constants(w, bias, slope), PlanOptions.checked(algorithm, threads=threads)
-    )
+    options = PlanOptions.checked(algorithm, threads=threads)
+    return planned_layer(spec, Constants(w, bias, slope), options)
 
 
-def _measured(plan: ConvPlan) -> float:
+def _measured(plan: LayerPlan) -> float:
     spec = plan.spec
     x = np.random.default_rng(0).standard_normal(spec.input_shape).astype(spec.dtype)
     out = np.zeros(spec.output_shape, spec.dtype)

@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from leanconv.errors import InputError, SpecError, memory_reported
+from leanconv.api.options import PlanOptions
+from leanconv.errors import InputError, SpecError, memory_reported, short
 from leanconv.forks import imported
-from leanconv.spec import ConvSpec
-from leanconv.spec.arguments import ConvArguments, check_slope, spec_of
+from leanconv.half_arrays import numpy_dtype
+from leanconv.spec import Activation, ConvSpec
+from leanconv.spec.arguments import ConvArguments, check_slope, extents_of, spec_of
 from leanconv.spec.mends import mended
-from leanconv.types import FLOAT32, FLOATS, HALVES, INT8, UINT8, DType, Precision, find_dtype
-from leanconv.units import type_text
+from leanconv.spec.transposed import TransposedArguments, TransposedSpec, transposed_spec
+from leanconv.types import (
+    FLOAT32,
+    FLOATS,
+    HALVES,
+    INT8,
+    INT32,
+    UINT8,
+    DType,
+    Precision,
+    as_dtype,
+    find_dtype,
+)
+from leanconv.units import shape_text, type_text
 
 CODES = (UINT8, INT8)  # of a convolution of integers: x and w
 _PARTS = "convolve {0}.real and {0}.imag apart; complex numbers are not taken"
@@ -31,6 +45,83 @@ class Constants(NamedTuple):
     w: np.ndarray
     bias: np.ndarray | None = None
     slope: np.ndarray | None = None
+
+
+Kinds: TypeAlias = tuple[tuple[tuple[int, ...], np.dtype] | None, ...]
+
+
+def kinds_of(constants: Constants) -> Kinds:
+    """Shape and type of each array; None where there is none."""
+    return tuple(None if each is None else (each.shape, each.dtype) for each in constants)
+
+
+def check_kinds(constants: Constants, kinds: Kinds) -> None:
+    """Check that constants are of the shapes and types of others.
+
+    Raises:
+        InputError: one is not.
+    """
+    for label, array, known in zip(Constants._fields, constants, kinds, strict=True):
+        if known is None and array is not None:
+            raise InputError(f"{label} is given, but the plan has none; expected None")
+        if known is not None:
+            shape, dtype = known
+            fitting_array(label, array, shape, as_dtype(dtype))  # type: ignore[arg-type]
+
+
+def any_constants(
+    w_shape: Sequence[int],
+    given: Constants,
+    x_dtype: object,
+    activation: str | Activation | None,
+    transposed_groups: int = 0,
+) -> Constants:
+    """Floats of any content, for a plan that each run gives others; there is a bias.
+
+    Args:
+        w_shape: of the weights.
+        given: by the user, who may give none.
+        x_dtype, activation: as `plan_conv2d` has them.
+        transposed_groups: the groups of a transposed convolution, 0 for another one.
+
+    Raises:
+        SpecError: there is no such shape or type, or arrays are given, too.
+    """
+    if any(each is not None for each in given):
+        raise SpecError("got w_shape with w, bias or slope; expected it alone: runs give these")
+    shape = extents_of("w_shape", w_shape)
+    dtype = FLOAT32 if x_dtype is None else next((k for k in _TAKEN if k == x_dtype), None)
+    if dtype is None:
+        raise SpecError(f"x_dtype is {short(x_dtype)}; expected one of {', '.join(_TAKEN)}")
+    if not 3 <= len(shape) <= 5 or min(shape) < 1:
+        raise SpecError(f"w_shape is {shape_text(shape)}; expected extents of at least 1, as of w")
+    outputs = shape[1] * transposed_groups if transposed_groups else shape[0]
+    bias = np.zeros(outputs, numpy_dtype(dtype))
+    slope = bias if getattr(activation, "kind", activation) == "prelu" else None
+    return Constants(np.broadcast_to(np.ones(1, bias.dtype), shape), bias, slope)
+
+
+def checked_layer(
+    x_shape: Sequence[int],
+    x_dtype: object,
+    constants: Constants,
+    arguments: ConvArguments,
+    residual: bool,
+    options: PlanOptions,
+) -> ConvSpec:
+    """The convolution of floats or integers that the arguments of `plan_conv2d` describe.
+
+    Raises:
+        InputError, SpecError: they describe none.
+    """
+    w = constants.w
+    if holds_codes(w):
+        given = UINT8 if x_dtype is None else x_dtype
+        return checked_integer_spec(x_shape, given, constants, arguments, residual, options)
+    spec = checked_spec(x_shape, constants, arguments, residual, options.precision)
+    if x_dtype is not None and x_dtype != spec.precision.x:
+        raise SpecError(f"x_dtype is {x_dtype!r} for w of {w.dtype}; expected None, or that of w")
+    return spec
 
 
 def checked_spec(
@@ -59,6 +150,60 @@ def checked_spec(
         if values is not None:
             fitting_array(label, values, (spec.out_channels,), dtype)
     check_slope(spec.activation, slope is not None)
+    return spec
+
+
+def checked_integer_spec(
+    x_shape: Sequence[int],
+    x_dtype: object,
+    constants: Constants,
+    arguments: ConvArguments,
+    residual: bool,
+    options: PlanOptions,
+) -> ConvSpec:
+    """The convolution of integers that the arguments of `plan_conv2d` describe.
+
+    Raises:
+        InputError, SpecError: they describe none.
+    """
+    w, bias, slope = constants
+    x = find_dtype(np.dtype(x_dtype)) if isinstance(x_dtype, str | np.dtype | type) else None
+    if x not in CODES:
+        raise InputError(
+            f"x is {x_dtype} and w {w.dtype}; expected x of uint8 or int8: its sums are int32"
+        )
+    refused = {
+        "activation": arguments.activation is not None,
+        "slope": slope is not None,
+        "residual": residual,
+        "precision": options.precision is not None,
+        "tune": options.tune,
+    }
+    for name, given in refused.items():
+        if given:
+            raise SpecError(f"{name} is given for weights of {w.dtype}; expected none: y is int32")
+    kind = find_dtype(w.dtype)
+    assert kind is not None
+    types = Precision(x, kind, INT32, INT32)
+    spec = spec_of(x_shape, w.shape, arguments, types, bias is not None, False)
+    if bias is not None:
+        fitting_array("bias", bias, (spec.out_channels,), INT32)
+    return spec
+
+
+def checked_transposed_spec(
+    x_shape: Sequence[int], constants: Constants, arguments: TransposedArguments
+) -> TransposedSpec:
+    """The transposed convolution that the arguments of `plan_conv_transpose2d` describe.
+
+    Raises:
+        InputError, SpecError: they describe none.
+    """
+    w, bias = constants.w, constants.bias
+    dtype = weight_dtype(w, FLOATS)
+    spec = transposed_spec(x_shape, w.shape, arguments, dtype, bias is not None)
+    if bias is not None:
+        fitting_array("bias", bias, spec.output_shape[1:2], dtype)
     return spec
 
 

@@ -1,4 +1,4 @@
-"""Which candidate computes one convolution within limits of bytes and of error."""
+"""Which candidate computes a convolution within limits of bytes and of error."""
 
 from __future__ import annotations
 
@@ -6,18 +6,33 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
+from math import prod
 
 from leanconv.algorithms import Candidate, Problem, select
 from leanconv.algorithms.parameters import AUTO, Choice
-from leanconv.codegen.geometry import Access
+from leanconv.api.options import PlanOptions
+from leanconv.codegen.geometry import Access, Triple
 from leanconv.errors import BudgetError, SpecError
 from leanconv.records import dataclass
+from leanconv.runtime.calibration import planning_target
+from leanconv.runtime.pool import default_threads
 from leanconv.spec import ConvSpec
 from leanconv.spec.format import aligned
 from leanconv.target import Target
 from leanconv.types import FLOAT32
 from leanconv.units import counted, error_text
 
+_STEPS_OF_TWO = 4  # sides of maps between a power of 2 and the next that algorithms are chosen for
+# Sides of maps at which a range ends whose kernels are chosen together.
+# Twice as many ranges made code twice as often, and no layer faster.
+_ENDS = 4, 8, 16, 32, 64, 128, 256, *(4**power for power in range(5, 25))
+# Outputs of maps for which tiles are chosen: of these few each size takes those best for it.
+# Sides that are no multiples of the same number, so that no tile of outputs fits all of them.
+_USUAL = (
+    *((side, side, side) for side in (100, 50, 26, 18, 12, 9, 6)),
+    *((high, high, wide) for high, wide in ((16, 50), (50, 16), (9, 30), (30, 9))),
+)
+_FAR_SMALLER = 6  # times fewer outputs: what is best for so small a map is slower than estimated
 _ANY_ERROR = 2.0**100  # that every candidate keeps
 
 
@@ -36,6 +51,62 @@ def needed_bytes(candidate: Candidate, threads: int) -> int:
     return candidate.workspace_bytes(threads) + sum(map(aligned, packed))
 
 
+def choice_of_any_size(
+    spec: ConvSpec, options: PlanOptions, small_weights: bool
+) -> tuple[Problem, Candidate] | None:
+    """What computes a convolution by kernels of any size; None if nothing does within the limits.
+
+    What comes with a second size may come with many: kernels are taken whose code serves all sizes,
+    so that a new one compiles nothing, and weights are packed once for all of them. Algorithm and
+    tiles are chosen for maps of a few usual sizes below a power of 2, as many outputs as there are:
+    once for all of them.
+    """
+    requested = select.choice_named(options.algorithm) if options.algorithm else AUTO
+    if requested.parameters.given():
+        return None
+    problem = _of_any_size(conv_problem(spec, options.max_error), len(spec.size))
+    problem, target = replace(problem, small_weights=small_weights), planning_target()
+    try:
+        chosen = requested
+        if chosen == AUTO:
+            chosen = select.usual_choice(problem, target, outputs=_square(problem))
+        candidate = select.choose(problem, target, chosen)
+    except SpecError:
+        return None
+    limit, threads = options.memory_limit, options.threads or default_threads()
+    if limit is not None and needed_bytes(candidate, threads) > limit:
+        return None
+    if options.max_error is not None and candidate.choice.error > options.max_error:
+        return None
+    return problem, candidate
+
+
+def _square(problem: Problem) -> Triple:
+    """A map of about as many outputs as a problem of any size has, as many along all axes."""
+    steps = round(_STEPS_OF_TWO * math.log2(_extent(problem)))
+    side = round(2 ** (steps / _STEPS_OF_TWO))
+    return side, side, side
+
+
+def _extent(problem: Problem) -> float:
+    """How many outputs a problem of any size has along each axis, if they are as many."""
+    return math.pow(problem.batch * prod(problem.window.out), 1 / len(problem.any_size))
+
+
+def _of_any_size(problem: Problem, rank: int) -> Problem:
+    """A problem whose code is to serve all sizes like its own, along all of its axes."""
+    axes = tuple(range(3 - rank, 3))
+    extent, before, end = _extent(replace(problem, any_size=axes)), *_ENDS[:2]
+    for following in _ENDS[2:]:
+        if extent <= end:
+            break
+        before, end = end, following
+    middle = round(math.sqrt(before * end))
+    near = [size for size in _USUAL if size[1] * size[2] * _FAR_SMALLER >= extent**2]
+    sizes = (middle, middle, middle), *(near or _USUAL[:1])
+    return replace(problem, any_size=axes, usual_sizes=sizes)
+
+
 @dataclass(frozen=True)
 class ConvChoice:
     """How a convolution is to be chosen.
@@ -46,6 +117,7 @@ class ConvChoice:
         requested: an algorithm with its parameters, or `AUTO`.
         reproducible: whether neither the batch nor a limit of bytes may change the bits.
         memory_limit, max_error: None where there is none.
+        packs: whether each run packs weights, which counts as time of the choice then.
     """
 
     problem: Problem
@@ -55,6 +127,7 @@ class ConvChoice:
     reproducible: bool
     memory_limit: int | None
     max_error: float | None
+    packs: bool = False
 
     def best(self) -> Candidate:
         """The fastest candidate that keeps both limits.
@@ -63,7 +136,7 @@ class ConvChoice:
             BudgetError: there is none. Its `smallest_error`, or its `smallest_bytes`, is the least
                 limit that works.
         """
-        first = self._first()
+        first = None if self.packs else self._first()
         if first and self._keeps(first):
             return first
         accurate = list(filter(self._is_accurate, self._candidates()))
@@ -108,19 +181,29 @@ class ConvChoice:
         time. If an algorithm is requested, only its open parameters vary, and none do if the
         request names any. What a reproducible plan takes is chosen for one image.
         """
-        first = self._first()
-        if first:
+        first, requested = self._first(), self.requested
+        fixed = requested.parameters.given()
+        if first and (fixed or not self.packs):
             yield first
-        requested = self.requested
-        if requested.parameters.given():
+        if fixed:
             return
         judged = self.problem.alone() if self.reproducible else self.problem
-        for choice, candidate in select.choices(judged, self.target, lean=True):
+        found = select.choices(judged, self.target, lean=True)
+        if self.packs:
+            costed = (self._with_packing(*pair) for pair in found)
+            found = sorted(costed, key=lambda pair: pair[0].cycles)
+        for choice, candidate in found:
             if requested == AUTO or choice.algorithm == requested.algorithm:
                 if not self.reproducible or self.problem.batch == 1:
                     yield candidate
                 elif self._is_accurate(candidate):
                     yield next(select.ranked(self.problem, self.target, candidate.choice))
+
+    def _with_packing(self, choice: Choice, candidate: Candidate) -> tuple[Choice, Candidate]:
+        """A choice with the cycles that packing takes in each run."""
+        packing = candidate.packing_cycles(self.problem.precision.w.bytes)
+        choice = replace(choice, cycles=choice.cycles + packing)
+        return choice, replace(candidate, choice=choice)
 
     def _bytes(self, candidate: Candidate) -> int:
         return needed_bytes(candidate, self.threads)

@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import numpy as np
 
-from leanconv.api.any_sizes import layer_sizes
 from leanconv.api.borders import ZEROS, bordered
-from leanconv.api.conv import ConvPlan, cpu_plan
+from leanconv.api.conv import cpu_plan
 from leanconv.api.conv_arguments import (
     Constants,
-    checked_spec,
+    checked_layer,
+    checked_transposed_spec,
     fitting_array,
     given_array,
     holds_codes,
     lacks_batch,
 )
-from leanconv.api.kept_plans import KeptPlan, KnownCalls, Layer
+from leanconv.api.kept_plans import KnownCalls, Layer
+from leanconv.api.layer_plan import LayerSpec
 from leanconv.api.options import PlanOptions, checked_precision
-from leanconv.api.plan_cache import PlanCache
 from leanconv.half_arrays import numpy_dtype
-from leanconv.progress import working
-from leanconv.runtime.outputs import Outputs
-from leanconv.settings import current_settings
-from leanconv.spec import Activation, ConvSpec
+from leanconv.spec import Activation
 from leanconv.spec.arguments import ConvArguments, Padding, Steps
+from leanconv.spec.transposed import TransposedArguments
+from leanconv.types import DType
 
 
 def conv2d(
@@ -77,7 +75,7 @@ def conv2d(
         a GPU another one there.
 
     Raises:
-        SpecError, InputError, BudgetError: as `plan_conv2d` and `ConvPlan.__call__` do.
+        SpecError, InputError, BudgetError: as `plan_conv2d` and `LayerPlan.__call__` do.
     """
     constants = Constants(w, bias, slope)
     arguments = ConvArguments(stride, padding, dilation, groups, activation, layout)
@@ -94,7 +92,7 @@ def _convolved(
     x: np.ndarray, residual: np.ndarray | None, constants: Constants, given: tuple[Any, ...]
 ) -> np.ndarray:
     """`conv2d` of images, with all other arguments as they came."""
-    y = _known.run(_cache(), given, x, residual, constants)
+    y = _known.run(given, x, residual, constants)
     if y is not None:
         return y
     arguments, limits = ConvArguments(*given[:6]), given[6:12]
@@ -112,11 +110,43 @@ def _convolved(
         return computed
     options = options._replace(precision=checked_precision(precision))
     x = given_array(x, constants.w)
-    layer = _layer(x, residual, constants, arguments, options)
-    y = _computed(layer, x, residual, constants)
-    if x.shape[:1] != (0,):
+    y, layer = _computed(x, residual, constants, arguments, options)
+    if layer is not None:
         _known.add(layer, given, x, residual, constants)
     return y
+
+
+def _computed(
+    x: np.ndarray,
+    residual: np.ndarray | None,
+    constants: Constants,
+    arguments: ConvArguments,
+    options: PlanOptions,
+) -> tuple[np.ndarray, Layer | None]:
+    """The output on the CPU, of images with zeros around them; and of what, if there are any."""
+    shape, added = _of_images(x), residual is not None
+    kind = x.dtype if holds_codes(constants.w) else None
+    spec = checked_layer(shape, kind, constants, arguments, added, options)
+    if x.shape[:1] == (0,):
+        return _of_no_images(spec, spec.precision.x, spec.precision.y, x, residual), None
+    layer = Layer(spec, options)
+    return layer.run(x, residual, constants, constants.w.ctypes.data), layer
+
+
+def _of_images(x: np.ndarray) -> tuple[int, ...]:
+    """The shape of the images; of one, where there is none."""
+    return (1, *x.shape[1:]) if x.shape[:1] == (0,) else x.shape
+
+
+def _of_no_images(
+    spec: LayerSpec, x_dtype: DType, y_dtype: DType, x: np.ndarray, residual: np.ndarray | None
+) -> np.ndarray:
+    """The output for arrays of a batch of 0; `spec` is that of one image."""
+    (_, *size), (_, *kept) = spec.input_shape, spec.output_shape
+    fitting_array("x", x, (0, *size), x_dtype)
+    if residual is not None:
+        fitting_array("residual", residual, (0, *kept), y_dtype)
+    return np.empty((0, *kept), numpy_dtype(y_dtype))
 
 
 def _bordered(
@@ -131,12 +161,10 @@ def _bordered(
 ) -> np.ndarray:
     """`conv2d` of images with a border of other numbers than zeros."""
     x = given_array(x, constants.w)
-    shape = (x.shape[0] or 1, *x.shape[1:]) if x.ndim else x.shape
-    border, inner = bordered(shape, constants.w, arguments, mode, device)
+    border, inner = bordered(_of_images(x), constants.w, arguments, mode, device)
     options = options._replace(precision=checked_precision(precision))
-    if x.shape != shape:
-        layer = _layer(x, residual, constants, arguments, options)
-        return _computed(layer, x, residual, constants)
+    if x.shape[:1] == (0,):
+        return _computed(x, residual, constants, arguments, options)[0]
     limit, added = options.memory_limit, residual is not None
     if limit is not None and limit <= border.bytes:  # refused before the image is copied
         given = constants, inner, added, str(x.dtype), None
@@ -144,76 +172,65 @@ def _bordered(
 
     def convolved(left: PlanOptions) -> np.ndarray:
         filled = border.fill(x, border.empty(x.dtype))
-        layer = _layer(filled, residual, constants, inner, left)
-        return _computed(layer, filled, residual, constants)
+        return _computed(filled, residual, constants, inner, left)[0]
 
     return border.within(options, convolved)
 
 
-def _layer(
+def conv_transpose2d(
     x: np.ndarray,
-    residual: np.ndarray | None,
-    constants: Constants,
-    arguments: ConvArguments,
-    options: PlanOptions,
-) -> Layer[Any]:
-    """What is computed: of one image, where there is none.
+    w: np.ndarray,
+    bias: np.ndarray | None = None,
+    stride: Steps = 1,
+    padding: Padding = 0,
+    output_padding: Steps = 0,
+    groups: int = 1,
+    dilation: Steps = 1,
+    *,
+    memory_limit: int | str | None = None,
+    max_error: float | None = None,
+    threads: int | None = None,
+    reproducible: bool = False,
+) -> np.ndarray:
+    """`plan_conv_transpose2d` and one run; plans are kept in a cache of bounded size.
+
+    Args:
+        x: the input, of w's dtype; one image may come without the batch axis, and so does y then.
+        w, bias, stride, padding, output_padding, groups, dilation, memory_limit, max_error,
+            threads, reproducible: as in `plan_conv_transpose2d`. Calls that differ in one of them,
+            or in the weights, have plans of their own.
+
+    Returns:
+        y, a new array, without elements where x has no images.
 
     Raises:
-        InputError, SpecError: the arguments describe no convolution.
+        SpecError, InputError, UnsupportedError, BudgetError: as `plan_conv_transpose2d` and
+            `LayerPlan.__call__` do.
     """
-    shape = (1, *x.shape[1:]) if x.shape[:1] == (0,) else x.shape
-    added = residual is not None
-    if holds_codes(constants.w):
-        from leanconv.api.integer_conv import IntegerPlan, checked_integer_spec
-        from leanconv.api.layer_plan import kept_layer
-
-        spec = checked_integer_spec(shape, x.dtype, constants, arguments, added, options)
-        return Layer(spec, options, functools.partial(kept_layer, IntegerPlan, spec, options))
-    spec = checked_spec(shape, constants, arguments, added, options.precision)
-    return Layer(spec, options, functools.partial(_planned, spec, options))
+    constants = Constants(w, bias)
+    window = stride, padding, output_padding, groups, dilation
+    given = *window, memory_limit, max_error, threads, reproducible
+    if isinstance(x, np.ndarray) and lacks_batch(x, w):
+        image: np.ndarray = _transposed(x[None], constants, given)[0]
+        return image
+    return _transposed(x, constants, given)
 
 
-def _computed(
-    layer: Layer[Any], x: np.ndarray, residual: np.ndarray | None, constants: Constants
-) -> np.ndarray:
+def _transposed(x: np.ndarray, constants: Constants, given: tuple[Any, ...]) -> np.ndarray:
+    """`conv_transpose2d` of images, with all other arguments as they came."""
+    y = _known.run(given, x, None, constants)
+    if y is not None:
+        return y
+    memory_limit, max_error, threads, reproducible = given[5:]
+    options = PlanOptions.checked(None, memory_limit, max_error, threads, False, reproducible)
+    x = given_array(x, constants.w)
+    spec = checked_transposed_spec(_of_images(x), constants, TransposedArguments(*given[:5]))
     if x.shape[:1] == (0,):
-        assert isinstance(layer.spec, ConvSpec)
-        return _of_no_images(layer.spec, x, residual)
-    return layer.run(_cache(), x, residual, constants, constants.w.ctypes.data)
+        return _of_no_images(spec, spec.dtype, spec.dtype, x, None)
+    layer = Layer(spec, options)
+    y = layer.run(x, None, constants, constants.w.ctypes.data)
+    _known.add(layer, given, x, None, constants)
+    return y
 
 
-def _planned(spec: ConvSpec, options: PlanOptions, constants: Constants) -> KeptPlan[ConvPlan]:
-    """A plan with these constants; of further sizes one that shares them."""
-    layer = layer_sizes(spec, options, constants.w.ctypes.data)
-    copied = layer.copied(constants)  # before packing: the next call notices a change
-    with working(str(spec)):
-        found = layer.found(spec, constants, options)
-        plan = ConvPlan(spec, constants, options, _outputs(), found)
-    if plan.shares:
-        return KeptPlan(plan, copied, plan.packed)
-    return KeptPlan(plan, copied, None, plan.repack, layer.copied)
-
-
-def _of_no_images(spec: ConvSpec, x: np.ndarray, residual: np.ndarray | None) -> np.ndarray:
-    """The output for arrays of a batch of 0; `spec` is that of one image."""
-    (_, *size), (_, *kept) = spec.input_shape, spec.output_shape
-    fitting_array("x", x, (0, *size), spec.precision.x)
-    if residual is not None:
-        fitting_array("residual", residual, (0, *kept), spec.precision.y)
-    return np.empty((0, *kept), numpy_dtype(spec.precision.y))
-
-
-@functools.cache
-def _outputs() -> Outputs:
-    """The memory of large results."""
-    return Outputs()
-
-
-@functools.cache
-def _cache() -> PlanCache[KeptPlan[Any]]:
-    """The plans that `conv2d` made."""
-    return PlanCache(current_settings().plan_cache_bytes, keep_newest=False)
-
-
-_known: KnownCalls[Any] = KnownCalls()
+_known = KnownCalls()

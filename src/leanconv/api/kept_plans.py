@@ -1,69 +1,73 @@
 """Plans of calls, found again by what a call is given; packed again when its weights have changed.
 
-What `conv2d` and `conv_transpose2d` are given is checked once and remembered as it came. The plan
-is then found by the spec, the options and the address of the weights, and a copy of the weights
-tells whether they are still those that it packed.
+What `conv2d` and `conv_transpose2d` are given is checked once and remembered as it came. How a
+layer is computed is found by its spec and options, for any weights. A plan is that with packed
+weights: it is found by their address, too, and a copy of them tells whether they are still those
+that it packed.
 """
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Callable, Hashable
-from typing import Generic, Protocol, TypeVar
+from dataclasses import fields
 
 import numpy as np
 
-from leanconv.algorithms.magnitudes import are_small
+from leanconv.api.compiled_conv import compiled_layer, traits_of
 from leanconv.api.conv_arguments import Constants
+from leanconv.api.layer_plan import CompiledLayer, LayerPlan, LayerSpec, PackedConstants
 from leanconv.api.options import PlanOptions
-from leanconv.api.packed_constants import PackedConstants
 from leanconv.api.plan_cache import PlanCache
-from leanconv.errors import memory_reported
+from leanconv.errors import ReentrantCallError, memory_reported
+from leanconv.progress import working
 from leanconv.runtime.arrays import Lookup
 from leanconv.runtime.locks import Lock
-from leanconv.runtime.memory import Held
-from leanconv.spec import Activation, ConvSpec
+from leanconv.runtime.outputs import Outputs
+from leanconv.settings import current_settings
+from leanconv.spec import Activation
 from leanconv.spec.arguments import is_plain
 from leanconv.spec.transposed import TransposedSpec
-from leanconv.types import as_dtype
+from leanconv.types import INT32, as_dtype
 
 # Of values that are equal where their types are: what is remembered of a call has these alone.
 _PLAIN = frozenset({int, float, bool, str, tuple, type(None), Activation})
 _MOST_CALLS = 1024  # whose arguments are remembered
-
-
-class _Keepable(Protocol):
-    @property
-    def memory_bytes(self) -> int:
-        """Workspace and packed weights."""
-
-    def __call__(
-        self, x: np.ndarray, out: np.ndarray | None = None, residual: np.ndarray | None = None
-    ) -> np.ndarray:
-        """Convolve."""
-
-
-_Plan = TypeVar("_Plan", bound=_Keepable)
+_MOST_LAYERS = 1024
+# Of a spec, what differs between sizes.
+_SIZES = frozenset({"batch", "size", "pad_begin", "pad_end", "input_shape", "output_shape"})
+# How layers are computed, by spec, options, and what else decides; kept by their plans.
+_compiled: weakref.WeakValueDictionary[Hashable, CompiledLayer] = weakref.WeakValueDictionary()
 
 
 class ConstantsCopy:
-    """A copy of the constants that are given, and what plans have packed of them.
+    """A copy of the constants that calls are given, and what plans have packed of them.
 
     Attributes:
+        lock: for whoever compares the constants, packs others or runs what is packed.
         bytes: of the copy.
-        small: whether the weights are so small that transforms would lose them.
+        version: another one when the constants have changed.
+        traits: what of the weights decides how they are computed.
     """
 
     @memory_reported("copying weights")
-    def __init__(self, constants: Constants) -> None:
+    def __init__(self, constants: Constants, traits_of: Callable[[np.ndarray], Hashable]) -> None:
+        self.lock = Lock("a call of the same convolution")
         self._arrays = list(map(bytearray, _memory(constants)))
         self.bytes = sum(map(len, self._arrays))
-        self.small = are_small(constants.w)
+        self._traits_of, self.version = traits_of, 1
+        self.traits = traits_of(constants.w)
         self._packed: dict[Hashable, weakref.ref[PackedConstants]] = {}
 
-    def holds(self, constants: Constants) -> bool:
-        """Whether these are, bit by bit, the constants that were copied."""
-        return self._arrays == _memory(constants)
+    def follow(self, constants: Constants) -> None:
+        """Copy constants anew where they have changed; under the lock."""
+        given = _memory(constants)
+        if self._arrays != given:
+            self.traits = self._traits_of(constants.w)
+            self.version += 1  # before copying: whatever ends that, all is packed again
+            for kept, memory in zip(self._arrays, given, strict=True):
+                kept[:] = memory
 
     def packed(self, recipe: Hashable, make: Callable[[], PackedConstants]) -> PackedConstants:
         """What a plan that lives has packed by the same recipe, or what `make` packs."""
@@ -76,69 +80,93 @@ class ConstantsCopy:
         return known
 
 
-class KeptPlan(Generic[_Plan]):
+class LayerSizes:
+    """What is known of one layer, for all sizes of its images."""
+
+    def __init__(self) -> None:
+        self._first: LayerSpec | None = None
+        self._copy: weakref.ref[ConstantsCopy] | None = None
+
+    def copied(
+        self, constants: Constants, traits_of: Callable[[np.ndarray], Hashable]
+    ) -> ConstantsCopy:
+        """A copy of the constants: the one that other plans have; under its lock it follows."""
+        known = None if self._copy is None else self._copy()
+        if known is None:
+            known = ConstantsCopy(constants, traits_of)
+            self._copy = weakref.ref(known)
+        return known
+
+    def is_first(self, spec: LayerSpec, options: PlanOptions) -> bool:
+        """Whether a size has a plan of its own: the first, and what is measured or reproducible.
+
+        So has every size of integers and of transposed convolutions.
+        """
+        if isinstance(spec, TransposedSpec) or spec.precision.accumulate == INT32:
+            return True
+        self._first = self._first or spec
+        return self._first == spec or options.tune or options.reproducible
+
+
+def layer_sizes(spec: LayerSpec, options: PlanOptions, place: int) -> LayerSizes:
+    """What is known of a layer with weights at an address."""
+    each = (field.name for field in fields(spec) if field.name not in _SIZES)
+    fixed = tuple(getattr(spec, name) for name in each)
+    return _layer((type(spec), fixed, options, place))
+
+
+@functools.lru_cache(_MOST_LAYERS)
+def _layer(key: Hashable) -> LayerSizes:
+    del key
+    return LayerSizes()
+
+
+class KeptPlan:
     """A plan with a copy of the constants that it packed; the caller may change the originals.
 
     Args:
         plan: the plan.
         copy: the constants.
-        packed: what is packed of them, if plans for other sizes share it and the copy.
-        repack: packs others in their place; None if that cannot be.
-        copied: copies others.
-
-    Attributes:
-        lock: for whoever compares the constants, packs others or runs the plan.
     """
 
-    def __init__(
-        self,
-        plan: _Plan,
-        copy: ConstantsCopy,
-        packed: PackedConstants | None = None,
-        repack: Callable[..., None] | None = None,
-        copied: Callable[[Constants], ConstantsCopy] = ConstantsCopy,
-    ) -> None:
-        self.plan, self.copy, self.packed = plan, copy, packed
-        self._repack, self._copied = repack, copied
-        self.lock = Lock("a call of the same convolution")
-        self._whole = True  # whether all that the copy holds is packed
+    def __init__(self, plan: LayerPlan, copy: ConstantsCopy) -> None:
+        self.plan, self.copy, self._traits = plan, copy, copy.traits
 
     @property
-    def held(self) -> Held:
-        """Bytes of the plan and of the copy."""
-        if self.packed is None:
-            return Held(self.plan.memory_bytes + self.copy.bytes)
-        shared = {id(self.packed): self.packed.bytes, id(self.copy): self.copy.bytes}
-        return Held(self.plan.memory_bytes - self.packed.bytes, shared)
+    def blocks(self) -> dict[int, int]:
+        """Bytes of the plan and of the copy; other plans may hold any of them, too."""
+        layer, packed, copy = self.plan.layer, self.plan.packed, self.copy
+        return {id(layer): layer.workspace_bytes, id(packed): packed.bytes, id(copy): copy.bytes}
 
-    def packs(self, constants: Constants) -> bool:
-        """Whether these constants are packed: they were, bit by bit, or are now."""
-        if self._whole and self.copy.holds(constants):
-            return True
-        if self._repack is None:
-            return False
-        copied = self._copied(constants)  # before packing: the next call notices a change
-        self._whole = False  # whatever ends the packing
-        self._repack(*constants)
-        self.copy, self._whole = copied, True
-        return True
+    def run(
+        self, x: np.ndarray, residual: np.ndarray | None, constants: Constants
+    ) -> np.ndarray | None:
+        """Run the plan, with constants that have changed packed again in the place of the others.
+
+        Calls from several threads run in turn.
+
+        Returns:
+            y; None where the constants have become such that they are computed otherwise.
+
+        Raises:
+            ReentrantCallError: a signal handler interrupts such a call by another one.
+        """
+        copy, packed = self.copy, self.plan.packed
+        with copy.lock.held:
+            copy.follow(constants)
+            if copy.traits != self._traits:
+                return None
+            if packed.version != copy.version:
+                packed.fill(constants)
+                packed.version = copy.version
+            return self.plan(x, None, residual)
 
 
-class Layer(Generic[_Plan]):
-    """What a call computes: its arguments, checked. Those of equal spec and options are equal.
+class Layer:
+    """What a call computes: its arguments, checked. Those of equal spec and options are equal."""
 
-    Args:
-        spec, options: of the plan.
-        make: makes it with constants.
-    """
-
-    def __init__(
-        self,
-        spec: ConvSpec | TransposedSpec,
-        options: PlanOptions,
-        make: Callable[[Constants], KeptPlan[_Plan]],
-    ) -> None:
-        self.spec, self.make = spec, make
+    def __init__(self, spec: LayerSpec, options: PlanOptions) -> None:
+        self.spec, self.options = spec, options
         self._key = spec, options
         self._hash = hash(self._key)
 
@@ -149,42 +177,65 @@ class Layer(Generic[_Plan]):
         return self._hash
 
     def run(
-        self,
-        cache: PlanCache[KeptPlan[_Plan]],
-        x: np.ndarray,
-        residual: np.ndarray | None,
-        constants: Constants,
-        address: int,
+        self, x: np.ndarray, residual: np.ndarray | None, constants: Constants, address: int
     ) -> np.ndarray:
         """Run the plan that is kept for weights at an address, or a new one.
 
-        Weights that have changed are packed again in the place of the others where no plan for
-        another size shares it. Calls from several threads run in turn; one of a signal handler
-        that interrupts such a call has a plan of its own.
+        A call of a signal handler that interrupts one of the same layer has a plan of its own.
         """
-        key = self, address
-        kept = cache.get(key)
-        if kept is not None and not kept.lock.mine():
-            with kept.lock.bare:
-                if kept.packs(constants):
-                    return kept.plan(x, None, residual)
-        kept = self.make(constants)
-        try:
-            return kept.plan(x, None, residual)
-        finally:
-            held = kept.held
-            cache.put(key, kept, held.own_bytes, held.blocks)
+        key, cache = (self, address), kept_plans()
+        kept, alone = cache.get(key), False
+        while True:
+            if kept is not None:
+                try:
+                    y = kept.run(x, residual, constants)
+                except ReentrantCallError:
+                    if alone:
+                        raise
+                    y, alone = None, True
+                if y is not None:
+                    return y
+            kept = self._planned(constants, address, alone)
+            cache.put(key, kept, 0, kept.blocks)
+
+    def _planned(self, constants: Constants, address: int, alone: bool) -> KeptPlan:
+        """A plan for these constants, which shares what it can; nothing if it is to be alone."""
+        sizes = LayerSizes() if alone else layer_sizes(self.spec, self.options, address)
+        copy = sizes.copied(constants, traits_of(self.spec))
+        with copy.lock.held:
+            copy.follow(constants)
+        shares, traits = not sizes.is_first(self.spec, self.options), copy.traits
+        key = self._key, shares, traits
+        layer = None if alone else _compiled.get(key)
+        if layer is None:
+            with working(str(self.spec)):
+                layer = compiled_layer(self.spec, constants, self.options, shares)
+        if not alone:
+            _compiled[key] = layer
+        packed = copy.packed(layer.recipe, layer.unfilled)
+        return KeptPlan(LayerPlan(layer, packed, _outputs()), copy)
 
 
-class KnownCalls(Generic[_Plan]):
+@functools.cache
+def kept_plans() -> PlanCache[KeptPlan]:
+    """The plans that `conv2d` and `conv_transpose2d` made."""
+    return PlanCache(current_settings().plan_cache_bytes, keep_newest=False)
+
+
+@functools.cache
+def _outputs() -> Outputs:
+    """The memory of large results."""
+    return Outputs()
+
+
+class KnownCalls:
     """Layers by what calls were given, as it came: types and values, shapes and types of arrays."""
 
     def __init__(self) -> None:
-        self._layers: dict[Hashable, tuple[Layer[_Plan], Lookup]] = {}
+        self._layers: dict[Hashable, tuple[Layer, Lookup]] = {}
 
     def run(
         self,
-        cache: PlanCache[KeptPlan[_Plan]],
         arguments: tuple[object, ...],
         x: np.ndarray,
         residual: np.ndarray | None,
@@ -193,7 +244,6 @@ class KnownCalls(Generic[_Plan]):
         """Run a call that is known; None for any other.
 
         Args:
-            cache: of the plans.
             arguments: all but the arrays.
             x, residual, constants: the arrays, as they were given.
         """
@@ -205,11 +255,11 @@ class KnownCalls(Generic[_Plan]):
             return None
         layer, find = known
         address = find(constants.w) or constants.w.ctypes.data
-        return layer.run(cache, x, residual, constants, address)
+        return layer.run(x, residual, constants, address)
 
     def add(
         self,
-        layer: Layer[_Plan],
+        layer: Layer,
         arguments: tuple[object, ...],
         x: np.ndarray,
         residual: np.ndarray | None,

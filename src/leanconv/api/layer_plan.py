@@ -1,226 +1,331 @@
-"""Layers that are computed as networks of few nodes: plans of one, filters for any size."""
+"""One layer, planned once and run many times: floats, integers and transposed ones alike."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
-from typing import TypeAlias, TypeVar
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from math import prod
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from leanconv.api.array_plan import ArrayPlan
-from leanconv.api.conv_arguments import (
-    Constants,
-    checked_spec,
-    weight_dtype,
-)
-from leanconv.api.cpu_backend import CpuBackend
-from leanconv.api.kept_plans import ConstantsCopy, KeptPlan
-from leanconv.api.network import Network
-from leanconv.api.options import NetworkOptions, PlanOptions
-from leanconv.errors import SpecError, memory_reported, short
-from leanconv.graph.convert import LAST_OPSET, FileNode
-from leanconv.graph.limits import Limits
-from leanconv.graph.onnx_import import Model, ModelInput
-from leanconv.planner.network_plan import NetworkPlan
-from leanconv.progress import working
+from leanconv.algorithms.magnitudes import Magnitudes
+from leanconv.api.conv_arguments import Constants, fitting_array
+from leanconv.errors import InputError, UnsupportedError, memory_reported
+from leanconv.records import cached_property
+from leanconv.runtime.arrays import Lookup
+from leanconv.runtime.locks import Lock
+from leanconv.runtime.memory import Block
+from leanconv.runtime.outputs import Outputs
+from leanconv.runtime.unpicklable import Unpicklable
 from leanconv.spec import ConvSpec
-from leanconv.spec.arguments import ConvArguments, Padding, Steps, checked_groups
+from leanconv.spec.arguments import check_residual
 from leanconv.spec.transposed import TransposedSpec
-from leanconv.types import FLOATS, DType
-from leanconv.units import shape_text
+from leanconv.types import DType
+from leanconv.units import format_bytes
 
-_P = TypeVar("_P", bound="LayerPlan")
-_S = TypeVar("_S", bound="ConvSpec | TransposedSpec")
-_Value: TypeAlias = tuple[DType, tuple[int | str | None, ...]]
-_FILTERS = "filters"  # the node of a filter bank
-_EXTENTS = 1 << 12  # of an image beside those of filters: dilated ones fit, too
-_PAD_MODES = {"zeros": None, "reflect": "reflect", "replicate": "edge"}  # ONNX's names
+LayerSpec: TypeAlias = ConvSpec | TransposedSpec
 
 
-class LayerPlan(ArrayPlan):
-    """One layer, ready to run. Calls from several threads run in turn.
+class PackedConstants:
+    """Packed constants in one block, which plans for several sizes may share.
+
+    Args:
+        places: offsets of each in the block.
+        size: of the block.
+        pack: packs constants into one.
 
     Attributes:
-        spec: what is computed.
+        block: where they lie.
+        bytes: of the block.
+        addresses: of each constant, as runs are given them.
+        version: of the constants that are packed: see `kept_plans`. 0 for none.
     """
 
-    @memory_reported("planning a convolution")
     def __init__(
-        self, spec: ConvSpec | TransposedSpec, model: Model, options: PlanOptions, layer: str
+        self, places: Iterable[int], size: int, pack: Callable[[Constants, Block], None]
+    ) -> None:
+        self.bytes, self.version, self._places, self._pack = size, 0, tuple(places), pack
+        self.block = Block(size)
+        self.addresses = tuple(self.block.address + place for place in self._places)
+
+    @memory_reported("packing weights")
+    def fill(self, constants: Constants) -> None:
+        """Pack constants, in the place of those that are there."""
+        self._pack(constants, self.block)
+
+    def copied(self) -> PackedConstants:
+        """The same in memory of its own."""
+        copied = PackedConstants(self._places, self.bytes, self._pack)
+        copied.block.write(0, self.block.view(0, self.bytes))
+        return copied
+
+
+class CompiledLayer(ABC):
+    """How a layer is computed: chosen and compiled, for any weights of its shape.
+
+    Args:
+        spec: what is computed.
+        x, y: the types of its arrays.
+        threads: threads that take part.
+
+    Attributes:
+        algorithm: its name.
+        parameters: what the algorithm chose, for people: `"F(4x4, 3x3) blocks of 9 tiles, …"`.
+        selector: the text that selects the same arithmetic as `algorithm=`: `"winograd:m=4x4,…"`.
+        workspace_bytes: memory that runs work in.
+        places, packed_bytes: offsets of packed constants in one block, and its bytes.
+        pack: packs constants into a block.
+        recipe: a key of what packs alike for other sizes; None if nothing does.
+        run: takes the addresses of x, of the residual if the layer adds one, of y, and of each
+            packed constant.
+    """
+
+    algorithm: str
+    parameters: str
+    selector: str
+    workspace_bytes: int
+    places: Mapping[str, int]
+    packed_bytes: int
+    pack: Callable[[Constants, Block], None]
+    run: Callable[[Sequence[int]], object]
+    recipe: Hashable = None
+
+    def __init__(self, spec: LayerSpec, x: DType, y: DType, threads: int) -> None:
+        self.spec, self.x, self.y, self.threads = spec, x, y, threads
+
+    @property
+    @abstractmethod
+    def used_bytes(self) -> int:
+        """Bytes that were allocated for the workspace, counted as they were."""
+
+    @property
+    @abstractmethod
+    def predicted_error(self) -> float:
+        """Expected relative error in the max norm, for data of random sign."""
+
+    def magnitudes(self, w: np.ndarray | None) -> Magnitudes | None:
+        """Of results and inputs for which the error is stated; None if nothing says."""
+        del w
+        return None
+
+    def unfilled(self) -> PackedConstants:
+        """Memory for packed constants."""
+        return PackedConstants(self.places.values(), self.packed_bytes, self.pack)
+
+    @abstractmethod
+    def explain(self, plan: LayerPlan) -> str:
+        """Say how a plan is computed, with its bytes."""
+
+    def copied(self) -> CompiledLayer:
+        """The same with a workspace of its own.
+
+        Raises:
+            UnsupportedError: it is compiled for the one that it has.
+        """
+        raise UnsupportedError(
+            f"a plan of {self.spec} cannot be copied: its code is linked to its memory; plan it "
+            "once more"
+        )
+
+
+class LayerPlan(Unpicklable):
+    """One convolution or transposed one, ready to run. Calls from several threads run in turn.
+
+    `copy.deepcopy(plan)` has memory of its own, so that both can run at the same time;
+    `copy.copy` shares it. A plan cannot be pickled: its weights are packed for this CPU.
+
+    Attributes:
+        spec: what is computed: a `ConvSpec`, or a `TransposedSpec`.
+        algorithm: how.
+        parameters: what the algorithm chose, for people.
+        selector: the text that selects the same arithmetic as `algorithm=`.
+        threads: threads that take part.
+        workspace_bytes: memory that runs work in.
+        weight_bytes: packed weights, bias and slopes.
+        layer: what is compiled.
+        packed: weights, bias and slopes as kernels read them.
+        magnitudes: of results and inputs for which the error is stated; None if nothing says.
+    """
+
+    instead = (
+        "send the weights, and call leanconv.plan_conv2d or plan_conv_transpose2d where the plan "
+        "is wanted"
+    )
+
+    def __init__(
+        self, layer: CompiledLayer, packed: PackedConstants, outputs: Outputs | None = None
     ) -> None:
         """Plan.
 
         Args:
-            spec: what is computed.
-            model: the network, of one input and one output.
-            options: as of `plan_conv2d`.
-            layer: the node that `options.algorithm` is for.
+            layer: what is computed, and how.
+            packed: its constants.
+            outputs: the memory of large results; the plan's own if None.
         """
-        self.spec = spec
-        y = model.output_dtypes[0]
-        assert y is not None
-        backend = CpuBackend(model, _network_options(options, layer))
-        self._compiled = backend.compile((spec.input_shape,))
-        network = self._compiled.network
-        new = network.outputs.maker(spec.output_shape, y)
-        self._bind(spec, model.inputs[0].dtype, y, new, network.run)
+        self.spec: Any = layer.spec
+        self.threads = layer.threads
+        self.algorithm, self.parameters = layer.algorithm, layer.parameters
+        self.selector = layer.selector
+        self.workspace_bytes, self.weight_bytes = layer.workspace_bytes, packed.bytes
+        self.magnitudes: Magnitudes | None = None
+        self._x, self._y = (self.spec.input_shape, layer.x), (self.spec.output_shape, layer.y)
+        self._new = (Outputs() if outputs is None else outputs).maker(*self._y)
+        self._adds = isinstance(self.spec, ConvSpec) and self.spec.residual
+        self._find_x, self._find_added = Lookup(*self._x), Lookup(*self._y)
+        self._find_out = Lookup(*self._y, writeable=True)
+        self._extents = tuple(prod(shape) * dtype.bytes for shape, dtype in (self._x, self._y))
+        self._bind(layer, packed)
 
-    @property
-    def plan(self) -> NetworkPlan:
-        """What runs: steps, bytes, expected error."""
-        return self._compiled.plan
+    def _bind(self, layer: CompiledLayer, packed: PackedConstants) -> None:
+        self.layer, self.packed = layer, packed
+        self._run, self._constants = layer.run, packed.addresses
+
+    def __copy__(self) -> LayerPlan:
+        copied = object.__new__(type(self))
+        copied.__dict__.update(self.__dict__)
+        return copied
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> LayerPlan:
+        copied = memo[id(self)] = copy.copy(self)
+        copied._bind(self.layer.copied(), self.packed.copied())
+        return copied
+
+    @cached_property
+    def predicted_error(self) -> float:
+        """Expected relative error in the max norm, for data of random sign."""
+        return self.layer.predicted_error
 
     @property
     def memory_bytes(self) -> int:
         """Workspace and packed weights."""
-        return self.plan.memory_bytes
+        return self.workspace_bytes + self.weight_bytes
 
     @property
     def used_bytes(self) -> int:
         """Bytes that the runtime has allocated for this plan, counted as they were."""
-        return self._compiled.used_bytes
+        return self.layer.used_bytes + self.packed.block.bytes
 
-    @property
-    def predicted_error(self) -> float:
-        """Expected relative error in the max norm, for data of random sign."""
-        return self.plan.predicted_error
+    def __getattr__(self, name: str) -> Any:
+        """What is known of some layers alone: `candidate` of one of floats, `plan` of others."""
+        if name.startswith("_") or name == "layer":
+            raise AttributeError(name)
+        return getattr(self.layer, name)
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.spec}>"
+        return f"<LayerPlan {self.spec}: {self.algorithm}, {format_bytes(self.memory_bytes)}>"
 
     def explain(self) -> str:
-        """Say how it is computed, with its bytes."""
-        return self._compiled.explain()
+        """Say which algorithm was chosen, what it needs, and why the others were not chosen."""
+        return self.layer.explain(self)
+
+    def repack(
+        self, w: np.ndarray, bias: np.ndarray | None = None, slope: np.ndarray | None = None
+    ) -> None:
+        """Replace the weights by others of the same shapes; no run may be under way."""
+        self.packed.fill(Constants(w, bias, slope))
+        self.magnitudes = self.layer.magnitudes(w)
+
+    def __call__(
+        self, x: np.ndarray, out: np.ndarray | None = None, residual: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Convolve.
+
+        Args:
+            x: the input, of the planned shape and dtype; contiguous arrays are read in place.
+            out: where to write y: contiguous, and no part of x; a new array if None.
+            residual: of y's shape, if the plan adds one; it may be `out`, but no part of it.
+
+        Returns:
+            y, of int32 where x is of bytes.
+
+        Raises:
+            InputError: an array does not fit the plan.
+            LeanConvError: there is no memory for y.
+        """
+        # What kernels read and write in place needs a native look each.
+        read = self._find_x(x) if self._adds == (residual is not None) else 0
+        added = self._find_added(residual) if read and self._adds else 0
+        if out is None and read and (added or not self._adds):
+            out, write = self._new()
+            ends = (read, added, write) if added else (read, write)
+            self._run(ends + self._constants)
+            return out
+        if read and not self._adds and (write := self._find_out(out)):
+            x_bytes, y_bytes = self._extents
+            if write + y_bytes <= read or read + x_bytes <= write:
+                self._run((read, write, *self._constants))
+                assert out is not None
+                return out
+        return self._checked(x, out, residual)
+
+    def _checked(
+        self, x: np.ndarray, out: np.ndarray | None, residual: np.ndarray | None
+    ) -> np.ndarray:
+        """Run on any arrays, with copies of those that lie otherwise than kernels read them."""
+        arrays = [fitting_array("x", x, *self._x)]
+        check_residual(self._adds, residual is not None)
+        if residual is not None:
+            arrays.append(fitting_array("residual", residual, *self._y))
+        if out is None:
+            out, _ = self._new()
+        else:
+            self._check_output(out, arrays)
+        self._run([*(array.ctypes.data for array in (*arrays, out)), *self._constants])
+        return out
+
+    def _check_output(self, out: np.ndarray, inputs: Sequence[np.ndarray]) -> None:
+        """Check the array of the result; `inputs` are x and the residual, if there is one."""
+        checked = fitting_array("out", out, *self._y)
+        if checked is not out or not out.flags.writeable:
+            raise InputError("out is not contiguous and writeable; expected an array that is")
+        if np.may_share_memory(out, inputs[0]):
+            raise InputError("out shares memory with x; expected an array of its own")
+        for residual in inputs[1:]:
+            if np.may_share_memory(out, residual) and out.ctypes.data != residual.ctypes.data:
+                raise InputError(
+                    "out shares memory with a part of residual; expected the same array or another "
+                    "one"
+                )
 
 
-@memory_reported("planning a convolution")
-def filter_bank(
-    w: np.ndarray,
-    bias: np.ndarray | None = None,
-    *,
-    stride: Steps = 1,
-    padding: Padding = "same",
-    dilation: Steps = 1,
-    groups: int = 1,
-    padding_mode: str = "zeros",
-    algorithm: str | None = None,
-    memory_limit: int | str | None = None,
-    max_error: float | None = None,
-    threads: int | None = None,
-    reproducible: bool = False,
-) -> Network:
-    """Make a network of one convolution, which takes images of any batch and size.
+class WeightlessPlan(LayerPlan):
+    """A layer whose weights come with each run, which packs them: `plan(x, w, bias)`.
 
-    `net = filter_bank(w)` computes what `conv2d` does, and `leanconv.tiled(net)` runs it over
-    images larger than memory. Its input is `x`, (N, C, spatial…), and its output `y`.
-
-    Args:
-        w: filters (K, C / groups, kernel…) of one to three spatial axes, float32 or float64.
-        bias, stride, dilation, groups, algorithm: as for `plan_conv2d`.
-        padding: as there, but `"same"` by default, which has no stride.
-        padding_mode: "zeros"; "reflect" (dcb|abcd|cba) or "replicate" (aaa|abcd|ddd).
-        memory_limit, max_error, threads, reproducible: as for `leanconv.load`.
-
-    Returns:
-        The network, as `leanconv.load` gives one.
-
-    Raises:
-        SpecError: the arguments describe no convolution.
-        InputError: w or bias is no array of the dtype and shape expected.
+    It plans and compiles nothing more, whatever the weights are. `weight_bytes` are of what a run
+    packs.
     """
-    options = PlanOptions.checked(algorithm, memory_limit, max_error, threads, False, reproducible)
-    dtype, groups = weight_dtype(w, FLOATS), checked_groups(groups)
-    if not 3 <= w.ndim <= 5:
-        raise SpecError(
-            f"w has shape {shape_text(w.shape)}; expected (K, C/groups, kernel…) of 1 to 3 spatial "
-            "axes: give w[:, None] for filters of images with one channel"
-        )
-    largest = (1, groups * w.shape[1], *(_EXTENTS * n for n in w.shape[2:]))
-    arguments = ConvArguments(stride, padding, dilation, groups)
-    spec = checked_spec(largest, Constants(w, bias), arguments, False)
-    if isinstance(padding, str) and padding == "same" and max(spec.stride) > 1:
-        raise SpecError(
-            f"padding is 'same' with a stride of {shape_text(spec.stride)}, which depends on the "
-            "image's size; expected integers"
-        )
-    if not isinstance(padding_mode, str) or padding_mode not in _PAD_MODES:
-        modes = ", ".join(map(repr, _PAD_MODES))
-        raise SpecError(f"padding_mode is {short(padding_mode)}; expected one of {modes}")
-    model = layer_model(*_filters(spec, padding_mode, Constants(w, bias)), dtype)
-    return Network(CpuBackend(model, _network_options(options, _FILTERS)), "filters")
 
+    def __init__(self, layer: CompiledLayer, no_bias: np.ndarray | None) -> None:
+        super().__init__(layer, layer.unfilled())
+        self.magnitudes, self._no_bias = layer.magnitudes(None), no_bias
+        self._packing = Lock("a run of the same plan")
 
-def _filters(
-    spec: ConvSpec, padding_mode: str, constants: Constants
-) -> tuple[tuple[FileNode, ...], _Value, _Value, dict[str, np.ndarray]]:
-    """Nodes, input, output and constants of filters over images of any size."""
-    held = {"w": constants.w}
-    if constants.bias is not None:
-        held["bias"] = constants.bias
-    attributes = {"strides": spec.stride, "dilations": spec.dilation, "group": spec.groups}
-    mode, inputs, nodes = _PAD_MODES[padding_mode], ("x", *held), []
-    if mode is None:
-        attributes["pads"] = (*spec.pad_begin, *spec.pad_end)
-    else:
-        inputs = ("bordered", *held)
-        held["pads"] = np.array((0, 0, *spec.pad_begin, 0, 0, *spec.pad_end), np.int64)
-        nodes.append(FileNode("Pad", ("x", "pads"), ("bordered",), {"mode": mode}, "border"))
-    nodes.append(FileNode("Conv", inputs, ("y",), attributes, _FILTERS))
-    axes = ("depth", "height", "width")[-len(spec.kernel) :]
-    x: _Value = spec.precision.x, ("batch", spec.in_channels, *axes)
-    y: _Value = spec.precision.y, ("batch", spec.out_channels, *(None for _ in axes))
-    return tuple(nodes), x, y, held
+    def __call__(  # type: ignore[override]
+        self,
+        x: np.ndarray,
+        w: np.ndarray,
+        bias: np.ndarray | None = None,
+        slope: np.ndarray | None = None,
+        *,
+        out: np.ndarray | None = None,
+        residual: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """Convolve with weights.
 
+        Args:
+            x, out, residual: as a plan with weights takes them.
+            w, bias, slope: of the planned shapes and dtype; no bias is one of zeros.
 
-def _network_options(options: PlanOptions, layer: str) -> NetworkOptions:
-    """The same options of a network; an algorithm is that of a layer."""
-    return NetworkOptions(
-        threads=options.threads,
-        memory_limit=options.memory_limit,
-        max_error=options.max_error,
-        reproducible=options.reproducible,
-        algorithms={} if options.algorithm is None else {layer: options.algorithm},
-    )
+        Returns:
+            y.
 
-
-def kept_layer(
-    plan: Callable[[_S, Constants, PlanOptions], _P],
-    spec: _S,
-    options: PlanOptions,
-    constants: Constants,
-) -> KeptPlan[_P]:
-    """A plan of a class with these constants, to be kept for later calls."""
-    copied = ConstantsCopy(constants)  # before packing: the next call notices a change
-    with working(str(spec)):
-        return KeptPlan(plan(spec, constants, options), copied)
-
-
-def layer_model(
-    nodes: tuple[FileNode, ...],
-    x: _Value,
-    y: _Value,
-    constants: Mapping[str, np.ndarray],
-    dtype: DType,
-) -> Model:
-    """A network of few nodes from "x" to "y", as a file would have it.
-
-    Args:
-        nodes: in order.
-        x, y: element type and shape of input and output; names and None for open extents.
-        constants: by name.
-        dtype: that the network's floats have.
-    """
-    return Model(
-        inputs=(ModelInput("x", *x),),
-        outputs=("y",),
-        output_shapes=(y[1],),
-        output_dtypes=(y[0],),
-        opset=LAST_OPSET,
-        nodes=nodes,
-        constants=MappingProxyType({n: np.ascontiguousarray(a) for n, a in constants.items()}),
-        dtype=dtype,
-        bytes=sum(array.nbytes for array in constants.values()),
-        limits=Limits(),
-        metadata=MappingProxyType({}),
-    )
+        Raises:
+            InputError: an array does not fit the plan.
+            LeanConvError: there is no memory for y.
+        """
+        constants = Constants(w, self._no_bias if bias is None else bias, slope)
+        with self._packing.held:
+            self.packed.fill(constants)
+            return super().__call__(x, out, residual)

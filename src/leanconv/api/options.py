@@ -72,6 +72,7 @@ class PlanOptions(NamedTuple):
     Attributes:
         algorithm, memory_limit, max_error, threads, tune, reproducible: as `plan_conv2d` has them.
         precision: the half precision that is asked for on the CPU.
+        packs: whether each run packs weights.
     """
 
     algorithm: str | None = None
@@ -81,6 +82,7 @@ class PlanOptions(NamedTuple):
     tune: bool = False
     reproducible: bool = False
     precision: DType | None = None
+    packs: bool = False
 
     @staticmethod
     def checked(

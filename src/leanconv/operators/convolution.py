@@ -55,7 +55,6 @@ PHASES = Choice("phases")  # several, each computed as is best for it
 PRODUCT = Choice(col2im.NAME)  # whose results overlap
 OF_TRANSPOSED = frozenset({PHASES.algorithm, PRODUCT.algorithm})  # and of no others
 _DIRECT = select.choice_named("direct")
-_PACKING_CYCLES = 2  # of an element that each run packs, on one core
 
 Chosen = list[tuple[Problem, Candidate]]
 
@@ -226,8 +225,7 @@ def _costed(choice: Choice, chosen: Chosen, made: ConvNode) -> Choice:
     cycles = sum(_cycles(candidate.choice, problem, made) for problem, candidate in chosen)
     if made.of_data:
         (problem, candidate), *_ = chosen
-        elements = sum(candidate.constant_bytes.values()) / problem.itemsize
-        return replace(choice, cycles=cycles + _PACKING_CYCLES * elements)
+        return replace(choice, cycles=cycles + candidate.packing_cycles(problem.itemsize))
     error = max(candidate.choice.error for _, candidate in chosen)
     return replace(choice, cycles=cycles + made.reorder_cycles, error=error)
 

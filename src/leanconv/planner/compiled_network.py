@@ -108,11 +108,10 @@ class CompiledNetwork:
             layout = streamed_within(lowered, planner.threads, memory_limit)
         else:
             layout = lay_out(lowered, planner.threads, pinned.buffers if pinned else None)
-        self.plan = _plan(graph, lowered, layout, decided, memory_limit)
+        self.plan = planned(graph, lowered, layout, decided, memory_limit)
         self.misfits = _misfits(pinned, self.plan) if pinned else ()
         if pinned is not None:
             self.plan = replace(self.plan, measured_error=pinned.measured_error)
-        _check_limit(self.plan.memory_bytes, memory_limit)
         weights = _weights(owned, lowered, decided, shared)
         del graph  # so that weights are freed as they are packed
         self.outputs, self.arena = shared.outputs, shared.arena.part(layout.storage.arena_bytes)
@@ -214,7 +213,7 @@ def place(
 def link(
     program: PortableProgram,
     library: Library,
-    constants: Callable[[int], int],
+    constants: Callable[[int], int] | None,
     arena: ArenaPart,
     files: Files | None = None,
 ) -> Program:
@@ -223,12 +222,16 @@ def link(
     Args:
         program: what runs.
         library: has the code of its forms.
-        constants: gives the address of the constant that begins at a byte of them.
+        constants: gives the address of the constant that begins at a byte of them. Without, each
+            run gives that of all of them behind its arrays.
         arena: of at least `arena_bytes`.
         files: where streamed constants are.
     """
-    stages, slots = linked_stages(program, constants), program.inputs + program.outputs
-    given = stages, library, slots
+    slots = program.inputs + program.outputs
+    if constants is None:
+        stages = linked_stages(program, lambda at: Slot(slots, at))
+        return Program(stages, library, slots + 1, 0, 0, program.threads, arena=arena)
+    given = linked_stages(program, constants), library, slots
     if program.streamed:
         assert files is not None, "streamed constants are in a file"
         more = program.repeats, program.streamed, files
@@ -315,14 +318,20 @@ def _files(found: Mapping[int, int], blocks: Iterable[Block]) -> Files:
     return file_of
 
 
-def _plan(
+def planned(
     graph: Graph,
     lowered: LoweredGraph,
     layout: Layout,
     decided: Decided,
     limit: int | None,
 ) -> NetworkPlan:
+    """What is known of a network's run.
+
+    Raises:
+        BudgetError: it takes more memory than the limit.
+    """
     planner, storage = decided.planner, layout.storage
+    _check_limit(storage.arena_bytes + layout.constant_bytes, limit)
     results = {name: graph.types[name] for name in graph.outputs}
     return NetworkPlan(
         steps=lowered.steps,

@@ -97,6 +97,7 @@ class Preparation:
         library: has their kernels.
         threads: that take part where there is much to pack.
         given: arrays that each run gives anew, row-major; calls that read others read the same.
+        moving: whether each run says from which address on those of `calls` count.
 
     Attributes:
         library: as given; while one is kept, others with these kernels link nothing.
@@ -108,19 +109,21 @@ class Preparation:
         library: Library,
         threads: int,
         given: Sequence[np.ndarray] = (),
+        moving: bool = False,
     ) -> None:
-        self.library, base = library, min(address for _, address in calls)
+        self.library = library
+        base = 0 if moving else min(address for _, address in calls)
         made = pack_program([(c, at - base) for c, at in calls], library, threads, given)
         tables, others = made.tables, made.arrays[len(given) :]
         self._kept = tables, others
-        known = {number: a.ctypes.data for number, a in enumerate(others, len(given))}
-        known[len(made.arrays)] = base
+        known = dict[int, int | Slot]()
+        known.update((n, array.ctypes.data) for n, array in enumerate(others, len(given)))
+        known[len(made.arrays)] = Slot(len(given)) if moving else base
         arena = SharedArena().part(made.program.arena_bytes)
         stages = linked_stages(made.program, lambda at: tables[at].ctypes.data, known)
         threads = made.program.threads
-        self._program = Program(
-            stages, library, len(given), 0, 0, threads, paced=False, arena=arena
-        )
+        slots = len(given) + moving
+        self._program = Program(stages, library, slots, 0, 0, threads, paced=False, arena=arena)
 
     @classmethod
     def of(
@@ -130,15 +133,22 @@ class Preparation:
         target: Target,
         threads: int,
         given: Sequence[np.ndarray] = (),
+        moving: bool = False,
     ) -> Preparation:
         """All pieces of constants, by name, each constant from its address on."""
         each = placed_calls(calls, addresses)
         library = compiler.load([call.kernel for call, _ in each], target)
-        return cls(each, library, threads, given)
+        return cls(each, library, threads, given, moving)
 
-    def run(self, given: Sequence[np.ndarray] = ()) -> None:
-        """Pack, from arrays of the shapes and types of those that this was made for."""
-        self._program.run([array.ctypes.data for array in given])
+    def run(self, given: Sequence[np.ndarray] = (), start: int | None = None) -> None:
+        """Pack, from arrays of the shapes and types of those that this was made for.
+
+        Args:
+            given: these.
+            start: from which address on results are, where that moves.
+        """
+        addresses = [array.ctypes.data for array in given]
+        self._program.run(addresses if start is None else [*addresses, start])
 
 
 def placed_calls(calls: Calls, places: Mapping[str, int]) -> list[tuple[PackCall, int]]:

@@ -86,23 +86,28 @@ class PortableProgram:
 
 def linked_stages(
     program: PortableProgram,
-    constants: Callable[[int], int],
-    given: Mapping[int, int] = MappingProxyType({}),
+    constants: Callable[[int], int | Slot],
+    given: Mapping[int, int | Slot] = MappingProxyType({}),
 ) -> list[Stage]:
     """The stages of a program with the addresses of constants in them.
 
     Args:
         program: what runs.
         constants: gives the address of the constant that begins at a byte of them.
-        given: the addresses of arrays that are the same in each run, by number; runs pass those
-            that come before them.
+        given: the addresses of arrays that are the same in each run, by number, or by which other
+            number runs pass them; they pass those that come before these.
     """
 
     def address(operand: int | Constant | Place | Slot) -> int | Place | Slot:
         if isinstance(operand, Constant):
             return constants(operand.offset)
-        if isinstance(operand, Slot) and operand.number in given:
-            return given[operand.number] + operand.offset
-        return operand
+        if not isinstance(operand, Slot) or operand.number not in given:
+            return operand
+        start = given[operand.number]
+        return (
+            replace(operand, number=start.number)
+            if isinstance(start, Slot)
+            else start + operand.offset
+        )
 
     return [replace(s, operands=tuple(map(address, s.operands))) for s in program.stages]

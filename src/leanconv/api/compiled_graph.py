@@ -1,0 +1,208 @@
+"""Layers that a network of one node computes: convolutions of integers, and transposed ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from leanconv.algorithms.integer_sums import sum_bits
+from leanconv.algorithms.magnitudes import are_small
+from leanconv.api.conv_arguments import Constants, check_kinds, kinds_of
+from leanconv.api.layer_plan import CompiledLayer, LayerPlan, LayerSpec
+from leanconv.api.options import PlanOptions
+from leanconv.codegen import compiler
+from leanconv.codegen.linking import Library
+from leanconv.errors import InputError, memory_reported
+from leanconv.graph.builder import Builder
+from leanconv.graph.codes import signed_weights
+from leanconv.graph.ir import Graph, Node, TensorType
+from leanconv.graph.limits import Limits
+from leanconv.graph.value import Value
+from leanconv.operators.operator import Accuracy, layer_error
+from leanconv.planner.budget import Planner
+from leanconv.planner.compiled_network import link, lower, place, planned, running_calls
+from leanconv.planner.explain import summary
+from leanconv.planner.found_plans import decide
+from leanconv.planner.lowering import lower_graph
+from leanconv.planner.overrides import with_algorithms
+from leanconv.planner.weight_streaming import lay_out
+from leanconv.planner.weights import fill_weights
+from leanconv.runtime.calibration import planning_target
+from leanconv.runtime.memory import Block
+from leanconv.runtime.pool import default_threads
+from leanconv.runtime.shared_arena import SharedArena
+from leanconv.spec import ConvSpec
+from leanconv.spec.transposed import TransposedSpec
+from leanconv.types import FLOAT32, UINT8
+
+_INTEGERS = "conv"  # the node of a convolution of integers
+_NO_ZERO = np.zeros(1, np.int8)
+
+
+class CompiledGraph(CompiledLayer):
+    """A layer as a network of one node, and of what its layout and bias need around it.
+
+    Args:
+        spec: of integers, or transposed.
+        constants: any of the shapes and types that are packed; of transposed convolutions the
+            algorithm follows from whether all weights are small.
+        options: within which limits.
+
+    Attributes:
+        plan: what runs: steps, bytes, expected error.
+    """
+
+    @memory_reported("planning a convolution")
+    def __init__(self, spec: LayerSpec, constants: Constants, options: PlanOptions) -> None:
+        graph = _graph_of(spec, constants)
+        target, threads = planning_target(), options.threads or default_threads()
+        x, y = (graph.types[name].dtype for name in ("x", "y"))
+        super().__init__(spec, x, y, threads)
+        error = layer_error(options.max_error, graph.dtype)
+        accuracy = Accuracy(error, options.reproducible).of_network(graph, target)
+        planner = Planner(graph, target, threads, accuracy, options.max_error)
+        decisions = None
+        if options.algorithm is not None:
+            decisions = with_algorithms(graph, target, {_INTEGERS: options.algorithm})
+        given = graph, planner, options.memory_limit, None, decisions
+        decided = self._decided = decide(*given)
+        lowered = lower(graph, decided)
+        layout = lay_out(lowered, threads)
+        self.plan = planned(graph, lowered, layout, decided, options.memory_limit)
+        calls = running_calls(lowered, decided.planner)
+        library = compiler.load([call.kernel for call in calls], target)
+        self._arena = SharedArena().part(self.plan.arena_bytes)
+        program = place(lowered, layout, calls, library, threads)
+        self.run = link(program, library, None, self._arena).run
+        step = max(self.plan.steps, key=lambda step: step.flops)
+        keys = [node.key for node in graph.nodes]
+        choice = str(self.plan.decisions[keys.index(step.output)].choice)
+        self.algorithm, self.selector = step.algorithm, choice or step.algorithm
+        self.parameters = self.selector.partition(":")[2]
+        self.workspace_bytes, self.packed_bytes = self.plan.arena_bytes, self.plan.weight_bytes
+        self.places = {"constants": 0}
+        self._library: Library | None = None  # what other constants are packed by, too
+        self._kinds, self._accuracy, self._target = kinds_of(constants), accuracy, target
+        self._traits = weight_traits(spec, constants.w)
+
+    def pack(self, constants: Constants, block: Block) -> None:
+        """Pack constants into a block.
+
+        Raises:
+            InputError: one has another shape or type than those that this was made for; or the
+            weights are such that they would be computed otherwise.
+        """
+        check_kinds(constants, self._kinds)
+        if weight_traits(self.spec, constants.w) != self._traits:
+            raise InputError(
+                "w has sums of more or fewer bits, or is far smaller or larger, than the weights "
+                "that were planned for; expected such: plan it once more"
+            )
+        graph = _graph_of(self.spec, constants)
+        lowered = lower_graph(graph, self._target, self._accuracy, self.plan.decisions)
+        pool = lowered.constants
+        self._library = library = compiler.load(pool.kernels(), self._target)
+        places, _ = pool.places()
+        fill_weights(block, pool, places, library, self.threads)
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of the arena, as it was allocated."""
+        return self._arena.bytes
+
+    @property
+    def predicted_error(self) -> float:
+        """Expected relative error in the max norm, for data of random sign."""
+        return self.plan.predicted_error
+
+    def explain(self, plan: LayerPlan) -> str:
+        """Say how it is computed, with its bytes."""
+        del plan
+        return summary(self.plan, self._decided)
+
+
+def weight_traits(spec: LayerSpec, w: np.ndarray) -> Hashable:
+    """What of weights decides how a layer is computed with them."""
+    if isinstance(spec, TransposedSpec):
+        return are_small(w)
+    x = spec.precision.x
+    codes, left = signed_weights(w, _NO_ZERO, x == UINT8)
+    return str(codes.dtype), left is None, sum_bits(codes, x)
+
+
+def _graph_of(spec: LayerSpec, constants: Constants) -> Graph:
+    """The layer from "x" to "y"."""
+    if isinstance(spec, TransposedSpec):
+        return _transposed(spec, constants)
+    return _integer(spec, constants)
+
+
+def _integer(spec: ConvSpec, constants: Constants) -> Graph:
+    """A convolution of codes, with what bias and layout need around it."""
+    types, rank, last = spec.precision, len(spec.kernel), spec.layout == "NHWC"
+    builder = Builder(FLOAT32, Limits(), sum(each.nbytes for each in constants if each is not None))
+    given = value = Value(TensorType(spec.input_shape, types.x))
+    names = [("x", given)]
+    if last:
+        order = (0, rank + 1, *range(1, rank + 1))
+        value = builder.emit("Transpose", [value], "to_planes", perm=order)
+        names.append(("planes", value))
+    # Of weights that 8 bits do not hold as kernels take them, what is left is computed beside.
+    codes, left = signed_weights(np.ascontiguousarray(constants.w), _NO_ZERO, types.x == UINT8)
+    window = _window(spec)
+    sums = builder.emit("QLinearConv", [value, builder.constant(codes), None], _INTEGERS, **window)
+    if left is not None:
+        one = np.ones((1 if spec.groups == 1 else len(codes), *codes.shape[1:]), np.int8)
+        ones, rest = builder.constant(one), left.astype(np.int32).reshape(1, -1, *(1,) * rank)
+        around = builder.emit("QLinearConv", [value, ones, None], _INTEGERS, **window)
+        away = builder.emit("Mul", [around, builder.constant(rest)], _INTEGERS)
+        sums = builder.emit("Sub", [sums, away], _INTEGERS)
+    value = sums
+    names.append(("sums", sums))
+    if constants.bias is not None:
+        bias = builder.constant(np.ascontiguousarray(constants.bias).reshape(-1, *(1,) * rank))
+        value = builder.emit("Add", [value, bias], "add_bias")
+        names += [("bias", bias), ("biased", value)]
+    if last:
+        value = builder.emit("Transpose", [value], "to_last", perm=(0, *range(2, rank + 2), 1))
+    return builder.finish({"x": given}, {"y": value}, names)
+
+
+def _window(spec: ConvSpec) -> dict[str, Any]:
+    return {
+        "strides": spec.stride,
+        "dilations": spec.dilation,
+        "pads": (*spec.pad_begin, *spec.pad_end),
+        "group": spec.groups,
+        "x_zero": 0,
+        "residual": None,
+        "activation": None,
+        "y_zero": 0,
+        "low": -math.inf,
+        "high": math.inf,
+        "dtype": spec.precision.y,
+    }
+
+
+def _transposed(spec: TransposedSpec, constants: Constants) -> Graph:
+    arrays = {"w": np.ascontiguousarray(constants.w)}
+    if constants.bias is not None:
+        arrays["bias"] = np.ascontiguousarray(constants.bias)
+    attributes = {
+        "strides": spec.stride,
+        "dilations": spec.dilation,
+        "pads": spec.pads,
+        "group": spec.groups,
+        "output_padding": spec.output_padding,
+        "activation": None,
+    }
+    read, given = ("x", *arrays), MappingProxyType(attributes)
+    node = Node("ConvTranspose", read, ("y",), given, "conv_transpose")
+    shapes = {"x": spec.input_shape, "y": spec.output_shape}
+    shapes |= {name: array.shape for name, array in arrays.items()}
+    types = {name: TensorType(shape, spec.dtype) for name, shape in shapes.items()}
+    return Graph(("x",), ("y",), (node,), MappingProxyType(types), MappingProxyType(arrays))

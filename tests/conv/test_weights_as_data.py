@@ -1,0 +1,207 @@
+"""Weights that change: nothing is planned or compiled again, and plans without weights take any."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import leanconv as lc
+from leanconv.api import compiled_conv, kept_plans
+from leanconv.api.layer_plan import CompiledLayer, PackedConstants
+from leanconv.codegen import compiler
+from leanconv.planner import compiled_network
+
+RNG = np.random.default_rng(0)
+
+
+def whole(shape: tuple[int, ...], dtype: Any = "f4") -> np.ndarray:
+    return RNG.integers(-4, 5, shape).astype(dtype)
+
+
+def codes(shape: tuple[int, ...]) -> np.ndarray:
+    return RNG.integers(0, 256, shape).astype("u1")
+
+
+@pytest.fixture(autouse=True)
+def _new(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No plan is kept."""
+    kept_plans._layer.cache_clear()
+    cache = kept_plans.PlanCache[kept_plans.KeptPlan](2**28, keep_newest=False)
+    monkeypatch.setattr(kept_plans, "kept_plans", lambda: cache)
+
+
+# Of each kind: images of two sizes, weights, and a call.
+KINDS: dict[str, tuple[Callable[..., np.ndarray], Callable[..., np.ndarray], Any]] = {
+    "floats": (whole, lambda: whole((12, 8, 3, 3)), lc.conv2d),
+    "integers": (codes, lambda: RNG.integers(-100, 101, (12, 8, 3, 3)).astype("i1"), lc.conv2d),
+    "transposed": (whole, lambda: whole((8, 12, 3, 3)), lc.conv_transpose2d),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_changed_weights_plan_and_compile_nothing(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At any size that was seen, whether they lie in the same array or in another one."""
+    image, weights, call = KINDS[kind]
+    images = [image((1, 8, n, n + 3)) for n in (9, 14, 11)]
+    w = weights()
+    for x in images:
+        call(x, w, padding=1)
+    made: list[str] = []
+
+    def counted(owner: Any, name: str) -> None:
+        plain = getattr(owner, name)
+        said = lambda *given, **more: (made.append(name), plain(*given, **more))[1]  # noqa: E731
+        monkeypatch.setattr(owner, name, said)
+
+    counted(kept_plans, "compiled_layer")
+    counted(CompiledLayer, "__init__")
+    counted(compiled_network.CompiledNetwork, "__init__")
+    counted(compiled_conv, "candidate_program")
+    counted(compiler, "emitted_instance")
+    found = []
+    for _ in range(3):
+        w[...] = weights()
+        for given in (w, w.copy()):
+            found += [(x, w.copy(), call(x, given, padding=1)) for x in images]
+    assert not made
+    monkeypatch.undo()
+    planned = lc.plan_conv_transpose2d if kind == "transposed" else lc.plan_conv2d
+    for x, held, y in found[::4]:
+        np.testing.assert_array_equal(y, planned(x.shape, held, padding=1)(x))
+
+
+def test_layers_of_one_shape_share_their_code_and_workspace() -> None:
+    x, weights = whole((1, 8, 10, 10)), [whole((8, 8, 3, 3)) for _ in range(3)]
+    for w in weights:
+        lc.conv2d(x, w, padding=1, algorithm="im2col")
+    kept = [each for each, _ in kept_plans.kept_plans()._plans.values()]
+    assert len({id(each.plan.layer) for each in kept}) == 1
+    assert len({id(each.plan.packed) for each in kept}) == 3
+    apart = sum(each.plan.packed.bytes + each.copy.bytes + 2**16 for each in kept)
+    held = kept_plans.kept_plans().held_bytes
+    assert held == apart + kept[0].plan.layer.workspace_bytes
+
+
+def test_weights_that_become_tiny_are_planned_for() -> None:
+    """Transforms would lose them: what was planned for others computes them no more."""
+    x, w = np.ones((1, 16, 20, 20), "f4"), np.ones((16, 16, 3, 3), "f4")
+    lc.conv2d(x, w)
+    w[...] = 1e-36
+    right = np.full((1, 16, 18, 18), 144e-36)
+    np.testing.assert_allclose(lc.conv2d(x, w), right, 1e-5)
+
+
+def test_integers_whose_sums_need_more_bits_stay_exact() -> None:
+    x, w = codes((1, 64, 12, 12)), np.ones((16, 64, 3, 3), "i1")
+    for number in (1, -128, 127, 3):
+        w[...] = number
+        right = lc.conv2d(x.astype("f8"), w.astype("f8"), algorithm="naive")
+        np.testing.assert_array_equal(lc.conv2d(x, w), right)
+
+
+SHAPES: list[dict[str, Any]] = [
+    {"x": (2, 6, 9, 8), "w": (10, 3, 3, 3), "groups": 2, "padding": 1},
+    {"x": (1, 9, 8, 6), "w": (5, 6, 3, 3), "layout": "NHWC", "activation": "relu"},
+    {"x": (1, 8, 12), "w": (8, 1, 3), "groups": 8, "stride": 2},
+    {"x": (1, 3, 10, 10), "w": (4, 3, 1, 1), "activation": "prelu"},
+]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+@pytest.mark.parametrize("case", SHAPES)
+def test_a_plan_without_weights_takes_any(case: dict[str, Any], dtype: str) -> None:
+    kind = np.dtype(getattr(ml_dtypes, dtype, dtype))
+    given = {name: value for name, value in case.items() if name not in ("x", "w")}
+    plan = lc.plan_conv2d(case["x"], w_shape=case["w"], x_dtype=dtype, threads=1, **given)
+    assert plan.used_bytes == plan.memory_bytes  # type: ignore[attr-defined]
+    prelu = given.get("activation") == "prelu"
+    for step in range(3):
+        x, w, bias = (whole(s, kind) for s in (case["x"], case["w"], case["w"][:1]))
+        slope = {"slope": whole(case["w"][:1], kind)} if prelu else {}
+        more = (bias,) if step else ()
+        right = lc.conv2d(x, w, *more, **slope, **given, algorithm="direct", threads=1)
+        np.testing.assert_array_equal(plan(x, w, *more, **slope), right)
+        out = np.empty(right.shape, kind)
+        assert plan(x, w, *more, **slope, out=out) is out  # type: ignore[call-arg]
+        np.testing.assert_array_equal(out, right)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_transposed_plan_without_weights_takes_any(dtype: str) -> None:
+    given: dict[str, Any] = {"stride": 2, "padding": 1, "groups": 2, "threads": 1}
+    plan = lc.plan_conv_transpose2d((2, 8, 7, 9), w_shape=(8, 3, 3, 3), x_dtype=dtype, **given)
+    for _ in range(3):
+        x, w, bias = (whole(shape, dtype) for shape in ((2, 8, 7, 9), (8, 3, 3, 3), (6,)))
+        right = lc.conv_transpose2d(x, w, bias, **given)
+        np.testing.assert_array_equal(plan(x, w, bias), right)
+        np.testing.assert_array_equal(plan(x, w), lc.conv_transpose2d(x, w, **given))
+
+
+def test_packing_counts_where_the_algorithm_is_chosen() -> None:
+    """Many weights for few outputs: those with fewer packed bytes come first."""
+    x, w = (1, 256, 14, 14), whole((256, 256, 3, 3))
+    plan = lc.plan_conv2d(x, w_shape=w.shape, padding=1, threads=1)
+    assert plan.weight_bytes <= lc.plan_conv2d(x, w, padding=1, threads=1).weight_bytes
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"w": whole((4, 3, 3, 3))}, "got w_shape with w, bias or slope; expected it alone"),
+        ({"padding_mode": "reflect"}, "w_shape with device or padding_mode"),
+        ({"w_shape": (4, 3)}, "w_shape is 4x3; expected extents"),
+        ({"w_shape": (4, 3, 0, 3)}, "w_shape is 4x3x0x3; expected extents of at least 1"),
+        ({"w_shape": "3"}, "the shape of w_shape is '3'; expected integers"),
+        ({"x_dtype": "int8"}, "x_dtype is 'int8'; expected one of float32"),
+        ({"groups": 2}, "x has 3 channels and w takes 3 in each of 2 group"),
+    ],
+)
+def test_what_fits_no_plan_without_weights_is_refused(more: dict[str, Any], message: str) -> None:
+    with pytest.raises(lc.SpecError, match=message):
+        lc.plan_conv2d((1, 3, 8, 8), **{"w_shape": (4, 3, 3, 3), **more})
+
+
+def test_weights_of_another_shape_are_refused() -> None:
+    """What packs them reads memory by the shapes that were planned for."""
+    x, w = whole((1, 3, 8, 8)), whole((4, 3, 3, 3))
+    plan = lc.plan_conv2d(x.shape, w)
+    for wrong in (w[:3], w.astype("f8"), w.tolist()):
+        with pytest.raises(lc.InputError, match=r"w is .*expected"):
+            plan.repack(wrong, None)  # type: ignore[attr-defined]
+    with pytest.raises(lc.InputError, match="bias is given, but the plan has none"):
+        plan.repack(w, w[:, 0, 0, 0])  # type: ignore[attr-defined]
+    with pytest.raises(lc.InputError, match=r"w is float32\[3x3x3x3\]; expected"):
+        lc.plan_conv2d(x.shape, w_shape=w.shape)(x, w[:3])
+
+
+def test_all_kinds_of_plans_are_packed_again() -> None:
+    for kind, (image, weights, call) in KINDS.items():
+        x, w, other = image((1, 8, 9, 9)), weights(), weights()
+        planned = lc.plan_conv_transpose2d if kind == "transposed" else lc.plan_conv2d
+        plan: Any = planned(x.shape, w)
+        shared = copy.copy(plan)
+        plan.repack(other)
+        np.testing.assert_array_equal(plan(x), call(x, other))
+        np.testing.assert_array_equal(shared(x), plan(x))
+        assert isinstance(plan, lc.LayerPlan)
+        assert isinstance(plan.packed, PackedConstants)
+        assert (plan.algorithm, plan.threads) == (plan.layer.algorithm, plan.layer.threads)
+
+
+def test_arrays_that_share_memory_are_packed_apart() -> None:
+    """A bias that lies in the weights was once read from there for other weights, too."""
+    w = whole((4, 4, 3, 3))
+    bias = w.reshape(-1)[:4]
+    x = whole((1, 4, 6, 6))
+    plan: Any = lc.plan_conv2d(x.shape, w, bias, activation="prelu", slope=bias)
+    others = whole(w.shape), whole((4,)), whole((4,))
+    plan.repack(*others)
+    right = lc.conv2d(x, *others[:2], activation="prelu", slope=others[2], algorithm="direct")
+    np.testing.assert_array_equal(plan(x), right)
