@@ -14,12 +14,13 @@ network's inputs and outputs keep their types. Float32 stay, too:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import replace
 from types import MappingProxyType
 
 import numpy as np
 
+from leanconv.graph.edit import Editor, reshape_node, rewrite
 from leanconv.graph.halves import MOVES, computes, moves
 from leanconv.graph.ir import Graph, Node, TensorType
 from leanconv.graph.passes.fuse_chains import fuse_chains, separated
@@ -196,38 +197,15 @@ def _without_casts_at_the_end(graph: Graph) -> Graph:
 
     A value that the network gives itself, or that several outputs are, is copied.
     """
-    producers, given = graph.producer(), {*graph.inputs, *graph.outputs}
-    renamed: dict[str, str] = {}
-    for node in _idle_casts(graph):
-        source = node.inputs[0]
-        if source in producers and source not in given and source not in renamed:
-            renamed[source] = node.output
-    nodes = []
-    idle = {node.key for node in _idle_casts(graph)}
-    for node in graph.nodes:
-        source = node.inputs[0] if node.inputs else ""
-        if node.key in idle and renamed.get(source) == node.output:
-            continue
-        made = node
-        if node.key in idle:
-            shape = MappingProxyType({"shape": graph.types[node.output].shape})
-            made = replace(node, op="Reshape", attributes=shape)
-        read, gives = ([renamed.get(n, n) for n in names] for names in (made.inputs, made.outputs))
-        nodes.append(replace(made, inputs=tuple(read), outputs=tuple(gives)))
-    used = {*graph.inputs, *(n for node in nodes for n in (*node.inputs, *node.outputs))}
-    used |= set(graph.outputs)
-    return replace(
-        graph,
-        nodes=tuple(nodes),
-        types=MappingProxyType({n: kind for n, kind in graph.types.items() if n in used}),
-        constants=MappingProxyType({n: a for n, a in graph.constants.items() if n in used}),
-    )
 
-
-def _idle_casts(graph: Graph) -> Iterator[Node]:
-    """Casts that give the type that they read, to an output of the network."""
-    for node in graph.nodes:
+    def rule(editor: Editor, node: Node) -> bool:
         if node.op != "Cast" or node.output not in graph.outputs:
-            continue
-        if graph.types[node.inputs[0]].dtype == graph.types[node.output].dtype:
-            yield node
+            return False
+        (source,), kind = node.inputs, editor.types[node.output]
+        if editor.types[source] != kind:
+            return False
+        if not editor.alias(node, source):
+            editor.replace(node, reshape_node(source, node.output, kind.shape, node.name))
+        return True
+
+    return rewrite(graph, rule)
