@@ -32,8 +32,8 @@ import leanconv as lc
 from harness import Patience, effort, results_file, rewrite_pages, script, write_results
 from leanconv.algorithms.select import choice_named, choose
 from leanconv.api.conv_choice import conv_problem
-from leanconv.cli.common import positive
 from leanconv.cli.engines import machine
+from leanconv.cli.options import positive
 from leanconv.cli.output import print_json, print_table, progress
 from leanconv.codegen.host import host
 from leanconv.reference import direct, fft

@@ -25,8 +25,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from channel_cases import Case, cases
 from harness import Peers, Run, add_record_option, script, write_results
+from leanconv.cli import EXIT_NOT_MET
 from leanconv.cli.engines import machine
-from leanconv.cli.exit_codes import EXIT_NOT_MET
 
 _TOLERANCE = 1e-4
 

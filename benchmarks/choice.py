@@ -33,8 +33,8 @@ from leanconv.algorithms import Problem
 from leanconv.api.conv_choice import conv_problem
 from leanconv.api.cpu_backend import CpuBackend
 from leanconv.api.options import NetworkOptions
-from leanconv.cli.common import positive
 from leanconv.cli.engines import machine
+from leanconv.cli.options import positive
 from leanconv.cli.output import print_json, progress
 from leanconv.codegen.host import host
 from leanconv.errors import InputError

@@ -42,9 +42,9 @@ from documents.figure import Effort, Figure
 from documents.pages import index, page
 from documents.running import command_of, run_all
 from harness import results_folder, script
-from leanconv.cli.common import UsageError, positive
+from leanconv.cli import EXIT_NOT_MET
 from leanconv.cli.engines import machine
-from leanconv.cli.exit_codes import EXIT_NOT_MET
+from leanconv.cli.options import UsageError, positive
 from stale import DECIDES, changes_since
 
 _MODULES = (

@@ -21,9 +21,9 @@ from typing import Any
 
 from harness import ROOT, add_record_option, effort, script
 from layers import paper_specs
-from leanconv.cli.common import positive
 from leanconv.cli.engines import machine
-from leanconv.cli.engines.catalogue import absent_modules, interpreters
+from leanconv.cli.engines.processes import absent_modules, interpreters
+from leanconv.cli.options import positive
 from leanconv.cli.output import print_table, progress
 from leanconv.errors import InputError
 from leanconv.spec import ConvSpec

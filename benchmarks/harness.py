@@ -19,10 +19,10 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TypeVar
 
-from leanconv.cli.common import UsageError
+from leanconv.cli import EXIT_USAGE, EXIT_USER_ERROR
 from leanconv.cli.engines import machine
-from leanconv.cli.engines.catalogue import ENGINES, Engine
-from leanconv.cli.exit_codes import EXIT_USAGE, EXIT_USER_ERROR
+from leanconv.cli.engines.processes import ENGINES, Engine
+from leanconv.cli.options import UsageError
 from leanconv.errors import InputError, LeanConvError
 
 HERE = Path(__file__).resolve().parent

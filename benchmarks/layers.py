@@ -21,8 +21,8 @@ from engines.engine_plan import MAX_ERROR
 from harness import LAYER_ENGINES, add_record_option, script
 from layer_shapes import SHAPES
 from leanconv.cli.bench import layer_works
-from leanconv.cli.common import positive
 from leanconv.cli.engines.report import add_measure_options, compare
+from leanconv.cli.options import positive
 from leanconv.errors import InputError
 from leanconv.reference.layers import LAYERS
 from leanconv.spec import ConvSpec

@@ -36,8 +36,8 @@ from leanconv.algorithms.interface import Candidate, KernelUse
 from leanconv.algorithms.select import choice_named, choose
 from leanconv.algorithms.unfold.kernels import BlockConv, Serial, Unfold
 from leanconv.api.conv_choice import conv_problem
-from leanconv.cli.common import positive
 from leanconv.cli.engines import machine
+from leanconv.cli.options import positive
 from leanconv.cli.output import print_json, print_table, progress
 from leanconv.codegen.emitter import Function
 from leanconv.codegen.host import host

@@ -28,8 +28,8 @@ from leanconv.algorithms.direct.kernel import DirectConv
 from leanconv.algorithms.parameters import Choice
 from leanconv.algorithms.problem import Problem
 from leanconv.algorithms.select import choose
-from leanconv.cli.common import positive
 from leanconv.cli.engines import machine
+from leanconv.cli.options import positive
 from leanconv.cli.output import print_json, print_table, progress
 from leanconv.codegen.compiler import load
 from leanconv.codegen.emitter import Function, vector

@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 
 from harness import Peers, Run, add_record_option, effort, script, write_results
+from leanconv.cli import EXIT_NOT_MET
 from leanconv.cli.engines import machine
-from leanconv.cli.exit_codes import EXIT_NOT_MET
 from leanconv.errors import InputError
 from leanconv.graph.convert import FILE_RULES
 from leanconv.settings import current_settings

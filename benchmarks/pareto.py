@@ -38,10 +38,9 @@ from harness import (
     script,
     write_results,
 )
-from leanconv.cli.common import positive, thread_count
 from leanconv.cli.engines import machine
-from leanconv.cli.engines.catalogue import Installed, find, interpreters
-from leanconv.cli.engines.process import EngineError, EngineProcess
+from leanconv.cli.engines.processes import EngineError, EngineProcess, Installed, find, interpreters
+from leanconv.cli.options import positive, thread_count
 from leanconv.cli.output import progress
 from leanconv.errors import BudgetError, InputError
 from leanconv.graph.onnx_import import read_model

@@ -29,10 +29,10 @@ import numpy as np
 
 import leanconv
 from harness import ALL_ENGINES, MODELS, add_record_option, script
-from leanconv.cli.common import UsageError
+from leanconv.cli import EXIT_OK
 from leanconv.cli.engines.report import add_measure_options, compare
 from leanconv.cli.engines.rounds import Work
-from leanconv.cli.exit_codes import EXIT_OK
+from leanconv.cli.options import UsageError
 from leanconv.cli.output import print_table
 from leanconv.errors import InputError
 from leanconv.graph.onnx_import import read_model

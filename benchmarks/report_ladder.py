@@ -44,8 +44,8 @@ from examples.report.formats import Topology, weights
 from ladder.forward import Forward, Spent
 from ladder.kernels import RowCopy
 from ladder.network import VERSIONS
-from leanconv.cli.common import positive
 from leanconv.cli.engines import machine
+from leanconv.cli.options import positive
 from leanconv.cli.output import print_json, print_table, progress
 from leanconv.errors import InputError
 from pages.ladder import page

@@ -30,8 +30,8 @@ from typing import Any
 import numpy as np
 
 from harness import add_record_option, effort, model_file, script
-from leanconv.cli.common import not_negative, positive
 from leanconv.cli.engines import machine
+from leanconv.cli.options import not_negative, positive
 from leanconv.graph.onnx_import import read_model
 
 OURS, PEER = "leanconv", "onnxruntime"
@@ -82,7 +82,7 @@ def started(engine: str, options: argparse.Namespace) -> Server:
 def serve_peer(options: argparse.Namespace) -> int:
     """Serve the model by ONNX Runtime behind leanconv's server, in this process."""
     from engines.server_peer import models_of
-    from leanconv.cli.common import duration
+    from leanconv.cli.options import duration
     from leanconv.server.app import application
     from leanconv.server.connections import listening, server
     from leanconv.server.limits import Limits

@@ -21,7 +21,7 @@ from contextlib import suppress
 from typing import Any
 
 from harness import script
-from leanconv.cli.common import positive
+from leanconv.cli.options import positive
 from serving import (
     INFER,
     OURS,

@@ -30,7 +30,18 @@ from typing import Any
 import numpy as np
 
 from harness import HERE, MODELS, ROOT, Document, effort, model_file, results_folder, script
-from leanconv.cli.common import (
+from leanconv.cli import EXIT_NOT_MET, EXIT_OK
+from leanconv.cli.engines import machine
+from leanconv.cli.engines.processes import (
+    Engine,
+    EngineError,
+    EngineProcess,
+    Installed,
+    find,
+    interpreters,
+)
+from leanconv.cli.engines.rounds import OURS, difference
+from leanconv.cli.options import (
     UsageError,
     add_output_options,
     not_negative,
@@ -38,13 +49,7 @@ from leanconv.cli.common import (
     positive_number,
     thread_count,
 )
-from leanconv.cli.engines import machine
-from leanconv.cli.engines.catalogue import Engine, Installed, find, interpreters
-from leanconv.cli.engines.process import EngineError, EngineProcess
-from leanconv.cli.engines.rounds import OURS, difference
-from leanconv.cli.exit_codes import EXIT_NOT_MET, EXIT_OK
-from leanconv.cli.files import writing
-from leanconv.cli.output import print_json, progress
+from leanconv.cli.output import print_json, progress, writing
 from leanconv.graph.onnx_import import read_model
 from shape_cases import DRAWS, Case, Step, cases
 from shape_results import (

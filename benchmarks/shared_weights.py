@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from harness import ROOT, add_record_option, effort, model_file, script
-from leanconv.cli.common import positive
 from leanconv.cli.engines import machine
+from leanconv.cli.options import positive
 from leanconv.cli.output import print_table, progress
 from leanconv.errors import InputError
 from leanconv.units import format_bytes, format_ns

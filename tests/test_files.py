@@ -16,13 +16,13 @@ import pytest
 from onnx import TensorProto
 
 import leanconv as lc
-from leanconv.api import sample_files as samples
 from leanconv.cli.images import read_image
 from leanconv.cli.preprocessing import PRESETS, Preprocessing, read_labels
 from leanconv.errors import InputError, LeanConvError
 from leanconv.files import open_regular, read_whole
 from leanconv.graph.onnx_import import read_model
 from leanconv.planner.plan_file import read_plan
+from leanconv.quantizer import samples
 from support.hostile import bounded, held
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -144,11 +144,10 @@ def test_a_refused_file_is_closed(tmp_path: Path) -> None:
 OPEN_OTHERS = {
     "files.py": "opens all others",
     "codegen/private_folder.py": "folders of the cache, and new files in them",
-    "api/image_files.py": "an image that it maps, after open_regular",
-    "api/image_places.py": "/proc",
+    "api/image_places.py": "an image that it maps, after open_regular, and /proc",
     "images/zarr_arrays.py": "folders with arrays, after open_regular of what describes them",
     "images/tiff.py": "an image that it maps, after open_regular",
-    "dask/images.py": "the file of an image that the caller has mapped",
+    "dask/maps.py": "the file of an image that the caller has mapped",
     "codegen/compiler.py": "leanconv's own sources",
     "gpu/device/compiler.py": "leanconv's own sources",
     "codegen/host.py": "/proc and /sys",
@@ -157,11 +156,10 @@ OPEN_OTHERS = {
     "codegen/kernel.py": "loops, no files",
     "codegen/llvm_pages.py": "/proc, and llvmlite's library",
     "cli/engines/machine.py": "/proc",
-    "cli/startup.py": "/proc",
+    "cli/times.py": "/proc",
     "runtime/resident.py": "/proc",
     "cli/engines/worker.py": "its own standard output",
-    "cli/files.py": "bundles that commands write",
-    "cli/streams.py": "/dev/null",
+    "cli/output.py": "bundles that commands write, and /dev/null",
 }
 READING = {"open", "read_bytes", "read_text", "fromfile", "memmap", "loadtxt", "genfromtxt"}
 

@@ -330,7 +330,7 @@ def test_only_settings_reads_the_environment() -> None:
         for file, source in SOURCES
         for line in environment_uses(source)
         # A child process is given this process's environment with a variable more.
-        if folder_of_file(file) != "settings" and file.parts[-2:] != ("engines", "process.py")
+        if folder_of_file(file) != "settings" and file.parts[-2:] != ("engines", "processes.py")
     ]
     assert wrong == []
 

@@ -23,8 +23,7 @@ import numpy as np
 
 import leanconv
 from leanconv.errors import InputError, LeanConvError, UnsupportedError
-from leanconv.server.datatypes import datatype
-from leanconv.server.ports import check_types
+from leanconv.server.ports import check_types, datatype
 from leanconv.types import BFLOAT16
 
 

@@ -16,7 +16,7 @@ import onnx
 import pytest
 
 import real
-from leanconv.cli.common import UsageError
+from leanconv.cli.options import UsageError
 from leanconv.errors import InputError
 from leanconv.types import FLOAT32, INT32, INT64
 

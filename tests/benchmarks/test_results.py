@@ -20,9 +20,9 @@ import pages.ladder
 import pages.pareto
 import readme_tables
 from harness import all_results, results_folder
-from leanconv.cli.common import UsageError
 from leanconv.cli.engines import machine
-from leanconv.cli.engines.catalogue import interpreters
+from leanconv.cli.engines.processes import interpreters
+from leanconv.cli.options import UsageError
 from leanconv.errors import InputError
 from pages.figures import IM2COL, MEC_A, MEC_B, Figures
 from pages.im2win import sections

@@ -14,7 +14,7 @@ from onnx import helper
 
 import shapes
 from harness import ROOT, results_folder
-from leanconv.cli.common import UsageError
+from leanconv.cli.options import UsageError
 from shape_cases import WIDTHS, Case, Must, Step, cases, levels, pyramid, sizes, widths
 from shape_results import FULL, Sample, Taken, by_minute, failures, growth, missed, summary
 from support.onnx_models import model

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from leanconv.cli.common import named_shape
 from leanconv.cli.main import build_parser
+from leanconv.cli.options import named_shape
 from leanconv.units import shape_text
 from support.cli_fakes import Call, FakeNetwork
 

@@ -12,10 +12,9 @@ import pytest
 
 import leanconv
 from leanconv.cli import bench
-from leanconv.cli.engines import catalogue, machine, report
-from leanconv.cli.engines.catalogue import Engine, Installed
-from leanconv.cli.engines.onnx_file import conv_model
-from leanconv.cli.engines.process import Crew, EngineError, EngineProcess
+from leanconv.cli.bench import conv_model
+from leanconv.cli.engines import machine, processes, report
+from leanconv.cli.engines.processes import Crew, Engine, EngineError, EngineProcess, Installed
 from leanconv.cli.engines.rounds import Effort, Outcome, Work, measure, ratios
 from leanconv.cli.output import printable, progress
 from leanconv.spec.conv import ConvSpec
@@ -60,7 +59,7 @@ def work(tmp_path: Path) -> Work:
 
 
 def test_engines_are_found_or_said_to_be_missing(engines: tuple[Engine, ...]) -> None:
-    found, missing = catalogue.find(engines, ["/no/such/python", sys.executable])
+    found, missing = processes.find(engines, ["/no/such/python", sys.executable])
     assert [f.engine.name for f in found] == ["leanconv", "slow", "wrong", "broken"]
     assert {f.python for f in found} == {sys.executable}
     assert list(missing) == ["absent"]
@@ -68,13 +67,13 @@ def test_engines_are_found_or_said_to_be_missing(engines: tuple[Engine, ...]) ->
 
 
 def test_leanconv_runs_in_this_interpreter_only() -> None:
-    found, missing = catalogue.find([catalogue.LEANCONV], ["/no/such/python", sys.executable])
+    found, missing = processes.find([processes.LEANCONV], ["/no/such/python", sys.executable])
     assert found == []
     assert list(missing) == ["leanconv"]
 
 
 def test_measure_compares_times_and_answers(engines: tuple[Engine, ...], work: Work) -> None:
-    found, _ = catalogue.find(engines, [sys.executable])
+    found, _ = processes.find(engines, [sys.executable])
     said: list[str] = []
     outcomes = {o.engine: o for o in measure(work, found, QUICK, said.append)}
     assert len(outcomes["leanconv"].round_medians_ns) == 4
@@ -178,7 +177,7 @@ def test_a_crew_keeps_living_processes_only_if_asked_to(engines: tuple[Engine, .
 
 def test_answers_are_held_to_the_exact_one(engines: tuple[Engine, ...], work: Work) -> None:
     exact = replace(work, exact=lambda: [3.0 * work.inputs["x"].astype(np.float64)])
-    found, _ = catalogue.find(engines[:3], [sys.executable])
+    found, _ = processes.find(engines[:3], [sys.executable])
     outcomes = {o.engine: o for o in measure(exact, found, QUICK, lambda _: None)}
     assert outcomes["wrong"].difference == 0.0
     assert outcomes["slow"].difference == pytest.approx(1 / 3)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from leanconv.cli.answers import class_scores
+from leanconv.cli.run_report import class_scores
 from leanconv.types import FLOAT16, FLOAT32, FLOAT64
 from support.cli_fakes import Call, FakeNetwork
 from support.onnx_models import model

@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from leanconv.cli.common import byte_count, duration
-from leanconv.cli.engines import catalogue
+from leanconv.cli.engines import processes
 from leanconv.cli.engines.report import add_measure_options
 from leanconv.cli.main import build_parser
+from leanconv.cli.options import byte_count, duration
 from leanconv.cli.output import in_options, print_json
 from leanconv.errors import SpecError
 from leanconv.graph.small_inputs import NeedsInputsError
@@ -236,7 +236,7 @@ def test_the_layers_of_the_paper_are_known_by_name(call: Call, tmp_path: Path) -
 def test_without_other_engines_bench_says_how_to_get_them(
     call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(catalogue, "absent_modules", lambda _, modules: _others(modules))
+    monkeypatch.setattr(processes, "absent_modules", lambda _, modules: _others(modules))
     result = call("bench", "cv9")
     assert result.code == 1
     assert "pip install onnxruntime openvino" in result.err

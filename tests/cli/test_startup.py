@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from leanconv.cli.startup import Startup, process_ns, started
+from leanconv.cli.times import Startup, process_ns, started
 from leanconv.progress import count_kernels, spending, spent
 from support.onnx_models import small_cnn
 

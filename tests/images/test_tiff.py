@@ -13,8 +13,8 @@ import pytest
 
 from leanconv.errors import InputError
 from leanconv.images import create_image, open_image, tiff
-from leanconv.images.encoded_tiles import fits
 from leanconv.images.files import reopen_image
+from leanconv.images.tiff import fits
 from support.hostile import bounded
 
 tifffile = pytest.importorskip("tifffile", reason="leanconv[images] is not installed")

@@ -11,9 +11,8 @@ import leanconv as lc
 from leanconv.cli.quantize_page import quantize_page
 from leanconv.errors import BudgetError, SpecError
 from leanconv.quantizer import choose, trial
-from leanconv.quantizer.costs import LayerCost, RungCost
+from leanconv.quantizer.costs import Clock, LayerCost, Planned, RungCost
 from leanconv.quantizer.onnx_graph import OnnxGraph
-from leanconv.quantizer.plans import Clock, Planned
 from support.networks_to_quantise import model, normal
 
 _NODES = [

@@ -13,9 +13,9 @@ from onnx import helper
 
 import leanconv as lc
 from leanconv.errors import BudgetError
+from leanconv.quantizer.choose import front
 from leanconv.quantizer.costs import LayerCost, RungCost, total
-from leanconv.quantizer.front import front
-from leanconv.quantizer.rungs import FLOAT16, FLOAT32, INT8, key
+from leanconv.quantizer.result import FLOAT16, FLOAT32, INT8, key
 from leanconv.quantizer.samples import Arrays
 from support.networks_to_quantise import model, normal
 

@@ -13,16 +13,13 @@ import leanconv as lc
 from leanconv.quantizer.codes import Codes, codes_of_range, weight_codes, weight_scales
 from leanconv.quantizer.equalise import equalised
 from leanconv.quantizer.folding import folded
-from leanconv.quantizer.histogram import BINS, Histogram
-from leanconv.quantizer.layers import layer_of
+from leanconv.quantizer.layers import layer_of, scheme
 from leanconv.quantizer.onnx_graph import OnnxGraph
 from leanconv.quantizer.onnx_reading import read_graph
-from leanconv.quantizer.patches import Windows
-from leanconv.quantizer.ranges import METHODS, value_codes
-from leanconv.quantizer.rounding import Moments, corrected_bias, rounded_codes
+from leanconv.quantizer.ranges import BINS, METHODS, Histogram, value_codes
+from leanconv.quantizer.rounding import Moments, Windows, corrected_bias, rounded_codes
 from leanconv.quantizer.running import network_of
 from leanconv.quantizer.samples import checked_samples
-from leanconv.quantizer.scheme import scheme
 from leanconv.quantizer.scores import relative_difference
 from support.networks_to_quantise import model, normal
 

@@ -12,8 +12,18 @@ from leanconv.api.load import model_source
 from leanconv.cli.quantize_page import layer_counts, notes, quantize_page
 from leanconv.quantizer.folding import folded
 from leanconv.quantizer.onnx_reading import read_graph
-from leanconv.quantizer.result import LayerReport, Quantized, Trial
-from leanconv.quantizer.rungs import FLOAT16, FLOAT32, INT8, RUNGS, W8A16, Rungs, all_in
+from leanconv.quantizer.result import (
+    FLOAT16,
+    FLOAT32,
+    INT8,
+    RUNGS,
+    W8A16,
+    LayerReport,
+    Quantized,
+    Rungs,
+    Trial,
+    all_in,
+)
 from leanconv.quantizer.samples import checked_samples
 from leanconv.quantizer.variants import Methods, Variants
 from support.networks_to_quantise import random_network

@@ -15,13 +15,12 @@ import httpx
 import numpy as np
 import pytest
 
+from leanconv import server
 from leanconv.cli.main import main
 from leanconv.errors import MissingExtraError
-from leanconv.server import extra
 from leanconv.server.connections import listening
 from leanconv.server.limits import Limits
-from leanconv.server.models import sources
-from leanconv.server.start import loaded
+from leanconv.server.models import loaded, sources
 from support.served import binary_request, results, small_net
 from support.small_inputs import IMAGE, by_rate
 
@@ -147,14 +146,14 @@ def test_an_address_that_cannot_be_had(call: Call, tmp_path: Path) -> None:
 
 
 def test_a_missing_extra_says_what_to_install(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(extra, "PACKAGES", ("starlette", "no_such_package"))
+    monkeypatch.setattr(server, "PACKAGES", ("starlette", "no_such_package"))
     with pytest.raises(
         MissingExtraError, match=r"is not installed: pip install 'leanconv\[server\]'"
     ):
-        extra.require()
-    monkeypatch.setattr(extra, "PACKAGES", ("no_such_package", "nor_this"))
+        server.require()
+    monkeypatch.setattr(server, "PACKAGES", ("no_such_package", "nor_this"))
     with pytest.raises(MissingExtraError, match="no_such_package, nor_this, which are not"):
-        extra.require()
+        server.require()
     code, said = call("x.onnx")
     assert code == 1
     assert "no_such_package" in said

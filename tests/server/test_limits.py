@@ -18,11 +18,10 @@ from onnx import TensorProto, helper
 
 from leanconv.errors import BudgetError
 from leanconv.server.batching import Job
-from leanconv.server.exchange import Exchange
+from leanconv.server.connections import Exchange
 from leanconv.server.limits import Limits
-from leanconv.server.models import sources
+from leanconv.server.models import loaded, sources
 from leanconv.server.plans import Plans
-from leanconv.server.start import loaded
 from support.hostile import node
 from support.onnx_models import model as onnx_model
 from support.served import LIMITS, binary_request, results, serving, small_net

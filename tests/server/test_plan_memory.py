@@ -10,9 +10,8 @@ import pytest
 
 import leanconv as lc
 from leanconv.errors import BudgetError
-from leanconv.server.comparison import alike, comparison_bytes
-from leanconv.server.plans import Group, Plans
-from leanconv.server.refusals import BUSY, RefusedError
+from leanconv.server.limits import BUSY, RefusedError
+from leanconv.server.plans import Group, Plans, alike, comparison_bytes
 from support.served import small_net
 
 

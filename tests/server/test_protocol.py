@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from leanconv.api.inputs import InputSpec
+from leanconv.server.limits import RefusedError
 from leanconv.server.protocol import decode
-from leanconv.server.refusals import RefusedError
 from leanconv.types import BOOL, FLOAT32, UINT8
 from support.served import Running, serving
 

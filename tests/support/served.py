@@ -19,9 +19,8 @@ from onnx import TensorProto, helper, numpy_helper
 from leanconv.server.app import application
 from leanconv.server.connections import listening, server
 from leanconv.server.limits import Limits
-from leanconv.server.models import Models, sources
+from leanconv.server.models import Models, loaded, sources
 from leanconv.server.service import Service
-from leanconv.server.start import loaded
 
 LIMITS = replace(Limits(), header_s=1, write_s=2, request_s=30, plan_s=60)
 

@@ -1,4 +1,4 @@
-"""Where images lie: in which file, folder or store, and in which of its bytes.
+"""Where images lie: files mapped whole or refused; in which file, folder or store, in which bytes.
 
 One file may be in two arrays that share no memory: by two mappings, by two names (links), by two
 handles of a Zarr array. A run in tiles asks here whether what it writes is what it reads, and a
@@ -9,14 +9,80 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Hashable
-from typing import Any
+from collections.abc import Hashable, Iterator
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 
-from leanconv.api.image_files import SHARED, memmaps
 from leanconv.api.tile_layouts import source
+from leanconv.errors import InputError
+from leanconv.files import open_regular, reason
 from leanconv.records import dataclass
+
+SHARED = ("r", "r+", "w+")  # modes of np.memmap in which the file holds what is written
+
+
+def mapped_array(path: Path, writable: bool = False) -> np.memmap:
+    """The array of a .npy file, mapped: nothing of it is read yet.
+
+    Raises:
+        InputError: the file cannot be read, or holds no array of numbers.
+    """
+    try:
+        with open_regular(path, what="image") as file:
+            version = np.lib.format.read_magic(file)
+            read_header = {
+                (1, 0): np.lib.format.read_array_header_1_0,
+                (2, 0): np.lib.format.read_array_header_2_0,
+            }[version]
+            shape, turned, dtype = read_header(file)
+            begin = file.tell()
+    except (OSError, ValueError, KeyError) as error:
+        raise InputError(
+            f"image {str(path)!r} cannot be read: {reason(error)}; expected a .npy file"
+        ) from error
+    if dtype.kind not in "biuf":
+        raise InputError(f"image {str(path)!r} holds {dtype}; expected numbers")
+    try:
+        return mapped_whole(path, dtype, begin, shape, "F" if turned else "C", writable)
+    except (OSError, ValueError, OverflowError) as error:
+        raise InputError(
+            f"image {str(path)!r} cannot be mapped: {reason(error)}; expected a whole file"
+        ) from error
+
+
+def mapped_whole(
+    path: str | os.PathLike[str],
+    dtype: np.dtype[Any],
+    begin: int,
+    shape: tuple[int, ...],
+    order: Literal["C", "F"] = "C",
+    writable: bool = False,
+) -> np.memmap:
+    """Map an array that a file has from a byte on; NumPy would lengthen one that was cut short.
+
+    Raises:
+        OSError, ValueError, OverflowError: the file is too short, or cannot be mapped.
+    """
+    held = np.memmap(path, dtype, "r", begin, shape, order)
+    return np.memmap(path, dtype, "r+", begin, shape, order) if writable else held
+
+
+def memmaps(image: Any) -> Iterator[np.memmap]:
+    """The array, if it is a mapped file's, and those that it is a view of."""
+    found = source(image)
+    while isinstance(found, np.ndarray):
+        if isinstance(found, np.memmap):
+            yield found
+        found = found.base
+
+
+def file_state(path: str | os.PathLike[str]) -> str:
+    """What tells a file's contents from those that it had before: size and time of change."""
+    facts = os.stat(path)
+    return f"{os.path.abspath(path)} {facts.st_size} {facts.st_mtime_ns}"
+
 
 _LOCAL = {"file", "local"}  # names of fsspec for files of this machine
 _FIRST = 1 << 12  # an address that is not null

@@ -10,8 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from leanconv.api.file_windows import FileWindows
-from leanconv.api.image_files import SHARED, memmaps
-from leanconv.api.image_places import are_one, place_of
+from leanconv.api.image_places import SHARED, are_one, memmaps, place_of
 from leanconv.api.inputs import InputSpec
 from leanconv.api.tile_layouts import (
     Layouts,

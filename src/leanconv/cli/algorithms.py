@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from leanconv.cli.common import add_output_options, add_threads_option
+from leanconv.cli.network_inputs import read_problem
+from leanconv.cli.options import add_output_options, add_threads_option
 from leanconv.cli.output import print_json, print_table
-from leanconv.cli.problem_lines import read_problem
 from leanconv.cli.table import Column
 from leanconv.types import FLOAT32, FLOAT64
 from leanconv.units import counted, format_bytes

@@ -7,20 +7,21 @@ from __future__ import annotations
 import argparse
 import functools
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from leanconv.api.inputs import given_values
-from leanconv.cli.common import add_shape_option, add_value_option, positive
-from leanconv.cli.engines.catalogue import ENGINES
-from leanconv.cli.engines.onnx_file import conv_model
+from leanconv.cli.engines.processes import ENGINES
 from leanconv.cli.engines.report import add_measure_options, compare
 from leanconv.cli.engines.rounds import Work
-from leanconv.cli.network_inputs import input_shapes, random_inputs
-from leanconv.cli.problem_lines import is_problem, read_problem
+from leanconv.cli.network_inputs import input_shapes, is_problem, random_inputs, read_problem
+from leanconv.cli.options import add_shape_option, add_value_option, positive
 from leanconv.errors import InputError
+from leanconv.graph.onnx_parts import named_value
+from leanconv.graph.wire import written
+from leanconv.quantizer.onnx_graph import OnnxGraph, OnnxNode, int_attribute
 from leanconv.reference.direct import convolve
 from leanconv.reference.layers import LAYERS
 from leanconv.spec.conv import ConvSpec
@@ -78,6 +79,46 @@ def layer_works(specs: Mapping[str, ConvSpec], folder: Path, exact: bool = False
         truth = functools.partial(_exact, spec, x, weight) if exact else None
         yield Work(f"{name} {spec}".strip(), file, {"x": x}, truth)
         file.unlink()
+
+
+def conv_model(spec: ConvSpec, weight: np.ndarray) -> bytes:
+    """Return the ONNX file of `y = Conv(x, w)`, for engines that read nothing else.
+
+    Args:
+        spec: the convolution, without bias, residual or activation, in NCHW.
+        weight: its weights, of `spec.weight_shape` and the spec's dtype.
+    """
+    assert spec.layout == "NCHW"
+    assert weight.shape == spec.weight_shape
+    attributes = {
+        "kernel_shape": _ints("kernel_shape", spec.kernel),
+        "strides": _ints("strides", spec.stride),
+        "dilations": _ints("dilations", spec.dilation),
+        "pads": _ints("pads", spec.pad_begin + spec.pad_end),
+        "group": int_attribute("group", spec.groups),
+    }
+    x, y = (
+        {name: named_value(name, spec.dtype.onnx, shape)}
+        for name, shape in (("x", spec.input_shape), ("y", spec.output_shape))
+    )
+    return OnnxGraph(
+        nodes=[OnnxNode("Conv", ["x", "w"], ["y"], "conv", attributes)],
+        constants={"w": weight},
+        inputs=x,
+        outputs=y,
+        opset=13,
+        domains={},
+        ir_version=8,
+        around=(),
+        inside=(written(2, str(spec).encode()),),
+        others={},
+    ).data()
+
+
+def _ints(name: str, values: Sequence[int]) -> bytes:
+    """An AttributeProto of whole numbers that are not negative."""
+    numbers = b"".join(written(8, value) for value in values)
+    return written(1, name.encode()) + numbers + written(20, 7)
 
 
 def _exact(spec: ConvSpec, x: np.ndarray, weight: np.ndarray) -> list[np.ndarray]:

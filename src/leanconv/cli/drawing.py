@@ -21,9 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from leanconv.cli.common import UsageError
-from leanconv.cli.files import writing
 from leanconv.cli.images import Fitting, Picture, upright
+from leanconv.cli.options import UsageError
+from leanconv.cli.output import writing
 from leanconv.cli.preprocessing import ULTRALYTICS, Preprocessing
 from leanconv.errors import InputError
 from leanconv.graph.nms import kept_boxes

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 
-from leanconv.cli.exit_codes import EXIT_INTERRUPTED
+from leanconv.cli import EXIT_INTERRUPTED
 
 # Nothing else is imported here: until `main` is called, Ctrl-C ends in a traceback.
 TYPE_CHECKING = False

@@ -11,7 +11,14 @@ from typing import Any
 import numpy as np
 
 from leanconv.api.inputs import given_values
-from leanconv.cli.common import (
+from leanconv.cli.network_inputs import (
+    input_shapes,
+    is_problem,
+    planned_for,
+    read_problem,
+    shape_groups,
+)
+from leanconv.cli.options import (
     UsageError,
     add_load_options,
     add_output_options,
@@ -21,16 +28,9 @@ from leanconv.cli.common import (
     load_options,
     unknown,
 )
-from leanconv.cli.files import writing
-from leanconv.cli.network_inputs import (
-    input_shapes,
-    planned_for,
-    shape_groups,
-)
-from leanconv.cli.output import in_options, print_json, print_table, print_text, progress
-from leanconv.cli.problem_lines import is_problem, read_problem
-from leanconv.cli.shares import other_ns, other_text
+from leanconv.cli.output import in_options, print_json, print_table, print_text, progress, writing
 from leanconv.cli.table import NONE, Column
+from leanconv.cli.times import other_ns, other_text
 from leanconv.errors import InputError
 from leanconv.graph.convert import FILE_RULES
 from leanconv.graph.convert.rule import FileNode
@@ -110,7 +110,7 @@ def execute(options: argparse.Namespace) -> int:
 def _fields(options: argparse.Namespace) -> int:
     """Say what outputs read of inputs."""
     import leanconv
-    from leanconv.cli.field_rows import field_rows, print_fields
+    from leanconv.cli.explain_sizes import field_rows, print_fields
 
     with progress(f"reading {options.what}"):
         network = leanconv.load(options.what, **load_options(options))
@@ -127,7 +127,7 @@ def _fields(options: argparse.Namespace) -> int:
 def _guards(options: argparse.Namespace) -> int:
     """Say what the sizes of a model share."""
     import leanconv
-    from leanconv.cli.guard_rows import guard_rows, print_guards
+    from leanconv.cli.explain_sizes import guard_rows, print_guards
 
     with progress(f"planning {options.what}"):
         network = leanconv.load(options.what, **load_options(options))

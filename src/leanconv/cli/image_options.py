@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from leanconv.api.inputs import given_values
-from leanconv.api.sample_files import read_sample
-from leanconv.cli.common import UsageError, positive
 from leanconv.cli.images import FITS, Fitting, Picture, image_shape, read_image
 from leanconv.cli.network_inputs import given_shapes
+from leanconv.cli.options import UsageError, positive
 from leanconv.cli.preprocessing import (
     LAYOUTS,
     ORDERS,
@@ -27,6 +26,7 @@ from leanconv.cli.preprocessing import (
     read_labels,
 )
 from leanconv.errors import InputError
+from leanconv.quantizer.samples import read_sample
 from leanconv.records import dataclass
 from leanconv.units import shape_text
 

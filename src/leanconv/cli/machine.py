@@ -7,7 +7,7 @@ from dataclasses import asdict
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
-from leanconv.cli.common import add_output_options
+from leanconv.cli.options import add_output_options
 from leanconv.cli.output import print_json, print_table, print_text, progress
 from leanconv.cli.table import Column
 from leanconv.units import format_bytes

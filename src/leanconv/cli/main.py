@@ -9,6 +9,11 @@ from collections.abc import Sequence
 
 from leanconv import __version__
 from leanconv.cli import (
+    EXIT_BUG,
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    EXIT_USAGE,
+    EXIT_USER_ERROR,
     algorithms,
     bench,
     explain,
@@ -21,16 +26,8 @@ from leanconv.cli import (
     warm,
     winograd,
 )
-from leanconv.cli.common import UsageError
-from leanconv.cli.exit_codes import (
-    EXIT_BUG,
-    EXIT_INTERRUPTED,
-    EXIT_OK,
-    EXIT_USAGE,
-    EXIT_USER_ERROR,
-)
-from leanconv.cli.parser import CommandParser, Parser
-from leanconv.cli.streams import flushed, prepare_streams
+from leanconv.cli.options import CommandParser, Parser, UsageError
+from leanconv.cli.output import flushed, prepare_streams
 from leanconv.errors import LeanConvError
 from leanconv.files import reason
 from leanconv.settings import current_settings

@@ -1,20 +1,98 @@
-"""What the sub-commands share to speak: tables, JSON, progress."""
+"""What commands print and write: streams, tables, JSON, progress, and whole files or none.
+
+Standard input, output and error may be closed, full, without a reader, or of few letters.
+"""
 
 from __future__ import annotations
 
+import codecs
 import json
 import math
+import os
 import re
 import shutil
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from pathlib import Path
+from typing import Any, TextIO
+from zipfile import ZipFile
 
-from leanconv.cli.streams import complain
+import numpy as np
+
 from leanconv.cli.table import Column, cells_of, lay_out, shortened, wrapped
+
+_STREAMS = (("stdin", "r"), ("stdout", "w"), ("stderr", "w"))
+_PLAIN = {"─": "-", "…": "...", "→": "->"}
+_ERRORS = "leanconv.plain"
+
+
+def prepare_streams() -> None:
+    """Open those that are closed, and let those that lack a letter write another one for it.
+
+    Where a stream is closed, Python has None for it, and the next file that is opened takes its
+    number: what is printed would land in that file.
+    """
+    for number, (name, mode) in enumerate(_STREAMS):
+        if getattr(sys, name) is None:
+            opened = os.open(os.devnull, os.O_RDWR)
+            if opened != number:
+                os.dup2(opened, number)
+                os.close(opened)
+            stream = open(number, mode, encoding="utf-8", closefd=False)  # noqa: SIM115
+            setattr(sys, name, stream)
+    codecs.register_error(_ERRORS, _plain)
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors=_ERRORS)
+
+
+def flushed(code: int) -> int:
+    """Write out what was printed, and return the exit code: 1 for 0 where that fails.
+
+    A reader that went away, as in `leanconv explain … | head`, is no failure.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except BrokenPipeError:
+            _discard(stream)
+        except OSError as error:
+            _discard(stream)
+            if stream is sys.stdout and not code:
+                complain(f"leanconv: what was printed is not whole: {error.strerror or error}")
+                code = 1
+    return code
+
+
+def complain(line: str) -> None:
+    """Print a line on standard error, if that can be."""
+    try:
+        print(line, file=sys.stderr, flush=True)
+    except (OSError, ValueError):
+        _discard(sys.stderr)
+
+
+def _discard(stream: TextIO) -> None:
+    """Let what the stream still holds, and all that follows, go nowhere: Python writes at exit."""
+    try:
+        number = stream.fileno()
+    except (OSError, ValueError):
+        return
+    opened = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(opened, number)
+    os.close(opened)
+
+
+def _plain(error: UnicodeError) -> tuple[str, int]:
+    """What is written for letters that the encoding lacks."""
+    assert isinstance(error, UnicodeEncodeError)
+    missing = error.object[error.start : error.end]
+    return "".join(_PLAIN.get(letter, "?") for letter in missing), error.end
+
 
 PATIENCE_S = 1.0
 
@@ -204,3 +282,48 @@ def progress(text: str) -> Iterator[Progress]:
         yield shown
     finally:
         shown.close()
+
+
+@contextmanager
+def writing(file: str | Path) -> Iterator[Path]:
+    """Give a path to write to, which becomes the file where the block ends well.
+
+    What is there and is no regular file, such as `/dev/stdout`, is written to directly.
+
+    Raises:
+        OSError: the file cannot be written; it is left as it was.
+    """
+    path = Path(os.path.realpath(file))
+    if path.exists() and not path.is_file():
+        yield path
+        return
+    aside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        yield aside
+        os.replace(aside, path)
+    except OSError as error:
+        if error.filename == str(aside):
+            error.filename = str(file)
+        raise
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+@contextmanager
+def writing_arrays(file: str | Path) -> Iterator[Callable[[Mapping[str, np.ndarray]], None]]:
+    """Give a function that adds arrays, by any names, to an .npz file; a name is kept once.
+
+    Raises:
+        OSError: the file cannot be written; it is left as it was.
+    """
+    with writing(file) as aside, ZipFile(aside, "w") as bundle:
+        seen: set[str] = set()
+
+        def keep(arrays: Mapping[str, np.ndarray]) -> None:
+            for name, array in arrays.items():
+                if name not in seen:
+                    seen.add(name)
+                    with bundle.open(f"{name}.npy", "w", force_zip64=True) as member:
+                        np.lib.format.write_array(member, array, allow_pickle=False)
+
+        yield keep

@@ -8,7 +8,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from leanconv.api.inputs import given_values
-from leanconv.cli.common import (
+from leanconv.cli.network_inputs import input_shapes, planned_for, random_inputs
+from leanconv.cli.options import (
     add_load_options,
     add_output_options,
     add_shape_option,
@@ -16,11 +17,9 @@ from leanconv.cli.common import (
     load_options,
     positive,
 )
-from leanconv.cli.network_inputs import input_shapes, planned_for, random_inputs
 from leanconv.cli.output import print_json, print_table, print_text, progress
-from leanconv.cli.shares import other_ns, other_text
-from leanconv.cli.startup import Startup, started, taken_ns
 from leanconv.cli.table import NONE, Column
+from leanconv.cli.times import Startup, other_ns, other_text, started, taken_ns
 from leanconv.records import dataclass
 from leanconv.units import counted, format_ns, shape_text
 

@@ -13,7 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from leanconv.cli.common import (
+from leanconv.cli import EXIT_OK
+from leanconv.cli.image_options import Arrays, add_image_options, preprocessing_of, read_inputs
+from leanconv.cli.network_inputs import model_file
+from leanconv.cli.options import (
     IMAGES_HELP,
     UsageError,
     add_output_options,
@@ -23,11 +26,7 @@ from leanconv.cli.common import (
     byte_count,
     not_negative,
 )
-from leanconv.cli.exit_codes import EXIT_OK
-from leanconv.cli.files import writing
-from leanconv.cli.image_options import Arrays, add_image_options, preprocessing_of, read_inputs
-from leanconv.cli.output import print_json, print_table, print_text, progress
-from leanconv.cli.problem_lines import model_file
+from leanconv.cli.output import print_json, print_table, print_text, progress, writing
 from leanconv.cli.quantize_page import (
     layer_counts,
     notes,

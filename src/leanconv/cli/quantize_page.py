@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from leanconv.cli.table import NONE
 from leanconv.pages import picture
 from leanconv.pages.page import document, fact, heading
-from leanconv.quantizer.rungs import FLOAT32, INT8, RUNGS, W8A16
+from leanconv.quantizer.result import FLOAT32, INT8, RUNGS, W8A16
 from leanconv.units import counted, format_bytes, format_ns
 
 if TYPE_CHECKING:

@@ -15,8 +15,18 @@ import numpy as np
 
 from leanconv.api.fitting_sizes import fitting_multiple
 from leanconv.api.inputs import bound_by, given_values
-from leanconv.cli.answers import summarise
-from leanconv.cli.common import (
+from leanconv.cli import EXIT_NOT_MET, EXIT_OK, EXIT_USER_ERROR
+from leanconv.cli.image_options import (
+    Arrays,
+    Given,
+    add_image_options,
+    fitting_of,
+    preprocessing_of,
+    read_inputs,
+)
+from leanconv.cli.images import Picture
+from leanconv.cli.network_inputs import stated_for
+from leanconv.cli.options import (
     IMAGES_HELP,
     UsageError,
     add_load_options,
@@ -28,23 +38,11 @@ from leanconv.cli.common import (
     not_negative,
     positive,
 )
-from leanconv.cli.exit_codes import EXIT_NOT_MET, EXIT_OK, EXIT_USER_ERROR
-from leanconv.cli.files import writing_arrays
-from leanconv.cli.image_options import (
-    Arrays,
-    Given,
-    add_image_options,
-    fitting_of,
-    preprocessing_of,
-    read_inputs,
-)
-from leanconv.cli.images import Picture
-from leanconv.cli.network_inputs import stated_for
-from leanconv.cli.output import print_json, progress, say_error
+from leanconv.cli.output import print_json, progress, say_error, writing_arrays
 from leanconv.cli.preprocessing import Preprocessing
-from leanconv.cli.run_report import Answer, preprocessing_json, print_answers
-from leanconv.cli.startup import Startup, started
+from leanconv.cli.run_report import Answer, preprocessing_json, print_answers, summarise
 from leanconv.cli.tiles import add_tile_options, check_untiled, execute_tiled
+from leanconv.cli.times import Startup, started
 from leanconv.errors import BudgetError, InputError, ModelError
 from leanconv.files import reason
 from leanconv.records import cached_property

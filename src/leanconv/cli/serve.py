@@ -7,7 +7,8 @@ import signal
 import socket
 from typing import TYPE_CHECKING, Any
 
-from leanconv.cli.common import (
+from leanconv.cli import EXIT_OK
+from leanconv.cli.options import (
     Shape,
     add_accuracy_options,
     add_shared_weights_option,
@@ -19,9 +20,7 @@ from leanconv.cli.common import (
     not_negative,
     positive,
 )
-from leanconv.cli.exit_codes import EXIT_OK
-from leanconv.cli.output import one_line, progress
-from leanconv.cli.streams import complain
+from leanconv.cli.output import complain, one_line, progress
 from leanconv.errors import InputError
 from leanconv.files import reason
 from leanconv.server.limits import MOST_BATCH, Limits
@@ -146,7 +145,7 @@ def _add_request_options(parser: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     """Run the sub-command."""
-    from leanconv.server.extra import require
+    from leanconv.server import require
 
     require()
     from leanconv.server.app import application
@@ -197,8 +196,7 @@ def _say(text: str) -> None:
 
 
 def _loaded(options: argparse.Namespace, limits: Limits) -> Models:
-    from leanconv.server.models import sources
-    from leanconv.server.start import loaded
+    from leanconv.server.models import loaded, sources
 
     shapes: dict[str, list[dict[str, Shape]]] = {}
     for model, name, shape in options.shape:

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from leanconv.cli.common import UsageError, load_options
-from leanconv.cli.exit_codes import EXIT_OK
+from leanconv.cli import EXIT_OK
 from leanconv.cli.image_options import OF_PICTURES
+from leanconv.cli.options import UsageError, load_options
 from leanconv.cli.output import print_json, print_text, progress
 from leanconv.errors import InputError
 from leanconv.files import refuse_without_folder

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from leanconv.api.inputs import bound_by, given_values
-from leanconv.cli.common import (
+from leanconv.cli import EXIT_NOT_MET, EXIT_OK
+from leanconv.cli.image_options import (
+    Arrays,
+    Given,
+    add_image_options,
+    preprocessing_of,
+    read_inputs,
+)
+from leanconv.cli.network_inputs import input_shapes, model_file, random_inputs, stated_for
+from leanconv.cli.options import (
     IMAGES_HELP,
     UsageError,
     add_load_options,
@@ -20,17 +29,7 @@ from leanconv.cli.common import (
     load_options,
     positive,
 )
-from leanconv.cli.exit_codes import EXIT_NOT_MET, EXIT_OK
-from leanconv.cli.image_options import (
-    Arrays,
-    Given,
-    add_image_options,
-    preprocessing_of,
-    read_inputs,
-)
-from leanconv.cli.network_inputs import input_shapes, random_inputs, stated_for
 from leanconv.cli.output import print_json, print_table, print_text, progress
-from leanconv.cli.problem_lines import model_file
 from leanconv.operators.operator import network_error
 from leanconv.types import FLOAT32, FLOAT64
 from leanconv.units import error_text, shape_text

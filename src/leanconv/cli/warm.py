@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from leanconv.api.inputs import given_values
-from leanconv.cli.common import (
+from leanconv.cli import EXIT_NOT_MET, EXIT_OK
+from leanconv.cli.network_inputs import given_shapes, input_shapes, model_file, shape_groups
+from leanconv.cli.options import (
     Extents,
     UsageError,
     add_load_options,
@@ -20,10 +22,7 @@ from leanconv.cli.common import (
     named_range,
     positive,
 )
-from leanconv.cli.exit_codes import EXIT_NOT_MET, EXIT_OK
-from leanconv.cli.network_inputs import given_shapes, input_shapes, shape_groups
 from leanconv.cli.output import print_json, print_table, print_text, progress
-from leanconv.cli.problem_lines import model_file
 from leanconv.cli.table import Column
 from leanconv.cli.usual_networks import USUAL, usual_network
 from leanconv.errors import InputError

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterator
 from typing import Any
 
-from leanconv.cli.common import UsageError, add_output_options, positive
+from leanconv.cli.options import UsageError, add_output_options, positive
 from leanconv.cli.output import print_json, print_text, progress, terminal_columns
 from leanconv.errors import SpecError
 from leanconv.winograd.balance import balance

@@ -22,7 +22,6 @@ if find_spec("dask") is None:
         "leanconv.dask needs Dask, which is not installed: pip install 'leanconv[dask]'"
     )
 
-from leanconv.dask.bags import map_bag
-from leanconv.dask.images import map_network
+from leanconv.dask.maps import map_bag, map_network
 
 __all__ = ["map_bag", "map_network"]

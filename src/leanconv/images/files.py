@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from leanconv.api.image_files import mapped_array
+from leanconv.api.image_places import mapped_array
 from leanconv.api.tile_layouts import LaidOutImage, checked_layout, microscopy_layout
 from leanconv.errors import InputError
 from leanconv.files import reason, refuse_without_folder

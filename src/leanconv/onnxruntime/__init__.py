@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging as _logging
 
-from leanconv.onnxruntime import installing as _installing
 from leanconv.onnxruntime import real as _real
 from leanconv.onnxruntime.binding import IOBinding
 from leanconv.onnxruntime.options import (
@@ -20,8 +19,9 @@ from leanconv.onnxruntime.options import (
     GraphOptimizationLevel,
     RunOptions,
     SessionOptions,
+    get_all_providers,
+    get_available_providers,
 )
-from leanconv.onnxruntime.providers import get_all_providers, get_available_providers
 from leanconv.onnxruntime.session import InferenceSession
 from leanconv.onnxruntime.values import ModelMetadata, NodeArg, OrtDevice, OrtValue
 
@@ -113,7 +113,7 @@ def install() -> None:
     Who has imported the real one before keeps it: call this first. A second call does nothing.
     """
     names = {name: globals()[name] for name in (*__all__, "__version__")}
-    _installing.install(names, __file__)
+    _real.install(names, __file__)
 
 
 def uninstall() -> None:

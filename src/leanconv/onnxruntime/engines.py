@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,13 +17,14 @@ import numpy as np
 
 import leanconv
 from leanconv.api.inputs import InputSpec
+from leanconv.errors import LeanConvError
+from leanconv.graph.ir import Graph
+from leanconv.graph.onnx_import import Model
 from leanconv.graph.onnx_tensor import GivenWeights
 from leanconv.graph.small_inputs import NeedsInputsError
 from leanconv.onnxruntime import exceptions
-from leanconv.onnxruntime.options import RunOptions, SessionOptions
-from leanconv.onnxruntime.providers import CPU
+from leanconv.onnxruntime.options import CPU, RunOptions, SessionOptions
 from leanconv.onnxruntime.real import real
-from leanconv.onnxruntime.shapes import inferred
 from leanconv.onnxruntime.values import dtype_of_type
 
 Arrays = dict[str, np.ndarray]
@@ -142,3 +148,118 @@ class Other:
                 raise
             raise named(str(error)) from error
         return dict(zip(self._names, results, strict=True))
+
+
+Extents = tuple[int | str | None, ...]
+# Each open extent gets sizes of its own, so that an output's extent tells whose it is. Networks
+# that halve their maps five times take multiples of 32.
+_SIZES = (64, 96)
+_STEP = 64
+
+
+def inferred(model: Model) -> dict[str, Extents]:
+    """Shapes of outputs by name: numbers, names of inputs' extents, None for other open ones.
+
+    The network is bound to two sets of sizes, and what is equal in both is a number. Outputs whose
+    rank differs, and networks that do not take these sizes, are left out.
+    """
+    graphs: list[Graph] = []
+    sizes: dict[object, int] = {}
+    for size in _SIZES:
+        sizes.clear()
+        shapes = {}
+        for each in model.inputs:
+            if each.shape is None:
+                return {}
+            keys = [
+                n if isinstance(n, int | str) else (each.name, axis)
+                for axis, n in enumerate(each.shape)
+            ]
+            shapes[each.name] = tuple(
+                key if isinstance(key, int) else sizes.setdefault(key, size + _STEP * len(sizes))
+                for key in keys
+            )
+        try:
+            graphs.append(model.bind(shapes))
+        except LeanConvError:
+            return {}
+    names = [key if isinstance(key, str) else None for key in sizes]
+    found = {}
+    for name, *values in zip(model.outputs, *(graph.outputs for graph in graphs), strict=True):
+        first, second = (
+            graph.types[value].shape for graph, value in zip(graphs, values, strict=True)
+        )
+        if len(first) == len(second):
+            found[name] = tuple(_extent(a, b, names) for a, b in zip(first, second, strict=True))
+    return found
+
+
+def _extent(first: int, second: int, names: list[str | None]) -> int | str | None:
+    if first == second:
+        return first
+    number, rest = divmod(first - _SIZES[0], _STEP)
+    whose = not rest and second - first == _SIZES[1] - _SIZES[0] and 0 <= number < len(names)
+    return names[number] if whose else None
+
+
+_MOST = 100_000  # runs that are kept
+
+
+class Trace:
+    """What `enable_profiling` asks for: when each run was, and what the steps of one take.
+
+    Attributes:
+        start_ns: when it began; 0 where it was not asked for.
+    """
+
+    def __init__(self, options: SessionOptions) -> None:
+        self._on = bool(options.enable_profiling)
+        self._prefix = options.profile_file_prefix
+        self._runs: list[dict[str, Any]] = []
+        self._feed: dict[str, np.ndarray] = {}
+        self.start_ns = time.monotonic_ns() if self._on else 0
+
+    @contextmanager
+    def run(self, feed: Mapping[str, np.ndarray]) -> Iterator[None]:
+        """Note when a run begins and how long it takes."""
+        if not self._on:
+            yield
+            return
+        begin = time.monotonic_ns()
+        yield
+        if len(self._runs) < _MOST:
+            self._runs.append(self._event("model_run", begin, time.monotonic_ns() - begin, {}))
+        self._feed = dict(feed)
+
+    def end(self, engine: Engine) -> str:
+        """Write the file; its name, or `""` where profiling is not on.
+
+        Steps are timed now, on the inputs of the last run: inside a run they are one call.
+        """
+        if not self._on:
+            return ""
+        self._on = False
+        events = list(self._runs)
+        network, place = engine.network, time.monotonic_ns()
+        if network is not None and self._feed:
+            names = [spec.name for spec in network.inputs]
+            for row in network.profile({name: self._feed[name] for name in names}):
+                args = {"op_name": row.op, "algorithm": row.algorithm, "flops": str(row.flops)}
+                events.append(self._event(row.name, place, int(row.median_ns), args))
+                place += int(row.median_ns)
+        self._runs, self._feed = [], {}
+        file = f"{self._prefix}_{time.strftime('%Y-%m-%d_%H-%M-%S')}.json"
+        Path(file).write_text(json.dumps(events, indent=1), encoding="utf-8")
+        return file
+
+    def _event(self, name: str, begin: int, length: int, args: dict[str, str]) -> dict[str, Any]:
+        return {
+            "cat": "Node" if args else "Session",
+            "name": name,
+            "ph": "X",
+            "ts": (begin - self.start_ns) // 1000,
+            "dur": max(1, length // 1000),
+            "pid": os.getpid(),
+            "tid": threading.get_native_id(),
+            "args": args,
+        }

@@ -15,7 +15,7 @@ from leanconv.api.inputs import Shape
 from leanconv.errors import LeanConvError, UnsupportedError, short
 from leanconv.graph.onnx_description import Description, describe
 from leanconv.onnxruntime.binding import IOBinding
-from leanconv.onnxruntime.engines import Engine, Native, Other
+from leanconv.onnxruntime.engines import Engine, Native, Other, Trace
 from leanconv.onnxruntime.exceptions import (
     BindingError,
     InvalidArgument,
@@ -23,10 +23,8 @@ from leanconv.onnxruntime.exceptions import (
     NoSuchFile,
     raised_as_named,
 )
-from leanconv.onnxruntime.options import RunOptions, SessionOptions, ended_by
-from leanconv.onnxruntime.providers import chosen
+from leanconv.onnxruntime.options import RunOptions, SessionOptions, chosen, ended_by
 from leanconv.onnxruntime.split import Split
-from leanconv.onnxruntime.trace import Trace
 from leanconv.onnxruntime.values import ModelMetadata, NodeArg, OrtValue
 from leanconv.runtime.locks import Lock
 from leanconv.types import DType

@@ -19,11 +19,10 @@ from typing import Any
 import numpy as np
 
 from leanconv.progress import steps
-from leanconv.quantizer.layers import Layer, layer_of
+from leanconv.quantizer.layers import Layer, capable_values, layer_of, quantisable
 from leanconv.quantizer.onnx_graph import Array, OnnxGraph, OnnxNode, is_float
 from leanconv.quantizer.running import network_of
 from leanconv.quantizer.samples import Samples
-from leanconv.quantizer.scheme import capable_values, quantisable
 from leanconv.records import dataclass
 
 _SCALED = frozenset(("Relu", "LeakyRelu", "MaxPool", "AveragePool", "GlobalAveragePool"))

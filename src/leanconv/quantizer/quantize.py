@@ -19,15 +19,13 @@ from leanconv.errors import ModelError, SpecError, UnsupportedError, memory_repo
 from leanconv.progress import Progress, checked_progress, working
 from leanconv.quantizer.choose import Choice, Chooser
 from leanconv.quantizer.folding import folded
+from leanconv.quantizer.layers import quantisable
 from leanconv.quantizer.onnx_graph import OnnxGraph
-from leanconv.quantizer.onnx_reading import read_graph
-from leanconv.quantizer.opsets import raised
+from leanconv.quantizer.onnx_reading import raised, read_graph
 from leanconv.quantizer.ranges import checked_method
-from leanconv.quantizer.result import RUNS_ON, LayerReport, Quantized, Trial
-from leanconv.quantizer.rungs import FLOAT32, INT8, all_in
+from leanconv.quantizer.result import FLOAT32, INT8, RUNS_ON, LayerReport, Quantized, Trial, all_in
 from leanconv.quantizer.running import network_of
 from leanconv.quantizer.samples import Samples, checked_samples, read_once
-from leanconv.quantizer.scheme import quantisable
 from leanconv.quantizer.scores import Metric, score_of
 from leanconv.quantizer.trial import Trials
 from leanconv.quantizer.variants import Methods, Variants

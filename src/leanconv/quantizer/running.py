@@ -11,11 +11,10 @@ from leanconv.errors import ModelError
 from leanconv.graph.onnx_names import shown
 from leanconv.progress import steps
 from leanconv.quantizer.codes import Codes
-from leanconv.quantizer.histogram import Histogram
+from leanconv.quantizer.layers import Scheme
 from leanconv.quantizer.onnx_graph import OnnxGraph
-from leanconv.quantizer.ranges import value_codes
+from leanconv.quantizer.ranges import Histogram, value_codes
 from leanconv.quantizer.samples import Samples
-from leanconv.quantizer.scheme import Scheme
 
 _MOST_BYTES = 256 << 20  # of values that one run gives
 

@@ -31,7 +31,7 @@ from leanconv.graph.small_inputs import is_small
 from leanconv.quantizer.codes import HIGH, LOW, MOST_OF_TWO, Codes, WeightCodes
 from leanconv.quantizer.layers import Layer
 from leanconv.quantizer.onnx_graph import Array
-from leanconv.quantizer.patches import Windows
+from leanconv.quantizer.rounding import Windows
 
 _LOW, _HIGH = -(2**15), 2**15 - 1
 

@@ -12,13 +12,12 @@ from leanconv.api.network import Network
 from leanconv.errors import LeanConvError, ModelError
 from leanconv.graph.onnx_names import shown
 from leanconv.progress import steps
+from leanconv.quantizer.emit import Switches
 from leanconv.quantizer.onnx_graph import OnnxGraph
-from leanconv.quantizer.result import ALL_BITS, SATURATING, Trial
-from leanconv.quantizer.rungs import FINER, Rungs, named
+from leanconv.quantizer.result import ALL_BITS, FINER, SATURATING, Rungs, Trial, named
 from leanconv.quantizer.running import network_of
 from leanconv.quantizer.samples import Arrays, Samples
 from leanconv.quantizer.scores import Score, output_error
-from leanconv.quantizer.switched import Switches
 from leanconv.quantizer.variants import Variants
 from leanconv.records import cached_property
 

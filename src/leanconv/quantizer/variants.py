@@ -12,20 +12,16 @@ import numpy as np
 from leanconv.graph.onnx_import import read_model
 from leanconv.progress import steps
 from leanconv.quantizer.codes import WIDE_HIGH, Codes, WeightCodes, codes_of_range
-from leanconv.quantizer.emit import quantised, rounded
+from leanconv.quantizer.emit import Switches, quantised, rounded, switched
 from leanconv.quantizer.equalise import equalised
-from leanconv.quantizer.half_parts import fits_halves, with_halves
-from leanconv.quantizer.layers import Layer
+from leanconv.quantizer.finer_layers import fits_halves, with_halves, with_wide_codes
+from leanconv.quantizer.layers import Layer, Scheme, quantisable, scheme
 from leanconv.quantizer.onnx_graph import OnnxGraph
-from leanconv.quantizer.rounding import corrected_bias, moments, rounded_codes
-from leanconv.quantizer.rungs import FLOAT16, FLOAT32, INT8, W8A16, Rungs, named
+from leanconv.quantizer.result import FLOAT16, FLOAT32, INT8, W8A16, Rungs, named
+from leanconv.quantizer.rounding import corrected_bias, layer_codes, moments, rounded_codes
 from leanconv.quantizer.running import Known, chosen_codes, observed
 from leanconv.quantizer.samples import Samples
 from leanconv.quantizer.saturating import Saturating, can_saturate
-from leanconv.quantizer.scheme import Scheme, quantisable, scheme
-from leanconv.quantizer.switched import Switches, switched
-from leanconv.quantizer.weights import layer_codes
-from leanconv.quantizer.wide_codes import with_wide_codes
 from leanconv.records import dataclass
 
 _LARGEST = 16384.0  # of what a layer of float16 reads: a quarter of the range

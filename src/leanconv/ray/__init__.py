@@ -17,7 +17,6 @@ if find_spec("ray") is None or find_spec("pyarrow") is None:
     )
 
 from leanconv.ray.batch_plan import BatchPlan, plan_batches
-from leanconv.ray.datasets import arguments, map_network
-from leanconv.ray.predictor import Predictor
+from leanconv.ray.datasets import Predictor, arguments, map_network
 
 __all__ = ["BatchPlan", "Predictor", "arguments", "map_network", "plan_batches"]

@@ -1,18 +1,202 @@
-"""A network over a dataset of Ray: the arguments of `map_batches`, and the call."""
+"""A network over a dataset of Ray: the call, and what Ray makes in each actor."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from numbers import Integral
 from typing import Any
 
+import numpy as np
 import ray
 import ray.data
 
+from leanconv.api.cpu_backend import CpuBackend
+from leanconv.api.inputs import InputSpec, Shape
 from leanconv.api.network import Network
 from leanconv.errors import InputError, SpecError, short
 from leanconv.ray.batch_plan import BatchPlan, checked_backend, plan_batches
-from leanconv.ray.predictor import Predictor
+from leanconv.units import type_text
+
+Batch = Mapping[str, np.ndarray]
+
+
+class Predictor:
+    """A network as `Dataset.map_batches` takes it; `leanconv.ray.arguments` says with what.
+
+    Each actor has one, and so one copy of the packed weights. A row of the result has the bits of
+    `net(row[np.newaxis])` in any process with the same kind of processor, whatever rows it is
+    handed with.
+
+    Args:
+        net: the network, or a reference to its backend in Ray's store.
+        plan: of its batches.
+        columns: of the dataset that inputs are read from, by input; those of its name by default.
+        same_bits: whether a processor of another kind than the plan's is refused.
+
+    Raises:
+        SpecError: this processor is of another kind than the plan's.
+    """
+
+    def __init__(
+        self,
+        net: Network | CpuBackend | ray.ObjectRef,
+        plan: BatchPlan,
+        columns: Mapping[str, str] | None = None,
+        same_bits: bool = True,
+    ) -> None:
+        given = ray.get(net) if isinstance(net, ray.ObjectRef) else net
+        backend = checked_backend(given).copied(None)
+        if same_bits and backend.target != plan.target:
+            here, there = backend.target, plan.target
+            raise SpecError(
+                f"this processor ({here.cpu}, {here.isa}) is not of the kind that the batches were "
+                f"planned for ({there.cpu}, {there.isa}), and rounds in another order; expected "
+                "the same: set LEANCONV_TARGET, such as haswell, for the driver and all workers "
+                "(runtime_env), or give same_bits=False"
+            )
+        if plan.limit is not None:
+            own = backend.options.memory_limit
+            left = plan.limit - plan.array_bytes
+            backend.limit_to(left if own is None else min(own, left))
+        self._net, self._plan = Network(backend), plan
+        self._columns = [(columns or {}).get(spec.name, spec.name) for spec in self._net.inputs]
+
+    def __call__(self, batch: Batch) -> dict[str, np.ndarray]:
+        """The batch without the columns that the network read, and with its outputs.
+
+        Raises:
+            InputError: a column is missing, does not fit, or has the name of an output.
+        """
+        specs = self._net.inputs
+        arrays = [self._column(batch, *pair) for pair in zip(self._columns, specs, strict=True)]
+        results = self._results(arrays)
+        kept = {name: batch[name] for name in batch if name not in self._columns}
+        for name in results:
+            if name in kept:
+                raise InputError(
+                    f"the dataset has a column {name!r}, as an output of the network is called; "
+                    "expected another name: rename it with dataset.rename_columns"
+                )
+        return {**kept, **results}
+
+    def _column(self, batch: Batch, name: str, spec: InputSpec) -> np.ndarray:
+        if name not in batch:
+            raise InputError(
+                f"the dataset has no column {name!r} for input {spec}; it has {', '.join(batch)}; "
+                f"give columns={{{spec.name!r}: …}}"
+            )
+        return batch[name]
+
+    def _results(self, arrays: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+        """The outputs by name, row by row; rows of several shapes as objects."""
+        count = len(arrays[0])
+        found: dict[str, list[tuple[Sequence[int], np.ndarray | list[np.ndarray]]]] = {}
+        for rows in _alike(arrays):
+            taken = [_stacked(array, rows) for array in arrays]
+            for name, result in self._computed(taken).items():
+                found.setdefault(name, []).append((rows, result))
+        if not found:
+            return {spec.name: self._no_rows(spec) for spec in self._net.outputs}
+        return {name: _in_order(parts, count) for name, parts in found.items()}
+
+    def _computed(self, arrays: Sequence[np.ndarray]) -> dict[str, np.ndarray | list[np.ndarray]]:
+        """The outputs for rows of one shape each: a batch, or a list where rows differ."""
+        specs = self._net.inputs
+        given = [_fitting(*pair) for pair in zip(arrays, specs, strict=True)]
+        names = [spec.name for spec in specs]
+        parts: list[dict[str, np.ndarray]] = []
+        first, count = 0, len(given[0])
+        while first < count:
+            after = first + self._piece(count - first)
+            parts.append(
+                self._net.run({n: x[first:after] for n, x in zip(names, given, strict=True)})
+            )
+            first = after
+        return {name: self._joined([part[name] for part in parts], name) for name in parts[0]}
+
+    def _piece(self, left: int) -> int:
+        """How many of the rows that are left are computed next: a batch or one, as is planned."""
+        whole = not self._plan.because and left >= self._plan.batch_size
+        return self._plan.batch_size if whole else 1
+
+    def _is_row(self, name: str) -> bool:
+        """Whether each result is a row by itself: it has no batch axis."""
+        known = self._plan.outputs[name]
+        return bool(self._plan.because) and (known is None or known.shape[:1] != (1,))
+
+    def _no_rows(self, spec: InputSpec) -> np.ndarray:
+        """The output for no rows; rows whose shape follows from values have none here."""
+        known = self._plan.outputs[spec.name]
+        shape = () if known is None else known.shape if self._is_row(spec.name) else known.shape[1:]
+        return np.empty((0, *shape), spec.dtype.numpy)
+
+    def _joined(self, parts: list[np.ndarray], name: str) -> np.ndarray | list[np.ndarray]:
+        if self._is_row(name):
+            return parts
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def _alike(arrays: Sequence[np.ndarray]) -> Iterator[Sequence[int]]:
+    """Numbers of rows whose arrays have the same shapes."""
+    counts = {len(array) for array in arrays}
+    if len(counts) != 1:
+        raise InputError(f"columns of {sorted(counts)} rows; expected as many in all")
+    (count,) = counts
+    if all(array.dtype != object for array in arrays):
+        if count:
+            yield range(count)
+        return
+    found: dict[tuple[Shape, ...], list[int]] = {}
+    for row in range(count):
+        shapes = tuple(np.shape(array[row]) for array in arrays)
+        found.setdefault(shapes, []).append(row)
+    yield from found.values()
+
+
+def _stacked(array: np.ndarray, rows: Sequence[int]) -> np.ndarray:
+    if array.dtype != object:
+        return array if len(rows) == len(array) else array[list(rows)]
+    return np.stack([np.asarray(array[row]) for row in rows])
+
+
+def _fitting(array: np.ndarray, spec: InputSpec) -> np.ndarray:
+    """Rows as the network takes them; integers that its floats hold exactly are converted.
+
+    Raises:
+        InputError: they do not fit.
+    """
+    wanted = np.dtype(spec.dtype.numpy)
+    shape = array.shape
+    if not spec.takes((1, *shape[1:])) and not spec.takes(shape):
+        raise InputError(
+            f"rows of {type_text(array.dtype, shape[1:])} for input {spec}; expected what fits "
+            f"behind its batch axis; images are often turned: x.transpose(0, 3, 1, 2)"
+        )
+    if not np.can_cast(array.dtype, wanted, "safe"):
+        raise InputError(
+            f"rows of {array.dtype} for input {spec}; expected {wanted}, or what it holds exactly: "
+            f"give x.astype({wanted.name!r}) in a map_batches before"
+        )
+    return np.ascontiguousarray(array, wanted)
+
+
+def _in_order(
+    parts: Sequence[tuple[Sequence[int], np.ndarray | list[np.ndarray]]], count: int
+) -> np.ndarray:
+    """Results of groups of rows, in the order of the rows."""
+    (rows, first), *more = parts
+    if not more and isinstance(first, np.ndarray):
+        return first
+    results: list[np.ndarray] = [np.empty(0)] * count
+    for rows, part in parts:
+        for row, result in zip(rows, part, strict=True):
+            results[row] = result
+    if len({result.shape for result in results}) == 1:
+        return np.stack(results)
+    held = np.empty(count, object)
+    held[:] = results
+    return held
+
 
 _PROCESS_BYTES = 160 * 2**20  # of a process of Ray with NumPy, Arrow and leanconv
 

@@ -15,12 +15,11 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from leanconv import __version__
-from leanconv.server.exchange import Exchange, Scope, Send, refusal_response
-from leanconv.server.limits import BRACKET_BYTES, JSON_FACTOR
+from leanconv.server.connections import Exchange, Scope, Send, refusal_response
+from leanconv.server.limits import BAD, BRACKET_BYTES, BUSY, FAILED, JSON_FACTOR, RefusedError
 from leanconv.server.metrics import CONTENT_TYPE
 from leanconv.server.models import ServedModel
 from leanconv.server.protocol import decode, encode
-from leanconv.server.refusals import BAD, BUSY, FAILED, RefusedError
 from leanconv.server.service import GoneError, Receive, Service
 from leanconv.server.views import Pages
 

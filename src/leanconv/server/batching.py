@@ -19,8 +19,8 @@ import numpy as np
 
 from leanconv.errors import LeanConvError
 from leanconv.records import dataclass
+from leanconv.server.limits import BUSY, FAILED, RefusedError
 from leanconv.server.plans import Group, Plans
-from leanconv.server.refusals import BUSY, FAILED, RefusedError
 
 log = logging.getLogger(__name__)
 Arrays = Sequence[np.ndarray]

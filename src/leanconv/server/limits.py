@@ -1,8 +1,36 @@
-"""What requests may ask for: bytes, counts, times."""
+"""What requests may ask for (bytes, counts, times), and why one gets no result."""
 
 from __future__ import annotations
 
+from leanconv.errors import BudgetError, LeanConvError, OutOfMemoryError
 from leanconv.records import dataclass
+from leanconv.units import format_bytes
+
+BAD, NOT_FOUND, TOO_SLOW, NO_LENGTH, TOO_LARGE = 400, 404, 408, 411, 413
+NO_CODING, NO_FORM = 415, 422
+FAILED, BUSY, TOO_LONG = 500, 503, 504
+
+
+class RefusedError(Exception):
+    """A request that is answered by a status and a message.
+
+    Attributes:
+        status: of HTTP.
+        retry_s: when it may be tried again, in seconds; None where that would change nothing.
+    """
+
+    def __init__(self, status: int, message: str, retry_s: int | None = None) -> None:
+        super().__init__(message)
+        self.status, self.retry_s = status, retry_s
+
+
+def refusal(error: LeanConvError) -> RefusedError:
+    """What a request is answered where the network, or its planner, does not take it."""
+    if isinstance(error, OutOfMemoryError):
+        return RefusedError(BUSY, str(error), retry_s=1)
+    if isinstance(error, BudgetError):
+        return RefusedError(TOO_LARGE, f"{error}; this is the server's limit, `--memory-limit`")
+    return RefusedError(BAD, str(error))
 
 
 @dataclass(frozen=True)
@@ -67,3 +95,57 @@ JSON_FACTOR = 24
 # And for each list or object: lists in lists are 88 bytes for 2, objects of one key 232 for 6.
 BRACKET_BYTES = 192
 NUMBER_BYTES = 25  # that a number may have in an answer's JSON: -1.2345678901234567e-300, a comma
+
+
+class RequestBytes:
+    """What all requests in flight take together; used by the event loop's thread alone.
+
+    Args:
+        limit: the most.
+
+    Attributes:
+        held: the bytes now.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit, self.held = limit, 0
+
+    def share(self) -> Share:
+        """Of a request, that holds nothing yet."""
+        return Share(self)
+
+
+class Share:
+    """What one request takes: `with requests.share() as share: share.take(1000)`."""
+
+    def __init__(self, requests: RequestBytes) -> None:
+        self._requests, self.bytes = requests, 0
+
+    def __enter__(self) -> Share:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.give(self.bytes)
+
+    def take(self, count: int) -> None:
+        """Count bytes before they are allocated.
+
+        Raises:
+            RefusedError: they do not fit now.
+        """
+        requests = self._requests
+        if requests.held + count > requests.limit:
+            raise RefusedError(
+                BUSY,
+                f"the request takes {format_bytes(self.bytes + count)} with its result; those in "
+                f"flight take {format_bytes(requests.held - self.bytes)} of "
+                f"{format_bytes(requests.limit)}: try again later, or send fewer images at once",
+                retry_s=1,
+            )
+        requests.held += count
+        self.bytes += count
+
+    def give(self, count: int) -> None:
+        """Count bytes no longer."""
+        self._requests.held -= count
+        self.bytes -= count

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.process_collector import ProcessCollector
@@ -11,7 +11,7 @@ from leanconv.server.models import ServedModel
 from leanconv.server.plans import Plans
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-_MOST_MS = tuple(m * 10**e for e in range(5) for m in (1, 2, 5))  # upper ends of classes
+_SECONDS = tuple(m * 10**e / 1000 for e in range(5) for m in (1, 2, 5))  # upper ends of classes
 _MOST_ROWS = tuple(2**n for n in range(11))
 _MODEL = ("model", "version")
 
@@ -34,39 +34,20 @@ class Metrics:
         planning: Callable[[], float],
     ) -> None:
         self._registry = registry = CollectorRegistry()
-        seconds = [ms / 1000 for ms in _MOST_MS]
         ProcessCollector(registry=registry)
+
+        def classes(name: str, text: str, buckets: Sequence[float] = _SECONDS) -> Histogram:
+            return Histogram(name, text, _MODEL, buckets=buckets, registry=registry)
+
         self._requests = Counter(
             "leanconv_requests", "Requests for results", (*_MODEL, "status"), registry=registry
         )
-        self._seconds = Histogram(
-            "leanconv_request_seconds",
-            "From the headers of a request to its result",
-            _MODEL,
-            buckets=seconds,
-            registry=registry,
+        self._seconds = classes(
+            "leanconv_request_seconds", "From the headers of a request to its result"
         )
-        self._waited = Histogram(
-            "leanconv_queue_seconds",
-            "How long requests waited for their turn",
-            _MODEL,
-            buckets=seconds,
-            registry=registry,
-        )
-        self._ran = Histogram(
-            "leanconv_batch_seconds",
-            "How long batches took to compute",
-            _MODEL,
-            buckets=seconds,
-            registry=registry,
-        )
-        self._rows = Histogram(
-            "leanconv_batch_images",
-            "Images of batches",
-            _MODEL,
-            buckets=_MOST_ROWS,
-            registry=registry,
-        )
+        self._waited = classes("leanconv_queue_seconds", "How long requests waited for their turn")
+        self._ran = classes("leanconv_batch_seconds", "How long batches took to compute")
+        self._rows = classes("leanconv_batch_images", "Images of batches", _MOST_ROWS)
         held = Gauge(
             "leanconv_plan_bytes", "Weights, arena and code of a model", _MODEL, registry=registry
         )
@@ -81,8 +62,9 @@ class Metrics:
         for model in models:
             labels = model.name, model.version
             self._labels[id(model.plans)] = labels
-            held.labels(*labels).set_function(_bytes_of(model.plans))
-            groups.labels(*labels).set_function(_groups_of(model.plans))
+            plans = model.plans
+            held.labels(*labels).set_function(lambda plans=plans: float(plans.held_bytes))
+            groups.labels(*labels).set_function(lambda plans=plans: float(len(plans.groups())))
 
     def answered(self, model: ServedModel | None, status: int, duration_ns: int) -> None:
         """Count a request; of no model where there is none of its name."""
@@ -105,11 +87,3 @@ class Metrics:
         """All of them, in Prometheus' text format."""
         text: bytes = generate_latest(self._registry)
         return text
-
-
-def _bytes_of(plans: Plans) -> Callable[[], float]:
-    return lambda: float(plans.held_bytes)
-
-
-def _groups_of(plans: Plans) -> Callable[[], float]:
-    return lambda: float(len(plans.groups()))

@@ -24,9 +24,8 @@ from leanconv.api.inputs import InputSpec
 from leanconv.errors import short
 from leanconv.graph.ops.base import MAX_RANK
 from leanconv.records import dataclass
-from leanconv.server.datatypes import NAMES, datatype
-from leanconv.server.ports import extents
-from leanconv.server.refusals import BAD, NO_FORM, RefusedError
+from leanconv.server.limits import BAD, NO_FORM, RefusedError
+from leanconv.server.ports import NAMES, datatype, extents
 from leanconv.types import BFLOAT16, BOOL, DType
 
 JSON_LENGTH = "inference-header-content-length"

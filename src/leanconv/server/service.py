@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import logging
+import queue
+import threading
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from math import ceil
 from typing import Any, TypeVar
 
@@ -11,18 +15,30 @@ import numpy as np
 
 from leanconv.errors import LeanConvError
 from leanconv.graph.ir import TensorType, owner
+from leanconv.graph.limits import owner
+from leanconv.progress import working
 from leanconv.server.batching import Batcher, Job
-from leanconv.server.budget import RequestBytes, Share
-from leanconv.server.limits import NUMBER_BYTES, Limits
+from leanconv.server.limits import (
+    BAD,
+    BUSY,
+    FAILED,
+    NO_FORM,
+    NUMBER_BYTES,
+    TOO_LONG,
+    Limits,
+    RefusedError,
+    RequestBytes,
+    Share,
+    refusal,
+)
 from leanconv.server.metrics import Metrics
 from leanconv.server.models import Models, ServedModel
-from leanconv.server.planning import Planned, Planning
-from leanconv.server.plans import Group, Wanted
+from leanconv.server.plans import Group, Plans, Wanted
 from leanconv.server.protocol import Inference
-from leanconv.server.refusals import BAD, BUSY, NO_FORM, TOO_LONG, RefusedError, refusal
 from leanconv.types import as_dtype
 from leanconv.units import format_bytes
 
+log = logging.getLogger(__name__)
 Receive = Callable[[], Awaitable[Mapping[str, Any]]]
 _Result = TypeVar("_Result")
 
@@ -219,3 +235,88 @@ async def _first(
     finally:
         gone.cancel()
         result.cancel()
+
+
+Planned = Future[bool]  # and not of the group: what is evicted must not be held here
+
+
+class _StoppedError(Exception):
+    """Ends the planning when the server ends."""
+
+
+class Planning:
+    """A thread that plans shapes, so that requests for others go on meanwhile.
+
+    The event loop's thread alone uses it.
+
+    Args:
+        most: groups that may wait.
+        limit: the most that the plans of all networks may take together; None for any.
+        networks: all of the server.
+    """
+
+    def __init__(self, most: int, limit: int | None, networks: Iterable[Plans]) -> None:
+        self._most, self._limit, self._networks = most, limit, tuple(networks)
+        self._waiting: dict[tuple[int, object], Planned] = {}
+        self._work = queue.SimpleQueue[tuple[Plans, Wanted, Planned] | None]()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._plan_all, name="leanconv-plans", daemon=True)
+        self._thread.start()
+
+    def planned(self, plans: Plans, wanted: Wanted) -> Planned:
+        """What is done when the group of a request is planned: True then.
+
+        Raises:
+            RefusedError: too many are being planned.
+        """
+        key = id(plans), wanted.key
+        self._waiting = {k: f for k, f in self._waiting.items() if not f.done()}
+        found = self._waiting.get(key)
+        if found is None:
+            if len(self._waiting) >= self._most or self._stopping:
+                raise RefusedError(
+                    BUSY, f"{self._most} shapes are being planned; try again later", retry_s=5
+                )
+            found = self._waiting[key] = Future()
+            self._work.put((plans, wanted, found))
+        return found
+
+    @property
+    def waiting(self) -> int:
+        """Groups that are being planned, or wait for it."""
+        return sum(not future.done() for future in self._waiting.values())
+
+    def close(self) -> None:
+        """Give up what is being planned, and end the thread."""
+        self._stopping = True
+        self._work.put(None)
+        self._thread.join()
+
+    def _plan_all(self) -> None:
+        while (work := self._work.get()) is not None:
+            plans, wanted, future = work
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                with working("a new shape", self._look):
+                    plans.plan(wanted, self._left(plans))
+                future.set_result(True)
+            except (LeanConvError, RefusedError) as error:
+                future.set_exception(error)
+            except _StoppedError:
+                future.set_exception(RefusedError(BUSY, "the server is stopping", retry_s=5))
+            except Exception as error:
+                log.exception("planning failed")
+                what = f"planning failed: {type(error).__name__}: {error}"
+                future.set_exception(RefusedError(FAILED, what))
+
+    def _left(self, plans: Plans) -> int | None:
+        """The most that the plans of a network may take beside those of all others."""
+        if self._limit is None:
+            return None
+        others = sum(each.held_bytes for each in self._networks if each is not plans)
+        return self._limit - others
+
+    def _look(self, _stage: str, _done: int, _total: int) -> None:
+        if self._stopping:
+            raise _StoppedError

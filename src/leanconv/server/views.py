@@ -15,10 +15,10 @@ from starlette.routing import Route
 
 from leanconv.pages.explain_page import explain_page
 from leanconv.pages.page import document, fact, heading
+from leanconv.server.limits import NOT_FOUND, RefusedError
 from leanconv.server.models import ServedModel
 from leanconv.server.plans import Group
 from leanconv.server.ports import described
-from leanconv.server.refusals import NOT_FOUND, RefusedError
 from leanconv.server.service import Service
 from leanconv.units import format_bytes, format_ns, shape_text
 

@@ -10,7 +10,11 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
-from leanconv.cli.common import (
+from leanconv.cli import EXIT_NOT_MET, EXIT_OK
+from leanconv.cli.engines import machine, processes
+from leanconv.cli.engines.processes import Crew, Engine, EngineError
+from leanconv.cli.engines.rounds import INACCURATE, OURS, Effort, Work, measure, ratios
+from leanconv.cli.options import (
     UsageError,
     add_output_options,
     add_threads_option,
@@ -18,13 +22,7 @@ from leanconv.cli.common import (
     positive,
     positive_number,
 )
-from leanconv.cli.engines import catalogue, machine
-from leanconv.cli.engines.catalogue import Engine
-from leanconv.cli.engines.process import Crew, EngineError
-from leanconv.cli.engines.rounds import INACCURATE, OURS, Effort, Work, measure, ratios
-from leanconv.cli.exit_codes import EXIT_NOT_MET, EXIT_OK
-from leanconv.cli.files import writing
-from leanconv.cli.output import json_text, print_json, print_table, print_text, progress
+from leanconv.cli.output import json_text, print_json, print_table, print_text, progress, writing
 from leanconv.settings import current_settings
 from leanconv.units import format_ns
 
@@ -116,7 +114,7 @@ def effort(options: argparse.Namespace) -> Effort:
 
 def find_engines(
     options: argparse.Namespace, engines: Sequence[Engine]
-) -> tuple[list[catalogue.Installed], dict[str, str]]:
+) -> tuple[list[processes.Installed], dict[str, str]]:
     """Return the engines that the options ask for and that are installed, and who is missing.
 
     Raises:
@@ -128,7 +126,7 @@ def find_engines(
             raise UsageError(f"engine {name!r} is not known; expected one of {', '.join(names)}")
     wanted = [e for e in engines if not options.engine or e.name in options.engine]
     other = options.python or current_settings().bench_python
-    return catalogue.find(wanted, catalogue.interpreters(other))
+    return processes.find(wanted, processes.interpreters(other))
 
 
 def compare(
@@ -190,7 +188,7 @@ def compare(
 
 
 def _check_rivals(
-    installed: Sequence[catalogue.Installed],
+    installed: Sequence[processes.Installed],
     missing: dict[str, str],
     options: argparse.Namespace,
 ) -> None:

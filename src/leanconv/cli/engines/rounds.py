@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from leanconv.cli.engines.catalogue import Installed
 from leanconv.cli.engines.machine import wait_for_cores
-from leanconv.cli.engines.process import Crew, EngineError, EngineProcess
+from leanconv.cli.engines.processes import Crew, EngineError, EngineProcess, Installed
 from leanconv.records import dataclass
 
 OURS = "leanconv"

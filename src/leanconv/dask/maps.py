@@ -1,4 +1,4 @@
-"""`leanconv.dask.map_network`: a network over images of any size, as a Dask array."""
+"""A network over images of any size, as a Dask array, and over the elements of a Dask bag."""
 
 from __future__ import annotations
 
@@ -9,20 +9,22 @@ from math import isnan, prod
 from operator import getitem
 from typing import Any
 
+import dask
 import dask.array as da
+import dask.bag as db
 import numpy as np
 from dask.base import tokenize
 from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 
-from leanconv.api.image_files import SHARED, file_state, memmaps
+from leanconv.api.image_places import SHARED, file_state, memmaps
 from leanconv.api.inputs import InputSpec
 from leanconv.api.network import Network
 from leanconv.api.options import checked_threads
 from leanconv.api.tile_arrays import checked_image
 from leanconv.api.tiled import tiled
 from leanconv.dask.windows import Blocks, Part, StoredPart, Window, run_window, run_window_of_one
-from leanconv.dask.workers import WorkerNetwork, worker_tiles
-from leanconv.errors import InputError, UnsupportedError
+from leanconv.dask.workers import WorkerNetwork, worker_network, worker_tiles
+from leanconv.errors import InputError, SpecError, UnsupportedError
 from leanconv.graph.names import Names
 from leanconv.planner.tiles.windows import Tile, Windows
 from leanconv.records import dataclass
@@ -222,3 +224,36 @@ class _Graph:
                 parts.append((spec.name, StoredPart(index, spec)))
                 given.append(self._stored[spec.name])
         return Window(tuple(parts), tuple(tile.gives.items())), self._network, given
+
+
+def map_bag(net: Network, bag: Any) -> Any:
+    """Make the results of a network for every element of a Dask bag, which is not computed.
+
+    Each process holds the network's weights once, and runs one element at a time, with as many
+    threads as `net` has. Each element gets the bits that `net` gives in this process, on CPUs of
+    the same instruction set.
+
+    Args:
+        net: a network for the CPU, from `leanconv.load`. What takes part in its plans (threads,
+            limits) is sent with it: load it with `threads=1` for workers of one thread each.
+        bag: of arrays such as the network takes, or of dictionaries of all inputs by name.
+
+    Returns:
+        A bag of outputs, each an array; of a network of several outputs a dictionary by name.
+
+    Raises:
+        SpecError: an argument makes no sense.
+    """
+    if not isinstance(bag, db.Bag):
+        raise SpecError(
+            f"bag is {type(bag).__name__}; expected a Dask bag, such as "
+            "dask.bag.from_sequence(files).map(read_image)"
+        )
+    network = dask.delayed(worker_network(net), pure=True, traverse=False)
+    return bag.map(_outputs, network=network)
+
+
+def _outputs(element: Any, network: WorkerNetwork) -> Any:
+    """What a network gives for one element of a bag."""
+    found = network.run_on(element)
+    return next(iter(found.values())) if len(found) == 1 else found

@@ -1,19 +1,64 @@
-"""Layers in float16: parts of a network between Casts.
+"""Layers in precisions between int8 and float32.
 
-A layer of float16 reads and writes halves, and what follows such layers and only bounds, adds,
-multiplies, pools or moves does so too. Where a part begins a Cast rounds what it reads, where it
-ends a Cast gives float32 back.
+One whose weights are int8 reads codes of 16 bits. QuantizeLinear and DequantizeLinear of 16 bits
+are ONNX's own from opset 21 on; before, they are those of the domain com.microsoft, which ONNX
+Runtime has. Biases stay float32: in steps of such fine sums they would not fit int32.
+
+Layers in float16 are parts of a network between Casts. A layer of float16 reads and writes halves,
+and what follows such layers and only bounds, adds, multiplies, pools or moves does so too. Where a
+part begins a Cast rounds what it reads, where it ends a Cast gives float32 back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
-from leanconv.quantizer.emit import constant
+from leanconv.quantizer.codes import Codes, WeightCodes
+from leanconv.quantizer.emit import constant, dequantised_weights, linear_value
+from leanconv.quantizer.layers import Layer
 from leanconv.quantizer.onnx_graph import OnnxGraph, OnnxNode, int_attribute, is_float
 from leanconv.types import FLOAT16, FLOAT32
+
+_OWN = 21  # the opset whose QuantizeLinear has 16 bits
+_DOMAIN = "com.microsoft"
+
+
+def with_wide_codes(
+    graph: OnnxGraph,
+    layers: Mapping[str, Layer],
+    values: Mapping[str, Codes],
+    weights: Mapping[str, WeightCodes],
+) -> OnnxGraph:
+    """The network with some layers on 16-bit inputs and int8 weights.
+
+    Args:
+        graph: it is not changed.
+        layers: by the nodes' names.
+        values: codes of what they read, by the values' names.
+        weights: of the layers.
+    """
+    if not layers:
+        return graph
+    result = graph.copy()
+    domain = "" if result.opset >= _OWN else _DOMAIN
+    if domain:
+        result.domains = {**result.domains, domain: 1}
+    read: dict[str, str] = {}
+    nodes = []
+    for node in result.nodes:
+        layer = layers.get(node.name)
+        if layer is not None:
+            name = node.inputs[0]
+            if name not in read:
+                nodes += linear_value(result, name, values[name], read, "16", domain)
+            node.inputs[0] = read[name]
+            nodes.append(dequantised_weights(result, node, layer, weights[node.name]))
+        nodes.append(node)
+    result.nodes = nodes
+    return result
+
 
 _LARGEST = float(np.finfo(np.float16).max)
 _ALL = ("Add", "Sub", "Mul", "Concat", "Clip")  # of which all inputs are numbers

@@ -1,15 +1,16 @@
-"""How long a network takes until it answers, from the start of the process, and on what."""
+"""How long a network takes until it answers, and on what; how much its convolutions take."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from leanconv.cli.problem_lines import model_file
+from leanconv.cli.network_inputs import model_file
 from leanconv.progress import Spent, spent
 from leanconv.records import dataclass
 from leanconv.units import counted, format_ns
@@ -132,3 +133,32 @@ def taken_ns(work: Callable[[], object]) -> int:
     begin = time.perf_counter_ns()
     work()
     return time.perf_counter_ns() - begin
+
+
+_CONVOLUTIONS = frozenset(
+    {"Conv", "ConvTranspose", "ConvChain", "BlockChain", "DataConv", "QLinearConv"}
+)
+_MOST_SHOWN = 4
+
+
+def other_ns(times: Iterable[tuple[str, float]]) -> float:
+    """The time of what is no convolution, of (operation, nanoseconds) of each layer."""
+    return sum(ns for op, ns in times if op not in _CONVOLUTIONS)
+
+
+def other_text(times: Iterable[tuple[str, float]], kind: str) -> str:
+    """A line on what is no convolution: its share of the time, and the operations with the most.
+
+    Args:
+        times: operation and nanoseconds of each layer.
+        kind: `"predicted"` or `"measured"`.
+    """
+    layers = list(times)
+    total, other = sum(ns for _, ns in layers), other_ns(layers)
+    line = f"not convolution: {other / (total or 1):.1%} of the {kind} time, {format_ns(other)}"
+    sums: Counter[str] = Counter()
+    for op, ns in layers:
+        if op not in _CONVOLUTIONS:
+            sums[op] += round(ns)
+    most = ", ".join(f"{op} {format_ns(ns)}" for op, ns in sums.most_common(_MOST_SHOWN))
+    return f"{line} ({most})" if most else line

@@ -1,4 +1,6 @@
-"""`leanconv explain MODEL --guards`: what sizes share, and which questions part them."""
+"""What `leanconv explain MODEL` says of sizes: with `--fields` what outputs read of inputs, with
+`--guards` what sizes share, and which questions part them.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,10 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from leanconv.api.sharing import larger_shapes, network_sharing
+from leanconv.api.tile_backend import network_fields
 from leanconv.cli.output import print_table, print_text
 from leanconv.cli.table import NONE, Column
+from leanconv.graph.fields.receptive_fields import Whole
 from leanconv.planner.explain import Shared
 from leanconv.units import counted, shape_text
 
@@ -16,6 +20,47 @@ if TYPE_CHECKING:
     import numpy as np
 
     from leanconv import Network
+
+_FIELDS = (
+    Column("output", "name"),
+    Column("input", "name"),
+    Column("axis"),
+    Column("extent"),
+    Column("stride"),
+    Column("offset"),
+    Column("read as a whole by", "prose"),
+)
+
+
+def field_rows(
+    network: Network, shapes: dict[str, tuple[int, ...]], values: Mapping[str, np.ndarray]
+) -> list[dict[str, Any]]:
+    """A row for each output, input and spatial axis.
+
+    Args:
+        network: loaded for the CPU.
+        shapes: of all inputs.
+        values: of inputs that decide what is computed.
+    """
+    return [
+        {
+            "output": each.output,
+            "input": each.input,
+            "axis": each.axis,
+            "extent": each.extent,
+            "stride": None if each.stride is None else str(each.stride),
+            "offset": each.offset,
+            "whole": each.state.because if isinstance(each.state, Whole) else None,
+        }
+        for each in network_fields(network, shapes, values)
+    ]
+
+
+def print_fields(rows: list[dict[str, Any]], wide: bool) -> None:
+    """The rows as a table."""
+    shown = [[NONE if cell is None else str(cell) for cell in row.values()] for row in rows]
+    print_table(_FIELDS, shown, wide=wide)
+
 
 _COLUMNS = (
     Column("what", "name"),
