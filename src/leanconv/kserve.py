@@ -23,7 +23,7 @@ import numpy as np
 
 import leanconv
 from leanconv.errors import InputError, LeanConvError, UnsupportedError
-from leanconv.server.ports import check_types, datatype
+from leanconv.server.protocol import check_types, datatype
 from leanconv.types import BFLOAT16
 
 

@@ -11,8 +11,7 @@ from onnx import helper
 
 import leanconv as lc
 from leanconv.api import file_windows
-from leanconv.api.tile_arrays import chunk_sizes
-from leanconv.api.tile_layouts import Arranged, LaidOutImage, laid_out_shape, placed
+from leanconv.api.tile_layouts import Arranged, LaidOutImage, chunk_sizes, laid_out_shape, placed
 from leanconv.errors import InputError
 from support.onnx_models import model
 

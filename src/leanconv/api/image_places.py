@@ -141,7 +141,6 @@ class Place:
 
 
 def _within(place: Place, folder: Place) -> bool:
-    """Whether a place is below a folder."""
     return bool(folder.path) and place.path.startswith(folder.path.rstrip(os.sep) + os.sep)
 
 

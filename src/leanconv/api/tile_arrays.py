@@ -15,6 +15,7 @@ from leanconv.api.inputs import InputSpec
 from leanconv.api.tile_layouts import (
     Layouts,
     arranged,
+    chunk_sizes,
     layout_of,
     network_axes,
     new_array,
@@ -311,11 +312,3 @@ def _shared_file(image: Any) -> mmap.mmap | None:
             file = getattr(array, "_mmap", None)
             return file if isinstance(file, mmap.mmap) else None
     return None
-
-
-def chunk_sizes(out: Any) -> tuple[int, ...]:
-    """Extents of what an array is written in: of its shards or chunks; of none, ()."""
-    chunks = getattr(out, "shards", None) or getattr(out, "chunks", None)
-    if isinstance(chunks, tuple) and all(isinstance(n, int) and n > 0 for n in chunks):
-        return chunks
-    return ()

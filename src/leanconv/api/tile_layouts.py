@@ -83,12 +83,10 @@ class Arranged:
         return found
 
     @property
-    def chunks(self) -> tuple[int, ...] | None:
-        """Extents of the array's chunks in the network's order; None if it has none."""
-        chunks = getattr(self.array, "shards", None) or getattr(self.array, "chunks", None)
-        if not isinstance(chunks, tuple):
-            return None
-        return tuple(1 if place is None else chunks[place] for place in self._places)
+    def chunks(self) -> tuple[int, ...]:
+        """Extents of the array's chunks in the network's order; () if it has none."""
+        chunks = chunk_sizes(self.array)
+        return chunks and tuple(1 if place is None else chunks[place] for place in self._places)
 
     def over(self, array: Any) -> Arranged:
         """Another array of the same shape and layout, seen alike."""
@@ -175,6 +173,14 @@ def new_array(kind: TensorType, layout: str | None, name: str, spatial: int) -> 
     if layout is None or axes is None:
         return np.empty(kind.shape, dtype)
     return np.empty(laid_out_shape(kind.shape, axes, layout, name), dtype)
+
+
+def chunk_sizes(array: Any) -> tuple[int, ...]:
+    """Extents of what an array is written in: of its shards or chunks; of none, ()."""
+    chunks = getattr(array, "shards", None) or getattr(array, "chunks", None)
+    if isinstance(chunks, tuple) and all(isinstance(n, int) and n > 0 for n in chunks):
+        return chunks
+    return ()
 
 
 def layout_of(layouts: Layouts, name: str) -> str | None:

@@ -348,7 +348,6 @@ def _constants_digest(graph: Graph) -> str:
 
 
 def _open_axes(backend: TileBackend, shapes: tuple[Shape, ...]) -> tuple[InputAxis, ...]:
-    """The axes of the inputs whose extents the file leaves open."""
     found = []
     for declared, shape in zip(backend.model.inputs, shapes, strict=True):
         extents = declared.shape or (None,) * len(shape)

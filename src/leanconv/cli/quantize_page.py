@@ -8,8 +8,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from leanconv.cli.table import NONE
-from leanconv.pages import picture
-from leanconv.pages.page import document, fact, heading
+from leanconv.pages import document, fact, heading, picture
 from leanconv.quantizer.result import FLOAT32, INT8, RUNGS, W8A16
 from leanconv.units import counted, format_bytes, format_ns
 
@@ -145,7 +144,6 @@ def _sensitivities(layers: Sequence[LayerReport]) -> str:
 
 
 def _layers(made: Quantized) -> str:
-    """The table of layers; columns in which nothing is known are left out."""
     layers = made.layers
     longest = max((each.time_ns or 0.0 for each in layers), default=0.0) or 1.0
 
@@ -179,7 +177,6 @@ def _layers(made: Quantized) -> str:
 
 
 def _any_known(values: Sequence[float | None]) -> bool:
-    """Whether a column has anything to say."""
     return any(value is not None for value in values)
 
 

@@ -22,8 +22,17 @@ from leanconv.api.network import Network
 from leanconv.api.options import checked_threads
 from leanconv.api.tile_arrays import checked_image
 from leanconv.api.tiled import tiled
-from leanconv.dask.windows import Blocks, Part, StoredPart, Window, run_window, run_window_of_one
-from leanconv.dask.workers import WorkerNetwork, worker_network, worker_tiles
+from leanconv.dask.workers import (
+    Blocks,
+    Part,
+    StoredPart,
+    Window,
+    WorkerNetwork,
+    run_window,
+    run_window_of_one,
+    worker_network,
+    worker_tiles,
+)
 from leanconv.errors import InputError, SpecError, UnsupportedError
 from leanconv.graph.names import Names
 from leanconv.planner.tiles.windows import Tile, Windows
@@ -254,6 +263,5 @@ def map_bag(net: Network, bag: Any) -> Any:
 
 
 def _outputs(element: Any, network: WorkerNetwork) -> Any:
-    """What a network gives for one element of a bag."""
     found = network.run_on(element)
     return next(iter(found.values())) if len(found) == 1 else found

@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging as _logging
 
 from leanconv.onnxruntime import real as _real
-from leanconv.onnxruntime.binding import IOBinding
 from leanconv.onnxruntime.options import (
     ExecutionMode,
     ExecutionOrder,
@@ -23,7 +22,7 @@ from leanconv.onnxruntime.options import (
     get_available_providers,
 )
 from leanconv.onnxruntime.session import InferenceSession
-from leanconv.onnxruntime.values import ModelMetadata, NodeArg, OrtDevice, OrtValue
+from leanconv.onnxruntime.values import IOBinding, ModelMetadata, NodeArg, OrtDevice, OrtValue
 
 __version__ = "1.22.0"  # the interface's: packages compare it with the oldest that they take
 

@@ -14,7 +14,6 @@ import numpy as np
 from leanconv.api.inputs import Shape
 from leanconv.errors import LeanConvError, UnsupportedError, short
 from leanconv.graph.onnx_description import Description, describe
-from leanconv.onnxruntime.binding import IOBinding
 from leanconv.onnxruntime.engines import Engine, Native, Other, Trace
 from leanconv.onnxruntime.exceptions import (
     BindingError,
@@ -25,7 +24,7 @@ from leanconv.onnxruntime.exceptions import (
 )
 from leanconv.onnxruntime.options import RunOptions, SessionOptions, chosen, ended_by
 from leanconv.onnxruntime.split import Split
-from leanconv.onnxruntime.values import ModelMetadata, NodeArg, OrtValue
+from leanconv.onnxruntime.values import IOBinding, ModelMetadata, NodeArg, OrtValue
 from leanconv.runtime.locks import Lock
 from leanconv.types import DType
 

@@ -274,7 +274,6 @@ def _known(parts: FileParts, number: int) -> bool:
 
 
 def _fits(parts: FileParts, numbers: Sequence[int], shapes: Mapping[str, Shape]) -> bool:
-    """Whether leanconv takes these nodes."""
     others = set(range(len(parts.nodes))) - set(numbers) - parts.constant
     outputs = parts.written_by(numbers)
     outputs += [name for name in parts.crossing(numbers, others) if name not in outputs]

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any
 
-from leanconv.pages import picture
-from leanconv.pages.page import document, fact, heading
+from leanconv.pages import document, fact, heading, picture
 from leanconv.units import counted, format_bytes, format_ns
 
 Report = Mapping[str, Any]

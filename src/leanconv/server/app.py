@@ -164,7 +164,6 @@ class _OnlyLocal:
 
 
 def _is_local(host: str) -> bool:
-    """Whether a host, with a port or without, is this machine."""
     name = host if host.endswith("]") else host.rpartition(":")[0] or host
     return name.lower() in _LOCAL_NAMES
 

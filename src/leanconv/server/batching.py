@@ -207,7 +207,6 @@ class Batcher:
             job.future.set_exception(error)
 
     def _results(self, pieces: Sequence[Piece]) -> list[list[np.ndarray]]:
-        """The outputs of each piece."""
         job, rows = pieces[0].job, sum(piece.rows for piece in pieces)
         plans, group = job.plans, job.group
         if not group.batched:

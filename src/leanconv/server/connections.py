@@ -302,7 +302,6 @@ class Exchange:
             count += len(await self._part())
 
     async def _start(self, response: Response) -> None:
-        """Send the status and the headers of an answer."""
         start = {"type": "http.response.start", "status": response.status_code}
         await self._send({**start, "headers": response.raw_headers})
 

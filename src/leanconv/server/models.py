@@ -18,7 +18,7 @@ from leanconv.errors import BudgetError, InputError, LeanConvError
 from leanconv.records import dataclass
 from leanconv.server.limits import NOT_FOUND, Limits, RefusedError
 from leanconv.server.plans import Plans
-from leanconv.server.ports import check_types, described
+from leanconv.server.protocol import check_types, described
 from leanconv.units import format_bytes, shape_text
 
 MOST_MODELS = 1000

@@ -137,7 +137,6 @@ class Plans:
         return Wanted(self._key(shapes, known), shapes, known, 1, batched=False)
 
     def _key(self, shapes: tuple[Shape, ...], known: Mapping[str, np.ndarray]) -> Key:
-        """Of a group that is not batched."""
         values = ((n, known[n].tobytes()) for n in self._backend.deciding if n in known)
         return shapes, *values
 

@@ -14,19 +14,83 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
 import numpy as np
 
 from leanconv.api.inputs import InputSpec
-from leanconv.errors import short
+from leanconv.errors import UnsupportedError, short
 from leanconv.graph.ops.base import MAX_RANK
 from leanconv.records import dataclass
 from leanconv.server.limits import BAD, NO_FORM, RefusedError
-from leanconv.server.ports import NAMES, datatype, extents
-from leanconv.types import BFLOAT16, BOOL, DType
+from leanconv.types import (
+    BFLOAT16,
+    BOOL,
+    FLOAT16,
+    FLOAT32,
+    FLOAT64,
+    INT8,
+    INT16,
+    INT32,
+    INT64,
+    UINT8,
+    UINT16,
+    UINT32,
+    UINT64,
+    DType,
+    as_dtype,
+)
+
+NAMES: Mapping[DType, str] = {
+    BOOL: "BOOL",
+    **{each: each.upper() for each in (INT8, INT16, INT32, INT64, UINT8, UINT16, UINT32, UINT64)},
+    FLOAT16: "FP16",
+    BFLOAT16: "BF16",
+    FLOAT32: "FP32",
+    FLOAT64: "FP64",
+}
+
+
+def datatype(spec: InputSpec, array: np.ndarray) -> str:
+    """The type of an output: its array's, which need not be what the file says, if it says one."""
+    given = as_dtype(array.dtype)
+    return NAMES[spec.dtype if spec.dtype.held == given else given]
+
+
+def check_types(specs: Iterable[InputSpec]) -> None:
+    """Refuse inputs and outputs of a type that the protocol lacks.
+
+    Raises:
+        UnsupportedError: naming the input or output.
+    """
+    for spec in specs:
+        if spec.dtype not in NAMES:
+            raise UnsupportedError(
+                f"{spec.name!r} is of {spec.dtype}, which the Open Inference Protocol lacks; "
+                f"expected one of {', '.join(NAMES)}: add a Cast to the file"
+            )
+
+
+def described(specs: Sequence[InputSpec]) -> list[dict[str, Any]]:
+    """Inputs or outputs as metadata."""
+    return [
+        {
+            "name": spec.name,
+            "datatype": NAMES[spec.dtype],
+            "shape": extents(spec),
+        }
+        for spec in specs
+    ]
+
+
+def extents(spec: InputSpec) -> list[int]:
+    """A shape as the protocol has it: -1 for an open extent, [-1] for an open rank."""
+    if spec.shape is None:
+        return [-1]
+    return [extent if isinstance(extent, int) else -1 for extent in spec.shape]
+
 
 JSON_LENGTH = "inference-header-content-length"
 _LONGEST_ID = 1000  # characters
@@ -173,7 +237,6 @@ def _object(found: Any, what: str) -> Mapping[str, Any]:
 
 
 def _by_name(found: Any, known: Sequence[str], kind: str) -> dict[str, Mapping[str, Any]]:
-    """The tensors of a list by their names."""
     if not isinstance(found, list) or len(found) > len(known):
         got = f"{len(found)} {kind}s" if isinstance(found, list) else f"{kind}s {short(found)}"
         raise _bad(got, f"a list of at most {len(known)}")
@@ -235,7 +298,6 @@ _EITHER = "either data or the parameter binary_data_size"
 
 # -- tensors ---------------------------------------------------------------------------------------
 def _array(tensor: Mapping[str, Any], raw: memoryview | None, spec: InputSpec) -> np.ndarray:
-    """The array of an input."""
     datatype, expected = tensor.get("datatype"), NAMES[spec.dtype]
     if datatype != expected:
         raise _bad(f"input {spec.name!r} of datatype {short(datatype)}", expected)
@@ -305,7 +367,6 @@ def _flat(data: list[Any], what: str) -> tuple[list[Any], tuple[int, ...]]:
 
 
 def _holds(dtype: DType, flat: list[Any]) -> bool:
-    """Whether a type has all elements that JSON gave."""
     kinds = set(map(type, flat))
     if dtype == BOOL:
         return kinds <= {bool}

@@ -194,7 +194,6 @@ def _planned(model: ServedModel) -> str:
 
 
 def _quantiles(latencies: list[int]) -> dict[str, int | None]:
-    """Median and 99th percentile, in nanoseconds."""
     if not latencies:
         return {"p50_ns": None, "p99_ns": None}
     ordered = sorted(latencies)

@@ -13,12 +13,12 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
+from leanconv.pages import document, fact, heading
 from leanconv.pages.explain_page import explain_page
-from leanconv.pages.page import document, fact, heading
 from leanconv.server.limits import NOT_FOUND, RefusedError
 from leanconv.server.models import ServedModel
 from leanconv.server.plans import Group
-from leanconv.server.ports import described
+from leanconv.server.protocol import described
 from leanconv.server.service import Service
 from leanconv.units import format_bytes, format_ns, shape_text
 
@@ -152,7 +152,6 @@ def _ports(specs: Any) -> str:
 
 
 def _plans(model: ServedModel) -> str:
-    """Links to the pages of what is planned."""
     links = []
     for number, (_, group) in enumerate(model.plans.groups()):
         plan = group.plans[group.sizes[-1]].plan
