@@ -16,14 +16,11 @@ from leanconv.api.inputs import input_specs
 from leanconv.api.network import Network
 from leanconv.api.options import (
     NetworkOptions,
-    checked_algorithms,
     checked_dtype,
     checked_error,
     checked_flag,
     checked_limit,
-    checked_precision,
     checked_shared,
-    checked_threads,
 )
 from leanconv.api.stated_shapes import are_numbers, misfit, with_shapes
 from leanconv.collector import fewer_collections
@@ -206,17 +203,17 @@ def load(
         raise SpecError(
             f"got ranges of shapes together with {'tune' if tune else 'plan'}; expected one"
         )
-    options = NetworkOptions(
-        checked_threads(threads),
-        computed,
-        checked_limit(memory_limit),
-        checked_error(max_error),
-        reproducible,
-        checked_algorithms(algorithms),
-        tune and not limiting,
-        checked_precision(precision),
-        shared,
-        streams,
+    options = NetworkOptions.checked(
+        threads=threads,
+        dtype=computed,
+        memory_limit=memory_limit,
+        max_error=max_error,
+        reproducible=reproducible,
+        algorithms=algorithms,
+        tune=tune and not limiting,
+        precision=precision,
+        shared_weights=shared,
+        stream_weights=streams,
     )
     pinned = None if plan is None else read_plan(plan)
     if pinned is not None:
@@ -256,16 +253,9 @@ def _measured(
 
 def _completed(options: NetworkOptions, pinned: PlanFile) -> NetworkOptions:
     """The options, with those of a plan file where they are not given."""
-    limit, error = options.memory_limit, options.max_error
-    return replace(
-        options,
-        threads=options.threads or pinned.threads,
-        dtype=options.dtype or pinned.dtype,
-        precision=options.precision or pinned.precision,
-        memory_limit=pinned.memory_limit if limit is None else limit,
-        max_error=checked_error(pinned.max_error) if error is None else error,
-        reproducible=options.reproducible or pinned.reproducible,
-    )
+    held = {**vars(pinned), "max_error": checked_error(pinned.max_error)}
+    missing = [n for n, each in vars(options).items() if each is None or each is False]
+    return replace(options, **{name: held[name] for name in missing if name in held})
 
 
 def _read(source: Path | bytes, weights: GivenWeights | None) -> Model:

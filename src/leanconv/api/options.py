@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import field, fields, replace
+from functools import partial
 from operator import index
 from typing import Any, NamedTuple
 
@@ -21,49 +22,6 @@ _ANY_ERROR = 1e30  # relative; larger ones are the same
 # that are used and read next take a share.
 _PART_BYTES, _LEAST_PART_BYTES, _PARTS = 8 * 2**20, 64 * 2**10, 12
 _LONGEST = 1000  # characters of an algorithm and its parameters
-
-
-@dataclass(frozen=True)
-class NetworkOptions:
-    """Options of `load`, checked.
-
-    Attributes:
-        threads: that take part; None for those that the process may use.
-        dtype: to compute in; None for the file's.
-        memory_limit, max_error, reproducible, algorithms, tune: as `load` has them.
-        precision: the half precision in which values and weights may be kept; None for the file's.
-        shared_weights: whether packed weights are in a file that processes share, or its folder.
-        stream_weights: as `load` has it.
-        least_parts: whether large weights that are streamed are in the smallest parts.
-    """
-
-    threads: int | None = None
-    dtype: str | None = None
-    memory_limit: int | None = None
-    max_error: float | None = None
-    reproducible: bool = False
-    algorithms: Mapping[str, str] = field(default_factory=dict)
-    tune: bool = False
-    precision: DType | None = None
-    shared_weights: bool | str = False
-    stream_weights: bool = False
-    least_parts: bool = False
-
-    @property
-    def part_bytes(self) -> int | None:
-        """Bytes of the parts that large weights are cut into; None where they stay whole."""
-        if not self.stream_weights:
-            return None
-        limit = 0 if self.least_parts else self.memory_limit or _PART_BYTES * _PARTS
-        return max(_LEAST_PART_BYTES, min(_PART_BYTES, limit // _PARTS))
-
-    @property
-    def in_least_parts(self) -> NetworkOptions | None:
-        """The same in the smallest parts, for a limit that is too small; None if there are none."""
-        part = self.part_bytes
-        if part is None or part <= _LEAST_PART_BYTES or self.memory_limit is None:
-            return None
-        return replace(self, least_parts=True)
 
 
 class PlanOptions(NamedTuple):
@@ -245,3 +203,95 @@ def checked_algorithms(algorithms: Any) -> dict[str, str]:
     for algorithm in algorithms.values():
         checked_algorithm(algorithm)
     return dict(algorithms)
+
+
+def _option(help: str, check: Callable[[Any], Any], default: Any = None) -> Any:  # noqa: A002
+    """A field of `NetworkOptions`: what the command line says of it, and what checks it."""
+    made = {"default_factory": dict} if default == {} else {"default": default}
+    return field(**made, metadata={"help": help, "check": check})
+
+
+@dataclass(frozen=True)
+class NetworkOptions:
+    """Options of `load`, checked: whoever passes some on (the command line) has them from here.
+
+    Attributes:
+        threads: that take part; None for those that the process may use.
+        dtype: to compute in; None for the file's.
+        precision: the half precision in which values and weights may be kept; None for the file's.
+        max_error, memory_limit, stream_weights, reproducible, tune, algorithms: as `load` has them.
+        shared_weights: whether packed weights are in a file that processes share, or its folder.
+        least_parts: whether large weights that are streamed are in the smallest parts.
+    """
+
+    threads: int | None = _option(
+        "threads (default: LEANCONV_THREADS, else all CPUs of this process)", checked_threads
+    )
+    dtype: str | None = _option(
+        "compute in this type (default: the model's; of a problem, float32)", checked_dtype
+    )
+    precision: DType | None = _option(
+        "allow half precision for weights, values and products where it is as fast",
+        checked_precision,
+    )
+    max_error: float | None = _option(
+        "largest relative error that a plan may expect, such as 1e-5 (default: aims at 1e-5 in "
+        "float32)",
+        checked_error,
+    )
+    memory_limit: int | None = _option(
+        "the most that weights and activations may take, such as 12MiB, 1.5G or 8000000",
+        checked_limit,
+    )
+    stream_weights: bool = _option(
+        "read weights from a file while the network runs, for limits smaller than they are",
+        partial(checked_flag, "stream_weights"),
+        default=False,
+    )
+    reproducible: bool = _option(
+        "the same bits for any batch and thread count",
+        partial(checked_flag, "reproducible"),
+        default=False,
+    )
+    tune: bool = _option(
+        "measure the best candidates instead of estimating them, and remember the results",
+        partial(checked_flag, "tune"),
+        default=False,
+    )
+    algorithms: Mapping[str, str] = _option(
+        "how a convolution is computed, such as conv1=winograd:m=4 (repeatable)",
+        checked_algorithms,
+        default={},
+    )
+    shared_weights: bool | str = _option(
+        "keep packed weights in a file of the cache folder, which all processes share",
+        checked_shared,
+        default=False,
+    )
+    least_parts: bool = False
+
+    @staticmethod
+    def checked(**given: Any) -> NetworkOptions:
+        """The options, from what a user gives; others have their defaults.
+
+        Raises:
+            SpecError: one of them makes no sense.
+        """
+        checks = {each.name: each.metadata["check"] for each in fields(NetworkOptions)[:-1]}
+        return NetworkOptions(**{name: checks[name](value) for name, value in given.items()})
+
+    @property
+    def part_bytes(self) -> int | None:
+        """Bytes of the parts that large weights are cut into; None where they stay whole."""
+        if not self.stream_weights:
+            return None
+        limit = 0 if self.least_parts else self.memory_limit or _PART_BYTES * _PARTS
+        return max(_LEAST_PART_BYTES, min(_PART_BYTES, limit // _PARTS))
+
+    @property
+    def in_least_parts(self) -> NetworkOptions | None:
+        """The same in the smallest parts, for a limit that is too small; None if there are none."""
+        part = self.part_bytes
+        if part is None or part <= _LEAST_PART_BYTES or self.memory_limit is None:
+            return None
+        return replace(self, least_parts=True)

@@ -6,10 +6,10 @@ import argparse
 from typing import Any
 
 from leanconv.cli.network_inputs import read_problem
-from leanconv.cli.options import add_output_options, add_threads_option
+from leanconv.cli.options import add_load_options, add_output_options
 from leanconv.cli.output import print_json, print_table
 from leanconv.cli.table import Column
-from leanconv.types import FLOAT32, FLOAT64
+from leanconv.types import FLOAT32
 from leanconv.units import counted, format_bytes
 
 _COLUMNS = (
@@ -36,16 +36,10 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         default="NCHW",
         help="order of the axes of input and output (default: NCHW)",
     )
-    parser.add_argument(
-        "--dtype",
-        choices=(FLOAT32, FLOAT64),
-        default=FLOAT32,
-        help="compute in this type (default: float32)",
-    )
-    add_threads_option(parser)
+    add_load_options(parser, ("dtype", "threads"), dtype="compute in this type (default: float32)")
     parser.add_argument("--measure", action="store_true", help="run each one, too, and time it")
     add_output_options(parser)
-    parser.set_defaults(execute=execute)
+    parser.set_defaults(execute=execute, dtype=FLOAT32)
 
 
 def execute(options: argparse.Namespace) -> int:

@@ -17,7 +17,7 @@ from leanconv.cli.engines.processes import ENGINES
 from leanconv.cli.engines.report import add_measure_options, compare
 from leanconv.cli.engines.rounds import Work
 from leanconv.cli.network_inputs import input_shapes, is_problem, random_inputs, read_problem
-from leanconv.cli.options import add_shape_option, add_value_option, positive
+from leanconv.cli.options import add_input_options, positive
 from leanconv.errors import InputError
 from leanconv.graph.onnx_parts import named_value
 from leanconv.graph.wire import written
@@ -41,8 +41,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "layers), or `layers`: these twelve",
     )
     parser.add_argument("--batch", type=positive, metavar="N", help="images at once (default: 1)")
-    add_shape_option(parser)
-    add_value_option(parser)
+    add_input_options(parser)
     add_measure_options(parser)
     parser.set_defaults(execute=execute)
 

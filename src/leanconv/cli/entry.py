@@ -40,7 +40,6 @@ def main() -> int:
 
 
 def _leave(_signum: int, _frame: FrameType | None) -> None:
-    """End the process at once."""
     _say()
     os._exit(EXIT_INTERRUPTED)
 

@@ -20,10 +20,9 @@ from leanconv.cli.network_inputs import (
 )
 from leanconv.cli.options import (
     UsageError,
+    add_input_options,
     add_load_options,
     add_output_options,
-    add_shape_option,
-    add_value_option,
     listed,
     load_options,
     unknown,
@@ -54,8 +53,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "--operators", action="store_true", help="list the operators that models may have"
     )
     add_load_options(parser)
-    add_shape_option(parser)
-    add_value_option(parser)
+    add_input_options(parser)
     add_output_options(parser)
     parser.add_argument(
         "--fields",
@@ -93,7 +91,7 @@ def execute(options: argparse.Namespace) -> int:
         if problem:
             name = "--fields" if options.fields else "--guards"
             raise UsageError(f"{name} goes with a model; got the problem {options.what}")
-        return _fields(options) if options.fields else _guards(options)
+        return _sizes(options)
     with progress(f"planning {options.what}"):
         report, nodes = (_problem(options), ()) if problem else _model(options)
     if options.json:
@@ -107,36 +105,25 @@ def execute(options: argparse.Namespace) -> int:
     return 0
 
 
-def _fields(options: argparse.Namespace) -> int:
-    """Say what outputs read of inputs."""
+def _sizes(options: argparse.Namespace) -> int:
+    """Say what outputs read of inputs, or what the sizes of a model share."""
     import leanconv
-    from leanconv.cli.explain_sizes import field_rows, print_fields
+    from leanconv.cli.explain_sizes import field_rows, guard_rows, print_fields, print_guards
 
-    with progress(f"reading {options.what}"):
+    report: dict[str, Any] = {"model": options.what}
+    with progress(f"{'reading' if options.fields else 'planning'} {options.what}"):
         network = leanconv.load(options.what, **load_options(options))
         values = given_values(network.inputs, options.value)
-        shapes = input_shapes(network, options.shape, values=values)
-        rows = field_rows(network, shapes, values)
-    if options.json:
-        print_json({"model": options.what, "fields": rows})
-    else:
-        print_fields(rows, options.wide)
-    return 0
-
-
-def _guards(options: argparse.Namespace) -> int:
-    """Say what the sizes of a model share."""
-    import leanconv
-    from leanconv.cli.explain_sizes import guard_rows, print_guards
-
-    with progress(f"planning {options.what}"):
-        network = leanconv.load(options.what, **load_options(options))
-        values = given_values(network.inputs, options.value)
-        groups = shape_groups(options.shape)
+        groups = [options.shape] if options.fields else shape_groups(options.shape)
         every = [input_shapes(network, group, values=values) for group in groups]
-        report = {"model": options.what, **guard_rows(network, every, values)}
+        if options.fields:
+            report["fields"] = field_rows(network, every[0], values)
+        else:
+            report |= guard_rows(network, every, values)
     if options.json:
         print_json(report)
+    elif options.fields:
+        print_fields(report["fields"], options.wide)
     else:
         print_guards(report, options.wide)
     return 0
@@ -322,7 +309,6 @@ def _problem(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _model(options: argparse.Namespace) -> tuple[dict[str, Any], Sequence[FileNode]]:
-    """Plan a model: its report, and the nodes of its file."""
     import leanconv
 
     network = leanconv.load(options.what, **load_options(options), plan=options.plan)

@@ -133,7 +133,6 @@ def preprocessing_of(
 
 
 def _check_pictures(files: Sequence[str], options: argparse.Namespace) -> None:
-    """Refuse options of pictures where only arrays are given."""
     if any(not _is_array_file(file) for file in files):
         return
     given = [f"--{name}" for name, usual in OF_PICTURES.items() if getattr(options, name) != usual]

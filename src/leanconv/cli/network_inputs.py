@@ -65,7 +65,6 @@ def model_file(text: str, command: str) -> str:
 
 
 def _check_layer(text: str) -> None:
-    """Refuse a layer of the MEC paper that there is not."""
     if _CV.fullmatch(text) and text not in LAYERS:
         raise InputError(
             f"there is no layer {text!r}; expected cv1 to cv12, those of the MEC paper"

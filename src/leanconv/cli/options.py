@@ -6,9 +6,10 @@ import argparse
 import difflib
 import re
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import fields
 from typing import Any, NoReturn, TypeVar
 
-from leanconv.api.options import checked_threads
+from leanconv.api.options import NetworkOptions, checked_threads
 from leanconv.errors import InputError, SpecError
 from leanconv.types import FLOAT32, FLOAT64, HALVES
 from leanconv.units import parse_bytes, parse_ns
@@ -16,10 +17,16 @@ from leanconv.units import parse_bytes, parse_ns
 Shape = tuple[int, ...]
 Extents = tuple[int | tuple[int, ...], ...]
 _Extent = TypeVar("_Extent")
-_Given = TypeVar("_Given", bound=Extents)
 IMAGES_HELP = (
     "pictures (PNG, JPEG, BMP, GIF, PPM, TIFF, WebP, JPEG 2000), or arrays: .npy (of a single "
     "input) or .npz (by the inputs' names)"
+)
+
+
+# What `leanconv.load` takes that commands which load a network take, too.
+_USUAL = (
+    *("threads", "dtype", "precision", "max_error", "memory_limit", "stream_weights"),
+    *("reproducible", "tune", "algorithms"),
 )
 
 
@@ -27,79 +34,22 @@ class UsageError(InputError):
     """The command line itself is wrong, whatever the files hold: exit code 2, as argparse's own."""
 
 
-def add_load_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say how a network is planned."""
-    add_threads_option(parser)
-    parser.add_argument(
-        "--dtype",
-        choices=(FLOAT32, FLOAT64),
-        help="compute in this type (default: the model's; of a problem, float32)",
-    )
-    add_accuracy_options(parser)
-    parser.add_argument(
-        "--memory-limit",
-        type=byte_count,
-        metavar="BYTES",
-        help="the most that weights and activations may take, such as 12MiB, 1.5G or 8000000",
-    )
-    parser.add_argument(
-        "--stream-weights",
-        action="store_true",
-        help="read weights from a file while the network runs, for limits smaller than they are",
-    )
-    parser.add_argument(
-        "--reproducible", action="store_true", help="the same bits for any batch and thread count"
-    )
-    parser.add_argument(
-        "--tune",
-        action="store_true",
-        help="measure the best candidates instead of estimating them, and remember the results",
-    )
-    parser.add_argument(
-        "--algorithm",
-        action="append",
-        type=_named_algorithm,
-        default=[],
-        metavar="LAYER=ALGORITHM",
-        help="how a convolution is computed, such as conv1=winograd:m=4 (repeatable)",
-    )
+def add_load_options(
+    parser: argparse.ArgumentParser, names: Sequence[str] = _USUAL, **helps: str
+) -> None:
+    """Add options of `leanconv.load`.
 
-
-def add_accuracy_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say how exact a plan must be."""
-    parser.add_argument(
-        "--precision",
-        choices=HALVES,
-        help="allow half precision for weights, values and products where it is as fast",
-    )
-    parser.add_argument(
-        "--max-error",
-        type=positive_number,
-        metavar="X",
-        help="largest relative error that a plan may expect, such as 1e-5 (default: aims at 1e-5 "
-        "in float32)",
-    )
-
-
-def add_threads_option(parser: argparse.ArgumentParser, default: int | None = None) -> None:
-    """Add `--threads`; its default is None in every command: that of the settings."""
-    usual = default or "LEANCONV_THREADS, else all CPUs of this process"
-    parser.add_argument(
-        "--threads",
-        type=thread_count,
-        default=default,
-        metavar="N",
-        help=f"threads (default: {usual})",
-    )
-
-
-def add_shared_weights_option(parser: argparse.ArgumentParser) -> None:
-    """Add `--shared-weights`, for what several processes run."""
-    parser.add_argument(
-        "--shared-weights",
-        action="store_true",
-        help="keep packed weights in a file of the cache folder, which all processes share",
-    )
+    Args:
+        parser: that takes them.
+        names: of the options, in the order of the help.
+        helps: what is said of some of them in place of the usual.
+    """
+    known = {each.name: each for each in fields(NetworkOptions)}
+    for name in names:
+        flag = "--algorithm" if name == "algorithms" else f"--{name.replace('_', '-')}"
+        held = _HELD.get(name, {"action": "store_true"})
+        said = helps.get(name) or known[name].metadata["help"]
+        parser.add_argument(flag, dest=name, help=said, **held)
 
 
 def add_output_options(parser: argparse.ArgumentParser) -> None:
@@ -112,21 +62,17 @@ def add_output_options(parser: argparse.ArgumentParser) -> None:
 
 def load_options(options: argparse.Namespace) -> dict[str, Any]:
     """Return the keyword arguments of `leanconv.load` that the options ask for."""
-    return {
-        "threads": options.threads,
-        "dtype": options.dtype,
-        "precision": options.precision,
-        "memory_limit": options.memory_limit,
-        "max_error": options.max_error,
-        "tune": options.tune,
-        "algorithms": dict(options.algorithm) or None,
-        "reproducible": options.reproducible,
-        "stream_weights": options.stream_weights,
-    }
+    known = {each.name for each in fields(NetworkOptions)}
+    found = {name: value for name, value in vars(options).items() if name in known}
+    if "algorithms" in found:
+        found["algorithms"] = dict(found["algorithms"]) or None
+    return found
 
 
-def add_shape_option(parser: argparse.ArgumentParser) -> None:
-    """Add `--shape`, for networks whose inputs have symbolic extents, or other ones."""
+def add_input_options(parser: argparse.ArgumentParser) -> None:
+    """Add `--shape`, for extents that a model leaves open, or other ones, and `--value`, for small
+    integer inputs that decide what a network computes.
+    """
     parser.add_argument(
         "--shape",
         action="append",
@@ -135,10 +81,11 @@ def add_shape_option(parser: argparse.ArgumentParser) -> None:
         metavar="[NAME=]NxCxHxW",
         help="input shape, where the model leaves it open (a batch left open is 1)",
     )
+    add_value_option(parser)
 
 
 def add_value_option(parser: argparse.ArgumentParser) -> None:
-    """Add `--value`, for networks of which small integer inputs decide what they compute."""
+    """Add `--value` alone."""
     parser.add_argument(
         "--value",
         action="append",
@@ -191,7 +138,6 @@ def not_negative(text: str) -> float:
 
 
 def _number(text: str) -> float:
-    """The number that a text says, NaN if it says none."""
     try:
         return float(text)
     except ValueError:
@@ -212,6 +158,21 @@ def duration(text: str) -> int:
         return parse_ns(text)
     except SpecError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
+
+
+_HELD: dict[str, dict[str, Any]] = {  # how options of `load` are read that are no flags
+    "threads": {"type": thread_count, "metavar": "N"},
+    "dtype": {"choices": (FLOAT32, FLOAT64)},
+    "precision": {"choices": HALVES},
+    "max_error": {"type": positive_number, "metavar": "X"},
+    "memory_limit": {"type": byte_count, "metavar": "BYTES"},
+    "algorithms": {
+        "action": "append",
+        "type": _named_algorithm,
+        "default": [],
+        "metavar": "LAYER=ALGORITHM",
+    },
+}
 
 
 def named_shape(text: str) -> tuple[str, Shape]:

@@ -178,17 +178,16 @@ def print_table(
         _print_line(line, heading=number == 0)
 
 
-def print_text(text: str, wide: bool = False, later: str = "    ") -> None:
+def print_text(text: str, wide: bool = False) -> None:
     """Print lines of text; on a terminal broken at blanks, so that none is longer than its lines.
 
     Args:
         text: any number of lines; what begins with blanks keeps them.
         wide: whether lines may be longer than the terminal's.
-        later: what the further lines of a broken one begin with.
     """
     width = None if wide else terminal_columns()
     for line in printable(text).split("\n"):
-        for piece in [line] if width is None else wrapped(line, width, later):
+        for piece in [line] if width is None else wrapped(line, width, "    "):
             _print_line(piece)
 
 

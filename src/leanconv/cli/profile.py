@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 from leanconv.api.inputs import given_values
 from leanconv.cli.network_inputs import input_shapes, planned_for, random_inputs
 from leanconv.cli.options import (
+    add_input_options,
     add_load_options,
     add_output_options,
-    add_shape_option,
-    add_value_option,
     load_options,
     positive,
 )
@@ -46,8 +45,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     parser = commands.add_parser("profile", help="time every layer", description=__doc__)
     parser.add_argument("model", metavar="MODEL", help="an ONNX file")
     add_load_options(parser)
-    add_shape_option(parser)
-    add_value_option(parser)
+    add_input_options(parser)
     parser.add_argument(
         "--batch",
         type=positive,

@@ -19,11 +19,9 @@ from leanconv.cli.network_inputs import model_file
 from leanconv.cli.options import (
     IMAGES_HELP,
     UsageError,
+    add_input_options,
+    add_load_options,
     add_output_options,
-    add_shape_option,
-    add_threads_option,
-    add_value_option,
-    byte_count,
     not_negative,
 )
 from leanconv.cli.output import print_json, print_table, print_text, progress, writing
@@ -84,11 +82,11 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         help="any: other engines answer the same on every CPU (default); vnni: weights of all 8 "
         "bits, whose sums saturate in other engines on x86 CPUs without VNNI, not in leanconv",
     )
-    parser.add_argument(
-        "--memory-limit",
-        type=byte_count,
-        metavar="BYTES",
-        help="the most that the file's weights and activations may take when leanconv runs it",
+    add_load_options(
+        parser,
+        ["memory_limit"],
+        memory_limit="the most that the file's weights and activations may take when leanconv "
+        "runs it",
     )
     parser.add_argument(
         "--labels",
@@ -103,9 +101,8 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "name, that gives a number: the larger, the better",
     )
     parser.add_argument("--html", metavar="FILE", help="write a report as a page, with pictures")
-    add_threads_option(parser)
-    add_shape_option(parser)
-    add_value_option(parser)
+    add_load_options(parser, ["threads"])
+    add_input_options(parser)
     add_image_options(parser)
     add_output_options(parser)
     parser.set_defaults(execute=execute)

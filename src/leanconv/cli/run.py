@@ -29,11 +29,9 @@ from leanconv.cli.network_inputs import stated_for
 from leanconv.cli.options import (
     IMAGES_HELP,
     UsageError,
+    add_input_options,
     add_load_options,
     add_output_options,
-    add_shape_option,
-    add_shared_weights_option,
-    add_value_option,
     load_options,
     not_negative,
     positive,
@@ -64,9 +62,8 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         help=IMAGES_HELP,
     )
     add_load_options(parser)
-    add_shared_weights_option(parser)
-    add_shape_option(parser)
-    add_value_option(parser)
+    add_load_options(parser, ["shared_weights"])
+    add_input_options(parser)
     add_image_options(parser)
     parser.add_argument(
         "--labels", metavar="FILE", help="names of the classes, one on each line, or a JSON list"
@@ -121,8 +118,7 @@ def execute(options: argparse.Namespace) -> int:
 
         check_drawing(options.draw, options.images)
     with progress(f"loading {options.model}") as shown, save as keep:
-        given = {**load_options(options), "shared_weights": options.shared_weights}
-        network, startup = started(options.model, "run", given)
+        network, startup = started(options.model, "run", load_options(options))
         network, startup = _for_shape(network, startup, options)
         preprocessing = preprocessing_of(network, options.images, options)
         runs = _Runs(network, startup, preprocessing, options)
@@ -161,7 +157,6 @@ def execute(options: argparse.Namespace) -> int:
 def _for_shape(
     network: Network, startup: Startup, options: argparse.Namespace
 ) -> tuple[Network, Startup]:
-    """The network for the shape that `--shape` says, if that leaves nothing open."""
     planned: list[Network] = []
     values = given_values(network.inputs, options.value)
     startup = startup.planned(lambda: planned.append(stated_for(network, options.shape, values)))
@@ -246,7 +241,6 @@ class _Runs:
         ), outputs
 
     def _draw(self, image: str, picture: Picture | None, outputs: Arrays) -> None:
-        """Write the picture with the boxes that were found."""
         from leanconv.cli.drawing import draw, found_boxes
 
         if picture is None:

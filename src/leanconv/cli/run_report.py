@@ -233,7 +233,6 @@ def preprocessing_json(
 def _preprocessing_lines(
     answers: list[Answer], preprocessing: Preprocessing, options: argparse.Namespace
 ) -> list[str]:
-    """What was done to the pictures, as text."""
     shown = [answer for answer in answers if answer.picture]
     if not shown:
         return []
@@ -292,7 +291,6 @@ def print_answers(
 
 
 def _print_classes(answers: list[Answer], wide: bool) -> None:
-    """A row for each image: its likeliest classes."""
     columns = [
         Column("image", "name"),
         Column("answer", "name"),

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 from leanconv.cli import EXIT_OK
 from leanconv.cli.options import (
     Shape,
-    add_accuracy_options,
-    add_shared_weights_option,
-    add_threads_option,
+    add_load_options,
     byte_count,
     duration,
+    load_options,
     named_shape,
     named_value,
     not_negative,
@@ -55,14 +54,10 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 
 
 def _add_plan_options(parser: argparse.ArgumentParser) -> None:
-    add_threads_option(parser)
-    add_accuracy_options(parser)
-    add_shared_weights_option(parser)
-    parser.add_argument(
-        "--memory-limit",
-        type=byte_count,
-        metavar="BYTES",
-        help="the most that all models and all requests in flight may take together",
+    add_load_options(
+        parser,
+        ("threads", "precision", "max_error", "shared_weights", "memory_limit"),
+        memory_limit="the most that all models and all requests in flight may take together",
     )
     parser.add_argument(
         "--shape",
@@ -191,7 +186,6 @@ def _stop(_signum: int, _frame: Any) -> None:
 
 
 def _say(text: str) -> None:
-    """Say on standard error what is ready."""
     complain(f"leanconv: {one_line(text)}")
 
 
@@ -207,13 +201,8 @@ def _loaded(options: argparse.Namespace, limits: Limits) -> Models:
     values: dict[str, dict[str, tuple[int, ...]]] = {}
     for model, name, numbers in options.value:
         values.setdefault(model, {})[name] = numbers
-    keywords = {
-        "threads": options.threads,
-        "precision": options.precision,
-        "max_error": options.max_error,
-        "shared_weights": options.shared_weights,
-    }
-    return loaded(sources(options.models), keywords, shapes, limits, _say, values)
+    given = load_options(options)
+    return loaded(sources(options.models), given, shapes, limits, _say, values)
 
 
 def limits_of(options: argparse.Namespace) -> Limits:
@@ -251,14 +240,12 @@ def limits_of(options: argparse.Namespace) -> Limits:
 
 
 def _port(text: str) -> int:
-    """Read a TCP port (an argparse type)."""
     if not text.isdecimal() or int(text) >= 2**16:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to 65535")
     return int(text)
 
 
 def _count(text: str) -> int:
-    """Read an integer of at least 0 (an argparse type)."""
     return 0 if text == "0" else positive(text)
 
 

@@ -82,7 +82,6 @@ class Startup:
 
     @property
     def _code(self) -> str:
-        """Where the kernels come from."""
         if not self.kernels:
             return "no kernels"
         if not self.compiled:

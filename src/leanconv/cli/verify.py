@@ -22,10 +22,9 @@ from leanconv.cli.network_inputs import input_shapes, model_file, random_inputs,
 from leanconv.cli.options import (
     IMAGES_HELP,
     UsageError,
+    add_input_options,
     add_load_options,
     add_output_options,
-    add_shape_option,
-    add_value_option,
     load_options,
     positive,
 )
@@ -51,8 +50,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         help=f"{IMAGES_HELP}; random numbers if none",
     )
     add_load_options(parser)
-    add_shape_option(parser)
-    add_value_option(parser)
+    add_input_options(parser)
     add_image_options(parser)
     parser.add_argument("--plan", metavar="FILE", help="verify the plan that this file holds")
     parser.add_argument(

@@ -16,7 +16,6 @@ from leanconv.cli.options import (
     UsageError,
     add_load_options,
     add_output_options,
-    add_shared_weights_option,
     add_value_option,
     load_options,
     named_range,
@@ -69,7 +68,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "--usual", action="store_true", help=f"also for networks such as {', '.join(USUAL)}"
     )
     add_load_options(parser)
-    add_shared_weights_option(parser)
+    add_load_options(parser, ["shared_weights"])
     parser.add_argument(
         "--shape",
         action="append",
@@ -91,7 +90,7 @@ def execute(options: argparse.Namespace) -> int:
     """Run the sub-command."""
     if not (options.models or options.usual):
         raise UsageError("warm: got neither a MODEL nor --usual; expected one of them, or both")
-    of_models = options.shape or options.value or options.algorithm
+    of_models = options.shape or options.value or options.algorithms
     if options.usual and not options.models and of_models:
         raise UsageError("--shape, --value and --algorithm go with a MODEL")
     settings = current_settings()
@@ -119,7 +118,6 @@ def execute(options: argparse.Namespace) -> int:
 
 
 def _warmed(options: argparse.Namespace) -> Iterator[Warmed]:
-    """Plan and compile every network for its shapes, one after the other."""
     groups = shape_groups(options.shape)
     ranges = [group for group in groups if any(map(_is_range, group))]
     shapes = [group for group in groups if group not in ranges]
@@ -141,9 +139,7 @@ def _loaded(
 ) -> Network:
     import leanconv
 
-    shared = options.shared_weights
-    given = {**load_options(options), "progress": told, "shapes": shapes, "shared_weights": shared}
-    return leanconv.load(model, **given)
+    return leanconv.load(model, **load_options(options), progress=told, shapes=shapes)
 
 
 def _usual(name: str, options: argparse.Namespace, _: Progress) -> Network:
@@ -151,7 +147,9 @@ def _usual(name: str, options: argparse.Namespace, _: Progress) -> Network:
     from leanconv.api.network import Network
     from leanconv.api.options import NetworkOptions
 
-    given = NetworkOptions(**{**load_options(options), "algorithms": {}})
+    given = NetworkOptions.checked(
+        **{**load_options(options), "algorithms": None, "shared_weights": False}
+    )
     return Network(CpuBackend(usual_network(name), given), name)
 
 
@@ -161,7 +159,6 @@ def _bound(
     options: argparse.Namespace,
     groups: Sequence[Sequence[tuple[str, Any]]],
 ) -> Iterator[Warmed]:
-    """Load a network and bind it to the shapes given, one after the other."""
     from leanconv.api.fast_call import FastCall
 
     with progress(f"loading {name}") as shown:
@@ -201,7 +198,6 @@ def _ahead(
     given: Sequence[tuple[str, Extents]],
     value: Sequence[tuple[str, tuple[int, ...]]],
 ) -> Warmed:
-    """Load a network for ranges of shapes."""
     from leanconv.api.cpu_backend import CpuBackend
 
     with progress(f"loading {name}") as shown:
@@ -223,8 +219,6 @@ def _described(
 
 
 def _teller(name: str, shown: Any) -> Progress:
-    """What shows how far the work on a network is."""
-
     def told(stage: str, done: int, total: int) -> None:
         shown.say(f"{name}: {stage}", f", {done} of {total}")
 
@@ -232,7 +226,6 @@ def _teller(name: str, shown: Any) -> Progress:
 
 
 def _is_range(given: tuple[str, Extents]) -> bool:
-    """Whether `--shape` said a range of shapes."""
     return not all(isinstance(extent, int) for extent in given[1])
 
 
@@ -254,5 +247,4 @@ def _text(extents: Extents) -> str:
 
 
 def _bytes_below(folder: Path) -> int:
-    """Bytes of all files in a folder and those below it."""
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())

@@ -342,7 +342,6 @@ def front(
 def _units(
     costs: Sequence[LayerCost], sensitivities: Mapping[str, Mapping[str, float]]
 ) -> list[dict[str, int]]:
-    """Squared errors as whole numbers, by layer and precision."""
     squares = [
         {rung: min(sensitivities[cost.name][rung], 1e9) ** 2 for rung in cost.rungs}
         for cost in costs

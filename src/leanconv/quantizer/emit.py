@@ -148,8 +148,6 @@ def dequantised_weights(
 
 
 class _Linear:
-    """Codes by QuantizeLinear and DequantizeLinear."""
-
     def value(
         self, graph: OnnxGraph, name: str, codes: Codes, read: dict[str, str]
     ) -> list[OnnxNode]:
@@ -174,8 +172,6 @@ class _Linear:
 
 
 class _Rounded:
-    """The same numbers as floats."""
-
     def value(
         self, graph: OnnxGraph, name: str, codes: Codes, read: dict[str, str]
     ) -> list[OnnxNode]:

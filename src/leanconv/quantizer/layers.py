@@ -277,7 +277,6 @@ def _follows(node: OnnxNode) -> bool:
 
 
 def _reads(node: OnnxNode) -> list[str]:
-    """The inputs of a node that would be codes."""
     return node.inputs if node.op in _SEVERAL else node.inputs[:1]
 
 

@@ -120,7 +120,6 @@ def _node(data: memoryview, reads: frozenset[str], reader: Reader, number: int) 
 
 
 def _name_apart(nodes: Sequence[OnnxNode]) -> None:
-    """Give nodes of one name names of their own."""
     known: set[str] = set()
     for number, node in enumerate(nodes):
         while node.name in known:

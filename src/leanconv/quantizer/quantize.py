@@ -179,7 +179,6 @@ def quantize(
 def _warnings(
     made: Quantized, all_bits: Trial | None, images: int, classes: Collection[int]
 ) -> Iterator[str]:
-    """What should be known before the file is used."""
     if images < _FEW:
         yield (
             f"the score is of {counted(images, 'sample')}, half of which calibrated: give some "
@@ -250,8 +249,6 @@ def _refuse_quantised(graph: OnnxGraph) -> None:
 
 
 def _ranks(original: OnnxGraph, samples: Samples, threads: int | None) -> Callable[[str], int]:
-    """What tells how many axes a value has, by a run."""
-
     def rank_of(name: str) -> int:
         sample = samples.first()
         if name in sample:

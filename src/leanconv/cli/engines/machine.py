@@ -140,7 +140,6 @@ def _cpu_ticks() -> tuple[int, int] | None:
 
 
 def _cpuinfo() -> dict[str, str]:
-    """Return the facts of the first CPU."""
     try:
         first = _CPUINFO.read_text().split("\n\n")[0]
     except OSError:

@@ -278,5 +278,4 @@ class Crew:
 
 
 def _environment(added: Mapping[str, str] | None) -> dict[str, str] | None:
-    """Return the whole environment of a child, or None when nothing is added."""
     return {**os.environ, **added} if added else None

@@ -16,8 +16,8 @@ from leanconv.cli.engines.processes import Crew, Engine, EngineError
 from leanconv.cli.engines.rounds import INACCURATE, OURS, Effort, Work, measure, ratios
 from leanconv.cli.options import (
     UsageError,
+    add_load_options,
     add_output_options,
-    add_threads_option,
     not_negative,
     positive,
     positive_number,
@@ -43,35 +43,23 @@ def add_measure_options(parser: argparse.ArgumentParser, threads: int | None = N
     parser.add_argument(
         "--engine", action="append", metavar="NAME", help="measure this one only (repeatable)"
     )
-    add_threads_option(parser, threads)
-    parser.add_argument(
-        "--processes",
-        type=positive,
-        default=usual.processes,
-        metavar="N",
-        help=f"how often each engine's process is started anew (default: {usual.processes})",
-    )
-    parser.add_argument(
-        "--rounds",
-        type=positive,
-        default=usual.rounds,
-        metavar="N",
-        help=f"turns of each engine in each process (default: {usual.rounds})",
-    )
-    parser.add_argument(
-        "--seconds",
-        type=not_negative,
-        default=usual.seconds,
-        metavar="S",
-        help=f"seconds of one turn, after its warm-up (default: {usual.seconds})",
-    )
-    parser.add_argument(
-        "--warmup",
-        type=not_negative,
-        default=usual.warmup_seconds,
-        metavar="S",
-        help=f"seconds of the warm-up of each turn (default: {usual.warmup_seconds})",
-    )
+    usually = {} if threads is None else {"threads": f"threads (default: {threads})"}
+    add_load_options(parser, ["threads"], **usually)
+    parser.set_defaults(threads=threads)
+    for option, default, text in (
+        ("--processes", usual.processes, "how often each engine's process is started anew"),
+        ("--rounds", usual.rounds, "turns of each engine in each process"),
+        ("--seconds", usual.seconds, "seconds of one turn, after its warm-up"),
+        ("--warmup", usual.warmup_seconds, "seconds of the warm-up of each turn"),
+    ):
+        counts = isinstance(default, int)
+        parser.add_argument(
+            option,
+            type=positive if counts else not_negative,
+            default=default,
+            metavar="N" if counts else "S",
+            help=f"{text} (default: {default})",
+        )
     parser.add_argument(
         "--minutes", type=positive_number, metavar="M", help="begin no new case after M minutes"
     )

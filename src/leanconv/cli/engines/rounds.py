@@ -178,7 +178,6 @@ def _start(
     crew: Crew,
     report: Report,
 ) -> list[EngineProcess]:
-    """Start and load every engine that has not failed yet."""
     running = []
     for installed in engines:
         outcome = outcomes[installed.engine.name]

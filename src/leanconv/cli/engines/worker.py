@@ -36,7 +36,6 @@ Run = Callable[[], list[np.ndarray]]
 
 
 def _engine(file: str) -> Any:
-    """Import the engine file."""
     spec = importlib.util.spec_from_file_location("engine", file)
     if spec is None or spec.loader is None:
         raise ImportError(f"{file} is not a Python file")
