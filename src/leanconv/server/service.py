@@ -15,7 +15,6 @@ import numpy as np
 
 from leanconv.errors import LeanConvError
 from leanconv.graph.ir import TensorType, owner
-from leanconv.graph.limits import owner
 from leanconv.progress import working
 from leanconv.server.batching import Batcher, Job
 from leanconv.server.limits import (
