@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(
 PAGE = mmap.PAGESIZE
 SOURCES = Path(lc.__file__).parent
 # The modules whose programs `install` guards.
-GUARDED = {"planner/candidate_program.py", "planner/compiled_network.py", "planner/weights.py"}
+GUARDED = {"planner/candidate_program.py", "planner/compiled_network.py", "planner/packing.py"}
 
 _SHIFTED = """
 import numpy as np
