@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
-from dataclasses import replace
-from typing import Any
+from collections.abc import Mapping
+from operator import add
 
 import numpy as np
 
@@ -17,6 +16,9 @@ from leanconv.types import INT8, UINT8
 _SHIFT = 128
 _OF_CODES = frozenset(("QLinearAdd", "QLinearMul", "QLinearMatMul", "QLinearGlobalAveragePool"))
 _MOVES = frozenset((*MOVES, "Concat"))
+_OF_FLOATS = ("QuantizeLinear", "DequantizeLinear")
+_ZEROS = ("x_zero", "y_zero")
+_OF_RESULT = ("y_zero", "low", "high", "value")  # attributes that are codes of the result
 _GIVE = frozenset(("QuantizeLinear", "QLinearConv", "Lookup")) | _OF_CODES | _MOVES
 _TAKE = frozenset(("DequantizeLinear", "QLinearConv", "Lookup")) | _OF_CODES | _MOVES
 
@@ -79,32 +81,27 @@ def _shifts(graph: Graph) -> dict[str, int]:
 
 def _tensors(node: Node) -> tuple[str, ...]:
     """The inputs of a node but for constants of the operation: weights, tables, zero points."""
-    alone = node.op in ("QLinearConv", "Lookup", "DequantizeLinear", "QuantizeLinear")
+    alone = node.op in ("QLinearConv", "Lookup", *_OF_FLOATS)
     return node.inputs[:1] if alone else node.inputs
 
 
 def _least(node: Node, graph: Graph) -> defaultdict[str, float]:
     """The least code that a node gives, or has as a zero point, by the tensor's name."""
-    given, constants = node.attributes, graph.constants
-    least: defaultdict[str, float] = defaultdict(float)
-    out = node.outputs[0]
-    if node.op in ("QuantizeLinear", "DequantizeLinear"):
-        zero = int(constants[node.inputs[2]].min(initial=0))
-        if node.op == "QuantizeLinear":
-            least[out] = min(zero, given.get("low", INT8.low))
-        else:
-            least[node.inputs[0]] = zero
+    given, least = node.attributes, defaultdict[str, float](float)
+    zeros = given["zeros"] if "zeros" in given else [given[n] for n in _ZEROS if n in given]
+    for name, zero in zip(node.inputs, zeros, strict=False):
+        least[name] = min(least[name], zero)
+    numbers = [*zeros[-1:], *([given["low"]] if "low" in given else [])]
+    if node.op == "Pad" and given["mode"] == "constant":
+        numbers.append(given["value"])
     elif node.op == "Lookup":
-        least[out] = constants[node.inputs[1]].min() if node.inputs[1] in constants else -1
-    elif node.op == "Pad":
-        least[out] = given["value"] if given["mode"] == "constant" else 0
-    elif node.op == "QLinearConv":
-        least[out] = min(given["y_zero"], given["low"])
-        least[node.inputs[0]] = given["x_zero"]
-    elif node.op in _OF_CODES:
-        for name, zero in zip(node.inputs, given["zeros"], strict=False):
-            least[name] = min(least[name], zero)
-        least[out] = min(given["zeros"][-1], given["low"])
+        table = graph.constants.get(node.inputs[1])
+        numbers.append(-1 if table is None else table.min())
+    elif node.op in _OF_FLOATS:
+        zero = int(graph.constants[node.inputs[2]].min(initial=0))
+        least[node.inputs[0]] = zero
+        numbers += [zero, given.get("low", INT8.low)]
+    least[node.outputs[0]] = min(numbers, default=0)
     return least
 
 
@@ -112,8 +109,7 @@ def _rule(editor: Editor, node: Node, shifts: Mapping[str, int]) -> bool:
     reads, gives = [shifts.get(name) for name in node.inputs], shifts.get(node.outputs[0])
     if gives is None and all(shift is None for shift in reads):
         return False
-    change = _CHANGES.get(node.op)
-    new = node if change is None else change(editor, node, [each or 0 for each in reads], gives)
+    new = _changed(editor, node, [each or 0 for each in reads], gives)
     if gives is not None:
         kind = editor.types[node.output]
         editor.types[node.output] = TensorType(kind.shape, UINT8)
@@ -127,58 +123,23 @@ def _constant(editor: Editor, name: str, shift: int) -> str:
     return editor.constant(name, array.astype(np.uint8))
 
 
-def _result(node: Node, shift: int | None) -> dict[str, Any]:
-    """Bounds and type of a result that is that much more; None for one that stays."""
-    if shift is None:
-        return {}
-    found: dict[str, Any] = {"dtype": UINT8} if "dtype" in node.attributes else {}
-    bounds = (name for name in ("low", "high") if name in node.attributes)
-    return {**found, **{name: node.attributes[name] + shift for name in bounds}}
-
-
-def _quantise(editor: Editor, node: Node, _reads: list[int], gives: int | None) -> Node:
-    assert gives is not None, "it reads floats"
-    ends = {"low": int(INT8.low), "high": int(INT8.high), **node.attributes}
-    bounds = {name: ends[name] + gives for name in ("low", "high")}
-    inputs = (*node.inputs[:2], _constant(editor, node.inputs[2], gives))
-    return node_like(node, inputs=inputs, attributes=bounds)
-
-
-def _dequantise(editor: Editor, node: Node, reads: list[int], _gives: int | None) -> Node:
-    return replace(node, inputs=(*node.inputs[:2], _constant(editor, node.inputs[2], reads[0])))
-
-
-def _conv(_editor: Editor, node: Node, reads: list[int], gives: int | None) -> Node:
-    given = node.attributes
-    changes = {**_result(node, gives), "x_zero": given["x_zero"] + reads[0]}
-    return node_like(node, attributes={**changes, "y_zero": given["y_zero"] + (gives or 0)})
-
-
-def _of_codes(_editor: Editor, node: Node, reads: list[int], gives: int | None) -> Node:
-    """Operations with a zero point for each input and one for the result."""
-    moved = zip(node.attributes["zeros"], (*reads, gives or 0), strict=True)
-    zeros = tuple(zero + shift for zero, shift in moved)
-    return node_like(node, attributes={**_result(node, gives), "zeros": zeros})
-
-
-def _lookup(editor: Editor, node: Node, reads: list[int], gives: int | None) -> Node:
-    """A table whose index, or whose elements, are that much more: its index is a byte."""
-    x, name = node.inputs
-    if reads[0]:
-        name = editor.constant(name, np.roll(editor.constants[name], reads[0]))
-    return replace(node, inputs=(x, name if gives is None else _constant(editor, name, gives)))
-
-
-def _pad(_editor: Editor, node: Node, _reads: list[int], gives: int | None) -> Node:
-    return node_like(node, attributes={"value": node.attributes["value"] + (gives or 0)})
-
-
-_Change = Callable[[Editor, Node, list[int], int | None], Node]
-_CHANGES: Mapping[str, _Change] = {
-    "QuantizeLinear": _quantise,
-    "DequantizeLinear": _dequantise,
-    "QLinearConv": _conv,
-    "Lookup": _lookup,
-    "Pad": _pad,
-    **dict.fromkeys(_OF_CODES, _of_codes),
-}
+def _changed(editor: Editor, node: Node, reads: list[int], gives: int | None) -> Node:
+    """A node whose codes, and what it has of their kind, are that much more."""
+    given, by, inputs = node.attributes, gives or 0, list(node.inputs)
+    if node.op in _OF_FLOATS:
+        inputs[2] = _constant(editor, inputs[2], reads[0] if gives is None else gives)
+        if gives is not None:
+            given = {"low": int(INT8.low), "high": int(INT8.high), **given}
+    elif node.op == "Lookup":  # its index is a byte
+        if reads[0]:
+            inputs[1] = editor.constant(inputs[1], np.roll(editor.constants[inputs[1]], reads[0]))
+        if gives is not None:
+            inputs[1] = _constant(editor, inputs[1], gives)
+    changes = {name: given[name] + by for name in _OF_RESULT if name in given}
+    if "x_zero" in given:
+        changes["x_zero"] = given["x_zero"] + reads[0]
+    if "zeros" in given:
+        changes["zeros"] = tuple(map(add, given["zeros"], (*reads, by)))
+    if gives is not None and "dtype" in given:
+        changes["dtype"] = UINT8
+    return node_like(node, inputs=tuple(inputs), attributes=changes)
