@@ -34,7 +34,7 @@ from leanconv.cli.output import print_json, print_table, progress
 from leanconv.codegen.compiler import load
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.host import host, usable_cores
-from leanconv.runtime.clock import cycles_per_second
+from leanconv.runtime.calibration import chain_nanoseconds
 from leanconv.runtime.program import Program, Stage
 from leanconv.spec import ConvSpec, Format
 from leanconv.spec.format import ceil_div
@@ -74,7 +74,8 @@ class Meter:
         self._flops_per_unit = 2 * lanes
         best = max(self._probe() for _ in range(5))
         self._best = best
-        self.clock_hz = cycles_per_second()
+        chain_ns = min(chain_nanoseconds() for _ in range(25))
+        self.clock_hz = target.fma_latency / chain_ns * 1e9
         self.fma_units = max(0.5, round(2 * best / self._flops_per_unit / self.clock_hz) / 2)
 
     def _probe(self) -> float:
@@ -121,16 +122,13 @@ def _least_seconds(call: Callable[[], object], seconds: float) -> float:
 
 
 def caches(meter: Meter) -> dict[str, float]:
-    """Rates of L1 and L2, and what unaligned vectors cost."""
+    """What L1 gives, the rate of L2, and what unaligned vectors cost."""
     target = meter.target
     l1, l2 = target.l1_bytes // 2, target.l2_bytes // 2
     lanes = target.lanes(FLOAT32)
     found = {
         "loads_per_cycle": meter.stream("read", l1, min(lanes, 8)) / (4 * min(lanes, 8)),
-        "l1_read": meter.stream("read", l1),
-        "l1_write": meter.stream("write", l1),
         "l2_read": meter.stream("read", l2),
-        "l2_write": meter.stream("write", l2),
     }
     slots = found["loads_per_cycle"] * 4 * lanes / meter.stream("read", l1, offset=1)
     found["unaligned_line" if 4 * lanes == 4 * LINE else "unaligned_part"] = slots
@@ -156,7 +154,6 @@ def beyond_l2(meter: Meter, rates: dict[int, float]) -> dict[str, float]:
     held = max(size for size, rate in rates.items() if rate >= _HELD * best)
     found = {
         "dram_read": rates[largest],
-        "dram_write": meter.stream("write", largest),
         "dram_copy": meter.stream("copy", largest // 2),
     }
     if target.l3_bytes and held < largest:
@@ -167,7 +164,6 @@ def beyond_l2(meter: Meter, rates: dict[int, float]) -> dict[str, float]:
         parts = adds / meter.fma_units, target.vector_bytes / stream
         found |= {
             "l3_read": stream,
-            "l3_write": meter.stream("write", inside),
             "l3_copy": meter.stream("copy", inside // 2),
             "l3_read_crowded": meter.stream("read", held * 5 // 8),
             "l3_most_bytes": float(held),

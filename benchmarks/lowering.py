@@ -46,7 +46,7 @@ from leanconv.kernels.copy import Copy
 from leanconv.planner.candidate_program import candidate_program
 from leanconv.planner.packing import Preparation
 from leanconv.reference.layers import LAYERS
-from leanconv.runtime.clock import speedup
+from leanconv.runtime.calibration import speedup
 from leanconv.runtime.memory import Block
 from leanconv.runtime.program import Program
 from leanconv.spec import ConvSpec

@@ -115,11 +115,11 @@ def defects_are_warnings(
 ) -> pytest.LogCaptureFixture:
     """What users have: a defect is worked around, and told; elsewhere in tests it is raised."""
     from leanconv.settings import Settings
-    from leanconv.symbolic import attempts
+    from leanconv.symbolic import memo
 
     settings = Settings.from_environment({"HOME": "/"})
-    monkeypatch.setattr(attempts, "current_settings", lambda: settings)
-    monkeypatch.setattr(attempts, "_told", set())
+    monkeypatch.setattr(memo, "current_settings", lambda: settings)
+    monkeypatch.setattr(memo, "_told", set())
     return caplog
 
 

@@ -157,7 +157,7 @@ OPEN_OTHERS = {
     "codegen/llvm_pages.py": "/proc, and llvmlite's library",
     "cli/engines/machine.py": "/proc",
     "cli/times.py": "/proc",
-    "runtime/resident.py": "/proc",
+    "runtime/memory.py": "/proc",
     "cli/engines/worker.py": "its own standard output",
     "cli/output.py": "bundles that commands write, and /dev/null",
 }

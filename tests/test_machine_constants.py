@@ -118,7 +118,7 @@ REASONS: dict[str, tuple[str, ...]] = {
         "graph/passes:_TOLERANCE _LEAST_TOLERANCE",
         "operators:LAYER_SHARE",
         "operators:_NETWORK_ERROR",
-        "types:BOOL BOOL BOOL BOOL",
+        "leanconv:BOOL BOOL BOOL BOOL",
         "operators:layer_error()",
         "planner:_ERROR_GRAIN",
         "planner:_MOST",

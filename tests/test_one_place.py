@@ -182,15 +182,15 @@ SEEN = {
 
 
 def test_bytes_and_roundoffs_of_elements_are_in_one_table() -> None:
-    assert outside("element_tables", "types/") == []
-    assert outside("roundoffs", "types/") == []
+    assert outside("element_tables", "types.py") == []
+    assert outside("roundoffs", "types.py") == []
 
 
 def test_a_type_is_never_asked_for_by_its_name() -> None:
     # What a file may hold that is no type of ours; NumPy's memory for a type that it lacks.
     # The third names the steps of a ladder, of which some are types.
     others = ("graph/onnx_schema.py", "gpu/device/dlpack.py", "quantizer/result.py")
-    assert outside("dtype_names", "types/", *others) == []
+    assert outside("dtype_names", "types.py", *others) == []
 
 
 def test_output_sizes_are_computed_in_spec() -> None:

@@ -12,7 +12,7 @@ import leanconv as lc
 from leanconv.api.inputs import Shape
 from leanconv.half_arrays import numpy_dtype
 from leanconv.planner.compiled_network import CompiledNetwork
-from leanconv.runtime.outputs import Outputs
+from leanconv.runtime.memory import Outputs
 from leanconv.types import DType
 from support.network_models import images, model
 

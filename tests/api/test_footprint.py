@@ -10,8 +10,7 @@ import pytest
 
 import leanconv as lc
 from leanconv.api.footprint import Footprint
-from leanconv.runtime.memory import Held
-from leanconv.runtime.resident import Resident, counted_resident, resident
+from leanconv.runtime.memory import Held, Resident, counted_resident, resident
 from support.onnx_models import small_cnn
 
 MIB = 2**20
@@ -67,7 +66,7 @@ def test_network_is_counted_exactly(tmp_path: Path) -> None:
 
 
 def test_free_large_outputs_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("leanconv.runtime.outputs._LEAST_BYTES", 1)
+    monkeypatch.setattr("leanconv.runtime.memory._LEAST_BYTES", 1)
     net = lc.load(small_cnn(), threads=1)
     x = np.ones((2, 3, 16, 16), "f4")
     (y,) = net.run({net.inputs[0].name: x}).values()

@@ -50,17 +50,15 @@ def test_all_that_is_measured_is_a_field_and_what_is_not_is_named(
     assert not measured & fitted
     assert known - measured - fitted <= {f.name for f in fields(Costs) if f.default is None}
     assert {
-        "l1_read",
         "l2_read",
         "dram_read",
-        "dram_write",
         "transposed_store",
         "stage",
     } <= measured
     assert result["machine"]["cpu"]
     assert "commit" in result["machine"]
     assert result["effort"]["threads"] == 1
-    assert len(calls) > 15
+    assert len(calls) > 10
 
 
 def test_what_one_core_finds_in_l3_is_where_the_rate_falls(

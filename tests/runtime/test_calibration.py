@@ -13,7 +13,7 @@ import pytest
 from leanconv.codegen.cache import DiskCache
 from leanconv.codegen.host import host
 from leanconv.codegen.machine_code import assembly_text
-from leanconv.runtime import calibration, clock
+from leanconv.runtime import calibration
 from leanconv.runtime.calibration import (
     Rates,
     alike,
@@ -157,7 +157,7 @@ def test_plans_are_made_for_the_target_that_the_environment_names(
 
 def test_the_busy_loop_has_all_its_multiply_adds() -> None:
     """One chain alone would not notice that another thread shares the core's units."""
-    code = assembly_text(clock.module_text(), host()).split("busy:")[1]
+    code = assembly_text(calibration.module_text(), host()).split("busy:")[1]
     assert len(re.findall(r"fmadd|fmla", code)) >= host().least_accumulators
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from leanconv.files import mapped_file
-from leanconv.runtime import constant_file
-from leanconv.runtime.constant_file import ConstantFile
+from leanconv.runtime import weight_file
+from leanconv.runtime.weight_file import ConstantFile
 
 pytestmark = [
     pytest.mark.once,
@@ -37,7 +37,7 @@ RANDOM = np.random.default_rng(0)
 def test_an_array_is_the_same_in_the_file(
     array: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(constant_file, "_PIECE_BYTES", 64 * 1024)
+    monkeypatch.setattr(weight_file, "_PIECE_BYTES", 64 * 1024)
     file = ConstantFile(tmp_path / "own", 2**23)
     moved = [file.moved(array) for _ in range(2)]
     for each in moved:
@@ -61,7 +61,7 @@ def test_small_arrays_and_those_without_room_stay(tmp_path: Path) -> None:
 def test_what_is_transposed_is_not_copied_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(constant_file, "_PIECE_BYTES", 64 * 1024)
+    monkeypatch.setattr(weight_file, "_PIECE_BYTES", 64 * 1024)
     file = ConstantFile(tmp_path / "own", 2**23)
     array = RANDOM.normal(size=(3, 3, 300, 200)).transpose(3, 2, 0, 1)
     tracemalloc.start()

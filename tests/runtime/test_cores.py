@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from leanconv.runtime.cores import Cores
+from leanconv.runtime.pool import Cores
 
 pytestmark = pytest.mark.skipif(
     not hasattr(os, "sched_setaffinity") or len(os.sched_getaffinity(0)) < 2,

@@ -11,8 +11,8 @@ import pytest
 
 from leanconv.errors import LeanConvError
 from leanconv.half_arrays import numpy_dtype
+from leanconv.runtime.locks import Registry
 from leanconv.runtime.memory import Block, Memory, NewArrays
-from leanconv.runtime.registry import Registry
 from leanconv.spec.format import ALIGNMENT, aligned
 from leanconv.types import BFLOAT16, FLOAT64, UINT8, DType
 

@@ -11,9 +11,8 @@ import pytest
 
 import leanconv as lc
 from leanconv.errors import LeanConvError
-from leanconv.runtime import outputs as module
-from leanconv.runtime.memory import Block
-from leanconv.runtime.outputs import Outputs
+from leanconv.runtime import memory as module
+from leanconv.runtime.memory import Block, Outputs
 from leanconv.types import BFLOAT16, FLOAT32, UINT8, DType
 from support.network_models import images, model
 

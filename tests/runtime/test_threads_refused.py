@@ -170,9 +170,9 @@ def test_the_machine_is_measured_with_the_threads_that_start() -> None:
     found = lines(
         _HEAD
         + """
-from leanconv.runtime import clock
+from leanconv.runtime import calibration
 refuse(0)
-print(clock.speedup(3))
+print(calibration.speedup(3))
 """
     )
     assert found == ["1.0"]

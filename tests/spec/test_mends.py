@@ -10,7 +10,7 @@ import pytest
 import leanconv as lc
 from leanconv.api.inputs import InputSpec, validated_input
 from leanconv.errors import InputError, LeanConvError
-from leanconv.spec.mends import mended
+from leanconv.spec.arguments import mended
 from leanconv.types import FLOAT32, FLOAT64, as_dtype
 from leanconv.units import shape_text, type_text
 

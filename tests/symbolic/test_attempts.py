@@ -63,7 +63,7 @@ def test_what_was_begun_is_gone() -> None:
 def test_a_need_for_numbers_is_told_quietly(
     kind: type[Exception], caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.DEBUG, "leanconv.symbolic.attempts")
+    caplog.set_level(logging.DEBUG, "leanconv.symbolic.memo")
     reason = attempted(raising(kind("a table")))
     assert isinstance(reason, NeedsNumberError)
     tell("the node is lowered", reason)

@@ -8,9 +8,8 @@ from datetime import date
 import pytest
 
 from leanconv.target import PRESETS, RELATIVES, Target
-from leanconv.target.costs import Costs, numbers
+from leanconv.target.costs import Costs, derived, numbers, stated
 from leanconv.target.records.calibrated import Rates, calibrated, rates_of
-from leanconv.target.records.derived import derived, stated
 from leanconv.types import FLOAT32
 
 RECORDS = {costs.cpu: costs for costs in (target.costs for target in PRESETS.values())}
@@ -56,8 +55,8 @@ def test_what_nobody_measured_says_so() -> None:
 
 def test_a_derived_record_names_the_source_of_each_number_once() -> None:
     base = RECORDS["znver4"]
-    costs = derived("other", base, stated("a book", tlb_pages=7, l1_read=1.5))
-    assert (costs.tlb_pages, costs.l1_read, costs.l3_read) == (7, 1.5, base.l3_read)
+    costs = derived("other", base, stated("a book", tlb_pages=7, l2_copy=1.5))
+    assert (costs.tlb_pages, costs.l2_copy, costs.l3_read) == (7, 1.5, base.l3_read)
     assert [s.how for s in costs.sources if "tlb_pages" in s.names] == [
         "data sheet, not measured: a book"
     ]

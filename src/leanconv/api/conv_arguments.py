@@ -12,8 +12,7 @@ from leanconv.errors import InputError, SpecError, memory_reported, short
 from leanconv.forks import imported
 from leanconv.half_arrays import numpy_dtype
 from leanconv.spec import Activation, ConvSpec
-from leanconv.spec.arguments import ConvArguments, check_slope, extents_of, spec_of
-from leanconv.spec.mends import mended
+from leanconv.spec.arguments import ConvArguments, check_slope, extents_of, mended, spec_of
 from leanconv.spec.transposed import TransposedArguments, TransposedSpec, transposed_spec
 from leanconv.types import (
     FLOAT32,

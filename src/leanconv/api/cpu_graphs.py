@@ -25,9 +25,9 @@ from leanconv.planner.decision import Decision
 from leanconv.planner.overrides import check_layers, tuned, with_algorithms
 from leanconv.planner.plan_file import PlanFile, graph_digest, other_target
 from leanconv.runtime.calibration import planning_target
-from leanconv.runtime.constant_file import ConstantFile
 from leanconv.runtime.memory import give_back, mapped_files
 from leanconv.runtime.pool import default_threads
+from leanconv.runtime.weight_file import ConstantFile
 from leanconv.settings import current_settings
 from leanconv.target import Target
 from leanconv.types import BFLOAT16, FLOAT16, FLOAT32, DType

@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 
 from leanconv.records import dataclass
-from leanconv.runtime.memory import Held
-from leanconv.runtime.resident import Resident, resident
+from leanconv.runtime.memory import Held, Resident, resident
 from leanconv.units import format_bytes
 
 

@@ -18,7 +18,7 @@ from leanconv.graph.onnx_import import Model
 from leanconv.graph.onnx_names import shown
 from leanconv.graph.small_inputs import is_small
 from leanconv.records import dataclass
-from leanconv.spec.mends import fits, mended, resized
+from leanconv.spec.arguments import fits, mended, resized
 from leanconv.types import BOOL, FLOAT64, DType
 from leanconv.units import shape_text, type_text
 

@@ -24,7 +24,7 @@ from leanconv.errors import ReentrantCallError, memory_reported
 from leanconv.progress import working
 from leanconv.runtime.arrays import Lookup
 from leanconv.runtime.locks import Lock
-from leanconv.runtime.outputs import Outputs
+from leanconv.runtime.memory import Outputs
 from leanconv.settings import current_settings
 from leanconv.spec import Activation
 from leanconv.spec.arguments import is_plain

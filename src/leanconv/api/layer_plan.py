@@ -16,8 +16,7 @@ from leanconv.errors import InputError, UnsupportedError, memory_reported
 from leanconv.records import cached_property
 from leanconv.runtime.arrays import Lookup
 from leanconv.runtime.locks import Lock
-from leanconv.runtime.memory import Block
-from leanconv.runtime.outputs import Outputs
+from leanconv.runtime.memory import Block, Outputs
 from leanconv.runtime.unpicklable import Unpicklable
 from leanconv.spec import ConvSpec
 from leanconv.spec.arguments import check_residual

@@ -22,7 +22,7 @@ from typing import BinaryIO
 from leanconv.errors import InputError, short
 from leanconv.files import open_regular, reason
 from leanconv.records import dataclass
-from leanconv.runtime.registry import Registry
+from leanconv.runtime.locks import Registry
 
 try:
     import fcntl

@@ -51,7 +51,6 @@ _X86_EXTENSIONS = {
     "amx_bf16": ("amx-tile", "amx-bf16"),
     "amx_int8": ("amx-tile", "amx-int8"),
     "avx_vnni": ("avxvnni",),
-    "avx_vnni_int8": ("avxvnniint8",),
     "bf16": ("avx512bf16",),
     "fp16": ("avx512fp16",),
     "vbmi": ("avx512vbmi",),
@@ -63,7 +62,6 @@ _ARM_EXTENSIONS = {
     "bf16": ("bf16",),
     "dotprod": ("dotprod",),
     "fp16": ("fullfp16",),
-    "i8mm": ("i8mm",),
 }
 
 

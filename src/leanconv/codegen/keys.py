@@ -28,7 +28,6 @@ EMITTING = (
     "spec",
     "symbolic",
     "target",
-    "types",
     "winograd",
 )
 DECIDING = (*EMITTING, "operators", "planner")  # "" has the modules of the package itself

@@ -12,7 +12,7 @@ from leanconv.gpu.device.driver import Driver
 from leanconv.gpu.device.memory import Memory
 from leanconv.gpu.lowering.stored import stored
 from leanconv.graph.ir import TensorType
-from leanconv.spec.mends import mended
+from leanconv.spec.arguments import mended
 from leanconv.units import type_text
 
 _VECTOR_BYTES = 16  # that the addresses of a user's arrays must be multiples of

@@ -43,7 +43,7 @@ from leanconv.graph.sequence import SequenceValue
 from leanconv.graph.small_inputs import NeedsInputsError, is_small
 from leanconv.graph.value import Value
 from leanconv.records import dataclass
-from leanconv.spec.mends import mended
+from leanconv.spec.arguments import mended
 from leanconv.symbolic import plain
 from leanconv.types import FLOAT16, FLOAT32, FLOAT64, FLOATS, DType, find_dtype
 from leanconv.units import shape_text

@@ -27,8 +27,7 @@ from leanconv.planner.weights import PlanWeights
 from leanconv.records import dataclass
 from leanconv.runtime.file_block import FileBlock, unnamed_block
 from leanconv.runtime.loop_program import LoopProgram
-from leanconv.runtime.memory import Block, Memory, mapped_files
-from leanconv.runtime.outputs import Outputs
+from leanconv.runtime.memory import Block, Memory, Outputs, mapped_files
 from leanconv.runtime.portable import (
     PortableProgram,
     RepeatedStages,

@@ -13,7 +13,6 @@ variables answer the guards alike, and nothing that steered the making can be fo
 deterministic: at most one of several things that were made so fits.
 """
 
-from leanconv.symbolic.attempts import attempted, tell
 from leanconv.symbolic.expressions import (
     BeyondBoundsError,
     Expression,
@@ -22,7 +21,7 @@ from leanconv.symbolic.expressions import (
     Values,
 )
 from leanconv.symbolic.guarded import Guarded, Guards, Record, guarded
-from leanconv.symbolic.memo import Made, Memo
+from leanconv.symbolic.memo import Made, Memo, attempted, tell
 from leanconv.symbolic.symbols import (
     Mark,
     Scalars,

@@ -1,7 +1,6 @@
 """What a machine is: its registers, units, caches and features, detected or by name."""
 
 from leanconv.target.costs import Costs
-from leanconv.target.presets import PRESETS, RELATIVES, preset
-from leanconv.target.target import EXTENSIONS, Target
+from leanconv.target.target import EXTENSIONS, PRESETS, RELATIVES, Target, preset
 
 __all__ = ["EXTENSIONS", "PRESETS", "RELATIVES", "Costs", "Target", "preset"]

@@ -7,11 +7,15 @@ on and prints them beside those of the record in use.
 
 A method whose loop reaches another rate than the record's states the ratio (`1.5` of the L2 rate
 where arithmetic hides a third of the stream), so that it follows the record to another machine.
+
+A record may begin as another one's, with the numbers that are known of its own (`derived`).
 """
 
 from __future__ import annotations
 
-from dataclasses import field, fields
+from collections.abc import Mapping
+from dataclasses import field, fields, replace
+from typing import NamedTuple
 
 from leanconv.records import dataclass
 
@@ -47,14 +51,13 @@ class Costs:
         ghz: clock by which cycles become ns; nominal, so that plans do not depend on the clock
             that a process happens to meet.
         loads_per_cycle: vectors of 32 bytes, or broadcasts, that are loaded in a cycle.
-        l1_read, l1_write: rates of vectors in L1.
-        l2_read, l2_write: rates of a stream in L2.
+        l2_read: rate of a stream in L2.
         l2_read_beside_fma: rate of packed weights from L2 while multiply-adds are issued.
-        l3_read, l3_write: rates of a stream in L3 that is prefetched.
+        l3_read: rate of a stream in L3 that is prefetched.
         l3_read_crowded: the same where the stream fills more than `l3_share` of L3.
         l3_read_unprefetched: rate of a stream in L3 without prefetch.
         l3_copy: rate where L3 is read and written in turn, both counted.
-        dram_read, dram_write: rates of a stream in DRAM.
+        dram_read: rate of a stream in DRAM.
         dram_read_first: rate of weights from DRAM for the first tile of a panel.
         dram_copy: rate where DRAM is read and written in turn, both counted.
         copy: rate of operations that mostly move, wherever their operands are, both counted.
@@ -184,16 +187,11 @@ class Costs:
     least_chunk: float
     stage: float
 
-    l1_read: float | None = None
-    l1_write: float | None = None
-    l2_write: float | None = None
     call: float | None = None
     l2_copy: float | None = None
     l2_read_of_planes: float | None = None
     vector_load: float | None = None
     broadcast_load: float | None = None
-    l3_write: float | None = None
-    dram_write: float | None = None
     u8s8_products: float | None = None
     s16_products: float | None = None
     f16_products: float | None = None
@@ -247,10 +245,9 @@ _UNITS = {
     "a clock in GHz": ("ghz",),
     "vectors of 32 bytes a cycle": ("loads_per_cycle",),
     "bytes a cycle": (
-        *("l1_read", "l1_write", "l2_read", "l2_write", "l2_read_beside_fma", "l3_read"),
-        *("l2_read_of_planes", "l2_copy"),
-        *("l3_write", "l3_read_crowded", "l3_read_unprefetched", "l3_copy", "dram_read"),
-        *("dram_write", "dram_read_first", "dram_copy", "copy"),
+        *("l2_read", "l2_read_beside_fma", "l2_read_of_planes", "l2_copy", "l3_read"),
+        *("l3_read_crowded", "l3_read_unprefetched", "l3_copy", "dram_read"),
+        *("dram_read_first", "dram_copy", "copy"),
     ),
     "a part of 1": (
         *("l2_share", "l3_share", "l3_crowded_share", "overlap_loss", "operand_traffic"),
@@ -282,3 +279,51 @@ def numbers(costs: Costs) -> dict[str, object]:
     """The numbers of a record that are known, by field."""
     found = {f.name: getattr(costs, f.name) for f in fields(costs)}
     return {n: v for n, v in found.items() if n not in ("cpu", "sources") and v is not None}
+
+
+Number = float | tuple[float, ...]
+
+
+class Known(NamedTuple):
+    """Numbers of a record, by field, and where they come from."""
+
+    source: Source
+    numbers: Mapping[str, Number | None]
+
+
+def measured(machine: str, how: str, date: str, **numbers: Number) -> Known:
+    """Numbers that were measured on a machine, or fitted to times taken there."""
+    return Known(Source(tuple(numbers), date, machine, how), numbers)
+
+
+def stated(how: str, **numbers: Number) -> Known:
+    """Numbers that a manual states, and nobody has measured here."""
+    return measured("any", f"data sheet, not measured: {how}", "2026-11-23", **numbers)
+
+
+def estimated(**numbers: Number) -> Known:
+    """Numbers that are in no manual, and nobody has measured."""
+    return measured("any", "estimate, not measured", "2026-11-23", **numbers)
+
+
+def absent(*names: str) -> Known:
+    """Numbers of what a processor does not have, though the one that it is derived from does."""
+    return Known(Source((), "", "", ""), dict.fromkeys(names))
+
+
+def derived(cpu: str, base: Costs, *known: Known) -> Costs:
+    """The record of a processor whose other numbers, with their sources, are those of `base`.
+
+    Args:
+        cpu: LLVM's name of it.
+        base: where what is not known is inherited from.
+        known: what is; no field twice.
+    """
+    numbers = {name: value for each in known for name, value in each.numbers.items()}
+    inherited = (
+        replace(source, names=tuple(name for name in source.names if name not in numbers))
+        for source in base.sources
+    )
+    own = (each.source for each in known)
+    sources = tuple(source for source in (*inherited, *own) if source.names)
+    return replace(base, cpu=cpu, sources=sources, **numbers)  # type: ignore[arg-type]

@@ -120,7 +120,7 @@ def wait_for_cores(threads: int, patience_s: float = 5.0) -> bool:
     The cores of a virtual machine may become halves of one core for seconds at a time: whoever is
     measured then takes twice as long.
     """
-    from leanconv.runtime.clock import speedup  # with it comes the compiler: not for `--help`
+    from leanconv.runtime.calibration import speedup  # with it comes the compiler: not for `--help`
 
     end = time.monotonic() + patience_s
     while speedup(threads) < _APART * threads:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from leanconv.target.costs import Costs
-from leanconv.target.records.amd import ZEN2, ZEN3, ZEN5
+from leanconv.target.records.amd import ZEN2, ZEN3, ZEN4, ZEN5
 from leanconv.target.records.arm import APPLE_M1, NEOVERSE_N1
 from leanconv.target.records.intel import (
     HASWELL,
@@ -13,7 +13,6 @@ from leanconv.target.records.intel import (
     SAPPHIRE_RAPIDS,
     SKYLAKE_AVX512,
 )
-from leanconv.target.records.zen4 import ZEN4
 
 RECORDS: Mapping[str, Costs] = {
     costs.cpu: costs

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from leanconv.target.records.derived import absent, derived, estimated, stated
-from leanconv.target.records.zen4 import ZEN4
+from leanconv.target.costs import absent, derived, estimated, stated
+from leanconv.target.records.amd import ZEN4
 
 _N1 = "Arm Neoverse N1 Core Technical Reference Manual and Software Optimization Guide"
 _M1 = "published measurements of the Firestorm core"
@@ -12,8 +12,7 @@ NEOVERSE_N1 = derived(
     "neoverse-n1",
     ZEN4,
     stated(
-        f"{_N1}: two loads of 16 bytes a cycle, 32 bytes a cycle between L1 and L2",
-        l1_read=32.0,
+        f"{_N1}: caches and translations",
         l1_way_bytes=16384,
         l1_ways=4,
         tlb_pages=48,

@@ -11,8 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from leanconv.records import dataclass
-from leanconv.target.costs import Costs
-from leanconv.target.records.derived import derived, measured
+from leanconv.target.costs import Costs, derived, measured
 from leanconv.target.target import Target
 
 # Bytes a cycle.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from leanconv.target.records.derived import absent, derived, estimated, measured, stated
-from leanconv.target.records.zen4 import ZEN4
+from leanconv.target.costs import absent, derived, estimated, measured, stated
+from leanconv.target.records.amd import ZEN4
 
 _MB = 2**20
 _MACHINE = "2 cores of a Sapphire Rapids server in a virtual machine, 2 MiB of L2 each"
@@ -22,20 +22,16 @@ SAPPHIRE_RAPIDS = derived(
         _MACHINE,
         f"streams of loops in C, {_LEAST}; the guest reports the host's 260 MiB of L3",
         "2026-11-22",
-        l1_read=128.0,
         l2_read=48.0,
-        l2_write=17.0,
         l2_read_beside_fma=48.0,
         l3_read=10.0,
         l3_read_crowded=10.0,
-        l3_write=9.5,
         l3_copy=10.0,
         l3_read_unprefetched=5.0,
         l3_share=0.75,
         l3_crowded_share=1.0,
         l3_most_bytes=64 * _MB,
         dram_read=6.0,
-        dram_write=3.0,
         dram_copy=4.0,
         dram_read_first=6.0,
         copy=9.5,

@@ -1,7 +1,8 @@
 """Element types as records: one object for each, with all that anybody needs to know of it.
 
 A type is its NumPy name, as text: it stands in keys, messages, files and NumPy calls without being
-written out. What depends on a type is an attribute of it, never a table by its name.
+written out. What depends on a type is an attribute of it, never a table by its name. A `Precision`
+says in which types a convolution is computed.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from functools import lru_cache
 from typing import Literal
 
 from leanconv.errors import SpecError
+from leanconv.records import dataclass
 
 Kind = Literal["bool", "uint", "int", "float"]
 
@@ -216,3 +218,58 @@ def find_dtype(name: object) -> DType | None:
 def _spelled(kind: object) -> DType | None:
     """What an object spells: NumPy takes 5 us to spell a dtype."""
     return _TYPES.get(str(kind))
+
+
+@dataclass(frozen=True)
+class Precision:
+    """The element types of a sum of products; written as one name where all are alike.
+
+    Attributes:
+        x: of the input.
+        w: of the weights.
+        accumulate: of the sums, of the bias, and of what the epilogue computes.
+        y: of the output and of a residual.
+    """
+
+    x: DType
+    w: DType
+    accumulate: DType
+    y: DType
+
+    @staticmethod
+    def of(given: object) -> Precision:
+        """A precision as it is; of one type, or its name: that type for everything.
+
+        Raises:
+            SpecError: there is no type of that name.
+        """
+        if isinstance(given, Precision):
+            return given
+        kind = as_dtype(given)
+        return _UNIFORM.get(kind) or Precision(kind, kind, kind, kind)
+
+    @property
+    def is_uniform(self) -> bool:
+        """Whether one type is that of everything."""
+        return self.x == self.w == self.accumulate == self.y
+
+    @property
+    def dtype(self) -> DType:
+        """The one type of everything.
+
+        Raises:
+            SpecError: operands have types of their own.
+        """
+        if not self.is_uniform:
+            raise SpecError(f"the precision is {self}; expected one dtype for everything")
+        return self.x
+
+    def __str__(self) -> str:
+        if self.is_uniform:
+            return str(self.x)
+        return f"{self.x}*{self.w}+{self.accumulate}->{self.y}"
+
+
+SINGLE = Precision(FLOAT32, FLOAT32, FLOAT32, FLOAT32)
+DOUBLE = Precision(FLOAT64, FLOAT64, FLOAT64, FLOAT64)
+_UNIFORM = {each.x: each for each in (SINGLE, DOUBLE)}
