@@ -8,6 +8,7 @@ import pytest
 from leanconv.codegen.compiler import assembly
 from leanconv.codegen.host import host
 from leanconv.graph.ops.expression import Term
+from leanconv.kernels import KernelContext
 from leanconv.kernels.elementwise import Elementwise, accepts_blocked, lower
 from leanconv.kernels.expression import BINARY, UNARY, Step
 from leanconv.spec.format import Format
@@ -221,7 +222,7 @@ def test_a_chain_of_steps() -> None:
 def test_constant_of_a_plain_value_is_not_copied() -> None:
     table = numbers(3, 40)
     node, graph = one_node("Add", {"x": numbers(3, 40)}, {"t": table}, "xt", {})
-    lowered = lower(node, graph, {"x": Format(), "y": Format()}, host())
+    lowered = lower(KernelContext(node, graph, {"x": Format(), "y": Format()}, host()))
     assert np.shares_memory(next(iter(lowered.constants.values())), table)
 
 
@@ -234,7 +235,7 @@ def test_loops_stay_short_and_call_nothing() -> None:
                 inputs["b"] = numbers(1, 35, 1, 1)
             node, graph = one_node(op, inputs, {}, tuple(inputs), ATTRIBUTES.get(op, {}))
             block = Format(target.lanes(FLOAT32))
-            lowered = lower(node, graph, dict.fromkeys("aby", block), target)
+            lowered = lower(KernelContext(node, graph, dict.fromkeys("aby", block), target))
             text = assembly(lowered.calls[0].kernel, target)
             assert "call" not in text
             assert "\tbl\t" not in text

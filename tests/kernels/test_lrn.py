@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from leanconv.codegen.compiler import assembly
+from leanconv.kernels import KernelContext
 from leanconv.kernels.lrn import lower
 from leanconv.spec.format import Format
 from leanconv.target import Target, preset
@@ -77,7 +78,7 @@ def test_sizes_of_the_image(inner: int, target: Target) -> None:
 def test_emission_for_other_targets(name: str, size: int) -> None:
     attributes = {"size": size, "alpha": 0.1, "beta": 0.7, "bias": 1.0}
     node, graph = one_node("LRN", {"x": numbers(1, 9, 77)}, {}, "x", attributes)
-    lowered = lower(node, graph, {"x": Format(), "y": Format()}, preset(name))
+    lowered = lower(KernelContext(node, graph, {"x": Format(), "y": Format()}, preset(name)))
     text = assembly(lowered.calls[0].kernel, preset(name))
     assert "call" not in text
     assert "\tbl\t" not in text

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from leanconv.kernels import nonzero
-from leanconv.kernels.pieces import PIECE
+from leanconv.kernels.items import PIECE
 from leanconv.target import Target
 from leanconv.types import BOOL, DTYPES, HALVES, DType
 from support.nodes import TARGETS as ALL

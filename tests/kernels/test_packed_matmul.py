@@ -7,7 +7,7 @@ import pytest
 
 from leanconv.codegen.compiler import assembly
 from leanconv.graph.ops.packed_matmul import packed_bits, unpacked_bits
-from leanconv.kernels import packed_matmul
+from leanconv.kernels import KernelContext, packed_matmul
 from leanconv.spec.format import PLAIN
 from leanconv.target import Target, preset
 from leanconv.types import FLOAT32
@@ -55,7 +55,7 @@ def node_of(case):
 def test_products(case: tuple, target: Target) -> None:
     node, graph, inputs, wanted = node_of(case)
     formats = dict.fromkeys(graph.types, PLAIN)
-    lowered = packed_matmul.lower(node, graph, formats, target)
+    lowered = packed_matmul.lower(KernelContext(node, graph, formats, target))
     found = run_lowered(lowered, graph, formats, inputs, target)
     most = case[4] * FLOAT32.roundoff * (1 << case[2]) * 0.1 * 8
     np.testing.assert_allclose(found, wanted, rtol=0, atol=max(most, 1e-6))
@@ -64,7 +64,7 @@ def test_products(case: tuple, target: Target) -> None:
 def test_weights_take_their_bytes() -> None:
     """4 bits of each code, and of each block a scale; what is stated is what is made."""
     node, graph, _, _ = node_of((1, 128, 4, 32, 256, False, False))
-    lowered = packed_matmul.lower(node, graph, {}, preset("icelake-server"))
+    lowered = packed_matmul.lower(KernelContext(node, graph, {}, preset("icelake-server")))
     sizes = {name: size for p in lowered.packings for name, size in p.bytes.items()}
     assert sizes == {name: array.nbytes for name, array in all_constants(lowered).items()}
     assert sum(sizes.values()) == 128 * 256 // 2 + 128 * 8 * 4
@@ -78,7 +78,7 @@ def test_four_bits_are_looked_up_in_a_register() -> None:
         ("neoverse-n1", "fmla"),
     ):
         target = preset(name)
-        (call,) = packed_matmul.lower(node, graph, {}, target).calls
+        (call,) = packed_matmul.lower(KernelContext(node, graph, {}, target)).calls
         assert word in assembly(call.kernel, target)
 
 

@@ -12,6 +12,7 @@ from leanconv.codegen.host import host
 from leanconv.codegen.kernel import Kernel
 from leanconv.errors import UnsupportedError
 from leanconv.graph.ops import evaluate
+from leanconv.kernels import KernelContext
 from leanconv.kernels.reduce import Extremes, accepts_blocked, lower
 from leanconv.spec.format import Format
 from leanconv.target import Target, preset
@@ -218,7 +219,7 @@ def test_columns_are_the_same_among_few(rows: int, dtype: DType, target: Target)
 def kernel_of(op: str, x: np.ndarray, axis: int, target: Target) -> Kernel:
     """The kernel of a reduction of one axis."""
     node, graph = one_node(op, {"x": x}, {}, ("x",), {"axes": (axis,), "keepdims": False})
-    (call,) = lower(node, graph, {"x": Format(), "y": Format()}, target).calls
+    (call,) = lower(KernelContext(node, graph, {"x": Format(), "y": Format()}, target)).calls
     return call.kernel
 
 
@@ -232,7 +233,7 @@ def test_empty_reduction_is_refused() -> None:
     attributes = {"axes": (0,), "keepdims": False}
     node, graph = one_node("ReduceSum", {"x": numbers(0, 3)}, {}, "x", attributes)
     with pytest.raises(UnsupportedError, match="empty axis"):
-        lower(node, graph, {"x": Format(), "y": Format()}, host())
+        lower(KernelContext(node, graph, {"x": Format(), "y": Format()}, host()))
 
 
 @pytest.mark.parametrize("name", ["neoverse-n1", "icelake-server", "haswell"])
@@ -241,7 +242,7 @@ def test_emission_for_other_targets(axes: tuple[int, ...], name: str) -> None:
     target = preset(name)
     attributes = {"axes": axes, "keepdims": True}
     node, graph = one_node("ReduceMax", {"x": numbers(2, 35, 9, 31)}, {}, "x", attributes)
-    lowered = lower(node, graph, {"x": Format(), "y": Format()}, target)
+    lowered = lower(KernelContext(node, graph, {"x": Format(), "y": Format()}, target))
     text = assembly(lowered.calls[0].kernel, target)
     assert "call" not in text
     assert "\tbl\t" not in text

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from leanconv.codegen.compiler import assembly
+from leanconv.kernels import KernelContext
 from leanconv.kernels.softmax import Softmax, lower
 from leanconv.spec.format import Format
 from leanconv.target import Target, preset
@@ -103,7 +104,7 @@ def test_results_do_not_depend_on_the_cuts() -> None:
 @pytest.mark.parametrize("axis", [1, 2])
 def test_emission_for_other_targets(op: str, axis: int, name: str) -> None:
     node, graph = one_node(op, {"x": numbers(2, 35, 77)}, {}, "x", {"axis": axis})
-    lowered = lower(node, graph, {"x": Format(), "y": Format()}, preset(name))
+    lowered = lower(KernelContext(node, graph, {"x": Format(), "y": Format()}, preset(name)))
     text = assembly(lowered.calls[0].kernel, preset(name))
     assert "call" not in text
     assert "\tbl\t" not in text
@@ -127,7 +128,11 @@ def test_a_line_in_registers_has_the_bits_of_one_that_is_walked(
         for size in (1, 7, 16, 24, 30, 45, 64, 90):
             x = numbers(5, size, dtype=dtype)
             node, graph = one_node(op, {"x": x}, {}, "x", {"axis": 1})
-            held = lower(node, graph, {"x": Format(), "y": Format()}, target).calls[0].kernel
+            held = (
+                lower(KernelContext(node, graph, {"x": Format(), "y": Format()}, target))
+                .calls[0]
+                .kernel
+            )
             assert isinstance(held, Softmax)
             vectors = -(-size // target.lanes(dtype))
             assert held.held == (vectors if vectors <= target.registers // 4 else 0)

@@ -13,7 +13,6 @@ not copied.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import prod
 
 from leanconv.codegen.emitter import Function, Pointer, Value
@@ -21,13 +20,13 @@ from leanconv.codegen.extents import Extent, Extents
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.tiling import Tile
-from leanconv.graph.ir import Graph, Node
+from leanconv.kernels import KernelContext
 from leanconv.kernels.broadcasting import row_major
 from leanconv.kernels.matmul import best_tile, tile_of_any_size
 from leanconv.kernels.matmul_kernel import MatMul, Matrix, ProductOfActivations
 from leanconv.kernels.softmax import Softmax, SoftmaxPasses
 from leanconv.records import dataclass
-from leanconv.spec.format import Format, ceil_div
+from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 from leanconv.types import DType
 
@@ -162,15 +161,9 @@ class FusedAttention(Kernel):
         return MatMul(self.dtype, self.lanes, self.rows, n, k, (), tile, tiles, a, b, alpha, c=mask)
 
 
-def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
-    """Never: matrices are plain."""
-    del node, graph, block
-    return False
-
-
-def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Target) -> Lowered:
+def lower(context: KernelContext) -> Lowered:
     """One kernel, whose scratch holds some rows of the scores."""
-    del formats
+    node, graph, target = context.node, context.graph, context.target
     q, k, v, y = *node.inputs[:3], node.output
     kind = graph.types[q]
     *batch, m, d = kind.shape

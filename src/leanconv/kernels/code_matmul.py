@@ -13,7 +13,6 @@ column, added up while packing, and zero_b times that of each row, a dot product
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
 
@@ -25,12 +24,12 @@ from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.tails import tile_at, tiles_of_chunk
 from leanconv.codegen.tiling import Tile
-from leanconv.graph.ir import Graph, Node
+from leanconv.kernels import KernelContext
 from leanconv.kernels.copy_plan import row_major
 from leanconv.kernels.matmul import matmul_problem
 from leanconv.kernels.quantised_steps import as_codes, as_float
 from leanconv.records import cached_property, dataclass
-from leanconv.spec.format import Format, ceil_div
+from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 from leanconv.types import INT8, INT32, DType, Precision
 
@@ -58,6 +57,8 @@ class CodeMatMul(Kernel):
         numbers: scale of the sums, zero and bounds of the result.
     """
 
+    operands = ("a", "b", "y")
+
     a: DType
     b: DType
     y: DType
@@ -74,10 +75,6 @@ class CodeMatMul(Kernel):
     zero_a: int
     zero_b: int
     numbers: tuple[float, ...]
-
-    @property
-    def operands(self) -> tuple[str, ...]:
-        return ("a", "b", "y")
 
     @cached_property
     def dot(self) -> Dot:
@@ -262,15 +259,9 @@ def _int32(number: int) -> int:
     return (number + (1 << 31)) % (1 << 32) - (1 << 31)
 
 
-def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
-    """Never: matrices are plain."""
-    del node, graph, block
-    return False
-
-
-def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Target) -> Lowered:
+def lower(context: KernelContext) -> Lowered:
     """One kernel."""
-    del formats
+    node, graph, target = context.node, context.graph, context.target
     (a, b), y, given = node.inputs, node.output, node.attributes
     left, right, result = (graph.types[name].dtype for name in (a, b, y))
     shapes = [tuple(map(int, graph.types[name].shape)) for name in (a, b)]

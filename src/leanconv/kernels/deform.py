@@ -9,7 +9,6 @@ for the next, so that blocks of channels stay blocks.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import prod
 
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
@@ -19,6 +18,7 @@ from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.shuffles import power_below
 from leanconv.errors import UnsupportedError
 from leanconv.graph.ir import Graph, Node
+from leanconv.kernels import KernelContext
 from leanconv.kernels.sampling import (
     MOST_CELLS,
     TILE,
@@ -29,7 +29,7 @@ from leanconv.kernels.sampling import (
     vectors,
 )
 from leanconv.records import dataclass
-from leanconv.spec.format import Format, aligned, ceil_div
+from leanconv.spec.format import aligned, ceil_div
 from leanconv.target import Target
 from leanconv.types import DType
 
@@ -193,9 +193,9 @@ def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
     return bool(run % block == 0 and channels // groups % block == 0)
 
 
-def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Target) -> Lowered:
+def lower(context: KernelContext) -> Lowered:
     """One kernel."""
-    del target
+    node, graph, formats = context.node, context.graph, context.formats
     x, y, attributes = node.inputs[0], node.output, node.attributes
     source, result = graph.types[x], graph.types[y]
     if max(source.elements, result.elements) >= MOST_CELLS:

@@ -31,7 +31,7 @@ from leanconv.graph.from_sizes import SizedArray
 from leanconv.graph.ir import Graph, Node, is_filled
 from leanconv.graph.ops import infer
 from leanconv.graph.ops.expression import inner_nodes, term_types, terms_of
-from leanconv.kernels import quantised_steps, typed_steps
+from leanconv.kernels import KernelContext, quantised_steps, typed_steps
 from leanconv.kernels.broadcasting import broadcast_strides, merged, row_major, to_blocks
 from leanconv.kernels.expression import BINARY, UNARY, Step, step_of
 from leanconv.kernels.typed_steps import from_memory, in_memory, to_memory
@@ -393,11 +393,12 @@ class _Operands:
         return float(held[0]) if held is not None and held.shape == (1,) else None
 
 
-def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Target) -> Lowered:
+def lower(context: KernelContext) -> Lowered:
     """One kernel; constants of one value become numbers in it, others are packed like the result.
 
     The result may take over the memory of an operand of its own shape whose elements are as large.
     """
+    node, graph, formats, target = context.node, context.graph, context.formats, context.target
     out = node.output
     kind, output = graph.types[out], formats[out]
     types = (*(graph.types[name].dtype for name in node.inputs), kind.dtype)

@@ -13,7 +13,7 @@ NaN is beyond all numbers, as in NumPy. Two loop nests:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from math import prod
 
 from leanconv.codegen.emitter import Function, Pointer, Value, lanes_of, vector
@@ -21,11 +21,11 @@ from leanconv.codegen.extents import Extent
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.tails import where_any
 from leanconv.errors import UnsupportedError
-from leanconv.graph.ir import Graph, Node
+from leanconv.kernels import KernelContext
+from leanconv.kernels.items import InPieces
 from leanconv.kernels.ordering import precedes, precedes_at
-from leanconv.kernels.pieces import InPieces
 from leanconv.records import dataclass
-from leanconv.spec.format import Format, ceil_div
+from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 from leanconv.types import INT32, INT64, DType
 
@@ -46,6 +46,7 @@ class ExtremePlaces(InPieces):
     """
 
     VARIES = True
+    operands = ("x", "y")
 
     dtype: DType
     least: bool
@@ -53,10 +54,6 @@ class ExtremePlaces(InPieces):
     outer: Extent
     count: Extent
     inner: Extent
-
-    @property
-    def operands(self) -> tuple[str, ...]:
-        return ("x", "y")
 
     @property
     def items(self) -> int:
@@ -96,13 +93,11 @@ class _Nest:
     def emit(self) -> str:
         e, k = self.e, self.k
         x, y = e.pointer(0, k.dtype.llvm), e.pointer(1, INT64.llvm)
-        with e.chunks(k.chunks) as (chunk,):
-            first = chunk * k.group
-            with e.loop("item", e.smin(first + k.group, k.items), start=first) as item:
-                if k.inner == 1:
-                    e.store(self._row(x.at(item * k.count)), y.at(item))
-                else:
-                    self._tile(x, y, item)
+        with k.each_item(e) as item:
+            if k.inner == 1:
+                e.store(self._row(x.at(item * k.count)), y.at(item))
+            else:
+                self._tile(x, y, item)
         return e.finish()
 
     # -- lanes along the axes behind --------------------------------------------------------------
@@ -205,15 +200,9 @@ class _Nest:
         best[:] = [e.select(taken, x, best[0]), e.select(taken, place, best[1])]
 
 
-def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
-    """Never: the result is no image of floats."""
-    del node, graph, block
-    return False
-
-
-def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Target) -> Lowered:
+def lower(context: KernelContext) -> Lowered:
     """One kernel."""
-    del formats, target
+    node, graph = context.node, context.graph
     (x,), y = node.inputs, node.output
     kind, axis = graph.types[x], node.attributes["axis"]
     outer, inner = prod(kind.shape[:axis]), prod(kind.shape[axis + 1 :])

@@ -10,7 +10,7 @@ vectors, the last of which overlaps the one before it. Elements are moved as bit
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from math import prod
 
@@ -20,9 +20,10 @@ from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.shuffles import any_lane, power_below
 from leanconv.codegen.tails import where_any
-from leanconv.graph.ir import Graph, Node
+from leanconv.kernels import KernelContext
+from leanconv.kernels.items import OfItems
 from leanconv.records import dataclass
-from leanconv.spec.format import Format, ceil_div
+from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 from leanconv.types import INT32, INT64, DType
 
@@ -79,7 +80,7 @@ def copy_row(e: Function, source: Pointer | None, out: Pointer, count: int, lane
 
 
 @dataclass(frozen=True)
-class GatherRows(Kernel):
+class GatherRows(OfItems):
     """Rows found by lists of indices, one index for each of some axes.
 
     Attributes:
@@ -129,30 +130,24 @@ class GatherRows(Kernel):
         size = self.outer * self.batch * self.count * self.inner * self.item
         return ceil_div(CHUNK_BYTES * self.items, size)
 
-    @property
-    def chunks(self) -> int:
-        return ceil_div(self.items, self.group)
-
     def emit(self, target: Target) -> str:
         e, element = Function(self.NAME), f"i{8 * self.item}"
         lanes = target.vector_bytes // self.item
         x, y = e.pointer(0, element), e.pointer(2 + self.counted, element)
         indices = e.pointer(1, self.index.llvm)
         count = e.load_index(e.pointer(2, INT64.llvm)) if self.counted else e.i64(self.count)
-        with e.chunks(self.chunks) as (chunk,):
-            first = chunk * self.group
-            with e.loop("item", e.smin(first + self.group, self.items), start=first) as item:
-                part, tile = item // self.tiles, item % self.tiles
-                source = x.at(part * (prod(self.axes) * self.inner))
-                out = y.at(part * (self.count * self.inner))
-                lists = indices.at((part % self.batch) * (self.count * len(self.axes)))
-                begin = tile * _TILE
-                stop = e.smin(begin + _TILE, count)
-                some = e.when(begin.compare("ult", stop)) if self.counted else nullcontext()
-                with some, e.loop("n", stop, start=begin) as n:
-                    at = self._place(e, lists.at(n * len(self.axes)))
-                    row, result = source.at(at * self.inner), out.at(n * self.inner)
-                    copy_row(e, row, result, self.inner, lanes)
+        with self.each_item(e) as item:
+            part, tile = item // self.tiles, item % self.tiles
+            source = x.at(part * (prod(self.axes) * self.inner))
+            out = y.at(part * (self.count * self.inner))
+            lists = indices.at((part % self.batch) * (self.count * len(self.axes)))
+            begin = tile * _TILE
+            stop = e.smin(begin + _TILE, count)
+            some = e.when(begin.compare("ult", stop)) if self.counted else nullcontext()
+            with some, e.loop("n", stop, start=begin) as n:
+                at = self._place(e, lists.at(n * len(self.axes)))
+                row, result = source.at(at * self.inner), out.at(n * self.inner)
+                copy_row(e, row, result, self.inner, lanes)
         return e.finish()
 
     def _place(self, e: Function, listed: Pointer) -> Value:
@@ -165,7 +160,7 @@ class GatherRows(Kernel):
 
 
 @dataclass(frozen=True)
-class GatherElements(Kernel):
+class GatherElements(OfItems):
     """Elements, each found by an index of its own.
 
     Attributes:
@@ -180,6 +175,7 @@ class GatherElements(Kernel):
     """
 
     VARIES = True
+    operands = ("x", "indices", "y")
 
     item: int
     index: DType
@@ -188,10 +184,6 @@ class GatherElements(Kernel):
     length: Extent
     count: Extent
     moves: bool
-
-    @property
-    def operands(self) -> tuple[str, ...]:
-        return ("x", "indices", "y")
 
     @property
     def index_ranges(self) -> list[tuple[int, int]]:
@@ -203,30 +195,28 @@ class GatherElements(Kernel):
         return ceil_div(self.length, _TILE)
 
     @property
+    def items(self) -> int:
+        return self.rows * self.tiles
+
+    @property
     def group(self) -> int:
         """Tiles in one chunk."""
         return ceil_div(4 * _TILE * self.tiles, self.length)
-
-    @property
-    def chunks(self) -> int:
-        return ceil_div(self.rows * self.tiles, self.group)
 
     def emit(self, target: Target) -> str:
         e, element, lanes = Function(self.NAME), f"i{8 * self.item}", self._lanes(target)
         x, y = e.pointer(0, element), e.pointer(2, element)
         indices = e.pointer(1, self.index.llvm)
         step = self.length if self.moves else 1
-        with e.chunks(self.chunks) as (chunk,):
-            first, items = chunk * self.group, self.rows * self.tiles
-            with e.loop("item", e.smin(first + self.group, items), start=first) as item:
-                row, tile = item // self.tiles, item % self.tiles
-                source = x.at((row // self.per) * (self.count * step))
-                own, out = indices.at(row * self.length), y.at(row * self.length)
-                begin = tile * self.length // self.tiles  # no tile is less than a vector
-                count = (tile + 1) * self.length // self.tiles - begin
-                with e.loop("vector", (count + (lanes - 1)) // lanes) as number:
-                    k = begin + e.smin(number * lanes, count - lanes)
-                    self._take(e, source, own.at(k), out.at(k), k, lanes)
+        with self.each_item(e) as item:
+            row, tile = item // self.tiles, item % self.tiles
+            source = x.at((row // self.per) * (self.count * step))
+            own, out = indices.at(row * self.length), y.at(row * self.length)
+            begin = tile * self.length // self.tiles  # no tile is less than a vector
+            count = (tile + 1) * self.length // self.tiles - begin
+            with e.loop("vector", (count + (lanes - 1)) // lanes) as number:
+                k = begin + e.smin(number * lanes, count - lanes)
+                self._take(e, source, own.at(k), out.at(k), k, lanes)
         return e.finish()
 
     def _lanes(self, target: Target) -> int:
@@ -260,15 +250,9 @@ class GatherElements(Kernel):
         e.store(e.gather(base, place, e.first_lanes(lanes, lanes)), y)
 
 
-def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
-    """Never: indices count plain elements."""
-    del node, graph, block
-    return False
-
-
-def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Target) -> Lowered:
+def lower(context: KernelContext) -> Lowered:
     """One kernel."""
-    del formats, target
+    node, graph = context.node, context.graph
     x, indices = (graph.types[name] for name in node.inputs[:2])
     counted = len(node.inputs) > 2
     kernel: Kernel

@@ -9,20 +9,20 @@ int32, modulo 2^32.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import prod
 
 import numpy as np
 
 from leanconv.codegen.emitter import Carry, Function, Pointer, Value, lanes_of, vector
 from leanconv.codegen.extents import Extent, Scalars
-from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.tails import where_any
 from leanconv.graph.ir import Graph, Node
+from leanconv.kernels import KernelContext
+from leanconv.kernels.items import OfItems
 from leanconv.kernels.quantised_steps import as_codes, as_float
 from leanconv.records import dataclass
-from leanconv.spec.format import Format, ceil_div
+from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 from leanconv.types import FLOAT32, INT32, DType
 
@@ -33,7 +33,7 @@ _SUMS = 4  # accumulators, to which pixels are added in turn
 
 
 @dataclass(frozen=True)
-class GlobalCodePool(Kernel):
+class GlobalCodePool(OfItems):
     """The means of `planes` maps: images times channels, or times blocks of channels.
 
     Attributes:
@@ -45,6 +45,7 @@ class GlobalCodePool(Kernel):
     """
 
     VARIES = True
+    operands = ("x", "y")
 
     x: DType
     y: DType
@@ -55,17 +56,12 @@ class GlobalCodePool(Kernel):
     numbers: Scalars
 
     @property
-    def operands(self) -> tuple[str, ...]:
-        return ("x", "y")
+    def items(self) -> int:
+        return self.planes
 
     @property
-    def planes_per_chunk(self) -> int:
-        """Consecutive maps that one chunk does."""
+    def group(self) -> int:
         return ceil_div(_CHUNK_LOADS, self.pixels)
-
-    @property
-    def chunks(self) -> int:
-        return ceil_div(self.planes, self.planes_per_chunk)
 
     @property
     def flops(self) -> int:
@@ -78,20 +74,15 @@ class GlobalCodePool(Kernel):
         scale_x, scale_y, zero, low, high = (e.const(real, each) for each in self.numbers)
         scale = scale_x / (scale_y * e.convert("sitofp", e.i64(self.pixels), real))
         away = e.convert("trunc", e.i64(self.pixels) * self.zero, INT32.llvm)
-        with e.chunks(self.chunks) as (chunk,):
-            first = chunk * self.planes_per_chunk
-            last = e.smin(first + self.planes_per_chunk, self.planes)
-            with e.loop("plane", last, start=first) as plane:
-                maps = x.at(plane * (self.pixels * self.block))
-                total = self._sum(e, maps, target)
-                lanes = lanes_of(total.kind)
-                factor, zeros, lows, highs = (
-                    e.splat(each, lanes) for each in (scale, zero, low, high)
-                )
-                sums = as_float(e, total - e.splat(away, lanes), INT32)
-                means = e.unary("rint", sums * factor) + zeros
-                codes = as_codes(e, means, lows, highs, self.y)
-                e.store(codes, y.at(plane * self.block))
+        with self.each_item(e, "plane") as plane:
+            maps = x.at(plane * (self.pixels * self.block))
+            total = self._sum(e, maps, target)
+            lanes = lanes_of(total.kind)
+            factor, zeros, lows, highs = (e.splat(each, lanes) for each in (scale, zero, low, high))
+            sums = as_float(e, total - e.splat(away, lanes), INT32)
+            means = e.unary("rint", sums * factor) + zeros
+            codes = as_codes(e, means, lows, highs, self.y)
+            e.store(codes, y.at(plane * self.block))
         return e.finish()
 
     def _sum(self, e: Function, x: Pointer, target: Target) -> Value:
@@ -136,9 +127,9 @@ def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
     return True
 
 
-def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Target) -> Lowered:
+def lower(context: KernelContext) -> Lowered:
     """One kernel."""
-    del target
+    node, graph, formats = context.node, context.graph, context.formats
     (x,), y, given = node.inputs, node.output, node.attributes
     source, result = graph.types[x], graph.types[y]
     images, channels, *spatial = source.shape

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate
@@ -13,6 +13,7 @@ import numpy as np
 from leanconv.codegen.lowered import Call, Lowered, PackCall, Packing, Part, View
 from leanconv.graph.edit import part_nodes
 from leanconv.graph.ir import Graph, Node
+from leanconv.kernels import KernelContext
 from leanconv.kernels.copy import Copy, CopyTask
 from leanconv.kernels.copy_plan import StridedBox, copy_tasks, row_major
 from leanconv.kernels.index_maps import (
@@ -26,7 +27,6 @@ from leanconv.kernels.index_maps import (
 from leanconv.kernels.packing import rearranged
 from leanconv.kernels.reorder import to_format
 from leanconv.spec.format import Format
-from leanconv.target import Target
 from leanconv.types import DType, as_dtype
 
 # Tasks of one kernel: the time that LLVM takes grows faster than they do.
@@ -57,11 +57,12 @@ def _keeps_blocks(x: Shape, y: Shape, block: int) -> bool:
     return x[1] % block == 0 or (x[0] == 1 and len(y) == 2)
 
 
-def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Target) -> Lowered:
+def lower(context: KernelContext) -> Lowered:
     """One copy kernel, or a view where no byte has to move; of a Split one for each part."""
+    node, graph, formats = context.node, context.graph, context.formats
     if node.op == "Split":
         slices = part_nodes(node, graph.types[node.inputs[0]].shape)
-        return _together([lower(part, graph, formats, target) for part in slices])
+        return _together([lower(replace(context, node=part)) for part in slices])
     result = node.output
     if node.op == "Reshape":
         return Lowered((), algorithm="view", views={result: View(node.inputs[0])})

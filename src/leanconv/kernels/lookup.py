@@ -13,7 +13,6 @@ of bytes, by what a target has; the table stays in registers where there are eno
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Literal
 
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
@@ -21,8 +20,9 @@ from leanconv.codegen.extents import Extent
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.graph.ir import Graph, Node
+from leanconv.kernels import KernelContext
 from leanconv.records import dataclass
-from leanconv.spec.format import Format, ceil_div
+from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 from leanconv.types import DType
 
@@ -54,13 +54,10 @@ class Lookup(Kernel):
     """
 
     VARIES = True
+    operands = ("x", "table", "y")
 
     dtype: DType
     count: Extent
-
-    @property
-    def operands(self) -> tuple[str, ...]:
-        return ("x", "table", "y")
 
     @property
     def chunks(self) -> int:
@@ -152,9 +149,9 @@ def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
     return True
 
 
-def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Target) -> Lowered:
+def lower(context: KernelContext) -> Lowered:
     """One kernel over all elements in memory, in place where they stay as large as they are."""
-    del target
+    node, graph, formats = context.node, context.graph, context.formats
     (x, table), y = node.inputs, node.output
     kind = graph.types[y]
     kernel = Lookup(kind.dtype, formats[y].elements(kind.shape))

@@ -10,18 +10,18 @@ summed anew for each channel.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import prod
 
 from leanconv.codegen import math
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
 from leanconv.codegen.extents import Extent
-from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
-from leanconv.graph.ir import Graph, Node
+from leanconv.kernels import KernelContext
+from leanconv.kernels.items import OfItems
 from leanconv.kernels.lane_reduce import TILE, each_column
 from leanconv.records import dataclass
-from leanconv.spec.format import Format, ceil_div
+from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 from leanconv.types import DType
 
@@ -32,7 +32,7 @@ LONGEST = 9
 
 
 @dataclass(frozen=True)
-class ResponseNorm(Kernel):
+class ResponseNorm(OfItems):
     """Local response normalisation of (images, channels, inner).
 
     Attributes:
@@ -43,6 +43,7 @@ class ResponseNorm(Kernel):
     """
 
     VARIES = True
+    operands = ("x", "y")
 
     dtype: DType
     images: Extent
@@ -52,10 +53,6 @@ class ResponseNorm(Kernel):
     alpha: float
     beta: float
     bias: float
-
-    @property
-    def operands(self) -> tuple[str, ...]:
-        return ("x", "y")
 
     @property
     def before(self) -> int:
@@ -70,18 +67,22 @@ class ResponseNorm(Kernel):
     @property
     def tiles(self) -> int:
         """Tiles of columns in each image."""
-        return ceil_div(self.inner, TILE)
+        tiles = ceil_div(self.inner, TILE)
+        return 1 if tiles == 1 else tiles
+
+    @property
+    def items(self) -> int:
+        return self.images * self.tiles
 
     @property
     def group(self) -> int:
-        """Tiles in a chunk."""
         return max(1, PIECE // (self.channels * min(self.inner, TILE)))
 
     @property
     def chunks(self) -> int:
         if not self.channels * self.inner:
             return 0
-        return ceil_div(self.images * self.tiles, self.group)
+        return super().chunks
 
     @property
     def flops(self) -> int:
@@ -92,17 +93,14 @@ class ResponseNorm(Kernel):
         nest = _Nest(self, e, target.lanes(self.dtype))
         column = nest.rolling if self.size <= LONGEST else nest.summed
         x, y = e.pointer(0, self.dtype.llvm), e.pointer(1, self.dtype.llvm)
-        with e.chunks(self.chunks) as (chunk,):
-            tiles = 1 if self.tiles == 1 else self.tiles
-            first, items = chunk * self.group, self.images * tiles
-            with e.loop("item", e.smin(first + self.group, items), start=first) as item:
-                image = item // tiles * (self.channels * self.inner)
+        with self.each_item(e) as item:
+            image = item // self.tiles * (self.channels * self.inner)
 
-                def body(offset: Value, count: Value | int, image: Value = image) -> None:
-                    at = image + offset
-                    column(x.at(at), y.at(at), count)
+            def body(offset: Value, count: Value | int, image: Value = image) -> None:
+                at = image + offset
+                column(x.at(at), y.at(at), count)
 
-                each_column(e, item % tiles, self.inner, self.dtype, target, body)
+            each_column(e, item % self.tiles, self.inner, self.dtype, target, body)
         return e.finish()
 
 
@@ -181,15 +179,9 @@ class _Nest:
         return x / (root if beta == 0.5 else root * e.unary("sqrt", root))
 
 
-def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
-    """False: the window slides across channels, which blocks would cut."""
-    del node, graph, block
-    return False
-
-
-def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Target) -> Lowered:
+def lower(context: KernelContext) -> Lowered:
     """One kernel."""
-    del formats, target
+    node, graph = context.node, context.graph
     (x,), y = node.inputs, node.output
     kind, a = graph.types[x], node.attributes
     images, channels, *spatial = kind.shape

@@ -8,7 +8,6 @@ or read where they lie if one tile has all rows of `a`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import fields, replace
 from math import prod
 from typing import NamedTuple
@@ -17,12 +16,13 @@ import numpy as np
 
 from leanconv.codegen.lowered import Call, Lowered, PackCall, Packing
 from leanconv.codegen.tiling import Tile, rank_tiles
-from leanconv.graph.ir import Graph, Node
+from leanconv.graph.ir import Node
 from leanconv.graph.ops.base import Array
+from leanconv.kernels import KernelContext
 from leanconv.kernels.copy_plan import row_major
 from leanconv.kernels.matmul_kernel import FixedRows, InPlaceMatMul, MatMul, Matrix, PackedMatMul
 from leanconv.kernels.packing import matrix_panels
-from leanconv.spec.format import Format, ceil_div
+from leanconv.spec.format import ceil_div
 from leanconv.spec.typical import ANY_COUNT
 from leanconv.symbolic import fixed
 from leanconv.target import Target
@@ -40,12 +40,6 @@ _MOST_ROWS, _MOST_VECTORS, _STEPS = 8, 3, 64
 _FEW_ROWS, _MANY_VECTORS = 28, 60
 
 
-def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
-    """Never: matrices are plain."""
-    del node, graph, block
-    return False
-
-
 class Product(NamedTuple):
     """A product before tiles are chosen."""
 
@@ -58,9 +52,9 @@ class Product(NamedTuple):
     c: Matrix | None
 
 
-def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Target) -> Lowered:
+def lower(context: KernelContext) -> Lowered:
     """One kernel; a constant right side is packed into panels here."""
-    del formats
+    node, graph, target = context.node, context.graph, context.target
     shapes = [graph.types[name].shape if name else () for name in node.inputs]
     problem = _gemm(node, shapes) if node.op == "Gemm" else matmul_problem(shapes[0], shapes[1])
     a, b, y = node.inputs[0], node.inputs[1], node.output

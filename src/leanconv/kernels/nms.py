@@ -15,7 +15,7 @@ boxes as may be kept; a number says how many there are.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from leanconv.codegen.emitter import Carry, Function, Index, Pointer, Value, vector
 from leanconv.codegen.extents import Extent
@@ -24,12 +24,12 @@ from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.shuffles import any_lane, lane_bits
 from leanconv.codegen.tails import where_any
 from leanconv.errors import UnsupportedError
-from leanconv.graph.ir import Graph, Node
 from leanconv.graph.ops.selection import WRONG
+from leanconv.kernels import KernelContext
+from leanconv.kernels.items import PIECE, OfItems
 from leanconv.kernels.ordering import RadixSort, count_bytes, key_kind, least_key, sort_key
-from leanconv.kernels.pieces import PIECE
 from leanconv.records import dataclass
-from leanconv.spec.format import Format, aligned, ceil_div
+from leanconv.spec.format import aligned, ceil_div
 from leanconv.symbolic import least
 from leanconv.target import Target
 from leanconv.types import INT32, INT64, DType
@@ -39,7 +39,7 @@ _SIDES = 5  # left, right, top, bottom, area
 
 
 @dataclass(frozen=True)
-class SelectBoxes(Kernel):
+class SelectBoxes(OfItems):
     """For each class of each image the places of the boxes that are kept, and how many.
 
     Attributes:
@@ -53,6 +53,7 @@ class SelectBoxes(Kernel):
     """
 
     VARIES = True
+    result_count = 2
 
     dtype: DType
     lanes: int
@@ -70,26 +71,17 @@ class SelectBoxes(Kernel):
         return ("boxes", "scores", "most", "overlap", *limit, *found, "places", "counts")
 
     @property
-    def result_count(self) -> int:
-        return 2
-
-    @property
-    def rows(self) -> int:
+    def items(self) -> int:
         """Classes of all images."""
         return self.images * self.classes
 
     @property
     def group(self) -> int:
-        """Classes in one chunk."""
         return ceil_div(PIECE, self.boxes)
 
     @property
-    def chunks(self) -> int:
-        return ceil_div(self.rows, self.group)
-
-    @property
     def flops(self) -> int:
-        return self.rows * self.boxes
+        return self.items * self.boxes
 
     @property
     def keys_bytes(self) -> int:
@@ -143,17 +135,15 @@ class _Nest:
         if k.counted:
             self.boxes = e.load_index(e.pointer(given - 1, INT64.llvm))
         places, counts = e.pointer(given, INT32.llvm), e.pointer(given + 1, INT64.llvm)
-        with e.chunks(k.chunks) as (chunk,):
-            first = chunk * k.group
-            with e.loop("row", e.smin(first + k.group, k.rows), start=first) as row:
-                kept: Carry = [e.i64(0)]
-                with e.when(most.compare("sgt", 0), [kept]):
-                    count = self._candidates(scores.at(row * k.boxes), last)
-                    with e.when(count.compare("ne", 0), [kept]):
-                        order = self._sorted(count)
-                        source = boxes.at(row // k.classes * (k.boxes * 4))
-                        kept[0] = self._kept(source, order, count, most, places.at(row * k.room))
-                e.store(kept[0], counts.at(row))
+        with k.each_item(e, "row") as row:
+            kept: Carry = [e.i64(0)]
+            with e.when(most.compare("sgt", 0), [kept]):
+                count = self._candidates(scores.at(row * k.boxes), last)
+                with e.when(count.compare("ne", 0), [kept]):
+                    order = self._sorted(count)
+                    source = boxes.at(row // k.classes * (k.boxes * 4))
+                    kept[0] = self._kept(source, order, count, most, places.at(row * k.room))
+            e.store(kept[0], counts.at(row))
         return e.finish()
 
     # -- candidates ------------------------------------------------------------------------
@@ -338,19 +328,13 @@ class ListBoxes(Kernel):
     """
 
     VARIES = True
+    operands = ("places", "counts", "overlap", "rows", "count")
+    result_count = 2
 
     dtype: DType
     images: Extent
     classes: Extent
     room: Extent
-
-    @property
-    def operands(self) -> tuple[str, ...]:
-        return ("places", "counts", "overlap", "rows", "count")
-
-    @property
-    def result_count(self) -> int:
-        return 2
 
     @property
     def chunks(self) -> int:
@@ -379,15 +363,9 @@ class ListBoxes(Kernel):
         return e.finish()
 
 
-def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
-    """Never: boxes are no images."""
-    del node, graph, block
-    return False
-
-
-def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Target) -> Lowered:
+def lower(context: KernelContext) -> Lowered:
     """Two kernels, with the places of each class between them."""
-    del formats
+    node, graph, target = context.node, context.graph, context.target
     boxes, scores, most, overlap, *others = node.inputs
     limit, found = ([name for name in others[n : n + 1] if name] for n in range(2))
     dtype, (images, classes, count) = graph.types[boxes].dtype, graph.types[scores].shape

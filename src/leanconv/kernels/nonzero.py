@@ -13,7 +13,7 @@ Elements are looked at as bits of their width. A float is 0 if none but its sign
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import prod
 
 from leanconv.codegen.emitter import Carry, Function, Pointer, Value, vector
@@ -22,11 +22,11 @@ from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.shuffles import lane_bits
 from leanconv.errors import UnsupportedError
-from leanconv.graph.ir import Graph, Node
+from leanconv.kernels import KernelContext
 from leanconv.kernels.gather import copy_row
-from leanconv.kernels.pieces import PIECE
+from leanconv.kernels.items import PIECE
 from leanconv.records import dataclass
-from leanconv.spec.format import Format, ceil_div
+from leanconv.spec.format import ceil_div
 from leanconv.symbolic import least, most
 from leanconv.target import Target
 from leanconv.types import INT32, INT64
@@ -47,13 +47,10 @@ class _OfPieces(Kernel):
     """
 
     VARIES = True
+    result_count = 2
 
     count: Extent
     piece: Extent
-
-    @property
-    def result_count(self) -> int:
-        return 2
 
     @property
     def pieces(self) -> int:
@@ -181,12 +178,10 @@ class ListPlaces(_OfPieces):
         rows: whether each place has a row of indices, not a column.
     """
 
+    operands = ("places", "counts", "y", "count")
+
     shape: Extents
     rows: bool
-
-    @property
-    def operands(self) -> tuple[str, ...]:
-        return ("places", "counts", "y", "count")
 
     def emit(self, target: Target) -> str:
         e, lanes = Function(self.NAME), target.lanes(INT32)
@@ -241,14 +236,12 @@ class TakeSlices(_OfPieces):
         inner: elements of a slice.
     """
 
+    operands = ("x", "places", "counts", "y", "count")
+
     item: int
     outer: Extent
     extent: Extent
     inner: Extent
-
-    @property
-    def operands(self) -> tuple[str, ...]:
-        return ("x", "places", "counts", "y", "count")
 
     @property
     def group(self) -> int:
@@ -290,15 +283,9 @@ class TakeSlices(_OfPieces):
             copy_row(e, taken, to, self.inner, lanes)
 
 
-def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
-    """Never: places count plain elements."""
-    del node, graph, block
-    return False
-
-
-def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Target) -> Lowered:
+def lower(context: KernelContext) -> Lowered:
     """Two kernels, with the places and the counts of all pieces between them."""
-    del formats, target
+    node, graph = context.node, context.graph
     names, found = [name for name in node.inputs if name], tuple[str, ...]()
     if len(names) > (1 if node.op == "NonZero" else 2):
         found = (names.pop(),)

@@ -11,7 +11,7 @@ is squared keeps a variance's digits however far the data lie from 0; sums are t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from math import prod
 
 import numpy as np
@@ -22,10 +22,11 @@ from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.tails import where_any
 from leanconv.graph.ir import Graph, Node, in_rows
 from leanconv.graph.ops.algebra import numbers_of
+from leanconv.kernels import KernelContext
+from leanconv.kernels.items import InPieces
 from leanconv.kernels.lane_reduce import across_lanes, run_of
-from leanconv.kernels.pieces import InPieces
 from leanconv.records import dataclass
-from leanconv.spec.format import Format, ceil_div
+from leanconv.spec.format import ceil_div
 from leanconv.symbolic import Symbol
 from leanconv.target import Target
 from leanconv.types import DType
@@ -77,10 +78,8 @@ class Normalise(InPieces):
     def emit(self, target: Target) -> str:
         e = Function(self.NAME)
         pointers = e.pointers(self.operands, self.dtype.llvm)
-        with e.chunks(self.chunks) as (chunk,):
-            first = chunk * self.group
-            with e.loop("row", e.smin(first + self.group, self.rows), start=first) as row:
-                _Line(self, e, target, pointers, row).emit()
+        with self.each_item(e, "row") as row:
+            _Line(self, e, target, pointers, row).emit()
         return e.finish()
 
 
@@ -205,9 +204,9 @@ def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
     return plane and of_lines and finite
 
 
-def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Target) -> Lowered:
+def lower(context: KernelContext) -> Lowered:
     """One kernel, which may work in place."""
-    del target
+    node, graph, formats = context.node, context.graph, context.formats
     x, y = node.inputs[0], node.output
     kind, first, block = graph.types[x], node.attributes["first"], formats[y].block
     shape = kind.shape

@@ -17,21 +17,21 @@ becomes a float by one permutation of a table in a register where a vector has 1
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from leanconv.codegen.emitter import Carry, Pointer, Value, vector
 from leanconv.codegen.lowered import Call, Lowered, PackCall, Packing
 from leanconv.codegen.tiling import Tile
-from leanconv.graph.ir import Graph, Node
 from leanconv.graph.ops.base import Array
 from leanconv.graph.ops.packed_matmul import WORD_BITS
+from leanconv.kernels import KernelContext
 from leanconv.kernels.matmul import best_tile, matmul_problem, most_rows_of
 from leanconv.kernels.matmul_kernel import Columns, FixedRows, Matrix, OfPanels, PackedMatMul
 from leanconv.kernels.packing import matrix_panels
 from leanconv.records import dataclass
-from leanconv.spec.format import Format, ceil_div
+from leanconv.spec.format import ceil_div
 from leanconv.spec.typical import ANY_COUNT
 from leanconv.symbolic import fixed
 from leanconv.target import Target
@@ -215,15 +215,9 @@ _LEAST_ROWS = 128  # of a chunk that makes floats for all its tiles
 _MANY_VECTORS = 2  # of its panel, so that it stays in L2
 
 
-def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
-    """Never: matrices are plain."""
-    del node, graph, block
-    return False
-
-
-def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Target) -> Lowered:
+def lower(context: KernelContext) -> Lowered:
     """One kernel, and the codes, scales and zero points in panels."""
-    del formats
+    node, graph, target = context.node, context.graph, context.target
     given, y, lanes = node.attributes, node.output, target.lanes(FLOAT32)
     x, codes, scales, zeros, bias = (node.input(number) for number in range(5))
     inner, outputs = given["inner"], given["outputs"]

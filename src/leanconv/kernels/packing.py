@@ -61,6 +61,7 @@ class Rearrangement(Kernel):
     """
 
     VARIES = True
+    operands = ("w", "table", "packed")  # elements, numbers of a block's as i32, the result
 
     outer: Count
     inner: Count
@@ -68,11 +69,6 @@ class Rearrangement(Kernel):
     inner_stride: Count
     each: Count
     dtype: DType
-
-    @property
-    def operands(self) -> tuple[str, ...]:
-        """Elements, numbers of those of a block as i32, the result."""
-        return ("w", "table", "packed")
 
     @property
     def pieces(self) -> int:

@@ -11,7 +11,7 @@ Of equal numbers, and of several NaN, the first in row-major order counts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from math import prod
 
 from leanconv.codegen.emitter import Carry, Pointer, Value, vector
@@ -20,10 +20,11 @@ from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.tails import each_tile_of_any, where_any
 from leanconv.errors import UnsupportedError
 from leanconv.graph.ir import Graph, Node
+from leanconv.kernels import KernelContext
 from leanconv.kernels.ordering import precedes
 from leanconv.kernels.pool_steps import PoolOfRows, RowLoops, taps_within
 from leanconv.records import dataclass
-from leanconv.spec.format import Format, aligned, ceil_div
+from leanconv.spec.format import aligned, ceil_div
 from leanconv.symbolic import most
 from leanconv.target import Target
 from leanconv.types import INT32, INT64
@@ -42,18 +43,13 @@ class PlanePool(PoolOfRows):
         columns_first: whether places count the axes of a map in reverse order.
     """
 
+    operands = ("x", "values", "places")
+    result_count = 2
+
     columns_first: bool = False
 
     @property
-    def operands(self) -> tuple[str, ...]:
-        return ("x", "values", "places")
-
-    @property
-    def result_count(self) -> int:
-        return 2
-
-    @property
-    def rows_per_chunk(self) -> int:
+    def group(self) -> int:
         return ceil_div(_CHUNK_TAPS, self.window.out[2] * prod(self.window.kernel))
 
     @property
@@ -107,17 +103,15 @@ class _Nest(RowLoops):
         e, k, w = self.e, self.k, self.w
         x, y = e.pointer(0, self.element), e.pointer(1, self.element)
         places = e.pointer(2, INT64.llvm)
-        with e.chunks(k.chunks) as (chunk,):
-            first = chunk * k.rows_per_chunk
-            with e.loop("row", e.smin(first + k.rows_per_chunk, k.rows), start=first) as row:
-                plane = self.plane(row)
-                self._clear()
-                base = plane * prod(w.size)
-                self._rows(x.at(base), row)
-                to = row * w.out[2]
-                for at, count in each_tile_of_any(e, "column", w.out[2], self.lanes):
-                    e.store_first(e.load(self.best.at(at), self.kind), y.at(to + at), count)
-                    e.store_first(self._place(at, base), places.at(to + at), count)
+        with k.each_item(e, "row") as row:
+            plane = self.plane(row)
+            self._clear()
+            base = plane * prod(w.size)
+            self._rows(x.at(base), row)
+            to = row * w.out[2]
+            for at, count in each_tile_of_any(e, "column", w.out[2], self.lanes):
+                e.store_first(e.load(self.best.at(at), self.kind), y.at(to + at), count)
+                e.store_first(self._place(at, base), places.at(to + at), count)
         return e.finish()
 
     def _clear(self) -> None:
@@ -215,15 +209,9 @@ class _Nest(RowLoops):
         return self.e.splat(self.e.convert("trunc", number, INT32.llvm), self.lanes)
 
 
-def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
-    """Never: places are no image of floats."""
-    del node, graph, block
-    return False
-
-
-def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Target) -> Lowered:
+def lower(context: KernelContext) -> Lowered:
     """One kernel."""
-    del formats, target
+    node, graph = context.node, context.graph
     source = graph.types[node.inputs[0]]
     pixels = prod(source.shape[2:])
     if pixels >= _MOST_PIXELS:

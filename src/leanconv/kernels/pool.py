@@ -11,7 +11,7 @@ of 3x3 at stride 2 on large maps a tenth more time, small ones at stride 1 half 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice, product
 from math import prod
@@ -31,12 +31,14 @@ from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.graph.ir import Graph, Node
 from leanconv.graph.ops.quantised import CODES
+from leanconv.kernels import KernelContext
+from leanconv.kernels.items import OfItems
 from leanconv.kernels.plane_pool import window_of
 from leanconv.kernels.pool_steps import joined, start, taps_within
 from leanconv.kernels.quantised_steps import as_codes, as_float
 from leanconv.kernels.separable_pool import SeparablePool
 from leanconv.records import dataclass
-from leanconv.spec.format import Format, ceil_div
+from leanconv.spec.format import ceil_div
 from leanconv.symbolic import fixed
 from leanconv.target import Target
 from leanconv.types import FLOAT32, FLOATS, DType
@@ -54,7 +56,7 @@ _MOST_USES = 36  # of an element in blocks; with more, planes are pooled, axis b
 
 
 @dataclass(frozen=True)
-class Pool(Kernel):
+class Pool(OfItems):
     """Pool `planes` (images times blocks of channels), each a map of vectors.
 
     Attributes:
@@ -71,6 +73,7 @@ class Pool(Kernel):
     """
 
     VARIES = True
+    operands = ("x", "y")
 
     dtype: DType
     block: int
@@ -83,38 +86,27 @@ class Pool(Kernel):
     numbers: Scalars = ()
 
     @property
-    def operands(self) -> tuple[str, ...]:
-        return ("x", "y")
-
-    @property
-    def rows(self) -> int:
+    def items(self) -> int:
         """Rows of outputs in all."""
         return self.planes * self.window.out[0] * self.window.out[1]
 
     @property
-    def rows_per_chunk(self) -> int:
-        """Consecutive rows that one chunk does."""
+    def group(self) -> int:
         loads = self.window.out[2] * prod(self.window.kernel)
-        even = ceil_div(self.rows, max(1, _CHUNK_LOADS // loads))
-        return ceil_div(self.rows, even)
-
-    @property
-    def chunks(self) -> int:
-        return ceil_div(self.rows, self.rows_per_chunk)
+        even = ceil_div(self.items, max(1, _CHUNK_LOADS // loads))
+        return ceil_div(self.items, even)
 
     @property
     def flops(self) -> int:
-        return self.rows * self.window.out[2] * prod(self.window.kernel) * self.block
+        return self.items * self.window.out[2] * prod(self.window.kernel) * self.block
 
     def emit(self, target: Target) -> str:
         del target  # the block is its vector
         e = Function(self.NAME)
         types = self.codes or (self.dtype, self.dtype)
         x, y = (e.pointer(number, dtype.llvm) for number, dtype in enumerate(types))
-        with e.loop("chunk", e.hi, start=e.lo) as chunk:
-            first = chunk * self.rows_per_chunk
-            with e.loop("row", e.smin(first + self.rows_per_chunk, self.rows), start=first) as row:
-                _Row(self, e, x, y, row).emit()
+        with self.each_item(e, "row") as row:
+            _Row(self, e, x, y, row).emit()
         return e.finish()
 
 
@@ -319,9 +311,9 @@ def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
     return channels * _FEW >= block and uses <= _MOST_USES
 
 
-def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Target) -> Lowered:
+def lower(context: KernelContext) -> Lowered:
     """One kernel: of plain floats and integers that of `separable_pool`."""
-    del target
+    node, graph, formats = context.node, context.graph, context.formats
     x, y = node.inputs[0], node.output
     source, result = graph.types[x], graph.types[y]
     average, block = node.op != "MaxPool", formats[y].block

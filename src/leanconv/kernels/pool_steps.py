@@ -8,16 +8,15 @@ from leanconv.codegen import math
 from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.extents import Extent
 from leanconv.codegen.geometry import Window
-from leanconv.codegen.kernel import Kernel
+from leanconv.kernels.items import OfItems
 from leanconv.kernels.typed_steps import extreme
 from leanconv.records import dataclass
-from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 from leanconv.types import INT32, DType
 
 
 @dataclass(frozen=True)
-class PoolOfRows(Kernel):
+class PoolOfRows(OfItems):
     """Pool `planes` (images times channels) between plain tensors, row by row of results.
 
     Attributes:
@@ -33,22 +32,13 @@ class PoolOfRows(Kernel):
     window: Window
 
     @property
-    def rows(self) -> int:
+    def items(self) -> int:
         """Rows of results in all."""
         return self.planes * self.window.out[0] * self.window.out[1]
 
     @property
-    def rows_per_chunk(self) -> int:
-        """Consecutive rows that one chunk does."""
-        raise NotImplementedError
-
-    @property
-    def chunks(self) -> int:
-        return ceil_div(self.rows, self.rows_per_chunk)
-
-    @property
     def flops(self) -> int:
-        return self.rows * self.window.out[2] * prod(self.window.kernel)
+        return self.items * self.window.out[2] * prod(self.window.kernel)
 
 
 class RowLoops:

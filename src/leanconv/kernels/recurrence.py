@@ -18,7 +18,7 @@ each other (`Kernel.rounds`). States lie in an operand, which is written and rea
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import fields
 
 import numpy as np
@@ -26,12 +26,12 @@ import numpy as np
 from leanconv.codegen.emitter import Function, Value
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered, PackCall, Packing
-from leanconv.graph.ir import Graph, Node
 from leanconv.graph.ops.recurrent import GATES
+from leanconv.kernels import KernelContext
 from leanconv.kernels.recurrence_kernel import Pass, Recurrence, Steps, Tile, cells_of
 from leanconv.kernels.recurrent_states import Chunk, RecurrentLayers
 from leanconv.records import dataclass
-from leanconv.spec.format import Format, ceil_div
+from leanconv.spec.format import ceil_div
 from leanconv.symbolic import least
 from leanconv.target import Target
 from leanconv.types import INT32, DType
@@ -47,6 +47,8 @@ class RecurrenceInRounds(RecurrentLayers):
         panels_of_chunk: a multiple of the panels of each register tile.
     """
 
+    wants_consecutive_chunks = True
+
     panels_of_chunk: int
 
     @property
@@ -56,10 +58,6 @@ class RecurrenceInRounds(RecurrentLayers):
     @property
     def result_count(self) -> int:
         return len(self.results) + 1
-
-    @property
-    def wants_consecutive_chunks(self) -> bool:
-        return True  # each thread has its part of the weights
 
     @property
     def passes(self) -> int:
@@ -185,15 +183,13 @@ class PackedPanels(Kernel):
         directions, gates, hidden: of the layer.
     """
 
+    operands = ("r", "panels")
+
     dtype: DType
     lanes: int
     directions: int
     gates: int
     hidden: int
-
-    @property
-    def operands(self) -> tuple[str, ...]:
-        return ("r", "panels")
 
     @property
     def panels(self) -> int:
@@ -226,15 +222,9 @@ class PackedPanels(Kernel):
         return e.finish()
 
 
-def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
-    """Never: sequences are no images."""
-    del node, graph, block
-    return False
-
-
-def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Target) -> Lowered:
+def lower(context: KernelContext) -> Lowered:
     """One kernel, and one that packs R where it is no constant."""
-    del formats
+    node, graph, target = context.node, context.graph, context.target
     x, r, *others = node.inputs
     steps, batch, _ = graph.types[x].shape
     directions, _, hidden = graph.types[r].shape

@@ -19,7 +19,7 @@ lanes alone. NaN anywhere makes the result NaN. Sums and products of integers ar
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from math import prod
 
@@ -29,7 +29,9 @@ from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.tails import tile_at, where_any
 from leanconv.errors import UnsupportedError
 from leanconv.graph.ir import Graph, Node
+from leanconv.kernels import KernelContext
 from leanconv.kernels.expression import Step
+from leanconv.kernels.items import InPieces
 from leanconv.kernels.lane_reduce import (
     PARTIAL,
     ReduceOp,
@@ -41,7 +43,6 @@ from leanconv.kernels.lane_reduce import (
     neutral_load,
     run_of,
 )
-from leanconv.kernels.pieces import InPieces
 from leanconv.records import dataclass
 from leanconv.spec.format import Format, ceil_div
 from leanconv.symbolic import fixed
@@ -77,6 +78,7 @@ class Reduction(InPieces):
     """
 
     VARIES = True
+    operands = ("x", "y")
 
     dtype: DType
     how: ReduceOp
@@ -85,10 +87,6 @@ class Reduction(InPieces):
     channels: Extent = 0
     width: int = 4
     each: str = ""
-
-    @property
-    def operands(self) -> tuple[str, ...]:
-        return ("x", "y")
 
     @property
     def kept(self) -> tuple[int, ...]:
@@ -136,13 +134,10 @@ class Extremes(InPieces):
     """
 
     VARIES = True
+    operands = ("x", "y")
 
     dtype: DType
     extent: Extent
-
-    @property
-    def operands(self) -> tuple[str, ...]:
-        return ("x", "y")
 
     @property
     def items(self) -> int:
@@ -204,9 +199,7 @@ class _Nest:
     def emit(self) -> str:
         e, k = self.e, self.k
         x, y = e.pointer(0, k.dtype.llvm), e.pointer(1, k.dtype.llvm)
-        with e.chunks(k.chunks) as (chunk,):
-            first = chunk * k.group
-            stop = e.smin(first + k.group, k.items)
+        with k.each_group(e) as (first, stop):
             if k.reduced[-1] and self.lanes > 1:
                 whole = first + (stop - first) // self.lanes * self.lanes
                 with e.when(first.compare("ult", whole)):
@@ -388,13 +381,13 @@ def _merged(
     return tuple(n for n, _ in groups), tuple(r for _, r in groups)
 
 
-def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Target) -> Lowered:
+def lower(context: KernelContext) -> Lowered:
     """One kernel; from blocks of channels to blocks, or to a plain (N, C) where that is the result.
 
     Raises:
         UnsupportedError: the reduced axes hold no element.
     """
-    del target
+    node, graph, formats = context.node, context.graph, context.formats
     (x,), y = node.inputs, node.output
     kind, source, result = graph.types[x], formats.get(x, Format()), formats[y]
     if node.op == "Extremes":

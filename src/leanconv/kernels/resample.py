@@ -13,7 +13,7 @@ Two axes are one kernel, `resample_maps`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from math import prod
 
 from leanconv.codegen.emitter import Function, Pointer, Value, lanes_of, vector
@@ -24,9 +24,11 @@ from leanconv.codegen.shuffles import power_below
 from leanconv.codegen.tails import where_any
 from leanconv.graph.ir import Graph, Node
 from leanconv.graph.ops.resample import ONE, ONE_BITS, order, window
+from leanconv.kernels import KernelContext
+from leanconv.kernels.items import OfItems
 from leanconv.kernels.resample_maps import of_maps
 from leanconv.records import dataclass
-from leanconv.spec.format import Format, ceil_div
+from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 from leanconv.types import INT8, INT32, DType
 
@@ -36,7 +38,7 @@ _WRITTEN_OUT = 8  # taps; more are a loop
 
 
 @dataclass(frozen=True)
-class Resample(Kernel):
+class Resample(OfItems):
     """Windows of one axis.
 
     Attributes:
@@ -47,6 +49,7 @@ class Resample(Kernel):
     """
 
     VARIES = True
+    operands = ("x", "first", "weights", "y")
 
     dtype: DType
     outer: Extent
@@ -54,10 +57,6 @@ class Resample(Kernel):
     inner: Extent
     size: Extent
     taps: Extent
-
-    @property
-    def operands(self) -> tuple[str, ...]:
-        return ("x", "first", "weights", "y")
 
     @property
     def sums(self) -> DType:
@@ -71,13 +70,8 @@ class Resample(Kernel):
 
     @property
     def group(self) -> int:
-        """Items of one chunk."""
         loads = self.outer * self.size * self.taps * ceil_div(self.inner, 8)
         return ceil_div(_CHUNK_LOADS * self.items, loads)
-
-    @property
-    def chunks(self) -> int:
-        return ceil_div(self.items, self.group)
 
     @property
     def flops(self) -> int:
@@ -87,17 +81,15 @@ class Resample(Kernel):
         e = Function(self.NAME)
         kinds = {"first": "i64", "weights": self.sums.llvm}
         x, firsts, weights, y = e.pointers(self.operands, self.dtype.llvm, **kinds).values()
-        with e.chunks(self.chunks) as (chunk,):
-            begin = chunk * self.group
-            with e.loop("item", e.smin(begin + self.group, self.items), start=begin) as item:
-                if self.inner == 1:
-                    self._lines(e, x, firsts, weights, y, item)
-                else:
-                    o, r = item // self.size, item % self.size
-                    at = o * self.extent + e.load_index(firsts.at(r))
-                    lanes = power_below(self.inner, target.lanes(self.sums))
-                    own = weights.at(r * self.taps)
-                    self._row(e, x.at(at * self.inner), own, y.at(item * self.inner), lanes)
+        with self.each_item(e) as item:
+            if self.inner == 1:
+                self._lines(e, x, firsts, weights, y, item)
+            else:
+                o, r = item // self.size, item % self.size
+                at = o * self.extent + e.load_index(firsts.at(r))
+                lanes = power_below(self.inner, target.lanes(self.sums))
+                own = weights.at(r * self.taps)
+                self._row(e, x.at(at * self.inner), own, y.at(item * self.inner), lanes)
         return e.finish()
 
     def _row(self, e: Function, x: Pointer, weights: Pointer, y: Pointer, lanes: int) -> None:
@@ -192,9 +184,9 @@ def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
     return len(graph.types[node.inputs[0]].shape) >= 3 and 1 not in node.attributes["axes"]
 
 
-def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Target) -> Lowered:
+def lower(context: KernelContext) -> Lowered:
     """One kernel and its tables."""
-    del target
+    node, graph, formats = context.node, context.graph, context.formats
     (x,), y, axes = node.inputs, node.output, node.attributes["axes"]
     source, result = graph.types[x], graph.types[y]
     shape = formats[y].physical_shape(result.shape)

@@ -13,7 +13,7 @@ of their own (`resize_maps`), and so have plain maps whose elements are repeated
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
 
@@ -21,16 +21,17 @@ import numpy as np
 
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
 from leanconv.codegen.extents import Count, Extent
-from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered, View
 from leanconv.codegen.shuffles import power_below
 from leanconv.graph.ir import Graph, Node, TensorType
 from leanconv.graph.ops.resize import linear_cells, nearest_cells, resized_axes
+from leanconv.kernels import KernelContext
 from leanconv.kernels.copy import cover
 from leanconv.kernels.copy_plan import CHUNK_BYTES, row_major
+from leanconv.kernels.items import OfItems
 from leanconv.kernels.resize_maps import of_linear
 from leanconv.records import dataclass
-from leanconv.spec.format import Format, ceil_div
+from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 from leanconv.types import FLOAT32, FLOAT64, DType
 
@@ -56,7 +57,7 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class Resize(Kernel):
+class Resize(OfItems):
     """Resize through tables.
 
     Attributes:
@@ -90,14 +91,13 @@ class Resize(Kernel):
         return prod(max(1, axis.taps) for axis in self.axes)
 
     @property
-    def rows_per_chunk(self) -> int:
-        """Consecutive rows that one chunk does."""
-        loads = self.loads * self.rows * self.axes[-1].extent * ceil_div(self.inner, self.width)
-        return ceil_div(self.rows, ceil_div(loads, _CHUNK_LOADS))
+    def items(self) -> int:
+        return self.rows
 
     @property
-    def chunks(self) -> int:
-        return ceil_div(self.rows, self.rows_per_chunk)
+    def group(self) -> int:
+        loads = self.loads * self.rows * self.axes[-1].extent * ceil_div(self.inner, self.width)
+        return ceil_div(self.rows, ceil_div(loads, _CHUNK_LOADS))
 
     @property
     def flops(self) -> int:
@@ -109,12 +109,9 @@ class Resize(Kernel):
         e = Function(self.NAME)
         pointers = e.pointers(self.operands, self.dtype.llvm, cells="i64")
         tables = _Tables(e, pointers["cells"], pointers.get("weights"))
-        with e.loop("chunk", e.hi, start=e.lo) as chunk:
-            first = chunk * self.rows_per_chunk
-            last = e.smin(first + self.rows_per_chunk, self.rows)
-            with e.loop("row", last, start=first) as row:
-                y = pointers["y"].at(row * (self.axes[-1].extent * self.inner))
-                self._emit_row(e, tables, pointers["x"], row, y)
+        with self.each_item(e, "row") as row:
+            y = pointers["y"].at(row * (self.axes[-1].extent * self.inner))
+            self._emit_row(e, tables, pointers["x"], row, y)
         return e.finish()
 
     def _emit_row(self, e: Function, tables: _Tables, x: Pointer, row: Value, y: Pointer) -> None:
@@ -159,7 +156,7 @@ class Resize(Kernel):
 
 
 @dataclass(frozen=True)
-class Repeat(Kernel):
+class Repeat(OfItems):
     """Maps whose elements are repeated along both axes: vectors are spread in registers.
 
     Attributes:
@@ -169,6 +166,7 @@ class Repeat(Kernel):
     """
 
     VARIES = True
+    operands = ("x", "y")
 
     dtype: DType
     rows: Extent
@@ -177,18 +175,13 @@ class Repeat(Kernel):
     along: int
 
     @property
-    def operands(self) -> tuple[str, ...]:
-        return ("x", "y")
+    def items(self) -> int:
+        return self.rows
 
     @property
-    def rows_per_chunk(self) -> int:
-        """Consecutive rows that one chunk reads."""
+    def group(self) -> int:
         written = self.rows * self.width * self.down * self.along * self.dtype.bytes
         return ceil_div(self.rows, ceil_div(written, CHUNK_BYTES))
-
-    @property
-    def chunks(self) -> int:
-        return ceil_div(self.rows, self.rows_per_chunk)
 
     def emit(self, target: Target) -> str:
         e, along = Function(self.NAME), self.along
@@ -197,22 +190,19 @@ class Repeat(Kernel):
         )
         x, y = e.pointer(0, element), e.pointer(1, element)
         pitch = self.width * along
-        with e.loop("chunk", e.hi, start=e.lo) as chunk:
-            first = chunk * self.rows_per_chunk
-            last = e.smin(first + self.rows_per_chunk, self.rows)
-            with e.loop("row", last, start=first) as row:
-                source, out = x.at(row * self.width), y.at(row * (pitch * self.down))
+        with self.each_item(e, "row") as row:
+            source, out = x.at(row * self.width), y.at(row * (pitch * self.down))
 
-                def spread(at: Value | int, lanes: int) -> None:
-                    held = e.load(source.at(at), vector(element, lanes))
-                    for part in range(along):
-                        picks = [(part * lanes + lane) // along for lane in range(lanes)]
-                        found = held if lanes == 1 else e.shuffle(held, None, picks)
-                        for number in range(self.down):
-                            place = out.at(number * pitch).at(at * along)
-                            e.store(found, place.at(part * lanes))
+            def spread(at: Value | int, lanes: int) -> None:
+                held = e.load(source.at(at), vector(element, lanes))
+                for part in range(along):
+                    picks = [(part * lanes + lane) // along for lane in range(lanes)]
+                    found = held if lanes == 1 else e.shuffle(held, None, picks)
+                    for number in range(self.down):
+                        place = out.at(number * pitch).at(at * along)
+                        e.store(found, place.at(part * lanes))
 
-                cover(e, self.width, target.vector_bytes // self.dtype.bytes, spread, unroll=1)
+            cover(e, self.width, target.vector_bytes // self.dtype.bytes, spread, unroll=1)
         return e.finish()
 
 
@@ -254,8 +244,9 @@ def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
     return len(shape) >= 3 and not resized_axes(shape, node.attributes)[1]
 
 
-def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Target) -> Lowered:
+def lower(context: KernelContext) -> Lowered:
     """One kernel and its tables; a view where nothing is resized."""
+    node, graph, formats, target = context.node, context.graph, context.formats, context.target
     x, y = node.inputs[0], node.output
     source, result = graph.types[x], graph.types[y]
     resized = resized_axes(source.shape, node.attributes)

@@ -9,7 +9,7 @@ decides their number: what a region costs is bounded by the image, whatever its 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from math import inf, prod
 
@@ -19,9 +19,9 @@ from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.tails import where_any
 from leanconv.graph.ir import Graph, Node
+from leanconv.kernels import KernelContext
 from leanconv.kernels.sampling import limited
 from leanconv.records import dataclass
-from leanconv.spec.format import Format
 from leanconv.target import Target
 from leanconv.types import INT64, DType
 
@@ -48,6 +48,7 @@ class RoiAlign(Kernel):
     """
 
     VARIES = True
+    operands = ("x", "regions", "images", "y")
 
     dtype: DType
     largest: bool
@@ -60,10 +61,6 @@ class RoiAlign(Kernel):
     bins: Extents
     regions: Extent
     scale: float
-
-    @property
-    def operands(self) -> tuple[str, ...]:
-        return ("x", "regions", "images", "y")
 
     @property
     def index_ranges(self) -> list[tuple[int, int]]:
@@ -236,9 +233,9 @@ def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
     return True
 
 
-def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Target) -> Lowered:
+def lower(context: KernelContext) -> Lowered:
     """One kernel."""
-    del target
+    node, graph, formats = context.node, context.graph, context.formats
     x, y, attributes, form = node.inputs[0], node.output, node.attributes, formats[node.inputs[0]]
     source, result = graph.types[x], graph.types[y]
     kernel = RoiAlign(

@@ -12,18 +12,18 @@ in L1. Totals of a row of few vectors stay in registers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from math import prod
 
 from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.extents import Extents
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.tails import each_tile_of_any, where_any
-from leanconv.graph.ir import Graph, Node
+from leanconv.kernels import KernelContext
+from leanconv.kernels.items import InPieces
 from leanconv.kernels.lane_reduce import ReduceOp, combine, each_column, neutral
-from leanconv.kernels.pieces import InPieces
 from leanconv.records import dataclass
-from leanconv.spec.format import Format, ceil_div
+from leanconv.spec.format import ceil_div
 from leanconv.symbolic import fixed
 from leanconv.target import Target
 from leanconv.types import DType
@@ -47,16 +47,13 @@ class RunningTotal(InPieces):
     """
 
     VARIES = True
+    operands = ("x", "y")
 
     dtype: DType
     how: ReduceOp
     extents: Extents
     exclusive: bool
     reverse: bool
-
-    @property
-    def operands(self) -> tuple[str, ...]:
-        return ("x", "y")
 
     @property
     def width(self) -> int:
@@ -81,14 +78,12 @@ class RunningTotal(InPieces):
         e, (_, extent, inner) = Function(self.NAME), self.extents
         streams = _Streams(self, e, target)
         columns = ceil_div(inner, self.width)
-        with e.chunks(self.chunks) as (chunk,):
-            first = chunk * self.group
-            with e.loop("item", e.smin(first + self.group, self.items), start=first) as item:
-                streams.move_to(item // columns * (extent * inner), item % columns)
-                if inner <= _HELD * target.lanes(self.dtype):
-                    streams.narrow()
-                else:
-                    streams.strip()
+        with self.each_item(e) as item:
+            streams.move_to(item // columns * (extent * inner), item % columns)
+            if inner <= _HELD * target.lanes(self.dtype):
+                streams.narrow()
+            else:
+                streams.strip()
         return e.finish()
 
 
@@ -154,15 +149,9 @@ class _Streams:
         return (self.e.i64(extent - 1) - i if self.k.reverse else i) * inner + offset
 
 
-def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
-    """False: an axis may be that of the channels."""
-    del node, graph, block
-    return False
-
-
-def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Target) -> Lowered:
+def lower(context: KernelContext) -> Lowered:
     """One kernel; its result may take over the memory of an input that is read once."""
-    del formats, target
+    node, graph = context.node, context.graph
     (x,), y, axis = node.inputs, node.output, node.attributes["axis"]
     kind = graph.types[x]
     extents = (prod(kind.shape[:axis]), kind.shape[axis], prod(kind.shape[axis + 1 :]))

@@ -14,7 +14,7 @@ that are no numbers or far outside are brought near the image first: nothing bes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from itertools import product
 from math import prod
 from typing import Literal
@@ -28,9 +28,10 @@ from leanconv.codegen.tails import where_any
 from leanconv.errors import UnsupportedError
 from leanconv.graph.ir import Graph, Node
 from leanconv.graph.ops.sampling import FARTHEST
+from leanconv.kernels import KernelContext
 from leanconv.kernels.copy_plan import row_major
 from leanconv.records import dataclass
-from leanconv.spec.format import Format, aligned, ceil_div
+from leanconv.spec.format import aligned, ceil_div
 from leanconv.target import Target
 from leanconv.types import INT32, DType
 
@@ -275,6 +276,7 @@ class GridSample(Kernel):
     """
 
     VARIES = True
+    operands = ("x", "grid", "y")
 
     dtype: DType
     mode: Mode
@@ -285,10 +287,6 @@ class GridSample(Kernel):
     block: int
     extents: Extents
     places: Extent
-
-    @property
-    def operands(self) -> tuple[str, ...]:
-        return ("x", "grid", "y")
 
     @property
     def taps(self) -> int:
@@ -364,9 +362,9 @@ def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
     return True
 
 
-def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Target) -> Lowered:
+def lower(context: KernelContext) -> Lowered:
     """One kernel."""
-    del target
+    node, graph, formats = context.node, context.graph, context.formats
     (x, grid), y = node.inputs, node.output
     source, result, form = graph.types[x], graph.types[y], formats[x]
     if source.elements >= MOST_CELLS:

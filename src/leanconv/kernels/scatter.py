@@ -12,7 +12,7 @@ not read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from math import prod
 
@@ -24,17 +24,15 @@ from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.shuffles import power_below
 from leanconv.codegen.tails import where_any
-from leanconv.graph.ir import Graph, Node, is_filled
+from leanconv.graph.ir import is_filled
 from leanconv.graph.ops.indexing import NOWHERE
-from leanconv.kernels.gather import accepts_blocked, copy_row, index_ranges, place_of
+from leanconv.kernels import KernelContext
+from leanconv.kernels.gather import copy_row, index_ranges, place_of
 from leanconv.records import dataclass
-from leanconv.spec.format import Format, ceil_div
+from leanconv.spec.format import ceil_div
 from leanconv.symbolic import Symbol
 from leanconv.target import Target
 from leanconv.types import INT64, DType
-
-__all__ = ["Scatter", "accepts_blocked", "lower"]
-
 
 _TILE = 512  # columns
 
@@ -219,9 +217,9 @@ class _Nest:
         return self.e.select(taken, new, old)
 
 
-def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Target) -> Lowered:
+def lower(context: KernelContext) -> Lowered:
     """One kernel, whose result may take over the memory of x."""
-    del formats, target
+    node, graph = context.node, context.graph
     x, indices = (graph.types[name] for name in node.inputs[:2])
     reduction = node.attributes["reduction"]
     if node.op == "ScatterElements":

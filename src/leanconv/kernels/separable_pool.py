@@ -48,15 +48,13 @@ class SeparablePool(PoolOfRows):
         counted: for a mean, how many cells before and after the input are counted, per axis.
     """
 
+    operands = ("x", "y")
+
     average: bool
     counted: tuple[tuple[int, int], ...]
 
     @property
-    def operands(self) -> tuple[str, ...]:
-        return ("x", "y")
-
-    @property
-    def rows_per_chunk(self) -> int:
+    def group(self) -> int:
         loads = self.pitch * (self.window.kernel[0] * self.window.kernel[1] + 8)
         return ceil_div(_CHUNK_LOADS, loads)
 
@@ -78,7 +76,7 @@ class SeparablePool(PoolOfRows):
         return ceil_div(most(self.margin + w.size[2], read), _ROUNDED) * _ROUNDED
 
     @property
-    def group(self) -> int:
+    def rows_at_once(self) -> int:
         """Rows of results that are computed at once."""
         return ceil_div(_GROUP, self.pitch)
 
@@ -97,7 +95,7 @@ class SeparablePool(PoolOfRows):
     def parts_bytes(self) -> tuple[int, int, int]:
         """Scratch for rows of v, for windows of some of their columns, and for counts."""
         beyond = self.reach + 2 * _ROUNDED * _MOST_STRIDE
-        line = aligned((self.group * self.pitch + beyond) * self.dtype.bytes)
+        line = aligned((self.rows_at_once * self.pitch + beyond) * self.dtype.bytes)
         counts = aligned(ceil_div(self.window.out[2], _ROUNDED) * _ROUNDED * self.dtype.bytes)
         return line, line * (len(self.lengths) > 1), counts * self.average
 
@@ -126,11 +124,9 @@ class _Nest(RowLoops):
         e, k = self.e, self.k
         x, y = e.pointer(0, self.element), e.pointer(1, self.element)
         self._clear()
-        with e.loop("chunk", e.hi, start=e.lo) as chunk:
-            low = chunk * k.rows_per_chunk
-            high = e.smin(low + k.rows_per_chunk, k.rows)
-            with e.loop("group", high, start=low, step=k.group) as group:
-                rows = e.smin(high - group, k.group)
+        with k.each_group(e) as (low, high):
+            with e.loop("group", high, start=low, step=k.rows_at_once) as group:
+                rows = e.smin(high - group, k.rows_at_once)
                 with e.loop("row", rows) as row:
                     self._down(x, group + row, self.line.at(row * k.pitch + k.margin))
                 taps = self._across(rows * k.pitch)
@@ -142,7 +138,7 @@ class _Nest(RowLoops):
         """Fill the rows of v with what changes nothing, and count the columns of all means."""
         e, k, w = self.e, self.k, self.w
         nothing = start(e, k.dtype, k.average, self.kind)
-        with e.loop("cell", k.group * k.pitch, step=self.lanes) as cell:
+        with e.loop("cell", k.rows_at_once * k.pitch, step=self.lanes) as cell:
             e.store(nothing, self.line.at(cell))
         if not k.average:
             return

@@ -11,7 +11,6 @@ stays in registers. The largest may lose a NaN, which the sum then has.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import reduce
 from math import prod
 from operator import add
@@ -19,10 +18,10 @@ from operator import add
 from leanconv.codegen import math
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
 from leanconv.codegen.extents import Extent
-from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.tails import where_any
-from leanconv.graph.ir import Graph, Node
+from leanconv.kernels import KernelContext
+from leanconv.kernels.items import OfItems
 from leanconv.kernels.lane_reduce import (
     TILE,
     ReduceOp,
@@ -34,7 +33,7 @@ from leanconv.kernels.lane_reduce import (
     run_of,
 )
 from leanconv.records import dataclass
-from leanconv.spec.format import Format, ceil_div
+from leanconv.spec.format import ceil_div
 from leanconv.symbolic import fixed
 from leanconv.target import Target
 from leanconv.types import DType
@@ -47,7 +46,7 @@ _OF_REGISTERS = 4  # the part of them that a line may fill to stay there
 
 
 @dataclass(frozen=True)
-class Softmax(Kernel):
+class Softmax(OfItems):
     """Softmax over the middle axis of (outer, extent, inner).
 
     Attributes:
@@ -58,6 +57,7 @@ class Softmax(Kernel):
     """
 
     VARIES = True
+    operands = ("x", "y")
 
     dtype: DType
     logarithm: bool
@@ -67,24 +67,24 @@ class Softmax(Kernel):
     held: int = 0
 
     @property
-    def operands(self) -> tuple[str, ...]:
-        return ("x", "y")
-
-    @property
     def tiles(self) -> int:
         """Tiles of columns in each outer line."""
-        return ceil_div(self.inner, TILE)
+        tiles = ceil_div(self.inner, TILE)
+        return 1 if tiles == 1 else tiles
+
+    @property
+    def items(self) -> int:
+        return self.outer * self.tiles
 
     @property
     def group(self) -> int:
-        """Tiles in a chunk."""
         return ceil_div(PIECE, self.extent * min(self.inner, TILE))
 
     @property
     def chunks(self) -> int:
         if not self.extent:
             return 0
-        return ceil_div(self.outer * self.tiles, self.group)
+        return super().chunks
 
     @property
     def flops(self) -> int:
@@ -94,16 +94,13 @@ class Softmax(Kernel):
         e = Function(self.NAME)
         nest = SoftmaxPasses(self, e, target)
         x, y = e.pointer(0, self.dtype.llvm), e.pointer(1, self.dtype.llvm)
-        with e.chunks(self.chunks) as (chunk,):
-            tiles = 1 if self.tiles == 1 else self.tiles
-            first, items = chunk * self.group, self.outer * tiles
-            with e.loop("item", e.smin(first + self.group, items), start=first) as item:
-                offset = item // tiles * (self.extent * self.inner)
-                source, result = x.at(offset), y.at(offset)
-                if self.inner == 1:
-                    nest.line(source, result)
-                else:
-                    nest.columns(source, result, item % tiles)
+        with self.each_item(e) as item:
+            offset = item // self.tiles * (self.extent * self.inner)
+            source, result = x.at(offset), y.at(offset)
+            if self.inner == 1:
+                nest.line(source, result)
+            else:
+                nest.columns(source, result, item % self.tiles)
         return e.finish()
 
 
@@ -248,18 +245,12 @@ class SoftmaxPasses:
         e.store_first(result, out, count)
 
 
-def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
-    """False: softmax ends a network, where tensors are small and plain."""
-    del node, graph, block
-    return False
-
-
-def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Target) -> Lowered:
+def lower(context: KernelContext) -> Lowered:
     """One kernel, which may work in place.
 
     A short line of a known length stays in registers; one code walks lines of open lengths.
     """
-    del formats
+    node, graph, target = context.node, context.graph, context.target
     (x,), y = node.inputs, node.output
     kind, axis = graph.types[x], node.attributes["axis"]
     outer, inner = prod(kind.shape[:axis]), prod(kind.shape[axis + 1 :])

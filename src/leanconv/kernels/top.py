@@ -20,7 +20,7 @@ if these are in random order, and a few times the sort of all of them at worst.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import prod
 
 from leanconv.codegen.emitter import Carry, Function, Pointer, Value, vector
@@ -29,14 +29,13 @@ from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.shuffles import any_lane
 from leanconv.codegen.tails import where_any
 from leanconv.errors import UnsupportedError
-from leanconv.graph.ir import Graph, Node
-from leanconv.kernels import top_scan
+from leanconv.kernels import KernelContext, top_scan
+from leanconv.kernels.items import InPieces
 from leanconv.kernels.lane_reduce import TILE, each_column
 from leanconv.kernels.ordering import RadixSort, count_bytes, key_kind, least_key, sort_key
-from leanconv.kernels.pieces import InPieces
 from leanconv.kernels.top_scan import LineNest, TopKernel, TopOfLines, TopScan
 from leanconv.records import dataclass
-from leanconv.spec.format import Format, aligned, ceil_div
+from leanconv.spec.format import aligned, ceil_div
 from leanconv.symbolic import least, most
 from leanconv.target import Target
 from leanconv.types import INT32, INT64
@@ -83,17 +82,15 @@ class _LaneNest:
         x, values = e.pointer(0, self.element), e.pointer(1, self.element)
         places = e.pointer(2, INT64.llvm)
         columns = ceil_div(k.inner, TILE)
-        with e.chunks(k.chunks) as (chunk,):
-            first = chunk * k.group
-            with e.loop("item", e.smin(first + k.group, k.items), start=first) as item:
-                row, tile = item // columns, item % columns
-                source, to = x.at(row * (k.count * k.inner)), row * (k.k * k.inner)
+        with k.each_item(e) as item:
+            row, tile = item // columns, item % columns
+            source, to = x.at(row * (k.count * k.inner)), row * (k.k * k.inner)
 
-                def body(offset: Value, count: Value | int) -> None:
-                    at = to + offset
-                    self._columns(source.at(offset), values.at(at), places.at(at), count)
+            def body(offset: Value, count: Value | int) -> None:
+                at = to + offset
+                self._columns(source.at(offset), values.at(at), places.at(at), count)
 
-                each_column(e, tile, k.inner, self.step, self.target, body)
+            each_column(e, tile, k.inner, self.step, self.target, body)
         return e.finish()
 
     def _columns(
@@ -249,15 +246,9 @@ class _SortNest(LineNest):
 _MOST_NUMBERS = 1 << 32  # places within a line have 32 bits
 
 
-def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
-    """Never: a result is no image of floats."""
-    del node, graph, block
-    return False
-
-
-def lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Target) -> Lowered:
+def lower(context: KernelContext) -> Lowered:
     """One kernel, whose results are the numbers and their places."""
-    del formats
+    node, graph, target = context.node, context.graph, context.target
     (x,), (values, places) = node.inputs, node.outputs
     kind, axis, k = graph.types[x], node.attributes["axis"], node.attributes["k"]
     count = kind.shape[axis]

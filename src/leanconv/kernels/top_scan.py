@@ -18,8 +18,8 @@ from leanconv.codegen.extents import Extent
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.shuffles import any_lane, lane_bits
 from leanconv.codegen.tails import where_any
+from leanconv.kernels.items import PIECE, OfItems
 from leanconv.kernels.ordering import key_kind, sort_key
-from leanconv.kernels.pieces import PIECE
 from leanconv.records import dataclass
 from leanconv.spec.format import aligned, ceil_div
 from leanconv.target import Target
@@ -40,6 +40,8 @@ class TopKernel(Kernel):
     """
 
     VARIES = True
+    operands = ("x", "values", "places")
+    result_count = 2
 
     dtype: DType
     largest: bool
@@ -48,35 +50,22 @@ class TopKernel(Kernel):
     inner: Extent
     k: Extent
 
-    @property
-    def operands(self) -> tuple[str, ...]:
-        return ("x", "values", "places")
-
-    @property
-    def result_count(self) -> int:
-        return 2
-
 
 @dataclass(frozen=True)
-class TopOfLines(TopKernel):
+class TopOfLines(OfItems, TopKernel):
     """The first of each line, one line after the other."""
 
     @property
-    def lines(self) -> int:
+    def items(self) -> int:
         return self.outer * self.inner
 
     @property
     def group(self) -> int:
-        """Lines in one chunk."""
         return ceil_div(PIECE, self.count)
 
     @property
-    def chunks(self) -> int:
-        return ceil_div(self.lines, self.group)
-
-    @property
     def flops(self) -> int:
-        return self.lines * self.count
+        return self.items * self.count
 
     @property
     def line_bytes(self) -> int:
@@ -146,23 +135,21 @@ class LineNest:
         e, k = self.e, self.k
         x, values = e.pointer(0, self.element), e.pointer(1, self.element)
         places = e.pointer(2, INT64.llvm)
-        with e.chunks(k.chunks) as (chunk,):
-            first = chunk * k.group
-            with e.loop("line", e.smin(first + k.group, k.lines), start=first) as line:
-                row, column = line // k.inner, line % k.inner
-                source = x.at(row * (k.count * k.inner) + column)
-                if k.inner != 1:
-                    source = self._copied(source)
-                to = row * (self.results * k.inner) + column
+        with k.each_item(e, "line") as line:
+            row, column = line // k.inner, line % k.inner
+            source = x.at(row * (k.count * k.inner) + column)
+            if k.inner != 1:
+                source = self._copied(source)
+            to = row * (self.results * k.inner) + column
 
-                def write(found: Pointer) -> None:
-                    with e.loop("j", self.results) as j:
-                        place = e.index(e.convert("zext", e.load(found.at(j)), "i64"))
-                        at = to + j * k.inner
-                        e.store(place, places.at(at))
-                        e.store(e.load(source.at(place)), values.at(at))
+            def write(found: Pointer) -> None:
+                with e.loop("j", self.results) as j:
+                    place = e.index(e.convert("zext", e.load(found.at(j)), "i64"))
+                    at = to + j * k.inner
+                    e.store(place, places.at(at))
+                    e.store(e.load(source.at(place)), values.at(at))
 
-                yield source, write
+            yield source, write
 
     def _copied(self, source: Pointer) -> Pointer:
         e = self.e

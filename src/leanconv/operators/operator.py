@@ -16,8 +16,8 @@ from leanconv.codegen.lowered import Lowered
 from leanconv.errors import SpecError
 from leanconv.graph.ir import Graph, Node
 from leanconv.graph.regions import all_constants
+from leanconv.kernels import KernelContext
 from leanconv.records import dataclass
-from leanconv.spec import Format
 from leanconv.target import Target
 from leanconv.types import DType
 
@@ -79,21 +79,13 @@ class FormatPolicy(Enum):
 
 
 @dataclass(frozen=True, eq=False)
-class NodeContext:
+class NodeContext(KernelContext):
     """A node with all that its lowering depends on.
 
     Attributes:
-        node: an operation in normal form.
-        graph: types and constants of its values.
-        formats: the format in which each of its values is stored.
-        target: the machine.
         accuracy: what is required of the arithmetic.
     """
 
-    node: Node
-    graph: Graph
-    formats: Mapping[str, Format]
-    target: Target
     accuracy: Accuracy = field(default_factory=Accuracy)
 
     def access(self, name: str) -> Access:

@@ -52,7 +52,8 @@ class SingleKernel(Operator):
         """As the module says, of halves as of float32."""
         half = stored_half(node, graph)
         seen = graph if half is None else in_float32(graph)
-        return self._module.accepts_blocked(node, seen, block)
+        accepts = getattr(self._module, "accepts_blocked", None)
+        return accepts is not None and bool(accepts(node, seen, block))
 
     def takes_codes(self, node: Node) -> bool:
         """As the module says: the names in its `CODES_IN_BLOCKS`, if it has any."""
@@ -86,8 +87,8 @@ class SingleKernel(Operator):
             return Lowered((), algorithm="empty")
         half = stored_half(node, graph)
         if half is None:
-            return self._module.lower(node, graph, context.formats, context.target)
-        lowered = self._module.lower(node, in_float32(graph), context.formats, context.target)
+            return self._module.lower(context)
+        lowered = self._module.lower(replace(context, graph=in_float32(graph)))
         return of_halves(lowered, graph, half, lambda name: name.endswith(_WEIGHTS))
 
 
