@@ -33,7 +33,7 @@ MIB = 2**20
 def measured(options: argparse.Namespace) -> dict[str, Any]:
     """Load and run in this process."""
     import leanconv as lc
-    from leanconv.codegen.llvm_pages import release_llvm_pages
+    from leanconv.codegen.backend import release_llvm_pages
 
     def load(path: Path, **limits: Any) -> tuple[Any, np.ndarray]:
         net = lc.load(path, threads=options.threads, **limits)

@@ -154,7 +154,7 @@ OPEN_OTHERS = {
     "codegen/keys.py": "leanconv's own sources",
     "codegen/process_limits.py": "/proc and /sys",
     "codegen/kernel.py": "loops, no files",
-    "codegen/llvm_pages.py": "/proc, and llvmlite's library",
+    "codegen/backend.py": "/proc, and llvmlite's library",
     "cli/engines/machine.py": "/proc",
     "cli/times.py": "/proc",
     "runtime/memory.py": "/proc",

@@ -52,9 +52,9 @@ tried()
 
 _PAGES = """
 import sys
-from leanconv.codegen import llvm_pages
+from leanconv.codegen import backend
 given_back = []
-llvm_pages.release_llvm_pages = lambda: given_back.append(1)
+backend.release_llvm_pages = lambda: given_back.append(1)
 from leanconv.codegen import compiler, host, llvm_facts
 print(len(given_back), "llvmlite.binding" in sys.modules)
 llvm_facts.asked()

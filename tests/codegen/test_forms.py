@@ -22,11 +22,10 @@ from leanconv.codegen.host import host
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.tiling import Tile
 from leanconv.kernels.copy import Copy
-from leanconv.kernels.copy_plan import StridedBox, copy_tasks
+from leanconv.kernels.copy_plan import StridedBox, copy_tasks, reorder
 from leanconv.kernels.elementwise import Elementwise
 from leanconv.kernels.expression import Step
 from leanconv.kernels.pool import Pool
-from leanconv.kernels.reorder import reorder
 from leanconv.records import dataclass
 from leanconv.spec import ConvSpec
 from leanconv.spec.format import Format

@@ -16,7 +16,7 @@ from leanconv.gpu.device.driver import Driver
 from leanconv.gpu.fft import FftConvPlan
 from leanconv.gpu.network_backend import DeviceBackend
 from leanconv.graph.onnx_import import read_model
-from leanconv.runtime.unpicklable import Unpicklable
+from leanconv.runtime.locks import Unpicklable
 from leanconv.types import FLOAT16, FLOAT32
 from support import network_models
 from support.gpu.fake_cuda import FakeCuda

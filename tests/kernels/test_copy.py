@@ -12,8 +12,8 @@ from leanconv.codegen.lowered import View
 from leanconv.errors import SpecError, UnsupportedError
 from leanconv.kernels import layout
 from leanconv.kernels.copy import Copy, CopyTask
+from leanconv.kernels.copy_plan import reorder, reorder_call, reorder_last, to_format
 from leanconv.kernels.index_maps import IndexRun, channel_blocks, padded, runs_of
-from leanconv.kernels.reorder import reorder, reorder_call, reorder_last, to_format
 from leanconv.spec.format import PLAIN, Format
 from leanconv.target import Target, preset
 from leanconv.types import (

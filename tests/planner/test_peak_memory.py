@@ -24,7 +24,7 @@ _SCRIPT = """
 import sys
 import numpy as np
 import leanconv as lc
-from leanconv.codegen.llvm_pages import release_llvm_pages
+from leanconv.codegen.backend import release_llvm_pages
 
 def read(key):
     with open("/proc/self/status") as status:

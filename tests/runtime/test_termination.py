@@ -16,7 +16,7 @@ from onnx import TensorProto, helper
 
 import leanconv as lc
 import leanconv.onnxruntime as ours
-from leanconv import termination
+from leanconv import interrupts
 from leanconv.errors import InputError, TerminatedError
 from leanconv.onnxruntime import exceptions
 from leanconv.runtime import loop_program, program
@@ -78,11 +78,11 @@ def test_a_run_ends_after_any_stage(threads: int) -> None:
     expected = net(IMAGE)
     for stages in range(DEPTH):
         asked = Count(stages)
-        with pytest.raises(TerminatedError, match="another thread"), termination.ended_when(asked):
+        with pytest.raises(TerminatedError, match="another thread"), interrupts.ended_when(asked):
             net(IMAGE)
         assert asked.asked == stages + 1
         np.testing.assert_array_equal(net(IMAGE), expected)
-    with termination.ended_when(Count(10**6)):
+    with interrupts.ended_when(Count(10**6)):
         np.testing.assert_array_equal(net(IMAGE), expected)
 
 
@@ -104,7 +104,7 @@ def test_a_run_is_cut_by_the_times_of_its_stages(
     np.testing.assert_array_equal(net(IMAGE), expected)
     assert ran._in_one
     asked = Count(0)
-    with termination.ended_when(asked):
+    with interrupts.ended_when(asked):
         np.testing.assert_array_equal(net(IMAGE), expected)
     assert not asked.asked  # a short run asks nobody
 
@@ -128,11 +128,11 @@ def test_loops_and_streams_end(
         given = {"x": LOOPED}
     expected = net.run(given)
     asked = Count(10**6)
-    with termination.ended_when(asked):
+    with interrupts.ended_when(asked):
         net.run(given)
     assert asked.asked >= DEPTH
     for most in range(0, asked.asked, 3):
-        with pytest.raises(TerminatedError), termination.ended_when(Count(most)):
+        with pytest.raises(TerminatedError), interrupts.ended_when(Count(most)):
             net.run(given)
         for name, array in net.run(given).items():
             np.testing.assert_array_equal(array, expected[name])
@@ -147,7 +147,7 @@ def test_an_index_outside_is_forgotten_with_its_run() -> None:
     net = lc.load(graph.SerializeToString(), threads=1)
     x = np.ones((2, 4, 8, 8), np.float32)
     expected = net.run({"x": x, "i": np.array([1])})["c2"]
-    with pytest.raises(TerminatedError), termination.ended_when(Count(2)):
+    with pytest.raises(TerminatedError), interrupts.ended_when(Count(2)):
         net.run({"x": x, "i": np.array([7])})
     np.testing.assert_array_equal(net.run({"x": x, "i": np.array([1])})["c2"], expected)
     with pytest.raises(InputError):
@@ -162,10 +162,10 @@ def test_what_numpy_computes_ends() -> None:
     x = np.arange(9, dtype=np.float32)
     expected = net(x)
     asked = Count(10**6)
-    with termination.ended_when(asked):
+    with interrupts.ended_when(asked):
         net(x)
     for most in range(asked.asked):
-        with pytest.raises(TerminatedError), termination.ended_when(Count(most)):
+        with pytest.raises(TerminatedError), interrupts.ended_when(Count(most)):
             net(x)
         np.testing.assert_array_equal(net(x), expected)
 

@@ -18,7 +18,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import leanconv.api.load  # noqa: F401  else the first bounded call would import it
-from leanconv.codegen import backend, llvm_pages
+from leanconv.codegen import backend
 from leanconv.errors import LeanConvError
 from leanconv.graph.onnx_import import read_model
 from support.onnx_models import model
@@ -72,8 +72,8 @@ class ResidentPeak:
         They are given back whenever it has done its work, and would count where it works again.
         """
         assert backend.llvm
-        segments = llvm_pages._constant_segments()
-        llvm_pages._constant_segments = lambda: ()  # type: ignore[assignment]
+        segments = backend._constant_segments()
+        backend._constant_segments = lambda: ()  # type: ignore[assignment]
         for start, size in segments:
             held = (ctypes.c_ubyte * size).from_address(start)
             np.frombuffer(held, np.uint8)[:: mmap.PAGESIZE].max()

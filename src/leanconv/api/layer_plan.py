@@ -15,9 +15,8 @@ from leanconv.api.conv_arguments import Constants, fitting_array
 from leanconv.errors import InputError, UnsupportedError, memory_reported
 from leanconv.records import cached_property
 from leanconv.runtime.arrays import Lookup
-from leanconv.runtime.locks import Lock
+from leanconv.runtime.locks import Lock, Unpicklable
 from leanconv.runtime.memory import Block, Outputs
-from leanconv.runtime.unpicklable import Unpicklable
 from leanconv.spec import ConvSpec
 from leanconv.spec.arguments import check_residual
 from leanconv.spec.transposed import TransposedSpec

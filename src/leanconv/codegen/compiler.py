@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from leanconv.codegen import known_forms
+from leanconv.codegen.backend import release_llvm_pages
 from leanconv.codegen.cache import DiskCache
 from leanconv.codegen.compile_threads import compiled
 from leanconv.codegen.forms import Instance, emitted_instance, instance_of, known_instance
@@ -21,10 +22,9 @@ from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.keys import choice_key, key_of
 from leanconv.codegen.known_forms import known_instances, remember
 from leanconv.codegen.linking import Batch, Library, link, load_forms, loaded, lock, symbol_of
-from leanconv.codegen.llvm_pages import release_llvm_pages
 from leanconv.codegen.machine_code import assembly_text, compile_text
-from leanconv.codegen.reentrancy import check_not_within
 from leanconv.errors import memory_reported
+from leanconv.interrupts import check_not_within
 from leanconv.progress import count_kernels, spending, step
 from leanconv.records import dataclass
 from leanconv.settings import current_settings

@@ -221,7 +221,6 @@ class LoadedObjects:
 
 
 def _whole(size: int) -> int:
-    """Bytes of the pages that hold as many."""
     return -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
 
 

@@ -13,19 +13,19 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 
-from leanconv.codegen.activations import finish
+from leanconv.codegen.activations import (
+    Factors,
+    Numbers,
+    finish,
+    load_numbers,
+    requantised,
+    requantised_columns,
+)
 from leanconv.codegen.dot import Way
 from leanconv.codegen.emitter import Function, Pointer, Value, element_of, lanes_of, vector
 from leanconv.codegen.geometry import Access, PhasedAccess
 from leanconv.codegen.memory import loads_as, to_bits
 from leanconv.codegen.microkernel import RegisterTile
-from leanconv.codegen.requantised import (
-    Factors,
-    Numbers,
-    load_numbers,
-    requantised,
-    requantised_columns,
-)
 from leanconv.codegen.shuffles import interleave, transpose
 from leanconv.codegen.tails import Columns, load_row, store_row
 from leanconv.records import dataclass

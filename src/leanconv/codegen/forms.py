@@ -274,7 +274,6 @@ def adopt(kernel: Kernel, target: Target, forms: Iterable[Form]) -> None:
 
 
 def _held(kept: Any, target: Target) -> Memo[Instance]:
-    """The forms of a skeleton."""
     if len(_forms) > _MOST_SKELETONS:
         _forms.clear()
     return _forms.setdefault((kept, target), Memo(_MOST_FORMS))

@@ -28,7 +28,7 @@ import numpy as np
 
 from leanconv.codegen.dot import Dot, fma
 from leanconv.codegen.emitter import Function, Pointer, Value, halves_of_operands, lanes_of
-from leanconv.codegen.kernel import Kernel
+from leanconv.codegen.kernel import Kernel, of_wrapped
 from leanconv.codegen.lowered import PackCall
 from leanconv.codegen.microkernel import (
     UNROLL_LIMIT,
@@ -116,28 +116,24 @@ class HalfStored(Kernel):
         halves: for each operand, the half precision that it lies in; `""`: as the kernel has it.
     """
 
+    VARIES = of_wrapped("VARIES")
+    operands = of_wrapped("operands")
+    result_count = of_wrapped("result_count")
+    chunks = of_wrapped("chunks")
+    rounds = of_wrapped("rounds")
+    wants_consecutive_chunks = of_wrapped("wants_consecutive_chunks")
+    reuses_scratch = of_wrapped("reuses_scratch")
+    weight_uses = of_wrapped("weight_uses")
+    scratch_bytes = of_wrapped("scratch_bytes")
+    flops = of_wrapped("flops")
+
     kernel: Kernel
     halves: tuple[str, ...]
-
-    @property
-    def VARIES(self) -> bool:  # type: ignore[override]  # noqa: N802
-        """As the kernel does."""
-        return self.kernel.VARIES
 
     def emit(self, target: Target) -> str:
         """Emit the kernel with addresses of halves."""
         with halves_of_operands(self.halves):
             return self.kernel.emit(target)
-
-    @property
-    def operands(self) -> tuple[str, ...]:
-        """The kernel's."""
-        return self.kernel.operands
-
-    @property
-    def result_count(self) -> int:
-        """The kernel's."""
-        return self.kernel.result_count
 
     @property
     def constant_bytes(self) -> Mapping[str, int]:
@@ -152,41 +148,6 @@ class HalfStored(Kernel):
     def packing(self) -> Hashable:
         """The kernel's, and in which precision."""
         return self.kernel.packing, self.halves
-
-    @property
-    def chunks(self) -> int:
-        """The kernel's."""
-        return self.kernel.chunks
-
-    @property
-    def rounds(self) -> int:
-        """The kernel's."""
-        return self.kernel.rounds
-
-    @property
-    def wants_consecutive_chunks(self) -> bool:
-        """As the kernel does."""
-        return self.kernel.wants_consecutive_chunks
-
-    @property
-    def reuses_scratch(self) -> bool:
-        """As the kernel does."""
-        return self.kernel.reuses_scratch
-
-    @property
-    def weight_uses(self) -> float | None:
-        """The kernel's."""
-        return self.kernel.weight_uses
-
-    @property
-    def scratch_bytes(self) -> int:
-        """The kernel's: it computes in float32."""
-        return self.kernel.scratch_bytes
-
-    @property
-    def flops(self) -> int:
-        """The kernel's."""
-        return self.kernel.flops
 
 
 def half_stored(kernel: Kernel, halves: tuple[str, ...]) -> Kernel:

@@ -17,7 +17,7 @@ import re
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from leanconv.codegen.instructions import rounding_by
 from leanconv.records import dataclass
@@ -225,3 +225,8 @@ class Kernel(ABC):
     def flops(self) -> int:
         """Floating point operations of the whole grid, a multiply-add counted as two."""
         return 0
+
+
+def of_wrapped(name: str) -> Any:
+    """A property of a kernel around another `kernel`: what that one's is."""
+    return property(lambda self: getattr(self.kernel, name))

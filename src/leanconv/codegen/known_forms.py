@@ -188,7 +188,6 @@ def _adopt_kept(keys: Mapping[Kernel, str], target: Target, objects: DiskCache) 
 
 
 def _known_here(kernels: Sequence[Kernel], target: Target) -> dict[Kernel, Instance]:
-    """The instances of forms that this process knows."""
     found = {kernel: known_instance(kernel, target) for kernel in kernels}
     return {kernel: instance for kernel, instance in found.items() if instance}
 

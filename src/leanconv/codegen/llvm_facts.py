@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from leanconv.codegen import backend
+from leanconv.codegen.backend import release_llvm_pages
 from leanconv.codegen.cache import entries_in
 from leanconv.codegen.elf_objects import CodePages, takes_objects
-from leanconv.codegen.llvm_pages import release_llvm_pages
 
 # void ask(uint32_t leaf, uint32_t part, uint32_t answer[4]), as System V's convention has it
 _ASK = bytes.fromhex(

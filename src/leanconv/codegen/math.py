@@ -53,7 +53,6 @@ class _Numbers:
 
     @property
     def one(self) -> int:
-        """The bits of 1.0."""
         return self.bias << self.mantissa
 
     @property

@@ -243,7 +243,6 @@ def affordable_threads(most: int, allocating: bool) -> int:
 
 
 def _stack_bytes() -> int:
-    """Of a new thread."""
     chosen = threading.stack_size()
     if chosen or sys.platform == "win32":
         return chosen or _STACK_BYTES
@@ -286,7 +285,6 @@ def _groups_left() -> Iterator[Left]:
 
 
 def _swap_bytes() -> int:
-    """Swap space that is free."""
     try:
         words = Path("/proc/meminfo").read_text().partition("SwapFree:")[2].split()
     except OSError:

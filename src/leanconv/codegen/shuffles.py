@@ -207,7 +207,6 @@ def halves_of_columns(e: Function, columns: list[Value]) -> list[Value]:
 
 
 def _lanes(segment: int, size: int) -> list[int]:
-    """The lanes of one segment."""
     return list(range(segment * size, (segment + 1) * size))
 
 

@@ -180,7 +180,6 @@ def _shifted(e: Function, x: Value, by: Value | int) -> Value:
 
 
 def _as_double(e: Function, digit: Value) -> Value:
-    """A word of 32 bits as a number."""
     return e.convert("uitofp", digit, "double")
 
 
@@ -190,7 +189,6 @@ def _bits(e: Function, x: Value) -> Value:
 
 # -- functions of an angle ----------------------------------------------------------------------
 def _sine(e: Function, high: Value, low: Value) -> Value:
-    """sin(high + low) up to pi/4."""
     z = high * high
     cube = z * high
     inner = e.fma(cube, polynomial(e, z, _SIN[1:]), low * -0.5)
@@ -198,7 +196,6 @@ def _sine(e: Function, high: Value, low: Value) -> Value:
 
 
 def _cosine(e: Function, high: Value, low: Value) -> Value:
-    """cos(high + low) up to pi/4."""
     z = high * high
     half = z * 0.5
     whole = 1.0 - half

@@ -29,8 +29,7 @@ from leanconv.gpu.lowering.stored import stored, unstored
 from leanconv.gpu.lowering.windows import at_least_2d
 from leanconv.gpu.machine import machine_of
 from leanconv.graph.ir import TensorType
-from leanconv.runtime.locks import Lock
-from leanconv.runtime.unpicklable import Unpicklable
+from leanconv.runtime.locks import Lock, Unpicklable
 from leanconv.spec import ConvSpec
 from leanconv.spec.arguments import check_residual
 from leanconv.spec.format import aligned

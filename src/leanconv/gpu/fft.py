@@ -19,7 +19,7 @@ import numpy as np
 
 from leanconv.errors import BudgetError, InputError, MissingExtraError, SpecError
 from leanconv.gpu.limits import check_error
-from leanconv.runtime.unpicklable import Unpicklable
+from leanconv.runtime.locks import Unpicklable
 from leanconv.spec import Activation, ConvSpec
 from leanconv.spec.arguments import check_residual
 from leanconv.types import FLOAT32, FLOATS, DType

@@ -13,9 +13,8 @@ from leanconv.graph.onnx_import import Model
 from leanconv.graph.onnx_names import shown
 from leanconv.graph.passes import GPU_PASSES, run_passes
 from leanconv.graph.verify import check_flowing
-from leanconv.runtime.locks import Lock
+from leanconv.runtime.locks import Lock, Unpicklable
 from leanconv.runtime.memory import Held
-from leanconv.runtime.unpicklable import Unpicklable
 from leanconv.types import FLOAT32, HALVES, find_dtype
 from leanconv.units import error_text
 

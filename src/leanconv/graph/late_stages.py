@@ -33,6 +33,7 @@ from leanconv.graph.passes.drop_dead import drop_dead
 from leanconv.graph.passes.simplify import simplify
 from leanconv.graph.small_inputs import is_small
 from leanconv.graph.value import Value
+from leanconv.interrupts import check
 from leanconv.symbolic import (
     Guards,
     Holes,
@@ -44,7 +45,6 @@ from leanconv.symbolic import (
     guarded,
     most,
 )
-from leanconv.termination import check
 from leanconv.types import INT64, as_dtype
 
 _MOST_KEPT = 8  # stages from one node on, whose extents answer guards in other ways

@@ -18,7 +18,7 @@ from leanconv.graph.rooms import Room, Rooms
 from leanconv.graph.segments import COMPILED_ONLY, SegmentFinder
 from leanconv.graph.sequence import SequenceValue
 from leanconv.graph.value import Value
-from leanconv.termination import check
+from leanconv.interrupts import check
 
 # What takes elements of at most 8 bits that are codes: it moves them, or converts them.
 TAKE_NARROW = frozenset(

@@ -21,7 +21,7 @@ from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.tiling import Tile
 from leanconv.kernels import KernelContext
-from leanconv.kernels.broadcasting import row_major
+from leanconv.kernels.expression import row_major
 from leanconv.kernels.matmul import best_tile, tile_of_any_size
 from leanconv.kernels.matmul_kernel import MatMul, Matrix, ProductOfActivations
 from leanconv.kernels.softmax import Softmax, SoftmaxPasses

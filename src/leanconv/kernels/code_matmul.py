@@ -121,8 +121,6 @@ class CodeMatMul(Kernel):
 
 
 class _Nest:
-    """The loops of one kernel while they are written."""
-
     def __init__(self, kernel: CodeMatMul) -> None:
         self.k, self.e, self.dot = kernel, Function(kernel.NAME), kernel.dot
         self.kind = vector(INT32.llvm, kernel.lanes)
@@ -202,7 +200,6 @@ class _Nest:
 
     # -- products ------------------------------------------------------------------------------
     def _tile(self, a: Pointer, y: Pointer, rows: int, columns: int) -> None:
-        """One register tile."""
         e, k, live = self.e, self.k, self._live(columns)
         vectors, summed = len(live), k.signed_zero != 0
         acc: Carry = [e.zero(self.kind)] * (rows * vectors + rows * summed)

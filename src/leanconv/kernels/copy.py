@@ -173,7 +173,6 @@ def _emit_nest(
     target: Target,
     axis: int = 0,
 ) -> None:
-    """Loop over what a chunk has of the extents before the body's."""
     if axis == len(counts):
         # Squares of narrow elements are no larger: a block of channels has a lane of sums for each.
         least = 4 if task.body == "tile" else 1

@@ -109,8 +109,6 @@ class DeformColumns(Kernel):
 
 
 class _Nest:
-    """The loops of one kernel while they are written."""
-
     def __init__(self, kernel: DeformColumns, target: Target) -> None:
         self.k, self.e = kernel, Function(kernel.NAME)
         self.lanes = power_below(kernel.places, target.lanes(kernel.dtype))

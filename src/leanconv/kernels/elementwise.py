@@ -32,8 +32,16 @@ from leanconv.graph.ir import Graph, Node, is_filled
 from leanconv.graph.ops import infer
 from leanconv.graph.ops.expression import inner_nodes, term_types, terms_of
 from leanconv.kernels import KernelContext, quantised_steps, typed_steps
-from leanconv.kernels.broadcasting import broadcast_strides, merged, row_major, to_blocks
-from leanconv.kernels.expression import BINARY, UNARY, Step, step_of
+from leanconv.kernels.copy_plan import to_format
+from leanconv.kernels.expression import (
+    BINARY,
+    UNARY,
+    Step,
+    broadcast_strides,
+    merged,
+    row_major,
+    step_of,
+)
 from leanconv.kernels.typed_steps import from_memory, in_memory, to_memory
 from leanconv.records import dataclass, replace
 from leanconv.spec.format import Format, ceil_div
@@ -114,8 +122,6 @@ class Elementwise(Kernel):
 
 
 class _Nest:
-    """The loops of one kernel while they are written."""
-
     def __init__(self, kernel: Elementwise, target: Target) -> None:
         self.k, self.e, self.target = kernel, Function(kernel.NAME), target
         self.types = kernel.types or (kernel.dtype,) * (len(kernel.strides) + 1)
@@ -207,7 +213,6 @@ class _Nest:
             values[i] = from_memory(self.e, loaded, self.types[i])
 
     def _axis(self, axis: int, pointers: list[Pointer], values: list[Value | None]) -> None:
-        """All of an axis, or its range."""
         if axis == self.inner:
             self._vectors(pointers, values)
             return
@@ -223,7 +228,6 @@ class _Nest:
         return start, self.e.smin(start + k.piece(axis), k.extents[axis])
 
     def _vectors(self, pointers: list[Pointer], values: list[Value | None]) -> None:
-        """The last axis: whole vectors, then what remains."""
         e, extent = self.e, self.k.extents[-1]
         if self.one_vector:
             self._compute(pointers, values, self.target.lanes_of_tail(extent))
@@ -275,7 +279,6 @@ class _Nest:
         start: Value | int,
         stop: Value | int,
     ) -> None:
-        """A loop over vectors of so many lanes."""
         with self.e.loop("v", stop, start=start, step=lanes) as i:
             moved, inside = self._advance(self.inner, i, pointers), list(values)
             self._load(self.inner, moved, inside, lanes=lanes)
@@ -369,14 +372,13 @@ class _Operands:
             array = array.reshape(-1)[:1]
             shape = (1,) * len(self.shape)
         elif self.format.block and shape[1] > 1:
-            array, form = to_blocks(array.reshape(shape), self.format.block), self.format
+            array, form = to_format(array.reshape(shape), self.format), self.format
         name = f"{self.prefix}.constant{position}"
         self.constants[name] = np.ascontiguousarray(array)
         self._add(name, dtype, shape, form)
 
     @property
     def args(self) -> tuple[int, ...]:
-        """As `Step.args`."""
         return tuple(len(self.names) + i if number else i for number, i in self.sources)
 
     def of_line(self, operand: int, strides: Sequence[tuple[int, ...]]) -> bool:

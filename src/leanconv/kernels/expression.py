@@ -1,8 +1,12 @@
-"""Expressions of elementwise operations: a tuple of steps, each a function of earlier values."""
+"""Expressions of elementwise operations: a tuple of steps, each a function of earlier values.
+
+Strides of operands that are broadcast to a result are here, too, plain or in blocks of channels.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 
 from leanconv.codegen import activations, math, trigonometry
 from leanconv.codegen.emitter import Function, Value
@@ -11,7 +15,51 @@ from leanconv.graph.ir import Node
 from leanconv.kernels import quantised_steps, typed_steps
 from leanconv.records import dataclass
 from leanconv.spec.activation import KINDS, Activation
+from leanconv.spec.format import Format
 from leanconv.types import DType
+
+
+def merged(
+    extents: Sequence[int], strides: Sequence[Sequence[int]]
+) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
+    """Merge neighbouring axes that every operand walks as one, and drop those of one element."""
+    axes: list[tuple[int, tuple[int, ...]]] = []
+    for axis, extent in enumerate(extents):
+        steps = tuple(s[axis] for s in strides)
+        if extent == 1:
+            continue
+        if axes and all(a == b * extent for a, b in zip(axes[-1][1], steps, strict=True)):
+            axes[-1] = (axes[-1][0] * extent, steps)
+        else:
+            axes.append((extent, steps))
+    axes = axes or [(1, (0,) * len(strides))]
+    return (
+        tuple(extent for extent, _ in axes),
+        tuple(tuple(steps[i] for _, steps in axes) for i in range(len(strides))),
+    )
+
+
+def row_major(shape: Sequence[int]) -> tuple[int, ...]:
+    """Strides of a row-major array, 0 along axes of one element."""
+    after = list(accumulate(reversed(shape), lambda a, b: a * b, initial=1))[-2::-1]
+    return tuple(0 if extent == 1 else s for extent, s in zip(shape, after, strict=True))
+
+
+def broadcast_strides(
+    shape: tuple[int, ...], result: tuple[int, ...], operand: Format, output: Format
+) -> tuple[int, ...]:
+    """Strides of an operand along the axes of the result's memory."""
+    aligned = (1,) * (len(result) - len(shape)) + shape
+    if not output.block:
+        return row_major(aligned)
+    if not operand.block:
+        assert aligned[1] == 1, "an operand with channels has the result's format"
+        return (*row_major(aligned), 0)
+    strides = row_major(operand.physical_shape(aligned))
+    if aligned[1] == 1 and result[1] > 1:
+        return (strides[0], 0, *strides[2:-1], 0)
+    return strides
+
 
 _FUNCTIONS: dict[str, Callable[..., Value]] = {
     "Sqrt": lambda e, x: e.unary("sqrt", x),

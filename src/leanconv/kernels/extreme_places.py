@@ -78,8 +78,6 @@ class ExtremePlaces(InPieces):
 
 
 class _Nest:
-    """The loops of one kernel while they are written."""
-
     def __init__(self, kernel: ExtremePlaces, target: Target) -> None:
         self.k, self.e, self.target = kernel, Function(kernel.NAME), target
         # Places are wider than most numbers: a vector of either is a few registers.
@@ -102,7 +100,6 @@ class _Nest:
 
     # -- lanes along the axes behind --------------------------------------------------------------
     def _tile(self, x: Pointer, y: Pointer, item: Value) -> None:
-        """The results of a tile of columns."""
         e, k, columns = self.e, self.k, ceil_div(self.k.inner, _TILE)
         row, tile = item // columns, item % columns
         first, end = (number * k.inner // columns for number in (tile, tile + 1))
@@ -134,7 +131,6 @@ class _Nest:
             self.e.store(self.e.zero(self.narrow), self.places_found.at(at))
 
     def _rows(self, source: Pointer, extent: Value, r: Value, rows: int) -> None:
-        """Take a few rows of a tile."""
         e, k = self.e, self.k
         for at in self._vectors_of(extent):
             numbers, places = self.numbers_found.at(at), self.places_found.at(at)
@@ -158,7 +154,6 @@ class _Nest:
 
     # -- lanes along the axis ---------------------------------------------------------------------
     def _row(self, source: Pointer) -> Value:
-        """The place of one row."""
         e, k = self.e, self.k
         whole, left = k.count // self.lanes, k.count % self.lanes
         best = [e.load(source), e.i64(0)]

@@ -153,7 +153,6 @@ def _one_run(
     sets: int,
     start: Value,
 ) -> list[Value]:
-    """`run_of` for a single run."""
     sets = min(count, max(1, sets // len(tile)))
     partial = [[neutral(e, how, kind) for kind in tile] for _ in range(sets)]
     groups = count // sets

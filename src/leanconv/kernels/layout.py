@@ -15,7 +15,7 @@ from leanconv.graph.edit import part_nodes
 from leanconv.graph.ir import Graph, Node
 from leanconv.kernels import KernelContext
 from leanconv.kernels.copy import Copy, CopyTask
-from leanconv.kernels.copy_plan import StridedBox, copy_tasks, row_major
+from leanconv.kernels.copy_plan import StridedBox, copy_tasks, row_major, to_format
 from leanconv.kernels.index_maps import (
     IndexRun,
     Shape,
@@ -25,7 +25,6 @@ from leanconv.kernels.index_maps import (
     whole,
 )
 from leanconv.kernels.packing import rearranged
-from leanconv.kernels.reorder import to_format
 from leanconv.spec.format import Format
 from leanconv.types import DType, as_dtype
 

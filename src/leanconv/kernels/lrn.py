@@ -105,8 +105,6 @@ class ResponseNorm(OfItems):
 
 
 class _Nest:
-    """The loop over the channels of one vector of columns while it is written."""
-
     def __init__(self, kernel: ResponseNorm, e: Function, lanes: int) -> None:
         self.k, self.e, self.lanes = kernel, e, lanes
         self.kind = vector(kernel.dtype.llvm, lanes)

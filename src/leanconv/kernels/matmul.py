@@ -120,7 +120,6 @@ def _flip(problem: Product) -> Product:
 
 
 def _kernel(problem: Product, dtype: DType, packed: bool, any_size: bool, target: Target) -> MatMul:
-    """Choose the register tile and the chunks."""
     m, n, k, a, b = problem.m, problem.n, problem.k, problem.a, problem.b
     lanes = target.lanes(dtype)
     most_rows = most_rows_of(m, a.row, dtype)

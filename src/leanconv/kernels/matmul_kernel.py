@@ -188,7 +188,6 @@ class _Emission:
         self.result_row = kernel.n if result_row is None else result_row
 
     def emit(self) -> str:
-        """The whole kernel."""
         e, kernel = self.e, self.kernel
         a, b, *c, y = e.pointers(kernel.operands, self.element).values()
         y_batch = row_major((*kernel.batch, kernel.m * kernel.n))[:-1]
@@ -225,7 +224,6 @@ class _Emission:
         columns: Columns,
         group: Value,
     ) -> None:
-        """All rows of a chunk for one panel."""
         e, kernel = self.e, self.kernel
         rows, tiles = kernel.tile.rows, kernel.row_tiles
         start = group * kernel.tiles
@@ -251,7 +249,6 @@ class _Emission:
         rows: int,
         columns: Columns,
     ) -> None:
-        """One register tile."""
         e, kernel = self.e, self.kernel
         vectors = len(columns.offsets)
         acc = [e.zero(self.kind)] * (rows * vectors)
@@ -291,7 +288,6 @@ class _Emission:
     def _add(
         self, value: Value, c: Pointer, where: Matrix, row: Value, column: Value, lanes: int
     ) -> Value:
-        """Add beta * c."""
         e, beta = self.e, self.kernel.beta
         if where.row:
             c = c.at(row * where.row)

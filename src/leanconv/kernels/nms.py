@@ -109,8 +109,6 @@ class SelectBoxes(OfItems):
 
 
 class _Nest:
-    """The loops of one kernel while they are written."""
-
     def __init__(self, kernel: SelectBoxes) -> None:
         self.k, self.e, self.lanes = kernel, Function(kernel.NAME), kernel.lanes
         self.key = key_kind(kernel.dtype)
@@ -152,7 +150,6 @@ class _Nest:
         return sort_key(self.e, self.k.dtype, bits ^ least_key(self.k.dtype), largest=False)
 
     def _last_key(self) -> Value:
-        """The largest key of a candidate."""
         e = self.e
         if not self.k.limited:
             return e.const(self.key, -1 - least_key(self.k.dtype))

@@ -54,7 +54,6 @@ class _OfPieces(Kernel):
 
     @property
     def pieces(self) -> int:
-        """How many there are."""
         return ceil_div(self.count, self.piece)
 
     @property
@@ -154,7 +153,6 @@ def _packed(e: Function, first: Value, hits: Value, bits: Value, out: Pointer) -
 
 
 def _looked_up(e: Function, first: Value, hits: Value, bits: Value, out: Pointer) -> None:
-    """The same by a table."""
     del hits
     row = e.convert("zext", bits, "i64")
     numbers = e.load(e.table(_table()).at(row * 2), vector("i8", _LANES))
@@ -274,7 +272,6 @@ class TakeSlices(_OfPieces):
     def _take(
         self, e: Function, x: Pointer, out: Pointer, listed: Pointer, at: Value, lanes: int
     ) -> None:
-        """Copy one slice."""
         place = e.index(e.convert("zext", e.load(listed.at(at)), "i64"))
         taken, to = x.at(place * self.inner), out.at(at * self.inner)
         if isinstance(self.inner, int) and self.inner == 1:

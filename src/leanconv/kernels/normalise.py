@@ -84,8 +84,6 @@ class Normalise(InPieces):
 
 
 class _Line:
-    """One line while its code is written, or the lines of a block of channels."""
-
     def __init__(
         self, kernel: Normalise, e: Function, target: Target, given: dict[str, Pointer], row: Value
     ) -> None:

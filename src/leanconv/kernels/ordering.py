@@ -108,7 +108,6 @@ class RadixSort:
                 before[0] = before[0] + found
 
     def _move(self, total: Value, byte: int) -> None:
-        """Keys and places into the other buffers, in the order of one byte."""
         e, old, new = self._e, byte % 2, (byte + 1) % 2
         with e.loop("i", total) as i:
             key, place = e.load(self._keys[old].at(i)), e.load(self._places[old].at(i))

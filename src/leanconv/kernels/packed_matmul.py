@@ -101,8 +101,6 @@ class MatMulNBits(PackedMatMul):
 
 
 class _Nest(OfPanels):
-    """The loops of one kernel while they are written."""
-
     kernel: MatMulNBits
 
     def emit(self) -> str:

@@ -126,7 +126,6 @@ def rearranged(blocks: np.ndarray, order: Order, each: int, dtype: DType) -> Pac
 
 
 def _table(order: Order, shape: tuple[int, ...], strides: tuple[int, ...]) -> np.ndarray:
-    """The table of a block."""
     ordered = np.ascontiguousarray(order(numbers(shape, strides)), np.int32)
     table: np.ndarray = ordered.reshape(-1) - np.int32(1)
     return table
@@ -219,7 +218,6 @@ class _Filled(KnownOrder):
     width: int
 
     def __call__(self, numbers: np.ndarray) -> np.ndarray:
-        """The numbers, then zeros."""
         return np.pad(numbers, (0, self.width - len(numbers)))
 
 

@@ -33,8 +33,7 @@ from leanconv.graph.ir import Graph, Node
 from leanconv.graph.ops.quantised import CODES
 from leanconv.kernels import KernelContext
 from leanconv.kernels.items import OfItems
-from leanconv.kernels.plane_pool import window_of
-from leanconv.kernels.pool_steps import joined, start, taps_within
+from leanconv.kernels.plane_pool import joined, start, taps_within, window_of
 from leanconv.kernels.quantised_steps import as_codes, as_float
 from leanconv.kernels.separable_pool import SeparablePool
 from leanconv.records import dataclass
@@ -111,8 +110,6 @@ class Pool(OfItems):
 
 
 class _Row:
-    """Emits one row of outputs."""
-
     def __init__(self, pool: Pool, e: Function, x: Pointer, y: Pointer, row: Value) -> None:
         self.pool, self.e, self.window = pool, e, pool.window
         self.kind = vector(pool.dtype.llvm, pool.block)
@@ -126,7 +123,6 @@ class _Row:
         self.height = self._bounds(1, self.oh)
 
     def emit(self) -> None:
-        """Write all columns."""
         e = self.e
         if self.pool.any_width:
             tiles = overlapping_tiles(self.window, _PIXELS, once=False)
@@ -196,7 +192,6 @@ class _Row:
         return (as_float(e, loaded, pool.codes[0]) - zero) * scale
 
     def _coded(self, mean: Value) -> Value:
-        """A mean as it is stored."""
         e, pool = self.e, self.pool
         if pool.codes is None:
             return mean

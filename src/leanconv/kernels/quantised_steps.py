@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from leanconv.codegen.activations import clamped, rounded
 from leanconv.codegen.emitter import Function, Value, lanes_of, vector
-from leanconv.codegen.requantised import clamped, rounded
 from leanconv.graph.ir import Graph, Node
 from leanconv.graph.ops.quantised import add_factors, along
 from leanconv.target import Target

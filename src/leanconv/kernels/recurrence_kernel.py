@@ -134,7 +134,6 @@ class Gates:
         self._mix(unit, z, self._gate(1, sums[0]))
 
     def _mix(self, unit: Unit, z: Value, new: Value) -> None:
-        """(1 - z) new + z h."""
         e = self.e
         before = e.load(self.chunk.state("h", unit.row, unit.panel, unit.t), self.kind)
         self._write(unit, e.fma(z, before, (1.0 - z) * new))
@@ -145,7 +144,6 @@ class Gates:
         return new if alive is None else self.e.select(alive, new, before)
 
     def _write(self, unit: Unit, h: Value) -> None:
-        """The next state, and the result."""
         e, k = self.e, self.k
         y = h
         if unit.times.alive is not None:

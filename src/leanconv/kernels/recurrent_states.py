@@ -212,7 +212,6 @@ class Chunk:
         return Times(self._either(reverse, e.select(alive, length - 1 - t, t), t), alive)
 
     def _either(self, reverse: Value | bool, backwards: Value, forwards: Value) -> Value:
-        """A number for a direction."""
         if isinstance(reverse, bool):
             return backwards if reverse else forwards
         return self.e.select(reverse, backwards, forwards)
@@ -224,7 +223,6 @@ class Chunk:
         return e.load_first(at, self.kind, lanes)
 
     def _input(self, row: Value, time: Value) -> Pointer:
-        """A row of the input's product, of the chunk's direction."""
         k = self.k
         width = k.gates * k.hidden
         number = (time * k.batch + self.first + row) * len(k.cells) + self.direction

@@ -186,8 +186,6 @@ class Extremes(InPieces):
 
 
 class _Nest:
-    """The loops of one reduction while they are written."""
-
     def __init__(self, kernel: Reduction, target: Target) -> None:
         self.k, self.e, self.target = kernel, Function(kernel.NAME), target
         self.lanes = target.lanes(kernel.dtype)
@@ -223,7 +221,6 @@ class _Nest:
             e.store(self._finished(each_across_lanes(e, self.k.how, totals)), y.at(rows))
 
     def _items(self, x: Pointer, y: Pointer, first: Value, stop: Value) -> None:
-        """One tile of results after the other."""
         e, k = self.e, self.k
         with e.loop("item", stop, start=first) as item:
             columns = 1 if k.columns == 1 else k.columns

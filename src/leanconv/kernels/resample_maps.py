@@ -172,8 +172,6 @@ def lines_of(e: Function, count: Value) -> Iterator[tuple[Value, int]]:
 
 
 class _Nest:
-    """The loops of one kernel while they are written."""
-
     def __init__(self, kernel: ResampleMaps, target: Target) -> None:
         self.k, self.e = kernel, Function(kernel.NAME)
         element = kernel.dtype.llvm

@@ -71,8 +71,6 @@ class ResizeMaps(Kernel):
 
 
 class _Nest:
-    """The loops of one kernel while they are written."""
-
     def __init__(self, kernel: ResizeMaps, target: Target) -> None:
         self.k, self.e = kernel, Function(kernel.NAME)
         self.lanes, element = target.lanes(kernel.dtype), kernel.dtype.llvm

@@ -93,8 +93,6 @@ class _Span:
 
 
 class _Nest:
-    """The loops of one kernel while they are written."""
-
     def __init__(self, kernel: RoiAlign) -> None:
         self.k, self.e = kernel, Function(kernel.NAME)
         self.kind = vector(kernel.dtype.llvm, kernel.block)

@@ -94,8 +94,6 @@ class Scatter(Kernel):
 
 
 class _Nest:
-    """The loops of one kernel while they are written."""
-
     def __init__(self, kernel: Scatter, target: Target) -> None:
         self.k, self.e = kernel, Function(kernel.NAME)
         self.lanes = target.lanes(kernel.dtype)

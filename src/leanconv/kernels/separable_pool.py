@@ -21,7 +21,7 @@ from itertools import pairwise, product
 from math import prod
 
 from leanconv.codegen.emitter import Carry, Pointer, Value, vector
-from leanconv.kernels.pool_steps import PoolOfRows, RowLoops, joined, start, taps_within
+from leanconv.kernels.plane_pool import PoolOfRows, RowLoops, joined, start, taps_within
 from leanconv.records import dataclass
 from leanconv.spec.format import aligned, ceil_div
 from leanconv.symbolic import most
@@ -108,8 +108,6 @@ class SeparablePool(PoolOfRows):
 
 
 class _Nest(RowLoops):
-    """The loops of one kernel while they are written."""
-
     def __init__(self, kernel: SeparablePool, target: Target) -> None:
         super().__init__(kernel, target)
         self.k = kernel

@@ -67,8 +67,6 @@ class TopLanes(InPieces, TopKernel):
 
 
 class _LaneNest:
-    """The loops of one kernel while they are written."""
-
     def __init__(self, kernel: TopLanes, target: Target) -> None:
         self.k, self.e, self.target = kernel, Function(kernel.NAME), target
         # Places are wider than many numbers.

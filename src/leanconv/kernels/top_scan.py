@@ -207,8 +207,6 @@ class LineNest:
 
 
 class _Nest(LineNest):
-    """The loops of a kernel with a list in a register."""
-
     def __init__(self, kernel: TopScan, target: Target) -> None:
         at = aligned(kernel.list_lanes * INT32.bytes)
         super().__init__(kernel, target, at)

@@ -11,6 +11,7 @@ from typing import Any
 
 from leanconv.errors import TerminatedError, short
 from leanconv.graph.onnx_tensor import GivenWeights
+from leanconv.interrupts import check, ended_when
 from leanconv.onnxruntime.exceptions import (
     Fail,
     InvalidArgument,
@@ -18,7 +19,6 @@ from leanconv.onnxruntime.exceptions import (
     raised_as_named,
 )
 from leanconv.settings import MOST_THREADS
-from leanconv.termination import check, ended_when
 
 _FOLDER = "session.model_external_initializers_file_folder_path"
 

@@ -14,7 +14,7 @@ from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Calls, Lowered, PackCall, Packing, View
 from leanconv.graph.ir import Graph
 from leanconv.half_arrays import in_memory
-from leanconv.kernels.reorder import reorder_call
+from leanconv.kernels.copy_plan import reorder_call
 from leanconv.operators.operator import NodeContext
 from leanconv.records import dataclass
 from leanconv.spec import Format

@@ -25,7 +25,7 @@ from leanconv.algorithms.parameters import (
 from leanconv.codegen.lowered import Call, Lowered, Packing, Repeat, View
 from leanconv.graph.ir import Graph, Node, in_rows
 from leanconv.graph.regions import Region
-from leanconv.kernels.reorder import reorder_call
+from leanconv.kernels.copy_plan import reorder_call
 from leanconv.operators.operator import NodeContext, Operator
 from leanconv.records import dataclass
 from leanconv.spec import PLAIN

@@ -19,7 +19,7 @@ from leanconv.errors import UnsupportedError
 from leanconv.graph.ir import Graph, Node, in_rows
 from leanconv.graph.ops import label
 from leanconv.graph.regions import all_constants, region_of, regions_of
-from leanconv.kernels.reorder import reorder_call
+from leanconv.kernels.copy_plan import reorder_call
 from leanconv.operators import Accuracy, operator_of
 from leanconv.operators.loop import FAST, BodyPlan, BodyPlans
 from leanconv.planner.choices import choice_with_aim, remembered, resolved_choices, with_costs

@@ -24,7 +24,7 @@ from leanconv.planner.plan_file import (
 from leanconv.planner.storage import Reading, Storage
 from leanconv.planner.weight_streaming import streamed_ns
 from leanconv.records import cached_property, dataclass
-from leanconv.runtime.unpicklable import Unpicklable
+from leanconv.runtime.locks import Unpicklable
 from leanconv.target import Target
 from leanconv.types import DType
 from leanconv.units import format_bytes

@@ -1,4 +1,4 @@
-"""Locks that a forked child finds free, and objects that are known while they live."""
+"""What belongs to one process: locks that a forked child finds free, objects while they live."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, NoReturn, SupportsIndex, TypeVar
 
-from leanconv.codegen.reentrancy import owned, reentrant
-from leanconv.errors import ReentrantCallError
+from leanconv.errors import ReentrantCallError, UnsupportedError
+from leanconv.interrupts import owned, reentrant
 
 _Object = TypeVar("_Object")
 _LEAST = 64
@@ -112,3 +112,19 @@ def _after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
+
+
+class Unpicklable:
+    """A base of classes whose objects cannot be sent: trying to says what to send instead.
+
+    Attributes:
+        instead: the end of that message.
+    """
+
+    instead: ClassVar[str]
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        raise UnsupportedError(
+            f"a {type(self).__name__} cannot be pickled or copied: what it is made of belongs to "
+            f"this process and machine; {self.instead}"
+        )

@@ -14,13 +14,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from leanconv.codegen.linking import Library
+from leanconv.interrupts import asking, check
 from leanconv.records import dataclass
 from leanconv.runtime import native as n
 from leanconv.runtime.portable import RepeatedStages
 from leanconv.runtime.program import LONG_NS, PIECE_NS, Program, Stage, pieces_end
 from leanconv.runtime.shared_arena import ArenaPart
 from leanconv.spec.format import ceil_div
-from leanconv.termination import asking, check
 
 
 @dataclass(frozen=True)

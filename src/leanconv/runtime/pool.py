@@ -21,7 +21,7 @@ from collections.abc import Callable
 from leanconv.codegen.compile_threads import refused
 from leanconv.codegen.host import usable_cores
 from leanconv.codegen.process_limits import affordable_threads
-from leanconv.codegen.reentrancy import of_a_handler, owned
+from leanconv.interrupts import of_a_handler, owned
 from leanconv.runtime import native as n
 from leanconv.runtime.locks import Lock, Registry
 from leanconv.settings import current_settings
@@ -111,7 +111,6 @@ class _Worker:
         return not self.started and self.begin()
 
     def wake(self) -> None:
-        """Release it if it is parked."""
         if self._parked:
             self._parked = False
             self._cores.leave_this_one(self.thread.native_id or -1)  # 0 would be the caller
@@ -122,7 +121,6 @@ class _Worker:
                 raise
 
     def park(self) -> None:
-        """Wait to be woken."""
         self._parked = True
         self._gate.acquire()
         self._parked = False

@@ -11,6 +11,7 @@ from typing import TypeAlias
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.linking import KernelForm, Library
 from leanconv.errors import InputError, SpecError, outside_text
+from leanconv.interrupts import check
 from leanconv.records import dataclass
 from leanconv.runtime import native as n
 from leanconv.runtime.locks import Lock
@@ -18,7 +19,6 @@ from leanconv.runtime.pacing import Pacing
 from leanconv.runtime.pool import Pool, pool
 from leanconv.runtime.shared_arena import ArenaPart
 from leanconv.spec.format import aligned, ceil_div
-from leanconv.termination import check
 
 # Most chunks of a stage that two threads claim one by one; with more, as in a batch of eight, that
 # gains nothing.

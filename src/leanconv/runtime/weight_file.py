@@ -202,7 +202,6 @@ def _is_whole(file: BinaryIO, name: str, size: int) -> bool:
 
 
 def _end(file: BinaryIO, name: str, size: int) -> None:
-    """Write what stands behind the weights."""
     file.seek(0)
     digest = _digest(file, name, size)
     assert digest is not None, "the file is shorter than it was made"

@@ -162,7 +162,6 @@ def checked_steps(steps: object, variables: int) -> tuple[Step, ...]:
 
 
 def _checked(step: object, number: int, variables: int) -> Step:
-    """A step, of which so many come before it."""
     if not (isinstance(step, (list, tuple)) and len(step) > 1 and isinstance(step[0], str)):
         raise ValueError("no step")
     sign, *operands = step

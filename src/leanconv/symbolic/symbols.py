@@ -282,5 +282,4 @@ def _is(value: object, number: int) -> bool:
 
 
 def _operand(value: Any) -> Any:
-    """What an expression has of a symbol or a number."""
     return value.expression if isinstance(value, Symbol) else value

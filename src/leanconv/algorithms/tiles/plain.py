@@ -15,7 +15,7 @@ from leanconv.algorithms.problem import Problem
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.matrix_tiles import COLUMNS
 from leanconv.kernels.copy import Copy
-from leanconv.kernels.reorder import reorder, reorder_last
+from leanconv.kernels.copy_plan import reorder, reorder_last
 from leanconv.spec import PLAIN, Format
 from leanconv.target import Target
 from leanconv.types import DType

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from leanconv.algorithms.direct.kernel import DirectConv
 from leanconv.algorithms.unfold.unfolding import Mover, Unfolding
 from leanconv.codegen.emitter import Function, Pointer, Value
 from leanconv.codegen.extents import Count, Extent, Sizes
 from leanconv.codegen.geometry import Access
-from leanconv.codegen.kernel import Kernel
+from leanconv.codegen.kernel import Kernel, of_wrapped
 from leanconv.codegen.tails import last_or_other
 from leanconv.records import dataclass
 from leanconv.spec.amounts import sum_flops
@@ -274,32 +272,13 @@ class BlockConv(Kernel):
 class Serial(Kernel):
     """Another kernel's whole grid as one chunk, to measure what threads gain."""
 
+    chunks = 1
+    operands = of_wrapped("operands")
+    constant_bytes = of_wrapped("constant_bytes")
+    scratch_bytes = of_wrapped("scratch_bytes")
+    flops = of_wrapped("flops")
+
     kernel: Kernel
-
-    @property
-    def operands(self) -> tuple[str, ...]:
-        """Those of the kernel."""
-        return self.kernel.operands
-
-    @property
-    def constant_bytes(self) -> Mapping[str, int]:
-        """Those of the kernel."""
-        return self.kernel.constant_bytes
-
-    @property
-    def chunks(self) -> int:
-        """One."""
-        return 1
-
-    @property
-    def scratch_bytes(self) -> int:
-        """That of the kernel."""
-        return self.kernel.scratch_bytes
-
-    @property
-    def flops(self) -> int:
-        """Those of the kernel."""
-        return self.kernel.flops
 
     def emit(self, target: Target) -> str:
         """Emit the kernel under another name, and a call."""
