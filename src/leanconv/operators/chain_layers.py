@@ -150,8 +150,7 @@ class ChainLayers:
         images, formats = self.images, self.context.formats
         others = {name: formats[name] for name in (images["y"], images["residual"]) if name}
         if self.has_codes:
-            dtype = self.graph.types[images["y"]].dtype
-            others = dict.fromkeys(others, Format(self.context.target.channel_block(dtype)))
+            others = dict.fromkeys(others, self._blocked)
         return {**others, images["x"]: self.x_form}
 
     @property

@@ -104,12 +104,10 @@ class Convolution(Operator):
     def choices(self, context: NodeContext, vary_parameters: bool = True) -> list[Choice]:
         """The cheapest choice, then the others that keep the error."""
         made = ConvNode(context)
-        if of_data(context.node):
-            return _choices_of_data(made, vary_parameters)
         other = _product(made)
         if other and _too_many_phases(made):
             return [other]
-        found = _choices(made, vary_parameters)
+        found = (_choices_of_data if made.of_data else _choices)(made, vary_parameters)
         first = found[0] if other is None or found[0].cycles <= other.cycles else other
         return list(dict.fromkeys((first, *found, *filter(None, [other]))))
 

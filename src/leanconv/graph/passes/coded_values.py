@@ -90,7 +90,14 @@ class Values:
 
     def code(self, node: Node) -> Code | None:
         """The quantisation of a QuantizeLinear or DequantizeLinear, if it is one of 8 bits."""
-        return _code(*(self.editor.constants[name] for name in node.inputs[1:3]))
+        scale, zero = (self.editor.constants[name] for name in node.inputs[1:3])
+        dtype = next((each for each in CODES if each == str(zero.dtype)), None)
+        if scale.size != 1 or dtype is None:
+            return None
+        number = float(scale.reshape(-1)[0])
+        if not (math.isfinite(number) and number > 0):
+            return None
+        return Code(number, int(zero.reshape(-1)[0]), dtype)
 
     def function(self, name: str) -> tuple[Coded, Array] | None:
         """A value as a function of one coded value of its shape: element by element.
@@ -171,16 +178,6 @@ def floats_made(graph: Graph) -> Graph:
         constants[node.output] = made.reshape(graph.types[node.output].shape)
     nodes = tuple(node for node in graph.nodes if node.key not in constants)
     return drop_dead(replace(graph, nodes=nodes, constants=MappingProxyType(constants)))
-
-
-def _code(scale: Array, zero: Array) -> Code | None:
-    if scale.size != 1 or str(zero.dtype) not in CODES:
-        return None
-    number = float(scale.reshape(-1)[0])
-    if not (np.isfinite(number) and number > 0):
-        return None
-    dtype = next(each for each in CODES if each == str(zero.dtype))
-    return Code(number, int(zero.reshape(-1)[0]), dtype)
 
 
 def bounds_of(node: Node) -> tuple[float, float] | None:

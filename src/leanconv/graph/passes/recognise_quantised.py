@@ -78,55 +78,41 @@ def _clip(values: Values, node: Node) -> bool:
 
 def _move(values: Values, node: Node) -> bool:
     """What moves elements: it moves their codes, and the floats are made behind it."""
-    x = values.coded(node.inputs[0])
-    if x is None or values.is_constant(node.inputs[0]) or not _moves_codes(node, x.code):
+    x, given, changes = values.coded(node.inputs[0]), node.attributes, dict[str, Any]()
+    if x is None or values.is_constant(node.inputs[0]) or x.code.dtype not in OPS[node.op].dtypes:
         return False
-    _behind(values, node, x.code, (_moved(node, x),))
-    return True
-
-
-def _moves_codes(node: Node, code: Code) -> bool:
-    """Whether a node gives, of codes, the codes of what it gives of floats."""
-    given = node.attributes
     if node.op == "Resize" and given["mode"] != "nearest":
         return False
     if node.op == "Pad" and given["mode"] == "constant":
-        held = code.floats(np.asarray(code.code_of(given["value"])))
-        if float(held) != given["value"]:
+        fill = x.code.code_of(given["value"])
+        if float(x.code.floats(np.asarray(fill))) != given["value"]:
             return False
-    return code.dtype in OPS[node.op].dtypes
+        changes["value"] = float(fill)
+    inputs = (x.name, *node.inputs[1:])
+    return _behind(values, node, x.code, node_like(node, inputs=inputs, attributes=changes))
 
 
-def _moved(node: Node, x: Coded) -> Node:
-    """The same movement of codes."""
-    changes: dict[str, Any] = {}
-    if node.op == "Pad" and node.attributes["mode"] == "constant":
-        changes["value"] = float(x.code.code_of(node.attributes["value"]))
-    return node_like(node, inputs=(x.name, *node.inputs[1:]), attributes=changes)
-
-
-def _behind(values: Values, node: Node, code: Code, new: tuple[Node, ...]) -> None:
-    """Replace a node by `new`, whose last one gives codes of its result."""
+def _behind(values: Values, node: Node, code: Code, new: Node) -> bool:
+    """Replace a node by one that gives codes of its result, and make the floats behind it."""
     editor = values.editor
     out = editor.value(node.output, TensorType(editor.shape(node.output), code.dtype))
-    last = replace(new[-1], outputs=(out,))
     scale = editor.constant(node.output, np.asarray(code.scale, np.float32))
     zero = editor.constant(node.output, np.asarray(code.zero, code.dtype))
     attributes = frozen({"axis": 0, "dtype": editor.types[node.output].dtype})
     floats = Node("DequantizeLinear", (out, scale, zero), node.outputs, attributes, node.name)
-    editor.replace(node, *new[:-1], last, floats)
+    editor.replace(node, replace(new, outputs=(out,)), floats)
+    return True
 
 
 def _concat(values: Values, node: Node) -> bool:
     """A Concat of codes that all stand for the same: floats are made behind it."""
-    parts = [values.coded(name) for name in node.inputs]
-    if not all(parts) or len({part.code for part in parts if part}) != 1:
+    parts = [part for part in map(values.coded, node.inputs) if part is not None]
+    if len(parts) < len(node.inputs) or len({part.code for part in parts}) != 1:
         return False
-    if all(values.is_constant(name) for name in node.inputs) or parts[0] is None:
+    if all(map(values.is_constant, node.inputs)):
         return False
-    names = tuple(part.name for part in parts if part)
-    _behind(values, node, parts[0].code, (replace(node, inputs=names),))
-    return True
+    joined = replace(node, inputs=tuple(part.name for part in parts))
+    return _behind(values, node, parts[0].code, joined)
 
 
 # -- in front of a QuantizeLinear --------------------------------------------------------------
