@@ -449,7 +449,7 @@ class World:
 
             return zarr.open_array(path, mode="r+")
         if kind == ".tif":
-            from leanconv.images.files import reopen_image
+            from leanconv.images import reopen_image
 
             return reopen_image(path, SHAPE[2:], _FLOAT, "YX")
         return held if kind == "memory" else self._seen(mapped(Path(path)), kind)

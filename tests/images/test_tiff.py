@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from leanconv.errors import InputError
-from leanconv.images import create_image, open_image, tiff
-from leanconv.images.files import reopen_image
+from leanconv.images import create_image, open_image, reopen_image, tiff
 from leanconv.images.tiff import fits
 from support.hostile import bounded
 

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from leanconv.errors import InputError
-from leanconv.images import create_image, open_image
-from leanconv.images.files import reopen_image
+from leanconv.images import create_image, open_image, reopen_image
 from support.hostile import bounded
 
 zarr = pytest.importorskip("zarr", reason="leanconv[images] is not installed")

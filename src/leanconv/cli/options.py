@@ -17,6 +17,7 @@ from leanconv.units import parse_bytes, parse_ns
 Shape = tuple[int, ...]
 Extents = tuple[int | tuple[int, ...], ...]
 _Extent = TypeVar("_Extent")
+_Read = TypeVar("_Read")
 IMAGES_HELP = (
     "pictures (PNG, JPEG, BMP, GIF, PPM, TIFF, WebP, JPEG 2000), or arrays: .npy (of a single "
     "input) or .npz (by the inputs' names)"
@@ -113,14 +114,6 @@ def positive(text: str) -> int:
     return int(text)
 
 
-def thread_count(text: str) -> int:
-    """Read a number of threads (an argparse type)."""
-    try:
-        return checked_threads(positive(text)) or 0
-    except SpecError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-
-
 def positive_number(text: str) -> float:
     """Read a number above 0 (an argparse type)."""
     number = _number(text)
@@ -144,20 +137,21 @@ def _number(text: str) -> float:
         return float("nan")
 
 
-def byte_count(text: str) -> int:
-    """Read a number of bytes (an argparse type)."""
-    try:
-        return parse_bytes(text)
-    except SpecError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
+def _typed(read: Callable[[str], _Read]) -> Callable[[str], _Read]:
+    """What reads a text, as an argparse type: it says why it does not."""
+
+    def typed(text: str) -> _Read:
+        try:
+            return read(text)
+        except SpecError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return typed
 
 
-def duration(text: str) -> int:
-    """Read a time such as `2ms` in nanoseconds (an argparse type)."""
-    try:
-        return parse_ns(text)
-    except SpecError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
+byte_count = _typed(parse_bytes)
+duration = _typed(parse_ns)  # such as `2ms`, in nanoseconds
+thread_count = _typed(lambda text: checked_threads(positive(text)))
 
 
 _HELD: dict[str, dict[str, Any]] = {  # how options of `load` are read that are no flags

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import signal
 import socket
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from leanconv.cli import EXIT_OK
@@ -49,7 +50,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     )
     parser.add_argument("--port", type=_port, default=_PORT, help=f"0 is any (default: {_PORT})")
     _add_plan_options(parser)
-    _add_request_options(parser)
+    _add_limits(parser)
     parser.set_defaults(execute=execute)
 
 
@@ -77,65 +78,27 @@ def _add_plan_options(parser: argparse.ArgumentParser) -> None:
         help="value of a small integer input, such as a sampling rate, that decides what is "
         "planned before the server starts; other values are served, too",
     )
-    parser.add_argument(
-        "--max-batch",
-        type=positive,
-        default=_LIMITS.batch,
-        metavar="N",
-        help=f"images of several requests that are computed together (default: {_LIMITS.batch})",
-    )
-    delay = format_ns(_LIMITS.delay_ns)
-    parser.add_argument(
-        "--max-delay",
-        type=duration,
-        default=delay,
-        metavar="TIME",
-        help=f"how long a request may wait for others that are being read (default: {delay})",
-    )
-    parser.add_argument(
-        "--max-shapes",
-        type=_count,
-        default=_LIMITS.groups,
-        metavar="N",
-        help="new shapes of a model that stay planned; with 0, requests of new shapes are refused "
-        f"(default: {_LIMITS.groups})",
-    )
 
 
-def _add_request_options(parser: argparse.ArgumentParser) -> None:
-    for option, default, text in (
-        ("--max-body", _LIMITS.body_bytes, "the most that the body of a request may have"),
-        ("--max-json", _LIMITS.json_bytes, "the most that JSON in it, or in its answer, may have"),
-        ("--request-memory", None, "the most that all requests in flight may take"),
-    ):
-        shown = (
-            f"a quarter of the memory limit, else {format_bytes(_LIMITS.request_bytes)}"
-            if default is None
-            else format_bytes(default)
-        )
+def _add_limits(parser: argparse.ArgumentParser) -> None:
+    for option, (name, read, metavar, text) in _FLAGS.items():
+        usual = getattr(_LIMITS, name)
+        shown = str(usual)
+        if name.endswith("_bytes"):
+            shown = format_bytes(usual)
+        elif name.endswith("_ns"):
+            shown = format_ns(usual)
+        default: str | None = shown
+        if name == "request_bytes":
+            default, shown = None, f"a quarter of the memory limit, else {shown}"
         parser.add_argument(
             option,
-            type=byte_count,
-            default=None if default is None else shown,
-            metavar="BYTES",
+            dest=name,
+            type=read,
+            default=default,
+            metavar=metavar,
             help=f"{text} (default: {shown})",
         )
-    for option, count, text in (
-        ("--max-queue", _LIMITS.queued, "requests that wait for their turn"),
-        ("--max-connections", _LIMITS.connections, "connections that are open at a time"),
-        ("--timeout", _LIMITS.request_s, "seconds from a request to its answer"),
-    ):
-        parser.add_argument(
-            option, type=positive, default=count, metavar="N", help=f"{text} (default: {count})"
-        )
-    parser.add_argument(
-        "--plan-timeout",
-        type=not_negative,
-        default=_LIMITS.plan_s,
-        metavar="N",
-        help="seconds that a request waits until its shape is planned, before it is told to try "
-        f"again (default: {_LIMITS.plan_s})",
-    )
 
 
 def execute(options: argparse.Namespace) -> int:
@@ -211,11 +174,11 @@ def limits_of(options: argparse.Namespace) -> Limits:
     Raises:
         InputError: they contradict each other, or a batch is too large.
     """
-    if options.max_batch > MOST_BATCH:
+    if options.batch > MOST_BATCH:
         raise InputError(
-            f"--max-batch is {options.max_batch}; expected an integer from 1 to {MOST_BATCH}"
+            f"--max-batch is {options.batch}; expected an integer from 1 to {MOST_BATCH}"
         )
-    limit, requests = options.memory_limit, options.request_memory
+    limit, requests = options.memory_limit, options.request_bytes
     share = _REQUEST_SHARE if requests is None else None
     if requests is None:
         requests = _LIMITS.request_bytes if limit is None else limit // _REQUEST_SHARE
@@ -223,20 +186,9 @@ def limits_of(options: argparse.Namespace) -> Limits:
         raise InputError(
             f"--request-memory {requests} leaves nothing of --memory-limit {limit}; give less"
         )
-    return Limits(
-        body_bytes=options.max_body,
-        json_bytes=options.max_json,
-        request_bytes=requests,
-        connections=options.max_connections,
-        queued=options.max_queue,
-        groups=options.max_shapes,
-        batch=options.max_batch,
-        delay_ns=options.max_delay,
-        request_s=options.timeout,
-        plan_s=options.plan_timeout,
-        memory_bytes=limit,
-        request_share=share,
-    )
+    given = {name: getattr(options, name) for name, *_ in _FLAGS.values()}
+    given["request_bytes"] = requests
+    return Limits(**given, memory_bytes=limit, request_share=share)
 
 
 def _port(text: str) -> int:
@@ -259,3 +211,38 @@ def _value_of_model(text: str) -> tuple[str, str, tuple[int, ...]]:
     """Read `MODEL:NAME=16000`, the model's name left out (an argparse type)."""
     model, colon, rest = text.rpartition(":")
     return (model if colon else "", *named_value(rest if colon else text))
+
+
+_FLAGS: Mapping[str, tuple[str, Callable[[str], Any], str, str]] = {  # of fields of `Limits`
+    "--max-batch": (
+        *("batch", positive, "N"),
+        "images of several requests that are computed together",
+    ),
+    "--max-delay": (
+        *("delay_ns", duration, "TIME"),
+        "how long a request may wait for others that are being read",
+    ),
+    "--max-shapes": (
+        *("groups", _count, "N"),
+        "new shapes of a model that stay planned; with 0, requests of new shapes are refused",
+    ),
+    "--max-body": (
+        *("body_bytes", byte_count, "BYTES"),
+        "the most that the body of a request may have",
+    ),
+    "--max-json": (
+        *("json_bytes", byte_count, "BYTES"),
+        "the most that JSON in it, or in its answer, may have",
+    ),
+    "--request-memory": (
+        *("request_bytes", byte_count, "BYTES"),
+        "the most that all requests in flight may take",
+    ),
+    "--max-queue": ("queued", positive, "N", "requests that wait for their turn"),
+    "--max-connections": ("connections", positive, "N", "connections that are open at a time"),
+    "--timeout": ("request_s", positive, "N", "seconds from a request to its answer"),
+    "--plan-timeout": (
+        *("plan_s", not_negative, "N"),
+        "seconds that a request waits until its shape is planned, before it is told to try again",
+    ),
+}

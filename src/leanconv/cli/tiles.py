@@ -85,8 +85,7 @@ def execute_tiled(options: argparse.Namespace) -> int:
     """Run one image in tiles."""
     import leanconv
     from leanconv.api.tile_journal import Journal
-    from leanconv.images import open_image
-    from leanconv.images.files import ENDS
+    from leanconv.images import ENDS, open_image
 
     if len(options.images) != 1 or options.out is None:
         raise UsageError(
@@ -159,7 +158,7 @@ def _made(file: str, plan: TilePlan, layout: str | None, journal: Journal, name:
     The journal is there before the array: a run that is killed between the two begins anew.
     """
     from leanconv.api.tile_layouts import laid_out_shape, network_axes
-    from leanconv.images.files import create_image, kind_of, ome_layout, reopen_image
+    from leanconv.images import create_image, kind_of, ome_layout, reopen_image
 
     (output,), whole = plan.windows.whole.outputs, plan.windows.whole
     held, kind = whole.types[output], kind_of(file)
