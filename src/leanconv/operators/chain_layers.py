@@ -276,7 +276,7 @@ def layers_of(context: NodeContext) -> list[ChainLayers]:
     )
     blocks, x, result, count, read = blocks_of(node), node.inputs[0], [], 0, 0
     half = stored_half(node, graph)
-    for block in blocks:
+    for place, block in enumerate(blocks, 1):
         inputs = block_inputs(node.inputs, read, x, block)
         read += block.operands
         if node.op == "ConvChain":
@@ -286,7 +286,7 @@ def layers_of(context: NodeContext) -> list[ChainLayers]:
             out = f"{node.output}/{count}"
             while out in graph.types:
                 out += "'"
-            last = block is blocks[-1] and number == len(block.stages) - 1
+            last = place == len(blocks) and number == len(block.stages) - 1
             out = node.output if last else out
             names = [name or "" for name in stage_inputs(inputs, number, x, block.stages)]
             inner = Node(stage.OP, tuple(names), (out,), frozen(stage.attributes), node.name)

@@ -176,7 +176,7 @@ def _layers_choice(layers: ChainLayers) -> Choice:
         own += weights_cycles(problem.weight_bytes, target)
         cycles += own * imbalance(chunks) + beside
         squares += candidate.choice.error**2
-        if conv is not layers.convolutions[-1]:
+        if conv.key != layers.convolutions[-1].key:
             image_bytes = problem.y.image * problem.precision.y.bytes
             cycles += between_cycles(images * image_bytes, target)
     return replace(LAYERS, cycles=cycles, error=math.sqrt(squares))
