@@ -42,7 +42,7 @@ from leanconv.graph.onnx_import import read_model
 from leanconv.graph.passes import UNFUSED_PASSES, run_passes
 from leanconv.operators.convolution import problems
 from leanconv.planner import tuner
-from leanconv.planner.decision import default_decisions, format_rules
+from leanconv.planner.formats import default_decisions, format_rules
 from leanconv.reference.layers import LAYERS
 from leanconv.spec import ConvSpec
 from leanconv.types import FLOAT32

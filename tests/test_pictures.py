@@ -13,7 +13,7 @@ from leanconv.algorithms import ALGORITHMS, Problem
 from leanconv.algorithms.select import choice_named, choose
 from leanconv.codegen.geometry import Access
 from leanconv.reference import formulas
-from leanconv.spec import ConvSpec
+from leanconv.spec import NHWC, PLAIN, ConvSpec
 from leanconv.spec.format import aligned
 from leanconv.target import preset
 from support.packing import packed_constants
@@ -52,15 +52,15 @@ def test_every_algorithm_and_parameter_is_told() -> None:
 
 @pytest.mark.parametrize("text", sorted(set(re.findall(r'`algorithm="([^"`]+)"`', PAGE))))
 def test_what_may_be_asked_for_is_accepted(text: str) -> None:
-    spec, access = LAYER, Access.planes
+    spec, form = LAYER, PLAIN
     if text == "depthwise":
-        spec, access = ConvSpec.parse("g32ic32ih9oc32oh9kh3ph1"), Access.channels_last
+        spec, form = ConvSpec.parse("g32ic32ih9oc32oh9kh3ph1"), NHWC
     elif text.endswith("parts=1x2"):
         spec = ConvSpec.parse("ic16ih20iw40oc16oh18ow24kh3kw17")
     problem = Problem.of(
         spec,
-        access((spec.batch, spec.in_channels, *spec.size)),
-        access((spec.batch, spec.out_channels, *spec.output_size)),
+        Access.of_format((spec.batch, spec.in_channels, *spec.size), form),
+        Access.of_format((spec.batch, spec.out_channels, *spec.output_size), form),
     )
     assert choose(problem, TARGET, choice_named(text)).choice.algorithm == text.partition(":")[0]
 

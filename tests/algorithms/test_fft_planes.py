@@ -15,7 +15,7 @@ from leanconv.codegen.geometry import Access
 from leanconv.codegen.host import host
 from leanconv.records import replace
 from leanconv.reference.direct import convolve
-from leanconv.spec import ConvSpec
+from leanconv.spec import ConvSpec, Format
 from leanconv.target import preset
 from leanconv.types import FLOAT32, FLOAT64, DType
 from support.forms import shared
@@ -24,8 +24,8 @@ pytestmark = pytest.mark.vectors
 
 
 def problem_of(spec: ConvSpec, layout: str = "NCHW") -> Problem:
-    where = Access.planes if layout == "NCHW" else Access.channels_last
-    return Problem.of(spec, where(spec.input_shape), where(spec.output_shape))
+    shapes, form = (spec.input_shape, spec.output_shape), Format.of_layout(layout)
+    return Problem.of(spec, *(Access.of_format(shape, form) for shape in shapes))
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from leanconv.kernels.expression import Step
 from leanconv.kernels.pool import Pool
 from leanconv.records import dataclass
 from leanconv.spec import ConvSpec
-from leanconv.spec.format import Format
+from leanconv.spec.format import NHWC, Format
 from leanconv.symbolic import NeedsNumberError, Symbol, Trace, guarded, least, most
 from leanconv.target import PRESETS, Target
 from leanconv.types import FLOAT32, FLOAT64
@@ -227,7 +227,7 @@ def depthwise(height: int, width: int, batch: int, blocked: bool) -> DepthwiseCo
     text = f"mb{batch}g40ic40ih{height}iw{width}oc40oh{height}ow{width}kh3ph1"
     given = problem(text, host(), blocked)
     if not blocked:
-        access = Access.channels_last((batch, 40, height, width))
+        access = Access.of_format((batch, 40, height, width), NHWC)
         given = replace(given, x=access, y=access)
     return replace(depthwise_kernel(given, host()), columns=5)
 

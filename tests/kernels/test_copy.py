@@ -12,9 +12,9 @@ from leanconv.codegen.lowered import View
 from leanconv.errors import SpecError, UnsupportedError
 from leanconv.kernels import layout
 from leanconv.kernels.copy import Copy, CopyTask
-from leanconv.kernels.copy_plan import reorder, reorder_call, reorder_last, to_format
+from leanconv.kernels.copy_plan import reorder, reorder_call, to_format
 from leanconv.kernels.index_maps import IndexRun, channel_blocks, padded, runs_of
-from leanconv.spec.format import PLAIN, Format
+from leanconv.spec.format import NHWC, PLAIN, Format
 from leanconv.target import Target, preset
 from leanconv.types import (
     BOOL,
@@ -87,11 +87,15 @@ def test_channels_that_lie_last_are_brought_into_blocks(
     x = distinct(shape, FLOAT32, 1)
     last = np.ascontiguousarray(np.moveaxis(x, 1, -1))
     result = np.full(block.physical_shape(shape), np.nan, FLOAT32)
-    y = run_kernel(reorder_last(shape, FLOAT32, block), last, result)
+    y = run_kernel(reorder(shape, FLOAT32, NHWC, block), last, result)
     assert np.array_equal(y, to_format(x, block)), "unused lanes must be zero"
     blocked, again = to_memory(x, block), np.full(last.shape, np.nan, FLOAT32)
+    assert np.array_equal(run_kernel(reorder(shape, FLOAT32, block, NHWC), blocked, again), last)
+    plain = run_kernel(reorder(shape, FLOAT32, NHWC, PLAIN), last, np.full_like(x, np.nan))
+    assert np.array_equal(plain, x)
+    assert np.array_equal(to_format(x, NHWC), last)
     assert np.array_equal(
-        run_kernel(reorder_last(shape, FLOAT32, block, True), blocked, again), last
+        run_kernel(reorder(shape, FLOAT32, PLAIN, NHWC), x, np.full_like(last, np.nan)), last
     )
 
 

@@ -24,7 +24,8 @@ from leanconv.operators.block_chain import BlockChain
 from leanconv.operators.conv_chain import ConvChain
 from leanconv.operators.convolution import Convolution
 from leanconv.planner import choices
-from leanconv.planner.decision import Decision, default_decisions, format_rules
+from leanconv.planner.decision import Decision
+from leanconv.planner.formats import default_decisions, format_rules
 from leanconv.planner.lowering import lower_graph
 from leanconv.types import FLOAT32
 from support.onnx_models import model

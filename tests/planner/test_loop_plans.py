@@ -15,7 +15,7 @@ from leanconv.gpu.lowering.graph import lower_graph as lower_on_gpu
 from leanconv.gpu.machine import PRESETS
 from leanconv.graph.onnx_import import read_model
 from leanconv.graph.passes import GPU_PASSES, run_passes
-from leanconv.planner.decision import format_rules
+from leanconv.planner.formats import format_rules
 from leanconv.planner.storage import place
 from leanconv.spec import PLAIN
 from leanconv.target import preset

@@ -20,7 +20,7 @@ from leanconv.operators import Accuracy, NodeContext
 from leanconv.operators.convolution import CONVOLUTION_OF_CODES
 from leanconv.planner.budget import Planner
 from leanconv.planner.compiled_network import CompiledNetwork
-from leanconv.planner.decision import format_rules
+from leanconv.planner.formats import format_rules
 from leanconv.planner.lowered_graph import OwnedGraph
 from leanconv.planner.lowering import lower_graph
 from leanconv.spec import PLAIN

@@ -19,7 +19,7 @@ from leanconv.operators.conv_chain import ConvChain
 from leanconv.operators.convolution import Convolution
 from leanconv.planner import choices
 from leanconv.planner.choices import representative, representative_types
-from leanconv.planner.decision import default_decisions, format_rules
+from leanconv.planner.formats import default_decisions, format_rules
 from leanconv.types import FLOAT32
 from support.network_models import images, model
 from support.onnx_models import reference

@@ -18,7 +18,7 @@ from leanconv.graph.onnx_import import read_model
 from leanconv.graph.passes import run_passes
 from leanconv.operators import Accuracy, operator_of
 from leanconv.operators.operator import NodeContext
-from leanconv.planner.decision import default_decisions, format_rules
+from leanconv.planner.formats import default_decisions, format_rules
 from leanconv.planner.lowered_graph import ConstantPool, WeightStore
 from leanconv.runtime.memory import Block
 from support.onnx_models import model, small_cnn

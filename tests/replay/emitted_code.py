@@ -42,7 +42,7 @@ from leanconv.errors import SpecError  # noqa: E402
 from leanconv.graph.onnx_import import read_model  # noqa: E402
 from leanconv.graph.passes import PASSES, run_passes  # noqa: E402
 from leanconv.operators import Accuracy  # noqa: E402
-from leanconv.planner.decision import default_decisions, format_rules  # noqa: E402
+from leanconv.planner.formats import default_decisions, format_rules  # noqa: E402
 from leanconv.planner.lowering import lower_graph  # noqa: E402
 from leanconv.planner.weight_streaming import add_weight_prefetch  # noqa: E402
 from leanconv.reference.layers import LAYERS  # noqa: E402

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leanconv.spec import PLAIN, Format
+from leanconv.spec import NHWC, PLAIN, Format
 from leanconv.spec.format import ALIGNMENT, aligned, ceil_div
 
 SHAPES = st.lists(st.integers(1, 70), min_size=3, max_size=5).map(tuple)
@@ -30,7 +30,19 @@ def test_blocks_hold_every_channel_once(shape: tuple[int, ...], block: int) -> N
 
 
 def test_names() -> None:
-    assert (str(PLAIN), str(Format(16))) == ("plain", "c16")
+    assert [str(form) for form in (PLAIN, NHWC, Format(16))] == ["plain", "nhwc", "c16"]
+    for form in (PLAIN, NHWC, Format(16)):
+        assert Format.parse(str(form)) == form
+    for text in ("", "c", "c3", "NHWC", "c128"):
+        with pytest.raises(ValueError, match="no format"):
+            Format.parse(text)
+
+
+@given(SHAPES)
+def test_channels_lie_last_in_nhwc(shape: tuple[int, ...]) -> None:
+    assert NHWC.physical_shape(shape) == (shape[0], *shape[2:], shape[1])
+    assert Format.of_layout("NHWC") == NHWC
+    assert Format.of_layout("NCHW") == PLAIN
 
 
 @pytest.mark.parametrize(

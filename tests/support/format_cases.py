@@ -21,7 +21,7 @@ from leanconv.graph.passes.merge_blocks import merge_blocks
 from leanconv.graph.verify import verify
 from leanconv.kernels import elementwise, layout
 from leanconv.operators import NodeContext, operator_of
-from leanconv.planner.decision import FormatRules
+from leanconv.planner.formats import FormatRules
 from leanconv.spec import PLAIN, Activation, Format
 from leanconv.target import Target
 from leanconv.types import FLOAT32, FLOAT64, FLOATS, INT8, INT32, UINT8

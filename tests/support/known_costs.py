@@ -14,7 +14,7 @@ import pytest
 from leanconv.graph.ir import Graph
 from leanconv.operators import Accuracy
 from leanconv.planner import graph_planner
-from leanconv.planner.decision import FormatRules
+from leanconv.planner.formats import FormatRules
 from leanconv.planner.node_costs import NodeEvaluator
 from leanconv.planner.search_graph import SearchGraph
 from leanconv.target import Target

@@ -48,7 +48,7 @@ def unset(size: int, dtype: DType) -> np.ndarray:
 def to_memory(array: np.ndarray, form: Format) -> np.ndarray:
     """An array as it lies in memory, unused lanes full of NaN, or of the largest integer."""
     if not form.block:
-        return np.ascontiguousarray(array)
+        return np.ascontiguousarray(array.transpose(form.axes(array.ndim)))
     size, dtype = form.elements(array.shape), as_dtype(array.dtype)
     physical = unset(size, dtype).reshape(form.physical_shape(array.shape))
     for c in range(array.shape[1]):
@@ -59,7 +59,9 @@ def to_memory(array: np.ndarray, form: Format) -> np.ndarray:
 def from_memory(physical: np.ndarray, shape: tuple[int, ...], form: Format) -> np.ndarray:
     """The logical array of what lies in memory."""
     if not form.block:
-        return physical.reshape(shape)
+        axes = form.axes(len(shape))
+        order = [axes.index(axis) for axis in range(len(shape))]
+        return physical.reshape(form.physical_shape(shape)).transpose(order)
     blocks = physical.reshape(form.physical_shape(shape))
     lanes = [blocks[:, c // form.block, ..., c % form.block] for c in range(shape[1])]
     return np.stack(lanes, axis=1)

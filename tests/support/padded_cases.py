@@ -23,7 +23,7 @@ from leanconv.graph.ops import evaluate_node
 from leanconv.operators import NodeContext
 from leanconv.operators.convolution import CONVOLUTION
 from leanconv.reference.direct import convolve
-from leanconv.spec import ConvSpec, Format
+from leanconv.spec import NHWC, ConvSpec, Format
 from leanconv.types import FLOAT32, FLOAT64, as_dtype
 from support import problems, stated
 from support.block_chains import Block, Runner
@@ -137,7 +137,7 @@ def _block(dtype: str) -> Format:
 def _access(shape: tuple[int, ...], case: Padded, out: bool = False) -> Access:
     layout = case.y if out else case.x
     if layout == "last":
-        return Access.channels_last(shape)
+        return Access.of_format(shape, NHWC)
     return Access.of_format(shape, _block(case.spec.dtype) if layout == "blocks" else Format())
 
 

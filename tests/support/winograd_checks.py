@@ -84,7 +84,7 @@ def candidate_of(spec: ConvSpec, lay: str, target: Target, text: str) -> Candida
         shape = (spec.batch, channels, *size)
         if lay == "blocks":
             return Access.of_format(shape, Format(lanes))
-        return Access.planes(shape) if lay == "NCHW" else Access.channels_last(shape)
+        return Access.of_format(shape, Format.of_layout(lay))
 
     x, y = access(spec.in_channels, spec.size), access(spec.out_channels, spec.output_size)
     problem = Lowering.of(spec, x, y)

@@ -125,9 +125,9 @@ def bordered(
         )
     if not holds_codes(w):
         weight_dtype(w)
-    spec, alone = spec_of(x_shape, w.shape, arguments), ((0, 0),)
-    spatial = tuple(zip(spec.pad_begin, spec.pad_end, strict=True))
-    widths = (*alone, *spatial, *alone) if spec.layout == "NHWC" else (*alone, *alone, *spatial)
+    spec = spec_of(x_shape, w.shape, arguments)
+    pads = ((0, 0), (0, 0), *zip(spec.pad_begin, spec.pad_end, strict=True))
+    widths = tuple(pads[axis] for axis in spec.format.axes(len(pads)))
     shape = tuple(n + sum(pair) for n, pair in zip(spec.input_shape, widths, strict=True))
     return Border(shape, widths, _MODES[mode], w.itemsize), arguments._replace(padding=0)
 

@@ -35,7 +35,7 @@ from leanconv.runtime.calibration import planning_target
 from leanconv.runtime.memory import Block
 from leanconv.runtime.pool import default_threads
 from leanconv.runtime.shared_arena import SharedArena
-from leanconv.spec import ConvSpec
+from leanconv.spec import NHWC, ConvSpec
 from leanconv.spec.transposed import TransposedSpec
 from leanconv.types import FLOAT32, UINT8
 
@@ -67,7 +67,7 @@ class CompiledGraph(CompiledLayer):
         planner = Planner(graph, target, threads, accuracy, options.max_error)
         decisions = None
         if options.algorithm is not None:
-            decisions = with_algorithms(graph, target, {_INTEGERS: options.algorithm})
+            decisions = with_algorithms(graph, target, accuracy, {_INTEGERS: options.algorithm})
         given = graph, planner, options.memory_limit, None, decisions
         decided = self._decided = decide(*given)
         lowered = lower(graph, decided)
@@ -143,7 +143,7 @@ def _graph_of(spec: LayerSpec, constants: Constants) -> Graph:
 
 def _integer(spec: ConvSpec, constants: Constants) -> Graph:
     """A convolution of codes, with what bias and layout need around it."""
-    types, rank, last = spec.precision, len(spec.kernel), spec.layout == "NHWC"
+    types, rank, last = spec.precision, len(spec.kernel), spec.format == NHWC
     builder = Builder(FLOAT32, Limits(), sum(each.nbytes for each in constants if each is not None))
     given = value = Value(TensorType(spec.input_shape, types.x))
     names = [("x", given)]

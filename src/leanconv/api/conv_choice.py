@@ -40,9 +40,8 @@ def conv_problem(spec: ConvSpec, max_error: float | None) -> Problem:
     """The places of a spec's tensors in the user's arrays."""
     x = (spec.batch, spec.in_channels, *spec.size)
     y = (spec.batch, spec.out_channels, *spec.output_size)
-    if spec.layout == "NHWC":
-        return Problem.of(spec, Access.channels_last(x), Access.channels_last(y), max_error)
-    return Problem.of(spec, Access.planes(x), Access.planes(y), max_error)
+    of, to = (Access.of_format(shape, spec.format) for shape in (x, y))
+    return Problem.of(spec, of, to, max_error)
 
 
 def needed_bytes(candidate: Candidate, threads: int) -> int:

@@ -130,9 +130,9 @@ class CpuGraphs:
         """The decisions of nodes where an option overrides the planner's, else None."""
         if not (self._options.algorithms or self._options.tune):
             return None
-        decided = with_algorithms(graph, self.target, self._options.algorithms)
+        accuracy = self.accuracy.of_network(graph, self.target)
+        decided = with_algorithms(graph, self.target, accuracy, self._options.algorithms)
         if self._options.tune:
-            accuracy = self.accuracy.of_network(graph, self.target)
             decided = tuned(graph, self.target, self.threads, accuracy, decided)
         return decided
 

@@ -80,7 +80,8 @@ class TileBackend(CpuBackend):
         except LeanConvError:
             return None
         accuracy = self.accuracy.of_network(graph, self.target)
-        return slower_fused(graph, self.target, accuracy, usual_decisions(graph, self.target))
+        usual = usual_decisions(graph, self.target, accuracy)
+        return slower_fused(graph, self.target, accuracy, usual)
 
     def _decisions(self, graph: Graph) -> tuple[Decision, ...] | None:
         if self.pins is None:
@@ -90,8 +91,9 @@ class TileBackend(CpuBackend):
     def decide(self, graph: Graph) -> tuple[Decision, ...]:
         """How the nodes of a window are computed."""
         named = super()._decisions(graph)
-        decisions = usual_decisions(graph, self.target) if named is None else named
-        return pinned(graph, self.target, self.accuracy.of_network(graph, self.target), decisions)
+        accuracy = self.accuracy.of_network(graph, self.target)
+        decisions = usual_decisions(graph, self.target, accuracy) if named is None else named
+        return pinned(graph, self.target, accuracy, decisions)
 
     def pinning(self, pins: tuple[Decision, ...]) -> TileBackend:
         """The same, with other pins; it shares weights and arena."""

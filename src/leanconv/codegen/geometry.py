@@ -101,8 +101,11 @@ class Access:
 
     @staticmethod
     def of_format(shape: tuple[int, ...], form: Format) -> Access:
-        """Access of a tensor (N, C, spatial…) that is plain or in blocks of channels."""
+        """Access of a tensor (N, C, spatial…)."""
         channels, size = shape[1], triple(shape[2:], 1)
+        if form.order == "NHWC":
+            c, (d, h, w) = channels, size
+            return Access(c * d * h * w, 1, 1, (c * h * w, c * w, c))
         block = form.block or 1
         h, w = size[1], size[2]
         spatial = (h * w * block, w * block, block)
@@ -113,12 +116,6 @@ class Access:
     def planes(shape: tuple[int, ...]) -> Access:
         """Access of a plain tensor (N, C, spatial…)."""
         return Access.of_format(shape, PLAIN)
-
-    @staticmethod
-    def channels_last(shape: tuple[int, ...]) -> Access:
-        """Access of a tensor whose memory order is (N, spatial…, C); shape is (N, C, spatial…)."""
-        c, (d, h, w) = shape[1], triple(shape[2:], 1)
-        return Access(c * d * h * w, 1, 1, (c * h * w, c * w, c))
 
 
 @dataclass(frozen=True)

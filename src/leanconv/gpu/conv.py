@@ -30,7 +30,7 @@ from leanconv.gpu.lowering.windows import at_least_2d
 from leanconv.gpu.machine import machine_of
 from leanconv.graph.ir import TensorType
 from leanconv.runtime.locks import Lock, Unpicklable
-from leanconv.spec import ConvSpec
+from leanconv.spec import NHWC, ConvSpec
 from leanconv.spec.arguments import check_residual
 from leanconv.spec.format import aligned
 from leanconv.types import BFLOAT16, FLOAT32, FLOATS, HALVES, DType, find_dtype
@@ -133,7 +133,7 @@ class DeviceConvPlan(Unpicklable):
     def _with_layout(self, lowered: Lowered) -> tuple[tuple[Launch, ...], dict[str, int]]:
         """Bring NCHW arrays to channels last and back: kernels work on nothing else."""
         spec, temporaries = self._problem.spec, dict(lowered.temporaries)
-        if self.spec.layout == "NHWC":
+        if self.spec.format == NHWC:
             return lowered.launches, temporaries
         before: list[Launch] = []
         after: list[Launch] = []

@@ -20,7 +20,7 @@ import numpy as np
 from leanconv.errors import BudgetError, InputError, MissingExtraError, SpecError
 from leanconv.gpu.limits import check_error
 from leanconv.runtime.locks import Unpicklable
-from leanconv.spec import Activation, ConvSpec
+from leanconv.spec import PLAIN, Activation, ConvSpec
 from leanconv.spec.arguments import check_residual
 from leanconv.types import FLOAT32, FLOATS, DType
 from leanconv.units import format_bytes, type_text
@@ -302,7 +302,7 @@ class FftConvPlan(Unpicklable):
                 _check_array(label, array, shape, spec.dtype)
         rank = len(spec.size)
         last, first = (0, *range(2, 2 + rank), 1), (0, 1 + rank, *range(1, 1 + rank))
-        planes = spec.layout == "NCHW"
+        planes = spec.format == PLAIN
         given = library.given(x)
         y = self._convolved(library.permute(given, last) if planes else given)
         if self._bias is not None:

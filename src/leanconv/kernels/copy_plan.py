@@ -164,14 +164,30 @@ def reorder(
         )
     if source_format == result_format:
         elements = source_format.elements(shape)
-        return Copy(dtype, 1, tuple(copy_tasks(StridedBox(0, (elements,), (1,), (1,)), dtype)))
+        boxes = [StridedBox(0, (elements,), (1,), (1,))]
+    elif block:
+        boxes = _block_boxes(shape, block, source_format, result_format)
+    else:
+        n, c, *spatial = shape
+        area = prod(spatial)
+        orders = {"NCHW": (c * area, area, 1), "NHWC": (c * area, 1, c)}
+        strides = orders[source_format.order], orders[result_format.order]
+        boxes = [StridedBox(0, (n, c, area), *strides)]
+    return Copy(dtype, 1, tuple(task for box in boxes for task in copy_tasks(box, dtype)))
+
+
+def _block_boxes(
+    shape: tuple[int, ...], block: int, source_format: Format, result_format: Format
+) -> list[StridedBox]:
+    """What is moved into blocks, or out of them: whole blocks, the rest, and its unused lanes."""
     n, c, *spatial = shape
     area, full, rest = prod(spatial), c // block, c % block
     blocking = bool(result_format.block)
-    plain = (c * area, block * area, 1, area)
+    last = (source_format if blocking else result_format).order == "NHWC"
+    other = (c * area, block, c, 1) if last else (c * area, block * area, 1, area)
     blocked = ((full + bool(rest)) * area * block, area * block, block, 1)
-    tail = full * block * area
-    strides = (plain, blocked) if blocking else (blocked, plain)
+    other_tail, tail = full * block if last else full * block * area, full * block * area
+    strides = (other, blocked) if blocking else (blocked, other)
     boxes = [StridedBox(0, (n, full, area, block), *strides)]
     if rest:
         unused = block - rest
@@ -181,41 +197,15 @@ def reorder(
                 0,
                 (n, 1, area, rest),
                 *strides,
-                tail,
-                tail,
-                slack=0 if blocking or area == 1 else unused,
-                zeros=unused if blocking and area > 1 and rest > 1 else 0,
+                *((other_tail, tail) if blocking else (tail, other_tail)),
+                slack=0 if last or blocking or area == 1 else unused,
+                zeros=unused if not last and blocking and area > 1 and rest > 1 else 0,
             )
         )
         if blocking and not boxes[-1].zeros:
             ends = (n, 1, area, unused)
             boxes.append(StridedBox(-1, ends, blocked, blocked, 0, tail + rest))
-    return Copy(dtype, 1, tuple(task for box in boxes for task in copy_tasks(box, dtype)))
-
-
-def reorder_last(shape: tuple[int, ...], dtype: DType, blocks: Format, back: bool = False) -> Copy:
-    """The kernel that moves a tensor (N, C, spatial…) whose channels lie last into blocks, or back.
-
-    Lanes past the last channel are written as zeros.
-    """
-    n, c, *spatial = shape
-    area, block = prod(spatial), blocks.block
-    full, rest = divmod(c, block)
-    last = (c * area, block, c, 1)
-    blocked = ((full + bool(rest)) * area * block, area * block, block, 1)
-    tail = full * block
-    boxes = []
-    for count, lanes, at in ((full, block, 0), (int(bool(rest)), rest, tail)):
-        extents = (n, count, area, lanes)
-        if back:
-            boxes.append(StridedBox(0, extents, blocked, last, at * area, at))
-        else:
-            boxes.append(StridedBox(0, extents, last, blocked, at, at * area))
-    if rest and not back:
-        ends = (n, 1, area, block - rest)
-        boxes.append(StridedBox(-1, ends, blocked, blocked, 0, tail * area + rest))
-    tasks = (task for box in boxes if prod(box.extents) for task in copy_tasks(box, dtype))
-    return Copy(dtype, 1, tuple(tasks))
+    return boxes
 
 
 def reorder_call(
@@ -233,7 +223,7 @@ def reorder_call(
 def to_format(array: npt.NDArray[np.floating], form: Format) -> npt.NDArray[np.floating]:
     """A constant (N, C, spatial…) as its bytes are in a format, unused lanes zero."""
     if not form.block:
-        return np.ascontiguousarray(array)
+        return np.ascontiguousarray(array.transpose(form.axes(array.ndim)))
     n, blocks, *spatial, lanes = form.physical_shape(array.shape)
     widths = [(0, 0), (0, blocks * lanes - array.shape[1])] + [(0, 0)] * len(spatial)
     whole = np.pad(array, widths).reshape(n, blocks, lanes, *spatial)

@@ -25,7 +25,7 @@ from leanconv.kernels.index_maps import (
     whole,
 )
 from leanconv.kernels.packing import rearranged
-from leanconv.spec.format import Format
+from leanconv.spec.format import NHWC, Format
 from leanconv.types import DType, as_dtype
 
 # Tasks of one kernel: the time that LLVM takes grows faster than they do.
@@ -67,6 +67,8 @@ def lower(context: KernelContext) -> Lowered:
         return Lowered((), algorithm="view", views={result: View(node.inputs[0])})
     dtype = graph.types[result].dtype
     block = formats[result].block
+    if NHWC in (formats[node.inputs[0]], formats[result]):  # a Transpose to them, or of them
+        return Lowered((), algorithm="view", views={result: View(node.inputs[0])})
     shapes = [graph.types[name].shape for name in node.inputs[: _sources(node)]]
     if node.op == "Slice" and node.inputs[0] not in graph.constants:
         begin = _first_of_run(node, shapes[0], graph.types[result].shape, formats[result])

@@ -319,6 +319,12 @@ class ChainOperator(Operator):
         itself = first.adds and (node.op == "BlockChain" or node.input(1) == node.inputs[0])
         return len(first.convolutions) > 2 and not itself
 
+    def may_be_last(self, node: Node, graph: Graph) -> tuple[str, ...]:
+        """Floats that a first convolution reads, and nothing else."""
+        del graph
+        reads = node.op == "ConvChain" and self.accepts_mixed(node) and not self.takes_codes(node)
+        return node.inputs[:1] if reads else ()
+
     def takes_codes(self, node: Node) -> bool:
         """Whether the convolutions are of codes."""
         return blocks_of(node)[0].stages[-1].OP == "QLinearConv"

@@ -101,6 +101,19 @@ class Convolution(Operator):
         """Those of codes do."""
         return of_codes(node)
 
+    def may_be_last(self, node: Node, graph: Graph) -> tuple[str, ...]:
+        """Both, but an output that has a residual's format, and groups of several channels.
+
+        What is no code is read and written where it lies.
+        """
+        x, y, groups = node.inputs[0], node.output, node.attributes["group"]
+        if of_codes(node):
+            return x, y
+        by_channels = groups == 1 or graph.types[node.inputs[1]].shape[:2] == (groups, 1)
+        if node.op != "Conv" or not by_channels:
+            return ()
+        return (x,) if node.input(3) else (x, y)
+
     def choices(self, context: NodeContext, vary_parameters: bool = True) -> list[Choice]:
         """The cheapest choice, then the others that keep the error."""
         made = ConvNode(context)

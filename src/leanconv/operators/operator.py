@@ -140,6 +140,11 @@ class Operator(ABC):
         del node
         return False
 
+    def may_be_last(self, node: Node, graph: Graph) -> tuple[str, ...]:
+        """Which of its first input and its output may be in NHWC, each of them by itself."""
+        del node, graph
+        return ()
+
     def takes_codes(self, node: Node) -> bool:
         """Whether its images of int8 and uint8 may be in blocks, where it accepts blocks."""
         del node

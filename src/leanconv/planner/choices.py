@@ -48,16 +48,26 @@ def resolved_choices(
         target, accuracy: of the plan.
         decisions: one for each node.
     """
-    cases = {
-        number: _case(node, graph, decision)
-        for number, (node, decision) in enumerate(zip(graph.nodes, decisions, strict=True))
+    given = list(zip(graph.nodes, decisions, strict=True))
+    missing = [
+        number
+        for number, (node, decision) in enumerate(given)
         if decision.choice == AUTO and operator_of(node).algorithms
-    }
-    choice_of = _choices({case.key: case for case in cases.values()}, graph, target, accuracy)
-    return [
-        replace(decision, choice=choice_of[cases[number].key]) if number in cases else decision
-        for number, decision in enumerate(decisions)
     ]
+    found = choices_of(graph, target, accuracy, [given[number] for number in missing])
+    result = list(decisions)
+    for number, choice in zip(missing, found, strict=True):
+        result[number] = replace(result[number], choice=choice)
+    return result
+
+
+def choices_of(
+    graph: Graph, target: Target, accuracy: Accuracy, given: Sequence[tuple[Node, Decision]]
+) -> list[Choice]:
+    """The cost model's choices for some nodes in the formats of decisions."""
+    cases = [_case(node, graph, decision) for node, decision in given]
+    choice_of = _choices({case.key: case for case in cases}, graph, target, accuracy)
+    return [choice_of[case.key] for case in cases]
 
 
 @dataclass(frozen=True)

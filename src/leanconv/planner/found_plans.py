@@ -27,7 +27,7 @@ from leanconv.planner.graph_planner import GraphPlanner
 from leanconv.planner.lowering import usual_choices, usual_decisions
 from leanconv.planner.plan_file import PlanFile, graph_digest
 from leanconv.records import dataclass
-from leanconv.spec import PLAIN, Format
+from leanconv.spec import Format
 
 _STORE_BYTES = 16 * 2**20
 
@@ -83,7 +83,7 @@ def decide(
         if merged.open_axes:  # else the plan finds the same choices again
             decisions = usual_choices(merged, target, planner.accuracy)
         else:
-            decisions = usual_decisions(merged, target)
+            decisions = usual_decisions(merged, target, planner.accuracy)
     return Decided(budget, planner, decisions, exact)
 
 
@@ -233,8 +233,8 @@ def _store() -> DiskCache:
 
 
 def _document(node: Node, decision: Decision) -> list[Any]:
-    reads = {str(node.inputs.index(name)): form.block for name, form in decision.reads.items()}
-    return [reads, decision.writes.block, str(decision.choice)]
+    reads = {str(node.inputs.index(name)): str(form) for name, form in decision.reads.items()}
+    return [reads, str(decision.writes), str(decision.choice)]
 
 
 def _recall(key: str, planner: GraphPlanner) -> Found | None:
@@ -257,11 +257,5 @@ def _recall(key: str, planner: GraphPlanner) -> Found | None:
 
 def _decision(node: Node, found: list[Any]) -> Decision:
     reads, writes, choice = found
-    formats = {node.inputs[int(index)]: _format(block) for index, block in reads.items()}
-    return Decision(formats, _format(writes), operator_of(node).choice_named(choice))
-
-
-def _format(block: object) -> Format:
-    if not isinstance(block, int) or not 0 <= block <= 64:
-        raise ValueError(f"a block is {block!r}, expected 0 to 64 channels")
-    return Format(block) if block else PLAIN
+    formats = {node.inputs[int(index)]: Format.parse(form) for index, form in reads.items()}
+    return Decision(formats, Format.parse(writes), operator_of(node).choice_named(choice))

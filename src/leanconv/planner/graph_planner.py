@@ -11,8 +11,9 @@ from leanconv.graph.ir import Graph, Node
 from leanconv.graph.passes.cut_weights import parts_of_layers
 from leanconv.graph.passes.merge_blocks import blocks_to_merge, merge_blocks
 from leanconv.operators import Accuracy
-from leanconv.planner.decision import Decision, format_rules
+from leanconv.planner.decision import Decision
 from leanconv.planner.errors import error_units
+from leanconv.planner.formats import format_rules
 from leanconv.planner.lowered_graph import LoweredGraph
 from leanconv.planner.lowering import lower_graph, plan_bodies, usual_decisions
 from leanconv.planner.node_costs import GraphViews, NodeCost, NodeEvaluator, reorder_ns, step_times
@@ -129,7 +130,7 @@ class GraphPlanner:
     def evaluator(self) -> NodeEvaluator:
         """Evaluates the nodes' choices."""
         plan_bodies(self.graph, self.target, self.accuracy)
-        rules = format_rules(self.graph, self.target)
+        rules = format_rules(self.graph, self.target, self.accuracy)
         given = self.graph, rules, self.target, self.accuracy, self.growths
         evaluator = NodeEvaluator(*given, parts_of_layers(self.graph) if self.streams else {})
         if self.unmerged is not None:
@@ -147,7 +148,7 @@ class GraphPlanner:
     @cached_property
     def defaults(self) -> list[Decision]:
         """The formats of a plan without limits."""
-        return usual_decisions(self.graph, self.target)
+        return usual_decisions(self.graph, self.target, self.accuracy)
 
     def check(self, outputs: Sequence[str], decisions: Sequence[Decision]) -> None:
         """Check decisions that come from outside.

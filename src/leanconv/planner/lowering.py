@@ -23,8 +23,9 @@ from leanconv.kernels.copy_plan import reorder_call
 from leanconv.operators import Accuracy, operator_of
 from leanconv.operators.loop import FAST, BodyPlan, BodyPlans
 from leanconv.planner.choices import choice_with_aim, remembered, resolved_choices, with_costs
-from leanconv.planner.decision import Decision, default_decisions, format_rules
+from leanconv.planner.decision import Decision
 from leanconv.planner.errors import closeness
+from leanconv.planner.formats import default_decisions, format_rules
 from leanconv.planner.lowered_graph import (
     ConstantPool,
     LoweredGraph,
@@ -45,16 +46,18 @@ _PACKED_BYTES = 256 * 2**20
 _PACKED_FACTOR = 16
 
 
-def usual_decisions(graph: Graph, target: Target) -> list[Decision]:
+def usual_decisions(graph: Graph, target: Target, accuracy: Accuracy) -> list[Decision]:
     """Those of `default_decisions`, remembered for other shapes of the network."""
     return remembered(
-        graph, ("formats", target), lambda sized: default_decisions(format_rules(sized, target))
+        graph,
+        ("formats", target, accuracy),
+        lambda sized: default_decisions(format_rules(sized, target, accuracy)),
     )
 
 
 def usual_choices(graph: Graph, target: Target, accuracy: Accuracy) -> list[Decision]:
     """The usual decisions with the cost model's choices, remembered for other shapes."""
-    usual = usual_decisions(graph, target)
+    usual = usual_decisions(graph, target, accuracy)
     return remembered(
         graph,
         ("choices", target, accuracy),
@@ -82,7 +85,7 @@ def lower_graph(
     """
     plan_bodies(graph, target, accuracy)
     if decisions is None:
-        decisions = usual_decisions(graph, target)
+        decisions = usual_decisions(graph, target, accuracy)
     decisions = resolved_choices(graph, target, accuracy, decisions)
     return _Lowering(graph, target, accuracy).run(decisions)
 
@@ -105,7 +108,7 @@ def plan_bodies(graph: Graph, target: Target, accuracy: Accuracy) -> None:
 
 def _body_plan(body: Graph, target: Target, accuracy: Accuracy, aim: str) -> BodyPlan:
     plan_bodies(body, target, accuracy)
-    decisions = resolved_choices(body, target, accuracy, usual_decisions(body, target))
+    decisions = resolved_choices(body, target, accuracy, usual_decisions(body, target, accuracy))
     contexts = [
         decision.context(node, body, target, accuracy)
         for node, decision in zip(body.nodes, decisions, strict=True)
@@ -140,9 +143,9 @@ def _body_plan(body: Graph, target: Target, accuracy: Accuracy, aim: str) -> Bod
     )
 
 
-class _Lowering(ValuePlacer[Format]):
+class _Lowering(ValuePlacer):
     def __init__(self, graph: Graph, target: Target, accuracy: Accuracy) -> None:
-        super().__init__(graph, PLAIN)
+        super().__init__(graph)
         self._lowered = TracedLowering(graph, target, accuracy)
         self._steps: list[Step] = []
         self._packings: list[Packing] = []

@@ -11,8 +11,9 @@ from leanconv.codegen.lowered import Lowered
 from leanconv.graph.ir import Graph, Node
 from leanconv.operators import Accuracy, operator_of
 from leanconv.planner.arena import BufferUse
-from leanconv.planner.decision import Decision, FormatRules, node_key
+from leanconv.planner.decision import Decision, node_key
 from leanconv.planner.errors import ERROR_GROWTH, closeness, magnified_errors
+from leanconv.planner.formats import FormatRules
 from leanconv.planner.lowered_graph import Step
 from leanconv.planner.storage import Views
 from leanconv.records import cached_property, dataclass, replace

@@ -13,8 +13,10 @@ from leanconv.graph.names import meant
 from leanconv.graph.regions import all_constants, regions_of
 from leanconv.operators import Accuracy, convolution, operator_of
 from leanconv.planner import tuner
-from leanconv.planner.decision import Decision, default_decisions, format_rules
+from leanconv.planner.decision import Decision
+from leanconv.planner.formats import default_decisions, format_rules
 from leanconv.progress import steps
+from leanconv.spec import NHWC, PLAIN
 from leanconv.target import Target
 
 # Operators of a file that become convolutions.
@@ -54,13 +56,13 @@ def _check_names(
 
 
 def with_algorithms(
-    graph: Graph, target: Target, algorithms: Mapping[str, str]
+    graph: Graph, target: Target, accuracy: Accuracy, algorithms: Mapping[str, str]
 ) -> tuple[Decision, ...]:
     """The default decisions, but for the convolutions that are named.
 
     Args:
         graph: after the passes, its blocks not fused.
-        target: what is emitted for.
+        target, accuracy: of the plan.
         algorithms: by the name of the convolution's node in the file (its output's, if it has
             none): an algorithm as `plan_conv2d` takes it, `"winograd:m=4"`.
 
@@ -76,13 +78,30 @@ def with_algorithms(
             "convolution outside: the algorithms of a loop's body are chosen"
         )
     _check_names(algorithms, names, names)
-    decisions = default_decisions(format_rules(graph, target))
+    decisions = default_decisions(format_rules(graph, target, accuracy))
     return tuple(
-        replace(decision, choice=operator_of(node).choice_named(algorithms[_name(node)]))
+        _named(decision, algorithms[_name(node)], node, graph, target, accuracy)
         if node.op in _OPS and _name(node) in algorithms
         else decision
         for node, decision in zip(graph.nodes, decisions, strict=True)
     )
+
+
+def _named(
+    decision: Decision, text: str, node: Node, graph: Graph, target: Target, accuracy: Accuracy
+) -> Decision:
+    """A decision with the choice of a text; without NHWC where that does not take it."""
+    operator = operator_of(node)
+    decision = replace(decision, choice=operator.choice_named(text))
+    if NHWC not in (*decision.reads.values(), decision.writes):
+        return decision
+    try:
+        operator.estimated(decision.context(node, graph, target, accuracy), decision.choice)
+    except SpecError:
+        plain = {name: PLAIN if form == NHWC else form for name, form in decision.reads.items()}
+        writes = PLAIN if decision.writes == NHWC else decision.writes
+        return replace(decision, reads=plain, writes=writes)
+    return decision
 
 
 def tuned(

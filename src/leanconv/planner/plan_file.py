@@ -20,7 +20,7 @@ from leanconv.planner.arena import Lifetime, PlacedBuffers
 from leanconv.planner.decision import Decision
 from leanconv.records import dataclass
 from leanconv.settings import MOST_THREADS
-from leanconv.spec import PLAIN, Format
+from leanconv.spec import Format
 from leanconv.target import Target
 from leanconv.types import FLOATS, HALVES, DType, as_dtype
 from leanconv.units import MOST_BYTES as MOST_LIMIT
@@ -394,11 +394,12 @@ def _one_of(data: Mapping[str, Any], key: str, known: Sequence[str]) -> str:
 
 def _format(data: Mapping[str, Any], key: str) -> Format:
     value = _text(data, key)
-    if value == str(PLAIN):
-        return PLAIN
-    if value[:1] == "c" and value[1:] in ("2", "4", "8", "16", "32", "64"):
-        return Format(int(value[1:]))
-    raise _WrongError(f"format {short(value)} of {short(key)}, expected 'plain' or such as 'c16'")
+    try:
+        return Format.parse(value)
+    except ValueError:
+        raise _WrongError(
+            f"format {short(value)} of {short(key)}, expected 'plain', 'nhwc' or such as 'c16'"
+        ) from None
 
 
 def _shapes(value: Any) -> dict[str, tuple[int, ...]]:

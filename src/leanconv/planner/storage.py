@@ -21,6 +21,7 @@ from leanconv.planner.arena import (
 )
 from leanconv.records import dataclass
 from leanconv.runtime.program import Slot
+from leanconv.spec import PLAIN, Format
 from leanconv.spec.format import aligned
 
 
@@ -291,15 +292,11 @@ class Views(Generic[Buffer]):
 
 
 # -- buffers of a graph that is being lowered ----------------------------------------------------
-F = TypeVar("F")  # a format: what the axes of a buffer are
-
-
-class ValuePlacer(ABC, Generic[F]):
+class ValuePlacer(ABC):
     """The buffers of a graph that is being lowered. A format that is missing is made by a reorder.
 
     Args:
         graph: after the passes.
-        plain: the format of the user's arrays.
 
     Attributes:
         bytes: size of every buffer that is computed or given.
@@ -307,22 +304,24 @@ class ValuePlacer(ABC, Generic[F]):
         constants: arrays by name.
     """
 
-    def __init__(self, graph: Graph, plain: F) -> None:
-        self.graph, self._plain = graph, plain
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
         self.bytes: dict[str, int] = {}
         self.views: Views[str] = Views()
         self.constants: dict[str, np.ndarray] = {}
-        self._places: dict[str, dict[F, str]] = {}  # of each value, the buffer in each format
-        self._formats: dict[str, F] = {}  # of each value, the one that it was computed in
+        self._places: dict[str, dict[Format, str]] = {}  # of each value, the buffer in each format
+        self._formats: dict[str, Format] = {}  # of each value, the one that it was computed in
         self._marks: dict[str, int] = {}  # of each name, how many the last fresh one has
         self._outputs: set[str] = set()  # the user's arrays that are written already
 
     @abstractmethod
-    def size(self, name: str, form: F) -> int:
+    def size(self, name: str, form: Format) -> int:
         """Bytes of a value in a format."""
 
     @abstractmethod
-    def reorder(self, name: str, source: str, result: str, source_form: F, form: F) -> None:
+    def reorder(
+        self, name: str, source: str, result: str, source_form: Format, form: Format
+    ) -> None:
         """Add a step that writes a value into another buffer, in another format or the same."""
 
     @abstractmethod
@@ -341,14 +340,14 @@ class ValuePlacer(ABC, Generic[F]):
         self._marks[name] = marks  # a Concat asks thousands of times for one name
         return name + "'" * marks
 
-    def define(self, name: str, form: F) -> str:
+    def define(self, name: str, form: Format) -> str:
         """Place a value that is computed or given in a buffer of its own name."""
         self._formats[name] = form
         self._places[name] = {form: name}
         self.bytes[name] = self.size(name, form)
         return name
 
-    def read(self, name: str, form: F) -> str:
+    def read(self, name: str, form: Format) -> str:
         """The buffer that holds a value in a format; reordered if there is none yet."""
         places = self._places[name]
         if form not in places:
@@ -365,18 +364,18 @@ class ValuePlacer(ABC, Generic[F]):
 
     def deliver(self, name: str) -> str:
         """Bring an output into the user's array: by a view if its bytes can be computed there."""
-        out, plain = self.fresh(f"{name}/out"), self._plain
+        out = self.fresh(f"{name}/out")
         if name in self.graph.constants:
-            form, source = plain, self.plain_constant(name)
+            form, source = PLAIN, self.plain_constant(name)
         else:
             places = self._places[name]
-            form = plain if plain in places else self._formats[name]
+            form = PLAIN if PLAIN in places else self._formats[name]
             source = places[form]
         root, _ = self.views.find(source)
-        self.bytes[out] = self.size(name, plain)
+        self.bytes[out] = self.size(name, PLAIN)
         self._outputs.add(out)
-        if form == plain and not self.is_fixed(root) and self.bytes[root] <= self.bytes[out]:
+        if form == PLAIN and not self.is_fixed(root) and self.bytes[root] <= self.bytes[out]:
             self.views.add(root, out)
         else:
-            self.reorder(name, source, out, form, plain)
+            self.reorder(name, source, out, form, PLAIN)
         return out

@@ -2,9 +2,10 @@
 
 from leanconv.spec.activation import Activation
 from leanconv.spec.conv import ConvSpec, effective_extent, output_extent
-from leanconv.spec.format import PLAIN, Format, ceil_div
+from leanconv.spec.format import NHWC, PLAIN, Format, ceil_div
 
 __all__ = [
+    "NHWC",
     "PLAIN",
     "Activation",
     "ConvSpec",

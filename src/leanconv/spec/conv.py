@@ -11,12 +11,12 @@ from leanconv.errors import SpecError, short
 from leanconv.records import dataclass
 from leanconv.spec.activation import Activation
 from leanconv.spec.amounts import reduction_length, sum_flops, tensor_bytes
-from leanconv.spec.format import ceil_div
+from leanconv.spec.format import NHWC, PLAIN, Format, ceil_div
 from leanconv.spec.requantise import Requantise
 from leanconv.types import FLOAT32, INT8, INT32, SINGLE, UINT8, DType, Precision
 from leanconv.units import shape_text
 
-LAYOUTS = ("NCHW", "NHWC")
+LAYOUTS = (PLAIN.order, NHWC.order)
 _AXES = "dhw"
 # Elements of one tensor, and what a stride, a dilation or a padding may be: offsets of elements,
 # and of taps in the padding, stay inside 64 bits.
@@ -139,6 +139,11 @@ class ConvSpec:
 
     # -- shapes ----------------------------------------------------------------------------
     @property
+    def format(self) -> Format:
+        """How input, residual and output lie in memory."""
+        return Format.of_layout(self.layout)
+
+    @property
     def output_size(self) -> tuple[int, ...]:
         """Output extents."""
         axes = zip(
@@ -153,9 +158,7 @@ class ConvSpec:
         return tuple(output_extent(i, k, s, d, b + e) for i, k, s, d, b, e in axes)
 
     def _shape(self, channels: int, spatial: tuple[int, ...]) -> tuple[int, ...]:
-        if self.layout == "NCHW":
-            return (self.batch, channels, *spatial)
-        return (self.batch, *spatial, channels)
+        return self.format.physical_shape((self.batch, channels, *spatial))
 
     @property
     def input_shape(self) -> tuple[int, ...]:

@@ -15,8 +15,8 @@ from leanconv.algorithms.problem import Problem
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.matrix_tiles import COLUMNS
 from leanconv.kernels.copy import Copy
-from leanconv.kernels.copy_plan import reorder, reorder_last
-from leanconv.spec import PLAIN, Format
+from leanconv.kernels.copy_plan import reorder
+from leanconv.spec import NHWC, PLAIN, Format
 from leanconv.target import Target
 from leanconv.types import DType
 
@@ -83,15 +83,14 @@ def _moved(problem: Problem, blocked: Problem) -> dict[str, tuple[int, Copy]]:
 
 def _reordered(shape: Shape, dtype: DType, plain: Access, back: bool = False) -> Copy:
     """The kernel that brings a plain tensor into blocks, or back."""
-    if plain.block_stride == 1:  # channels lie last
-        return reorder_last(shape, dtype, _BLOCKS, back)
-    source, target = (_BLOCKS, PLAIN) if back else (PLAIN, _BLOCKS)
+    given = NHWC if plain.block_stride == 1 else PLAIN
+    source, target = (_BLOCKS, given) if back else (given, _BLOCKS)
     return reorder(shape, dtype, source, target)
 
 
 def _is_plain(access: Access, shape: Shape) -> bool:
     """Whether a tensor is a plain array, with channels first or last."""
-    return access in (Access.planes(shape), Access.channels_last(shape))
+    return access in (Access.of_format(shape, form) for form in (PLAIN, NHWC))
 
 
 def _x_shape(problem: Problem) -> Shape:

@@ -10,16 +10,11 @@ import numpy as np
 from leanconv.errors import UnsupportedError
 from leanconv.gpu.launch import Launch, Pointer, blocks, dense_strides, divisor, make_launch
 from leanconv.gpu.lowering.data_movement import box_arguments, is_wide, merged
-from leanconv.gpu.lowering.lowering_context import (
-    LAST,
-    PLAIN,
-    LoweringContext,
-    physical_axis,
-    strides_in,
-)
+from leanconv.gpu.lowering.lowering_context import LoweringContext, strides_in
 from leanconv.graph.activations import UNARY_ACTIVATIONS, activation_of
 from leanconv.graph.ir import Node
 from leanconv.graph.ops import label
+from leanconv.spec import NHWC, PLAIN, Format
 from leanconv.types import FLOAT32, FLOAT64, DType
 from leanconv.units import shape_text
 
@@ -91,12 +86,12 @@ def lower_unary(context: LoweringContext, node: Node) -> None:
     context.launch(node, "elementwise", launch)
 
 
-def _common_form(context: LoweringContext, names: Sequence[str], result: str) -> str:
+def _common_form(context: LoweringContext, names: Sequence[str], result: str) -> Format:
     """Channels last if any operand of full rank was made so."""
     rank = len(context.shape(result))
     computed = [name for name in names if not context.is_constant(name)]
     made = [context.form(name) for name in computed if len(context.shape(name)) == rank]
-    return LAST if rank >= 3 and LAST in made else PLAIN
+    return NHWC if rank >= 3 and NHWC in made else PLAIN
 
 
 def lower_binary(context: LoweringContext, node: Node) -> None:
@@ -115,7 +110,7 @@ def lower_binary(context: LoweringContext, node: Node) -> None:
         # Of lower rank: read row-major, with its strides permuted to the output's order.
         operands.append(context.read(name, PLAIN))
         plain = strides_in(given, shape)
-        order = [physical_axis(axis, len(shape), form) for axis in range(len(shape))]
+        order = [form.axes(len(shape)).index(axis) for axis in range(len(shape))]
         strides.append(tuple(plain[order.index(place)] for place in range(len(shape))))
     y = context.define(result, form)
     launch = elementwise(
@@ -147,14 +142,14 @@ def lower_reduction(context: LoweringContext, node: Node) -> None:
     # Without the reduced axes, what is left must be in the order that the result is read in.
     form = context.form(source)
     images = len(context.shape(result)) >= 3
-    if not keep and form == LAST and (0 in axes or (1 in axes) == images or not images):
+    if not keep and form == NHWC and (0 in axes or (1 in axes) == images or not images):
         made_plain = [a for a in (0, *range(2, rank), 1) if a in left] == left
-        form = LAST if made_plain else PLAIN
+        form = NHWC if made_plain else PLAIN
         result_form = PLAIN
     else:
         result_form = form if images else PLAIN
     extents = list(context.physical(source, form))
-    places = sorted(physical_axis(axis, rank, form) for axis in axes)
+    places = sorted(form.axes(rank).index(axis) for axis in axes)
     x = context.read(source, form)
     y = context.define(result, result_form)
     kind = node.op.removeprefix("Reduce").lower()
@@ -195,7 +190,7 @@ def lower_softmax(context: LoweringContext, node: Node) -> None:
     source = node.inputs[0]
     form = context.form(source)
     shape = context.physical(source, form)
-    axis = physical_axis(node.attributes["axis"], len(shape), form)
+    axis = form.axes(len(shape)).index(node.attributes["axis"])
     outer, count, inner = _along(shape, axis)
     rows, columns = _tile(count, inner)
     dtype = context.dtype
@@ -221,7 +216,7 @@ def lower_lrn(context: LoweringContext, node: Node) -> None:
     """Lower a local response normalisation over channels."""
     source, attributes, dtype = node.inputs[0], node.attributes, context.dtype
     shape = context.shape(source)
-    form = LAST if len(shape) >= 3 else PLAIN
+    form = NHWC if len(shape) >= 3 else PLAIN
     x, y = context.read(source, form), context.define(node.output, form)
     size, channels = attributes["size"], shape[1]
     positions = prod(shape) // channels

@@ -14,12 +14,12 @@ from leanconv.gpu.lowering.conv_problem import ConvProblem
 from leanconv.gpu.lowering.depthwise import fused_rejects, lower_fused
 from leanconv.gpu.lowering.gemm import Epilogue
 from leanconv.gpu.lowering.lowered import joined
-from leanconv.gpu.lowering.lowering_context import LAST, LoweringContext
+from leanconv.gpu.lowering.lowering_context import LoweringContext
 from leanconv.gpu.lowering.windows import at_least_2d
 from leanconv.graph.ir import Node
 from leanconv.graph.ops.chain import stage_inputs
 from leanconv.operators.conv_node import attributes_spec
-from leanconv.spec import ConvSpec
+from leanconv.spec import NHWC, ConvSpec
 
 
 def _plane_spec(
@@ -57,12 +57,12 @@ def lower_conv(context: LoweringContext, node: Node) -> None:
     spec = _plane_spec(context, x_shape, w, node.attributes, bool(node.input(2)), bool(residual))
     epilogue = Epilogue(
         _channels(context, node, 2, "bias"),
-        context.read(residual, LAST),
+        context.read(residual, NHWC),
         _channels(context, node, 4, "slope"),
         spec.activation,
     )
-    x = context.read(node.inputs[0], LAST)
-    y = context.define(node.output, LAST)
+    x = context.read(node.inputs[0], NHWC)
+    y = context.define(node.output, NHWC)
     problem = _problem(context, spec, x, y, epilogue, f"{y}/")
     context.add(node, choose_algorithm(problem, _spread(w), context.machine))
 
@@ -84,9 +84,9 @@ def lower_chain(context: LoweringContext, node: Node) -> None:
     """Lower a ConvChain: depthwise and 1x1 in one launch where that pays, the others one by one."""
     stages = node.attributes["stages"]
     x_shape = context.shape(node.inputs[0])
-    x = context.read(node.inputs[0], LAST)
-    residual = context.read(node.input(1), LAST)
-    y = context.define(node.output, LAST)
+    x = context.read(node.inputs[0], NHWC)
+    residual = context.read(node.input(1), NHWC)
+    y = context.define(node.output, NHWC)
     problems, weights = [], []
     for number, stage in enumerate(stages):
         names = stage_inputs(node.inputs, number, "", stages)
@@ -150,8 +150,8 @@ def lower_batch_norm(context: LoweringContext, node: Node) -> None:
     flat = (shape[0], shape[1], 1, prod(shape[2:]))
     w = factor.reshape(-1, 1, 1, 1)
     spec = _plane_spec(context, flat, w, attributes, True, False)
-    x = context.read(node.inputs[0], LAST)
-    y = context.define(node.output, LAST)
+    x = context.read(node.inputs[0], NHWC)
+    y = context.define(node.output, NHWC)
     shift = context.constant(f"{y}/bias", bias - mean * factor)
     problem = _problem(context, spec, x, y, Epilogue(bias=shift), f"{y}/")
     context.add(node, choose_algorithm(problem, w, context.machine, "depthwise"))

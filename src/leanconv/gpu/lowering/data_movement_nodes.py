@@ -18,17 +18,12 @@ from leanconv.gpu.launch import (
     make_launch,
 )
 from leanconv.gpu.lowering.data_movement import copy_box, fill, is_wide, permute
-from leanconv.gpu.lowering.lowering_context import (
-    LAST,
-    PLAIN,
-    LoweringContext,
-    physical_axis,
-    strides_in,
-)
+from leanconv.gpu.lowering.lowering_context import LoweringContext, strides_in
 from leanconv.graph.edit import part_nodes
 from leanconv.graph.ir import Node
 from leanconv.graph.ops import resample
 from leanconv.graph.ops.resize import linear_cells, nearest_cells
+from leanconv.spec import NHWC, PLAIN
 from leanconv.types import INT32
 
 _BLOCK = 512
@@ -59,9 +54,9 @@ def lower_concat(context: LoweringContext, node: Node) -> None:
     """Every part is copied to its place."""
     result = node.output
     forms = [context.form(n) for n in node.inputs if not context.is_constant(n)]
-    form = LAST if LAST in forms else PLAIN
+    form = NHWC if NHWC in forms else PLAIN
     shape = context.physical(result, form)
-    axis = physical_axis(node.attributes["axis"], len(shape), form)
+    axis = form.axes(len(shape)).index(node.attributes["axis"])
     target = dense_strides(shape)
     sources = [context.read(name, form) for name in node.inputs]
     y = context.define(result, form)
@@ -86,7 +81,7 @@ def lower_slice(context: LoweringContext, node: Node) -> None:
     for axis, (first, step) in enumerate(
         zip(node.attributes["starts"], node.attributes["steps"], strict=True)
     ):
-        place = physical_axis(axis, rank, form)
+        place = form.axes(rank).index(axis)
         start += first * strides[place]
         steps[place] = step * strides[place]
     context.launch(
@@ -157,7 +152,7 @@ def _along_axes(
         return
     launches = []
     for number, (axis, (cells, weights)) in enumerate(tables.items()):
-        place = physical_axis(axis, len(shape), form)
+        place = form.axes(len(shape)).index(axis)
         grown = [*shape[:place], len(cells), *shape[place + 1 :]]
         size = prod(grown) * context.dtype.bytes
         to = y if number == len(tables) - 1 else context.buffer(f"{y}/part{number}", size)
@@ -210,7 +205,7 @@ def lower_pad(context: LoweringContext, node: Node) -> None:
     box, whole = context.physical(source, form), context.physical(result, form)
     target = dense_strides(whole)
     start = sum(
-        before * target[physical_axis(axis, rank, form)] for axis, (before, _) in enumerate(pads)
+        before * target[form.axes(rank).index(axis)] for axis, (before, _) in enumerate(pads)
     )
     dtype = context.dtype
     launches = [fill(y, dtype, prod(whole), attributes["value"])]
@@ -236,7 +231,7 @@ def lower_pool(context: LoweringContext, node: Node) -> None:
         for i in range(rank)
     ]
     none = (1, 1, 0, 0, 1)
-    x, y = context.read(source, LAST), context.define(result, LAST)
+    x, y = context.read(source, NHWC), context.define(result, NHWC)
     pool = partial(_pool, context, node, channels)
     if rank == 1:
         window, size, out = [none, *window], [1, *size], [1, *out]

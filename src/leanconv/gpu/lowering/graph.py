@@ -9,12 +9,13 @@ import numpy as np
 from leanconv.errors import UnsupportedError
 from leanconv.gpu.arithmetic import Arithmetic
 from leanconv.gpu.lowering import arithmetic_nodes, conv_nodes, data_movement_nodes, transposed
-from leanconv.gpu.lowering.lowering_context import PLAIN, DeviceStep, LoweringContext
+from leanconv.gpu.lowering.lowering_context import DeviceStep, LoweringContext
 from leanconv.gpu.machine import Machine
 from leanconv.graph.ir import Graph, Node
 from leanconv.graph.ops import label
 from leanconv.planner.storage import Views
 from leanconv.records import dataclass
+from leanconv.spec import PLAIN
 from leanconv.types import DType
 
 Handler = Callable[[LoweringContext, Node], None]

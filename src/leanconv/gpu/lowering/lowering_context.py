@@ -18,9 +18,8 @@ from leanconv.graph.ir import Graph, Node
 from leanconv.graph.ops import label
 from leanconv.planner.storage import ValuePlacer
 from leanconv.records import dataclass
+from leanconv.spec import NHWC, PLAIN, Format
 from leanconv.types import DType
-
-PLAIN, LAST = "plain", "last"
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,18 +47,8 @@ class DeviceStep:
         return sum(call.flops for call in self.calls)
 
 
-def last_order(rank: int) -> tuple[int, ...]:
-    """The logical axes (N, C, spatial) in the order in which channels-last memory has them."""
-    return (0, *range(2, rank), 1)
-
-
-def physical_axis(axis: int, rank: int, form: str) -> int:
-    """The position of a logical axis in memory order."""
-    return axis if form == PLAIN else last_order(rank).index(axis)
-
-
-class LoweringContext(ValuePlacer[str]):
-    """What handlers of nodes work with. Formats are `PLAIN` and `LAST` (channels last).
+class LoweringContext(ValuePlacer):
+    """What handlers of nodes work with. Formats are `PLAIN` and `NHWC`.
 
     Attributes:
         graph: after the passes.
@@ -78,7 +67,7 @@ class LoweringContext(ValuePlacer[str]):
         arithmetics: tuple[Arithmetic, ...],
         lean: bool,
     ) -> None:
-        super().__init__(graph, PLAIN)
+        super().__init__(graph)
         self.machine, self.dtype = machine, dtype
         self.arithmetics, self.lean = arithmetics, lean
         self.steps: list[DeviceStep] = []
@@ -88,16 +77,15 @@ class LoweringContext(ValuePlacer[str]):
         """The logical shape of a value of the graph."""
         return self.graph.types[name].shape
 
-    def physical(self, name: str, form: str) -> tuple[int, ...]:
+    def physical(self, name: str, form: Format) -> tuple[int, ...]:
         """The shape in memory order."""
-        shape = self.shape(name)
-        return tuple(shape[axis] for axis in last_order(len(shape))) if form == LAST else shape
+        return form.physical_shape(self.shape(name))
 
     def is_image(self, name: str) -> bool:
         """Whether a value can be stored channels-last."""
         return len(self.shape(name)) >= 3
 
-    def form(self, name: str) -> str:
+    def form(self, name: str) -> Format:
         """The form that a computed value was made in; constants may have any."""
         return self._formats.get(name, PLAIN)
 
@@ -117,11 +105,11 @@ class LoweringContext(ValuePlacer[str]):
         self.constants[name] = stored(array, self.dtype)
         return name
 
-    def size(self, name: str, form: str) -> int:
+    def size(self, name: str, form: Format) -> int:
         """Bytes of a value, which are the same in both formats."""
         return prod(self.shape(name)) * self.dtype.bytes
 
-    def define(self, name: str, form: str) -> str:
+    def define(self, name: str, form: Format) -> str:
         """Let a value be in a buffer of the same name, in a form."""
         super().define(name, form)
         self._same_memory(name)
@@ -132,9 +120,9 @@ class LoweringContext(ValuePlacer[str]):
         shape = self.shape(name)
         if len(shape) < 3 or shape[1] == 1 or prod(shape[2:]) == 1:
             held = next(iter(self._places[name].values()))
-            self._places[name] = {PLAIN: held, LAST: held}
+            self._places[name] = {PLAIN: held, NHWC: held}
 
-    def read(self, name: str, form: str) -> str:
+    def read(self, name: str, form: Format) -> str:
         """The buffer that holds a value in a form; transposed if there is none yet."""
         if not name:
             return ""
@@ -143,29 +131,30 @@ class LoweringContext(ValuePlacer[str]):
         places = self._places.setdefault(name, {})
         if form not in places:
             array = self.graph.constants[name]
-            ordered = array.transpose(last_order(array.ndim)) if form == LAST else array
-            places[form] = self.constant(f"{name}/{form}", ordered)
+            places[form] = self.constant(f"{name}/{form}", array.transpose(form.axes(array.ndim)))
         return places[form]
 
     def plain_constant(self, name: str) -> str:
         """The buffer that holds a constant, row-major."""
         return self.read(name, PLAIN)
 
-    def reorder(self, name: str, source: str, result: str, source_form: str, form: str) -> None:
+    def reorder(
+        self, name: str, source: str, result: str, source_form: Format, form: Format
+    ) -> None:
         """Add a transpose, or a copy in the same form."""
         if source_form == form:
             count = (max(1, prod(self.shape(name))),)
             launch = copy_box(source, result, self.dtype, count, (1,), (1,))
             self.steps.append(DeviceStep(result, "Copy", "copy", "", "", (launch,)))
             return
-        order = last_order(len(self.shape(name)))
+        order = NHWC.axes(len(self.shape(name)))
         if form == PLAIN:
             order = tuple(order.index(axis) for axis in range(len(order)))
         launch = permute(source, result, self.dtype, self.physical(name, source_form), order)
         algorithm = f"{source_form} to {form}"
         self.steps.append(DeviceStep(result, "Reorder", algorithm, "", "", (launch,)))
 
-    def view(self, name: str, of: str, form: str) -> None:
+    def view(self, name: str, of: str, form: Format) -> None:
         """Let a value be the bytes of a buffer."""
         self.define(name, form)
         if of in self.constants:

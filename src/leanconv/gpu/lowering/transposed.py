@@ -20,11 +20,12 @@ from leanconv.gpu.launch import (
 from leanconv.gpu.lowering.data_movement import copy_box
 from leanconv.gpu.lowering.gemm import Epilogue, Product, lower_product
 from leanconv.gpu.lowering.lowered import Lowered, joined
-from leanconv.gpu.lowering.lowering_context import LAST, LoweringContext
+from leanconv.gpu.lowering.lowering_context import LoweringContext
 from leanconv.gpu.lowering.windows import Depth, Windows, unfolded_windows
 from leanconv.graph.ir import Node
 from leanconv.operators.conv_node import transposed_problem
 from leanconv.operators.transposed import phases
+from leanconv.spec import NHWC
 
 
 def lower_transposed(context: LoweringContext, node: Node) -> None:
@@ -36,8 +37,8 @@ def lower_transposed(context: LoweringContext, node: Node) -> None:
         array = context.given(node, index)
         names.append("" if array is None else context.constant(f"{node.output}/{role}", array))
     epilogue = Epilogue(names[0], "", names[1], node.attributes["activation"])
-    x = context.read(node.inputs[0], LAST)
-    y = context.define(node.output, LAST)
+    x = context.read(node.inputs[0], NHWC)
+    y = context.define(node.output, NHWC)
     made = [_by_phases(context, node, w, x, y, epilogue)]
     if w.ndim < 5:
         made.append(_by_products(context, node, w, x, y, epilogue))
@@ -55,7 +56,7 @@ def _by_phases(
     dtype, machine = context.dtype, context.machine
     in_shape, out_shape = context.shape(node.inputs[0]), context.shape(node.output)
     groups, outputs = node.attributes["group"], out_shape[1]
-    of, to = Access.channels_last(in_shape), Access.channels_last(out_shape)
+    of, to = (Access.of_format(shape, NHWC) for shape in (in_shape, out_shape))
     pieces = phases(node, transposed_problem(node, context.graph, of, to, None), w)
     parts: list[Lowered] = []
     for number, (problem, taps) in enumerate(pieces):
