@@ -41,7 +41,7 @@ ABLATION = (
     "im2win:micro=0",
     "im2win:form=basic",
 )
-PRODUCTS = ("gemm.segment_gemm", "gemm.add_splits", "patches.patch_gemm", "sliced.sliced_gemm")
+PRODUCTS = ("gemm.segment_gemm", "gemm.add_splits", "patches.patch_gemm", "pointwise.sliced_gemm")
 _MOST_SPECTRA = 300e6  # bytes of the weights' transforms, which the host makes
 
 

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 
 import leanconv as lc
 from leanconv.errors import InputError, LeanConvError, UnsupportedError
-from leanconv.gpu.network_backend import DeviceBackend
+from leanconv.gpu.backend import DeviceBackend
 from leanconv.graph.onnx_import import read_model
 from leanconv.types import FLOAT16, FLOAT32, FLOAT64, INT32
 from support.hostile import node

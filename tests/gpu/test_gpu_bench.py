@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from leanconv.gpu import backend, network_backend
+from leanconv.gpu import backend
+from leanconv.gpu.backend import DeviceBackend
 from leanconv.gpu.conv import DeviceConvPlan
 from leanconv.gpu.device.driver import Driver
 from leanconv.gpu.fft import TorchFft
-from leanconv.gpu.network_backend import DeviceBackend
 from leanconv.spec import ConvSpec
 from support.gpu.fake_cuda import FakeCuda
 
@@ -75,9 +75,7 @@ def test_a_rehearsal_reaches_every_row(bench: Any, monkeypatch: pytest.MonkeyPat
     compiled = {"compile_code": fake.compile}
     monkeypatch.setattr(backend, "TorchFft", lambda device: TorchFft("cpu"))
     monkeypatch.setattr(backend, "DeviceConvPlan", functools.partial(DeviceConvPlan, **compiled))
-    monkeypatch.setattr(
-        network_backend, "DeviceBackend", functools.partial(DeviceBackend, **compiled)
-    )
+    monkeypatch.setattr(backend, "DeviceBackend", functools.partial(DeviceBackend, **compiled))
 
     class Graph:
         def replay(self) -> None:

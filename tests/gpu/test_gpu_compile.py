@@ -47,7 +47,7 @@ def test_all_compile_within_the_machine(compiled: Compiled, arch: int) -> None:
     assert len(compiled[arch]) > 65
     for row in compiled[arch]:
         # Triton 3.9 keeps one pair of registers of one tile on the stack, 3.6 nothing.
-        spilled = 8 if row["function"] == "sliced.sliced_gemm" else 0
+        spilled = 8 if row["function"] == "pointwise.sliced_gemm" else 0
         assert row["stack"] <= spilled, row["name"]
         assert spilled or _count(row, "LDL", "STL") == 0, row["name"]
         assert row["registers"] * 32 * row["warps"] <= REGISTERS, row["name"]
@@ -136,11 +136,11 @@ def test_patches_arrive_by_tensor_copies_alone(compiled: Compiled) -> None:
 
 
 def test_boxes_go_from_shared_memory_into_products(compiled: Compiled) -> None:
-    found = list(_of(compiled, 90, "boxes.box_gemm"))
+    found = list(_of(compiled, 90, "pointwise.box_gemm"))
     assert {row["constants"]["MODE"] for row in found} == {"tf32", "native"}
     for row in found:
         assert row["instructions"]["UTMALDG.2D"] > 0, row["name"]
         assert _count(row, "HGMMA") > 0, row["name"]
         assert _count(row, "LDGSTS") == 0, row["name"]
         assert not row["from_registers"], row["name"]
-    assert not list(_of(compiled, 80, "boxes.box_gemm"))
+    assert not list(_of(compiled, 80, "pointwise.box_gemm"))

@@ -15,13 +15,13 @@ from leanconv.errors import (
     SpecError,
     UnsupportedError,
 )
-from leanconv.gpu.arithmetic import FP16X3, IEEE, choices
 from leanconv.gpu.backend import check_options, device_driver
 from leanconv.gpu.compiled_network import CompiledDeviceNetwork
 from leanconv.gpu.conv import DeviceConvPlan
 from leanconv.gpu.device.driver import Driver
 from leanconv.gpu.launch import TENSOR_MAP
 from leanconv.gpu.lowering.gemm import pack
+from leanconv.gpu.machine import FP16X3, IEEE, choices
 from leanconv.spec import Activation, ConvSpec
 from leanconv.types import BFLOAT16, FLOAT16, FLOAT32, FLOAT64
 from support import network_models

@@ -11,10 +11,10 @@ import pytest
 
 from leanconv.api.network import Network
 from leanconv.errors import BudgetError, InputError, UnsupportedError
+from leanconv.gpu.backend import DeviceBackend
 from leanconv.gpu.conv import DeviceConvPlan
 from leanconv.gpu.device.driver import Driver
 from leanconv.gpu.fft import FftConvPlan
-from leanconv.gpu.network_backend import DeviceBackend
 from leanconv.graph.onnx_import import read_model
 from leanconv.runtime.locks import Unpicklable
 from leanconv.types import FLOAT16, FLOAT32

@@ -167,7 +167,6 @@ def load(
         raise SpecError(f"got stream_weights for device {device!r}; expected device 'cpu'")
     if device != "cpu":
         from leanconv.gpu import backend
-        from leanconv.gpu.network_backend import DeviceBackend
 
         backend.check_options(
             threads=threads, tune=tune, reproducible=reproducible, plan=plan, algorithms=algorithms
@@ -176,7 +175,9 @@ def load(
         with working(shown, progress):
             driver = backend.device_driver(device)
             return Network(
-                DeviceBackend(_read(source, given_weights), driver, computed, precision, *limits)
+                backend.DeviceBackend(
+                    _read(source, given_weights), driver, computed, precision, *limits
+                )
             )
     if precision is not None and computed == FLOAT64:
         raise SpecError(f"got precision {precision!r} together with dtype 'float64'; expected one")

@@ -1,4 +1,4 @@
-"""What `device="cuda"` means: the way from the public arguments to plans on a GPU."""
+"""What `device="cuda"` means: the way from the public arguments to plans and networks on a GPU."""
 
 from __future__ import annotations
 
@@ -9,18 +9,25 @@ from typing import Any
 
 import numpy as np
 
-from leanconv.errors import InputError, SpecError, UnsupportedError
+from leanconv.errors import BudgetError, InputError, SpecError, UnsupportedError
+from leanconv.gpu.compiled_network import CompiledDeviceNetwork, DevicePlan
 from leanconv.gpu.conv import DeviceConvPlan, host_weights
-from leanconv.gpu.device.compiler import require_triton
+from leanconv.gpu.device.compiler import Compile, compile_cubin, require_triton
 from leanconv.gpu.device.dlpack import is_device_array, take
 from leanconv.gpu.device.driver import Driver, driver
 from leanconv.gpu.fft import FftConvPlan, TorchFft
-from leanconv.runtime.locks import Lock
+from leanconv.graph.onnx_import import Model
+from leanconv.graph.onnx_names import shown
+from leanconv.graph.passes import GPU_PASSES, run_passes
+from leanconv.graph.verify import check_flowing
+from leanconv.runtime.locks import Lock, Unpicklable
+from leanconv.runtime.memory import Held
 from leanconv.spec import ConvSpec
 from leanconv.spec.arguments import ConvArguments, check_slope, spec_of
-from leanconv.units import type_text
+from leanconv.types import FLOAT32, HALVES, find_dtype
+from leanconv.units import error_text, type_text
 
-DevicePlan = DeviceConvPlan | FftConvPlan
+ConvPlan = DeviceConvPlan | FftConvPlan
 Weights = tuple[Any, Any, Any]  # w, bias, slope
 Limits = tuple[str | None, int | None, float | None]  # algorithm, memory limit, largest error
 _MOST_PLANS = 64
@@ -61,7 +68,7 @@ def plan_conv(
     arguments: ConvArguments,
     residual: bool,
     limits: Limits,
-) -> DevicePlan:
+) -> ConvPlan:
     """Plan a convolution on a GPU.
 
     Args:
@@ -85,7 +92,7 @@ def _made(
     arrays: tuple[np.ndarray, np.ndarray | None, np.ndarray | None],
     limits: Limits,
     precision: str | None,
-) -> DevicePlan:
+) -> ConvPlan:
     """The plan of our own kernels, or by transforms of torch."""
     algorithm, memory_limit, max_error = limits
     if algorithm == "fft":
@@ -131,7 +138,7 @@ def convolve(
 
 
 @functools.cache
-def _plans() -> tuple[dict[Any, DevicePlan], Lock]:
+def _plans() -> tuple[dict[Any, ConvPlan], Lock]:
     return {}, Lock("a convolution on the GPU")
 
 
@@ -162,3 +169,128 @@ def _spec(
             "to the result"
         )
     return spec, (w, channels[0], channels[1])
+
+
+class DeviceBackend(Unpicklable):
+    """What compiles and runs a network on a GPU; runs of one network follow one another.
+
+    Args:
+        model: what the file says.
+        driver: the device.
+        dtype: to compute in, half precision included; None for the file's.
+        precision: as for `plan_conv2d`.
+        memory_limit: bytes that weights and arena may take together, None for no limit.
+        max_error: the largest error of the outputs that a plan may state, None for no limit.
+        compile_code: what makes cubins.
+    """
+
+    instead = "send the model's path, and call leanconv.load where the network is wanted"
+    cache_bytes, most_cached = 2**62, 8
+
+    def __init__(
+        self,
+        model: Model,
+        driver: Driver,
+        dtype: str | None = None,
+        precision: str | None = None,
+        memory_limit: int | None = None,
+        max_error: float | None = None,
+        compile_code: Compile = compile_cubin,
+    ) -> None:
+        other = next((each for each in model.inputs if each.dtype != model.dtype), None)
+        if other is not None:
+            raise UnsupportedError(
+                f"the network takes {shown(other.name)!r} in {other.dtype} and computes in "
+                f"{model.dtype}, which device='cuda' does not do; expected device='cpu', or a file "
+                "without the cast"
+            )
+        half = find_dtype(dtype) if dtype in HALVES else None
+        if half and model.dtype != FLOAT32:
+            raise SpecError(
+                f"dtype is {dtype!r} for a model in {model.dtype}; expected a model in float32"
+            )
+        self.model, self._driver, self._precision = model, driver, precision
+        self._dtype_asked = dtype
+        self._limit, self._max_error, self._compile_code = memory_limit, max_error, compile_code
+        self._graph_dtype = model.runtime_dtype(None if half else dtype)
+        self.input_dtype = model.dtype
+        self.dtype = half or self._graph_dtype
+        self._lock = Lock("a run of the same network")
+
+    def private_bytes(self, held: Held) -> int:
+        """Nothing: all is on the device."""
+        return 0
+
+    @property
+    def output_bytes(self) -> int:
+        """None: each result is made anew."""
+        return 0
+
+    def validated(self, arrays: Sequence[Any]) -> list[Any]:
+        """The arrays; `CompiledDeviceNetwork.run` checks their dtypes.
+
+        Raises:
+            InputError: one of them is no array.
+        """
+        for spec, array in zip(self.model.inputs, arrays, strict=True):
+            if not hasattr(array, "shape"):
+                raise InputError(
+                    f"input {spec.name!r} is {type(array).__name__}; expected an array"
+                )
+        return list(arrays)
+
+    def prepare(self) -> tuple[()]:
+        """Nothing: kernels are checked when the input shapes are known."""
+        return ()
+
+    deciding: tuple[str, ...] = ()  # no values are read: arrays may be on the device
+
+    def compile(
+        self, shapes: tuple[tuple[int, ...], ...], known: object = None
+    ) -> CompiledDeviceNetwork:
+        """Choose kernels, compile them and set memory aside.
+
+        Raises:
+            NeedsInputsError: what is computed follows from values of inputs.
+            BudgetError: no plan keeps the limits.
+        """
+        del known
+        if self.model.halves:
+            raise UnsupportedError(
+                "the file computes in float16, which is not supported on a GPU yet; expected "
+                "float32: give the network from before it was converted, and dtype='float16'"
+            )
+        names = (spec.name for spec in self.model.inputs)
+        given = dict(zip(names, shapes, strict=True))
+        graph = self.model.bind(given, self._graph_dtype, holds_graphs=False)
+        compiled = CompiledDeviceNetwork(
+            check_flowing(run_passes(graph, GPU_PASSES), empty_outputs=False),
+            self._driver,
+            self.dtype,
+            self._precision,
+            self._limit,
+            self._compile_code,
+            self._lock,
+        )
+        self._check_error(compiled.plan)
+        return compiled
+
+    def _check_error(self, plan: DevicePlan) -> None:
+        limit = self._max_error
+        if limit is not None and not plan.predicted_error <= limit:
+            raise BudgetError(
+                f"the network is expected to err by {plan.predicted_error:.3g} in {self.dtype}, "
+                f"the limit is {limit:.3g}; give max_error={error_text(plan.predicted_error)} or "
+                "more, or use precision='ieee' or dtype='float64'",
+                0,
+                plan.predicted_error,
+            )
+
+    def of_model(self, model: Model) -> DeviceBackend:
+        """The same for another model."""
+        given = self._driver, self._dtype_asked, self._precision, self._limit, self._max_error
+        return DeviceBackend(model, *given, self._compile_code)
+
+    def copied(self, compiled: object) -> DeviceBackend:
+        """Refused: what is on a device belongs to this process."""
+        self.__reduce_ex__(2)

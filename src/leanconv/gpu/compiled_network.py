@@ -10,18 +10,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from leanconv.errors import UnsupportedError
-from leanconv.gpu.arithmetic import choices
-from leanconv.gpu.device.compiler import Compile, compile_cubin
+from leanconv.gpu.device.compiler import Compile, Module, compile_cubin
 from leanconv.gpu.device.dlpack import DeviceArray, is_device_array
 from leanconv.gpu.device.driver import Driver
 from leanconv.gpu.device.driver import Graph as Captured
-from leanconv.gpu.device.memory import Memory
-from leanconv.gpu.device.runner import Module
-from leanconv.gpu.device_inputs import finish_reading, on_device
-from leanconv.gpu.limits import fastest_within
+from leanconv.gpu.device.memory import Memory, finish_reading, on_device
 from leanconv.gpu.lowering.graph import DeviceGraph, lower_graph
+from leanconv.gpu.lowering.lowered import fastest_within
 from leanconv.gpu.lowering.lowering_context import DeviceStep
-from leanconv.gpu.machine import Machine, machine_of
+from leanconv.gpu.machine import Machine, choices, machine_of
 from leanconv.graph.ir import Graph, TensorType
 from leanconv.planner.storage import Storage, place
 from leanconv.records import dataclass

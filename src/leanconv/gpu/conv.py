@@ -11,23 +11,24 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from leanconv.errors import InputError
-from leanconv.gpu.arithmetic import choices
-from leanconv.gpu.device.compiler import Compile, compile_cubin
+from leanconv.gpu.device.compiler import Compile, Module, compile_cubin
 from leanconv.gpu.device.dlpack import DeviceArray, is_device_array, take
 from leanconv.gpu.device.driver import Driver, Graph
-from leanconv.gpu.device.memory import Memory
-from leanconv.gpu.device.runner import Module
-from leanconv.gpu.device_inputs import finish_reading, on_device
-from leanconv.gpu.launch import Launch
-from leanconv.gpu.limits import check_error, fastest_within
+from leanconv.gpu.device.memory import Memory, finish_reading, on_device
+from leanconv.gpu.launch import Launch, permute
 from leanconv.gpu.lowering.conv import DEVICE_ALGORITHMS, choose_algorithm
-from leanconv.gpu.lowering.conv_problem import ConvProblem
-from leanconv.gpu.lowering.data_movement import permute
-from leanconv.gpu.lowering.gemm import Epilogue, sum_error
-from leanconv.gpu.lowering.lowered import Lowered
-from leanconv.gpu.lowering.stored import stored, unstored
+from leanconv.gpu.lowering.gemm import sum_error
+from leanconv.gpu.lowering.lowered import (
+    ConvProblem,
+    Epilogue,
+    Lowered,
+    check_error,
+    fastest_within,
+    stored,
+    unstored,
+)
 from leanconv.gpu.lowering.windows import at_least_2d
-from leanconv.gpu.machine import machine_of
+from leanconv.gpu.machine import choices, machine_of
 from leanconv.graph.ir import TensorType
 from leanconv.runtime.locks import Lock, Unpicklable
 from leanconv.spec import NHWC, ConvSpec

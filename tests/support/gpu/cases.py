@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from leanconv.api.network import Network
+from leanconv.gpu.backend import DeviceBackend
 from leanconv.gpu.device.driver import Driver
-from leanconv.gpu.network_backend import DeviceBackend
 from leanconv.graph.onnx_import import read_model
 from leanconv.types import FLOAT16, FLOAT64
 from support import network_models

@@ -7,22 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from leanconv.gpu.arithmetic import (
-    BRAIN,
-    DOUBLE,
-    FP16X3,
-    HALF,
-    IEEE,
-    TF32,
-    TF32X3,
-    Arithmetic,
-)
 from leanconv.gpu.launch import Code
-from leanconv.gpu.lowering.boxes import boxes_reject, boxings, lower_boxes
 from leanconv.gpu.lowering.conv import choose_algorithm
-from leanconv.gpu.lowering.conv_problem import ConvProblem
 from leanconv.gpu.lowering.depthwise import fused_tiles, lower_fused
-from leanconv.gpu.lowering.gemm import Epilogue, Product, lower_product
+from leanconv.gpu.lowering.gemm import Product, lower_product
+from leanconv.gpu.lowering.lowered import ConvProblem, Epilogue
 from leanconv.gpu.lowering.patches import (
     TAPS,
     WINDOWS,
@@ -30,11 +19,28 @@ from leanconv.gpu.lowering.patches import (
     patches_reject,
     patchings,
 )
-from leanconv.gpu.lowering.slices import lower_slices, slices_reject, slicings
+from leanconv.gpu.lowering.pointwise import (
+    boxes_reject,
+    boxings,
+    lower_pointwise,
+    slices_reject,
+    slicings,
+)
 from leanconv.gpu.lowering.tiles import Tile, tiles
 from leanconv.gpu.lowering.unfold_methods import Im2winForm
 from leanconv.gpu.lowering.windows import conv_windows
-from leanconv.gpu.machine import PRESETS, Machine
+from leanconv.gpu.machine import (
+    BRAIN,
+    DOUBLE,
+    FP16X3,
+    HALF,
+    IEEE,
+    PRESETS,
+    TF32,
+    TF32X3,
+    Arithmetic,
+    Machine,
+)
 from leanconv.spec import Activation, ConvSpec
 from leanconv.types import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, Precision
 
@@ -119,7 +125,7 @@ def slice_codes(arch: int) -> Iterator[tuple[str, Code]]:
         conv = _conv(spec, arithmetic, dtype)
         if slices_reject(conv) is None:
             for each in slicings(conv, MACHINES[arch], True):
-                for launch in lower_slices(conv, np.ones(spec.weight_shape), each).launches:
+                for launch in lower_pointwise(conv, np.ones(spec.weight_shape), each).launches:
                     yield f"{arithmetic.name} {dtype} {each}", launch.code
 
 
@@ -131,7 +137,7 @@ def box_codes(arch: int) -> Iterator[tuple[str, Code]]:
             conv = _conv(spec, arithmetic, dtype)
             if boxes_reject(conv, MACHINES[arch]) is None:
                 for each in boxings(conv, MACHINES[arch]):
-                    for launch in lower_boxes(conv, np.ones(spec.weight_shape), each).launches:
+                    for launch in lower_pointwise(conv, np.ones(spec.weight_shape), each).launches:
                         yield f"{arithmetic.name} {dtype} {each}", launch.code
 
 

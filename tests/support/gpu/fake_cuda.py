@@ -22,7 +22,7 @@ GUARD = 256
 _POISON = 0xFF  # NaN in every float format
 _NUMBERS = {"i32": c_int, "i64": ctypes.c_int64, "fp32": c_float, "fp64": ctypes.c_double}
 
-EARLY_KERNELS = ("gemm.segment_gemm", "sliced.sliced_gemm")  # some of them
+EARLY_KERNELS = ("gemm.segment_gemm", "pointwise.sliced_gemm")  # some of them
 Execute = Callable[[Code, tuple[int, int, int], list[Any]], None]
 
 

@@ -9,13 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from leanconv.gpu.arithmetic import Arithmetic
+from leanconv.gpu.device.compiler import Module
 from leanconv.gpu.device.memory import Memory
-from leanconv.gpu.device.runner import Module
-from leanconv.gpu.lowering.boxes import boxes_reject, boxings, lower_boxes
-from leanconv.gpu.lowering.conv_problem import ConvProblem
-from leanconv.gpu.lowering.gemm import Epilogue, Product, lower_product
-from leanconv.gpu.lowering.lowered import Lowered
+from leanconv.gpu.lowering.gemm import Product, lower_product
+from leanconv.gpu.lowering.lowered import ConvProblem, Epilogue, Lowered, stored, unstored
 from leanconv.gpu.lowering.patches import (
     TAPS,
     WINDOWS,
@@ -23,11 +20,16 @@ from leanconv.gpu.lowering.patches import (
     patches_reject,
     patchings,
 )
-from leanconv.gpu.lowering.slices import lower_slices, slices_reject, slicings
-from leanconv.gpu.lowering.stored import stored, unstored
+from leanconv.gpu.lowering.pointwise import (
+    boxes_reject,
+    boxings,
+    lower_pointwise,
+    slices_reject,
+    slicings,
+)
 from leanconv.gpu.lowering.tiles import tiles
 from leanconv.gpu.lowering.windows import conv_windows
-from leanconv.gpu.machine import machine_of
+from leanconv.gpu.machine import Arithmetic, machine_of
 from leanconv.reference import direct
 from leanconv.spec import ConvSpec
 from leanconv.spec.format import aligned
@@ -136,7 +138,7 @@ def _boxes(stand: Stand, spec: ConvSpec, arithmetic: Arithmetic) -> Iterator[Cas
         for each in boxings(conv, machine):
             yield (
                 f"{arithmetic.name} {spec.dtype} {each} {spec}",
-                lambda e=each: tile(stand, spec, lambda w: lower_boxes(conv, w, e)),
+                lambda e=each: tile(stand, spec, lambda w: lower_pointwise(conv, w, e)),
             )
 
 
@@ -148,7 +150,7 @@ def _slices(stand: Stand, spec: ConvSpec, arithmetic: Arithmetic) -> Iterator[Ca
         for each in slicings(conv, machine, True):
             yield (
                 f"{arithmetic.name} {spec.dtype} {each} {spec}",
-                lambda e=each: tile(stand, spec, lambda w: lower_slices(conv, w, e)),
+                lambda e=each: tile(stand, spec, lambda w: lower_pointwise(conv, w, e)),
             )
 
 

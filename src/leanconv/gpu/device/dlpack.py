@@ -17,7 +17,7 @@ import numpy as np
 from leanconv.errors import InputError
 from leanconv.gpu.device.driver import Driver
 from leanconv.gpu.launch import dense_strides
-from leanconv.gpu.lowering.stored import unstored
+from leanconv.gpu.lowering.lowered import unstored
 from leanconv.records import dataclass
 from leanconv.types import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, DType
 

@@ -10,8 +10,7 @@ of which the first comes from memory and the others from L1.
 import triton
 import triton.language as tl
 
-from leanconv.gpu.kernels.early import follow
-from leanconv.gpu.kernels.epilogue import activate, finish
+from leanconv.gpu.kernels.common import activate, finish, follow
 from leanconv.gpu.kernels.gemm import multiply, unscaled
 
 

@@ -16,8 +16,7 @@ two descriptors:
 import triton
 import triton.language as tl
 
-from leanconv.gpu.kernels.early import follow
-from leanconv.gpu.kernels.epilogue import finish
+from leanconv.gpu.kernels.common import finish, follow
 from leanconv.gpu.kernels.gemm import flag_tile, multiply, unscaled
 
 

@@ -10,7 +10,7 @@ several in a program; large ones, which do not fit the registers, by two small m
 import triton
 import triton.language as tl
 
-from leanconv.gpu.kernels.epilogue import finish
+from leanconv.gpu.kernels.common import finish
 
 
 @triton.jit

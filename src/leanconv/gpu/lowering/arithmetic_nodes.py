@@ -8,8 +8,17 @@ from math import prod
 import numpy as np
 
 from leanconv.errors import UnsupportedError
-from leanconv.gpu.launch import Launch, Pointer, blocks, dense_strides, divisor, make_launch
-from leanconv.gpu.lowering.data_movement import box_arguments, is_wide, merged
+from leanconv.gpu.launch import (
+    Launch,
+    Pointer,
+    blocks,
+    box_arguments,
+    dense_strides,
+    divisor,
+    is_wide,
+    make_launch,
+    merged,
+)
 from leanconv.gpu.lowering.lowering_context import LoweringContext, strides_in
 from leanconv.graph.activations import UNARY_ACTIVATIONS, activation_of
 from leanconv.graph.ir import Node
@@ -43,7 +52,7 @@ def elementwise(
     extents, of_a, of_b = merged(shape, *strides)
     dtype = context.dtype
     return make_launch(
-        "elementwise.elementwise",
+        "arithmetic.elementwise",
         (blocks(prod(shape), _BLOCK),),
         {
             "a": Pointer(a, dtype),
@@ -175,7 +184,7 @@ def _reduce(dtype: DType, x: str, y: str, box: tuple[int, int, int], kind: str) 
     outer, count, inner = box
     rows, columns = _tile(count, inner)
     return make_launch(
-        "reduce.reduce_axis",
+        "arithmetic.reduce_axis",
         (outer, blocks(inner, columns)),
         {"x": Pointer(x, dtype), "y": Pointer(y, dtype), "count": count, "inner": inner},
         {"BR": rows, "BI": columns, "KIND": kind, "ACC": dtype.accumulator},
@@ -196,7 +205,7 @@ def lower_softmax(context: LoweringContext, node: Node) -> None:
     dtype = context.dtype
     x, y = context.read(source, form), context.define(node.output, form)
     launch = make_launch(
-        "reduce.softmax",
+        "arithmetic.softmax",
         (outer, blocks(inner, columns)),
         {"x": Pointer(x, dtype), "y": Pointer(y, dtype), "count": count, "inner": inner},
         {
@@ -221,7 +230,7 @@ def lower_lrn(context: LoweringContext, node: Node) -> None:
     size, channels = attributes["size"], shape[1]
     positions = prod(shape) // channels
     launch = make_launch(
-        "reduce.normalise_locally",
+        "arithmetic.normalise_locally",
         (blocks(positions, 16), blocks(channels, 64)),
         {
             "x": Pointer(x, dtype),
@@ -289,7 +298,7 @@ def _matmul(
     (a, b, y), (of_a, of_b) = names, strides
     parts = ("outer", "inner", "row", "column")
     return make_launch(
-        "matmul.matmul",
+        "gemm.matmul",
         (blocks(rows, tile) * blocks(columns, 32), batch[0]),
         {
             "a": Pointer(a, dtype),

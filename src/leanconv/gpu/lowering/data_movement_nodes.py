@@ -13,11 +13,14 @@ from leanconv.gpu.launch import (
     Pointer,
     blocks,
     by_axis,
+    copy_box,
     dense_strides,
     divisor,
+    fill,
+    is_wide,
     make_launch,
+    permute,
 )
-from leanconv.gpu.lowering.data_movement import copy_box, fill, is_wide, permute
 from leanconv.gpu.lowering.lowering_context import LoweringContext, strides_in
 from leanconv.graph.edit import part_nodes
 from leanconv.graph.ir import Node
@@ -264,7 +267,7 @@ def _pool(
     positions, dtype = images * out[0] * out[1], context.dtype
     tile_c = 64 if channels >= 64 else 32
     return make_launch(
-        "pool.pool",
+        "data_movement.pool",
         (blocks(positions, 16), blocks(channels, tile_c)),
         {
             "x": Pointer(x, dtype),

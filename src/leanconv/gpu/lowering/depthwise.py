@@ -8,7 +8,6 @@ import numpy as np
 
 from leanconv.algorithms.parameters import Parameters, one_of, parameter
 from leanconv.errors import SpecError
-from leanconv.gpu.arithmetic import FP16X3, IEEE, Arithmetic
 from leanconv.gpu.launch import (
     Constant,
     Launch,
@@ -18,12 +17,10 @@ from leanconv.gpu.launch import (
     divisor,
     make_launch,
 )
-from leanconv.gpu.lowering.conv_problem import ConvProblem
-from leanconv.gpu.lowering.gemm import Epilogue, pack, sum_error
-from leanconv.gpu.lowering.lowered import Lowered
-from leanconv.gpu.lowering.stored import stored
+from leanconv.gpu.lowering.gemm import pack, sum_error
+from leanconv.gpu.lowering.lowered import ConvProblem, Epilogue, Lowered, stored
 from leanconv.gpu.lowering.tiles import Tile
-from leanconv.gpu.machine import Machine
+from leanconv.gpu.machine import FP16X3, IEEE, Arithmetic, Machine
 from leanconv.records import dataclass
 from leanconv.spec import ConvSpec
 from leanconv.spec.format import ceil_div

@@ -8,15 +8,12 @@ from math import sqrt
 
 import numpy as np
 
-from leanconv.gpu.arithmetic import FP16X3, TF32X3, Arithmetic
 from leanconv.gpu.launch import Launch, Pointer, blocks, by_axis, divisor, make_launch
-from leanconv.gpu.lowering.lowered import Lowered
-from leanconv.gpu.lowering.stored import stored
+from leanconv.gpu.lowering.lowered import Epilogue, Lowered, stored
 from leanconv.gpu.lowering.tiles import Blocking, Tile, blockings
 from leanconv.gpu.lowering.windows import Windows
-from leanconv.gpu.machine import Machine
+from leanconv.gpu.machine import FP16X3, TF32X3, Arithmetic, Machine
 from leanconv.records import dataclass
-from leanconv.spec import Activation
 from leanconv.spec.format import ceil_div
 from leanconv.types import FLOAT16, FLOAT32, INT32, DType
 
@@ -25,41 +22,6 @@ X_SCALE = 64  # fp16x3 holds inputs up to 65504 / 64 = 1023
 # Below 2^-3 the low half of a scaled input loses bits: an error of 2^-25 each, times weights below
 # 2^15, adds up to 2^-10 sqrt(k). Sums of at least 2^11 sqrt(k) keep 21 bits.
 LEAST_SUM = 2.0**11
-
-
-@dataclass(frozen=True)
-class Epilogue:
-    """What is done to sums before they are stored, with the names of its buffers."""
-
-    bias: str = ""
-    residual: str = ""
-    slope: str = ""
-    activation: Activation | None = None
-
-    @property
-    def parameters(self) -> tuple[float, float]:
-        """The activation's numbers, two of them."""
-        given = self.activation.parameters if self.activation else ()
-        first, second = (*given, 0.0, 0.0)[:2]
-        return first, second
-
-    def buffers(self, dtype: DType) -> dict[str, Pointer]:
-        """The kernel's arguments that are buffers of this epilogue."""
-        names = {"bias": self.bias, "residual": self.residual, "slope": self.slope}
-        return {role: Pointer(name, dtype) for role, name in names.items()}
-
-    def numbers(self) -> dict[str, float]:
-        """The kernel's arguments that are the activation's numbers."""
-        first, second = self.parameters
-        return {"a0": first, "a1": second}
-
-    def constants(self) -> dict[str, bool | str]:
-        """The kernel's constants for this epilogue."""
-        return {
-            "HAS_BIAS": bool(self.bias),
-            "HAS_RESIDUAL": bool(self.residual),
-            "ACT": self.activation.kind if self.activation else "",
-        }
 
 
 @dataclass(frozen=True)

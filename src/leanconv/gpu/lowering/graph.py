@@ -7,10 +7,9 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from leanconv.errors import UnsupportedError
-from leanconv.gpu.arithmetic import Arithmetic
-from leanconv.gpu.lowering import arithmetic_nodes, conv_nodes, data_movement_nodes, transposed
+from leanconv.gpu.lowering import arithmetic_nodes, conv, data_movement_nodes, transposed
 from leanconv.gpu.lowering.lowering_context import DeviceStep, LoweringContext
-from leanconv.gpu.machine import Machine
+from leanconv.gpu.machine import Arithmetic, Machine
 from leanconv.graph.ir import Graph, Node
 from leanconv.graph.ops import label
 from leanconv.planner.storage import Views
@@ -20,7 +19,7 @@ from leanconv.types import DType
 
 Handler = Callable[[LoweringContext, Node], None]
 HANDLERS: Mapping[str, Handler] = {
-    **conv_nodes.HANDLERS,
+    **conv.HANDLERS,
     **data_movement_nodes.HANDLERS,
     **arithmetic_nodes.HANDLERS,
     **transposed.HANDLERS,

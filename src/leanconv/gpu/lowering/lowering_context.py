@@ -8,12 +8,9 @@ from math import prod
 import numpy as np
 
 from leanconv.errors import UnsupportedError
-from leanconv.gpu.arithmetic import Arithmetic
-from leanconv.gpu.launch import Launch, dense_strides
-from leanconv.gpu.lowering.data_movement import copy_box, permute
-from leanconv.gpu.lowering.lowered import Lowered
-from leanconv.gpu.lowering.stored import stored
-from leanconv.gpu.machine import Machine
+from leanconv.gpu.launch import Launch, copy_box, dense_strides, permute
+from leanconv.gpu.lowering.lowered import Lowered, stored
+from leanconv.gpu.machine import Arithmetic, Machine
 from leanconv.graph.ir import Graph, Node
 from leanconv.graph.ops import label
 from leanconv.planner.storage import ValuePlacer

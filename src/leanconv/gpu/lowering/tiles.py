@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from leanconv.gpu.arithmetic import Arithmetic
 from leanconv.gpu.lowering.windows import Windows
-from leanconv.gpu.machine import Machine
+from leanconv.gpu.machine import Arithmetic, Machine
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
 from leanconv.types import FLOAT64, DType

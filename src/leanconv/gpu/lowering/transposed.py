@@ -13,13 +13,13 @@ from leanconv.gpu.launch import (
     Pointer,
     blocks,
     by_axis,
+    copy_box,
     dense_strides,
     divisor,
     make_launch,
 )
-from leanconv.gpu.lowering.data_movement import copy_box
-from leanconv.gpu.lowering.gemm import Epilogue, Product, lower_product
-from leanconv.gpu.lowering.lowered import Lowered, joined
+from leanconv.gpu.lowering.gemm import Product, lower_product
+from leanconv.gpu.lowering.lowered import Epilogue, Lowered, joined
 from leanconv.gpu.lowering.lowering_context import LoweringContext
 from leanconv.gpu.lowering.windows import Depth, Windows, unfolded_windows
 from leanconv.graph.ir import Node
@@ -176,7 +176,7 @@ def _gather(
     del constants["HAS_RESIDUAL"]
     buffers = epilogue.buffers(dtype)
     return make_launch(
-        "pool.gather_products",
+        "data_movement.gather_products",
         (blocks(positions, 16), blocks(outputs, 64)),
         {
             "products": Pointer(products, dtype),

@@ -9,15 +9,20 @@ import numpy as np
 
 from leanconv.algorithms.parameters import Parameters, one_of, parameter
 from leanconv.errors import SpecError
-from leanconv.gpu.arithmetic import IEEE, Arithmetic
-from leanconv.gpu.launch import Launch, Pointer, blocks, dense_strides, divisor, make_launch
-from leanconv.gpu.lowering.conv_problem import ConvProblem
-from leanconv.gpu.lowering.data_movement import copy_box
-from leanconv.gpu.lowering.gemm import Epilogue, Product, lower_product
-from leanconv.gpu.lowering.lowered import Lowered
+from leanconv.gpu.launch import (
+    Launch,
+    Pointer,
+    blocks,
+    copy_box,
+    dense_strides,
+    divisor,
+    make_launch,
+)
+from leanconv.gpu.lowering.gemm import Product, lower_product
+from leanconv.gpu.lowering.lowered import ConvProblem, Epilogue, Lowered
 from leanconv.gpu.lowering.tiles import Tile
 from leanconv.gpu.lowering.windows import Windows, unfolded_windows
-from leanconv.gpu.machine import Machine
+from leanconv.gpu.machine import IEEE, Arithmetic, Machine
 from leanconv.records import dataclass
 from leanconv.types import FLOAT32
 
@@ -49,7 +54,7 @@ def _copy(problem: ConvProblem, shape: _Shape, target: str) -> Launch:
     tile_c = min(64, 1 << (channels - 1).bit_length())
     tile_r = max(1, 1024 // tile_c)
     return make_launch(
-        "unfold.unfold",
+        "data_movement.unfold",
         (blocks(rows, tile_r), blocks(channels, tile_c)),
         {
             "x": Pointer(problem.x, problem.dtype),

@@ -1,7 +1,13 @@
-"""The epilogue of a sum: bias, residual and activation, then the store."""
+"""How kernels begin and end: programs that start early; bias, residual and activation, the store.
+
+A kernel starts while the one before it still runs (programmatic dependent launch, sm_90). Its
+programs take their places and wait; what the launch of a kernel costs is over by the time they
+may read. Without it the next of a row of small kernels starts a microsecond later.
+"""
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 
 @triton.jit
@@ -94,3 +100,14 @@ def finish(
         slopes = tl.load(slope + n, inside, 0.0).to(acc.dtype)[None, :]
     acc = activate(acc, slopes, a0, a1, ACT)
     tl.store(y + place, acc.to(y.dtype.element_ty), ok)
+
+
+@triton.jit
+def follow(EARLY: tl.constexpr):
+    """Wait until the kernel before this one has written everything; then let the next one start.
+
+    It must stand in front of the first access to memory. EARLY: whether the launcher asks for it.
+    """
+    if EARLY:
+        gdc_wait()
+        gdc_launch_dependents()
