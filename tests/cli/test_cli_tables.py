@@ -304,7 +304,7 @@ def test_names_are_broken_at_slashes_or_not_at_all() -> None:
     names = [f"/a/{'x' * i}/{'y' * j}" for i in range(1, 9) for j in range(1, 9)]
     assert shortened(names, 10) is None
     rows = [[name, "1"] for name in names]
-    lines = lay_out([Column("layer", "name"), Column("time")], rows, 16).lines
+    lines = lay_out([Column("layer", "name"), Column("time")], rows, 16)
     parts = {part for name in names for part in name.split("/")}
     assert {part for line in lines[2:] for part in line.split()[0].split("/")} <= parts
     assert wrapped("at /backbone/features/conv", 12) == ["at", "/backbone/", "features/", "conv"]
@@ -312,7 +312,7 @@ def test_names_are_broken_at_slashes_or_not_at_all() -> None:
 
 def test_what_goes_below_a_row_is_whole() -> None:
     columns = [Column("who", "name"), Column("much"), Column("why", "prose", optional=1)]
-    lines = lay_out(columns, [["one", "1 B", "it was there"], ["two", "2 B", "-"]], 20).lines
+    lines = lay_out(columns, [["one", "1 B", "it was there"], ["two", "2 B", "-"]], 20)
     assert lines[2:] == ("one   1 B", "    why it was there", "two   2 B")
 
 
@@ -323,9 +323,9 @@ CELLS = st.text(st.characters(codec="ascii", categories=("L", "N", "P")), min_si
 @given(st.lists(st.tuples(CELLS, CELLS, CELLS), min_size=1, max_size=8), st.integers(24, 140))
 def test_nothing_is_lost_at_any_width(rows: list[tuple[str, str, str]], width: int) -> None:
     columns = [Column("who", "name"), Column("much"), Column("why", "prose")]
-    layout = lay_out(columns, rows, width)
-    assert all(cells_of(line) <= width for line in layout.lines)
-    whole = "".join("".join(layout.lines).split())
+    lines = lay_out(columns, rows, width)
+    assert all(cells_of(line) <= width for line in lines)
+    whole = "".join("".join(lines).split())
     for _, number, why in rows:
         assert number in whole
         assert set(why) <= set(whole)

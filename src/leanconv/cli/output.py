@@ -173,8 +173,8 @@ def print_table(
     if title:
         print_text(title, wide)
         _print_line("")
-    layout = lay_out(described, cells, None if wide else terminal_columns())
-    for number, line in enumerate(layout.lines):
+    lines = lay_out(described, cells, None if wide else terminal_columns())
+    for number, line in enumerate(lines):
         _print_line(line, heading=number == 0)
 
 

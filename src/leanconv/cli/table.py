@@ -39,19 +39,8 @@ class Column:
     optional: int = 0
 
 
-@dataclass(frozen=True)
-class Layout:
-    """How a table is laid out.
-
-    Attributes:
-        lines: of the table, heading and rule first.
-    """
-
-    lines: tuple[str, ...]
-
-
-def lay_out(columns: Sequence[Column], rows: Rows, width: int | None) -> Layout:
-    """Lay out a table.
+def lay_out(columns: Sequence[Column], rows: Rows, width: int | None) -> list[str]:
+    """The lines of a table, heading and rule first.
 
     Args:
         columns: their headings and kinds.
@@ -64,7 +53,7 @@ def lay_out(columns: Sequence[Column], rows: Rows, width: int | None) -> Layout:
     if width is not None:
         kept = _kept(columns, natural, width)
         if kept is None:
-            return Layout(tuple(_paragraphs(columns, rows, width)))
+            return list(_paragraphs(columns, rows, width))
         shown = kept
     widths = _widths(columns, natural, shown, width)
     cells = [
@@ -72,7 +61,7 @@ def lay_out(columns: Sequence[Column], rows: Rows, width: int | None) -> Layout:
         for i, size in zip(shown, widths, strict=True)
     ]
     if None in cells:
-        return Layout(tuple(_paragraphs(columns, rows, width or max(natural))))
+        return list(_paragraphs(columns, rows, width or max(natural)))
     headings = [columns[i].heading for i in shown]
     lines = [_line(columns, shown, widths, headings), "─" * (sum(widths) + GAP * (len(shown) - 1))]
     below = [i for i in range(len(columns)) if i not in shown]
@@ -82,7 +71,7 @@ def lay_out(columns: Sequence[Column], rows: Rows, width: int | None) -> Layout:
             lines.append(_line(columns, shown, widths, pieces))
         if width is not None:
             lines += _pairs([(columns[i].heading, whole[i]) for i in below], width)
-    return Layout(tuple(lines))
+    return lines
 
 
 def shortened(names: Sequence[str], width: int) -> dict[str, str] | None:

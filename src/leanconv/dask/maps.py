@@ -24,12 +24,10 @@ from leanconv.api.tile_arrays import checked_image
 from leanconv.api.tiled import tiled
 from leanconv.dask.workers import (
     Blocks,
-    Part,
+    BlocksPart,
     StoredPart,
     Window,
     WorkerNetwork,
-    run_window,
-    run_window_of_one,
     worker_network,
     worker_tiles,
 )
@@ -182,9 +180,9 @@ class _Graph:
                 place = self._place(name, tile)
                 key, window = (made, *place), (self._common, tile.number)
                 if len(blocks) == 1:
-                    blocks[name][key] = (run_window_of_one, *call)
+                    blocks[name][key] = (Window.run_of_one, *call)
                 else:
-                    self._tasks[window] = (run_window, *call)
+                    self._tasks[window] = (Window.run, *call)
                     blocks[name][key] = (getitem, window, number)
                 for axis, part in enumerate(tile.writes[name]):
                     extents[name][axis][place[axis]] = part.stop - part.start
@@ -221,7 +219,7 @@ class _Graph:
 
     def _call(self, tile: Tile) -> tuple[Any, ...]:
         """The arguments of one window's task: what it is, and the keys of what it takes."""
-        parts: list[tuple[str, Part]] = []
+        parts: list[tuple[str, BlocksPart | StoredPart]] = []
         given: list[Any] = []
         for spec in self._images:
             index = tile.reads[spec.name]

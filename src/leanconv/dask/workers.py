@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
 from itertools import accumulate, product
-from typing import Any, Protocol
+from typing import Any
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -182,12 +182,6 @@ Key = tuple[Any, ...]
 """Of a task, or of a block of a Dask array."""
 
 
-class Part(Protocol):
-    """How a window's part of one input comes from what a task is given for it."""
-
-    def array(self, given: Any) -> np.ndarray: ...
-
-
 @dataclass(frozen=True, eq=False)
 class BlocksPart:
     """A part that is put together from blocks.
@@ -238,7 +232,7 @@ class Window:
         outputs: names, and what of each result is right and this window's own.
     """
 
-    inputs: tuple[tuple[str, Part], ...]
+    inputs: tuple[tuple[str, BlocksPart | StoredPart], ...]
     outputs: tuple[tuple[str, Index], ...]
 
     def run(self, network: WorkerNetwork, given: Sequence[Any]) -> list[np.ndarray]:
@@ -247,15 +241,9 @@ class Window:
         found = network.run({name: part.array(each) for (name, part), each in pairs})
         return [np.ascontiguousarray(found[name][index]) for name, index in self.outputs]
 
-
-def run_window(window: Window, network: WorkerNetwork, given: Sequence[Any]) -> list[np.ndarray]:
-    """The task of a window: all its outputs."""
-    return window.run(network, given)
-
-
-def run_window_of_one(window: Window, network: WorkerNetwork, given: Sequence[Any]) -> np.ndarray:
-    """The task of a window of a network of one output."""
-    return window.run(network, given)[0]
+    def run_of_one(self, network: WorkerNetwork, given: Sequence[Any]) -> np.ndarray:
+        """The output of a network of one."""
+        return self.run(network, given)[0]
 
 
 class Blocks:

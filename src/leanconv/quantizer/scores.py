@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,11 +32,6 @@ class Score:
     name: str
     of: Callable[[int, Arrays, Arrays, Arrays], float]
     classes: Callable[[int, Arrays], set[int]] = lambda *_: set()
-
-    def mean(self, scored: Iterable[tuple[int, Arrays, Arrays, Arrays]]) -> float:
-        """The mean over samples."""
-        values = [self.of(*each) for each in scored]
-        return float(np.mean(values)) if values else 0.0
 
 
 def score_of(
