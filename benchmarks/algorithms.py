@@ -125,7 +125,7 @@ class Subject:
             self.times.append(time_ns)
             self.disturbed += not alone
             if self.plan is not None and self.plan.layer.program.stages > 1:
-                given = [*addresses, *self.plan.packed.addresses]
+                given = [*addresses, self.plan.packed.block.address]
                 now = self.plan.layer.program.time_stages(given)
                 self.stages = [min(pair) for pair in zip(self.stages or now, now, strict=True)]
 
@@ -202,7 +202,8 @@ class Case:
             memory_limit=4 * _MOST_BYTES,
         )
         assert isinstance(plan, lc.ConvPlan)
-        workspace = plan.layer.memory.blocks["workspace"]
+        workspace = plan.layer.arena.arena.block
+        assert workspace is not None
         words = workspace.view(0, plan.workspace_bytes).view(np.uint32)
         words[:] = _PATTERN
 

@@ -48,8 +48,10 @@ from leanconv.planner.packing import Preparation
 from leanconv.reference.layers import LAYERS
 from leanconv.runtime.calibration import speedup
 from leanconv.runtime.memory import Block
-from leanconv.runtime.program import Program
+from leanconv.runtime.portable import told_program
+from leanconv.runtime.shared_arena import SharedArena
 from leanconv.spec import ConvSpec
+from leanconv.spec.format import aligned_offsets
 from leanconv.types import FLOAT32
 from leanconv.units import format_bytes, format_ns
 from microkernel import Peak, Work, aligned, work
@@ -106,7 +108,6 @@ class Measured:
         candidate: what is run.
         run: runs all of it.
         parts: runs one kind of its kernels each; empty if there is only one kind.
-        memory: that it works in.
         times: nanoseconds of a run, the median of each round's.
         apart: those of the parts.
     """
@@ -114,7 +115,6 @@ class Measured:
     candidate: Candidate
     run: Callable[[], int]
     parts: dict[str, Callable[[], int]]
-    memory: tuple[Block, ...]
     times: list[int] = field(default_factory=list)
     apart: dict[str, list[int]] = field(default_factory=dict)
 
@@ -156,24 +156,22 @@ def prepare(spec: ConvSpec, method: str, w: np.ndarray, x: int, y: int, threads:
     """
     target = host()
     candidate = choose(conv_problem(spec, None), target, choice_named(method))
-    operands, blocks = {"x": x, "y": y}, []
-    for role, size in candidate.constant_bytes.items():
-        blocks.append(Block(size))
-        operands[role] = blocks[-1].address
-    Preparation.of(candidate.packing(w, {}), operands, target, threads).run()
-    blocks.append(Block(candidate.workspace_bytes(threads)))
+    packing, arena = candidate.packing(w, {}), SharedArena()
 
     def runner(uses: tuple[KernelUse, ...]) -> Callable[[], int]:
         part = replace(candidate, kernels=uses)
-        program: Program = candidate_program(
-            part, target, threads, operands, blocks[-1].address, paced=False
-        )
-        return lambda: program.run(())
+        program, library = candidate_program(part, target, threads, ("x", "y"))
+        block, (places, _) = Block(program.constant_bytes), aligned_offsets(part.constant_bytes)
+        at = {role: block.address + place for role, place in places.items()}
+        if at:
+            Preparation.of({role: packing[role] for role in at}, at, target, threads).run()
+        linked = told_program(program, library, arena.part(program.arena_bytes), paced=False)
+        return lambda: linked.run((x, y, block.address))
 
     parts = stages(candidate)
     apart = parts.keys() != {"product"}
     runs = {name: runner(uses) for name, uses in parts.items()} if apart else {}
-    return Measured(candidate, runner(candidate.kernels), runs, tuple(blocks))
+    return Measured(candidate, runner(candidate.kernels), runs)
 
 
 def measure(

@@ -215,7 +215,7 @@ def check_bytes(problem: Problem, method: str) -> None:
     if arrays.bias is None and arrays.slope is None:
         assert made.weight_bytes == constant_bytes(spec, method)
     assert made.used_bytes == made.memory_bytes == made.workspace_bytes + made.weight_bytes
-    workspace = made.layer.memory.blocks["workspace"].view(0, made.workspace_bytes)
+    workspace = made.layer.arena.arena.block.view(0, made.workspace_bytes)
     workspace[:] = 0xFF  # not a sum of whole numbers, and no copy of one
     made(arrays.x, residual=arrays.residual)
     numbers = workspace.view(f"u{spec.itemsize}")

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(
 PAGE = mmap.PAGESIZE
 SOURCES = Path(lc.__file__).parent
 # The modules whose programs `install` guards.
-GUARDED = {"planner/candidate_program.py", "planner/compiled_network.py", "planner/packing.py"}
+GUARDED = {"planner/compiled_network.py", "planner/packing.py", "runtime/portable.py"}
 
 _SHIFTED = """
 import numpy as np
@@ -48,11 +48,15 @@ from support.guarded_programs import install
 from support.small_kernels import Shifted
 install(pytest.MonkeyPatch(), {side!r})
 from leanconv.planner.candidate_program import Stage as plain
-def stage(kernel, operands):
-    return plain(Shifted({by}), (operands[0], operands[-1]))
+def stage(form, operands, scratch):
+    return plain(form, (operands[0], operands[-1]), scratch)
 candidate_program.Stage = stage
 inner = candidate_program.compiler.load
-found = lambda kernels, target: inner([Shifted({by})], target)
+def found(kernels, target):
+    library = inner([Shifted({by})], target)
+    form = library.form(Shifted({by}))
+    library.form = lambda kernel: form
+    return library
 candidate_program.compiler = SimpleNamespace(load=found)  # not what packs
 plan = lc.plan_conv2d((1, 1, 2, 4), np.ones((1, 1, 1, 1), "f4"), algorithm="direct", threads=1)
 print(plan(np.ones((1, 1, 2, 4), "f4")).tolist())

@@ -14,17 +14,17 @@ import ctypes
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import Any
 
 import numpy as np
 import pytest
 
 from leanconv.algorithms import Candidate
-from leanconv.api import compiled_conv
-from leanconv.api.compiled_conv import CompiledConv
+from leanconv.api import compiled_conv, compiled_graph, layer_plan
+from leanconv.api.layer_plan import CompiledLayer
 from leanconv.codegen.lowered import PackCall
 from leanconv.planner import (
-    candidate_program,
     compiled_network,
     packing,
     tuner,
@@ -34,14 +34,19 @@ from leanconv.planner import (
 from leanconv.planner.arena import PlacedBuffers
 from leanconv.planner.lowered_graph import ConstantPool, LoweredGraph
 from leanconv.planner.storage import Reading, Storage
+from leanconv.planner.weight_streaming import Layout
 from leanconv.runtime import native
 from leanconv.runtime.memory import Block
-from leanconv.runtime.portable import PortableProgram, RepeatedStages, StreamedConstant
+from leanconv.runtime.portable import (
+    PortableProgram,
+    RepeatedStages,
+    StreamedConstant,
+    linked_stages,
+)
 from leanconv.runtime.program import Place, Program, Slot, Stage
 from leanconv.runtime.shared_arena import ArenaPart
 from leanconv.runtime.stream_program import Files, StreamProgram
 from leanconv.spec.format import ALIGNMENT, aligned_offsets
-from leanconv.target import Target
 from support import guard_pages
 from support.guard_pages import Region
 
@@ -64,7 +69,7 @@ class Sizes:
     given: Mapping[int, int] = field(default_factory=dict)
     made: Mapping[int, int] = field(default_factory=dict)
     between: Mapping[int, int] = field(default_factory=dict)
-    values: ArenaValues | None = None
+    values: ArenaValues | Temporaries | None = None
 
 
 class ArenaValues:
@@ -95,6 +100,19 @@ class ArenaValues:
             if alive and start <= offset < start + max(1, buffer.bytes):
                 return buffer.name, start
         raise AssertionError(f"call {time} has no value at byte {offset} of the arena")
+
+
+class Temporaries:
+    """The buffers of a candidate's arena: each temporary has one."""
+
+    def __init__(self, sizes: Mapping[str, int]) -> None:
+        places, _ = aligned_offsets(sizes)
+        self.bytes = {str(places[role]): size for role, size in sizes.items()}
+
+    def find(self, time: int, offset: int) -> tuple[str, int]:
+        """The buffer that begins there."""
+        del time
+        return str(offset), offset
 
 
 class GuardedProgram(Program):
@@ -266,6 +284,22 @@ class GuardedStreamProgram(GuardedProgram, StreamProgram):
         self._complete(stages)
 
 
+class ToldProgram(GuardedProgram):
+    """The same of a program that is told where its constants are: each lies between guards.
+
+    Args:
+        places: where they begin in the block that a run is given, in order.
+    """
+
+    def __init__(self, *given: Any, sizes: Sizes, places: Sequence[int]) -> None:
+        super().__init__(*given, sizes=sizes)
+        self._told = places
+
+    def run(self, addresses: Sequence[int]) -> int:
+        *ends, block = addresses
+        return super().run([*ends, *(block + place for place in self._told)])
+
+
 class _Between:
     """The entry points of native code, with copies before and after."""
 
@@ -298,6 +332,8 @@ class _AtZero:
 
 
 _pending = threading.local()  # `sizes` of the next program, `slots` of the next plan
+# Programs that are told where their constants are, with what these and the arena's buffers take.
+_made: dict[int, tuple[PortableProgram, dict[int, int], Any]] = {}
 _weights: dict[int, int] = {}  # of all networks: the bytes of each constant, by address
 
 
@@ -312,17 +348,19 @@ def install(patch: pytest.MonkeyPatch, side: str) -> None:
     guard_pages.use(side)
     patch.setattr(Block, "__init__", _block_of(Block.__init__))
     patch.setattr(Block, "view", _view)
-    for module in (candidate_program, compiled_network, packing):
+    for module in (compiled_network, packing):
         patch.setattr(module, "Program", _program)
     patch.setattr(compiled_network, "StreamProgram", _stream_program)
     patch.setattr(weight_streaming, "place", _placing(weight_streaming.place))
     patch.setattr(compiled_network, "keep_constants", _keeping(compiled_network.keep_constants))
     patch.setattr(weights, "fill_weights", _filling(weights.fill_weights))
     patch.setattr(packing.Preparation, "__init__", _preparing(packing.Preparation.__init__))
-    patch.setattr(CompiledConv, "_make_program", _planning(CompiledConv._make_program))
-    guarded = _binding(candidate_program.candidate_program)
+    patch.setattr(CompiledLayer, "_link", _linking(CompiledLayer._link))
     for module in (compiled_conv, tuner):
-        patch.setattr(module, "candidate_program", guarded)
+        patch.setattr(module, "candidate_program", _of_candidate(module.candidate_program))
+    patch.setattr(compiled_graph, "place", _of_network(compiled_graph.place))
+    for module in (layer_plan, tuner):
+        patch.setattr(module, "told_program", _telling(module.told_program))
 
 
 def _program(*arguments: Any, **more: Any) -> Program:
@@ -417,35 +455,54 @@ def _preparing(plain: Callable[..., None]) -> Callable[..., None]:
     return make
 
 
-def _planning(plain: Callable[..., Program]) -> Callable[..., Program]:
-    def make(self: CompiledConv, workspace: int) -> Program:
-        spec, packed = self.spec, self.candidate.constant_bytes
-        residual = [spec.output_bytes] if spec.residual else []
-        constants = [packed[role] for role in self.places]
-        _pending.slots = [spec.input_bytes, *residual, spec.output_bytes, *constants]
+def _linking(plain: Callable[..., None]) -> Callable[..., None]:
+    def link(self: CompiledLayer) -> None:
+        spec = self.spec
+        x, y = prod(spec.input_shape) * self.x.bytes, prod(spec.output_shape) * self.y.bytes
+        residual = [y] if getattr(spec, "residual", False) else []
+        _pending.ends = [x, *residual, y]
         try:
-            return plain(self, workspace)
+            plain(self)
         finally:
-            _pending.slots = ()
+            _pending.ends = ()
+
+    return link
+
+
+def _of_candidate(plain: Callable[..., Any]) -> Callable[..., Any]:
+    def make(candidate: Candidate, *more: Any) -> Any:
+        program, library = plain(candidate, *more)
+        places, _ = aligned_offsets(candidate.constant_bytes)
+        constants = {places[role]: size for role, size in candidate.constant_bytes.items()}
+        _made[id(program)] = program, constants, Temporaries(candidate.temporaries)
+        return program, library
 
     return make
 
 
-def _binding(plain: Callable[..., Program]) -> Callable[..., Program]:
-    def bind(
-        candidate: Candidate,
-        target: Target,
-        threads: int,
-        operands: Mapping[str, int | Slot],
-        workspace: int,
-        paced: bool = True,
-    ) -> Program:
-        packed = candidate.constant_bytes
-        given = {at: packed[role] for role, at in operands.items() if isinstance(at, int)}
-        offsets, _ = aligned_offsets(candidate.temporaries)
-        between = {workspace + at: candidate.temporaries[role] for role, at in offsets.items()}
-        slots = getattr(_pending, "slots", ())
-        _pending.sizes = Sizes(slots, given, between=between)
-        return plain(candidate, target, threads, operands, workspace, paced)
+def _of_network(plain: Callable[..., PortableProgram]) -> Callable[..., PortableProgram]:
+    def make(lowered: LoweredGraph, layout: Layout, *more: Any) -> PortableProgram:
+        program = plain(lowered, layout, *more)
+        constants = dict[int, int]()
+        for name, at in layout.constants.items():
+            constants[at] = max(constants.get(at, 0), lowered.constants.bytes[name])
+        _made[id(program)] = program, constants, _pending.network.values
+        return program
 
-    return bind
+    return make
+
+
+def _telling(plain: Callable[..., Program]) -> Callable[..., Program]:
+    def tell(program: PortableProgram, library: Any, arena: ArenaPart, paced: bool = True) -> Any:
+        if id(program) not in _made:
+            return plain(program, library, arena, paced)
+        _, constants, values = _made[id(program)]
+        first, ends = program.inputs + program.outputs, getattr(_pending, "ends", ())
+        numbers = {at: Slot(number) for number, at in enumerate(constants, first)}
+        stages = linked_stages(program, numbers.__getitem__)
+        sizes = Sizes([*ends, *constants.values()] if ends else (), values=values)
+        slots = first + len(constants)
+        given = stages, library, slots, 0, 0, program.threads, paced, arena
+        return ToldProgram(*given, sizes=sizes, places=list(constants))
+
+    return tell

@@ -28,9 +28,8 @@ from leanconv.planner.candidate_program import candidate_program
 from leanconv.planner.packing import Preparation
 from leanconv.progress import step
 from leanconv.runtime.calibration import planning_target
-from leanconv.runtime.memory import Block, Memory
+from leanconv.runtime.memory import Block
 from leanconv.runtime.pool import default_threads
-from leanconv.runtime.program import Program, Slot
 from leanconv.spec import ConvSpec
 from leanconv.spec.format import aligned_offsets
 from leanconv.spec.transposed import TransposedSpec
@@ -49,7 +48,7 @@ class _Packing:
         target, threads: what packs is compiled for.
 
     Attributes:
-        places, bytes: offsets of the constants in one block, and its bytes.
+        bytes: of the constants, in one block.
     """
 
     def __init__(
@@ -60,14 +59,14 @@ class _Packing:
         target: Target,
         threads: int,
     ) -> None:
-        self.places, self.bytes = aligned_offsets(candidate.constant_bytes)
+        places, self.bytes = aligned_offsets(candidate.constant_bytes)
         self._kinds, self._sums = kinds_of(constants), sums
         w, *numbers = self._rows(constants)
         numbers = list(map(np.copy, numbers))  # so that no two share memory
         names = (name for name in ("bias", "slope") if getattr(constants, name) is not None)
         calls = candidate.packing(w, dict(zip(names, numbers, strict=True)))
         self._preparation = Preparation.of(
-            calls, self.places, target, threads, (w, *numbers), moving=True
+            calls, places, target, threads, (w, *numbers), moving=True
         )
 
     def _rows(self, constants: Constants) -> list[np.ndarray]:
@@ -117,19 +116,18 @@ class CompiledConv(CompiledLayer):
         constants: Constants,
         threads: int,
     ) -> None:
-        super().__init__(spec, spec.precision.x, spec.precision.y, threads)
-        self._problem, self.candidate, self.shares = problem, candidate, bool(problem.any_size)
         self._target = planning_target()
+        ends = ["x", *(["residual"] if spec.residual else []), "y"]
+        made = candidate_program(candidate, self._target, threads, ends)
+        super().__init__(spec, spec.precision.x, spec.precision.y, *made)
+        self._problem, self.candidate, self.shares = problem, candidate, bool(problem.any_size)
         self.algorithm, self.selector = candidate.choice.algorithm, str(candidate.choice)
         self.parameters = candidate.details
-        self.workspace_bytes = candidate.workspace_bytes(threads)
         channels = tuple(n for n in ("bias", "slope") if getattr(constants, n) is not None)
         self.recipe = candidate.packing_recipe(channels)
-        packing = self._packing(constants)
-        self.places, self.packed_bytes, self.pack = packing.places, packing.bytes, packing.pack
-        needed, made = needed_bytes(candidate, threads), self.workspace_bytes + packing.bytes
-        assert made == needed, f"{made} bytes, not {needed}"
-        self._allocate()
+        self.pack = self._packing(constants).pack
+        needed, found = needed_bytes(candidate, threads), self.workspace_bytes + self.packed_bytes
+        assert found == needed, f"{found} bytes, not {needed}"
 
     def _packing(self, constants: Constants) -> _Packing:
         """What packs the constants; that of another size if it packs alike."""
@@ -143,35 +141,10 @@ class CompiledConv(CompiledLayer):
                 _packings[key] = found
         return found
 
-    def _allocate(self) -> None:
-        """Allocate the workspace, and bind the program to it."""
-        self.memory = Memory()
-        workspace = self.memory.allocate("workspace", self.workspace_bytes)
-        self.program = self._make_program(workspace.address)
-        self.run = self.program.run
-
-    def _make_program(self, workspace: int) -> Program:
-        roles = ["x", *(["residual"] if self.spec.residual else []), "y", *self.places]
-        operands: dict[str, int | Slot] = {role: Slot(i) for i, role in enumerate(roles)}
-        given = self.candidate, self._target, self.threads, operands, workspace
-        return candidate_program(*given)
-
-    @property
-    def used_bytes(self) -> int:
-        """Bytes that were allocated for the workspace, counted as they were."""
-        return self.memory.used_bytes
-
     @property
     def predicted_error(self) -> float:
         """Expected relative error in the max norm, for data of random sign."""
         return self.candidate.choice.error
-
-    def copied(self) -> CompiledConv:
-        """The same with a workspace of its own."""
-        copied = object.__new__(CompiledConv)
-        copied.__dict__.update(self.__dict__)
-        copied._allocate()
-        return copied
 
     def magnitudes(self, w: np.ndarray | None) -> Magnitudes:
         """Of results and inputs for which the error is stated."""

@@ -24,7 +24,7 @@ from leanconv.graph.limits import Limits
 from leanconv.graph.value import Value
 from leanconv.operators.operator import Accuracy, layer_error
 from leanconv.planner.budget import Planner
-from leanconv.planner.compiled_network import link, lower, place, planned, running_calls
+from leanconv.planner.compiled_network import lower, place, planned, running_calls
 from leanconv.planner.explain import summary
 from leanconv.planner.found_plans import decide
 from leanconv.planner.lowering import lower_graph
@@ -34,7 +34,6 @@ from leanconv.planner.weights import fill_weights
 from leanconv.runtime.calibration import planning_target
 from leanconv.runtime.memory import Block
 from leanconv.runtime.pool import default_threads
-from leanconv.runtime.shared_arena import SharedArena
 from leanconv.spec import NHWC, ConvSpec
 from leanconv.spec.transposed import TransposedSpec
 from leanconv.types import FLOAT32, UINT8
@@ -60,8 +59,6 @@ class CompiledGraph(CompiledLayer):
     def __init__(self, spec: LayerSpec, constants: Constants, options: PlanOptions) -> None:
         graph = _graph_of(spec, constants)
         target, threads = planning_target(), options.threads or default_threads()
-        x, y = (graph.types[name].dtype for name in ("x", "y"))
-        super().__init__(spec, x, y, threads)
         error = layer_error(options.max_error, graph.dtype)
         accuracy = Accuracy(error, options.reproducible).of_network(graph, target)
         planner = Planner(graph, target, threads, accuracy, options.max_error)
@@ -75,16 +72,14 @@ class CompiledGraph(CompiledLayer):
         self.plan = planned(graph, lowered, layout, decided, options.memory_limit)
         calls = running_calls(lowered, decided.planner)
         library = compiler.load([call.kernel for call in calls], target)
-        self._arena = SharedArena().part(self.plan.arena_bytes)
         program = place(lowered, layout, calls, library, threads)
-        self.run = link(program, library, None, self._arena).run
+        x, y = (graph.types[name].dtype for name in ("x", "y"))
+        super().__init__(spec, x, y, program, library)
         step = max(self.plan.steps, key=lambda step: step.flops)
         keys = [node.key for node in graph.nodes]
         choice = str(self.plan.decisions[keys.index(step.output)].choice)
         self.algorithm, self.selector = step.algorithm, choice or step.algorithm
         self.parameters = self.selector.partition(":")[2]
-        self.workspace_bytes, self.packed_bytes = self.plan.arena_bytes, self.plan.weight_bytes
-        self.places = {"constants": 0}
         self._library: Library | None = None  # what other constants are packed by, too
         self._kinds, self._accuracy, self._target = kinds_of(constants), accuracy, target
         self._traits = weight_traits(spec, constants.w)
@@ -108,11 +103,6 @@ class CompiledGraph(CompiledLayer):
         self._library = library = compiler.load(pool.kernels(), self._target)
         places, _ = pool.places()
         fill_weights(block, pool, places, library, self.threads)
-
-    @property
-    def used_bytes(self) -> int:
-        """Bytes of the arena, as it was allocated."""
-        return self._arena.bytes
 
     @property
     def predicted_error(self) -> float:

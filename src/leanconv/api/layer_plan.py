@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from math import prod
 from typing import Any, TypeAlias
 
@@ -12,11 +12,14 @@ import numpy as np
 
 from leanconv.algorithms.magnitudes import Magnitudes
 from leanconv.api.conv_arguments import Constants, fitting_array
-from leanconv.errors import InputError, UnsupportedError, memory_reported
+from leanconv.codegen.linking import Library
+from leanconv.errors import InputError, memory_reported
 from leanconv.records import cached_property
 from leanconv.runtime.arrays import Lookup
 from leanconv.runtime.locks import Lock, Unpicklable
 from leanconv.runtime.memory import Block, Outputs
+from leanconv.runtime.portable import PortableProgram, told_program
+from leanconv.runtime.shared_arena import SharedArena
 from leanconv.spec import ConvSpec
 from leanconv.spec.arguments import check_residual
 from leanconv.spec.transposed import TransposedSpec
@@ -30,23 +33,18 @@ class PackedConstants:
     """Packed constants in one block, which plans for several sizes may share.
 
     Args:
-        places: offsets of each in the block.
         size: of the block.
         pack: packs constants into one.
 
     Attributes:
         block: where they lie.
         bytes: of the block.
-        addresses: of each constant, as runs are given them.
         version: of the constants that are packed: see `kept_plans`. 0 for none.
     """
 
-    def __init__(
-        self, places: Iterable[int], size: int, pack: Callable[[Constants, Block], None]
-    ) -> None:
-        self.bytes, self.version, self._places, self._pack = size, 0, tuple(places), pack
+    def __init__(self, size: int, pack: Callable[[Constants, Block], None]) -> None:
+        self.bytes, self.version, self._pack = size, 0, pack
         self.block = Block(size)
-        self.addresses = tuple(self.block.address + place for place in self._places)
 
     @memory_reported("packing weights")
     def fill(self, constants: Constants) -> None:
@@ -55,7 +53,7 @@ class PackedConstants:
 
     def copied(self) -> PackedConstants:
         """The same in memory of its own."""
-        copied = PackedConstants(self._places, self.bytes, self._pack)
+        copied = PackedConstants(self.bytes, self._pack)
         copied.block.write(0, self.block.view(0, self.bytes))
         return copied
 
@@ -66,37 +64,45 @@ class CompiledLayer(ABC):
     Args:
         spec: what is computed.
         x, y: the types of its arrays.
-        threads: threads that take part.
+        program, library: what runs, and its code.
 
     Attributes:
+        threads: threads that take part.
+        workspace_bytes: memory that runs work in.
+        packed_bytes: of packed constants.
         algorithm: its name.
         parameters: what the algorithm chose, for people: `"F(4x4, 3x3) blocks of 9 tiles, …"`.
         selector: the text that selects the same arithmetic as `algorithm=`: `"winograd:m=4x4,…"`.
-        workspace_bytes: memory that runs work in.
-        places, packed_bytes: offsets of packed constants in one block, and its bytes.
         pack: packs constants into a block.
         recipe: a key of what packs alike for other sizes; None if nothing does.
-        run: takes the addresses of x, of the residual if the layer adds one, of y, and of each
-            packed constant.
+        program: takes the addresses of x, of the residual if the layer adds one, of y, and of
+            packed constants.
     """
 
     algorithm: str
     parameters: str
     selector: str
-    workspace_bytes: int
-    places: Mapping[str, int]
-    packed_bytes: int
     pack: Callable[[Constants, Block], None]
-    run: Callable[[Sequence[int]], object]
     recipe: Hashable = None
 
-    def __init__(self, spec: LayerSpec, x: DType, y: DType, threads: int) -> None:
-        self.spec, self.x, self.y, self.threads = spec, x, y, threads
+    def __init__(
+        self, spec: LayerSpec, x: DType, y: DType, program: PortableProgram, library: Library
+    ) -> None:
+        self.spec, self.x, self.y = spec, x, y
+        self.threads, self.workspace_bytes = program.threads, program.arena_bytes
+        self.packed_bytes, self._portable = program.constant_bytes, (program, library)
+        self._link()
 
-    @property
-    @abstractmethod
-    def used_bytes(self) -> int:
-        """Bytes that were allocated for the workspace, counted as they were."""
+    def _link(self) -> None:
+        program, library = self._portable
+        self.arena = SharedArena().part(program.arena_bytes)
+        self.program = told_program(program, library, self.arena)
+
+    def copied(self) -> CompiledLayer:
+        """The same with a workspace of its own."""
+        made = copy.copy(self)
+        made._link()
+        return made
 
     @property
     @abstractmethod
@@ -110,22 +116,11 @@ class CompiledLayer(ABC):
 
     def unfilled(self) -> PackedConstants:
         """Memory for packed constants."""
-        return PackedConstants(self.places.values(), self.packed_bytes, self.pack)
+        return PackedConstants(self.packed_bytes, self.pack)
 
     @abstractmethod
     def explain(self, plan: LayerPlan) -> str:
         """Say how a plan is computed, with its bytes."""
-
-    def copied(self) -> CompiledLayer:
-        """The same with a workspace of its own.
-
-        Raises:
-            UnsupportedError: it is compiled for the one that it has.
-        """
-        raise UnsupportedError(
-            f"a plan of {self.spec} cannot be copied: its code is linked to its memory; plan it "
-            "once more"
-        )
 
 
 class LayerPlan(Unpicklable):
@@ -178,7 +173,7 @@ class LayerPlan(Unpicklable):
 
     def _bind(self, layer: CompiledLayer, packed: PackedConstants) -> None:
         self.layer, self.packed = layer, packed
-        self._run, self._constants = layer.run, packed.addresses
+        self._run, self._constants = layer.program.run, packed.block.address
 
     def __copy__(self) -> LayerPlan:
         copied = object.__new__(type(self))
@@ -203,7 +198,7 @@ class LayerPlan(Unpicklable):
     @property
     def used_bytes(self) -> int:
         """Bytes that the runtime has allocated for this plan, counted as they were."""
-        return self.layer.used_bytes + self.packed.block.bytes
+        return self.layer.arena.bytes + self.packed.block.bytes
 
     def __getattr__(self, name: str) -> Any:
         """What is known of some layers alone: `candidate` of one of floats, `plan` of others."""
@@ -247,13 +242,13 @@ class LayerPlan(Unpicklable):
         added = self._find_added(residual) if read and self._adds else 0
         if out is None and read and (added or not self._adds):
             out, write = self._new()
-            ends = (read, added, write) if added else (read, write)
-            self._run(ends + self._constants)
+            constants = self._constants
+            self._run((read, added, write, constants) if added else (read, write, constants))
             return out
         if read and not self._adds and (write := self._find_out(out)):
             x_bytes, y_bytes = self._extents
             if write + y_bytes <= read or read + x_bytes <= write:
-                self._run((read, write, *self._constants))
+                self._run((read, write, self._constants))
                 assert out is not None
                 return out
         return self._checked(x, out, residual)
@@ -270,7 +265,7 @@ class LayerPlan(Unpicklable):
             out, _ = self._new()
         else:
             self._check_output(out, arrays)
-        self._run([*(array.ctypes.data for array in (*arrays, out)), *self._constants])
+        self._run([*(array.ctypes.data for array in (*arrays, out)), self._constants])
         return out
 
     def _check_output(self, out: np.ndarray, inputs: Sequence[np.ndarray]) -> None:

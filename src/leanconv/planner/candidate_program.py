@@ -1,38 +1,38 @@
-"""From a candidate to a program whose operands are given addresses or slots."""
+"""From a candidate to a program without an address in it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 from leanconv.algorithms import Candidate
 from leanconv.codegen import compiler
-from leanconv.runtime.program import Program, Slot, Stage
+from leanconv.codegen.linking import Library
+from leanconv.runtime.portable import PortableProgram
+from leanconv.runtime.program import Constant, Place, Slot, Stage
 from leanconv.spec.format import aligned_offsets
 from leanconv.target import Target
 
 
 def candidate_program(
-    candidate: Candidate,
-    target: Target,
-    threads: int,
-    operands: Mapping[str, int | Slot],
-    workspace: int,
-    paced: bool = True,
-) -> Program:
-    """Compile a candidate's kernels and bind their operands.
+    candidate: Candidate, target: Target, threads: int, ends: Sequence[str]
+) -> tuple[PortableProgram, Library]:
+    """Compile a candidate's kernels; constants are in one block, in the order of their roles.
 
     Args:
         candidate: what to run.
         target: what to emit for.
         threads: threads that take part.
-        operands: where each role lies, the candidate's temporaries apart.
-        workspace: address of `candidate.workspace_bytes(threads)` bytes.
-        paced: as for `Program`.
+        ends: roles of the arrays that each run is given: inputs, then the output.
     """
-    offsets, shared = aligned_offsets(candidate.temporaries)
-    places = {**operands, **{role: workspace + offset for role, offset in offsets.items()}}
+    constants, constant_bytes = aligned_offsets(candidate.constant_bytes)
+    temporaries, shared = aligned_offsets(candidate.temporaries)
+    places: dict[str, Slot | Constant | Place] = {role: Slot(n) for n, role in enumerate(ends)}
+    places |= {role: Constant(offset) for role, offset in constants.items()}
+    places |= {role: Place(offset) for role, offset in temporaries.items()}
     library = compiler.load([use.kernel for use in candidate.kernels], target)
-    stages = [Stage(p.kernel, tuple(places[role] for role in p.roles)) for p in candidate.kernels]
-    slots = sum(isinstance(place, Slot) for place in operands.values())
-    stride = candidate.scratch_bytes
-    return Program(stages, library, slots, workspace + shared, stride, threads, paced)
+    stages = tuple(
+        Stage(library.form(use.kernel), tuple(places[r] for r in use.roles), Place(shared))
+        for use in candidate.kernels
+    )
+    arena = candidate.workspace_bytes(threads)
+    return PortableProgram(stages, len(ends) - 1, 1, threads, arena, constant_bytes), library

@@ -212,7 +212,7 @@ def place(
 def link(
     program: PortableProgram,
     library: Library,
-    constants: Callable[[int], int] | None,
+    constants: Callable[[int], int],
     arena: ArenaPart,
     files: Files | None = None,
 ) -> Program:
@@ -221,16 +221,12 @@ def link(
     Args:
         program: what runs.
         library: has the code of its forms.
-        constants: gives the address of the constant that begins at a byte of them. Without, each
-            run gives that of all of them behind its arrays.
+        constants: gives the address of the constant that begins at a byte of them.
         arena: of at least `arena_bytes`.
         files: where streamed constants are.
     """
-    slots = program.inputs + program.outputs
-    if constants is None:
-        stages = linked_stages(program, lambda at: Slot(slots, at))
-        return Program(stages, library, slots + 1, 0, 0, program.threads, arena=arena)
-    given = linked_stages(program, constants), library, slots
+    stages, slots = linked_stages(program, constants), program.inputs + program.outputs
+    given = stages, library, slots
     if program.streamed:
         assert files is not None, "streamed constants are in a file"
         more = program.repeats, program.streamed, files

@@ -22,7 +22,8 @@ from leanconv.planner.packing import Preparation
 from leanconv.progress import steps
 from leanconv.records import dataclass
 from leanconv.runtime.memory import Block, Memory
-from leanconv.runtime.program import Program, Slot
+from leanconv.runtime.portable import told_program
+from leanconv.runtime.shared_arena import SharedArena
 from leanconv.settings import current_settings
 from leanconv.spec.format import aligned_offsets
 from leanconv.target import Target
@@ -174,20 +175,14 @@ class _Rig:
         imported("numpy.random")
         random = np.random.default_rng(0)
         sizes = candidate.constant_bytes
-        roles = ["x", *(["residual"] if problem.epilogue.residual else []), "y", *sizes]
-        block = self._memory.allocate("workspace", candidate.workspace_bytes(threads))
-        self._program: Program = candidate_program(
-            candidate,
-            target,
-            threads,
-            {role: Slot(number) for number, role in enumerate(roles)},
-            block.address,
-            paced=False,
-        )
+        roles = ["x", *(["residual"] if problem.epilogue.residual else []), "y"]
+        program, library = candidate_program(candidate, target, threads, roles)
+        arena = SharedArena().part(program.arena_bytes)
+        self._program = told_program(program, library, arena, paced=False)
         each = problem.batch * problem.itemsize
         tensors = {"x": problem.x.image * each, "y": problem.y.image * each}
         tensors["residual"] = tensors["y"]
-        data = [self._filled(role, tensors[role], random) for role in roles if role in tensors]
+        data = [self._filled(role, tensors[role], random).address for role in roles]
         places, size = aligned_offsets(sizes)
         weights, count = self._room(max(1, size), other_weight_bytes)
         first = {role: weights.address + place for role, place in places.items()}
@@ -195,8 +190,7 @@ class _Rig:
         self._addresses = []
         for copy in range(0, count * max(1, size), max(1, size)):
             weights.write(copy, weights.view(0, size))
-            at = (address + copy for address in first.values())
-            self._addresses.append([*(block.address for block in data), *at])
+            self._addresses.append([*data, weights.address + copy])
         self._next = 0
 
     def _filled(self, role: str, size: int, random: np.random.Generator) -> Block:

@@ -18,8 +18,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
+from leanconv.codegen.linking import Library
 from leanconv.records import dataclass
-from leanconv.runtime.program import Constant, Place, Slot, Stage
+from leanconv.runtime.program import Constant, Place, Program, Slot, Stage
+from leanconv.runtime.shared_arena import ArenaPart
 
 
 @dataclass(frozen=True)
@@ -111,3 +113,19 @@ def linked_stages(
         )
 
     return [replace(s, operands=tuple(map(address, s.operands))) for s in program.stages]
+
+
+def told_program(
+    program: PortableProgram, library: Library, arena: ArenaPart, paced: bool = True
+) -> Program:
+    """A program that each run tells where all its constants are, behind the arrays.
+
+    Args:
+        program: what runs, once each stage.
+        library: has the code of its forms.
+        arena: of at least `arena_bytes`.
+        paced: as for `Program`.
+    """
+    slots = program.inputs + program.outputs
+    stages = linked_stages(program, lambda at: Slot(slots, at))
+    return Program(stages, library, slots + 1, 0, 0, program.threads, paced, arena)
