@@ -1,7 +1,7 @@
 """A network with codes in it, as an ONNX file.
 
-Two forms of the same numbers: `quantised` has QuantizeLinear and DequantizeLinear around what is on
-codes, which engines that know integers turn into these, and `rounded` has floats rounded to the
+Two forms of the same numbers: `Linear` has QuantizeLinear and DequantizeLinear around what is on
+codes, which engines that know integers turn into these, and `Rounded` has floats rounded to the
 same numbers (x / s, rounded, clipped, times s), which every engine computes fast in float32.
 
 A third, `switched`, is one network in float32 in which each layer can be quantised or not, by what
@@ -42,36 +42,6 @@ class Form(Protocol):
         """What is computed before a layer's node, which is changed to have weights of codes."""
 
 
-def quantised(
-    graph: OnnxGraph,
-    plan: Scheme,
-    values: Mapping[str, Codes],
-    weights: Mapping[str, WeightCodes],
-    apart: Collection[str] = (),
-) -> OnnxGraph:
-    """The network with QuantizeLinear and DequantizeLinear.
-
-    Args:
-        graph: in float32, opset 13 or later; it is not changed.
-        plan: what is quantised.
-        values: codes of its values, by name.
-        weights: codes of its layers, by the nodes' names.
-        apart: names of nodes that read values as they are, also those that become codes.
-    """
-    return with_codes(graph, plan, values, weights, _Linear(), apart)
-
-
-def rounded(
-    graph: OnnxGraph,
-    plan: Scheme,
-    values: Mapping[str, Codes],
-    weights: Mapping[str, WeightCodes],
-    apart: Collection[str] = (),
-) -> OnnxGraph:
-    """The network in float32 whose numbers are those that the codes stand for."""
-    return with_codes(graph, plan, values, weights, _Rounded(), apart)
-
-
 def with_codes(
     graph: OnnxGraph,
     plan: Scheme,
@@ -80,7 +50,16 @@ def with_codes(
     form: Form,
     apart: Collection[str] = (),
 ) -> OnnxGraph:
-    """The network with codes in a form; what else as of `quantised`."""
+    """The network with codes in it.
+
+    Args:
+        graph: in float32, opset 13 or later; it is not changed.
+        plan: what is quantised.
+        values: codes of its values, by name.
+        weights: codes of its layers, by the nodes' names.
+        form: how codes are written.
+        apart: names of nodes that read values as they are, also those that become codes.
+    """
     result = graph.copy()
     read: dict[str, str] = {}  # what is read in place of a value
     nodes = []
@@ -147,7 +126,9 @@ def dequantised_weights(
     return OnnxNode("DequantizeLinear", names, [made], f"{made}_Dequantize", axis)
 
 
-class _Linear:
+class Linear:
+    """QuantizeLinear and DequantizeLinear."""
+
     def value(
         self, graph: OnnxGraph, name: str, codes: Codes, read: dict[str, str]
     ) -> list[OnnxNode]:
@@ -171,7 +152,9 @@ class _Linear:
         return nodes
 
 
-class _Rounded:
+class Rounded:
+    """Floats that are the numbers for which codes stand."""
+
     def value(
         self, graph: OnnxGraph, name: str, codes: Codes, read: dict[str, str]
     ) -> list[OnnxNode]:

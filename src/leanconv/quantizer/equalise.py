@@ -14,6 +14,7 @@ correction", 2019), or is a chain of elementwise operations, which gets one more
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -163,7 +164,8 @@ def _noise(value: _Value, sizes: _Sizes, divisors: Array) -> float:
     squares = (sizes.square / np.square(divisors)).mean()
     total = 0.0
     for reader in value.readers:
-        rows = reader.with_weights(reader.scaled_inputs(divisors)).by_channel().astype(np.float64)
+        scaled = replace(reader, weights=reader.scaled_inputs(divisors))
+        rows = scaled.by_channel().astype(np.float64)
         of_value = np.square(step) * np.square(rows).sum()
         steps_ = np.abs(rows).max(axis=1) / 127.0
         total += of_value + np.square(steps_).sum() * squares * rows.shape[1]

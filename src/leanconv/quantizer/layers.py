@@ -13,7 +13,6 @@ and Clip right behind a layer become bounds of its codes: what is quantised is t
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import replace
 
 import numpy as np
 
@@ -122,10 +121,6 @@ class Layer:
         if self.node.op in ("Gemm", "MatMul") and self.weight_axis == 0:
             inner = inner.T
         return np.ascontiguousarray(inner.reshape(self.weights.shape), np.float32)
-
-    def with_weights(self, weights: Array) -> Layer:
-        """The same layer with other weights."""
-        return replace(self, weights=weights)
 
     def set_weights(self, graph: OnnxGraph, rows: Array) -> None:
         """Give the node other weights, as rows of `by_channel`."""

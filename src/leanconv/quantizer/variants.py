@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from copy import copy
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ import numpy as np
 from leanconv.graph.onnx_import import read_model
 from leanconv.progress import steps
 from leanconv.quantizer.codes import WIDE_HIGH, Codes, WeightCodes, codes_of_range
-from leanconv.quantizer.emit import Switches, quantised, rounded, switched
+from leanconv.quantizer.emit import Form, Linear, Rounded, Switches, switched, with_codes
 from leanconv.quantizer.equalise import equalised
 from leanconv.quantizer.finer_layers import fits_halves, with_halves, with_wide_codes
 from leanconv.quantizer.layers import Layer, Scheme, quantisable, scheme
@@ -124,7 +124,7 @@ class Variants:
         exact = replace(seen, rounded_mean=seen.mean)
         return corrected_bias(self.layers[name], self._weights[name], exact)
 
-    def _made(self, rungs: Rungs, form: Callable[..., OnnxGraph]) -> OnnxGraph:
+    def _made(self, rungs: Rungs, form: Form) -> OnnxGraph:
         graph = self.graph.copy()
         coded = {name: rungs[name] for name in named(rungs, INT8, W8A16)}
         layers = quantisable(graph)
@@ -135,7 +135,8 @@ class Variants:
         plan = scheme(graph, named(rungs, INT8))
         weights = {name: self._weights[name] for name in coded}
         halves = named(rungs, FLOAT16)
-        made = form(graph, plan, self._codes(plan), weights, named(rungs, W8A16) | halves)
+        apart = named(rungs, W8A16) | halves
+        made = with_codes(graph, plan, self._codes(plan), weights, form, apart)
         wide = {name: layers[name] for name in named(rungs, W8A16)}
         return with_halves(with_wide_codes(made, wide, self._wide(wide), weights), halves)
 
@@ -171,8 +172,8 @@ class Variants:
 
     def file(self, rungs: Rungs) -> OnnxGraph:
         """The network with layers in these precisions."""
-        return self._made(rungs, quantised)
+        return self._made(rungs, Linear())
 
     def like(self, rungs: Rungs) -> OnnxGraph:
         """The same numbers, those of 8-bit codes as floats."""
-        return self._made(rungs, rounded)
+        return self._made(rungs, Rounded())
