@@ -11,7 +11,6 @@ import leanconv as lc
 from leanconv.algorithms import select
 from leanconv.algorithms.problem import Problem
 from leanconv.algorithms.tiles import AMX
-from leanconv.codegen.compiler import assembly
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.host import host
 from leanconv.half_arrays import as_float32, in_memory
@@ -21,6 +20,7 @@ from leanconv.target import Target, preset
 from leanconv.types import BFLOAT16, FLOAT32, SINGLE, DType, Precision
 from support.integer_conv import SHAPES, plain
 from support.kernel_runner import run_kernel
+from support.listing import assembly
 from support.packing import packed_constants
 
 BRAIN = Precision(BFLOAT16, BFLOAT16, FLOAT32, FLOAT32)

@@ -9,12 +9,12 @@ import pytest
 
 from leanconv.algorithms.depthwise import DEPTHWISE
 from leanconv.algorithms.depthwise.quads import QUAD, DepthwiseCodes, operations, quad_step
-from leanconv.codegen.compiler import assembly
 from leanconv.spec import Activation, ConvSpec
 from leanconv.spec.requantise import Quantisation, ResidualCodes
 from leanconv.target import Target, preset
 from leanconv.types import FLOAT32, INT8, INT32, UINT8, Precision
 from support.integer_conv import S8S8, U8S8, U8U8, candidate, check, operands, problem, runnable
+from support.listing import assembly
 
 pytestmark = pytest.mark.vectors
 

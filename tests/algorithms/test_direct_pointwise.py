@@ -14,7 +14,6 @@ from leanconv.algorithms.direct.pointwise import DirectPointwise, plan_direct_po
 from leanconv.algorithms.parameters import Choice
 from leanconv.algorithms.problem import Problem
 from leanconv.algorithms.select import choose
-from leanconv.codegen.compiler import assembly
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.host import host
 from leanconv.codegen.kernel import Kernel
@@ -23,6 +22,7 @@ from leanconv.spec import Activation, ConvSpec, Format
 from leanconv.target import Target, preset
 from leanconv.types import FLOAT32, FLOAT64
 from support.kernel_runner import run_kernel
+from support.listing import assembly
 from support.packing import packed_channels, packed_weights
 
 pytestmark = pytest.mark.vectors

@@ -16,7 +16,6 @@ from leanconv.algorithms.fft.algorithm import FFT
 from leanconv.algorithms.fft.kernel import FftConv
 from leanconv.algorithms.problem import Problem
 from leanconv.algorithms.select import choice_named, choose
-from leanconv.codegen.compiler import assembly
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.host import host
 from leanconv.errors import SpecError
@@ -25,6 +24,7 @@ from leanconv.spec import ConvSpec, Format
 from leanconv.target import Target, preset
 from leanconv.types import FLOAT32, FLOAT64
 from support.kernel_runner import run_kernel
+from support.listing import assembly
 from support.packing import packed_constants
 
 pytestmark = pytest.mark.vectors

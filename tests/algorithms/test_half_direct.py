@@ -10,7 +10,6 @@ import pytest
 import leanconv as lc
 from leanconv.algorithms import select
 from leanconv.algorithms.problem import Problem
-from leanconv.codegen.compiler import assembly
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.host import host
 from leanconv.errors import InputError, SpecError
@@ -19,6 +18,7 @@ from leanconv.target import Target, preset
 from leanconv.types import Precision
 from support.half_conv import BFLOAT16_STORED, FLOAT16_STORED, WEIGHTS_ONLY, check
 from support.integer_conv import SHAPES, runnable
+from support.listing import assembly
 
 pytestmark = pytest.mark.vectors
 

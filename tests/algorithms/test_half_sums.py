@@ -11,7 +11,6 @@ from leanconv.algorithms import select
 from leanconv.algorithms.direct import DIRECT
 from leanconv.algorithms.direct.parameters import piece_error
 from leanconv.algorithms.problem import Problem
-from leanconv.codegen.compiler import assembly
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.host import host
 from leanconv.errors import SpecError
@@ -21,6 +20,7 @@ from leanconv.target import Target, preset
 from leanconv.types import FLOAT16, FLOAT32, Precision
 from support.half_conv import FLOAT16_STORED, check, drawn, laid_out, plain
 from support.kernel_runner import run_kernel
+from support.listing import assembly
 from support.packing import packed_constants
 
 pytestmark = pytest.mark.vectors

@@ -9,7 +9,6 @@ import pytest
 
 from leanconv.algorithms.common.partial_results import SumOfParts
 from leanconv.algorithms.fused.kernel import FusedChain
-from leanconv.codegen.compiler import assembly
 from leanconv.errors import SpecError
 from leanconv.operators.conv_chain import CONV_CHAIN, LAYERS
 from leanconv.spec import Activation
@@ -17,6 +16,7 @@ from leanconv.target import preset
 from leanconv.types import FLOAT64
 from support.block_chains import RELU6, Block, Runner
 from support.errors import relative_error
+from support.listing import assembly
 from support.packing import packed_by
 
 pytestmark = pytest.mark.vectors

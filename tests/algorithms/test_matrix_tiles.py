@@ -12,7 +12,6 @@ import pytest
 from leanconv.algorithms.select import choose, rejections
 from leanconv.algorithms.tiles import AMX
 from leanconv.algorithms.tiles.kernel import TileConv
-from leanconv.codegen.compiler import assembly
 from leanconv.codegen.forms import emitted
 from leanconv.codegen.host import host
 from leanconv.codegen.matrix_tiles import ROWS
@@ -36,6 +35,7 @@ from support.integer_conv import (
     scales,
 )
 from support.kernel_runner import run_kernel
+from support.listing import assembly
 from support.packing import packed_channels, packed_weights
 
 S8U8 = Precision(INT8, UINT8, INT32, INT32)

@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from leanconv.codegen.compiler import assembly
 from leanconv.codegen.matrix_tiles import multiplies
 from leanconv.errors import SpecError
 from leanconv.graph.ops.requantised import form_of
@@ -26,6 +25,7 @@ from support.integer_conv import (
     runnable,
     scales,
 )
+from support.listing import assembly
 
 pytestmark = pytest.mark.vectors
 

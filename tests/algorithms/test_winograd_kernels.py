@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from leanconv.codegen.compiler import assembly
 from leanconv.codegen.host import host
 from leanconv.spec import ConvSpec
 from leanconv.target import preset
 from leanconv.types import FLOAT32, FLOAT64
+from support.listing import assembly
 from support.packing import packed_constants
 from support.problems import Problem
 from support.winograd_checks import candidate_of, run_pieces

@@ -27,9 +27,8 @@ for folder in (ROOT / "src", ROOT / "tests"):
 
 from leanconv.algorithms.parameters import AUTO  # noqa: E402
 from leanconv.algorithms.select import choice_named, choose  # noqa: E402
-from leanconv.codegen.compiler import assembly  # noqa: E402
 from leanconv.target import Target, preset  # noqa: E402
-from support.listing import Loop, multiply_loops  # noqa: E402
+from support.listing import Loop, assembly, multiply_loops  # noqa: E402
 from support.small_kernels import problem  # noqa: E402
 
 # Cores, and how many multiply-adds of 16 bytes each starts in a cycle (Arm's optimization guides).

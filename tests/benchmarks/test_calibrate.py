@@ -12,13 +12,13 @@ import pytest
 
 import calibrate
 from leanconv.cli.engines import machine
-from leanconv.codegen.compiler import assembly
 from leanconv.codegen.host import host
 from leanconv.target import PRESETS
 from leanconv.target.costs import Costs
 from leanconv.types import FLOAT32
 from microkernel import aligned, work
 from stream_kernels import UNROLL, Stream
+from support.listing import assembly
 
 
 @pytest.fixture

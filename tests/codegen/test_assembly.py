@@ -7,14 +7,13 @@ import re
 import numpy as np
 import pytest
 
-from leanconv.codegen.compiler import assembly
 from leanconv.codegen.host import host
 from leanconv.codegen.tiling import fits, rank_tiles
 from leanconv.spec import ConvSpec
 from leanconv.target import PRESETS, preset
 from leanconv.types import FLOAT32, FLOAT64
 from support.kernel_runner import run_kernel
-from support.listing import innermost_loops, multiply_loops
+from support.listing import assembly, innermost_loops, multiply_loops
 from support.packing import packed_constants
 from support.small_kernels import candidate, conv_kernel, kernel_of, reference, with_tile
 

@@ -25,6 +25,7 @@ from leanconv.target import PRESETS, Target, preset
 from leanconv.types import FLOAT64, Precision
 from support.cache_check import python_path, run_program
 from support.kernel_runner import run_kernel
+from support.listing import assembly
 from support.small_kernels import Scale, conv_kernel
 
 pytestmark = pytest.mark.usefixtures("real_compiler")
@@ -161,7 +162,7 @@ def test_invalid_code_names_the_generator() -> None:
             return "define void @kernel(ptr %args) { nonsense }"
 
     with pytest.raises(CompileError, match="generator emitted invalid code"):
-        compiler.assembly(Broken(1.0), host())
+        assembly(Broken(1.0), host())
 
 
 def test_several_at_once_give_the_objects_of_one_by_one(folder: Path) -> None:

@@ -13,12 +13,12 @@ import pytest
 from leanconv.codegen.forms import emitted, instance_of
 from leanconv.codegen.host import host
 from leanconv.codegen.lowered import Lowered
-from leanconv.codegen.machine_code import assembly_text
 from leanconv.kernels import matmul
 from leanconv.kernels.matmul_kernel import MatMul, PackedMatMul
 from leanconv.target import Target, preset
 from support.covering import dealt
 from support.forms import constant, same_bits
+from support.listing import assembly_text
 from support.nodes import Case
 from support.packing import packed_by
 

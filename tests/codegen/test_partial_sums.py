@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 
 import leanconv as lc
-from leanconv.codegen.compiler import assembly
 from leanconv.codegen.host import host
 from leanconv.codegen.partial_sums import LENGTH
 from leanconv.spec import Format
 from leanconv.target import preset
 from leanconv.types import FLOAT32
 from support.kernel_runner import run_kernel
-from support.listing import multiply_loops
+from support.listing import assembly, multiply_loops
 from support.nodes import from_memory, to_memory
 from support.packing import packed_constants
 from support.small_kernels import candidate, conv_kernel, with_tile

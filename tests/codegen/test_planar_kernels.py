@@ -13,7 +13,6 @@ from leanconv.algorithms.planar.columns import column_vectors, shared_loads
 from leanconv.algorithms.planar.depthwise import PlanarDepthwise, plan_planar_depthwise
 from leanconv.algorithms.planar.kernel import PlanarConv
 from leanconv.algorithms.planar.pointwise import PlanarPointwise
-from leanconv.codegen.compiler import assembly
 from leanconv.codegen.host import host
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.tiling import Tile
@@ -21,7 +20,7 @@ from leanconv.spec import Activation, ConvSpec
 from leanconv.target import preset
 from leanconv.types import FLOAT32, FLOAT64
 from support.kernel_runner import run_kernel
-from support.listing import multiply_loops
+from support.listing import assembly, multiply_loops
 from support.packing import packed_weights
 from support.small_kernels import kernel_of, problem, reference
 

@@ -9,7 +9,6 @@ import pytest
 
 from leanconv.codegen.compiler import load_text
 from leanconv.codegen.emitter import Function, vector
-from leanconv.codegen.machine_code import assembly_text
 from leanconv.codegen.shuffles import (
     columns_of_halves,
     halves_fit,
@@ -19,6 +18,7 @@ from leanconv.codegen.shuffles import (
 )
 from leanconv.target import preset
 from support.emitted import DTYPE
+from support.listing import assembly_text
 
 SQUARES = [
     *[("float", n) for n in (1, 2, 4, 8, 16, 32)],

@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from leanconv.codegen.compiler import assembly
 from leanconv.codegen.host import host
 from leanconv.kernels import code_matmul
 from leanconv.target import Target, preset
 from leanconv.types import INT8, UINT8, DType
+from support.listing import assembly
 from support.nodes import TARGETS, Case
 
 SHAPES = [

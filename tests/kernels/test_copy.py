@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from leanconv.codegen.compiler import assembly
 from leanconv.codegen.lowered import View
 from leanconv.errors import SpecError, UnsupportedError
 from leanconv.kernels import layout
@@ -30,6 +29,7 @@ from leanconv.types import (
 )
 from support.covering import pairwise
 from support.kernel_runner import run_kernel
+from support.listing import assembly
 from support.nodes import DTYPES, TARGETS, Case, distinct, from_memory, to_memory
 
 targets = pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)

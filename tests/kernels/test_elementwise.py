@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from leanconv.codegen.compiler import assembly
 from leanconv.codegen.host import host
 from leanconv.graph.ops.expression import Term
 from leanconv.kernels import KernelContext
@@ -15,6 +14,7 @@ from leanconv.spec.format import Format
 from leanconv.target import Target, preset
 from leanconv.types import FLOAT32, FLOAT64
 from support.kernel_runner import run_kernel
+from support.listing import assembly
 from support.nodes import TARGETS, integers, one_node, run_in_place, run_node
 
 ATTRIBUTES = {

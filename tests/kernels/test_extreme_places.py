@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from leanconv.codegen.compiler import assembly
 from leanconv.codegen.host import host
 from leanconv.errors import UnsupportedError
 from leanconv.graph.ir import TensorType
@@ -16,6 +15,7 @@ from leanconv.kernels.extreme_places import ExtremePlaces
 from leanconv.target import Target, preset
 from leanconv.types import FLOAT32, FLOAT64, FLOATS, INT64, NUMBERS, UINT8, DType
 from support.forms import shared
+from support.listing import assembly
 from support.nodes import Case
 from support.pools import with_ties
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from leanconv.codegen.compiler import assembly
 from leanconv.codegen.host import host
 from leanconv.kernels import lookup
 from leanconv.kernels.lookup import PIECE, Lookup
 from leanconv.target import Target, preset
 from leanconv.types import FLOAT32, FLOAT64, INT8, UINT8, DType
+from support.listing import assembly
 from support.nodes import TARGETS, Case, run_in_place, run_node
 
 SIZES = (1, 15, 16, 17, 63, 64, 65, 1000, PIECE - 1, PIECE, 2 * PIECE + 77)

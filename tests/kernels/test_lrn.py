@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from leanconv.codegen.compiler import assembly
 from leanconv.kernels import KernelContext
 from leanconv.kernels.lrn import lower
 from leanconv.spec.format import Format
 from leanconv.target import Target, preset
 from leanconv.types import FLOAT32, FLOAT64
+from support.listing import assembly
 from support.nodes import TARGETS, one_node, run_in_place, run_node
 
 

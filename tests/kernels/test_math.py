@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from leanconv.codegen import math as vector_math
-from leanconv.codegen.compiler import assembly
 from leanconv.codegen.emitter import Function, vector
 from leanconv.spec.activation import KINDS, Activation
 from leanconv.target import Target, preset
 from leanconv.types import FLOAT32, FLOAT64
+from support.listing import assembly
 from support.nodes import TARGETS
 from support.vector_functions import MathTestKernel, evaluate, exact, ulps
 

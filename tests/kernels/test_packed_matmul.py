@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from leanconv.codegen.compiler import assembly
 from leanconv.graph.ops.packed_matmul import packed_bits, unpacked_bits
 from leanconv.kernels import KernelContext, packed_matmul
 from leanconv.spec.format import PLAIN
 from leanconv.target import Target, preset
 from leanconv.types import FLOAT32
+from support.listing import assembly
 from support.nodes import TARGETS, all_constants, one_node, run_lowered
 
 # Rows, outputs, bits, codes of a block, sums; zero points for each block, a bias.

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
-from leanconv.codegen.compiler import assembly
 from leanconv.codegen.host import host
 from leanconv.errors import ModelError, UnsupportedError
 from leanconv.graph.ir import TensorType
@@ -18,6 +17,7 @@ from leanconv.kernels import plane_pool, pool
 from leanconv.target import Target, preset
 from leanconv.types import FLOAT32, FLOATS, INT8, INT64, UINT8, DType
 from support.forms import shared
+from support.listing import assembly
 from support.nodes import Case
 from support.pools import window, with_ties
 

@@ -7,7 +7,6 @@ import itertools
 import numpy as np
 import pytest
 
-from leanconv.codegen.compiler import assembly
 from leanconv.codegen.host import host
 from leanconv.codegen.kernel import Kernel
 from leanconv.errors import UnsupportedError
@@ -18,6 +17,7 @@ from leanconv.spec.format import Format
 from leanconv.target import Target, preset
 from leanconv.types import FLOAT32, FLOAT64, INT32, INT64, DType
 from support.kernel_runner import run_kernel
+from support.listing import assembly
 from support.nodes import TARGETS, one_node, run_node
 
 OPS = ("ReduceMean", "ReduceSum", "ReduceProd", "ReduceMax", "ReduceMin")

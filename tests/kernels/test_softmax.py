@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from leanconv.codegen.compiler import assembly
 from leanconv.kernels import KernelContext
 from leanconv.kernels.softmax import Softmax, lower
 from leanconv.spec.format import Format
 from leanconv.target import Target, preset
 from leanconv.types import FLOAT32, FLOAT64, DType
 from support.kernel_runner import run_kernel
+from support.listing import assembly
 from support.nodes import TARGETS, one_node, run_in_place, run_node
 
 OPS = ("Softmax", "LogSoftmax")

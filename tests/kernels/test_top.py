@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from leanconv.codegen.compiler import assembly
 from leanconv.codegen.host import host
 from leanconv.errors import UnsupportedError
 from leanconv.graph.ir import TensorType
@@ -14,6 +13,7 @@ from leanconv.kernels.top import TopLanes, TopSort
 from leanconv.kernels.top_scan import TopScan
 from leanconv.target import Target, preset
 from leanconv.types import FLOAT32, FLOAT64, FLOATS, INT8, INT64, NUMBERS, UINT8, DType
+from support.listing import assembly
 from support.nodes import Case
 
 # This machine, and AVX2 where it can run that.

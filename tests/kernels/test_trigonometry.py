@@ -8,9 +8,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from leanconv.codegen.compiler import assembly
 from leanconv.target import Target, preset
 from leanconv.types import FLOAT32, FLOAT64
+from support.listing import assembly
 from support.nodes import TARGETS
 from support.vector_functions import MathTestKernel, evaluate, exact, ulps
 

@@ -8,7 +8,6 @@ import ml_dtypes  # noqa: F401  tells NumPy of bfloat16
 import numpy as np
 import pytest
 
-from leanconv.codegen.compiler import assembly
 from leanconv.codegen.host import host
 from leanconv.graph.ops.typed import HELD
 from leanconv.kernels import elementwise
@@ -34,6 +33,7 @@ from leanconv.types import (
     DType,
 )
 from support.kernel_runner import run_kernel
+from support.listing import assembly
 from support.nodes import Case, run_in_place, run_node
 
 # This machine, and AVX2 where it can run that.

@@ -12,7 +12,6 @@ import pytest
 
 from leanconv.codegen.cache import DiskCache
 from leanconv.codegen.host import host
-from leanconv.codegen.machine_code import assembly_text
 from leanconv.runtime import calibration
 from leanconv.runtime.calibration import (
     Rates,
@@ -23,6 +22,7 @@ from leanconv.runtime.calibration import (
     this_machine,
 )
 from leanconv.target import PRESETS, Target
+from support.listing import assembly_text
 
 CLASSES = Rates(32.0, 10.0, 4.0, 8 * 2**20, 2.0, 4, undisturbed=True)
 

@@ -1,15 +1,36 @@
-"""Read assembly: loops, multiply-adds, spills."""
+"""Assembly of kernels, for reading: its loops, multiply-adds, spills."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 
+from leanconv.codegen import machine_code
+from leanconv.codegen.kernel import Kernel
+from leanconv.codegen.linking import lock
+from leanconv.target import Target
+
 _LABEL = re.compile(r"^(\.?L[A-Za-z]*\d+_\d+):")
 _JUMP = re.compile(r"^\s+(?:j\w+|b\.?\w*|cbn?z|tbn?z)\s+(?:[^#/]*,\s*)?(\.?L[A-Za-z]*\d+_\d+)\b")
 _FMA = re.compile(r"^\s+(?:vfmadd\d+p[sd]|fmla)\b")
 _VECTOR = re.compile(r"%[xyz]mm\d|\bq\d")
 _STACK = re.compile(r"\(%rsp\b|\[sp\b")
+
+
+def assembly(kernel: Kernel, target: Target) -> str:
+    """Emit a kernel as assembly: any target, not only this machine's."""
+    return assembly_text(kernel.text(target), target)
+
+
+def assembly_text(text: str, target: Target) -> str:
+    """Compile LLVM IR to assembly.
+
+    Raises:
+        CompileError: the text is not valid LLVM IR, a fault of the generator.
+    """
+    with lock:  # LLVM makes code outside its own lock, and forks wait for this one
+        machine = machine_code.new_machine(target, False)
+        return machine_code._emit(text, machine, False).decode()
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from leanconv.codegen.compiler import assembly
 from leanconv.codegen.host import host
 from leanconv.codegen.lowered import Lowered
 from leanconv.graph.ir import Graph, Node, TensorType
@@ -19,6 +18,7 @@ from leanconv.spec.format import PLAIN, Format
 from leanconv.target import Target, preset
 from leanconv.types import BFLOAT16, FLOAT32, FLOAT64, DType, as_dtype
 from support.kernel_runner import Guard, guarded_operand, run_kernel, run_results
+from support.listing import assembly
 from support.packing import packed_by
 
 # This machine, and what its code can be run for here: narrower vectors, and NEON in an emulator.

@@ -10,7 +10,6 @@ from dataclasses import FrozenInstanceError, replace
 import llvmlite.binding as llvm
 import pytest
 
-from leanconv.codegen.compiler import assembly
 from leanconv.codegen.host import (
     _NEEDS,
     _allowed,
@@ -24,6 +23,7 @@ from leanconv.codegen.llvm_facts import asked, llvm_facts
 from leanconv.errors import SpecError
 from leanconv.target import EXTENSIONS, PRESETS, Target, preset
 from leanconv.types import FLOAT32, FLOAT64
+from support.listing import assembly
 from support.small_target_kernel import Add
 
 NAMED = (

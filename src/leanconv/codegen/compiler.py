@@ -22,7 +22,7 @@ from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.keys import choice_key, key_of
 from leanconv.codegen.known_forms import known_instances, remember
 from leanconv.codegen.linking import Batch, Library, link, load_forms, loaded, lock, symbol_of
-from leanconv.codegen.machine_code import assembly_text, compile_text
+from leanconv.codegen.machine_code import compile_text
 from leanconv.errors import memory_reported
 from leanconv.interrupts import check_not_within
 from leanconv.progress import count_kernels, spending, step
@@ -37,18 +37,6 @@ def object_cache() -> DiskCache:
     settings = current_settings()
     folder = settings.cache_dir / "objects" if settings.cache_bytes else None
     return DiskCache(folder, settings.cache_bytes)
-
-
-def assembly(kernel: Kernel, target: Target) -> str:
-    """Emit a kernel as assembly for reading: any target, not only this machine's.
-
-    Raises:
-        ReentrantCallError: a signal handler calls this while its thread compiles.
-    """
-    text = kernel.text(target)
-    check_not_within(lock, "the compilation of kernels")
-    with lock:  # LLVM makes code outside its own lock, and forks wait for this one
-        return assembly_text(text, target)
 
 
 @memory_reported("compiling kernels")

@@ -103,12 +103,3 @@ def compile_text(text: str, target: Target) -> bytes:
         CompileError: the text is not valid LLVM IR, a fault of the generator.
     """
     return _emit(text, _machine_of_thread(target), True)
-
-
-def assembly_text(text: str, target: Target) -> str:
-    """Compile LLVM IR to assembly for reading.
-
-    Raises:
-        CompileError: the text is not valid LLVM IR, a fault of the generator.
-    """
-    return _emit(text, new_machine(target, False), False).decode()
