@@ -8,7 +8,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from itertools import cycle
 from time import monotonic
-from types import TracebackType
 from typing import Any
 from zlib import crc32
 
@@ -194,12 +193,7 @@ class _Notes:
     def __enter__(self) -> _Notes:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._thread.shutdown()
 
     def add(self, tile: Tile, sums: Sums) -> None:
