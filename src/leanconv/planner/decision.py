@@ -38,6 +38,11 @@ class Decision:
         formats.update(dict.fromkeys(node.outputs, self.writes))
         return formats
 
+    @property
+    def layout(self) -> tuple[dict[str, Format], Format]:
+        """What it reads and writes, whatever the choice: as `FormatRules.possible` gives it."""
+        return dict(self.reads), self.writes
+
     def context(self, node: Node, graph: Graph, target: Target, accuracy: Accuracy) -> NodeContext:
         """What the methods of the node's operator take."""
         return NodeContext(node, graph, self.formats(node), target, accuracy)

@@ -36,6 +36,7 @@ _DIFFERENCES = frozenset(
     ("Cosh", "Div", "Exp", "LogSoftmax", "Reciprocal", "Sinh", "Softmax", "Sub", "Tan")
 )
 _ROOTS = frozenset(("Acos", "Acosh", "Asin", "Atanh", "Log", "Pow", "Sqrt"))
+_ERRING = (*FLOATS, *HALVES)
 _BEHIND_A_ROOT = frozenset(("Div", "Reciprocal"))
 
 
@@ -66,13 +67,9 @@ def _magnified(graph: Graph, root: float) -> dict[str, float]:
         own |= _magnifies(node, graph, users)
         if own:
             for name in node.inputs:
-                if name and name not in graph.constants and _is_float(name, graph):
+                if name and name not in graph.constants and graph.types[name].dtype in _ERRING:
                     behind[name] = behind.get(name, frozenset()) | own
     return found
-
-
-def _is_float(name: str, graph: Graph) -> bool:
-    return graph.types[name].dtype in (*FLOATS, *HALVES)
 
 
 def _magnifies(node: Node, graph: Graph, users: Mapping[str, list[Node]]) -> frozenset[str]:

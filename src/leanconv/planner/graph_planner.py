@@ -167,9 +167,8 @@ class GraphPlanner:
             )
         rules = self.evaluator.rules
         for node, default, decision in zip(self.graph.nodes, self.defaults, decisions, strict=True):
-            formats = (dict(decision.reads), decision.writes)
-            usual = (dict(default.reads), default.writes)
-            if formats != usual and formats not in rules.possible(node):
+            layout = decision.layout
+            if layout != default.layout and layout not in rules.possible(node):
                 shown = {name: str(form) for name, form in decision.reads.items()}
                 raise SpecError(
                     f"node {node.name or node.key!r} ({node.op}) cannot read {shown} and "

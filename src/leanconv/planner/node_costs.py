@@ -360,7 +360,7 @@ def other_decisions(
             continue
         if any(f != default.reads.get(n) and f not in allowed[n] for n, f in reads.items()):
             continue
-        if (dict(reads), writes) != (dict(default.reads), default.writes):
+        if (dict(reads), writes) != default.layout:
             found.append(Decision(reads, writes))
     return found
 

@@ -104,17 +104,13 @@ def make_search_graph(
         return _Builder(rules, node_costs, threads, evaluator.costs, streams).build()
     except _ManyStatesError:
         kept = [
-            tuple(cost for cost in found if _same_formats(cost.decision, default))
+            tuple(cost for cost in found if cost.decision.layout == default.layout)
             for found, default in zip(node_costs, defaults, strict=True)
         ]
     try:
         return _Builder(rules, kept, threads, evaluator.costs, streams).build()
     except _ManyStatesError:  # many values that are read in two formats
         return _Builder(rules, kept, threads, evaluator.costs, streams, drops=False).build()
-
-
-def _same_formats(a: Decision, b: Decision) -> bool:
-    return a.writes == b.writes and dict(a.reads) == dict(b.reads)
 
 
 def _allowed_formats(

@@ -272,7 +272,7 @@ class Views(Generic[Buffer]):
                 continue
             root, inside = self.find(part)
             if root == whole:
-                placed[number] = self._lies_at(part, whole, offset)
+                placed[number] = inside == offset  # a value may be there twice
                 continue
             first = offset - inside
             last = first + size(root)
@@ -285,10 +285,6 @@ class Views(Generic[Buffer]):
                 self.add(root, whole, first)
                 placed[number] = True
         return placed
-
-    def _lies_at(self, part: Buffer, whole: Buffer, offset: int) -> bool:
-        """Whether a part of the whole is where it belongs: a value that is there twice is not."""
-        return self.find(part) == (whole, offset)
 
 
 # -- buffers of a graph that is being lowered ----------------------------------------------------
