@@ -20,13 +20,11 @@ _COLUMNS = (
     Column("rel. error"),
     Column("parameters or reason", "prose"),
 )
+HELP = "list the algorithms for a convolution"
 
 
-def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the sub-command."""
-    parser = commands.add_parser(
-        "algorithms", help="list the algorithms for a convolution", description=__doc__
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the sub-command's options."""
     parser.add_argument(
         "problem", metavar="PROBLEM", help="such as ic64ih56oc64oh54kh3, or cv1 to cv12 of MEC"
     )
@@ -39,7 +37,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     add_load_options(parser, ("dtype", "threads"), dtype="compute in this type (default: float32)")
     parser.add_argument("--measure", action="store_true", help="run each one, too, and time it")
     add_output_options(parser)
-    parser.set_defaults(execute=execute, dtype=FLOAT32)
+    parser.set_defaults(dtype=FLOAT32)
 
 
 def execute(options: argparse.Namespace) -> int:

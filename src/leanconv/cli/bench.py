@@ -28,12 +28,11 @@ from leanconv.spec.conv import ConvSpec
 from leanconv.types import FLOAT32
 from leanconv.units import shape_text
 
+HELP = "compare with the other engines that are installed"
 
-def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the sub-command."""
-    parser = commands.add_parser(
-        "bench", help="compare with the other engines that are installed", description=__doc__
-    )
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the sub-command's options."""
     parser.add_argument(
         "what",
         metavar="layers|MODEL|PROBLEM",
@@ -43,7 +42,6 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     parser.add_argument("--batch", type=positive, metavar="N", help="images at once (default: 1)")
     add_input_options(parser)
     add_measure_options(parser)
-    parser.set_defaults(execute=execute)
 
 
 def execute(options: argparse.Namespace) -> int:

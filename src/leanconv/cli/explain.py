@@ -37,12 +37,11 @@ from leanconv.operators.operator import network_error
 from leanconv.pages.explain_page import explain_page
 from leanconv.units import counted, format_bytes, format_ns, shape_text
 
+HELP = "say what was chosen for every layer, and why"
 
-def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the sub-command."""
-    parser = commands.add_parser(
-        "explain", help="say what was chosen for every layer, and why", description=__doc__
-    )
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the sub-command's options."""
     parser.add_argument(
         "what",
         metavar="MODEL|PROBLEM",
@@ -72,7 +71,6 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     parser.add_argument("--html", metavar="FILE", help="write a page with pictures (of a model)")
     parser.add_argument("--plan", metavar="FILE", help="explain the plan that this file holds")
     parser.add_argument("--save", metavar="FILE", help="write the plan (of a model)")
-    parser.set_defaults(execute=execute)
 
 
 def execute(options: argparse.Namespace) -> int:

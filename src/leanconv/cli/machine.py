@@ -16,20 +16,17 @@ if TYPE_CHECKING:
     from leanconv.target import Target
 
 _RATES = ("l2_read", "l3_read", "dram_read")
+HELP = "show what plans are made for, and measure it"
 
 
-def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the sub-command."""
-    parser = commands.add_parser(
-        "machine", help="show what plans are made for, and measure it", description=__doc__
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the sub-command's options."""
     parser.add_argument(
         "--measure",
         action="store_true",
         help="measure its rates anew; plans are made with them where the processor has no record",
     )
     add_output_options(parser)
-    parser.set_defaults(execute=execute)
 
 
 def execute(options: argparse.Namespace) -> int:

@@ -69,7 +69,10 @@ def build_parser() -> argparse.ArgumentParser:
         machine,
     )
     for module in commands_in_order:
-        module.register(commands)
+        name = module.__name__.rpartition(".")[2]
+        command = commands.add_parser(name, help=module.HELP, description=module.__doc__)
+        module.add_options(command)
+        command.set_defaults(execute=module.execute)
     return parser
 
 

@@ -38,11 +38,11 @@ _COLUMNS = (
     Column("most", optional=5),
     Column("average", optional=6),
 )
+HELP = "time every layer"
 
 
-def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the sub-command."""
-    parser = commands.add_parser("profile", help="time every layer", description=__doc__)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the sub-command's options."""
     parser.add_argument("model", metavar="MODEL", help="an ONNX file")
     add_load_options(parser)
     add_input_options(parser)
@@ -57,7 +57,6 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     )
     parser.add_argument("--sort", action="store_true", help="the slowest first")
     add_output_options(parser)
-    parser.set_defaults(execute=execute)
 
 
 def execute(options: argparse.Namespace) -> int:

@@ -45,13 +45,11 @@ if TYPE_CHECKING:
     from leanconv.quantizer.samples import Samples
 
 _MOST_LABELS = 1 << 30  # bytes of a file of labels
+HELP = "make 8-bit integers of a float32 network"
 
 
-def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the sub-command."""
-    parser = commands.add_parser(
-        "quantize", help="make 8-bit integers of a float32 network", description=__doc__
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the sub-command's options."""
     parser.add_argument("model", metavar="MODEL", help="an ONNX file, opset 11 or later")
     parser.add_argument(
         "samples",
@@ -105,7 +103,6 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     add_input_options(parser)
     add_image_options(parser)
     add_output_options(parser)
-    parser.set_defaults(execute=execute)
 
 
 def execute(options: argparse.Namespace) -> int:

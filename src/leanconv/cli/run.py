@@ -50,10 +50,11 @@ if TYPE_CHECKING:
     from leanconv import Network
     from leanconv.api.footprint import Footprint
 
+HELP = "run a network on images"
 
-def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the sub-command."""
-    parser = commands.add_parser("run", help="run a network on images", description=__doc__)
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the sub-command's options."""
     parser.add_argument("model", metavar="MODEL", help="an ONNX file")
     parser.add_argument(
         "images",
@@ -104,7 +105,6 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     )
     add_tile_options(parser)
     add_output_options(parser)
-    parser.set_defaults(execute=execute)
 
 
 def execute(options: argparse.Namespace) -> int:

@@ -32,13 +32,11 @@ if TYPE_CHECKING:
 _LIMITS = Limits()
 _PORT = 8000
 _REQUEST_SHARE = 4  # of a memory limit one part in as many is for requests, if nothing else is said
+HELP = "answer requests over HTTP (needs leanconv[server])"
 
 
-def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the sub-command."""
-    parser = commands.add_parser(
-        "serve", help="answer requests over HTTP (needs leanconv[server])", description=__doc__
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the sub-command's options."""
     parser.add_argument(
         "models",
         metavar="MODEL",
@@ -51,7 +49,6 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     parser.add_argument("--port", type=_port, default=_PORT, help=f"0 is any (default: {_PORT})")
     _add_plan_options(parser)
     _add_limits(parser)
-    parser.set_defaults(execute=execute)
 
 
 def _add_plan_options(parser: argparse.ArgumentParser) -> None:

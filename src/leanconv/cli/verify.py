@@ -36,12 +36,11 @@ from leanconv.units import error_text, shape_text
 if TYPE_CHECKING:
     from leanconv import Network
 
+HELP = "compare a plan's results with float64"
 
-def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the sub-command."""
-    parser = commands.add_parser(
-        "verify", help="compare a plan's results with float64", description=__doc__
-    )
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the sub-command's options."""
     parser.add_argument("model", metavar="MODEL", help="an ONNX file")
     parser.add_argument(
         "samples",
@@ -63,7 +62,6 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "--count", type=positive, default=3, metavar="N", help="random samples (default 3)"
     )
     add_output_options(parser)
-    parser.set_defaults(execute=execute)
 
 
 def execute(options: argparse.Namespace) -> int:

@@ -58,11 +58,11 @@ class Warmed(NamedTuple):
     compiled: int
 
 
-def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the sub-command."""
-    parser = commands.add_parser(
-        "warm", help="compile ahead what networks need", description=__doc__
-    )
+HELP = "compile ahead what networks need"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the sub-command's options."""
     parser.add_argument("models", metavar="MODEL", nargs="*", help="ONNX files")
     parser.add_argument(
         "--usual", action="store_true", help=f"also for networks such as {', '.join(USUAL)}"
@@ -83,7 +83,6 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "--batch", type=positive, metavar="N", help="where a model leaves it open (default 1)"
     )
     add_output_options(parser)
-    parser.set_defaults(execute=execute)
 
 
 def execute(options: argparse.Namespace) -> int:

@@ -18,13 +18,11 @@ _MOST_ALPHA = 64  # the exact check takes m r alpha^2 steps; 64 take seconds
 _ESTIMATE_CHANNELS = 64
 _INFINITY = "infinity"
 _USELESS = 0.01  # of an error, relative to the results
+HELP = "print the exact matrices of F(M, R)"
 
 
-def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the sub-command."""
-    parser = commands.add_parser(
-        "winograd", help="print the exact matrices of F(M, R)", description=__doc__
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the sub-command's options."""
     parser.add_argument("m", type=positive, metavar="M", help="outputs of a tile")
     parser.add_argument("r", type=positive, metavar="R", help="taps of the filter")
     parser.add_argument(
@@ -37,7 +35,6 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "--balance", action="store_true", help="even out the matrices' rows by powers of two"
     )
     add_output_options(parser)
-    parser.set_defaults(execute=execute)
 
 
 def execute(options: argparse.Namespace) -> int:
