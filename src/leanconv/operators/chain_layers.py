@@ -119,7 +119,7 @@ class ChainLayers:
             context.any_size,
             image,
             self._border,
-            tuple(stage for stage, table in self._tables.items() if table),
+            tuple(stage for stage, _ in self._tables.values()),
         )
 
     @property
@@ -191,14 +191,12 @@ class ChainLayers:
         return Border(around[2], around[3], around[7], around[6], int(fill))
 
     @property
-    def _tables(self) -> dict[str, str]:
-        """The names of the tables in which stages' codes are looked up; "" for none."""
+    def _tables(self) -> dict[str, tuple[str, str]]:
+        """Stages behind which codes are looked up, each with the table's name, by node."""
         readers = {node.inputs[0]: node for node in self.nodes}
-        behind = {
-            stage: readers[conv.output]
-            for stage, conv in zip(("depthwise", "expand"), self.convolutions[-2::-1], strict=False)
-        }
-        return {s: node.inputs[1] if node.op == "Lookup" else "" for s, node in behind.items()}
+        stages = zip(("depthwise", "expand"), self.convolutions[-2::-1], strict=False)
+        behind = ((conv.key, stage, readers[conv.output]) for stage, conv in stages)
+        return {key: (stage, node.inputs[1]) for key, stage, node in behind if node.op == "Lookup"}
 
     def _spec(self, conv: Node) -> ConvSpec:
         spec = ConvNode(self.context_of(conv)).spec
@@ -237,10 +235,8 @@ class ChainLayers:
     def _own(self, conv: Node) -> Constants:
         made = ConvNode(self.context_of(conv))
         own, channels = {"w": made.weights}, made.channels
-        tables = zip(("depthwise", "expand"), self.convolutions[-2::-1], strict=False)
-        stage = next((stage for stage, each in tables if each is conv), "")
-        if self._tables.get(stage):
-            own["table"] = self.graph.constants[self._tables[stage]]
+        if conv.key in self._tables:
+            own["table"] = self.graph.constants[self._tables[conv.key][1]]
         return lambda shift: {**own, **channels(shift)}
 
     def _numbers(self, node: Node) -> Constants:
