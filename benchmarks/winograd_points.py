@@ -1,4 +1,4 @@
-"""Find points of F(m, r) that amplify rounding least, for the table of `winograd/points`.
+"""Find points of F(m, r) that amplify rounding least, for the table of `winograd/matrices`.
 
     python benchmarks/winograd_points.py 6 3       the points, and gamma^2 of the real optimum
 
@@ -16,7 +16,7 @@ import sys
 from collections.abc import Sequence
 from fractions import Fraction
 
-from leanconv.winograd.points import tangent_pairs
+from leanconv.winograd.matrices import tangent_pairs
 
 _TOLERANCE = 1.01
 

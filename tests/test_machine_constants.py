@@ -50,7 +50,7 @@ REASONS: dict[str, tuple[str, ...]] = {
         "algorithms/planar:_UNPACKED _UNPACKED_DEEP _DEEP",
         "algorithms/planar:_NARROW _NARROW_LARGE",
         "algorithms/planar:_UNALIGNED",
-        "algorithms/common:_GOOD",
+        "algorithms:_GOOD",
         "algorithms/winograd:_STAGES_HANDICAP",
         "algorithms/winograd:_IDLE_CORES",
         "algorithms/winograd:_NARROW_EDGES",

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import formulas
 from leanconv.algorithms import ALGORITHMS, Problem
 from leanconv.algorithms.select import choice_named, choose
 from leanconv.codegen.geometry import Access
-from leanconv.reference import formulas
 from leanconv.spec import NHWC, PLAIN, ConvSpec
 from leanconv.spec.format import aligned
 from leanconv.target import preset

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import geometric_mean, mean
 
+import formulas
 from documents import blas
 from documents.chart import Chart
 from documents.figure import Claim, Data, Effort, Figure, Page, Table, ratio
 from documents.timing import Arrays, bytes_of, in_turn, of_plan
 from leanconv.errors import SpecError
-from leanconv.reference import formulas
 from leanconv.reference.layers import NAMES, RESNET101, layer
 from leanconv.spec import ConvSpec
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from statistics import geometric_mean
 
+import formulas
 from documents import blas
 from documents.chart import Chart
 from documents.clock import fitting
@@ -13,7 +14,6 @@ from documents.figure import Claim, Data, Effort, Figure, Page, Table, ratio
 from documents.mec import BATCH, BLAS_CONV, BLAS_MEC, BLOCKS, WINOGRAD, milliseconds, named, over
 from documents.timing import Arrays, in_turn, of_plan
 from leanconv.errors import SpecError
-from leanconv.reference import formulas
 from leanconv.reference.layers import layer
 from leanconv.reference.mec import THRESHOLD
 

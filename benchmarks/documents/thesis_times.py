@@ -9,12 +9,12 @@ from dataclasses import replace
 from statistics import mean
 from typing import Any
 
+import formulas
 from documents.chart import Chart
 from documents.clock import fitting
 from documents.figure import Claim, Data, Effort, Figure, Page, Table, ratio
 from documents.mec import named
 from documents.timing import Arrays, Timed, in_turn, of_plan
-from leanconv.reference import formulas
 from leanconv.reference.layers import LAYERS, layer
 from leanconv.spec import ConvSpec
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from statistics import geometric_mean, mean
 from typing import Any
 
-from leanconv.reference import formulas
+import formulas
 from leanconv.reference.layers import LAYERS
 from leanconv.reference.mec import THRESHOLD
 from leanconv.spec import ConvSpec

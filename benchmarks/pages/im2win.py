@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 from statistics import mean
 
-from leanconv.reference import formulas
+import formulas
 from pages.figures import HEADS, IM2COL, IM2WIN, MEC_B, Figures, span, spec_of
 from pages.tables import table
 

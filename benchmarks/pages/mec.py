@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 
-from leanconv.reference import formulas
+import formulas
 from leanconv.spec import ConvSpec
 from leanconv.spec.format import aligned
 from pages.figures import (

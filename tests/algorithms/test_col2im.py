@@ -12,7 +12,7 @@ from onnx import helper
 import leanconv as lc
 from leanconv.algorithms.col2im import algorithm
 from leanconv.algorithms.col2im.kernel import Col2Im
-from leanconv.algorithms.col2im.runs import run_table
+from leanconv.algorithms.col2im.layout import run_table
 from leanconv.codegen.lowered import Lowered
 from leanconv.operators import NodeContext
 from leanconv.operators.convolution import CONVOLUTION

@@ -7,8 +7,8 @@ import pytest
 
 import leanconv as lc
 from leanconv.algorithms.fft.algorithm import FFT
+from leanconv.algorithms.fft.layout import lanes_are_tiles
 from leanconv.algorithms.fft.plane_kernel import FftPlanes
-from leanconv.algorithms.fft.plane_layout import lanes_are_tiles
 from leanconv.algorithms.problem import Problem
 from leanconv.algorithms.select import choice_named, choices, choose
 from leanconv.codegen.geometry import Access

@@ -9,7 +9,7 @@ import pytest
 
 from leanconv.algorithms import select
 from leanconv.algorithms.direct import DIRECT
-from leanconv.algorithms.direct.parameters import piece_error
+from leanconv.algorithms.direct.algorithm import piece_error
 from leanconv.algorithms.problem import Problem
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.host import host

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from leanconv.algorithms.integer_sums import sum_bits
+from leanconv.algorithms.magnitudes import sum_bits
 from leanconv.algorithms.winograd import WINOGRAD
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.host import host

@@ -7,8 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from leanconv.algorithms.common.partial_results import SumOfParts
-from leanconv.algorithms.fused.kernel import FusedChain
+from leanconv.algorithms.fused.kernel import FusedChain, SumOfParts
 from leanconv.errors import SpecError
 from leanconv.operators.conv_chain import CONV_CHAIN, LAYERS
 from leanconv.spec import Activation

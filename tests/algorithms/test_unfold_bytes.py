@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
+import formulas
 import leanconv as lc
 from leanconv.algorithms.problem import Problem as Lowering
 from leanconv.algorithms.select import choice_named, choose
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.host import host
 from leanconv.errors import SpecError
-from leanconv.reference import formulas
 from leanconv.reference.layers import LAYERS
 from leanconv.spec import ConvSpec
 from leanconv.spec.format import aligned, ceil_div

@@ -8,10 +8,10 @@ from math import prod
 import numpy as np
 import pytest
 
+from formulas import winograd_elements
 from leanconv.algorithms.winograd.kernel import WinogradConv
 from leanconv.algorithms.winograd.packing import weight_calls
 from leanconv.codegen.host import host
-from leanconv.reference.formulas import winograd_elements
 from leanconv.reference.layers import LAYERS
 from leanconv.spec import ConvSpec
 from leanconv.spec.format import aligned

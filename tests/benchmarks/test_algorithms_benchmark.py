@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import algorithms as benchmark
+import formulas
 from harness import results_file
 from leanconv.algorithms import ALGORITHMS
-from leanconv.reference import formulas
 from leanconv.spec import ConvSpec
 from leanconv.spec.format import aligned
 

@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from leanconv.algorithms.common.partial_results import SumOfParts
 from leanconv.algorithms.depthwise.algorithm import depthwise_kernel
 from leanconv.algorithms.depthwise.kernel import DepthwiseConv
-from leanconv.algorithms.fused.kernel import FusedChain
+from leanconv.algorithms.fused.kernel import FusedChain, SumOfParts
 from leanconv.codegen.emitter import Function
 from leanconv.codegen.epilogue import Epilogue
 from leanconv.codegen.extents import Extent, Scalars

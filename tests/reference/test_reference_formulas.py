@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from leanconv.reference import formulas, im2col, im2win, mec
+import formulas
+from leanconv.reference import im2col, im2win, mec
 from leanconv.reference.layers import NAMES, RESNET101, layer
 from leanconv.spec import ConvSpec
 from support.small_specs import operands, specs

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
+from formulas import im2col_elements, im2win_elements
 from leanconv.reference import im2win
 from leanconv.reference.direct import convolve
-from leanconv.reference.formulas import im2col_elements, im2win_elements
 from leanconv.spec import ConvSpec
 from support.small_specs import operands, specs
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from formulas import multiplications_saved
 from leanconv.reference import int8_winograd, winograd
 from leanconv.reference.decompose import polyphase, split_kernel
 from leanconv.reference.direct import seven_loops
-from leanconv.reference.formulas import multiplications_saved
 from leanconv.reference.im2col import convolve as plain
 from leanconv.reference.int8_winograd import F23, F43, IntegerForm
 from leanconv.winograd.matrices import transform

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from leanconv.algorithms import select
-from leanconv.algorithms.integer_sums import sum_bits
 from leanconv.algorithms.interface import Candidate
+from leanconv.algorithms.magnitudes import sum_bits
 from leanconv.algorithms.problem import Problem
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.host import check_runs_here, host

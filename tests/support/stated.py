@@ -23,8 +23,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 import leanconv as lc
-from leanconv.reference.activations import activate
-from leanconv.reference.direct import channels_back, channels_first, convolve
+from leanconv.reference.direct import activate, channels_back, channels_first, convolve
 from leanconv.types import FLOAT32, FLOAT64
 from support.guarded import Guarded
 from support.problems import Arrays, Problem

@@ -6,9 +6,8 @@ import math
 
 import pytest
 
-from leanconv.winograd.balance import balance
 from leanconv.winograd.error import gamma_squared
-from leanconv.winograd.matrices import Transform, transform, transpose, verify
+from leanconv.winograd.matrices import Transform, balance, transform, transpose, verify
 from support.published import rationals
 
 UNEVEN = transform(8, 3, rationals("0 1 -1 1/2 -1/2 2 -2 -1/4 4"))

@@ -8,8 +8,7 @@ from fractions import Fraction
 import pytest
 
 from leanconv.cli.main import main
-from leanconv.winograd.balance import balance
-from leanconv.winograd.matrices import transform
+from leanconv.winograd.matrices import balance, transform
 
 
 def test_prints_the_matrices_and_what_they_save(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,8 +7,7 @@ from fractions import Fraction
 import pytest
 
 from leanconv.winograd.error import gamma_squared
-from leanconv.winograd.matrices import transform
-from leanconv.winograd.points import TABLE, default_points, tangent_pairs
+from leanconv.winograd.matrices import TABLE, default_points, tangent_pairs, transform
 from support.published import GAMMA_SQUARED, OTHER_SETS, rationals
 from winograd_points import search, symmetric_gamma_squared
 

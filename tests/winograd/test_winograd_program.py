@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leanconv.errors import SpecError
-from leanconv.winograd.balance import balance
-from leanconv.winograd.matrices import Matrix, transform
+from leanconv.winograd.matrices import Matrix, balance, transform
 from leanconv.winograd.program import LinearProgram, Op, compile_matrix
 from support.exact_linear import evaluate
 from support.published import F23_POINTS, F43_POINTS, rationals

@@ -12,8 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from leanconv.algorithms.common.grouped_conv import GroupedConv
-from leanconv.algorithms.common.taps import Taps
+from leanconv.algorithms.common.grouped_conv import GroupedConv, Taps
 from leanconv.algorithms.interface import Algorithm, Candidate, one_kernel_candidate
 from leanconv.algorithms.parameters import Choice, Parameters
 from leanconv.algorithms.problem import Problem

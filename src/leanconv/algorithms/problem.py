@@ -81,7 +81,7 @@ class Problem:
             the size at hand is known, and takes of the few tiles that are good for these those that
             are best for it.
         small_weights: whether the weights are so small that transforms would lose them.
-        sum_bits: bits, the sign counted, that every sum of products of codes has (`integer_sums`);
+        sum_bits: bits, the sign counted, that every sum of products of codes has (`magnitudes`);
             32 where the weights are not known.
         folds_shift: whether a bias is there and the planner adds to it what a kernel's shift of the
             codes makes necessary (`GroupedConv.code_shift`).

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from leanconv.algorithms.integer_sums import sum_bits
-from leanconv.algorithms.magnitudes import are_small
+from leanconv.algorithms.magnitudes import are_small, sum_bits
 from leanconv.api.conv_arguments import Constants, check_kinds, kinds_of
 from leanconv.api.layer_plan import CompiledLayer, LayerPlan, LayerSpec
 from leanconv.api.options import PlanOptions

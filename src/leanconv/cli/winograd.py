@@ -9,9 +9,8 @@ from typing import Any
 from leanconv.cli.options import UsageError, add_output_options, positive
 from leanconv.cli.output import print_json, print_text, progress, terminal_columns
 from leanconv.errors import SpecError
-from leanconv.winograd.balance import balance
 from leanconv.winograd.error import error_estimate, gamma_squared
-from leanconv.winograd.matrices import Matrix, Transform, transform
+from leanconv.winograd.matrices import Matrix, Transform, balance, transform
 from leanconv.winograd.program import compile_matrix
 
 _MOST_ALPHA = 64  # the exact check takes m r alpha^2 steps; 64 take seconds

@@ -10,9 +10,8 @@ from typing import TypeAlias, cast
 
 import numpy as np
 
-from leanconv.algorithms.fused.block import NO_BORDER, Border, rows_access
+from leanconv.algorithms.fused.block import NO_BORDER, Border, ImageRows, rows_access
 from leanconv.algorithms.fused.forms import Chain
-from leanconv.algorithms.fused.image import ImageRows
 from leanconv.algorithms.fused.kernel import Constants
 from leanconv.algorithms.half_stored import has_halves
 from leanconv.algorithms.problem import Problem, storage_error

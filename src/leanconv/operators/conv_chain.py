@@ -9,7 +9,6 @@ from types import MappingProxyType
 import numpy as np
 
 from leanconv.algorithms import select
-from leanconv.algorithms.common.partial_results import SumOfParts
 from leanconv.algorithms.fused.cost import (
     between_cycles,
     form_cycles,
@@ -26,7 +25,7 @@ from leanconv.algorithms.fused.forms import (
     build,
     form_of_size,
 )
-from leanconv.algorithms.fused.kernel import Constants
+from leanconv.algorithms.fused.kernel import Constants, SumOfParts
 from leanconv.algorithms.parameters import AUTO, Choice, Parameters
 from leanconv.algorithms.problem import Problem
 from leanconv.codegen.lowered import Lowered, PackCall

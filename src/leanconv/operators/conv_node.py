@@ -24,9 +24,8 @@ import numpy as np
 from leanconv.algorithms import select
 from leanconv.algorithms.common.grouped_conv import GroupedConv
 from leanconv.algorithms.fused.kernel import Constants
-from leanconv.algorithms.integer_sums import sum_bits
 from leanconv.algorithms.interface import Candidate
-from leanconv.algorithms.magnitudes import are_small
+from leanconv.algorithms.magnitudes import are_small, sum_bits
 from leanconv.algorithms.problem import Problem, default_error
 from leanconv.algorithms.rounding import half_error
 from leanconv.codegen.dot import dot_of, group_of, way_of

@@ -11,9 +11,14 @@ from math import gcd
 
 import numpy as np
 
-from leanconv.reference.activations import finish
-from leanconv.reference.direct import channels_back, channels_first
-from leanconv.reference.shapes import Steps, output_extents, result_dtype
+from leanconv.reference.direct import (
+    Steps,
+    channels_back,
+    channels_first,
+    finish,
+    output_extents,
+    result_dtype,
+)
 from leanconv.spec import ConvSpec
 from leanconv.spec.format import ceil_div
 

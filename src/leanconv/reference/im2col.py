@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from leanconv.reference.shapes import Steps, output_extents, result_dtype
+from leanconv.reference.direct import Steps, output_extents, result_dtype
 
 
 def lower(image: np.ndarray, kernel: tuple[int, int], stride: Steps, rows: range) -> np.ndarray:

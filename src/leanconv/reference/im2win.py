@@ -18,7 +18,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from leanconv.records import dataclass
-from leanconv.reference.shapes import Steps, output_extents, result_dtype
+from leanconv.reference.direct import Steps, output_extents, result_dtype
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from leanconv.reference.shapes import Steps, output_extents, result_dtype
+from leanconv.reference.direct import Steps, output_extents, result_dtype
 
 THRESHOLD = 100  # T: the paper found about 100 good on GPUs of its time
 

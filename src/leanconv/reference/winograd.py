@@ -22,7 +22,7 @@ import numpy as np
 
 from leanconv.records import dataclass
 from leanconv.reference.decompose import polyphase, split_kernel
-from leanconv.reference.shapes import Steps, output_extents
+from leanconv.reference.direct import Steps, output_extents
 from leanconv.spec.format import ceil_div
 from leanconv.winograd.matrices import transform
 

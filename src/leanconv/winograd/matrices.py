@@ -14,19 +14,153 @@ These are wincnn's matrices, its signs included: where f_0 < 0 the first rows of
 negated. The form of Lavin & Gray for F(2, 3) has its last column of A^T and last row of B^T negated
 instead of plain; any such pair of signs cancels. All fractions are in G, which is applied to
 weights once; every row of B^T has a coefficient of 1 or -1 in front of its highest input.
+
+`TABLE` holds the best sets known for m + r - 1 up to 16 by gamma^2 (see `error`): symmetric ones,
+with 0 just when m + r is odd. `benchmarks/winograd_points.py` found them, within one percent of the
+real optimum. They are better than wincnn's 0, ±1, ±2, ±1/2, … and than those of Barabasz et al.
+(2020) wherever these are not among them.
+
+`balance` makes no intermediate value much larger than others, by powers of two, which change no
+digits. For each k, row k of G, row k of B^T and column k of A^T may be scaled by any factors of
+product 1 without changing the result, nor gamma^2. In float32 nothing is gained and additions may
+become multiplications. Where values are stored in fewer bits, unequal rows overflow or vanish: with
+the points 0, ±1, ±2, ±1/2, -1/4, 4 the rows of U differ by 10^3.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
 from math import lcm
 
 from leanconv.errors import SpecError
 from leanconv.records import dataclass
-from leanconv.winograd.points import default_points
+
+# By (min(m, r), max(m, r)): the positive points of the ± pairs, and gamma^2.
+TABLE: dict[tuple[int, int], tuple[str, float]] = {
+    # alpha = 3
+    (2, 2): ("2/3", 1.147),
+    # alpha = 4
+    (2, 3): ("1", 1.667),
+    # alpha = 5
+    (2, 4): ("2/5 5/4", 2.805),
+    (3, 3): ("3/8 5/4", 2.622),
+    # alpha = 6
+    (2, 5): ("2/3 3/2", 5.326),
+    (3, 4): ("2/3 3/2", 4.762),
+    # alpha = 7
+    (2, 6): ("2/7 6/7 7/4", 11.08),
+    (3, 5): ("2/7 6/7 7/4", 9.532),
+    (4, 4): ("2/7 6/7 7/4", 9.118),
+    # alpha = 8
+    (2, 7): ("1/2 1 2", 24.76),
+    (3, 6): ("1/2 1 2", 20.63),
+    (4, 5): ("1/2 1 2", 19.07),
+    # alpha = 9
+    (2, 8): ("2/9 7/10 10/9 11/5", 57.81),
+    (3, 7): ("2/9 2/3 9/8 9/4", 47.47),
+    (4, 6): ("2/9 2/3 9/8 9/4", 42.76),
+    (5, 5): ("2/9 2/3 9/8 9/4", 41.4),
+    # alpha = 10
+    (2, 9): ("3/7 5/6 6/5 7/3", 140.1),
+    (3, 8): ("3/7 4/5 5/4 7/3", 113.1),
+    (4, 7): ("3/7 4/5 5/4 7/3", 100.3),
+    (5, 6): ("2/5 4/5 5/4 5/2", 95.43),
+    # alpha = 11
+    (2, 10): ("1/5 4/7 9/10 4/3 5/2", 350.3),
+    (3, 9): ("1/5 4/7 9/10 4/3 5/2", 279.6),
+    (4, 8): ("1/5 4/7 9/10 4/3 8/3", 244.2),
+    (5, 7): ("1/5 4/7 9/10 4/3 8/3", 227.2),
+    (6, 6): ("1/5 4/7 9/10 4/3 8/3", 222),
+    # alpha = 12
+    (2, 11): ("3/8 5/7 1 7/5 8/3", 894.5),
+    (3, 10): ("3/8 7/10 1 10/7 8/3", 710.3),
+    (4, 9): ("4/11 7/10 1 10/7 11/4", 611.1),
+    (5, 8): ("4/11 7/10 1 10/7 11/4", 562.2),
+    (6, 7): ("4/11 9/13 1 13/9 11/4", 537.3),
+    # alpha = 13
+    (2, 12): ("1/6 1/2 4/5 12/11 3/2 3", 2332),
+    (3, 11): ("1/6 1/2 4/5 12/11 3/2 3", 1834),
+    (4, 10): ("1/6 1/2 7/9 12/11 11/7 3", 1570),
+    (5, 9): ("1/6 1/2 7/9 11/10 11/7 3", 1425),
+    (6, 8): ("1/6 1/2 7/9 11/10 11/7 3", 1347),
+    (7, 7): ("1/6 1/2 7/9 11/10 11/7 3", 1324),
+    # alpha = 14
+    (2, 13): ("4/13 5/8 8/9 9/8 8/5 13/4", 6175),
+    (3, 12): ("4/13 8/13 7/8 8/7 13/8 13/4", 4798),
+    (4, 11): ("4/13 8/13 7/8 8/7 13/8 13/4", 4080),
+    (5, 10): ("4/13 3/5 7/8 8/7 5/3 13/4", 3667),
+    (6, 9): ("3/10 3/5 7/8 8/7 5/3 10/3", 3456),
+    (7, 8): ("3/10 3/5 7/8 8/7 5/3 10/3", 3349),
+    # alpha = 15
+    (2, 14): ("2/13 4/9 5/7 13/14 6/5 12/7 10/3", 16580),
+    (3, 13): ("1/7 4/9 5/7 13/14 6/5 7/4 10/3", 12880),
+    (4, 12): ("1/7 4/9 7/10 12/13 11/9 7/4 10/3", 10900),
+    (5, 11): ("2/13 3/7 7/10 12/13 11/9 7/4 10/3", 9705),
+    (6, 10): ("2/13 3/7 7/10 12/13 11/9 7/4 10/3", 8998),
+    (7, 9): ("2/13 3/7 7/10 12/13 11/9 7/4 10/3", 8622),
+    (8, 8): ("2/13 3/7 7/10 12/13 11/9 7/4 10/3", 8504),
+    # alpha = 16
+    (2, 15): ("2/7 5/9 4/5 1 5/4 9/5 7/2", 44850),
+    (3, 14): ("2/7 6/11 4/5 1 5/4 11/6 7/2", 34830),
+    (4, 13): ("3/11 6/11 7/9 1 9/7 11/6 11/3", 29150),
+    (5, 12): ("3/11 6/11 7/9 1 9/7 11/6 11/3", 25780),
+    (6, 11): ("3/11 6/11 7/9 1 9/7 11/6 11/3", 23740),
+    (7, 10): ("3/11 6/11 7/9 1 9/7 11/6 11/3", 22550),
+    (8, 9): ("3/11 6/11 7/9 1 9/7 11/6 11/3", 22000),
+}
+
+
+def default_points(m: int, r: int) -> tuple[Fraction, ...]:
+    """Return the m + r - 2 finite points that F(m, r) uses by default; m, r >= 2.
+
+    From `TABLE` up to alpha = 16, beyond it tangents of equally spaced angles, compressed and
+    rounded to simple rationals. Where 0 is a point it comes first; the points of a pair are
+    neighbours, the positive one first. Without 0 the largest pair comes first, which makes f_0
+    positive, so that no row is negated.
+    """
+    finite = m + r - 2
+    count, zero = divmod(finite, 2)
+    key = (min(m, r), max(m, r))
+    if key in TABLE:
+        pairs = [Fraction(text) for text in TABLE[key][0].split()]
+    else:
+        pairs = _simple(tangent_pairs(count, bool(zero)))
+    points = [Fraction(0)] if zero else []
+    for pair in pairs if zero else reversed(pairs):
+        points += [pair, -pair]
+    return tuple(points)
+
+
+def tangent_pairs(count: int, zero: bool) -> list[float]:
+    """Return `count` positive points that spread evenly over the projective line, compressed.
+
+    tan of equally spaced angles, infinity among them, to a power: optimal points are somewhat
+    nearer to 1 than the tangents do (exponents between 0.70 and 0.82 for alpha from 6 to 12).
+    """
+    alpha = 2 * count + zero + 1
+    first = 1.0 if zero else 0.5
+    return [math.tan(math.pi * (j + first) / alpha) ** 0.77 for j in range(count)]
+
+
+def _simple(values: Sequence[float]) -> list[Fraction]:
+    """Round each value to the simplest rational within a fifth of its distance to another."""
+    rounded = []
+    for k, value in enumerate(values):
+        around = [
+            abs(value - other) for other in (*values[max(k - 1, 0) : k], *values[k + 1 : k + 2])
+        ]
+        room = min([*around, value]) / 5
+        limit = 1
+        while abs(Fraction(value).limit_denominator(limit) - Fraction(value)) > room:
+            limit += 1
+        rounded.append(Fraction(value).limit_denominator(limit))
+    return rounded
+
 
 Row = tuple[Fraction, ...]
 Matrix = tuple[Row, ...]
@@ -70,7 +204,7 @@ def transform(m: int, r: int, points: Sequence[Rational] | None = None) -> Trans
         m: outputs of a tile, at least 1.
         r: taps of the filter, at least 1.
         points: m + r - 2 different finite points (`Fraction`, int, or text such as `"2/3"`), or
-            None for those of `leanconv.winograd.points`. With None, F(m, 1) and F(1, r) are the
+            None for those of `leanconv.winograd.matrices`. With None, F(m, 1) and F(1, r) are the
             trivial ones: A^T = B^T = I and G = B^T = I, which no choice of points improves.
 
     Raises:
@@ -207,3 +341,39 @@ def _integers(values: Sequence[Fraction]) -> tuple[list[int], int]:
     """Return the values times their common denominator, and that denominator."""
     scale = lcm(*(value.denominator for value in values))
     return [value.numerator * (scale // value.denominator) for value in values], scale
+
+
+def balance(made: Transform) -> Transform:
+    """Return the same F(m, r) with the norms of its rows made as equal as powers of two can.
+
+    For each k the norms of column k of A^T and of rows k of G and B^T, each divided by the root of
+    its length, become equal within a factor of four.
+    """
+    scaled = []
+    for rows in zip(transpose(made.at), made.g, made.bt, strict=True):
+        factors = [Fraction(2) ** shift for shift in _shifts([_exponent(row) for row in rows])]
+        pairs = zip(factors, rows, strict=True)
+        scaled.append([tuple(factor * value for value in row) for factor, row in pairs])
+    columns_a, g, bt = zip(*scaled, strict=True)
+    balanced = replace(made, at=transpose(columns_a), g=g, bt=bt)
+    verify(balanced)
+    return balanced
+
+
+def _exponent(row: Sequence[Fraction]) -> float:
+    """log2 of the root mean square of a row."""
+    return math.log2(sum(value * value for value in row) / len(row)) / 2
+
+
+def _shifts(exponents: Sequence[float]) -> list[int]:
+    """Integers of sum 0 that bring the exponents as near to their mean as they can."""
+    mean = sum(exponents) / len(exponents)
+    wanted = [mean - exponent for exponent in exponents]
+    shifts = [math.floor(value) for value in wanted]
+    # The remainders sum to a whole number: round up where most is missing. Sorting is stable, so
+    # rows of ±p, whose norms are equal, get the same factors.
+    missing = round(sum(wanted)) - sum(shifts)
+    by_need = sorted(range(len(wanted)), key=lambda i: shifts[i] - wanted[i])
+    for i in by_need[:missing]:
+        shifts[i] += 1
+    return shifts

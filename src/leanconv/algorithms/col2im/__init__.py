@@ -33,8 +33,8 @@ depend on no tile, panel, band, batch or thread.
 - Source: the gradient of Caffe's im2col. There is no reference form: tests compare with
   onnxruntime, and with exact sums of integers.
 
-Reading order: `algorithm` (what it takes, tiles, cost), `layout` (extents, bytes), `runs` (the
-table), `kernel`.
+Reading order: `algorithm` (what it takes, tiles, cost), `layout` (extents, bytes, table
+of runs), `kernel`.
 """
 
 from leanconv.algorithms.col2im.algorithm import NAME, candidate, cost, refusal

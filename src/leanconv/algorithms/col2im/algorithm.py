@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from leanconv.algorithms.col2im.kernel import Col2Im
-from leanconv.algorithms.col2im.runs import run_table
+from leanconv.algorithms.col2im.layout import run_table
 from leanconv.algorithms.decompose import transposed_taps
 from leanconv.algorithms.interface import Candidate, KernelUse, is_one_float
 from leanconv.algorithms.magnitudes import losses_of_sums

@@ -32,8 +32,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 
-from leanconv.algorithms.col2im.layout import Col2ImLayout
-from leanconv.algorithms.col2im.runs import PLACE, RUN
+from leanconv.algorithms.col2im.layout import PLACE, RUN, Col2ImLayout
 from leanconv.codegen.activations import apply
 from leanconv.codegen.dot import fma
 from leanconv.codegen.emitter import Carry, Function, Pointer, Value, vector

@@ -1,17 +1,26 @@
-"""Base of the kernels that take any number of groups."""
+"""Base of the kernels that take any number of groups, and what they share.
+
+`Taps`: which taps touch the input at one output row. `batch_as_columns`: a batch of images that
+give one pixel each, as the pixels of one image.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Hashable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from math import prod
+from typing import TypeVar
 
 import numpy as np
 
-from leanconv.codegen.emitter import Function, Pointer
+from leanconv.codegen.emitter import Function, Pointer, Value
 from leanconv.codegen.epilogue import Epilogue
 from leanconv.codegen.extents import Extent
 from leanconv.codegen.geometry import Access, Window
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import PackCall
+from leanconv.codegen.microkernel import ReductionLoop
 from leanconv.kernels import packing
 from leanconv.records import dataclass
 from leanconv.spec.amounts import reduction_length, sum_flops
@@ -123,3 +132,67 @@ class GroupedConv(Kernel):
     def channel_calls(self, values: np.ndarray) -> list[PackCall]:
         """What packs a number for each output channel (bias, slope), or several: as given."""
         return packing.copied(values)
+
+
+K = TypeVar("K", bound=GroupedConv)
+
+
+def gives_pixels(window: Window) -> bool:
+    """Whether every image gives one pixel, and its window lies inside it."""
+    return prod(window.out) == 1 and window.pad == (0, 0, 0)
+
+
+def batch_as_columns(kernel: K) -> K:
+    """A batch of such images as one row, whose columns are the images.
+
+    The window then covers depth and height; the width becomes a part of the height, where it is one
+    tap or there is no depth; the kernel is as it was where it cannot.
+    """
+    window = kernel.window
+    if window.kernel[2] != 1 and window.kernel[0] != 1:
+        return kernel
+    a, b = (1, 2) if window.kernel[2] != 1 else (0, 1)  # (kh, kw) -> (kd, kh)
+    size = window.size[a], window.size[b], kernel.batch
+    taps = window.kernel[a], window.kernel[b], 1
+    dilation = window.dilation[a], window.dilation[b], 1
+    spatial = kernel.x.spatial[a], kernel.x.spatial[b], kernel.x.image
+    out = 1, 1, kernel.batch
+    return replace(
+        kernel,
+        batch=1,
+        window=Window(size, out, taps, (1, 1, 1), dilation, (0, 0, 0)),
+        x=replace(kernel.x, spatial=spatial, image=0),
+        y=replace(kernel.y, spatial=(0, 0, kernel.y.image), image=0),
+    )
+
+
+class Taps:
+    """Bounds of the taps along depth (axis 0) or height (axis 1) at output position `o`.
+
+    Attributes:
+        start: input position of tap 0, negative in the padding.
+        low, high: first tap that touches the input, and one past the last.
+    """
+
+    def __init__(self, e: Function, window: Window, axis: int, o: Value) -> None:
+        kernel, step = window.kernel[axis], window.dilation[axis]
+        self.start = o * window.stride[axis] - window.pad[axis]
+        self.low: Value | int = 0
+        self.high: Value | int = kernel
+        self._condition: Value | None = None
+        if window.always_full(axis):
+            return
+        # ceil(-start / step) and floor((size - 1 - start) / step) + 1, kept from going negative
+        low = e.smax(0 - self.start + (step - 1), 0) // step
+        above = e.smax(window.size[axis] - 1 - self.start + step, 0) // step
+        self.low, self.high = low, e.smin(above, kernel)
+        if window.sometimes_empty(axis):
+            self._condition = low.compare("slt", self.high)
+
+    def loop(self, label: str, a_stride: int, b_stride: int) -> ReductionLoop:
+        """The reduction loop over these taps."""
+        return ReductionLoop(label, self.high, a_stride, b_stride, start=self.low)
+
+    def guard(self, e: Function, acc: list[Value]) -> AbstractContextManager[None]:
+        """Emit the body on the condition that a tap exists; the accumulators pass through."""
+        return e.when(self._condition, [acc]) if self._condition else nullcontext()

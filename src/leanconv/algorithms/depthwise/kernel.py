@@ -8,8 +8,7 @@ from math import prod
 
 import numpy as np
 
-from leanconv.algorithms.common.grouped_conv import GroupedConv
-from leanconv.algorithms.common.taps import Taps
+from leanconv.algorithms.common.grouped_conv import GroupedConv, Taps
 from leanconv.codegen.column_tiles import (
     ColumnTile,
     each_tile_of_row,

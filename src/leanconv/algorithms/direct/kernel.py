@@ -1,13 +1,339 @@
-"""The general kernel of direct convolution: its loops over chunks, panels and rows."""
+"""The general kernel of direct convolution: loops over chunks, panels, rows, tiles."""
 
 from __future__ import annotations
 
-from leanconv.algorithms.direct.rows import PanelRows
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
+
+from leanconv.algorithms.common.grouped_conv import Taps
+from leanconv.algorithms.direct.packed import panel_ahead, prefetch_offsets
 from leanconv.algorithms.direct.shape import DirectShape
+from leanconv.codegen.column_tiles import (
+    ColumnTile,
+    bounded_tiles,
+    each_tile_of_row,
+    overlapping_tiles,
+    tiles_of_any_row,
+)
 from leanconv.codegen.emitter import Function, Pointer, Value
+from leanconv.codegen.epilogue import TileOutput, store_columns, store_tile
+from leanconv.codegen.half_stored import HalfSums, in_floats
+from leanconv.codegen.microkernel import (
+    Fetch,
+    ReductionLoop,
+    RegisterTile,
+    multiply_accumulate,
+    start_tile,
+)
+from leanconv.codegen.partial_sums import PartialSums, sum_in_two_parts
 from leanconv.codegen.tails import each_tile, tile_at
 from leanconv.records import dataclass
+from leanconv.spec.format import ceil_div
 from leanconv.target import Target
+
+_Runs = list[tuple[Value | int, Value | int, tuple[int, ...]]]  # low, high, columns
+
+
+class PanelRows:
+    """Emits rows of output columns, one panel of output channels each."""
+
+    def __init__(
+        self, e: Function, conv: DirectShape, pointers: dict[str, Pointer], n: Value, g: Value
+    ) -> None:
+        self.e, self.conv = e, conv
+        image = n * conv.x.image + g * conv.x.channel(conv.inputs)
+        self.x = pointers["x"].at(image)
+        self.w = pointers["w"].at(g * conv.group_weights)
+        self.y = self._output(pointers["y"], n, g)
+        residual = pointers.get("residual")
+        self.residual = self._output(residual, n, g) if residual else None
+        self.bias = self._channels(pointers.get("bias"), g)
+        self.factors = self._channels(pointers.get("slope") or pointers.get("scale"), g)
+        self.quantisation = pointers.get("quantisation")
+        self.image, self.prefetched = n, pointers.get("prefetched")
+
+    def _output(self, pointer: Pointer, n: Value, g: Value) -> Pointer:
+        access = self.conv.y
+        start = n * access.image + g * access.channel(self.conv.outputs) + self.conv.y_offset
+        return pointer.at(start)
+
+    def _channels(self, pointer: Pointer | None, g: Value) -> Pointer | None:
+        if pointer is None:
+            return None
+        first = g * (self.conv.panels * self.conv.panel_lanes)
+        return pointer.at(first)
+
+    def row(self, row: Value, panel: Value, channels: int) -> None:
+        """Emit one row of output columns.
+
+        Args:
+            row: index over depth and height.
+            panel: index of the panel.
+            channels: its output channels.
+        """
+        _PanelRow(self, row, panel, channels).emit()
+
+
+class _PanelRow:
+    """Emission of one row of output columns of one panel, which has `channels` output channels."""
+
+    def __init__(self, of: PanelRows, row: Value, panel: Value, channels: int) -> None:
+        self.e, self.conv = of.e, of.conv
+        self.channels, self.prefetched, self.group_w = channels, of.prefetched, of.w
+        conv, window = self.conv, self.conv.window
+        od, oh = self.e.split(row, *window.out[:2])
+        self.oh = oh
+        self.w = of.w.at(panel * (conv.packed_reduction * conv.panel_lanes)).frozen()
+        first = panel * conv.panel_lanes
+        self.bias = of.bias.at(first) if of.bias else None
+        self.factors = of.factors.at(first) if of.factors else None
+        self.quantisation = of.quantisation
+        channel = conv.y.panel(panel, conv.panel_lanes)
+        place = od * conv.y.spatial[0] + oh * conv.y.spatial[1] + channel
+        self.y = of.y.at(place)
+        self.residual = of.residual.at(place) if of.residual else None
+        self.taps = [Taps(self.e, window, axis, o) for axis, o in ((0, od), (1, oh))]
+        starts = [t.start * conv.x.spatial[axis] for axis, t in enumerate(self.taps)]
+        self.x = of.x.at(starts[0] + starts[1])
+        self.first_tile = (of.image * conv.row_count + row) * conv.tiles_across
+
+    def emit(self) -> None:
+        """Emit the tiles of the row."""
+        for column, run in each_tile_of_row(self.e, self._tiles()):
+            self._tile(column, run)
+
+    def _tiles(self) -> list[ColumnTile]:
+        conv, window, pixels = self.conv, self.conv.window, self.conv.tile.rows
+        if conv.columns:
+            width = self.e.smin(conv.columns - self.oh * window.out[2], window.out[2])
+            return tiles_of_any_row(width, pixels)
+        if conv.any_width:
+            return overlapping_tiles(window, pixels, conv.epilogue.residual)
+        return bounded_tiles(window, pixels)
+
+    def _tile(self, column: Value, run: ColumnTile) -> None:
+        """Emit one register tile: start values, reduction, epilogue, store."""
+        conv, e, window = self.conv, self.e, self.conv.window
+        vectors = ceil_div(self.channels, conv.lanes)
+        step_x = conv.x.spatial[2]
+        tile = RegisterTile(
+            conv.dot,
+            conv.lanes,
+            vectors,
+            window.stride[2] * step_x,
+            b_prefetch_distance=self._weights_ahead(),
+            a_prefetch_offsets=self._later_planes(run.pixels),
+            prefetch_offsets=self._prefetch_offsets(column),
+            by_lane=conv.by_lane,
+        )
+        first = column * (window.stride[2] * step_x) - window.pad[2] * step_x
+        a = self.x.at(first).frozen()
+        sums = tile
+        if conv.piece:
+            sums = in_floats(tile, ceil_div(self.channels, conv.sum_lanes))
+        acc = start_tile(e, self._totals_of(tile), run.pixels, self.bias)
+        place = column * conv.y.spatial[2]
+        residual = self.residual.at(place) if self.residual else None
+        if conv.prefetches_residual and residual:
+            for j in range(sums.vectors):
+                lines = residual.at(conv.y.channel(j * sums.lanes))
+                for i in range(run.pixels):
+                    # For writing: the output usually takes the residual's place.
+                    e.prefetch(lines.at(i * conv.y.spatial[2]), write=True)
+        self._reduce(tile, acc, run, column, a)
+        y = self.y.at(place)
+        output = TileOutput(
+            conv.epilogue,
+            conv.y,
+            y,
+            residual,
+            self.factors,
+            conv.stored,
+            self.quantisation,
+            factor_step=conv.packed_channels,
+        )
+        if isinstance(run.done, int) and run.done == 0:
+            store_tile(e, sums, acc, output, self.channels)
+        else:
+            store_columns(e, sums, acc, output, self.channels, run.done)
+
+    def _totals_of(self, tile: RegisterTile) -> RegisterTile:
+        """The tile of the totals of a tile: of float16 sums twice as many vectors of float32."""
+        return in_floats(tile, 2 * tile.vectors) if self.conv.piece else tile
+
+    def _later_planes(self, pixels: int) -> tuple[int, ...]:
+        """Distances of a tile's first and last line in a later channel."""
+        conv = self.conv
+        if not conv.channels_ahead:
+            return ()
+        first = conv.channels_ahead * conv.x.block_stride
+        last = (pixels - 1) * conv.window.stride[2] * conv.x.spatial[2]
+        return (first, first + last) if last else (first,)
+
+    def _prefetch_offsets(self, column: Value) -> tuple[Value, ...]:
+        """Distances of the lines that each step prefetches for a later stage, or panel."""
+        conv, e = self.conv, self.e
+        if self.prefetched is None and not conv.panel_ahead:
+            return ()
+        tile = self.first_tile + column // conv.tile.rows
+        if self.prefetched is None:
+            return (panel_ahead(e, conv, tile, conv.step_lines),)
+        tiles = conv.batch * conv.row_count * conv.tiles_across
+        return prefetch_offsets(e, conv, self.prefetched, self.group_w, tiles, tile)
+
+    def _weights_ahead(self) -> Value | int:
+        """Elements from the weights that a step loads to those of this panel that it prefetches."""
+        conv, e = self.conv, self.e
+        if not (conv.panel_ahead and conv.weights_ahead):
+            return conv.weights_ahead
+        few = e.i64(conv.row_count * conv.tiles_across).compare("ult", conv.step_lines)
+        return e.select(few, e.i64(conv.weights_ahead), e.i64(0))
+
+    def _reduce(
+        self, tile: RegisterTile, acc: list[Value], run: ColumnTile, column: Value, a: Pointer
+    ) -> None:
+        """Emit the reduction: taps along depth and height, runs of taps along the row, channels."""
+        conv, e, window = self.conv, self.e, self.conv.window
+        width = tile.vectors * conv.lanes
+        if conv.two_parts:
+            ((_, loops),) = self._channel_loops(width)
+            fetch = self._next_input(run.pixels, loops[-1], a)
+            acc[:] = sum_in_two_parts(e, tile, acc, a, self.w, loops, conv.unroll, fetch)
+            return
+        across = Taps(e, window, 2, column) if run.computed else None
+        runs: _Runs = [(across.low, across.high, (0,))] if across else list(run.runs)
+        if conv.piece:
+            halves = HalfSums(e, tile, acc, conv.piece, conv.unroll)
+            self._multiply(tile, [], runs, across, a, run.pixels, halves)
+            with e.when(halves.overflowed()):
+                self._sum_in_floats(halves, tile, run.pixels, column, a)
+            acc[:] = halves.values(ceil_div(self.channels, conv.sum_lanes))
+            return
+        parts = PartialSums(e, tile, acc, conv.unroll) if conv.in_parts else None
+        self._multiply(tile, [] if parts else acc, runs, across, a, run.pixels, parts)
+        if parts:
+            acc[:] = parts.values()
+
+    def _sum_in_floats(
+        self, halves: HalfSums, tile: RegisterTile, pixels: int, column: Value, a: Pointer
+    ) -> None:
+        """Compute the totals of a tile anew, column by column, in float32."""
+        conv, e, window = self.conv, self.e, self.conv.window
+        one = self._totals_of(tile)
+        with e.loop("pixel", pixels) as i:
+            across = Taps(e, window, 2, column + i)
+            parts = PartialSums(e, one, start_tile(e, one, 1, self.bias), conv.unroll)
+            runs: _Runs = [(across.low, across.high, (0,))]
+            self._multiply(one, [], runs, across, a.at(i * tile.row_stride), 0, parts)
+            to = halves.place(0).at(i * (one.vectors * one.lanes))
+            for j, value in enumerate(parts.values()):
+                e.store(value, to.at(j * one.lanes))
+
+    def _multiply(
+        self,
+        tile: RegisterTile,
+        acc: list[Value],
+        runs: _Runs,
+        across: Taps | None,
+        a: Pointer,
+        fetched: int,
+        parts: PartialSums | None,
+    ) -> None:
+        """Emit the loops of the reduction.
+
+        Args:
+            tile: types and strides.
+            acc: accumulators; none where there are `parts`, to which products are added.
+            runs: taps of the row, and the tile's columns that they touch.
+            across: what tells whether a row has taps, if that is computed.
+            a: the input of the tile's first column.
+            fetched: columns of the tile, behind which input is prefetched; 0: none is.
+            parts: of the sums.
+        """
+        conv, e, window = self.conv, self.e, self.conv.window
+        width = tile.vectors * tile.lanes
+        per_column = conv.packed_inputs * width
+        per_row = window.kernel[2] * per_column
+        per_plane = window.kernel[1] * per_row
+        depth, height = self.taps
+        outer = [
+            depth.loop("kd", window.dilation[0] * conv.x.spatial[0], per_plane),
+            height.loop("kh", window.dilation[1] * conv.x.spatial[1], per_row),
+        ]
+
+        def columns(a: Pointer, b: Pointer) -> None:
+            step = window.dilation[2] * conv.x.spatial[2]
+            taps = ReductionLoop("kw", window.kernel[2], step, per_column)
+            # Channels outside: a column's products come in one order, whichever runs it has.
+            for offset, channels in self._channel_loops(width):
+                a_c = a.at(conv.x.channel(offset))
+                b_c = b.at(offset * width)
+                fetch = self._next_input(fetched, channels[-1], a_c) if fetched else None
+                if parts:
+                    parts.add_row(runs, taps, a_c, b_c, channels, fetch)
+                    continue
+                for low, high, pixels in runs:
+                    loops = [replace(taps, start=low, extent=high), *channels]
+                    multiply_accumulate(
+                        e, tile, acc, pixels, a_c, b_c, loops, conv.unroll, fetch=fetch
+                    )
+
+        with ExitStack() as guards:
+            for taps in (depth, height, across):
+                if taps:
+                    guards.enter_context(taps.guard(e, acc))
+            self._nest(outer, acc, a, self.w, columns)
+
+    def _next_input(self, pixels: int, loop: ReductionLoop, a: Pointer) -> Fetch | None:
+        """What the next tiles read in this innermost loop, if their channels are neighbours."""
+        step = self.conv.window.stride[2] * self.conv.x.spatial[2]
+        assert isinstance(loop.extent, int)
+        if not self.conv.fetch or loop.a_stride != 1:
+            return None
+        if step > loop.extent:  # pixels with gaps: a line of one at each step, the nearest first
+            blocks = self.conv.x.block > 1
+            return Fetch(a.at(pixels * step), step) if blocks else None
+        end = (pixels - 1) * step + loop.extent
+        return Fetch(a.at(end), ceil_div(pixels * step, loop.extent))
+
+    def _nest(
+        self,
+        loops: list[ReductionLoop],
+        acc: list[Value],
+        a: Pointer,
+        b: Pointer,
+        inside: Callable[[Pointer, Pointer], None],
+    ) -> None:
+        if not loops:
+            inside(a, b)
+            return
+        loop = loops[0]
+        if loop.extent == 1 and loop.start == 0:
+            self._nest(loops[1:], acc, a, b, inside)
+            return
+        with self.e.loop(loop.label, loop.extent, [acc], start=loop.start) as index:
+            a_i = a.at(index * loop.a_stride)
+            b_i = b.at(index * loop.b_stride)
+            self._nest(loops[1:], acc, a_i, b_i, inside)
+
+    def _channel_loops(self, width: int) -> list[tuple[int, list[ReductionLoop]]]:
+        """Loops over the input channels: whole blocks, then what is left of the last."""
+        access, count, group = self.conv.x, self.conv.inputs, self.conv.dot_group
+        if access.block == 1:  # groups are of neighbours
+            steps, stride = ceil_div(count, group), group * access.block_stride
+            return [(0, [ReductionLoop("c", steps, stride, group * width)])]
+        blocks, rest = divmod(count, access.block)
+        parts = []
+        if blocks:
+            over_blocks = ReductionLoop("cb", blocks, access.block_stride, access.block * width)
+            inside = ReductionLoop("c", access.block // group, group, group * width)
+            parts.append((0, [over_blocks, inside] if blocks > 1 else [inside]))
+        if rest:
+            steps = ceil_div(rest, group)
+            inside = ReductionLoop("c", steps, group, group * width)
+            parts.append((blocks * access.block, [inside]))
+        return parts
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from leanconv.algorithms.common.batches import batch_as_columns, gives_pixels
+from leanconv.algorithms.common.grouped_conv import batch_as_columns, gives_pixels
 from leanconv.algorithms.direct.kernel import DirectConv
 from leanconv.codegen.column_tiles import overlapping_tiles
 from leanconv.codegen.dot import dots_per_cycle, pairs_per_cycle

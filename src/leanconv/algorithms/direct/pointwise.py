@@ -20,8 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import fields, replace
 
-from leanconv.algorithms.direct.packed import PackedConv
-from leanconv.algorithms.direct.prefetch import prefetch_offsets
+from leanconv.algorithms.direct.packed import PackedConv, prefetch_offsets
 from leanconv.codegen.dot import computes_floats, dot_of
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
 from leanconv.codegen.epilogue import TileOutput, store_tile

@@ -30,7 +30,7 @@ Channels that meet no other and are fewer than lanes have lanes along tiles (`pl
 
 - Bytes, each thread: ((bins + 1) · slot + T · (T + 1) · l + (T + 2·l) · l) · e (`layout`); they do
   not grow with the image. Weights g · bins · q · (C/g · phases · parts) · ceil(K/g)_l · e with q 2
-  (3 for Gauss). Lanes along tiles: about terms · T · (T + 1) · l · e each thread (`plane_layout`),
+  (3 for Gauss). Lanes along tiles: about terms · T · (T + 1) · l · e each thread (`layout`),
   weights 2 · g · bins · terms · e.
 - Error: u · (4 + log2 T + 0.65 sqrt(C/g · phases · parts)). An infinity or a NaN spoils its tile.
 - When: kernels for which Winograd's points are too many: from 9x9 on, from 3x3 on with 16 channels.
@@ -40,8 +40,8 @@ Channels that meet no other and are fewer than lanes have lanes along tiles (`pl
   partitioned convolution of audio. As written: `reference/fft.py`.
 
 Reading order: `tiles` (one axis), `layout` (bins and slots), `kernel`, `network` (short transforms
-as straight-line code), `transform`, `multiply`, `packing`, `cost`; the same for one channel in
-`plane_layout`, `plane_kernel`, `plane_cost`; `algorithm`.
+as straight-line code), `transform`, `packing`, `cost`; the kernel for one channel, `plane_kernel`;
+`algorithm`.
 """
 
 from leanconv.algorithms.fft.algorithm import FFT

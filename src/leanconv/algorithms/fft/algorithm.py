@@ -8,13 +8,11 @@ from operator import itemgetter
 
 import numpy as np
 
-from leanconv.algorithms.fft.cost import Choices, best
+from leanconv.algorithms.fft.cost import Choices, best, best_plane
 from leanconv.algorithms.fft.kernel import FftConv
-from leanconv.algorithms.fft.layout import FftLayout
+from leanconv.algorithms.fft.layout import FftLayout, PlaneLayout, lanes_are_tiles
 from leanconv.algorithms.fft.packing import weight_calls
-from leanconv.algorithms.fft.plane_cost import best_plane
 from leanconv.algorithms.fft.plane_kernel import FftPlanes
-from leanconv.algorithms.fft.plane_layout import PlaneLayout, lanes_are_tiles
 from leanconv.algorithms.fft.tiles import least_length
 from leanconv.algorithms.interface import Algorithm, Candidate, KernelUse, channel_calls
 from leanconv.algorithms.magnitudes import LARGEST, Losses, plain_losses

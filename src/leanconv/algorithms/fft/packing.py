@@ -13,10 +13,8 @@ from functools import cache, lru_cache, partial
 
 import numpy as np
 
-from leanconv.algorithms.common.panel_packing import in_pieces
-from leanconv.algorithms.common.weight_transform import OneStep, WeightTransform
-from leanconv.algorithms.fft.layout import FftLayout
-from leanconv.algorithms.fft.plane_layout import PlaneLayout
+from leanconv.algorithms.common.weight_packing import OneStep, WeightTransform, in_pieces
+from leanconv.algorithms.fft.layout import FftLayout, PlaneLayout
 from leanconv.algorithms.fft.tiles import Axis
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
 from leanconv.codegen.extents import Count

@@ -6,7 +6,7 @@ A chunk takes `lanes` tiles through all steps:
     for each column of the spectrum        transform, multiply, transform back
     for each row of the outputs            transform back, transpose, finish, store each tile's line
 
-What lies where is said in `plane_layout`. Positions outside of the tensor are zero.
+What lies where is said in `layout`. Positions outside of the tensor are zero.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import NamedTuple
 import numpy as np
 
 from leanconv.algorithms.common.linear_code import emit_program
+from leanconv.algorithms.fft.layout import PlaneLayout
 from leanconv.algorithms.fft.network import (
     complex_forward,
     complex_inverse,
     real_forward,
     real_inverse,
 )
-from leanconv.algorithms.fft.plane_layout import PlaneLayout
 from leanconv.codegen.activations import finish
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
 from leanconv.codegen.kernel import Kernel

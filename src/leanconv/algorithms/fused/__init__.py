@@ -16,11 +16,11 @@
 
 `expanded`, the largest tensor of the block, is never stored in full. Three forms: **rows** keeps a
 ring of expanded rows; **panel** holds one panel of channels and computes rows that two steps need
-twice; **split** gives a chunk a part of the channels c, whose sums `common.partial_results` adds
+twice; **split** gives a chunk a part of the channels c, whose sums `SumOfParts` adds
 up. `stream` runs several blocks one after the other in one pass over rows, with rings between them.
 
 Stages of codes make codes in their epilogues, so that all rows are bytes. Codes of an image may be
-made of its floats row by row (`image`), rows of `expanded` may have a border of any code, and the
+made of its floats row by row (`block`), rows of `expanded` may have a border of any code, and the
 codes of a row may be looked up in a table before the next stage reads them.
 
 - Bytes: expanded and filtered rows of a step in each thread's scratch; weights as the direct and
@@ -30,6 +30,6 @@ codes of a row may be looked up in a table before the next stage reads them.
 - Source: no paper; fusing an inverted residual (Sandler and others, MobileNetV2, arXiv 1801.04381)
   by rows, as line buffers of image pipelines do.
 
-Reading order: `block` (its kernels), `rows` (one step), `image`, `kernel` (one block), `stream`
-(several), `forms` (strips, steps, parts), `cost`.
+Reading order: `block` (its kernels), `rows` (one step), `kernel` (one block), `stream` (several),
+`forms` (strips, steps, parts), `cost`.
 """

@@ -7,13 +7,18 @@ from dataclasses import field
 from math import prod
 
 from leanconv.algorithms.common.kernel_fields import group_fields
-from leanconv.algorithms.common.partial_results import SumOfParts
 from leanconv.algorithms.depthwise.algorithm import depthwise_kernel
 from leanconv.algorithms.direct.kernel import DirectConv
 from leanconv.algorithms.direct.plan import tile_work
-from leanconv.algorithms.fused.block import NO_BORDER, BlockKernels, Border, input_rows, rows_access
-from leanconv.algorithms.fused.image import ImageRows
-from leanconv.algorithms.fused.kernel import FusedChain
+from leanconv.algorithms.fused.block import (
+    NO_BORDER,
+    BlockKernels,
+    Border,
+    ImageRows,
+    input_rows,
+    rows_access,
+)
+from leanconv.algorithms.fused.kernel import FusedChain, SumOfParts
 from leanconv.algorithms.interface import KernelUse
 from leanconv.algorithms.parameters import COUNT, Choice, Parameters, parameter
 from leanconv.algorithms.problem import Problem

@@ -27,8 +27,8 @@ treat the whole map as one row, with partial sums (`pointwise`).
   strides over 4, and more than 512 taps along a row (128 with padding).
 - Source: no paper; the vector axis of stencil codes.
 
-Reading order: `columns` (tiles of a row, masks), `overlaps` (rows of any width), `kernel`,
-`depthwise`, `pointwise`, `algorithm`.
+Reading order: `columns` (tiles of a row, masks), `kernel` (rows of any width), `depthwise`,
+`pointwise`, `algorithm`.
 """
 
 from leanconv.algorithms.planar.algorithm import PLANAR

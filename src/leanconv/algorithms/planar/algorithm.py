@@ -16,8 +16,7 @@ from leanconv.algorithms.planar.depthwise import (
     of_any_size,
     plan_planar_depthwise,
 )
-from leanconv.algorithms.planar.kernel import PlanarConv
-from leanconv.algorithms.planar.overlaps import overlapping_vectors
+from leanconv.algorithms.planar.kernel import PlanarConv, overlapping_vectors
 from leanconv.algorithms.planar.pointwise import PlanarPointwise, plan_planar_pointwise
 from leanconv.algorithms.planar.pointwise import of_any_size as pointwise_of_any_size
 from leanconv.algorithms.problem import (

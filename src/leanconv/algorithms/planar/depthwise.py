@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import ceil, prod
 
-from leanconv.algorithms.common.good_choices import good_choices
 from leanconv.algorithms.common.grouped_conv import GroupedConv
+from leanconv.algorithms.interface import good_choices
 from leanconv.algorithms.planar.columns import (
     ColumnOutput,
     ColumnVectors,
@@ -28,7 +28,7 @@ from leanconv.algorithms.planar.columns import (
     each_tile_of_row,
     shared_loads,
 )
-from leanconv.algorithms.planar.overlaps import row_tiles
+from leanconv.algorithms.planar.kernel import row_tiles
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
 from leanconv.codegen.extents import Count
 from leanconv.codegen.microkernel import channel_address, start_planes

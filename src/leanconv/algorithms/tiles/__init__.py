@@ -30,8 +30,8 @@ that multiplies tiles leaves the vector units idle.
 - Source: Intel 64 and IA-32 Architectures Optimization Reference Manual, chapter on AMX: two by two
   tiles of sums, and the epilogue of one block between the products of the next.
 
-Reading order: `shape` (what lies where), `input` (repacking), `kernel` (chunks, blocks), `epilogue`
-(of sums), `plain` (arrays that lie in no blocks), `algorithm` (sizes, cost). The instructions:
+Reading order: `shape` (what lies where), `input` (repacking), `kernel` (chunks, blocks,
+epilogue), `algorithm` (sizes, cost, arrays that lie in no blocks). The instructions:
 `codegen/matrix_tiles`.
 """
 

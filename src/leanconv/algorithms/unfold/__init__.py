@@ -31,9 +31,9 @@ the method has. Along an axis that is not unfolded, padding is not stored.
   equations 2 to 4; im2win: Lu Shuai's thesis, algorithms 2 to 6, equations 2-2 to 2-7, 3-1, 3-2;
   HPEC 2022, arXiv 2306.14320. As written: `reference/im2col.py`, `mec.py`, `im2win.py`.
 
-Reading order: `unfolding` (index maps, copies), `kernels`, `candidates` (views, whole tensors),
-`blocks` (by rows), then `im2col`, `mec`, `im2win_layout` and `im2win`; `window_dot` is the thesis'
-algorithm 5, `window_tile` its algorithm 6 as printed.
+Reading order: `unfolding` (index maps, copies), `kernels`, `candidates` (views, whole
+tensors, blocks of rows), then `im2col`, `mec`, `im2win_layout` and `im2win`; `window_kernels` has
+the thesis' algorithms 5 and 6 as printed.
 """
 
 from leanconv.algorithms.unfold.im2col import IM2COL

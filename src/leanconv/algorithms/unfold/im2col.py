@@ -21,13 +21,16 @@ from leanconv.algorithms.interface import Algorithm, Candidate, KernelUse
 from leanconv.algorithms.parameters import Choice, Parameters, count_or, parameter
 from leanconv.algorithms.problem import Problem
 from leanconv.algorithms.rounding import sum_error
-from leanconv.algorithms.unfold.blocks import Blocks, by_blocks, cheapest_cut, sizes_to_try
 from leanconv.algorithms.unfold.candidates import (
+    Blocks,
     UnfoldedView,
+    by_blocks,
+    cheapest_cut,
     cost,
     packing,
     product,
     reject,
+    sizes_to_try,
     tiled,
     unfold_rows,
     whole_tensor,

@@ -48,26 +48,23 @@ from leanconv.algorithms.parameters import (
 )
 from leanconv.algorithms.problem import Problem
 from leanconv.algorithms.rounding import sum_error
-from leanconv.algorithms.unfold.blocks import (
+from leanconv.algorithms.unfold.candidates import (
     Blocks,
+    UnfoldedView,
     by_blocks,
     cheapest_cut,
-    sizes_to_try,
-    whole_cost,
-)
-from leanconv.algorithms.unfold.candidates import (
-    UnfoldedView,
     cost,
     packing,
     product,
     reject,
+    sizes_to_try,
     tiled,
     unfold_rows,
+    whole_cost,
 )
 from leanconv.algorithms.unfold.im2win_layout import Layout, transformed_elements, transforms
 from leanconv.algorithms.unfold.kernels import Serial, Unfold
-from leanconv.algorithms.unfold.window_dot import WindowDot
-from leanconv.algorithms.unfold.window_tile import WindowTile
+from leanconv.algorithms.unfold.window_kernels import WindowDot, WindowTile
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import PackCall
 from leanconv.codegen.microkernel import UNROLL_LIMIT

@@ -26,9 +26,11 @@ from leanconv.algorithms.interface import Algorithm, Candidate, KernelUse
 from leanconv.algorithms.parameters import COUNT, Choice, Parameters, one_of, parameter
 from leanconv.algorithms.problem import Problem
 from leanconv.algorithms.rounding import sum_error
-from leanconv.algorithms.unfold.blocks import Blocks, by_blocks, cheapest_cut
 from leanconv.algorithms.unfold.candidates import (
+    Blocks,
     UnfoldedView,
+    by_blocks,
+    cheapest_cut,
     cost,
     packing,
     product,

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from leanconv.algorithms.problem import Problem, dram_cycles, strided_walk_cycles
 from leanconv.algorithms.winograd.edge_tiles import is_ordered
-from leanconv.algorithms.winograd.parameters import WinogradParameters
 from leanconv.algorithms.winograd.shape import Pair, WinogradShape
+from leanconv.algorithms.winograd.sizes import WinogradParameters
 from leanconv.codegen.dot import dots_per_cycle
 from leanconv.codegen.tiling import TileWork, by_lane, fits, rank_tiles, step_cycles
 from leanconv.spec.format import ceil_div

@@ -17,8 +17,7 @@ from math import prod
 
 import numpy as np
 
-from leanconv.algorithms.common.panel_packing import in_pieces
-from leanconv.algorithms.common.weight_transform import OneStep, WeightTransform
+from leanconv.algorithms.common.weight_packing import OneStep, WeightTransform, in_pieces
 from leanconv.algorithms.direct.packed import PackedConv
 from leanconv.algorithms.winograd.shape import WinogradShape
 from leanconv.codegen.emitter import Function, Pointer, vector

@@ -15,7 +15,7 @@ from fractions import Fraction
 
 from leanconv.algorithms import select
 from leanconv.algorithms.parameters import AUTO, Choice
-from leanconv.algorithms.winograd.parameters import WinogradParameters
+from leanconv.algorithms.winograd.sizes import WinogradParameters
 from leanconv.errors import UnsupportedError
 from leanconv.graph.fields.receptive_fields import Fields, InputAxis, Local, Whole
 from leanconv.graph.ir import Graph, Node
