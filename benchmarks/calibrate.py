@@ -187,7 +187,8 @@ def _pointwise(
     problem = Problem.of(spec, Access.of_format(spec.input_shape, Format(lanes)), blocked)
     chosen = choose(problem, target, Choice("direct")).kernels[0].kernel
     assert isinstance(chosen, DirectConv)
-    kernel = replace(chosen, window=problem.window, x=x, y=y, rows=1, panels_inside=True)
+    conv = replace(problem.conv, x=x, y=y)
+    kernel = replace(chosen, conv=conv, rows=1, panels_inside=True)
     w = packed(kernel, np.ones((outputs, inputs, 1, 1, 1), np.float32), target)
     return kernel, (aligned(inputs * high * wide), w, aligned(outputs * high * wide))
 

@@ -128,7 +128,7 @@ def measure(layer: Layer, threads: int) -> dict[str, Any]:
         "group": layer.group,
         "layer": layer.name,
         "problem": str(layer.problem),
-        "blocked": [layer.problem.x.block > 1, layer.problem.y.block > 1],
+        "blocked": [layer.problem.conv.x.block > 1, layer.problem.conv.y.block > 1],
         "measured": len(tuned.seconds),
         "model": str(tuned.model),
         "tuned": str(tuned.choice),

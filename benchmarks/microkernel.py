@@ -162,10 +162,9 @@ def convolution(tile: Tile, target: Target, channels: int) -> Work:
     )
     chosen = choose(problem, target, Choice("direct")).kernels[0].kernel
     assert isinstance(chosen, DirectConv)
-    window = replace(chosen.window, size=(1, 1, columns), out=(1, 1, columns))
-    kernel = replace(
-        chosen, window=window, x=problem.x, y=problem.y, tile=tile, rows=1, panels_inside=True
-    )
+    window = replace(chosen.conv.window, size=(1, 1, columns), out=(1, 1, columns))
+    conv = replace(problem.conv, window=window)
+    kernel = replace(chosen, conv=conv, tile=tile, rows=1, panels_inside=True)
     w = np.random.default_rng(1).random(spec.weight_shape, np.float32)
     weights = packed(kernel, problem.weights_3d(w), target)
     x, y = (aligned(form.elements(s)) for s in (spec.input_shape, spec.output_shape))

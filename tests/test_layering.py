@@ -383,7 +383,7 @@ def test_a_wrong_edge_between_methods_is_seen() -> None:
         "def f():\n    from leanconv.algorithms.naive import NAIVE",
     ):
         assert len(method_violations(list(imports_of(file, source)))) == 1, source
-    fine = "from leanconv.algorithms.common.grouped_conv import Taps\nfrom ..problem import Problem"
+    fine = "from leanconv.algorithms.common.conv import Taps\nfrom ..problem import Problem"
     assert method_violations(list(imports_of(file, fine))) == []
 
 

@@ -22,7 +22,8 @@ def test_rows_of_the_expanded_tensor_are_those_of_each_step() -> None:
             draw.randrange(1, 12),
         )
         window = SimpleNamespace(size=(1, height), out=(1, out), stride=(1, stride), pad=(1, pad))
-        block = SimpleNamespace(depthwise=SimpleNamespace(window=window), input_rows=reach)
+        depthwise = SimpleNamespace(conv=SimpleNamespace(window=window))
+        block = SimpleNamespace(depthwise=depthwise, input_rows=reach)
         for name in ("rows", "panel"):
             total, made = 0, set()
             for first in range(0, out, step):

@@ -245,10 +245,10 @@ def test_words_of_streams_give_the_bits_of_constants(name: str) -> None:
     *_, kernel = streams(Net(blocks, size, **settings)).values()
     random = np.random.default_rng(4)
     first, last = kernel.blocks[0], kernel.blocks[-1]
-    x = random.standard_normal(kernel.batch * (first.expand or first.depthwise).x.image, "f4")
+    x = random.standard_normal(kernel.batch * (first.expand or first.depthwise).conv.x.image, "f4")
     packed = [
         random.standard_normal(bytes_ // 4, "f4") for bytes_ in kernel.constant_bytes.values()
     ]
-    y = np.full(kernel.batch * last.projects[0].y.image, np.nan, "f4")
+    y = np.full(kernel.batch * last.projects[0].conv.y.image, np.nan, "f4")
     expected = run_kernel(ConstantStream(**vars(kernel)), x, *packed, y)
     np.testing.assert_array_equal(run_kernel(kernel, x, *packed, y), expected)

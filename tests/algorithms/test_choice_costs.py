@@ -41,7 +41,7 @@ def test_tiles_whose_weights_are_not_allowed_leave_smaller_ones() -> None:
 def lines(text: str) -> float:
     """Cycles of each line of input and output, in a case far above the second cache."""
     problem = problem_of(text)
-    both = problem.input_bytes + problem.output_bytes
+    both = problem.conv.input_bytes + problem.conv.output_bytes
     return strided_walk_cycles(problem, TARGET) / (both / 64 * (1 - TARGET.l2_bytes / both))
 
 
@@ -56,7 +56,7 @@ def test_a_stream_of_weights_hides_behind_the_products() -> None:
     """Weights just above the second cache had made direct convolution a sixth dearer."""
     inside = problem_of("g28mb1ic896ih14oc896oh7kh3sh2ph1")
     outside = problem_of("g32mb1ic1024ih14oc1024oh7kh3sh2ph1")
-    assert inside.weight_bytes < TARGET.l2_bytes < outside.weight_bytes
+    assert inside.conv.weight_bytes < TARGET.l2_bytes < outside.conv.weight_bytes
     ratio = COSTS["direct"](outside, TARGET) / COSTS["direct"](inside, TARGET)
     assert ratio < 1.05 * 32 / 28
 

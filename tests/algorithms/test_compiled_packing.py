@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from leanconv.algorithms import select
+from leanconv.algorithms.common.conv import with_conv
 from leanconv.algorithms.interface import Candidate
 from leanconv.algorithms.parameters import parse_choice
 from leanconv.algorithms.problem import Problem
@@ -376,7 +377,7 @@ def test_phases_of_one_kernel_lie_one_after_the_other() -> None:
     wanted = packers.constants(found, given, w[0], bias)
     parts = [packers.constants(found, given, each, {})["w"] for each in w]
     wanted |= {"w": np.concatenate(parts), "offsets": np.array([0, 1, 2])}
-    phases = joined([(replace(given, y_offset=n), found) for n in range(3)])
+    phases = joined([(with_conv(given, y_offset=n), found) for n in range(3)])
     calls = phases.packing(w[0], bias)
     for part in w[1:]:
         calls["w"] += phases.packing(part, {})["w"]

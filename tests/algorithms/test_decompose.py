@@ -31,16 +31,16 @@ def problem_of(line: str) -> Problem:
 
 def products_of(problem: Problem, taps: tuple[int, int] = (0, 0)) -> Products:
     """Each product of one channel, with the taps counted from those given."""
-    window, found = problem.window, Counter[tuple[int, int, int, int, int]]()
+    window, found = problem.conv.window, Counter[tuple[int, int, int, int, int]]()
     for position in product(*map(range, window.out)):
         for tap in product(*map(range, window.kernel)):
             parts = zip(position, window.stride, tap, window.dilation, window.pad, strict=True)
             place = [o * s + k * d - pad for o, s, k, d, pad in parts]
             if all(0 <= i < size for i, size in zip(place, window.size, strict=True)):
-                x = sum(i * s for i, s in zip(place, problem.x.spatial, strict=True))
-                y = sum(o * s for o, s in zip(position, problem.y.spatial, strict=True))
+                x = sum(i * s for i, s in zip(place, problem.conv.x.spatial, strict=True))
+                y = sum(o * s for o, s in zip(position, problem.conv.y.spatial, strict=True))
                 found[
-                    y + problem.y_offset, x + problem.x_offset, tap[0], tap[1] + taps[0],
+                    y + problem.conv.y_offset, x + problem.conv.x_offset, tap[0], tap[1] + taps[0],
                     tap[2] + taps[1],
                 ] += 1  # fmt: skip
     return found
@@ -53,10 +53,10 @@ def test_residues_of_a_dilation_are_the_whole(steps: tuple[int, int], pad: int) 
     line = f"ic1ih13iw14oc1kh3kw2sh{stride}sw{dilation}ph{pad}pw1dh{dilation - 1}dw{stride - 1}"
     whole = problem_of(line)
     parts = without_dilation(whole)
-    assert all(part.window.dilation == (1, 1, 1) for part in parts)
+    assert all(part.conv.window.dilation == (1, 1, 1) for part in parts)
     height, width = residues(stride, dilation), residues(dilation, stride)
     assert len(parts) == height.count * width.count
-    assert {part.window.stride[1:] for part in parts} == {(height.stride, width.stride)}
+    assert {part.conv.window.stride[1:] for part in parts} == {(height.stride, width.stride)}
     assert sum((products_of(part) for part in parts), Counter()) == products_of(whole)
 
 
@@ -88,7 +88,7 @@ def test_parts_of_a_problem_are_the_whole() -> None:
     found: Products = Counter()
     for number, (rows, columns) in enumerate(ranges):
         part = with_taps(whole, (rows, columns), number == 0, number == len(ranges) - 1)
-        assert part.epilogue.residual == (number > 0)
+        assert part.conv.epilogue.residual == (number > 0)
         found += products_of(part, (rows[0], columns[0]))
     assert found == products_of(whole)
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from leanconv.algorithms.common.conv import with_conv
 from leanconv.algorithms.depthwise import DEPTHWISE
 from leanconv.algorithms.depthwise.quads import QUAD, DepthwiseCodes, operations, quad_step
 from leanconv.spec import Activation, ConvSpec
@@ -105,5 +106,6 @@ def test_what_quads_do_not_compute_is_refused_with_a_reason() -> None:
     assert "activation" in str(DEPTHWISE.refusal(problem(activated, target), target))
     unscaled = replace(spec, precision=Precision(UINT8, INT8, INT32, FLOAT32))
     assert "without scales" in str(DEPTHWISE.refusal(problem(unscaled, target), target))
-    inside = replace(problem(spec, target), x=problem(replace(spec, batch=2), preset("haswell")).x)
+    wider = problem(replace(spec, batch=2), preset("haswell"))
+    inside = with_conv(problem(spec, target), x=wider.conv.x)
     assert "blocks of 16" in str(DEPTHWISE.refusal(inside, target))

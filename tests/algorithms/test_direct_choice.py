@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from leanconv.algorithms.common.kernel_fields import group_fields
 from leanconv.algorithms.direct.kernel import DirectConv
 from leanconv.algorithms.parameters import Choice
 from leanconv.algorithms.problem import Problem
@@ -45,16 +44,16 @@ def test_cold_weights_are_read_by_tiles_of_more_rows() -> None:
 
 def test_the_only_row_is_cut_into_whole_tiles() -> None:
     kernel = planned("ic2048ih7oc512oh7kh1", True)
-    assert kernel.window.out == (1, 7, 7)
+    assert kernel.conv.window.out == (1, 7, 7)
     assert kernel.tile.rows == 7
-    assert kernel.chunks == kernel.panels * kernel.row_count
+    assert kernel.chunks == kernel.panels * kernel.conv.row_count
 
 
 def test_cold_1x1_layers_are_shared_by_pixels() -> None:
     for text in ("ic1024ih14oc256oh14kh1", "ic256ih14oc1024oh14kh1", "ic256ih56oc512oh28kh1sh2"):
         warm, cold = planned(text, False), planned(text, True)
         assert (warm.bands, cold.bands) == (1, 2)
-        assert cold.row_count % 2 == 0
+        assert cold.conv.row_count % 2 == 0
         assert cold.chunks >= 2 * cold.panels
     for text in ("ic512ih28oc128oh28kh1", "ic128ih28oc512oh28kh1"):
         assert not planned(text, False).panels_inside
@@ -74,8 +73,15 @@ def test_cold_1x1_layers_are_shared_by_pixels() -> None:
 def test_bands_compute_every_row_once(bands: int, rows: int, inside: bool) -> None:
     spec = ConvSpec.parse("mb2ic5ih6iw7oc40oh6ow7kh1")
     places = (Access.planes(spec.input_shape), Access.planes(spec.output_shape))
-    given = group_fields(Problem.of(spec, *places), host())
-    kernel = DirectConv(**given, tile=Tile(3, 1), rows=rows, panels_inside=inside, bands=bands)
+    given = Problem.of(spec, *places).conv
+    kernel = DirectConv(
+        conv=given,
+        lanes=given.lanes(host()),
+        tile=Tile(3, 1),
+        rows=rows,
+        panels_inside=inside,
+        bands=bands,
+    )
     generator = np.random.default_rng(1)
     x, w = (
         generator.integers(-4, 5, shape).astype(np.float32)

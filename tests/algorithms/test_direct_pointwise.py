@@ -7,7 +7,6 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
-from leanconv.algorithms.common.kernel_fields import group_fields
 from leanconv.algorithms.direct.kernel import DirectConv
 from leanconv.algorithms.direct.packed import PackedConv
 from leanconv.algorithms.direct.pointwise import DirectPointwise, plan_direct_pointwise
@@ -51,8 +50,10 @@ def problem(spec: ConvSpec, form: Format | None = None) -> Problem:
 
 def pointwise(spec: ConvSpec, target: Target) -> DirectPointwise:
     """The kernel, whether or not the model likes it best."""
-    given = group_fields(problem(spec), target)
-    kernel = DirectConv(**given, tile=Tile(1, 1), rows=1, panels_inside=True)
+    given = problem(spec).conv
+    kernel = DirectConv(
+        conv=given, lanes=given.lanes(target), tile=Tile(1, 1), rows=1, panels_inside=True
+    )
     planned = plan_direct_pointwise(kernel, target)
     assert planned
     return planned[0]

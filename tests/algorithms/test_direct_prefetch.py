@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from leanconv.algorithms.common.kernel_fields import group_fields
 from leanconv.algorithms.direct.algorithm import DIRECT
 from leanconv.algorithms.direct.kernel import DirectConv
 from leanconv.algorithms.parameters import Choice
@@ -86,8 +85,10 @@ def test_answers_are_the_same_bits(text: str, block: int) -> None:
     spec = ConvSpec.parse(text)
     form = Format(block) if block > 1 else Format()
     x, y = (Access.of_format(s, form) for s in (spec.input_shape, spec.output_shape))
-    given = group_fields(Problem.of(spec, x, y), host())
-    plain = DirectConv(**given, tile=Tile(3, 1), rows=2, panels_inside=False)
+    given = Problem.of(spec, x, y).conv
+    plain = DirectConv(
+        conv=given, lanes=given.lanes(host()), tile=Tile(3, 1), rows=2, panels_inside=False
+    )
     ahead = replace(plain, weights_ahead=4096, channels_ahead=8 if block == 1 else 0)
     others = replace(plain, panel_ahead=True), replace(ahead, panel_ahead=True)
     generator = np.random.default_rng(2)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from leanconv.algorithms import Algorithm, Problem
+from leanconv.algorithms.common.conv import with_conv
 from leanconv.algorithms.direct import DIRECT
 from leanconv.algorithms.half_stored import with_halves
 from leanconv.algorithms.unfold.im2col import IM2COL
@@ -60,7 +60,7 @@ def test_halves_cost_little_where_each_is_converted_once() -> None:
     def slower(algorithm: Algorithm[Any], taps: int) -> float:
         spec, map_ = ConvSpec.parse(f"ic32ih20oc32oh20kh{taps}ph{taps // 2}"), (1, 32, 20, 20)
         problem = Problem.of(spec, Access.planes(map_), Access.planes(map_))
-        stored = replace(problem, precision=FLOAT16_STORED)
+        stored = with_conv(problem, precision=FLOAT16_STORED)
         return with_halves(algorithm).cost(stored, target) / algorithm.cost(problem, target)
 
     once, each = slower(IM2COL, 1), slower(DIRECT, 3)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from leanconv.algorithms.common.conv import with_conv
 from leanconv.algorithms.magnitudes import sum_bits
 from leanconv.algorithms.winograd import WINOGRAD
 from leanconv.codegen.geometry import Access
@@ -171,7 +172,7 @@ def test_what_is_not_exact_is_refused_with_a_reason() -> None:
     assert "sums of 32 bits" in str(WINOGRAD.refusal(unknown, target))
     other = problem(replace(spec, precision=U8U8), target)
     assert "a precision of uint8" in str(WINOGRAD.refusal(other, target))
-    planes = replace(unknown, x=Access.planes(spec.input_shape), sum_bits=26)
+    planes = with_conv(replace(unknown, sum_bits=26), x=Access.planes(spec.input_shape))
     assert "not in blocks" in str(WINOGRAD.refusal(planes, target))
     long = ConvSpec.parse("ic16ih8oc16oh8kh7ph3", precision=U8S8)
     given = replace(problem(long, target), sum_bits=26)

@@ -46,9 +46,9 @@ def test_tiles_of_rows_are_counted_as_they_are(
     target = preset("znver4")
     base = algorithm._depthwise(conv_problem(ConvSpec.parse(line), None), target)
     for rows in (1, 2, 3):
-        conv = replace(base, rows=rows)
-        uses, tiles = conv.uses(rows), range(conv.window.out[1] // rows)
-        found = [inside for n, inside in depthwise._met(conv, uses, tiles) for _ in range(n)]
+        kernel = replace(base, rows=rows)
+        uses, tiles = kernel.uses(rows), range(kernel.conv.window.out[1] // rows)
+        found = [inside for n, inside in depthwise._met(kernel, uses, tiles) for _ in range(n)]
         expected = [
             [use for i, use in uses.items() if 0 <= tile * rows * stride - pad + i < size]
             for tile in tiles

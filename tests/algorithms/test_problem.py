@@ -7,6 +7,7 @@ from math import prod
 
 import pytest
 
+from leanconv.algorithms.common.conv import with_conv
 from leanconv.algorithms.problem import Problem, typical
 from leanconv.algorithms.select import choose
 from leanconv.algorithms.winograd.pieces import split
@@ -36,10 +37,10 @@ def problem_of(spec: ConvSpec) -> Problem:
 def test_amounts_are_those_of_the_spec(line: str, dtype: str) -> None:
     spec = ConvSpec.parse(line, dtype=dtype)
     problem = problem_of(spec)
-    for name in ("itemsize", "reduction", "flops", "input_bytes", "weight_bytes", "output_bytes"):
-        assert getattr(problem, name) == getattr(spec, name), name
+    for name in ("dtype", "reduction", "flops", "input_bytes", "weight_bytes", "output_bytes"):
+        assert getattr(problem.conv, name) == getattr(spec, name), name
     assert str(problem) == str(spec)
-    assert problem.alone().flops * spec.batch == spec.flops
+    assert problem.alone().conv.flops * spec.batch == spec.flops
 
 
 @pytest.mark.parametrize(
@@ -62,14 +63,16 @@ def test_phases_of_a_transposed_convolution_have_sizes_of_their_own(
     whole = transposed_problem(node, graph, x, out, None)
     pieces = phases(node, whole, graph.constants[node.inputs[1]])
     for problem, weights in pieces:
-        assert problem.weight_bytes == weights.nbytes
-        assert problem.reduction == 6 * prod(weights.shape[2:])
-        assert problem.flops == 2 * 2 * 8 * prod(problem.window.out) * problem.reduction
+        assert problem.conv.weight_bytes == weights.nbytes
+        assert problem.conv.reduction == 6 * prod(weights.shape[2:])
+        assert (
+            problem.conv.flops == 2 * 2 * 8 * prod(problem.conv.window.out) * problem.conv.reduction
+        )
     # Together they write the whole output, which each of them has at the same place.
-    written = sum(problem.output_bytes for problem, _ in pieces)
+    written = sum(problem.conv.output_bytes for problem, _ in pieces)
     shape = graph.types[y].shape
     assert written == 4 * prod(shape)
-    assert {problem.y.positions(8) for problem, _ in pieces} == {shape[2] * shape[3]}
+    assert {problem.conv.y.positions(8) for problem, _ in pieces} == {shape[2] * shape[3]}
 
 
 def test_parts_of_a_convolution_have_sizes_of_their_own() -> None:
@@ -77,23 +80,23 @@ def test_parts_of_a_convolution_have_sizes_of_their_own() -> None:
     dilated = problem_of(ConvSpec.parse("ic16ih20oc16kh3ph2dh1"))
     residues = [piece.problem for piece in split(dilated)]
     assert len(residues) == 4
-    assert {part.weight_bytes for part in residues} == {dilated.weight_bytes}
-    assert sum(part.flops for part in residues) == dilated.flops
+    assert {part.conv.weight_bytes for part in residues} == {dilated.conv.weight_bytes}
+    assert sum(part.conv.flops for part in residues) == dilated.conv.flops
     long = problem_of(ConvSpec.parse("ic16ih20oc16kh9ph4", bias=True))
     cuts = [piece.problem for piece in split(long)]
     assert len(cuts) == 4
-    assert sum(part.weight_bytes for part in cuts) == long.weight_bytes
-    assert sum(part.flops for part in cuts) == long.flops
-    assert {part.output_bytes for part in cuts} == {long.output_bytes}
-    assert [part.epilogue.bias for part in cuts] == [True, False, False, False]
-    assert [part.epilogue.residual for part in cuts] == [False, True, True, True]
+    assert sum(part.conv.weight_bytes for part in cuts) == long.conv.weight_bytes
+    assert sum(part.conv.flops for part in cuts) == long.conv.flops
+    assert {part.conv.output_bytes for part in cuts} == {long.conv.output_bytes}
+    assert [part.conv.epilogue.bias for part in cuts] == [True, False, False, False]
+    assert [part.conv.epilogue.residual for part in cuts] == [False, True, True, True]
 
 
 def test_a_batch_decides_nothing_of_the_typical_problem() -> None:
     """Else a shape's plan would depend on whether it is lowered with numbers or with symbols."""
     problem = replace(problem_of(ConvSpec.parse("mb5ic16ih20oc32kh3ph1")), any_size=(1, 2))
     trace = Trace()
-    symbolic = replace(problem, batch=trace.variable(0, 5))
+    symbolic = with_conv(problem, batch=trace.variable(0, 5))
     assert typical(problem) == typical(problem.alone()) == typical(symbolic)
     assert not trace.guards
 
@@ -102,6 +105,6 @@ def test_images_of_one_pixel_become_rows_of_pixels() -> None:
     """In plain format they say nothing of the pixels beside: those of a row lie channels apart."""
     spec = ConvSpec.parse("mb20ic512ih1iw1oc4096kh1kw1")
     one = replace(problem_of(spec), any_size=(2,))
-    assert typical(one).x.spatial[2] == 512
-    assert typical(one).y.spatial[2] == 4096
+    assert typical(one).conv.x.spatial[2] == 512
+    assert typical(one).conv.y.spatial[2] == 4096
     assert choose(typical(one), preset("icelake-server")).choice.algorithm == "direct"

@@ -65,7 +65,7 @@ def _always_together(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _phases(kernel: Any) -> int:
     """The phases that a kernel computes, as channels or one after the other."""
-    y = kernel.y if hasattr(kernel, "y") else kernel.shape.y
+    y = (kernel.conv if hasattr(kernel, "conv") else kernel.shape.conv).y
     if isinstance(y, PhasedAccess):
         return y.phase_count
     return kernel.phases if isinstance(kernel, DirectConv) else 0
@@ -256,7 +256,7 @@ def test_phases_as_channels_by_winograd(
 
 def test_phases_of_several_sizes_stay_apart() -> None:
     graph = _graph((1, 8, 9, 9), (8, 8, 3, 3), strides=(2, 2), pads=(1, 1, 1, 1))
-    assert not any(isinstance(c.kernel.y, PhasedAccess) for c in _lowered(graph).calls)
+    assert not any(isinstance(c.kernel.conv.y, PhasedAccess) for c in _lowered(graph).calls)
 
 
 def test_too_many_phases_are_refused_before_they_are_made() -> None:

@@ -42,7 +42,7 @@ def test_inner_loop_has_its_multiply_adds_and_no_spills(
     text = SHAPES[shape].format(c=64, w=width, p=width + 2, k=2 * vectors * target.lanes(FLOAT32))
     kernel = with_tile(conv_kernel(text, target), rows, vectors)
     loops = multiply_loops(assembly(kernel, target))
-    rest = kernel.window.out[2] % rows
+    rest = kernel.conv.window.out[2] % rows
     assert {loop.fmas for loop in loops} == {rows * vectors} | ({rest * vectors} if rest else set())
     for loop in loops:
         assert not loop.stack_references

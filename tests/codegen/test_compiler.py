@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from leanconv.algorithms.common.conv import with_conv
 from leanconv.codegen import compiler, keys
 from leanconv.codegen.cache import DiskCache
 from leanconv.codegen.forms import instance_of
@@ -59,17 +60,17 @@ def test_equal_kernels_share_an_entry(folder: Path) -> None:
 def test_every_field_of_the_kernel_is_in_its_form_or_words(folder: Path) -> None:
     kernel = conv_kernel("ic8ih6oc72kh3ph1", host())  # more than one panel on every target
     changed = [
-        replace(kernel, precision=Precision.of(FLOAT64), lanes=host().lanes(FLOAT64)),
+        replace(with_conv(kernel, precision=Precision.of(FLOAT64)), lanes=host().lanes(FLOAT64)),
         replace(kernel, rows=kernel.rows + 1),
-        replace(kernel, y_offset=1),
+        with_conv(kernel, y_offset=1),
         replace(kernel, panels_inside=not kernel.panels_inside),
-        replace(kernel, epilogue=replace(kernel.epilogue, bias=True)),
-        replace(kernel, window=replace(kernel.window, pad=(0, 1, 0))),
-        replace(kernel, x=replace(kernel.x, image=7777)),
+        with_conv(kernel, epilogue=replace(kernel.conv.epilogue, bias=True)),
+        with_conv(kernel, window=replace(kernel.conv.window, pad=(0, 1, 0))),
+        with_conv(kernel, x=replace(kernel.conv.x, image=7777)),
     ]
     found = [instance_of(k, host()) for k in [kernel, *changed]]
     assert len(set(found)) == 1 + len(changed)
-    batches = [instance_of(replace(kernel, batch=batch), host()) for batch in (2, 5)]
+    batches = [instance_of(with_conv(kernel, batch=batch), host()) for batch in (2, 5)]
     assert batches[0].digest == batches[1].digest
     compiler.load([Scale(2.0)])
     before = entries(folder)

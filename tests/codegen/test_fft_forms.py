@@ -83,7 +83,7 @@ def test_fft_words_give_the_bits_of_constants(
     channels = kernel.constant_bytes["bias"] // np.dtype(dtype).itemsize
     x, residual = (
         generator.standard_normal(access.image * spec.batch).astype(dtype)
-        for access in (kernel.layout.x, kernel.layout.y)
+        for access in (kernel.layout.conv.x, kernel.layout.conv.y)
     )
     bias, slope = (generator.standard_normal(channels).astype(dtype) for _ in range(2))
     packed = made_by({"w": weight_calls(kernel.layout, w)})["w"]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from leanconv.algorithms.common.conv import with_conv
 from leanconv.algorithms.depthwise.algorithm import depthwise_kernel
 from leanconv.algorithms.depthwise.kernel import DepthwiseConv
 from leanconv.algorithms.fused.kernel import FusedChain, SumOfParts
@@ -227,7 +228,7 @@ def depthwise(height: int, width: int, batch: int, blocked: bool) -> DepthwiseCo
     given = problem(text, host(), blocked)
     if not blocked:
         access = Access.of_format((batch, 40, height, width), NHWC)
-        given = replace(given, x=access, y=access)
+        given = with_conv(given, x=access, y=access)
     return replace(depthwise_kernel(given, host()), columns=5)
 
 
@@ -242,7 +243,7 @@ def test_depthwise_convolutions_of_equal_remainders_share_a_form(blocked: bool) 
 def test_depthwise_words_give_the_bits_of_constants(width: int, blocked: bool) -> None:
     kernel = depthwise(7, width, 2, blocked)
     w = packed_weights(kernel, numbers(40 * 9).reshape(40, 1, 1, 3, 3))
-    x, y = numbers(kernel.x.image * 2, width), unwritten(kernel.y.image * 2)
+    x, y = numbers(kernel.conv.x.image * 2, width), unwritten(kernel.conv.y.image * 2)
     same_bits(kernel, x, w, y)
 
 
@@ -265,7 +266,7 @@ def test_direct_convolutions_of_equal_remainders_share_a_form(blocked: bool) -> 
     kernels = [conv_kernel(text, host(), blocked) for text in texts]
     kernels = [replace(kernel, tile=Tile(6, 1), fetch=False) for kernel in kernels]
     assert shared(kernels)
-    assert shared(replace(kernels[0], batch=batch) for batch in (2, 5))
+    assert shared(with_conv(kernels[0], batch=batch) for batch in (2, 5))
 
 
 @pytest.mark.parametrize("blocked", [True, False])
@@ -275,8 +276,8 @@ def test_direct_words_give_the_bits_of_constants(width: int, blocked: bool) -> N
     kernel = replace(conv_kernel(text, host(), blocked), tile=Tile(6, 1))
     generator = np.random.default_rng(width)
     w = generator.standard_normal(ConvSpec.parse(text).weight_shape, np.float32)
-    x = generator.standard_normal(kernel.x.image * kernel.batch, np.float32)
-    y = np.full(kernel.y.image * kernel.batch, np.nan, np.float32)
+    x = generator.standard_normal(kernel.conv.x.image * kernel.conv.batch, np.float32)
+    y = np.full(kernel.conv.y.image * kernel.conv.batch, np.nan, np.float32)
     arrays = x, packed_weights(kernel, w), y
     np.testing.assert_array_equal(
         run_kernel(kernel, *arrays), run_kernel(constant(kernel), *arrays)
@@ -328,11 +329,11 @@ def test_blocks_words_give_the_bits_of_constants(block: Block, kind: str, width:
     kernel = fused(replace(block, size=(block.size[0], width)), kind)
     generator = np.random.default_rng(width)
     parts, first = kernel.block, kernel.block.expand or kernel.block.depthwise
-    sizes = {"x": first.x.image, "residual": parts.projects[0].y.image}
+    sizes = {"x": first.conv.x.image, "residual": parts.projects[0].conv.y.image}
     sizes = {name: kernel.batch * size for name, size in sizes.items()}
     sizes |= {name: size // 4 for name, size in kernel.constant_bytes.items()}
     arrays = [generator.standard_normal(sizes[name], np.float32) for name in kernel.operands[:-1]]
-    result = kernel.parts * kernel.batch * parts.projects[0].y.image
+    result = kernel.parts * kernel.batch * parts.projects[0].conv.y.image
     arrays.append(np.full(result, np.nan, np.float32))
     expected = run_kernel(constant(kernel), *arrays)
     np.testing.assert_array_equal(run_kernel(kernel, *arrays), expected)

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from leanconv.algorithms.common.kernel_fields import group_fields
 from leanconv.algorithms.planar.depthwise import PlanarDepthwise
 from leanconv.algorithms.planar.kernel import PlanarConv
 from leanconv.algorithms.planar.pointwise import PlanarPointwise
@@ -26,15 +25,15 @@ EPILOGUE = {"bias": True, "residual": True, "activation": Activation.parse("prel
 
 def general(text: str, target: Target, vectors: int, **changes: Any) -> PlanarConv:
     """The kernel of any window, of tiles of two channels."""
-    given = group_fields(problem(text, target, False, **changes), target)
-    return PlanarConv(**given, channels=2, vectors=vectors, rows=3)
+    given = problem(text, target, False, **changes).conv
+    return PlanarConv(conv=given, lanes=given.lanes(target), channels=2, vectors=vectors, rows=3)
 
 
 def depthwise(text: str, target: Target, vectors: int, **changes: Any) -> PlanarDepthwise:
     """The depthwise kernel, of tiles of two rows."""
-    given = group_fields(problem(text, target, False, **changes), target)
+    given = problem(text, target, False, **changes).conv
     sizes = {"planes": 1, "rows": 2, "vectors": vectors, "plane_block": 2, "row_block": 2}
-    return PlanarDepthwise(**given, **sizes)
+    return PlanarDepthwise(conv=given, lanes=given.lanes(target), **sizes)
 
 
 def pointwise(text: str, target: Target, vectors: int, **changes: Any) -> PlanarPointwise:

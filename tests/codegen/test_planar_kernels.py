@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from leanconv.algorithms.common.kernel_fields import group_fields
 from leanconv.algorithms.planar.columns import column_vectors, shared_loads
 from leanconv.algorithms.planar.depthwise import PlanarDepthwise, plan_planar_depthwise
 from leanconv.algorithms.planar.kernel import PlanarConv
@@ -106,7 +105,7 @@ def test_pointwise_tiles_and_chunks(
 def test_depthwise_is_exact(text: str, dtype: str) -> None:
     given = problem(text, host(), False, dtype=dtype, **EPILOGUE)
     sizes = {"planes": 1, "rows": 1, "vectors": 1, "plane_block": 1, "row_block": 1}
-    kernel = PlanarDepthwise(**group_fields(given, host()), **sizes)
+    kernel = PlanarDepthwise(conv=given.conv, lanes=given.conv.lanes(host()), **sizes)
     planned = plan_planar_depthwise(kernel, host())
     assert planned is not None
     check(planned[0], ConvSpec.parse(text, dtype=dtype, **EPILOGUE))
@@ -151,7 +150,7 @@ def test_taps_of_a_stride_share_their_loads() -> None:
     def shared(text: str) -> dict[int, list[tuple[int, int]]]:
         kernel = kernel_of(text, preset("znver4"), False, "planar")
         assert isinstance(kernel, PlanarConv)
-        return shared_loads(kernel.window)
+        return shared_loads(kernel.conv.window)
 
     assert shared("ic3ih33oc7oh17kh3sh2ph1") == {0: [(0, 0), (1, 1)], 2: [(2, 0)]}
     assert shared("ic3ih33oc7oh33kh3") == {0: [(0, 0)], 1: [(1, 0)], 2: [(2, 0)]}
@@ -164,7 +163,7 @@ def test_vectors_cover_every_column_once() -> None:
         kernel = kernel_of(f"g2ic2ih{width}oc2oh{width}kh3", target, False, "planar")
         assert isinstance(kernel, PlanarDepthwise)
         for vectors in (1, 2, 3):
-            tiles = column_vectors(kernel.window, 16, vectors, target)
+            tiles = column_vectors(kernel.conv.window, 16, vectors, target)
             assert sum(tile.count * sum(tile.live) for tile in tiles) == width
 
 

@@ -64,7 +64,7 @@ def test_tile_counts_of_stages_are_no_form(blocked: bool) -> None:
     counts = [texts((use[i].kernel for use in uses), target) for i in range(3)]
     assert counts[0] == counts[2] == 1
     products = [use[1].kernel for use in uses]
-    kinds = {(p.whole.tile, p.last.window.out[2] % p.whole.tile.rows) for p in products}
+    kinds = {(p.whole.tile, p.last.conv.window.out[2] % p.whole.tile.rows) for p in products}
     assert counts[1] <= 2 * len(kinds)
 
 
@@ -102,9 +102,9 @@ def test_winograd_words_give_the_bits_of_constants(
 def operands(given: str, candidate: Candidate, kernel: Kernel, dtype: str) -> dict[str, np.ndarray]:
     """Random operands by role, y full of NaN and as large as what the kernel writes."""
     spec, generator = ConvSpec.parse(given, **EPILOGUE), np.random.default_rng(1)
-    shape = kernel.shape if isinstance(kernel, WinogradConv) else candidate.kernels[0].kernel.conv
+    shape = kernel.shape if isinstance(kernel, WinogradConv) else candidate.kernels[0].kernel.shape
     sizes = {role: size // np.dtype(dtype).itemsize for role, size in candidate.temporaries.items()}
-    sizes |= {"x": shape.x.image * spec.batch, "residual": shape.y.image * spec.batch}
+    sizes |= {"x": shape.conv.x.image * spec.batch, "residual": shape.conv.y.image * spec.batch}
     values = {role: generator.standard_normal(size).astype(dtype) for role, size in sizes.items()}
     written = {Scatter: "V", PointProducts: "M"}.get(type(kernel), "residual")
     w = generator.standard_normal(spec.weight_shape).astype(dtype)

@@ -57,7 +57,7 @@ def test_default_plans_of_long_sums_state_no_more_than_the_default(
     problem = conv_problem(ConvSpec.parse(line, dtype=dtype, layout=layout), None)
     for name in ("znver4", "haswell"):
         candidate = choose(problem, preset(name))
-        assert candidate.choice.error <= default_error(problem.precision), candidate.choice
+        assert candidate.choice.error <= default_error(problem.conv.precision), candidate.choice
 
 
 @pytest.mark.parametrize("algorithm", [None, "winograd:m=6,sums=128", "winograd:m=7x5"])

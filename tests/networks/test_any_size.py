@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import leanconv as lc
-from leanconv.algorithms.common.grouped_conv import GroupedConv
+from leanconv.algorithms.common.conv import GroupedConv
 from leanconv.algorithms.fft.kernel import FftConv
 from leanconv.algorithms.winograd.kernel import WinogradConv
 from leanconv.codegen import forms, known_forms

@@ -74,9 +74,9 @@ def test_what_follows_changes_no_bit(shape: tuple[int, ...], prefetch_bytes: int
     def normal(count: int) -> np.ndarray:
         return rng.standard_normal(count).astype(np.float32)
 
-    x, w = normal(plain.batch * plain.x.image), normal(plain.group_weights)
+    x, w = normal(plain.conv.batch * plain.conv.x.image), normal(plain.group_weights)
     bias = normal(plain.panels * plain.panel_lanes)
-    y = np.full(plain.batch * plain.y.image, np.nan, np.float32)
+    y = np.full(plain.conv.batch * plain.conv.y.image, np.nan, np.float32)
     wanted = run_kernel(plain, x, w, bias, y)
     asking = replace(plain, prefetch_bytes=prefetch_bytes)
     assert asking.emit(TARGET).count("call void @llvm.prefetch") > 0

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -16,6 +15,7 @@ import numpy as np
 
 from leanconv.algorithms.col2im.kernel import Col2Im
 from leanconv.algorithms.col2im.layout import run_table
+from leanconv.algorithms.common.conv import with_conv
 from leanconv.algorithms.depthwise.kernel import DepthwiseConv
 from leanconv.algorithms.depthwise.quads import QUAD, DepthwiseCodes
 from leanconv.algorithms.direct.packed import PackedConv
@@ -44,7 +44,7 @@ def constants(
     """The packed constants of a candidate, by role."""
     made_of = _made_of(candidate.packing)
     if "candidate" in made_of:  # stored as halves
-        wide = w if w.dtype == FLOAT32 else as_float32(w, problem.precision.w)
+        wide = w if w.dtype == FLOAT32 else as_float32(w, problem.conv.precision.w)
         found = constants(made_of["candidate"], problem, wide, channels)
         kept = next(filter(None, (_half_of_weights(use.kernel) for use in candidate.kernels)), None)
         return {**found, "w": in_memory(found["w"], kept)} if kept else found
@@ -96,9 +96,11 @@ def channel_packer(kernel: Any) -> Callable[[np.ndarray], np.ndarray]:
     if isinstance(kernel, DepthwiseConv):
         return lambda values: in_groups(values, kernel.width, kernel.lanes)
     if isinstance(kernel, TileShape):
-        return lambda values: in_groups(values, kernel.outputs, kernel.group_outputs)
+        return lambda values: in_groups(values, kernel.conv.outputs, kernel.group_outputs)
     if isinstance(kernel, PackedConv):
-        return lambda values: in_groups(values, kernel.outputs, kernel.panels * kernel.panel_lanes)
+        return lambda values: in_groups(
+            values, kernel.conv.outputs, kernel.panels * kernel.panel_lanes
+        )
     if isinstance(kernel, Col2Im):
         width = kernel.units * kernel.unit * kernel.y.block
         return lambda values: in_groups(values, values.shape[-1] // kernel.groups, width)
@@ -106,7 +108,9 @@ def channel_packer(kernel: Any) -> Callable[[np.ndarray], np.ndarray]:
         layout = kernel.layout
         if layout.depthwise:
             return lambda values: in_groups(values, values.shape[-1], layout.outer * layout.lanes)
-        return lambda values: in_groups(values, layout.outputs, layout.group_vectors * layout.lanes)
+        return lambda values: in_groups(
+            values, layout.conv.outputs, layout.group_vectors * layout.lanes
+        )
     return lambda values: values.reshape(-1)
 
 
@@ -125,7 +129,7 @@ def packed_weights(kernel: Kernel, problem: Problem, w: np.ndarray) -> np.ndarra
     if isinstance(kernel, Col2Im):
         return _col2im(kernel, w)
     if isinstance(kernel, FftConv | FftPlanes):
-        return spectra(kernel.layout, w.reshape(*w.shape[:2], *problem.window.kernel[1:]))
+        return spectra(kernel.layout, w.reshape(*w.shape[:2], *problem.conv.window.kernel[1:]))
     w = problem.weights_3d(w)
     if isinstance(kernel, DepthwiseCodes):
         return _quads(kernel, w)
@@ -142,10 +146,12 @@ def packed_weights(kernel: Kernel, problem: Problem, w: np.ndarray) -> np.ndarra
 
 def packed_panels(kernel: PackedConv, w: np.ndarray) -> np.ndarray:
     """[group][panel][kd][kh][kw][c / dot][lane][dot] of weights (K, C/g, kd, kh, kw)."""
-    grouped = w.reshape(kernel.groups, kernel.outputs, kernel.inputs, *kernel.window.kernel)
-    taps = in_memory(grouped.transpose(0, 3, 4, 5, 2, 1), kernel.precision.w)
+    grouped = w.reshape(
+        kernel.conv.groups, kernel.conv.outputs, kernel.conv.inputs, *kernel.conv.window.kernel
+    )
+    taps = in_memory(grouped.transpose(0, 3, 4, 5, 2, 1), kernel.conv.precision.w)
     panels, width, dot = [], kernel.panel_lanes, kernel.dot_group
-    for first in range(0, kernel.outputs, width):
+    for first in range(0, kernel.conv.outputs, width):
         some = taps[..., first : first + width]
         packed = np.zeros(
             (
@@ -153,21 +159,24 @@ def packed_panels(kernel: PackedConv, w: np.ndarray) -> np.ndarray:
                 kernel.packed_inputs,
                 -(-some.shape[-1] // kernel.lanes) * kernel.lanes,
             ),
-            kernel.precision.w.numpy,
+            kernel.conv.precision.w.numpy,
         )
-        packed[..., : kernel.inputs, : some.shape[-1]] = some
+        packed[..., : kernel.conv.inputs, : some.shape[-1]] = some
         steps = packed.reshape(*taps.shape[:4], -1, dot, packed.shape[-1]).swapaxes(-1, -2)
-        panels.append(steps.reshape(kernel.groups, -1))
+        panels.append(steps.reshape(kernel.conv.groups, -1))
     return np.concatenate(panels, axis=1).reshape(-1)
 
 
 def _pointwise(kernel: PlanarPointwise, w: np.ndarray) -> np.ndarray:
     """[group][panel][c][channel of the panel], no zeros."""
-    grouped, width = w.reshape(kernel.groups, kernel.outputs, kernel.inputs), kernel.tile.rows
+    grouped, width = (
+        w.reshape(kernel.conv.groups, kernel.conv.outputs, kernel.conv.inputs),
+        kernel.tile.rows,
+    )
     panels = [
         group[first : first + width].T.reshape(-1)
         for group in grouped
-        for first in range(0, kernel.outputs, width)
+        for first in range(0, kernel.conv.outputs, width)
     ]
     return np.concatenate(panels)
 
@@ -184,7 +193,7 @@ def _depthwise(kernel: DepthwiseConv, w: np.ndarray) -> np.ndarray:
 
 def _quads(kernel: DepthwiseCodes, w: np.ndarray) -> np.ndarray:
     """[vector][kd][kh][form][lane][pixel of the quad] of weights (K, 1, kd, kh, kw)."""
-    depth, height, width = kernel.window.kernel
+    depth, height, width = kernel.conv.window.kernel
     padded = np.zeros((kernel.blocks * kernel.lanes, depth, height, width), w.dtype)
     padded[: len(w)] = w[:, 0]
     rows = padded.reshape(kernel.blocks, kernel.lanes, depth, height, width)
@@ -200,10 +209,12 @@ def _quads(kernel: DepthwiseCodes, w: np.ndarray) -> np.ndarray:
 
 def _matrix_tiles(kernel: TileShape, w: np.ndarray) -> np.ndarray:
     """[group][pair of panels][part][row group][tap group][panel], tiles in groups of 4 bytes."""
-    grouped = w.reshape(kernel.groups, kernel.outputs, kernel.inputs, *kernel.window.kernel[1:])
+    grouped = w.reshape(
+        kernel.conv.groups, kernel.conv.outputs, kernel.conv.inputs, *kernel.conv.window.kernel[1:]
+    )
     width, pairs = kernel.panels * _TILE, []
     for group in grouped:
-        for first in range(0, kernel.outputs, width):
+        for first in range(0, kernel.conv.outputs, width):
             pairs.append(_pair_of_panels(kernel, group[first : first + width]))
     return np.concatenate(pairs)
 
@@ -215,7 +226,7 @@ def _pair_of_panels(kernel: TileShape, outputs: np.ndarray) -> np.ndarray:
     down, across = (kernel.row_groups, kernel.tap_rows), (kernel.tap_groups, kernel.taps)
     shape = kernel.panels * _TILE, kernel.parts * kernel.pixel, prod(down), prod(across)
     padded = np.zeros(shape, outputs.dtype)
-    padded[: len(outputs), : kernel.inputs, :height, :width] = outputs
+    padded[: len(outputs), : kernel.conv.inputs, :height, :width] = outputs
     split = padded.reshape(kernel.panels, _TILE, kernel.parts, kernel.pixel, *down, *across)
     filled = kernel.tap_rows * kernel.taps * kernel.pixel
     rows = split.transpose(2, 4, 6, 0, 5, 7, 3, 1).reshape(-1, filled, _TILE)
@@ -300,11 +311,11 @@ def _dense_spectra(layout: FftLayout, v: np.ndarray, w: np.ndarray) -> np.ndarra
     if layout.products == 3:
         factors = [real, imaginary - real, -(real + imaginary)]
     stacked = np.stack(factors, 1).astype(w.dtype)  # (bins, pass, p, q, phase, c, k)
-    packed = np.zeros((layout.groups, layout.splits, layout.bins, layout.bin_weights), w.dtype)
+    packed = np.zeros((layout.conv.groups, layout.splits, layout.bins, layout.bin_weights), w.dtype)
     lanes_of_slice = layout.output_vectors * layout.lanes
     lanes_of_panel = layout.tile.vectors * layout.lanes
-    for group, split in np.ndindex(layout.groups, layout.splits):
-        of_group = stacked[..., group * layout.outputs : (group + 1) * layout.outputs]
+    for group, split in np.ndindex(layout.conv.groups, layout.splits):
+        of_group = stacked[..., group * layout.conv.outputs : (group + 1) * layout.conv.outputs]
         outputs, place = of_group[..., split * lanes_of_slice : (split + 1) * lanes_of_slice], 0
         for first in range(0, lanes_of_slice, lanes_of_panel):
             width = min(lanes_of_panel, lanes_of_slice - first)
@@ -339,10 +350,10 @@ def winograd_stream(shape: WinogradShape, w: np.ndarray) -> np.ndarray:
     """U as a fused kernel reads it: [group][panel][what is kept of (point, step)][lane]."""
     u, width = winograd_points(shape, w), shape.panel_lanes
     padded = np.zeros((*u.shape[:3], shape.panels * width))
-    padded[..., : shape.outputs] = u
-    rows = padded.reshape(shape.groups, -1, shape.panels, width)[:, _kept(shape)]
+    padded[..., : shape.conv.outputs] = u
+    rows = padded.reshape(shape.conv.groups, -1, shape.panels, width)[:, _kept(shape)]
     dot = shape.dot_group
-    steps = rows.reshape(shape.groups, -1, dot, shape.panels, width).transpose(0, 3, 1, 4, 2)
+    steps = rows.reshape(shape.conv.groups, -1, dot, shape.panels, width).transpose(0, 3, 1, 4, 2)
     return steps.astype(shape.transformed.numpy).reshape(-1)
 
 
@@ -351,7 +362,7 @@ def _points(shape: WinogradShape, product: PackedConv, w: np.ndarray) -> np.ndar
     u = winograd_points(shape, w).astype(shape.transformed.numpy)
     u = u.reshape(-1, *u.shape[2:])
     flat = u.swapaxes(1, 2).reshape(-1, u.shape[1], 1, 1, 1)
-    return packed_panels(replace(product, groups=len(u)), flat)
+    return packed_panels(with_conv(product, groups=len(u)), flat)
 
 
 def winograd_points(shape: WinogradShape, w: np.ndarray) -> np.ndarray:
@@ -360,9 +371,9 @@ def winograd_points(shape: WinogradShape, w: np.ndarray) -> np.ndarray:
     matrix = np.kron(g_h, g_w)
     u = [
         matrix @ _taps_first(shape, group).reshape(matrix.shape[1], -1)
-        for group in w.reshape(shape.groups, shape.outputs, *w.shape[1:])
+        for group in w.reshape(shape.conv.groups, shape.conv.outputs, *w.shape[1:])
     ]
-    return np.stack(u).reshape(shape.groups, shape.points, shape.steps, shape.outputs)
+    return np.stack(u).reshape(shape.conv.groups, shape.points, shape.steps, shape.conv.outputs)
 
 
 def _taps_first(shape: WinogradShape, w: np.ndarray) -> np.ndarray:

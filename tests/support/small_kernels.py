@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from leanconv.algorithms.common.kernel_fields import group_fields
 from leanconv.algorithms.direct.kernel import DirectConv
 from leanconv.algorithms.direct.plan import plan_direct
 from leanconv.algorithms.interface import Candidate
@@ -96,8 +95,10 @@ def kernel_of(
 
 def conv_kernel(text: str, target: Target, blocked: bool = False, **changes: Any) -> DirectConv:
     """The direct convolution of a problem, by the kernel that takes any."""
-    given = group_fields(problem(text, target, blocked, **changes), target)
-    kernel = DirectConv(**given, tile=Tile(1, 1), rows=1, panels_inside=False)
+    given = problem(text, target, blocked, **changes).conv
+    kernel = DirectConv(
+        conv=given, lanes=given.lanes(target), tile=Tile(1, 1), rows=1, panels_inside=False
+    )
     return plan_direct(kernel, target)
 
 

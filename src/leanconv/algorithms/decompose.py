@@ -21,6 +21,7 @@ from functools import lru_cache
 from itertools import product
 from math import gcd
 
+from leanconv.algorithms.common.conv import with_conv
 from leanconv.algorithms.problem import Problem
 from leanconv.codegen.epilogue import Epilogue
 from leanconv.codegen.geometry import Triple, Window
@@ -74,16 +75,16 @@ def _residue_strides(stride: Triple, dilation: Triple) -> Triple:
 
 def without_dilation(problem: Problem) -> list[Problem]:
     """One problem for each residue of height and width; the problem itself without dilation."""
-    if problem.window.dilation == (1, 1, 1):
+    if problem.conv.window.dilation == (1, 1, 1):
         return [problem]
-    _, rows, columns = residue_counts(problem.window)
+    _, rows, columns = residue_counts(problem.conv.window)
     return [_residue(problem, (0, r, c)) for r, c in product(range(rows), range(columns))]
 
 
 def _residue(problem: Problem, residue: Triple) -> Problem:
-    window, x, y = problem.window, problem.x, problem.y
+    conv, window, x, y = problem.conv, problem.conv.window, problem.conv.x, problem.conv.y
     size, out, pad = list(window.size), list(window.out), list(window.pad)
-    x_offset, y_offset = problem.x_offset, problem.y_offset
+    x_offset, y_offset = conv.x_offset, conv.y_offset
     counts = residue_counts(window)
     for axis in (1, 2):
         step = window.dilation[axis]
@@ -99,7 +100,7 @@ def _residue(problem: Problem, residue: Triple) -> Problem:
     def spread(spatial: Triple, steps: Triple) -> Triple:
         return spatial[0], spatial[1] * steps[1], spatial[2] * steps[2]
 
-    return replace(
+    return with_conv(
         problem,
         window=replace(
             window,
@@ -147,9 +148,9 @@ def with_taps(problem: Problem, taps: tuple[Range, Range], first: bool, last: bo
         first: whether it starts from bias and residual; later parts add to the output.
         last: whether it applies the activation, and makes codes of sums.
     """
-    window, epilogue = problem.window, problem.epilogue
+    window, epilogue = problem.conv.window, problem.conv.epilogue
     (top, bottom), (left, right) = taps
-    return replace(
+    return with_conv(
         problem,
         window=replace(
             window,

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from leanconv.algorithms.common.conv import with_conv
 from leanconv.algorithms.interface import Algorithm, Candidate, KernelUse
 from leanconv.algorithms.parameters import Choice, Parameters
 from leanconv.algorithms.problem import Problem, storage_error
@@ -44,22 +45,22 @@ def with_halves(algorithm: Algorithm[Any]) -> Algorithm[Any]:
     copied = algorithm.copied_taps
 
     def seen(problem: Problem) -> Problem:
-        left = problem.max_error - storage_error(_types(problem.precision, transforms))
-        return replace(problem, precision=SINGLE, max_error=max(0.0, left))
+        left = problem.max_error - storage_error(_types(problem.conv.precision, transforms))
+        return replace(with_conv(problem, precision=SINGLE), max_error=max(0.0, left))
 
     def make(problem: Problem, target: Target, given: Parameters) -> Candidate:
         made = algorithm.make(seen(problem), target, given)
-        return stored(made, problem.precision, transforms)
+        return stored(made, problem.conv.precision, transforms)
 
     def offered_from(problem: Problem) -> list[float]:
-        added = storage_error(_types(problem.precision, transforms))
+        added = storage_error(_types(problem.conv.precision, transforms))
         return [error + added for error in algorithm.offered_from(seen(problem))]
 
     def slower(problem: Problem) -> float:
         """Time over float32's."""
         if transforms:
             return _TRANSFORMED
-        once = copied is not None and prod(problem.window.kernel) >= copied
+        once = copied is not None and prod(problem.conv.window.kernel) >= copied
         return _COPIED if once else _EACH
 
     def cost(problem: Problem, target: Target) -> float:

@@ -9,7 +9,7 @@ from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
-from leanconv.algorithms.common.grouped_conv import GroupedConv
+from leanconv.algorithms.common.conv import GroupedConv
 from leanconv.algorithms.magnitudes import Losses
 from leanconv.algorithms.parameters import Choice, Parameters
 from leanconv.algorithms.problem import Problem
@@ -165,9 +165,9 @@ class Algorithm(Generic[P]):
 
     def refusal(self, problem: Problem, target: Target) -> str | None:
         """Why a problem cannot be computed this way on a target; None if it can."""
-        if not self.precisions(problem.precision):
-            return f"a precision of {problem.precision}"
-        if isinstance(problem.y, PhasedAccess) and not self.takes_phases:
+        if not self.precisions(problem.conv.precision):
+            return f"a precision of {problem.conv.precision}"
+        if isinstance(problem.conv.y, PhasedAccess) and not self.takes_phases:
             return "the phases of a transposed convolution as channels"
         return self.reject(problem, target)
 

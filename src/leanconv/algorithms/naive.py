@@ -12,14 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from leanconv.algorithms.common.grouped_conv import GroupedConv, Taps
+from leanconv.algorithms.common.conv import GroupedConv, Taps
 from leanconv.algorithms.interface import Algorithm, Candidate, one_kernel_candidate
 from leanconv.algorithms.parameters import Choice, Parameters
 from leanconv.algorithms.problem import Problem
 from leanconv.algorithms.rounding import sum_error
 from leanconv.codegen.activations import finish
 from leanconv.codegen.emitter import Function, Pointer, Value
-from leanconv.codegen.extents import Extent
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.microkernel import channel_address, load_channels, start_vectors
 from leanconv.records import dataclass
@@ -35,58 +34,60 @@ def channel_offset(access: Access, c: Value) -> Value:
 
 @dataclass(frozen=True)
 class NaiveConv(GroupedConv):
-    """One convolution's code; weights are read as they are given.
-
-    Attributes:
-        y_offset: elements from the output's start to the first one written.
-    """
+    """One convolution's code; weights are read as they are given."""
 
     VARIES = True
-
-    y_offset: Extent = 0
 
     @property
     def chunks(self) -> int:
         """Rows of output."""
-        return self.batch * self.groups * self.outputs * self.row_count
+        conv = self.conv
+        return conv.batch * conv.groups * conv.outputs * conv.row_count
 
     def emit(self, target: Target) -> str:
         """Emit the seven loops."""
         del target
-        e, element = Function(self.NAME), self.dtype.llvm
+        conv, e, element = self.conv, Function(self.NAME), self.conv.dtype.llvm
         pointers = self.addresses(e)
-        depth, height, width = self.window.out
+        depth, height, width = conv.window.out
         steps = self.reduction
-        with e.chunks(self.batch, self.groups, self.outputs, depth, height) as (n, g, j, od, oh):
-            k = g * self.outputs + j
-            row = n * self.y.image + channel_offset(self.y, k) + self.y_offset
-            row = row + od * self.y.spatial[0] + oh * self.y.spatial[1]
-            c = g * self.inputs
-            start = n * self.x.image + channel_offset(self.x, c)
+        with e.chunks(conv.batch, conv.groups, conv.outputs, depth, height) as (
+            n,
+            g,
+            j,
+            od,
+            oh,
+        ):
+            k = g * conv.outputs + j
+            row = n * conv.y.image + channel_offset(conv.y, k) + conv.y_offset
+            row = row + od * conv.y.spatial[0] + oh * conv.y.spatial[1]
+            c = g * conv.inputs
+            start = n * conv.x.image + channel_offset(conv.x, c)
             with e.loop("ow", width) as ow:
                 acc = start_vectors(e, element, channel_address(pointers, "bias", k))
-                taps = [Taps(e, self.window, a, o) for a, o in enumerate((od, oh, ow))]
+                taps = [Taps(e, conv.window, a, o) for a, o in enumerate((od, oh, ow))]
                 place = start
                 for axis, tap in enumerate(taps):
-                    place = place + tap.start * self.x.spatial[axis]
+                    place = place + tap.start * conv.x.spatial[axis]
                 x, w = pointers["x"].at(place), pointers["w"].at(k * steps)
                 with taps[0].guard(e, acc), taps[1].guard(e, acc), taps[2].guard(e, acc):
                     self._sum(e, x, w, taps, acc)
-                out = row + ow * self.y.spatial[2]
+                out = row + ow * conv.y.spatial[2]
                 residual = None
                 if "residual" in pointers:
                     residual = e.load(pointers["residual"].at(out))
                 slope = load_channels(e, element, channel_address(pointers, "slope", k))
-                value = finish(e, acc[0], self.epilogue.activation, slope, residual)
+                value = finish(e, acc[0], conv.epilogue.activation, slope, residual)
                 e.store(value, pointers["y"].at(out))
         return e.finish()
 
     def _sum(self, e: Function, x: Pointer, w: Pointer, taps: list[Taps], acc: list[Value]) -> None:
         """Emit the loops over c, kd, kh, kw."""
-        kd, kh, kw = self.window.kernel
+        conv = self.conv
+        kd, kh, kw = conv.window.kernel
         steps = (kh * kw, kw, 1)
-        with e.loop("c", self.inputs, [acc]) as c:
-            a = x.at(channel_offset(self.x, c))
+        with e.loop("c", conv.inputs, [acc]) as c:
+            a = x.at(channel_offset(conv.x, c))
             b = w.at(c * (kd * steps[0]))
             with self._tap(e, 0, taps, acc, steps) as (d, wd):
                 with self._tap(e, 1, taps, acc, steps) as (h, wh):
@@ -99,7 +100,7 @@ class NaiveConv(GroupedConv):
     def _tap(
         self, e: Function, axis: int, taps: list[Taps], acc: list[Value], steps: tuple[int, ...]
     ) -> Iterator[tuple[Value, Value]]:
-        stride = self.window.dilation[axis] * self.x.spatial[axis]
+        stride = self.conv.window.dilation[axis] * self.conv.x.spatial[axis]
         loop = taps[axis].loop(f"k{axis}", stride, steps[axis])
         with e.loop(loop.label, loop.extent, [acc], start=loop.start) as index:
             yield index * loop.a_stride, index * loop.b_stride
@@ -107,28 +108,17 @@ class NaiveConv(GroupedConv):
 
 def naive(problem: Problem) -> NaiveConv:
     """The seven loops over the input itself."""
-    return NaiveConv(
-        batch=problem.batch,
-        groups=problem.groups,
-        inputs=problem.group_inputs,
-        outputs=problem.group_outputs,
-        window=problem.window,
-        x=problem.x,
-        y=problem.y,
-        precision=problem.precision,
-        epilogue=problem.epilogue,
-        y_offset=problem.y_offset,
-    )
+    return NaiveConv(problem.conv)
 
 
 def _reject(problem: Problem, target: Target) -> str | None:
     del target
-    return "the input is a part of a tensor" if problem.x_offset else None
+    return "the input is a part of a tensor" if problem.conv.x_offset else None
 
 
 def _cost(problem: Problem, target: Target) -> float:
     """One multiply-add after the other: each waits for the one before."""
-    return problem.flops / 2 * (target.fma_latency + 1 / target.costs.loads_per_cycle)
+    return problem.conv.flops / 2 * (target.fma_latency + 1 / target.costs.loads_per_cycle)
 
 
 def _candidate(problem: Problem, target: Target, parameters: Parameters) -> Candidate:

@@ -6,15 +6,14 @@ from dataclasses import field
 
 import numpy as np
 
-from leanconv.codegen.epilogue import Epilogue
-from leanconv.codegen.geometry import Access, PhasedAccess, Triple, Window, triple
+from leanconv.algorithms.common.conv import Conv, with_conv
+from leanconv.codegen.geometry import Access, PhasedAccess, Triple, triple
 from leanconv.records import dataclass, replace
 from leanconv.spec import ConvSpec
-from leanconv.spec.amounts import reduction_length, sum_flops, tensor_bytes
 from leanconv.spec.format import ALIGNMENT, ceil_div
 from leanconv.spec.typical import SIDE
 from leanconv.target import Target
-from leanconv.types import DType, Precision
+from leanconv.types import Precision
 
 _L3_PARTS = 3  # input and output of at most one part of L3 leave room for what is prefetched
 # The error accepted of one layer in float32 if the user does not say.
@@ -56,23 +55,12 @@ def storage_error(precision: Precision, growth: float = 1.0) -> float:
 
 @dataclass(frozen=True)
 class Problem:
-    """One convolution, or a part of one, with the strides of its operands.
-
-    All sizes are those of the part: a phase of a transposed convolution, or a residue of a dilated
-    one, is a convolution with a window of its own over tensors that it shares with the others.
+    """A convolution for which an algorithm is chosen, and what decides that besides.
 
     Attributes:
-        batch: images N.
-        in_channels, out_channels: C and K.
-        groups: channel groups.
-        precision: the element types of operands and sums.
-        epilogue: bias, residual, activation.
-        window: the sliding window.
-        x, y: strides of the input, and of output and residual.
+        conv: the convolution.
         label: what messages name it by: the whole convolution, whose text is its problem string.
-        y_offset: elements from the output's start to the first one written.
         max_error: the largest relative error, in the max norm, that is accepted.
-        x_offset: elements from the input's start to the part of it that is convolved.
         weights_from_dram: whether the weights come from DRAM in each run, as in large networks.
         any_size: axes of the window, 0 to 2, along which the code is to serve all sizes of the
             images, of which these are some.
@@ -87,19 +75,9 @@ class Problem:
             codes makes necessary (`GroupedConv.code_shift`).
     """
 
-    batch: int
-    in_channels: int
-    out_channels: int
-    groups: int
-    precision: Precision
-    epilogue: Epilogue
-    window: Window
-    x: Access
-    y: Access
+    conv: Conv
     label: object = field(compare=False)
-    y_offset: int = 0
     max_error: float = 1.0
-    x_offset: int = 0
     weights_from_dram: bool = False
     any_size: tuple[int, ...] = ()
     usual_sizes: tuple[Triple, ...] = ((SIDE, SIDE, SIDE),)
@@ -110,91 +88,19 @@ class Problem:
     @staticmethod
     def of(spec: ConvSpec, x: Access, y: Access, max_error: float | None = None) -> Problem:
         """The problem of a spec; `default_error` where no error is given."""
-        window = Window(
-            triple(spec.size, 1),
-            triple(spec.output_size, 1),
-            triple(spec.kernel, 1),
-            triple(spec.stride, 1),
-            triple(spec.dilation, 1),
-            triple(spec.pad_begin, 0),
-        )
-        return Problem(
-            batch=spec.batch,
-            in_channels=spec.in_channels,
-            out_channels=spec.out_channels,
-            groups=spec.groups,
-            precision=spec.precision,
-            epilogue=Epilogue(spec.bias, spec.residual, spec.activation, spec.requantise),
-            window=window,
-            x=x,
-            y=y,
-            label=spec,
-            max_error=default_error(spec.precision) if max_error is None else max_error,
-        )
+        error = default_error(spec.precision) if max_error is None else max_error
+        return Problem(Conv.of(spec, x, y), label=spec, max_error=error)
 
     def __str__(self) -> str:
         return str(self.label)
 
     def alone(self) -> Problem:
         """The same problem with a batch of one."""
-        return replace(self, batch=1)
-
-    @property
-    def group_inputs(self) -> int:
-        """Input channels of one group."""
-        return self.in_channels // self.groups
-
-    @property
-    def group_outputs(self) -> int:
-        """Output channels of one group."""
-        return self.out_channels // self.groups
-
-    @property
-    def dtype(self) -> DType:
-        """The one element type of everything.
-
-        Raises:
-            SpecError: operands have types of their own.
-        """
-        return self.precision.dtype
-
-    @property
-    def itemsize(self) -> int:
-        """Bytes of one element of everything."""
-        return self.dtype.bytes
-
-    def lanes(self, target: Target) -> int:
-        """Lanes of a vector of sums."""
-        return target.lanes(self.precision.accumulate)
-
-    @property
-    def reduction(self) -> int:
-        """Products summed for one output, padding counted."""
-        return reduction_length(self.group_inputs, self.window.kernel)
-
-    @property
-    def flops(self) -> int:
-        """Floating point operations of the plain sum, padding counted."""
-        return sum_flops(self.batch, self.out_channels, self.window.out, self.reduction)
-
-    @property
-    def input_bytes(self) -> int:
-        """Bytes of the input."""
-        return tensor_bytes((self.batch, self.in_channels, *self.window.size), self.precision.x)
-
-    @property
-    def weight_bytes(self) -> int:
-        """Bytes of the weights as given."""
-        return tensor_bytes((self.out_channels, self.reduction), self.precision.w)
-
-    @property
-    def output_bytes(self) -> int:
-        """Bytes of the output."""
-        return tensor_bytes((self.batch, self.out_channels, *self.window.out), self.precision.y)
+        return with_conv(self, batch=1)
 
     def weights_3d(self, w: np.ndarray) -> np.ndarray:
         """View weights (K, C/g, kernel…) with all three kernel axes."""
-        return w.reshape(*w.shape[:2], *self.window.kernel)
+        return w.reshape(*w.shape[:2], *self.conv.window.kernel)
 
 
 def typicals(problem: Problem) -> tuple[Problem, ...]:
@@ -217,29 +123,29 @@ def typical(problem: Problem, outputs: Triple | None = None) -> Problem:
         problem: of any size.
         outputs: along axes of any size; the first of the usual ones if None.
     """
-    window, any_size = problem.window, problem.any_size
+    conv, window, any_size = problem.conv, problem.conv.window, problem.any_size
     known = zip(outputs or problem.usual_sizes[0], window.out, strict=True)
     usual = (size if axis in any_size else int(o) for axis, (size, o) in enumerate(known))
     out = triple(tuple(usual), 1)
     taps = zip(out, window.kernel, window.stride, window.dilation, strict=True)
     size = triple(tuple((o - 1) * step + (k - 1) * apart + 1 for o, k, step, apart in taps), 1)
-    return replace(
+    return with_conv(
         problem,
         batch=1,
         window=replace(window, size=size, out=out, pad=(0, 0, 0)),
-        x=_dense(problem.x, size, problem.in_channels),
-        y=_dense(problem.y, out, problem.out_channels),
+        x=_dense(conv.x, size, conv.in_channels),
+        y=_dense(conv.y, out, conv.out_channels),
         x_offset=0,
-        y_offset=int(problem.y_offset > 0),
+        y_offset=int(conv.y_offset > 0),
     )
 
 
 def split_phases(problem: Problem, target: Target) -> str | None:
     """Why vectors of channels that are phases are no whole pixels; None if they are, or no such."""
-    y, lanes = problem.y, problem.lanes(target)
+    conv, y, lanes = problem.conv, problem.conv.y, problem.conv.lanes(target)
     if not isinstance(y, PhasedAccess) or y.block > 1 or lanes % y.phase_count == 0:
         return None
-    if problem.group_outputs <= lanes:
+    if conv.outputs <= lanes:
         return None
     return f"{y.phase_count} phases in planes do not fill vectors of {lanes}"
 
@@ -275,14 +181,15 @@ def strided_walk_cycles(problem: Problem, target: Target, line: float | None = N
     Returns:
         0.0 where both tensors together fit L2, little where they nearly do.
     """
-    costs, types, tensors = target.costs, problem.precision, []
+    conv = problem.conv
+    costs, types, tensors = target.costs, conv.precision, []
     for access, channels, item in (
-        (problem.x, problem.in_channels, types.x.bytes),
-        (problem.y, problem.out_channels, types.y.bytes),
+        (conv.x, conv.in_channels, types.x.bytes),
+        (conv.y, conv.out_channels, types.y.bytes),
     ):
         # A strided part of a tensor still touches every line of its rows.
-        size = problem.batch * channels * access.positions(channels) * item
-        tensors.append((access, channels // problem.groups, item, size))
+        size = conv.batch * channels * access.positions(channels) * item
+        tensors.append((access, channels // conv.groups, item, size))
     everything = sum(size for *_, size in tensors)
     large = _L3_PARTS * everything > target.l3_bytes
     cycles = 0.0
@@ -303,7 +210,7 @@ def dram_cycles(problem: Problem, target: Target, weight_bytes: float) -> float:
 
 def beside_weights(problem: Problem, target: Target, cycles: float) -> float:
     """Cycles of arithmetic that reads each weight once from where it is: few pixels wait for it."""
-    weights, costs = problem.weight_bytes, target.costs
+    weights, costs = problem.conv.weight_bytes, target.costs
     if problem.weights_from_dram:
         return cycles + dram_cycles(problem, target, weights)
     stream = weights / costs.l3_read_unprefetched if weights > target.l2_bytes else 0.0
@@ -312,4 +219,4 @@ def beside_weights(problem: Problem, target: Target, cycles: float) -> float:
 
 def most_weight_bytes(problem: Problem) -> int:
     """The most bytes of transformed weights if the user names no algorithm."""
-    return _WEIGHTS_BYTES + _WEIGHTS_FACTOR * problem.weight_bytes
+    return _WEIGHTS_BYTES + _WEIGHTS_FACTOR * problem.conv.weight_bytes

@@ -14,8 +14,8 @@ _FACTORS = 3.0  # roundoffs
 
 def products(problem: Problem) -> int:
     """The largest number of products in one output, without those with padding."""
-    window = problem.window
-    return problem.group_inputs * prod(window.most_taps(axis) for axis in range(3))
+    window = problem.conv.window
+    return problem.conv.inputs * prod(window.most_taps(axis) for axis in range(3))
 
 
 def sum_error(problem: Problem) -> float:
@@ -57,6 +57,7 @@ def walk_error(problem: Problem, length: float) -> float:
     have both: of 400,000 sums of 9, 100 and 400 products (normal, uniform, all positive), alone and
     in tensors, 1 in 100,000 was above 1 + sqrt(L) roundoffs and none above 1 + 1.3 sqrt(L).
     """
-    terms = length + problem.epilogue.bias + problem.epilogue.residual
-    sums = problem.precision.accumulate.roundoff * walk_steps(terms)
-    return sums + storage_error(problem.precision)
+    conv = problem.conv
+    terms = length + conv.epilogue.bias + conv.epilogue.residual
+    sums = conv.precision.accumulate.roundoff * walk_steps(terms)
+    return sums + storage_error(conv.precision)

@@ -43,7 +43,7 @@ def algorithms_for(problem: Problem) -> list[Algorithm[Any]]:
 def _named(name: str, problem: Problem) -> Algorithm[Any]:
     """An algorithm; one of float32 takes operands in halves, too."""
     found = _ALL[name]
-    if found.precisions(problem.precision) or not has_halves(problem.precision):
+    if found.precisions(problem.conv.precision) or not has_halves(problem.conv.precision):
         return found
     return with_halves(found) if found.takes_halves and found.precisions(SINGLE) else found
 
@@ -84,7 +84,7 @@ def ranked(
     """
     if choice != AUTO:
         yield _made(choice, problem, target, reproducible)
-    elif reproducible and problem.batch > 1:
+    elif reproducible and problem.conv.batch > 1:
         for candidate in ranked(problem.alone(), target):
             yield _made(candidate.choice, problem, target)
     else:
@@ -106,7 +106,7 @@ def _possible(problem: Problem, target: Target) -> list[Algorithm[Any]]:
 
 def expected(problem: Problem) -> list[Algorithm[Any]]:
     """The algorithms that a problem's reader expects: of floats, not those of few machines."""
-    floats = problem.precision.accumulate.is_float
+    floats = problem.conv.precision.accumulate.is_float
     return [_named(name, problem) for name in (ALGORITHMS if floats else _ALL)]
 
 
@@ -123,7 +123,7 @@ def _allowed(candidate: Candidate, problem: Problem) -> bool:
     Plain sums are always allowed, however small `max_error` is, unless their error exceeds the
     default (from some 50,000 products on); such sums are computed as partial sums.
     """
-    plain = min(sum_error(problem), default_error(problem.precision))
+    plain = min(sum_error(problem), default_error(problem.conv.precision))
     if candidate.choice.error > max(problem.max_error, plain):
         return False
     return candidate.weight_bytes <= most_weight_bytes(problem)
@@ -205,7 +205,7 @@ def _made(
     reason = algorithm.refusal(problem, target)
     if reason:
         raise SpecError(f"algorithm {algorithm.name!r} cannot compute {problem}: {reason}")
-    if reproducible and problem.batch > 1:
+    if reproducible and problem.conv.batch > 1:
         alone = algorithm.candidate(problem.alone(), target, given)
         given = given.filled(alone.choice.parameters)
     return algorithm.candidate(problem, target, given)
@@ -222,10 +222,10 @@ def magnitudes_of(
     """
     losses, error = candidate.losses or plain_losses(problem), candidate.choice.error
     if w is None:
-        found = usual_magnitudes(losses, error, problem.precision.accumulate)
+        found = usual_magnitudes(losses, error, problem.conv.precision.accumulate)
     else:
         found = magnitudes(losses, error, w)
-    return in_halves(found, problem.precision, w)
+    return in_halves(found, problem.conv.precision, w)
 
 
 def is_possible(problem: Problem, target: Target) -> bool:

@@ -89,7 +89,7 @@ def _square(problem: Problem) -> Triple:
 
 def _extent(problem: Problem) -> float:
     """How many outputs a problem of any size has along each axis, if they are as many."""
-    return math.pow(problem.batch * prod(problem.window.out), 1 / len(problem.any_size))
+    return math.pow(problem.conv.batch * prod(problem.conv.window.out), 1 / len(problem.any_size))
 
 
 def _of_any_size(problem: Problem, rank: int) -> Problem:
@@ -193,14 +193,14 @@ class ConvChoice:
             found = sorted(costed, key=lambda pair: pair[0].cycles)
         for choice, candidate in found:
             if requested == AUTO or choice.algorithm == requested.algorithm:
-                if not self.reproducible or self.problem.batch == 1:
+                if not self.reproducible or self.problem.conv.batch == 1:
                     yield candidate
                 elif self._is_accurate(candidate):
                     yield next(select.ranked(self.problem, self.target, candidate.choice))
 
     def _with_packing(self, choice: Choice, candidate: Candidate) -> tuple[Choice, Candidate]:
         """A choice with the cycles that packing takes in each run."""
-        packing = candidate.packing_cycles(self.problem.precision.w.bytes)
+        packing = candidate.packing_cycles(self.problem.conv.precision.w.bytes)
         choice = replace(choice, cycles=choice.cycles + packing)
         return choice, replace(candidate, choice=choice)
 
@@ -219,7 +219,7 @@ class ConvChoice:
         if least is None:  # within the limit of bytes
             least = replace(self, memory_limit=None)._least_error()
         assert least is not None, "no candidate keeps any error"
-        double = ", or float64 arrays" if self.problem.dtype == FLOAT32 else ""
+        double = ", or float64 arrays" if self.problem.conv.dtype == FLOAT32 else ""
         return BudgetError(
             f"{self.problem}: max_error is {self.max_error:.3g}; the most accurate candidate is "
             f"expected to err by {least:.3g}; give max_error={error_text(least)} or more{double}",

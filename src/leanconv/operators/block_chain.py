@@ -77,7 +77,7 @@ def _passes(chains: Sequence[Chain], target: Target) -> Iterator[_Pass]:
 
 def _shape(block: BlockKernels) -> tuple[int, int, int, int, int]:
     """A block as `ring_rows` takes it: expanded rows, output rows, stride, padding, reach."""
-    window = block.depthwise.window
+    window = block.depthwise.conv.window
     return (block.height, window.out[1], window.stride[1], block.row_pad, block.input_rows)
 
 

@@ -172,11 +172,11 @@ def _layers_choice(layers: ChainLayers) -> Choice:
             judged = problem.alone()
             chunks = select.choose(judged, target).kernels[-1].kernel.chunks
         own = select.estimated_cycles(candidate.choice, judged, target)
-        own += weights_cycles(problem.weight_bytes, target)
+        own += weights_cycles(problem.conv.weight_bytes, target)
         cycles += own * imbalance(chunks) + beside
         squares += candidate.choice.error**2
         if conv.key != layers.convolutions[-1].key:
-            image_bytes = problem.y.image * problem.precision.y.bytes
+            image_bytes = problem.conv.y.image * problem.conv.precision.y.bytes
             cycles += between_cycles(images * image_bytes, target)
     return replace(LAYERS, cycles=cycles, error=math.sqrt(squares))
 

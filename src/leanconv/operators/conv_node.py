@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from leanconv.algorithms import select
-from leanconv.algorithms.common.grouped_conv import GroupedConv
+from leanconv.algorithms.common.conv import Conv, GroupedConv
 from leanconv.algorithms.fused.kernel import Constants
 from leanconv.algorithms.interface import Candidate
 from leanconv.algorithms.magnitudes import are_small, sum_bits
@@ -103,11 +103,11 @@ def transposed_problem(
     x_type, w_type, y_type = (graph.types[name] for name in names)
     types = precision_of(x_type.dtype, w_type.dtype, y_type.dtype)
     (channels, outputs, *kernel), rank = w_type.shape, len(x_type.shape) - 2
-    return Problem(
+    conv = Conv(
         batch=x_type.shape[0],
-        in_channels=channels,  # of x they may be open
-        out_channels=given["group"] * outputs,
         groups=given["group"],
+        inputs=channels // given["group"],  # of x they may be open
+        outputs=outputs,
         precision=types,
         epilogue=Epilogue(bool(node.input(2)), False, given["activation"]),
         window=Window(
@@ -120,9 +120,10 @@ def transposed_problem(
         ),
         x=x,
         y=y,
-        label=f"a transposed convolution of {shape_text(tuple(kernel))} taps",
-        max_error=default_error(types) if max_error is None else max_error,
     )
+    label = f"a transposed convolution of {shape_text(tuple(kernel))} taps"
+    error = default_error(types) if max_error is None else max_error
+    return Problem(conv, label=label, max_error=error)
 
 
 def sums_have(node: Node, graph: Graph) -> int:
@@ -332,7 +333,7 @@ class ConvNode:
     def merged_groups(self, problem: Problem) -> int:
         """How many groups kernels compute as one, whose other weights are zeros."""
         groups: int = self.node.attributes["group"]
-        return groups // problem.groups
+        return groups // problem.conv.groups
 
     def marks(self, candidate: Candidate, problem: Problem) -> tuple[Hashable, ...]:
         """What decides the constants of a candidate beside the arrays that they are made of."""

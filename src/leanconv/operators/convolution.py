@@ -18,6 +18,7 @@ from math import prod
 import numpy as np
 
 from leanconv.algorithms import col2im, select
+from leanconv.algorithms.common.conv import with_conv
 from leanconv.algorithms.direct.packed import PackedConv
 from leanconv.algorithms.interface import Candidate
 from leanconv.algorithms.magnitudes import Magnitudes
@@ -236,7 +237,7 @@ def _costed(choice: Choice, chosen: Chosen, made: ConvNode) -> Choice:
     cycles = sum(_cycles(candidate.choice, problem, made) for problem, candidate in chosen)
     if made.of_data:
         (problem, candidate), *_ = chosen
-        return replace(choice, cycles=cycles + candidate.packing_cycles(problem.itemsize))
+        return replace(choice, cycles=cycles + candidate.packing_cycles(problem.conv.dtype.bytes))
     error = max(candidate.choice.error for _, candidate in chosen)
     return replace(choice, cycles=cycles + made.reorder_cycles, error=error)
 
@@ -278,7 +279,7 @@ def product_of(made: ConvNode) -> tuple[Problem, Candidate]:
 
 def _too_many_phases(made: ConvNode) -> bool:
     """Whether a transposed convolution has more phases than are computed one by one."""
-    return phase_count(made.problem.window) > MOST_PHASES
+    return phase_count(made.problem.conv.window) > MOST_PHASES
 
 
 # -- the convolutions of a node ----------------------------------------------------------------
@@ -307,7 +308,7 @@ def _pieces(made: ConvNode, choice: Choice) -> list[tuple[Problem, np.ndarray]]:
             )
         return [(made.problem, made.weights)]
     pieces = phases(node, made.problem, made.weights)
-    one = together(pieces, made.problem.y, made.problem.lanes(target))
+    one = together(pieces, made.problem.conv.y, made.problem.conv.lanes(target))
     if one and _pays(one[0], tuple(problem for problem, _ in pieces), target, choice):
         return [one]
     return pieces
@@ -321,9 +322,9 @@ def _pays(one: Problem, apart: tuple[Problem, ...], target: Target, choice: Choi
         return False
     if not select.is_possible(one, target):
         return False
-    taps = prod(one.window.kernel) * len(apart)
+    taps = prod(one.conv.window.kernel) * len(apart)
     if one.any_size:
-        return taps == sum(prod(problem.window.kernel) for problem in apart)
+        return taps == sum(prod(problem.conv.window.kernel) for problem in apart)
     return _cheaper(one.alone(), tuple(problem.alone() for problem in apart), target)
 
 
@@ -358,14 +359,14 @@ def _phases_chosen(
     Of phases with one window, those beside the first are written with an offset, which direct
     convolution alone can: all of them are computed like that then, with one kernel.
     """
-    offset = [problem.window for problem in pieces if problem.y_offset]
+    offset = [problem.conv.window for problem in pieces if problem.conv.y_offset]
     found: Chosen = []
     for problem in pieces:
         if (known := _of_one_kernel(problem, found)) is not None:
             found.append((problem, known))
             continue
-        one = _DIRECT if choice == AUTO and problem.window in offset else choice
-        if one == AUTO and problem.any_size and problem.precision.accumulate.is_float:
+        one = _DIRECT if choice == AUTO and problem.conv.window in offset else choice
+        if one == AUTO and problem.any_size and problem.conv.precision.accumulate.is_float:
             one = select.usual_choice(problem, target, reproducible)
         found.append((problem, select.choose(problem, target, one, reproducible)))
     return found
@@ -373,10 +374,10 @@ def _phases_chosen(
 
 def _of_one_kernel(problem: Problem, found: Chosen) -> Candidate | None:
     """How another phase is computed that differs only in where it is written; None if none is."""
-    here = replace(problem, y_offset=0)
+    here = with_conv(problem, y_offset=0)
     for other, candidate in found:
         kernel = candidate.kernels[0].kernel
-        if isinstance(kernel, PackedConv) and replace(other, y_offset=0) == here:
+        if isinstance(kernel, PackedConv) and with_conv(other, y_offset=0) == here:
             return candidate
     return None
 
@@ -403,7 +404,7 @@ def _part(
 
     Its weights are one array, or those of several phases, one after the other.
     """
-    channels_of, shift, y = made.channels, code_shift(candidate), problem.y
+    channels_of, shift, y = made.channels, code_shift(candidate), problem.conv.y
     groups, merged = made.node.attributes["group"], made.merged_groups(problem)
 
     def pack() -> Calls:  # holds no more of the graph than these arrays

@@ -16,6 +16,7 @@ from math import prod
 
 import numpy as np
 
+from leanconv.algorithms.common.conv import with_conv
 from leanconv.algorithms.decompose import transposed_phases
 from leanconv.algorithms.direct.packed import PackedConv
 from leanconv.algorithms.interface import Candidate, KernelUse, channel_calls
@@ -50,29 +51,26 @@ def phases(node: Node, whole: Problem, w: np.ndarray) -> list[tuple[Problem, np.
     Raises:
         UnsupportedError: there are too many phases.
     """
-    kernel, stride, groups = whole.window.kernel, whole.window.stride, whole.groups
-    if (count := phase_count(whole.window)) > MOST_PHASES:
+    conv, kernel, stride = whole.conv, whole.conv.window.kernel, whole.conv.window.stride
+    if (count := phase_count(conv.window)) > MOST_PHASES:
         raise UnsupportedError(
             f"node {node.name!r} (ConvTranspose): strides {node.attributes['strides']} split the "
             f"output into {count} phases; expected at most {MOST_PHASES}"
         )
     # (C, K/g, k…) -> (g, C/g, K/g, k…) -> (K, C/g, k…)
-    grouped = w.reshape(groups, whole.group_inputs, w.shape[1], *kernel).swapaxes(1, 2)
-    by_output = grouped.reshape(whole.out_channels, whole.group_inputs, *kernel)
-    y, rank = whole.y, w.ndim - 2
+    grouped = w.reshape(conv.groups, conv.inputs, w.shape[1], *kernel).swapaxes(1, 2)
+    by_output = grouped.reshape(conv.out_channels, conv.inputs, *kernel)
+    y, rank = conv.y, w.ndim - 2
     apart = triple(tuple(step * s for step, s in zip(y.spatial, stride, strict=True)), 1)
     found = []
-    for phase in transposed_phases(whole.window):
+    for phase in transposed_phases(conv.window):
         d, h, v = phase.taps
         taps = by_output[:, :, d, h, v][:, :, ::-1, ::-1, ::-1]
-        problem = replace(
-            whole,
-            window=phase.window,
-            y=replace(y, spatial=apart),
-            label=f"a phase of {shape_text(taps.shape[-rank:])} taps of a transposed convolution",
-            y_offset=sum(o * s for o, s in zip(phase.first, y.spatial, strict=True)),
-        )
-        found.append((problem, taps))
+        offset = sum(o * s for o, s in zip(phase.first, y.spatial, strict=True))
+        y_of_phase = replace(y, spatial=apart)
+        part = replace(conv, window=phase.window, y=y_of_phase, y_offset=offset)
+        label = f"a phase of {shape_text(taps.shape[-rank:])} taps of a transposed convolution"
+        found.append((replace(whole, conv=part, label=label), taps))
     return found
 
 
@@ -91,27 +89,27 @@ def together(
         phases have different sizes, dilations, groups or a depth, or do not fill vectors.
     """
     one, weights = found[0][0], found[0][1]
-    window, item = one.window, y.spatial
+    window, item = one.conv.window, y.spatial
     places = {_place(problem, y): number for number, (problem, _) in enumerate(found)}
     across = 1 + max(column for _, column in places)
     down = len(found) // across
     whole = [(row, column) for row in range(down) for column in range(across)]
     alike = all(
-        problem.window.out == window.out and problem.window.dilation == (1, 1, 1)
+        problem.conv.window.out == window.out and problem.conv.window.dilation == (1, 1, 1)
         for problem, _ in found
     )
     if len(found) == 1 or not alike or sorted(places) != whole:
         return None
-    if (one.y.spatial[1], one.y.spatial[2]) != (down * item[1], across * item[2]):
+    if (one.conv.y.spatial[1], one.conv.y.spatial[2]) != (down * item[1], across * item[2]):
         return None
     if not window.is_flat:
         return None
-    if y.block != 1 and (y.block != lanes or one.groups > 1):
+    if y.block != 1 and (y.block != lanes or one.conv.groups > 1):
         return None
-    outputs, phases_of = one.out_channels, len(found)
+    outputs, phases_of = one.conv.out_channels, len(found)
     pad, kernel = list(window.pad), list(window.kernel)
     for axis in (1, 2):
-        windows = [problem.window for problem, _ in found]
+        windows = [problem.conv.window for problem, _ in found]
         if any(-w.pad[axis] > w.size[axis] for w in windows):  # a phase without a tap
             return None
         pad[axis] = max(w.pad[axis] for w in windows)
@@ -121,28 +119,29 @@ def together(
     stacked = np.zeros(shape, weights.dtype)
     for number, place in enumerate(whole):
         problem, taps = found[places[place]]
-        at = [pad[axis] - problem.window.pad[axis] for axis in (1, 2)]
-        (height, width), (top, left) = problem.window.kernel[1:], at
+        at = [pad[axis] - problem.conv.window.pad[axis] for axis in (1, 2)]
+        (height, width), (top, left) = problem.conv.window.kernel[1:], at
         for block in range(blocks):
             part = taps[block * y.block : (block + 1) * y.block, :, 0]
             stacked[block, number, : len(part), :, top : top + height, left : left + width] = part
     access = PhasedAccess(
-        y.image, y.block, y.block_stride, one.y.spatial, (down, across), item[1], item[2]
+        y.image, y.block, y.block_stride, one.conv.y.spatial, (down, across), item[1], item[2]
     )
-    problem = replace(
-        one,
-        out_channels=blocks * phases_of * y.block,
+    conv = replace(
+        one.conv,
+        outputs=blocks * phases_of * y.block // one.conv.groups,
         window=replace(window, kernel=triple((kernel[1], kernel[2]), 1), pad=(0, pad[1], pad[2])),
         y=access,
         y_offset=0,
-        label=f"the {phases_of} phases of a transposed convolution",
     )
+    label = f"the {phases_of} phases of a transposed convolution"
+    problem = replace(one, conv=conv, label=label)
     return problem, stacked.reshape(-1, *shape[3:4], 1, *shape[4:])
 
 
 def _place(problem: Problem, y: Access) -> tuple[int, int]:
     """Row and column of a phase's first output."""
-    row, rest = divmod(problem.y_offset, y.spatial[1])
+    row, rest = divmod(problem.conv.y_offset, y.spatial[1])
     return int(row), int(rest // y.spatial[2])
 
 
@@ -165,7 +164,7 @@ def one_kernel(found: Sequence[tuple[Problem, Candidate]]) -> list[list[int]]:
     alike: list[tuple[object, list[int]]] = []  # no table: with symbols in them they have no hash
     for number, (_, candidate) in enumerate(found):
         kernel = candidate.kernels[0].kernel
-        same = replace(kernel, y_offset=0) if isinstance(kernel, PackedConv) else number
+        same = with_conv(kernel, y_offset=0) if isinstance(kernel, PackedConv) else number
         known = next((numbers for other, numbers in alike if other == same), None)
         if known is None:
             alike.append((same, [number]))
@@ -186,8 +185,8 @@ def joined(found: Sequence[tuple[Problem, Candidate]]) -> Candidate:
     (problem, first), *_ = found
     phase = first.kernels[0].kernel
     assert isinstance(phase, PackedConv)
-    offsets = np.array([p.y_offset for p, _ in found], np.int64)
-    kernel = replace(phase, y_offset=0, phases=len(found))
+    offsets = np.array([p.conv.y_offset for p, _ in found], np.int64)
+    kernel = replace(with_conv(phase, y_offset=0), phases=len(found))
 
     def packing(w: np.ndarray, channels: Mapping[str, np.ndarray]) -> dict[str, list[PackCall]]:
         weights = phase.weight_calls(problem.weights_3d(w))

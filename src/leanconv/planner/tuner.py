@@ -113,7 +113,7 @@ def measure(
     """As `tune`, but nothing is recalled or kept."""
 
     def fits(candidate: Candidate) -> bool:
-        weights = max(candidate.weight_bytes, problem.weight_bytes)
+        weights = max(candidate.weight_bytes, problem.conv.weight_bytes)
         needed = candidate.workspace_bytes(threads) + weights
         return memory_limit is None or needed <= memory_limit
 
@@ -175,12 +175,12 @@ class _Rig:
         imported("numpy.random")
         random = np.random.default_rng(0)
         sizes = candidate.constant_bytes
-        roles = ["x", *(["residual"] if problem.epilogue.residual else []), "y"]
+        roles = ["x", *(["residual"] if problem.conv.epilogue.residual else []), "y"]
         program, library = candidate_program(candidate, target, threads, roles)
         arena = SharedArena().part(program.arena_bytes)
         self._program = told_program(program, library, arena, paced=False)
-        each = problem.batch * problem.itemsize
-        tensors = {"x": problem.x.image * each, "y": problem.y.image * each}
+        each = problem.conv.batch * problem.conv.dtype.bytes
+        tensors = {"x": problem.conv.x.image * each, "y": problem.conv.y.image * each}
         tensors["residual"] = tensors["y"]
         data = [self._filled(role, tensors[role], random).address for role in roles]
         places, size = aligned_offsets(sizes)
@@ -225,9 +225,9 @@ class _Rig:
 
 
 def _packing(problem: Problem, candidate: Candidate, random: np.random.Generator) -> Calls:
-    channels, sums = problem.out_channels, problem.precision.accumulate
-    shape = (channels, problem.group_inputs, *problem.window.kernel)
-    there = {"bias": problem.epilogue.bias, "slope": problem.epilogue.has_slope}
+    channels, sums = problem.conv.out_channels, problem.conv.precision.accumulate
+    shape = (channels, problem.conv.inputs, *problem.conv.window.kernel)
+    there = {"bias": problem.conv.epilogue.bias, "slope": problem.conv.epilogue.has_slope}
     w = random.standard_normal(shape).astype(sums)
     given = {
         name: random.standard_normal(channels).astype(sums) for name, used in there.items() if used

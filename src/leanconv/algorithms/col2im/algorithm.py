@@ -47,17 +47,18 @@ _PACKED_PANELS = 16  # that read x again, so that packing it pays
 
 def refusal(problem: Problem, target: Target) -> str | None:
     """Why a problem cannot be computed this way; None if it can."""
-    if not is_one_float(problem.precision):
-        return f"{problem.precision} operands; expected float32 or float64"
-    lanes = problem.lanes(target)
+    conv = problem.conv
+    if not is_one_float(conv.precision):
+        return f"{problem.conv.precision} operands; expected float32 or float64"
+    lanes = conv.lanes(target)
     for access, channels, side in (
-        (problem.x, problem.group_inputs, "input"),
-        (problem.y, problem.group_outputs, "output"),
+        (conv.x, conv.inputs, "input"),
+        (conv.y, conv.outputs, "output"),
     ):
-        if access.block > 1 and problem.groups > 1 and channels % access.block:
+        if access.block > 1 and conv.groups > 1 and channels % access.block:
             return f"groups of {channels} {side} channels do not fill blocks of {access.block}"
-    if problem.y.block not in (1, lanes) or isinstance(problem.y, PhasedAccess):
-        return f"blocks of {problem.y.block} output channels; expected {lanes}, or none"
+    if conv.y.block not in (1, lanes) or isinstance(conv.y, PhasedAccess):
+        return f"blocks of {problem.conv.y.block} output channels; expected {lanes}, or none"
     return None
 
 
@@ -77,16 +78,17 @@ class _Plan(NamedTuple):
 
 def _plan(problem: Problem, target: Target) -> _Plan:
     """The cheapest tile and unit."""
-    window, lanes, any_size = problem.window, problem.lanes(target), problem.any_size
+    conv = problem.conv
+    window, lanes, any_size = conv.window, conv.lanes(target), problem.any_size
     axis = _band_axis(window)
     pixels = prod(window.size)
     if any_size:
         pixels = int(pixels) if pixels < _MOST_ROWS else ANY_COUNT
     positions = (pixels, 1, 0) if any_size else (window.size[axis], _inner(window), _halo(window))
-    blocks = ceil_div(problem.group_outputs, problem.y.block)
-    columns = problem.y.block * prod(window.kernel)
-    sizes = blocks, columns, _run(problem), problem.group_inputs
-    return _cheapest(target, pixels, positions, sizes, lanes, problem.itemsize)
+    blocks = ceil_div(conv.outputs, conv.y.block)
+    columns = conv.y.block * prod(window.kernel)
+    sizes = blocks, columns, _run(problem), conv.inputs
+    return _cheapest(target, pixels, positions, sizes, lanes, conv.dtype.bytes)
 
 
 @lru_cache(maxsize=512)
@@ -143,19 +145,25 @@ def _end_cycles(target: Target, vectors: int, lanes: int, run: int) -> float:
 
 def kernel_of(problem: Problem, target: Target) -> Col2Im:
     """The kernel of a problem that is not refused."""
-    window, x, y, lanes = problem.window, problem.x, problem.y, problem.lanes(target)
+    conv = problem.conv
+    window, x, y, lanes = (
+        conv.window,
+        conv.x,
+        conv.y,
+        conv.lanes(target),
+    )
     plan = _plan(problem, target)
-    units = ceil_div(problem.group_outputs, y.block) // plan.unit
+    units = ceil_div(conv.outputs, y.block) // plan.unit
     columns, width = plan.unit * y.block * prod(window.kernel), plan.tile.vectors * lanes
     panels = ceil_div(columns, width)
-    flops = sum_flops(1, columns, window.size, problem.group_inputs)
+    flops = sum_flops(1, columns, window.size, conv.inputs)
     axis = _band_axis(window)
     return Col2Im(
-        dtype=problem.dtype,
+        dtype=conv.dtype,
         lanes=lanes,
-        batch=problem.batch,
-        groups=problem.groups,
-        inputs=problem.group_inputs,
+        batch=conv.batch,
+        groups=conv.groups,
+        inputs=conv.inputs,
         units=units,
         unit=plan.unit,
         panels=panels,
@@ -165,7 +173,7 @@ def kernel_of(problem: Problem, target: Target) -> Col2Im:
         window=window,
         x=x,
         y=y,
-        epilogue=problem.epilogue,
+        epilogue=conv.epilogue,
         tile=plan.tile,
         packed=x.block == 1 == x.spatial[2] and panels >= _PACKED_PANELS,
     )
@@ -173,8 +181,8 @@ def kernel_of(problem: Problem, target: Target) -> Col2Im:
 
 def _run(problem: Problem) -> int:
     """Columns of a run: those of a row of taps, if they lie beside each other."""
-    window = problem.window
-    return problem.y.block * (window.kernel[2] if window.dilation[2] == 1 else 1)
+    window = problem.conv.window
+    return problem.conv.y.block * (window.kernel[2] if window.dilation[2] == 1 else 1)
 
 
 def _run_count(columns: int, run: int, width: int) -> int:
@@ -214,23 +222,23 @@ def _bands(flops: int, size: int, halo: int) -> int:
 
 def cost(problem: Problem, target: Target) -> float:
     """Estimated cycles of one core."""
-    plan, costs = _plan(problem, target), target.costs
-    results = problem.out_channels * prod(problem.window.out) / problem.lanes(target)
-    passes = 1 + (problem.epilogue.activation is not None)
-    pixels = prod(problem.window.size)
+    conv, plan, costs = problem.conv, _plan(problem, target), target.costs
+    results = conv.out_channels * prod(conv.window.out) / conv.lanes(target)
+    passes = 1 + (conv.epilogue.activation is not None)
+    pixels = prod(conv.window.size)
     times = pixels / ANY_COUNT if problem.any_size and pixels >= _MOST_ROWS else 1
-    cycles = problem.groups * plan.cycles * times + costs.store * passes * results
-    return problem.batch * cycles + dram_cycles(problem, target, problem.weight_bytes)
+    cycles = conv.groups * plan.cycles * times + costs.store * passes * results
+    return conv.batch * cycles + dram_cycles(problem, target, conv.weight_bytes)
 
 
 def candidate(problem: Problem, target: Target) -> Candidate:
     """The kernel of a problem that is not refused, with its packing."""
-    kernel, window = kernel_of(problem, target), problem.window
+    conv, kernel, window = problem.conv, kernel_of(problem, target), problem.conv.window
     axes = zip(window.kernel, window.stride, window.dilation, strict=True)
     taps = prod(transposed_taps(*axis) for axis in axes)  # of one output, at most
-    products = problem.group_inputs * taps
+    products = conv.inputs * taps
     # One after the other within a tap, then tap by tap.
-    error = walk_error(problem, problem.group_inputs + taps)
+    error = walk_error(problem, conv.inputs + taps)
     losses = losses_of_sums(products)
 
     def packing(w: np.ndarray, channels: Mapping[str, np.ndarray]) -> dict[str, list[PackCall]]:

@@ -1,6 +1,6 @@
 """What kernels of several methods share.
 
-`grouped_conv`: facts of a convolution of any groups, taps that touch the input. `kernel_fields`:
-fields of a kernel that problem and target decide. `linear_code`: straight-line programs of the
+`conv`: the record of a convolution that problems, shapes and kernels hold, the base of kernels that
+take any number of groups, taps that touch the input. `linear_code`: straight-line programs of the
 transforms as vector code. `weight_packing`: weights in panels, as they are or transformed.
 """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from math import prod
 
-from leanconv.algorithms.common.kernel_fields import group_fields
 from leanconv.algorithms.depthwise.kernel import WEIGHTS_KEPT, DepthwiseConv
 from leanconv.algorithms.depthwise.quads import QUAD, DepthwiseCodes
 from leanconv.algorithms.interface import (
@@ -34,39 +33,40 @@ _STORE_SHARE = 1.5  # stores that a column is worth besides its taps, where chun
 
 def _reject(problem: Problem, target: Target) -> str | None:
     """Lanes along channels must work for groups of that size in these layouts."""
-    lanes = problem.lanes(target)
-    inputs, outputs = problem.group_inputs, problem.group_outputs
-    if problem.groups == 1:
+    conv, lanes = problem.conv, problem.conv.lanes(target)
+    inputs, outputs = conv.inputs, conv.outputs
+    if conv.groups == 1:
         return "there is only one group"
-    if not problem.precision.x.is_float:
+    if not conv.precision.x.is_float:
         return _reject_codes(problem, lanes)
-    if not (problem.x.lanes_contiguous and problem.y.lanes_contiguous):
+    if not (conv.x.lanes_contiguous and conv.y.lanes_contiguous):
         return "channels do not stand next to each other in memory"
     if outputs > lanes:
         return f"groups of {outputs} output channels do not fit {lanes} lanes"
-    if problem.y.block > 1 and lanes % outputs:
+    if conv.y.block > 1 and lanes % outputs:
         return f"groups of {outputs} output channels do not divide {lanes} lanes"
     span = lanes // outputs * inputs
-    if span > 2 * lanes or (problem.x.block > 1 and span > lanes and span != 2 * lanes):
+    if span > 2 * lanes or (conv.x.block > 1 and span > lanes and span != 2 * lanes):
         return f"a vector of outputs needs {span} inputs; at most {2 * lanes} can be shuffled"
-    if problem.x.block > 1 and span % lanes and lanes % span:
+    if conv.x.block > 1 and span % lanes and lanes % span:
         return f"{span} inputs of a vector straddle blocks of {lanes} channels"
-    if problem.y_offset:
+    if conv.y_offset:
         return "the output is written with an offset"
     return None
 
 
 def _reject_codes(problem: Problem, lanes: int) -> str | None:
     """Quads take one channel to one, in blocks of a vector of sums."""
-    if problem.group_inputs != 1 or problem.group_outputs != 1:
+    conv = problem.conv
+    if conv.inputs != 1 or conv.outputs != 1:
         return "groups of codes of more than one channel"
-    if problem.x.block != lanes or problem.y.block != lanes:
+    if conv.x.block != lanes or conv.y.block != lanes:
         return f"codes that are not in blocks of {lanes} channels"
-    if problem.epilogue.activation:
-        return f"an activation of sums in {problem.precision.accumulate}"
-    if problem.precision.y == FLOAT32 and not problem.epilogue.requantise:
+    if conv.epilogue.activation:
+        return f"an activation of sums in {problem.conv.precision.accumulate}"
+    if conv.precision.y == FLOAT32 and not conv.epilogue.requantise:
         return "float32 made of sums without scales"
-    if problem.y_offset:
+    if conv.y_offset:
         return "the output is written with an offset"
     return None
 
@@ -82,7 +82,7 @@ def depthwise_kernel(problem: Problem, target: Target) -> DepthwiseConv:
     """The kernel for a problem: the columns of a tile and the rows of a chunk."""
     any_width = bool(problem.any_size)
     kernel = _kernel(problem, target, any_width)
-    window = kernel.window
+    window = kernel.conv.window
     most = min(28, max(_LEAST_COLUMNS, target.registers - _kept(kernel, target)))
     usual = ANY_COUNT if any_width else window.out[2]
     tiles = ceil_div(usual, most)
@@ -97,8 +97,8 @@ def depthwise_kernel(problem: Problem, target: Target) -> DepthwiseConv:
     taps = kernel.steps
     inside = kernel.blocks if kernel.blocks_inside else 1
     each = taps / target.fma_units + _STORE_SHARE * target.costs.store
-    pieces, chunk = kernel.batch * kernel.blocks // inside, _CHUNKS * target.costs.chunk
-    count, width = kernel.row_count, window.out[2]
+    pieces, chunk = kernel.conv.batch * kernel.blocks // inside, _CHUNKS * target.costs.chunk
+    count, width = kernel.conv.row_count, window.out[2]
     if any_width:
         rows = rows_per_chunk_of_any_width(count, width, inside * each, pieces, chunk)
     else:
@@ -119,36 +119,37 @@ def _row_cycles(kernel: DepthwiseConv, columns: int, target: Target) -> float:
 
 
 def _kernel(problem: Problem, target: Target, any_width: bool) -> DepthwiseConv:
-    fields = group_fields(problem, target)
-    if problem.precision.x.is_float:
-        return DepthwiseConv(**fields, columns=1, rows=1, any_width=any_width)
-    way = way_of(problem.precision, target)
-    return DepthwiseCodes(**fields, columns=1, rows=1, any_width=any_width, way=way)
+    conv, lanes = problem.conv, problem.conv.lanes(target)
+    if conv.precision.x.is_float:
+        return DepthwiseConv(conv=conv, lanes=lanes, columns=1, rows=1, any_width=any_width)
+    way = way_of(conv.precision, target)
+    return DepthwiseCodes(conv=conv, lanes=lanes, columns=1, rows=1, any_width=any_width, way=way)
 
 
 def _kept(kernel: DepthwiseConv, target: Target) -> int:
     """Registers that hold no sums in a row of taps: of weights, of inputs, and four beside."""
+    conv = kernel.conv
     if isinstance(kernel, DepthwiseCodes):
-        return min(WEIGHTS_KEPT, len(kernel.forms) * kernel.weight_parts) + 4 + kernel.inputs
+        return min(WEIGHTS_KEPT, len(kernel.forms) * kernel.weight_parts) + 4 + conv.inputs
     if kernel.shared_taps:  # more columns are no faster, but their code is long
         return target.registers - min(_SHARED_COLUMNS, target.registers - 8)
-    kept = kernel.window.kernel[2] * kernel.inputs
-    return (kept if kept <= WEIGHTS_KEPT else kernel.inputs) + 4 + kernel.inputs
+    kept = conv.window.kernel[2] * conv.inputs
+    return (kept if kept <= WEIGHTS_KEPT else conv.inputs) + 4 + conv.inputs
 
 
 def _cost(problem: Problem, target: Target) -> float:
     kernel = depthwise_kernel(problem, target)
-    outputs = kernel.batch * kernel.blocks * prod(kernel.window.out)
+    outputs = kernel.conv.batch * kernel.blocks * prod(kernel.conv.window.out)
     return outputs * (_column_cycles(kernel, target) + target.costs.store)
 
 
 def _column_cycles(kernel: DepthwiseConv, target: Target) -> float:
     """Cycles of the taps of one vector of outputs: multiply-adds, and shuffles of their inputs."""
-    steps, window = kernel.steps, kernel.window
-    if kernel.inputs * kernel.outputs == 1 or isinstance(kernel, DepthwiseCodes):
+    conv, steps, window = kernel.conv, kernel.steps, kernel.conv.window
+    if conv.inputs * conv.outputs == 1 or isinstance(kernel, DepthwiseCodes):
         return steps / target.fma_units
     taps, step = window.kernel[2], window.stride[2]
-    kept = window.dilation[2] == 1 and taps * kernel.inputs <= WEIGHTS_KEPT
+    kept = window.dilation[2] == 1 and taps * conv.inputs <= WEIGHTS_KEPT
     at_once = kernel.shared_taps or (taps if kept else 1)
     # Pixels that a column moves to lanes for these taps.
     pixels = min(float(at_once), step + (at_once - step) / kernel.columns)

@@ -8,7 +8,7 @@ from math import prod
 
 import numpy as np
 
-from leanconv.algorithms.common.grouped_conv import GroupedConv, Taps
+from leanconv.algorithms.common.conv import GroupedConv, Taps
 from leanconv.codegen.column_tiles import (
     ColumnTile,
     each_tile_of_row,
@@ -67,43 +67,43 @@ class DepthwiseConv(GroupedConv):
     @property
     def width(self) -> int:
         """Output channels in one vector: as many whole groups as fit."""
-        return self.lanes // self.outputs * self.outputs
+        return self.lanes // self.conv.outputs * self.conv.outputs
 
     @property
     def blocks(self) -> int:
         """Vectors of output channels."""
-        return ceil_div(self.out_channels, self.width)
+        return ceil_div(self.conv.out_channels, self.width)
 
     @property
     def span(self) -> int:
         """Input channels that feed one vector of output channels."""
-        return self.lanes // self.outputs * self.inputs
+        return self.lanes // self.conv.outputs * self.conv.inputs
 
     @property
     def blocks_inside(self) -> bool:
         """Whether a chunk computes all channels of its rows: where they are neighbours."""
-        return self.x.block == 1
+        return self.conv.x.block == 1
 
     @property
     def chunks(self) -> int:
         """Images by vectors of channels (unless they are inside) by blocks of rows."""
         blocks = 1 if self.blocks_inside else self.blocks
-        return self.batch * blocks * ceil_div(self.row_count, self.rows)
+        return self.conv.batch * blocks * ceil_div(self.conv.row_count, self.rows)
 
     @property
     def row_weights(self) -> int:
         """Elements of one row of taps of one vector of output channels."""
-        return self.window.kernel[2] * self.inputs * self.lanes
+        return self.conv.window.kernel[2] * self.conv.inputs * self.lanes
 
     @property
     def vector_weights(self) -> int:
         """Elements of all taps of one vector of output channels."""
-        return self.window.kernel[0] * self.window.kernel[1] * self.row_weights
+        return self.conv.window.kernel[0] * self.conv.window.kernel[1] * self.row_weights
 
     @property
     def steps(self) -> float:
         """Multiply-adds of one vector of outputs."""
-        return prod(self.window.kernel) * self.inputs
+        return prod(self.conv.window.kernel) * self.conv.inputs
 
     @property
     def shared_taps(self) -> int:
@@ -111,8 +111,9 @@ class DepthwiseConv(GroupedConv):
 
         It pays where two taps or more meet an input pixel, each of another column.
         """
-        taps, window = self.window.kernel[2], self.window
-        moved = self.inputs * self.outputs > 1 and taps * self.inputs > WEIGHTS_KEPT
+        conv = self.conv
+        taps, window = conv.window.kernel[2], conv.window
+        moved = conv.inputs * conv.outputs > 1 and taps * conv.inputs > WEIGHTS_KEPT
         met = 2 * window.stride[2] <= taps and window.dilation[2] == 1
         return min(taps, _SHARED_TAPS) if moved and met else 0
 
@@ -120,9 +121,10 @@ class DepthwiseConv(GroupedConv):
     def row_tiles(self) -> list[ColumnTile]:
         """The tiles of a row of output columns."""
         # Where a residual may be in place, no column may be computed twice.
-        if self.any_width and not self.epilogue.residual:
-            return overlapping_tiles(self.window, self.columns, once=False)
-        return written_tiles(self.window, self.columns, _MOST_RUNS)
+        conv = self.conv
+        if self.any_width and not conv.epilogue.residual:
+            return overlapping_tiles(conv.window, self.columns, once=False)
+        return written_tiles(conv.window, self.columns, _MOST_RUNS)
 
     @property
     def packing(self) -> Hashable:
@@ -132,13 +134,17 @@ class DepthwiseConv(GroupedConv):
     @property
     def constant_bytes(self) -> dict[str, int]:
         """Whole vectors of channels, as they are packed below."""
-        weights = self.blocks * self.vector_weights * self.precision.w.bytes
+        conv = self.conv
+        weights = self.blocks * self.vector_weights * conv.precision.w.bytes
         lanes = self.blocks * self.lanes
-        return {"w": weights, **self.epilogue.channel_bytes(self.precision.accumulate, lanes)}
+        return {
+            "w": weights,
+            **conv.epilogue.channel_bytes(conv.precision.accumulate, lanes),
+        }
 
     def weight_calls(self, w: np.ndarray) -> list[PackCall]:
         """What packs weights (K, ig, kd, kh, kw), as [vector][kd][kh][kw][ig][lane]."""
-        size, dtype = self.vector_weights, self.precision.w
+        size, dtype = self.vector_weights, self.conv.precision.w
         return panels(w[np.newaxis], self.width, self.packed_vector, lambda _: size, dtype)
 
     @property
@@ -152,13 +158,13 @@ class DepthwiseConv(GroupedConv):
 
     def emit(self, target: Target) -> str:
         """Emit the loops: chunks, rows, tiles."""
-        e = Function(self.NAME)
+        conv, e = self.conv, Function(self.NAME)
         pointers = self.addresses(e)
-        row_blocks = ceil_div(self.row_count, self.rows)
+        row_blocks = ceil_div(conv.row_count, self.rows)
         outer = 1 if self.blocks_inside else self.blocks
-        with e.chunks(self.batch, outer, row_blocks) as (n, block, part):
+        with e.chunks(conv.batch, outer, row_blocks) as (n, block, part):
             first = part * self.rows
-            last = e.smin(first + self.rows, self.row_count)
+            last = e.smin(first + self.rows, conv.row_count)
             if self.blocks_inside:
                 with e.loop("row", last, start=first) as row:
                     self._all_blocks(e, pointers, n, row)
@@ -176,14 +182,14 @@ class DepthwiseConv(GroupedConv):
         last: Value,
     ) -> None:
         """Emit the output rows first … last - 1 (one at least) of one vector of channels."""
-        channels = self.out_channels if self.y.block == 1 else self.blocks * self.width
+        channels = self.conv.out_channels if self.conv.y.block == 1 else self.blocks * self.width
         for live in tile_at(e, block, channels, self.width):
             body = self.vector_rows(e, pointers, image, block, live)
             with e.loop("row", last, start=first) as row:
                 body.row(row)
 
     def _all_blocks(self, e: Function, pointers: dict[str, Pointer], n: Value, row: Value) -> None:
-        for block, live in each_tile(e, "block", self.out_channels, self.width):
+        for block, live in each_tile(e, "block", self.conv.out_channels, self.width):
             self.vector_rows(e, pointers, n, e.i64(block), live).row(row)
 
     def vector_rows(
@@ -208,30 +214,31 @@ class VectorRows:
     def __init__(
         self,
         e: Function,
-        conv: DepthwiseConv,
+        kernel: DepthwiseConv,
         pointers: dict[str, Pointer],
         n: Value,
         block: Value,
         live: int,
     ) -> None:
-        self.e, self.conv, self.live = e, conv, live
-        self.kind = vector(conv.precision.accumulate.llvm, conv.lanes)
-        self.w = pointers["w"].at(block * conv.vector_weights)
-        channel = block * conv.span
+        conv = kernel.conv
+        self.e, self.kernel, self.live = e, kernel, live
+        self.kind = vector(conv.precision.accumulate.llvm, kernel.lanes)
+        self.w = pointers["w"].at(block * kernel.vector_weights)
+        channel = block * kernel.span
         place = n * conv.x.image
-        if conv.x.block > 1 and conv.span % conv.lanes == 0:
-            place = place + block * conv.x.channel(conv.span)
+        if conv.x.block > 1 and kernel.span % kernel.lanes == 0:
+            place = place + block * conv.x.channel(kernel.span)
         elif conv.x.block > 1:
             place = place + channel // conv.x.block * conv.x.block_stride + channel % conv.x.block
         else:
             place = place + channel * conv.x.block_stride
         self.x = pointers["x"].at(place)
         self.above = self._above(block)
-        out = n * conv.y.image + block * conv.y.channel(conv.width)
+        out = n * conv.y.image + block * conv.y.channel(kernel.width)
         self.y = pointers["y"].at(out)
         residual = pointers.get("residual")
         self.residual = residual.at(out) if residual else None
-        lanes = block * conv.lanes
+        lanes = block * kernel.lanes
         self.starts = start_vectors(e, self.kind, channel_address(pointers, "bias", lanes))
         factors = "scale" if conv.epilogue.requantise else "slope"
         self.factors = channel_address(pointers, factors, lanes)
@@ -243,35 +250,35 @@ class VectorRows:
         In blocks of an odd number the last vector of outputs has no second one: it reads the first
         twice, for weights that are zero.
         """
-        conv, e = self.conv, self.e
-        count = ceil_div(conv.groups * conv.inputs, conv.lanes)
-        if conv.x.block == 1 or conv.span <= conv.lanes or count % 2 == 0:
-            return conv.x.channel(conv.lanes)
+        conv, kernel, e = self.kernel.conv, self.kernel, self.e
+        count = ceil_div(conv.groups * conv.inputs, kernel.lanes)
+        if conv.x.block == 1 or kernel.span <= kernel.lanes or count % 2 == 0:
+            return conv.x.channel(kernel.lanes)
         first = block * 2
-        return (e.smin(first + 1, count - 1) - first) * conv.x.channel(conv.lanes)
+        return (e.smin(first + 1, count - 1) - first) * conv.x.channel(kernel.lanes)
 
     def row(self, row: Value) -> None:
         """Emit one row of output columns."""
-        conv, e, window = self.conv, self.e, self.conv.window
+        conv, kernel, e, window = self.kernel.conv, self.kernel, self.e, self.kernel.conv.window
         od, oh = e.split(row, *window.out[:2])
         self.taps = [Taps(e, window, axis, o) for axis, o in ((0, od), (1, oh))]
         start = self.taps[0].start * conv.x.spatial[0]
-        if not conv.ring:
+        if not kernel.ring:
             start = start + self.taps[1].start * conv.x.spatial[1]
         row_x = self.x.at(start)
         place = od * conv.y.spatial[0] + oh * conv.y.spatial[1]
-        for column, run in each_tile_of_row(e, conv.row_tiles):
+        for column, run in each_tile_of_row(e, kernel.row_tiles):
             self.tile(row_x, place, column, run)
 
     def tile(self, row_x: Pointer, place: Value, column: Value, run: ColumnTile) -> None:
         """Emit one tile: start values, taps, epilogue, store."""
-        conv, e, window = self.conv, self.e, self.conv.window
+        conv, kernel, e, window = self.kernel.conv, self.kernel, self.e, self.kernel.conv.window
         step = conv.x.spatial[2]
         at = column * (window.stride[2] * step) - window.pad[2] * step
         x = row_x.at(at).frozen()
         acc = self.starts * run.pixels
         depth, height = self.taps
-        per_row = conv.row_weights
+        per_row = kernel.row_weights
         across = Taps(e, window, 2, column) if run.computed else None
         with depth.guard(e, acc), height.guard(e, acc):
             planes = depth.loop("kd", window.dilation[0] * conv.x.spatial[0], window.kernel[1])
@@ -279,9 +286,9 @@ class VectorRows:
             with _loop_over(e, planes, acc) as kd:
                 with e.loop(lines.label, lines.extent, [acc], start=lines.start) as kh:
                     down = kh * lines.a_stride
-                    if conv.ring:
+                    if kernel.ring:
                         row = height.start + kh * window.dilation[1]
-                        down = row % conv.ring * conv.x.spatial[1]
+                        down = row % kernel.ring * conv.x.spatial[1]
                     before = kh
                     if kd:
                         down = kd * planes.a_stride + down
@@ -296,7 +303,7 @@ class VectorRows:
         out, types = place + column * conv.y.spatial[2], conv.precision
         residual = self.residual.at(out) if self.residual else None
         y, stored = self.y.at(out), None if types.y == types.accumulate else types.y
-        tile = RegisterTile(self.dot, conv.lanes, 1, 0)
+        tile = RegisterTile(self.dot, kernel.lanes, 1, 0)
         output = TileOutput(
             conv.epilogue,
             conv.y,
@@ -305,14 +312,14 @@ class VectorRows:
             self.factors,
             stored,
             self.quantisation,
-            factor_step=conv.blocks * conv.lanes,
+            factor_step=kernel.blocks * kernel.lanes,
         )
         store_tile(e, tile, acc, output, self.live)
 
     @property
     def dot(self) -> Dot:
         """What a tap multiplies and adds."""
-        return fma(self.conv.dtype)
+        return fma(self.kernel.conv.dtype)
 
     def tap_row(self, run: ColumnTile, acc: list[Value], line: Pointer, taps: Pointer) -> None:
         """Add a row of taps to the columns of a tile that they meet.
@@ -323,13 +330,13 @@ class VectorRows:
             line: what the tile's first column reads at the first tap.
             taps: the weights of the row.
         """
-        conv, window = self.conv, self.conv.window
+        kernel, window = self.kernel, self.kernel.conv.window
         short = window.kernel[2] <= _KERNEL_UNROLLED
-        if short and (conv.shared_taps or window.kernel[2] * conv.inputs <= WEIGHTS_KEPT):
+        if short and (kernel.shared_taps or window.kernel[2] * kernel.conv.inputs <= WEIGHTS_KEPT):
             self._sliding(run, acc, line, taps)
             return
         for low, high, columns in run.runs:
-            if conv.shared_taps:
+            if kernel.shared_taps:
                 self._in_parts(low, high, acc, line, taps, columns)
             elif short:
                 for kw in range(low, high):
@@ -352,7 +359,7 @@ class VectorRows:
 
     def _sliding(self, run: ColumnTile, acc: list[Value], line: Pointer, taps: Pointer) -> None:
         """Load each input vector once, and use it for every tap and column that meets it."""
-        window = self.conv.window
+        window = self.kernel.conv.window
         met: dict[int, list[tuple[int, int]]] = {}
         for low, high, columns in run.runs:
             for kw in range(low, high):
@@ -375,8 +382,8 @@ class VectorRows:
         Weights are read from memory where they are multiplied. However the taps are cut, a column
         adds them in one order.
         """
-        conv, e, most = self.conv, self.e, self.conv.shared_taps
-        wide, step = conv.inputs * conv.lanes, conv.x.spatial[2]
+        conv, kernel, e, most = self.kernel.conv, self.kernel, self.e, self.kernel.shared_taps
+        wide, step = conv.inputs * kernel.lanes, conv.x.spatial[2]
 
         def part(first: Value | int, count: int) -> None:
             met: dict[int, list[tuple[int, int]]] = {}
@@ -397,7 +404,10 @@ class VectorRows:
 
     def _row_weights(self, taps: Pointer, count: int) -> list[list[Value]]:
         """The weights of the first taps of a row, by tap and input."""
-        return [[self._weight(taps, kw, j) for j in range(self.conv.inputs)] for kw in range(count)]
+        return [
+            [self._weight(taps, kw, j) for j in range(self.kernel.conv.inputs)]
+            for kw in range(count)
+        ]
 
     def _meet(
         self,
@@ -408,7 +418,7 @@ class VectorRows:
     ) -> None:
         """Load each input pixel once, for all (column, tap) that meet it."""
         for position, uses in sorted(met.items()):
-            sources = self._inputs(line.at(position * self.conv.x.spatial[2]))
+            sources = self._inputs(line.at(position * self.kernel.conv.x.spatial[2]))
             for j, source in enumerate(sources):
                 for p, kw in uses:
                     acc[p] = self.e.fma(source, weights[kw][j], acc[p])
@@ -416,8 +426,8 @@ class VectorRows:
     def _one_tap(
         self, acc: list[Value], line: Pointer, taps: Pointer, kw: Value, columns: tuple[int, ...]
     ) -> None:
-        conv, e, window = self.conv, self.e, self.conv.window
-        wide = conv.inputs * conv.lanes
+        conv, kernel, e, window = self.kernel.conv, self.kernel, self.e, self.kernel.conv.window
+        wide = conv.inputs * kernel.lanes
         at = line.at(kw * (window.dilation[2] * conv.x.spatial[2]))
         here = taps.at(kw * wide)
         weights = [self._weight(here, 0, j) for j in range(conv.inputs)]
@@ -427,14 +437,14 @@ class VectorRows:
                 acc[p] = e.fma(source, weights[j], acc[p])
 
     def _weight(self, taps: Pointer, kw: int, j: int) -> Value:
-        conv = self.conv
-        offset = (kw * conv.inputs + j) * conv.lanes
+        kernel = self.kernel
+        offset = (kw * kernel.conv.inputs + j) * kernel.lanes
         return self.e.load(taps.at(offset), self.kind)
 
     def _inputs(self, address: Pointer) -> list[Value]:
         """The vectors that output lanes multiply with, one for each input of a group."""
-        conv, e = self.conv, self.e
-        span, lanes = conv.span, conv.lanes
+        conv, kernel, e = self.kernel.conv, self.kernel, self.e
+        span, lanes = kernel.span, kernel.lanes
         plain = conv.x.block == 1
         live = self.live // conv.outputs * conv.inputs if plain else span
         if conv.inputs == conv.outputs == 1:
@@ -448,7 +458,7 @@ class VectorRows:
             high = e.load_first(above, self.kind, live - lanes) if live > lanes else None
         picks = [
             [
-                lane // conv.outputs * conv.inputs + j if lane < conv.width else -1
+                lane // conv.outputs * conv.inputs + j if lane < kernel.width else -1
                 for lane in range(lanes)
             ]
             for j in range(conv.inputs)

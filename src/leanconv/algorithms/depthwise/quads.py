@@ -64,28 +64,28 @@ class DepthwiseCodes(DepthwiseConv):
     @cached_property
     def dot(self) -> Dot:
         """What a quad multiplies and adds."""
-        return dot_of(self.precision, self.way)
+        return dot_of(self.conv.precision, self.way)
 
     @property
     def step(self) -> int:
         """Pixels from one quad to the next; of dilated rows each column has its own."""
-        window = self.window
+        window = self.conv.window
         return quad_step(window.kernel[2], window.stride[2], window.dilation[2])
 
     @property
     def forms(self) -> tuple[tuple[int, int], ...]:
         """The shifts and quads of a row's taps for which weights are packed."""
-        shifts = {column * self.window.stride[2] % self.step for column in range(self.step)}
+        shifts = {column * self.conv.window.stride[2] % self.step for column in range(self.step)}
         return tuple(
             (shift, quad)
             for shift in sorted({0, *shifts})
-            for quad in range(ceil_div(shift + self.window.kernel[2], QUAD))
+            for quad in range(ceil_div(shift + self.conv.window.kernel[2], QUAD))
         )
 
     @property
     def steps(self) -> float:
-        depth, height, width = self.window.kernel
-        return depth * height * operations(width, self.window.stride[2], self.step)
+        depth, height, width = self.conv.window.kernel
+        return depth * height * operations(width, self.conv.window.stride[2], self.step)
 
     @property
     def weight_parts(self) -> int:
@@ -106,7 +106,7 @@ class DepthwiseCodes(DepthwiseConv):
         return self._by_quads
 
     def _by_quads(self, w: np.ndarray) -> np.ndarray:
-        rows, width = w[:, 0].transpose(1, 2, 0, 3), self.window.kernel[2]
+        rows, width = w[:, 0].transpose(1, 2, 0, 3), self.conv.window.kernel[2]
         packed = np.zeros((*rows.shape[:2], len(self.forms), self.lanes, QUAD), w.dtype)
         for number, (shift, quad) in enumerate(self.forms):
             for pixel in range(QUAD):
@@ -124,14 +124,14 @@ class DepthwiseCodes(DepthwiseConv):
 class _QuadRows(VectorRows):
     """Emission of some rows of one block of channels."""
 
-    conv: DepthwiseCodes
+    kernel: DepthwiseCodes
 
     @property
     def dot(self) -> Dot:
-        return self.conv.dot
+        return self.kernel.dot
 
     def tap_row(self, run: ColumnTile, acc: list[Value], line: Pointer, taps: Pointer) -> None:
-        conv, window = self.conv, self.conv.window
+        kernel, window = self.kernel, self.kernel.conv.window
         if window.kernel[2] > _MOST_TAPS:
             for low, high, columns in run.runs:
                 self.taps_between(low, high, acc, line, taps, columns)
@@ -141,8 +141,8 @@ class _QuadRows(VectorRows):
             met |= {p * stride + kw * apart for p in columns for kw in range(low, high)}
         quads, weights = dict[int, Parts](), dict[tuple[int, int], Parts]()
         for p in sorted({p for *_, columns in run.runs for p in columns}):
-            shift = p * stride % conv.step
-            for form in (form for form in conv.forms if form[0] == shift):
+            shift = p * stride % kernel.step
+            for form in (form for form in kernel.forms if form[0] == shift):
                 first = p * stride - shift + form[1] * QUAD * apart
                 there = self._pixels_met(first, met)
                 if not there:
@@ -150,19 +150,19 @@ class _QuadRows(VectorRows):
                 if first not in quads:
                     quads[first] = self._quad(line, first, there)
                 if form not in weights:
-                    weights[form] = self._weights(taps, self.e.i64(conv.forms.index(form)))
+                    weights[form] = self._weights(taps, self.e.i64(kernel.forms.index(form)))
                 acc[p] = self.dot.add(self.e, acc[p], quads[first], weights[form])
 
     def _pixels_met(self, first: int, met: set[int]) -> range:
         """The pixels of a quad from the first to the last that any tap of the tile meets."""
-        apart = self.conv.window.dilation[2]
+        apart = self.kernel.conv.window.dilation[2]
         found = [i for i in range(QUAD) if first + i * apart in met]
         return range(found[0], found[-1] + 1) if found else range(0)
 
     def _quad(self, line: Pointer, first: int, there: range) -> Parts:
         """Load a quad; zero for pixels that are not there."""
-        conv, e = self.conv, self.e
-        step, lanes, apart = conv.x.spatial[2], conv.lanes, conv.window.dilation[2]
+        kernel, e = self.kernel, self.e
+        step, lanes, apart = kernel.conv.x.spatial[2], kernel.lanes, kernel.conv.window.dilation[2]
         if apart == 1 and step == lanes:
             share = lanes // QUAD
             mask = [int(lane // share in there) for lane in range(lanes)]
@@ -186,22 +186,22 @@ class _QuadRows(VectorRows):
         return self.dot.first_factor(e, words)
 
     def _weights(self, taps: Pointer, form: Value) -> Parts:
-        size = self.conv.lanes * QUAD
-        return self.dot.load(self.e, taps.at(form * size), self.kind, self.conv.lanes)
+        size = self.kernel.lanes * QUAD
+        return self.dot.load(self.e, taps.at(form * size), self.kind, self.kernel.lanes)
 
     def _one_tap(
         self, acc: list[Value], line: Pointer, taps: Pointer, kw: Value, columns: tuple[int, ...]
     ) -> None:
         """A dot product of one pixel each: its tap's weight is moved to the first of a quad."""
-        conv, e, window = self.conv, self.e, self.conv.window
-        quad, size = kw // QUAD, conv.lanes * QUAD
+        conv, kernel, e, window = self.kernel.conv, self.kernel, self.e, self.kernel.conv.window
+        quad, size = kw // QUAD, kernel.lanes * QUAD
         words = e.load(taps.at(quad * size), self.kind, align=1)
-        bits = e.splat(e.convert("trunc", kw % QUAD * 8, INT32.llvm), conv.lanes)
+        bits = e.splat(e.convert("trunc", kw % QUAD * 8, INT32.llvm), kernel.lanes)
         words = e.define(f"lshr {words}, {bits.text}", self.kind) & 0xFF
         weights = self.dot.second_factor(e, words)
         at = line.at(kw * (window.dilation[2] * conv.x.spatial[2]))
         for p in columns:
             pixel = at.at(p * window.stride[2] * conv.x.spatial[2])
-            loaded = e.load(pixel, vector("i8", conv.lanes))
+            loaded = e.load(pixel, vector("i8", kernel.lanes))
             x = self.dot.first_factor(e, e.convert("zext", loaded, self.kind))
             acc[p] = self.dot.add(e, acc[p], x, weights)

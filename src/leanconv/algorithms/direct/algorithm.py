@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from math import prod
 
-from leanconv.algorithms.common.kernel_fields import group_fields
 from leanconv.algorithms.direct.kernel import DirectConv
 from leanconv.algorithms.direct.packed import PackedConv
 from leanconv.algorithms.direct.plan import plan_any_size, plan_direct, ranked_tiles
@@ -42,7 +41,7 @@ class DirectParameters(Parameters):
 
 def takes_pieces(problem: Problem, target: Target) -> bool:
     """Whether operands are float16, and the target sums products of such in float16."""
-    types = problem.precision
+    types = problem.conv.precision
     halves = types.x == types.w == FLOAT16 and types.accumulate == FLOAT32
     return halves and "fp16" in target.extensions and target.costs.f16_products is not None
 
@@ -55,7 +54,7 @@ def piece_error(problem: Problem, piece: int) -> float:
     """
     length = products(problem)
     if not piece:
-        return walk_error(problem, effective_length(problem.reduction))
+        return walk_error(problem, effective_length(problem.conv.reduction))
     within = FLOAT16.roundoff * walk_steps(min(piece, length))
     return within + walk_error(problem, effective_length(length / piece))
 
@@ -91,22 +90,23 @@ def _takes(precision: Precision) -> bool:
 
 
 def _reject(problem: Problem, target: Target) -> str | None:
+    conv = problem.conv
     if reason := split_phases(problem, target):
         return reason
-    group = group_of(problem.precision)
-    if problem.x.block % group:
-        return f"blocks of {problem.x.block} channels; dot products take {group} of a block"
-    if problem.epilogue.activation and not problem.precision.accumulate.is_float:
-        return f"an activation of sums in {problem.precision.accumulate}"
-    unscaled = not problem.epilogue.requantise
-    sums = problem.precision.accumulate
-    if unscaled and not sums.is_float and problem.precision.y == FLOAT32:
+    group = group_of(conv.precision)
+    if conv.x.block % group:
+        return f"blocks of {problem.conv.x.block} channels; dot products take {group} of a block"
+    if conv.epilogue.activation and not conv.precision.accumulate.is_float:
+        return f"an activation of sums in {problem.conv.precision.accumulate}"
+    unscaled = not conv.epilogue.requantise
+    sums = conv.precision.accumulate
+    if unscaled and not sums.is_float and conv.precision.y == FLOAT32:
         return "sums of integers as float32 without scales"
-    if problem.groups == 1:
+    if conv.groups == 1:
         return None
     for access, channels, side in (
-        (problem.x, problem.group_inputs, "input"),
-        (problem.y, problem.group_outputs, "output"),
+        (conv.x, conv.inputs, "input"),
+        (conv.y, conv.outputs, "output"),
     ):
         if channels % access.block:
             return (
@@ -139,28 +139,31 @@ def _live_share(window: Window) -> float:
 def _planned(problem: Problem, target: Target, piece: int) -> tuple[PackedConv, float]:
     """The kernel for a problem, with its estimated cycles of one core."""
     kernel = _kernel(problem, target, piece)
-    window = kernel.window
-    vectors = ceil_div(kernel.outputs, kernel.lanes)
+    window = kernel.conv.window
+    vectors = ceil_div(kernel.conv.outputs, kernel.lanes)
     cycles, _ = ranked_tiles(kernel, target)[0]
-    if not kernel.y.lanes_contiguous:
+    if not kernel.conv.y.lanes_contiguous:
         cycles += target.costs.transposed_store * window.out[2] * vectors
-    cycles *= kernel.batch * kernel.groups * kernel.row_count * _live_share(problem.window)
+    cycles *= (
+        kernel.conv.batch
+        * kernel.conv.groups
+        * kernel.conv.row_count
+        * _live_share(problem.conv.window)
+    )
     pointwise = None if piece else plan_direct_pointwise(kernel, target)
     return pointwise if pointwise and pointwise[1] < cycles else (kernel, cycles)
 
 
 def _kernel(problem: Problem, target: Target, piece: int) -> DirectConv:
-    inside = all(problem.window.always_full(axis) for axis in range(3))
-    given = group_fields(problem, target)
-    if piece:
-        given["lanes"] = target.lanes(FLOAT16)
+    conv = problem.conv
+    inside = all(conv.window.always_full(axis) for axis in range(3))
     kernel = DirectConv(
-        **given,
+        conv=conv,
+        lanes=target.lanes(FLOAT16) if piece else conv.lanes(target),
         piece=piece,
         tile=Tile(1, 1),
         rows=1,
         panels_inside=False,
-        y_offset=problem.y_offset,
         way=_way(problem, target),
         folded=problem.folds_shift and inside,  # taps in the padding are left out
     )
@@ -169,16 +172,16 @@ def _kernel(problem: Problem, target: Target, piece: int) -> DirectConv:
         planned = plan_any_size(kernel, target, problem.weights_from_dram, known)
     else:
         planned = plan_direct(kernel, target, problem.weights_from_dram)
-    single_tap, blocks = prod(planned.window.kernel) == 1, planned.x.block > 1
+    single_tap, blocks = prod(planned.conv.window.kernel) == 1, planned.conv.x.block > 1
     any_size, l2_bytes = bool(problem.any_size), target.l2_bytes
-    large = any_size or problem.output_bytes >= _RESIDUAL_SHARE * l2_bytes
-    large = large and planned.y.lanes_contiguous
+    large = any_size or conv.output_bytes >= _RESIDUAL_SHARE * l2_bytes
+    large = large and planned.conv.y.lanes_contiguous
     return replace(
         planned,
         **_prefetches(problem, planned, target),
         channels_ahead=_channels_ahead(planned, target),
-        fetch=single_tap and blocks and (any_size or problem.input_bytes > target.l2_bytes),
-        prefetches_residual=problem.epilogue.residual and large,
+        fetch=single_tap and blocks and (any_size or conv.input_bytes > target.l2_bytes),
+        prefetches_residual=conv.epilogue.residual and large,
     )
 
 
@@ -187,9 +190,10 @@ def _way(problem: Problem, target: Target) -> Way:
 
     Pairs of bfloat16 have to lie beside each other; what is beyond the last channel may be NaN.
     """
-    apart = problem.group_inputs % 2 or problem.x.block % 2
-    if apart or not pairs_pay(problem.precision, target):
-        return way_of(problem.precision, target)
+    conv = problem.conv
+    apart = conv.inputs % 2 or conv.x.block % 2
+    if apart or not pairs_pay(conv.precision, target):
+        return way_of(conv.precision, target)
     return "brain"
 
 
@@ -198,12 +202,12 @@ def _weights_ahead(problem: Problem, kernel: DirectConv, target: Target) -> int:
 
     Weights that all panels of a row read again stay near.
     """
-    far = problem.weights_from_dram or problem.weight_bytes > target.l2_bytes
+    far = problem.weights_from_dram or problem.conv.weight_bytes > target.l2_bytes
     if kernel.panels_inside or kernel.panels == 1 or not far:
         return 0
     uses = None if problem.any_size else kernel.weight_uses
     nearer = _NEARER if uses is not None and uses <= 1 else 1
-    return target.costs.direct_prefetch_bytes // (nearer * kernel.precision.w.bytes)
+    return target.costs.direct_prefetch_bytes // (nearer * kernel.conv.precision.w.bytes)
 
 
 def _prefetches(problem: Problem, kernel: DirectConv, target: Target) -> dict[str, int]:
@@ -213,18 +217,18 @@ def _prefetches(problem: Problem, kernel: DirectConv, target: Target) -> dict[st
     leave it idle. Two panels have to stay in L2, and tiles be enough for all lines of a step.
     """
     ahead = _weights_ahead(problem, kernel, target)
-    panel = kernel.packed_reduction * kernel.panel_lanes * kernel.precision.w.bytes
+    panel = kernel.packed_reduction * kernel.panel_lanes * kernel.conv.precision.w.bytes
     if not ahead or kernel.piece or _PANELS_OF_L2 * panel > target.l2_bytes:
         return {"weights_ahead": ahead}
     if problem.any_size:
         return {"weights_ahead": ahead, "panel_ahead": True}
-    enough = kernel.row_count * kernel.tiles_across >= kernel.step_lines
+    enough = kernel.conv.row_count * kernel.tiles_across >= kernel.step_lines
     return {"weights_ahead": 0, "panel_ahead": True} if enough else {"weights_ahead": ahead}
 
 
 def _channels_ahead(kernel: DirectConv, target: Target) -> int:
     """How many channels ahead input in planes is prefetched; 0 where channels are neighbours."""
-    return 0 if kernel.x.lanes_contiguous else target.costs.channels_ahead
+    return 0 if kernel.conv.x.lanes_contiguous else target.costs.channels_ahead
 
 
 def _candidate(problem: Problem, target: Target, parameters: Parameters) -> Candidate:
@@ -232,7 +236,7 @@ def _candidate(problem: Problem, target: Target, parameters: Parameters) -> Cand
     piece = chosen_piece(problem, target, parameters)
     if piece and not takes_pieces(problem, target):
         raise SpecError(
-            f"algorithm direct: halves={piece} for {problem} of {problem.precision} on "
+            f"algorithm direct: halves={piece} for {problem} of {problem.conv.precision} on "
             f"{target.cpu}; expected float16 operands and a processor that sums in float16"
         )
     made = (
@@ -255,7 +259,7 @@ def _choices(problem: Problem, target: Target, lean: bool) -> list[Choice]:
 
 def _offered_from(problem: Problem) -> list[float]:
     """The errors of sums in float16."""
-    types = problem.precision
+    types = problem.conv.precision
     halves = types.x == types.w == FLOAT16
     return [piece_error(problem, piece) for piece in PIECES] if halves else []
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 
-from leanconv.algorithms.common.grouped_conv import Taps
+from leanconv.algorithms.common.conv import Taps
 from leanconv.algorithms.direct.packed import panel_ahead, prefetch_offsets
 from leanconv.algorithms.direct.shape import DirectShape
 from leanconv.codegen.column_tiles import (
@@ -39,12 +39,13 @@ class PanelRows:
     """Emits rows of output columns, one panel of output channels each."""
 
     def __init__(
-        self, e: Function, conv: DirectShape, pointers: dict[str, Pointer], n: Value, g: Value
+        self, e: Function, kernel: DirectShape, pointers: dict[str, Pointer], n: Value, g: Value
     ) -> None:
-        self.e, self.conv = e, conv
+        conv = kernel.conv
+        self.e, self.kernel = e, kernel
         image = n * conv.x.image + g * conv.x.channel(conv.inputs)
         self.x = pointers["x"].at(image)
-        self.w = pointers["w"].at(g * conv.group_weights)
+        self.w = pointers["w"].at(g * kernel.group_weights)
         self.y = self._output(pointers["y"], n, g)
         residual = pointers.get("residual")
         self.residual = self._output(residual, n, g) if residual else None
@@ -54,14 +55,14 @@ class PanelRows:
         self.image, self.prefetched = n, pointers.get("prefetched")
 
     def _output(self, pointer: Pointer, n: Value, g: Value) -> Pointer:
-        access = self.conv.y
-        start = n * access.image + g * access.channel(self.conv.outputs) + self.conv.y_offset
+        conv, access = self.kernel.conv, self.kernel.conv.y
+        start = n * access.image + g * access.channel(conv.outputs) + conv.y_offset
         return pointer.at(start)
 
     def _channels(self, pointer: Pointer | None, g: Value) -> Pointer | None:
         if pointer is None:
             return None
-        first = g * (self.conv.panels * self.conv.panel_lanes)
+        first = g * (self.kernel.panels * self.kernel.panel_lanes)
         return pointer.at(first)
 
     def row(self, row: Value, panel: Value, channels: int) -> None:
@@ -79,24 +80,24 @@ class _PanelRow:
     """Emission of one row of output columns of one panel, which has `channels` output channels."""
 
     def __init__(self, of: PanelRows, row: Value, panel: Value, channels: int) -> None:
-        self.e, self.conv = of.e, of.conv
+        self.e, self.kernel = of.e, of.kernel
         self.channels, self.prefetched, self.group_w = channels, of.prefetched, of.w
-        conv, window = self.conv, self.conv.window
+        kernel, window = self.kernel, self.kernel.conv.window
         od, oh = self.e.split(row, *window.out[:2])
         self.oh = oh
-        self.w = of.w.at(panel * (conv.packed_reduction * conv.panel_lanes)).frozen()
-        first = panel * conv.panel_lanes
+        self.w = of.w.at(panel * (kernel.packed_reduction * kernel.panel_lanes)).frozen()
+        first = panel * kernel.panel_lanes
         self.bias = of.bias.at(first) if of.bias else None
         self.factors = of.factors.at(first) if of.factors else None
         self.quantisation = of.quantisation
-        channel = conv.y.panel(panel, conv.panel_lanes)
-        place = od * conv.y.spatial[0] + oh * conv.y.spatial[1] + channel
+        channel = kernel.conv.y.panel(panel, kernel.panel_lanes)
+        place = od * kernel.conv.y.spatial[0] + oh * kernel.conv.y.spatial[1] + channel
         self.y = of.y.at(place)
         self.residual = of.residual.at(place) if of.residual else None
         self.taps = [Taps(self.e, window, axis, o) for axis, o in ((0, od), (1, oh))]
-        starts = [t.start * conv.x.spatial[axis] for axis, t in enumerate(self.taps)]
+        starts = [t.start * kernel.conv.x.spatial[axis] for axis, t in enumerate(self.taps)]
         self.x = of.x.at(starts[0] + starts[1])
-        self.first_tile = (of.image * conv.row_count + row) * conv.tiles_across
+        self.first_tile = (of.image * kernel.conv.row_count + row) * kernel.tiles_across
 
     def emit(self) -> None:
         """Emit the tiles of the row."""
@@ -104,38 +105,38 @@ class _PanelRow:
             self._tile(column, run)
 
     def _tiles(self) -> list[ColumnTile]:
-        conv, window, pixels = self.conv, self.conv.window, self.conv.tile.rows
-        if conv.columns:
-            width = self.e.smin(conv.columns - self.oh * window.out[2], window.out[2])
+        kernel, window, pixels = self.kernel, self.kernel.conv.window, self.kernel.tile.rows
+        if kernel.columns:
+            width = self.e.smin(kernel.columns - self.oh * window.out[2], window.out[2])
             return tiles_of_any_row(width, pixels)
-        if conv.any_width:
-            return overlapping_tiles(window, pixels, conv.epilogue.residual)
+        if kernel.any_width:
+            return overlapping_tiles(window, pixels, kernel.conv.epilogue.residual)
         return bounded_tiles(window, pixels)
 
     def _tile(self, column: Value, run: ColumnTile) -> None:
         """Emit one register tile: start values, reduction, epilogue, store."""
-        conv, e, window = self.conv, self.e, self.conv.window
-        vectors = ceil_div(self.channels, conv.lanes)
+        conv, kernel, e, window = self.kernel.conv, self.kernel, self.e, self.kernel.conv.window
+        vectors = ceil_div(self.channels, kernel.lanes)
         step_x = conv.x.spatial[2]
         tile = RegisterTile(
-            conv.dot,
-            conv.lanes,
+            kernel.dot,
+            kernel.lanes,
             vectors,
             window.stride[2] * step_x,
             b_prefetch_distance=self._weights_ahead(),
             a_prefetch_offsets=self._later_planes(run.pixels),
             prefetch_offsets=self._prefetch_offsets(column),
-            by_lane=conv.by_lane,
+            by_lane=kernel.by_lane,
         )
         first = column * (window.stride[2] * step_x) - window.pad[2] * step_x
         a = self.x.at(first).frozen()
         sums = tile
-        if conv.piece:
-            sums = in_floats(tile, ceil_div(self.channels, conv.sum_lanes))
+        if kernel.piece:
+            sums = in_floats(tile, ceil_div(self.channels, kernel.sum_lanes))
         acc = start_tile(e, self._totals_of(tile), run.pixels, self.bias)
         place = column * conv.y.spatial[2]
         residual = self.residual.at(place) if self.residual else None
-        if conv.prefetches_residual and residual:
+        if kernel.prefetches_residual and residual:
             for j in range(sums.vectors):
                 lines = residual.at(conv.y.channel(j * sums.lanes))
                 for i in range(run.pixels):
@@ -151,7 +152,7 @@ class _PanelRow:
             self.factors,
             conv.stored,
             self.quantisation,
-            factor_step=conv.packed_channels,
+            factor_step=kernel.packed_channels,
         )
         if isinstance(run.done, int) and run.done == 0:
             store_tile(e, sums, acc, output, self.channels)
@@ -160,57 +161,57 @@ class _PanelRow:
 
     def _totals_of(self, tile: RegisterTile) -> RegisterTile:
         """The tile of the totals of a tile: of float16 sums twice as many vectors of float32."""
-        return in_floats(tile, 2 * tile.vectors) if self.conv.piece else tile
+        return in_floats(tile, 2 * tile.vectors) if self.kernel.piece else tile
 
     def _later_planes(self, pixels: int) -> tuple[int, ...]:
         """Distances of a tile's first and last line in a later channel."""
-        conv = self.conv
-        if not conv.channels_ahead:
+        conv, kernel = self.kernel.conv, self.kernel
+        if not kernel.channels_ahead:
             return ()
-        first = conv.channels_ahead * conv.x.block_stride
+        first = kernel.channels_ahead * conv.x.block_stride
         last = (pixels - 1) * conv.window.stride[2] * conv.x.spatial[2]
         return (first, first + last) if last else (first,)
 
     def _prefetch_offsets(self, column: Value) -> tuple[Value, ...]:
         """Distances of the lines that each step prefetches for a later stage, or panel."""
-        conv, e = self.conv, self.e
-        if self.prefetched is None and not conv.panel_ahead:
+        kernel, e = self.kernel, self.e
+        if self.prefetched is None and not kernel.panel_ahead:
             return ()
-        tile = self.first_tile + column // conv.tile.rows
+        tile = self.first_tile + column // kernel.tile.rows
         if self.prefetched is None:
-            return (panel_ahead(e, conv, tile, conv.step_lines),)
-        tiles = conv.batch * conv.row_count * conv.tiles_across
-        return prefetch_offsets(e, conv, self.prefetched, self.group_w, tiles, tile)
+            return (panel_ahead(e, kernel, tile, kernel.step_lines),)
+        tiles = kernel.conv.batch * kernel.conv.row_count * kernel.tiles_across
+        return prefetch_offsets(e, kernel, self.prefetched, self.group_w, tiles, tile)
 
     def _weights_ahead(self) -> Value | int:
         """Elements from the weights that a step loads to those of this panel that it prefetches."""
-        conv, e = self.conv, self.e
-        if not (conv.panel_ahead and conv.weights_ahead):
-            return conv.weights_ahead
-        few = e.i64(conv.row_count * conv.tiles_across).compare("ult", conv.step_lines)
-        return e.select(few, e.i64(conv.weights_ahead), e.i64(0))
+        kernel, e = self.kernel, self.e
+        if not (kernel.panel_ahead and kernel.weights_ahead):
+            return kernel.weights_ahead
+        few = e.i64(kernel.conv.row_count * kernel.tiles_across).compare("ult", kernel.step_lines)
+        return e.select(few, e.i64(kernel.weights_ahead), e.i64(0))
 
     def _reduce(
         self, tile: RegisterTile, acc: list[Value], run: ColumnTile, column: Value, a: Pointer
     ) -> None:
         """Emit the reduction: taps along depth and height, runs of taps along the row, channels."""
-        conv, e, window = self.conv, self.e, self.conv.window
-        width = tile.vectors * conv.lanes
-        if conv.two_parts:
+        kernel, e, window = self.kernel, self.e, self.kernel.conv.window
+        width = tile.vectors * kernel.lanes
+        if kernel.two_parts:
             ((_, loops),) = self._channel_loops(width)
             fetch = self._next_input(run.pixels, loops[-1], a)
-            acc[:] = sum_in_two_parts(e, tile, acc, a, self.w, loops, conv.unroll, fetch)
+            acc[:] = sum_in_two_parts(e, tile, acc, a, self.w, loops, kernel.unroll, fetch)
             return
         across = Taps(e, window, 2, column) if run.computed else None
         runs: _Runs = [(across.low, across.high, (0,))] if across else list(run.runs)
-        if conv.piece:
-            halves = HalfSums(e, tile, acc, conv.piece, conv.unroll)
+        if kernel.piece:
+            halves = HalfSums(e, tile, acc, kernel.piece, kernel.unroll)
             self._multiply(tile, [], runs, across, a, run.pixels, halves)
             with e.when(halves.overflowed()):
                 self._sum_in_floats(halves, tile, run.pixels, column, a)
-            acc[:] = halves.values(ceil_div(self.channels, conv.sum_lanes))
+            acc[:] = halves.values(ceil_div(self.channels, kernel.sum_lanes))
             return
-        parts = PartialSums(e, tile, acc, conv.unroll) if conv.in_parts else None
+        parts = PartialSums(e, tile, acc, kernel.unroll) if kernel.in_parts else None
         self._multiply(tile, [] if parts else acc, runs, across, a, run.pixels, parts)
         if parts:
             acc[:] = parts.values()
@@ -219,11 +220,11 @@ class _PanelRow:
         self, halves: HalfSums, tile: RegisterTile, pixels: int, column: Value, a: Pointer
     ) -> None:
         """Compute the totals of a tile anew, column by column, in float32."""
-        conv, e, window = self.conv, self.e, self.conv.window
+        kernel, e, window = self.kernel, self.e, self.kernel.conv.window
         one = self._totals_of(tile)
         with e.loop("pixel", pixels) as i:
             across = Taps(e, window, 2, column + i)
-            parts = PartialSums(e, one, start_tile(e, one, 1, self.bias), conv.unroll)
+            parts = PartialSums(e, one, start_tile(e, one, 1, self.bias), kernel.unroll)
             runs: _Runs = [(across.low, across.high, (0,))]
             self._multiply(one, [], runs, across, a.at(i * tile.row_stride), 0, parts)
             to = halves.place(0).at(i * (one.vectors * one.lanes))
@@ -251,9 +252,9 @@ class _PanelRow:
             fetched: columns of the tile, behind which input is prefetched; 0: none is.
             parts: of the sums.
         """
-        conv, e, window = self.conv, self.e, self.conv.window
+        conv, kernel, e, window = self.kernel.conv, self.kernel, self.e, self.kernel.conv.window
         width = tile.vectors * tile.lanes
-        per_column = conv.packed_inputs * width
+        per_column = kernel.packed_inputs * width
         per_row = window.kernel[2] * per_column
         per_plane = window.kernel[1] * per_row
         depth, height = self.taps
@@ -276,7 +277,7 @@ class _PanelRow:
                 for low, high, pixels in runs:
                     loops = [replace(taps, start=low, extent=high), *channels]
                     multiply_accumulate(
-                        e, tile, acc, pixels, a_c, b_c, loops, conv.unroll, fetch=fetch
+                        e, tile, acc, pixels, a_c, b_c, loops, kernel.unroll, fetch=fetch
                     )
 
         with ExitStack() as guards:
@@ -287,12 +288,13 @@ class _PanelRow:
 
     def _next_input(self, pixels: int, loop: ReductionLoop, a: Pointer) -> Fetch | None:
         """What the next tiles read in this innermost loop, if their channels are neighbours."""
-        step = self.conv.window.stride[2] * self.conv.x.spatial[2]
+        conv = self.kernel.conv
+        step = conv.window.stride[2] * conv.x.spatial[2]
         assert isinstance(loop.extent, int)
-        if not self.conv.fetch or loop.a_stride != 1:
+        if not self.kernel.fetch or loop.a_stride != 1:
             return None
         if step > loop.extent:  # pixels with gaps: a line of one at each step, the nearest first
-            blocks = self.conv.x.block > 1
+            blocks = conv.x.block > 1
             return Fetch(a.at(pixels * step), step) if blocks else None
         end = (pixels - 1) * step + loop.extent
         return Fetch(a.at(end), ceil_div(pixels * step, loop.extent))
@@ -319,7 +321,7 @@ class _PanelRow:
 
     def _channel_loops(self, width: int) -> list[tuple[int, list[ReductionLoop]]]:
         """Loops over the input channels: whole blocks, then what is left of the last."""
-        access, count, group = self.conv.x, self.conv.inputs, self.conv.dot_group
+        access, count, group = self.kernel.conv.x, self.kernel.conv.inputs, self.kernel.dot_group
         if access.block == 1:  # groups are of neighbours
             steps, stride = ceil_div(count, group), group * access.block_stride
             return [(0, [ReductionLoop("c", steps, stride, group * width)])]
@@ -351,7 +353,13 @@ class DirectConv(DirectShape):
     def emit_chunks(self, e: Function, pointers: dict[str, Pointer]) -> None:
         """Emit the loop over the chunks of a function, with the operands at these addresses."""
         panels = 1 if self.panels_inside else self.panels
-        extents = self.phases * self.batch, self.groups, self.bands, panels, self.row_blocks
+        extents = (
+            self.phases * self.conv.batch,
+            self.conv.groups,
+            self.bands,
+            panels,
+            self.row_blocks,
+        )
         with e.chunks(*extents) as (n, g, band, panel, block):
             start = band * self.band_rows
             first = start + block * self.rows
@@ -371,7 +379,7 @@ class DirectConv(DirectShape):
         zero = e.i64(0)
         body = PanelRows(e, self, pointers, zero, zero)
         with e.loop("panel", last, start=first) as panel:
-            self._one_panel(e, body, panel, zero, e.i64(self.row_count))
+            self._one_panel(e, body, panel, zero, e.i64(self.conv.row_count))
 
     def emit_rows(
         self,
@@ -387,12 +395,12 @@ class DirectConv(DirectShape):
         self._one_panel(e, body, panel, first, last)
 
     def _all_panels(self, e: Function, body: PanelRows, row: Value) -> None:
-        for panel, channels in each_tile(e, "panel", self.outputs, self.panel_lanes):
+        for panel, channels in each_tile(e, "panel", self.conv.outputs, self.panel_lanes):
             body.row(row, e.i64(panel), channels)
 
     def _one_panel(
         self, e: Function, body: PanelRows, panel: Value, first: Value, last: Value
     ) -> None:
-        for channels in tile_at(e, panel, self.outputs, self.panel_lanes):
+        for channels in tile_at(e, panel, self.conv.outputs, self.panel_lanes):
             with e.loop("row", last, start=first) as row:
                 body.row(row, panel, channels)

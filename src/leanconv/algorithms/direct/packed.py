@@ -21,11 +21,10 @@ from math import prod
 
 import numpy as np
 
-from leanconv.algorithms.common.grouped_conv import GroupedConv
+from leanconv.algorithms.common.conv import GroupedConv
 from leanconv.algorithms.common.weight_packing import PanelPacking, in_pieces
 from leanconv.codegen.dot import group_of
 from leanconv.codegen.emitter import Function, Pointer, Value
-from leanconv.codegen.extents import Extent
 from leanconv.codegen.half_stored import halved_calls
 from leanconv.codegen.lowered import PackCall
 from leanconv.kernels import packing
@@ -42,7 +41,6 @@ class PackedConv(GroupedConv):
 
     Attributes:
         lanes: lanes of a vector.
-        y_offset: elements from the output's start to the first one written.
         prefetch_bytes: bytes of one more operand, the weights of a later stage: they are
             prefetched into L2, line by line with the steps of the reduction. 0: none.
         phases: the number of these convolutions. If several, one more operand, `offsets`, has for
@@ -50,7 +48,6 @@ class PackedConv(GroupedConv):
     """
 
     lanes: int
-    y_offset: Extent = 0
     prefetch_bytes: int = 0
     phases: int = 1
 
@@ -79,28 +76,28 @@ class PackedConv(GroupedConv):
     @property
     def panels(self) -> int:
         """Panels of one group's output channels, the last one perhaps narrower."""
-        return ceil_div(self.outputs, self.panel_lanes)
+        return ceil_div(self.conv.outputs, self.panel_lanes)
 
     @property
     def last_vectors(self) -> int:
         """Vectors of the last panel."""
-        rest = self.outputs - (self.panels - 1) * self.panel_lanes
+        rest = self.conv.outputs - (self.panels - 1) * self.panel_lanes
         return ceil_div(rest, self.lanes)
 
     @property
     def dot_group(self) -> int:
         """Input channels that one step multiplies."""
-        return group_of(self.precision)
+        return group_of(self.conv.precision)
 
     @property
     def packed_inputs(self) -> int:
         """Input channels of one group, in whole steps."""
-        return ceil_div(self.inputs, self.dot_group) * self.dot_group
+        return ceil_div(self.conv.inputs, self.dot_group) * self.dot_group
 
     @property
     def packed_reduction(self) -> int:
         """Packed weights of one output."""
-        return reduction_length(self.packed_inputs, self.window.kernel)
+        return reduction_length(self.packed_inputs, self.conv.window.kernel)
 
     @property
     def steps(self) -> int:
@@ -110,7 +107,7 @@ class PackedConv(GroupedConv):
     @property
     def packed_channels(self) -> int:
         """Output channels in whole panels, all groups together."""
-        return self.groups * self.panels * self.panel_lanes
+        return self.conv.groups * self.panels * self.panel_lanes
 
     @property
     def group_weights(self) -> int:
@@ -121,14 +118,14 @@ class PackedConv(GroupedConv):
     @property
     def weight_uses(self) -> float | None:
         """Multiply-adds with each packed weight; None with groups, whose panels are small."""
-        if self.groups > 1:
+        if self.conv.groups > 1:
             return None
-        return self.flops * self.precision.w.bytes / (2 * self.constant_bytes["w"])
+        return self.flops * self.conv.precision.w.bytes / (2 * self.constant_bytes["w"])
 
     @property
     def prefetch_steps(self) -> float | None:
         """All its vector multiply-adds; 0.0 if it has groups or prefetches already."""
-        free = self.groups == 1 and not self.prefetch_bytes
+        free = self.conv.groups == 1 and not self.prefetch_bytes
         return self.flops / (2 * self.lanes) if free else 0.0
 
     def with_prefetch(self, size: int) -> PackedConv:
@@ -138,15 +135,23 @@ class PackedConv(GroupedConv):
     @property
     def packing(self) -> Hashable:
         """Channels, taps and the width of a panel."""
-        shape = self.groups, self.inputs, self.outputs, self.window.kernel, self.panel_vectors
-        stream = self.lanes, self.dot_group, self.phases, self.precision
-        return PackedConv, shape, stream, self.epilogue.operands
+        conv = self.conv
+        shape = (
+            conv.groups,
+            conv.inputs,
+            conv.outputs,
+            conv.window.kernel,
+            self.panel_vectors,
+        )
+        stream = self.lanes, self.dot_group, self.phases, conv.precision
+        return PackedConv, shape, stream, conv.epilogue.operands
 
     @property
     def constant_bytes(self) -> dict[str, int]:
         """Panels of weights for each phase, bias and slopes in whole panels, phases' offsets."""
-        sizes = {"w": self.phases * self.groups * self.group_weights * self.precision.w.bytes}
-        sizes |= self.epilogue.channel_bytes(self.precision.accumulate, self.packed_channels)
+        conv = self.conv
+        sizes = {"w": self.phases * conv.groups * self.group_weights * conv.precision.w.bytes}
+        sizes |= conv.epilogue.channel_bytes(conv.precision.accumulate, self.packed_channels)
         return sizes | ({"offsets": self.phases * INT64.bytes} if self.phases > 1 else {})
 
     def weight_calls(self, w: np.ndarray, seen: Order | None = None) -> list[PackCall]:
@@ -156,14 +161,14 @@ class PackedConv(GroupedConv):
             w: (K, C/g, kernel…), any view.
             seen: makes of it what this kernel multiplies, (K, C/g, kd, kh, kw); None if it is that.
         """
-        row = prod(w.shape[1:])
+        conv, row = self.conv, prod(w.shape[1:])
         squares = 1 < self.lanes <= row and self.dot_group == 1
         apart = not squares or not w.flags.c_contiguous
         if apart or w.dtype not in FLOATS:
-            grouped = w.reshape(self.groups, self.outputs, *w.shape[1:])
+            grouped = w.reshape(conv.groups, conv.outputs, *w.shape[1:])
             order = partial(self._panels, seen=seen)
             return packing.panels(
-                grouped, self.panel_lanes, order, self._panel_weights, self.precision.w
+                grouped, self.panel_lanes, order, self._panel_weights, conv.precision.w
             )
 
         @cache
@@ -172,11 +177,11 @@ class PackedConv(GroupedConv):
             return (np.argsort(taps.reshape(-1)),)
 
         def panels(outputs: int) -> PanelPacking:
-            sizes = self.groups, outputs, row, self.panel_vectors
+            sizes = conv.groups, outputs, row, self.panel_vectors
             return PanelPacking(*sizes, self.lanes, as_dtype(w.dtype))
 
-        calls = in_pieces(panels, self.outputs, self.panel_lanes, w, places)
-        half = self.precision.w
+        calls = in_pieces(panels, conv.outputs, self.panel_lanes, w, places)
+        half = conv.precision.w
         return halved_calls(calls, half) if half in HALVES else calls
 
     def _panel_weights(self, outputs: int) -> int:
@@ -185,7 +190,9 @@ class PackedConv(GroupedConv):
 
     def _taps(self, w: np.ndarray, seen: Order | None) -> np.ndarray:
         """Weights (k, …) as [kd][kh][kw][c][k]."""
-        w = (w if seen is None else seen(w)).reshape(len(w), self.inputs, *self.window.kernel)
+        w = (w if seen is None else seen(w)).reshape(
+            len(w), self.conv.inputs, *self.conv.window.kernel
+        )
         return np.asarray(w.transpose(2, 3, 4, 1, 0))
 
     def _panels(self, w: np.ndarray, seen: Order | None) -> np.ndarray:
@@ -193,7 +200,7 @@ class PackedConv(GroupedConv):
         taps, packed = self._taps(w, seen), []
         for first in range(0, len(w), self.panel_lanes):
             some = taps[..., first : first + self.panel_lanes]
-            rest = self.packed_inputs - self.inputs, -some.shape[-1] % self.lanes
+            rest = self.packed_inputs - self.conv.inputs, -some.shape[-1] % self.lanes
             panel = np.pad(some, [*[(0, 0)] * 3, *((0, n) for n in rest)])
             if self.dot_group > 1:
                 steps = panel.reshape(*panel.shape[:3], -1, self.dot_group, panel.shape[-1])
@@ -203,22 +210,23 @@ class PackedConv(GroupedConv):
 
     def channel_calls(self, values: np.ndarray) -> list[PackCall]:
         """What packs a number for each output channel (bias, slope), zero past the last."""
-        return packing.channels(values, self.outputs, self.panels * self.panel_lanes)
+        return packing.channels(values, self.conv.outputs, self.panels * self.panel_lanes)
 
     def of_phase(
         self, e: Function, pointers: dict[str, Pointer], n: Value
     ) -> tuple[dict[str, Pointer], Value]:
         """The operands' addresses and the image, of index `n` over phases by images."""
+        conv = self.conv
         if self.phases == 1:
             return pointers, n
-        phase, n = (n, e.i64(0)) if self.batch == 1 else (n // self.batch, n % self.batch)
+        phase, n = (n, e.i64(0)) if conv.batch == 1 else (n // conv.batch, n % conv.batch)
         offset = e.load_index(pointers["offsets"].at(phase))
-        weights = pointers["w"].at(phase * (self.groups * self.group_weights))
+        weights = pointers["w"].at(phase * (conv.groups * self.group_weights))
         return {**pointers, "w": weights, "y": pointers["y"].at(offset)}, n
 
 
 def prefetch_offsets(
-    e: Function, conv: PackedConv, prefetched: Value, weights: Value, tiles: int, tile: Value
+    e: Function, kernel: PackedConv, prefetched: Value, weights: Value, tiles: int, tile: Value
 ) -> tuple[Value, ...]:
     """Distances from the weights of a reduction step to the lines that the step prefetches.
 
@@ -227,17 +235,17 @@ def prefetch_offsets(
 
     Args:
         e: the function under construction.
-        conv: the convolution, which prefetches `conv.prefetch_bytes`.
+        kernel: the convolution, which prefetches `kernel.prefetch_bytes`.
         prefetched, weights: addresses of the later stage's weights and of the convolution's own.
         tiles, tile: the number of tiles of a panel, and the index of this one.
 
     Returns:
         Distances in elements, one for each line.
     """
-    item, elements = conv.precision.w.bytes, conv.group_weights
+    item, elements = kernel.conv.precision.w.bytes, kernel.group_weights
     line = ALIGNMENT // item
-    lines = ceil_div(conv.panel_lanes, line)
-    slots = max(1, round(conv.prefetch_bytes / (elements * item))) * lines
+    lines = ceil_div(kernel.panel_lanes, line)
+    slots = max(1, round(kernel.prefetch_bytes / (elements * item))) * lines
     each = ceil_div(slots, tiles)
     start, own = (e.index(e.convert("ptrtoint", each, "i64")) for each in (prefetched, weights))
     away = (start - own) // item
@@ -248,14 +256,14 @@ def prefetch_offsets(
     return tuple(offsets)
 
 
-def panel_ahead(e: Function, conv: PackedConv, tile: Value, lines: int) -> Value:
+def panel_ahead(e: Function, kernel: PackedConv, tile: Value, lines: int) -> Value:
     """The distance from the weights of a step to the next panel's line that it prefetches.
 
     Args:
         e: the function under construction.
-        conv: the convolution.
+        kernel: the convolution.
         tile: the index of the tile among those of its panel; tile i prefetches line i of each step.
         lines: of a step.
     """
-    line = ALIGNMENT // conv.precision.w.bytes
-    return e.smin(tile, lines - 1) * line + conv.packed_reduction * conv.panel_lanes
+    line = ALIGNMENT // kernel.conv.precision.w.bytes
+    return e.smin(tile, lines - 1) * line + kernel.packed_reduction * kernel.panel_lanes

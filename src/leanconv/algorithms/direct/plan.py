@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from leanconv.algorithms.common.grouped_conv import batch_as_columns, gives_pixels
+from leanconv.algorithms.common.conv import batch_as_columns, gives_pixels, with_conv
 from leanconv.algorithms.direct.kernel import DirectConv
 from leanconv.codegen.column_tiles import overlapping_tiles
 from leanconv.codegen.dot import dots_per_cycle, pairs_per_cycle
@@ -67,40 +67,41 @@ def plan_any_size(
         weights_from_dram: as of `plan_direct`.
         known: whether the width is known, and takes the best of a few tiles.
     """
-    vectors = ceil_div(kernel.outputs, kernel.lanes)
+    vectors = ceil_div(kernel.conv.outputs, kernel.lanes)
     ranked = _usable(
         kernel,
         rank_tiles(target, ANY_COUNT, vectors, fixed(kernel.steps), tile_work(kernel, target)),
     )
     usable = [r for r in ranked if r[1].rows * r[1].vectors <= _DRAM_TILE]
     cycles, tile = (usable if weights_from_dram else ranked)[0]
-    if known and prod(kernel.window.kernel) > 1:
+    if known and prod(kernel.conv.window.kernel) > 1:
         tile = _tile_of_width(kernel, target)
-    window, kernel = kernel.window, replace(kernel, any_width=True)
+    window, kernel = kernel.conv.window, replace(kernel, any_width=True)
     if gives_pixels(window):
         kernel = batch_as_columns(kernel)
     kernel = _in_strips(kernel, tile)
-    rows = kernel.row_count
-    weights = kernel.groups * kernel.packed_reduction * vectors * kernel.lanes
-    inside = weights * kernel.precision.w.bytes <= _ROWS_OUTER_BYTES
+    rows = kernel.conv.row_count
+    weights = kernel.conv.groups * kernel.packed_reduction * vectors * kernel.lanes
+    inside = weights * kernel.conv.precision.w.bytes <= _ROWS_OUTER_BYTES
     panels = ceil_div(vectors, tile.vectors)
     each = cycles / ANY_COUNT / (1 if inside else panels)
-    pieces = kernel.batch * kernel.groups * (1 if inside else panels)
-    width, chunk = kernel.window.out[2], target.costs.chunk
+    pieces = kernel.conv.batch * kernel.conv.groups * (1 if inside else panels)
+    width, chunk = kernel.conv.window.out[2], target.costs.chunk
     block = rows_per_chunk_of_any_width(rows, width, each, pieces, chunk)
     return replace(kernel, tile=tile, rows=block, panels_inside=inside)
 
 
 def _tile_of_width(kernel: DirectConv, target: Target) -> Tile:
     """Of the tiles that are best for the usual widths the one that is best for this width."""
-    vectors, work = ceil_div(kernel.outputs, kernel.lanes), tile_work(kernel, target)
+    conv = kernel.conv
+    vectors, work = ceil_div(conv.outputs, kernel.lanes), tile_work(kernel, target)
     best = [
         _usable(kernel, rank_tiles(target, width, vectors, kernel.steps, work))[0][1]
         for width in _USUAL_WIDTHS
     ]
 
     def cycles(tile: Tile) -> float:
-        row = overlapping_tiles(kernel.window, tile.rows, kernel.epilogue.residual)
+        row = overlapping_tiles(conv.window, tile.rows, conv.epilogue.residual)
         panels, rest = divmod(vectors, tile.vectors)
         total: float = sum(
             run.count * number * tile_cycles(target, run.pixels, wide, kernel.steps, work)
@@ -117,9 +118,10 @@ def _tile_of_width(kernel: DirectConv, target: Target) -> Tile:
 
 def _in_strips(kernel: DirectConv, tile: Tile) -> DirectConv:
     """A map that is one row, cut into rows of whole tiles; the last one may be shorter."""
-    window, x, y = merge_rows(kernel.window, kernel.x, kernel.y, lambda total: total)
+    conv = kernel.conv
+    window, x, y = merge_rows(conv.window, conv.x, conv.y, lambda total: total)
     columns = window.out[2]
-    if window is kernel.window or columns < tile.rows:
+    if window is conv.window or columns < tile.rows:
         return kernel
     tiles = least(_STRIP_TILES, most(1, columns // (_STRIPS * tile.rows)))
     row = tiles * tile.rows
@@ -130,7 +132,7 @@ def _in_strips(kernel: DirectConv, tile: Tile) -> DirectConv:
         return replace(access, spatial=(access.spatial[0], row * step, step))
 
     window = replace(window, size=flat, out=flat)
-    return replace(kernel, window=window, x=cut(x), y=cut(y), columns=columns)
+    return replace(with_conv(kernel, window=window, x=cut(x), y=cut(y)), columns=columns)
 
 
 def plan_direct(kernel: DirectConv, target: Target, weights_from_dram: bool = False) -> DirectConv:
@@ -141,28 +143,33 @@ def plan_direct(kernel: DirectConv, target: Target, weights_from_dram: bool = Fa
         target: the machine.
         weights_from_dram: whether its weights come from DRAM in each run.
     """
-    merged = _merge(kernel)
-    channel_vectors = ceil_div(merged.outputs, merged.lanes)
-    weights = merged.groups * channel_vectors * _vector_bytes(merged)
-    one_map = prod(kernel.window.kernel) == 1 == kernel.batch * kernel.groups
+    conv, merged = kernel.conv, _merge(kernel)
+    channel_vectors = ceil_div(merged.conv.outputs, merged.lanes)
+    weights = merged.conv.groups * channel_vectors * _vector_bytes(merged)
+    one_map = prod(conv.window.kernel) == 1 == conv.batch * conv.groups
     by_pixels = weights_from_dram and one_map
     inside_bytes = max(_ROWS_OUTER_BYTES, _INSIDE_SHARE * target.l2_bytes if by_pixels else 0)
     in_halves = by_pixels and inside_bytes < weights <= target.l2_bytes
-    if in_halves and merged.row_count % 2 and merged.window.out[2] % 2 == 0:
-        merged = _cut_rows(merged, merged.window.out[2] // 2)
+    if in_halves and merged.conv.row_count % 2 and merged.conv.window.out[2] % 2 == 0:
+        merged = _cut_rows(merged, merged.conv.window.out[2] // 2)
     cycles, tile = _best_tile(merged, target, weights_from_dram)
     merged = _split_row(merged, tile.rows) if weights_from_dram else merged
-    rows = merged.row_count
+    rows = merged.conv.row_count
     bands = 2 if in_halves and rows % 2 == 0 else 1
     cycles /= rows
     # Panels larger than L2 are read again for each row anyway. With all panels inside a chunk the
     # input stays in L2 meanwhile (2048 channels, dilated, at 33x33: 41.5 to 36.1 ms).
-    image = prod(merged.window.size) * merged.inputs * merged.groups * merged.precision.x.bytes
+    image = (
+        prod(merged.conv.window.size)
+        * merged.conv.inputs
+        * merged.conv.groups
+        * merged.conv.precision.x.bytes
+    )
     neither_fits_l2 = min(_panel_bytes(merged, tile), image) > target.l2_bytes
-    inside = (neither_fits_l2 or weights <= inside_bytes) and merged.batch * rows >= 16
+    inside = (neither_fits_l2 or weights <= inside_bytes) and merged.conv.batch * rows >= 16
     panels = ceil_div(channel_vectors, tile.vectors)
     per_row = cycles if inside else cycles / panels
-    pieces = merged.batch * merged.groups * (1 if inside else bands * panels)
+    pieces = merged.conv.batch * merged.conv.groups * (1 if inside else bands * panels)
     block = rows_per_chunk(rows // bands, per_row, pieces, target.costs.chunk)
     lanes = merged.dot_group == 1 and by_lane(target, tile.rows, tile.vectors)
     return replace(merged, tile=tile, rows=block, panels_inside=inside, bands=bands, by_lane=lanes)
@@ -174,21 +181,22 @@ def _best_tile(kernel: DirectConv, target: Target, weights_from_dram: bool) -> t
     Only the first tile of each panel waits for weights from DRAM; with more rows it hides more of
     that latency. The other tiles find the weights in a cache.
     """
-    vectors, columns = ceil_div(kernel.outputs, kernel.lanes), kernel.window.out[2]
+    conv = kernel.conv
+    vectors, columns = ceil_div(conv.outputs, kernel.lanes), conv.window.out[2]
     ranked = ranked_tiles(kernel, target)
     cycles, tile = ranked[0]
     if not weights_from_dram or columns < _DRAM_COLUMNS:
-        return cycles * kernel.row_count, tile
+        return cycles * conv.row_count, tile
     bytes_, work = _vector_bytes(kernel), tile_work(kernel, target)
 
     def total(cycles: float, tile: Tile) -> float:
         first = tile_cycles(target, tile.rows, tile.vectors, kernel.steps, work) / tile.vectors
         wait = max(0.0, bytes_ / target.costs.dram_read_first - first)
-        return kernel.row_count * cycles + vectors * wait
+        return conv.row_count * cycles + vectors * wait
 
     small = [r for r in ranked if r[1].rows * r[1].vectors <= _DRAM_TILE]
     cycles, tile = min(small, key=lambda r: total(*r))
-    return cycles * kernel.row_count, tile
+    return cycles * conv.row_count, tile
 
 
 def ranked_tiles(kernel: DirectConv, target: Target) -> list[tuple[float, Tile]]:
@@ -197,12 +205,13 @@ def ranked_tiles(kernel: DirectConv, target: Target) -> list[tuple[float, Tile]]
     Every tile reads all weights of its panel. Where these exceed L2, tiles of few rows wait for
     them.
     """
-    vectors, columns = ceil_div(kernel.outputs, kernel.lanes), kernel.window.out[2]
+    conv = kernel.conv
+    vectors, columns = ceil_div(conv.outputs, kernel.lanes), conv.window.out[2]
     work = tile_work(kernel, target)
 
     def waiting(tile: Tile) -> float:
         panel = _panel_bytes(kernel, tile)
-        if panel <= target.l2_bytes or kernel.row_count * columns <= tile.rows:
+        if panel <= target.l2_bytes or conv.row_count * columns <= tile.rows:
             return 0.0
         one = tile_cycles(target, tile.rows, tile.vectors, kernel.steps, work)
         tiles = ceil_div(columns, tile.rows) * ceil_div(vectors, tile.vectors)
@@ -221,6 +230,7 @@ def converting(x: bool, w: bool) -> TileWork:
 
 def tile_work(kernel: DirectConv, target: Target) -> TileWork:
     """What a tile of codes does, or of sums in float16; of floats what all tiles do."""
+    conv = kernel.conv
     if kernel.piece:
         rate = (target.costs.f16_products or 0.0) / kernel.lanes
         pieces = ceil_div(kernel.reduction, kernel.piece)
@@ -228,18 +238,18 @@ def tile_work(kernel: DirectConv, target: Target) -> TileWork:
     if kernel.way == "brain":
         return TileWork(pairs_per_cycle(target))
     if kernel.dot_group == 1:
-        return converting(kernel.precision.x in HALVES, kernel.precision.w in HALVES)
-    ends, epilogue = 0.0, kernel.epilogue
+        return converting(conv.precision.x in HALVES, conv.precision.w in HALVES)
+    ends, epilogue = 0.0, conv.epilogue
     if epilogue.requantise:
-        packed = packs_columns(epilogue, kernel.y, kernel.way, kernel.precision.y, kernel.lanes)
+        packed = packs_columns(epilogue, conv.y, kernel.way, conv.precision.y, kernel.lanes)
         own, residual = _PACKED_STEPS if packed else _STEPS
         ends = (own + epilogue.residual * residual) / target.fma_units
-    return TileWork(dots_per_cycle(kernel.precision, target, kernel.folded), ends)
+    return TileWork(dots_per_cycle(conv.precision, target, kernel.folded), ends)
 
 
 def _usable(kernel: DirectConv, ranked: _Ranked) -> _Ranked:
     """The tiles whose panels end with whole rows of phases, where phases are channels."""
-    y = kernel.y
+    y = kernel.conv.y
     if not isinstance(y, PhasedAccess) or y.block == 1:
         return ranked
     return tuple(r for r in ranked if y.takes_panels(r[1].vectors * kernel.lanes))
@@ -252,21 +262,21 @@ def _panel_bytes(kernel: DirectConv, tile: Tile) -> int:
 
 def _vector_bytes(kernel: DirectConv) -> int:
     """Bytes of the weights of one vector of a panel."""
-    return kernel.packed_reduction * kernel.lanes * kernel.precision.w.bytes
+    return kernel.packed_reduction * kernel.lanes * kernel.conv.precision.w.bytes
 
 
 def _split_row(kernel: DirectConv, columns: int) -> DirectConv:
     """Cut the only row into rows of one tile if it divides evenly: more chunks, same sums."""
-    return kernel if kernel.row_count > 1 else _cut_rows(kernel, columns)
+    return kernel if kernel.conv.row_count > 1 else _cut_rows(kernel, columns)
 
 
 def _cut_rows(kernel: DirectConv, columns: int) -> DirectConv:
     """Cut rows into shorter ones of `columns` columns if that divides them evenly."""
-    window = kernel.window
+    conv, window = kernel.conv, kernel.conv.window
     if window.out[2] % columns:
         return kernel
-    window, x, y = merge_rows(window, kernel.x, kernel.y, lambda _: columns)
-    return replace(kernel, window=window, x=x, y=y)
+    window, x, y = merge_rows(window, conv.x, conv.y, lambda _: columns)
+    return with_conv(kernel, window=window, x=x, y=y)
 
 
 def _merge(kernel: DirectConv) -> DirectConv:
@@ -277,13 +287,13 @@ def _merge(kernel: DirectConv) -> DirectConv:
     A single 1x1 map takes the same path as a batch, so that its partial sums, which may span
     several taps of a row, have the same bounds.
     """
-    window = kernel.window
+    conv, window = kernel.conv, kernel.conv.window
     if gives_pixels(window):
         return batch_as_columns(kernel)
-    window, x, y = merge_rows_of_columns(window, kernel.x, kernel.y, _good_width)
-    if window is kernel.window:
+    window, x, y = merge_rows_of_columns(window, conv.x, conv.y, _good_width)
+    if window is conv.window:
         window, x, y = merge_rows(window, x, y, _good_width)
-    return replace(kernel, window=window, x=x, y=y)
+    return with_conv(kernel, window=window, x=x, y=y)
 
 
 def _good_width(total: int) -> int:

@@ -67,7 +67,7 @@ class DirectPointwise(PackedConv):
     @property
     def pixels(self) -> int:
         """Pixels of one map."""
-        return self.window.out[2]
+        return self.conv.window.out[2]
 
     @property
     def tile_count(self) -> int:
@@ -82,7 +82,7 @@ class DirectPointwise(PackedConv):
     @property
     def chunks(self) -> int:
         """Phases by images by groups by panels by blocks of tiles."""
-        return self.phases * self.batch * self.groups * self.panels * self.blocks
+        return self.phases * self.conv.batch * self.conv.groups * self.panels * self.blocks
 
     @property
     def largest(self) -> int:
@@ -92,32 +92,32 @@ class DirectPointwise(PackedConv):
     @property
     def parts(self) -> int:
         """Parts of the sum."""
-        return ceil_div(self.inputs, LENGTH)
+        return ceil_div(self.conv.inputs, LENGTH)
 
     @property
     def part(self) -> int:
         """Input channels of one part, the last one perhaps shorter."""
-        return min(self.inputs, LENGTH)
+        return min(self.conv.inputs, LENGTH)
 
     @property
     def scratch_bytes(self) -> int:
         """The sums of one chunk."""
         if self.parts == 1:
             return 0
-        return self.precision.accumulate.bytes * self.chunk_tiles * self.largest * self.lanes
+        return self.conv.precision.accumulate.bytes * self.chunk_tiles * self.largest * self.lanes
 
     def emit(self, target: Target) -> str:
         """Emit the loops: chunks, parts, tiles."""
         del target
-        e = Function(self.NAME)
+        conv, e = self.conv, Function(self.NAME)
         pointers = self.addresses(e)
-        extents = self.phases * self.batch, self.groups, self.panels, self.blocks
+        extents = self.phases * conv.batch, conv.groups, self.panels, self.blocks
         with e.chunks(*extents) as (n, g, panel, block):
             first = block * self.chunk_tiles
             last = e.smin(first + self.chunk_tiles, self.tile_count)
             moved, n = self.of_phase(e, pointers, n)
             chunk = _Chunk(e, self, moved, (n, g, panel), first, last)
-            for channels in tile_at(e, panel, self.outputs, self.lanes):
+            for channels in tile_at(e, panel, conv.outputs, self.lanes):
                 chunk.emit(channels)
         return e.finish()
 
@@ -128,31 +128,32 @@ class _Chunk:
     def __init__(
         self,
         e: Function,
-        conv: DirectPointwise,
+        kernel: DirectPointwise,
         pointers: dict[str, Pointer],
         place: tuple[Value, Value, Value],
         first: Value,
         last: Value,
     ) -> None:
-        self.e, self.conv, self.pointers, self.first, self.last = e, conv, pointers, first, last
+        conv = kernel.conv
+        self.e, self.kernel, self.pointers, self.first, self.last = e, kernel, pointers, first, last
         element = conv.precision.accumulate.llvm
-        self.kind, self.sums = vector(element, conv.lanes), e.scratch.of(element)
+        self.kind, self.sums = vector(element, kernel.lanes), e.scratch.of(element)
         self.image, g, panel = place
-        channel = (g * conv.panels + panel) * conv.lanes  # of those that are packed
+        channel = (g * kernel.panels + panel) * kernel.lanes  # of those that are packed
         self.bias = channel_address(pointers, "bias", channel)
         self.slope = channel_address(pointers, "slope", channel)
-        self.group_w = pointers["w"].at(g * conv.group_weights)
-        self.w = self.group_w.at(panel * (conv.inputs * conv.lanes))
+        self.group_w = pointers["w"].at(g * kernel.group_weights)
+        self.w = self.group_w.at(panel * (conv.inputs * kernel.lanes))
         x = self.image * conv.x.image + g * conv.x.channel(conv.inputs)
         self.x = pointers["x"].at(x)
         y = self.image * conv.y.image + g * conv.y.channel(conv.outputs) + conv.y_offset
-        self.out = y + panel * conv.y.channel(conv.lanes)
+        self.out = y + panel * conv.y.channel(kernel.lanes)
 
     def emit(self, channels: int) -> None:
         """Emit the chunk; `channels` of its lanes are output channels."""
-        conv, e = self.conv, self.e
+        kernel, e = self.kernel, self.e
         starts = start_vectors(e, self.kind, self.bias)
-        if conv.parts == 1:
+        if kernel.parts == 1:
             self._tiles(
                 lambda tile, pixel, pixels: self._store(
                     self._products(e.i64(0), tile, pixel, starts * pixels),
@@ -168,14 +169,14 @@ class _Chunk:
                 e.store(starts[0], self._sum(tile, i))
 
         self._tiles(begin)
-        with e.loop("part", conv.parts) as part:
+        with e.loop("part", kernel.parts) as part:
             self._tiles(lambda tile, pixel, pixels: self._add(part, tile, pixel, pixels, channels))
 
     def _tiles(self, body: Callable[[Value, Value, int], None]) -> None:
         """Emit a body for all tiles, given a tile's index, its first pixel, and its pixels."""
-        conv, e = self.conv, self.e
-        small, larger = divmod(conv.pixels, conv.tile_count)
-        kinds = (small + 1, 0, larger), (small, larger, conv.tile_count)
+        kernel, e = self.kernel, self.e
+        small, larger = divmod(kernel.pixels, kernel.tile_count)
+        kinds = (small + 1, 0, larger), (small, larger, kernel.tile_count)
         for pixels, low, high in kinds:
             if low < high:
                 first, last = e.smax(self.first, low), e.smin(self.last, high)
@@ -185,48 +186,48 @@ class _Chunk:
 
     def _sum(self, tile: Value, i: int) -> Pointer:
         """Address of one pixel's sums."""
-        place = (tile - self.first) * (self.conv.largest * self.conv.lanes)
-        return self.sums.at(place + i * self.conv.lanes)
+        place = (tile - self.first) * (self.kernel.largest * self.kernel.lanes)
+        return self.sums.at(place + i * self.kernel.lanes)
 
     def _products(self, part: Value, tile: Value, pixel: Value, acc: list[Value]) -> list[Value]:
         """Add one part's products to the accumulators, one for each pixel."""
-        conv, e = self.conv, self.e
-        c, extent = part * conv.part, conv.part
+        conv, kernel, e = self.kernel.conv, self.kernel, self.e
+        c, extent = part * kernel.part, kernel.part
         length: Value | int = extent
         if conv.inputs % extent:
             length = e.smin(c + extent, conv.inputs) - c
         a = self.x.at(c * conv.x.block_stride + pixel)
         register = replace(self._register, prefetch_offsets=self._prefetch_offsets(tile))
-        loops = [ReductionLoop("c", length, conv.x.block_stride, conv.lanes)]
-        b = self.w.at(c * conv.lanes)
+        loops = [ReductionLoop("c", length, conv.x.block_stride, kernel.lanes)]
+        b = self.w.at(c * kernel.lanes)
         multiply_accumulate(e, register, acc, range(len(acc)), a, b, loops)
         return acc
 
     @property
     def _register(self) -> RegisterTile:
-        return RegisterTile(dot_of(self.conv.precision, "fma"), self.conv.lanes, 1, 1)
+        return RegisterTile(dot_of(self.kernel.conv.precision, "fma"), self.kernel.lanes, 1, 1)
 
     def _prefetch_offsets(self, tile: Value) -> tuple[Value, ...]:
         """Distances of the lines that each step of a tile prefetches for a later stage."""
-        prefetched, conv = self.pointers.get("prefetched"), self.conv
+        prefetched, kernel = self.pointers.get("prefetched"), self.kernel
         if prefetched is None:
             return ()
-        index, tiles = self.image * conv.tile_count + tile, conv.batch * conv.tile_count
-        return prefetch_offsets(self.e, conv, prefetched, self.group_w, tiles, index)
+        index, tiles = self.image * kernel.tile_count + tile, kernel.conv.batch * kernel.tile_count
+        return prefetch_offsets(self.e, kernel, prefetched, self.group_w, tiles, index)
 
     def _add(self, part: Value, tile: Value, pixel: Value, pixels: int, channels: int) -> None:
         """Add one part's products to a tile's sums; the last part finishes them."""
-        conv, e = self.conv, self.e
+        kernel, e = self.kernel, self.e
         acc = self._products(part, tile, pixel, [e.zero(self.kind)] * pixels)
         acc = [e.load(self._sum(tile, i), self.kind) + value for i, value in enumerate(acc)]
-        with e.when(part.compare("ult", conv.parts - 1)):
+        with e.when(part.compare("ult", kernel.parts - 1)):
             for i, value in enumerate(acc):
                 e.store(value, self._sum(tile, i))
-        with e.when(part.compare("eq", conv.parts - 1)):
+        with e.when(part.compare("eq", kernel.parts - 1)):
             self._store(acc, pixel, channels)
 
     def _store(self, acc: list[Value], pixel: Value, channels: int) -> None:
-        conv, place = self.conv, self.out + pixel
+        conv, place = self.kernel.conv, self.out + pixel
         residual = self.pointers.get("residual")
         out = TileOutput(
             conv.epilogue,
@@ -252,8 +253,9 @@ def plan_direct_pointwise(
         None if it is not a 1x1 convolution from planes to planes, or the map or the registers are
         too small.
     """
-    window, x, y = merge_rows(kernel.window, kernel.x, kernel.y, lambda total: total)
-    if not (window.is_pointwise and computes_floats(kernel.precision)):
+    conv = kernel.conv
+    window, x, y = merge_rows(conv.window, conv.x, conv.y, lambda total: total)
+    if not (window.is_pointwise and computes_floats(conv.precision)):
         return None
     planes = all(a.block == 1 == a.spatial[2] for a in (x, y))
     rows = kernel.lanes * max(1, _ROWS // kernel.lanes)
@@ -263,13 +265,14 @@ def plan_direct_pointwise(
     tiles = ceil_div(pixels, rows)
     if pixels < tiles * _LEAST_ROWS:
         return None
-    steps = kernel.inputs * max(float(target.fma_latency), step_cycles(target, rows, 1))
+    steps = conv.inputs * max(float(target.fma_latency), step_cycles(target, rows, 1))
     costs = target.costs
     store = _STORE_SHARE * costs.transposed_store * target.fma_units * rows
-    cycles = steps + ceil_div(kernel.inputs, LENGTH) * costs.accumulator * rows + store
+    cycles = steps + ceil_div(conv.inputs, LENGTH) * costs.accumulator * rows + store
     cycles *= pixels / (tiles * rows)
-    panels = kernel.batch * kernel.groups * ceil_div(kernel.outputs, kernel.lanes)
+    panels = conv.batch * conv.groups * ceil_div(conv.outputs, kernel.lanes)
     given = {field.name: getattr(kernel, field.name) for field in fields(PackedConv)}
-    given |= {"window": window, "x": x, "y": y, "most_pixels": rows}
+    given["conv"] = replace(conv, window=window, x=x, y=y)
     per_chunk = rows_per_chunk(tiles, cycles, panels, _CHUNKS * costs.chunk)
-    return DirectPointwise(**given, chunk_tiles=per_chunk), cycles * tiles * panels
+    made = DirectPointwise(**given, most_pixels=rows, chunk_tiles=per_chunk)
+    return made, cycles * tiles * panels

@@ -67,12 +67,12 @@ class DirectShape(PackedConv):
         """What a step of the reduction multiplies and adds."""
         if self.piece:
             return HALF_PRODUCTS
-        return dot_of(self.precision, self.way, self.folded)
+        return dot_of(self.conv.precision, self.way, self.folded)
 
     @property
     def dot_group(self) -> int:
         """Input channels that one step multiplies."""
-        return HALF_PRODUCTS.group if self.piece else group_by(self.precision, self.way)
+        return HALF_PRODUCTS.group if self.piece else group_by(self.conv.precision, self.way)
 
     @property
     def sum_lanes(self) -> int:
@@ -90,7 +90,7 @@ class DirectShape(PackedConv):
         if not self.columns:
             return super().flops
         return sum_flops(
-            self.phases * self.batch, self.out_channels, (self.columns,), self.reduction
+            self.phases * self.conv.batch, self.conv.out_channels, (self.columns,), self.reduction
         )
 
     @property
@@ -101,12 +101,12 @@ class DirectShape(PackedConv):
     @property
     def step_lines(self) -> int:
         """Cache lines of weights that a step of the reduction reads."""
-        return ceil_div(self.panel_lanes * self.dot_group * self.precision.w.bytes, ALIGNMENT)
+        return ceil_div(self.panel_lanes * self.dot_group * self.conv.precision.w.bytes, ALIGNMENT)
 
     @property
     def band_rows(self) -> int:
         """Output rows of one band."""
-        return self.row_count // self.bands
+        return self.conv.row_count // self.bands
 
     @property
     def row_blocks(self) -> int:
@@ -118,24 +118,27 @@ class DirectShape(PackedConv):
         """Whether a sum is a sum of partial ones: those of integers are exact anyway."""
         if self.piece:
             return True
-        return self.reduction > LENGTH and self.precision.accumulate.is_float
+        return self.reduction > LENGTH and self.conv.precision.accumulate.is_float
 
     @property
     def two_parts(self) -> bool:
         """Whether a sum is one run of channels, of two partial sums: one tap, inside the input."""
+        conv = self.conv
         if not self.in_parts or self.piece or self.dot_group > 1:
             return False
-        inside = all(self.window.always_full(axis) for axis in range(3))
-        run = inside and prod(self.window.kernel) == 1 and self.inputs % self.x.block == 0
-        return run and self.inputs <= 2 * LENGTH and LENGTH % self.x.block == 0
+        inside = all(conv.window.always_full(axis) for axis in range(3))
+        run = inside and prod(conv.window.kernel) == 1 and conv.inputs % conv.x.block == 0
+        return run and conv.inputs <= 2 * LENGTH and LENGTH % conv.x.block == 0
 
     @property
     def tiles_across(self) -> int:
         """Register tiles of one row of output columns."""
-        return ceil_div(self.window.out[2], self.tile.rows)
+        return ceil_div(self.conv.window.out[2], self.tile.rows)
 
     @property
     def chunks(self) -> int:
         """Phases by images by groups by bands by panels (unless inside) by blocks of rows."""
         panels = 1 if self.panels_inside else self.panels
-        return self.phases * self.batch * self.groups * self.bands * panels * self.row_blocks
+        return (
+            self.phases * self.conv.batch * self.conv.groups * self.bands * panels * self.row_blocks
+        )

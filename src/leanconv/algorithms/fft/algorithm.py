@@ -40,7 +40,7 @@ def error_of(layout: _Layout) -> float:
     normal data the largest error was 0.3 to 0.4 of this.
     """
     doublings = 2 * (layout.length.bit_length() - 1)
-    return layout.dtype.roundoff * (4.0 + doublings / 2 + 0.65 * sqrt(layout.reduction_steps))
+    return layout.conv.dtype.roundoff * (4.0 + doublings / 2 + 0.65 * sqrt(layout.reduction_steps))
 
 
 def _losses(problem: Problem, layout: _Layout) -> Losses:
@@ -55,18 +55,18 @@ def _losses(problem: Problem, layout: _Layout) -> Losses:
 
 
 def _reject(problem: Problem, target: Target) -> str | None:
-    window = problem.window
-    lanes = problem.lanes(target)
+    conv, window = problem.conv, problem.conv.window
+    lanes = conv.lanes(target)
     if not window.is_flat:
         return "there are three spatial axes; the transforms have two"
-    depthwise = problem.group_inputs == problem.group_outputs == 1
+    depthwise = conv.inputs == conv.outputs == 1
     for access, channels, side in (
-        (problem.x, problem.group_inputs, "input"),
-        (problem.y, problem.group_outputs, "output"),
+        (conv.x, conv.inputs, "input"),
+        (conv.y, conv.outputs, "output"),
     ):
         if access.block not in (1, lanes):
             return f"channels lie in blocks of {access.block}; a vector has {lanes}"
-        if problem.groups > 1 and channels % access.block and not depthwise:
+        if conv.groups > 1 and channels % access.block and not depthwise:
             return (
                 f"groups of {channels} {side} channels do not fill blocks of {access.block} "
                 "channels"
@@ -87,7 +87,7 @@ def _layout(problem: Problem, target: Target, given: FftParameters) -> tuple[flo
 
 def _plane_lengths(problem: Problem) -> tuple[int, ...]:
     """Lengths up to the first of which a tile's outputs are a quarter at least."""
-    taps = max(problem.window.kernel)
+    taps = max(problem.conv.window.kernel)
     least = next((n for n in PLANE_LENGTHS if n >= _LEAST_LENGTH * taps), PLANE_LENGTHS[-1])
     return tuple(n for n in PLANE_LENGTHS if n <= least)
 
@@ -104,7 +104,7 @@ def _variants(problem: Problem, target: Target, lean: bool) -> list[Choice]:
 
 def _image_length(problem: Problem) -> int:
     """The transform that holds a whole image and what a window reaches over its end."""
-    needed = max(least_length(problem.window, axis) for axis in (1, 2))
+    needed = max(least_length(problem.conv.window, axis) for axis in (1, 2))
     length = next((n for n in LENGTHS + LONG if n >= needed), None)
     if length is None:
         raise SpecError(
@@ -135,7 +135,8 @@ def _choices(problem: Problem, given: FftParameters, lengths: tuple[int, ...]) -
 
 
 def _candidate(problem: Problem, target: Target, parameters: FftParameters) -> Candidate:
-    if parameters.products == 3 and problem.group_inputs == 1 < problem.groups:
+    conv = problem.conv
+    if parameters.products == 3 and conv.inputs == 1 < conv.groups:
         raise SpecError(
             "fft: products is 3 for a depthwise convolution, which it saves nothing; expected 4, "
             "or leave it out"
@@ -144,7 +145,7 @@ def _candidate(problem: Problem, target: Target, parameters: FftParameters) -> C
     kernel = FftPlanes(layout) if isinstance(layout, PlaneLayout) else FftConv(layout)
 
     def packing(w: np.ndarray, channels: Mapping[str, np.ndarray]) -> dict[str, list[PackCall]]:
-        w = w.reshape(*w.shape[:2], *problem.window.kernel[1:])
+        w = w.reshape(*w.shape[:2], *conv.window.kernel[1:])
         return {"w": weight_calls(kernel.layout, w), **channel_calls(kernel, channels)}
 
     details = (
@@ -171,10 +172,9 @@ def _candidate(problem: Problem, target: Target, parameters: FftParameters) -> C
 
 def _plausible(problem: Problem) -> bool:
     """Enough channels, or taps, to pay for transforms."""
-    kernel = problem.window.kernel[1:]
-    return min(kernel) >= 3 and (
-        min(problem.group_inputs, problem.group_outputs) >= 16 or min(kernel) >= 9
-    )
+    conv = problem.conv
+    kernel = conv.window.kernel[1:]
+    return min(kernel) >= 3 and (min(conv.inputs, conv.outputs) >= 16 or min(kernel) >= 9)
 
 
 FFT = Algorithm(

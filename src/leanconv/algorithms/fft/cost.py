@@ -90,16 +90,7 @@ def _resized(ideal: FftLayout, problem: Problem) -> Iterator[FftLayout]:
     """
     choices = Choices((ideal.length,), (ideal.products,), ideal.parts)
     for height, width in _axes(problem, choices):
-        yield replace(
-            ideal,
-            batch=problem.batch,
-            height=height.longest,
-            width=width.longest,
-            x=problem.x,
-            y=problem.y,
-            x_offset=problem.x_offset,
-            y_offset=problem.y_offset,
-        )
+        yield replace(ideal, conv=problem.conv, height=height.longest, width=width.longest)
 
 
 # -- what there is to choose from --------------------------------------------------------------
@@ -153,9 +144,9 @@ def _kinds(
     problem: Problem, target: Target, choices: Choices
 ) -> Iterator[tuple[_Place, FftLayout]]:
     """Every choice of axes, products and slices, in blocks of one tile."""
-    lanes = problem.lanes(target)
-    depthwise = problem.group_inputs == problem.group_outputs == 1 and problem.groups > 1
-    vectors = 1 if depthwise else ceil_div(problem.group_outputs, lanes)
+    conv, lanes = problem.conv, problem.conv.lanes(target)
+    depthwise = conv.inputs == conv.outputs == 1 and conv.groups > 1
+    vectors = 1 if depthwise else ceil_div(conv.outputs, lanes)
     slices = [n for n in range(1, min(vectors, _MOST_SPLITS) + 1) if vectors % n == 0]
     products = (4,) if depthwise else choices.products
     for cut, (height, width) in enumerate(_axes(problem, choices)):
@@ -163,20 +154,10 @@ def _kinds(
             yield (
                 (cut, at, slice_number),
                 FftLayout(
-                    batch=problem.batch,
-                    groups=problem.groups,
-                    inputs=problem.group_inputs,
-                    outputs=problem.group_outputs,
-                    depthwise=depthwise,
-                    height=height,
-                    width=width,
-                    x=problem.x,
-                    y=problem.y,
-                    dtype=problem.dtype,
-                    lanes=lanes,
-                    epilogue=problem.epilogue,
-                    x_offset=problem.x_offset,
-                    y_offset=problem.y_offset,
+                    conv,
+                    height,
+                    width,
+                    lanes,
                     tile=Tile(1, 1),
                     splits=splits,
                     products=count,
@@ -197,7 +178,7 @@ def _blocked(kind: FftLayout, target: Target) -> Iterator[FftLayout]:
 def _axes(problem: Problem, choices: Choices) -> Iterator[tuple[Axis, Axis]]:
     """The ways to cut height and width."""
     for length in choices.lengths:
-        cut = (axes_of(problem.window, axis, length) for axis in (1, 2))
+        cut = (axes_of(problem.conv.window, axis, length) for axis in (1, 2))
         for height, width in product(*cut):
             if choices.parts in (None, (height.parts, width.parts)):
                 yield height, width
@@ -248,9 +229,9 @@ def _cycles(layout: FftLayout, target: Target) -> float:
     """Estimated cycles of one core."""
     rows, columns, costs = layout.height.step, layout.width.step, target.costs
     forward, back = transform_cycles(layout.length, rows, columns, target)
-    if not layout.x.lanes_contiguous:
+    if not layout.conv.x.lanes_contiguous:
         forward += costs.transposed_vector * layout.length**2
-    if not layout.y.lanes_contiguous:
+    if not layout.conv.y.lanes_contiguous:
         back += costs.transposed_vector * rows * columns
     chunk = layout.input_tiles * layout.phases * layout.input_vectors * forward
     chunk += layout.output_tiles * layout.output_vectors * back
@@ -302,22 +283,11 @@ def best_plane(problem: Problem, target: Target, choices: Choices) -> tuple[floa
 
 
 def _layouts(problem: Problem, target: Target, choices: Choices) -> Iterator[PlaneLayout]:
+    conv = problem.conv
     for length in choices.lengths:
-        cut = (axes_of(problem.window, axis, length) for axis in (1, 2))
+        cut = (axes_of(conv.window, axis, length) for axis in (1, 2))
         for height, width in product(*cut):
-            layout = PlaneLayout(
-                batch=problem.batch,
-                groups=problem.groups,
-                height=height,
-                width=width,
-                x=problem.x,
-                y=problem.y,
-                dtype=problem.dtype,
-                lanes=problem.lanes(target),
-                epilogue=problem.epilogue,
-                x_offset=problem.x_offset,
-                y_offset=problem.y_offset,
-            )
+            layout = PlaneLayout(conv, height, width, conv.lanes(target))
             wanted = choices.parts in (None, layout.parts)
             if wanted and (choices.parts or layout.reduction_steps <= _MOST_TERMS):
                 yield layout
@@ -336,4 +306,4 @@ def plane_cycles(layout: PlaneLayout, target: Target) -> float:
     passed = 2 * terms * length * layout.mid_row * layout.item  # written, then read by columns
     level = costs.l2_read if passed < 2 * target.l2_bytes else costs.l3_read
     waits = 2 * passed / level if passed > 2 * costs.l1_ways * costs.l1_way_bytes else 0.0
-    return layout.groups * layout.vectors * (terms * (forward + products) + back + waits)
+    return layout.conv.groups * layout.vectors * (terms * (forward + products) + back + waits)

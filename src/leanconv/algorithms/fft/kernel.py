@@ -37,7 +37,6 @@ from leanconv.codegen.microkernel import ReductionLoop, RegisterTile, multiply_a
 from leanconv.codegen.tails import each_tile
 from leanconv.kernels.packing import channels
 from leanconv.records import dataclass
-from leanconv.spec.amounts import reduction_length, sum_flops
 from leanconv.target import Target
 
 _PARTS_UNROLLED = 16  # products of one depthwise output that are unrolled
@@ -45,7 +44,7 @@ _PARTS_UNROLLED = 16  # products of one depthwise output that are unrolled
 
 def multiply(e: Function, layout: FftLayout, w: Pointer) -> None:
     """Emit the products of all bins; `w` is the address of the group's weights."""
-    slots = e.scratch.of(layout.dtype.llvm)
+    slots = e.scratch.of(layout.conv.dtype.llvm)
     with e.loop("bin", layout.bins) as number:
         y = slots.at(number * layout.slot)
         x = y.at(layout.slot)
@@ -69,7 +68,7 @@ class _PanelProducts:
 
     def __init__(self, e: Function, layout: FftLayout, vectors: int) -> None:
         self.e, self.layout, self.vectors = e, layout, vectors
-        self.kind = vector(layout.dtype.llvm, layout.lanes)
+        self.kind = vector(layout.conv.dtype.llvm, layout.lanes)
         self.width = vectors * layout.lanes
         self.loops = _loops(layout, self.width)
 
@@ -136,13 +135,13 @@ class _PanelProducts:
 
     def _accumulate(self, acc: Carry, a: Pointer, b: Pointer, rows: int, row: int) -> None:
         """Emit one pass of the reduction; rows are `row` elements apart."""
-        tile = RegisterTile(fma(self.layout.dtype), self.layout.lanes, self.vectors, row)
+        tile = RegisterTile(fma(self.layout.conv.dtype), self.layout.lanes, self.vectors, row)
         multiply_accumulate(self.e, tile, acc, range(rows), a, b, self.loops)
 
 
 def _loops(layout: FftLayout, width: int) -> list[ReductionLoop]:
     """The loops of a reduction: parts, phases, channels; loops of one step are left out."""
-    c, phases = layout.inputs, layout.phases
+    c, phases = layout.conv.inputs, layout.phases
     down, across = layout.parts
     extents = [
         ("p", down, layout.input_width * layout.x_tile, across * phases * c * width),
@@ -158,7 +157,7 @@ def _loops(layout: FftLayout, width: int) -> list[ReductionLoop]:
 
 def _multiply_elements(e: Function, layout: FftLayout, x: Pointer, w: Pointer, y: Pointer) -> None:
     lanes = layout.lanes
-    kind = vector(layout.dtype.llvm, lanes)
+    kind = vector(layout.conv.dtype.llvm, lanes)
     down, across = layout.parts
     extents = [
         (down, layout.input_width * layout.x_tile, across * layout.phases),
@@ -210,7 +209,7 @@ class FftConv(Kernel):
     @property
     def operands(self) -> tuple[str, ...]:
         """Input, transformed weights, what the epilogue needs, output."""
-        return ("x", "w", *self.layout.epilogue.operands, "y")
+        return ("x", "w", *self.layout.conv.epilogue.operands, "y")
 
     @property
     def chunks(self) -> int:
@@ -225,44 +224,44 @@ class FftConv(Kernel):
     @property
     def flops(self) -> int:
         """Operations of the plain sum, padding counted, as for every algorithm."""
-        layout = self.layout
-        axes, channels = (layout.height, layout.width), layout.groups * layout.outputs
-        reduction = reduction_length(layout.inputs, (axis.kernel for axis in axes))
-        return sum_flops(layout.batch, channels, (axis.out for axis in axes), reduction)
+        return self.layout.conv.flops
 
     @property
     def packing(self) -> Hashable:
         """Channels, taps, transform and products; the step where it cuts the kernel."""
-        layout = self.layout
+        conv, layout = self.layout.conv, self.layout
         axes = [
             (a.kernel, a.stride, a.dilation, a.length, a.parts, a.parts > 1 and a.step)
             for a in (layout.height, layout.width)
         ]
-        channels = layout.groups, layout.inputs, layout.outputs, layout.depthwise
+        channels = conv.groups, conv.inputs, conv.outputs, layout.depthwise
         products = layout.products, layout.splits, layout.tile.vectors, layout.lanes
-        operands = layout.epilogue.operands
-        return FftConv, tuple(axes), channels, products, layout.dtype, operands
+        operands = conv.epilogue.operands
+        return FftConv, tuple(axes), channels, products, conv.dtype, operands
 
     @property
     def constant_bytes(self) -> dict[str, int]:
         """Transformed weights; bias and slopes in whole vectors."""
-        layout = self.layout
-        vectors = layout.outer if layout.depthwise else layout.groups * layout.group_vectors
+        conv, layout = self.layout.conv, self.layout
+        vectors = layout.outer if layout.depthwise else conv.groups * layout.group_vectors
         weights = layout.weight_elements * layout.item
-        return {"w": weights, **layout.epilogue.channel_bytes(layout.dtype, vectors * layout.lanes)}
+        return {
+            "w": weights,
+            **conv.epilogue.channel_bytes(conv.dtype, vectors * layout.lanes),
+        }
 
     def channel_calls(self, values: np.ndarray) -> list[PackCall]:
         """What packs a number for each output channel (bias, slope), zero past a group's last."""
         layout = self.layout
         if layout.depthwise:
             return channels(values, values.shape[-1], layout.outer * layout.lanes)
-        return channels(values, layout.outputs, layout.group_vectors * layout.lanes)
+        return channels(values, layout.conv.outputs, layout.group_vectors * layout.lanes)
 
     def emit(self, target: Target) -> str:
         """Emit: for each chunk transform, multiply, transform back."""
         layout = self.layout
         e = Function(self.NAME)
-        pointers = e.pointers(self.operands, layout.dtype.llvm)
+        pointers = e.pointers(self.operands, layout.conv.dtype.llvm)
         with e.chunks(layout.outer, layout.splits, *layout.blocks) as (outer, split, *block):
             transforms = Transforms(e, layout, target, pointers, outer, split, block)
             transforms.forward()

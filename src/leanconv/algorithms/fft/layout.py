@@ -26,16 +26,14 @@ transformed, multiplied and transformed back before the next: what a thread need
 
 from __future__ import annotations
 
+from leanconv.algorithms.common.conv import Conv
 from leanconv.algorithms.fft.tiles import Axis
 from leanconv.algorithms.problem import Problem
-from leanconv.codegen.epilogue import Epilogue
-from leanconv.codegen.extents import Extent
-from leanconv.codegen.geometry import Access, PhasedAccess
+from leanconv.codegen.geometry import PhasedAccess
 from leanconv.codegen.tiling import Tile
 from leanconv.records import dataclass
 from leanconv.spec.format import ALIGNMENT, ceil_div
 from leanconv.target import Target
-from leanconv.types import DType
 
 
 def bin_count(length: int) -> int:
@@ -54,16 +52,9 @@ class FftLayout:
     """One convolution in the frequency domain: sizes, places, and the block that a chunk computes.
 
     Attributes:
-        batch: N.
-        groups: groups of channels; channels themselves if depthwise.
-        inputs, outputs: channels of one group.
-        depthwise: one input and one output a group: lanes along groups, products by element.
+        conv: the convolution, of float32 or float64.
         height, width: the axes, cut.
-        x, y: where input and output (and residual) lie.
-        dtype: of all values, float32 or float64.
         lanes: lanes of a vector.
-        epilogue: bias, residual, activation.
-        x_offset, y_offset: elements from the tensors' starts to the first ones concerned.
         tile: register tile of the products; rows are real and imaginary parts of tiles.
         block_height, block_width: output tiles of one chunk; (1, R) is R tiles in a row over
             tile rows, residues and images where the kernel is one part.
@@ -72,25 +63,21 @@ class FftLayout:
         products: real multiplications for a complex one, 4 or 3.
     """
 
-    batch: Extent
-    groups: int
-    inputs: int
-    outputs: int
-    depthwise: bool
+    conv: Conv
     height: Axis
     width: Axis
-    x: Access
-    y: Access
-    dtype: DType
     lanes: int
-    epilogue: Epilogue
-    x_offset: Extent
-    y_offset: Extent
     tile: Tile
     block_height: int = 1
     block_width: int = 1
     splits: int = 1
     products: int = 4
+
+    @property
+    def depthwise(self) -> bool:
+        """Whether groups have one input and one output: lanes along groups, products by element."""
+        conv = self.conv
+        return conv.inputs == conv.outputs == 1 < conv.groups
 
     @property
     def length(self) -> int:
@@ -116,7 +103,7 @@ class FftLayout:
     @property
     def images(self) -> int:
         """Images by residues of a dilated convolution."""
-        return self.batch * self.height.residues * self.width.residues
+        return self.conv.batch * self.height.residues * self.width.residues
 
     @property
     def flat(self) -> bool:
@@ -150,18 +137,20 @@ class FftLayout:
     @property
     def outer(self) -> int:
         """Groups, or vectors of channels if depthwise: independent of each other."""
-        return ceil_div(self.groups, self.lanes) if self.depthwise else self.groups
+        return ceil_div(self.conv.groups, self.lanes) if self.depthwise else self.conv.groups
 
     # -- channels --------------------------------------------------------------------------
     @property
     def input_vectors(self) -> int:
         """Vectors of input channels that a chunk transforms."""
-        return 1 if self.depthwise else ceil_div(self.inputs, self.lanes)
+        return 1 if self.depthwise else ceil_div(self.conv.inputs, self.lanes)
 
     @property
     def output_vectors(self) -> int:
         """Vectors of output channels that a chunk transforms back: those of one slice."""
-        return 1 if self.depthwise else ceil_div(ceil_div(self.outputs, self.lanes), self.splits)
+        return (
+            1 if self.depthwise else ceil_div(ceil_div(self.conv.outputs, self.lanes), self.splits)
+        )
 
     @property
     def group_vectors(self) -> int:
@@ -172,7 +161,7 @@ class FftLayout:
     @property
     def reduction_steps(self) -> int:
         """Terms of one complex output."""
-        return self.inputs * self.phases * self.height.parts * self.width.parts
+        return self.conv.inputs * self.phases * self.height.parts * self.width.parts
 
     @property
     def passes(self) -> int:
@@ -193,7 +182,7 @@ class FftLayout:
     @property
     def item(self) -> int:
         """Bytes of an element."""
-        return self.dtype.bytes
+        return self.conv.dtype.bytes
 
     @property
     def planes(self) -> int:
@@ -248,9 +237,10 @@ class FftLayout:
 
 def lanes_are_tiles(problem: Problem, target: Target) -> bool:
     """Whether channels are filtered each by itself, and are too few to fill a vector."""
-    alone = problem.group_inputs == problem.group_outputs == 1
-    plain = problem.x.block == problem.y.block == 1 and not isinstance(problem.y, PhasedAccess)
-    return alone and plain and problem.groups < problem.lanes(target)
+    conv = problem.conv
+    alone = conv.inputs == conv.outputs == 1
+    plain = conv.x.block == conv.y.block == 1 and not isinstance(conv.y, PhasedAccess)
+    return alone and plain and conv.groups < conv.lanes(target)
 
 
 @dataclass(frozen=True)
@@ -258,26 +248,15 @@ class PlaneLayout:
     """Sizes and places; a chunk is a vector of tiles of one channel.
 
     Attributes:
-        batch, groups: images N, and channels.
+        conv: the convolution, of float32 or float64; channels are its groups.
         height, width: the axes, cut.
-        x, y: where input and output (and residual) lie.
-        dtype: of all values, float32 or float64.
         lanes: lanes of a vector.
-        epilogue: bias, residual, activation.
-        x_offset, y_offset: elements from the tensors' starts to the first ones concerned.
     """
 
-    batch: Extent
-    groups: int
+    conv: Conv
     height: Axis
     width: Axis
-    x: Access
-    y: Access
-    dtype: DType
     lanes: int
-    epilogue: Epilogue
-    x_offset: Extent
-    y_offset: Extent
 
     @property
     def length(self) -> int:
@@ -319,7 +298,7 @@ class PlaneLayout:
     @property
     def tiles(self) -> int:
         """Tiles of one channel: of all images and residues of a dilated convolution."""
-        return self.batch * self.height.residues * self.width.residues * self.image_tiles
+        return self.conv.batch * self.height.residues * self.width.residues * self.image_tiles
 
     @property
     def vectors(self) -> int:
@@ -330,12 +309,12 @@ class PlaneLayout:
     @property
     def item(self) -> int:
         """Bytes of an element."""
-        return self.dtype.bytes
+        return self.conv.dtype.bytes
 
     @property
     def weight_elements(self) -> int:
         """Packed weights: [channel][frequency][term][re, im]."""
-        return 2 * self.groups * self.bins * self.reduction_steps
+        return 2 * self.conv.groups * self.bins * self.reduction_steps
 
     @property
     def kept(self) -> int:

@@ -227,6 +227,7 @@ def _dense(
     layout: FftLayout, w: np.ndarray, spectrum: Callable[..., Spectrum], tables: _Tables
 ) -> list[PackCall]:
     """One call for all groups; where their outputs are cut into slices, one for each slice."""
+    conv = layout.conv
     steps, width = layout.reduction_steps, layout.tile.vectors * layout.lanes
     packed = layout.output_vectors * layout.lanes
     size = layout.bins * layout.bin_weights
@@ -250,12 +251,12 @@ def _dense(
         return PackCall(made, lambda: w, tables, groups * size * layout.item, begin)
 
     if layout.splits == 1:
-        return [call(layout.groups, 0, layout.outputs)]
+        return [call(conv.groups, 0, conv.outputs)]
     slices = range(0, layout.splits * packed, packed)  # the last ones may be empty
-    left = [max(0, min(packed, layout.outputs - first)) for first in slices]
+    left = [max(0, min(packed, conv.outputs - first)) for first in slices]
     return [
-        call(1, group * layout.outputs + (first if outputs else 0), outputs)
-        for group in range(layout.groups)
+        call(1, group * conv.outputs + (first if outputs else 0), outputs)
+        for group in range(conv.groups)
         for first, outputs in zip(slices, left, strict=True)
     ]
 

@@ -33,7 +33,6 @@ from leanconv.codegen.shuffles import transpose
 from leanconv.codegen.tails import Columns, load_row, store_row
 from leanconv.kernels.packing import copied
 from leanconv.records import dataclass
-from leanconv.spec.amounts import sum_flops
 from leanconv.target import Target
 
 
@@ -48,12 +47,12 @@ class FftPlanes(Kernel):
     @property
     def operands(self) -> tuple[str, ...]:
         """Input, transformed weights, what the epilogue needs, output."""
-        return ("x", "w", *self.layout.epilogue.operands, "y")
+        return ("x", "w", *self.layout.conv.epilogue.operands, "y")
 
     @property
     def chunks(self) -> int:
         """Channels by vectors of their tiles."""
-        return self.layout.groups * self.layout.vectors
+        return self.layout.conv.groups * self.layout.vectors
 
     @property
     def scratch_bytes(self) -> int:
@@ -63,26 +62,29 @@ class FftPlanes(Kernel):
     @property
     def flops(self) -> int:
         """Operations of the plain sum, padding counted, as for every algorithm."""
-        layout = self.layout
-        axes = layout.height, layout.width
-        taps = layout.height.kernel * layout.width.kernel
-        return sum_flops(layout.batch, layout.groups, (axis.out for axis in axes), taps)
+        return self.layout.conv.flops
 
     @property
     def packing(self) -> Hashable:
         """Channels, taps and transform; the step where it cuts the kernel."""
-        layout = self.layout
+        conv, layout = self.layout.conv, self.layout
         axes = [
             (a.kernel, a.stride, a.dilation, a.length, a.parts, a.parts > 1 and a.step)
             for a in (layout.height, layout.width)
         ]
-        return FftPlanes, tuple(axes), layout.groups, layout.dtype, layout.epilogue.operands
+        return (
+            FftPlanes,
+            tuple(axes),
+            conv.groups,
+            conv.dtype,
+            conv.epilogue.operands,
+        )
 
     @property
     def constant_bytes(self) -> dict[str, int]:
         """Transformed weights; bias and slopes of each channel."""
-        layout = self.layout
-        channels = layout.epilogue.channel_bytes(layout.dtype, layout.groups)
+        conv, layout = self.layout.conv, self.layout
+        channels = conv.epilogue.channel_bytes(conv.dtype, conv.groups)
         return {"w": layout.weight_elements * layout.item, **channels}
 
     def channel_calls(self, values: np.ndarray) -> list[PackCall]:
@@ -93,8 +95,8 @@ class FftPlanes(Kernel):
         """Emit: for each vector of tiles, rows, columns, rows."""
         layout = self.layout
         e = Function(self.NAME)
-        pointers = e.pointers(self.operands, layout.dtype.llvm)
-        with e.chunks(layout.groups, layout.vectors) as (channel, number):
+        pointers = e.pointers(self.operands, layout.conv.dtype.llvm)
+        with e.chunks(layout.conv.groups, layout.vectors) as (channel, number):
             tiles = _Tiles(e, layout, target, pointers, channel)
             tiles.find(number)
             tiles.transform_rows()
@@ -133,8 +135,8 @@ class _Tiles:
     ) -> None:
         self.e, self.layout, self.target, self.pointers = e, layout, target, pointers
         self.channel = channel
-        self.kind = vector(layout.dtype.llvm, layout.lanes)
-        scratch = e.scratch.of(layout.dtype.llvm)
+        self.kind = vector(layout.conv.dtype.llvm, layout.lanes)
+        scratch = e.scratch.of(layout.conv.dtype.llvm)
         turned, bins, results, mid, _ = layout.scratch_offsets
         self.lines, self.turned = scratch.at(layout.lanes), scratch.at(turned)
         self.bins, self.results, self.mid = scratch.at(bins), scratch.at(results), scratch.at(mid)
@@ -146,7 +148,7 @@ class _Tiles:
     # -- places ----------------------------------------------------------------------------
     def find(self, vector_number: Value) -> None:
         """Find where the tiles of the chunk are; lanes beyond the last tile have no rows."""
-        e, layout = self.e, self.layout
+        conv, e, layout = self.layout.conv, self.e, self.layout
         height, width = layout.height, layout.width
         with e.loop("lane", layout.lanes) as lane:
             number = vector_number * layout.lanes + lane
@@ -156,8 +158,8 @@ class _Tiles:
             rest = image // width.residues
             residues = rest % height.residues, image % width.residues
             image = rest // height.residues
-            y = image * layout.y.image + self.channel * layout.y.channel(1) + layout.y_offset
-            found = {"x": image * layout.x.image + self.channel * layout.x.channel(1)}
+            y = image * conv.y.image + self.channel * conv.y.channel(1) + conv.y_offset
+            found = {"x": image * conv.x.image + self.channel * conv.x.channel(1)}
             for axis, at, (start, count), tile, residue in zip(
                 (height, width),
                 (1, 2),
@@ -168,7 +170,7 @@ class _Tiles:
             ):
                 found[start] = tile * (axis.step * axis.spread) + residue * axis.stride - axis.pad
                 first = tile * (axis.step * axis.residue_step) + residue
-                y = y + first * layout.y.spatial[at]
+                y = y + first * conv.y.spatial[at]
                 of_residue = (axis.out + axis.residue_step - 1 - residue) // axis.residue_step
                 found[count] = e.smin(of_residue - tile * axis.step, axis.step)
             found["y"] = y
@@ -205,16 +207,16 @@ class _Tiles:
 
     def _read_line(self, lane: Value, down: Value, across: Value) -> None:
         """Copy a row of a lane's tile, zero where the tensor has no such position."""
-        e, layout = self.e, self.layout
+        conv, e, layout = self.layout.conv, self.e, self.layout
         height, width, spread = layout.height, layout.width, layout.width.spread
         line = self.lines.at(lane * layout.line)
         row, column = self._place("row", lane) + down, self._place("column", lane) + across
         exists = row.compare("ult", height.size)
         last = column + (layout.length - 1) * spread
         whole = exists & column.compare("sge", 0) & last.compare("slt", width.size)
-        offset = self._place("x", lane) + layout.x_offset + row * layout.x.spatial[1]
-        source = self.pointers["x"].at(offset + column * layout.x.spatial[2])
-        contiguous = layout.x.spatial[2] == 1 and spread == 1 and width.size >= layout.lanes
+        offset = self._place("x", lane) + conv.x_offset + row * conv.x.spatial[1]
+        source = self.pointers["x"].at(offset + column * conv.x.spatial[2])
+        contiguous = conv.x.spatial[2] == 1 and spread == 1 and width.size >= layout.lanes
         steps = range(0, layout.span, layout.lanes)
         with e.when(whole ^ 1):
             for first in steps:
@@ -251,7 +253,7 @@ class _Tiles:
         high = (e.smax(layout.width.size - column, 0) + (spread - 1)) // spread
         high = e.smin(high, length)
         with e.when(low.compare("slt", high)), e.loop("position", high, start=low) as i:
-            e.store(e.load(source.at(i * (spread * layout.x.spatial[2]))), line.at(i))
+            e.store(e.load(source.at(i * (spread * layout.conv.x.spatial[2]))), line.at(i))
 
     def _turn(self, source: Pointer, row: int, to: Pointer, to_row: int, count: int) -> None:
         """Transpose `lanes` rows of `count` numbers, or as many numbers of rows of `lanes`.
@@ -370,9 +372,9 @@ class _Tiles:
 
     def _store_line(self, lane: Value, row: Value, slope: Value | None) -> None:
         """Finish and store the columns of one tile's row that are outputs."""
-        e, layout, lanes = self.e, self.layout, self.layout.lanes
-        apart = layout.height.residue_step * layout.y.spatial[1]
-        step = layout.width.residue_step * layout.y.spatial[2]
+        conv, e, layout, lanes = self.layout.conv, self.e, self.layout, self.layout.lanes
+        apart = layout.height.residue_step * conv.y.spatial[1]
+        step = layout.width.residue_step * conv.y.spatial[2]
         start = self._place("y", lane) + row * apart
         line, columns = self.lines.at(lane * layout.line), self._place("columns", lane)
 
@@ -383,7 +385,7 @@ class _Tiles:
                 at = self.pointers["residual"].at(place)
                 residual = load_row(e, at, self.kind, 0, live, step)
             value = e.load(line.at(first), self.kind)
-            value = finish(e, value, layout.epilogue.activation, slope, residual)
+            value = finish(e, value, conv.epilogue.activation, slope, residual)
             store_row(e, value, self.pointers["y"].at(place), 0, live, step)
 
         with e.when(columns.compare("sge", lanes)):

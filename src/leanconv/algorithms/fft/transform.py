@@ -85,9 +85,9 @@ class Transforms:
     ) -> None:
         self.e, self.layout, self.target, self.block = e, layout, target, block
         self.outer, self.split = outer, split
-        self.kind = vector(layout.dtype.llvm, layout.lanes)
+        self.kind = vector(layout.conv.dtype.llvm, layout.lanes)
         mid, row, _ = layout.scratch_offsets
-        self.buffer = e.scratch.of(layout.dtype.llvm)
+        self.buffer = e.scratch.of(layout.conv.dtype.llvm)
         self.mid = self.buffer.at(mid)
         self.row_buffer = self.buffer.at(row + layout.margin * layout.lanes)
         self.pointers = pointers
@@ -150,7 +150,7 @@ class Transforms:
             self._forward_tile(t, place)
 
     def _forward_tile(self, t: Value, place: Place) -> None:
-        e, layout = self.e, self.layout
+        conv, e, layout = self.layout.conv, self.e, self.layout
         slot = self.buffer.at(t * layout.x_tile + layout.slot)
         with e.loop("phase", layout.phases) as phase:
             numbers = phase // layout.width.phases, phase % layout.width.phases
@@ -163,12 +163,12 @@ class Transforms:
                 for i, axis in enumerate((layout.height, layout.width))
             )
             to = slot.at(phase * layout.x_phase)
-            image = place.image * layout.x.image + layout.x_offset
+            image = place.image * conv.x.image + conv.x_offset
             with e.loop("channels", layout.input_vectors) as channels:
                 number = self.outer if layout.depthwise else channels
-                start = image + number * layout.x.channel(layout.lanes)
+                start = image + number * conv.x.channel(layout.lanes)
                 if not layout.depthwise:
-                    start = start + self.outer * layout.x.channel(layout.inputs)
+                    start = start + self.outer * conv.x.channel(conv.inputs)
                 x = self.pointers["x"].at(start)
                 self._rows(x, rows, columns, number)
                 for column in self._spectrum(to.at(channels * layout.lanes)):
@@ -186,21 +186,21 @@ class Transforms:
 
     def _rows(self, x: Pointer, rows: Span, columns: Span, number: Value) -> None:
         """Read and transform the rows of one tile."""
-        e, layout = self.e, self.layout
+        conv, e, layout = self.layout.conv, self.e, self.layout
         length = layout.length
         with e.when(rows.low.compare("ugt", 0)):
             self._zero_rows(0, rows.low)
         with e.when(rows.high.compare("ult", length)):
             self._zero_rows(rows.high, length)
         directly = whole_row = columns.low.compare("eq", 0) & columns.high.compare("eq", length)
-        count = layout.groups if layout.depthwise else layout.inputs
-        if layout.x.block > 1:
+        count = conv.groups if layout.depthwise else conv.inputs
+        if conv.x.block > 1:
             count = ceil_div(count, layout.lanes) * layout.lanes
         if count % layout.lanes:
             directly = directly & number.compare("ult", count // layout.lanes)
         some = rows.low.compare("ult", rows.high)
-        if layout.x.lanes_contiguous:
-            step = layout.x.spatial[2] * layout.width.spread
+        if conv.x.lanes_contiguous:
+            step = conv.x.spatial[2] * layout.width.spread
             with e.when(some & directly):
                 with e.loop("row", rows.high, start=rows.low) as row:
                     line = self._line(x, rows, columns, row)
@@ -217,7 +217,7 @@ class Transforms:
 
     def _line(self, x: Pointer, rows: Span, columns: Span, row: Value) -> Pointer:
         """The address of a row's first position, which may lie before the tensor."""
-        spatial = self.layout.x.spatial
+        spatial = self.layout.conv.x.spatial
         position = rows.start + row * self.layout.height.spread
         return x.at(position * spatial[1] + columns.start * spatial[2])
 
@@ -233,7 +233,7 @@ class Transforms:
 
     def _read(self, line: Pointer, columns: Span, live: int) -> None:
         """Copy the positions of a row that exist into the row buffer, lanes along channels."""
-        x = self.layout.x
+        x = self.layout.conv.x
         with self.e.when(columns.low.compare("ult", columns.high)):
             if x.lanes_contiguous or self.layout.width.spread > 1 or x.spatial[2] > 1:
                 self._read_columns(line, columns, live)
@@ -242,16 +242,16 @@ class Transforms:
 
     def _read_columns(self, line: Pointer, columns: Span, live: int) -> None:
         """One position at a time: a vector of channels, or an element of each plane."""
-        e, layout = self.e, self.layout
-        step = layout.x.spatial[2] * layout.width.spread
+        conv, e, layout = self.layout.conv, self.e, self.layout
+        step = conv.x.spatial[2] * layout.width.spread
         with e.loop("column", columns.high, start=columns.low) as column:
             at = line.at(column * step)
-            if layout.x.lanes_contiguous:
+            if conv.x.lanes_contiguous:
                 value = e.load_first(at, self.kind, live)
             else:
                 value = e.zero(self.kind)
                 for lane in range(live):
-                    place = at.at(layout.x.channel(lane))
+                    place = at.at(conv.x.channel(lane))
                     value = e.insert(value, e.load(place), lane)
             e.store(value, self.row_buffer.at(column * layout.lanes))
 
@@ -273,7 +273,8 @@ class Transforms:
             with e.when(near):
                 at = line.at(offset)
                 planes = [
-                    e.load_first(at.at(layout.x.channel(c)), self.kind, across) for c in range(live)
+                    e.load_first(at.at(layout.conv.x.channel(c)), self.kind, across)
+                    for c in range(live)
                 ]
                 planes += [e.zero(self.kind)] * (lanes - live)
                 to = self.row_buffer.at(offset * lanes)
@@ -347,16 +348,16 @@ class Transforms:
         return self.e.smin(of_residue - tile * axis.step, axis.step)
 
     def _inverse_tile(self, t: Value, place: Place) -> None:
-        e, layout = self.e, self.layout
+        conv, e, layout = self.layout.conv, self.e, self.layout
         rows = self._count(layout.height, place.tiles[0], place.residues[0])
         columns = self._count(layout.width, place.tiles[1], place.residues[1])
         slot = self.buffer.at(t * (2 * layout.y_row))
-        start = place.image * layout.y.image + layout.y_offset
+        start = place.image * conv.y.image + conv.y_offset
         for axis, number in ((layout.height, 0), (layout.width, 1)):
             first = place.tiles[number] * (axis.step * axis.residue_step) + place.residues[number]
-            start = start + first * layout.y.spatial[number + 1]
+            start = start + first * conv.y.spatial[number + 1]
         if not layout.depthwise:
-            start = start + self.outer * layout.y.channel(layout.outputs)
+            start = start + self.outer * conv.y.channel(conv.outputs)
         with e.when(rows.compare("sgt", 0) & columns.compare("sgt", 0)):
             with e.loop("channels", layout.output_vectors) as channels:
                 number_of = self.outer
@@ -364,7 +365,7 @@ class Transforms:
                     number_of = self.split * layout.output_vectors + channels
                 for column in self._spectrum(slot.at(channels * layout.lanes)):
                     self._column_back(column)
-                at = start + number_of * layout.y.channel(layout.lanes)
+                at = start + number_of * conv.y.channel(layout.lanes)
                 self._rows_back(at, rows, columns, number_of)
 
     def _column_back(self, column: Column) -> None:
@@ -401,23 +402,23 @@ class Transforms:
                 lambda i: e.load(source.at(i * lanes), self.kind),
                 lambda i, value: sums.__setitem__(i, add_start(value, added)),
             )
-            at = start + row * (layout.height.residue_step * layout.y.spatial[1])
+            at = start + row * (layout.height.residue_step * layout.conv.y.spatial[1])
             self._store([sums[i] for i in range(len(sums))], at, slope, stored, number)
 
     def _store(
         self, sums: list[Value], at: Value, slope: Pointer | None, columns: Columns, number: Value
     ) -> None:
         """Store as many columns and channels as there are."""
-        e, layout = self.e, self.layout
-        step = layout.y.spatial[2] * layout.width.residue_step
-        access = replace(layout.y, spatial=(*layout.y.spatial[:2], step))
-        tile = RegisterTile(fma(layout.dtype), layout.lanes, 1, 0)
-        channels = layout.groups if layout.depthwise else layout.outputs
-        if layout.y.block > 1:
+        conv, e, layout = self.layout.conv, self.e, self.layout
+        step = conv.y.spatial[2] * layout.width.residue_step
+        access = replace(conv.y, spatial=(*conv.y.spatial[:2], step))
+        tile = RegisterTile(fma(conv.dtype), layout.lanes, 1, 0)
+        channels = conv.groups if layout.depthwise else conv.outputs
+        if conv.y.block > 1:
             channels = ceil_div(channels, layout.lanes) * layout.lanes
         residual = self.pointers.get("residual")
         out = TileOutput(
-            layout.epilogue,
+            conv.epilogue,
             access,
             self.pointers["y"].at(at),
             residual.at(at) if residual else None,

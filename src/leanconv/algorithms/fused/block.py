@@ -12,6 +12,7 @@ as a whole.
 
 from __future__ import annotations
 
+from leanconv.algorithms.common.conv import with_conv
 from leanconv.algorithms.depthwise.kernel import DepthwiseConv
 from leanconv.algorithms.direct.kernel import DirectConv
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
@@ -222,21 +223,21 @@ class BlockKernels:
 
         The expanded and the filtered tensor are written by one stage and read by the next.
         """
-        window, expand, x, y = (
-            self.depthwise.window,
-            self.expand,
-            self.depthwise.x,
-            self.depthwise.y,
-        )
+        conv, expand = self.depthwise.conv, self.expand
+        window, x, y = conv.window, conv.x, conv.y
         if expand:
             x = replace(x, block_stride=self.expanded_rows * x.spatial[1])
-            made = expand.window if self.border.any else replace(expand.window, out=window.size)
-            expand = replace(expand, window=made, y=x)
+            made = (
+                expand.conv.window
+                if self.border.any
+                else replace(expand.conv.window, out=window.size)
+            )
+            expand = with_conv(expand, window=made, y=x)
         y = replace(y, block_stride=self.step * y.spatial[1])
-        depthwise = replace(self.depthwise, x=x, y=y)
+        depthwise = with_conv(self.depthwise, x=x, y=y)
         first, size = self.projects[0], (1, self.step, window.out[2])
-        of_step = replace(first.window, size=size, out=size)
-        projects = tuple(replace(p, window=of_step, x=y, y=first.y) for p in self.projects)
+        of_step = replace(first.conv.window, size=size, out=size)
+        projects = tuple(with_conv(p, window=of_step, x=y, y=first.conv.y) for p in self.projects)
         return replace(self, expand=expand, depthwise=depthwise, projects=projects)
 
     @property
@@ -262,7 +263,7 @@ class BlockKernels:
             + tuple(
                 f"{stage}.{operand}"
                 for stage, kernel in self.stages.items()
-                for operand in ("w", *kernel.epilogue.operands)
+                for operand in ("w", *kernel.conv.epilogue.operands)
                 if operand != "residual"
             )
             + tuple(f"{stage}.table" for stage in self.tables)
@@ -276,7 +277,7 @@ class BlockKernels:
             for stage, kernel in self.stages.items()
             for operand in kernel.operands
         }
-        x, y = (self.expand or self.depthwise).precision.x, self.projects[0].precision.y
+        x, y = (self.expand or self.depthwise).conv.precision.x, self.projects[0].conv.precision.y
         others = {"x": self.image.x if self.image else x, "y": y, "residual": y}
         others["image.numbers"] = FLOAT32
         others |= {f"{stage}.table": UINT8 for stage in self.tables}
@@ -296,27 +297,27 @@ class BlockKernels:
     @property
     def has_residual(self) -> bool:
         """Whether a residual is added."""
-        return any(project.epilogue.residual for project in self.projects)
+        return any(project.conv.epilogue.residual for project in self.projects)
 
     @property
     def input_rows(self) -> int:
         """Input rows from the first to the last that one output row reads."""
-        return input_rows(self.depthwise.window)
+        return input_rows(self.depthwise.conv.window)
 
     @property
     def row_pad(self) -> int:
         """Rows of padding and border above the expanded tensor, or x."""
-        return self.depthwise.window.pad[1] + self.border.top
+        return self.depthwise.conv.window.pad[1] + self.border.top
 
     @property
     def height(self) -> int:
         """Rows of the expanded tensor, or of x, without a border."""
-        return self.expand.window.out[1] if self.expand else self.depthwise.window.size[1]
+        return self.expand.conv.window.out[1] if self.expand else self.depthwise.conv.window.size[1]
 
     @property
     def expanded_rows(self) -> int:
         """Rows of the expanded tensor that one step reads, all of which are kept."""
-        window = self.depthwise.window
+        window = self.depthwise.conv.window
         return min(window.size[1], (self.step - 1) * window.stride[1] + self.input_rows)
 
     @property
@@ -325,14 +326,14 @@ class BlockKernels:
         if self.expand is None:
             return 0
         blocks = self.depthwise.blocks if self.keeps_expanded else self.expand.tile.vectors
-        elements = blocks * self.depthwise.x.block_stride
-        return aligned(elements * self.depthwise.precision.x.bytes)
+        elements = blocks * self.depthwise.conv.x.block_stride
+        return aligned(elements * self.depthwise.conv.precision.x.bytes)
 
     @property
     def filtered_bytes(self) -> int:
         """Bytes of the filtered tensor in the scratch."""
-        elements = self.depthwise.blocks * self.depthwise.y.block_stride
-        return aligned(elements * self.depthwise.precision.y.bytes)
+        elements = self.depthwise.blocks * self.depthwise.conv.y.block_stride
+        return aligned(elements * self.depthwise.conv.precision.y.bytes)
 
     @property
     def scratch_bytes(self) -> int:
@@ -343,10 +344,10 @@ class BlockKernels:
     @property
     def image_flops(self) -> int:
         """Operations of the plain sums for one image: rows that are computed twice count once."""
-        total = self.depthwise.flops // self.depthwise.batch
+        total = self.depthwise.flops // self.depthwise.conv.batch
         if self.expand:
-            total += self.expand.flops // self.expand.batch
+            total += self.expand.flops // self.expand.conv.batch
         for project in self.projects:
-            out = self.depthwise.row_count, project.window.out[2]
-            total += sum_flops(1, project.outputs, out, project.reduction)
+            out = self.depthwise.conv.row_count, project.conv.window.out[2]
+            total += sum_flops(1, project.conv.outputs, out, project.reduction)
         return total

@@ -38,13 +38,13 @@ def form_cycles(
     """Estimated cycles of one core for a form; input, output and weights may be in halves."""
     fused = kernels.chain
     batch, block = fused.batch, fused.block
-    height = block.depthwise.row_count
+    height = block.depthwise.conv.row_count
     steps = batch * ceil_div(height, form.rows) * ceil_div(form.rows, form.step)
     cycles, costs = 0.0, target.costs
     if block.expand is not None:
         rows = batch * _inner_rows(block, form)
         if block.keeps_expanded:
-            window = block.depthwise.window
+            window = block.depthwise.conv.window
             shared = max(0, block.input_rows - window.stride[1])
             rows += max(0, _RUNS - batch) * shared
         each = expand_row_cycles(block, target, halves) + table_cycles(block, "expand", target)
@@ -76,7 +76,7 @@ def table_cycles(block: BlockKernels, stage: str, target: Target) -> float:
     """Estimated cycles of looking the codes of a row up, if a stage has a table."""
     if stage not in block.tables:
         return 0.0
-    row = block.depthwise.x if stage == "expand" else block.depthwise.y
+    row = block.depthwise.conv.x if stage == "expand" else block.depthwise.conv.y
     return block.depthwise.blocks * row.spatial[1] / target.costs.copy
 
 
@@ -85,7 +85,7 @@ def image_cycles(block: BlockKernels, rows: float, target: Target) -> float:
     image, expand = block.image, block.expand
     if image is None or expand is None:
         return 0.0
-    read = (rows - 1) * expand.window.stride[1] + input_rows(expand.window)
+    read = (rows - 1) * expand.conv.window.stride[1] + input_rows(expand.conv.window)
     moved = image.channels * image.size[1] * image.x.bytes + image.row_bytes
     return max(0.0, read) * moved / target.costs.copy
 
@@ -116,7 +116,7 @@ def between_cycles(size: int, target: Target) -> float:
 
 def _inner_rows(block: BlockKernels, form: Form) -> int:
     """Rows of e that are computed for one image."""
-    window = block.depthwise.window
+    window = block.depthwise.conv.window
     out, stride, pad = window.out[1], window.stride[1], window.pad[1]
     height, step = window.size[1], form.step
     if form.name == "rows" and block.input_rows >= stride:  # each row once
@@ -147,16 +147,17 @@ def _dense_row_cycles(
     kernel: DirectConv, target: Target, converts: TileWork | None = None
 ) -> float:
     """One row of all output channels."""
-    columns, steps = kernel.window.out[2], kernel.steps
+    conv = kernel.conv
+    columns, steps = conv.window.out[2], kernel.steps
     work = converts or tile_work(kernel, target)
-    tile, whole = kernel.tile, kernel.outputs // kernel.panel_lanes
+    tile, whole = kernel.tile, conv.outputs // kernel.panel_lanes
     cycles = whole * panel_cycles(target, columns, tile, tile.vectors, steps, work)
     if whole < kernel.panels:
         cycles += panel_cycles(target, columns, tile, kernel.last_vectors, steps, work)
-    return cycles * kernel.lanes / target.lanes(kernel.precision.accumulate)
+    return cycles * kernel.lanes / target.lanes(conv.precision.accumulate)
 
 
 def _depthwise_row_cycles(kernel: DepthwiseConv, target: Target) -> float:
     """One row of all channels."""
     each = kernel.steps / target.fma_units + target.costs.store
-    return kernel.blocks * kernel.window.out[2] * each
+    return kernel.blocks * kernel.conv.window.out[2] * each

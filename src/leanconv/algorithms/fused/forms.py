@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from math import prod
 
-from leanconv.algorithms.common.kernel_fields import group_fields
+from leanconv.algorithms.common.conv import with_conv
 from leanconv.algorithms.depthwise.algorithm import depthwise_kernel
 from leanconv.algorithms.direct.kernel import DirectConv
 from leanconv.algorithms.direct.plan import tile_work
@@ -184,7 +184,7 @@ def build(chain: Chain, form: Form, target: Target) -> ChainKernels:
         pixels=prod(chain.project.output_size),
         dtype=chain.dtype,
         lanes=lanes,
-        epilogue=Problem.of(chain.project, chain.y, chain.y).epilogue,
+        epilogue=Problem.of(chain.project, chain.y, chain.y).conv.epilogue,
     )
     size = form.parts * batch * chain.y.image * chain.dtype.bytes
     first = KernelUse(fused, (*fused.operands[:-1], "part"))
@@ -220,7 +220,7 @@ def block_kernels(
         made = Problem.of(spec, x, y)
         return replace(made, any_size=chain.any_size, folds_shift=chain.has_codes)
 
-    window = problem(chain.depthwise, chain.x, chain.y).window
+    window = problem(chain.depthwise, chain.x, chain.y).conv.window
     held = min(window.size[1], (step - 1) * window.stride[1] + input_rows(window))
     d = rows_access(step, window.out[2], lanes)
     expand, e, image = None, chain.x, chain.image
@@ -235,11 +235,13 @@ def block_kernels(
     depthwise = replace(depthwise, ring=kept, rows=1)
     spec = replace(chain.project, in_channels=inner, size=(step, window.out[2]))
     last = problem(spec, d, chain.y)
-    projects = _projects(last if parts == 1 else replace(last, epilogue=Epilogue()), target)
+    projects = _projects(last if parts == 1 else with_conv(last, epilogue=Epilogue()), target)
     if single:
         projects = tuple(replace(p, tile=_single(target, _columns(last))) for p in projects)
     if image and expand:
-        image = image.holding((held - 1) * expand.window.stride[1] + input_rows(expand.window))
+        image = image.holding(
+            (held - 1) * expand.conv.window.stride[1] + input_rows(expand.conv.window)
+        )
     stages = expand, depthwise, projects
     way = (way_of_lookup(UINT8, target), lookup_lanes(UINT8, target)) if chain.tables else None
     block = BlockKernels(*stages, step, keeps_expanded, image, chain.border, chain.tables)
@@ -250,15 +252,16 @@ def block_kernels(
 
 def _dense(problem: Problem, target: Target) -> DirectConv:
     """The direct kernel of a stage, with the register tile that the model likes best."""
-    inside = all(problem.window.always_full(axis) for axis in range(3))
+    conv = problem.conv
+    inside = all(conv.window.always_full(axis) for axis in range(3))
     kernel = DirectConv(
-        **group_fields(problem, target),
+        conv=conv,
+        lanes=conv.lanes(target),
         tile=Tile(1, 1),
         rows=1,
         panels_inside=False,
-        y_offset=problem.y_offset,
         any_width=bool(problem.any_size),
-        way=way_of(problem.precision, target),
+        way=way_of(conv.precision, target),
         folded=problem.folds_shift and inside,
     )
     tile = _tile(target, _columns(problem), kernel)
@@ -268,7 +271,7 @@ def _dense(problem: Problem, target: Target) -> DirectConv:
 
 def _columns(problem: Problem) -> int:
     """Columns of a row for which a tile is chosen."""
-    return ANY_COUNT if problem.any_size else problem.window.out[2]
+    return ANY_COUNT if problem.any_size else problem.conv.window.out[2]
 
 
 def _tile(target: Target, columns: int, kernel: DirectConv) -> Tile:
@@ -278,7 +281,7 @@ def _tile(target: Target, columns: int, kernel: DirectConv) -> Tile:
     took 349 us where 6x3 took 397 (16 channels to 96 at 112x112, arithmetic alone 329).
     """
     if kernel.dot_group > 1 or not target.splits_vectors or columns < _LEAST_ROWS:
-        vectors = ceil_div(kernel.outputs, kernel.lanes)
+        vectors = ceil_div(kernel.conv.outputs, kernel.lanes)
         return rank_tiles(target, columns, vectors, kernel.steps, tile_work(kernel, target))[0][1]
     even = [rows for rows in range(_LEAST_ROWS, _MOST_ROWS + 1) if columns % rows == 0]
     if even:
@@ -297,14 +300,14 @@ def _projects(problem: Problem, target: Target) -> tuple[DirectConv, ...]:
 
     Where one unit does a whole vector in the time of two halves, that is half the work.
     """
-    lanes = problem.lanes(target)
-    whole, rest = divmod(problem.out_channels, lanes)
-    floats = problem.precision.x.is_float
+    conv, lanes = problem.conv, problem.conv.lanes(target)
+    whole, rest = divmod(conv.out_channels, lanes)
+    floats = conv.precision.x.is_float
     if not (floats and target.splits_vectors and 0 < rest <= lanes // 2):
         return (_dense(problem, target),)
-    tail = replace(problem, out_channels=rest, y_offset=problem.y.channel(whole * lanes))
+    tail = with_conv(problem, outputs=rest, y_offset=conv.y.channel(whole * lanes))
     last = _dense(tail, target.with_half_vectors())
     if not whole:
         return (last,)
-    head = replace(problem, out_channels=whole * lanes)
+    head = with_conv(problem, outputs=whole * lanes)
     return (_dense(head, target), last)

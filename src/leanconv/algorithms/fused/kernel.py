@@ -67,7 +67,7 @@ class FusedChain(Kernel):
     @property
     def strips(self) -> int:
         """Chunks along the rows of an image."""
-        return ceil_div(self.block.depthwise.row_count, self.rows)
+        return ceil_div(self.block.depthwise.conv.row_count, self.rows)
 
     @property
     def chunks(self) -> int:
@@ -117,7 +117,7 @@ class FusedChain(Kernel):
         e = Function(self.NAME)
         types = self.block.operand_types
         pointers = e.pointers(self.operands, types["y"], **types)
-        count = self.block.depthwise.row_count
+        count = self.block.depthwise.conv.row_count
         begin, ready = self._begin(e)
         with e.loop("chunk", e.hi, [ready], start=begin) as chunk:
             strip, rest = chunk % self.strips, chunk // self.strips
@@ -138,7 +138,7 @@ class FusedChain(Kernel):
         """
         if not self.block.keeps_expanded:
             return e.lo, []
-        window = self.block.depthwise.window
+        window = self.block.depthwise.conv.window
         none = no_rows(e, self.block)
         begin = e.lo & (SCRATCH_OF_NEXT - 1)
         strip = begin % self.strips
@@ -158,11 +158,11 @@ class FusedChain(Kernel):
         block, depthwise, sizes = self.block, self.block.depthwise, self.block.constant_bytes
         operands = {name: pointers[name] for name in block.operands}
         if self.parts > 1:
-            item = depthwise.dtype.bytes
+            item = depthwise.conv.dtype.bytes
             operands = {n: at.at(part * (sizes[n] // item)) for n, at in operands.items()}
         x = pointers["x"]
         if block.expand is None:
-            x = x.at(part * (depthwise.blocks * depthwise.x.block_stride))
+            x = x.at(part * (depthwise.blocks * depthwise.conv.x.block_stride))
         tensors = {"x": Rows(x, 0, 0)}
         for name in ("y", "residual"):
             if name in pointers:
@@ -185,15 +185,15 @@ def pack_part(
     if "image.numbers" in block.operands:
         calls["image.numbers"] = copied(constants[0](0)["numbers"])
         constants = constants[1:]
-    for name, (conv, outputs, inputs) in _cuts(block, part).items():
+    for name, (number, outputs, inputs) in _cuts(block, part).items():
         kernel = block.stages[name]
-        given = constants[conv](kernel.code_shift)
+        given = constants[number](kernel.code_shift)
         w = given["w"][outputs][:, inputs]
-        shaped = w.reshape(*w.shape[:2], *kernel.window.kernel)
+        shaped = w.reshape(*w.shape[:2], *kernel.conv.window.kernel)
         calls[f"{name}.w"] = kernel.weight_calls(shaped)
         if name in block.tables:
             calls[f"{name}.table"] = copied(given["table"])
-        for operand in kernel.epilogue.operands:
+        for operand in kernel.conv.epilogue.operands:
             if operand == "quantisation":
                 calls[f"{name}.{operand}"] = copied(given[operand])
             elif operand != "residual":
@@ -203,14 +203,14 @@ def pack_part(
 
 def _cuts(block: BlockKernels, part: int) -> dict[str, tuple[int, slice, slice]]:
     """For each stage: the number of its convolution, its output and its input channels."""
-    channels = block.depthwise.out_channels
+    channels = block.depthwise.conv.out_channels
     inner, everything = slice(part * channels, (part + 1) * channels), slice(None)
     cuts = {"expand": (0, inner, everything)} if block.expand else {}
     cuts["depthwise"] = (len(cuts), inner, everything)
-    conv, first = len(cuts), 0
+    kernel, first = len(cuts), 0
     for number, project in enumerate(block.projects):
-        cuts[f"project{number}"] = (conv, slice(first, first + project.outputs), inner)
-        first += project.outputs
+        cuts[f"project{number}"] = (kernel, slice(first, first + project.conv.outputs), inner)
+        first += project.conv.outputs
     return cuts
 
 

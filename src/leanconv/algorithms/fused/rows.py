@@ -38,7 +38,7 @@ class Rows:
 
 def no_rows(e: Function, block: BlockKernels) -> Carry:
     """What `BlockRows.emit` is given where no expanded rows are there."""
-    return [e.i64(0), e.i64(block.depthwise.window.size[1])]
+    return [e.i64(0), e.i64(block.depthwise.conv.window.size[1])]
 
 
 class BlockRows:
@@ -66,7 +66,7 @@ class BlockRows:
     ) -> None:
         self.e, self.block, self.tensors = e, block.linked(), tensors
         self.image, self.image_out = image, image_out
-        types = block.depthwise.precision
+        types = block.depthwise.conv.precision
         self.expanded = scratch.of(types.x.llvm)
         self.filtered = scratch.at(block.expanded_bytes).of(types.y.llvm)
         self.image_rows = scratch.at(block.expanded_bytes + block.filtered_bytes)
@@ -91,13 +91,13 @@ class BlockRows:
 
     def _step(self, first: Value, last: Value, ready: Carry) -> None:
         e, block = self.e, self.block
-        filtered = self.filtered.at(0 - first * block.depthwise.y.spatial[1])
+        filtered = self.filtered.at(0 - first * block.depthwise.conv.y.spatial[1])
         if block.expand is None:
             x = self.tensors["x"].start
             with e.loop("block", block.depthwise.blocks) as index:
                 self._depthwise(x, self.image, filtered, index, first, last)
         else:
-            window = block.depthwise.window
+            window = block.depthwise.conv.window
             stride, pad, height = window.stride[1], window.pad[1], window.size[1]
             low = e.smax(first * stride - pad, 0)
             high = e.smin((last - 1) * stride + (block.input_rows - pad), height)
@@ -119,7 +119,7 @@ class BlockRows:
         e, image = self.e, self.block.image
         if image is None:
             return self.tensors["x"]
-        window, top = expand.window, self.block.border.top
+        window, top = expand.conv.window, self.block.border.top
         stride, pad = window.stride[1], window.pad[1]
         if self.block.border.any:
             begin, end = e.smax(begin - top, 0), e.smin(end - top, window.out[1])
@@ -134,16 +134,14 @@ class BlockRows:
         self, expand: DirectConv, x: Rows, panel: Value, low: Value, begin: Value, high: Value
     ) -> Pointer:
         """Emit expanded rows begin … high - 1 of a panel; return where row 0, channel 0 is."""
-        e, block = self.e, self.block
+        conv, e, block = expand.conv, self.e, self.block
         if block.keeps_expanded:
-            rows = Rows(self.expanded, block.depthwise.ring, expand.y.spatial[1])
+            rows = Rows(self.expanded, block.depthwise.ring, conv.y.spatial[1])
             start = self.expanded
         else:
-            shift = low * expand.y.spatial[1] + panel * (
-                expand.tile.vectors * expand.y.block_stride
-            )
+            shift = low * conv.y.spatial[1] + panel * (expand.tile.vectors * conv.y.block_stride)
             start = self.expanded.at(0 - shift)
-            rows = Rows(start, 0, expand.y.spatial[1])
+            rows = Rows(start, 0, conv.y.spatial[1])
         with e.when(begin.compare("slt", high)), e.loop("new", high, start=begin) as row:
             if not block.keeps_expanded:
                 self._prefetch_next(expand, panel, row - begin)
@@ -157,14 +155,14 @@ class BlockRows:
 
     def _bordered(self, expand: DirectConv, x: Rows, y: Rows, panel: Value, row: Value) -> None:
         """Emit one row of a panel with its border, or a row of the border."""
-        e, block, border = self.e, self.block, self.block.border
-        step, width = expand.y.spatial[2], expand.window.out[2]
+        conv, e, block, border = expand.conv, self.e, self.block, self.block.border
+        step, width = conv.y.spatial[2], conv.window.out[2]
         inner = row - border.top
-        inside = inner.compare("sge", 0) & inner.compare("slt", expand.window.out[1])
+        inside = inner.compare("sge", 0) & inner.compare("slt", conv.window.out[1])
         vectors = expand.tile.vectors
         stop = e.smin(panel * vectors + vectors, block.depthwise.blocks)
         with e.loop("block", stop, start=panel * vectors) as index:
-            line = y.at(row).at(row * y.stride + index * expand.y.block_stride)
+            line = y.at(row).at(row * y.stride + index * conv.y.block_stride)
             with e.when(inside ^ 1):
                 self._fill(line, border.left + width + border.right)
             with e.when(inside):
@@ -180,14 +178,14 @@ class BlockRows:
 
     def _look_up_panel(self, expand: DirectConv, y: Rows, panel: Value, row: Value) -> None:
         """Look the codes of one row of a panel up, if they have a table."""
-        e, block, border = self.e, self.block, self.block.border
+        conv, e, block, border = expand.conv, self.e, self.block, self.block.border
         if "expand" not in block.tables:
             return
-        vectors, step = expand.tile.vectors, expand.y.spatial[2]
+        vectors, step = expand.tile.vectors, conv.y.spatial[2]
         stop = e.smin(panel * vectors + vectors, block.depthwise.blocks)
         with e.loop("block", stop, start=panel * vectors) as index:
-            line = y.at(row).at(row * y.stride + index * expand.y.block_stride)
-            codes = e.i64(expand.window.out[2] * step)
+            line = y.at(row).at(row * y.stride + index * conv.y.block_stride)
+            codes = e.i64(conv.window.out[2] * step)
             self._look_up("expand", line.at(border.left * step), codes)
 
     def _look_up(self, stage: str, codes: Pointer, count: Value) -> None:
@@ -208,7 +206,7 @@ class BlockRows:
     def _fill(self, line: Pointer, columns: int) -> None:
         """Emit some columns of the border of one vector of channels."""
         e, lanes = self.e, self.block.depthwise.lanes
-        element = self.block.depthwise.precision.x.llvm
+        element = self.block.depthwise.conv.precision.x.llvm
         codes = e.splat(e.convert("trunc", e.i64(self.block.border.fill), element), lanes)
         with e.loop("border", columns) as column:
             e.store(codes, line.at(column * lanes))
@@ -220,21 +218,21 @@ class BlockRows:
         depthwise = self.block.depthwise
         depthwise.emit_rows(self.e, pointers, image, index, first, last)
         if "depthwise" in self.block.tables:
-            stride = depthwise.y.spatial[1]
-            line = y.at(first * stride + index * depthwise.y.block_stride)
+            stride = depthwise.conv.y.spatial[1]
+            line = y.at(first * stride + index * depthwise.conv.y.block_stride)
             self._look_up("depthwise", line, (last - first) * stride)
 
     def _project(self, first: Value, last: Value) -> None:
         e, block = self.e, self.block
         for number, project in enumerate(block.projects):
             local = self.local[f"project{number}"]
-            names = ("y", "residual")[: 1 + project.epilogue.residual]
-            down = first * project.y.spatial[1]
+            names = ("y", "residual")[: 1 + project.conv.epilogue.residual]
+            down = first * project.conv.y.spatial[1]
             with e.loop("panel", project.panels) as panel, e.loop("row", last - first) as row:
                 if not block.keeps_expanded:
                     self._prefetch(project, panel + 1, row, block.step, local["w"])
                 pointers = {"x": self.filtered, **local}
-                index = panel + project.y_offset // project.y.block_stride
+                index = panel + project.conv.y_offset // project.conv.y.block_stride
                 for name in names:
                     tensor = self.tensors[name]
                     away = down + index * tensor.block_gap if tensor.block_gap else down
@@ -258,7 +256,7 @@ class BlockRows:
         Too many at a time would fill the line fill buffers.
         """
         e = self.e
-        panel_bytes = kernel.packed_reduction * kernel.panel_lanes * kernel.precision.w.bytes
+        panel_bytes = kernel.packed_reduction * kernel.panel_lanes * kernel.conv.precision.w.bytes
         lines = ceil_div(ceil_div(panel_bytes, ALIGNMENT), slots)
         first = w.of("i8").at(panel * panel_bytes + slot * (lines * ALIGNMENT))
         if isinstance(lines, int):

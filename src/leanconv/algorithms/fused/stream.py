@@ -56,7 +56,7 @@ class BlockStream(Kernel):
     @property
     def row_count(self) -> int:
         """Output rows of an image."""
-        return self.blocks[-1].depthwise.row_count
+        return self.blocks[-1].depthwise.conv.row_count
 
     @property
     def strips(self) -> int:
@@ -78,11 +78,11 @@ class BlockStream(Kernel):
         """Bytes of each ring."""
         sizes = []
         for block, ring in zip(self.blocks, self.rings, strict=False):
-            project, item = block.projects[0], block.projects[0].precision.y.bytes
-            channels = sum(p.outputs for p in block.projects)
-            blocks = ceil_div(channels, project.y.block)
-            assert project.y.block_stride == ring * project.y.spatial[1]
-            sizes.append(aligned(blocks * project.y.block_stride * item))
+            project, item = block.projects[0], block.projects[0].conv.precision.y.bytes
+            channels = sum(p.conv.outputs for p in block.projects)
+            blocks = ceil_div(channels, project.conv.y.block)
+            assert project.conv.y.block_stride == ring * project.conv.y.spatial[1]
+            sizes.append(aligned(blocks * project.conv.y.block_stride * item))
         return tuple(sizes)
 
     @property
@@ -145,7 +145,7 @@ class BlockStream(Kernel):
         """Let a chunk that follows no other start with the first row that each block needs."""
         for i in reversed(range(len(self.blocks))):
             done[i] = e.select(begins, first, done[i])
-            stride = self.blocks[i].depthwise.window.stride[1]
+            stride = self.blocks[i].depthwise.conv.window.stride[1]
             first = e.smax(first * stride - self.blocks[i].row_pad, 0)
 
     def _step(self, e: Function, rows: Sequence[BlockRows], last: Value, done: Carry) -> None:
@@ -153,7 +153,7 @@ class BlockStream(Kernel):
         stops: list[Value] = []
         for block in reversed(self.blocks):
             stops.insert(0, last)
-            stride = block.depthwise.window.stride[1]
+            stride = block.depthwise.conv.window.stride[1]
             reached = (last - 1) * stride + (block.input_rows - block.row_pad)
             last = e.smin(reached, block.height)
         for i, (each, stop) in enumerate(zip(rows, stops, strict=True)):
@@ -169,7 +169,7 @@ class BlockStream(Kernel):
         x, place, made = Rows(pointers["x"], 0, 0), 0, []
         for i, block in enumerate(self.blocks):
             if i < len(self.rings):
-                stride = block.projects[0].y.spatial[1]
+                stride = block.projects[0].conv.y.spatial[1]
                 y = Rows(e.scratch.at(place).of(block.operand_types["y"]), self.rings[i], stride)
                 place += self.ring_bytes[i]
             else:
@@ -178,7 +178,7 @@ class BlockStream(Kernel):
             tensors = {"x": x, "y": y}
             if block.has_residual:
                 # The kernel goes to the residual's image and block as if it lay like y.
-                given, made_y = (block.expand or block.depthwise).x, block.projects[0].y
+                given, made_y = (block.expand or block.depthwise).conv.x, block.projects[0].conv.y
                 assert given.block == made_y.block, "a residual in another format than the result"
                 start = x.start.at(image * (given.image - made_y.image))
                 block_gap = given.block_stride - made_y.block_stride

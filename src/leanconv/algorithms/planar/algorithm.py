@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import lru_cache
 from math import prod
 
-from leanconv.algorithms.common.kernel_fields import group_fields
+from leanconv.algorithms.common.conv import with_conv
 from leanconv.algorithms.interface import Algorithm, Candidate, one_kernel_candidate
 from leanconv.algorithms.parameters import Choice, Parameters
 from leanconv.algorithms.planar.columns import shared_loads
@@ -54,8 +54,8 @@ _MOST_MASKED = 128  # of a row with padding, where each may be written out
 
 def plan_planar(kernel: PlanarConv, target: Target) -> PlanarConv:
     """Choose channels and vectors of a tile, and the rows of a chunk."""
-    window, x, y = merge_rows(kernel.window, kernel.x, kernel.y, lambda total: total)
-    kernel = replace(kernel, window=window, x=x, y=y)
+    window, x, y = merge_rows(kernel.conv.window, kernel.conv.x, kernel.conv.y, lambda total: total)
+    kernel = with_conv(kernel, window=window, x=x, y=y)
     width = ceil_div(window.out[2], kernel.lanes)
     kernel = _with_tile(kernel, min(width, _most_vectors(kernel)), target)
     cycles = width * _vector_cycles(kernel, target)
@@ -65,17 +65,18 @@ def plan_planar(kernel: PlanarConv, target: Target) -> PlanarConv:
 
 
 def _most_vectors(kernel: PlanarConv) -> int:
-    return 4 if kernel.outputs > 1 or kernel.window.stride[2] > 1 else 8
+    return 4 if kernel.conv.outputs > 1 or kernel.conv.window.stride[2] > 1 else 8
 
 
 def _with_tile(kernel: PlanarConv, vectors: int, target: Target) -> PlanarConv:
     """With a tile of so many vectors, fewer for phases, and the channels that fit."""
+    conv = kernel.conv
     room = target.registers - 3
-    if isinstance(kernel.y, PhasedAccess):
-        channels, vectors = _tile_of_phases(kernel.outputs, kernel.y, vectors, room)
+    if isinstance(conv.y, PhasedAccess):
+        channels, vectors = _tile_of_phases(conv.outputs, conv.y, vectors, room)
     else:
-        fitting = range(2, min(kernel.outputs, (room - 1) // vectors - 1) + 1)
-        channels = max((c for c in fitting if kernel.outputs % c == 0), default=1)
+        fitting = range(2, min(conv.outputs, (room - 1) // vectors - 1) + 1)
+        channels = max((c for c in fitting if conv.outputs % c == 0), default=1)
     return replace(kernel, channels=channels, vectors=vectors)
 
 
@@ -86,7 +87,8 @@ def _vector_cycles(kernel: PlanarConv, target: Target) -> float:
 
 
 def _pieces(kernel: PlanarConv) -> int:
-    return kernel.batch * kernel.groups * kernel.outputs // kernel.channels
+    conv = kernel.conv
+    return conv.batch * conv.groups * conv.outputs // kernel.channels
 
 
 def _tile_of_phases(outputs: int, y: PhasedAccess, most: int, room: int) -> tuple[int, int]:
@@ -102,7 +104,7 @@ def _tile_of_phases(outputs: int, y: PhasedAccess, most: int, room: int) -> tupl
 
 
 def _reject(problem: Problem, target: Target) -> str | None:
-    x, y = problem.x, problem.y
+    conv, x, y = problem.conv, problem.conv.x, problem.conv.y
     if x.block > 1 or y.block > 1:
         return "channels stand in blocks, not in planes"
     neighbours = y.spatial[2] == 1
@@ -110,13 +112,13 @@ def _reject(problem: Problem, target: Target) -> str | None:
         neighbours = neighbours or y.interleaves
         if y.phases[1] > (target.registers - 4) // 2:
             return f"{y.phases[1]} phases along rows"
-    if x.spatial[2] != 1 or not neighbours or problem.y_offset:
+    if x.spatial[2] != 1 or not neighbours or conv.y_offset:
         return "columns are not neighbours in memory"
-    if problem.window.stride[2] > _LARGEST_STRIDE:
-        return f"a stride of {problem.window.stride[2]} along rows; at most {_LARGEST_STRIDE}"
-    most = _MOST_TAPS if problem.window.always_full(2) else _MOST_MASKED
-    if problem.window.kernel[2] > most:
-        return f"{problem.window.kernel[2]} taps along rows; at most {most}"
+    if conv.window.stride[2] > _LARGEST_STRIDE:
+        return f"a stride of {problem.conv.window.stride[2]} along rows; at most {_LARGEST_STRIDE}"
+    most = _MOST_TAPS if conv.window.always_full(2) else _MOST_MASKED
+    if conv.window.kernel[2] > most:
+        return f"{problem.conv.window.kernel[2]} taps along rows; at most {most}"
     return None
 
 
@@ -138,15 +140,17 @@ def _planned(problem: Problem, target: Target) -> tuple[_PlanarKernel, float]:
 
 def _pointwise_row(problem: Problem) -> Window | None:
     """The window over whole planes as one row, if each output is one pixel times weights."""
-    window, *_ = merge_rows(problem.window, problem.x, problem.y, lambda total: total)
+    conv = problem.conv
+    window, *_ = merge_rows(conv.window, conv.x, conv.y, lambda total: total)
     is_row = window.is_pointwise and window.out == (1, 1, window.out[2])
-    return window if is_row and not isinstance(problem.y, PhasedAccess) else None
+    return window if is_row and not isinstance(conv.y, PhasedAccess) else None
 
 
 def _is_depthwise(problem: Problem) -> bool:
     """Whether each of several channels, of two axes, is filtered by itself."""
-    window, *_ = merge_rows(problem.window, problem.x, problem.y, lambda total: total)
-    alone = problem.group_inputs == problem.group_outputs == 1 < problem.groups
+    conv = problem.conv
+    window, *_ = merge_rows(conv.window, conv.x, conv.y, lambda total: total)
+    alone = conv.inputs == conv.outputs == 1 < conv.groups
     return alone and window.is_flat
 
 
@@ -157,12 +161,12 @@ def _of_any_size(problem: Problem, target: Target) -> tuple[_PlanarKernel, float
     """The same with a tile that is best for a map of the usual sizes, which have no padding."""
     usual = replace(typical(problem), any_size=())
     planned, _ = _remembered(usual, target)
-    overlaps = not problem.epilogue.residual
+    overlaps = not problem.conv.epilogue.residual
     row = _pointwise_row(problem)
     if row is not None and isinstance(planned, PlanarPointwise):
         flat = replace(_pointwise(problem, row, target), overlaps=overlaps)
         known = replace(sized(problem), any_size=())
-        window, *_ = merge_rows(known.window, known.x, known.y, lambda total: total)
+        window, *_ = merge_rows(known.conv.window, known.conv.x, known.conv.y, lambda total: total)
         alone = _pointwise(known, window, target)
         return pointwise_of_any_size(flat, planned.tile, alone, target)
     if isinstance(planned, PlanarDepthwise) and _is_depthwise(problem):
@@ -187,31 +191,31 @@ def _general_of_any_size(
     """The kernel of few codes for all sizes, with the vectors that are best for a row."""
 
     def kernel(problem: Problem) -> PlanarConv:
-        fields = group_fields(problem, target)
-        made = PlanarConv(**fields, channels=1, vectors=1, rows=1, overlaps=overlaps)
-        window, x, y = merge_rows(made.window, made.x, made.y, lambda total: total)
-        return replace(made, window=window, x=x, y=y)
+        made = replace(_one_row(problem, target), overlaps=overlaps)
+        window, x, y = merge_rows(made.conv.window, made.conv.x, made.conv.y, lambda total: total)
+        return with_conv(made, window=window, x=x, y=y)
 
     known = kernel(replace(sized(problem), any_size=()))
-    row, wanted = known.window, [v for v in _VECTORS if v <= _most_vectors(known)]
+    row, wanted = known.conv.window, [v for v in _VECTORS if v <= _most_vectors(known)]
     fitting = [overlapping_vectors(row, known.lanes, v) or 1 for v in wanted]
     vectors = dict.fromkeys(fitting if overlaps else wanted)
     tiles = [_with_tile(known, each, target) for each in vectors]
     best = min(tiles, key=lambda tile: _cycles(tile, target))
     made = replace(kernel(problem), channels=best.channels, vectors=best.vectors)
-    out, chunk = made.window.out, _CHUNKS * target.costs.chunk
+    out, chunk = made.conv.window.out, _CHUNKS * target.costs.chunk
     width, cycles = ceil_div(out[2], made.lanes), _vector_cycles(made, target)
-    rows = rows_per_chunk_of_any_width(made.row_count, width, cycles, _pieces(made), chunk)
+    rows = rows_per_chunk_of_any_width(made.conv.row_count, width, cycles, _pieces(made), chunk)
     made = replace(made, rows=rows)
     return made, 0.0 if isinstance(made.row_tiles, Symbol) else _cycles(made, target)
 
 
 def _cycles(kernel: PlanarConv, target: Target) -> float:
-    stride, inputs, costs = kernel.window.stride[2], kernel.inputs, target.costs
+    conv = kernel.conv
+    stride, inputs, costs = conv.window.stride[2], conv.inputs, target.costs
     unpacked = _UNPACKED_DEEP if stride > 1 and inputs >= _DEEP else _UNPACKED
     loaded: float = 2 * stride
     if target.masks_are_bits:  # else taking the lanes apart costs what sharing loads saves
-        loaded *= len(shared_loads(kernel.window)) / kernel.window.kernel[2]
+        loaded *= len(shared_loads(conv.window)) / conv.window.kernel[2]
 
     def tile(vectors: int) -> float:
         size = kernel.channels * vectors
@@ -221,19 +225,20 @@ def _cycles(kernel: PlanarConv, target: Target) -> float:
         return unpacked * step * kernel.reduction + costs.store * size
 
     vectors, lanes, rest = kernel.vectors, kernel.lanes, 0
-    fitting = overlapping_vectors(kernel.window, lanes, vectors) if kernel.overlaps else 0
+    fitting = overlapping_vectors(conv.window, lanes, vectors) if kernel.overlaps else 0
     if fitting:
-        vectors, whole = fitting, ceil_div(kernel.window.out[2], fitting * lanes)
+        vectors, whole = fitting, ceil_div(conv.window.out[2], fitting * lanes)
     else:
-        whole, rest = divmod(ceil_div(kernel.window.out[2], lanes), vectors)
+        whole, rest = divmod(ceil_div(conv.window.out[2], lanes), vectors)
     row = whole * tile(vectors) + (tile(rest) if rest else 0.0)
-    return _pieces(kernel) * kernel.row_count * row
+    return _pieces(kernel) * conv.row_count * row
 
 
 def _pointwise(problem: Problem, row: Window, target: Target) -> PlanarPointwise:
-    flat = replace(problem, window=row)
+    conv = replace(problem.conv, window=row)
     return PlanarPointwise(
-        **group_fields(flat, target),
+        conv=conv,
+        lanes=conv.lanes(target),
         tile=Tile(1, 1),
         column_tiles=1,
         panel_block=1,
@@ -243,7 +248,8 @@ def _pointwise(problem: Problem, row: Window, target: Target) -> PlanarPointwise
 
 def _depthwise(problem: Problem, target: Target) -> PlanarDepthwise:
     return PlanarDepthwise(
-        **group_fields(problem, target),
+        conv=problem.conv,
+        lanes=problem.conv.lanes(target),
         planes=1,
         rows=1,
         vectors=1,
@@ -253,13 +259,18 @@ def _depthwise(problem: Problem, target: Target) -> PlanarDepthwise:
 
 
 def _general(problem: Problem, target: Target) -> PlanarConv:
-    kernel = PlanarConv(**group_fields(problem, target), channels=1, vectors=1, rows=1)
-    return plan_planar(kernel, target)
+    return plan_planar(_one_row(problem, target), target)
+
+
+def _one_row(problem: Problem, target: Target) -> PlanarConv:
+    """The kernel of few codes, one row and one vector at a time."""
+    conv = problem.conv
+    return PlanarConv(conv, lanes=conv.lanes(target), channels=1, vectors=1, rows=1)
 
 
 def _cost(problem: Problem, target: Target) -> float:
     cycles = _MEASURED_OVER_MODEL * _planned(problem, target)[1]
-    few = prod(problem.window.out) <= target.lanes(problem.precision.accumulate)
+    few = prod(problem.conv.window.out) <= target.lanes(problem.conv.precision.accumulate)
     if few:  # no more than a vector of them: each weight that is read serves one product
         cycles = beside_weights(problem, target, cycles)
     return cycles + strided_walk_cycles(problem, target, target.costs.prefetched_line)
@@ -269,7 +280,7 @@ def _candidate(problem: Problem, target: Target, parameters: Parameters) -> Cand
     del parameters
     kernel, _ = _planned(problem, target)
     pointwise = isinstance(kernel, PlanarPointwise)
-    length = effective_length(kernel.inputs) if pointwise else products(problem)
+    length = effective_length(kernel.conv.inputs) if pointwise else products(problem)
     choice = Choice("planar", error=walk_error(problem, length))
     details = "" if isinstance(kernel, PlanarConv) else kernel.tile_text
     return one_kernel_candidate(choice, problem, kernel, details)
@@ -277,7 +288,7 @@ def _candidate(problem: Problem, target: Target, parameters: Parameters) -> Cand
 
 def _plausible(problem: Problem) -> bool:
     """Whether it may be the fastest: each tile of a few channels reads all of the input again."""
-    return not isinstance(problem.y, PhasedAccess) or problem.group_outputs <= _MOST_PHASED
+    return not isinstance(problem.conv.y, PhasedAccess) or problem.conv.outputs <= _MOST_PHASED
 
 
 PLANAR = Algorithm(

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
-from leanconv.algorithms.common.grouped_conv import GroupedConv
+from leanconv.algorithms.common.conv import GroupedConv
 from leanconv.codegen.activations import finish
 from leanconv.codegen.emitter import Function, Pointer, Value, lanes_of, vector
 from leanconv.codegen.geometry import Window
@@ -305,7 +305,7 @@ class ColumnOutput:
 
     Args:
         e: the function to append to.
-        conv: the kernel.
+        kernel: the kernel.
         target: the machine.
         kind: type of a vector.
         pointers: addresses of `y` and, if they are there, of `residual` and `slope`.
@@ -315,14 +315,14 @@ class ColumnOutput:
     def __init__(
         self,
         e: Function,
-        conv: GroupedConv,
+        kernel: GroupedConv,
         target: Target,
         kind: str,
         pointers: Mapping[str, Pointer],
         channel: Value,
         count: int,
     ) -> None:
-        self.e, self.kind, self.activation = e, kind, conv.epilogue.activation
+        self.e, self.kind, self.activation = e, kind, kernel.conv.epilogue.activation
         self._by_parts = target.stores_by_parts
         self._tails: list[tuple[Value, Pointer]] = []
         self._live = 0

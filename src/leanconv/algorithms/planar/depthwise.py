@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import ceil, prod
 
-from leanconv.algorithms.common.grouped_conv import GroupedConv
+from leanconv.algorithms.common.conv import GroupedConv
 from leanconv.algorithms.interface import good_choices
 from leanconv.algorithms.planar.columns import (
     ColumnOutput,
@@ -85,20 +85,21 @@ class PlanarDepthwise(GroupedConv):
     @property
     def row_tiles(self) -> int:
         """Tiles along the rows, the last one perhaps lower."""
-        return ceil_div(self.window.out[1], self.rows)
+        return ceil_div(self.conv.window.out[1], self.rows)
 
     @property
     def chunks(self) -> int:
         """Images by blocks of channels by blocks of rows."""
-        channels = ceil_div(self.groups // self.planes, self.plane_block)
-        return self.batch * channels * ceil_div(self.row_tiles, self.row_block)
+        channels = ceil_div(self.conv.groups // self.planes, self.plane_block)
+        return self.conv.batch * channels * ceil_div(self.row_tiles, self.row_block)
 
     def uses(self, rows: int) -> Uses:
         """For each input row, counted from a tile's first: the (output row, kh) that read it."""
+        conv = self.conv
         found: Uses = {}
         for r in range(rows):
-            for kh in range(self.window.kernel[1]):
-                position = r * self.window.stride[1] + kh * self.window.dilation[1]
+            for kh in range(conv.window.kernel[1]):
+                position = r * conv.window.stride[1] + kh * conv.window.dilation[1]
                 found.setdefault(position, []).append((r, kh))
         return dict(sorted(found.items()))
 
@@ -106,9 +107,9 @@ class PlanarDepthwise(GroupedConv):
         """Emit the loops: chunks, channels, tiles of rows, tiles of columns."""
         e = Function(self.NAME)
         pointers = self.addresses(e)
-        tiles = self.groups // self.planes
+        tiles = self.conv.groups // self.planes
         row_blocks = ceil_div(self.row_tiles, self.row_block)
-        with e.chunks(self.batch, ceil_div(tiles, self.plane_block), row_blocks) as chunk:
+        with e.chunks(self.conv.batch, ceil_div(tiles, self.plane_block), row_blocks) as chunk:
             n, block, part = chunk
             last = e.smin((block + 1) * self.plane_block, tiles)
             with e.loop("plane", last, start=block * self.plane_block) as plane:
@@ -119,8 +120,8 @@ class PlanarDepthwise(GroupedConv):
 
     def _tiles_of_rows(self, e: Function, part: Value) -> Iterator[tuple[Value, int]]:
         """Emit the body for the tiles of a chunk: the first row, and how many there are."""
-        of_chunk = part, self.row_block, self.window.out[1], self.rows
-        if self.overlaps and self.window.out[1] >= self.rows:
+        of_chunk = part, self.row_block, self.conv.window.out[1], self.rows
+        if self.overlaps and self.conv.window.out[1] >= self.rows:
             yield from ((row, self.rows) for row in overlapping_tiles(e, "rows", *of_chunk))
             return
         for index, rows in tiles_of_chunk(e, "rows", *of_chunk):
@@ -133,42 +134,43 @@ class _PlaneTiles:
     def __init__(
         self,
         e: Function,
-        conv: PlanarDepthwise,
+        kernel: PlanarDepthwise,
         target: Target,
         pointers: dict[str, Pointer],
         n: Value,
         channel: Value,
     ) -> None:
-        self.e, self.conv, self.target, self.pointers = e, conv, target, pointers
-        self.kind = vector(conv.dtype.llvm, conv.lanes)
+        conv = kernel.conv
+        self.e, self.kernel, self.target, self.pointers = e, kernel, target, pointers
+        self.kind = vector(conv.dtype.llvm, kernel.lanes)
         self.out = n * conv.y.image + channel * conv.y.block_stride
         self.channel = channel
         self.taps = conv.window.kernel[1] * conv.window.kernel[2]
-        self.tiles = row_tiles(conv.window, conv.lanes, conv.vectors, target, conv.overlaps)
+        self.tiles = row_tiles(conv.window, kernel.lanes, kernel.vectors, target, kernel.overlaps)
         image = pointers["x"].at(n * conv.x.image)
-        self.x = [image.at((channel + p) * conv.x.block_stride) for p in range(conv.planes)]
+        self.x = [image.at((channel + p) * conv.x.block_stride) for p in range(kernel.planes)]
         self.w = pointers["w"].at(channel * self.taps)
 
     def rows(self, row: Value, rows: int) -> None:
         """Emit all columns of `rows` output rows from `row` on."""
-        for column, tile in each_tile_of_row(self.e, self.tiles, self.conv.lanes):
+        for column, tile in each_tile_of_row(self.e, self.tiles, self.kernel.lanes):
             self._tile(row, rows, column, tile)
 
     def _tile(self, row: Value, rows: int, column: Value, tile: ColumnVectors) -> None:
-        conv, e, window = self.conv, self.e, self.conv.window
+        conv, kernel, e, window = self.kernel.conv, self.kernel, self.e, self.kernel.conv.window
         vectors = len(tile.live)
         self.masks = TileMasks(e, tile, window, self.kind, self.target)
         bias = channel_address(self.pointers, "bias", self.channel)
-        starts = start_planes(e, self.kind, bias, conv.planes)
+        starts = start_planes(e, self.kind, bias, kernel.planes)
         acc = [start for start in starts for _ in range(rows * vectors)]
         top = row * window.stride[1] - window.pad[1]
         left = column * window.stride[2] - window.pad[2]
         corner = top * conv.x.spatial[1] + left
         corners = [x.at(corner) for x in self.x]
-        for position, uses in conv.uses(rows).items():
+        for position, uses in kernel.uses(rows).items():
             line = top + position
             inside = line.compare("ult", window.size[1])  # unsigned: sees both ends
-            for p in range(conv.planes):
+            for p in range(kernel.planes):
                 # The branches also keep LLVM from hoisting loads of inputs and weights until
                 # registers spill.
                 with e.when(inside, [acc]):
@@ -187,36 +189,38 @@ class _PlaneTiles:
         uses: list[tuple[int, int]],
     ) -> None:
         """Emit the products of one input row; its accumulators begin at acc[slot]."""
-        conv, e, window = self.conv, self.e, self.conv.window
-        vectors, kernel = len(tile.live), window.kernel[2]
+        kernel, e, window = self.kernel, self.e, self.kernel.conv.window
+        vectors, width = len(tile.live), window.kernel[2]
         w = self.w.at(plane * self.taps)
         for base, kws in shared_loads(window).items():
             here = at.at(base * window.dilation[2])
             parts = [
-                self.masks.load(here.at(v * window.stride[2] * conv.lanes), tile.masks[base][v])
+                self.masks.load(here.at(v * window.stride[2] * kernel.lanes), tile.masks[base][v])
                 for v in range(vectors)
             ]
             for kw, phase in kws:
                 inputs = [deinterleave(e, part, phase) if part else None for part in parts]
                 for r, kh in uses:
-                    weight = e.broadcast(w.at(kh * kernel + kw), self.kind)
+                    weight = e.broadcast(w.at(kh * width + kw), self.kind)
                     for v, x in enumerate(inputs):
                         if x is not None:
                             place = slot + r * vectors + v
                             acc[place] = e.fma(x, weight, acc[place])
 
     def _store(self, acc: list[Value], place: Value, rows: int, tile: ColumnVectors) -> None:
-        conv, e = self.conv, self.e
+        kernel, e = self.kernel, self.e
         output = ColumnOutput(
-            e, conv, self.target, self.kind, self.pointers, self.channel, conv.planes
+            e, kernel, self.target, self.kind, self.pointers, self.channel, kernel.planes
         )
         values = iter(acc)
-        for p in range(conv.planes):
+        for p in range(kernel.planes):
             for r in range(rows):
-                line = self.out + place + p * conv.y.block_stride + r * conv.y.spatial[1]
+                line = (
+                    self.out + place + p * kernel.conv.y.block_stride + r * kernel.conv.y.spatial[1]
+                )
                 for v, live in enumerate(tile.live):
-                    output.store(next(values), p, line + v * conv.lanes, live)
-        output.finish(conv.lanes - 1)
+                    output.store(next(values), p, line + v * kernel.lanes, live)
+        output.finish(kernel.lanes - 1)
 
 
 def plan_planar_depthwise(
@@ -281,10 +285,10 @@ def of_any_size(
     if not choices:
         return None
     own, tile = min(choices, key=lambda choice: choice[0])
-    height, width = known.window.out[1:]
+    height, width = known.conv.window.out[1:]
     planned = _in_chunks_of_any_size(_with_tile(kernel, tile), own / (height * width), target)
-    planes = planned.batch * planned.groups
-    if isinstance(planes * planned.window.out[1] * planned.window.out[2], Symbol):
+    planes = planned.conv.batch * planned.conv.groups
+    if isinstance(planes * planned.conv.window.out[1] * planned.conv.window.out[2], Symbol):
         return planned, 0.0
     # Of its own extents: narrow rows waste lanes. The kernel is the one that symbols would get.
     return planned, planes * (_plane_cycles(planned, target) or own)
@@ -294,11 +298,12 @@ def _in_chunks_of_any_size(
     planned: PlanarDepthwise, each: float, target: Target
 ) -> PlanarDepthwise:
     """Choose the chunks by the cycles of one output, in integers: extents may be symbols."""
-    tiles, (_, height, width) = planned.groups // planned.planes, planned.window.out
-    outputs = planned.batch * planned.groups * height * width
+    conv = planned.conv
+    tiles, (_, height, width) = conv.groups // planned.planes, conv.window.out
+    outputs = conv.batch * conv.groups * height * width
     even = least(_LEAST_CHUNKS, outputs // ceil(target.costs.least_chunk / each))
     chunks = outputs // ceil(_CHUNKS * target.costs.chunk / each)
-    wanted = ceil_div(most(1, even, chunks), planned.batch)
+    wanted = ceil_div(most(1, even, chunks), conv.batch)
     plane_blocks = least(tiles, wanted)
     row_blocks = least(planned.row_tiles, ceil_div(wanted, plane_blocks))
     return replace(
@@ -312,11 +317,11 @@ def _in_chunks(
     planned: PlanarDepthwise, cycles: float, target: Target
 ) -> tuple[PlanarDepthwise, float]:
     """Choose the chunks of a kernel whose tile is chosen; also the estimated cycles of one core."""
-    tiles = planned.groups // planned.planes
-    total = cycles * planned.batch * planned.groups
+    tiles = planned.conv.groups // planned.planes
+    total = cycles * planned.conv.batch * planned.conv.groups
     even = min(_LEAST_CHUNKS, round(total / target.costs.least_chunk))
     chunks = round(total / (_CHUNKS * target.costs.chunk))
-    wanted = ceil_div(max(1, even, chunks), planned.batch)
+    wanted = ceil_div(max(1, even, chunks), planned.conv.batch)
     plane_blocks = min(tiles, wanted)
     row_blocks = min(planned.row_tiles, ceil_div(wanted, plane_blocks))
     planned = replace(
@@ -329,16 +334,17 @@ def _in_chunks(
 
 def _tiles(kernel: PlanarDepthwise, target: Target) -> list[PlanarDepthwise]:
     """Every tile whose sums, inputs and one weight fit the registers."""
-    full = target.vector_bytes // kernel.dtype.bytes
+    conv = kernel.conv
+    full = target.vector_bytes // conv.dtype.bytes
     widths = (full, full // 2) if target.splits_vectors else (full,)
     tiles = []
     for lanes in widths:
-        for vectors in range(1, min(8, ceil_div(kernel.window.out[2], lanes)) + 1):
-            for rows in range(1, min(8, kernel.window.out[1]) + 1):
+        for vectors in range(1, min(8, ceil_div(conv.window.out[2], lanes)) + 1):
+            for rows in range(1, min(8, conv.window.out[1]) + 1):
                 for planes in (1, 2):
                     size = planes * rows * vectors
-                    used = size + vectors * kernel.window.stride[2] + 2
-                    if kernel.groups % planes == 0 and used <= target.usable_registers:
+                    used = size + vectors * conv.window.stride[2] + 2
+                    if conv.groups % planes == 0 and used <= target.usable_registers:
                         tiles.append(
                             replace(kernel, lanes=lanes, planes=planes, rows=rows, vectors=vectors)
                         )
@@ -347,11 +353,11 @@ def _tiles(kernel: PlanarDepthwise, target: Target) -> list[PlanarDepthwise]:
 
 def _plane_cycles(kernel: PlanarDepthwise, target: Target) -> float | None:
     """Estimated cycles of one channel of one image; None if the code would be too long."""
-    window, costs = kernel.window, target.costs
-    half = kernel.lanes * kernel.dtype.bytes < target.vector_bytes
+    conv, window, costs = kernel.conv, kernel.conv.window, target.costs
+    half = kernel.lanes * conv.dtype.bytes < target.vector_bytes
     units = target.fma_units * (2 if half else 1)
     # Unaligned vectors of a whole line always touch two lines.
-    whole_line = kernel.lanes * kernel.dtype.bytes == ALIGNMENT
+    whole_line = kernel.lanes * conv.dtype.bytes == ALIGNMENT
     slots = costs.unaligned_line if whole_line else costs.unaligned_part
     whole, rest = divmod(window.out[1], kernel.rows)
     if kernel.overlaps and whole and rest:
@@ -390,7 +396,7 @@ def _met(kernel: PlanarDepthwise, uses: Uses, tiles: range) -> Iterator[tuple[in
     Consecutive tiles with the same uses, such as all between the ends of a plane, are yielded once
     with their number.
     """
-    window = kernel.window
+    window = kernel.conv.window
     step, pad, size = kernel.rows * window.stride[1], window.pad[1], window.size[1]
     first = min(max(tiles.start, ceil_div(pad, step)), tiles.stop)
     stop = max(first, min(tiles.stop, (size - 1 - max(uses) + pad) // step + 1))

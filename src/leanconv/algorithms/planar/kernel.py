@@ -10,7 +10,7 @@ computed twice, with the same result: no tail is masked, and no remainder of the
 
 from __future__ import annotations
 
-from leanconv.algorithms.common.grouped_conv import GroupedConv, Taps
+from leanconv.algorithms.common.conv import GroupedConv, Taps
 from leanconv.algorithms.planar.columns import (
     NO_LANES,
     ColumnOutput,
@@ -143,24 +143,30 @@ class PlanarConv(GroupedConv):
     @property
     def row_tiles(self) -> int:
         """Tiles along a row that all have `vectors` vectors, rounded up."""
-        return ceil_div(self.window.out[2], self.vectors * self.lanes)
+        return ceil_div(self.conv.window.out[2], self.vectors * self.lanes)
 
     @property
     def chunks(self) -> int:
         """Images by tiles of output channels by blocks of rows."""
-        tiles = self.groups * self.outputs // self.channels
-        return self.batch * tiles * ceil_div(self.row_count, self.rows)
+        conv = self.conv
+        tiles = conv.groups * conv.outputs // self.channels
+        return conv.batch * tiles * ceil_div(conv.row_count, self.rows)
 
     def emit(self, target: Target) -> str:
         """Emit the loops: chunks, rows, tiles."""
-        e = Function(self.NAME)
+        conv, e = self.conv, Function(self.NAME)
         pointers = self.addresses(e)
-        per_group = self.outputs // self.channels
-        row_blocks = ceil_div(self.row_count, self.rows)
-        with e.chunks(self.batch, self.groups, per_group, row_blocks) as (n, g, part, block):
+        per_group = conv.outputs // self.channels
+        row_blocks = ceil_div(conv.row_count, self.rows)
+        with e.chunks(conv.batch, conv.groups, per_group, row_blocks) as (
+            n,
+            g,
+            part,
+            block,
+        ):
             first = block * self.rows
-            last = e.smin(first + self.rows, self.row_count)
-            channel = g * self.outputs + part * self.channels
+            last = e.smin(first + self.rows, conv.row_count)
+            channel = g * conv.outputs + part * self.channels
             body = _ChannelRows(e, self, target, pointers, n, g, channel)
             with e.loop("row", last, start=first) as row:
                 body.row(row)
@@ -173,23 +179,24 @@ class _ChannelRows:
     def __init__(
         self,
         e: Function,
-        conv: PlanarConv,
+        kernel: PlanarConv,
         target: Target,
         pointers: dict[str, Pointer],
         n: Value,
         g: Value,
         channel: Value,
     ) -> None:
-        self.e, self.conv, self.target = e, conv, target
-        self.tiles = row_tiles(conv.window, conv.lanes, conv.vectors, target, conv.overlaps)
-        self.kind = vector(conv.dtype.llvm, conv.lanes)
-        self.per_output = conv.reduction
+        conv = kernel.conv
+        self.e, self.kernel, self.target = e, kernel, target
+        self.tiles = row_tiles(conv.window, kernel.lanes, kernel.vectors, target, kernel.overlaps)
+        self.kind = vector(conv.dtype.llvm, kernel.lanes)
+        self.per_output = kernel.reduction
         place = n * conv.x.image + g * (conv.inputs * conv.x.block_stride)
         self.x = pointers["x"].at(place)
         self.w = pointers["w"].at(channel * self.per_output)
         out = n * conv.y.image
         if isinstance(conv.y, PhasedAccess):
-            out = out + conv.y.panel(channel // conv.channels, conv.channels)
+            out = out + conv.y.panel(channel // kernel.channels, kernel.channels)
         else:
             out = out + channel * conv.y.block_stride
         outputs = dict(pointers)
@@ -197,22 +204,22 @@ class _ChannelRows:
             if name in pointers:
                 outputs[name] = pointers[name].at(out)
         bias = channel_address(pointers, "bias", channel)
-        self.starts = start_planes(e, self.kind, bias, conv.channels)
-        self.output = ColumnOutput(e, conv, target, self.kind, outputs, channel, conv.channels)
+        self.starts = start_planes(e, self.kind, bias, kernel.channels)
+        self.output = ColumnOutput(e, kernel, target, self.kind, outputs, channel, kernel.channels)
 
     def row(self, row: Value) -> None:
         """Emit one row of output columns."""
-        conv, e, window = self.conv, self.e, self.conv.window
+        conv, kernel, e, window = self.kernel.conv, self.kernel, self.e, self.kernel.conv.window
         od, oh = e.split(row, *window.out[:2])
         self.taps = [Taps(e, window, axis, o) for axis, o in ((0, od), (1, oh))]
         starts = [t.start * conv.x.spatial[axis] for axis, t in enumerate(self.taps)]
         self.row_x = self.x.at(starts[0] + starts[1])
         self.place = od * conv.y.spatial[0] + oh * conv.y.spatial[1]
-        for column, tile in each_tile_of_row(e, self.tiles, conv.lanes):
+        for column, tile in each_tile_of_row(e, self.tiles, kernel.lanes):
             self._tile(column, tile)
 
     def _tile(self, column: Value, tile: ColumnVectors) -> None:
-        conv, e, window = self.conv, self.e, self.conv.window
+        conv, e, window = self.kernel.conv, self.e, self.kernel.conv.window
         x = self.row_x.at(column * window.stride[2] - window.pad[2])
         vectors = len(tile.live)
         self.masks = TileMasks(e, tile, window, self.kind, self.target)
@@ -237,9 +244,9 @@ class _ChannelRows:
 
     def _columns(self, tile: ColumnVectors, acc: list[Value], line: Pointer, taps: Pointer) -> None:
         """Emit the taps along a row: a loop where no lane is masked, else unrolled."""
-        conv, e = self.conv, self.e
-        whole = (Lanes(0, conv.lanes),) * conv.window.stride[2]
-        groups = list(shared_loads(conv.window).items())
+        kernel, e = self.kernel, self.e
+        whole = (Lanes(0, kernel.lanes),) * kernel.conv.window.stride[2]
+        groups = list(shared_loads(kernel.conv.window).items())
         index = 0
         while index < len(groups):
             kw, shared = groups[index]
@@ -269,13 +276,15 @@ class _ChannelRows:
         shared: list[tuple[int, int]],
     ) -> None:
         """Emit the taps that use the vectors loaded for tap kw."""
-        conv, e = self.conv, self.e
-        vectors, stride = len(tile.live), conv.window.stride[2]
-        at = line.at(kw * conv.window.dilation[2])
-        parts = [self.masks.load(at.at(v * stride * conv.lanes), masks[v]) for v in range(vectors)]
+        kernel, e = self.kernel, self.e
+        vectors, stride = len(tile.live), kernel.conv.window.stride[2]
+        at = line.at(kw * kernel.conv.window.dilation[2])
+        parts = [
+            self.masks.load(at.at(v * stride * kernel.lanes), masks[v]) for v in range(vectors)
+        ]
         for _, phase in shared:
             inputs = [deinterleave(e, part, phase) if part else None for part in parts]
-            for k in range(conv.channels):
+            for k in range(kernel.channels):
                 tap = taps.at(kw + phase).at(k * self.per_output)
                 weight = e.broadcast(tap, self.kind)
                 for v, x in enumerate(inputs):
@@ -283,30 +292,30 @@ class _ChannelRows:
                         acc[k * vectors + v] = e.fma(x, weight, acc[k * vectors + v])
 
     def _store(self, tile: ColumnVectors, acc: list[Value], place: Value) -> None:
-        conv = self.conv
+        conv, kernel = self.kernel.conv, self.kernel
         if isinstance(conv.y, PhasedAccess):
             self._store_phases(conv.y, tile, acc, place)
             return
-        for k in range(conv.channels):
+        for k in range(kernel.channels):
             channel = place + k * conv.y.block_stride
             for v, live in enumerate(tile.live):
-                out = channel + v * conv.lanes
+                out = channel + v * kernel.lanes
                 self.output.store(acc[k * len(tile.live) + v], k, out, live)
-        self.output.finish(conv.lanes - 1)
+        self.output.finish(kernel.lanes - 1)
 
     def _store_phases(
         self, access: PhasedAccess, tile: ColumnVectors, acc: list[Value], place: Value
     ) -> None:
         """Store the channels of a row of phases interleaved, so that their columns are one run."""
-        conv, e = self.conv, self.e
+        kernel, e = self.kernel, self.e
         vectors, across = len(tile.live), access.phases[1]
-        for first in range(0, conv.channels, across):
+        for first in range(0, kernel.channels, across):
             row = place + access.channel(first)
             for v, live in enumerate(tile.live):
                 run = interleave(e, [acc[(first + k) * vectors + v] for k in range(across)])
                 for index, value in enumerate(run):
-                    done = index * conv.lanes
-                    count: int = least(conv.lanes, most(0, live * across - done))
+                    done = index * kernel.lanes
+                    count: int = least(kernel.lanes, most(0, live * across - done))
                     if isinstance(count, Symbol) or count:
-                        at = row + v * conv.lanes * across + done
+                        at = row + v * kernel.lanes * across + done
                         self.output.store_some(value, first, at, count)

@@ -17,7 +17,7 @@ from math import ceil
 
 import numpy as np
 
-from leanconv.algorithms.common.grouped_conv import GroupedConv
+from leanconv.algorithms.common.conv import GroupedConv
 from leanconv.algorithms.planar.columns import ColumnOutput
 from leanconv.codegen.dot import fma
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
@@ -85,7 +85,7 @@ class PlanarPointwise(GroupedConv):
     @property
     def pixels(self) -> int:
         """Pixels of one map."""
-        return self.window.out[2]
+        return self.conv.window.out[2]
 
     @property
     def span(self) -> int:
@@ -100,13 +100,13 @@ class PlanarPointwise(GroupedConv):
     @property
     def panels(self) -> int:
         """Panels of output channels of a group, the last one perhaps narrower."""
-        return ceil_div(self.outputs, self.tile.rows)
+        return ceil_div(self.conv.outputs, self.tile.rows)
 
     @property
     def chunks(self) -> int:
         """Images by groups by blocks of pixels by blocks of panels."""
         panel_blocks = ceil_div(self.panels, self.panel_block)
-        return self.batch * self.groups * self.column_blocks * panel_blocks
+        return self.conv.batch * self.conv.groups * self.column_blocks * panel_blocks
 
     @property
     def packing(self) -> Hashable:
@@ -115,20 +115,24 @@ class PlanarPointwise(GroupedConv):
 
     def weight_calls(self, w: np.ndarray) -> list[PackCall]:
         """What packs weights (K, C/g, 1, 1, 1), as [group][panel][c][channel of the panel]."""
-        grouped, width = w.reshape(self.groups, self.outputs, self.inputs), self.tile.rows
+        conv = self.conv
+        grouped, width = (
+            w.reshape(conv.groups, conv.outputs, conv.inputs),
+            self.tile.rows,
+        )
 
         def order(part: np.ndarray) -> np.ndarray:
             split = (part[first : first + width] for first in range(0, len(part), width))
             return np.concatenate([panel.T.reshape(-1) for panel in split])
 
-        return panels(grouped, width, order, lambda k: k * self.inputs, self.precision.w)
+        return panels(grouped, width, order, lambda k: k * conv.inputs, conv.precision.w)
 
     def emit(self, target: Target) -> str:
         """Emit the loops: chunks, tiles of pixels, panels."""
         e = Function(self.NAME)
         pointers = self.addresses(e)
         panel_blocks = ceil_div(self.panels, self.panel_block)
-        extents = (self.batch, self.groups, self.column_blocks, panel_blocks)
+        extents = (self.conv.batch, self.conv.groups, self.column_blocks, panel_blocks)
         with e.chunks(*extents) as (n, g, columns, block):
             body = _PanelTiles(e, self, target, pointers, n, g, block)
             for pixel, pixels in self._tiles_of_pixels(e, columns):
@@ -153,16 +157,17 @@ class _PanelTiles:
     def __init__(
         self,
         e: Function,
-        conv: PlanarPointwise,
+        kernel: PlanarPointwise,
         target: Target,
         pointers: dict[str, Pointer],
         n: Value,
         g: Value,
         block: Value,
     ) -> None:
-        self.e, self.conv, self.target = e, conv, target
+        conv = kernel.conv
+        self.e, self.kernel, self.target = e, kernel, target
         self.pointers, self.block = pointers, block
-        self.kind = vector(conv.dtype.llvm, conv.lanes)
+        self.kind = vector(conv.dtype.llvm, kernel.lanes)
         place = n * conv.x.image + g * (conv.inputs * conv.x.block_stride)
         self.x = pointers["x"].at(place)
         self.w = pointers["w"].at(g * (conv.outputs * conv.inputs))
@@ -171,26 +176,28 @@ class _PanelTiles:
 
     def pixels(self, pixel: Value, vectors: int, live: int) -> None:
         """Emit all panels of one tile of pixels; the last of its vectors has `live` lanes."""
-        conv, e = self.conv, self.e
-        chunk = self.block, conv.panel_block
-        for panel, channels in tiles_of_chunk(e, "panel", *chunk, conv.outputs, conv.tile.rows):
+        kernel, e = self.kernel, self.e
+        chunk = self.block, kernel.panel_block
+        for panel, channels in tiles_of_chunk(
+            e, "panel", *chunk, kernel.conv.outputs, kernel.tile.rows
+        ):
             self._tile(pixel, e.i64(panel), channels, vectors, live)
 
     def _tile(self, pixel: Value, panel: Value, channels: int, vectors: int, live: int) -> None:
         """Emit one tile for one panel of `channels` output channels."""
-        conv, e = self.conv, self.e
-        first = panel * conv.tile.rows
+        conv, kernel, e = self.kernel.conv, self.kernel, self.e
+        first = panel * kernel.tile.rows
         channel = self.group_channel + first
         out = self.out + channel * conv.y.block_stride + pixel
-        tile = RegisterTile(fma(conv.dtype), conv.lanes, vectors, 1, live)
+        tile = RegisterTile(fma(conv.dtype), kernel.lanes, vectors, 1, live)
         bias = channel_address(self.pointers, "bias", channel)
         starts = start_planes(e, self.kind, bias, channels)
         acc = [start for start in starts for _ in range(vectors)]
         w = self.w.at(first * conv.inputs)
         x = self.x.at(pixel)
         fetch = None
-        if conv.prefetch and live == conv.lanes:
-            ahead = x.at(conv.span + panel % vectors * conv.lanes)
+        if kernel.prefetch and live == kernel.lanes:
+            ahead = x.at(kernel.span + panel % vectors * kernel.lanes)
             fetch = Fetch(ahead, conv.x.block_stride)
             self._prefetch_output(out, channels, vectors)
         loops = [ReductionLoop("c", conv.inputs, channels, conv.x.block_stride)]
@@ -205,9 +212,9 @@ class _PanelTiles:
     def _prefetch_output(self, out: Value, channels: int, vectors: int) -> None:
         """Prefetch the lines of the tile's output for writing."""
         for k in range(channels):
-            line = self.pointers["y"].at(out + k * self.conv.y.block_stride)
+            line = self.pointers["y"].at(out + k * self.kernel.conv.y.block_stride)
             for j in range(vectors):
-                self.e.prefetch(line.at(j * self.conv.lanes), write=True)
+                self.e.prefetch(line.at(j * self.kernel.lanes), write=True)
 
     def _store(
         self,
@@ -218,14 +225,14 @@ class _PanelTiles:
         vectors: int,
         live: int,
     ) -> None:
-        conv, e = self.conv, self.e
-        output = ColumnOutput(e, conv, self.target, self.kind, self.pointers, channel, channels)
+        kernel, e = self.kernel, self.e
+        output = ColumnOutput(e, kernel, self.target, self.kind, self.pointers, channel, channels)
         for k in range(channels):
-            line = out + k * conv.y.block_stride
+            line = out + k * kernel.conv.y.block_stride
             for j in range(vectors):
-                count = live if j == vectors - 1 else conv.lanes
-                output.store(acc[k * vectors + j], k, line + j * conv.lanes, count)
-        output.finish(conv.lanes)
+                count = live if j == vectors - 1 else kernel.lanes
+                output.store(acc[k * vectors + j], k, line + j * kernel.lanes, count)
+        output.finish(kernel.lanes)
 
 
 def plan_planar_pointwise(kernel: PlanarPointwise, target: Target) -> tuple[PlanarPointwise, float]:
@@ -234,7 +241,7 @@ def plan_planar_pointwise(kernel: PlanarPointwise, target: Target) -> tuple[Plan
     choices = [
         Tile(channels, vectors)
         for vectors in range(1, min(_MOST_VECTORS, ceil_div(kernel.pixels, kernel.lanes)) + 1)
-        for channels in range(1, min(28, kernel.outputs) + 1)
+        for channels in range(1, min(28, kernel.conv.outputs) + 1)
         if fits(target, channels, vectors)
     ]
     cycles, tile = min(
@@ -260,7 +267,7 @@ def of_any_size(
     """
     kernel = replace(_prefetching(kernel, target), tile=tile)
     each = _cycles(_prefetching(known, target), target, tile) / known.pixels
-    pieces, tiles = kernel.batch * kernel.groups, ceil_div(kernel.pixels, kernel.span)
+    pieces, tiles = kernel.conv.batch * kernel.conv.groups, ceil_div(kernel.pixels, kernel.span)
     outputs = pieces * kernel.pixels
     even = least(_LEAST_CHUNKS, outputs // ceil(target.costs.least_chunk / each))
     wanted = most(1, even, outputs // ceil(_CHUNKS * target.costs.chunk / each))
@@ -278,8 +285,9 @@ def of_any_size(
 
 
 def _prefetching(kernel: PlanarPointwise, target: Target) -> PlanarPointwise:
-    channels = (kernel.inputs + kernel.outputs) * kernel.groups
-    large = channels * kernel.pixels * kernel.dtype.bytes > target.l2_bytes
+    conv = kernel.conv
+    channels = (conv.inputs + conv.outputs) * conv.groups
+    large = channels * kernel.pixels * conv.dtype.bytes > target.l2_bytes
     return replace(kernel, prefetch=large)
 
 
@@ -288,7 +296,7 @@ def _in_chunks(
 ) -> tuple[PlanarPointwise, float]:
     """Choose the chunks, where one image and group takes so many cycles."""
     tiles, panels = ceil_div(planned.pixels, planned.span), planned.panels
-    pieces = planned.batch * planned.groups
+    pieces = planned.conv.batch * planned.conv.groups
     total = cycles * pieces
     even = min(_LEAST_CHUNKS, round(total / target.costs.least_chunk))
     wanted = max(1, even, round(total / (_CHUNKS * target.costs.chunk)))
@@ -314,7 +322,7 @@ def _cycles(kernel: PlanarPointwise, target: Target, tile: Tile) -> float:
             cycles += _tile_cycles(kernel, target, tile, channels, rest_vectors)
         return cycles
 
-    panels, last = divmod(kernel.outputs, tile.rows)
+    panels, last = divmod(kernel.conv.outputs, tile.rows)
     cycles = panels * panel(tile.rows) + (panel(last) if last else 0.0)
     narrow = _NARROW_LARGE if kernel.prefetch else _NARROW
     return cycles * (1 + narrow / tile.vectors)
@@ -324,12 +332,12 @@ def _tile_cycles(
     kernel: PlanarPointwise, target: Target, tile: Tile, channels: int, vectors: int
 ) -> float:
     """Estimated cycles of a tile, or of what is left of one at an end: arithmetic, loads, L2."""
-    costs, steps = target.costs, kernel.inputs
+    conv, costs, steps = kernel.conv, target.costs, kernel.conv.inputs
     loads = (costs.vector_load or 0.0) * vectors + (costs.broadcast_load or 0.0) * channels
     cycles = tile_cycles(target, channels, vectors, steps) + steps * loads
     if costs.l2_read_of_planes is None:
         return cycles
-    item, plane = kernel.dtype.bytes, kernel.x.block_stride
+    item, plane = conv.dtype.bytes, conv.x.block_stride
     # Planes that begin within a cache line have one line more for each piece.
     split = not isinstance(plane, int) or plane * item % ALIGNMENT != 0
     step_bytes = vectors * kernel.lanes * item + split * ALIGNMENT

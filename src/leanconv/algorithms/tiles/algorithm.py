@@ -12,8 +12,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from leanconv.algorithms.common.grouped_conv import batch_as_columns, gives_pixels
-from leanconv.algorithms.common.kernel_fields import group_fields
+from leanconv.algorithms.common.conv import batch_as_columns, gives_pixels, with_conv
 from leanconv.algorithms.interface import Algorithm, Candidate, KernelUse, one_kernel_candidate
 from leanconv.algorithms.parameters import Choice, Parameters
 from leanconv.algorithms.problem import Problem, dram_cycles
@@ -40,14 +39,15 @@ def in_blocks(problem: Problem, keeps_x: bool) -> Problem:
         problem: the convolution.
         keeps_x: whether the input is read as it lies.
     """
-    if problem.any_size or not problem.precision.accumulate.is_float:
+    conv = problem.conv
+    if problem.any_size or not conv.precision.accumulate.is_float:
         return problem
-    x, y = problem.x, problem.y
-    if not keeps_x and not problem.x_offset and _is_plain(x, _x_shape(problem)):
+    x, y = conv.x, conv.y
+    if not keeps_x and not conv.x_offset and _is_plain(x, _x_shape(problem)):
         x = Access.of_format(_x_shape(problem), _BLOCKS)
-    if not problem.y_offset and _is_plain(y, _y_shape(problem)):
+    if not conv.y_offset and _is_plain(y, _y_shape(problem)):
         y = Access.of_format(_y_shape(problem), _BLOCKS)
-    return problem if (x, y) == (problem.x, problem.y) else replace(problem, x=x, y=y)
+    return problem if (x, y) == (conv.x, conv.y) else with_conv(problem, x=x, y=y)
 
 
 def reorder_cycles(problem: Problem, blocked: Problem, target: Target) -> float:
@@ -77,16 +77,17 @@ def with_reorders(candidate: Candidate, problem: Problem, blocked: Problem) -> C
 
 def _moved(problem: Problem, blocked: Problem) -> dict[str, tuple[int, Copy]]:
     """What is reordered, by role: bytes in blocks, and the kernel."""
-    types, found = problem.precision, {}
+    conv = problem.conv
+    types, found = conv.precision, {}
     x, y = _x_shape(problem), _y_shape(problem)
-    if problem.x != blocked.x:
-        kernel = _reordered(x, types.x, problem.x)
+    if conv.x != blocked.conv.x:
+        kernel = _reordered(x, types.x, conv.x)
         found["x"] = _BLOCKS.elements(x) * types.x.bytes, kernel
-    if problem.y != blocked.y:
+    if conv.y != blocked.conv.y:
         size = _BLOCKS.elements(y) * types.y.bytes
-        if problem.epilogue.residual:
-            found["residual"] = size, _reordered(y, types.y, problem.y)
-        found["y"] = size, _reordered(y, types.y, problem.y, back=True)
+        if conv.epilogue.residual:
+            found["residual"] = size, _reordered(y, types.y, conv.y)
+        found["y"] = size, _reordered(y, types.y, conv.y, back=True)
     return found
 
 
@@ -103,11 +104,13 @@ def _is_plain(access: Access, shape: Shape) -> bool:
 
 
 def _x_shape(problem: Problem) -> Shape:
-    return (problem.batch, problem.in_channels, *problem.window.size)
+    conv = problem.conv
+    return (conv.batch, conv.in_channels, *conv.window.size)
 
 
 def _y_shape(problem: Problem) -> Shape:
-    return (problem.batch, problem.out_channels, *problem.window.out)
+    conv = problem.conv
+    return (conv.batch, conv.out_channels, *conv.window.out)
 
 
 _CHUNKS = 16  # so that any number of threads is kept busy
@@ -128,23 +131,23 @@ def _takes(precision: Precision) -> bool:
 
 
 def _reject(problem: Problem, target: Target) -> str | None:
-    types = problem.precision
+    types = problem.conv.precision
     if not multiplies(types, target):
         return f"the target has no matrix tiles for {types.x} by {types.w}"
     problem = _in_blocks(problem)
     few = _GROUP if types.x.bytes == 1 else COLUMNS
-    blocks = problem.x.block in (COLUMNS, few) or _in_few_planes(problem)
-    if problem.y.block != COLUMNS or not blocks:
+    blocks = problem.conv.x.block in (COLUMNS, few) or _in_few_planes(problem)
+    if problem.conv.y.block != COLUMNS or not blocks:
         return f"tensors do not lie in blocks of {COLUMNS} channels"
-    if problem.x.block == _GROUP < problem.in_channels:
-        return f"{problem.in_channels} channels in blocks of {_GROUP}"
-    if not problem.window.is_flat:
+    if problem.conv.x.block == _GROUP < problem.conv.in_channels:
+        return f"{problem.conv.in_channels} channels in blocks of {_GROUP}"
+    if not problem.conv.window.is_flat:
         return "its window has three axes"
-    if problem.epilogue.activation and not types.accumulate.is_float:
+    if problem.conv.epilogue.activation and not types.accumulate.is_float:
         return f"an activation of sums in {types.accumulate}"
-    if problem.groups == 1:
+    if problem.conv.groups == 1:
         return None
-    for channels, side in ((problem.group_inputs, "input"), (problem.group_outputs, "output")):
+    for channels, side in ((problem.conv.inputs, "input"), (problem.conv.outputs, "output")):
         if channels % COLUMNS:
             return f"groups of {channels} {side} channels do not fill blocks of {COLUMNS} channels"
     return None
@@ -152,8 +155,9 @@ def _reject(problem: Problem, target: Target) -> str | None:
 
 def _in_few_planes(problem: Problem) -> bool:
     """Whether the input is of floats whose few channels lie in planes."""
-    planes = problem.x.block == 1 == problem.x.spatial[2] == problem.groups
-    return planes and problem.precision.x.is_float and problem.in_channels <= _GROUP
+    conv = problem.conv
+    planes = conv.x.block == 1 == conv.x.spatial[2] == conv.groups
+    return planes and conv.precision.x.is_float and conv.in_channels <= _GROUP
 
 
 def _in_blocks(problem: Problem) -> Problem:
@@ -163,21 +167,14 @@ def _in_blocks(problem: Problem) -> Problem:
 
 def _kernel(problem: Problem, target: Target) -> TileConv:
     """The kernel for a problem: tiles, rows of a chunk, parts of the outputs."""
-    panels = 1 if problem.group_outputs <= COLUMNS else 2
-    fields = {**group_fields(problem, target)}
-    del fields["lanes"]
-    kernel = TileConv(
-        **fields,  # type: ignore[arg-type]
-        pixels=ROWS,
-        tiles=_TOGETHER // panels,
-        panels=panels,
-        rows=1,
-    )
-    if gives_pixels(problem.window):
+    conv = problem.conv
+    panels = 1 if conv.outputs <= COLUMNS else 2
+    kernel = TileConv(conv, pixels=ROWS, tiles=_TOGETHER // panels, panels=panels, rows=1)
+    if gives_pixels(conv.window):
         columns = batch_as_columns(kernel)
-        kernel = columns if columns.window.kernel[0] == 1 else kernel
-    window, x = _without_gaps(kernel.window, kernel.x)
-    kernel = replace(kernel, window=window, x=x, rows=window.out[1])
+        kernel = columns if columns.conv.window.kernel[0] == 1 else kernel
+    window, x = _without_gaps(kernel.conv.window, kernel.conv.x)
+    kernel = replace(with_conv(kernel, window=window, x=x), rows=window.out[1])
     kernel = _any_width(kernel) if problem.any_size else _of_width(kernel)
     return replace(_cut(kernel, target), ahead=_ahead(problem, kernel, target))
 
@@ -193,8 +190,8 @@ def _any_width(kernel: TileConv) -> TileConv:
 
 def _of_width(kernel: TileConv) -> TileConv:
     """Tiles for rows of this width: equal ones, or such that go on in the next row."""
-    window, x, y = merge_rows(kernel.window, kernel.x, kernel.y, _good_width)
-    kernel = replace(kernel, window=window, x=x, y=y, rows=window.out[1])
+    window, x, y = merge_rows(kernel.conv.window, kernel.conv.x, kernel.conv.y, _good_width)
+    kernel = replace(with_conv(kernel, window=window, x=x, y=y), rows=window.out[1])
     across = ceil_div(window.out[2], ROWS)
     kernel = replace(kernel, pixels=ceil_div(window.out[2], across))
     kernel = min((kernel, *_flat(kernel)), key=_product_cycles)
@@ -213,14 +210,14 @@ def _ahead(problem: Problem, kernel: TileConv, target: Target) -> int:
 
 def _flat(kernel: TileConv) -> list[TileConv]:
     """The kernel with tiles that go on in the next row, where that is possible."""
-    if kernel.windows or kernel.window.stride[1:] != (1, 1):
+    if kernel.windows or kernel.conv.window.stride[1:] != (1, 1):
         return []
     return [replace(kernel, pixels=ROWS, flat=True)]
 
 
 def _tiles(kernel: TileConv) -> int:
     """Tiles of columns of all rows of a map."""
-    rows, width = kernel.window.out[1:]
+    rows, width = kernel.conv.window.out[1:]
     if not kernel.flat:
         return rows * kernel.tiles_across
     return ceil_div((rows - 1) * kernel.columns + width, kernel.pixels)
@@ -253,9 +250,9 @@ def _cut(kernel: TileConv, target: Target) -> TileConv:
 
     Chunks of other rows read all weights again; parts of the outputs, the input.
     """
-    limit, height = target.l2_bytes // _SHARE, kernel.window.out[1]
+    limit, height = target.l2_bytes // _SHARE, kernel.conv.window.out[1]
     cycles, costs = _product_cycles(kernel), target.costs
-    images, rows = kernel.batch * kernel.groups, height
+    images, rows = kernel.conv.batch * kernel.conv.groups, height
     if kernel.constant_bytes["w"] <= limit:
         fewest = ceil_div(_LEAST_TILES * height, _tiles(kernel))
         rows = least(height, most(fewest, height * images // _pieces(cycles, costs.chunk)))
@@ -276,7 +273,7 @@ def _pieces(cycles: int, each: float) -> int:
 
 def _product_cycles(kernel: TileConv) -> int:
     """Cycles of all products: one for each row of a tile, and so many at least."""
-    images = kernel.batch * kernel.groups * kernel.panel_pairs * kernel.panels
+    images = kernel.conv.batch * kernel.conv.groups * kernel.panel_pairs * kernel.panels
     return images * _tiles(kernel) * kernel.steps * max(kernel.pixels, _LEAST_CYCLES)
 
 
@@ -286,7 +283,7 @@ def _cost(problem: Problem, target: Target) -> float:
     if blocked is not problem:
         return _cost(blocked, target) + reorder_cycles(problem, blocked, target)
     kernel, costs = _kernel(problem, target), target.costs
-    maps = kernel.batch * kernel.groups
+    maps = kernel.conv.batch * kernel.conv.groups
     across = ceil_div(_tiles(kernel), kernel.tiles) * kernel.tiles  # of which some may be empty
     tiles = maps * across * kernel.panel_pairs * kernel.panels
     products = kernel.steps * tiles * max(kernel.pixels, _LEAST_CYCLES) * (costs.amx_row or 1.0)
@@ -294,7 +291,7 @@ def _cost(problem: Problem, target: Target) -> float:
         read = kernel.steps * TILE_BYTES / costs.l2_read * tiles / kernel.tiles
         products = costs.overlapped(products, read)
     products += (costs.amx_block or 0.0) * tiles / _TOGETHER
-    ends = (costs.amx_sum or 0.0) + (costs.amx_residual or 0.0) * kernel.epilogue.residual
+    ends = (costs.amx_sum or 0.0) + (costs.amx_residual or 0.0) * kernel.conv.epilogue.residual
     epilogue = ends * tiles * kernel.pixels
     lines = kernel.tap_groups * kernel.out_columns if kernel.windows else kernel.columns
     moved = maps * kernel.row_blocks * kernel.stored_rows * lines * kernel.parts
@@ -322,19 +319,19 @@ def _candidate(problem: Problem, target: Target, parameters: Parameters) -> Cand
 
 def _error(problem: Problem) -> float:
     """Of floats that are rounded to bfloat16; their sums are of another order than plain ones."""
-    if not problem.precision.accumulate.is_float:
+    if not problem.conv.precision.accumulate.is_float:
         return 0.0
     return _rounded(problem) + sum_error(problem)
 
 
 def _rounded(problem: Problem) -> float:
     """What rounding float32 operands to bfloat16 adds."""
-    given = problem.precision.x, problem.precision.w
+    given = problem.conv.precision.x, problem.conv.precision.w
     return factors_error(BFLOAT16) if FLOAT32 in given else 0.0
 
 
 def _offered_from(problem: Problem) -> list[float]:
-    return [_error(problem)] if problem.precision.accumulate.is_float else []
+    return [_error(problem)] if problem.conv.precision.accumulate.is_float else []
 
 
 AMX = Algorithm(

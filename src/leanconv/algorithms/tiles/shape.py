@@ -19,7 +19,7 @@ from math import prod
 
 import numpy as np
 
-from leanconv.algorithms.common.grouped_conv import GroupedConv
+from leanconv.algorithms.common.conv import GroupedConv
 from leanconv.codegen.extents import Count
 from leanconv.codegen.lowered import PackCall
 from leanconv.codegen.matrix_tiles import COLUMNS, ROW_BYTES, ROWS, TILE_BYTES, factors
@@ -66,17 +66,17 @@ class TileShape(GroupedConv):
     @property
     def tiles_across(self) -> int:
         """Tiles of one row of output columns."""
-        return ceil_div(self.window.out[2], self.pixels)
+        return ceil_div(self.conv.window.out[2], self.pixels)
 
     @property
     def row_blocks(self) -> int:
         """Chunks along the rows of one image."""
-        return ceil_div(self.window.out[1], self.rows)
+        return ceil_div(self.conv.window.out[1], self.rows)
 
     @property
     def chunks(self) -> int:
         """Images by groups by blocks of rows by blocks of outputs."""
-        return self.batch * self.groups * self.row_blocks * self.panel_blocks
+        return self.conv.batch * self.conv.groups * self.row_blocks * self.panel_blocks
 
     @property
     def wants_consecutive_chunks(self) -> bool:
@@ -86,19 +86,19 @@ class TileShape(GroupedConv):
     @property
     def panel_pairs(self) -> int:
         """How many times `panels` panels cover the outputs of a group."""
-        return ceil_div(self.outputs, COLUMNS * self.panels)
+        return ceil_div(self.conv.outputs, COLUMNS * self.panels)
 
     # -- the input in scratch --------------------------------------------------------------
     @property
     def factor(self) -> DType:
         """Type of what is repacked of the input."""
-        return factors(self.precision)[0]
+        return factors(self.conv.precision)[0]
 
     @property
     def pixel_bytes(self) -> int:
         """Bytes of one part of a pixel."""
         size = _GROUP_BYTES
-        while size < min(self.inputs * self.factor.bytes, ROW_BYTES):
+        while size < min(self.conv.inputs * self.factor.bytes, ROW_BYTES):
             size *= 2
         return size
 
@@ -110,13 +110,13 @@ class TileShape(GroupedConv):
     @property
     def parts(self) -> int:
         """Parts of the input channels."""
-        return ceil_div(self.inputs, self.pixel)
+        return ceil_div(self.conv.inputs, self.pixel)
 
     @property
     def taps(self) -> int:
         """Taps of a row that one tile multiplies."""
-        dense = self.window.dilation[2] == 1
-        return min(ROW_BYTES // self.pixel_bytes, self.window.kernel[2]) if dense else 1
+        dense = self.conv.window.dilation[2] == 1
+        return min(ROW_BYTES // self.pixel_bytes, self.conv.window.kernel[2]) if dense else 1
 
     @property
     def tap_rows(self) -> int:
@@ -126,21 +126,21 @@ class TileShape(GroupedConv):
         """
         if self.factor.is_float or not self.windows:
             return 1
-        if self.tap_groups > 1 or self.window.dilation[1] > 1:
+        if self.tap_groups > 1 or self.conv.window.dilation[1] > 1:
             return 1
-        return min(self.window.kernel[1], ROW_BYTES // (self.taps * self.pixel_bytes))
+        return min(self.conv.window.kernel[1], ROW_BYTES // (self.taps * self.pixel_bytes))
 
     @property
     def row_groups(self) -> int:
         """Steps along the rows of the kernel."""
-        return ceil_div(self.window.kernel[1], self.tap_rows)
+        return ceil_div(self.conv.window.kernel[1], self.tap_rows)
 
     @property
     def row_step(self) -> int:
         """Input rows from one row of windows to the next, in scratch."""
         if self.tap_rows == 1:
             return 1
-        stride = self.window.stride[1]
+        stride = self.conv.window.stride[1]
         if self.row_groups == 1 or self.tap_rows % stride == 0:
             return stride
         return self.tap_rows if stride % self.tap_rows == 0 else 1
@@ -148,9 +148,10 @@ class TileShape(GroupedConv):
     @property
     def columns(self) -> int:
         """Input columns of a row, in scratch: those of whole tiles, and what a row reads beyond."""
-        stride, apart = self.window.stride[2], self.window.dilation[2]
+        conv = self.conv
+        stride, apart = conv.window.stride[2], conv.window.dilation[2]
         if self.flat:
-            return self.out_columns + (self.window.kernel[2] - 1) * apart
+            return self.out_columns + (conv.window.kernel[2] - 1) * apart
         reach = (self.tap_groups * self.taps - 1) * apart + ROW_BYTES // self.pixel_bytes
         return (self.out_columns - 1) * stride + reach
 
@@ -158,7 +159,7 @@ class TileShape(GroupedConv):
     def out_columns(self) -> int:
         """Output columns of a row, in whole tiles if these end with it."""
         if self.flat:
-            return self.window.out[2]
+            return self.conv.window.out[2]
         return self.tiles_across * self.pixels
 
     @property
@@ -169,7 +170,7 @@ class TileShape(GroupedConv):
     @property
     def input_rows(self) -> int:
         """Input rows of a chunk."""
-        window = self.window
+        window = self.conv.window
         return (self.rows - 1) * window.stride[1] + (window.kernel[1] - 1) * window.dilation[1] + 1
 
     @property
@@ -177,7 +178,7 @@ class TileShape(GroupedConv):
         """Rows of a chunk's input in scratch."""
         if self.tap_rows == 1:
             return self.input_rows
-        last = (self.rows - 1) * self.window.stride[1] + (self.row_groups - 1) * self.tap_rows
+        last = (self.rows - 1) * self.conv.window.stride[1] + (self.row_groups - 1) * self.tap_rows
         return last // self.row_step + 1
 
     @property
@@ -189,19 +190,19 @@ class TileShape(GroupedConv):
     @property
     def column_bytes(self) -> int:
         """Bytes from one output column's input to the next one's."""
-        return ROW_BYTES if self.windows else self.window.stride[2] * ROW_BYTES
+        return ROW_BYTES if self.windows else self.conv.window.stride[2] * ROW_BYTES
 
     @property
     def tap_bytes(self) -> int:
         """Bytes from one group of taps to the next."""
-        return (self.out_columns if self.windows else self.window.dilation[2]) * ROW_BYTES
+        return (self.out_columns if self.windows else self.conv.window.dilation[2]) * ROW_BYTES
 
     @property
     def line_bytes(self) -> int:
         """Bytes of a row with its padding, from which windows are taken."""
         if not self.windows:
             return 0
-        beyond = COLUMNS_OF_PLANES if self.x.block == 1 else 0
+        beyond = COLUMNS_OF_PLANES if self.conv.x.block == 1 else 0
         return aligned((self.columns + beyond) * self.pixel_bytes)
 
     @property
@@ -209,7 +210,7 @@ class TileShape(GroupedConv):
         """Rows from which windows are taken: one after the other, or all those of a chunk."""
         if self.tap_rows == 1:
             return 1
-        return (self.rows - 1) * self.window.stride[1] + self.row_groups * self.tap_rows
+        return (self.rows - 1) * self.conv.window.stride[1] + self.row_groups * self.tap_rows
 
     @property
     def part_bytes(self) -> int:
@@ -220,7 +221,7 @@ class TileShape(GroupedConv):
     @property
     def tap_groups(self) -> int:
         """Steps along the taps of a row."""
-        return ceil_div(self.window.kernel[2], self.taps)
+        return ceil_div(self.conv.window.kernel[2], self.taps)
 
     @property
     def step_lines(self) -> int:
@@ -254,7 +255,7 @@ class TileShape(GroupedConv):
     @property
     def quads(self) -> int:
         """Groups of four columns of one run, a power of 2."""
-        longest = self.pixels if self.any_width else least(self.pixels, self.window.out[2])
+        longest = self.pixels if self.any_width else least(self.pixels, self.conv.window.out[2])
         size = 1
         while size * COLUMNS_TOGETHER < longest:
             size *= 2
@@ -301,7 +302,7 @@ class TileShape(GroupedConv):
     @property
     def packed_channels(self) -> int:
         """Outputs in whole panels, all groups together."""
-        return self.groups * self.group_outputs
+        return self.conv.groups * self.group_outputs
 
     @property
     def group_weights(self) -> int:
@@ -311,19 +312,22 @@ class TileShape(GroupedConv):
     @property
     def constant_bytes(self) -> dict[str, int]:
         """Tiles of weights, bias and slopes in whole panels."""
-        sizes = {"w": self.groups * self.group_weights}
-        return sizes | self.epilogue.channel_bytes(self.precision.accumulate, self.packed_channels)
+        conv = self.conv
+        sizes = {"w": conv.groups * self.group_weights}
+        return sizes | conv.epilogue.channel_bytes(conv.precision.accumulate, self.packed_channels)
 
     @property
     def packing(self) -> Hashable:
         """Channels and taps."""
+        conv = self.conv
         taps = self.tap_rows, self.taps
-        shape = self.groups, self.inputs, self.outputs, self.window.kernel, taps
-        return TileShape, shape, self.panels, self.precision, self.epilogue.operands
+        shape = conv.groups, conv.inputs, conv.outputs, conv.window.kernel, taps
+        return TileShape, shape, self.panels, conv.precision, conv.epilogue.operands
 
     def weight_calls(self, w: np.ndarray) -> list[PackCall]:
         """What packs weights (K, C/g, 1, kh, kw) into the tiles that the kernel reads."""
-        grouped = w.reshape(self.groups, self.outputs, self.inputs, *self.window.kernel[1:])
+        conv = self.conv
+        grouped = w.reshape(conv.groups, conv.outputs, conv.inputs, *conv.window.kernel[1:])
         width, pair = self.panels * COLUMNS, self.pair_bytes // self.factor.bytes
         return panels(grouped, width, self._pairs, lambda k: ceil_div(k, width) * pair, self.factor)
 
@@ -339,7 +343,7 @@ class TileShape(GroupedConv):
         down, across = (self.row_groups, self.tap_rows), (self.tap_groups, taps)
         channels = self.parts * pixel
         padded = np.zeros((panels * COLUMNS, channels, prod(down), prod(across)), outputs.dtype)
-        padded[: len(outputs), : self.inputs, :height, :width] = outputs
+        padded[: len(outputs), : self.conv.inputs, :height, :width] = outputs
         split = padded.reshape(panels, COLUMNS, self.parts, pixel, *down, *across)
         # [part][row group][tap group][panel][row, tap of the group][channel][output]
         filled = self.tap_rows * taps * pixel
@@ -352,7 +356,7 @@ class TileShape(GroupedConv):
 
     def channel_calls(self, values: np.ndarray) -> list[PackCall]:
         """What packs a number for each output channel (bias, slope), zero past the last."""
-        return channels(values, self.outputs, self.group_outputs)
+        return channels(values, self.conv.outputs, self.group_outputs)
 
 
 JOB_WORDS = 4  # bytes from a buffer's start to the sums, those of y, columns, first channel

@@ -17,6 +17,7 @@ from math import gcd
 
 import numpy as np
 
+from leanconv.algorithms.common.conv import Conv, with_conv
 from leanconv.algorithms.direct.algorithm import DIRECT
 from leanconv.algorithms.direct.kernel import DirectConv
 from leanconv.algorithms.direct.plan import plan_direct
@@ -49,6 +50,10 @@ class UnfoldedView:
     inputs: int
     order: tuple[int, int, int, int]
 
+    def conv(self, problem: Problem) -> Conv:
+        """The convolution over the unfolded tensor that a problem becomes."""
+        return replace(problem.conv, window=self.window, x=self.x, inputs=self.inputs)
+
     def weights(self, w: np.ndarray) -> np.ndarray:
         """Weights (K, C/g, kd, kh, kw) as those of the convolution over the unfolded tensor."""
         shape = (w.shape[0], self.inputs, *self.window.kernel)
@@ -59,16 +64,13 @@ class UnfoldedView:
 # -- what the algorithms make of it ----------------------------------------------------------
 def reject(problem: Problem, target: Target) -> str | None:
     """Why no unfolding computes a problem: strided outputs, groups that share blocks."""
+    conv = problem.conv
     reason = DIRECT.reject(problem, target)
     if reason:
         return reason
-    _, h, w = problem.window.out
-    y = problem.y
-    if (
-        problem.y_offset
-        or problem.x_offset
-        or y.spatial[:2] != (h * w * y.spatial[2], w * y.spatial[2])
-    ):
+    _, h, w = conv.window.out
+    y = conv.y
+    if conv.y_offset or conv.x_offset or y.spatial[:2] != (h * w * y.spatial[2], w * y.spatial[2]):
         return "input or output are a part of a tensor"
     return None
 
@@ -88,25 +90,17 @@ def product(problem: Problem, view: UnfoldedView, target: Target) -> DirectConv:
     Its loops over windows are not written out: loads would be hoisted until registers spill.
     """
     return DirectConv(
-        batch=problem.batch,
-        groups=problem.groups,
-        inputs=view.inputs,
-        outputs=problem.group_outputs,
-        window=view.window,
-        x=view.x,
-        y=problem.y,
-        precision=problem.precision,
-        lanes=problem.lanes(target),
+        conv=view.conv(problem),
+        lanes=problem.conv.lanes(target),
         tile=Tile(1, 1),
         rows=1,
         panels_inside=False,
-        epilogue=problem.epilogue,
         unroll=0,
         fetch=True,
     )
 
 
-def tiled(conv: DirectConv, target: Target) -> DirectConv:
+def tiled(kernel: DirectConv, target: Target) -> DirectConv:
     """Plan a product's tile and chunks.
 
     The choice of the tile counts the transposes of stores. If the weights fit L2 and the unfolded
@@ -114,66 +108,68 @@ def tiled(conv: DirectConv, target: Target) -> DirectConv:
     each panel. Into planes, rows that read less than they write are read again for each panel, so
     that fewer planes are written at a time.
     """
-    planned = plan_direct(conv, target)
+    planned = plan_direct(kernel, target)
     planned = replace(planned, tile=best_tile(planned, target))
-    item, panels = conv.dtype.bytes, planned.panels
-    image = conv.x.image * item
-    weights = planned.groups * planned.group_weights * item
-    written = planned.window.out[2] * planned.outputs
-    if not planned.y.lanes_contiguous and (panels - 1) * _row_elements(planned) < written:
+    item, panels = kernel.conv.dtype.bytes, planned.panels
+    image = kernel.conv.x.image * item
+    weights = planned.conv.groups * planned.group_weights * item
+    written = planned.conv.window.out[2] * planned.conv.outputs
+    if not planned.conv.y.lanes_contiguous and (panels - 1) * _row_elements(planned) < written:
         rows = planned.rows * (panels if planned.panels_inside else 1)
-        return replace(planned, panels_inside=False, rows=min(planned.row_count, rows))
+        return replace(planned, panels_inside=False, rows=min(planned.conv.row_count, rows))
     if planned.panels_inside or weights > target.l2_bytes or image < target.l2_bytes:
         return planned
     rows = max(1, planned.rows // panels)
     return replace(planned, panels_inside=True, rows=rows)
 
 
-def _row_elements(conv: DirectConv) -> int:
+def _row_elements(kernel: DirectConv) -> int:
     """Distinct elements that one row of windows reads."""
+    conv = kernel.conv
     run = conv.inputs if conv.x.block_stride == 1 else min(conv.x.block, conv.inputs)
     step = min(run, conv.window.stride[2] * conv.x.spatial[2])
-    return step * (conv.reduction // run) * conv.window.out[2]
+    return step * (kernel.reduction // run) * conv.window.out[2]
 
 
-def best_tile(conv: DirectConv, target: Target) -> Tile:
+def best_tile(kernel: DirectConv, target: Target) -> Tile:
     """The cheapest tile; stores to planes transpose squares of lanes by lanes, full or not."""
-    return min(_tile_cycles(conv, target), key=lambda entry: entry[0])[1]
+    return min(_tile_cycles(kernel, target), key=lambda entry: entry[0])[1]
 
 
-def row_cycles(conv: DirectConv, target: Target) -> float:
+def row_cycles(kernel: DirectConv, target: Target) -> float:
     """Estimated cycles of one row of output with the best tile."""
-    return min(cycles for cycles, _ in _tile_cycles(conv, target))
+    return min(cycles for cycles, _ in _tile_cycles(kernel, target))
 
 
-def _tile_cycles(conv: DirectConv, target: Target) -> list[tuple[float, Tile]]:
+def _tile_cycles(kernel: DirectConv, target: Target) -> list[tuple[float, Tile]]:
     """Tiles with the cycles of a row, without those whose rows conflict in L1.
 
     Rows a multiple of `l1_way_bytes` apart are all in one set of L1.
     """
-    columns, vectors = conv.window.out[2], ceil_div(conv.outputs, conv.lanes)
-    ranked = rank_tiles(target, columns, vectors, conv.reduction)
+    conv = kernel.conv
+    columns, vectors = conv.window.out[2], ceil_div(conv.outputs, kernel.lanes)
+    ranked = rank_tiles(target, columns, vectors, kernel.reduction)
     step = conv.window.stride[2] * conv.x.spatial[2] * conv.dtype.bytes
     most = target.l1_bytes // gcd(step, target.costs.l1_way_bytes)
-    square = target.costs.shuffle * conv.lanes * (conv.lanes.bit_length() - 1)
-    if conv.y.lanes_contiguous or conv.lanes == 1:
+    square = target.costs.shuffle * kernel.lanes * (kernel.lanes.bit_length() - 1)
+    if conv.y.lanes_contiguous or kernel.lanes == 1:
         square = 0.0
 
     def cycles(row: float, tile: Tile) -> float:
         whole, rest = divmod(columns, tile.rows)
-        squares = whole * ceil_div(tile.rows, conv.lanes) + ceil_div(rest, conv.lanes)
+        squares = whole * ceil_div(tile.rows, kernel.lanes) + ceil_div(rest, kernel.lanes)
         return row + squares * vectors * square
 
     return [(cycles(row, tile), tile) for row, tile in ranked if tile.rows <= most]
 
 
-def packing(conv: DirectConv, view: UnfoldedView | None, problem: Problem) -> PackingOf:
+def packing(kernel: DirectConv, view: UnfoldedView | None, problem: Problem) -> PackingOf:
     """The packing of a convolution over an unfolded tensor (`None`: over the input itself)."""
 
     def calls(w: np.ndarray, channels: Mapping[str, np.ndarray]) -> dict[str, list[PackCall]]:
         seen = view.weights if view else None
-        weights = conv.weight_calls(problem.weights_3d(w), seen)
-        return {"w": weights, **channel_calls(conv, channels)}
+        weights = kernel.weight_calls(problem.weights_3d(w), seen)
+        return {"w": weights, **channel_calls(kernel, channels)}
 
     return calls
 
@@ -194,20 +190,20 @@ def whole_tensor(
     details: str,
 ) -> Candidate:
     """Unfold the whole batch, then multiply it; the images of a group are contiguous."""
-    batch, groups = problem.batch, problem.groups
+    conv, batch, groups = problem.conv, problem.conv.batch, problem.conv.groups
     image, group = unfolding.elements, unfolding.elements * batch
     rows = unfold_rows(unfolding, batch * groups * unfolding.view.out[0], target.costs)
     unfold = Unfold(unfolding, batch, groups, image, group, rows)
-    conv = tiled(product(problem, view, target), target)
+    kernel = tiled(product(problem, view, target), target)
     return Candidate(
         choice,
         (
             KernelUse(unfold, ("x", "unfolded")),
-            KernelUse(conv, ("unfolded", *conv.operands[1:])),
+            KernelUse(kernel, ("unfolded", *kernel.operands[1:])),
         ),
-        packing(conv, view, problem),
-        {"unfolded": group * groups * problem.itemsize},
-        f"{details}, tile {conv.tile.rows}x{conv.tile.vectors}",
+        packing(kernel, view, problem),
+        {"unfolded": group * groups * conv.dtype.bytes},
+        f"{details}, tile {kernel.tile.rows}x{kernel.tile.vectors}",
     )
 
 
@@ -282,45 +278,45 @@ def cheapest_cut(problem: Problem, target: Target, choices: Sequence[Blocks]) ->
 
 def by_blocks(choice: Choice, problem: Problem, cut: Cut) -> Candidate:
     """The candidate that unfolds and multiplies block by block."""
-    conv, blocks = cut.kernel.whole.product, cut.blocks
+    kernel, blocks = cut.kernel.whole.product, cut.blocks
     view = blocks.view(*blocks.shape)
     return Candidate(
         choice,
         (KernelUse(cut.kernel, cut.kernel.operands),),
-        packing(replace(conv, groups=problem.groups), view, problem),
-        details=f"{blocks.details}, tile {conv.tile.rows}x{conv.tile.vectors}",
+        packing(with_conv(kernel, groups=problem.conv.groups), view, problem),
+        details=f"{blocks.details}, tile {kernel.tile.rows}x{kernel.tile.vectors}",
     )
 
 
 def whole_cost(problem: Problem, target: Target, view: UnfoldedView, elements: int) -> float:
     """The cost, as `Cut.cost`, of first unfolding the whole tensor of `elements` elements."""
-    conv = product(problem, view, target)
-    rows = conv.batch * conv.groups * conv.row_count
-    work = rows * row_cycles(conv, target) + elements * target.costs.element_move
+    kernel = product(problem, view, target)
+    rows = kernel.conv.batch * kernel.conv.groups * kernel.conv.row_count
+    work = rows * row_cycles(kernel, target) + elements * target.costs.element_move
     return work + target.costs.chunk
 
 
 def _cuts(problem: Problem, target: Target, blocks: Blocks) -> Iterator[Cut]:
     """These blocks with the output channels in one part, two, four …"""
-    view, costs = blocks.view(*blocks.shape), target.costs
-    one = replace(product(problem, view, target), batch=1, groups=1)
+    conv, view, costs = problem.conv, blocks.view(*blocks.shape), target.costs
+    one = with_conv(product(problem, view, target), batch=1, groups=1)
     one = replace(one, tile=best_tile(one, target))
     kernel = BlockConv(
-        problem.batch,
-        problem.groups,
+        conv.batch,
+        conv.groups,
         blocks.unfolding,
         blocks.elements,
-        problem.y,
-        problem.window.out,
+        conv.y,
+        conv.window.out,
         blocks.block(blocks.shape, one),
-        blocks.block(blocks.last, replace(one, window=blocks.view(*blocks.last).window)),
+        blocks.block(blocks.last, with_conv(one, window=blocks.view(*blocks.last).window)),
         1,
         blocks.step,
     )
-    multiply = row_cycles(one, target) * one.row_count
-    multiply += one.group_weights * one.dtype.bytes / costs.l3_read
-    if not one.y.lanes_contiguous:
-        multiply += one.outputs * costs.plane_return
+    multiply = row_cycles(one, target) * one.conv.row_count
+    multiply += one.group_weights * one.conv.dtype.bytes / costs.l3_read
+    if not one.conv.y.lanes_contiguous:
+        multiply += one.conv.outputs * costs.plane_return
     unfold = blocks.elements * costs.element_move
     for power in range(one.panels.bit_length()):
         each = ceil_div(one.panels, 1 << power)

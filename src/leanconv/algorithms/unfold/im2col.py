@@ -12,11 +12,11 @@ thread's scratch and multiplied while they are there.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import prod
 
 import numpy as np
 
+from leanconv.algorithms.common.conv import with_conv
 from leanconv.algorithms.interface import Algorithm, Candidate, KernelUse
 from leanconv.algorithms.parameters import Choice, Parameters, count_or, parameter
 from leanconv.algorithms.problem import Problem
@@ -53,41 +53,41 @@ _MOST_IMAGES = 1024  # two stages each
 
 def matrix_elements(problem: Problem) -> int:
     """Elements of one image's unfolded matrix: (od·oh·ow) · (kd·kh·kw·c)."""
-    window = problem.window
-    return prod(window.out) * prod(window.kernel) * problem.in_channels
+    window = problem.conv.window
+    return prod(window.out) * prod(window.kernel) * problem.conv.in_channels
 
 
 def _unfolding(problem: Problem, target: Target, position: Triple) -> Unfolding:
     """All axes unfolded; the columns of the matrix are (kd, kh, kw, c), or (c, kd, kh, kw)."""
-    window, inputs = problem.window, problem.group_inputs
+    conv, window, inputs = problem.conv, problem.conv.window, problem.conv.inputs
     _, kh, kw = window.kernel
     by_taps = channels_first(problem)
     tap = (kh * kw, kw, 1) if by_taps else (kh * kw * inputs, kw * inputs, inputs)
     return Unfolding(
         window,
-        problem.x,
+        conv.x,
         inputs,
         (True, True, True),
         prod(window.kernel) if by_taps else 1,
         position,
         tap,
-        problem.dtype,
-        problem.lanes(target),
+        conv.dtype,
+        conv.lanes(target),
     )
 
 
 def channels_first(problem: Problem) -> bool:
     """Whether taps along a row are the run that is moved: planes, few channels or long rows."""
-    window = problem.window
-    if problem.x.lanes_contiguous or problem.x.spatial[2] != 1 or window.dilation[2] != 1:
+    conv, window = problem.conv, problem.conv.window
+    if conv.x.lanes_contiguous or conv.x.spatial[2] != 1 or window.dilation[2] != 1:
         return False
     taps = window.kernel[2]
-    return taps >= _LONG_ROW or (taps > 1 and problem.group_inputs < _FEW_CHANNELS)
+    return taps >= _LONG_ROW or (taps > 1 and conv.inputs < _FEW_CHANNELS)
 
 
 def _view(problem: Problem, out: Triple, image: int, group: int) -> UnfoldedView:
     """The matrix: one window is one row, and its columns are the channels."""
-    steps = problem.reduction
+    steps = problem.conv.reduction
     spatial = (out[1] * out[2] * steps, out[2] * steps, steps)
     ones = (1, 1, 1)
     order = (1, 2, 3, 4) if channels_first(problem) else (2, 3, 4, 1)
@@ -101,48 +101,50 @@ def _view(problem: Problem, out: Triple, image: int, group: int) -> UnfoldedView
 
 def _whole(problem: Problem, target: Target, rows: str) -> Candidate:
     """The matrix of an image at a time, or of the whole batch."""
-    out = problem.window.out
-    steps = problem.reduction
+    conv, out = problem.conv, problem.conv.window.out
+    steps = conv.reduction
     unfolding = _unfolding(problem, target, (out[1] * out[2] * steps, out[2] * steps, steps))
-    if problem.batch == 1 or rows == BATCH:
-        view = _view(problem, out, unfolding.elements, unfolding.elements * problem.batch)
+    if conv.batch == 1 or rows == BATCH:
+        view = _view(problem, out, unfolding.elements, unfolding.elements * conv.batch)
         return whole_tensor(_choice(problem), problem, target, unfolding, view, f"rows={rows}")
     view = _view(problem, out, unfolding.elements, unfolding.elements)
-    conv = tiled(replace(product(problem, view, target), batch=1), target)
-    size = unfolding.elements * problem.groups
-    chunk = unfold_rows(unfolding, problem.groups * out[0], target.costs)
-    unfold = Unfold(unfolding, 1, problem.groups, size, unfolding.elements, chunk, True)
-    multiply = ImageProduct(conv, problem.y.image)
+    kernel = tiled(with_conv(product(problem, view, target), batch=1), target)
+    size = unfolding.elements * conv.groups
+    chunk = unfold_rows(unfolding, conv.groups * out[0], target.costs)
+    unfold = Unfold(unfolding, 1, conv.groups, size, unfolding.elements, chunk, True)
+    multiply = ImageProduct(kernel, conv.y.image)
     uses = []
-    for n in range(problem.batch):
+    for n in range(conv.batch):
         uses.append(KernelUse(unfold, ("x", f"image{n}", "unfolded")))
-        uses.append(KernelUse(multiply, ("unfolded", f"image{n}", *conv.operands[1:])))
-    own = packing(conv, view, problem)
-    images = {f"image{n}": np.array([n], np.int64) for n in range(problem.batch)}
+        uses.append(KernelUse(multiply, ("unfolded", f"image{n}", *kernel.operands[1:])))
+    own = packing(kernel, view, problem)
+    images = {f"image{n}": np.array([n], np.int64) for n in range(conv.batch)}
     return Candidate(
         _choice(problem),
         tuple(uses),
         lambda w, channels: own(w, channels) | {name: copied(n) for name, n in images.items()},
-        {"unfolded": size * problem.itemsize},
-        f"rows=whole, tile {conv.tile.rows}x{conv.tile.vectors}",
+        {"unfolded": size * conv.dtype.bytes},
+        f"rows=whole, tile {kernel.tile.rows}x{kernel.tile.vectors}",
     )
 
 
 def _segment(problem: Problem, target: Target, room: int) -> int:
     """Columns of a block that is a part of a row: equal parts, in whole register tiles."""
-    width = problem.window.out[2]
-    vectors = ceil_div(problem.group_outputs, problem.lanes(target))
-    tile = rank_tiles(target, room, vectors, problem.reduction)[0][1]
+    conv = problem.conv
+    width = conv.window.out[2]
+    vectors = ceil_div(conv.outputs, conv.lanes(target))
+    tile = rank_tiles(target, room, vectors, conv.reduction)[0][1]
     whole = room // tile.rows * tile.rows or room
     equal = ceil_div(width, ceil_div(width, whole))
     return min(whole, ceil_div(equal, tile.rows) * tile.rows)
 
 
 def _blocked(problem: Problem, target: Target, rows: int | None) -> Candidate:
-    require_numbers("the choice of blocks", problem.batch, *problem.window.out)
-    (_, height, width) = problem.window.out
-    steps = problem.reduction
-    room = rows or max(1, target.l2_bytes // 2 // (steps * problem.itemsize))
+    conv = problem.conv
+    require_numbers("the choice of blocks", conv.batch, *conv.window.out)
+    (_, height, width) = conv.window.out
+    steps = conv.reduction
+    room = rows or max(1, target.l2_bytes // 2 // (steps * conv.dtype.bytes))
     if room < width:
         columns = room if rows else _segment(problem, target, room)
         shapes = [((1, columns), (1, width % columns or columns))]
@@ -188,8 +190,8 @@ def _candidate(problem: Problem, target: Target, parameters: Im2colParameters) -
 
 
 def _reject(problem: Problem, target: Target) -> str | None:
-    if problem.batch > _MOST_IMAGES:
-        return f"{problem.batch} images, one after the other; at most {_MOST_IMAGES}"
+    if problem.conv.batch > _MOST_IMAGES:
+        return f"{problem.conv.batch} images, one after the other; at most {_MOST_IMAGES}"
     return reject(problem, target)
 
 
@@ -197,7 +199,7 @@ IM2COL = Algorithm(
     "im2col",
     Im2colParameters,
     _reject,
-    cost(lambda problem: problem.batch * matrix_elements(problem)),
+    cost(lambda problem: problem.conv.batch * matrix_elements(problem)),
     _candidate,
     automatic=False,
     copied_taps=1,

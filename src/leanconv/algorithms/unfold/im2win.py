@@ -37,7 +37,7 @@ from dataclasses import fields, replace
 import numpy as np
 
 from leanconv.algorithms.interface import Algorithm, Candidate, KernelUse
-from leanconv.algorithms.naive import naive
+from leanconv.algorithms.naive import NaiveConv, naive
 from leanconv.algorithms.parameters import (
     COUNT_OR_WHOLE,
     ON_OR_OFF,
@@ -108,7 +108,7 @@ def _choice(problem: Problem, parameters: Im2winParameters) -> Choice:
 # -- the input itself, where nothing is gained by a transform --------------------------------
 def _input_dots(problem: Problem) -> UnfoldedView:
     """The input's own windows as rows of pieces."""
-    x, inputs = problem.x, problem.group_inputs
+    conv, x, inputs = problem.conv, problem.conv.x, problem.conv.inputs
     if x.block > 1:
         raise SpecError(
             "algorithm im2win: form=vector got channels in blocks, and reads windows of a kernel "
@@ -116,8 +116,8 @@ def _input_dots(problem: Problem) -> UnfoldedView:
         )
     if x.block_stride == 1:
         x = replace(x, block_stride=inputs)
-        return UnfoldedView(problem.window, x, 1, (2, 3, 4, 1))
-    return UnfoldedView(problem.window, x, inputs, (1, 2, 3, 4))
+        return UnfoldedView(conv.window, x, 1, (2, 3, 4, 1))
+    return UnfoldedView(conv.window, x, inputs, (1, 2, 3, 4))
 
 
 # -- forms -------------------------------------------------------------------------------------
@@ -127,7 +127,7 @@ def _base(problem: Problem, target: Target) -> Candidate:
         return _scalar(problem, (naive(problem),), None, "base")
     layout = _whole_layout(problem)
     view = layout.written()
-    kernel = replace(naive(problem), window=view.window, x=view.x, inputs=view.inputs)
+    kernel = NaiveConv(view.conv(problem))
     return _scalar(problem, (_unfold(layout, target), kernel), view, "base")
 
 
@@ -137,19 +137,7 @@ def _dots(problem: Problem, target: Target) -> tuple[WindowDot, Layout | None, U
     made = transforms(problem)
     view = layout.dots() if made else _input_dots(problem)
     unit = layout.column if made else 1 if view.inputs > 1 or not layout.interleaved else layout.tap
-    kernel = WindowDot(
-        batch=problem.batch,
-        groups=problem.groups,
-        inputs=view.inputs,
-        outputs=problem.group_outputs,
-        window=view.window,
-        x=view.x,
-        y=problem.y,
-        precision=problem.precision,
-        epilogue=problem.epilogue,
-        unit=unit,
-        lanes=problem.lanes(target),
-    )
+    kernel = WindowDot(view.conv(problem), unit, problem.conv.lanes(target))
     return kernel, layout if made else None, view
 
 
@@ -171,10 +159,10 @@ def _printed(problem: Problem, target: Target) -> Candidate:
         )
     vectors = ceil_div(dots.unit, dots.lanes)
     room = target.registers - _BESIDE_WINDOWS
-    taps = max(1, min(dots.window.kernel[2], room // (2 * vectors)))
+    taps = max(1, min(dots.conv.window.kernel[2], room // (2 * vectors)))
     columns = max(1, room // (taps * vectors) - 1)
-    weights = dots.reduction * problem.itemsize
-    channels = max(1, min(dots.outputs, target.l2_bytes // 2 // weights, _MOST_CHANNELS))
+    weights = dots.reduction * problem.conv.dtype.bytes
+    channels = max(1, min(dots.conv.outputs, target.l2_bytes // 2 // weights, _MOST_CHANNELS))
     common = {field.name: getattr(dots, field.name) for field in fields(dots)}
     kernel = WindowTile(**common, channels=channels, columns=columns, taps=taps)
     return _scalar(problem, (_unfold(layout, target), kernel), view, "printed")
@@ -189,7 +177,7 @@ def _scalar(
     def packing(w: np.ndarray, channels: Mapping[str, np.ndarray]) -> dict[str, list[PackCall]]:
         taps = problem.weights_3d(w).transpose(order)
         numbers = {name: copied(values) for name, values in channels.items()}
-        return {"w": rows(taps, problem.precision.w), **numbers}
+        return {"w": rows(taps, problem.conv.precision.w), **numbers}
 
     source = ("unfolded",) if len(kernels) == 2 else ("x",)
     uses = [KernelUse(kernels[-1], (*source, *kernels[-1].operands[1:]))]
@@ -207,36 +195,36 @@ def _scalar(
 
 def _high(problem: Problem, target: Target, changed: Im2winParameters) -> Candidate:
     """Algorithm 6 on the whole batch, with the given optimisations switched off."""
-    made = transforms(problem)
+    conv, made = problem.conv, transforms(problem)
     reorder = changed.reorder is None
     layout = _high_layout(problem) if reorder else _whole_layout(problem)
     if not (reorder or made):
         raise SpecError(
             "algorithm im2win: reorder=off is about the transformed tensor, and a kernel of height "
-            f"{problem.window.kernel[1]} at stride {problem.window.stride[1]} makes none; leave "
+            f"{conv.window.kernel[1]} at stride {conv.window.stride[1]} makes none; leave "
             "reorder out"
         )
     view = None
     if made:
         view = layout.view() if reorder else layout.written()
-    input_view = UnfoldedView(problem.window, problem.x, problem.group_inputs, (1, 2, 3, 4))
-    conv = product(problem, view or input_view, target)
+    input_view = UnfoldedView(conv.window, conv.x, conv.inputs, (1, 2, 3, 4))
+    kernel = product(problem, view or input_view, target)
     if changed.vectorise is False:
-        conv = replace(conv, lanes=1)
-        target_ = replace(target, vector_bytes=problem.dtype.bytes)
+        kernel = replace(kernel, lanes=1)
+        target_ = replace(target, vector_bytes=conv.dtype.bytes)
     else:
         target_ = target
-    conv = tiled(conv, target_)
+    kernel = tiled(kernel, target_)
     if changed.register is False:
-        conv = replace(conv, tile=Tile(1, 1))
+        kernel = replace(kernel, tile=Tile(1, 1))
     if changed.cache is False:
-        conv = replace(conv, panels_inside=not conv.panels_inside)
-    conv = replace(conv, unroll=UNROLL_LIMIT if changed.unroll else 0)
+        kernel = replace(kernel, panels_inside=not kernel.panels_inside)
+    kernel = replace(kernel, unroll=UNROLL_LIMIT if changed.unroll else 0)
     kernels: list[Kernel] = [_unfold(layout, target)] if made else []
-    kernels.append(conv)
+    kernels.append(kernel)
     serial = changed.threads is False
     roles = [k.operands for k in kernels]
-    roles[-1] = ("unfolded" if made else "x", *conv.operands[1:])
+    roles[-1] = ("unfolded" if made else "x", *kernel.operands[1:])
     uses = tuple(
         KernelUse(Serial(k) if serial else k, role) for k, role in zip(kernels, roles, strict=True)
     )
@@ -244,9 +232,9 @@ def _high(problem: Problem, target: Target, changed: Im2winParameters) -> Candid
     return Candidate(
         _choice(problem, replace(changed, rows="whole")),
         uses,
-        packing(conv, view, problem),
+        packing(kernel, view, problem),
         _temporaries(problem) if made else {},
-        f"{details}, tile {conv.tile.rows}x{conv.tile.vectors}",
+        f"{details}, tile {kernel.tile.rows}x{kernel.tile.vectors}",
     )
 
 
@@ -256,14 +244,15 @@ def _blocked(problem: Problem, target: Target, rows: int | None) -> Candidate:
     Without `rows` a tensor that fits L2 is transformed as a whole if that is cheaper: few rows make
     few blocks, and several threads would each transform the same block.
     """
-    require_numbers("the choice of blocks", problem.batch, *problem.window.out)
-    height = problem.window.out[1]
-    row = Layout(problem, problem.window.kernel[0], 1).elements * problem.itemsize
+    conv = problem.conv
+    require_numbers("the choice of blocks", conv.batch, *conv.window.out)
+    height = conv.window.out[1]
+    row = Layout(problem, conv.window.kernel[0], 1).elements * conv.dtype.bytes
     sizes = [rows] if rows else sizes_to_try(height, max(1, target.l2_bytes // 2 // row))
     choices = [_blocks(problem, target, min(height, size)) for size in sizes]
     cut = cheapest_cut(problem, target, choices)
     elements = transformed_elements(problem)
-    if not rows and elements * problem.itemsize <= target.l2_bytes:
+    if not rows and elements * conv.dtype.bytes <= target.l2_bytes:
         view = _high_layout(problem).view()
         if whole_cost(problem, target, view, elements) < cut.cost:
             return _high(problem, target, Im2winParameters())
@@ -273,8 +262,9 @@ def _blocked(problem: Problem, target: Target, rows: int | None) -> Candidate:
 
 def _blocks(problem: Problem, target: Target, count: int) -> Blocks:
     """Blocks of `count` output rows."""
-    _, height, width = problem.window.out
-    layout = Layout(problem, problem.window.kernel[0], count)
+    conv = problem.conv
+    _, height, width = conv.window.out
+    layout = Layout(problem, conv.window.kernel[0], count)
     whole = layout.view(block=True)
 
     def view(rows: int, columns: int) -> UnfoldedView:
@@ -283,7 +273,7 @@ def _blocks(problem: Problem, target: Target, count: int) -> Blocks:
         return replace(whole, window=replace(whole.window, out=(d, rows, w)))
 
     return Blocks(
-        layout.unfolding(problem.lanes(target), block=True),
+        layout.unfolding(conv.lanes(target), block=True),
         layout.elements,
         (count, width),
         (height % count or count, width),
@@ -294,22 +284,22 @@ def _blocks(problem: Problem, target: Target, count: int) -> Blocks:
 
 # -- parts -------------------------------------------------------------------------------------
 def _whole_layout(problem: Problem) -> Layout:
-    return Layout(problem, problem.window.size[0], problem.window.out[1])
+    return Layout(problem, problem.conv.window.size[0], problem.conv.window.out[1])
 
 
 def _high_layout(problem: Problem) -> Layout:
     """The whole tensor, with channels innermost if they are many."""
-    channels_innermost = problem.group_inputs >= _MANY_CHANNELS
+    channels_innermost = problem.conv.inputs >= _MANY_CHANNELS
     return replace(_whole_layout(problem), channels_innermost=channels_innermost)
 
 
 def _temporaries(problem: Problem) -> dict[str, int]:
-    return {"unfolded": transformed_elements(problem) * problem.itemsize}
+    return {"unfolded": transformed_elements(problem) * problem.conv.dtype.bytes}
 
 
 def _unfold(layout: Layout, target: Target) -> Unfold:
-    batch, groups = layout.problem.batch, layout.problem.groups
-    unfolding = layout.unfolding(layout.problem.lanes(target), block=False)
+    batch, groups = layout.problem.conv.batch, layout.problem.conv.groups
+    unfolding = layout.unfolding(layout.problem.conv.lanes(target), block=False)
     rows = unfold_rows(unfolding, batch * groups * unfolding.view.out[0], target.costs)
     return Unfold(unfolding, batch, groups, layout.image, layout.elements, rows)
 

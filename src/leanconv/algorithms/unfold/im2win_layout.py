@@ -14,17 +14,18 @@ _Axis = tuple[int, int, int, int, int, int]
 
 def transformed_elements(problem: Problem) -> int:
     """Elements of I^: n · c · d · oh · iw · kh; none if it is not made."""
+    conv = problem.conv
     if not transforms(problem):
         return 0
-    window = problem.window
+    window = conv.window
     depth, _, width = window.size
-    positions = problem.batch * depth * window.out[1] * width
-    return positions * window.kernel[1] * problem.in_channels
+    positions = conv.batch * depth * window.out[1] * width
+    return positions * window.kernel[1] * conv.in_channels
 
 
 def transforms(problem: Problem) -> bool:
     """Whether windows of neighbouring rows overlap; if not, I^ gains nothing."""
-    return problem.window.kernel[1] > problem.window.stride[1]
+    return problem.conv.window.kernel[1] > problem.conv.window.stride[1]
 
 
 @dataclass(frozen=True)
@@ -47,23 +48,23 @@ class Layout:
     @property
     def interleaved(self) -> bool:
         """Whether channels are innermost."""
-        return self.channels_innermost or self.problem.x.lanes_contiguous
+        return self.channels_innermost or self.problem.conv.x.lanes_contiguous
 
     @property
     def column(self) -> int:
         """Elements between columns."""
-        taps = self.problem.window.kernel[1]
-        return taps * self.problem.group_inputs if self.interleaved else taps
+        taps = self.problem.conv.window.kernel[1]
+        return taps * self.problem.conv.inputs if self.interleaved else taps
 
     @property
     def tap(self) -> int:
         """Elements between the taps of a column."""
-        return self.problem.group_inputs if self.interleaved else 1
+        return self.problem.conv.inputs if self.interleaved else 1
 
     @property
     def row(self) -> int:
         """Elements between output rows."""
-        return self.problem.window.size[2] * self.column
+        return self.problem.conv.window.size[2] * self.column
 
     @property
     def plane(self) -> int:
@@ -78,38 +79,38 @@ class Layout:
     @property
     def elements(self) -> int:
         """Elements of one image and group."""
-        return self.depth * self.plane * (1 if self.interleaved else self.problem.group_inputs)
+        return self.depth * self.plane * (1 if self.interleaved else self.problem.conv.inputs)
 
     @property
     def image(self) -> int:
         """Elements between images; their groups follow each other."""
-        return self.elements * self.problem.groups
+        return self.elements * self.problem.conv.groups
 
     def unfolding(self, lanes: int, block: bool) -> Unfolding:
         """Algorithm 2; in a block the depth is unfolded too: the planes of one output plane."""
-        problem = self.problem
+        conv = self.problem.conv
         position = (0 if block else self.plane, self.row, self.column)
         return Unfolding(
-            problem.window,
-            problem.x,
-            problem.group_inputs,
+            conv.window,
+            conv.x,
+            conv.inputs,
             (block, True, False),
             self.channel,
             position,
             (self.plane if block else 0, self.tap, 0),
-            problem.dtype,
+            conv.dtype,
             lanes,
         )
 
     def _depth_axis(self, block: bool) -> _Axis:
         """Size, outputs, taps, stride, dilation and padding along the depth."""
-        w = self.problem.window
+        w = self.problem.conv.window
         if block:
             return w.kernel[0], 1, w.kernel[0], 1, 1, 0
         return w.size[0], w.out[0], w.kernel[0], w.stride[0], w.dilation[0], w.pad[0]
 
     def _width_axis(self, folded: bool) -> _Axis:
-        w = self.problem.window
+        w = self.problem.conv.window
         if folded:  # a window is one run
             return w.out[2], w.out[2], 1, 1, 1, 0
         return w.size[2], w.out[2], w.kernel[2], w.stride[2], w.dilation[2], w.pad[2]
@@ -119,7 +120,7 @@ class Layout:
 
         Where columns are padded or dilated a run is one column of a window: v is outside.
         """
-        window, inputs = self.problem.window, self.problem.group_inputs
+        window, inputs = self.problem.conv.window, self.problem.conv.inputs
         folded = window.always_full(2) and window.dilation[2] == 1
         step = window.stride[2] * self.column if folded else self.column
         run = self.column * (window.kernel[2] if folded else 1)
@@ -138,10 +139,10 @@ class Layout:
         axes = (self._depth_axis(False), self._taps_axis, self._width_axis(False))
         spatial = (self.plane, 1, self.column)
         if self.interleaved:
-            x = Access(self.image, self.problem.group_inputs, self.elements, spatial)
+            x = Access(self.image, self.problem.conv.inputs, self.elements, spatial)
         else:
             x = Access(self.image, 1, self.channel, spatial)
-        return UnfoldedView(_window(axes), x, self.problem.group_inputs, (1, 2, 3, 4))
+        return UnfoldedView(_window(axes), x, self.problem.conv.inputs, (1, 2, 3, 4))
 
     def dots(self) -> UnfoldedView:
         """Windows as runs of pieces, one for each column; the loop over c is the outermost."""
@@ -155,7 +156,7 @@ class Layout:
             x, inputs, order = Access(self.image, 1, self.elements, spatial), 1, (2, 4, 3, 1)
         else:
             x = Access(self.image, 1, self.channel, spatial)
-            inputs, order = self.problem.group_inputs, (1, 2, 4, 3)
+            inputs, order = self.problem.conv.inputs, (1, 2, 4, 3)
         return UnfoldedView(_window(axes), x, inputs, order)
 
     @property
@@ -166,7 +167,7 @@ class Layout:
     @property
     def _taps_axis(self) -> _Axis:
         """Output rows and their taps, as an axis counted in elements."""
-        taps = self.problem.window.kernel[1]
+        taps = self.problem.conv.window.kernel[1]
         last = (self.rows - 1) * self.row + (taps - 1) * self.tap
         return last + 1, self.rows, taps, self.row, self.tap, 0
 

@@ -112,7 +112,7 @@ class ImageProduct(Kernel):
         """Emit the product at the image's place in the output."""
         del target
         e = Function(self.NAME)
-        pointers = e.pointers(self.operands, self.product.dtype.llvm, image="i64")
+        pointers = e.pointers(self.operands, self.product.conv.dtype.llvm, image="i64")
         start = e.load_index(pointers["image"]) * self.image
         for name in ("y", "residual"):
             if name in pointers:
@@ -201,8 +201,8 @@ class BlockConv(Kernel):
     @property
     def flops(self) -> int:
         """Operations of the plain sum, padding counted."""
-        conv = self.whole.product
-        return sum_flops(self.batch, self.groups * conv.outputs, self.out, conv.reduction)
+        kernel = self.whole.product
+        return sum_flops(self.batch, self.groups * kernel.conv.outputs, self.out, kernel.reduction)
 
     def emit(self, target: Target) -> str:
         """Emit the loop over chunks: a block is unfolded, then multiplied."""
@@ -250,22 +250,22 @@ class BlockConv(Kernel):
     ) -> None:
         """Emit the product over the unfolded block, for one part of the output channels."""
         n, g, d, first_row, first_column = place
-        conv = block.product
-        out = n * self.y.image + g * self.y.channel(conv.outputs) + d * self.y.spatial[0]
+        kernel = block.product
+        out = n * self.y.image + g * self.y.channel(kernel.conv.outputs) + d * self.y.spatial[0]
         out = out + first_row * self.y.spatial[1] + first_column * self.y.spatial[2]
         moved = {
             "x": e.scratch.of(self.unfolding.dtype.llvm),
-            "w": pointers["w"].at(g * conv.group_weights),
+            "w": pointers["w"].at(g * kernel.group_weights),
         }
         for name in ("y", "residual"):
             if name in pointers:
                 moved[name] = pointers[name].at(out)
         for name in ("bias", "slope"):
             if name in pointers:
-                moved[name] = pointers[name].at(g * (conv.panels * conv.panel_lanes))
-        each = ceil_div(conv.panels, self.parts)
+                moved[name] = pointers[name].at(g * (kernel.panels * kernel.panel_lanes))
+        each = ceil_div(kernel.panels, self.parts)
         low = part * each
-        conv.emit_panels(e, moved, low, e.smin(low + each, conv.panels))
+        kernel.emit_panels(e, moved, low, e.smin(low + each, kernel.panels))
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
+from leanconv.algorithms.common.conv import with_conv
 from leanconv.algorithms.interface import Algorithm, Candidate, KernelUse
 from leanconv.algorithms.parameters import COUNT, Choice, Parameters, one_of, parameter
 from leanconv.algorithms.problem import Problem
@@ -54,36 +55,36 @@ _T = 100  # the paper's value for recent machines
 
 def unfolded_elements(problem: Problem) -> int:
     """|L|: n · ow · d · h · kw · c elements (equation 3); rows of padding are not counted."""
-    window = problem.window
+    conv, window = problem.conv, problem.conv.window
     depth, height, _ = window.size
-    positions = problem.batch * window.out[2] * depth * height
-    return positions * window.kernel[2] * problem.in_channels
+    positions = conv.batch * window.out[2] * depth * height
+    return positions * window.kernel[2] * conv.in_channels
 
 
 def _unfolding(problem: Problem, target: Target) -> Unfolding:
-    inputs = problem.group_inputs
-    depth, height, _ = problem.window.size
-    taps = problem.window.kernel[2]
+    conv, inputs = problem.conv, problem.conv.inputs
+    depth, height, _ = conv.window.size
+    taps = conv.window.kernel[2]
     by_taps, run = channels_first(problem), taps * inputs
     return Unfolding(
-        problem.window,
-        problem.x,
+        conv.window,
+        conv.x,
         inputs,
         (False, False, True),
         taps if by_taps else 1,
         (height * run, run, depth * height * run),
         (0, 0, 1 if by_taps else inputs),
-        problem.dtype,
-        problem.lanes(target),
+        conv.dtype,
+        conv.lanes(target),
     )
 
 
 def _view(problem: Problem) -> UnfoldedView:
     """L with the overlapping partitions as strides; one run of kh·kw·c where nothing is padded."""
-    window, batch = problem.window, problem.batch
+    conv, window, batch = problem.conv, problem.conv.window, problem.conv.batch
     (depth, height, _), width = window.size, window.out[2]
     kd, kh, kw = window.kernel
-    run = kw * problem.group_inputs
+    run = kw * conv.inputs
     order = (1, 4) if channels_first(problem) else (4, 1)
     image = width * depth * height * run
     x = Access(image, run, image * batch, (height * run, run, depth * height * run))
@@ -106,9 +107,10 @@ def _view(problem: Problem) -> UnfoldedView:
 
 def _obstacle(problem: Problem) -> str | None:
     """Why solution A is impossible; None if it is possible."""
-    if problem.epilogue.residual:
+    conv = problem.conv
+    if conv.epilogue.residual:
         return "its products stand in the output before the residual has been read"
-    output = problem.batch * prod(problem.window.out) * problem.out_channels
+    output = conv.batch * prod(conv.window.out) * conv.out_channels
     if output > unfolded_elements(problem):
         return f"the output's {output} elements do not fit into L's {unfolded_elements(problem)}"
     return None
@@ -116,7 +118,13 @@ def _obstacle(problem: Problem) -> str | None:
 
 def _solution_a(problem: Problem, target: Target) -> Candidate:
     """Products of all images at once; then the output passes through L to its place."""
-    batch, groups, dtype, out = problem.batch, problem.groups, problem.dtype, problem.window.out
+    conv = problem.conv
+    batch, groups, dtype, out = (
+        conv.batch,
+        conv.groups,
+        conv.dtype,
+        conv.window.out,
+    )
     unfolding, view = _unfolding(problem, target), _view(problem)
     columns = batch * out[2]
     window = view.window
@@ -124,53 +132,54 @@ def _solution_a(problem: Problem, target: Target) -> Candidate:
         view,
         window=replace(window, size=(*window.size[:2], columns), out=(*window.out[:2], columns)),
     )
-    row = columns * problem.out_channels
-    hnwc = Access(0, 1, 1, (out[1] * row, row, problem.out_channels))
-    conv = tiled(replace(product(problem, view, target), batch=1, y=hnwc), target)
+    row = columns * conv.out_channels
+    hnwc = Access(0, 1, 1, (out[1] * row, row, conv.out_channels))
+    kernel = tiled(with_conv(product(problem, view, target), batch=1, y=hnwc), target)
     rows = unfold_rows(unfolding, batch * groups * out[0], target.costs)
     image = unfolding.elements
     unfold = Unfold(unfolding, batch, groups, image, image * batch, rows)
-    elements = batch * prod(out) * problem.out_channels
+    elements = batch * prod(out) * conv.out_channels
     copied = Copy(dtype, 1, tuple(copy_tasks(StridedBox(0, (elements,), (1,), (1,)), dtype)))
     return Candidate(
         _choice(problem),
         (
             KernelUse(unfold, ("x", "unfolded")),
-            KernelUse(conv, ("unfolded", *conv.operands[1:])),
+            KernelUse(kernel, ("unfolded", *kernel.operands[1:])),
             KernelUse(copied, ("y", "unfolded")),
             KernelUse(_reorder(problem, hnwc), ("unfolded", "y")),
         ),
-        packing(conv, view, problem),
-        {"unfolded": image * batch * groups * problem.itemsize},
-        f"solution=A, tile {conv.tile.rows}x{conv.tile.vectors}",
+        packing(kernel, view, problem),
+        {"unfolded": image * batch * groups * conv.dtype.bytes},
+        f"solution=A, tile {kernel.tile.rows}x{kernel.tile.vectors}",
     )
 
 
 def _reorder(problem: Problem, hnwc: Access) -> Copy:
     """From (od, oh, n, ow, k) to the output's own order."""
-    y, (depth, height, width) = problem.y, problem.window.out
-    whole, rest = divmod(problem.out_channels, y.block)
+    conv = problem.conv
+    y, (depth, height, width) = conv.y, conv.window.out
+    whole, rest = divmod(conv.out_channels, y.block)
     spatial = (depth, height, width)
-    image = width * problem.out_channels
+    image = width * conv.out_channels
     boxes = [(whole, y.block, 0)] if whole else []
     boxes += [(1, rest, whole)] if rest else []
     tasks = []
     for blocks, channels, first in boxes:
         box = StridedBox(
             0,
-            (problem.batch, blocks, *spatial, channels),
+            (conv.batch, blocks, *spatial, channels),
             (image, y.block, *hnwc.spatial, 1),
             (y.image, y.block_stride, *y.spatial, 1),
             first * y.block,
             first * y.block_stride,
         )
-        tasks += copy_tasks(box, problem.dtype)
-    return Copy(problem.dtype, 1, tuple(tasks))
+        tasks += copy_tasks(box, conv.dtype)
+    return Copy(conv.dtype, 1, tuple(tasks))
 
 
 def _blocks(problem: Problem, target: Target, rows: int) -> Blocks:
     """Blocks of `rows` output rows; their rows of L overlap, and rows of padding are stored."""
-    window, inputs = problem.window, problem.group_inputs
+    conv, window, inputs = problem.conv, problem.conv.window, problem.conv.inputs
     kd, kh, kw = window.kernel
     _, height, width = window.out
     stride, dilation = window.stride[1], window.dilation[1]
@@ -201,14 +210,14 @@ def _blocks(problem: Problem, target: Target, rows: int) -> Blocks:
             (window.dilation[0], 1, window.dilation[2]),
             window.pad,
         ),
-        problem.x,
+        conv.x,
         inputs,
         (True, True, True),
         kw if by_taps else 1,
         (0, run, column),
         (lines * run, 0, 1 if by_taps else inputs),
-        problem.dtype,
-        problem.lanes(target),
+        conv.dtype,
+        conv.lanes(target),
     )
     return Blocks(
         unfolding,
@@ -251,7 +260,7 @@ def _candidate(problem: Problem, target: Target, parameters: MecParameters) -> C
         )
     obstacle = _obstacle(problem)
     if solution is None:
-        solution = "A" if problem.window.out[2] <= most and obstacle is None else "B"
+        solution = "A" if problem.conv.window.out[2] <= most and obstacle is None else "B"
     if solution == "B":
         unfolding, view = _unfolding(problem, target), _view(problem)
         return whole_tensor(_choice(problem), problem, target, unfolding, view, "solution=B")

@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 
-from leanconv.algorithms.common.grouped_conv import GroupedConv, Taps
+from leanconv.algorithms.common.conv import GroupedConv, Taps
 from leanconv.algorithms.naive import channel_offset
 from leanconv.codegen.activations import finish
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
@@ -67,12 +67,13 @@ class WindowDot(GroupedConv):
     @property
     def chunks(self) -> int:
         """Output channels by images by rows."""
-        return self.groups * self.outputs * self.batch * self.row_count
+        conv = self.conv
+        return conv.groups * conv.outputs * conv.batch * conv.row_count
 
     @property
     def scratch_bytes(self) -> int:
         """The sums of one row."""
-        return self.window.out[2] * self.dtype.bytes
+        return self.conv.window.out[2] * self.conv.dtype.bytes
 
     @property
     def reduction(self) -> int:
@@ -82,43 +83,50 @@ class WindowDot(GroupedConv):
     def emit(self, target: Target) -> str:
         """Emit the loops: rows of output, channels and taps, windows."""
         del target
-        e, element = Function(self.NAME), self.dtype.llvm
+        conv, e, element = self.conv, Function(self.NAME), self.conv.dtype.llvm
         pointers = self.addresses(e)
-        depth, height, _ = self.window.out
+        depth, height, _ = conv.window.out
         steps = self.reduction
-        with e.chunks(self.groups, self.outputs, self.batch, depth, height) as (g, j, n, od, oh):
-            k = g * self.outputs + j
-            taps = [Taps(e, self.window, a, o) for a, o in enumerate((od, oh))]
-            place = n * self.x.image + g * self.x.channel(self.inputs)
+        with e.chunks(conv.groups, conv.outputs, conv.batch, depth, height) as (
+            g,
+            j,
+            n,
+            od,
+            oh,
+        ):
+            k = g * conv.outputs + j
+            taps = [Taps(e, conv.window, a, o) for a, o in enumerate((od, oh))]
+            place = n * conv.x.image + g * conv.x.channel(conv.inputs)
             for axis, tap in enumerate(taps):
-                place = place + tap.start * self.x.spatial[axis]
+                place = place + tap.start * conv.x.spatial[axis]
             x, w = pointers["x"].at(place), pointers["w"].at(k * steps)
             (start,) = start_vectors(e, element, channel_address(pointers, "bias", k))
-            with e.loop("ow", self.window.out[2]) as ow:
+            with e.loop("ow", conv.window.out[2]) as ow:
                 e.store(start, self._sums(e).at(ow))
             with taps[0].guard(e, []), taps[1].guard(e, []), self._rows(e, x, w, taps) as row:
                 self._windows(e, *row)
-            place = n * self.y.image + channel_offset(self.y, k)
-            place = place + od * self.y.spatial[0] + oh * self.y.spatial[1]
+            place = n * conv.y.image + channel_offset(conv.y, k)
+            place = place + od * conv.y.spatial[0] + oh * conv.y.spatial[1]
             self._finish(e, pointers, place, k, self._sums(e))
         return e.finish()
 
     def _sums(self, e: Function) -> Pointer:
         """Address of the sums of a row."""
-        return e.scratch.of(self.dtype.llvm)
+        return e.scratch.of(self.conv.dtype.llvm)
 
     @contextmanager
     def _rows(
         self, e: Function, x: Pointer, w: Pointer, taps: list[Taps]
     ) -> Iterator[tuple[Pointer, Pointer]]:
         """Loop over channels and rows of taps: addresses of the windows of a row, and weights."""
-        kd, kh, kw = self.window.kernel
+        conv = self.conv
+        kd, kh, kw = conv.window.kernel
         per_row = kw * self.unit
-        steps = [self.window.dilation[a] * self.x.spatial[a] for a in (0, 1)]
+        steps = [conv.window.dilation[a] * conv.x.spatial[a] for a in (0, 1)]
         planes = taps[0].loop("kd", steps[0], kh * per_row)
         lines = taps[1].loop("kh", steps[1], per_row)
-        with e.loop("c", self.inputs) as c:
-            x_c = x.at(c * self.x.block_stride)
+        with e.loop("c", conv.inputs) as c:
+            x_c = x.at(c * conv.x.block_stride)
             w_c = w.at(c * (kd * kh * per_row))
             with e.loop("kd", planes.extent, start=planes.start) as d:
                 with e.loop("kh", lines.extent, start=lines.start) as h:
@@ -129,21 +137,23 @@ class WindowDot(GroupedConv):
 
     def _whole(self) -> tuple[int, int]:
         """The first window of a row that is one run, and one past the last."""
-        window, width = self.window, self.window.out[2]
-        one_run = window.dilation[2] * self.x.spatial[2] == self.unit or window.kernel[2] == 1
+        conv = self.conv
+        window, width = conv.window, conv.window.out[2]
+        one_run = window.dilation[2] * conv.x.spatial[2] == self.unit or window.kernel[2] == 1
         low, high = window.full(2) if one_run else (width, width)
         return (low, high) if low != high else (width, width)
 
     def _windows(self, e: Function, x: Pointer, w: Pointer) -> None:
         """Emit a row of windows: those inside the input as one run, the others piece by piece."""
-        window, width = self.window, self.window.out[2]
+        conv = self.conv
+        window, width = conv.window, conv.window.out[2]
         low, high = self._whole()
         for first, last, whole in ((0, low, False), (low, high, True), (high, width, False)):
             if first >= last:
                 continue
             with e.loop("ow", last, start=first) as ow:
                 start = ow * window.stride[2] - window.pad[2]
-                at = x.at(start * self.x.spatial[2])
+                at = x.at(start * conv.x.spatial[2])
                 result = self._sums(e).at(ow)
                 if whole:
                     self._add(e, result, at, w, window.kernel[2] * self.unit)
@@ -151,14 +161,14 @@ class WindowDot(GroupedConv):
                     self._pieces(e, result, at, w, Taps(e, window, 2, ow))
 
     def _pieces(self, e: Function, result: Pointer, x: Pointer, w: Pointer, taps: Taps) -> None:
-        pieces = taps.loop("kw", self.window.dilation[2] * self.x.spatial[2], self.unit)
+        pieces = taps.loop("kw", self.conv.window.dilation[2] * self.conv.x.spatial[2], self.unit)
         with taps.guard(e, []), e.loop("kw", pieces.extent, start=pieces.start) as v:
             a = x.at(v * pieces.a_stride)
             self._add(e, result, a, w.at(v * self.unit), self.unit)
 
     def _add(self, e: Function, result: Pointer, a: Pointer, b: Pointer, count: int) -> None:
         """Add the dot product of two runs to the element at `result`."""
-        kind = vector(self.dtype.llvm, self.lanes)
+        kind = vector(self.conv.dtype.llvm, self.lanes)
         acc = [e.zero(kind)]
 
         def step(at: Value | int, live: int) -> None:
@@ -190,14 +200,15 @@ class WindowDot(GroupedConv):
         self, e: Function, pointers: dict[str, Pointer], row: Value, k: Value, sums: Pointer
     ) -> None:
         """Emit the epilogue of a row of sums of one channel."""
+        conv = self.conv
         slopes = e.load(pointers["slope"].at(k)) if "slope" in pointers else None
-        with e.loop("ow", self.window.out[2]) as ow:
+        with e.loop("ow", conv.window.out[2]) as ow:
             value = e.load(sums.at(ow))
-            out = row + ow * self.y.spatial[2]
+            out = row + ow * conv.y.spatial[2]
             residual = None
             if "residual" in pointers:
                 residual = e.load(pointers["residual"].at(out))
-            value = finish(e, value, self.epilogue.activation, slopes, residual)
+            value = finish(e, value, conv.epilogue.activation, slopes, residual)
             e.store(value, pointers["y"].at(out))
 
 
@@ -220,29 +231,36 @@ class WindowTile(WindowDot):
     @property
     def chunks(self) -> int:
         """Blocks of output channels by images by rows."""
-        blocks = self.groups * ceil_div(self.outputs, self.channels)
-        return blocks * self.batch * self.row_count
+        conv = self.conv
+        blocks = conv.groups * ceil_div(conv.outputs, self.channels)
+        return blocks * conv.batch * conv.row_count
 
     @property
     def scratch_bytes(self) -> int:
         """The sums of one row, for each output channel of a block."""
-        return self.channels * self.window.out[2] * self.dtype.bytes
+        return self.channels * self.conv.window.out[2] * self.conv.dtype.bytes
 
     def emit(self, target: Target) -> str:
         """Emit the loops: blocks of channels, rows of output, channels and taps, tiles."""
         del target
-        e, element = Function(self.NAME), self.dtype.llvm
+        conv, e, element = self.conv, Function(self.NAME), self.conv.dtype.llvm
         pointers = self.addresses(e)
-        depth, height, width = self.window.out
-        blocks = ceil_div(self.outputs, self.channels)
-        with e.chunks(self.groups, blocks, self.batch, depth, height) as (g, jj, n, od, oh):
+        depth, height, width = conv.window.out
+        blocks = ceil_div(conv.outputs, self.channels)
+        with e.chunks(conv.groups, blocks, conv.batch, depth, height) as (
+            g,
+            jj,
+            n,
+            od,
+            oh,
+        ):
             first = jj * self.channels
-            count = e.smin(self.outputs - first, self.channels)
-            k = g * self.outputs + first
-            taps = [Taps(e, self.window, a, o) for a, o in enumerate((od, oh))]
-            place = n * self.x.image + g * self.x.channel(self.inputs)
+            count = e.smin(conv.outputs - first, self.channels)
+            k = g * conv.outputs + first
+            taps = [Taps(e, conv.window, a, o) for a, o in enumerate((od, oh))]
+            place = n * conv.x.image + g * conv.x.channel(conv.inputs)
             for axis, tap in enumerate(taps):
-                place = place + tap.start * self.x.spatial[axis]
+                place = place + tap.start * conv.x.spatial[axis]
             x, w = pointers["x"].at(place), pointers["w"].at(k * self.reduction)
             with e.loop("j", count) as j:
                 (start,) = start_vectors(e, element, channel_address(pointers, "bias", k + j))
@@ -251,18 +269,19 @@ class WindowTile(WindowDot):
             with taps[0].guard(e, []), taps[1].guard(e, []), self._rows(e, x, w, taps) as row:
                 self._tiles(e, *row, count)
             with e.loop("j", count) as j:
-                place = n * self.y.image + channel_offset(self.y, k + j)
-                place = place + od * self.y.spatial[0] + oh * self.y.spatial[1]
+                place = n * conv.y.image + channel_offset(conv.y, k + j)
+                place = place + od * conv.y.spatial[0] + oh * conv.y.spatial[1]
                 self._finish(e, pointers, place, k + j, self._sum(e, j, 0))
         return e.finish()
 
     def _sum(self, e: Function, j: Value, ow: Value | int) -> Pointer:
         """The address of one channel's sum of one window."""
-        return self._sums(e).at(j * self.window.out[2] + ow)
+        return self._sums(e).at(j * self.conv.window.out[2] + ow)
 
     def _tiles(self, e: Function, x: Pointer, w: Pointer, count: Value) -> None:
         """Emit a row of windows: those inside the input in tiles, the others piece by piece."""
-        window, width = self.window, self.window.out[2]
+        conv = self.conv
+        window, width = conv.window, conv.window.out[2]
         low, high = self._whole()
         tiles = (high - low) // self.columns
         rest = low + tiles * self.columns
@@ -277,7 +296,7 @@ class WindowTile(WindowDot):
                 continue
             with e.loop("j", count) as j, e.loop("ow", last, start=first) as ow:
                 start = ow * window.stride[2] - window.pad[2]
-                at = x.at(start * self.x.spatial[2])
+                at = x.at(start * conv.x.spatial[2])
                 w_j = w.at(j * self.reduction)
                 self._pieces(e, self._sum(e, j, ow), at, w_j, Taps(e, window, 2, ow))
 
@@ -285,17 +304,20 @@ class WindowTile(WindowDot):
         self, e: Function, x: Pointer, w: Pointer, first: Value, columns: int, count: Value
     ) -> None:
         """Emit DOT_PRODUCT: `columns` windows from `first` on, all their pieces."""
-        window, kind = self.window, vector(self.dtype.llvm, self.lanes)
+        conv = self.conv
+        window, kind = conv.window, vector(conv.dtype.llvm, self.lanes)
         kw = window.kernel[2]
-        step = window.dilation[2] * self.x.spatial[2]
-        x = x.at((first * window.stride[2] - window.pad[2]) * self.x.spatial[2])
+        step = window.dilation[2] * conv.x.spatial[2]
+        x = x.at((first * window.stride[2] - window.pad[2]) * conv.x.spatial[2])
         vectors = [(at, min(self.lanes, self.unit - at)) for at in range(0, self.unit, self.lanes)]
         for low in range(0, kw, self.taps):
             pieces = range(low, min(low + self.taps, kw))
             loaded = [
                 [
                     e.load_first(
-                        x.at(n * window.stride[2] * self.x.spatial[2] + v * step + at), kind, live
+                        x.at(n * window.stride[2] * conv.x.spatial[2] + v * step + at),
+                        kind,
+                        live,
                     )
                     for v in pieces
                     for at, live in vectors

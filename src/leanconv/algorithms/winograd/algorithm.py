@@ -9,6 +9,7 @@ import math
 from functools import lru_cache
 from typing import NamedTuple
 
+from leanconv.algorithms.common.conv import with_conv
 from leanconv.algorithms.decompose import residue_counts, residue_strides
 from leanconv.algorithms.interface import Algorithm, Candidate, good_choices
 from leanconv.algorithms.parameters import Choice
@@ -63,11 +64,10 @@ def best_shape(
     """
     if problem.any_size:
         return _best_of_any_size(problem, target, given)
-    window = replace(problem.window, pad=(0, 0, 0))
-    anywhere = replace(problem, window=window, x_offset=0, y_offset=0)
+    window = replace(problem.conv.window, pad=(0, 0, 0))
+    anywhere = with_conv(problem, window=window, x_offset=0, y_offset=0)
     cycles, shape = _best_anywhere(anywhere, target, given)
-    pad = problem.window.pad[1:]
-    return cycles, replace(shape, pad=pad, x_offset=problem.x_offset, y_offset=problem.y_offset)
+    return cycles, replace(shape, conv=problem.conv)
 
 
 def _best_of_any_size(
@@ -92,7 +92,7 @@ def _like(usual: WinogradShape, problem: Problem, given: WinogradParameters) -> 
     shape = WinogradShape.of(problem, usual.m, usual.lanes, usual.sums)
     chosen = {name: getattr(usual, name) for name in ("rows", "vectors", "tiles", "narrow")}
     shape = replace(shape, **chosen)
-    busy = ceil_div(_FEW_CHUNKS, shape.groups * shape.blocks)
+    busy = ceil_div(_FEW_CHUNKS, shape.conv.groups * shape.blocks)
     return replace(shape, parts=given.parts or least(busy, shape.panels))
 
 
@@ -139,7 +139,7 @@ def choices(problem: Problem, target: Target, lean: bool) -> list[Choice]:
     pieces = split(problem)
     first, taps = pieces[0].problem, taps_of(problem)
     edges = "whole" if len(pieces) > 1 else None
-    square = problem.window.out[1] == problem.window.out[2] and taps[0] == taps[1]
+    square = problem.conv.window.out[1] == problem.conv.window.out[2] and taps[0] == taps[1]
     found = [
         (m, _ranked(first, target, m, edges))
         for m in within_bytes(first, target, sizes_of(first, WinogradParameters()))
@@ -208,9 +208,9 @@ def _leaner(
     def points(m: Pair) -> int:
         return (m[0] + taps[0] - 1) * (m[1] + taps[1] - 1)
 
-    widths = range(2, min(4, problem.window.out[2], MOST_ALPHA - taps[1] + 1) + 1)
+    widths = range(2, min(4, problem.conv.window.out[2], MOST_ALPHA - taps[1] + 1) + 1)
     along = [(1, m) for m in widths if min(taps) > 1]
-    if not problem.precision.accumulate.is_float:
+    if not problem.conv.precision.accumulate.is_float:
         along = [m for m in along if m in exact_sizes(problem, taps)]
     lines = [(m, _ranked(problem, target, m, edges)) for m in along if m not in dict(found)]
     rest = sorted(found[_MOST_SIZES:] + lines, key=lambda size: size[1][0].cycles)
@@ -231,43 +231,47 @@ _STAGES_HANDICAP = 2.5  # how much faster stages must be to be chosen without be
 
 def _reject(problem: Problem, target: Target) -> str | None:
     """Why fused Winograd cannot compute a problem; None if it can."""
-    window = problem.window
+    conv, window = problem.conv, problem.conv.window
     if not window.is_flat:
         return "a depth axis"
-    if problem.y_offset:
+    if conv.y_offset:
         return "the output is written with an offset"
     if reason := split_phases(problem, target):
         return reason
-    for access, channels in ((problem.x, problem.group_inputs), (problem.y, problem.group_outputs)):
-        if problem.groups > 1 and channels % access.block:
+    for access, channels in (
+        (conv.x, conv.inputs),
+        (conv.y, conv.outputs),
+    ):
+        if conv.groups > 1 and channels % access.block:
             return f"groups of {channels} channels do not fill blocks of {access.block}"
     taps = taps_of(problem)
     if max(taps) < 2:
         return "one tap in each direction: nothing to save"
-    activation = problem.epilogue.activation
-    if activation is not None and activation.before_residual and is_cut(problem.window):
+    activation = conv.epilogue.activation
+    if activation is not None and activation.before_residual and is_cut(conv.window):
         return "pieces add up in the output, and the activation comes before the residual"
     too_far = any(d > i for d, i in zip(window.dilation, window.size, strict=True))
     if too_far or any(r > o for r, o in zip(residue_counts(window), window.out, strict=True)):
         return f"a dilation of {max(window.dilation)} larger than the image"
     if reason := too_many_pieces(window):
         return reason
-    if not problem.precision.accumulate.is_float:
+    if not conv.precision.accumulate.is_float:
         return reject_integers(problem, target, taps_of(problem))
     if tile_error(problem, least_tile(taps), LENGTHS[-1]) > problem.max_error:
         return f"an error above {problem.max_error:.1e} even with the smallest tiles"
-    return None if problem.x.lanes_contiguous else _reject_planes(problem, target)
+    return None if conv.x.lanes_contiguous else _reject_planes(problem, target)
 
 
 def _reject_planes(problem: Problem, target: Target) -> str | None:
     """Why vectors of channels cannot be gathered from planes; None if they can."""
-    stride = residue_strides(problem.window)[2]
+    conv = problem.conv
+    stride = residue_strides(conv.window)[2]
     if stride not in (1, 2, 4):
         return f"a stride of {stride} between channels in planes; 1, 2 or 4 can be gathered"
-    if problem.x.spatial[2] * problem.window.dilation[2] != 1 and stride != 1:
+    if conv.x.spatial[2] * conv.window.dilation[2] != 1 and stride != 1:
         return "a stride between columns that are not neighbours in memory"
-    if problem.lanes(target) < stride:
-        return f"a stride of {stride} for vectors of {problem.lanes(target)}"
+    if conv.lanes(target) < stride:
+        return f"a stride of {stride} for vectors of {problem.conv.lanes(target)}"
     if not target.runtime_masks:
         return "masks computed at run time, which this target lacks"
     return None
@@ -303,7 +307,7 @@ def _stages(problem: Problem, target: Target, given: WinogradParameters) -> Cand
             "form=stages"
         )
     pieces = split(problem)
-    whole = LENGTH if problem.precision.accumulate.is_float else WHOLE
+    whole = LENGTH if problem.conv.precision.accumulate.is_float else WHOLE
     _, shape = best_shape(pieces[0].problem, target, replace(given, sums=whole))
     shapes = _staged_shapes(pieces, target, shape.m)
     made = in_stages(problem, target, pieces, shapes, tile_error(problem, shape.m, LENGTH))
@@ -314,7 +318,7 @@ def _staged_shapes(pieces: list[Piece], target: Target, m: Pair) -> list[Winogra
     """The shapes of pieces in stages, for tiles of m outputs of the first one."""
     given = WinogradParameters(m=m)
     return [
-        WinogradShape.of(p.problem, sizes_of(p.problem, given)[0], p.problem.lanes(target))
+        WinogradShape.of(p.problem, sizes_of(p.problem, given)[0], p.problem.conv.lanes(target))
         for p in pieces
     ]
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from leanconv.algorithms.common.conv import Conv, with_conv
 from leanconv.algorithms.direct.kernel import DirectConv
 from leanconv.algorithms.direct.packed import PackedConv
 from leanconv.algorithms.interface import Candidate, KernelUse, PackingOf
@@ -70,7 +71,7 @@ def _merged(
     # A list, as shapes may hold symbols, which have no hash.
     alike: list[tuple[int, WinogradShape, list[tuple[Piece, WinogradShape]]]] = []
     for piece, shape in zip(pieces, shapes, strict=True):
-        anywhere = replace(shape, x_offset=0, y_offset=0)
+        anywhere = with_conv(shape, x_offset=0, y_offset=0)
         equal = (found for cut, one, found in alike if cut == piece.cut and one == anywhere)
         found = next(equal, None)
         if found is None:
@@ -84,7 +85,7 @@ def _merged(
         roles = {"w": piece.weights, "residual": "y" if piece.adds_up else "residual"}
         if len(found) > 1:
             roles["offsets"] = f"offsets{len(offsets)}"
-            pairs = [(s.x_offset, s.y_offset) for _, s in found]
+            pairs = [(s.conv.x_offset, s.conv.y_offset) for _, s in found]
             offsets[roles["offsets"]] = np.array(pairs, np.int64)
             shape = replace(anywhere, residues=len(found))
         kernel = WinogradConv(shape)
@@ -128,8 +129,11 @@ def in_stages(
 
     temporaries = {"V": 0, "M": 0}
     for one in shapes:
-        rows = one.groups * one.points * one.tile_count
-        v, m = one.steps * one.transformed.bytes, one.outputs * one.precision.accumulate.bytes
+        rows = one.conv.groups * one.points * one.tile_count
+        v, m = (
+            one.steps * one.transformed.bytes,
+            one.conv.outputs * one.conv.precision.accumulate.bytes,
+        )
         temporaries["V"] = max(temporaries["V"], rows * v)
         temporaries["M"] = max(temporaries["M"], rows * m)
     tiles = "" if shape.any_size else f"{shape.tile_count} tiles, "
@@ -146,7 +150,7 @@ def in_stages(
 def _tiles_per_chunk(shape: WinogradShape, target: Target, vectors: int, cycles: float) -> int:
     """Tiles of one chunk of a transform, which takes `cycles` for each vector of each point."""
     per_tile = shape.points * vectors * cycles
-    return rows_per_chunk(shape.tile_count, per_tile, shape.groups, target.costs.chunk)
+    return rows_per_chunk(shape.tile_count, per_tile, shape.conv.groups, target.costs.chunk)
 
 
 def _products(shape: WinogradShape, tile: Tile, target: Target) -> PointProducts:
@@ -157,20 +161,24 @@ def _products(shape: WinogradShape, tile: Tile, target: Target) -> PointProducts
 
     def product(rows: int) -> DirectConv:
         extent = (1, 1, rows)
-        return DirectConv(
+        outputs = shape.conv.outputs
+        conv = Conv(
             batch=1,
             groups=1,
             inputs=steps,
-            outputs=shape.outputs,
+            outputs=outputs,
             window=Window(extent, extent, (1, 1, 1), (1, 1, 1), (1, 1, 1), (0, 0, 0)),
             x=Access(0, 1, 1, (0, 0, steps)),
-            y=Access(0, 1, 1, (0, 0, shape.outputs)),
+            y=Access(0, 1, 1, (0, 0, outputs)),
             precision=shape.products,
+            epilogue=Epilogue(),
+        )
+        return DirectConv(
+            conv=conv,
             lanes=shape.lanes,
             tile=tile,
             rows=1,
             panels_inside=False,
-            epilogue=Epilogue(),
             by_lane=shape.dot_group == 1 and by_lane(target, tile.rows, tile.vectors),
             way=way_of(shape.products, target),
         )
@@ -179,7 +187,7 @@ def _products(shape: WinogradShape, tile: Tile, target: Target) -> PointProducts
     cycles = block * steps * shape.panels / target.fma_units
     wanted = min(whole.panels, max(1, round(cycles / target.costs.chunk)))
     return PointProducts(
-        points=shape.points * shape.groups,
+        points=shape.points * shape.conv.groups,
         tiles=tiles,
         whole=whole,
         last=product((tiles - 1) % block + 1),
@@ -215,7 +223,7 @@ def _packing(
                 calls[piece.weights] = weight_calls(shape, flat[:, :, rows, columns], product)
         for name, values in given.items():
             many = name == "quantisation"
-            calls[name] = copied(values) if many else channels(values, first.outputs, width)
+            calls[name] = copied(values) if many else channels(values, first.conv.outputs, width)
         return calls | {name: copied(table) for name, table in offsets.items()}
 
     return packing

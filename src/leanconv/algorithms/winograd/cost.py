@@ -52,9 +52,9 @@ def staged_cycles(shapes: Sequence[WinogradShape], target: Target) -> float:
         product = rank_tiles(target, rows, vectors, steps, work)[0][0] * tiles / rows
         into = tiles * ceil_div(shape.steps, shape.lanes) * input_cycles
         back = tiles * vectors * output_cycles
-        moved = 2 * shape.points * shape.groups * tiles * (shape.steps + shape.outputs)
+        moved = 2 * shape.points * shape.conv.groups * tiles * (shape.steps + shape.conv.outputs)
         moved *= shape.transformed.bytes
-        total += shape.points * shape.groups * (into + product + back)
+        total += shape.points * shape.conv.groups * (into + product + back)
         if moved > target.l2_bytes:
             total += moved / (costs.l3_copy if moved <= target.l3_bytes else costs.dram_copy)
     return total
@@ -87,7 +87,7 @@ def best_kernel(
     Returns:
         None if no kernel has what is given.
     """
-    lanes = problem.lanes(target)
+    lanes = problem.conv.lanes(target)
     # Which tiles are narrow, and their order, follow the size.
     edges = given.edges or ("whole" if problem.any_size else None)
     kernels = [
@@ -121,7 +121,7 @@ def ranked_tilings(
     problem: Problem, target: Target, m: Pair, sums: int, edges: str | None
 ) -> list[tuple[float, Tiling, str]]:
     """All tilings for tiles of m outputs, the cheapest first: estimated cycles, tiling, edges."""
-    kernel = WinogradShape.of(problem, m, problem.lanes(target), sums)
+    kernel = WinogradShape.of(problem, m, problem.conv.lanes(target), sums)
     traffic = strided_walk_cycles(problem, target)
     models = [_Model(problem, one, target) for one in _with_edges(kernel, edges)]
     return sorted(
@@ -137,7 +137,7 @@ def _with_edges(kernel: WinogradShape, edges: str | None) -> list[WinogradShape]
         out + grid * (r - 1)
         for out, grid, r in zip(kernel.out, kernel.grid, kernel.taps, strict=True)
     )
-    little = _NARROW_EDGES * least * kernel.batch >= kernel.tile_points
+    little = _NARROW_EDGES * least * kernel.conv.batch >= kernel.tile_points
     if edges == "whole" or (edges is None and little):
         return [kernel]
     narrow = replace(kernel, narrow=True)
@@ -180,6 +180,7 @@ class _Model:
     """
 
     def __init__(self, problem: Problem, kernel: WinogradShape, target: Target) -> None:
+        conv = kernel.conv
         self.problem, self.kernel, self.target = problem, kernel, target
         self.work = TileWork(dots_per_cycle(kernel.products, target))
         self.tile_count, self.points = kernel.tile_count, kernel.points
@@ -187,9 +188,9 @@ class _Model:
         # Steps of the reduction, the mean over the points; bytes of U for each, of one lane.
         self.steps = kernel.all_steps / kernel.points / kernel.dot_group
         self.item = kernel.transformed.bytes * kernel.dot_group
-        self.m_item = kernel.precision.accumulate.bytes
+        self.m_item = conv.precision.accumulate.bytes
         self.sums = ceil_div(kernel.steps, kernel.sums)  # partial sums
-        self.out_vectors = ceil_div(kernel.outputs, kernel.lanes)
+        self.out_vectors = ceil_div(conv.outputs, kernel.lanes)
         # Bytes of V for each tile.
         self.v_bytes = (
             kernel.points * kernel.channel_blocks * kernel.lanes * kernel.transformed.bytes
@@ -197,11 +198,11 @@ class _Model:
         # Cycles of the transforms: of all inputs, and of one vector of outputs.
         costs = target.costs
         gathering = _gathering(kernel, costs) if kernel.planar else 0.0
-        narrow = 1.0 if kernel.precision.accumulate.is_float else _INTEGER_INPUT
+        narrow = 1.0 if conv.precision.accumulate.is_float else _INTEGER_INPUT
         into_vector = costs.winograd_input * narrow + gathering
         self.into = self.tile_points * kernel.channel_blocks * into_vector
         transposed = costs.winograd_row * kernel.m[0] / kernel.points
-        back_vector = costs.winograd_output + (0.0 if kernel.y.lanes_contiguous else transposed)
+        back_vector = costs.winograd_output + (0.0 if conv.y.lanes_contiguous else transposed)
         self.back = self.tile_points * back_vector
         self.shares = _shares(kernel)
         self.known: dict[tuple[int, ...], float] = {}  # cycles by (tiles, rows, vectors)
@@ -211,7 +212,7 @@ class _Model:
         steps = self.tile_points * self.out_vectors * self.steps
         products = steps / (self.work.dots_per_cycle or self.target.fma_units)
         cycles = self.into * parts + self.back * self.out_vectors + products
-        return cycles * self.kernel.groups * self.handicap
+        return cycles * self.kernel.conv.groups * self.handicap
 
     @property
     def handicap(self) -> float:
@@ -243,7 +244,7 @@ class _Model:
 
     def _bounded_tiles(self, given: WinogradParameters) -> Iterator[tuple[float, tuple[int, int]]]:
         """The register tiles to try, each after a lower bound of the cycles of its tilings."""
-        factor = self.kernel.groups * self.handicap * _ROUNDED
+        factor = self.kernel.conv.groups * self.handicap * _ROUNDED
         last, least = 0, math.inf
         for rows, vectors in self.register_tiles(given):
             # Narrow edges and the last rows have smaller tiles.
@@ -336,7 +337,7 @@ class _Model:
         per_part = ceil_div(panels, tiling.parts)
         whole, rest = divmod(panels, per_part)
         full, last = self._row_panels(tiling)
-        blocks, groups = ceil_div(self.tile_count, tiling.tiles), self.kernel.groups
+        blocks, groups = ceil_div(self.tile_count, tiling.tiles), self.kernel.conv.groups
         loads = [
             (size * rows, parts * count * groups)
             for size, parts in ((per_part, whole), (rest, 1))
@@ -367,7 +368,7 @@ class _Model:
     def _integer_stream(self, tiling: Tiling, first: bool) -> float:
         """Least cycles of one register tile's U of integers, of the first of a block or another."""
         u_bytes = self.steps * tiling.vectors * self.kernel.lanes * self.item
-        if self.kernel.precision.accumulate.is_float or not (
+        if self.kernel.conv.precision.accumulate.is_float or not (
             first or u_bytes > self.target.l1_bytes
         ):
             return 0.0
@@ -379,7 +380,7 @@ class _Model:
             self.known[tiling[:3]] = self._products(tiling)
         back = self.back * ceil_div(self.out_vectors, vectors) * vectors
         products = self.known[tiling[:3]]
-        return (self.into * parts + products + back) * self.kernel.groups
+        return (self.into * parts + products + back) * self.kernel.conv.groups
 
     def _products(self, tiling: Tiling) -> float:
         """Cycles of the products and the stream of weights, the same for any number of parts."""

@@ -93,31 +93,31 @@ def tile_order(
     return tuple(t for block in blocks for t in block), found
 
 
-def _order(conv: WinogradShape) -> tuple[tuple[int, ...], dict[Narrow, tuple[int, int]]]:
-    (height, width), (rows, columns) = conv.dropped_points, conv.grid
+def _order(shape: WinogradShape) -> tuple[tuple[int, ...], dict[Narrow, tuple[int, int]]]:
+    (height, width), (rows, columns) = shape.dropped_points, shape.grid
     grid = fixed((rows, columns))
-    return tile_order(fixed(conv.batch), grid, (height > 0, width > 0), conv.tiles)
+    return tile_order(fixed(shape.conv.batch), grid, (height > 0, width > 0), shape.tiles)
 
 
-def is_ordered(conv: WinogradShape) -> bool:
+def is_ordered(shape: WinogradShape) -> bool:
     """Whether tiles are reordered; if not, the products compute all tiles at every point."""
-    return any(conv.dropped_points) and conv.tile_count <= _MOST_ORDERED
+    return any(shape.dropped_points) and shape.tile_count <= _MOST_ORDERED
 
 
-def order_of(conv: WinogradShape) -> tuple[int, ...] | None:
+def order_of(shape: WinogradShape) -> tuple[int, ...] | None:
     """Indices of the tiles in the order of blocks; None if they are not reordered."""
-    return _order(conv)[0] if is_ordered(conv) else None
+    return _order(shape)[0] if is_ordered(shape) else None
 
 
-def row_ranges(conv: WinogradShape) -> dict[Narrow, RowRange]:
+def row_ranges(shape: WinogradShape) -> dict[Narrow, RowRange]:
     """Register tiles of a block, by whether narrow tiles skip the point along (h, w)."""
-    if not is_ordered(conv):
-        return dict.fromkeys(_KINDS, RowRange(0, conv.tiles // conv.rows, conv.rows))
+    if not is_ordered(shape):
+        return dict.fromkeys(_KINDS, RowRange(0, shape.tiles // shape.rows, shape.rows))
     ranges = {}
-    for dropped, (first, stop) in _order(conv)[1].items():
-        many = ceil_div(stop - first, conv.rows)
+    for dropped, (first, stop) in _order(shape)[1].items():
+        many = ceil_div(stop - first, shape.rows)
         rows = ceil_div(stop - first, many)
-        ranges[dropped] = RowRange(min(first, conv.tiles - many * rows), many, rows)
+        ranges[dropped] = RowRange(min(first, shape.tiles - many * rows), many, rows)
     return ranges
 
 
@@ -135,7 +135,7 @@ class TilePlace(NamedTuple):
 
 @contextmanager
 def each_place(
-    e: Function, conv: WinogradShape, first: Value, count: Value, order: Pointer | None
+    e: Function, shape: WinogradShape, first: Value, count: Value, order: Pointer | None
 ) -> Iterator[tuple[Value, TilePlace]]:
     """Run the body for `count` tiles from `first` on, in the order of blocks.
 
@@ -144,17 +144,18 @@ def each_place(
     Yields:
         The tile's number among the `count`, and the tile.
     """
+    conv = shape.conv
     if order:
         with e.loop("tile", count) as i:
             index = e.index(e.convert("zext", e.load(order.at(first + i)), "i64"))
-            yield i, _place(conv, *e.split(index, conv.batch, *conv.grid))
+            yield i, _place(shape, *e.split(index, conv.batch, *shape.grid))
         return
-    image, *inside = e.split(first, conv.batch, *conv.grid)
+    image, *inside = e.split(first, conv.batch, *shape.grid)
     images = [image]
     counted = [inside] if conv.batch == 1 else [images, inside]
     with e.loop("tile", count, counted) as i:
-        yield i, _place(conv, *images, *inside)
-        rows, columns = conv.grid
+        yield i, _place(shape, *images, *inside)
+        rows, columns = shape.grid
         inside[1], carry = _counted(e, inside[1] + 1, columns)
         inside[0] = inside[0] + carry
         if conv.batch != 1:
@@ -168,9 +169,9 @@ def _counted(e: Function, index: Value, extent: int) -> tuple[Value, Value]:
     return e.select(ends, e.i64(0), index), e.index(e.convert("zext", ends, "i64"))
 
 
-def _place(conv: WinogradShape, n: Value, ty: Value, tx: Value) -> TilePlace:
+def _place(shape: WinogradShape, n: Value, ty: Value, tx: Value) -> TilePlace:
     """The tile of an image at a row and a column of the grid."""
-    ends = zip((ty, tx), conv.grid, conv.dropped_points, strict=True)
+    ends = zip((ty, tx), shape.grid, shape.dropped_points, strict=True)
     last_row, last_column = (t.compare("eq", g - 1) if dropped else None for t, g, dropped in ends)
     return TilePlace(n, ty, tx, (last_row, last_column))
 
@@ -195,9 +196,9 @@ def full_and_edge_tiles(
 
 
 def skipped_points(
-    e: Function, conv: WinogradShape, narrow: Value | None, axis: int
+    e: Function, shape: WinogradShape, narrow: Value | None, axis: int
 ) -> Value | int:
     """The number of points that a tile skips along an axis."""
     if narrow is None:
         return 0
-    return e.select(narrow, e.i64(conv.dropped_points[axis]), e.i64(0))
+    return e.select(narrow, e.i64(shape.dropped_points[axis]), e.i64(0))

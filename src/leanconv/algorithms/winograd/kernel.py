@@ -45,41 +45,41 @@ class Products:
 
     Args:
         e: the function to append to.
-        conv: the convolution.
+        shape: the convolution.
         target: the machine.
         v, m: addresses of V and M.
         live: tiles of the block; register tiles that hold none of them are not computed.
     """
 
     def __init__(
-        self, e: Function, conv: WinogradShape, target: Target, v: Pointer, m: Pointer, live: Value
+        self, e: Function, shape: WinogradShape, target: Target, v: Pointer, m: Pointer, live: Value
     ) -> None:
-        self.e, self.conv, self.target, self.v, self.m, self.live = e, conv, target, v, m, live
-        self.kind = vector(conv.precision.accumulate.llvm, conv.lanes)
+        self.e, self.shape, self.target, self.v, self.m, self.live = e, shape, target, v, m, live
+        self.kind = vector(shape.conv.precision.accumulate.llvm, shape.lanes)
         self.tile = RegisterTile(
-            dot_of(conv.products, way_of(conv.products, target)),
-            conv.lanes,
-            conv.vectors,
-            conv.lanes,
-            b_prefetch_distance=_u_prefetch_distance(conv, target),
-            by_lane=conv.dot_group == 1 and by_lane(target, conv.rows, conv.vectors),
+            dot_of(shape.products, way_of(shape.products, target)),
+            shape.lanes,
+            shape.vectors,
+            shape.lanes,
+            b_prefetch_distance=_u_prefetch_distance(shape, target),
+            by_lane=shape.dot_group == 1 and by_lane(target, shape.rows, shape.vectors),
         )
 
     def panel(self, u: Pointer) -> None:
         """Emit the loops over points and register tiles; `u` is the panel's address in U."""
-        conv, e, reduction = self.conv, self.e, self.conv.reduction
+        shape, e, reduction = self.shape, self.e, self.shape.reduction
         columns = reduction.regions(1)
-        ranges = row_ranges(conv)
+        ranges = row_ranges(shape)
         for rows in reduction.regions(0):
             row_steps = reduction.steps_of_row(rows.at_infinity)
             begin = rows.first * reduction.steps_of_row(False)  # all before have the same length
             if rows.points > 1 and len(columns) == 1:
                 # Nothing between the rows: one loop over all their points.
-                count = rows.points * conv.alpha[1]
+                count = rows.points * shape.alpha[1]
                 at = rows.at_infinity, False
                 with e.loop("xi", count) as xi:
                     row_range = ranges[rows.dropped, columns[0].dropped]
-                    before = rows.first * conv.alpha[1]
+                    before = rows.first * shape.alpha[1]
                     self._point(u, xi + before, xi * reduction.steps_at(at) + begin, at, row_range)
                 continue
             with e.loop("xi.row", rows.points) as i:
@@ -88,7 +88,7 @@ class Products:
                     steps = reduction.steps_at(at)
                     before = begin + region.first * reduction.steps_at((rows.at_infinity, False))
                     with e.loop("xi.column", region.points) as j:
-                        xi = (i + rows.first) * conv.alpha[1] + j + region.first
+                        xi = (i + rows.first) * shape.alpha[1] + j + region.first
                         done = i * row_steps + j * steps + before
                         self._point(u, xi, done, at, ranges[rows.dropped, region.dropped])
 
@@ -96,27 +96,27 @@ class Products:
         self, u: Pointer, xi: Value, done: Value, at: AtInfinity, row_range: RowRange
     ) -> None:
         """Emit the products of one point; `done` steps of the panel belong to earlier points."""
-        conv, e, width = self.conv, self.e, self.conv.panel_lanes
-        a = self.v.at(xi * conv.point_stride)
+        shape, e, width = self.shape, self.e, self.shape.panel_lanes
+        a = self.v.at(xi * shape.point_stride)
         b = u.at(done * width).frozen()
-        out = self.m.at(xi * conv.m_stride)
-        several = row_range.many > 1 and row_range.many * row_range.rows == conv.tiles
+        out = self.m.at(xi * shape.m_stride)
+        several = row_range.many > 1 and row_range.many * row_range.rows == shape.tiles
         count = (self.live + (row_range.rows - 1)) // row_range.rows if several else row_range.many
-        a = a.at(row_range.start * conv.lanes)
+        a = a.at(row_range.start * shape.lanes)
         out = out.at(row_range.start * width)
         with e.loop("rows", count) as r:
-            apart = row_range.rows * (conv.channel_blocks if conv.v_rows == conv.rows else 1)
-            rows = a.at(r * (apart * conv.lanes)).frozen()
+            apart = row_range.rows * (shape.channel_blocks if shape.v_rows == shape.rows else 1)
+            rows = a.at(r * (apart * shape.lanes)).frozen()
             place = out.at(r * (row_range.rows * width)).frozen()
             self._sums(rows, b, place, at, row_range.rows)
 
     def _sums(self, a: Pointer, b: Pointer, out: Pointer, at: AtInfinity, rows: int) -> None:
         """Emit all partial sums of one register tile; `out` is its address in M."""
-        conv, e, done = self.conv, self.e, 0
-        block, total = conv.v_rows * conv.lanes, _Totals(self, rows, out)
-        for number, sums in enumerate(partial_sums(conv.reduction.runs(at), conv.sums)):
+        shape, e, done = self.shape, self.e, 0
+        block, total = shape.v_rows * shape.lanes, _Totals(self, rows, out)
+        for number, sums in enumerate(partial_sums(shape.reduction.runs(at), shape.sums)):
             b_sums = b.at(done)
-            done += sums.count * sums.steps * conv.panel_lanes
+            done += sums.count * sums.steps * shape.panel_lanes
             first = int(number == 0)
             if first or sums.count == 1:
                 total.add(self._partial_sum(sums, a, b_sums, rows))
@@ -124,21 +124,21 @@ class Products:
                 a_step = sum(run.vectors for run in sums.runs) * block
                 with e.loop("part", sums.count, [total.values], start=first) as index:
                     a_next = a.at(index * a_step)
-                    b_next = b_sums.at(index * (sums.steps * conv.panel_lanes))
+                    b_next = b_sums.at(index * (sums.steps * shape.panel_lanes))
                     total.add(self._partial_sum(sums, a_next, b_next, rows))
         total.finish()
 
     def _partial_sum(self, sums: PartialSums, a: Pointer, b: Pointer, rows: int) -> list[Value]:
         """Emit one partial sum."""
-        conv, e, tile, width = self.conv, self.e, self.tile, self.conv.panel_lanes
-        step = conv.dot_group
-        acc = [e.zero(self.kind)] * (rows * conv.vectors)
+        shape, e, tile, width = self.shape, self.e, self.tile, self.shape.panel_lanes
+        step = shape.dot_group
+        acc = [e.zero(self.kind)] * (rows * shape.vectors)
         done = 0
         for run in sums.runs:
-            over = ReductionLoop("cb", run.vectors, conv.v_rows * conv.lanes, run.lanes * width)
+            over = ReductionLoop("cb", run.vectors, shape.v_rows * shape.lanes, run.lanes * width)
             group = ReductionLoop("group", run.groups, run.group_lanes, run.kept * width)
             inside = ReductionLoop("c", run.kept // step, step, step * width)
-            a_run = a.at(run.first * conv.v_rows * conv.lanes)
+            a_run = a.at(run.first * shape.v_rows * shape.lanes)
             b_run = b.at(done * width)
             extents = (run.vectors, run.groups, run.kept // step)
             every = zip((over, group, inside), extents, strict=True)
@@ -153,7 +153,7 @@ class _Totals:
 
     def __init__(self, products: Products, rows: int, out: Pointer) -> None:
         self.products, self.out = products, out
-        self.held = totals_fit(products.target, rows, products.conv.vectors)
+        self.held = totals_fit(products.target, rows, products.shape.vectors)
         self.begun = False
         self.values: list[Value] = []
 
@@ -173,10 +173,10 @@ class _Totals:
             self._store(self.values, add=False)
 
     def _store(self, values: list[Value], add: bool) -> None:
-        e, kind, conv = self.products.e, self.products.kind, self.products.conv
+        e, kind, shape = self.products.e, self.products.kind, self.products.shape
         for number, value in enumerate(values):
-            i, j = divmod(number, conv.vectors)
-            place = self.out.at(i * conv.panel_lanes + j * conv.lanes)
+            i, j = divmod(number, shape.vectors)
+            place = self.out.at(i * shape.panel_lanes + j * shape.lanes)
             e.store(e.load(place, kind) + value if add else value, place)
 
 
@@ -185,14 +185,14 @@ def totals_fit(target: Target, rows: int, vectors: int) -> bool:
     return fits(target, 2 * rows, vectors)
 
 
-def _u_prefetch_distance(conv: WinogradShape, target: Target) -> int:
+def _u_prefetch_distance(shape: WinogradShape, target: Target) -> int:
     """Prefetch distance of U into L2 in elements, where U comes from L3; 0 elsewhere.
 
     That gains 3 to 8 % of cv11 and 0 to 5 % of cv5, cv6 and cv12 on Zen 4; a shorter distance, or
     prefetching into L1, loses up to 30 %.
     """
-    from_l3 = conv.weight_bytes > target.costs.prefetch_from_l2s * target.l2_bytes
-    return target.costs.prefetch_bytes // conv.transformed.bytes if from_l3 else 0
+    from_l3 = shape.weight_bytes > target.costs.prefetch_from_l2s * target.l2_bytes
+    return target.costs.prefetch_bytes // shape.transformed.bytes if from_l3 else 0
 
 
 _MOST_ROTATED = 4  # blocks of tiles, up to which threads work on neighbouring blocks at one time
@@ -214,13 +214,13 @@ class WinogradConv(Kernel):
     def operands(self) -> tuple[str, ...]:
         """Input, transformed weights, what the epilogue needs, offsets, output."""
         offsets = ("offsets",) * (self.shape.residues > 1)
-        return ("x", "w", *self.shape.epilogue.operands, *offsets, "y")
+        return ("x", "w", *self.shape.conv.epilogue.operands, *offsets, "y")
 
     @property
     def chunks(self) -> int:
         """Residues by groups by parts of the output channels by blocks of tiles."""
         shape = self.shape
-        return shape.residues * shape.groups * shape.parts * shape.blocks
+        return shape.residues * shape.conv.groups * shape.parts * shape.blocks
 
     @property
     def scratch_bytes(self) -> int:
@@ -237,16 +237,23 @@ class WinogradConv(Kernel):
         """Transformed weights, bias and slopes in whole panels, offsets of input and output."""
         shape = self.shape
         sizes = {"w": shape.weight_bytes}
-        sizes |= shape.epilogue.channel_bytes(shape.precision.accumulate, shape.packed_channels)
+        sizes |= shape.conv.epilogue.channel_bytes(
+            shape.conv.precision.accumulate, shape.packed_channels
+        )
         return sizes | ({"offsets": 2 * shape.residues * INT64.bytes} if shape.residues > 1 else {})
 
     @property
     def packing(self) -> Hashable:
         """Channels, panels, the transform and the order of its sums; offsets follow the sizes."""
-        shape = self.shape
+        conv, shape = self.shape.conv, self.shape
         if shape.residues > 1:
             return self
-        channels = shape.groups, shape.outputs, shape.vectors, shape.epilogue.operands
+        channels = (
+            conv.groups,
+            conv.outputs,
+            shape.vectors,
+            conv.epilogue.operands,
+        )
         return WinogradConv, channels, shape.reduction, shape.products
 
     def _rotated_panel(
@@ -293,21 +300,26 @@ class WinogradConv(Kernel):
 
     def emit(self, target: Target) -> str:
         """Emit the loops: chunks; input transform; panels of products and output transform."""
-        e, shape = Function(self.NAME), self.shape
+        conv, e, shape = self.shape.conv, Function(self.NAME), self.shape
         pointers = operand_pointers(e, shape, self.operands)
         v_bytes, m_bytes, _ = shape.areas()
         v = e.scratch.of(shape.transformed.llvm)
-        m = e.scratch.at(v_bytes).of(shape.precision.accumulate.llvm)
+        m = e.scratch.at(v_bytes).of(conv.precision.accumulate.llvm)
         between = e.scratch.at(v_bytes + m_bytes)
         numbers = order_of(shape)
         order = e.table(numbers) if numbers else None
         per_part = ceil_div(shape.panels, shape.parts)
         stream = shape.all_steps * shape.panel_lanes
         residues = (shape.residues,) * (shape.residues > 1)
-        with e.chunks(*residues, shape.groups, shape.parts, shape.blocks) as (*at, g, part, block):
+        with e.chunks(*residues, conv.groups, shape.parts, shape.blocks) as (
+            *at,
+            g,
+            part,
+            block,
+        ):
             here = self._with_offsets(e, pointers, *at)
-            x = here["x"].at(g * shape.x.channel(shape.inputs) + shape.x_offset)
-            far = shape.planar and (shape.any_size or shape.x_bytes > target.l2_bytes)
+            x = here["x"].at(g * conv.x.channel(conv.inputs) + conv.x_offset)
+            far = shape.planar and (shape.any_size or shape.conv.input_bytes > target.l2_bytes)
             into = InputTransform(e, shape, x, v, between, order=order, prefetch=far)
             back = OutputTransform(e, shape, target, here, g, m, between, order=order)
             u = pointers["w"].at(g * (shape.panels * stream))

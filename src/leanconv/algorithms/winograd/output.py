@@ -51,7 +51,7 @@ class OutputTransform:
 
     Args:
         e: the function to append to.
-        conv: the convolution.
+        shape: the convolution.
         target: the machine.
         pointers: addresses of the operands, by role.
         group: number of the group.
@@ -64,7 +64,7 @@ class OutputTransform:
     def __init__(
         self,
         e: Function,
-        conv: WinogradShape,
+        shape: WinogradShape,
         target: Target,
         pointers: dict[str, Pointer],
         group: Value,
@@ -74,29 +74,30 @@ class OutputTransform:
         order: Pointer | None = None,
         gapless: bool = False,
     ) -> None:
-        self.e, self.conv, self.pointers, self.m, self.between = (
+        conv = shape.conv
+        self.e, self.shape, self.pointers, self.m, self.between = (
             e,
-            conv,
+            shape,
             pointers,
             m,
             between.of(m.element),
         )
         self.target, self.group, self.order, self.gapless = target, group, order, gapless
-        self.kind = vector(conv.precision.accumulate.llvm, conv.lanes)
-        (height, width), (edge_height, edge_width) = conv.transforms(), conv.narrow_transforms()
+        self.kind = vector(conv.precision.accumulate.llvm, shape.lanes)
+        (height, width), (edge_height, edge_width) = shape.transforms(), shape.narrow_transforms()
         self.along_height = compile_matrix(height.at), compile_matrix(edge_height.at)
         self.along_width = compile_matrix(width.at), compile_matrix(edge_width.at)
-        dot = dot_of(conv.products, way_of(conv.products, target))
-        self.tile = RegisterTile(dot, conv.lanes, 1, 0)
+        dot = dot_of(shape.products, way_of(shape.products, target))
+        self.tile = RegisterTile(dot, shape.lanes, 1, 0)
         out = TileOutput(
             conv.epilogue,
             conv.y,
             pointers["y"],
             pointers.get("residual"),
             None,
-            conv.stored,
+            shape.conv.stored,
             pointers.get("quantisation"),
-            factor_step=conv.packed_channels,
+            factor_step=shape.packed_channels,
         )
         self.out = with_numbers(e, self.tile, out)
 
@@ -106,16 +107,16 @@ class OutputTransform:
         They are the tiles of M from `m_first` on. The loop over vectors of channels is outside and
         that over tiles inside: neighbouring tiles write the same lines.
         """
-        conv, e = self.conv, self.e
+        conv, shape, e = self.shape.conv, self.shape, self.e
         for j, channels, live in self._each_vector(panel):
-            number = panel * conv.vectors + j
-            start = conv.y.panel(number, conv.lanes) + conv.y_offset
+            number = panel * shape.vectors + j
+            start = conv.y.panel(number, shape.lanes) + conv.y_offset
             start = start + self.group * conv.y.channel(conv.outputs)
-            channel = (self.group * (conv.panels * conv.vectors) + number) * conv.lanes
-            with each_place(e, conv, first, count, self.order) as (i, (n, ty, tx, narrow)):
-                height = e.smin(e.i64(conv.out[0]) - ty * conv.m[0], conv.m[0])
-                at = start + n * conv.y.image + ty * (conv.m[0] * conv.y.spatial[1])
-                at = at + tx * (conv.m[1] * conv.y.spatial[2])
+            channel = (self.group * (shape.panels * shape.vectors) + number) * shape.lanes
+            with each_place(e, shape, first, count, self.order) as (i, (n, ty, tx, narrow)):
+                height = e.smin(e.i64(shape.out[0]) - ty * shape.m[0], shape.m[0])
+                at = start + n * conv.y.image + ty * (shape.m[0] * conv.y.spatial[1])
+                at = at + tx * (shape.m[1] * conv.y.spatial[2])
                 self._columns(self._m_address(i + m_first, panel, j), live, narrow)
                 self._rows(_Part(at, height, tx, channel, channels, narrow[1]))
 
@@ -125,66 +126,66 @@ class OutputTransform:
         Yields:
             The vector's number in the panel, the channels to store, and those that M has.
         """
-        conv, e = self.conv, self.e
-        whole, tail = divmod(conv.outputs, conv.lanes)
+        conv, shape, e = self.shape.conv, self.shape, self.e
+        whole, tail = divmod(conv.outputs, shape.lanes)
         in_blocks = conv.y.block > 1  # the unused lanes of the last vector may be written
         if in_blocks and not self.gapless:
-            whole, tail = ceil_div(conv.outputs, conv.lanes), 0
-        stop = e.smin(e.i64(whole) - panel * conv.vectors, conv.vectors)
+            whole, tail = ceil_div(conv.outputs, shape.lanes), 0
+        stop = e.smin(e.i64(whole) - panel * shape.vectors, shape.vectors)
         if whole:
             # The last panel may have no whole vector, and a loop's body runs at least once.
-            empty = tail and whole % conv.vectors == 0
+            empty = tail and whole % shape.vectors == 0
             with e.when(stop.compare("sgt", 0)) if empty else nullcontext():
                 with e.loop("vector", stop) as j:
-                    yield j, conv.lanes, conv.lanes
+                    yield j, shape.lanes, shape.lanes
         if tail:
-            with e.when(panel.compare("eq", conv.panels - 1)):
-                stored = conv.lanes if in_blocks else tail
-                yield e.i64(whole % conv.vectors), stored, tail
+            with e.when(panel.compare("eq", shape.panels - 1)):
+                stored = shape.lanes if in_blocks else tail
+                yield e.i64(whole % shape.vectors), stored, tail
 
     def _m_address(self, t: Value, panel: Value, j: Value) -> Pointer:
         """Address in M of vector j of a panel of the t-th tile, at the first point."""
-        conv = self.conv
+        shape = self.shape
         if self.gapless:
-            return self.m.at(t * conv.outputs + (panel + j) * conv.lanes)
-        return self.m.at(t * conv.panel_lanes + j * conv.lanes)
+            return self.m.at(t * shape.conv.outputs + (panel + j) * shape.lanes)
+        return self.m.at(t * shape.panel_lanes + j * shape.lanes)
 
     def _columns(
         self, source: Pointer, live: int, narrow: tuple[Value | None, Value | None]
     ) -> None:
         """Transform a vector along the height, of which M has `live` channels."""
-        conv, e = self.conv, self.e
-        step = conv.tile_count * conv.outputs if self.gapless else conv.m_stride
+        shape, e = self.shape, self.e
+        step = shape.tile_count * shape.conv.outputs if self.gapless else shape.m_stride
         if not self.gapless:
-            live = conv.lanes  # panels are whole vectors
-        start, width = skipped_points(e, conv, narrow[1], 1), conv.alpha[1]
+            live = shape.lanes  # panels are whole vectors
+        start, width = skipped_points(e, shape, narrow[1], 1), shape.alpha[1]
         for program in full_and_edge_tiles(e, narrow[0], self.along_height):
-            first = (conv.alpha[0] - program.inputs) * width
+            first = (shape.alpha[0] - program.inputs) * width
             with e.loop("point", width, start=start) as point:
                 column = source.at((point + first) * step)
                 values = [
                     e.load_first(column.at(i * width * step), self.kind, live)
                     for i in range(program.inputs)
                 ]
-                out = self.between.at(point * conv.lanes)
+                out = self.between.at(point * shape.lanes)
                 for i, value in enumerate(emit_values(e, program, values)):
-                    e.store(value, out.at(i * width * conv.lanes))
+                    e.store(value, out.at(i * width * shape.lanes))
 
     def _rows(self, to: _Part) -> None:
         """Emit the rows; the last column of tiles may be narrower."""
-        conv, e = self.conv, self.e
-        planes = not conv.y.lanes_contiguous and 2 * conv.m[1] <= conv.lanes
-        planes = planes and conv.precision.is_uniform
+        shape, e = self.shape, self.e
+        planes = not shape.conv.y.lanes_contiguous and 2 * shape.m[1] <= shape.lanes
+        planes = planes and shape.conv.precision.is_uniform
         store = self._planes if planes and halves_fit(self.kind) else self._vectors
         for program in full_and_edge_tiles(e, to.narrow, self.along_width):
             store(to, program)
 
     def _columns_inside(self, to: _Part) -> Value | None:
         """Columns of a tile inside the output; None if all tiles end with the output or before."""
-        conv, e = self.conv, self.e
-        if to.narrow or (not conv.any_size and conv.out[1] % conv.m[1] == 0):
+        shape, e = self.shape, self.e
+        if to.narrow or (not shape.any_size and shape.out[1] % shape.m[1] == 0):
             return None
-        return e.smin(e.i64(conv.out[1]) - to.tx * conv.m[1], conv.m[1])
+        return e.smin(e.i64(shape.out[1]) - to.tx * shape.m[1], shape.m[1])
 
     def _row(self, i: Value, program: LinearProgram, bias: Value | None) -> list[Value]:
         """The results of one row, bias added: vectors of channels.
@@ -192,16 +193,16 @@ class OutputTransform:
         No accumulator can begin at it: they sum transformed points, and each result is a
         combination of those.
         """
-        conv, e = self.conv, self.e
-        skipped = conv.alpha[1] - program.inputs
-        line = self.between.at((i * conv.alpha[1] + skipped) * conv.lanes)
-        points = [e.load(line.at(k * conv.lanes), self.kind) for k in range(program.inputs)]
+        shape, e = self.shape, self.e
+        skipped = shape.alpha[1] - program.inputs
+        line = self.between.at((i * shape.alpha[1] + skipped) * shape.lanes)
+        points = [e.load(line.at(k * shape.lanes), self.kind) for k in range(program.inputs)]
         outputs = emit_values(e, program, points)
         return [add_start(self._divided(value), bias) for value in outputs]
 
     def _divided(self, value: Value) -> Value:
         """An output of the scaled one that integers give."""
-        division = self.conv.division
+        division = self.shape.division
         if division is None:
             return value
         value = value * division.inverse
@@ -213,15 +214,15 @@ class OutputTransform:
 
     def _vectors(self, to: _Part, program: LinearProgram) -> None:
         """Store the columns of each row with `store_tile`, as all algorithms do."""
-        conv, e = self.conv, self.e
+        shape, e = self.shape, self.e
         bias, residual = self._parameter("bias", to), self.pointers.get("residual")
-        factors = "scale" if conv.epilogue.requantise else "slope"
+        factors = "scale" if shape.conv.epilogue.requantise else "slope"
         factor = channel_address(self.pointers, factors, to.first)
         count, columns = self._columns_inside(to), None
         if count:
-            columns = Columns(e, count, conv.m[1], self.kind, self.target)
+            columns = Columns(e, count, shape.m[1], self.kind, self.target)
         with e.loop("row", to.height) as i:
-            at = to.place + i * conv.y.spatial[1]
+            at = to.place + i * shape.conv.y.spatial[1]
             outputs = self._row(i, program, bias)
             out = replace(
                 self.out,
@@ -239,11 +240,11 @@ class OutputTransform:
         1: 7 to 10 % of cv8, 9 to 12 % of cv1, 3 to 10 % of cv3, 2 % of cv4, nothing where the
         output stays in L2; a distance of two or four lines gains less.
         """
-        conv, e = self.conv, self.e
+        conv, shape, e = self.shape.conv, self.shape, self.e
         bias, slope = self._parameter("bias", to), self._parameter("slope", to)
         residual, activation = self.pointers.get("residual"), conv.epilogue.activation
         dtype = conv.precision.dtype
-        kind, line = vector(dtype.llvm, conv.lanes // 2), ALIGNMENT // dtype.bytes
+        kind, line = vector(dtype.llvm, shape.lanes // 2), ALIGNMENT // dtype.bytes
         count, columns = len(program.outputs), self._columns_inside(to)
         pieces = RowPieces(e, kind, conv.y.spatial[2], count)
         masks = pieces.masks(limit=e.convert("trunc", columns, "i32") if columns else None)
@@ -267,4 +268,4 @@ class OutputTransform:
     def _slope_of(self, slopes: Value | None, channel: int, kind: str) -> Value | None:
         if slopes is None:
             return None
-        return self.e.shuffle(slopes, None, [channel] * (self.conv.lanes // 2))
+        return self.e.shuffle(slopes, None, [channel] * (self.shape.lanes // 2))

@@ -86,6 +86,7 @@ def weight_calls(
         w: weights (K, C/g, kh, kw), any view.
         product: what multiplies U in stages, point by point; None for a fused kernel.
     """
+    conv = shape.conv
     points = ceil_div(shape.points, POINTS) * POINTS
     strides = [step // w.itemsize for step in w.strides]
     staged, vectors, point_size = False, shape.vectors, 0
@@ -105,7 +106,7 @@ def weight_calls(
         count = ceil_div(outputs, width)
         panel_size = (shape.steps if staged else shape.all_steps) * width
         return WeightPoints(
-            groups=shape.groups,
+            groups=conv.groups,
             outputs=outputs,
             row=strides[0],
             vectors=vectors,
@@ -117,12 +118,12 @@ def weight_calls(
             group_size=shape.points * point_size if staged else count * panel_size,
             packed=ceil_div(outputs, shape.lanes) * shape.lanes if staged else count * width,
             ragged=staged,
-            given=shape.precision.w,
+            given=conv.precision.w,
             together=shape.dot_group,
             points=points,
         )
 
-    return in_pieces(panels, shape.outputs, shape.outputs if staged else width, w, tables)
+    return in_pieces(panels, conv.outputs, conv.outputs if staged else width, w, tables)
 
 
 def _places(shape: WinogradShape, points: int, staged: bool) -> np.ndarray:

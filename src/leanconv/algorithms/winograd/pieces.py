@@ -97,8 +97,8 @@ def _is_cut(kernel: Triple, stride: Triple) -> bool:
 
 def _cuts(problem: Problem, axis: int) -> list[Range]:
     """Ranges of taps along an axis, whole phases each."""
-    kernel = problem.window.kernel[axis]
-    return part_ranges(kernel, _taps_of_piece(kernel, problem.window.stride[axis]))
+    kernel = problem.conv.window.kernel[axis]
+    return part_ranges(kernel, _taps_of_piece(kernel, problem.conv.window.stride[axis]))
 
 
 def _taps_of_piece(kernel: int, stride: int) -> int:

@@ -9,17 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import prod
 
+from leanconv.algorithms.common.conv import Conv
 from leanconv.algorithms.decompose import phase_taps
 from leanconv.algorithms.problem import Problem
 from leanconv.algorithms.winograd.reduction import Reduction
 from leanconv.codegen.dot import group_of
 from leanconv.codegen.emitter import Function, Pointer
-from leanconv.codegen.epilogue import Epilogue
-from leanconv.codegen.extents import Count, Extent, Extents
-from leanconv.codegen.geometry import Access
+from leanconv.codegen.extents import Count
 from leanconv.codegen.partial_sums import LENGTH
 from leanconv.records import cached_property, dataclass
-from leanconv.spec.amounts import reduction_length, sum_flops, tensor_bytes
 from leanconv.spec.format import ALIGNMENT, aligned, ceil_div
 from leanconv.symbolic import fixed
 from leanconv.types import FLOAT32, INT16, DType, Precision
@@ -39,23 +37,18 @@ _LARGE_V_BYTES = 640 * 1024  # V that does not stay in L2 beside its weights
 
 @dataclass(frozen=True)
 class WinogradShape:
-    """One convolution without dilation or depth, and how fused Winograd cuts it.
+    """A convolution without dilation or depth, and how fused Winograd cuts it.
+
+    It is of one float for everything; or of int8 weights, with sums in int32.
 
     Attributes:
-        batch, groups: N and g.
-        inputs, outputs: channels of one group.
-        size, out: input and output extents (h, w).
-        kernel, stride, pad: of the sliding window (h, w); pad before.
+        conv: the convolution.
         m: outputs of a tile (h, w).
-        x, y: strides of input and output; a residual has those of y.
-        precision: of one float for everything; or of int8 weights, with sums in int32.
         lanes: lanes of a vector.
-        epilogue: bias, residual, activation.
         tiles: tiles of one block, a multiple of `rows`.
         rows, vectors: the register tile of the products.
         parts: parts into which the panels of output channels are split.
         sums: products of one partial sum, at most.
-        x_offset, y_offset: elements from the tensors' starts to this convolution's first ones.
         narrow: whether tiles of fewer outputs, at the far edges, skip points.
         residues: the number of convolutions that differ only in their offsets in x and y. If
             several, one more operand, `offsets`, has for each a pair of i64: its two offsets in
@@ -63,28 +56,14 @@ class WinogradShape:
         any_size: whether the code serves all sizes: nothing in it tells where tiles fit exactly.
     """
 
-    batch: Extent
-    groups: int
-    inputs: int
-    outputs: int
-    size: Extents
-    out: Extents
-    kernel: Pair
-    stride: Pair
-    pad: Pair
+    conv: Conv
     m: Pair
-    x: Access
-    y: Access
-    precision: Precision
     lanes: int
-    epilogue: Epilogue
     tiles: int = 1
     rows: int = 1
     vectors: int = 1
     parts: Count = 1
     sums: int = LENGTH
-    x_offset: Extent = 0
-    y_offset: Extent = 0
     narrow: bool = False
     residues: int = 1
     any_size: bool = False
@@ -99,34 +78,33 @@ class WinogradShape:
             lanes: of a vector.
             sums: products of one partial sum.
         """
-        window = problem.window
-        return WinogradShape(
-            batch=problem.batch,
-            groups=problem.groups,
-            inputs=problem.group_inputs,
-            outputs=problem.group_outputs,
-            size=window.size[1:],
-            out=window.out[1:],
-            kernel=window.kernel[1:],
-            stride=window.stride[1:],
-            pad=window.pad[1:],
-            m=m,
-            x=problem.x,
-            y=problem.y,
-            precision=problem.precision,
-            lanes=lanes,
-            epilogue=problem.epilogue,
-            sums=sums,
-            x_offset=problem.x_offset,
-            y_offset=problem.y_offset,
-            any_size=bool(problem.any_size),
-        )
+        return WinogradShape(problem.conv, m, lanes, sums=sums, any_size=bool(problem.any_size))
+
+    @property
+    def size(self) -> Pair:
+        """Input extents (h, w)."""
+        return self.conv.window.size[1:]
+
+    @property
+    def out(self) -> Pair:
+        """Output extents (h, w)."""
+        return self.conv.window.out[1:]
+
+    @property
+    def kernel(self) -> Pair:
+        """Taps (h, w)."""
+        return self.conv.window.kernel[1:]
+
+    @property
+    def stride(self) -> Pair:
+        """Steps between windows (h, w)."""
+        return self.conv.window.stride[1:]
 
     @cached_property
     def reduction(self) -> Reduction:
         """The (phase, channel) pairs that are summed at each point."""
         return Reduction(
-            inputs=ceil_div(self.inputs, self.dot_group) * self.dot_group,
+            inputs=ceil_div(self.conv.inputs, self.dot_group) * self.dot_group,
             lanes=self.lanes,
             planar=self.planar,
             kernel=self.kernel,
@@ -138,24 +116,18 @@ class WinogradShape:
     @cached_property
     def transformed(self) -> DType:
         """Element type of V and U."""
-        return self.precision.x if self.precision.accumulate.is_float else INT16
+        return self.conv.precision.x if self.conv.precision.accumulate.is_float else INT16
 
     @cached_property
     def products(self) -> Precision:
         """Element types of the products and their sums."""
-        operand, total = self.transformed, self.precision.accumulate
+        operand, total = self.transformed, self.conv.precision.accumulate
         return Precision(operand, operand, total, total)
 
     @cached_property
     def dot_group(self) -> int:
         """Channels that one step of the products multiplies."""
         return group_of(self.products)
-
-    @property
-    def stored(self) -> DType | None:
-        """Element type of y and the residual where it is not that of the sums."""
-        types = self.precision
-        return None if types.y == types.accumulate else types.y
 
     @cached_property
     def taps(self) -> Pair:
@@ -175,7 +147,7 @@ class WinogradShape:
 
     def transforms(self) -> tuple[Transform, Transform]:
         """F(m, r) along height and width."""
-        if not self.precision.accumulate.is_float:
+        if not self.conv.precision.accumulate.is_float:
             whole_h, whole_w = self._integer_transforms()
             return whole_h.exact, whole_w.exact
         height, width = (
@@ -193,14 +165,14 @@ class WinogradShape:
     @property
     def division(self) -> Division | None:
         """What makes outputs of the sums that are transformed back; None where they are it."""
-        if self.precision.accumulate.is_float:
+        if self.conv.precision.accumulate.is_float:
             return None
         height, width = self._integer_transforms()
         return division(height.scale * width.scale)
 
     def narrow_transforms(self) -> tuple[Transform, Transform]:
         """F of the last tiles along height and width, at the last points of `transforms`."""
-        if not self.precision.accumulate.is_float:
+        if not self.conv.precision.accumulate.is_float:
             pairs = zip(self._integer_transforms(), self.dropped_points, strict=True)
             one, other = (narrowed_integers(made, made.exact.m - less) for made, less in pairs)
             assert one
@@ -221,7 +193,7 @@ class WinogradShape:
         if not self.narrow:
             return 0, 0
         sides = zip(self.grid, self.m, self.out, self.taps, strict=True)
-        may = as_accurate if self.precision.accumulate.is_float else _is_exact
+        may = as_accurate if self.conv.precision.accumulate.is_float else _is_exact
         height, width = (_dropped(grid, m, out, taps, may) for grid, m, out, taps in sides)
         return height, width
 
@@ -234,7 +206,7 @@ class WinogradShape:
     def tile_points(self) -> int:
         """Points of all tiles together."""
         sides = zip(self.grid, self.alpha, self.dropped_points, strict=True)
-        return self.batch * prod(grid * alpha - dropped for grid, alpha, dropped in sides)
+        return self.conv.batch * prod(grid * alpha - dropped for grid, alpha, dropped in sides)
 
     @property
     def grid(self) -> Pair:
@@ -244,7 +216,7 @@ class WinogradShape:
     @property
     def tile_count(self) -> int:
         """Tiles of the whole batch."""
-        return self.batch * prod(self.grid)
+        return self.conv.batch * prod(self.grid)
 
     @property
     def blocks(self) -> int:
@@ -254,7 +226,7 @@ class WinogradShape:
     @property
     def planar(self) -> bool:
         """Whether input channels lie in planes, so that vectors must be gathered by transposing."""
-        return not self.x.lanes_contiguous
+        return not self.conv.x.lanes_contiguous
 
     @property
     def phases(self) -> Pair:
@@ -284,7 +256,7 @@ class WinogradShape:
     @property
     def panels(self) -> int:
         """Panels of output channels."""
-        return ceil_div(self.outputs, self.panel_lanes)
+        return ceil_div(self.conv.outputs, self.panel_lanes)
 
     @property
     def point_stride(self) -> int:
@@ -302,38 +274,31 @@ class WinogradShape:
     @property
     def m_stride(self) -> int:
         """Elements of M between two points; one line of padding avoids cache aliasing."""
-        return self.tiles * self.panel_lanes + ALIGNMENT // self.precision.accumulate.bytes
+        return self.tiles * self.panel_lanes + ALIGNMENT // self.conv.precision.accumulate.bytes
 
     @property
     def between_bytes(self) -> int:
         """Bytes between the two passes of a transform."""
         between = max(self.alpha[0], self.m[0]) * self.alpha[1] * self.lanes
-        return aligned(between * self.precision.accumulate.bytes)
+        return aligned(between * self.conv.precision.accumulate.bytes)
 
     def areas(self) -> tuple[int, int, int]:
         """Bytes of V, of M and of the transforms' scratch."""
         return (
             aligned(self.points * self.point_stride * self.transformed.bytes),
-            aligned(self.points * self.m_stride * self.precision.accumulate.bytes),
+            aligned(self.points * self.m_stride * self.conv.precision.accumulate.bytes),
             self.between_bytes,
         )
 
     @property
-    def x_bytes(self) -> int:
-        """Bytes of the input."""
-        return tensor_bytes((self.batch, self.groups * self.inputs, *self.size), self.precision.x)
-
-    @property
     def flops(self) -> int:
         """Operations of the plain sum that this replaces, padding counted."""
-        reduction = reduction_length(self.inputs, self.kernel)
-        batch, channels = self.residues * self.batch, self.groups * self.outputs
-        return sum_flops(batch, channels, self.out, reduction)
+        return self.residues * self.conv.flops
 
     @property
     def packed_channels(self) -> int:
         """Output channels in whole panels, all groups together."""
-        return self.groups * self.panels * self.panel_lanes
+        return self.conv.groups * self.panels * self.panel_lanes
 
     @property
     def weight_bytes(self) -> int:
@@ -345,7 +310,7 @@ def operand_pointers(
     e: Function, shape: WinogradShape, operands: Sequence[str]
 ) -> dict[str, Pointer]:
     """Addresses of a kernel's operands, each of its own element type."""
-    types = shape.precision
+    types = shape.conv.precision
     others = {
         "x": types.x.llvm,
         "V": shape.transformed.llvm,

@@ -67,14 +67,15 @@ def takes_precision(precision: Precision) -> bool:
 
 def reject_integers(problem: Problem, target: Target, taps: Pair) -> str | None:
     """Why integers of a problem without depth cannot be computed; None if they can."""
-    block = target.channel_block(problem.precision.x)
-    if {problem.x.block, problem.y.block} != {block}:
+    conv = problem.conv
+    block = target.channel_block(conv.precision.x)
+    if {conv.x.block, conv.y.block} != {block}:
         return f"integers that are not in blocks of {block} channels"
-    if problem.epilogue.activation:
-        return f"an activation of sums in {problem.precision.accumulate}"
-    if problem.precision.y == FLOAT32 and not problem.epilogue.requantise:
+    if conv.epilogue.activation:
+        return f"an activation of sums in {problem.conv.precision.accumulate}"
+    if conv.precision.y == FLOAT32 and not conv.epilogue.requantise:
         return "sums of integers as float32 without scales"
-    if is_cut(problem.window):
+    if is_cut(conv.window):
         return "integers of a kernel that is cut into pieces"
     if not exact_sizes(problem, taps):
         return f"sums of {problem.sum_bits} bits; no tile of integers is exact with so many"
@@ -104,7 +105,7 @@ def named_size(sizes: list[Pair], m: Pair) -> list[Pair]:
 
 
 def _is_exact(problem: Problem, m: Pair, taps: Pair) -> bool:
-    codes = problem.precision.x
+    codes = problem.conv.precision.x
     return problem.sum_bits <= _most_bits(m, taps, int(codes.low), int(codes.high))
 
 
@@ -129,7 +130,7 @@ _AIM = 1e-5  # in float32
 
 def taps_of(problem: Problem) -> Pair:
     """Taps of one phase's filter (h, w), those of the largest piece of a long kernel."""
-    window = problem.window
+    window = problem.conv.window
     return _taps(window.kernel, residue_strides(window))
 
 
@@ -149,11 +150,12 @@ def least_tile(taps: Pair) -> Pair:
 
 def tile_error(problem: Problem, m: Pair, sums: int) -> float:
     """The error to expect with tiles of m outputs and partial sums of `sums` products."""
-    if not problem.precision.accumulate.is_float:
+    conv = problem.conv
+    if not conv.precision.accumulate.is_float:
         return 0.0
-    window = problem.window
+    window = conv.window
     stride = residue_strides(window)
-    error = _error(window.kernel, stride, problem.group_inputs, problem.dtype, m, sums)
+    error = _error(window.kernel, stride, conv.inputs, conv.dtype, m, sums)
     return error * ADDED if is_cut(window) else error
 
 
@@ -178,12 +180,16 @@ def tile_losses(problem: Problem, m: Pair) -> Losses | None:
 
     Integers lose nothing.
     """
-    if not problem.precision.accumulate.is_float:
+    conv = problem.conv
+    if not conv.precision.accumulate.is_float:
         return None
     axes = [transform(each, taps) for each, taps in zip(m, taps_of(problem), strict=True)]
-    plain, steps = plain_losses(problem), problem.reduction / math.prod(made.r for made in axes)
+    plain, steps = (
+        plain_losses(problem),
+        conv.reduction / math.prod(made.r for made in axes),
+    )
     sums = 2 * LARGEST * steps * math.sqrt(math.prod(made.r for made in axes))
-    inputs = 2 * LARGEST * steps * math.sqrt(problem.reduction) * sum(made.alpha for made in axes)
+    inputs = 2 * LARGEST * steps * math.sqrt(conv.reduction) * sum(made.alpha for made in axes)
     products, lost, growth = _transform_losses(m, taps_of(problem))
     return Losses(sums * products, plain.inputs + inputs * lost, growth, transforms=True)
 
@@ -203,19 +209,19 @@ def _filters(kernel: int, stride: int, most: int) -> list[int]:
 
 def sums_of(problem: Problem, m: Pair) -> int:
     """Products of one partial sum: as many as the error allows; all of integers."""
-    if not problem.precision.accumulate.is_float:
+    if not problem.conv.precision.accumulate.is_float:
         return WHOLE
     most = max(a + r - 1 for a, r in zip(m, taps_of(problem), strict=True))
     aim = problem.max_error
     if most <= _EXACT_ALPHA:
-        aim = min(aim, problem.dtype.scaled_error(_AIM))
+        aim = min(aim, problem.conv.dtype.scaled_error(_AIM))
     return next((s for s in LENGTHS if tile_error(problem, m, s) <= aim), LENGTHS[-1])
 
 
 def sizes_of(problem: Problem, given: WinogradParameters) -> list[Pair]:
     """The tiles of outputs to consider: the one that is given, or all within the default error."""
     taps = taps_of(problem)
-    if not problem.precision.accumulate.is_float:
+    if not problem.conv.precision.accumulate.is_float:
         exact = exact_sizes(problem, taps)
         if given.m:
             return named_size(exact, given.m)
@@ -244,7 +250,7 @@ def _all_sizes(taps: Pair) -> list[Pair]:
 
 def within_bytes(problem: Problem, target: Target, sizes: list[Pair]) -> list[Pair]:
     """Those whose transformed weights keep the default limit; all if none does."""
-    lanes, most = problem.lanes(target), most_weight_bytes(problem)
+    lanes, most = problem.conv.lanes(target), most_weight_bytes(problem)
     return [m for m in sizes if WinogradShape.of(problem, m, lanes).weight_bytes <= most] or sizes
 
 
@@ -254,7 +260,7 @@ def _worth(problem: Problem, m: Pair) -> bool:
     The latter have as many points as taps along that axis, and the fewest weights: they are for
     small images, which are bound by the traffic of weights.
     """
-    taps, out = taps_of(problem), problem.window.out[1:]
+    taps, out = taps_of(problem), problem.conv.window.out[1:]
     if max(m) == 1 or any(a > o + 1 for a, o in zip(m, out, strict=True)):
         return max(m) > 1 and m == least_tile(taps)
     if 1 in m:
@@ -265,6 +271,6 @@ def _worth(problem: Problem, m: Pair) -> bool:
 def offered_from(problem: Problem) -> set[float]:
     """The errors of all tiles with all partial sums: what is accepted is compared with these."""
     taps = taps_of(problem)
-    if not problem.window.is_flat or max(taps) < 2:
+    if not problem.conv.window.is_flat or max(taps) < 2:
         return set()
     return {tile_error(problem, m, sums) for m in _all_sizes(taps) for sums in LENGTHS}

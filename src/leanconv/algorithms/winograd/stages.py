@@ -33,34 +33,34 @@ class _TileTransform(Kernel):
     """A transform of all tiles, a chunk for each block of them.
 
     Attributes:
-        conv: the convolution, panels of one vector; its blocks and register tile unused.
+        shape: the convolution, panels of one vector; its blocks and register tile unused.
         tiles: of one chunk.
     """
 
     VARIES = True
 
-    conv: WinogradShape
+    shape: WinogradShape
     tiles: Extent
 
     @property
     def chunks(self) -> int:
         """Groups by blocks of tiles."""
-        return self.conv.groups * self.blocks
+        return self.shape.conv.groups * self.blocks
 
     @property
     def scratch_bytes(self) -> int:
         """That of the transform of one tile."""
-        return self.conv.between_bytes
+        return self.shape.between_bytes
 
     @property
     def blocks(self) -> int:
         """Blocks of tiles of one group."""
-        return ceil_div(self.conv.tile_count, self.tiles)
+        return ceil_div(self.shape.tile_count, self.tiles)
 
     def _first(self, e: Function, block: Value) -> tuple[Value, Value]:
         """The first tile of a block, and how many there are from it on."""
         first = block * self.tiles
-        return first, e.i64(self.conv.tile_count) - first
+        return first, e.i64(self.shape.tile_count) - first
 
 
 @dataclass(frozen=True)
@@ -75,14 +75,14 @@ class Scatter(_TileTransform):
     def emit(self, target: Target) -> str:
         """Emit the loops over chunks and tiles."""
         del target
-        e, conv = Function(self.NAME), self.conv
-        v_group = conv.points * conv.tile_count * conv.steps
-        x, v = operand_pointers(e, conv, self.operands).values()
+        conv, e, shape = self.shape.conv, Function(self.NAME), self.shape
+        v_group = shape.points * shape.tile_count * shape.steps
+        x, v = operand_pointers(e, shape, self.operands).values()
         between = e.scratch
         with e.chunks(conv.groups, self.blocks) as (g, block):
             v_of_group = v.at(g * v_group)
             x_of_group = x.at(g * conv.x.channel(conv.inputs) + conv.x_offset)
-            transform = InputTransform(e, conv, x_of_group, v_of_group, between, gapless=True)
+            transform = InputTransform(e, shape, x_of_group, v_of_group, between, gapless=True)
             first, left = self._first(e, block)
             transform.block(first, e.smin(left, self.tiles), first)
         return e.finish()
@@ -117,7 +117,7 @@ class PointProducts(Kernel):
     @property
     def block(self) -> int:
         """Rows of one block."""
-        return self.whole.window.out[2]
+        return self.whole.conv.window.out[2]
 
     @property
     def blocks(self) -> int:
@@ -137,32 +137,32 @@ class PointProducts(Kernel):
     @property
     def constant_bytes(self) -> dict[str, int]:
         """U in panels, for all points."""
-        return {"w": self.points * self.whole.group_weights * self.whole.precision.w.bytes}
+        return {"w": self.points * self.whole.group_weights * self.whole.conv.precision.w.bytes}
 
     def emit(self, target: Target) -> str:
         """Emit the loop over chunks: some panels of a block of rows."""
         del target
         e = Function(self.NAME)
-        types = self.whole.precision
+        types = self.whole.conv.precision
         pointers = e.pointers(("x", "w", "y"), types.x.llvm, y=types.y.llvm)
         with e.chunks(self.points, self.parts, self.blocks) as (point, part, block):
-            for conv in last_or_other(e, block, self.blocks, self.last, self.whole):
-                self._chunk(e, pointers, conv, (point, part, block))
+            for shape in last_or_other(e, block, self.blocks, self.last, self.whole):
+                self._chunk(e, pointers, shape, (point, part, block))
         return e.finish()
 
     def _chunk(
-        self, e: Function, pointers: dict[str, Pointer], conv: DirectConv, chunk: tuple[Value, ...]
+        self, e: Function, pointers: dict[str, Pointer], shape: DirectConv, chunk: tuple[Value, ...]
     ) -> None:
         point, part, block = chunk
         row = point * self.tiles + block * self.block
         moved = {
-            "x": pointers["x"].at(row * conv.inputs),
-            "w": pointers["w"].at(point * conv.group_weights),
-            "y": pointers["y"].at(row * conv.outputs),
+            "x": pointers["x"].at(row * shape.conv.inputs),
+            "w": pointers["w"].at(point * shape.group_weights),
+            "y": pointers["y"].at(row * shape.conv.outputs),
         }
-        each = ceil_div(conv.panels, self.parts)
+        each = ceil_div(shape.panels, self.parts)
         low = part * each
-        conv.emit_panels(e, moved, low, e.smin(low + each, conv.panels))
+        shape.emit_panels(e, moved, low, e.smin(low + each, shape.panels))
 
 
 @dataclass(frozen=True)
@@ -172,24 +172,26 @@ class Gather(_TileTransform):
     @property
     def operands(self) -> tuple[str, ...]:
         """M, what the epilogue needs, output."""
-        return ("M", *self.conv.epilogue.operands, "y")
+        return ("M", *self.shape.conv.epilogue.operands, "y")
 
     @property
     def constant_bytes(self) -> dict[str, int]:
         """Bias and slopes in whole vectors."""
-        conv = self.conv
-        return conv.epilogue.channel_bytes(conv.precision.accumulate, conv.packed_channels)
+        shape = self.shape
+        return shape.conv.epilogue.channel_bytes(
+            shape.conv.precision.accumulate, shape.packed_channels
+        )
 
     def emit(self, target: Target) -> str:
         """Emit the loops over chunks, tiles and vectors of output channels."""
-        e, conv = Function(self.NAME), self.conv
-        pointers = operand_pointers(e, conv, self.operands)
-        m_group = conv.points * conv.tile_count * conv.outputs
+        e, shape = Function(self.NAME), self.shape
+        pointers = operand_pointers(e, shape, self.operands)
+        m_group = shape.points * shape.tile_count * shape.conv.outputs
         between = e.scratch
-        with e.chunks(conv.groups, self.blocks) as (g, block):
+        with e.chunks(shape.conv.groups, self.blocks) as (g, block):
             m = pointers["M"].at(g * m_group)
-            transform = OutputTransform(e, conv, target, pointers, g, m, between, gapless=True)
+            transform = OutputTransform(e, shape, target, pointers, g, m, between, gapless=True)
             first, left = self._first(e, block)
-            with e.loop("panel", conv.panels) as panel:
+            with e.loop("panel", shape.panels) as panel:
                 transform.block(first, e.smin(left, self.tiles), panel, first)
         return e.finish()

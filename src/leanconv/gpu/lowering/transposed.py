@@ -60,7 +60,7 @@ def _by_phases(
     pieces = phases(node, transposed_problem(node, context.graph, of, to, None), w)
     parts: list[Lowered] = []
     for number, (problem, taps) in enumerate(pieces):
-        windows = _windows(in_shape, problem.window, groups)
+        windows = _windows(in_shape, problem.conv.window, groups)
         alone = len(pieces) == 1
         target = y if alone else context.fresh(f"{y}/phase{number}")
         name = context.fresh(f"{y}/{number}/")
@@ -71,10 +71,10 @@ def _by_phases(
             product, segments, context.arithmetics, machine, "phases", lean=context.lean
         )
         if not alone:
-            box = (in_shape[0], *problem.window.out, outputs)
-            strides = (problem.y.image, *problem.y.spatial, 1)
+            box = (in_shape[0], *problem.conv.window.out, outputs)
+            strides = (problem.conv.y.image, *problem.conv.y.spatial, 1)
             place = copy_box(
-                target, y, dtype, box, dense_strides(box), strides, 0, problem.y_offset
+                target, y, dtype, box, dense_strides(box), strides, 0, problem.conv.y_offset
             )
             size = prod(box) * dtype.bytes
             done = replace(
