@@ -11,7 +11,7 @@ from onnx import helper
 
 import leanconv as lc
 from leanconv.api.inputs import InputSpec
-from leanconv.api.shape_ranges import ShapeRanges
+from leanconv.api.stated_shapes import ShapeRanges
 from leanconv.codegen import compile_threads, compiler
 from leanconv.codegen.cache import DiskCache
 from leanconv.errors import InputError, SpecError

@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from leanconv.api.backend import Compiled
 from leanconv.api.cpu_graphs import CpuGraphs
-from leanconv.api.fast_call import FastCall, Given
-from leanconv.api.fitting_sizes import with_sizes
+from leanconv.api.fast_call import FastCall, Given, TailCall
 from leanconv.api.inputs import NOTHING_KNOWN, Known, Shape, validated_input
 from leanconv.api.network import Network
 from leanconv.api.options import NetworkOptions
-from leanconv.api.pickling import received, sent
 from leanconv.api.segment_networks import SegmentNetworks
-from leanconv.api.shape_ranges import ShapeRanges
-from leanconv.api.tail_call import TailCall
+from leanconv.api.stated_shapes import ShapeRanges, with_sizes
 from leanconv.codegen.compiler import CodeAhead, described
 from leanconv.codegen.kernel import Kernel
 from leanconv.errors import BudgetError, InputError, ModelError, SpecError
+from leanconv.graph.convert import FileGraph, FileNode
 from leanconv.graph.ir import Graph, TensorType
 from leanconv.graph.late import Tail
 from leanconv.graph.onnx_import import Model
@@ -358,3 +357,46 @@ def _received(
     """
     target = alike(sender, planning_target())
     return CpuBackend(received(model), options, pinned, ranges, target)
+
+
+_Wrap = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+
+
+def sent(model: Model) -> Model:
+    """The model in plain dictionaries, which can be pickled; the arrays are those of the model."""
+    constants, metadata = dict(model.constants), dict(model.metadata)
+    return replace(model, nodes=_nodes(model.nodes, dict), constants=constants, metadata=metadata)
+
+
+def received(model: Model) -> Model:
+    """What `sent` was given: nothing in it can be changed."""
+    constants, metadata = _read_only(model.constants), MappingProxyType(model.metadata)
+    nodes = _nodes(model.nodes, MappingProxyType)
+    return replace(model, nodes=nodes, constants=constants, metadata=metadata)
+
+
+def _nodes(nodes: Iterable[FileNode], wrap: _Wrap) -> tuple[FileNode, ...]:
+    """The nodes with their dictionaries as `wrap` makes them, in the graphs that they hold, too."""
+    return tuple(
+        replace(
+            node,
+            attributes=wrap(node.attributes),
+            graphs=wrap({name: _graph(graph, wrap) for name, graph in node.graphs.items()}),
+        )
+        for node in nodes
+    )
+
+
+def _graph(graph: FileGraph, wrap: _Wrap) -> FileGraph:
+    return replace(
+        graph,
+        nodes=_nodes(graph.nodes, wrap),
+        constants=dict(graph.constants) if wrap is dict else _read_only(graph.constants),
+        captured=wrap(graph.captured),
+    )
+
+
+def _read_only(constants: Mapping[str, Any]) -> Mapping[str, Any]:
+    for array in constants.values():
+        array.setflags(write=False)
+    return MappingProxyType(constants)

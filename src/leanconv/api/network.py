@@ -10,7 +10,6 @@ from typing import Any, overload
 import numpy as np
 
 from leanconv.api.backend import Backend, Compiled, DeviceTensor, NetworkFacts
-from leanconv.api.fitting_sizes import with_sizes
 from leanconv.api.footprint import Footprint
 from leanconv.api.inputs import (
     NOTHING_KNOWN,
@@ -21,7 +20,7 @@ from leanconv.api.inputs import (
     validated_input,
 )
 from leanconv.api.plan_cache import PlanCache
-from leanconv.api.stated_shapes import are_numbers, misfit, with_shapes
+from leanconv.api.stated_shapes import are_numbers, misfit, with_shapes, with_sizes
 from leanconv.collector import fewer_collections
 from leanconv.errors import InputError, ModelError, SpecError, memory_reported, short
 from leanconv.graph.names import Names

@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from leanconv.api.cpu_backend import CpuBackend
+from leanconv.api.cpu_backend import CpuBackend, received, sent
 from leanconv.api.inputs import NOTHING_KNOWN, Known, Shape
 from leanconv.api.network import Network
 from leanconv.api.options import NetworkOptions
-from leanconv.api.pickling import received, sent
 from leanconv.errors import LeanConvError, SpecError
 from leanconv.graph.fields.receptive_fields import Field, receptive_fields
 from leanconv.graph.ir import Graph

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from leanconv.api.fitting_sizes import fitting_multiple
 from leanconv.api.inputs import bound_by, given_values
+from leanconv.api.stated_shapes import fitting_multiple
 from leanconv.cli import EXIT_NOT_MET, EXIT_OK, EXIT_USER_ERROR
 from leanconv.cli.image_options import (
     Arrays,
