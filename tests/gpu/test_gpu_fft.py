@@ -24,7 +24,7 @@ needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch is no
 
 
 class NumpyFft:
-    """NumPy as an `FftLibrary`; counts the bytes of what is alive."""
+    """NumPy in the place of `TorchFft`; counts the bytes of what is alive."""
 
     def given(self, array: Any) -> Any:
         return array

@@ -3,8 +3,8 @@
     y = irfft(rfft(x) conj(rfft(w))) where windows lie whole within the padded input
 
 Channels stay last: for each frequency and group one product of (images, C/g) and (C/g, K/g), read
-and written in place by strides. The arithmetic is written against a small interface, `FftLibrary`,
-that torch fills on the device and NumPy in tests; torch is imported by nothing else in leanconv.
+and written in place by strides. Only `TorchFft` imports torch in leanconv; NumPy takes its place in
+tests.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from math import log2, prod
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -29,39 +29,8 @@ _PRECISIONS = (None, "ieee")
 _FACTORS = (2, 3, 5, 7)  # of lengths that a transform is fast for
 
 
-class FftLibrary(Protocol):
-    """What `FftConvPlan` needs of torch; arrays are its own."""
-
-    def given(self, array: Any) -> Any:
-        """A user's array (DLPack, or of NumPy) on the device."""
-
-    def returned(self, array: Any, like: Any) -> Any:
-        """A result as the kind of array that was given."""
-
-    def forward(self, array: Any, size: tuple[int, ...]) -> Any:
-        """The real transform along the axes behind the first, filled up with zeros to a size."""
-
-    def backward(self, array: Any, size: tuple[int, ...]) -> Any:
-        """The inverse of `forward`."""
-
-    def multiply(self, a: Any, b: Any) -> Any:
-        """Matrix products, batch by batch, in no lower precision than that of the arrays."""
-
-    def pad(self, array: Any, begin: tuple[int, ...]) -> Any:
-        """Zeros in front along the axes behind the first."""
-
-    def permute(self, array: Any, axes: tuple[int, ...]) -> Any:
-        """Axes in another order, without a copy."""
-
-    def activate(self, array: Any, activation: Activation, slope: Any) -> Any:
-        """An activation; `slope` is (channels,), for prelu."""
-
-    def copy(self, target: Any, source: Any) -> None:
-        """Write into an array."""
-
-
 class TorchFft:
-    """torch as an `FftLibrary`.
+    """What `FftConvPlan` needs of torch, with its arrays.
 
     Args:
         device: as torch calls it.
@@ -81,22 +50,22 @@ class TorchFft:
         self._device = device
 
     def given(self, array: Any) -> Any:
-        """See `FftLibrary`."""
+        """A user's array (DLPack, or of NumPy) on the device."""
         torch = self._torch
         if isinstance(array, np.ndarray):
             return torch.from_numpy(np.ascontiguousarray(array)).to(self._device)
         return array if isinstance(array, torch.Tensor) else torch.from_dlpack(array)
 
     def returned(self, array: Any, like: Any) -> Any:
-        """See `FftLibrary`."""
+        """A result as the kind of array that was given."""
         return array.cpu().numpy() if isinstance(like, np.ndarray) else array.contiguous()
 
     def forward(self, array: Any, size: tuple[int, ...]) -> Any:
-        """See `FftLibrary`."""
+        """The real transform along the axes behind the first, filled up with zeros to a size."""
         return self._torch.fft.rfftn(array, s=size, dim=tuple(range(1, 1 + len(size))))
 
     def backward(self, array: Any, size: tuple[int, ...]) -> Any:
-        """See `FftLibrary`."""
+        """The inverse of `forward`."""
         return self._torch.fft.irfftn(array, s=size, dim=tuple(range(1, 1 + len(size))))
 
     @contextmanager
@@ -110,23 +79,23 @@ class TorchFft:
             flags.allow_tf32 = before
 
     def multiply(self, a: Any, b: Any) -> Any:
-        """See `FftLibrary`."""
+        """Matrix products, batch by batch, in no lower precision than that of the arrays."""
         with self._exact():
             return self._torch.bmm(a, b)
 
     def pad(self, array: Any, begin: tuple[int, ...]) -> Any:
-        """See `FftLibrary`."""
+        """Zeros in front along the axes behind the first."""
         widths = [0, 0]
         for each in reversed(begin):
             widths += [each, 0]
         return self._torch.nn.functional.pad(array, widths)
 
     def permute(self, array: Any, axes: tuple[int, ...]) -> Any:
-        """See `FftLibrary`."""
+        """Axes in another order, without a copy."""
         return array.permute(axes)
 
     def activate(self, array: Any, activation: Activation, slope: Any) -> Any:
-        """See `FftLibrary`."""
+        """An activation; `slope` is (channels,), for prelu."""
         functional, torch = self._torch.nn.functional, self._torch
         first, second = (*activation.parameters, 0.0, 0.0)[:2]
         return {
@@ -145,7 +114,7 @@ class TorchFft:
         }[activation.kind]()
 
     def copy(self, target: Any, source: Any) -> None:
-        """See `FftLibrary`."""
+        """Write into an array."""
         self.given(target).copy_(source)
 
 
@@ -199,7 +168,7 @@ class FftConvPlan(Unpicklable):
         memory_limit: int | None,
         max_error: float | None,
         precision: str | None,
-        library: FftLibrary,
+        library: TorchFft,
     ) -> None:
         reason = fft_rejects(spec, precision)
         if reason:

@@ -43,11 +43,6 @@ class Lowered:
     estimate_s: float = 0.0
 
     @property
-    def weight_bytes(self) -> int:
-        """Bytes of all constants."""
-        return sum(array.nbytes for array in self.constants.values())
-
-    @property
     def workspace_bytes(self) -> int:
         """Bytes of all temporaries."""
         return sum(self.temporaries.values())
@@ -87,13 +82,6 @@ class Epilogue:
     slope: str = ""
     activation: Activation | None = None
 
-    @property
-    def parameters(self) -> tuple[float, float]:
-        """The activation's numbers, two of them."""
-        given = self.activation.parameters if self.activation else ()
-        first, second = (*given, 0.0, 0.0)[:2]
-        return first, second
-
     def buffers(self, dtype: DType) -> dict[str, Pointer]:
         """The kernel's arguments that are buffers of this epilogue."""
         names = {"bias": self.bias, "residual": self.residual, "slope": self.slope}
@@ -101,7 +89,8 @@ class Epilogue:
 
     def numbers(self) -> dict[str, float]:
         """The kernel's arguments that are the activation's numbers."""
-        first, second = self.parameters
+        given = self.activation.parameters if self.activation else ()
+        first, second = (*given, 0.0, 0.0)[:2]
         return {"a0": first, "a1": second}
 
     def constants(self) -> dict[str, bool | str]:

@@ -74,7 +74,7 @@ _HALF_90 = (
     *_HALF,
 )
 _DOUBLE = (Tile(64, 64, 16, 4, 2), Tile(32, 32, 16, 4, 2))
-# Of products whose operands are both copied in boxes (`lowering.boxes`); long and short sums.
+# Of products whose operands are both copied in boxes (`lowering.pointwise`); long and short sums.
 _BOXES_TF32 = (
     Tile(128, 128, 32, 8, 3, copies=0.55),
     Tile(128, 64, 32, 4, 3, copies=0.45),
