@@ -233,7 +233,6 @@ IDENTITIES = {
     "graph/limits.py": "counts the bytes of arrays that are alive",
     "graph/late.py": "sees whose memory an array of this run is",
     "runtime/arrays.py": "compares an object's class and type in native code",
-    "symbolic/attempts.py": "sees circles among causes of one exception",
     "api/": "copies' memos; what two callers hold of one memory",
     "quantizer/": "nodes of a file, which change",
     "server/": "models that are loaded, and arrays of one request",

@@ -60,9 +60,9 @@ def attempted(make: Callable[[], _Made]) -> _Made | Exception:
 def _without_values(error: Exception) -> Exception:
     """The error, whose frames keep nothing of what was begun: it is made again beside it."""
     each: BaseException | None = error
-    seen: set[int] = set()  # an error that is raised again may be among its own causes
-    while each is not None and id(each) not in seen:
-        seen.add(id(each))
+    seen = set[BaseException]()  # an error that is raised again may be among its own causes
+    while each is not None and each not in seen:
+        seen.add(each)
         clear_frames(each.__traceback__)
         each = each.__cause__ or each.__context__
     return error
