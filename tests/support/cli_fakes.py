@@ -50,7 +50,7 @@ class FakeNetwork:
             predicted_ns=2280,
             dtype=FLOAT32,
             inputs={"x": SimpleNamespace(dtype=FLOAT32)},
-            planner=SimpleNamespace(target=preset("znver4")),
+            target=preset("znver4"),
         )
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
