@@ -1,0 +1,1 @@
+"""What the papers and documents write, as readable NumPy: algorithms, sizes, work."""
