@@ -36,14 +36,13 @@ from leanconv.cli.engines import machine
 from leanconv.cli.options import positive
 from leanconv.cli.output import print_json, print_table, progress
 from leanconv.codegen.host import host
-from leanconv.reference import direct
+from leanconv.reference import direct, fft
 from leanconv.reference.layers import LAYERS
 from leanconv.spec import ConvSpec
 from leanconv.types import FLOAT32
 from leanconv.units import format_bytes, format_ns
 from microkernel import Peak, aligned, work
 from pages.algorithms import page
-from papers import fft
 
 NAME = "algorithms"
 

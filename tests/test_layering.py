@@ -36,7 +36,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "spec": ("files", "settings", "canonical", "types", "symbolic"),
     "half_arrays": ("types",),
     "winograd": ("errors", "types", "records"),
-    "reference": ("spec",),
+    "reference": ("spec", "winograd"),
     "target": ("spec", "late"),
     "codegen": ("target", "progress", "forks", "half_arrays", "interrupts"),
     "graph": ("spec", "half_arrays", "interrupts"),

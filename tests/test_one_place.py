@@ -204,8 +204,9 @@ def test_flops_of_convolutions_are_computed_in_spec() -> None:
 
 def test_strides_and_dilations_are_taken_apart_in_one_module() -> None:
     # The third one spreads the lines of a page over the sets of a cache; maps of axes have periods.
-    known = ("algorithms/decompose.py", "algorithms/unfold/", "graph/fields/", "planner/tiles/")
-    assert outside("divisors", *known) == []
+    known = ("algorithms/decompose.py", "reference/decompose.py", "algorithms/unfold/")
+    allowed = (*known, "graph/fields/", "planner/tiles/")
+    assert outside("divisors", *allowed) == []
 
 
 def test_a_spec_is_what_a_user_or_a_conv_node_says() -> None:

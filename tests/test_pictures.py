@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import formulas
 from leanconv.algorithms import ALGORITHMS, Problem
 from leanconv.algorithms.select import choice_named, choose
 from leanconv.codegen.geometry import Access
 from leanconv.spec import NHWC, PLAIN, ConvSpec
 from leanconv.spec.format import aligned
 from leanconv.target import preset
-from papers import formulas
 from support.packing import packed_constants
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"

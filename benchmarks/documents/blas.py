@@ -11,9 +11,9 @@ from dataclasses import replace
 import numpy as np
 
 from documents.timing import Arrays, Timed
+from leanconv.reference.mec import THRESHOLD
 from leanconv.runtime.memory import Block
 from leanconv.spec import ConvSpec
-from papers.mec import THRESHOLD
 
 
 def im2col(arrays: Arrays, threads: int) -> Timed:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import geometric_mean, mean
 
+import formulas
 from documents import blas
 from documents.chart import Chart
 from documents.figure import Claim, Data, Effort, Figure, Page, Table, ratio
@@ -12,7 +13,6 @@ from documents.timing import Arrays, bytes_of, in_turn, of_plan
 from leanconv.errors import SpecError
 from leanconv.reference.layers import NAMES, RESNET101, layer
 from leanconv.spec import ConvSpec
-from papers import formulas
 
 MIB = 2**20
 IM2COL, BATCH, WINOGRAD = "im2col:rows=whole", "im2col:rows=batch", "winograd:form=stages,m=2"

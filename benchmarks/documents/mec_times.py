@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from statistics import geometric_mean
 
+import formulas
 from documents import blas
 from documents.chart import Chart
 from documents.clock import fitting
@@ -14,8 +15,7 @@ from documents.mec import BATCH, BLAS_CONV, BLAS_MEC, BLOCKS, WINOGRAD, millisec
 from documents.timing import Arrays, in_turn, of_plan
 from leanconv.errors import SpecError
 from leanconv.reference.layers import layer
-from papers import formulas
-from papers.mec import THRESHOLD
+from leanconv.reference.mec import THRESHOLD
 
 _FEW = 5  # turns of a batch
 _TIMED = (BATCH, "mec", BLOCKS, WINOGRAD)

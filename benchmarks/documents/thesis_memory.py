@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from statistics import mean
 
+import formulas
 from documents import peak
 from documents.chart import Chart
 from documents.clock import fitting
 from documents.figure import Claim, Data, Effort, Figure, Page, Table, ratio
 from documents.mec import named
 from leanconv.reference.layers import LAYERS, layer
-from papers import formulas
 
 MIB = 2**20
 BATCH = 128

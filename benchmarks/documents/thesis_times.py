@@ -9,6 +9,7 @@ from dataclasses import replace
 from statistics import mean
 from typing import Any
 
+import formulas
 from documents.chart import Chart
 from documents.clock import fitting
 from documents.figure import Claim, Data, Effort, Figure, Page, Table, ratio
@@ -16,7 +17,6 @@ from documents.mec import named
 from documents.timing import Arrays, Timed, in_turn, of_plan
 from leanconv.reference.layers import LAYERS, layer
 from leanconv.spec import ConvSpec
-from papers import formulas
 
 _IM2COL, _DIRECT, _HIGH = "im2col:rows=whole", "naive", "im2win:form=high"
 _BASE, _PRINTED_FORM, _TORCH = "im2win:form=base", "im2win:form=printed", "torch"

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from statistics import geometric_mean, mean
 from typing import Any
 
+import formulas
 from leanconv.reference.layers import LAYERS
+from leanconv.reference.mec import THRESHOLD
 from leanconv.spec import ConvSpec
-from papers import formulas
-from papers.mec import THRESHOLD
 
 MIB = 2**20
 IM2COL, MEC_A, MEC_B, IM2WIN = (

@@ -5,9 +5,9 @@ from __future__ import annotations
 from fractions import Fraction
 from statistics import mean
 
+import formulas
 from pages.figures import HEADS, IM2COL, IM2WIN, MEC_B, Figures, span, spec_of
 from pages.tables import table
-from papers import formulas
 
 
 def sections(f: Figures) -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 
+import formulas
 from leanconv.spec import ConvSpec
 from leanconv.spec.format import aligned
 from pages.figures import (
@@ -23,7 +24,6 @@ from pages.figures import (
     spec_of,
 )
 from pages.tables import table
-from papers import formulas
 
 RESNET101 = {"cv4": 1, "cv9": 3, "cv10": 4, "cv11": 23, "cv12": 3}  # weights of table 3
 WINOGRAD, STAGES_2 = ("winograd:m=2", "winograd:m=4", "winograd:m=6"), "winograd:form=stages,m=2"

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
+import formulas
 import leanconv as lc
 from leanconv.algorithms.problem import Problem as Lowering
 from leanconv.algorithms.select import choice_named, choose
@@ -19,7 +20,6 @@ from leanconv.spec import ConvSpec
 from leanconv.spec.format import aligned, ceil_div
 from leanconv.target import Target, preset
 from leanconv.types import FLOAT32, FLOAT64
-from papers import formulas
 from support import guard_pages
 from support.problems import EXACT, Problem, problems
 

@@ -8,6 +8,7 @@ from math import prod
 import numpy as np
 import pytest
 
+from formulas import winograd_elements
 from leanconv.algorithms.winograd.kernel import WinogradConv
 from leanconv.algorithms.winograd.packing import weight_calls
 from leanconv.codegen.host import host
@@ -15,7 +16,6 @@ from leanconv.reference.layers import LAYERS
 from leanconv.spec import ConvSpec
 from leanconv.spec.format import aligned
 from leanconv.types import FLOAT32, FLOAT64
-from papers.formulas import winograd_elements
 from support.packers import winograd_points
 from support.packing import made_by
 from support.problems import Problem

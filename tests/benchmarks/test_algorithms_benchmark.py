@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import algorithms as benchmark
+import formulas
 from harness import results_file
 from leanconv.algorithms import ALGORITHMS
 from leanconv.spec import ConvSpec
 from leanconv.spec.format import aligned
-from papers import formulas
 
 SPEC = ConvSpec.parse("mb2ic16ih14oc32oh12kh3")
 

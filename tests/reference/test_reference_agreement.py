@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from leanconv.graph.ir import Node
 from leanconv.graph.ops import evaluate_node
+from leanconv.reference.algorithms import CORES, convolve_as
 from leanconv.reference.direct import convolve, seven_loops
 from leanconv.spec import Activation, ConvSpec
 from leanconv.spec.activation import KINDS
 from leanconv.types import FLOAT64
-from papers.algorithms import CORES, convolve_as
 from support.small_specs import operands, specs
 
 EXACT = [name for name in CORES if not name.startswith(("winograd", "fft"))]

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
+import formulas
+from leanconv.reference import im2col, im2win, mec
 from leanconv.reference.layers import NAMES, RESNET101, layer
 from leanconv.spec import ConvSpec
-from papers import formulas, im2col, im2win, mec
 from support.small_specs import operands, specs
 
 MIB = 2**20

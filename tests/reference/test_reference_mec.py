@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
+from formulas import im2col_elements, mec_elements
+from leanconv.reference import mec
 from leanconv.reference.direct import convolve
 from leanconv.spec import ConvSpec
-from papers import mec
-from papers.formulas import im2col_elements, mec_elements
 from support.small_specs import operands, specs
 
 

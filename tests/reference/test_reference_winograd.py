@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from formulas import multiplications_saved
+from leanconv.reference import int8_winograd, winograd
+from leanconv.reference.decompose import polyphase, split_kernel
 from leanconv.reference.direct import seven_loops
+from leanconv.reference.im2col import convolve as plain
+from leanconv.reference.int8_winograd import F23, F43, IntegerForm
 from leanconv.winograd.matrices import transform
 from leanconv.winograd.program import compile_matrix
-from papers import int8_winograd, winograd
-from papers.decompose import polyphase, split_kernel
-from papers.formulas import multiplications_saved
-from papers.im2col import convolve as plain
-from papers.int8_winograd import F23, F43, IntegerForm
 
 RNG = np.random.default_rng(7)
 

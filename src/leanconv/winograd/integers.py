@@ -4,9 +4,9 @@
 
 Points are small integers. Rows of G times a common factor s are integers; the row at infinity is
 divided by what makes it needlessly large, which its column of A^T makes up for. F(2, 3) and F(4, 3)
-are ncnn's (`benchmarks/papers/int8_winograd`). Products and the transform back are modulo 2^32.
-There S·y times the inverse of S's odd part is 2^k · y, and an arithmetic shift by k leaves y, if
-that has 32 - k bits.
+are ncnn's (`reference/int8_winograd`). Products and the transform back are modulo 2^32. There S·y
+times the inverse of S's odd part is 2^k · y, and an arithmetic shift by k leaves y, if that has 32
+- k bits.
 
 `docs/algorithms.md` has a table of the bits of every form.
 

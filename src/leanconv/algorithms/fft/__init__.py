@@ -37,7 +37,7 @@ Channels that meet no other and are fewer than lanes have lanes along tiles (`pl
   Refused: a depth axis, groups that do not fill blocks of channels.
 - Source: tiles: fbfft, arXiv 1412.7580; regular and Gauss products: Zlateski and others, ICS 2019,
   arXiv 1809.07851; tiles taken all the way: arXiv 1912.02165; kernels in parts: uniformly
-  partitioned convolution of audio. As written: `benchmarks/papers/fft.py`.
+  partitioned convolution of audio. As written: `reference/fft.py`.
 
 Reading order: `tiles` (one axis), `layout` (bins and slots), `kernel`, `network` (short transforms
 as straight-line code), `transform`, `packing`, `cost`; the kernel for one channel, `plane_kernel`;

@@ -29,7 +29,7 @@ the method has. Along an axis that is not unfolded, padding is not stored.
   unfolding adds to its time.
 - Source: Caffe's im2col; MEC: Cho and Brand, ICML 2017, arXiv 1706.06873, algorithms 1 and 2,
   equations 2 to 4; im2win: Lu Shuai's thesis, algorithms 2 to 6, equations 2-2 to 2-7, 3-1, 3-2;
-  HPEC 2022, arXiv 2306.14320. As written: `benchmarks/papers/im2col.py`, `mec.py`, `im2win.py`.
+  HPEC 2022, arXiv 2306.14320. As written: `reference/im2col.py`, `mec.py`, `im2win.py`.
 
 Reading order: `unfolding` (index maps, copies), `kernels`, `candidates` (views, whole
 tensors, blocks of rows), then `im2col`, `mec`, `im2win_layout` and `im2win`; `window_kernels` has

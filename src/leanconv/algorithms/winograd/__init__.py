@@ -32,7 +32,7 @@ Bytes by int8 weights are convolved exactly: V and U of int16, sums modulo 2^32,
 - When: two taps or more along an axis and enough channels on both sides. Refused: a depth axis,
   planes with strides other than 1, 2, 4, an accepted error below that of the smallest tile.
 - Source: Lavin and Gray 2015, arXiv 1509.09308; Toom-Cook matrices as wincnn makes them; cut
-  filters: DWM, arXiv 2002.00552. As written: `benchmarks/papers/winograd.py`.
+  filters: DWM, arXiv 2002.00552. As written: `reference/winograd.py`.
 
 Reading order: `shape` (sizes, blocks, buffers), `kernel` (the 30 lines of the loop nest above),
 `input`, `output`; `reduction`, `edge_tiles`, `pieces` (what we add to the paper);

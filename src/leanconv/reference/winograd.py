@@ -21,10 +21,10 @@ from functools import partial
 import numpy as np
 
 from leanconv.records import dataclass
+from leanconv.reference.decompose import polyphase, split_kernel
 from leanconv.reference.direct import Steps, output_extents
 from leanconv.spec.format import ceil_div
 from leanconv.winograd.matrices import transform
-from papers.decompose import polyphase, split_kernel
 
 LARGEST_PIECE = 7  # taps of a filter along one axis; larger ones are split
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from leanconv.records import dataclass
 from leanconv.reference.direct import output_extents
-from papers.winograd import Matrices, input_tiles
+from leanconv.reference.winograd import Matrices, input_tiles
 
 _INVERSE_OF_9 = 0x38E38E39  # 9 · this = 1 modulo 2^32
 

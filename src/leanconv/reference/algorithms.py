@@ -6,10 +6,9 @@ from functools import partial
 
 import numpy as np
 
-from leanconv.reference import direct
+from leanconv.reference import direct, fft, im2col, im2win, mec, winograd
+from leanconv.reference.decompose import Core, convolve_by
 from leanconv.spec import ConvSpec
-from papers import fft, im2col, im2win, mec, winograd
-from papers.decompose import Core, convolve_by
 
 # What a name ends in after a hyphen is a variant of one algorithm.
 CORES: dict[str, Core] = {

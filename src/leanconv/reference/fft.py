@@ -14,9 +14,9 @@ from functools import partial
 
 import numpy as np
 
+from leanconv.reference.decompose import polyphase
 from leanconv.reference.direct import Steps, output_extents
 from leanconv.spec.format import ceil_div
-from papers.decompose import polyphase
 
 
 def complex_product(u: np.ndarray, v: np.ndarray, multiplications: int = 4) -> np.ndarray:

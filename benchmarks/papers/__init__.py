@@ -1,1 +1,0 @@
-"""What the papers and documents write, as readable NumPy: algorithms, sizes, work."""
