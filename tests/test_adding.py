@@ -22,7 +22,7 @@ SAMPLES = {
 }
 # Where a sample stands for another reason than that it was added.
 BESIDE = {
-    "An operation": ("graph/convert/folding.py", "graph/passes/expand_quantised.py"),
+    "An operation": ("graph/convert/constants.py", "graph/passes/expand_quantised.py"),
     "A method of convolution": ("codegen/keys.py",),
     "Instructions": (),
     "An element type": (),

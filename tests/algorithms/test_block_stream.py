@@ -16,8 +16,7 @@ from leanconv.codegen.tiling import Tile
 from leanconv.errors import SpecError
 from leanconv.graph.interpret import interpret
 from leanconv.graph.ir import Graph, TensorType
-from leanconv.graph.passes.fuse_blocks import fuse_blocks
-from leanconv.graph.passes.merge_blocks import merge_blocks, mergeable
+from leanconv.graph.passes.fuse_blocks import fuse_blocks, merge_blocks, mergeable
 from leanconv.graph.verify import verify
 from leanconv.operators import NodeContext
 from leanconv.operators.block_chain import BLOCK_CHAIN

@@ -9,7 +9,7 @@ import pytest
 
 import operators
 from leanconv.graph.convert import FILE_RULES
-from leanconv.graph.located import NeedsValuesError
+from leanconv.graph.file_errors import NeedsValuesError
 from leanconv.graph.onnx_import import read_model
 from operator_cases import NO_CASE, Case, built, cases
 

@@ -7,7 +7,7 @@ import onnx
 import pytest
 
 import leanconv as lc
-from leanconv.graph.convert import bodies
+from leanconv.graph.convert import loop_bodies
 from leanconv.graph.onnx_import import read_model
 from leanconv.graph.regions import regions_of
 from support.control_flow import RandomFlow
@@ -48,7 +48,7 @@ def looping(seed: int) -> bytes:
 def test_loops_that_are_held_and_written_out(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     data, nets = looping(seed), []
     for few in (0, 2048):
-        monkeypatch.setattr(bodies, "FEW_WRITTEN_OUT", few)
+        monkeypatch.setattr(loop_bodies, "FEW_WRITTEN_OUT", few)
         nets.append(lc.load(data, threads=2))
         for shape in SHAPES[:2]:
             nets[-1].bind({"x": shape})
@@ -62,7 +62,7 @@ def test_loops_that_are_held_and_written_out(seed: int, monkeypatch: pytest.Monk
 
 
 def test_loops_in_loops_are_among_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bodies, "FEW_WRITTEN_OUT", 0)
+    monkeypatch.setattr(loop_bodies, "FEW_WRITTEN_OUT", 0)
     held = inside = 0
     for seed in LOOPING:
         regions = list(regions_of(read_model(looping(seed)).bind({"x": SHAPES[0]})))
@@ -74,7 +74,7 @@ def test_loops_in_loops_are_among_them(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("seed", [203, 208, 217, 236])
 def test_loops_that_are_held_are_bound(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bodies, "FEW_WRITTEN_OUT", 0)
+    monkeypatch.setattr(loop_bodies, "FEW_WRITTEN_OUT", 0)
     for shape in SHAPES:
         x = np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
         agree(onnx.load_from_string(looping(seed)), {"x": x})

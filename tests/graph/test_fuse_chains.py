@@ -21,7 +21,7 @@ from leanconv.errors import ModelError
 from leanconv.graph.interpret import interpret
 from leanconv.graph.ir import Graph, Node
 from leanconv.graph.onnx_import import read_model
-from leanconv.graph.ops.expression import MOST_OPERANDS, MOST_TERMS, Term, terms_of
+from leanconv.graph.ops.pointwise import MOST_OPERANDS, MOST_TERMS, Term, terms_of
 from leanconv.graph.passes import GPU_PASSES, PASSES, run_passes, store_in_halves
 from leanconv.graph.passes.fuse_chains import fuse_chains, fuse_reductions, separated
 from leanconv.graph.verify import verify

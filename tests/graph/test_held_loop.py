@@ -8,7 +8,7 @@ import pytest
 
 import leanconv as lc
 from leanconv.errors import LeanConvError
-from leanconv.graph.convert import bodies
+from leanconv.graph.convert import loop_bodies
 from leanconv.graph.onnx_import import read_model
 from leanconv.graph.passes import run_passes
 from support.control_flow import graph, node
@@ -69,7 +69,7 @@ def test_held_is_as_written_out(count: int, monkeypatch: pytest.MonkeyPatch) -> 
     nodes = [node("Relu", "x", "outer"), loop("n true x", "y z u", STACKED)]
     proto = made(nodes, count, "y z u", X.shape)
     found = lc.load(proto.SerializeToString(), threads=1).run({"x": X})
-    monkeypatch.setattr(bodies, "FEW_WRITTEN_OUT", 0)
+    monkeypatch.setattr(loop_bodies, "FEW_WRITTEN_OUT", 0)
     assert ops(proto) == ["Relu", "Loop"]
     for name, array in lc.load(proto.SerializeToString(), threads=1).run({"x": X}).items():
         np.testing.assert_array_equal(array, found[name])
@@ -252,7 +252,7 @@ def test_sizes_that_are_open() -> None:
 
 
 def test_sizes_on_both_sides_of_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bodies, "FEW_WRITTEN_OUT", 15)
+    monkeypatch.setattr(loop_bodies, "FEW_WRITTEN_OUT", 15)
     nodes = [
         node("Shape", "x", "shape"),
         node("Gather", "shape three", "n"),

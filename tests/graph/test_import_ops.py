@@ -17,7 +17,6 @@ from leanconv.graph.convert import (
     rearranging,
     sampling,
     selection,
-    sequences,
 )
 from support import imported_cases
 from support.decomposed_cases import TESTED
@@ -469,7 +468,7 @@ def test_every_operation_is_tested() -> None:
     tested |= {*indexing.RULES, *sampling.RULES}  # in test_indexing, test_sampling
     tested |= set(rearranging.RULES)  # in test_rearranging
     tested |= imported_cases.TESTED  # in test_import_elementwise and others
-    tested |= {*selection.RULES, *sequences.RULES}  # in test_late, test_sequences
+    tested |= {*selection.RULES, *indexing.SEQUENCES}  # in test_late, test_sequences
     tested |= {"LSTM", "GRU", "RNN"}  # in test_recurrent
     tested |= {*quantised.RULES, *quantised_microsoft.RULES}  # in test_quantised_operators
     tested |= {each.op_type for each in FOLDS.values()}

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 import leanconv as lc
 from leanconv.errors import BudgetError, LeanConvError, ModelError, UnsupportedError
 from leanconv.graph import late_stages
-from leanconv.graph.convert import FileNode
+from leanconv.graph.file_graph import FileNode
 from leanconv.graph.onnx_binding import Scope
 from leanconv.graph.value import Value
 from leanconv.symbolic import Trace

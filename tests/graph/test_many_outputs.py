@@ -14,8 +14,7 @@ from leanconv.graph.ir import Graph, Node, TensorType
 from leanconv.graph.onnx_import import read_model
 from leanconv.graph.ops import infer
 from leanconv.graph.passes import run_passes
-from leanconv.graph.passes.drop_dead import drop_dead
-from leanconv.graph.passes.merge_common import merge_common
+from leanconv.graph.passes.simplify import drop_dead, merge_common
 from leanconv.graph.verify import verify
 from leanconv.types import FLOAT32, FLOAT64
 from support.control_flow import node

@@ -8,11 +8,14 @@ import numpy as np
 import pytest
 
 from leanconv.graph.passes.dense_to_conv import dense_to_conv
-from leanconv.graph.passes.factor_sums import factor_sums
-from leanconv.graph.passes.fuse_activations import fuse_activations
-from leanconv.graph.passes.fuse_affine import fuse_affine
-from leanconv.graph.passes.fuse_residual import fuse_outer_residual, fuse_residual
-from leanconv.graph.passes.hoist_activations import hoist_activations
+from leanconv.graph.passes.fuse_epilogues import (
+    fuse_activations,
+    fuse_affine,
+    fuse_outer_residual,
+    fuse_residual,
+    hoist_activations,
+)
+from leanconv.graph.passes.recognise_activations import factor_sums
 from leanconv.spec.activation import Activation
 from support.graph_builder import Builder, applied, only, ops
 

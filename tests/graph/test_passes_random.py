@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from leanconv.graph.ir import Graph
 from leanconv.graph.passes import PASSES, run_passes
-from leanconv.graph.passes.drop_dead import drop_dead
+from leanconv.graph.passes.simplify import drop_dead
 from leanconv.types import FLOAT32
 from support.graph_builder import Builder, applied, assert_equal, ops
 

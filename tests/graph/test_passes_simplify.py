@@ -8,9 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from leanconv.graph.passes.drop_dead import drop_dead
-from leanconv.graph.passes.merge_common import merge_common
-from leanconv.graph.passes.simplify import simplify
+from leanconv.graph.passes.simplify import drop_dead, merge_common, simplify
 from leanconv.types import FLOAT32, FLOAT64, INT64, as_dtype
 from support.graph_builder import Builder, applied, only, ops
 

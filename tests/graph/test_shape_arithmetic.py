@@ -14,8 +14,7 @@ import leanconv as lc
 from leanconv.errors import LeanConvError
 from leanconv.graph.convert.shapes import _kept
 from leanconv.graph.onnx_import import Model, read_model
-from leanconv.graph.ops.base import integers
-from leanconv.graph.ops.integers import quotient, remainder
+from leanconv.graph.ops.base import integers, quotient, remainder
 from leanconv.graph.passes import run_passes
 from leanconv.graph.template import Templates
 from leanconv.symbolic import Trace

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from leanconv.graph.distinct import distinct, working_for_distinct
+from leanconv.graph.convert.selection import distinct, working_for_distinct
 from leanconv.graph.ir import TensorType
 from leanconv.graph.ops import evaluate
 from leanconv.graph.ops.base import dtype_of

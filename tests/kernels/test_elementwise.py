@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from leanconv.codegen.host import host
-from leanconv.graph.ops.expression import Term
+from leanconv.graph.ops.pointwise import Term
 from leanconv.kernels import KernelContext
 from leanconv.kernels.elementwise import Elementwise, accepts_blocked, lower
 from leanconv.kernels.expression import BINARY, UNARY, Step

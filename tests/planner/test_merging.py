@@ -14,7 +14,7 @@ from examples.networks import FULL_NETWORKS
 from leanconv.errors import SpecError
 from leanconv.graph.onnx_import import read_model
 from leanconv.graph.passes import run_passes
-from leanconv.graph.passes.merge_blocks import mergeable
+from leanconv.graph.passes.fuse_blocks import mergeable
 from leanconv.operators import Accuracy
 from leanconv.planner import graph_planner
 from leanconv.planner.budget import Planner

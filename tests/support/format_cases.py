@@ -16,8 +16,7 @@ from leanconv.graph.ir import Graph, Node, TensorType
 from leanconv.graph.ops import infer_node
 from leanconv.graph.ops.quantised import CODES
 from leanconv.graph.ops.recurrent import Cell, Gate
-from leanconv.graph.passes.fuse_blocks import fuse_blocks
-from leanconv.graph.passes.merge_blocks import merge_blocks
+from leanconv.graph.passes.fuse_blocks import fuse_blocks, merge_blocks
 from leanconv.graph.verify import verify
 from leanconv.kernels import elementwise, layout
 from leanconv.operators import NodeContext, operator_of

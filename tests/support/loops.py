@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 import leanconv as lc
-from leanconv.graph.convert import bodies
+from leanconv.graph.convert import loop_bodies
 from leanconv.graph.onnx_import import read_model
 from leanconv.graph.passes import run_passes
 from leanconv.graph.verify import verify
@@ -67,8 +67,8 @@ def ops(proto: onnx.ModelProto, shape: tuple[int, ...] = X.shape) -> list[str]:
 
 def hold(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let loops of more than two iterations be held, and none of more be written out."""
-    monkeypatch.setattr(bodies, "FEW_WRITTEN_OUT", 0)
-    monkeypatch.setattr(bodies, "MOST_WRITTEN_OUT", 0)
+    monkeypatch.setattr(loop_bodies, "FEW_WRITTEN_OUT", 0)
+    monkeypatch.setattr(loop_bodies, "MOST_WRITTEN_OUT", 0)
 
 
 def compiled(proto: onnx.ModelProto, x: np.ndarray = X, tolerance: float = 1e-5) -> lc.Network:

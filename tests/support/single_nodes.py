@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from leanconv.graph.ops.expression import Term
+from leanconv.graph.ops.pointwise import Term
 from leanconv.spec import Activation
 
 

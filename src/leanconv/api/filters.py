@@ -11,7 +11,8 @@ from leanconv.api.cpu_backend import CpuBackend
 from leanconv.api.network import Network
 from leanconv.api.options import NetworkOptions, PlanOptions
 from leanconv.errors import SpecError, memory_reported, short
-from leanconv.graph.convert import LAST_OPSET, FileNode
+from leanconv.graph.convert import LAST_OPSET
+from leanconv.graph.file_graph import FileNode
 from leanconv.graph.limits import Limits
 from leanconv.graph.onnx_import import Model, ModelInput
 from leanconv.spec import ConvSpec

@@ -12,10 +12,10 @@ import numpy as np
 
 from leanconv.api.conv_arguments import array_mend, in_place, is_array
 from leanconv.errors import InputError, memory_reported
+from leanconv.graph.file_errors import shown
 from leanconv.graph.ir import TensorType
 from leanconv.graph.narrow_codes import taken
 from leanconv.graph.onnx_import import Model
-from leanconv.graph.onnx_names import shown
 from leanconv.graph.small_inputs import is_small
 from leanconv.records import dataclass
 from leanconv.spec.arguments import fits, mended, resized

@@ -20,8 +20,8 @@ from leanconv.api.cpu_backend import CpuBackend
 from leanconv.api.inputs import InputSpec, Shape, refuse_unsound, validated_input
 from leanconv.errors import BudgetError, InputError
 from leanconv.graph.edit import frozen, node_like
+from leanconv.graph.file_errors import shown
 from leanconv.graph.ir import Graph, Node, TensorType
-from leanconv.graph.onnx_names import shown
 from leanconv.graph.regions import with_regions
 from leanconv.graph.small_inputs import is_small
 from leanconv.operators import Accuracy

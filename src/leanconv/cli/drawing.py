@@ -26,7 +26,7 @@ from leanconv.cli.options import UsageError
 from leanconv.cli.output import writing
 from leanconv.cli.preprocessing import ULTRALYTICS, Preprocessing
 from leanconv.errors import InputError
-from leanconv.graph.nms import kept_boxes
+from leanconv.graph.ops.selection import kept_boxes
 from leanconv.records import dataclass
 from leanconv.units import shape_text
 

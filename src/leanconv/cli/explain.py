@@ -32,7 +32,7 @@ from leanconv.cli.table import NONE, Column
 from leanconv.cli.times import other_ns, other_text
 from leanconv.errors import InputError
 from leanconv.graph.convert import FILE_RULES
-from leanconv.graph.convert.rule import FileNode
+from leanconv.graph.file_graph import FileNode
 from leanconv.operators.operator import network_error
 from leanconv.pages.explain_page import explain_page
 from leanconv.units import counted, format_bytes, format_ns, shape_text

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from leanconv.graph.convert.rule import FileNode
+from leanconv.graph.file_graph import FileNode
 from leanconv.graph.limits import Limits
 from leanconv.graph.onnx_import import Model, ModelInput
 from leanconv.records import dataclass

@@ -16,8 +16,8 @@ from leanconv.gpu.device.compiler import Compile, compile_cubin, require_triton
 from leanconv.gpu.device.dlpack import is_device_array, take
 from leanconv.gpu.device.driver import Driver, driver
 from leanconv.gpu.fft import FftConvPlan, TorchFft
+from leanconv.graph.file_errors import shown
 from leanconv.graph.onnx_import import Model
-from leanconv.graph.onnx_names import shown
 from leanconv.graph.passes import GPU_PASSES, run_passes
 from leanconv.graph.verify import check_flowing
 from leanconv.runtime.locks import Lock, Unpicklable

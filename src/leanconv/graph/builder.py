@@ -11,14 +11,13 @@ from typing import Any
 import numpy as np
 
 from leanconv.errors import ModelError, UnsupportedError
+from leanconv.graph.file_errors import NeedsValuesError
 from leanconv.graph.finished import Emitted, alive, finished
 from leanconv.graph.ir import Attributes, Graph, TensorType, is_filled
 from leanconv.graph.limits import FoldBudget, Limits, RunBudget
-from leanconv.graph.located import NeedsValuesError
 from leanconv.graph.narrow_codes import read_mark
 from leanconv.graph.ops import OPS, check_dtypes, evaluate, infer, table_bytes
-from leanconv.graph.ops.base import Array, checked, dtype_of
-from leanconv.graph.ops.integers import SYMBOLIC_DTYPES, checked_symbols
+from leanconv.graph.ops.base import SYMBOLIC_DTYPES, Array, checked, checked_symbols, dtype_of
 from leanconv.graph.ops.movement import moves_nothing
 from leanconv.graph.ops.working import working_bytes
 from leanconv.graph.value import Unmade, Value, are_numbers, has_symbols, known_if_empty

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from leanconv.graph.convert import RULES, FileNode
+from leanconv.graph.convert import RULES
+from leanconv.graph.file_graph import FileNode
 from leanconv.graph.narrow_codes import read_mark
 from leanconv.graph.onnx_file import FileModel
 from leanconv.graph.onnx_operations import held_flow

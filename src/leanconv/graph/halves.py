@@ -15,7 +15,7 @@ from dataclasses import replace
 from leanconv.graph.ir import Graph, Node, TensorType
 from leanconv.graph.ops import OPS, evaluate_node, infer_node
 from leanconv.graph.ops.base import Array
-from leanconv.graph.ops.expression import terms_of
+from leanconv.graph.ops.pointwise import terms_of
 from leanconv.half_arrays import held_as
 from leanconv.types import FLOAT32, HALVES, DType
 

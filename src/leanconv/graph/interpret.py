@@ -11,7 +11,7 @@ from leanconv.graph.halves import evaluate_rounded, stored_half
 from leanconv.graph.ir import Graph, TensorType
 from leanconv.graph.ops import evaluate_node
 from leanconv.graph.ops.base import Array
-from leanconv.graph.ops.loop import run
+from leanconv.graph.ops.recurrent import run
 from leanconv.half_arrays import as_float32, in_memory
 from leanconv.types import BFLOAT16, HALVES, as_dtype
 from leanconv.units import type_text

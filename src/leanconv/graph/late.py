@@ -16,8 +16,9 @@ import numpy as np
 
 from leanconv.errors import UnsupportedError
 from leanconv.graph.builder import Builder
-from leanconv.graph.convert import FileNode, sequences
+from leanconv.graph.convert.indexing import SEQUENCES
 from leanconv.graph.convert.selection import PARTS, cut_node
+from leanconv.graph.file_graph import FileNode
 from leanconv.graph.ir import Cut, TensorType, owner
 from leanconv.graph.limits import Limits, is_large_part
 from leanconv.graph.narrow_values import entered, leaving
@@ -63,7 +64,7 @@ class Tail:
     def is_plain(self) -> bool:
         """Whether it computes tensors of the types that they have, and NumPy all of them."""
         kinds = self.halves or self.in_half or self.coded
-        held = any(node.graphs or node.op in sequences.RULES for node in self.nodes)
+        held = any(node.graphs or node.op in SEQUENCES for node in self.nodes)
         return not (kinds or held or self.is_compiled)
 
     @property

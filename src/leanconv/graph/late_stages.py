@@ -17,20 +17,18 @@ import numpy as np
 
 from leanconv.errors import LeanConvError, TerminatedError
 from leanconv.graph.builder import Builder
-from leanconv.graph.convert import FileNode
-from leanconv.graph.from_sizes import sized_filler
+from leanconv.graph.file_errors import NeedsValuesError
+from leanconv.graph.file_graph import FileNode
 from leanconv.graph.halves import MOVES
 from leanconv.graph.ir import Graph, TensorType
 from leanconv.graph.late import Tail, own
 from leanconv.graph.limits import alone
-from leanconv.graph.located import NeedsValuesError
 from leanconv.graph.onnx_binding import Scope
-from leanconv.graph.open_graphs import tables_filler
+from leanconv.graph.open_sizes import sized_filler, tables_filler
 from leanconv.graph.ops import OPS, table_bytes
 from leanconv.graph.ops.base import Array
 from leanconv.graph.ops.working import working_bytes
-from leanconv.graph.passes.drop_dead import drop_dead
-from leanconv.graph.passes.simplify import simplify
+from leanconv.graph.passes.simplify import drop_dead, simplify
 from leanconv.graph.small_inputs import is_small
 from leanconv.graph.value import Value
 from leanconv.interrupts import check

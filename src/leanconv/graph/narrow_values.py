@@ -10,11 +10,11 @@ import numpy as np
 from leanconv.errors import ModelError, UnsupportedError
 from leanconv.graph import bfloat16_codes
 from leanconv.graph.builder import Builder
-from leanconv.graph.convert import FileNode
+from leanconv.graph.file_errors import shown
+from leanconv.graph.file_graph import FileNode
 from leanconv.graph.ir import TensorType
 from leanconv.graph.narrow_codes import is_narrow, read_mark
 from leanconv.graph.onnx_file import FileModel
-from leanconv.graph.onnx_names import shown
 from leanconv.graph.ops.base import Array
 from leanconv.graph.value import Value
 from leanconv.types import BFLOAT16, FLOAT32, DType

@@ -7,17 +7,16 @@ from collections.abc import Callable, Mapping, Sequence
 
 from leanconv.errors import LeanConvError, UnsupportedError
 from leanconv.graph.builder import Builder
-from leanconv.graph.convert import RULES, Call, FileGraph, FileNode, Held
+from leanconv.graph.convert import RULES, Call, Held
 from leanconv.graph.convert.rule import MoreInputs
 from leanconv.graph.convert.selection import CUT
+from leanconv.graph.file_errors import NeedsValuesError, located, located_inside, shown
+from leanconv.graph.file_graph import FileGraph, FileNode
 from leanconv.graph.ir import Cut
-from leanconv.graph.located import NeedsValuesError, located, located_inside
-from leanconv.graph.onnx_names import shown
 from leanconv.graph.ops.base import Array
 from leanconv.graph.rooms import Room, Rooms
 from leanconv.graph.segments import COMPILED_ONLY, SegmentFinder
-from leanconv.graph.sequence import SequenceValue
-from leanconv.graph.value import Value
+from leanconv.graph.value import SequenceValue, Value
 from leanconv.interrupts import check
 
 # What takes elements of at most 8 bits that are codes: it moves them, or converts them.

@@ -1,30 +1,33 @@
-"""The contents of an ONNX file: messages decoded, of what the outputs need."""
+"""The contents of an ONNX file: messages decoded, of what the outputs need.
+
+What flows between nodes is checked as far as that needs no shapes.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from leanconv.errors import LeanConvError, ModelError, UnsupportedError
 from leanconv.graph import onnx_schema as schema
-from leanconv.graph.convert import FIRST_OPSET, LAST_OPSET, FileNode, in_parts
+from leanconv.graph.convert import FIRST_OPSET, LAST_OPSET, RULES, in_parts
+from leanconv.graph.file_errors import shown
+from leanconv.graph.file_graph import DOMAINS, FileNode
 from leanconv.graph.limits import Limits
 from leanconv.graph.onnx_description import metadata, outermost
 from leanconv.graph.onnx_functions import Functions
-from leanconv.graph.onnx_initializers import initializer, initializers
-from leanconv.graph.onnx_names import shown
-from leanconv.graph.onnx_nodes import DOMAINS, RawNode, decoded, raw_nodes
-from leanconv.graph.onnx_operations import check_operations
+from leanconv.graph.onnx_nodes import decoded, raw_nodes
+from leanconv.graph.onnx_operations import check_operations, flowing
 from leanconv.graph.onnx_subgraphs import Subgraphs
-from leanconv.graph.onnx_tensor import ExternalFiles, dtype_of_number
+from leanconv.graph.onnx_tensor import ExternalFiles, dtype_of_number, initializer, initializers
 from leanconv.graph.ops.base import MAX_RANK, Array
+from leanconv.graph.segments import COMPILED_ONLY
+from leanconv.graph.small_inputs import is_small
 from leanconv.graph.wire import Message, Reader
 from leanconv.records import dataclass
 from leanconv.types import DType
 
 Extents = tuple[int | str | None, ...]
-
-
 # What exporters write for an extent that they know nothing of, where another extent of the same
 # name is another number: Keras and tf2onnx `None`, `unk__12`, Paddle `-1`, `DynamicDimension.0`,
 # `p2o.DynamicDimension.0`, others `?`, `*`, `dynamic`. It says nothing about an extent but that it
@@ -163,7 +166,7 @@ def _first_operations(reader: Reader, model: Message) -> str:
 
 
 def _input(
-    name: str, value: Message, reader: Reader, first: RawNode | None, needed: bool
+    name: str, value: Message, reader: Reader, first: FileNode | None, needed: bool
 ) -> FileInput | None:
     """A declared input; None for one that no output needs and that is of no type that is taken."""
     what = f"input {shown(name)!r}"
@@ -220,3 +223,45 @@ def _extent(data: memoryview, reader: Reader, what: str) -> int | str | None:
         return int(number)
     name = extent.get("dim_param", "")
     return None if _NAMELESS.fullmatch(name.strip()) else name
+
+
+def check_flow(file: FileModel) -> None:
+    """Check what flows between the nodes that the outputs need.
+
+    Raises:
+        UnsupportedError: weights depend on the inputs, or an output of a node is used that is not
+            computed.
+    """
+    _check_used(file)
+    _check_running(
+        file.nodes, {each.name for each in file.inputs if not is_small(each.shape, each.dtype)}
+    )
+
+
+def _check_used(file: FileModel) -> None:
+    used = {name for node in file.nodes for name in node.reads}
+    used.update(file.outputs)
+    for node in file.nodes:
+        extra = [name for name in node.outputs[RULES[node.op].outputs :] if name in used]
+        if extra:
+            raise UnsupportedError(
+                f"node {node.name!r} ({node.op}, opset {node.opset}): its output "
+                f"{shown(extra[0])!r} is used; expected only the first "
+                f"{RULES[node.op].outputs} to be; export the model for inference, or without what "
+                "reads it"
+            )
+
+
+def _check_running(nodes: Sequence[FileNode], inputs: set[str]) -> None:
+    """Raise where weights of what only a compiler computes are data."""
+    for node, flows in flowing(nodes, inputs):
+        running = RULES[node.op].running
+        refused = [index for index in flows if running is not None and index not in running]
+        if not refused or node.op not in COMPILED_ONLY:
+            continue
+        first = ", ".join(map(str, (running or ())[:4]))
+        raise UnsupportedError(
+            f"node {node.name!r} ({node.op}, opset {node.opset}): input {refused[0]} "
+            f"({shown(node.inputs[refused[0]])!r}) depends on the network's inputs, which is not "
+            f"supported on data yet; expected a constant: only input {first} may be data"
+        )

@@ -13,9 +13,10 @@ from itertools import count
 
 from leanconv.errors import ModelError
 from leanconv.graph import onnx_schema as schema
+from leanconv.graph.file_errors import shown
+from leanconv.graph.file_graph import DOMAINS, FileNode, count_nodes
 from leanconv.graph.limits import Limits
-from leanconv.graph.onnx_names import shown
-from leanconv.graph.onnx_nodes import DOMAINS, RawNode, attribute_message, count_nodes, raw_nodes
+from leanconv.graph.onnx_nodes import attribute_message, raw_nodes
 from leanconv.graph.wire import Message, Reader
 from leanconv.records import dataclass
 
@@ -43,7 +44,7 @@ class Function:
     outputs: tuple[str, ...]
     attributes: frozenset[str]
     defaults: Mapping[str, Message]
-    nodes: tuple[RawNode, ...]
+    nodes: tuple[FileNode, ...]
     size: int
     names: int
 
@@ -74,11 +75,11 @@ class Functions:
                 )
             self._messages[key] = message
 
-    def calls(self, node: RawNode) -> bool:
+    def calls(self, node: FileNode) -> bool:
         """Whether a node calls one of them."""
         return _of(node) in self._messages
 
-    def expanded(self, nodes: Sequence[RawNode], taken: set[str]) -> list[RawNode]:
+    def expanded(self, nodes: Sequence[FileNode], taken: set[str]) -> list[FileNode]:
         """The nodes with every call replaced by what the function computes.
 
         Args:
@@ -90,8 +91,8 @@ class Functions:
                 nodes.
         """
         numbers = count()
-        result: list[RawNode] = []
-        stack: list[tuple[RawNode, tuple[_Key, ...]]] = [(node, ()) for node in reversed(nodes)]
+        result: list[FileNode] = []
+        stack: list[tuple[FileNode, tuple[_Key, ...]]] = [(node, ()) for node in reversed(nodes)]
         while stack:
             node, within = stack.pop()
             if not self.calls(node):
@@ -122,7 +123,7 @@ class Functions:
         held = [attribute_message(part, reader) for part in message["attribute_proto"]]
         defaults = {each.get("name", ""): each for each in held}
         nodes = tuple(
-            replace(node, attributes=tuple(attribute_message(a, reader) for a in node.attributes))
+            replace(node, undecoded=tuple(attribute_message(a, reader) for a in node.undecoded))
             for node in raw_nodes(message["node"], reader, opset)
         )
         return Function(
@@ -133,15 +134,15 @@ class Functions:
             defaults=defaults,
             nodes=nodes,
             size=count_nodes(nodes),
-            names=sum(len(n.reads) + len(n.outputs) + len(n.attributes) for n in nodes)
+            names=sum(len(n.reads) + len(n.outputs) + len(n.undecoded) for n in nodes)
             + len(message["input"])
             + len(message["output"])
             + len(held),
         )
 
     def _body(
-        self, call: RawNode, function: Function, numbers: Iterator[int], taken: set[str]
-    ) -> list[RawNode]:
+        self, call: FileNode, function: Function, numbers: Iterator[int], taken: set[str]
+    ) -> list[FileNode]:
         """The function's nodes with the values and attributes of a call."""
         self._nodes_left -= function.size + 1
         self._names_left -= function.names
@@ -183,7 +184,7 @@ class Functions:
                     inner,
                     inputs=tuple(names[name] for name in inner.inputs),
                     outputs=tuple(names[name] for name in inner.outputs),
-                    attributes=self._attributes(inner, attributes),
+                    undecoded=self._attributes(inner, attributes),
                     name=shown(f"{call.name}/{inner.name}"),
                     graphs={key: graph.within(names) for key, graph in inner.graphs.items()},
                 )
@@ -191,8 +192,8 @@ class Functions:
         return [*body, *self._passed(call, function, names)]
 
     def _passed(
-        self, call: RawNode, function: Function, names: Mapping[str, str]
-    ) -> Iterator[RawNode]:
+        self, call: FileNode, function: Function, names: Mapping[str, str]
+    ) -> Iterator[FileNode]:
         """Copies for outputs of a function that are its inputs."""
         for name, wanted in zip(function.outputs, call.outputs, strict=False):
             if not wanted or names.get(name) == wanted:
@@ -202,12 +203,12 @@ class Functions:
                     f"{call.where}: the output {shown(name)!r} of the function {function.name!r} "
                     "is defined by nothing; expected one of its nodes to define it"
                 )
-            yield RawNode("Identity", "", "", (names[name],), (wanted,), (), call.name, self._opset)
+            yield FileNode("Identity", (names[name],), (wanted,), {}, call.name, self._opset)
 
-    def _given(self, call: RawNode, function: Function) -> dict[str, Message]:
+    def _given(self, call: FileNode, function: Function) -> dict[str, Message]:
         """The attributes that the nodes of a function may refer to, by name."""
         given = dict(function.defaults)
-        for each in call.attributes:
+        for each in call.undecoded:
             message = attribute_message(each, self._reader)
             name = message.get("name", "")
             if name not in function.attributes:
@@ -219,10 +220,10 @@ class Functions:
             given[name] = message
         return given
 
-    def _attributes(self, inner: RawNode, given: Mapping[str, Message]) -> tuple[Message, ...]:
+    def _attributes(self, inner: FileNode, given: Mapping[str, Message]) -> tuple[Message, ...]:
         """A node's attributes; one that refers to an attribute of the call becomes that, if any."""
         result = []
-        for each in inner.attributes:
+        for each in inner.undecoded:
             message = attribute_message(each, self._reader)
             reference = message.get("ref_attr_name", "")
             if not reference:
@@ -236,8 +237,8 @@ def _key(domain: str, name: str, overload: str) -> _Key:
     return ("" if domain in DOMAINS else domain), name, overload
 
 
-def _of(node: RawNode) -> _Key:
-    return _key(node.domain, node.op, node.overload)
+def _of(node: FileNode) -> _Key:
+    return _key(node.domain, node.bare_op, node.overload)
 
 
 def _fresh(name: str, numbers: Iterator[int], taken: set[str]) -> str:

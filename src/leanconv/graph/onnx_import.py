@@ -20,12 +20,12 @@ from leanconv.errors import InputError, LeanConvError, ModelError, UnsupportedEr
 from leanconv.files import reason
 from leanconv.graph.builder import Builder
 from leanconv.graph.computed_dtype import computed_dtype
-from leanconv.graph.convert import FileNode
+from leanconv.graph.file_errors import located, shown
+from leanconv.graph.file_graph import FileNode
 from leanconv.graph.file_kinds import folder_kind, refuse_other
 from leanconv.graph.ir import Graph, TensorType
 from leanconv.graph.late import Tail, late_nodes, reads_of
 from leanconv.graph.limits import Limits
-from leanconv.graph.located import located
 from leanconv.graph.narrow_values import (
     as_float,
     entered,
@@ -34,14 +34,11 @@ from leanconv.graph.narrow_values import (
     in_bfloat16,
 )
 from leanconv.graph.onnx_binding import Scope
-from leanconv.graph.onnx_check import check_flow
-from leanconv.graph.onnx_file import read_file
-from leanconv.graph.onnx_names import shown
+from leanconv.graph.onnx_file import check_flow, read_file
 from leanconv.graph.onnx_tensor import ExternalFiles, GivenWeights, open_view
 from leanconv.graph.ops.base import Array, checked, integer
-from leanconv.graph.sequence import SequenceValue
 from leanconv.graph.small_inputs import NeedsInputsError, is_small
-from leanconv.graph.value import Value
+from leanconv.graph.value import SequenceValue, Value
 from leanconv.records import dataclass
 from leanconv.spec.arguments import mended
 from leanconv.symbolic import plain

@@ -2,109 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
 from leanconv.errors import LeanConvError, ModelError, UnsupportedError
 from leanconv.graph import onnx_schema as schema
-from leanconv.graph.convert import RULES, FileGraph, FileNode, Rule, in_parts
+from leanconv.graph.convert import RULES, Rule, in_parts
+from leanconv.graph.file_errors import located, located_inside, shown
+from leanconv.graph.file_graph import FileGraph, FileNode, table_key
 from leanconv.graph.ir import TensorType
-from leanconv.graph.located import located, located_inside
 from leanconv.graph.onnx_description import Port, declared_port
-from leanconv.graph.onnx_initializers import initializer, initializers
-from leanconv.graph.onnx_names import shown
-from leanconv.graph.onnx_tensor import ExternalFiles, dtype_of_number, read_tensor
+from leanconv.graph.onnx_tensor import (
+    ExternalFiles,
+    dtype_of_number,
+    initializer,
+    initializers,
+    read_tensor,
+)
 from leanconv.graph.ops.base import MAX_RANK, Array
 from leanconv.graph.wire import Message, Reader, fixed, integers, text
-from leanconv.records import dataclass
 from leanconv.types import DType
 
-DOMAINS = ("", "ai.onnx")  # two names of ONNX's own
 MOST_NESTED = 32  # graphs within graphs
 _LONG = ("value_ints", "value_floats", "split")  # attributes that may hold any number of numbers
-
-
-def table_key(domain: str, op: str) -> str:
-    """What the table of operations calls an operation of a domain."""
-    return op if domain in DOMAINS else f"{domain}.{op}"
-
-
-@dataclass(frozen=True, eq=False)
-class RawNode:
-    """A node of which only the names are decoded.
-
-    Attributes:
-        op, domain, overload: what it computes.
-        inputs, outputs: names; `""` where absent.
-        attributes: each as an AttributeProto's bytes, or as its decoded message.
-        name: the node's name in the file, or one made from its place.
-        opset: the version of ONNX's operations for it; None where nothing says.
-        graphs: the graphs that it holds, by the attribute's name.
-    """
-
-    op: str
-    domain: str
-    overload: str
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    attributes: tuple[memoryview | Message, ...]
-    name: str
-    opset: int | None
-    graphs: Mapping[str, RawGraph] = field(default_factory=lambda: MappingProxyType({}))
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        """The names that it reads: its inputs, and what its graphs capture."""
-        if not self.graphs:
-            return self.inputs
-        held = (name for graph in self.graphs.values() for name in graph.captured.values())
-        return (*self.inputs, *held)
-
-    @property
-    def key(self) -> str:
-        """What the table of operations calls it: with its domain, unless that is ONNX's own."""
-        return table_key(self.domain, self.op)
-
-    @property
-    def where(self) -> str:
-        """What messages call it."""
-        version = "" if self.opset is None else f", opset {self.opset}"
-        return f"node {self.name!r} ({shown(self.op)}{version})"
-
-
-@dataclass(frozen=True, eq=False)
-class RawGraph:
-    """A graph that a node holds, of which only the names are decoded.
-
-    Attributes:
-        inputs, outputs: names.
-        nodes: all of them, in the file's order.
-        tensors: the bytes of its initialisers by name, None for one that is not dense.
-        captured: names of the graph around it, by the names that they have in this one.
-        refused: why it cannot be computed, None if nothing is known that speaks against it.
-        declared: the outputs' types; see `FileGraph`.
-    """
-
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    nodes: tuple[RawNode, ...]
-    tensors: Mapping[str, memoryview | None]
-    captured: Mapping[str, str]
-    refused: LeanConvError | None = None
-    declared: tuple[TensorType | None, ...] = ()
-
-    def within(self, names: Mapping[str, str]) -> RawGraph:
-        """The same graph where the names of the graph around it are others now."""
-        captured = {name: names[outer] for name, outer in self.captured.items()}
-        return replace(self, captured=captured)
-
-
-def count_nodes(nodes: Sequence[RawNode]) -> int:
-    """The number of nodes, with those of the graphs that they hold."""
-    held = (graph for node in nodes for graph in node.graphs.values())
-    return len(nodes) + sum(count_nodes(graph.nodes) for graph in held)
 
 
 def raw_nodes(
@@ -113,7 +35,7 @@ def raw_nodes(
     opset: int | None,
     depth: int = 0,
     prefix: str = "",
-) -> tuple[RawNode, ...]:
+) -> tuple[FileNode, ...]:
     """Decode the names of nodes, and of the graphs that they hold.
 
     Args:
@@ -129,28 +51,30 @@ def raw_nodes(
         for index, message in enumerate(messages)
     )
     return tuple(
-        _with_graphs(node, reader, depth) if node.key in _HOLDERS else node for node in nodes
+        _with_graphs(node, reader, depth) if node.op in _HOLDERS else node for node in nodes
     )
 
 
 _HOLDERS = frozenset(op for op, rule in RULES.items() if rule.graphs)
 
 
-def _raw_node(message: Message, name: str, opset: int | None) -> RawNode:
+def _raw_node(message: Message, name: str, opset: int | None) -> FileNode:
     """A node's names; `name` is its own where the file has none."""
-    return RawNode(
-        op=message.get("op_type", ""),
-        domain=message.get("domain", ""),
-        overload=message.get("overload", ""),
+    domain = message.get("domain", "")
+    return FileNode(
+        op=table_key(domain, message.get("op_type", "")),
         inputs=tuple(message["input"]),
         outputs=tuple(message["output"]),
-        attributes=tuple(message["attribute"]),
+        attributes=MappingProxyType({}),
         name=shown(message.get("name", "") or name),
         opset=opset,
+        domain=domain,
+        overload=message.get("overload", ""),
+        undecoded=tuple(message["attribute"]),
     )
 
 
-def _with_graphs(node: RawNode, reader: Reader, depth: int) -> RawNode:
+def _with_graphs(node: FileNode, reader: Reader, depth: int) -> FileNode:
     """The node with the names of its graphs.
 
     Raises:
@@ -161,7 +85,7 @@ def _with_graphs(node: RawNode, reader: Reader, depth: int) -> RawNode:
             f"{node.where} lies in {depth} graphs, one within the other; expected at most "
             f"{MOST_NESTED - 1}: graphs that come to an end"
         )
-    messages = [attribute_message(each, reader) for each in node.attributes]
+    messages = [attribute_message(each, reader) for each in node.undecoded]
     wanted, graphs = RULES[node.op].graphs, {}
     for message in messages:
         name = message.get("name", "")
@@ -176,12 +100,12 @@ def _with_graphs(node: RawNode, reader: Reader, depth: int) -> RawNode:
         except LeanConvError as error:
             raise located_inside(error, f"{node.where}, {name}") from error
     others = tuple(each for each in messages if each.get("name", "") not in wanted)
-    return replace(node, attributes=others, graphs=MappingProxyType(graphs))
+    return replace(node, undecoded=others, graphs=MappingProxyType(graphs))
 
 
 def _raw_graph(
     data: memoryview, reader: Reader, opset: int | None, depth: int, prefix: str
-) -> RawGraph:
+) -> FileGraph:
     message = reader.message(data, schema.GRAPH, "GraphProto")
     inputs = _names(message["input"], reader, "input")
     outputs = _names(message["output"], reader, "output")
@@ -194,7 +118,7 @@ def _raw_graph(
     used = (name for node in nodes for name in node.reads)
     captured = {name: name for name in (*used, *outputs) if name and name not in own}
     declared = tuple(_least(declared_port(each, reader)) for each in message["output"])
-    return RawGraph(inputs, outputs, nodes, tensors, captured, declared=declared)
+    return FileGraph(inputs, outputs, nodes, {}, captured, declared=declared, undecoded=tensors)
 
 
 def _names(values: Iterable[memoryview], reader: Reader, what: str) -> tuple[str, ...]:
@@ -209,14 +133,14 @@ def _least(port: Port) -> TensorType | None:
     return TensorType(tuple(extents), port.dtype)
 
 
-def decoded(node: RawNode, reader: Reader, files: ExternalFiles) -> FileNode:
+def decoded(node: FileNode, reader: Reader, files: ExternalFiles) -> FileNode:
     """Decode the rest of a node, whose operation `onnx_operations` has found in the table.
 
     Raises:
         ModelError: inputs or attributes do not fit the operation.
         UnsupportedError: an attribute that is not taken.
     """
-    rule, where, opset = RULES[node.key], node.where, node.opset
+    rule, where, opset = RULES[node.op], node.where, node.opset
     if opset is None or not rule.since <= opset <= rule.until:
         raise ModelError(
             f"{where} does not exist in this opset; expected opset {rule.since} to {rule.until}"
@@ -234,7 +158,7 @@ def decoded(node: RawNode, reader: Reader, files: ExternalFiles) -> FileNode:
         raise ModelError(f"{where} has no attribute {lost[0]}; expected a graph")
     kinds = _kinds(rule, opset)
     try:
-        found = (_attribute(each, reader, files, kinds, opset) for each in node.attributes)
+        found = (_attribute(each, reader, files, kinds, opset) for each in node.undecoded)
         attributes = {name: value for name, value in found if name != _CONSUMED}
     except LeanConvError as error:
         raise located(error, where) from error
@@ -242,18 +166,15 @@ def decoded(node: RawNode, reader: Reader, files: ExternalFiles) -> FileNode:
     if moved:
         raise ModelError(f"{where} has the attribute {moved[0]}; expected an input in this opset")
     held = {name: _graph(graph, reader, files) for name, graph in node.graphs.items()}
-    return FileNode(
-        node.key,
-        node.inputs,
-        node.outputs,
-        MappingProxyType(attributes),
-        node.name,
-        opset,
-        MappingProxyType(held),
+    return replace(
+        node,
+        attributes=MappingProxyType(attributes),
+        graphs=MappingProxyType(held),
+        undecoded=(),
     )
 
 
-def _graph(graph: RawGraph, reader: Reader, files: ExternalFiles) -> FileGraph:
+def _graph(graph: FileGraph, reader: Reader, files: ExternalFiles) -> FileGraph:
     """Decode a graph that a node holds; what is not supported counts if the graph is computed."""
     nodes: tuple[FileNode, ...] = ()
     constants: Mapping[str, Array] = {}
@@ -262,18 +183,18 @@ def _graph(graph: RawGraph, reader: Reader, files: ExternalFiles) -> FileGraph:
         try:
             nodes = in_parts(decoded(each, reader, files) for each in graph.nodes)
             constants = {
-                name: initializer(name, data, reader, files) for name, data in graph.tensors.items()
+                name: initializer(name, data, reader, files)
+                for name, data in graph.undecoded.items()
             }
         except UnsupportedError as error:
             refused = error
-    return FileGraph(
-        graph.inputs,
-        graph.outputs,
-        nodes,
-        MappingProxyType(constants),
-        MappingProxyType(graph.captured),
-        refused,
-        graph.declared,
+    return replace(
+        graph,
+        nodes=nodes,
+        constants=MappingProxyType(constants),
+        captured=MappingProxyType(graph.captured),
+        refused=refused,
+        undecoded={},
     )
 
 

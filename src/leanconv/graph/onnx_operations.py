@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TypeVar
 
 from leanconv.errors import UnsupportedError
-from leanconv.graph.convert import FILE_RULES, RULES, FileGraph, FileNode, Rule
-from leanconv.graph.onnx_names import NAME, shown
-from leanconv.graph.onnx_nodes import DOMAINS, RawGraph, RawNode
+from leanconv.graph.convert import FILE_RULES, RULES
+from leanconv.graph.file_errors import NAME, shown
+from leanconv.graph.file_graph import DOMAINS, FileGraph, FileNode
 
 _RANDOM = ("Bernoulli", "Multinomial")  # and all that begin with Random
 _ITERATIONS = 3  # of a loop, looked at one by one; then all that is carried counts as data
 _MOST = 20  # names that a message lists
 _Which = Callable[[Iterable[bool]], bool]
-_Node = TypeVar("_Node", RawNode, FileNode)
 
 
-def _rule(node: RawNode | FileNode) -> Rule | None:
-    return RULES.get(node.op if isinstance(node, FileNode) else node.key)
-
-
-def check_operations(nodes: Sequence[RawNode]) -> None:
+def check_operations(nodes: Sequence[FileNode]) -> None:
     """Raise for the first operation that is not known, and name all others.
 
     Args:
@@ -32,10 +26,10 @@ def check_operations(nodes: Sequence[RawNode]) -> None:
     """
     lacking: dict[str, str] = {}
     for node in nodes:
-        if node.key in FILE_RULES:
+        if node.op in FILE_RULES:
             continue
         of_domain = "" if node.domain in DOMAINS else f" of the domain {shown(node.domain)!r}"
-        lacking.setdefault(node.key, f"{node.where}{of_domain}")
+        lacking.setdefault(node.op, f"{node.where}{of_domain}")
     if not lacking:
         return
     (first, where), *others = lacking.items()
@@ -59,7 +53,9 @@ def nor(names: Sequence[str]) -> str:
     return f", nor {', '.join(map(shown, names[:_MOST]))}" if names else ""
 
 
-def flowing(nodes: Sequence[_Node], inputs: Collection[str]) -> Iterator[tuple[_Node, list[int]]]:
+def flowing(
+    nodes: Sequence[FileNode], inputs: Collection[str]
+) -> Iterator[tuple[FileNode, list[int]]]:
     """Each node with the numbers of its inputs that depend on the network's inputs.
 
     What depends on shapes only does not. An operation that is not known passes on what it reads.
@@ -76,7 +72,7 @@ def flowing(nodes: Sequence[_Node], inputs: Collection[str]) -> Iterator[tuple[_
 
 
 def _passed(
-    node: RawNode | FileNode, flows: Sequence[int], running: Collection[str], which: _Which
+    node: FileNode, flows: Sequence[int], running: Collection[str], which: _Which
 ) -> Iterable[str]:
     """The outputs of a node that depend on the network's inputs.
 
@@ -87,14 +83,14 @@ def _passed(
     """
     if node.graphs:
         return held_flow(node, running, which)
-    rule = _rule(node)
+    rule = RULES.get(node.op)
     typed: Collection[int] = rule.typed if rule else ()
     if all(index in typed for index in flows) or (rule and rule.knows_shape):
         return ()
     return [name for name in node.outputs if name]
 
 
-def held_flow(node: RawNode | FileNode, running: Collection[str], which: _Which) -> list[str]:
+def held_flow(node: FileNode, running: Collection[str], which: _Which) -> list[str]:
     """The outputs that depend on the network's inputs, of a node that holds graphs.
 
     Args:
@@ -113,7 +109,7 @@ def held_flow(node: RawNode | FileNode, running: Collection[str], which: _Which)
 
 
 def _inner_flow(
-    graph: RawGraph | FileGraph,
+    graph: FileGraph,
     running: Collection[str],
     which: _Which,
     inputs: Collection[str],
@@ -127,9 +123,9 @@ def _inner_flow(
     return [name in inner for name in graph.outputs]
 
 
-def _looped(node: RawNode | FileNode, running: Collection[str], which: _Which) -> list[str]:
+def _looped(node: FileNode, running: Collection[str], which: _Which) -> list[str]:
     """`held_flow` of a Loop: what depends on the inputs after one iteration, does in the next."""
-    graphs: Mapping[str, RawGraph | FileGraph] = node.graphs
+    graphs: Mapping[str, FileGraph] = node.graphs
     body = next(iter(graphs.values()))
     flows = [name in running for name in node.inputs[2:]]
     stacks: list[bool] = []

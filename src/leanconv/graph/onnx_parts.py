@@ -9,8 +9,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from leanconv.errors import ModelError
 from leanconv.graph import onnx_schema as schema
+from leanconv.graph.file_graph import DOMAINS
 from leanconv.graph.limits import Limits
-from leanconv.graph.onnx_nodes import DOMAINS, MOST_NESTED
+from leanconv.graph.onnx_nodes import MOST_NESTED
 from leanconv.graph.onnx_tensor import tensor_name
 from leanconv.graph.wire import Message, Reader, fields, written
 from leanconv.records import dataclass

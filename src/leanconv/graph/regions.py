@@ -17,7 +17,7 @@ import numpy as np
 
 from leanconv.canonical import canonical_text
 from leanconv.graph.ir import Graph, Node
-from leanconv.graph.open_graphs import graph_filler
+from leanconv.graph.open_sizes import graph_filler
 from leanconv.records import cached_property
 from leanconv.symbolic import Fill, Holes
 

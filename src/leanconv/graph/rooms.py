@@ -17,8 +17,8 @@ from types import MappingProxyType
 import numpy as np
 
 from leanconv.errors import LeanConvError, UnsupportedError
-from leanconv.graph.convert import FileNode
 from leanconv.graph.convert.selection import ROWS
+from leanconv.graph.file_graph import FileNode
 from leanconv.graph.ir import TensorType
 from leanconv.graph.value import Value
 from leanconv.records import dataclass

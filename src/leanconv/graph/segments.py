@@ -12,7 +12,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 from leanconv.errors import UnsupportedError
-from leanconv.graph.convert import RULES, FileNode, selection, sequences
+from leanconv.graph.convert import RULES
+from leanconv.graph.convert.indexing import SEQUENCES
+from leanconv.graph.convert.selection import PARTS
+from leanconv.graph.file_graph import FileNode
 from leanconv.graph.limits import Kept, RunBudget
 from leanconv.graph.onnx_operations import flowing
 from leanconv.graph.ops.base import Array
@@ -28,7 +31,7 @@ COMPILED_ONLY = frozenset(
         *(f"com.microsoft.{op}" for op in ("DynamicQuantizeMatMul", "MatMulIntegerToFloat")),
     )
 )
-_ALONE = frozenset(("Unique", *selection.PARTS, *sequences.RULES))  # never part of a segment
+_ALONE = frozenset(("Unique", *PARTS, *SEQUENCES))  # never part of a segment
 _MOST_KNOWN = 1024  # elements of a constant
 
 

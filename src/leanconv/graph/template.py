@@ -22,11 +22,10 @@ from typing import Any
 
 import numpy as np
 
-from leanconv.graph.from_sizes import SizedArray, sized_filler
 from leanconv.graph.ir import Graph, Origin, number_of
 from leanconv.graph.limits import SpentError
 from leanconv.graph.onnx_import import Model
-from leanconv.graph.open_graphs import graph_filler, tables_filler
+from leanconv.graph.open_sizes import SizedArray, graph_filler, sized_filler, tables_filler
 from leanconv.symbolic import (
     Guards,
     Holes,

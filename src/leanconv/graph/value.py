@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from leanconv.graph.ir import TensorType
-from leanconv.graph.ops.base import Array
-from leanconv.graph.ops.integers import numbers
+from leanconv.graph.ops.base import Array, numbers
 from leanconv.records import cached_property, dataclass
 from leanconv.symbolic import Symbol
+from leanconv.types import BOOL
 
 
 class Unmade:
@@ -89,3 +89,19 @@ def known_if_empty(value: Value) -> Value:
     if value.is_known or value.type.elements:
         return value
     return Value(value.type, np.empty(value.shape, value.type.dtype.numpy))
+
+
+@dataclass(frozen=True, eq=False)
+class SequenceValue(Value):
+    """A list of values; what holds it is no tensor, and no node computes it.
+
+    Attributes:
+        items: in order.
+    """
+
+    items: tuple[Value, ...] = ()
+
+    @staticmethod
+    def of(items: Sequence[Value]) -> SequenceValue:
+        """A sequence of values."""
+        return SequenceValue(TensorType((0,), BOOL), None, tuple(items))

@@ -6,7 +6,7 @@ from leanconv.errors import LeanConvError, ModelError, UnsupportedError
 from leanconv.graph.halves import in_float32, stored_half
 from leanconv.graph.ir import Graph, Node, TensorType
 from leanconv.graph.ops import check_dtypes, infer_node, label
-from leanconv.graph.ops.integers import SYMBOLIC_DTYPES
+from leanconv.graph.ops.base import SYMBOLIC_DTYPES
 from leanconv.graph.regions import Region, region_of, regions_of
 from leanconv.types import as_dtype
 from leanconv.units import counted, shape_text

@@ -27,10 +27,10 @@ from leanconv.codegen.extents import Extents, Scalars
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.tails import where_any
-from leanconv.graph.from_sizes import SizedArray
 from leanconv.graph.ir import Graph, Node, is_filled
+from leanconv.graph.open_sizes import SizedArray
 from leanconv.graph.ops import infer
-from leanconv.graph.ops.expression import inner_nodes, term_types, terms_of
+from leanconv.graph.ops.pointwise import inner_nodes, term_types, terms_of
 from leanconv.kernels import KernelContext, quantised_steps, typed_steps
 from leanconv.kernels.copy_plan import to_format
 from leanconv.kernels.expression import (

@@ -10,8 +10,8 @@ from itertools import accumulate
 
 from leanconv.codegen import activations, math, trigonometry
 from leanconv.codegen.emitter import Function, Value
-from leanconv.graph.activations import UNARY_ACTIVATIONS, activation_of
 from leanconv.graph.ir import Node
+from leanconv.graph.ops.pointwise import UNARY_ACTIVATIONS, activation_of
 from leanconv.kernels import quantised_steps, typed_steps
 from leanconv.records import dataclass
 from leanconv.spec.activation import KINDS, Activation

@@ -17,9 +17,9 @@ from leanconv.api.inputs import InputSpec, Shape
 from leanconv.errors import LeanConvError, UnsupportedError
 from leanconv.files import open_regular
 from leanconv.graph.convert import FILE_RULES
+from leanconv.graph.file_graph import table_key
 from leanconv.graph.limits import Limits
 from leanconv.graph.onnx_import import read_model
-from leanconv.graph.onnx_nodes import table_key
 from leanconv.graph.onnx_parts import FileParts, named_value
 from leanconv.onnxruntime.engines import Arrays, Native, Other
 from leanconv.onnxruntime.options import SessionOptions

@@ -13,7 +13,7 @@ from leanconv.codegen.lowered import Lowered
 from leanconv.codegen.shuffles import power_below
 from leanconv.graph.halves import in_float32, rounds_to_halves, stored_half
 from leanconv.graph.ir import Graph, Node
-from leanconv.graph.ops.expression import SERIES, terms_of
+from leanconv.graph.ops.pointwise import SERIES, terms_of
 from leanconv.graph.ops.resample import order
 from leanconv.graph.ops.resize import resized_axes
 from leanconv.kernels import KernelModule, elementwise, layout, lookup

@@ -18,7 +18,7 @@ import numpy as np
 from leanconv.algorithms.magnitudes import stand_in
 from leanconv.errors import BudgetError, SpecError
 from leanconv.graph.ir import Graph
-from leanconv.graph.passes.merge_blocks import mergeable
+from leanconv.graph.passes.fuse_blocks import mergeable
 from leanconv.graph.regions import with_regions
 from leanconv.operators import Accuracy, operator_of
 from leanconv.operators.operator import layer_error

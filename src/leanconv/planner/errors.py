@@ -19,7 +19,7 @@ import math
 from collections.abc import Mapping
 
 from leanconv.graph.ir import Graph, Node
-from leanconv.graph.ops.expression import terms_of
+from leanconv.graph.ops.pointwise import terms_of
 from leanconv.graph.passes.fuse_chains import separated
 from leanconv.types import FLOATS, HALVES, DType
 

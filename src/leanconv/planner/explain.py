@@ -12,7 +12,7 @@ from leanconv.codegen.forms import extent_names, forms_of_skeleton, instance_of,
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.linking import lock
 from leanconv.graph.ir import Node
-from leanconv.graph.ops.expression import terms_of
+from leanconv.graph.ops.pointwise import terms_of
 from leanconv.graph.regions import region_of
 from leanconv.graph.template import Template, Templates
 from leanconv.operators import conv_chain, convolution, operator_of

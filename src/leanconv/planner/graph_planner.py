@@ -9,7 +9,7 @@ from types import MappingProxyType
 from leanconv.errors import SpecError
 from leanconv.graph.ir import Graph, Node
 from leanconv.graph.passes.cut_weights import parts_of_layers
-from leanconv.graph.passes.merge_blocks import blocks_to_merge, merge_blocks
+from leanconv.graph.passes.fuse_blocks import blocks_to_merge, merge_blocks
 from leanconv.operators import Accuracy
 from leanconv.planner.decision import Decision
 from leanconv.planner.errors import error_units

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from leanconv.algorithms.parameters import AUTO
 from leanconv.errors import SpecError
-from leanconv.graph.convert import FileNode
+from leanconv.graph.file_graph import FileNode
 from leanconv.graph.ir import Graph, Node
 from leanconv.graph.names import meant
 from leanconv.graph.regions import all_constants, regions_of

@@ -9,10 +9,11 @@ import numpy as np
 
 from leanconv.errors import InputError, ModelError, UnsupportedError
 from leanconv.graph import onnx_schema as schema
+from leanconv.graph.file_errors import shown
+from leanconv.graph.file_graph import DOMAINS
 from leanconv.graph.limits import Limits
 from leanconv.graph.onnx_description import outermost
-from leanconv.graph.onnx_names import shown
-from leanconv.graph.onnx_nodes import DOMAINS, attribute_message
+from leanconv.graph.onnx_nodes import attribute_message
 from leanconv.graph.onnx_parts import FileParts
 from leanconv.graph.onnx_tensor import ExternalFiles, open_view, read_tensor
 from leanconv.graph.wire import Reader, fields

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from leanconv.errors import ModelError
-from leanconv.graph.onnx_names import shown
+from leanconv.graph.file_errors import shown
 from leanconv.progress import steps
 from leanconv.quantizer.codes import (
     MOST,

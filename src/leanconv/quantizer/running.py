@@ -8,7 +8,7 @@ from leanconv.api.inputs import bound_by
 from leanconv.api.load import load
 from leanconv.api.network import Network
 from leanconv.errors import ModelError
-from leanconv.graph.onnx_names import shown
+from leanconv.graph.file_errors import shown
 from leanconv.progress import steps
 from leanconv.quantizer.codes import Codes
 from leanconv.quantizer.layers import Scheme

@@ -10,7 +10,7 @@ import numpy as np
 
 from leanconv.api.network import Network
 from leanconv.errors import LeanConvError, ModelError
-from leanconv.graph.onnx_names import shown
+from leanconv.graph.file_errors import shown
 from leanconv.progress import steps
 from leanconv.quantizer.emit import Switches
 from leanconv.quantizer.onnx_graph import OnnxGraph

@@ -20,9 +20,9 @@ from leanconv.gpu.launch import (
     merged,
 )
 from leanconv.gpu.lowering.lowering_context import LoweringContext, strides_in
-from leanconv.graph.activations import UNARY_ACTIVATIONS, activation_of
 from leanconv.graph.ir import Node
 from leanconv.graph.ops import label
+from leanconv.graph.ops.pointwise import UNARY_ACTIVATIONS, activation_of
 from leanconv.spec import NHWC, PLAIN, Format
 from leanconv.types import FLOAT32, FLOAT64, DType
 from leanconv.units import shape_text

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from leanconv.errors import ModelError
-from leanconv.graph.convert.arithmetic import floating
+from leanconv.graph.convert.elementwise import floating
 from leanconv.graph.convert.reductions import cast
 from leanconv.graph.convert.rule import Call, Rule
 from leanconv.graph.convert.shapes import part_of

@@ -6,6 +6,8 @@ The mean is taken away before it is squared, so that a variance keeps its digits
 data lie from 0. Statistics per channel stay `(N, C, 1…)`: nothing as large as `x` changes its
 shape, and the network's layout inside may pass through. Statistics per group are means of the
 channels' statistics, which have one weight each.
+
+Softmax is here too, whose axes depend on the opset.
 """
 
 from __future__ import annotations
@@ -236,6 +238,17 @@ def _norm_of_features(call: Call) -> Value:
     return _affine(call, x, [scale, bias, mean, variance])
 
 
+def _softmax(call: Call) -> list[Value]:
+    """Softmax over one axis (since opset 13), before over all axes from one on."""
+    x, op = call.value(), call.node.op
+    rank = len(x.shape)
+    axis = call.axis(call.attribute("axis", -1 if call.opset >= 13 else 1), rank)
+    if call.opset >= 13 or axis == rank - 1:
+        return [call.emit(op, [x], axis=axis)]
+    flat = call.reshape(x, (math.prod(x.shape[:axis]), math.prod(x.shape[axis:])))
+    return [call.reshape(call.emit(op, [flat], axis=1), x.shape)]
+
+
 RULES: dict[str, Rule] = {
     "BatchNormalization": Rule(
         _batch_norm,
@@ -274,4 +287,6 @@ RULES: dict[str, Rule] = {
         running=None,
         since=18,
     ),
+    "Softmax": Rule(_softmax, {"axis": "int"}),
+    "LogSoftmax": Rule(_softmax, {"axis": "int"}),
 }

@@ -1,11 +1,11 @@
-"""Einsum as transpositions, products and sums of two operands at a time.
+"""MatMul, Gemm, and Einsum as transpositions, products and sums of two operands at a time.
 
-An operand is a value with a letter for each axis. Before products, an axis of extent 1 where others
-have more is dropped, as it is broadcast; a letter twice in one operand is its diagonal; and a
-letter that nothing else has, and that the result lacks, is summed over. Of the operands that are
-left those two are joined next whose product is the smallest, until one is left. Their letters are
-in both and kept (a batch), in both and summed over, or in one of them: with letters of the last
-kind that is a product of matrices, else one element by element.
+An operand of Einsum is a value with a letter for each axis. Before products, an axis of extent 1
+where others have more is dropped, as it is broadcast; a letter twice in one operand is its
+diagonal; and a letter that nothing else has, and that the result lacks, is summed over. Of the
+operands that are left those two are joined next whose product is the smallest, until one is left.
+Their letters are in both and kept (a batch), in both and summed over, or in one of them: with
+letters of the last kind that is a product of matrices, else one element by element.
 """
 
 from __future__ import annotations
@@ -15,10 +15,13 @@ import string
 from collections import Counter
 from collections.abc import Collection, Sequence
 from itertools import combinations
+from typing import Any
 
 from leanconv.errors import ModelError, UnsupportedError
+from leanconv.graph.convert.packed_weights import product_of_codes
 from leanconv.graph.convert.reductions import cast, sum_over
-from leanconv.graph.convert.rule import Call, Rule
+from leanconv.graph.convert.rule import Call, Older, Rule
+from leanconv.graph.ops import infer
 from leanconv.graph.ops.base import MAX_RANK, same_dtype
 from leanconv.graph.value import Value
 from leanconv.records import dataclass
@@ -241,6 +244,46 @@ def _in_order(call: Call, x: Operand, result: str, extents: dict[str, int]) -> V
     return call.emit("Expand", [y], shape=tuple(extents[letter] for letter in result))
 
 
+def _matmul(call: Call) -> list[Value]:
+    a, b = call.value(0), call.value(1)
+    return [product_of_codes(call, a, b, 0) or call.emit("MatMul", [a, b])]
+
+
+def _gemm(call: Call) -> list[Value]:
+    inputs = [call.value(0), call.value(1)]
+    added = call.optional(2)
+    if added is not None:
+        inputs.append(added)
+    attributes: dict[str, Any] = {
+        "transA": call.flag("transA"),
+        "transB": call.flag("transB"),
+        "alpha": call.attribute("alpha", 1.0),
+        "beta": call.attribute("beta", 1.0),
+    }
+    (result,) = infer("Gemm", [value.type for value in inputs], attributes)
+    if added is not None and result.elements and not inputs[0].type.elements:
+        scaled = call.emit("Mul", [added, call.number(attributes["beta"], added)])
+        return [call.emit("Expand", [scaled], shape=result.shape)]
+    plain = not attributes["transA"] and attributes["alpha"] == 1
+    y = product_of_codes(call, inputs[0], inputs[1], int(attributes["transB"])) if plain else None
+    if y is None:
+        return [call.emit("Gemm", inputs, **attributes)]
+    if added is None or not attributes["beta"]:
+        return [y]
+    if attributes["beta"] != 1:
+        added = call.emit("Mul", [added, call.number(attributes["beta"], added)])
+    return [call.emit("Add", [y, added])]
+
+
 RULES: dict[str, Rule] = {
     "Einsum": Rule(_einsum, {"equation": "string"}, 1, 1 << 31, None, since=12),
+    "Gemm": Rule(
+        _gemm,
+        {"transA": "int", "transB": "int", "alpha": "float", "beta": "float"},
+        2,
+        3,
+        running=None,
+        older=Older(7, {"broadcast": "int"}),
+    ),
+    "MatMul": Rule(_matmul, {}, 2, 2, running=None),
 }

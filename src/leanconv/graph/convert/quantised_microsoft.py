@@ -16,12 +16,13 @@ from leanconv.graph.convert.code_products import product
 from leanconv.graph.convert.packed_weights import RULES as PACKED
 from leanconv.graph.convert.quantisation import lifted_codes, one_scale, scalar
 from leanconv.graph.convert.quantised import (
+    LINEAR,
     check_codes,
+    dynamic,
     qlinear_conv,
     scaled_product,
     zero_point,
 )
-from leanconv.graph.convert.quantised_linear import LINEAR, dynamic
 from leanconv.graph.convert.recurrent import RULES as RECURRENT
 from leanconv.graph.convert.rule import Call, Rule
 from leanconv.graph.convert.windows import CONV_ATTRIBUTES, POOL_ATTRIBUTES, pool_window

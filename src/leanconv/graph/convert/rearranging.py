@@ -10,7 +10,7 @@ import numpy as np
 from leanconv.errors import ModelError, UnsupportedError
 from leanconv.graph.convert.rule import Call, Rule
 from leanconv.graph.ops.base import check_rank, checked
-from leanconv.graph.ops.windows import transposed_extent, window_extent
+from leanconv.graph.ops.conv import transposed_extent, window_extent
 from leanconv.graph.value import Value
 from leanconv.types import FLOATS, INT64
 from leanconv.units import shape_text

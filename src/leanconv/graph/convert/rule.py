@@ -3,93 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
 
-from leanconv.errors import LeanConvError, ModelError, UnsupportedError
+from leanconv.errors import ModelError, UnsupportedError
 from leanconv.graph.builder import Builder
+from leanconv.graph.file_graph import FileGraph, FileNode
 from leanconv.graph.ir import TensorType
-from leanconv.graph.ops.base import MAX_RANK, Array, checked, dtype_of, integer
-from leanconv.graph.ops.integers import numbers
-from leanconv.graph.sequence import SequenceValue
-from leanconv.graph.value import Unmade, Value
+from leanconv.graph.ops.base import MAX_RANK, Array, checked, dtype_of, integer, numbers
+from leanconv.graph.value import SequenceValue, Unmade, Value
 from leanconv.records import dataclass
 from leanconv.symbolic import Symbol
 from leanconv.types import DType
 
 FIRST_OPSET, LAST_OPSET = 1, 28
-
-
-@dataclass(frozen=True, eq=False)
-class FileNode:
-    """A node as the file has it, with its attributes decoded.
-
-    Attributes:
-        op: ONNX's operation; of another domain with that and a dot before it.
-        inputs, outputs: names; `""` where absent.
-        attributes: ints, floats, strings, tuples of numbers, arrays.
-        name: the node's name in the file, or one made from its place.
-        opset: the version of the operations, where it is not the model's: functions have their own.
-        graphs: the graphs that it holds, by the attribute's name.
-    """
-
-    op: str
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    attributes: Mapping[str, Any]
-    name: str
-    opset: int | None = None
-    graphs: Mapping[str, FileGraph] = field(default_factory=lambda: MappingProxyType({}))
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        """The names that it reads: its inputs, and what its graphs capture."""
-        if not self.graphs:
-            return self.inputs
-        held = (name for graph in self.graphs.values() for name in graph.captured.values())
-        return (*self.inputs, *held)
-
-
-@dataclass(frozen=True, eq=False)
-class FileGraph:
-    """A graph that a node of the file holds. Its names are its own, but for those of `captured`.
-
-    Attributes:
-        inputs, outputs: names.
-        nodes: those that the outputs need, in an order in which they can run.
-        constants: its own weights.
-        captured: names of the graph around it, by the names that they have in this one.
-        refused: why it cannot be computed, None if nothing is known that speaks against it.
-        declared: types of the outputs as the file declares them, None where it does not say of
-            what elements they are; extents that are no numbers are 0, without a rank none.
-    """
-
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    nodes: tuple[FileNode, ...]
-    constants: Mapping[str, Array]
-    captured: Mapping[str, str]
-    refused: LeanConvError | None = None
-    declared: tuple[TensorType | None, ...] = ()
-
-    @property
-    def size(self) -> int:
-        """How many nodes it has, with those of the graphs that they hold."""
-        held = (graph for node in self.nodes for graph in node.graphs.values())
-        return len(self.nodes) + sum(graph.size for graph in held)
-
-    def part(self, outputs: Sequence[str]) -> FileGraph:
-        """The graph without what only other outputs need."""
-        needed, nodes = set(outputs), []
-        for node in reversed(self.nodes):
-            if not needed.isdisjoint(node.outputs):
-                nodes.append(node)
-                needed.update(node.reads)
-        return replace(self, outputs=tuple(outputs), nodes=tuple(nodes[::-1]))
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ import math
 import numpy as np
 
 from leanconv.errors import ModelError
-from leanconv.graph.convert.data_weights import grouped_product, with_bias
 from leanconv.graph.convert.rule import Call, Rule
+from leanconv.graph.convert.windows import grouped_product, with_bias
 from leanconv.graph.ops.base import Array, check_rank
 from leanconv.graph.ops.sampling import PADDINGS
 from leanconv.graph.value import Value

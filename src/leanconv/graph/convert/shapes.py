@@ -12,11 +12,18 @@ from leanconv.graph.convert.rule import Call, Older, Rule
 from leanconv.graph.ops.base import MAX_RANK, broadcast, check_rank, checked
 from leanconv.graph.value import Value
 from leanconv.symbolic import plain
+from leanconv.types import INT64
 
 _FAR = 1 << 62
 _SHORT_ROW = 64  # bytes: copies of shorter rows take longer than to read a tensor once more
 _AT_ONCE = MAX_RANK // 2 - 1  # axes, each of which becomes two
 MOST_PARTS = 512  # of one Gather or Pad, each a copy in the code
+
+
+def counted(call: Call, extent: int, shape: tuple[int, ...]) -> Value:
+    """0, 1, ... along the one axis of a shape that is not 1."""
+    extents = tuple(map(int, shape))  # numbers, as the elements are
+    return call.fold(lambda: np.arange(extent, dtype=INT64).reshape(extents), extents, INT64)
 
 
 def _flatten(call: Call) -> list[Value]:

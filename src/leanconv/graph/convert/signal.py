@@ -14,10 +14,9 @@ from collections.abc import Callable
 import numpy as np
 
 from leanconv.errors import ModelError, UnsupportedError
-from leanconv.graph.convert.arithmetic import floating
-from leanconv.graph.convert.patterns import counted
+from leanconv.graph.convert.elementwise import floating
 from leanconv.graph.convert.rule import Call, Older, Rule
-from leanconv.graph.convert.shapes import part_of
+from leanconv.graph.convert.shapes import counted, part_of
 from leanconv.graph.ops.base import MAX_RANK, Array, check_rank, checked
 from leanconv.graph.value import Value
 from leanconv.types import FLOAT32, INT64

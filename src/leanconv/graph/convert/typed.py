@@ -5,13 +5,35 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from leanconv.errors import ModelError, UnsupportedError
-from leanconv.graph import bfloat16_codes
-from leanconv.graph.convert.arithmetic import aligned
-from leanconv.graph.convert.narrow import narrowed, widened
+from leanconv.graph import bfloat16_codes, float_codes, narrow_codes
+from leanconv.graph.convert.elementwise import aligned
 from leanconv.graph.convert.rule import Call, Older, Rule
 from leanconv.graph.ops.base import check_rank
 from leanconv.graph.value import Value
-from leanconv.types import BFLOAT16, BOOL, FLOAT32, INT8, UINT8
+from leanconv.types import BFLOAT16, BOOL, FLOAT32, INT8, UINT8, DType
+
+
+def widened(call: Call, index: int = 0) -> Value:
+    """An input as a value of a type that networks compute in: a narrow float as a float."""
+    x, kind = call.value(index), call.declared(index)
+    if kind.held == kind:
+        return x
+    if not kind.is_float:
+        return call.emit("Cast", [x], to=kind.held)  # a value that is known as nothing else
+    single = call.builder.single
+    numbers = call.fold(lambda: narrow_codes.table(kind).astype(single), (256,), single)
+    return narrow_codes.decoded(call, x, numbers)
+
+
+def narrowed(call: Call, x: Value, kind: DType) -> Value:
+    """A value as codes of a narrow type, as the node's attributes say."""
+    if not kind.is_float:
+        codes = narrow_codes.wrapped(call, x, kind)
+    else:
+        x = float_codes.cast(call, x, FLOAT32)
+        saturate, mode = call.flag("saturate", 1), call.attribute("round_mode", "up")
+        codes = narrow_codes.encoded(call, x, kind, saturate, mode)
+    return call.builder.as_narrow(codes, kind)
 
 
 def _cast(call: Call) -> list[Value]:

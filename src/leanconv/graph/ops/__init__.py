@@ -118,7 +118,6 @@ from leanconv.graph.ops import (
     algebra,
     chain,
     conv,
-    extremes,
     indexing,
     movement,
     packed_matmul,
@@ -134,9 +133,8 @@ from leanconv.graph.ops import (
     typed,
 )
 from leanconv.graph.ops.base import Array, Arrays, Op, Types, is_described
-from leanconv.graph.ops.expression import expression
-from leanconv.graph.ops.loop import loop
-from leanconv.graph.ops.pointwise import BINARY, UNARY, activate
+from leanconv.graph.ops.pointwise import BINARY, UNARY, activate, expression
+from leanconv.graph.ops.recurrent import loop
 from leanconv.types import FLOATS, HALVES, DType
 
 __all__ = [
@@ -168,7 +166,6 @@ OPS: Mapping[str, Op] = MappingProxyType(
         **resample.OPS,
         **sampling.OPS,
         **typed.OPS,
-        **extremes.OPS,
         **selection.OPS,
         **indexing.OPS,
         **recurrent.OPS,

@@ -21,11 +21,11 @@ from leanconv.graph.ops.base import (
     checked,
     first,
     given,
+    quotient,
     required,
     same_dtype,
     single,
 )
-from leanconv.graph.ops.integers import quotient
 from leanconv.types import FLOATS, INT32, INT64, DType
 from leanconv.units import shape_text
 

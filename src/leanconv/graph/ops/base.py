@@ -1,4 +1,11 @@
-"""What an operation of the table is, and the checks that all of them share."""
+"""What an operation of the table is, and the checks that all of them share.
+
+Integers of shapes are arrays of numbers, or of objects where there are symbols among them. An array
+of objects holds Python's integers and symbols; the type beside it says which of ONNX's dtypes they
+are. What is computed with symbols must be what NumPy gives of the numbers: quotients are rounded
+towards zero, and a result that would wrap around is refused, whereupon the network is bound to
+numbers.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +20,8 @@ import numpy.typing as npt
 from leanconv.errors import ModelError
 from leanconv.graph.ir import Attributes, TensorType
 from leanconv.records import dataclass
-from leanconv.symbolic import Symbol
-from leanconv.types import FLOATS, INT64, DType, as_dtype
+from leanconv.symbolic import NeedsNumberError, Symbol, plain
+from leanconv.types import FLOATS, INT32, INT64, DType, as_dtype
 from leanconv.units import shape_text
 
 Array = npt.NDArray[Any]
@@ -23,10 +30,10 @@ Arrays = Sequence["Array | None"]
 Infer = Callable[[Types, Attributes], tuple[TensorType, ...]]
 Evaluate = Callable[[Arrays, Attributes], tuple[Array, ...]]
 Work = Callable[[Types, Attributes, tuple[TensorType, ...]], int]
-
 MAX_RANK = 16
 MAX_TENSOR_BYTES = 1 << 40
 _most_bytes = ContextVar("leanconv.tensor_bytes", default=MAX_TENSOR_BYTES)
+SYMBOLIC_DTYPES = (INT32, INT64)  # others hold numbers
 
 
 @dataclass(frozen=True)
@@ -218,3 +225,68 @@ def check_broadcasts_to(kind: TensorType, shape: tuple[int, ...], what: str) -> 
         raise ModelError(
             f"{what} is {kind}; expected a shape that broadcasts to {shape_text(shape)}"
         )
+
+
+def numbers(array: Array, dtype: DType) -> Array:
+    """The array with numbers for its symbols; each of them becomes a guard."""
+    if array.dtype != object:
+        return array
+    return np.array([int(each) for each in array.reshape(-1)], dtype).reshape(array.shape)
+
+
+def checked_symbols(array: Array, dtype: DType) -> Array:
+    """An array of objects, if they are integers of the dtype; as numbers where none is a symbol.
+
+    Raises:
+        NeedsNumberError: it holds something else, or a number that the dtype does not.
+    """
+    ends = np.iinfo(dtype)
+    low, high = int(ends.min), int(ends.max)
+    symbolic = False
+    for each in array.reshape(-1):
+        number = plain(each)
+        if not isinstance(number, int) or isinstance(number, bool):
+            raise NeedsNumberError(f"gives {number!r} from the extents; expected an integer")
+        if not (low <= each and each <= high):
+            raise NeedsNumberError(f"gives {number} from the extents; expected a number of {dtype}")
+        symbolic = symbolic or isinstance(each, Symbol)
+    return array if symbolic else array.astype(dtype)
+
+
+def quotient(a: Array, b: Array) -> Array:
+    """a / b of integers, rounded towards zero, as C and ONNX do.
+
+    Raises:
+        ModelError: a divisor is 0.
+    """
+    _check_divisors(b)
+    if object in (a.dtype, b.dtype):
+        return np.asarray(_quotient_each(a, b))
+    floored = a // b
+    return np.asarray(floored + ((a - floored * b != 0) & ((a < 0) != (b < 0))))
+
+
+def remainder(a: Array, b: Array, towards_zero: bool) -> Array:
+    """What is left of a by b: of the divisor's sign, or of a's where quotients go towards zero.
+
+    Raises:
+        ModelError: a divisor is 0.
+    """
+    _check_divisors(b)
+    if not towards_zero:
+        return np.asarray(np.mod(a, b))
+    if object in (a.dtype, b.dtype):
+        return np.asarray(a - b * _quotient_each(a, b))
+    return np.asarray(np.fmod(a, b))
+
+
+def _check_divisors(b: Array) -> None:
+    if any(each == 0 for each in b.reshape(-1)) if b.dtype == object else not np.all(b):
+        raise ModelError("got an integer division by zero; expected divisors other than 0")
+
+
+def _quotient(a: Any, b: Any) -> Any:
+    return a // b if (a >= 0) == (b > 0) else -(-a // b)
+
+
+_quotient_each = np.frompyfunc(_quotient, 2, 1)

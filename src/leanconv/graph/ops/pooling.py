@@ -20,8 +20,7 @@ from leanconv.graph.ops.base import (
     first,
     single,
 )
-from leanconv.graph.ops.conv import MAX_STEP, check_window
-from leanconv.graph.ops.windows import window_extent, window_steps
+from leanconv.graph.ops.conv import MAX_STEP, check_window, window_extent, window_steps
 from leanconv.spec.conv import effective_extent
 from leanconv.types import FLOATS, INT8, INT64, UINT8
 

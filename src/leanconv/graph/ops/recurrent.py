@@ -7,18 +7,20 @@
 
 Names and the order of the gates are ONNX's; `linear_before_reset` multiplies by `r` behind the
 product: n = g(x_h + r (h[t-1] R_h^T + b)).
+
+Loop, which computes any region many times, is here too.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from leanconv.errors import ModelError
-from leanconv.graph.ir import Attributes, TensorType
+from leanconv.graph.ir import Attributes, Graph, Node, TensorType
 from leanconv.graph.ops.base import (
     Array,
     Arrays,
@@ -33,12 +35,14 @@ from leanconv.graph.ops.base import (
     same_dtype,
 )
 from leanconv.records import dataclass
-from leanconv.types import FLOATS, INT32
+from leanconv.types import DTYPES, FLOATS, INT32
 
 # Inputs behind the product and the recurrent weights.
 STATE, CELL, PEEPHOLES, BIAS, LENGTHS = range(2, 7)
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 RESULTS = ("Y", "Y_h", "Y_c")
+Evaluate = Callable[[Node, Mapping[str, Array]], tuple[Array, ...]]
+Work = Callable[[Node, Mapping[str, TensorType]], int]
 
 
 @dataclass(frozen=True)
@@ -217,3 +221,74 @@ def _work(types: Types, _attributes: Attributes, _results: tuple[TensorType, ...
 OPS: dict[str, Op] = {
     "Recurrence": Op(_infer, _evaluate, 2, 7, ("cells", "results"), _work, dtypes=(*FLOATS, INT32))
 }
+
+
+def _infer_loop(types: Types, attributes: Attributes) -> tuple[TensorType, ...]:
+    body: Graph = attributes["body"].graph
+    count, states = attributes["count"], attributes["states"]
+    if len(types) != len(body.inputs) or not 0 <= states <= min(len(types), len(body.outputs)):
+        raise ModelError(
+            f"got {len(types)} inputs, {states} of them carried, for a body of {len(body.inputs)} "
+            f"inputs and {len(body.outputs)} outputs; expected as many"
+        )
+    if count < 1:
+        raise ModelError("attribute count is less than 1; expected a loop that runs")
+    given = [required(types, index) for index in range(len(types))]
+    for name, kind in zip(body.inputs, given, strict=True):
+        if body.types[name] != kind:
+            raise ModelError(
+                f"the body's input {name!r} is {body.types[name]}; expected {kind}, as the node's"
+            )
+    made = [body.types[name] for name in body.outputs]
+    for name, kind, wanted in zip(body.outputs[:states], made, given, strict=False):
+        if kind != wanted:
+            raise ModelError(
+                f"the body carries {wanted} on as {name!r}, which is {kind}; expected equal types"
+            )
+    stacked = (checked((count, *kind.shape), kind.dtype) for kind in made[states:])
+    return (*made[:states], *stacked)
+
+
+def run(graph: Graph, values: dict[str, Array], evaluate: Evaluate) -> list[Array]:
+    """The outputs of a graph, node by node; an array goes when nothing reads it any more.
+
+    Args:
+        graph: in normal form.
+        values: of its inputs and constants.
+        evaluate: computes a node.
+    """
+    left: dict[str, int] = {}
+    for name in (*graph.outputs, *(name for node in graph.nodes for name in node.inputs)):
+        left[name] = left.get(name, 0) + 1
+    for node in graph.nodes:
+        values.update(zip(node.outputs, evaluate(node, values), strict=True))
+        for name in node.inputs:
+            left[name] -= 1
+            if not left[name]:
+                values.pop(name, None)
+    return [values[name] for name in graph.outputs]
+
+
+def loop(evaluate: Evaluate, work: Work) -> Op:
+    """The operation, made of what computes a node and of what says how much that is."""
+
+    def computed(arrays: Arrays, attributes: Attributes) -> tuple[Array, ...]:
+        body: Graph = attributes["body"].graph
+        states = attributes["states"]
+        given = [array(arrays, index) for index in range(len(arrays))]
+        stacks: list[list[Array]] = [[] for _ in body.outputs[states:]]
+        for _ in range(attributes["count"]):
+            values = {**body.constants, **dict(zip(body.inputs, given, strict=True))}
+            made = run(body, values, evaluate)
+            given[:states] = made[:states]
+            for stack, each in zip(stacks, made[states:], strict=True):
+                stack.append(each)
+        return (*given[:states], *map(np.stack, stacks))
+
+    def worked(types: Types, attributes: Attributes, results: tuple[TensorType, ...]) -> int:
+        del types, results
+        body: Graph = attributes["body"].graph
+        once = sum(work(node, body.types) for node in body.nodes)
+        return int(attributes["count"]) * (len(body.nodes) + once)
+
+    return Op(_infer_loop, computed, 0, 1 << 31, ("body", "count", "states"), worked, dtypes=DTYPES)

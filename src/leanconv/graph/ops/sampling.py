@@ -25,9 +25,8 @@ from leanconv.graph.ops.base import (
     same_dtype,
     single,
 )
-from leanconv.graph.ops.conv import check_window
+from leanconv.graph.ops.conv import check_window, window_extent, window_steps
 from leanconv.graph.ops.indexing import check_indices
-from leanconv.graph.ops.windows import window_extent, window_steps
 from leanconv.types import FLOATS, INT64
 from leanconv.units import shape_text
 

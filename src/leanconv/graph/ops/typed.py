@@ -10,6 +10,7 @@ import numpy as np
 from leanconv.errors import ModelError
 from leanconv.graph.ir import Attributes, TensorType
 from leanconv.graph.ops.base import (
+    SYMBOLIC_DTYPES,
     Array,
     Arrays,
     Op,
@@ -18,11 +19,12 @@ from leanconv.graph.ops.base import (
     broadcast,
     checked,
     first,
+    numbers,
+    remainder,
     required,
     same_dtype,
     single,
 )
-from leanconv.graph.ops.integers import SYMBOLIC_DTYPES, numbers, remainder
 from leanconv.half_arrays import in_memory
 from leanconv.types import BOOL, DTYPES, FLOAT32, HALVES, INT64, NUMBERS, UINT16, DType
 

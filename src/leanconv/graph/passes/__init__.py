@@ -12,25 +12,23 @@ from collections.abc import Callable, Sequence
 from leanconv.errors import LeanConvError
 from leanconv.graph.ir import Graph
 from leanconv.graph.passes.dense_to_conv import dense_to_conv
-from leanconv.graph.passes.drop_dead import drop_dead
 from leanconv.graph.passes.expand_quantised import expand_quantised, expand_without_kernel
-from leanconv.graph.passes.factor_sums import factor_sums
 from leanconv.graph.passes.fold_batch_norm import fold_batch_norm
-from leanconv.graph.passes.fuse_activations import fuse_activations
-from leanconv.graph.passes.fuse_affine import fuse_affine
-from leanconv.graph.passes.fuse_attention import fuse_attention
 from leanconv.graph.passes.fuse_blocks import fuse_blocks
 from leanconv.graph.passes.fuse_chains import fuse_chains, fuse_reductions
 from leanconv.graph.passes.fuse_codes import fuse_coded_activations, fuse_codes, pad_codes
-from leanconv.graph.passes.fuse_normalisation import fuse_normalisation
-from leanconv.graph.passes.fuse_residual import fuse_outer_residual, fuse_residual
-from leanconv.graph.passes.global_pooling import global_pooling, pool_channels_last
-from leanconv.graph.passes.hoist_activations import hoist_activations
-from leanconv.graph.passes.merge_common import merge_common
-from leanconv.graph.passes.merge_pads import merge_pads
-from leanconv.graph.passes.recognise_activations import recognise_activations
+from leanconv.graph.passes.fuse_epilogues import (
+    fuse_activations,
+    fuse_affine,
+    fuse_outer_residual,
+    fuse_residual,
+    hoist_activations,
+)
+from leanconv.graph.passes.fuse_normalisation import fuse_attention, fuse_normalisation
+from leanconv.graph.passes.global_pooling import global_pooling, merge_pads, pool_channels_last
+from leanconv.graph.passes.recognise_activations import factor_sums, recognise_activations
 from leanconv.graph.passes.recognise_quantised import recognise_quantised
-from leanconv.graph.passes.simplify import simplify
+from leanconv.graph.passes.simplify import drop_dead, merge_common, simplify
 from leanconv.graph.passes.unsigned_codes import unsigned_codes
 from leanconv.graph.regions import with_regions
 from leanconv.graph.verify import verify

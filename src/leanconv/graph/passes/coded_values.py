@@ -16,7 +16,7 @@ from leanconv.graph.edit import Array, Editor
 from leanconv.graph.ir import Graph, Node
 from leanconv.graph.ops import BINARY, UNARY, evaluate
 from leanconv.graph.ops.quantised import CODES
-from leanconv.graph.passes.drop_dead import drop_dead
+from leanconv.graph.passes.simplify import drop_dead
 from leanconv.records import dataclass
 from leanconv.types import FLOAT16, FLOAT32
 

@@ -10,7 +10,7 @@ from leanconv.graph.edit import Editor, frozen, node_like, rewrite
 from leanconv.graph.halves import computes
 from leanconv.graph.ir import Graph, Node, TensorType
 from leanconv.graph.ops import infer
-from leanconv.graph.ops.expression import (
+from leanconv.graph.ops.pointwise import (
     ELEMENTWISE,
     MOST_OPERANDS,
     MOST_SERIES,

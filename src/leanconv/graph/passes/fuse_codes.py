@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 
-from leanconv.graph.activations import activation_of
 from leanconv.graph.edit import (
     Array,
     Editor,
@@ -17,6 +16,7 @@ from leanconv.graph.edit import (
     rewrite,
 )
 from leanconv.graph.ir import Graph, Node, TensorType
+from leanconv.graph.ops.pointwise import activation_of
 from leanconv.graph.ops.quantised import CODES
 from leanconv.spec.requantise import ResidualCodes
 from leanconv.types import FLOAT32

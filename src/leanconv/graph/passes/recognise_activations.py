@@ -1,9 +1,11 @@
-"""Recognise activation functions that a file spells out in arithmetic."""
+"""Recognise what a file spells out in arithmetic: activation functions, scaled shortcuts."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+
+import numpy as np
 
 from leanconv.graph.edit import Editor, frozen, rewrite
 from leanconv.graph.ir import Graph, Node
@@ -13,6 +15,7 @@ from leanconv.records import dataclass
 _MOST_NODES = 6  # of one product; longer ones are no activation
 # Constants as files round them, relative: in float32, and at least.
 _TOLERANCE, _LEAST_TOLERANCE = 5e-7, 1e-14
+_TIMES_SMALLER = 4  # elements of x for one of s, at least
 
 
 def recognise_activations(graph: Graph) -> Graph:
@@ -30,10 +33,10 @@ def recognise_activations(graph: Graph) -> Graph:
     Requires: a verified graph, before `fold_batch_norm`, which would fold parts of the patterns.
     Ensures: the same values up to rounding.
     """
-    return rewrite(graph, _rule)
+    return rewrite(graph, _recognise)
 
 
-def _rule(editor: Editor, node: Node) -> bool:
+def _recognise(editor: Editor, node: Node) -> bool:
     new: Node | None = None
     if not editor.types[node.key].dtype.is_float:
         return False
@@ -266,3 +269,41 @@ def _from_extreme(editor: Editor, node: Node) -> Node | None:
 def _hard_sigmoid(node: Node, x: str, alpha: float, beta: float) -> Node:
     attributes = frozen({"alpha": alpha, "beta": beta})
     return Node("HardSigmoid", (x,), node.outputs, attributes, node.name)
+
+
+def factor_sums(graph: Graph) -> Graph:
+    """Turn Add(x, Mul(x, s)) into Mul(x, Add(s, 1)), s being computed and much smaller than x.
+
+    That is how attention to channels (squeeze and excite) stands beside a shortcut; an activation
+    before s takes in the 1.
+
+    Left alone: products that others read as well, and constants, which `fold_batch_norm` takes.
+
+    Requires: a verified graph, before `fuse_affine`.
+    Ensures: no such sum remains.
+    """
+    return rewrite(graph, _factor_sum)
+
+
+def _factor_sum(editor: Editor, node: Node) -> bool:
+    if node.op != "Add":
+        return False
+    for index in (0, 1):
+        x, product = node.inputs[1 - index], editor.private_producer(node.inputs[index], "Mul")
+        if product is None or x not in product.inputs or x in editor.constants:
+            continue
+        factor = product.inputs[1 - product.inputs.index(x)]
+        kind = editor.types[factor]
+        if factor in editor.constants or _TIMES_SMALLER * kind.elements > editor.types[x].elements:
+            continue
+        if editor.shape(node.output) != editor.shape(x):
+            continue
+        one = editor.constant(f"{factor}.one", np.ones(1, kind.dtype))
+        more = editor.value(factor, kind)
+        editor.replace(
+            node,
+            Node("Add", (factor, one), (more,), frozen({}), product.name),
+            Node("Mul", (x, more), node.outputs, frozen({}), node.name),
+        )
+        return True
+    return False

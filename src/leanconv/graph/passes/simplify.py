@@ -1,16 +1,82 @@
-"""Remove what changes nothing, and merge what two nodes do where one can."""
+"""Remove what nothing needs and what changes nothing, merge what nodes do where one can."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import TypeVar
 
-from leanconv.graph.edit import Editor, frozen, node_like, reshape_node, rewrite
+from leanconv.graph.edit import Editor, frozen, node_like, part_nodes, reshape_node, rewrite
 from leanconv.graph.ir import Graph, Node
 from leanconv.graph.ops.base import broadcast
 from leanconv.graph.ops.movement import moves_nothing
+from leanconv.graph.regions import Region
+from leanconv.symbolic import key
 
+_T = TypeVar("_T")
 _Bounds = tuple[float, float]
+_COMMUTATIVE = frozenset({"Add", "Mul", "Min", "Max"})
+
+
+def drop_dead(graph: Graph) -> Graph:
+    """Keep the nodes that an output depends on, and the constants that those nodes read.
+
+    Requires: a verified graph.
+    Ensures: every node and constant is needed, every part of a Split, the places of a MaxPool, and
+        what a Loop stacks and captures; inputs and outputs are as before.
+    """
+    needed = set(graph.outputs)
+    kept = []
+    for node in reversed(graph.nodes):
+        if needed.isdisjoint(node.outputs):
+            continue
+        if node.op == "Split" and not needed.issuperset(node.outputs):
+            parts = part_nodes(node, graph.types[node.inputs[0]].shape)
+            kept += [part for part in parts if part.output in needed]
+        elif node.op == "MaxPoolWithIndices" and node.outputs[1] not in needed:
+            kept.append(_without_places(node))
+        else:
+            if node.op == "Loop":
+                node = _without_unread(node, needed)
+            kept.append(node)
+            needed.update(node.outputs)
+        needed.update(node.inputs)
+    needed.update(graph.inputs)
+    return replace(
+        graph,
+        nodes=tuple(reversed(kept)),
+        types=_only(graph.types, needed),
+        constants=_only(graph.constants, needed),
+    )
+
+
+def _without_places(node: Node) -> Node:
+    held = {name: value for name, value in node.attributes.items() if name != "storage_order"}
+    return replace(node, op="MaxPool", outputs=node.outputs[:1], attributes=MappingProxyType(held))
+
+
+def _without_unread(node: Node, needed: set[str]) -> Node:
+    """A loop that stacks only what is read, and captures only what its body reads."""
+    states, body = node.attributes["states"], node.attributes["body"].graph
+    stacked = [n for n, name in enumerate(node.outputs) if n < states or name in needed]
+    if len(stacked) < len(node.outputs):
+        body = drop_dead(replace(body, outputs=tuple(body.outputs[n] for n in stacked)))
+    read = {*body.outputs, *(name for each in body.nodes for name in each.inputs)}
+    given = [n for n, name in enumerate(body.inputs) if n < states or name in read]
+    if len(stacked) == len(node.outputs) and len(given) == len(node.inputs):
+        return node
+    unread = set(body.inputs).difference(body.inputs[n] for n in given)
+    types = _only(body.types, set(body.types) - unread)
+    body = replace(body, inputs=tuple(body.inputs[n] for n in given), types=types)
+    inputs = tuple(node.inputs[n] for n in given)
+    outputs = tuple(node.outputs[n] for n in stacked)
+    return node_like(node, inputs=inputs, outputs=outputs, attributes={"body": Region(body)})
+
+
+def _only(items: Mapping[str, _T], names: set[str]) -> Mapping[str, _T]:
+    return MappingProxyType({name: item for name, item in items.items() if name in names})
 
 
 def simplify(graph: Graph) -> Graph:
@@ -30,7 +96,7 @@ def simplify(graph: Graph) -> Graph:
     Requires: a verified graph.
     Ensures: the same outputs, no more nodes than before.
     """
-    return rewrite(graph, _rule)
+    return rewrite(graph, _simpler)
 
 
 def bounds(node: Node) -> _Bounds | None:
@@ -69,7 +135,7 @@ def clip_again(editor: Editor, node: Node, source: str, own: _Bounds | None) -> 
     return None if (new.op, new.inputs) == (node.op, node.inputs) else new
 
 
-def _rule(editor: Editor, node: Node) -> bool:
+def _simpler(editor: Editor, node: Node) -> bool:
     if _is_identity(editor, node) and editor.alias(node, node.inputs[0]):
         return True
     current = node
@@ -176,3 +242,28 @@ _HANDLERS: dict[str, Callable[[Editor, Node], Node | None]] = {
     **dict.fromkeys((f"Reduce{how}" for how in ("Mean", "Max", "Min", "Sum", "Prod")), _reduce),
     **dict.fromkeys(("Add", "Sub", "Mul", "Div", "Pow", "Min", "Max"), _binary),
 }
+
+
+def merge_common(graph: Graph) -> Graph:
+    """Let identical nodes (same operation, inputs and attributes) share one result.
+
+    Requires: a verified graph.
+    Ensures: no two nodes are identical, but for those that define two outputs of the network.
+    """
+    seen: dict[Hashable, tuple[str, ...]] = {}
+
+    def rule(editor: Editor, node: Node) -> bool:
+        key = _node_key(node)
+        first = seen.setdefault(key, node.outputs)
+        return first != node.outputs and editor.alias(node, *first)
+
+    return rewrite(graph, rule)
+
+
+def _node_key(node: Node) -> Hashable:
+    inputs = tuple(sorted(node.inputs)) if node.op in _COMMUTATIVE else node.inputs
+    return (
+        node.op,
+        inputs,
+        tuple((name, key(value)) for name, value in sorted(node.attributes.items())),
+    )

@@ -16,8 +16,7 @@ import numpy as np
 
 from leanconv.errors import ModelError, UnsupportedError
 from leanconv.graph.fields.receptive_fields import InputAxis, reads_of, receptive_fields
-from leanconv.graph.fields.routes import routes
-from leanconv.graph.fields.tables import axis_table
+from leanconv.graph.fields.routes import axis_table, routes
 from leanconv.graph.ir import Graph, Node, is_filled
 from leanconv.graph.ops import label
 from leanconv.graph.ops.base import only_described

@@ -1,10 +1,11 @@
-"""Errors that say where in a file they happened."""
+"""Errors that say where in a file they happened, with names short enough for messages."""
 
 from __future__ import annotations
 
 from leanconv.errors import LeanConvError, UnsupportedError
 
 _MESSAGE = 2000  # characters: names and lists of a file can be long
+NAME = 200  # characters of a name that messages show
 
 
 class NeedsValuesError(UnsupportedError):
@@ -36,3 +37,8 @@ def located_inside(error: LeanConvError, where: str) -> LeanConvError:
     Graphs lie in graphs, and the innermost node says enough.
     """
     return error if str(error).startswith("node ") else located(error, where)
+
+
+def shown(name: str) -> str:
+    """A name short enough for a message."""
+    return name if len(name) <= NAME else name[:NAME] + "…"

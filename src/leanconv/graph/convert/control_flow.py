@@ -1,6 +1,7 @@
-"""Scan: a body that reads the slices of tensors, one of each in an iteration.
+"""Control flow: what is known where the network is bound is decided there.
 
-Where a node holds the body, the slices are gathered by the iteration's number.
+A branch is taken. A loop of few iterations is written out, one after the other; one of many becomes
+a node that holds its body.
 """
 
 from __future__ import annotations
@@ -12,12 +13,45 @@ import numpy as np
 
 from leanconv.errors import ModelError
 from leanconv.graph.builder import Builder
-from leanconv.graph.convert.bodies import Inside, Repeated
-from leanconv.graph.convert.held_bodies import repeated
-from leanconv.graph.convert.rule import Call
+from leanconv.graph.convert.loop_bodies import Inside, Repeated, repeated
+from leanconv.graph.convert.rule import Call, Older, Rule
 from leanconv.graph.convert.shapes import part_of
 from leanconv.graph.ir import TensorType
 from leanconv.graph.value import Value
+from leanconv.types import BOOL, INT64
+
+_MANY = 1 << 31
+
+
+def condition(call: Call, index: int) -> bool:
+    """A condition that is known; one on open sizes becomes a guard."""
+    kind = call.value(index).type
+    if kind.dtype != BOOL or kind.elements != 1:
+        raise ModelError(f"the condition is {kind}; expected one bool")
+    return bool(call.constant(index).reshape(-1)[0])
+
+
+class Loop(Repeated):
+    """A Loop: how often at most, whether to begin at all, what is carried."""
+
+    def __init__(self, call: Call) -> None:
+        states = [call.anything(index) for index in range(2, len(call))]
+        if None in states:
+            raise ModelError("a carried value is absent; expected all of them")
+        super().__init__(call, [state for state in states if state is not None], 2, 1)
+
+    @property
+    def count(self) -> Any:
+        """How often it runs at most."""
+        call = self.call
+        if call.optional(1) is not None and not condition(call, 1):
+            return 0
+        if call.optional(0) is None:
+            return None
+        kind = call.value(0).type
+        if kind.dtype != INT64 or kind.elements != 1:
+            raise ModelError(f"the trip count is {kind}; expected one int64")
+        return call.scalar(0)
 
 
 class Scan(Repeated):
@@ -104,3 +138,54 @@ class Scan(Repeated):
         order = list(range(1, rank))
         order.insert(axis, 0)
         return call.emit("Transpose", [stack], perm=tuple(order))
+
+
+def _if(call: Call) -> list[Value]:
+    """The outputs of the branch that is taken."""
+    taken = "then_branch" if condition(call, 0) else "else_branch"
+    for name, graph in call.node.graphs.items():
+        if graph.inputs:
+            raise ModelError(f"{name} has {len(graph.inputs)} inputs; expected none")
+        if len(graph.outputs) != len(call.node.outputs):
+            raise ModelError(
+                f"{name} has {len(graph.outputs)} outputs; expected {len(call.node.outputs)}, as "
+                "many as the node"
+            )
+    return call.inline(taken)
+
+
+def _loop(call: Call) -> list[Value]:
+    """What is carried at the end, then what the iterations gave, stacked."""
+    return repeated(Loop(call))
+
+
+def _scan(call: Call) -> list[Value]:
+    """The same, for each slice of some tensors; before opset 9, for each image of a batch."""
+    if call.opset >= 9:
+        return repeated(Scan(call))
+    if call.optional(0) is not None:
+        raise ModelError("input 0 gives lengths of sequences; expected none: pad them")
+    return Scan.of_batch(call)
+
+
+_DIRECTIONS = {"scan_input_directions": "ints", "scan_output_directions": "ints"}
+RULES: dict[str, Rule] = {
+    "If": Rule(_if, running=(), outputs=_MANY, graphs=("then_branch", "else_branch")),
+    "Loop": Rule(_loop, {}, 2, _MANY, running=range(2, _MANY), outputs=_MANY, graphs=("body",)),
+    "Scan": Rule(
+        _scan,
+        {
+            **_DIRECTIONS,
+            "num_scan_inputs": "int",
+            "scan_input_axes": "ints",
+            "scan_output_axes": "ints",
+        },
+        1,
+        _MANY,
+        running=None,
+        since=8,
+        outputs=_MANY,
+        graphs=("body",),
+        older=Older(9, {"directions": "ints"}),
+    ),
+}

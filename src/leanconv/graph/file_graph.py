@@ -1,0 +1,120 @@
+"""Nodes of a file and the graphs that they hold: with their names only, or decoded as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import field, replace
+from types import MappingProxyType
+from typing import Any
+
+from leanconv.errors import LeanConvError
+from leanconv.graph.file_errors import shown
+from leanconv.graph.ir import TensorType
+from leanconv.graph.ops.base import Array
+from leanconv.graph.wire import Message
+from leanconv.records import dataclass
+
+DOMAINS = ("", "ai.onnx")  # two names of ONNX's own
+
+
+def table_key(domain: str, op: str) -> str:
+    """What the table of operations calls an operation of a domain."""
+    return op if domain in DOMAINS else f"{domain}.{op}"
+
+
+@dataclass(frozen=True, eq=False)
+class FileNode:
+    """A node as the file has it.
+
+    Attributes:
+        op: ONNX's operation; of another domain with that and a dot before it.
+        inputs, outputs: names; `""` where absent.
+        attributes: ints, floats, strings, tuples of numbers, arrays; none before they are decoded.
+        name: the node's name in the file, or one made from its place.
+        opset: the version of the operations, where it is not the model's: functions have their own.
+        graphs: the graphs that it holds, by the attribute's name.
+        domain, overload: of the operation.
+        undecoded: attributes as bytes of AttributeProtos, or as their decoded messages.
+    """
+
+    op: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, Any]
+    name: str
+    opset: int | None = None
+    graphs: Mapping[str, FileGraph] = field(default_factory=lambda: MappingProxyType({}))
+    domain: str = ""
+    overload: str = ""
+    undecoded: tuple[memoryview | Message, ...] = ()
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The names that it reads: its inputs, and what its graphs capture."""
+        if not self.graphs:
+            return self.inputs
+        held = (name for graph in self.graphs.values() for name in graph.captured.values())
+        return (*self.inputs, *held)
+
+    @property
+    def bare_op(self) -> str:
+        """The operation without its domain."""
+        return self.op if self.domain in DOMAINS else self.op[len(self.domain) + 1 :]
+
+    @property
+    def where(self) -> str:
+        """What messages call it before it is decoded."""
+        version = "" if self.opset is None else f", opset {self.opset}"
+        return f"node {self.name!r} ({shown(self.bare_op)}{version})"
+
+
+@dataclass(frozen=True, eq=False)
+class FileGraph:
+    """A graph that a node of the file holds. Its names are its own, but for those of `captured`.
+
+    Attributes:
+        inputs, outputs: names.
+        nodes: all, in the file's order; once the graph is completed those that the outputs need, in
+            an order in which they can run.
+        constants: its own weights.
+        captured: names of the graph around it, by the names that they have in this one.
+        refused: why it cannot be computed, None if nothing is known that speaks against it.
+        declared: types of the outputs as the file declares them, None where it does not say of
+            what elements they are; extents that are no numbers are 0, without a rank none.
+        undecoded: the bytes of initialisers that are no constants yet, None for one that is not
+            dense.
+    """
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    nodes: tuple[FileNode, ...]
+    constants: Mapping[str, Array]
+    captured: Mapping[str, str]
+    refused: LeanConvError | None = None
+    declared: tuple[TensorType | None, ...] = ()
+    undecoded: Mapping[str, memoryview | None] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        """How many nodes it has, with those of the graphs that they hold."""
+        return count_nodes(self.nodes)
+
+    def part(self, outputs: Sequence[str]) -> FileGraph:
+        """The graph without what only other outputs need."""
+        needed, nodes = set(outputs), []
+        for node in reversed(self.nodes):
+            if not needed.isdisjoint(node.outputs):
+                nodes.append(node)
+                needed.update(node.reads)
+        return replace(self, outputs=tuple(outputs), nodes=tuple(nodes[::-1]))
+
+    def within(self, names: Mapping[str, str]) -> FileGraph:
+        """The same graph where the names of the graph around it are others now."""
+        captured = {name: names[outer] for name, outer in self.captured.items()}
+        return replace(self, captured=captured)
+
+
+def count_nodes(nodes: Sequence[FileNode]) -> int:
+    """The number of nodes, with those of the graphs that they hold."""
+    held = (graph for node in nodes for graph in node.graphs.values())
+    return len(nodes) + sum(graph.size for graph in held)
