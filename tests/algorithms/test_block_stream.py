@@ -14,7 +14,6 @@ from leanconv.codegen.forms import instance_of
 from leanconv.codegen.host import host
 from leanconv.codegen.tiling import Tile
 from leanconv.errors import SpecError
-from leanconv.graph.interpret import interpret
 from leanconv.graph.ir import Graph, TensorType
 from leanconv.graph.passes.fuse_blocks import fuse_blocks, merge_blocks, mergeable
 from leanconv.graph.verify import verify
@@ -24,6 +23,7 @@ from leanconv.spec import Activation, Format
 from leanconv.target import Target, preset
 from leanconv.types import FLOAT32, FLOAT64
 from support.graph_builder import Builder
+from support.interpret import interpret
 from support.kernel_runner import run_kernel
 from support.nodes import all_constants, run_lowered
 

@@ -20,7 +20,7 @@ from leanconv.cli.main import build_parser
 from leanconv.cli.options import byte_count, duration
 from leanconv.cli.output import in_options, print_json
 from leanconv.errors import SpecError
-from leanconv.graph.small_inputs import NeedsInputsError
+from leanconv.graph.network_inputs import NeedsInputsError
 from leanconv.reference.layers import LAYERS
 from leanconv.spec import ConvSpec
 from leanconv.units import parse_bytes, parse_ns

@@ -32,9 +32,9 @@ from conformance.suite import (
 from leanconv.errors import InputError, LeanConvError
 from leanconv.graph.narrow_codes import given as given_numbers
 from leanconv.graph.narrow_codes import taken
+from leanconv.graph.network_inputs import NeedsInputsError
 from leanconv.graph.onnx_import import read_model
 from leanconv.graph.passes import run_passes
-from leanconv.graph.small_inputs import NeedsInputsError
 from leanconv.graph.verify import check_flowing, verify
 from leanconv.types import BFLOAT16, NARROW, DType
 from support.onnx_models import interpreted

@@ -18,7 +18,6 @@ from onnx import TensorProto, helper
 import leanconv as lc
 from leanconv.api import cpu_graphs
 from leanconv.errors import ModelError
-from leanconv.graph.interpret import interpret
 from leanconv.graph.ir import Graph, Node
 from leanconv.graph.onnx_import import read_model
 from leanconv.graph.ops.pointwise import MOST_OPERANDS, MOST_TERMS, Term, terms_of
@@ -26,6 +25,7 @@ from leanconv.graph.passes import GPU_PASSES, PASSES, run_passes, store_in_halve
 from leanconv.graph.passes.fuse_chains import fuse_chains, fuse_reductions, separated
 from leanconv.graph.verify import verify
 from leanconv.types import INT32
+from support.interpret import interpret
 from support.onnx_models import model
 
 APART = tuple(each for each in PASSES if each not in (fuse_chains, fuse_reductions))

@@ -19,13 +19,13 @@ from onnx import helper, numpy_helper
 
 from leanconv.errors import LeanConvError
 from leanconv.graph.convert import FILE_RULES
-from leanconv.graph.interpret import interpret
 from leanconv.graph.ir import Graph
 from leanconv.graph.limits import Limits
 from leanconv.graph.onnx_import import read_model
 from leanconv.graph.verify import verify
 from support.damaged_models import FILES, FLOATS, NUMBERS, damaged_bytes, damaged_fields
 from support.hostile import ResidentPeak, cpu_limit
+from support.interpret import interpret
 from support.onnx_models import model
 
 CASES = 400  # of each kind of damage

@@ -11,9 +11,9 @@ import pytest
 
 import leanconv as lc
 from leanconv.errors import LeanConvError, ModelError
-from leanconv.graph.interpret import interpret
 from leanconv.graph.onnx_import import read_model
 from leanconv.graph.passes import PASSES, run_passes
+from support.interpret import interpret
 from support.quantised_cases import GROUPS, Draw, elementwise, floats, products
 from support.quantised_models import model
 

@@ -8,11 +8,11 @@ import pytest
 
 import leanconv as lc
 from leanconv.errors import LeanConvError, UnsupportedError
-from leanconv.graph.interpret import interpret
 from leanconv.graph.limits import Limits
 from leanconv.graph.onnx_import import read_model
 from support.control_flow import graph, node
 from support.hostile import bounded
+from support.interpret import interpret
 from support.onnx_models import model
 
 TINY = np.ones(4, "f4")

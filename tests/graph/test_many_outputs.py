@@ -9,7 +9,6 @@ import pytest
 
 from leanconv.errors import ModelError
 from leanconv.graph.edit import frozen
-from leanconv.graph.interpret import interpret
 from leanconv.graph.ir import Graph, Node, TensorType
 from leanconv.graph.onnx_import import read_model
 from leanconv.graph.ops import infer
@@ -19,6 +18,7 @@ from leanconv.graph.verify import verify
 from leanconv.types import FLOAT32, FLOAT64
 from support.control_flow import node
 from support.graph_builder import Builder, applied, feed, ops
+from support.interpret import interpret
 from support.onnx_models import model, reference
 
 

@@ -13,12 +13,12 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from leanconv.errors import InputError, ModelError, UnsupportedError
-from leanconv.graph.interpret import interpret
 from leanconv.graph.ir import TensorType
 from leanconv.graph.onnx_import import Model, read_model
 from leanconv.graph.verify import verify
 from leanconv.types import FLOAT16, FLOAT32, FLOAT64, INT32
 from support.import_cases import Numbers
+from support.interpret import interpret
 from support.onnx_models import agree, imported, model, small_cnn
 
 normal = Numbers(3).normal

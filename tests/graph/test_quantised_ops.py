@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import helper
 
-from leanconv.graph.interpret import interpret
 from leanconv.graph.ops import evaluate
 from leanconv.graph.ops.quantised import fma
 from leanconv.graph.passes.expand_quantised import expand_quantised
 from leanconv.types import FLOAT32, INT8, UINT8, DType
+from support.interpret import interpret
 from support.nodes import one_node
 from support.quantised_models import microsoft, model, peer
 

@@ -12,10 +12,10 @@ from onnx import helper
 
 from leanconv.graph.fields.axis_map import AxisMap, IrregularError, table_map, transposed_map
 from leanconv.graph.fields.receptive_fields import Local, Whole, receptive_fields
-from leanconv.graph.interpret import interpret
 from leanconv.graph.ir import Graph
 from leanconv.graph.onnx_import import read_model
 from leanconv.graph.passes import PASSES, UNFUSED_PASSES, run_passes
+from support.interpret import interpret
 from support.local_networks import local_network
 from support.onnx_models import model
 

@@ -11,9 +11,8 @@ import pytest
 
 from leanconv.graph.convert.selection import distinct, working_for_distinct
 from leanconv.graph.ir import TensorType
-from leanconv.graph.ops import evaluate
+from leanconv.graph.ops import evaluate, working_bytes
 from leanconv.graph.ops.base import dtype_of
-from leanconv.graph.ops.working import working_bytes
 from support.onnx_models import Array
 from support.single_nodes import nodes
 

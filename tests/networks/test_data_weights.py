@@ -11,9 +11,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import leanconv as lc
-from leanconv.graph.interpret import interpret
 from leanconv.graph.onnx_import import read_model
 from leanconv.graph.passes import GPU_PASSES, run_passes
+from support.interpret import interpret
 
 Shape = tuple[int, ...]
 Layer = tuple[Shape, Shape, dict[str, Any]]

@@ -9,8 +9,8 @@ import pytest
 from onnx import NodeProto, helper
 
 import leanconv as lc
-from leanconv.graph.interpret import interpret
 from leanconv.graph.onnx_import import read_model
+from support.interpret import interpret
 from support.network_models import small, weights
 
 SHAPE = (2, 5, 7, 9)

@@ -9,11 +9,11 @@ import pytest
 from onnx import helper
 
 import leanconv as lc
-from leanconv.graph.interpret import interpret
 from leanconv.graph.onnx_import import read_model
 from leanconv.graph.passes import PASSES, run_passes
 from leanconv.graph.passes.unsigned_codes import unsigned_codes
 from leanconv.types import FLOAT32, FLOAT64, INT8, UINT8
+from support.interpret import interpret
 from support.quantised_models import model, peer
 from support.quantised_networks import QuantisedNetwork
 

@@ -9,13 +9,13 @@ import pytest
 
 from leanconv.codegen.host import host
 from leanconv.graph.halves import COMPUTES, MOVES, computes, moves
-from leanconv.graph.interpret import interpret
 from leanconv.graph.ir import TensorType
 from leanconv.graph.verify import verify
 from leanconv.half_arrays import as_float32, in_memory
 from leanconv.operators import OPERATORS, operator_of
 from leanconv.types import BFLOAT16, FLOAT16, FLOAT32, HALVES, DType
 from support.format_cases import Case, cases, choices
+from support.interpret import interpret
 from support.nodes import run_lowered
 
 ROUNDOFFS = 24  # between two orders of float32 sums, of weights in halves, of the largest number

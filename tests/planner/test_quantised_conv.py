@@ -11,7 +11,6 @@ import pytest
 
 from leanconv.codegen.host import host
 from leanconv.graph.edit import frozen
-from leanconv.graph.interpret import interpret
 from leanconv.graph.ir import Graph, Node, TensorType
 from leanconv.graph.ops import evaluate_node, infer_node
 from leanconv.graph.passes import run_passes
@@ -27,6 +26,7 @@ from leanconv.spec import PLAIN
 from leanconv.spec.requantise import ResidualCodes
 from leanconv.target import Target
 from leanconv.types import FLOAT32, INT8, UINT8, DType, as_dtype
+from support.interpret import interpret
 from support.nodes import TARGETS, run_lowered
 from support.quantised_convs import QuantisedConv, cases, numbers, quantised_conv
 

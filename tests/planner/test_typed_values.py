@@ -10,7 +10,6 @@ import pytest
 
 from leanconv.codegen.host import host
 from leanconv.graph.edit import frozen
-from leanconv.graph.interpret import interpret
 from leanconv.graph.ir import Graph, Node, TensorType
 from leanconv.graph.ops import infer_node
 from leanconv.graph.verify import check_flowing, verify
@@ -21,6 +20,7 @@ from leanconv.planner.compiled_network import CompiledNetwork
 from leanconv.planner.lowered_graph import OwnedGraph
 from leanconv.target import Target
 from leanconv.types import BFLOAT16, DTYPES, FLOAT32, DType
+from support.interpret import interpret
 from support.nodes import TARGETS, Case
 
 HELD = tuple(dtype for dtype in DTYPES if dtype != BFLOAT16)  # those that NumPy has

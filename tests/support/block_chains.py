@@ -10,7 +10,6 @@ import numpy as np
 from leanconv.algorithms.parameters import Choice
 from leanconv.codegen.host import host
 from leanconv.codegen.lowered import Lowered
-from leanconv.graph.interpret import interpret
 from leanconv.graph.ir import Graph, Node, TensorType
 from leanconv.graph.passes.fuse_blocks import fuse_blocks
 from leanconv.graph.verify import verify
@@ -20,6 +19,7 @@ from leanconv.spec import Activation, Format
 from leanconv.target import Target
 from leanconv.types import FLOAT32, FLOAT64
 from support.graph_builder import Builder
+from support.interpret import interpret
 from support.kernel_runner import Guard, guarded_operand
 from support.nodes import run_lowered
 

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 
 from leanconv.graph.edit import frozen
-from leanconv.graph.interpret import interpret
 from leanconv.graph.ir import Graph, Node, TensorType
 from leanconv.graph.ops import infer_node
 from leanconv.graph.passes.fuse_blocks import fuse_blocks, merge_blocks, mergeable
 from leanconv.graph.verify import verify
 from leanconv.spec.requantise import ResidualCodes
 from leanconv.types import FLOAT32, INT8, UINT8, DType, as_dtype
+from support.interpret import interpret
 from support.quantised_convs import numbers
 
 

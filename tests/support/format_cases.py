@@ -11,7 +11,6 @@ import numpy as np
 
 from leanconv.algorithms.parameters import Choice
 from leanconv.errors import SpecError
-from leanconv.graph.interpret import interpret
 from leanconv.graph.ir import Graph, Node, TensorType
 from leanconv.graph.ops import infer_node
 from leanconv.graph.ops.quantised import CODES
@@ -27,6 +26,7 @@ from leanconv.types import FLOAT32, FLOAT64, FLOATS, INT8, INT32, UINT8
 from support import quantised_convs, single_nodes
 from support.code_chains import CodeNet
 from support.graph_builder import Builder, feed
+from support.interpret import interpret
 from support.nodes import one_node, run_lowered
 
 IMAGE = (2, 20, 5, 4)  # more channels than lanes, and no multiple of them

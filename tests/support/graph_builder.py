@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from leanconv.graph.edit import frozen
-from leanconv.graph.interpret import interpret
 from leanconv.graph.ir import Graph, Node, TensorType
 from leanconv.graph.ops import infer_node
 from leanconv.graph.passes import Pass
 from leanconv.graph.verify import verify
 from leanconv.types import FLOAT64
+from support.interpret import interpret
 
 
 class Builder:

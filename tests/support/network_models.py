@@ -10,9 +10,9 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from examples.networks import FULL_NETWORKS, SMALL_NETWORKS
-from leanconv.graph.interpret import interpret
 from leanconv.graph.onnx_import import read_model
 from leanconv.types import FLOAT64
+from support.interpret import interpret
 
 NARROW = {
     "mobilenetv2": {"width": 0.25, "image": 96},

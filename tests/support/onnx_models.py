@@ -10,11 +10,11 @@ import onnx
 import onnxruntime
 from onnx import helper, numpy_helper
 
-from leanconv.graph.interpret import interpret
 from leanconv.graph.ir import Graph
 from leanconv.graph.onnx_import import read_model
 from leanconv.graph.verify import verify
 from leanconv.types import FLOAT64
+from support.interpret import interpret
 from support.templates import check_template
 
 Array = np.ndarray

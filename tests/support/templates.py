@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 
 from leanconv.canonical import canonical_text
-from leanconv.graph.interpret import interpret
 from leanconv.graph.ir import Graph
 from leanconv.graph.onnx_import import Model
 from leanconv.graph.passes import run_passes
 from leanconv.graph.template import Shape, Template, Templates
+from support.interpret import interpret
 
 
 def graph_text(graph: Graph) -> str:

@@ -26,8 +26,8 @@ from leanconv.errors import BudgetError, InputError, ModelError, SpecError
 from leanconv.graph.file_graph import FileGraph, FileNode
 from leanconv.graph.ir import Graph, TensorType
 from leanconv.graph.late import Tail
+from leanconv.graph.network_inputs import NeedsInputsError
 from leanconv.graph.onnx_import import Model
-from leanconv.graph.small_inputs import NeedsInputsError
 from leanconv.operators.operator import layer_error
 from leanconv.planner.compiled_network import CompiledNetwork, SharedMemory, planned_kernels
 from leanconv.planner.lowered_graph import OwnedGraph

@@ -9,18 +9,16 @@ from dataclasses import replace
 from typing import TypeVar
 from weakref import WeakKeyDictionary
 
-import numpy as np
-
 from leanconv.api.inputs import NOTHING_KNOWN, Known, Shape, input_specs
 from leanconv.api.options import NetworkOptions
 from leanconv.errors import BudgetError, LeanConvError
 from leanconv.graph.edit import moving_constants
 from leanconv.graph.ir import Graph, is_filled
+from leanconv.graph.network_inputs import NeedsInputsError
 from leanconv.graph.onnx_import import Model
 from leanconv.graph.passes import PASSES, UNFUSED_PASSES, run_passes
 from leanconv.graph.passes.cut_weights import cutting_weights
 from leanconv.graph.passes.store_in_halves import store_in_halves
-from leanconv.graph.small_inputs import NeedsInputsError
 from leanconv.graph.template import Templates
 from leanconv.graph.verify import check_flowing, verify
 from leanconv.operators.operator import Accuracy, layer_error

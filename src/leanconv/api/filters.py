@@ -14,7 +14,8 @@ from leanconv.errors import SpecError, memory_reported, short
 from leanconv.graph.convert import LAST_OPSET
 from leanconv.graph.file_graph import FileNode
 from leanconv.graph.limits import Limits
-from leanconv.graph.onnx_import import Model, ModelInput
+from leanconv.graph.onnx_file import ModelInput
+from leanconv.graph.onnx_import import Model
 from leanconv.spec import ConvSpec
 from leanconv.spec.arguments import ConvArguments, Padding, Steps, checked_groups
 from leanconv.types import FLOATS

@@ -15,8 +15,8 @@ from leanconv.errors import InputError, memory_reported
 from leanconv.graph.file_errors import shown
 from leanconv.graph.ir import TensorType
 from leanconv.graph.narrow_codes import taken
+from leanconv.graph.network_inputs import is_small
 from leanconv.graph.onnx_import import Model
-from leanconv.graph.small_inputs import is_small
 from leanconv.records import dataclass
 from leanconv.spec.arguments import fits, mended, resized
 from leanconv.types import BOOL, FLOAT64, DType

@@ -22,8 +22,8 @@ from leanconv.errors import BudgetError, InputError
 from leanconv.graph.edit import frozen, node_like
 from leanconv.graph.file_errors import shown
 from leanconv.graph.ir import Graph, Node, TensorType
+from leanconv.graph.network_inputs import is_small
 from leanconv.graph.regions import with_regions
-from leanconv.graph.small_inputs import is_small
 from leanconv.operators import Accuracy
 from leanconv.operators.operator import layer_error
 from leanconv.planner.budget import Planner

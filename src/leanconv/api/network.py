@@ -23,9 +23,8 @@ from leanconv.api.plan_cache import PlanCache
 from leanconv.api.stated_shapes import are_numbers, misfit, with_shapes, with_sizes
 from leanconv.collector import fewer_collections
 from leanconv.errors import InputError, ModelError, SpecError, memory_reported, short
-from leanconv.graph.names import Names
 from leanconv.graph.narrow_codes import given
-from leanconv.graph.small_inputs import NeedsInputsError, is_small
+from leanconv.graph.network_inputs import Names, NeedsInputsError, is_small
 from leanconv.progress import Progress, checked_progress, spending, working
 from leanconv.runtime.locks import Lock
 from leanconv.runtime.profile import ProfileRow, profile_rows

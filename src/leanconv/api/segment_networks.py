@@ -18,9 +18,10 @@ import numpy as np
 from leanconv.api.network import Network
 from leanconv.errors import BudgetError, LeanConvError, UnsupportedError
 from leanconv.graph.limits import RunBudget
-from leanconv.graph.onnx_import import Model, ModelInput
+from leanconv.graph.network_inputs import is_small
+from leanconv.graph.onnx_file import ModelInput
+from leanconv.graph.onnx_import import Model
 from leanconv.graph.segments import Segment
-from leanconv.graph.small_inputs import is_small
 from leanconv.types import DType, as_dtype
 from leanconv.units import format_bytes
 

@@ -15,9 +15,10 @@ import numpy as np
 
 from leanconv.api.inputs import InputSpec, Known, Shape, validated_input
 from leanconv.errors import InputError, LeanConvError, ModelError, short
-from leanconv.graph.onnx_import import Model, ModelInput
+from leanconv.graph.network_inputs import is_small
+from leanconv.graph.onnx_file import ModelInput
+from leanconv.graph.onnx_import import Model
 from leanconv.graph.ops.base import MAX_TENSOR_BYTES
-from leanconv.graph.small_inputs import is_small
 from leanconv.records import dataclass
 from leanconv.spec.arguments import numbers_of
 from leanconv.units import shape_text

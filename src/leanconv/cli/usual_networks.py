@@ -14,7 +14,8 @@ import numpy as np
 
 from leanconv.graph.file_graph import FileNode
 from leanconv.graph.limits import Limits
-from leanconv.graph.onnx_import import Model, ModelInput
+from leanconv.graph.onnx_file import ModelInput
+from leanconv.graph.onnx_import import Model
 from leanconv.records import dataclass
 from leanconv.types import FLOAT32
 

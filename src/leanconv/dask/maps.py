@@ -32,7 +32,7 @@ from leanconv.dask.workers import (
     worker_tiles,
 )
 from leanconv.errors import InputError, SpecError, UnsupportedError
-from leanconv.graph.names import Names
+from leanconv.graph.network_inputs import Names
 from leanconv.planner.tiles.windows import Tile, Windows
 from leanconv.records import dataclass
 

@@ -22,7 +22,7 @@ from leanconv.api.network import Network
 from leanconv.api.tile_arrays import read
 from leanconv.api.tile_backend import tile_backend
 from leanconv.errors import SpecError, UnsupportedError
-from leanconv.graph.names import Names
+from leanconv.graph.network_inputs import Names
 from leanconv.planner.decision import Decision
 from leanconv.planner.tiles.windows import Index
 from leanconv.records import dataclass

@@ -12,27 +12,28 @@ import numpy as np
 
 from leanconv.errors import ModelError, UnsupportedError
 from leanconv.graph.file_errors import NeedsValuesError
-from leanconv.graph.finished import Emitted, alive, finished
 from leanconv.graph.ir import Attributes, Graph, TensorType, is_filled
 from leanconv.graph.limits import FoldBudget, Limits, RunBudget
 from leanconv.graph.narrow_codes import read_mark
-from leanconv.graph.ops import OPS, check_dtypes, evaluate, infer, table_bytes
+from leanconv.graph.ops import OPS, check_dtypes, evaluate, infer, table_bytes, working_bytes
 from leanconv.graph.ops.base import SYMBOLIC_DTYPES, Array, checked, checked_symbols, dtype_of
 from leanconv.graph.ops.movement import moves_nothing
-from leanconv.graph.ops.working import working_bytes
-from leanconv.graph.value import Unmade, Value, are_numbers, has_symbols, known_if_empty
+from leanconv.graph.value import (
+    Emitted,
+    Unmade,
+    Value,
+    alive,
+    are_numbers,
+    finished,
+    has_symbols,
+    known_if_empty,
+)
 from leanconv.symbolic import plain
 from leanconv.types import FLOAT16, FLOAT32, FLOAT64, DType, as_dtype
 from leanconv.units import shape_text
 
 _MOVES = ("Reshape", "Transpose", "Slice", "Split", "Expand")  # keep every number as it is
-# Of which inputs an operation moves the elements, and does nothing else.
-_MOVED = {
-    **dict.fromkeys(("Reshape", "Transpose", "Slice", "Split", "Expand", "Pad", "Tile"), slice(1)),
-    "Gather": slice(1),
-    "Concat": slice(None),
-    "Where": slice(1, 3),
-}
+_CHOSEN = slice(1, 3)  # inputs of a Where
 
 
 class Builder:
@@ -181,6 +182,15 @@ class Builder:
         (output,) = self.emit_all(op, inputs, source, **attributes)
         return output
 
+    def number(self, number: float, like: Value) -> Value:
+        """A scalar constant of another value's dtype."""
+        dtype = like.type.dtype
+        return Value(TensorType((), dtype), np.asarray(number, dtype=dtype))
+
+    def kind(self, value: Value) -> TensorType:
+        """The type of a value."""
+        return value.type
+
     def emit_all(
         self, op: str, inputs: Sequence[Value | None], source: str = "", **attributes: Any
     ) -> tuple[Value, ...]:
@@ -204,8 +214,9 @@ class Builder:
             UnsupportedError: the operation does not compute on such data.
         """
         made = self._emitted(op, inputs, source, attributes)
-        if self.narrow and op in _MOVED:
-            kinds = {self.narrow.get(value) for value in inputs[_MOVED[op]] if value is not None}
+        moved = _CHOSEN if op == "Where" else OPS[op].moves
+        if self.narrow and moved:
+            kinds = {self.narrow.get(value) for value in inputs[moved] if value is not None}
             (kind,) = kinds if len(kinds) == 1 else (None,)
             if kind is not None:
                 self.narrow.update(dict.fromkeys(made, kind))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
+from functools import wraps
 from types import MappingProxyType
 from typing import Any
 
@@ -250,6 +251,16 @@ def rewrite(graph: Graph, rule: Rule) -> Graph:
         if not rule(editor, current):
             editor.keep(current)
     return editor.finish()
+
+
+def rewriting(rule: Rule) -> Callable[[Graph], Graph]:
+    """The pass that visits every node of a graph with a rule: see `rewrite`."""
+
+    @wraps(rule)
+    def rewritten(graph: Graph) -> Graph:
+        return rewrite(graph, rule)
+
+    return rewritten
 
 
 def node_like(node: Node, **changes: Any) -> Node:

@@ -56,11 +56,7 @@ _MAGIC: tuple[tuple[int, bytes, FileKind], ...] = (
         b"version https://git-lfs.github.com/spec/",
         FileKind("a Git LFS pointer", "fetch the file that it points to: git lfs pull"),
     ),
-    (
-        4,
-        b"TFL3",
-        _TFLITE,
-    ),
+    (4, b"TFL3", _TFLITE),
     (4, b"ORTM", FileKind("a model in ONNX Runtime's ORT format", _ORIGINAL)),
     (0, b"\x89HDF\r\n\x1a\n", _KERAS),
     (0, b"7767517\n", FileKind("an ncnn .param file", _ORIGINAL)),
@@ -117,10 +113,7 @@ _OUTSIDE = FileKind("what an ONNX model keeps outside of its file", "give the .o
 # What cannot be recognised by content: the ends of names.
 _NAMES: tuple[tuple[tuple[str, ...], FileKind], ...] = (
     ((".pt", ".pth", ".ckpt", ".torchscript"), FileKind("a PyTorch checkpoint", _TORCH)),
-    (
-        (".tflite",),
-        _TFLITE,
-    ),
+    ((".tflite",), _TFLITE),
     (("saved_model.pb",), _SAVED_MODEL),
     ((".pb",), _GRAPH_DEF),
     ((".h5", ".hdf5", ".keras"), _KERAS),

@@ -39,12 +39,7 @@ def cast(e: Emitter[T], x: T, to: DType) -> T:
 
 
 def quantise(
-    e: Emitter[T],
-    x: T,
-    scale: T,
-    zero: T,
-    code: DType,
-    bounds: tuple[float, float] | None = None,
+    e: Emitter[T], x: T, scale: T, zero: T, code: DType, bounds: tuple[float, float] | None = None
 ) -> T:
     """clip(rint(x / scale) + zero) as codes.
 

@@ -13,29 +13,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from leanconv.graph.ir import Graph, Node, TensorType
-from leanconv.graph.ops import OPS, evaluate_node, infer_node
-from leanconv.graph.ops.base import Array
+from leanconv.graph.ops import OPS, infer_node
 from leanconv.graph.ops.pointwise import terms_of
-from leanconv.half_arrays import held_as
 from leanconv.types import FLOAT32, HALVES, DType
 
-# What moves elements as they lie in memory, whatever they are.
-MOVES = frozenset(
-    (
-        *("Concat", "Expand", "Pad", "Reshape", "Slice", "Split", "Tile", "Transpose"),
-        *("Gather", "GatherElements", "GatherND", "ScatterElements", "ScatterND"),
-    )
-)
-_OTHERS = frozenset(  # of float32, but not of halves
-    (
-        *("BatchNormalization", "BitCast", "Cast", "DequantizeLinear", "Lookup", "Loop", "TopK"),
-        "QuantizeFloats",
-        *("DataConv", "DeformColumns", "GridSample"),
-        *("Compress", "NonMaxSuppression", "NonZero", "QLinearConv", "QLinearMatMul"),
-        *("QLinearAveragePool", "QLinearGlobalAveragePool", "QLinearAdd", "QLinearMul"),
-    )
-)
-COMPUTES = frozenset(op for op, each in OPS.items() if FLOAT32 in each.dtypes) - MOVES - _OTHERS
+MOVES = frozenset(op for op, each in OPS.items() if each.moves)
+COMPUTES = frozenset(op for op, each in OPS.items() if each.halves)
 # What gives one of the numbers that it reads, or its opposite: nothing is rounded.
 _EXACT = frozenset(
     (
@@ -107,12 +90,3 @@ def rounds_to_halves(node: Node, graph: Graph) -> float:
     if node.op in _EXACT and FLOAT32 not in read:
         return 0.0
     return math.hypot(worst, *stored)
-
-
-def evaluate_rounded(node: Node, values: Mapping[str, Array], graph: Graph) -> tuple[Array, ...]:
-    """`evaluate_node` on float32 numbers that the graph stores in halves, rounded as these."""
-    made = evaluate_node(node, values)
-    return tuple(
-        held_as(array, graph.types[name].dtype)
-        for array, name in zip(made, node.outputs, strict=True)
-    )

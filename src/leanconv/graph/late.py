@@ -18,10 +18,10 @@ from leanconv.errors import UnsupportedError
 from leanconv.graph.builder import Builder
 from leanconv.graph.convert.indexing import SEQUENCES
 from leanconv.graph.convert.selection import PARTS, cut_node
+from leanconv.graph.element_types import entered, leaving
 from leanconv.graph.file_graph import FileNode
 from leanconv.graph.ir import Cut, TensorType, owner
 from leanconv.graph.limits import Limits, is_large_part
-from leanconv.graph.narrow_values import entered, leaving
 from leanconv.graph.onnx_binding import Scope
 from leanconv.graph.ops.base import Array
 from leanconv.graph.segments import Segments, needs_compiler

@@ -23,13 +23,12 @@ from leanconv.graph.halves import MOVES
 from leanconv.graph.ir import Graph, TensorType
 from leanconv.graph.late import Tail, own
 from leanconv.graph.limits import alone
+from leanconv.graph.network_inputs import is_small
 from leanconv.graph.onnx_binding import Scope
 from leanconv.graph.open_sizes import sized_filler, tables_filler
-from leanconv.graph.ops import OPS, table_bytes
+from leanconv.graph.ops import OPS, table_bytes, working_bytes
 from leanconv.graph.ops.base import Array
-from leanconv.graph.ops.working import working_bytes
 from leanconv.graph.passes.simplify import drop_dead, simplify
-from leanconv.graph.small_inputs import is_small
 from leanconv.graph.value import Value
 from leanconv.interrupts import check
 from leanconv.symbolic import (

@@ -5,6 +5,10 @@ value, a float as the uint8 of its bits. Which of these a value stands for the b
 (`Builder.narrow`); arrays of a file say it by a field of that name. Floats of codes are looked up
 in a table; codes of floats are made of the bits of float32, by integers: rounded to the nearest,
 ties to even, as ONNX Runtime does.
+
+bfloat16 is held so at the network's borders only: inside, its numbers are float32. What a Cast
+makes bfloat16 is rounded; what else the file has in it is computed in float32 and rounded where it
+leaves the network.
 """
 
 from __future__ import annotations
@@ -37,6 +41,7 @@ from leanconv.types import (
     NARROW,
     UINT2,
     UINT4,
+    UINT16,
     DType,
 )
 
@@ -48,6 +53,7 @@ BITS: Mapping[DType, int] = {
     **dict.fromkeys((INT2, UINT2), 2),
 }
 _FRACTION, _BIAS, _NAN = 23, 127, 0x7F800000  # of float32: bits, bias, where what is above is NaN
+_UPPER, _QUIET = 16, 0x7FC0  # of bfloat16: bits of float32 below it, the code of NaN
 
 
 # -- formats --------------------------------------------------------------------------------------
@@ -280,6 +286,28 @@ def wrapped(e: Emitter[T], x: T, kind: DType) -> T:
         half = 1 << (BITS[kind] - 1)
         bits = _with(e, "Sub", _with(e, "BitwiseXor", bits, half), half)
     return float_codes.cast(e, bits, kind.held)
+
+
+def from_bfloat16(e: Emitter[T], codes: T, to: DType) -> T:
+    """The numbers of codes of bfloat16, in a float type that holds them.
+
+    A code is the upper half of the bits of a float32 number, uint16.
+    """
+    wide = float_codes.cast(e, codes, INT32)
+    upper = e.emit("BitShift", [wide, e.number(_UPPER, wide)], left=True)
+    return float_codes.cast(e, e.emit("BitCast", [upper], to=FLOAT32), to)
+
+
+def to_bfloat16(e: Emitter[T], x: T) -> T:
+    """The codes of numbers, rounded to the nearest, the even one of two."""
+    bits = e.emit("BitCast", [float_codes.cast(e, x, FLOAT32)], to=INT32)
+    size = _with(e, "BitwiseAnd", bits, 0x7FFFFFFF)
+    odd = _with(e, "BitwiseAnd", _shifted(e, bits, _UPPER), 1)
+    near = _with(e, "Add", e.emit("Add", [bits, odd]), (1 << (_UPPER - 1)) - 1)
+    code = _shifted(e, near, _UPPER)
+    missing = e.emit("Greater", [size, e.number(_NAN, size)])
+    code = e.emit("Where", [missing, e.number(_QUIET, code), code])
+    return float_codes.cast(e, code, UINT16)
 
 
 def _with(e: Emitter[T], op: str, x: T, number: int) -> T:

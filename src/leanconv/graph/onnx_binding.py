@@ -79,15 +79,6 @@ class Scope:
             self._bind(node)
         return [self._value(name) for name in outputs]
 
-    def bind_all(self, nodes: Sequence[FileNode]) -> dict[int, UnsupportedError | None]:
-        """Bind nodes, of which none is left: see `bind_known`.
-
-        Raises:
-            LeanConvError: as `bind`.
-        """
-        self.bind(nodes, ())
-        return {}
-
     def bind_known(self, nodes: Sequence[FileNode]) -> dict[int, UnsupportedError | None]:
         """Bind the nodes that can be before the network runs.
 

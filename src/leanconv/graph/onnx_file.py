@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from types import MappingProxyType
 
 from leanconv.errors import LeanConvError, ModelError, UnsupportedError
 from leanconv.graph import onnx_schema as schema
@@ -14,15 +16,14 @@ from leanconv.graph.convert import FIRST_OPSET, LAST_OPSET, RULES, in_parts
 from leanconv.graph.file_errors import shown
 from leanconv.graph.file_graph import DOMAINS, FileNode
 from leanconv.graph.limits import Limits
+from leanconv.graph.network_inputs import is_small
 from leanconv.graph.onnx_description import metadata, outermost
+from leanconv.graph.onnx_flow import Subgraphs, check_operations, flowing
 from leanconv.graph.onnx_functions import Functions
 from leanconv.graph.onnx_nodes import decoded, raw_nodes
-from leanconv.graph.onnx_operations import check_operations, flowing
-from leanconv.graph.onnx_subgraphs import Subgraphs
 from leanconv.graph.onnx_tensor import ExternalFiles, dtype_of_number, initializer, initializers
 from leanconv.graph.ops.base import MAX_RANK, Array
 from leanconv.graph.segments import COMPILED_ONLY
-from leanconv.graph.small_inputs import is_small
 from leanconv.graph.wire import Message, Reader
 from leanconv.records import dataclass
 from leanconv.types import DType
@@ -40,26 +41,50 @@ _NAMELESS = re.compile(
 
 
 @dataclass(frozen=True)
-class FileInput:
-    """A declared input: name, dtype, and extents as numbers, symbols or None."""
+class ModelInput:
+    """An input as the file declares it.
+
+    Attributes:
+        name: the input's name.
+        dtype: of the arrays that are given.
+        shape: numbers, names of symbolic extents, None where unknown; None for unknown rank.
+    """
 
     name: str
     dtype: DType
-    shape: Extents | None
+    shape: tuple[int | str | None, ...] | None
+
+    @property
+    def static_shape(self) -> tuple[int, ...] | None:
+        """The shape when all of it is numbers, otherwise None."""
+        if self.shape is None or not all(isinstance(extent, int) for extent in self.shape):
+            return None
+        return tuple(int(extent) for extent in self.shape if isinstance(extent, int))
 
 
 @dataclass(frozen=True, eq=False)
 class FileModel:
-    """All of a file that matters: nodes in file order, constants by name, its metadata."""
+    """All of a file that matters.
 
-    opset: int
-    inputs: tuple[FileInput, ...]
+    Attributes:
+        inputs: what the user gives.
+        outputs: names of what the user gets.
+        output_shapes, output_dtypes: theirs as the file declares them, unchecked; None where it
+            does not.
+        opset: the version of ONNX's default operations.
+        nodes: the nodes that the outputs need, in an order in which they can run.
+        constants: the file's weights, views of it where possible.
+        metadata: the file's own key-value pairs.
+    """
+
+    inputs: tuple[ModelInput, ...]
     outputs: tuple[str, ...]
     output_shapes: tuple[Extents | None, ...]
     output_dtypes: tuple[DType | None, ...]
+    opset: int
     nodes: tuple[FileNode, ...]
-    constants: dict[str, Array]
-    metadata: dict[str, str]
+    constants: Mapping[str, Array]
+    metadata: Mapping[str, str]
 
 
 def read_file(data: memoryview, files: ExternalFiles, limits: Limits, name: str = "") -> FileModel:
@@ -99,19 +124,21 @@ def read_file(data: memoryview, files: ExternalFiles, limits: Limits, name: str 
         _input(name, each, reader, first.get(name), name in needed)
         for name, each in declared.items()
     ]
+    promised = [_declared_output(each, reader) for each in outputs]
+    constants = {
+        name: initializer(name, data, reader, files)
+        for name, data in tensors.items()
+        if name in needed
+    }
     return FileModel(
         opset=opset,
         inputs=tuple(each for each in inputs if each is not None),
         outputs=names,
-        output_shapes=tuple(_declared_shape(each, reader) for each in outputs),
-        output_dtypes=tuple(_declared_dtype(each, reader) for each in outputs),
+        output_shapes=tuple(shape for shape, _ in promised),
+        output_dtypes=tuple(dtype for _, dtype in promised),
         nodes=in_parts(decoded(each, reader, files) for each in raw),
-        constants={
-            name: initializer(name, data, reader, files)
-            for name, data in tensors.items()
-            if name in needed
-        },
-        metadata=pairs,
+        constants=MappingProxyType(constants),
+        metadata=MappingProxyType(pairs),
     )
 
 
@@ -167,43 +194,37 @@ def _first_operations(reader: Reader, model: Message) -> str:
 
 def _input(
     name: str, value: Message, reader: Reader, first: FileNode | None, needed: bool
-) -> FileInput | None:
+) -> ModelInput | None:
     """A declared input; None for one that no output needs and that is of no type that is taken."""
     what = f"input {shown(name)!r}"
     if first is not None:
         what = f"{what} of node {shown(first.name)!r} ({shown(first.op)})"
     try:
-        kind = reader.message(value.get("type", memoryview(b"")), schema.TYPE, what)
-        if "tensor_type" not in kind:
-            raise UnsupportedError(f"{what} is no tensor; expected a tensor of float32 or float64")
-        tensor = reader.message(kind["tensor_type"], schema.TENSOR_TYPE, what)
+        tensor = _tensor_type(value, reader, what)
         dtype = dtype_of_number(tensor.get("elem_type", 0), what, narrow=True)
     except UnsupportedError:
         if needed:
             raise
         return None
-    return FileInput(name, dtype, _shape(tensor, reader, what))
+    return ModelInput(name, dtype, _shape(tensor, reader, what))
 
 
-def _declared_shape(value: Message, reader: Reader) -> Extents | None:
-    """The shape that the file declares for an output; nothing needs it, so it may be damaged."""
-    try:
-        kind = reader.message(value.get("type", memoryview(b"")), schema.TYPE, "output")
-        tensor = kind.get("tensor_type", memoryview(b""))
-        return _shape(reader.message(tensor, schema.TENSOR_TYPE, "output"), reader, "output")
-    except LeanConvError:
-        return None
+def _tensor_type(value: Message, reader: Reader, what: str) -> Message:
+    kind = reader.message(value.get("type", memoryview(b"")), schema.TYPE, what)
+    if "tensor_type" not in kind:
+        raise UnsupportedError(f"{what} is no tensor; expected a tensor of float32 or float64")
+    return reader.message(kind["tensor_type"], schema.TENSOR_TYPE, what)
 
 
-def _declared_dtype(value: Message, reader: Reader) -> DType | None:
-    """The element type that the file declares for an output, which may be damaged, too."""
-    try:
-        kind = reader.message(value.get("type", memoryview(b"")), schema.TYPE, "output")
-        tensor = kind.get("tensor_type", memoryview(b""))
-        held = reader.message(tensor, schema.TENSOR_TYPE, "output")
-        return dtype_of_number(held.get("elem_type", 0), "output", narrow=True)
-    except LeanConvError:
-        return None
+def _declared_output(value: Message, reader: Reader) -> tuple[Extents | None, DType | None]:
+    """Shape and element type that the file declares; nothing needs them, so both may be damaged."""
+    shape = dtype = None
+    with suppress(LeanConvError):
+        tensor = _tensor_type(value, reader, "output")
+        with suppress(LeanConvError):
+            shape = _shape(tensor, reader, "output")
+        dtype = dtype_of_number(tensor.get("elem_type", 0), "output", narrow=True)
+    return shape, dtype
 
 
 def _shape(tensor: Message, reader: Reader, what: str) -> Extents | None:

@@ -19,25 +19,24 @@ import numpy as np
 from leanconv.errors import InputError, LeanConvError, ModelError, UnsupportedError, short
 from leanconv.files import reason
 from leanconv.graph.builder import Builder
-from leanconv.graph.computed_dtype import computed_dtype
-from leanconv.graph.file_errors import located, shown
-from leanconv.graph.file_graph import FileNode
-from leanconv.graph.file_kinds import folder_kind, refuse_other
-from leanconv.graph.ir import Graph, TensorType
-from leanconv.graph.late import Tail, late_nodes, reads_of
-from leanconv.graph.limits import Limits
-from leanconv.graph.narrow_values import (
+from leanconv.graph.element_types import (
     as_float,
+    computed_dtype,
     entered,
     float_bytes,
     given_as_declared,
     in_bfloat16,
 )
+from leanconv.graph.file_errors import located, shown
+from leanconv.graph.file_kinds import folder_kind, refuse_other
+from leanconv.graph.ir import Graph, TensorType
+from leanconv.graph.late import Tail, late_nodes, reads_of
+from leanconv.graph.limits import Limits
+from leanconv.graph.network_inputs import NeedsInputsError, is_small
 from leanconv.graph.onnx_binding import Scope
-from leanconv.graph.onnx_file import check_flow, read_file
+from leanconv.graph.onnx_file import FileModel, ModelInput, check_flow, read_file
 from leanconv.graph.onnx_tensor import ExternalFiles, GivenWeights, open_view
 from leanconv.graph.ops.base import Array, checked, integer
-from leanconv.graph.small_inputs import NeedsInputsError, is_small
 from leanconv.graph.value import SequenceValue, Value
 from leanconv.records import dataclass
 from leanconv.spec.arguments import mended
@@ -48,61 +47,23 @@ from leanconv.units import shape_text
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class ModelInput:
-    """An input as the file declares it.
-
-    Attributes:
-        name: the input's name.
-        dtype: of the arrays that are given.
-        shape: numbers, names of symbolic extents, None where unknown; None for unknown rank.
-    """
-
-    name: str
-    dtype: DType
-    shape: tuple[int | str | None, ...] | None
-
-    @property
-    def static_shape(self) -> tuple[int, ...] | None:
-        """The shape when all of it is numbers, otherwise None."""
-        if self.shape is None or not all(isinstance(extent, int) for extent in self.shape):
-            return None
-        return tuple(int(extent) for extent in self.shape if isinstance(extent, int))
-
-
 @dataclass(frozen=True, eq=False)
-class Model:
+class Model(FileModel):
     """A network as its file has it, checked but with no shape inferred.
 
     Attributes:
-        inputs: what the user gives.
-        outputs: names of what the user gets.
-        output_shapes, output_dtypes: theirs as the file declares them, unchecked; None where it
-            does not.
-        opset: the version of ONNX's default operations.
-        nodes: the nodes that the outputs need, in an order in which they can run.
-        constants: the file's weights, views of it where possible.
         dtype: the float type that is computed in first.
-        halves: whether numbers that the file has in float16 are computed in it.
-        stored: the half precision of all values, in which they are stored, too; None without one.
-        half_names: values of float16 where not all are.
         bytes: the size of the file and its external data, where that is packed in less than a byte
             the size of its floats.
         limits: what binding may use.
-        metadata: the file's own key-value pairs.
+        halves: whether numbers that the file has in float16 are computed in it.
+        stored: the half precision of all values, in which they are stored, too; None without one.
+        half_names: values of float16 where not all are.
     """
 
-    inputs: tuple[ModelInput, ...]
-    outputs: tuple[str, ...]
-    output_shapes: tuple[tuple[int | str | None, ...] | None, ...]
-    output_dtypes: tuple[DType | None, ...]
-    opset: int
-    nodes: tuple[FileNode, ...]
-    constants: Mapping[str, Array]
     dtype: DType
     bytes: int
     limits: Limits
-    metadata: Mapping[str, str]
     halves: bool = False
     stored: DType | None = None
     half_names: frozenset[str] = frozenset()
@@ -158,7 +119,11 @@ class Model:
         }
         scope = Scope(builder, self.opset, self.constants, held)
         try:
-            left = scope.bind_known(self.nodes) if late else scope.bind_all(self.nodes)
+            left: Mapping[int, UnsupportedError | None] = {}
+            if late:
+                left = scope.bind_known(self.nodes)
+            else:
+                scope.bind(self.nodes, ())
             by = late_nodes(self.nodes, left, scope.cuts, self.outputs)
             tail = [node for nodes in by.values() for node in nodes]
             made = {name for node in tail for name in node.outputs}
@@ -331,9 +296,7 @@ def _checked(
 
 
 def read_model(
-    source: str | Path | bytes,
-    limits: Limits | None = None,
-    weights: GivenWeights | None = None,
+    source: str | Path | bytes, limits: Limits | None = None, weights: GivenWeights | None = None
 ) -> Model:
     """Read and check an ONNX model.
 
@@ -384,21 +347,9 @@ def _read(
     check_flow(file)
     if not file.inputs:
         raise UnsupportedError("the model has no inputs; expected at least one")
-    inputs = tuple(ModelInput(each.name, each.dtype, each.shape) for each in file.inputs)
-    computed = computed_dtype(file)
     return Model(
-        inputs=inputs,
-        outputs=file.outputs,
-        output_shapes=file.output_shapes,
-        output_dtypes=file.output_dtypes,
-        opset=file.opset,
-        nodes=file.nodes,
-        constants=MappingProxyType(file.constants),
-        dtype=computed.dtype,
+        **vars(file),
+        **vars(computed_dtype(file)),
         bytes=len(data) + files.bytes + float_bytes(file),
         limits=limits,
-        metadata=MappingProxyType(file.metadata),
-        halves=computed.halves,
-        stored=computed.stored,
-        half_names=computed.half_names,
     )

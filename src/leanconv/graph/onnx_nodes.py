@@ -30,11 +30,7 @@ _LONG = ("value_ints", "value_floats", "split")  # attributes that may hold any 
 
 
 def raw_nodes(
-    parts: Iterable[memoryview],
-    reader: Reader,
-    opset: int | None,
-    depth: int = 0,
-    prefix: str = "",
+    parts: Iterable[memoryview], reader: Reader, opset: int | None, depth: int = 0, prefix: str = ""
 ) -> tuple[FileNode, ...]:
     """Decode the names of nodes, and of the graphs that they hold.
 
@@ -47,7 +43,7 @@ def raw_nodes(
     """
     messages = [reader.message(each, schema.NODE, f"node {i}") for i, each in enumerate(parts)]
     nodes = (
-        _raw_node(message, f"{prefix}{message.get('op_type', '')}_{index}", opset)
+        named_node(message, f"{prefix}{message.get('op_type', '')}_{index}", opset)
         for index, message in enumerate(messages)
     )
     return tuple(
@@ -58,8 +54,8 @@ def raw_nodes(
 _HOLDERS = frozenset(op for op, rule in RULES.items() if rule.graphs)
 
 
-def _raw_node(message: Message, name: str, opset: int | None) -> FileNode:
-    """A node's names; `name` is its own where the file has none."""
+def named_node(message: Message, name: str, opset: int | None) -> FileNode:
+    """The names of a node; `name` is its own where the file has none."""
     domain = message.get("domain", "")
     return FileNode(
         op=table_key(domain, message.get("op_type", "")),
@@ -134,7 +130,7 @@ def _least(port: Port) -> TensorType | None:
 
 
 def decoded(node: FileNode, reader: Reader, files: ExternalFiles) -> FileNode:
-    """Decode the rest of a node, whose operation `onnx_operations` has found in the table.
+    """Decode the rest of a node, whose operation `onnx_flow` has found in the table.
 
     Raises:
         ModelError: inputs or attributes do not fit the operation.
@@ -167,10 +163,7 @@ def decoded(node: FileNode, reader: Reader, files: ExternalFiles) -> FileNode:
         raise ModelError(f"{where} has the attribute {moved[0]}; expected an input in this opset")
     held = {name: _graph(graph, reader, files) for name, graph in node.graphs.items()}
     return replace(
-        node,
-        attributes=MappingProxyType(attributes),
-        graphs=MappingProxyType(held),
-        undecoded=(),
+        node, attributes=MappingProxyType(attributes), graphs=MappingProxyType(held), undecoded=()
     )
 
 

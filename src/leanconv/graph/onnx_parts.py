@@ -11,33 +11,14 @@ from leanconv.errors import ModelError
 from leanconv.graph import onnx_schema as schema
 from leanconv.graph.file_graph import DOMAINS
 from leanconv.graph.limits import Limits
-from leanconv.graph.onnx_nodes import MOST_NESTED
+from leanconv.graph.onnx_nodes import MOST_NESTED, named_node
 from leanconv.graph.onnx_tensor import tensor_name
 from leanconv.graph.wire import Message, Reader, fields, written
-from leanconv.records import dataclass
 
 _GRAPH_FIELD = 7  # of ModelProto
 _NODE, _NAME, _TENSOR, _INPUT, _OUTPUT, _VALUE, _SPARSE = 1, 2, 5, 11, 12, 13, 15  # of GraphProto
 _GRAPHS = {**schema.ATTRIBUTE, 11: ("graphs", schema.GRAPH[1][1])}  # lists of graphs, too
 _EXTERNAL = 1  # TensorProto.data_location
-
-
-@dataclass(frozen=True, eq=False)
-class PartNode:
-    """A node of the file.
-
-    Attributes:
-        op, domain: what it computes.
-        reads: names of what it reads, graphs that it holds included; also names of their own.
-        writes: names of its outputs.
-        data: the NodeProto.
-    """
-
-    op: str
-    domain: str
-    reads: frozenset[str]
-    writes: tuple[str, ...]
-    data: memoryview
 
 
 class FileParts:
@@ -47,7 +28,10 @@ class FileParts:
         data: the file.
 
     Attributes:
-        nodes: in the file's order, in which they can run.
+        nodes: in the file's order, in which they can run; their names only.
+        reads: names of what each of them reads, graphs that it holds included; also names of their
+            own.
+        data: the NodeProto of each.
         inputs: the ValueInfoProto of each input that is no weight, by name.
         outputs: names.
         functions: domain and name of the functions that the file has.
@@ -81,10 +65,13 @@ class FileParts:
         self._values = {
             _value_name(each, reader): each for n in (_VALUE, _OUTPUT) for each in kept.get(n, [])
         }
-        self.nodes = tuple(_node(each, reader) for each in kept.get(_NODE, []))
+        self.data = tuple(kept.get(_NODE, []))
+        messages = [reader.message(each, schema.NODE, "node") for each in self.data]
+        self.nodes = tuple(named_node(each, "", None) for each in messages)
+        self.reads = tuple(frozenset(_reads(each, reader, 0)) for each in messages)
         messages = [reader.message(f, schema.FUNCTION, "function") for f in model["functions"]]
         self.functions = {(f.get("domain", ""), f.get("name", "")) for f in messages}
-        self._writers = {name: i for i, node in enumerate(self.nodes) for name in node.writes}
+        self._writers = {name: i for i, node in enumerate(self.nodes) for name in node.outputs}
         self.constant = self._constant(weights)
         self.external = any(
             reader.message(each, schema.TENSOR, "initializer").get("data_location") == _EXTERNAL
@@ -94,15 +81,15 @@ class FileParts:
     def _constant(self, weights: Collection[str]) -> frozenset[int]:
         known, found = set(weights), []
         for index, node in enumerate(self.nodes):
-            outer = {n for n in node.reads if n in self._writers or n in self.inputs}
-            if outer <= known and node.domain in DOMAINS and "Random" not in node.op:
-                known.update(node.writes)
+            outer = {n for n in self.reads[index] if n in self._writers or n in self.inputs}
+            if outer <= known and node.domain in DOMAINS and "Random" not in node.bare_op:
+                known.update(node.outputs)
                 found.append(index)
         return frozenset(found)
 
     def of(self, number: int) -> frozenset[int]:
         """The nodes whose outputs a node reads."""
-        found = (self._writers.get(name) for name in self.nodes[number].reads)
+        found = (self._writers.get(name) for name in self.reads[number])
         return frozenset(index for index in found if index is not None)
 
     def crossing(self, first: Collection[int], second: Collection[int]) -> list[str]:
@@ -110,12 +97,12 @@ class FileParts:
 
         What depends on weights alone does not cross: each part computes it for itself.
         """
-        read = {name for number in second for name in self.nodes[number].reads}
+        read = {name for number in second for name in self.reads[number]}
         return [
             name
             for number in sorted(first)
             if number not in self.constant
-            for name in self.nodes[number].writes
+            for name in self.nodes[number].outputs
             if name and name in read
         ]
 
@@ -139,9 +126,8 @@ class FileParts:
             more = self.of(waiting.pop()) & self.constant - chosen
             chosen |= more
             waiting += more
-        nodes = [self.nodes[number] for number in sorted(chosen)]
-        read = {name for node in nodes for name in node.reads}.union(outputs)
-        parts = [written(_NODE, node.data) for node in nodes]
+        read = {name for number in chosen for name in self.reads[number]}.union(outputs)
+        parts = [written(_NODE, self.data[number]) for number in sorted(chosen)]
         parts.append(written(_NAME, self._name))
         for number, tensors in ((_TENSOR, self._tensors), (_SPARSE, self._sparse)):
             parts += [written(number, data) for name, data in tensors.items() if name in read]
@@ -169,17 +155,6 @@ def named_value(
         extents = (b"" if extent is None else written(1, extent) for extent in shape)
         tensor += written(2, b"".join(written(1, extent) for extent in extents))
     return result + written(2, written(1, tensor))
-
-
-def _node(data: memoryview, reader: Reader) -> PartNode:
-    message = reader.message(data, schema.NODE, "node")
-    return PartNode(
-        message.get("op_type", ""),
-        message.get("domain", ""),
-        frozenset(_reads(message, reader, 0)),
-        tuple(message["output"]),
-        data,
-    )
 
 
 def _reads(node: Message, reader: Reader, depth: int) -> set[str]:

@@ -17,7 +17,7 @@ from leanconv.graph.convert.indexing import SEQUENCES
 from leanconv.graph.convert.selection import PARTS
 from leanconv.graph.file_graph import FileNode
 from leanconv.graph.limits import Kept, RunBudget
-from leanconv.graph.onnx_operations import flowing
+from leanconv.graph.onnx_flow import flowing
 from leanconv.graph.ops.base import Array
 from leanconv.graph.value import Value
 from leanconv.records import dataclass

@@ -19,9 +19,9 @@ import leanconv
 from leanconv.api.inputs import InputSpec
 from leanconv.errors import LeanConvError
 from leanconv.graph.ir import Graph
+from leanconv.graph.network_inputs import NeedsInputsError
 from leanconv.graph.onnx_import import Model
 from leanconv.graph.onnx_tensor import GivenWeights
-from leanconv.graph.small_inputs import NeedsInputsError
 from leanconv.onnxruntime import exceptions
 from leanconv.onnxruntime.options import CPU, RunOptions, SessionOptions
 from leanconv.onnxruntime.real import real

@@ -17,7 +17,6 @@ from leanconv.api.inputs import InputSpec, Shape
 from leanconv.errors import LeanConvError, UnsupportedError
 from leanconv.files import open_regular
 from leanconv.graph.convert import FILE_RULES
-from leanconv.graph.file_graph import table_key
 from leanconv.graph.limits import Limits
 from leanconv.graph.onnx_import import read_model
 from leanconv.graph.onnx_parts import FileParts, named_value
@@ -206,7 +205,7 @@ def found_cut(parts: FileParts, shapes: Mapping[str, Shape]) -> Cut | None:
         for before in parts.of(number):
             readers.setdefault(before, set()).add(number)
     ahead = _closed(lacking, reversed(every), lambda n: readers.get(n, ()))
-    ops = tuple(dict.fromkeys(parts.nodes[number].op for number in sorted(lacking)))
+    ops = tuple(dict.fromkeys(parts.nodes[number].bare_op for number in sorted(lacking)))
     cuts = []
     for theirs, ours_first in ((behind, True), (ahead, False)):
         ours = tuple(n for n in every if n not in theirs)
@@ -222,7 +221,7 @@ def found_cut(parts: FileParts, shapes: Mapping[str, Shape]) -> Cut | None:
 
 
 def _convolutions(parts: FileParts, numbers: Collection[int]) -> int:
-    return sum(parts.nodes[number].op in _CONVOLUTIONS for number in numbers)
+    return sum(parts.nodes[number].bare_op in _CONVOLUTIONS for number in numbers)
 
 
 def _closed(
@@ -269,8 +268,7 @@ def _lacking(parts: FileParts, shapes: Mapping[str, Shape]) -> set[int]:
 
 def _known(parts: FileParts, number: int) -> bool:
     node = parts.nodes[number]
-    own = table_key(node.domain, node.op) in FILE_RULES
-    return own or (node.domain, node.op) in parts.functions
+    return node.op in FILE_RULES or (node.domain, node.bare_op) in parts.functions
 
 
 def _fits(parts: FileParts, numbers: Sequence[int], shapes: Mapping[str, Shape]) -> bool:

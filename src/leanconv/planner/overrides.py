@@ -9,7 +9,7 @@ from leanconv.algorithms.parameters import AUTO
 from leanconv.errors import SpecError
 from leanconv.graph.file_graph import FileNode
 from leanconv.graph.ir import Graph, Node
-from leanconv.graph.names import meant
+from leanconv.graph.network_inputs import meant
 from leanconv.graph.regions import all_constants, regions_of
 from leanconv.operators import Accuracy, convolution, operator_of
 from leanconv.planner import tuner

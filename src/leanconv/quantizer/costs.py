@@ -26,8 +26,8 @@ from leanconv.api.cpu_backend import CpuBackend
 from leanconv.api.network import Network
 from leanconv.api.options import NetworkOptions, checked_threads
 from leanconv.errors import LeanConvError
+from leanconv.graph.network_inputs import is_small
 from leanconv.graph.onnx_import import read_model
-from leanconv.graph.small_inputs import is_small
 from leanconv.operators.operator import Accuracy
 from leanconv.planner.budget import Planner
 from leanconv.planner.node_costs import NodeEvaluator

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from leanconv.graph.passes.fold_batch_norm import AFFINE, normalised
 from leanconv.quantizer.layers import Layer, layer_of
 from leanconv.quantizer.onnx_graph import Array, OnnxGraph, OnnxNode, is_float
 from leanconv.records import dataclass
@@ -51,7 +52,7 @@ def folded(graph: OnnxGraph) -> OnnxGraph:
 
 def _affine(node: OnnxNode, name: str, layer: Layer, graph: OnnxGraph) -> _Affine | None:
     """What a node does to each channel of a value, None if it does something else."""
-    read = _AFFINE.get(node.op) if not node.domain else None
+    read = _FOLDED.get(node.op) if not node.domain else None
     if read is None or len([out for out in node.outputs if out]) != 1:
         return None
     found = read(node, name, layer, graph)
@@ -67,12 +68,11 @@ def _normalisation(node: OnnxNode, name: str, layer: Layer, graph: OnnxGraph) ->
         return None
     if layer.channel_axis != 1 or node.integer("training_mode", 0):
         return None
-    scale, bias, mean, variance = (each.astype(np.float64) for each in arrays if each is not None)
-    if any(each.shape != (layer.channels,) for each in (scale, bias, mean, variance)):
+    given = [each.astype(np.float64) for each in arrays if each is not None]
+    if any(each.shape != (layer.channels,) for each in given):
         return None
     with np.errstate(all="ignore"):
-        factor = scale / np.sqrt(variance + node.number("epsilon", 1e-5))
-    return _Affine(factor, bias - mean * factor)
+        return _Affine(*normalised(given, node.number("epsilon", 1e-5)))
 
 
 def _with_constant(node: OnnxNode, name: str, layer: Layer, graph: OnnxGraph) -> _Affine | None:
@@ -86,11 +86,8 @@ def _with_constant(node: OnnxNode, name: str, layer: Layer, graph: OnnxGraph) ->
     values = _per_channel(constant.astype(np.float64), layer)
     if values is None or (node.op in ("Sub", "Div") and not first):
         return None
-    one, none = np.ones(1), np.zeros(1)
-    if node.op in ("Add", "Sub"):
-        return _Affine(one, values if node.op == "Add" else -values)
     with np.errstate(all="ignore"):
-        return _Affine(values if node.op == "Mul" else 1.0 / values, none)
+        return _Affine(*map(np.atleast_1d, AFFINE[node.op](values, False)))
 
 
 def _per_channel(values: Array, layer: Layer) -> Array | None:
@@ -105,7 +102,7 @@ def _per_channel(values: Array, layer: Layer) -> Array | None:
     return None
 
 
-_AFFINE: dict[str, Callable[[OnnxNode, str, Layer, OnnxGraph], _Affine | None]] = {
+_FOLDED: dict[str, Callable[[OnnxNode, str, Layer, OnnxGraph], _Affine | None]] = {
     "BatchNormalization": _normalisation,
     **dict.fromkeys(("Add", "Sub", "Mul", "Div"), _with_constant),
 }

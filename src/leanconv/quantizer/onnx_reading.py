@@ -60,7 +60,8 @@ def read_graph(source: Path | bytes) -> OnnxGraph:
         domain = entry.get("domain", "")
         versions["" if domain in DOMAINS else domain] = int(entry.get("version", 0))
     tensors, inside, outputs = _sorted_fields(model["graph"], reader)
-    nodes = [_node(each.data, each.reads, reader, n) for n, each in enumerate(parts.nodes)]
+    pairs = enumerate(zip(parts.data, parts.reads, strict=True))
+    nodes = [_node(each, reads, reader, n) for n, (each, reads) in pairs]
     _name_apart(nodes)
     constants, others = _arrays(tensors, reader, files)
     kept = []

@@ -24,10 +24,10 @@ import numpy as np
 
 from leanconv.api.inputs import Known
 from leanconv.graph.ir import Graph, Node
+from leanconv.graph.network_inputs import is_small
 from leanconv.graph.onnx_import import Model
 from leanconv.graph.ops import evaluate_node
 from leanconv.graph.ops.recurrent import run
-from leanconv.graph.small_inputs import is_small
 from leanconv.quantizer.codes import HIGH, LOW, MOST_OF_TWO, Codes, WeightCodes
 from leanconv.quantizer.layers import Layer
 from leanconv.quantizer.onnx_graph import Array

@@ -22,7 +22,7 @@ from leanconv.api.inputs import InputSpec, Shape
 from leanconv.api.network import Network
 from leanconv.errors import BudgetError, LeanConvError, ModelError
 from leanconv.graph.ir import TensorType
-from leanconv.graph.small_inputs import is_small
+from leanconv.graph.network_inputs import is_small
 from leanconv.records import dataclass
 from leanconv.runtime.locks import Lock
 from leanconv.server.limits import BUSY, RefusedError

@@ -26,25 +26,10 @@ from leanconv.graph.convert import (
     typed,
     windows,
 )
-from leanconv.graph.convert.rule import (
-    FIRST_OPSET,
-    LAST_OPSET,
-    Call,
-    Held,
-    Rule,
-)
+from leanconv.graph.convert.rule import FIRST_OPSET, LAST_OPSET, Call, Held, Rule
 from leanconv.graph.convert.selection import in_parts
 
-__all__ = [
-    "FILE_RULES",
-    "FIRST_OPSET",
-    "LAST_OPSET",
-    "RULES",
-    "Call",
-    "Held",
-    "Rule",
-    "in_parts",
-]
+__all__ = ["FILE_RULES", "FIRST_OPSET", "LAST_OPSET", "RULES", "Call", "Held", "Rule", "in_parts"]
 
 FILE_RULES: Mapping[str, Rule] = MappingProxyType(
     {

@@ -15,7 +15,6 @@ import numpy as np
 
 from leanconv.errors import ModelError
 from leanconv.graph.convert.elementwise import floating
-from leanconv.graph.convert.reductions import cast
 from leanconv.graph.convert.rule import Call, Rule
 from leanconv.graph.convert.shapes import part_of
 from leanconv.graph.ops.base import broadcast, check_broadcasts_to, check_rank
@@ -125,8 +124,8 @@ def _shares(call: Call, scores: Value) -> Value:
     """The softmax of each row, in float64 where that is asked for."""
     dtype = scores.type.dtype
     if call.attribute("softmax_precision", None) == _DOUBLE:
-        scores = cast(call, scores, FLOAT64)
-    return cast(call, call.emit("Softmax", [scores], axis=3), dtype)
+        scores = call.cast(scores, FLOAT64)
+    return call.cast(call.emit("Softmax", [scores], axis=3), dtype)
 
 
 def _chosen(call: Call, mask: _Mask, x: Value) -> Value:
@@ -140,7 +139,7 @@ def _mask(call: Call, shape: tuple[int, ...], past: int) -> _Mask:
     """All masks as one: given, causal, a window, and what of the keys is padding."""
     q, given = call.value(), call.optional(3)
     used = call.optional(6)  # keys of each image, as (batch, 1, 1, 1)
-    used = None if used is None else call.reshape(cast(call, used, INT64), (shape[0], 1, 1, 1))
+    used = None if used is None else call.reshape(call.cast(used, INT64), (shape[0], 1, 1, 1))
     allowed = _allowed(call, shape, past, used)
     bias = None
     if given is not None:
@@ -148,7 +147,7 @@ def _mask(call: Call, shape: tuple[int, ...], past: int) -> _Mask:
         if given.type.dtype == BOOL:
             allowed.append(given)
         else:
-            bias = cast(call, given, q.type.dtype)
+            bias = call.cast(given, q.type.dtype)
     if allowed:
         both = allowed[0]
         for each in allowed[1:]:

@@ -11,7 +11,7 @@ that is data is multiplied by the sums of the weights, behind padding of that co
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -58,12 +58,12 @@ class Requantisation:
         if self.scale.type.elements > 1:
             shape[channel] = self.scale.type.elements
         scale = call.reshape(self.scale, shape)
-        y = call.emit("Mul", [float_codes.cast(call, total, FLOAT32), scale])
+        y = call.emit("Mul", [call.cast(total, FLOAT32), scale])
         if self.dtype.is_float:
             return y
         y, zero = call.emit("Round", [y]), self.zero
         if isinstance(zero, Value):
-            y = call.emit("Add", [y, float_codes.cast(call, call.reshape(zero, ()), FLOAT32)])
+            y = call.emit("Add", [y, call.cast(call.reshape(zero, ()), FLOAT32)])
         elif zero:
             y = call.emit("Add", [y, call.number(zero, y)])
         return float_codes.narrowed(call, y, self.dtype.low, self.dtype.high, self.dtype)
@@ -118,7 +118,7 @@ def convolved(
     if data is not None:
         sums = apart.reshape(len(w), -1).sum(axis=1, dtype=np.int64).astype(np.int32)
         factor = call.builder.constant(sums.reshape(1, -1, *(1,) * (w.ndim - 2)))
-        away = float_codes.cast(call, call.reshape(data, ()), INT32)
+        away = call.cast(call.reshape(data, ()), INT32)
         total = call.emit("Sub", [total, call.emit("Mul", [factor, away])])
     return total if result is None else result.applied(call, total, 1)
 
@@ -209,7 +209,7 @@ def _dense(
     if of_rows is not None:
         sums = w.reshape(columns, -1).astype(np.int64) - zeros.astype(np.int64).reshape(-1, 1)
         factor = call.builder.constant(sums.sum(axis=1).astype(np.int32))
-        away = float_codes.cast(call, _of_rows(call, of_rows, a) or of_rows, INT32)
+        away = call.cast(_of_rows(call, of_rows, a) or of_rows, INT32)
         y = call.emit("Sub", [y, call.emit("Mul", [away, factor])])
     if added is not bias and bias is not None:
         y = call.emit("Add", [y, bias])
@@ -224,26 +224,22 @@ def _checked_zeros(zeros: Array, count: int) -> Array:
 
 def _of_rows(call: Call, zero: Value | None, a: Value) -> Value | None:
     """Zero points of all of a, or of its rows, in a shape that broadcasts to it; None for 0."""
-    if zero is None or (zero.array is not None and not np.any(zero.numbers)):
-        return None
-    if zero.type.elements == 1:
-        return call.reshape(zero, ())
-    for shape in ((*a.shape[:-1], 1), (*a.shape[-2:-1], 1)):
-        if zero.type.elements == math.prod(shape):
-            return call.reshape(zero, shape)
-    raise ModelError(
-        f"the zero point is {zero.type}; expected one, or one for each row of {a.type}"
-    )
+    shapes = (*a.shape[:-1], 1), (*a.shape[-2:-1], 1)
+    return _spread(call, zero, shapes, f"for each row of {a.type}")
 
 
 def _of_columns(call: Call, zero: Value | None, b: Value) -> Value | None:
     """Zero points of all of b, or of its columns, in a shape that broadcasts to it; None for 0."""
+    single = (1, b.shape[-1]) if len(b.shape) > 1 else (b.shape[-1],)
+    return _spread(call, zero, (single, (*b.shape[:-2], *single)), f"per column of {b.type}")
+
+
+def _spread(
+    call: Call, zero: Value | None, shapes: Sequence[tuple[int, ...]], which: str
+) -> Value | None:
     if zero is None or (zero.array is not None and not np.any(zero.numbers)):
         return None
-    if zero.type.elements == 1:
-        return call.reshape(zero, ())
-    single = (1, b.shape[-1]) if len(b.shape) > 1 else (b.shape[-1],)
-    for shape in (single, (*b.shape[:-2], *single)):
+    for shape in ((), *shapes):
         if zero.type.elements == math.prod(shape):
             return call.reshape(zero, shape)
-    raise ModelError(f"the zero point is {zero.type}; expected one, or one per column of {b.type}")
+    raise ModelError(f"the zero point is {zero.type}; expected one, or one {which}")

@@ -12,7 +12,6 @@ import numpy as np
 
 from leanconv.errors import ModelError, UnsupportedError
 from leanconv.graph.convert.elementwise import floating
-from leanconv.graph.convert.reductions import cast
 from leanconv.graph.convert.rule import Call, Rule
 from leanconv.graph.convert.shapes import counted
 from leanconv.graph.ops.base import MAX_RANK, Array, check_rank, integers
@@ -129,7 +128,7 @@ def _one_hot(call: Call) -> list[Value]:
     check_rank(indices.type, 0, MAX_RANK - 1)
     rank = len(indices.shape) + 1
     axis = call.axis(call.attribute("axis", -1), rank)
-    indices = cast(call, indices, INT64)
+    indices = call.cast(indices, INT64)
     below = call.emit("Less", [indices, call.number(0, indices)])
     wrapped = call.emit("Add", [indices, call.number(depth, indices)])
     places = call.emit("Where", [below, wrapped, indices])

@@ -70,13 +70,11 @@ def _power(call: Call) -> list[Value]:
         common = FLOAT64
     elif kept.is_integer and of_exponent != kept:
         common = INT64 if of_exponent.is_integer else kept
-    pair = [
-        v if v.type.dtype == common else call.emit("Cast", [v], to=common) for v in (base, exponent)
-    ]
+    pair = [call.cast(v, common) for v in (base, exponent)]
     y = call.emit("Pow", pair)
     if common == FLOAT64 != kept:
         y = _whole(call, y)
-    return [y if common == kept else call.emit("Cast", [y], to=kept)]
+    return [call.cast(y, kept)]
 
 
 def _whole(call: Call, y: Value) -> Value:
@@ -307,17 +305,7 @@ RULES: dict[str, Rule] = {
     ),
     **{
         op: _unary(op)
-        for op in (
-            "Relu",
-            "Sigmoid",
-            "Tanh",
-            "Sqrt",
-            "Exp",
-            "Log",
-            "Neg",
-            "Reciprocal",
-            "Softplus",
-        )
+        for op in ("Relu", "Sigmoid", "Tanh", "Sqrt", "Exp", "Log", "Neg", "Reciprocal", "Softplus")
     },
     **{op: _unary(op, since=7) for op in ("Sin", "Cos", "Tan", "Asin", "Acos", "Atan")},
     **{op: _unary(op, since=9) for op in ("Sinh", "Cosh", "Asinh", "Acosh", "Atanh")},

@@ -281,12 +281,7 @@ def _held(loop: Repeated, body: Held, number: Value, count: Any) -> list[Value]:
 
 
 def _emitted(
-    loop: Repeated,
-    body: Held,
-    number: Value,
-    count: Any,
-    fixed: Sequence[int],
-    kept: Sequence[int],
+    loop: Repeated, body: Held, number: Value, count: Any, fixed: Sequence[int], kept: Sequence[int]
 ) -> Sequence[Value]:
     """The results of iterations that are kept: of what is carried, then of the rows.
 

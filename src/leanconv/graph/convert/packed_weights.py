@@ -56,7 +56,7 @@ def blocked_floats(call: Call, x: Value, given: Quantisation, dtype: DType) -> V
     kind = call.declared(0)
     kept = kind in _KINDS and len(x.shape) == 2 and not call.builder.running and are_usual(scale)
     if dtype != FLOAT32 or not kept:
-        return float_codes.cast(call, call.fold(made, x.shape, FLOAT32), dtype)
+        return call.cast(call.fold(made, x.shape, FLOAT32), dtype)
     floats = call.later(made, x.shape, FLOAT32)
     call.builder.blocked[floats] = _Blocked(codes, scale, zero, given.axis, given.blocks, kind)
     return floats
@@ -74,13 +74,7 @@ class _Blocked:
     """
 
     def __init__(
-        self,
-        codes: Array,
-        scale: Array,
-        zero: Array | None,
-        axis: int,
-        block: int,
-        kind: DType,
+        self, codes: Array, scale: Array, zero: Array | None, axis: int, block: int, kind: DType
     ) -> None:
         self._codes, self._scale, self._zero = codes, scale, zero
         self.axis, self.bits = axis, BITS.get(kind, 8)
@@ -218,7 +212,7 @@ def _matmul(call: Call) -> list[Value]:
         return [_kept(call, scales, zeros, sizes)]
     arrays = [None, packed, scales, zeros]
     w = call.fold(lambda: weights_of(arrays, sizes, groups), (inner, columns), FLOAT32)
-    y = call.emit("MatMul", [a, float_codes.cast(call, w, a.type.dtype)])
+    y = call.emit("MatMul", [a, call.cast(w, a.type.dtype)])
     return [y if bias is None else call.emit("Add", [y, bias])]
 
 
@@ -274,7 +268,7 @@ def _gather(call: Call) -> list[Value]:
     codes, factor = (indexing.gathered(call, each, gathered) for each in (data, given.scale))
     away = None if given.zero is None else indexing.gathered(call, given.zero, gathered)
     place = axis + (len(indices.shape) - 1) * (axis > gathered)
-    taken = Quantisation(float_codes.cast(call, factor, dtype), away, place, block)
+    taken = Quantisation(call.cast(factor, dtype), away, place, block)
     if away is not None:
         away = broadcast(call, away, codes, taken)
     scale = broadcast(call, taken.scale, codes, taken)

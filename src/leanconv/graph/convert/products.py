@@ -19,7 +19,7 @@ from typing import Any
 
 from leanconv.errors import ModelError, UnsupportedError
 from leanconv.graph.convert.packed_weights import product_of_codes
-from leanconv.graph.convert.reductions import cast, sum_over
+from leanconv.graph.convert.reductions import sum_over
 from leanconv.graph.convert.rule import Call, Older, Rule
 from leanconv.graph.ops import infer
 from leanconv.graph.ops.base import MAX_RANK, same_dtype
@@ -51,7 +51,7 @@ def _einsum(call: Call) -> list[Value]:
         raise UnsupportedError(f"got {len(values)} inputs; expected at most {MOST_OPERANDS}")
     dtype = same_dtype([value.type for value in values])
     if dtype not in (*FLOATS, INT32, INT64):
-        values = [cast(call, value, INT32 if dtype.bytes < 4 else INT64) for value in values]
+        values = [call.cast(value, INT32 if dtype.bytes < 4 else INT64) for value in values]
     terms, result = _parsed(call.attribute("equation", ""), values)
     extents = _extents(terms, values)
     operands = [
@@ -67,7 +67,7 @@ def _einsum(call: Call) -> list[Value]:
         others = [each for each in operands if each is not first and each is not second]
         wanted = set(result).union(*(each.letters for each in others))
         operands = [*others, _joined(call, first, second, wanted)]
-    return [cast(call, _in_order(call, operands[0], result, extents), dtype)]
+    return [call.cast(_in_order(call, operands[0], result, extents), dtype)]
 
 
 def _parsed(equation: str, values: Sequence[Value]) -> tuple[list[str], str]:

@@ -9,7 +9,6 @@ from dataclasses import replace
 import numpy as np
 
 from leanconv.errors import ModelError
-from leanconv.graph import float_codes
 from leanconv.graph.codes import Code
 from leanconv.graph.convert.rule import Call
 from leanconv.graph.ops.base import Array
@@ -200,7 +199,7 @@ def one_scale(call: Call, scale: int, zero: int, dtype: DType, *, other: bool = 
     if s.array is not None:
         check_scales(np.asarray(s.numbers), scale, positive=True)
     held = 0 if z is None else z if z.array is None else int(np.asarray(z.numbers).reshape(-1)[0])
-    return Scale(float_codes.cast(call, call.reshape(s, ()), FLOAT32), held, kind)
+    return Scale(call.cast(call.reshape(s, ()), FLOAT32), held, kind)
 
 
 def scalar(call: Call, scale: int, zero: int, dtype: DType, *, other: bool = False) -> Code:

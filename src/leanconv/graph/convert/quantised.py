@@ -69,22 +69,22 @@ def _quantise(call: Call) -> list[Value]:
     """QuantizeLinear: clip(rint(x / scale) + zero)."""
     x, code = call.value(), _code_type(call)
     if x.type.dtype != FLOAT32:  # which a file's float32 may be computed in; codes are made of that
-        x = float_codes.cast(call, x, FLOAT32)
+        x = call.cast(x, FLOAT32)
     block = call.attribute("block_size", 0)
     given = read_quantisation(call, 1, 2, x, _axis(call, x, call.value(1)), block)
     if given.scale.array is not None:
         check_scales(np.asarray(given.scale.numbers), 1, positive=True)
     if code.is_float:
         _check_no_zero(given, code)
-        scale = broadcast(call, float_codes.cast(call, given.scale, FLOAT32), x, given)
+        scale = broadcast(call, call.cast(given.scale, FLOAT32), x, given)
         return [narrowed(call, call.emit("Div", [x, scale]), code)]
     if given.is_constant and code.held == code:
         scale, zero = single_precision(call, given.scale), zero_of(call, given, code)
         if is_subnormal(scale):
             x, scale = lifted(call, x), lifted(call, scale)
         return [call.emit("QuantizeLinear", [x, scale, zero], axis=given.axis)]
-    scale = broadcast(call, float_codes.cast(call, given.scale, x.type.dtype), x, given)
-    zero = float_codes.cast(call, zero_of(call, given, code.held), x.type.dtype)
+    scale = broadcast(call, call.cast(given.scale, x.type.dtype), x, given)
+    zero = call.cast(zero_of(call, given, code.held), x.type.dtype)
     zero, ends = broadcast(call, zero, x, given), (code.low, code.high)
     codes = float_codes.quantise(call, x, scale, zero, code.held, ends)
     return [codes if code.held == code else call.builder.as_narrow(codes, code)]
@@ -120,10 +120,10 @@ def _dequantise(call: Call) -> list[Value]:
         return [constant_dequantised(call, x, given, dtype)]
     if given.blocks and not code.is_float and given.is_known and x.is_known:
         return [blocked_floats(call, x, given, dtype)]
-    scale = broadcast(call, float_codes.cast(call, given.scale, dtype), x, given)
+    scale = broadcast(call, call.cast(given.scale, dtype), x, given)
     if code.is_float:
         _check_no_zero(given, code)
-        floats = float_codes.cast(call, widened(call), dtype)
+        floats = call.cast(widened(call), dtype)
         return [call.emit("Mul", [floats, scale])]
     if given.zero is not None:
         zero = broadcast(call, given.zero, x, given)
@@ -158,7 +158,7 @@ def dynamic(call: Call, x: Value) -> tuple[Value, Value, Value]:
     place = call.emit("Round", [call.emit("Clip", [start], min=0.0, max=float(UINT8.high))])
     bounds = {"low": int(UINT8.low), "high": int(UINT8.high)}
     codes = call.emit("QuantizeFloats", [x, scale, place], dtype=UINT8, **bounds)
-    return codes, scale, float_codes.cast(call, place, UINT8)
+    return codes, scale, call.cast(place, UINT8)
 
 
 def _dynamic(call: Call) -> Sequence[Value]:
@@ -321,16 +321,12 @@ def qlinear_conv(call: Call) -> list[Value]:
 
 def _factors(call: Call, factor: Value, given: Quantisation, result: Scale | None) -> Value:
     """factor * scale / the result's scale as float32, whose scale is 1 where it is floats."""
-    factors = call.emit("Mul", [factor, float_codes.cast(call, given.scale, FLOAT32)])
+    factors = call.emit("Mul", [factor, call.cast(given.scale, FLOAT32)])
     return factors if result is None else call.emit("Div", [factors, result.scale])
 
 
 def scaled_product(
-    call: Call,
-    operands: tuple[Value, Value],
-    alpha: float,
-    bias: int,
-    result: Scale | None,
+    call: Call, operands: tuple[Value, Value], alpha: float, bias: int, result: Scale | None
 ) -> Value:
     """A product of matrices of codes: a, its scale and zero point, b, its; as codes or floats.
 

@@ -200,9 +200,9 @@ def _gemm(call: Call) -> list[Value]:
 def _scaled(call: Call, total: Value, scales: Sequence[Value], bias: int) -> list[Value]:
     """Sums as floats: sum * (a's scale * b's scale) + bias."""
     single = call.builder.single
-    factors = [float_codes.cast(call, each, single) for each in scales]
+    factors = [call.cast(each, single) for each in scales]
     flat = [call.reshape(each, ()) if each.type.elements == 1 else each for each in factors]
-    y = call.emit("Mul", [float_codes.cast(call, total, single), call.emit("Mul", flat)])
+    y = call.emit("Mul", [call.cast(total, single), call.emit("Mul", flat)])
     added = call.optional(bias)
     return [y if added is None else call.emit("Add", [y, added])]
 
@@ -264,7 +264,7 @@ def _recurrent_weights(call: Call, index: int, scale: int, zero: int) -> Value:
     if factor is None:
         raise ModelError(f"input {scale} is absent; expected a scale")
     single = call.builder.single
-    factor = float_codes.cast(call, factor, single)
+    factor = call.cast(factor, single)
     floats = float_codes.dequantise(call, codes, factor, away, single)
     return call.emit("Transpose", [floats], perm=(0, 2, 1))
 

@@ -58,8 +58,7 @@ def _reverse_sequence(call: Call) -> list[Value]:
         lambda: np.arange(steps, dtype=np.int64).reshape(forth_shape), forth_shape, INT64
     )
     own = call.reshape(lengths, own_shape)
-    if own.type.dtype != INT64:
-        own = call.emit("Cast", [own], to=INT64)
+    own = call.cast(own, INT64)
     last = call.emit("Sub", [own, call.number(1, own)])
     back = call.emit("Sub", [last, forth])
     places = call.emit("Where", [call.emit("Less", [forth, own]), back, forth])
@@ -159,19 +158,10 @@ def _max_unpool(call: Call) -> list[Value]:
 RULES: dict[str, Rule] = {
     "CenterCropPad": Rule(_center_crop_pad, {"axes": "ints"}, 2, 2, since=18),
     "ReverseSequence": Rule(
-        _reverse_sequence,
-        {"batch_axis": "int", "time_axis": "int"},
-        2,
-        2,
-        running=None,
-        since=10,
+        _reverse_sequence, {"batch_axis": "int", "time_axis": "int"}, 2, 2, running=None, since=10
     ),
     "Col2Im": Rule(
-        _column_to_image,
-        {"dilations": "ints", "pads": "ints", "strides": "ints"},
-        3,
-        3,
-        since=18,
+        _column_to_image, {"dilations": "ints", "pads": "ints", "strides": "ints"}, 3, 3, since=18
     ),
     "MaxUnpool": Rule(
         _max_unpool,

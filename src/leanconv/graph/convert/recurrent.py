@@ -21,11 +21,7 @@ from leanconv.graph.value import Value
 from leanconv.types import INT32
 
 _DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
-_DEFAULTS = {
-    "LSTM": ("Sigmoid", "Tanh", "Tanh"),
-    "GRU": ("Sigmoid", "Tanh"),
-    "RNN": ("Tanh",),
-}
+_DEFAULTS = {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",)}
 # Functions that have an alpha, a beta, and what these are where none is given.
 _ALPHA = {
     "LeakyRelu": 0.01,

@@ -22,11 +22,6 @@ from leanconv.types import BOOL, FLOAT64, FLOATS, INT32, INT64, DType
 Axes = tuple[int, ...]
 
 
-def cast(call: Call, x: Value, to: DType) -> Value:
-    """A value in another dtype."""
-    return x if x.type.dtype == to else call.emit("Cast", [x], to=to)
-
-
 def _counted_in(dtype: DType, total: bool) -> DType:
     """In which dtype integers are reduced: one that holds them, or only as many bits of a total."""
     if dtype in (*FLOATS, INT32, INT64) or (dtype.bytes == 8 and not total):
@@ -48,17 +43,12 @@ def _reduce(op: str, call: Call, x: Value, axes: Axes, keepdims: bool) -> Value:
             number = min(max(number, kept.low), kept.high)
         return call.builder.filled(np.asarray(number, kept.numpy), shape)
     if x.array is None:
-        x = cast(call, x, _counted_in(kept, total))
-    return cast(call, call.emit(op, [x], axes=axes, keepdims=keepdims), kept)
+        x = call.cast(x, _counted_in(kept, total))
+    return call.cast(call.emit(op, [x], axes=axes, keepdims=keepdims), kept)
 
 
 # of no elements, as ONNX has it
-_OF_NOTHING = {
-    "ReduceSum": 0.0,
-    "ReduceProd": 1.0,
-    "ReduceMax": -math.inf,
-    "ReduceMin": math.inf,
-}
+_OF_NOTHING = {"ReduceSum": 0.0, "ReduceProd": 1.0, "ReduceMax": -math.inf, "ReduceMin": math.inf}
 sum_over = partial(_reduce, "ReduceSum")
 _max_over = partial(_reduce, "ReduceMax")
 
@@ -133,10 +123,10 @@ def _rule(over: _Over, axes_as_input: int, in_floats: bool = False) -> Rule:
         x = call.value()
         kept = x.type.dtype
         if in_floats and not kept.is_float:
-            x = cast(call, x, FLOAT64)
+            x = call.cast(x, FLOAT64)
         axes = call.reduced(len(x.shape), axes_as_input)
         keepdims = call.flag("keepdims", 1)
-        return [cast(call, over(call, x, axes or (), keepdims), kept)]
+        return [call.cast(over(call, x, axes or (), keepdims), kept)]
 
     kinds = {"axes": "ints", "keepdims": "int", "noop_with_empty_axes": "int"}
     return Rule(convert, kinds, 1, 2, moved=(axes_as_input, ("axes",)))
@@ -153,8 +143,8 @@ def _running(call: Call) -> Sequence[Value]:
         "reverse": call.flag("reverse"),
     }
     if not kept.is_float and x.array is None:
-        x = cast(call, x, INT32 if kept.bytes <= 4 else INT64)
-    return [cast(call, call.emit(call.node.op, [x], **attributes), kept)]
+        x = call.cast(x, INT32 if kept.bytes <= 4 else INT64)
+    return [call.cast(call.emit(call.node.op, [x], **attributes), kept)]
 
 
 _RUNNING = {"exclusive": "int", "reverse": "int"}
@@ -187,7 +177,7 @@ def _loss(call: Call, x: Value) -> Value:
         raise ModelError(f"got labels {labels.type} for {x.type}; expected an integer for each")
     if weights is not None and weights.shape != (x.shape[1],):
         raise ModelError(f"got weights {weights.type}; expected one for each of {x.shape[1]}")
-    labels, ignored = cast(call, labels, INT64), call.attribute("ignore_index", None)
+    labels, ignored = call.cast(labels, INT64), call.attribute("ignore_index", None)
     skipped = None
     if ignored is not None:
         skipped = call.emit("Equal", [labels, call.number(ignored, labels)])

@@ -211,11 +211,7 @@ def _spread(numbers: Sequence[Any], axes: Sequence[int], default: Sequence[Any])
 
 
 def _resized(
-    call: Call,
-    x: Value,
-    scales: Sequence[float] | None,
-    sizes: Sequence[int] | None,
-    way: _Way,
+    call: Call, x: Value, scales: Sequence[float] | None, sizes: Sequence[int] | None, way: _Way
 ) -> Value:
     """A map in other sizes: those given, or those that the scales give."""
     if scales is not None and (

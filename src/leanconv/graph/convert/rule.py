@@ -335,6 +335,10 @@ class Call:
         """Add an operation of several outputs in normal form; see `Builder.emit_all`."""
         return self.builder.emit_all(op, inputs, self.node.name, **attributes)
 
+    def cast(self, x: Value, to: DType) -> Value:
+        """A value in another dtype."""
+        return x if x.type.dtype == to else self.emit("Cast", [x], to=to)
+
     def kind(self, value: Value) -> TensorType:
         """The type of a value."""
         return value.type

@@ -38,8 +38,7 @@ def _grid_sample(call: Call) -> list[Value]:
             f"got mode {mode!r} and padding_mode {padding!r}; expected nearest, linear or cubic, "
             f"and one of {', '.join(PADDINGS)}"
         )
-    if grid.type.dtype != x.type.dtype:
-        grid = call.emit("Cast", [grid], to=x.type.dtype)
+    grid = call.cast(grid, x.type.dtype)
     places = call.reshape(grid, (math.prod(grid.shape[:-1]), axes))
     y = call.emit(
         "GridSample",
@@ -135,10 +134,8 @@ def _roi_align(call: Call) -> list[Value]:
         raise ModelError(
             f"coordinate_transformation_mode is {place!r}; expected half_pixel or output_half_pixel"
         )
-    if regions.type.dtype != x.type.dtype:
-        regions = call.emit("Cast", [regions], to=x.type.dtype)
-    if images.type.dtype != INT64:
-        images = call.emit("Cast", [images], to=INT64)
+    regions = call.cast(regions, x.type.dtype)
+    images = call.cast(images, INT64)
     y = call.emit(
         "RoiAlign",
         [x, regions, images],

@@ -16,7 +16,7 @@ from leanconv.graph.file_graph import FileNode
 from leanconv.graph.ir import Cut, TensorType
 from leanconv.graph.limits import is_large_part
 from leanconv.graph.ops.base import Array, checked, integer
-from leanconv.graph.ops.selection import WRONG, kept_boxes
+from leanconv.graph.ops.selection import WRONG, box_extents, kept_boxes
 from leanconv.graph.value import Value, known_if_empty
 from leanconv.symbolic import NeedsNumberError, Symbol, least, most, plain
 from leanconv.types import BOOL, INT64, DType
@@ -235,7 +235,7 @@ def _unique(call: Call) -> list[Value]:
 def _boxes(call: Call) -> list[Value]:
     """NonMaxSuppression: room for (image, class, box) of each that is kept, and how many are."""
     boxes, scores = call.value(0), call.value(1)
-    images, classes, count = _box_extents(boxes.type, scores.type)
+    images, classes, count = box_extents(boxes.type, scores.type)
     given = [call.optional(n) for n in (2, 3, 4)]
     known = [each is None or each.array is not None for each in (boxes, scores, *given)]
     asked = (call.scalar(2) if given[0] else 0) if known[2] else count
@@ -260,20 +260,6 @@ def _zero(dtype: DType) -> Array:
     return np.zeros(1, dtype.numpy)
 
 
-def _box_extents(boxes: TensorType, scores: TensorType) -> tuple[int, ...]:
-    """The extents of the scores.
-
-    Raises:
-        ModelError: boxes and scores do not fit each other.
-    """
-    fits = len(boxes.shape) == len(scores.shape) == 3 and boxes.shape[2] == 4
-    if not fits or boxes.shape[0] != scores.shape[0] or boxes.shape[1] != scores.shape[2]:
-        raise ModelError(
-            f"got boxes {boxes} and scores {scores}; expected (N, boxes, 4) and (N, classes, boxes)"
-        )
-    return scores.shape
-
-
 def _check_overlap(overlap: float) -> None:
     if not 0 <= overlap <= 1:
         raise ModelError(f"iou_threshold is {overlap}; expected 0 to 1")
@@ -293,7 +279,7 @@ def _one(call: Call, value: Value, dtype: DType) -> Value:
     if value.type.elements != 1:
         raise ModelError(f"got {value.type}; expected one number")
     flat = call.reshape(value, (1,))
-    return flat if flat.type.dtype == dtype else call.emit("Cast", [flat], to=dtype)
+    return call.cast(flat, dtype)
 
 
 def _cut(call: Call) -> list[Value]:

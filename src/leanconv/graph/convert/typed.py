@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from leanconv.errors import ModelError, UnsupportedError
-from leanconv.graph import bfloat16_codes, float_codes, narrow_codes
+from leanconv.graph import narrow_codes
 from leanconv.graph.convert.elementwise import aligned
 from leanconv.graph.convert.rule import Call, Older, Rule
 from leanconv.graph.ops.base import check_rank
@@ -30,7 +30,7 @@ def narrowed(call: Call, x: Value, kind: DType) -> Value:
     if not kind.is_float:
         codes = narrow_codes.wrapped(call, x, kind)
     else:
-        x = float_codes.cast(call, x, FLOAT32)
+        x = call.cast(x, FLOAT32)
         saturate, mode = call.flag("saturate", 1), call.attribute("round_mode", "up")
         codes = narrow_codes.encoded(call, x, kind, saturate, mode)
     return call.builder.as_narrow(codes, kind)
@@ -44,8 +44,8 @@ def _cast(call: Call) -> list[Value]:
     if target is None:
         raise ModelError("attribute to is missing; expected a data type")
     if target == BFLOAT16:
-        codes = bfloat16_codes.encoded(call, widened(call))
-        return [bfloat16_codes.decoded(call, codes, call.builder.single)]
+        codes = narrow_codes.to_bfloat16(call, widened(call))
+        return [narrow_codes.from_bfloat16(call, codes, call.builder.single)]
     if target.held != target:
         same = call.declared(0) == target
         return [call.value() if same else narrowed(call, widened(call), target)]
@@ -53,7 +53,7 @@ def _cast(call: Call) -> list[Value]:
     if builder.is_promoted(target):
         x = call.emit("Cast", [x], to=target)
     target = builder.kept(target)
-    return [x if x.type.dtype == target else call.emit("Cast", [x], to=target)]
+    return [call.cast(x, target)]
 
 
 def _bit_cast(call: Call) -> list[Value]:

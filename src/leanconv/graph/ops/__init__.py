@@ -151,8 +151,10 @@ __all__ = [
     "label",
     "not_taken",
     "table_bytes",
+    "working_bytes",
 ]
 
+_PLACE_BYTES = 8
 OPS: Mapping[str, Op] = MappingProxyType(
     {
         **conv.OPS,
@@ -176,8 +178,7 @@ OPS: Mapping[str, Op] = MappingProxyType(
             lambda op, arrays, attributes: evaluate(op, arrays, attributes),
         ),
         "Loop": loop(
-            lambda node, values: evaluate_node(node, values),
-            lambda node, types: _work(node, types),
+            lambda node, values: evaluate_node(node, values), lambda node, types: _work(node, types)
         ),
     }
 )
@@ -257,6 +258,19 @@ def table_bytes(
     """
     tables = OPS[op].tables
     return 0 if tables is None or is_described() else tables(types, attributes, results)
+
+
+def working_bytes(op: str, types: Types, results: Types) -> int:
+    """The most that NumPy works in, beside operands and results.
+
+    Args:
+        op: a key of `OPS`.
+        types, results: of its inputs and outputs.
+    """
+    kinds = [kind for kind in (*types, *results) if kind is not None]
+    entry = OPS[op]
+    places = entry.places * _PLACE_BYTES * sum(kind.elements for kind in kinds)
+    return places + entry.working * sum(kind.bytes for kind in kinds)
 
 
 def label(node: Node) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -26,7 +27,7 @@ from leanconv.graph.ops.base import (
     same_dtype,
     single,
 )
-from leanconv.types import FLOATS, INT32, INT64, DType
+from leanconv.types import FLOATS, INT32, INT64
 from leanconv.units import shape_text
 
 _REDUCED = (*FLOATS, INT32, INT64)
@@ -52,7 +53,7 @@ def _mean(x: Array, axis: tuple[int, ...], keepdims: bool) -> Array:
 
 
 def _reduction(
-    function: Callable[..., Array], *, empty: bool, dtypes: tuple[DType, ...] = _REDUCED
+    function: Callable[..., Array], *, empty: bool, floats: bool = False, working: int = 0
 ) -> Op:
     def evaluate(arrays: Arrays, attributes: Attributes) -> Array:
         x = array(arrays)
@@ -63,7 +64,12 @@ def _reduction(
         return np.asarray(y, dtype=x.dtype)
 
     names = ("axes", "keepdims")
-    return single(_infer_reduction, evaluate, attributes=names, takes_symbols=True, dtypes=dtypes)
+    facts: dict[str, Any] = {
+        "dtypes": FLOATS if floats else _REDUCED,
+        "halves": True,
+        "working": working,
+    }
+    return single(_infer_reduction, evaluate, attributes=names, takes_symbols=True, **facts)
 
 
 def _of_each(
@@ -104,7 +110,7 @@ def _running(function: Callable[..., Array], start: int) -> Op:
         return np.asarray(np.flip(y, axis) if attributes["reverse"] else y)
 
     names = ("axis", "exclusive", "reverse")
-    return single(_infer_running, evaluate, attributes=names, dtypes=_REDUCED)
+    return single(_infer_running, evaluate, attributes=names, dtypes=_REDUCED, halves=True)
 
 
 def _infer_softmax(types: Types, attributes: Attributes) -> TensorType:
@@ -280,30 +286,44 @@ def _work_gemm(types: Types, attributes: Attributes, result: TensorType) -> int:
 
 
 OPS: dict[str, Op] = {
-    "ReduceMean": _reduction(_mean, empty=False, dtypes=FLOATS),
+    "ReduceMean": _reduction(_mean, empty=False, floats=True, working=2),
     "ReduceProd": _reduction(np.prod, empty=True),
     "ReduceMax": _reduction(np.max, empty=False),
     "ReduceMin": _reduction(np.min, empty=False),
     "ReduceSum": _reduction(np.sum, empty=True),
-    "ReduceL1": _reduction(_of_each(np.abs, np.sum), empty=True, dtypes=FLOATS),
-    "ReduceSumSquare": _reduction(_of_each(np.square, np.sum), empty=True, dtypes=FLOATS),
-    "ReduceMeanSquare": _reduction(_of_each(np.square, _mean), empty=False, dtypes=FLOATS),
-    "Extremes": single(_infer_extremes, _evaluate_extremes, dtypes=FLOATS),
+    "ReduceL1": _reduction(_of_each(np.abs, np.sum), empty=True, floats=True, working=2),
+    "ReduceSumSquare": _reduction(_of_each(np.square, np.sum), empty=True, floats=True, working=2),
+    "ReduceMeanSquare": _reduction(_of_each(np.square, _mean), empty=False, floats=True, working=2),
+    "Extremes": single(_infer_extremes, _evaluate_extremes, halves=True, working=0),
     "CumSum": _running(np.cumsum, 0),
     "CumProd": _running(np.cumprod, 1),
-    "Softmax": single(_infer_softmax, _evaluate_softmax, attributes=("axis",)),
-    "LogSoftmax": single(_infer_softmax, _evaluate_log_softmax, attributes=("axis",)),
+    "Softmax": single(_infer_softmax, _evaluate_softmax, attributes=("axis",), halves=True),
+    "LogSoftmax": single(_infer_softmax, _evaluate_log_softmax, attributes=("axis",), halves=True),
     "BatchNormalization": single(
         _infer_batch_norm, _evaluate_batch_norm, 5, 5, attributes=("epsilon",)
     ),
     "Normalise": single(
-        _infer_normalise, _evaluate_normalise, 1, 3, ("first", "epsilon", "centred")
+        _infer_normalise, _evaluate_normalise, 1, 3, ("first", "epsilon", "centred"), halves=True
     ),
-    "MatMul": single(_infer_matmul, _evaluate_matmul, 2, 2, work=_work_matmul),
+    "MatMul": single(
+        _infer_matmul, _evaluate_matmul, 2, 2, (), _work_matmul, halves=True, working=0
+    ),
     "Attention": single(
-        _infer_attention, _evaluate_attention, 3, 4, ("scale", "transposed"), _work_attention
+        _infer_attention,
+        _evaluate_attention,
+        3,
+        4,
+        ("scale", "transposed"),
+        _work_attention,
+        halves=True,
     ),
     "Gemm": single(
-        _infer_gemm, _evaluate_gemm, 2, 3, ("transA", "transB", "alpha", "beta"), _work_gemm
+        _infer_gemm,
+        _evaluate_gemm,
+        2,
+        3,
+        ("transA", "transB", "alpha", "beta"),
+        _work_gemm,
+        halves=True,
     ),
 }

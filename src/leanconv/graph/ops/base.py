@@ -52,6 +52,11 @@ class Op:
         takes_symbols: whether `evaluate` gives of integers with symbols among them, arrays of
             objects, what it gives of the numbers; to other operations symbols are their numbers.
         dtypes: what its inputs may hold at run time; of constants it computes everything.
+        moves: the inputs whose elements it moves as they lie in memory, and does nothing else.
+        halves: whether it computes in float32 of values that may be stored in halves.
+        working: the memory in which NumPy works while it computes the operation, beside operands
+            and results, in times the bytes of these together: measured, and rounded up.
+        places: the same where places are computed: times 8 bytes for each of their elements.
     """
 
     infer: Infer
@@ -63,6 +68,10 @@ class Op:
     tables: Work | None = None
     takes_symbols: bool = False
     dtypes: tuple[DType, ...] = FLOATS
+    moves: slice | None = None
+    halves: bool = False
+    working: int = 2
+    places: int = 0
 
 
 def single(
@@ -72,15 +81,13 @@ def single(
     most: int = 1,
     attributes: tuple[str, ...] = (),
     work: Callable[[Types, Attributes, TensorType], int] | None = None,
-    tables: Work | None = None,
-    takes_symbols: bool = False,
-    dtypes: tuple[DType, ...] = FLOATS,
+    **facts: Any,
 ) -> Op:
     """An operation with one output, made of functions of that one.
 
     Args:
         infer, evaluate, work: as `Op` has them, but of one type and one array.
-        least, most, attributes, tables, takes_symbols, dtypes: as `Op` has them.
+        least, most, attributes, facts: as `Op` has them.
     """
 
     def infer_all(types: Types, given: Attributes) -> tuple[TensorType, ...]:
@@ -93,9 +100,8 @@ def single(
         assert work is not None
         return work(types, given, results[0])
 
-    shown = None if work is None else work_of
-    given = shown, tables, takes_symbols, dtypes
-    return Op(infer_all, evaluate_all, least, most, attributes, *given)
+    given = None if work is None else work_of
+    return Op(infer_all, evaluate_all, least, most, attributes, given, **facts)
 
 
 def given(items: Sequence[Any], index: int) -> Any:

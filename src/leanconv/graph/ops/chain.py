@@ -238,10 +238,10 @@ IMAGE_CHANNELS = 4  # most of an image whose codes are made in a chain
 MOST_CONVOLUTIONS, MOST_BLOCKS = 3, 8
 _MOST = MOST_CONVOLUTIONS * (len(CodeStage.CONSTANTS) + len(LookupStage.CONSTANTS))
 _MOST += len(QuantizeStage.CONSTANTS)
-_DTYPES = (*FLOATS, *CODES, INT32)
+_FACTS: dict[str, Any] = {"dtypes": (*FLOATS, *CODES, INT32), "halves": True}
 OPS: dict[str, Op] = {
-    "ConvChain": single(_infer, _evaluate, 1, 2 + _MOST, ("stages",), _work, dtypes=_DTYPES),
+    "ConvChain": single(_infer, _evaluate, 1, 2 + _MOST, ("stages",), _work, **_FACTS),
     "BlockChain": single(
-        _infer_blocks, _evaluate_blocks, 1, 2 + _MOST * MOST_BLOCKS, ("blocks",), dtypes=_DTYPES
+        _infer_blocks, _evaluate_blocks, 1, 2 + _MOST * MOST_BLOCKS, ("blocks",), **_FACTS
     ),
 }

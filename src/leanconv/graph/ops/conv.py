@@ -312,7 +312,7 @@ def _work_transposed(types: Types, attributes: Attributes, result: TensorType) -
 
 _SHARED = ("strides", "pads", "dilations", "group", "activation")
 OPS: dict[str, Op] = {
-    "Conv": single(_infer_conv, _evaluate_conv, 2, 5, _SHARED, work_conv),
+    "Conv": single(_infer_conv, _evaluate_conv, 2, 5, _SHARED, work_conv, halves=True),
     # A Conv whose weights, as rows, are computed when the network runs.
     "DataConv": single(
         _infer_data_conv,
@@ -329,5 +329,6 @@ OPS: dict[str, Op] = {
         5,
         (*_SHARED, "output_padding"),
         _work_transposed,
+        halves=True,
     ),
 }

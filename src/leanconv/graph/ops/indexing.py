@@ -237,18 +237,24 @@ def _of_found(evaluate: Evaluated, lists: bool) -> Evaluated:
     return evaluated
 
 
-def _op(infer: Callable[..., TensorType], evaluate: Callable[..., Array], *names: str) -> Op:
-    inputs = 3 if "reduction" in names else 2
+def _op(
+    infer: Callable[..., TensorType], evaluate: Callable[..., Array], places: int, *names: str
+) -> Op:
+    updates = "reduction" in names
+    inputs = 3 if updates else 2
     most = inputs if infer is _infer_gather_elements else 3
-    return single(infer, evaluate, inputs, most, names, dtypes=DTYPES)
+    moves = slice(0, 3, 2) if updates else slice(1)
+    return single(
+        infer, evaluate, inputs, most, names, dtypes=DTYPES, moves=moves, working=0, places=places
+    )
 
 
 OPS: dict[str, Op] = {
-    "Gather": _op(_infer_gather, _of_found(_evaluate_gather, lists=False), "axis"),
-    "GatherElements": _op(_infer_gather_elements, _evaluate_gather_elements, "axis"),
-    "GatherND": _op(_infer_gather_nd, _of_found(_evaluate_gather_nd, lists=True), "batch_dims"),
+    "Gather": _op(_infer_gather, _of_found(_evaluate_gather, lists=False), 1, "axis"),
+    "GatherElements": _op(_infer_gather_elements, _evaluate_gather_elements, 1, "axis"),
+    "GatherND": _op(_infer_gather_nd, _of_found(_evaluate_gather_nd, lists=True), 2, "batch_dims"),
     "ScatterElements": _op(
-        _infer_scatter_elements, _evaluate_scatter_elements, "axis", "reduction", "padded"
+        _infer_scatter_elements, _evaluate_scatter_elements, 2, "axis", "reduction", "padded"
     ),
-    "ScatterND": _op(_infer_scatter_nd, _evaluate_scatter_nd, "reduction"),
+    "ScatterND": _op(_infer_scatter_nd, _evaluate_scatter_nd, 3, "reduction"),
 }

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import accumulate, pairwise
+from typing import Any
 
 import numpy as np
 
@@ -194,15 +194,17 @@ def _move(
     infer: Callable[[Types, Attributes], TensorType],
     evaluate: Callable[[Arrays, Attributes], Array],
     *attributes: str,
+    **facts: Any,
 ) -> Op:
     """An operation that gives elements of any type back as they are."""
-    return single(infer, evaluate, attributes=attributes, takes_symbols=True, dtypes=DTYPES)
+    facts = {"takes_symbols": True, "dtypes": DTYPES, "moves": slice(1), "working": 0, **facts}
+    return single(infer, evaluate, attributes=attributes, **facts)
 
 
 OPS: dict[str, Op] = {
     "Reshape": _move(_infer_reshape, _evaluate_reshape, "shape"),
     "Transpose": _move(_infer_transpose, _evaluate_transpose, "perm"),
-    "Concat": replace(_move(_infer_concat, _evaluate_concat, "axis"), most=1 << 31),
+    "Concat": _move(_infer_concat, _evaluate_concat, "axis", most=1 << 31, moves=slice(None)),
     "Slice": _move(_infer_slice, _evaluate_slice, "starts", "steps", "sizes"),
     "Split": Op(
         _infer_split,
@@ -210,7 +212,11 @@ OPS: dict[str, Op] = {
         attributes=("axis", "sizes"),
         takes_symbols=True,
         dtypes=DTYPES,
+        moves=slice(1),
+        working=0,
     ),
-    "Pad": replace(_move(_infer_pad, _evaluate_pad, "pads", "mode", "value"), takes_symbols=False),
+    "Pad": _move(
+        _infer_pad, _evaluate_pad, "pads", "mode", "value", takes_symbols=False, working=2
+    ),
     "Expand": _move(_infer_expand, _evaluate_expand, "shape"),
 }

@@ -174,19 +174,12 @@ def _infer_same(types: Types, _attributes: Attributes) -> TensorType:
     return first(types)
 
 
-def _unary(
-    function: Callable[..., Array],
-    *names: str,
-    takes_symbols: bool = False,
-    dtypes: tuple[DType, ...] = FLOATS,
-) -> Op:
+def _unary(function: Callable[..., Array], *names: str, **facts: Any) -> Op:
     def evaluate(arrays: Arrays, attributes: Attributes) -> Array:
         x = array(arrays)
         return np.asarray(function(x, *(attributes[n] for n in names)), dtype=x.dtype)
 
-    return single(
-        _infer_same, evaluate, attributes=names, takes_symbols=takes_symbols, dtypes=dtypes
-    )
+    return single(_infer_same, evaluate, attributes=names, halves=True, **facts)
 
 
 def _infer_binary(types: Types, _attributes: Attributes) -> TensorType:
@@ -194,19 +187,12 @@ def _infer_binary(types: Types, _attributes: Attributes) -> TensorType:
     return checked(broadcast(first(types).shape, required(types, 1).shape), dtype)
 
 
-def _binary(
-    function: Callable[[Array, Array], Array],
-    *,
-    takes_symbols: bool = True,
-    dtypes: tuple[DType, ...] = NUMBERS,
-) -> Op:
+def _binary(function: Callable[[Array, Array], Array], **facts: Any) -> Op:
     def evaluate(arrays: Arrays, _attributes: Attributes) -> Array:
         a, b = array(arrays), array(arrays, 1)
         return np.asarray(function(a, b), dtype=a.dtype if b.dtype != object else object)
 
-    return single(
-        _infer_binary, evaluate, least=2, most=2, takes_symbols=takes_symbols, dtypes=dtypes
-    )
+    return single(_infer_binary, evaluate, 2, 2, dtypes=NUMBERS, halves=True, **facts)
 
 
 def _divide(a: Array, b: Array) -> Array:
@@ -240,28 +226,28 @@ def _evaluate_prelu(arrays: Arrays, _attributes: Attributes) -> Array:
 
 _SIGNED = tuple(each for each in NUMBERS if each.kind != "uint")
 UNARY: dict[str, Op] = {
-    "Relu": _unary(lambda x: np.maximum(x, 0), takes_symbols=True, dtypes=_SIGNED),
+    "Relu": _unary(lambda x: np.maximum(x, 0), takes_symbols=True, dtypes=_SIGNED, working=0),
     "LeakyRelu": _unary(_leaky_relu, "alpha"),
     "Sigmoid": _unary(sigmoid),
     "HardSigmoid": _unary(_hard_sigmoid, "alpha", "beta"),
     "HardSwish": _unary(_hard_swish),
     "Silu": _unary(_silu),
     "Tanh": _unary(np.tanh),
-    "Gelu": _unary(_gelu, "approximate"),
+    "Gelu": _unary(_gelu, "approximate", working=7),
     "Elu": _unary(_elu, "alpha"),
     "Clip": _unary(_clip, "min", "max"),
-    "Sqrt": _unary(np.sqrt),
-    "Exp": _unary(np.exp),
-    "Log": _unary(np.log),
-    "Erf": _unary(erf),
-    "Neg": _unary(np.negative, takes_symbols=True, dtypes=_SIGNED),
-    "Abs": _unary(np.abs, takes_symbols=True, dtypes=_SIGNED),
+    "Sqrt": _unary(np.sqrt, working=0),
+    "Exp": _unary(np.exp, working=0),
+    "Log": _unary(np.log, working=0),
+    "Erf": _unary(erf, working=6),
+    "Neg": _unary(np.negative, takes_symbols=True, dtypes=_SIGNED, working=0),
+    "Abs": _unary(np.abs, takes_symbols=True, dtypes=_SIGNED, working=0),
     "Sign": _unary(np.sign, dtypes=NUMBERS),
     "Floor": _unary(np.floor),
     "Ceil": _unary(np.ceil),
     "Round": _unary(np.round),
-    "Reciprocal": _unary(np.reciprocal),
-    "Softplus": _unary(lambda x: np.logaddexp(x, np.zeros((), x.dtype))),
+    "Reciprocal": _unary(np.reciprocal, working=0),
+    "Softplus": _unary(lambda x: np.logaddexp(x, np.zeros((), x.dtype)), working=0),
     "Sin": _unary(np.sin),
     "Cos": _unary(np.cos),
     "Tan": _unary(np.tan),
@@ -275,18 +261,18 @@ UNARY: dict[str, Op] = {
     "Atanh": _unary(np.arctanh),
 }
 BINARY: dict[str, Op] = {
-    "Add": _binary(np.add),
-    "Sub": _binary(np.subtract),
-    "Mul": _binary(np.multiply),
-    "Div": _binary(_divide),
-    "Pow": _binary(_power, takes_symbols=False),
-    "Min": _binary(np.minimum),
-    "Max": _binary(np.maximum),
+    "Add": _binary(np.add, takes_symbols=True, working=0),
+    "Sub": _binary(np.subtract, takes_symbols=True, working=0),
+    "Mul": _binary(np.multiply, takes_symbols=True, working=0),
+    "Div": _binary(_divide, takes_symbols=True),
+    "Pow": _binary(_power),
+    "Min": _binary(np.minimum, takes_symbols=True, working=0),
+    "Max": _binary(np.maximum, takes_symbols=True, working=0),
 }
 OPS: dict[str, Op] = {
     **UNARY,
     **BINARY,
-    "PRelu": single(_infer_prelu, _evaluate_prelu, least=2, most=2),
+    "PRelu": single(_infer_prelu, _evaluate_prelu, 2, 2, halves=True),
 }
 ELEMENTWISE = frozenset((*OPS, *typed.OPS)) - {"BitCast"}
 
@@ -395,5 +381,5 @@ def expression(infer: _Infer, evaluate: _Evaluate) -> Op:
     def work(_: Types, attributes: Attributes, result: TensorType) -> int:
         return (len(attributes["terms"]) - 1) * result.elements
 
-    taken = (*FLOATS, BOOL)
-    return single(inferred, computed, 1, 3 * MOST_TERMS, ("terms",), work, dtypes=taken)
+    facts: dict[str, Any] = {"dtypes": (*FLOATS, BOOL), "halves": True, "working": MOST_TERMS}
+    return single(inferred, computed, 1, 3 * MOST_TERMS, ("terms",), work, **facts)

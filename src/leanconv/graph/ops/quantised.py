@@ -315,7 +315,13 @@ def _of_codes(
 
 OPS: dict[str, Op] = {
     "QuantizeLinear": single(
-        _infer_quantise, _evaluate_quantise, 3, 3, ("axis",), dtypes=(*FLOATS, *QUANTISED)
+        _infer_quantise,
+        _evaluate_quantise,
+        3,
+        3,
+        ("axis",),
+        dtypes=(*FLOATS, *QUANTISED),
+        halves=True,
     ),
     "QuantizeFloats": single(_infer_floats, _evaluate_floats, 3, 3, ("low", "high", "dtype")),
     "DequantizeLinear": single(

@@ -210,5 +210,5 @@ _NUMBERS = ("x_zero", "y_zero", "low", "high", "dtype", "residual", "activation"
 OPS: dict[str, Op] = {
     "QLinearConv": single(
         _infer, _evaluate, 2, 6, (*_WINDOW, *_NUMBERS), work_conv, dtypes=(*CODES, INT32, FLOAT32)
-    ),
+    )
 }

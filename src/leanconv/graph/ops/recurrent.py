@@ -219,7 +219,9 @@ def _work(types: Types, _attributes: Attributes, _results: tuple[TensorType, ...
 
 
 OPS: dict[str, Op] = {
-    "Recurrence": Op(_infer, _evaluate, 2, 7, ("cells", "results"), _work, dtypes=(*FLOATS, INT32))
+    "Recurrence": Op(
+        _infer, _evaluate, 2, 7, ("cells", "results"), _work, dtypes=(*FLOATS, INT32), halves=True
+    )
 }
 
 

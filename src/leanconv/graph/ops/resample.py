@@ -234,5 +234,7 @@ OPS: dict[str, Op] = {
         work=_work,
         tables=_tables,
         dtypes=(*FLOATS, INT8, UINT8),
+        halves=True,
+        working=9,  # of codes: sums and products are four times as wide
     )
 }

@@ -241,5 +241,6 @@ OPS: dict[str, Op] = {
         work=_work_resize,
         tables=_tables,
         dtypes=DTYPES,
+        halves=True,
     )
 }

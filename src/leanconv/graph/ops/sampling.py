@@ -283,6 +283,8 @@ OPS: dict[str, Op] = {
         ("mode", "half_pixel", "sampling_ratio", "spatial_scale", "sizes"),
         _work_regions,
         dtypes=(*FLOATS, INT64),
+        halves=True,
+        working=4,
     ),
     "DeformColumns": single(
         _infer_columns,
@@ -299,5 +301,7 @@ OPS: dict[str, Op] = {
         2,
         ("mode", "padding_mode", "align_corners", "sizes"),
         _work_grid,
+        working=0,
+        places=6,
     ),
 }

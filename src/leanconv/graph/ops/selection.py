@@ -221,13 +221,23 @@ class _Greedy:
         return result
 
 
-def _infer(types: Types, attributes: Attributes) -> tuple[TensorType, ...]:
-    boxes, scores = required(types, 0), required(types, 1)
+def box_extents(boxes: TensorType, scores: TensorType) -> tuple[int, ...]:
+    """The extents of the scores: images, classes, boxes.
+
+    Raises:
+        ModelError: boxes and scores do not fit each other.
+    """
     fits = len(boxes.shape) == len(scores.shape) == 3 and boxes.shape[2] == 4
     if not fits or boxes.shape[0] != scores.shape[0] or boxes.shape[1] != scores.shape[2]:
         raise ModelError(
             f"got boxes {boxes} and scores {scores}; expected (N, boxes, 4) and (N, classes, boxes)"
         )
+    return scores.shape
+
+
+def _infer(types: Types, attributes: Attributes) -> tuple[TensorType, ...]:
+    boxes, scores = required(types, 0), required(types, 1)
+    images, classes, count = box_extents(boxes, scores)
     if boxes.dtype != scores.dtype or boxes.dtype not in FLOATS:
         raise ModelError(
             f"got boxes {boxes} and scores {scores}; expected both of {' or '.join(FLOATS)}"
@@ -236,7 +246,6 @@ def _infer(types: Types, attributes: Attributes) -> tuple[TensorType, ...]:
         kind = given(types, index)
         if kind is not None and (kind.elements != 1 or kind.dtype != dtype):
             raise ModelError(f"input {index} is {kind}; expected one number of {dtype}")
-    images, classes, count = scores.shape
     rows = images * classes * least(count, attributes["most"])
     return checked((rows, 3), INT64), checked((1,), INT64)
 
@@ -325,7 +334,7 @@ def _place(least: bool) -> Op:
         return np.asarray(x.shape[axis] - 1 - found, np.int64)
 
     names = ("axis", "keepdims", "last")
-    return single(_infer_place, evaluate, attributes=names, dtypes=NUMBERS)
+    return single(_infer_place, evaluate, attributes=names, dtypes=NUMBERS, halves=True)
 
 
 def _infer_top(types: Types, attributes: Attributes) -> tuple[TensorType, ...]:
@@ -379,7 +388,7 @@ def _first_of_line(line: Array, k: int, largest: bool) -> Array:
 
 OPS: dict[str, Op] = {
     "NonZero": Op(_infer_places, _evaluate_places, 1, 2, ("rows",), dtypes=DTYPES),
-    "Compress": Op(_infer_compress, _evaluate_compress, 2, 3, ("axis",), dtypes=DTYPES),
+    "Compress": Op(_infer_compress, _evaluate_compress, 2, 3, ("axis",), dtypes=DTYPES, working=5),
     "NonMaxSuppression": Op(
         _infer,
         _evaluate,
@@ -388,6 +397,7 @@ OPS: dict[str, Op] = {
         attributes=("most", "centred"),
         work=lambda types, _attributes, _results: 20 * required(types, 1).elements,
         dtypes=(*FLOATS, INT64),
+        working=5,
     ),
     "ArgMax": _place(least=False),
     "ArgMin": _place(least=True),
@@ -397,5 +407,7 @@ OPS: dict[str, Op] = {
         attributes=("axis", "k", "largest", "sorted"),
         work=lambda types, _attributes, _results: 20 * first(types).elements,
         dtypes=NUMBERS,
+        working=0,
+        places=3,
     ),
 }

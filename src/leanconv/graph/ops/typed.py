@@ -80,7 +80,8 @@ def _predicate(function: Callable[[Any, Any], Any], taken: tuple[DType, ...]) ->
         return np.asarray(function(array(arrays), array(arrays, 1)), dtype=bool)
 
     running = tuple(each for each in taken if each not in HALVES)
-    return single(infer, evaluate, least=2, most=2, takes_symbols=True, dtypes=running)
+    facts: dict[str, Any] = {"dtypes": running, "halves": FLOAT32 in running, "working": 0}
+    return single(infer, evaluate, 2, 2, takes_symbols=True, **facts)
 
 
 def _infer_not(types: Types, _attributes: Attributes) -> TensorType:
@@ -152,7 +153,7 @@ def _float_test(function: Callable[..., Any], *names: str) -> Op:
     def evaluate(arrays: Arrays, attributes: Attributes) -> Array:
         return np.asarray(function(array(arrays), *(attributes[name] for name in names)))
 
-    return single(infer, evaluate, attributes=names)
+    return single(infer, evaluate, attributes=names, halves=True)
 
 
 def _infinite(x: Array, positive: bool, negative: bool) -> Array:
@@ -173,14 +174,14 @@ LOGIC: dict[str, Op] = {
 }
 OPS: dict[str, Op] = {
     "Cast": single(
-        _infer_cast, _evaluate_cast, attributes=("to",), takes_symbols=True, dtypes=HELD
+        _infer_cast, _evaluate_cast, attributes=("to",), takes_symbols=True, dtypes=HELD, working=0
     ),
     "BitCast": single(_infer_bits, _evaluate_bits, attributes=("to",), dtypes=_RAW),
     **COMPARISONS,
     **LOGIC,
-    "Not": single(_infer_not, _evaluate_not, dtypes=(BOOL,)),
+    "Not": single(_infer_not, _evaluate_not, dtypes=(BOOL,), working=0),
     "Where": single(
-        _infer_where, _evaluate_where, least=3, most=3, takes_symbols=True, dtypes=HELD
+        _infer_where, _evaluate_where, 3, 3, takes_symbols=True, dtypes=HELD, halves=True
     ),
     "Mod": single(
         _infer_modulo,
@@ -190,6 +191,7 @@ OPS: dict[str, Op] = {
         attributes=("fmod",),
         takes_symbols=True,
         dtypes=NUMBERS,
+        halves=True,
     ),
     "BitwiseAnd": _of_bits(np.bitwise_and, 2),
     "BitwiseOr": _of_bits(np.bitwise_or, 2),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -223,26 +223,30 @@ def _read(editor: Editor, node: Node, axis: int) -> _Affine | None:
         return None
     vector = channel_vector(editor.constants[constant], shape[axis])
     reverse = data == node.inputs[1]
-    scale, shift = _AFFINE[node.op](vector, reverse)
+    scale, shift = AFFINE[node.op](vector, reverse)
     return _Affine(data, np.broadcast_to(scale, vector.shape), np.broadcast_to(shift, vector.shape))
 
 
 def _read_batch_norm(editor: Editor, node: Node) -> _Affine:
-    gamma, beta, mean, variance = (
-        editor.constants[name].astype(np.float64) for name in node.inputs[1:]
-    )
-    scale = gamma / np.sqrt(variance + node.attributes["epsilon"])
-    return _Affine(node.inputs[0], scale, beta - mean * scale)
+    arrays = [editor.constants[name].astype(np.float64) for name in node.inputs[1:]]
+    return _Affine(node.inputs[0], *normalised(arrays, node.attributes["epsilon"]))
+
+
+def normalised(parameters: Sequence[_Vector], epsilon: float) -> tuple[_Vector, _Vector]:
+    """The scale and the shift that a BatchNormalization is, (C,) as its four parameters."""
+    gamma, beta, mean, variance = parameters
+    scale = gamma / np.sqrt(variance + epsilon)
+    return scale, beta - mean * scale
 
 
 # (the constant c, whether it is the first operand) -> scale and shift of the other operand
-_AFFINE: dict[str, Callable[[_Vector, bool], tuple[Any, Any]]] = {
+AFFINE: dict[str, Callable[[_Vector, bool], tuple[Any, Any]]] = {
     "Add": lambda c, _first: (1.0, c),
     "Sub": lambda c, first: (-1.0, c) if first else (1.0, -c),
     "Mul": lambda c, _first: (c, 0.0),
     "Div": lambda c, _first: (1.0 / c, 0.0),
 }
-_OPS = (*_AFFINE, "BatchNormalization")
+_OPS = (*AFFINE, "BatchNormalization")
 
 
 # Weights and biases

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
-from leanconv.graph.edit import Editor, frozen, node_like, rewrite
+from leanconv.graph.edit import Editor, frozen, node_like, rewriting
 from leanconv.graph.halves import computes
 from leanconv.graph.ir import Graph, Node, TensorType
 from leanconv.graph.ops import infer
@@ -29,24 +29,6 @@ _OF: Mapping[tuple[str, str], str] = {
     ("ReduceMean", "Mul"): "ReduceMeanSquare",
     ("ReduceMean", "Pow"): "ReduceMeanSquare",
 }
-
-
-def fuse_chains(graph: Graph) -> Graph:
-    """Make one Expression of elementwise nodes, so that a tensor between them is never in memory.
-
-    Each operation rounds as before; so does a value that was stored in halves. The answers are the
-    same bits.
-
-    Left alone: what others read, too, or the graph gives; results of another shape than the last
-    one, which would be computed again for each element that they are spread over; integers and
-    codes; more than so many operations and operands that are no numbers (`MOST_TERMS`,
-    `MOST_OPERANDS`), which registers would not hold; more than two functions of many multiply-adds,
-    which take longer than a tensor that is written and read.
-
-    Requires: a verified graph, after the passes that look for patterns.
-    Ensures: an Expression is named as its last node.
-    """
-    return rewrite(graph, _rule)
 
 
 def separated(graph: Graph) -> Graph:
@@ -75,7 +57,22 @@ def _computed(kind: TensorType) -> TensorType:
     return replace(kind, dtype=FLOAT32) if kind.dtype in HALVES else kind
 
 
-def _rule(editor: Editor, node: Node) -> bool:
+@rewriting
+def fuse_chains(editor: Editor, node: Node) -> bool:
+    """Make one Expression of elementwise nodes, so that a tensor between them is never in memory.
+
+    Each operation rounds as before; so does a value that was stored in halves. The answers are the
+    same bits.
+
+    Left alone: what others read, too, or the graph gives; results of another shape than the last
+    one, which would be computed again for each element that they are spread over; integers and
+    codes; more than so many operations and operands that are no numbers (`MOST_TERMS`,
+    `MOST_OPERANDS`), which registers would not hold; more than two functions of many multiply-adds,
+    which take longer than a tensor that is written and read.
+
+    Requires: a verified graph, after the passes that look for patterns.
+    Ensures: an Expression is named as its last node.
+    """
     group, floats = [node], _float_types(editor, node)
     if floats is None:
         return False
@@ -156,7 +153,8 @@ def _joined(editor: Editor, group: list[Node]) -> Node:
     return Node("Expression", inputs, last.outputs, attributes, last.name)
 
 
-def fuse_reductions(graph: Graph) -> Graph:
+@rewriting
+def fuse_reductions(editor: Editor, node: Node) -> bool:
     """Make a ReduceL1 of Abs and ReduceSum; of a square and a sum or a mean, that of squares.
 
     Left alone: what others read, too; integers.
@@ -164,10 +162,6 @@ def fuse_reductions(graph: Graph) -> Graph:
     Requires: a verified graph, after the patterns that begin with such a mean.
     Ensures: what is reduced is read, and written nowhere. The answers are the same bits.
     """
-    return rewrite(graph, _reduction)
-
-
-def _reduction(editor: Editor, node: Node) -> bool:
     if node.op not in ("ReduceSum", "ReduceMean"):
         return False
     before = editor.private_producer(node.inputs[0], "Abs", "Mul", "Pow")

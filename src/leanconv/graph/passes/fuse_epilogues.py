@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from leanconv.graph.edit import Editor, channel_slope, conv_behind, node_like, rewrite
-from leanconv.graph.ir import Graph, Node
+from leanconv.graph.edit import Editor, channel_slope, conv_behind, node_like, rewriting
+from leanconv.graph.ir import Node
 from leanconv.graph.ops.pointwise import activation_of
 
 
-def hoist_activations(graph: Graph) -> Graph:
+@rewriting
+def hoist_activations(editor: Editor, node: Node) -> bool:
     """Turn activation(Reshape(conv)) into Reshape(activation(conv)).
 
     A fully connected layer is a Conv and a Reshape by now; this brings its activation to the Conv,
@@ -23,10 +24,6 @@ def hoist_activations(graph: Graph) -> Graph:
     Requires: a verified graph, after `dense_to_conv`.
     Ensures: no activation that could move follows a private Reshape of a private Conv.
     """
-    return rewrite(graph, _hoist)
-
-
-def _hoist(editor: Editor, node: Node) -> bool:
     if activation_of(node) is None:
         return False
     view = editor.private_producer(node.inputs[0], "Reshape")
@@ -63,7 +60,8 @@ def _moved_slope(editor: Editor, node: Node) -> str | None:
     return editor.constant(node.inputs[1], slope.reshape(-1, *(1,) * spatial))
 
 
-def fuse_residual(graph: Graph) -> Graph:
+@rewriting
+def fuse_residual(editor: Editor, node: Node) -> bool:
     """Move an Add of two tensors of one shape into a Conv whose only user it is.
 
     The Conv then takes the place of the Add, so that both of its operands are computed before it.
@@ -75,19 +73,6 @@ def fuse_residual(graph: Graph) -> Graph:
     Requires: a verified graph, before `fuse_activations`.
     Ensures: such convolutions carry the other branch as fourth input.
     """
-    return rewrite(graph, _residual)
-
-
-def fuse_outer_residual(graph: Graph) -> Graph:
-    """The same for convolutions with an activation: act(conv) + residual.
-
-    Requires: a verified graph, after `fuse_activations`.
-    Ensures: such convolutions carry the other branch, and their activation says that it is first.
-    """
-    return rewrite(graph, _outer_residual)
-
-
-def _residual(editor: Editor, node: Node) -> bool:
     found = _addends(editor, node, activated=False)
     if found is None:
         return False
@@ -97,7 +82,13 @@ def _residual(editor: Editor, node: Node) -> bool:
     return True
 
 
-def _outer_residual(editor: Editor, node: Node) -> bool:
+@rewriting
+def fuse_outer_residual(editor: Editor, node: Node) -> bool:
+    """The same for convolutions with an activation: act(conv) + residual.
+
+    Requires: a verified graph, after `fuse_activations`.
+    Ensures: such convolutions carry the other branch, and their activation says that it is first.
+    """
     found = _addends(editor, node, activated=True)
     if found is None:
         return False
@@ -133,7 +124,8 @@ def _may_take(editor: Editor, conv: Node, residual: str) -> bool:
     )
 
 
-def fuse_activations(graph: Graph) -> Graph:
+@rewriting
+def fuse_activations(editor: Editor, node: Node) -> bool:
     """Move an activation into the Conv or ConvTranspose whose only user it is.
 
     Left alone: a second activation on top of the first, PRelu with slopes that are not along
@@ -142,10 +134,6 @@ def fuse_activations(graph: Graph) -> Graph:
     Requires: a verified graph, after `fuse_residual`: the activation comes after the residual.
     Ensures: such convolutions carry the activation, and the slopes of PRelu as fifth input.
     """
-    return rewrite(graph, _activation)
-
-
-def _activation(editor: Editor, node: Node) -> bool:
     activation = activation_of(node)
     if activation is None:
         return False
@@ -165,7 +153,8 @@ def _activation(editor: Editor, node: Node) -> bool:
     return True
 
 
-def fuse_affine(graph: Graph) -> Graph:
+@rewriting
+def fuse_affine(editor: Editor, node: Node) -> bool:
     """Move a Mul, Add or Sub with one constant number into the convolution with an activation.
 
     Several in a row move one by one.
@@ -177,10 +166,6 @@ def fuse_affine(graph: Graph) -> Graph:
     Requires: a verified graph, after `fuse_activations`.
     Ensures: such convolutions carry both numbers with their activation.
     """
-    return rewrite(graph, _factor_and_summand)
-
-
-def _factor_and_summand(editor: Editor, node: Node) -> bool:
     if node.op not in ("Mul", "Add", "Sub"):
         return False
     for index in (0, 1):

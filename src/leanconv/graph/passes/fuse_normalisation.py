@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from leanconv.graph.edit import Editor, frozen, node_like, rewrite
+from leanconv.graph.edit import Editor, frozen, node_like, rewrite, rewriting
 from leanconv.graph.ir import Graph, Node
 from leanconv.graph.ops.algebra import numbers_of
 from leanconv.types import FLOATS
@@ -22,7 +22,8 @@ class _Scores:
     mask: str
 
 
-def fuse_attention(graph: Graph) -> Graph:
+@rewriting
+def fuse_attention(editor: Editor, node: Node) -> bool:
     """Make an Attention of MatMul, a factor, a mask that is added, Softmax and MatMul.
 
     The factor and the mask may be missing. Factors of queries and keys become the product's; keys
@@ -34,10 +35,6 @@ def fuse_attention(graph: Graph) -> Graph:
     Requires: a verified graph.
     Ensures: such products hold no square matrix.
     """
-    return rewrite(graph, _attention)
-
-
-def _attention(editor: Editor, node: Node) -> bool:
     if node.op != "MatMul":
         return False
     softmax = editor.private_producer(node.inputs[0], "Softmax")

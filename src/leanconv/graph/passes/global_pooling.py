@@ -5,8 +5,8 @@ Windows pad by themselves instead of reading a padded copy of the tensor.
 
 from __future__ import annotations
 
-from leanconv.graph.edit import Editor, frozen, node_like, reshape_node, rewrite
-from leanconv.graph.ir import Graph, Node, TensorType
+from leanconv.graph.edit import Editor, frozen, node_like, reshape_node, rewriting
+from leanconv.graph.ir import Node, TensorType
 from leanconv.graph.ops import OPS
 
 _REDUCTIONS = {"AveragePool": "ReduceMean", "MaxPool": "ReduceMax"}
@@ -14,7 +14,8 @@ _LEAST_LAST = 64  # bytes of a pixel's channels; less of them fill no vector
 _MAX_PAD = (1 << 31) - 1
 
 
-def global_pooling(graph: Graph) -> Graph:
+@rewriting
+def global_pooling(editor: Editor, node: Node) -> bool:
     """Turn a pool whose one window is the whole map into a reduction over the spatial axes.
 
     A reduction that drops its axes becomes one that keeps them and a Reshape, so that a global
@@ -26,10 +27,6 @@ def global_pooling(graph: Graph) -> Graph:
     Requires: a verified graph.
     Ensures: every reduction keeps its axes.
     """
-    return rewrite(graph, _pool)
-
-
-def _pool(editor: Editor, node: Node) -> bool:
     if node.op in _REDUCTIONS and _covers(editor, node):
         axes = tuple(range(2, len(editor.shape(node.inputs[0]))))
         attributes = frozen({"axes": axes, "keepdims": True})
@@ -42,7 +39,8 @@ def _pool(editor: Editor, node: Node) -> bool:
     return False
 
 
-def pool_channels_last(graph: Graph) -> Graph:
+@rewriting
+def pool_channels_last(editor: Editor, node: Node) -> bool:
     """Pool codes whose channels are last where they lie, as maps of one axis more.
 
     Of (N, H, W, C), (N, 1, H, W, C) is pooled by windows of one channel.
@@ -52,10 +50,6 @@ def pool_channels_last(graph: Graph) -> Graph:
     Requires: a verified graph.
     Ensures: no integers are transposed only to be pooled.
     """
-    return rewrite(graph, _channels_last)
-
-
-def _channels_last(editor: Editor, node: Node) -> bool:
     if node.op != "Transpose":
         return False
     pool = editor.private_producer(node.inputs[0], "MaxPool")
@@ -108,7 +102,8 @@ def _keep_axes(editor: Editor, node: Node) -> None:
     )
 
 
-def merge_pads(graph: Graph) -> Graph:
+@rewriting
+def merge_pads(editor: Editor, node: Node) -> bool:
     """Move zero padding of the spatial axes into the Conv or AveragePool that reads it.
 
     Left alone: padding of batch or channels, with another value or mode, or of a negative
@@ -119,10 +114,6 @@ def merge_pads(graph: Graph) -> Graph:
     Requires: a verified graph.
     Ensures: the nodes that can pad by themselves do; a Pad with other users stays for those.
     """
-    return rewrite(graph, _merge_pad)
-
-
-def _merge_pad(editor: Editor, node: Node) -> bool:
     if node.op not in ("Conv", "AveragePool"):
         return False
     pad = editor.producer(node.inputs[0])

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from leanconv.graph.edit import Editor, frozen, rewrite
-from leanconv.graph.ir import Graph, Node
+from leanconv.graph.edit import Editor, frozen, rewriting
+from leanconv.graph.ir import Node
 from leanconv.graph.passes.simplify import bounds, clip_again
 from leanconv.records import dataclass
 
@@ -18,7 +18,8 @@ _TOLERANCE, _LEAST_TOLERANCE = 5e-7, 1e-14
 _TIMES_SMALLER = 4  # elements of x for one of s, at least
 
 
-def recognise_activations(graph: Graph) -> Graph:
+@rewriting
+def recognise_activations(editor: Editor, node: Node) -> bool:
     """Replace activations written as several nodes by the operation of that name.
 
     - x · Sigmoid(x) is Silu; x · HardSigmoid(x; 1/6, 1/2) and x · Clip(x + 3, 0, 6) / 6, HardSwish.
@@ -33,10 +34,6 @@ def recognise_activations(graph: Graph) -> Graph:
     Requires: a verified graph, before `fold_batch_norm`, which would fold parts of the patterns.
     Ensures: the same values up to rounding.
     """
-    return rewrite(graph, _recognise)
-
-
-def _recognise(editor: Editor, node: Node) -> bool:
     new: Node | None = None
     if not editor.types[node.key].dtype.is_float:
         return False
@@ -271,7 +268,8 @@ def _hard_sigmoid(node: Node, x: str, alpha: float, beta: float) -> Node:
     return Node("HardSigmoid", (x,), node.outputs, attributes, node.name)
 
 
-def factor_sums(graph: Graph) -> Graph:
+@rewriting
+def factor_sums(editor: Editor, node: Node) -> bool:
     """Turn Add(x, Mul(x, s)) into Mul(x, Add(s, 1)), s being computed and much smaller than x.
 
     That is how attention to channels (squeeze and excite) stands beside a shortcut; an activation
@@ -282,10 +280,6 @@ def factor_sums(graph: Graph) -> Graph:
     Requires: a verified graph, before `fuse_affine`.
     Ensures: no such sum remains.
     """
-    return rewrite(graph, _factor_sum)
-
-
-def _factor_sum(editor: Editor, node: Node) -> bool:
     if node.op != "Add":
         return False
     for index in (0, 1):

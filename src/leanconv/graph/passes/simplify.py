@@ -8,7 +8,15 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TypeVar
 
-from leanconv.graph.edit import Editor, frozen, node_like, part_nodes, reshape_node, rewrite
+from leanconv.graph.edit import (
+    Editor,
+    frozen,
+    node_like,
+    part_nodes,
+    reshape_node,
+    rewrite,
+    rewriting,
+)
 from leanconv.graph.ir import Graph, Node
 from leanconv.graph.ops.base import broadcast
 from leanconv.graph.ops.movement import moves_nothing
@@ -79,26 +87,6 @@ def _only(items: Mapping[str, _T], names: set[str]) -> Mapping[str, _T]:
     return MappingProxyType({name: item for name, item in items.items() if name in names})
 
 
-def simplify(graph: Graph) -> Graph:
-    """Remove identities and merge neighbours, where the result stays the same number by number.
-
-    - A Reshape, Transpose, Slice, Pad, Expand, Resize, pool, reduction or Concat that gives back
-      its input; adding 0, multiplying by 1 and their like; Clip without bounds.
-    - A Cast reads past one to a type that holds all numbers that were cast.
-    - A Reshape reads past other Reshapes. Two Transposes become one, and one that moves only
-      axes of extent 1 becomes a Reshape.
-    - Clip and Relu in a row become one when nobody else reads the first.
-    - Operands of a binary operation that are expanded anyway are read unexpanded.
-
-    Left alone: an identity between two names that the user knows (an input or another output
-    that is given out again).
-
-    Requires: a verified graph.
-    Ensures: the same outputs, no more nodes than before.
-    """
-    return rewrite(graph, _simpler)
-
-
 def bounds(node: Node) -> _Bounds | None:
     """What Relu and Clip clip to; None for other operations and for a Clip whose bounds cross."""
     if node.op == "Relu":
@@ -135,7 +123,24 @@ def clip_again(editor: Editor, node: Node, source: str, own: _Bounds | None) -> 
     return None if (new.op, new.inputs) == (node.op, node.inputs) else new
 
 
-def _simpler(editor: Editor, node: Node) -> bool:
+@rewriting
+def simplify(editor: Editor, node: Node) -> bool:
+    """Remove identities and merge neighbours, where the result stays the same number by number.
+
+    - A Reshape, Transpose, Slice, Pad, Expand, Resize, pool, reduction or Concat that gives back
+      its input; adding 0, multiplying by 1 and their like; Clip without bounds.
+    - A Cast reads past one to a type that holds all numbers that were cast.
+    - A Reshape reads past other Reshapes. Two Transposes become one, and one that moves only
+      axes of extent 1 becomes a Reshape.
+    - Clip and Relu in a row become one when nobody else reads the first.
+    - Operands of a binary operation that are expanded anyway are read unexpanded.
+
+    Left alone: an identity between two names that the user knows (an input or another output
+    that is given out again).
+
+    Requires: a verified graph.
+    Ensures: the same outputs, no more nodes than before.
+    """
     if _is_identity(editor, node) and editor.alias(node, node.inputs[0]):
         return True
     current = node

@@ -23,6 +23,7 @@ import numpy as np
 from leanconv.graph.edit import Editor, reshape_node, rewrite
 from leanconv.graph.halves import MOVES, computes, moves
 from leanconv.graph.ir import Graph, Node, TensorType
+from leanconv.graph.ops import OPS
 from leanconv.graph.passes.fuse_chains import fuse_chains, separated
 from leanconv.half_arrays import in_memory
 from leanconv.types import FLOAT16, FLOAT32, DType
@@ -42,12 +43,6 @@ _EXPONENTS = {"Softmax": 0, "LogSoftmax": 0, "Exp": 0, "Attention": 3}
 _KEEPS_ERRORS = MOVES | {"Add", "Sub", "Neg", "Mul", "Div", "Where", "Cast"}
 _RESIDUAL = 3  # which input of a Conv
 _FEW = 4096  # elements
-# The inputs whose elements an operation moves into its output.
-_MOVED = {
-    "Concat": slice(None),
-    "ScatterElements": slice(0, 3, 2),
-    "ScatterND": slice(0, 3, 2),
-}
 
 
 def store_in_halves(graph: Graph, half: DType, names: Collection[str] | None = None) -> Graph:
@@ -132,7 +127,7 @@ class _Storing:
         self.nodes.append(replace(node, attributes=MappingProxyType({"to": to})))
 
     def _store_moved(self, node: Node) -> None:
-        moved = [name for name in node.inputs[_MOVED.get(node.op, slice(1))] if name]
+        moved = [name for name in node.inputs[OPS[node.op].moves or slice(0)] if name]
         if not all(self._is(name, FLOAT32, self.half) for name in moved):
             self.nodes.append(node)
             return

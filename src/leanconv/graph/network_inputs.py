@@ -1,13 +1,23 @@
-"""How a network is called: with arrays, or shapes, by the names of its inputs."""
+"""How a network is called: arrays or shapes by names of its inputs, and which values decide.
+
+Values of small inputs may decide what a network computes: a sampling rate, a size, a shape. A
+branch, or a shape, that follows from them and from constants alone is known when the network is
+bound to their values. Which inputs these are is found by binding without any values: what is needed
+is named by a `NeedsInputsError`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from operator import index
 from typing import Any
 
 from leanconv.errors import InputError, short
 from leanconv.records import dataclass
+from leanconv.symbolic import plain
+from leanconv.types import DType
+
+MOST = 16  # elements: each combination of values has a plan of its own
 
 
 def meant(name: object, known: Sequence[str]) -> str:
@@ -141,3 +151,31 @@ class Names:
             raise InputError(
                 f"got the shapes {shown}; expected integers such as (1, 3, 224, 224) or x.shape"
             ) from None
+
+
+class NeedsInputsError(InputError):
+    """A network cannot be bound without the values of some inputs.
+
+    Attributes:
+        names: of these inputs.
+    """
+
+    def __init__(self, names: Collection[str]) -> None:
+        self.names = tuple(sorted(names))
+        listed = ", ".join(map(repr, self.names))
+        super().__init__(
+            f"what is computed follows from the value of {listed}; expected it where others have "
+            f"a shape: {{{self.names[0]!r}: np.array(…)}}"
+        )
+
+
+def is_small(shape: Sequence[object] | None, dtype: DType) -> bool:
+    """Whether an input is a scalar or a short list of integers or bools.
+
+    Args:
+        shape: numbers, symbols; names or None for extents that are not known, which may be small.
+        dtype: of its elements.
+    """
+    if shape is None or len(shape) > 1 or dtype.is_float or dtype.held != dtype:
+        return False
+    return all(not isinstance(number, int) or number <= MOST for number in map(plain, shape))

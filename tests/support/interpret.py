@@ -7,12 +7,12 @@ from collections.abc import Mapping
 import numpy as np
 
 from leanconv.errors import InputError
-from leanconv.graph.halves import evaluate_rounded, stored_half
-from leanconv.graph.ir import Graph, TensorType
+from leanconv.graph.halves import stored_half
+from leanconv.graph.ir import Graph, Node, TensorType
 from leanconv.graph.ops import evaluate_node
 from leanconv.graph.ops.base import Array
 from leanconv.graph.ops.recurrent import run
-from leanconv.half_arrays import as_float32, in_memory
+from leanconv.half_arrays import as_float32, held_as, in_memory
 from leanconv.types import BFLOAT16, HALVES, as_dtype
 from leanconv.units import type_text
 
@@ -44,7 +44,7 @@ def interpret(graph: Graph, inputs: Mapping[str, Array]) -> dict[str, Array]:
         values[name] = as_float32(given, kind.dtype) if halves and is_half(kind) else given
     if not halves:
         return dict(zip(graph.outputs, run(graph, values, evaluate_node), strict=True))
-    found = run(graph, values, lambda node, read: evaluate_rounded(node, read, graph))
+    found = run(graph, values, lambda node, read: _rounded(node, read, graph))
     kinds = [graph.types[name] for name in graph.outputs]
     return {
         name: in_memory(array, kind.dtype) if is_half(kind) else array
@@ -55,3 +55,12 @@ def interpret(graph: Graph, inputs: Mapping[str, Array]) -> dict[str, Array]:
 def is_half(kind: TensorType) -> bool:
     """Whether a value is stored in halves."""
     return kind.dtype in HALVES
+
+
+def _rounded(node: Node, values: Mapping[str, Array], graph: Graph) -> tuple[Array, ...]:
+    """`evaluate_node` on float32 numbers that the graph stores in halves, rounded as these."""
+    made = evaluate_node(node, values)
+    return tuple(
+        held_as(array, graph.types[name].dtype)
+        for array, name in zip(made, node.outputs, strict=True)
+    )
