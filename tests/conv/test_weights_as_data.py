@@ -15,6 +15,7 @@ from leanconv.api import compiled_conv, kept_plans
 from leanconv.api.layer_plan import CompiledLayer, PackedConstants
 from leanconv.codegen import compiler
 from leanconv.planner import compiled_network
+from support.cache_check import run_program
 
 RNG = np.random.default_rng(0)
 
@@ -205,3 +206,23 @@ def test_arrays_that_share_memory_are_packed_apart() -> None:
     plan.repack(*others)
     right = lc.conv2d(x, *others[:2], activation="prelu", slope=others[2], algorithm="direct")
     np.testing.assert_array_equal(plan(x), right)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_convolution_imports_no_reader_of_files(kind: str) -> None:
+    body = {
+        "floats": "lc.conv2d(x, w)",
+        "integers": "lc.conv2d(x.astype('u1'), w.astype('i1'))",
+        "transposed": "lc.conv_transpose2d(x, w)",
+    }[kind]
+    program = f"""
+import sys
+import numpy as np
+import leanconv as lc
+x, w = np.ones((1, 4, 6, 6), "f4"), np.ones((4, 4, 3, 3), "f4")
+{body}
+print([name for name in sys.modules if name.startswith("leanconv.graph.onnx")])
+print("leanconv.graph.convert" in sys.modules)
+"""
+    result = run_program(program)
+    assert result.stdout.split("\n")[:2] == ["[]", "False"], result.stderr

@@ -24,10 +24,8 @@ from leanconv.graph.value import Value
 from leanconv.operators.operator import Accuracy, layer_error
 from leanconv.planner.budget import Planner
 from leanconv.planner.compiled_network import lower, place, planned, running_calls
-from leanconv.planner.explain import summary
 from leanconv.planner.found_plans import decide
 from leanconv.planner.lowering import lower_graph
-from leanconv.planner.overrides import with_algorithms
 from leanconv.planner.weight_streaming import lay_out
 from leanconv.planner.weights import fill_weights
 from leanconv.runtime.calibration import planning_target
@@ -63,6 +61,8 @@ class CompiledGraph(CompiledLayer):
         planner = Planner(graph, target, threads, accuracy, options.max_error)
         decisions = None
         if options.algorithm is not None:
+            from leanconv.planner.overrides import with_algorithms  # which knows nodes of files
+
             decisions = with_algorithms(graph, target, accuracy, {_INTEGERS: options.algorithm})
         given = graph, planner, options.memory_limit, None, decisions
         decided = self._decided = decide(*given)
@@ -110,6 +110,8 @@ class CompiledGraph(CompiledLayer):
 
     def explain(self, plan: LayerPlan) -> str:
         """Say how it is computed, with its bytes."""
+        from leanconv.planner.explain import summary  # which knows operations of files
+
         del plan
         return summary(self.plan, self._decided)
 
