@@ -15,7 +15,7 @@ from onnx import helper
 
 import leanconv as lc
 from leanconv import progress
-from leanconv.api import convolve
+from leanconv.api import kept_plans
 from leanconv.api.plan_cache import PlanCache
 from leanconv.codegen import compiler, linking
 from leanconv.codegen.cache import DiskCache
@@ -50,7 +50,7 @@ def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Caches of this test's own: code is compiled, choices and plans are made, and measured."""
     plans = PlanCache[Any](2**30, keep_newest=False)
     monkeypatch.setattr(linking, "_loaded", {})
-    monkeypatch.setattr(convolve, "_cache", lambda: plans)
+    monkeypatch.setattr(kept_plans, "kept_plans", lambda: plans)
     choices._known.cache_clear()
     for module, attribute, suffix in (
         (compiler, "object_cache", ".o"),
