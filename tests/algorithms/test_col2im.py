@@ -76,8 +76,8 @@ def test_sums_of_integers_are_exact(
     for target in TARGETS:
         seen: list[Lowered] = []
 
-        def lower(*given: Any, kept: list[Lowered] = seen) -> Lowered:
-            kept.append(CONVOLUTION.lower(NodeContext(*given), _CHOICE))
+        def lower(given: NodeContext, kept: list[Lowered] = seen) -> Lowered:
+            kept.append(CONVOLUTION.lower(given, _CHOICE))
             return kept[-1]
 
         outcome = run_node(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,11 +14,11 @@ from leanconv.algorithms.winograd.kernel import WinogradConv
 from leanconv.codegen.geometry import PhasedAccess
 from leanconv.codegen.lowered import Lowered
 from leanconv.errors import UnsupportedError
-from leanconv.graph.ir import Graph, Node
+from leanconv.graph.ir import Graph
 from leanconv.operators import NodeContext, convolution
 from leanconv.operators.convolution import CONVOLUTION, PHASES
-from leanconv.spec import PLAIN, Activation, Format
-from leanconv.target import Target, preset
+from leanconv.spec import PLAIN, Activation
+from leanconv.target import preset
 from leanconv.types import FLOAT32, FLOAT64, DType
 from support.covering import dealt
 from support.graph_builder import Builder
@@ -34,10 +33,6 @@ def _graph(x: tuple[int, ...], w: tuple[int, ...], **given: Any) -> Graph:
     builder = Builder(FLOAT32)
     y = builder.conv(builder.input(*x), builder.normal(*w), op="ConvTranspose", **given)
     return builder.graph(y)
-
-
-def _lower(node: Node, graph: Graph, formats: Mapping[str, Format], target: Target) -> Lowered:
-    return CONVOLUTION.lower(NodeContext(node, graph, formats, target))
 
 
 def _lowered(graph: Graph, choice: str = "") -> Lowered:
@@ -110,7 +105,7 @@ def test_joined_phases_are_numpys(
         "b": draw.normal(size=w[1]).astype(np.float32),
     }
     outcome = run_node(
-        _lower, "ConvTranspose", arrays, constants,
+        CONVOLUTION.lower, "ConvTranspose", arrays, constants,
         order=("x", "w", "b"), blocked=blocked, **_given(attributes),
     )  # fmt: skip
     error = np.abs(outcome.y - outcome.expected).max() / np.abs(outcome.expected).max()
@@ -185,8 +180,8 @@ def test_phases_as_channels_are_exact(
     for target in TARGETS:
         seen: list[Lowered] = []
 
-        def lower(*given: Any, kept: list[Lowered] = seen) -> Lowered:
-            kept.append(CONVOLUTION.lower(NodeContext(*given), choice))
+        def lower(given: NodeContext, kept: list[Lowered] = seen) -> Lowered:
+            kept.append(CONVOLUTION.lower(given, choice))
             return kept[-1]
 
         outcome = run_node(
@@ -246,7 +241,7 @@ def test_phases_as_channels_by_winograd(
         if not (blocked or target.runtime_masks):
             continue  # Winograd in planes needs them
         outcome = run_node(
-            lambda *given: CONVOLUTION.lower(NodeContext(*given), choice),
+            lambda given: CONVOLUTION.lower(given, choice),
             "ConvTranspose", arrays, constants, order=("x", "w", "b"), target=target,
             blocked=blocked, **_given(attributes),
         )  # fmt: skip

@@ -13,7 +13,7 @@ from leanconv.codegen.host import host
 from leanconv.codegen.lowered import Lowered
 from leanconv.graph.ir import Graph, Node, TensorType
 from leanconv.graph.ops import evaluate, evaluate_node, infer_node
-from leanconv.kernels import KernelContext
+from leanconv.operators import NodeContext
 from leanconv.spec.format import PLAIN, Format
 from leanconv.target import Target, preset
 from leanconv.types import BFLOAT16, FLOAT32, FLOAT64, DType, as_dtype
@@ -24,7 +24,7 @@ from support.packing import packed_by
 # This machine, and what its code can be run for here: narrower vectors, and NEON in an emulator.
 TARGETS = [host()] if host().isa == "neon" else [host(), preset("haswell"), preset("neoverse-n1")]
 DTYPES = [FLOAT32, FLOAT64]
-Lower = Callable[[KernelContext], Lowered]
+Lower = Callable[[NodeContext], Lowered]
 Arrays = Mapping[str, np.ndarray]
 
 
@@ -205,7 +205,7 @@ class Case:
     def lower(self, target: Target, blocked: bool) -> Lowered:
         """The node's kernels."""
         formats = formats_of(self.graph, target, blocked)
-        lowered: Lowered = self.module.lower(KernelContext(self.node, self.graph, formats, target))
+        lowered: Lowered = self.module.lower(NodeContext(self.node, self.graph, formats, target))
         return lowered
 
     def run(self, target: Target, blocked: bool) -> np.ndarray:
@@ -273,7 +273,7 @@ def run_node(
     order = tuple(order) or (*inputs, *constants)
     node, graph = one_node(op, inputs, constants, order, attributes)
     formats = formats_of(graph, target, blocked, block_output)
-    lowered = lower(KernelContext(node, graph, formats, target))
+    lowered = lower(NodeContext(node, graph, formats, target))
     y = run_lowered(lowered, graph, formats, inputs, target, parts)
     given = {**inputs, **constants}
     wide = [given[name].astype(np.float64) if name else None for name in order]
