@@ -21,6 +21,8 @@ from leanconv.files import open_regular, reason
 from leanconv.records import dataclass
 
 SHARED = ("r", "r+", "w+")  # modes of np.memmap in which the file holds what is written
+_LOCAL = {"file", "local"}  # names of fsspec for files of this machine
+_FIRST = 1 << 12  # an address that is not null
 
 
 def mapped_array(path: Path, writable: bool = False) -> np.memmap:
@@ -82,10 +84,6 @@ def file_state(path: str | os.PathLike[str]) -> str:
     """What tells a file's contents from those that it had before: size and time of change."""
     facts = os.stat(path)
     return f"{os.path.abspath(path)} {facts.st_size} {facts.st_mtime_ns}"
-
-
-_LOCAL = {"file", "local"}  # names of fsspec for files of this machine
-_FIRST = 1 << 12  # an address that is not null
 
 
 @dataclass(frozen=True)

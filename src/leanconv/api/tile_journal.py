@@ -34,6 +34,7 @@ _HEAD = f"{_FIRST}2 "
 _MOST_BYTES = 1 << 28  # of a journal
 _LONGEST = 400  # characters of a place, in a message
 _LINE = re.compile(r"(\d{1,15}) ([0-9a-f]{8}) ([0-9a-f]{8})")
+_open: Registry[Journal] = Registry()
 
 
 @dataclass(frozen=True)
@@ -248,9 +249,6 @@ def _difference(head: str, facts: Mapping[str, str]) -> str:
     except (ValueError, LookupError, TypeError, StopIteration):
         return ""
     return f": {name} was {str(was)[:_LONGEST]!r}, and is {facts[name]!r}"
-
-
-_open: Registry[Journal] = Registry()
 
 
 def _after_fork() -> None:

@@ -35,6 +35,7 @@ _KINDS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
 # Of Ultralytics' own suppression, where the network has none.
 _OVERLAP = 0.7
 _MOST = 300
+_Found = tuple[np.ndarray, np.ndarray, np.ndarray | None]  # corners, scores, classes
 
 
 @dataclass(frozen=True)
@@ -128,9 +129,6 @@ def found_boxes(
         picture.scale[::-1] * 2
     )
     return Boxes(corners, scores[drawn], None if classes is None else classes[drawn], labels)
-
-
-_Found = tuple[np.ndarray, np.ndarray, np.ndarray | None]  # corners, scores, classes
 
 
 def _named(outputs: Arrays, boxes: str, scores: str, classes: str) -> _Found | None:

@@ -38,6 +38,29 @@ from leanconv.pages.explain_page import explain_page
 from leanconv.units import counted, format_bytes, format_ns, shape_text
 
 HELP = "say what was chosen for every layer, and why"
+_OPERATORS = (Column("operator", "name"), Column("opsets", "name"), Column("of", "prose"))
+_LAYERS = (
+    Column("layer", "name"),
+    Column("operation", "name"),
+    Column("algorithm", "name"),
+    Column("time"),
+    Column("weights", optional=1),
+    Column("rel. error", optional=2),
+    Column("scratch", optional=3),
+    Column("next best", "prose", optional=4),
+)
+_CANDIDATES = (
+    Column("algorithm", "name"),
+    Column("time"),
+    Column("weights"),
+    Column("rel. error", optional=1),
+    Column("scratch", optional=2),
+    Column("why it lost", "prose"),
+    Column("parameters", "prose", optional=3),
+    Column("layouts", "name", optional=4),
+)
+_SHOWN = 10  # layers that are shown where nobody asks for all
+_SELECTOR = Column("selector", "name")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -151,31 +174,6 @@ def _operators(options: argparse.Namespace) -> int:
     ]
     print_table(_OPERATORS, table, options.wide)
     return 0
-
-
-_OPERATORS = (Column("operator", "name"), Column("opsets", "name"), Column("of", "prose"))
-_LAYERS = (
-    Column("layer", "name"),
-    Column("operation", "name"),
-    Column("algorithm", "name"),
-    Column("time"),
-    Column("weights", optional=1),
-    Column("rel. error", optional=2),
-    Column("scratch", optional=3),
-    Column("next best", "prose", optional=4),
-)
-_CANDIDATES = (
-    Column("algorithm", "name"),
-    Column("time"),
-    Column("weights"),
-    Column("rel. error", optional=1),
-    Column("scratch", optional=2),
-    Column("why it lost", "prose"),
-    Column("parameters", "prose", optional=3),
-    Column("layouts", "name", optional=4),
-)
-_SHOWN = 10  # layers that are shown where nobody asks for all
-_SELECTOR = Column("selector", "name")
 
 
 def _print_layers(report: dict[str, Any], options: argparse.Namespace) -> None:

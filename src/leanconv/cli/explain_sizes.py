@@ -30,6 +30,22 @@ _FIELDS = (
     Column("offset"),
     Column("read as a whole by", "prose"),
 )
+_COLUMNS = (
+    Column("what", "name"),
+    Column("name", "name"),
+    Column("made"),
+    Column("served"),
+    Column("guards", optional=1),
+    Column("parted by, or why each size is by itself", "prose"),
+)
+_LEGEND = (
+    "what is made once (a graph, a choice, a layer's kernels, a kernel's code) holds for all sizes "
+    "that answer the same questions alike; made: for sizes that answer differently; served: how "
+    "often a later size took one of them; guards: questions asked; parted by: those that were "
+    "answered differently, over sizes as the file names them\n"
+)
+_MOST_SHOWN = 3  # guards in a cell, the shortest
+_LONGEST = 72  # characters of one
 
 
 def field_rows(
@@ -60,24 +76,6 @@ def print_fields(rows: list[dict[str, Any]], wide: bool) -> None:
     """The rows as a table."""
     shown = [[NONE if cell is None else str(cell) for cell in row.values()] for row in rows]
     print_table(_FIELDS, shown, wide=wide)
-
-
-_COLUMNS = (
-    Column("what", "name"),
-    Column("name", "name"),
-    Column("made"),
-    Column("served"),
-    Column("guards", optional=1),
-    Column("parted by, or why each size is by itself", "prose"),
-)
-_LEGEND = (
-    "what is made once (a graph, a choice, a layer's kernels, a kernel's code) holds for all sizes "
-    "that answer the same questions alike; made: for sizes that answer differently; served: how "
-    "often a later size took one of them; guards: questions asked; parted by: those that were "
-    "answered differently, over sizes as the file names them\n"
-)
-_MOST_SHOWN = 3  # guards in a cell, the shortest
-_LONGEST = 72  # characters of one
 
 
 def guard_rows(

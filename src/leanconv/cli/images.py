@@ -33,6 +33,19 @@ _FILE_BYTES = 2**30
 _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "PPM", "TIFF", "WEBP", "JPEG2000")
 _HEAD_BYTES = 4096  # that are looked at to tell what another file is
 _MODES = {1: "L", 3: "RGB"}
+_Extents = tuple[int | str | None, int | str | None]
+_Place = tuple[tuple[int, int], tuple[float, float], tuple[float, float]]
+_ORIENTATION = 0x0112  # EXIF's tag; 1 is upright
+_BITS, _PHOTOMETRIC = 258, 262  # TIFF's tags
+_WHITE_IS_ZERO = 0
+_WHITE, _BLACK = 255, 0
+# Ink on white whose mean is less than this far from it is not seen.
+_FAINT = 32
+_OPAQUE = {"1": "L", "L": "L", "RGB": "RGB", "RGBX": "RGB", "CMYK": "RGB", "YCbCr": "RGB"}
+_OPAQUE |= {"HSV": "RGB", "P": "RGB"}
+# With transparency; those in small letters hold colours that are multiplied by it.
+_SEEN_THROUGH = {"LA": "LA", "La": "LA", "RGBA": "RGBA", "RGBa": "RGBA", "PA": "RGBA"}
+_ADVICE = "save it as PNG or JPEG of 8 or 16 bits, or give numbers as .npy"
 
 
 @dataclass(frozen=True)
@@ -131,9 +144,6 @@ def upright(file: str | Path, fitting: Fitting = _AS_IT_IS) -> Any:
     return _decode(Path(file), _MODES[3], fitting).image
 
 
-_Extents = tuple[int | str | None, int | str | None]
-
-
 def image_shape(
     shape: tuple[int | str | None, ...] | None, preprocessing: Preprocessing
 ) -> tuple[int, _Extents]:
@@ -216,9 +226,6 @@ def _seen(file: Path, image: Any, mode: str, fitting: Fitting) -> Seen:
         raise InputError(f"image {file}: {error}") from error
 
 
-_Place = tuple[tuple[int, int], tuple[float, float], tuple[float, float]]
-
-
 def _fitted(image: Any, wanted: _Extents, fitting: Fitting) -> tuple[np.ndarray, _Place]:
     """Return pixels, uint8 (height, width, channels), and size, scale and offset of a `Picture`."""
     from PIL import Image
@@ -260,19 +267,6 @@ def _fitted(image: Any, wanted: _Extents, fitting: Fitting) -> tuple[np.ndarray,
 
 def _rounded(extent: int, multiple: int) -> int:
     return max(1, (extent + multiple // 2) // multiple) * multiple
-
-
-_ORIENTATION = 0x0112  # EXIF's tag; 1 is upright
-_BITS, _PHOTOMETRIC = 258, 262  # TIFF's tags
-_WHITE_IS_ZERO = 0
-_WHITE, _BLACK = 255, 0
-# Ink on white whose mean is less than this far from it is not seen.
-_FAINT = 32
-_OPAQUE = {"1": "L", "L": "L", "RGB": "RGB", "RGBX": "RGB", "CMYK": "RGB", "YCbCr": "RGB"}
-_OPAQUE |= {"HSV": "RGB", "P": "RGB"}
-# With transparency; those in small letters hold colours that are multiplied by it.
-_SEEN_THROUGH = {"LA": "LA", "La": "LA", "RGBA": "RGBA", "RGBa": "RGBA", "PA": "RGBA"}
-_ADVICE = "save it as PNG or JPEG of 8 or 16 bits, or give numbers as .npy"
 
 
 @dataclass(frozen=True)

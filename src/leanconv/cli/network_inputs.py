@@ -31,6 +31,7 @@ _FORM = (
     "0 for dense), or one of cv1 to cv12, the layers of the MEC paper"
 )
 _GRAMMAR = f"a problem is one convolution on one line, such as ic64ih56oc64oh54kh3: {_FORM}"
+_Given = TypeVar("_Given", bound=Extents)
 
 
 def is_problem(text: str) -> bool:
@@ -96,9 +97,6 @@ def read_problem(text: str, **changes: Any) -> ConvSpec:
 def _like_a_file(text: str) -> bool:
     """Whether a text looks like the name of a file: it has a folder or an ending."""
     return os.sep in text or "." in text or os.path.exists(text)
-
-
-_Given = TypeVar("_Given", bound=Extents)
 
 
 def given_shapes(network: Network, given: Sequence[tuple[str, _Given]]) -> dict[str, _Given]:

@@ -27,6 +27,19 @@ from leanconv.cli.table import Column, cells_of, lay_out, shortened, wrapped
 _STREAMS = (("stdin", "r"), ("stdout", "w"), ("stderr", "w"))
 _PLAIN = {"─": "-", "…": "...", "→": "->"}
 _ERRORS = "leanconv.plain"
+PATIENCE_S = 1.0
+_PHRASES = {  # of Python's arguments, as messages have them
+    "algorithms names ": "--algorithm names ",
+    "got algorithms together with memory_limit": "got --algorithm together with --memory-limit",
+    "got algorithms together with max_error": "got --algorithm together with --max-error",
+    "or float64 arrays": "or --dtype float64",
+    "stream_weights=True": "--stream-weights",
+}
+_VALUE = re.compile(r"expected it where others have a shape: \{(.+?): np\.array\(…\)\}")
+_QUOTES = "'\""
+_ARGUMENT = re.compile(
+    r"\b(memory_limit|max_error|dtype)=('[^']*'|[\w.+-]*\w)"  # as Python takes them
+)
 
 
 def prepare_streams() -> None:
@@ -94,9 +107,6 @@ def _plain(error: UnicodeError) -> tuple[str, int]:
     return "".join(_PLAIN.get(letter, "?") for letter in missing), error.end
 
 
-PATIENCE_S = 1.0
-
-
 def printable(text: str) -> str:
     """Replace control characters: names and labels come from files that nobody vouches for."""
     return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
@@ -108,20 +118,6 @@ def in_options(message: str) -> str:
         message = message.replace(said, option)
     message = _VALUE.sub(lambda m: f"expected --value {m[1].strip(_QUOTES)}=N", message)
     return _ARGUMENT.sub(lambda m: f"--{m[1].replace('_', '-')} {m[2].strip(_QUOTES)}", message)
-
-
-_PHRASES = {  # of Python's arguments, as messages have them
-    "algorithms names ": "--algorithm names ",
-    "got algorithms together with memory_limit": "got --algorithm together with --memory-limit",
-    "got algorithms together with max_error": "got --algorithm together with --max-error",
-    "or float64 arrays": "or --dtype float64",
-    "stream_weights=True": "--stream-weights",
-}
-_VALUE = re.compile(r"expected it where others have a shape: \{(.+?): np\.array\(…\)\}")
-_QUOTES = "'\""
-_ARGUMENT = re.compile(
-    r"\b(memory_limit|max_error|dtype)=('[^']*'|[\w.+-]*\w)"  # as Python takes them
-)
 
 
 def say_error(message: str) -> None:

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from leanconv.api.footprint import Footprint
 
 HELP = "run a network on images"
+_Keep = Callable[[Arrays], None]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -161,10 +162,6 @@ def _for_shape(
     values = given_values(network.inputs, options.value)
     startup = startup.planned(lambda: planned.append(stated_for(network, options.shape, values)))
     return planned[0], startup
-
-
-# -- run ---------------------------------------------------------------------------------------
-_Keep = Callable[[Arrays], None]
 
 
 class _Runs:

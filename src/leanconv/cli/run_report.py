@@ -29,6 +29,8 @@ from leanconv.units import counted, format_bytes, format_ns, shape_text
 
 _MOST_CLASSES = 100_000
 _SUM_TOLERANCE = 1e-3
+_AS_THEY_ARE = "the input, which takes integers"
+_FITTED = {"stretch": "stretched", "letterbox": "framed", "crop": "cut"}
 
 
 @dataclass(frozen=True)
@@ -152,10 +154,6 @@ def _summary(
     return Summary(
         name, array.shape, str(array.dtype), least, mean, most, nan, infinite, best, because
     )
-
-
-_AS_THEY_ARE = "the input, which takes integers"
-_FITTED = {"stretch": "stretched", "letterbox": "framed", "crop": "cut"}
 
 
 @dataclass(frozen=True)

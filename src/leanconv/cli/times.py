@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
 _STARTED_FIELD = 19  # of /proc/self/stat behind the command's name: ticks from boot to the start
 _PURPOSES = ("reading", "planning", "code", "packing weights")  # as `progress.spending` has them
+_CONVOLUTIONS = frozenset(
+    {"Conv", "ConvTranspose", "ConvChain", "BlockChain", "DataConv", "QLinearConv"}
+)
+_MOST_SHOWN = 4
 
 
 @dataclass(frozen=True)
@@ -132,12 +136,6 @@ def taken_ns(work: Callable[[], object]) -> int:
     begin = time.perf_counter_ns()
     work()
     return time.perf_counter_ns() - begin
-
-
-_CONVOLUTIONS = frozenset(
-    {"Conv", "ConvTranspose", "ConvChain", "BlockChain", "DataConv", "QLinearConv"}
-)
-_MOST_SHOWN = 4
 
 
 def other_ns(times: Iterable[tuple[str, float]]) -> float:

@@ -41,6 +41,7 @@ _COLUMNS = (
     Column("forms"),
     Column("compiled"),
 )
+HELP = "compile ahead what networks need"
 
 
 class Warmed(NamedTuple):
@@ -56,9 +57,6 @@ class Warmed(NamedTuple):
     sizes: str
     forms: int
     compiled: int
-
-
-HELP = "compile ahead what networks need"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -30,6 +30,11 @@ from leanconv.runtime.calibration import planning_target
 from leanconv.runtime.locks import Lock
 
 _MOST_KEPT = 2  # networks that a process keeps for the next graph of tasks
+_living: WeakValueDictionary[str, WorkerNetwork] = WeakValueDictionary()
+_kept: deque[WorkerNetwork] = deque(maxlen=_MOST_KEPT)
+_lock = Lock("the list of networks for Dask")
+Key = tuple[Any, ...]
+"""Of a task, or of a block of a Dask array."""
 
 
 class WorkerNetwork:
@@ -98,11 +103,6 @@ class WorkerNetwork:
                 "environment of the workers and of what plans"
             )
         return Network(backend.with_threads(threads or _own_threads(backend)), name)
-
-
-_living: WeakValueDictionary[str, WorkerNetwork] = WeakValueDictionary()
-_kept: deque[WorkerNetwork] = deque(maxlen=_MOST_KEPT)
-_lock = Lock("the list of networks for Dask")
 
 
 def worker_network(net: Network) -> WorkerNetwork:
@@ -176,10 +176,6 @@ def _own_threads(backend: CpuBackend) -> int:
         except ValueError:  # no worker runs this
             pass
     return backend.threads
-
-
-Key = tuple[Any, ...]
-"""Of a task, or of a block of a Dask array."""
 
 
 @dataclass(frozen=True, eq=False)

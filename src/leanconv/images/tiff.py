@@ -29,6 +29,9 @@ from leanconv.units import format_bytes, shape_text
 _DEFLATE, _LZMA, _JPEG, _JPEG_2000 = (8, 32946), 34925, (6, 7), (33003, 33004, 33005, 34712)
 _MOST_SAMPLES = 4  # of a picture's pixel
 COMPRESSIONS = {1, 5, *_DEFLATE, 32773, 34926, 50000, _LZMA, *_JPEG, *_JPEG_2000}
+MOST_PART_BYTES = 1 << 28  # that a tile or strip may have when decoded
+KEPT_BYTES = 1 << 27  # of decoded tiles and strips
+_SLACK = 1 << 16  # by which an encoded part may be longer than twice its pixels
 
 
 def fits(data: bytes, compression: int, pixels: int, most: int) -> bool:
@@ -76,11 +79,6 @@ def _jpeg_pixels(data: bytes) -> int:
 def _bounded() -> bool:
     """Whether imagecodecs decodes, which takes a bound."""
     return find_spec("imagecodecs") is not None
-
-
-MOST_PART_BYTES = 1 << 28  # that a tile or strip may have when decoded
-KEPT_BYTES = 1 << 27  # of decoded tiles and strips
-_SLACK = 1 << 16  # by which an encoded part may be longer than twice its pixels
 
 
 def opened(

@@ -40,6 +40,12 @@ _PASSED_ON = (
     "logid",
     "use_deterministic_compute",
 )
+Extents = tuple[int | str | None, ...]
+# Each open extent gets sizes of its own, so that an output's extent tells whose it is. Networks
+# that halve their maps five times take multiples of 32.
+_SIZES = (64, 96)
+_STEP = 64
+_MOST = 100_000  # runs that are kept
 
 
 class Engine(Protocol):
@@ -150,13 +156,6 @@ class Other:
         return dict(zip(self._names, results, strict=True))
 
 
-Extents = tuple[int | str | None, ...]
-# Each open extent gets sizes of its own, so that an output's extent tells whose it is. Networks
-# that halve their maps five times take multiples of 32.
-_SIZES = (64, 96)
-_STEP = 64
-
-
 def inferred(model: Model) -> dict[str, Extents]:
     """Shapes of outputs by name: numbers, names of inputs' extents, None for other open ones.
 
@@ -200,9 +199,6 @@ def _extent(first: int, second: int, names: list[str | None]) -> int | str | Non
     number, rest = divmod(first - _SIZES[0], _STEP)
     whose = not rest and second - first == _SIZES[1] - _SIZES[0] and 0 <= number < len(names)
     return names[number] if whose else None
-
-
-_MOST = 100_000  # runs that are kept
 
 
 class Trace:

@@ -21,6 +21,7 @@ from leanconv.onnxruntime.exceptions import (
 from leanconv.settings import MOST_THREADS
 
 _FOLDER = "session.model_external_initializers_file_folder_path"
+CPU = "CPUExecutionProvider"
 
 
 class GraphOptimizationLevel(IntEnum):
@@ -293,9 +294,6 @@ def _ended_by(options: Any) -> Iterator[None]:
             yield
     except TerminatedError as error:
         raise Fail.of("Exiting due to terminate flag being set to true.") from error
-
-
-CPU = "CPUExecutionProvider"
 
 
 def get_available_providers() -> list[str]:

@@ -15,6 +15,14 @@ from leanconv.onnxruntime.exceptions import NAMED
 
 NAME = "onnxruntime"
 _kept: dict[str, ModuleType] = {}  # its modules, while others stand under their names
+log = logging.getLogger(__name__)
+# Modules of onnxruntime's that packages import or catch exceptions from.
+_PARTS = (
+    "capi",
+    "capi._pybind_state",
+    "capi.onnxruntime_pybind11_state",
+    "capi.onnxruntime_inference_collection",
+)
 
 
 def is_real(module: ModuleType) -> bool:
@@ -66,17 +74,6 @@ def restore() -> None:
     with importing():
         _replace(dict(_kept))
         _kept.clear()
-
-
-log = logging.getLogger(__name__)
-
-# Modules of onnxruntime's that packages import or catch exceptions from.
-_PARTS = (
-    "capi",
-    "capi._pybind_state",
-    "capi.onnxruntime_pybind11_state",
-    "capi.onnxruntime_inference_collection",
-)
 
 
 def install(names: Mapping[str, object], file: str) -> None:

@@ -42,6 +42,7 @@ tr.chosen { color: var(--mark); } p.note { color: var(--dim); }
   details table { width: max-content; }
   details :is(td, th):not(:first-child) { white-space: nowrap; } }
 """
+_TEXT = " class=text"
 
 
 def document(title: str, parts: Sequence[str]) -> str:
@@ -68,6 +69,3 @@ def fact(name: str, value: str, identity: str = "", about: str = "") -> str:
 def heading(*names: str, text: Collection[str] = ()) -> str:
     """The first row of a table; columns are of numbers, but for the first one and those of text."""
     return "<tr>" + "".join(f"<th{_TEXT * (n in text)}>{n}</th>" for n in names) + "</tr>"
-
-
-_TEXT = " class=text"

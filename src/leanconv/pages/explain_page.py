@@ -16,6 +16,7 @@ _ABOUT = {
     "record of costs": "the processor by whose measured costs times are estimated",
     "max. error": "the expected error that was asked for; without, each layer has a bound",
 }
+_WAYS = heading("way", "time", "weights", "scratch", "error", "why it lost", text=["why it lost"])
 
 
 def explain_page(title: str, report: Report) -> str:
@@ -171,9 +172,6 @@ def _layers(report: Report) -> str:
     titles = "layer", "operation", "algorithm", "result", "time", "weights", "rel. error"
     text = "operation", "algorithm", "time"
     return f"<table class=layers>{heading(*titles, text=text)}{''.join(rows)}</table>"
-
-
-_WAYS = heading("way", "time", "weights", "scratch", "error", "why it lost", text=["why it lost"])
 
 
 def _candidate(candidate: Report) -> str:

@@ -51,6 +51,9 @@ _SENSITIVE_ON = 3  # samples on which each layer is quantised by itself
 _SEARCHED_ON = 64  # samples on which the bisection scores, at most
 _GIVEN_BACK = 8  # layers that are quantised again, at most
 _REPAIRS = 12  # choices that are verified, at most, up to the most accurate one
+_BUDGETS = 48
+_UNITS = 1 << 40  # of the sum of all squares
+_ORDERS = 12  # powers of two of budgets
 
 
 @dataclass(frozen=True)
@@ -289,11 +292,6 @@ class Chooser:
 def some(numbers: Sequence[int], most: int) -> list[int]:
     """At most so many, from all over."""
     return list(numbers[:: max(1, len(numbers) // most)][:most])
-
-
-_BUDGETS = 48
-_UNITS = 1 << 40  # of the sum of all squares
-_ORDERS = 12  # powers of two of budgets
 
 
 # Each layer is a level of the solver's graph, its state the precision of the layer before. Sought

@@ -41,6 +41,7 @@ log = logging.getLogger(__name__)
 
 _REPEATS = 9  # of a measurement, of which the least time counts
 _CONVERSIONS = ("Cast", "QuantizeLinear", "DequantizeLinear")
+Files = Callable[[Rungs], OnnxGraph]
 
 
 def planner_of(
@@ -135,9 +136,6 @@ def least_bytes(graph: OnnxGraph, sample: Arrays, threads: int | None, enough: i
     planner = planner_of(graph, sample, threads, enough or None)
     fastest = planner.within(None).memory_bytes
     return fastest if fastest <= enough else planner.smallest.memory_bytes
-
-
-Files = Callable[[Rungs], OnnxGraph]
 
 
 @dataclass(frozen=True)

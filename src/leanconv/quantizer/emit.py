@@ -27,6 +27,10 @@ from leanconv.quantizer.codes import HIGH, LOW, Codes, WeightCodes, bias_codes
 from leanconv.quantizer.layers import Layer, Scheme
 from leanconv.quantizer.onnx_graph import Array, OnnxGraph, OnnxNode, int_attribute
 
+_PARTS = ("scale", "low", "high")
+_FINE = 2.0**-30
+_UNBOUNDED = 3e38
+
 
 class Form(Protocol):
     """How codes are written."""
@@ -187,11 +191,6 @@ def constant(graph: OnnxGraph, name: str, value: np.ndarray | np.generic) -> str
     name = graph.unused_name(name)
     graph.constants[name] = np.asarray(value)
     return name
-
-
-_PARTS = ("scale", "low", "high")
-_FINE = 2.0**-30
-_UNBOUNDED = 3e38
 
 
 def switched(

@@ -23,6 +23,13 @@ from leanconv.types import FLOAT16, FLOAT32
 
 _OWN = 21  # the opset whose QuantizeLinear has 16 bits
 _DOMAIN = "com.microsoft"
+_LARGEST = float(np.finfo(np.float16).max)
+_ALL = ("Add", "Sub", "Mul", "Concat", "Clip")  # of which all inputs are numbers
+_FIRST = (
+    *("Relu", "LeakyRelu", "Sigmoid", "Tanh", "HardSigmoid", "HardSwish", "Elu"),
+    *("MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"),
+    *("Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Slice"),
+)
 
 
 def with_wide_codes(
@@ -58,15 +65,6 @@ def with_wide_codes(
         nodes.append(node)
     result.nodes = nodes
     return result
-
-
-_LARGEST = float(np.finfo(np.float16).max)
-_ALL = ("Add", "Sub", "Mul", "Concat", "Clip")  # of which all inputs are numbers
-_FIRST = (
-    *("Relu", "LeakyRelu", "Sigmoid", "Tanh", "HardSigmoid", "HardSwish", "Elu"),
-    *("MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"),
-    *("Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Slice"),
-)
 
 
 def fits_halves(array: np.ndarray) -> bool:

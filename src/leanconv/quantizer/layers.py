@@ -19,6 +19,15 @@ import numpy as np
 from leanconv.quantizer.onnx_graph import Array, OnnxGraph, OnnxNode, is_float
 from leanconv.records import dataclass
 
+# Operations on codes, by their inputs that are values; those that give what they read share its
+# scale.
+_MOVED = ("Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Slice", "Split")
+_SAME_SCALE = frozenset((*_MOVED, "MaxPool", "Concat", "Resize", "DepthToSpace", "Expand"))
+_OTHERS = frozenset(("Add", "Mul", "AveragePool", "GlobalAveragePool"))
+_SEVERAL = frozenset(("Add", "Mul", "Concat"))  # that read several values
+_BOUNDS = frozenset(("Relu", "Clip"))
+_ON_CODES = frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul"))
+
 
 @dataclass(frozen=True, eq=False)
 class Layer:
@@ -186,16 +195,6 @@ _LAYERS: dict[str, Callable[[OnnxNode, Array, Array | None], Layer | None]] = {
     "Gemm": _gemm,
     "MatMul": _product,
 }
-
-
-# Operations on codes, by their inputs that are values; those that give what they read share its
-# scale.
-_MOVED = ("Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Slice", "Split")
-_SAME_SCALE = frozenset((*_MOVED, "MaxPool", "Concat", "Resize", "DepthToSpace", "Expand"))
-_OTHERS = frozenset(("Add", "Mul", "AveragePool", "GlobalAveragePool"))
-_SEVERAL = frozenset(("Add", "Mul", "Concat"))  # that read several values
-_BOUNDS = frozenset(("Relu", "Clip"))
-_ON_CODES = frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul"))
 
 
 @dataclass(frozen=True, eq=False)

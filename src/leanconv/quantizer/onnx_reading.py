@@ -33,6 +33,10 @@ from leanconv.quantizer.onnx_graph import (
 )
 
 _LEAST_IR = 7  # in which opset 13 is written
+PER_CHANNEL = 13  # the first opset whose QuantizeLinear has a scale for each channel
+_OLDEST = 11  # below, Clip, Pad, Slice and Resize are others
+_AXES = {"Squeeze": "axes", "Unsqueeze": "axes", "ReduceSum": "axes", "Split": "split"}
+_WHOLE = {"Softmax", "LogSoftmax", "Hardmax"}  # of all axes from one on, until opset 13
 
 
 def read_graph(source: Path | bytes) -> OnnxGraph:
@@ -159,12 +163,6 @@ def _constant(node: OnnxNode, reader: Reader, files: ExternalFiles) -> Array | N
     if number not in schema.DTYPES:
         return None
     return read_tensor(message["t"], reader, files, "value")[1]
-
-
-PER_CHANNEL = 13  # the first opset whose QuantizeLinear has a scale for each channel
-_OLDEST = 11  # below, Clip, Pad, Slice and Resize are others
-_AXES = {"Squeeze": "axes", "Unsqueeze": "axes", "ReduceSum": "axes", "Split": "split"}
-_WHOLE = {"Softmax", "LogSoftmax", "Hardmax"}  # of all axes from one on, until opset 13
 
 
 def raised(graph: OnnxGraph, rank_of: Callable[[str], int]) -> OnnxGraph:

@@ -21,6 +21,9 @@ from leanconv.quantizer.codes import HIGH, LOW, Codes, codes_of_range
 from leanconv.quantizer.onnx_graph import Array
 
 BINS = 4096  # a value that is never negative uses half of them
+_CUT = 1e-5  # share of the numbers beyond a percentile, at either end
+_SHARES = np.linspace(1.0, 0.05, 58)  # of the least and largest number that are tried as ends
+_ROUNDS = 2  # in which one end is chosen after the other
 
 
 class Histogram:
@@ -90,11 +93,6 @@ class Histogram:
             copy._widen(both._radius / 2)
             both.counts = both.counts + copy.counts
         return both
-
-
-_CUT = 1e-5  # share of the numbers beyond a percentile, at either end
-_SHARES = np.linspace(1.0, 0.05, 58)  # of the least and largest number that are tried as ends
-_ROUNDS = 2  # in which one end is chosen after the other
 
 
 def value_codes(seen: Histogram, method: str) -> Codes:

@@ -27,6 +27,8 @@ FINER = (W8A16, FLOAT16)  # rungs between the two that every layer has
 
 Rungs = Mapping[str, str]
 """The precision of layers by the nodes' names; of those that are not there it is float32."""
+RUNS_ON = ("any", "vnni")  # CPUs on which other engines give what was measured
+ALL_BITS, SATURATING = "weights of all 8 bits", "sums that saturate"
 
 
 def all_in(names: Iterable[str], rung: str = INT8) -> dict[str, str]:
@@ -42,10 +44,6 @@ def named(rungs: Rungs, *wanted: str) -> set[str]:
 def key(rungs: Rungs) -> tuple[tuple[str, str], ...]:
     """What is equal for equal choices, and can be hashed."""
     return tuple(sorted((name, rung) for name, rung in rungs.items() if rung != FLOAT32))
-
-
-RUNS_ON = ("any", "vnni")  # CPUs on which other engines give what was measured
-ALL_BITS, SATURATING = "weights of all 8 bits", "sums that saturate"
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,11 @@ from leanconv.quantizer.running import network_of
 from leanconv.quantizer.samples import Samples
 from leanconv.records import dataclass
 
+_DAMPING = 0.01  # of the mean of H's diagonal, added to it
+_MOST_INPUTS = 2304  # weights of an output channel; beyond, the elimination takes too long
+_READ = 1 << 20  # numbers of a sample that a layer's moments are made of, about
+_FEWEST, _MOST_PLACES = 32, 1024  # places that these are of
+
 
 def layer_codes(
     layer: Layer, values: Mapping[str, Codes], least_error: bool, order: Array | None
@@ -125,12 +130,6 @@ class Windows:
         found = windows[chosen]  # (places, channels, *taps)
         grouped = found.reshape(len(places), self.groups, -1)
         return np.ascontiguousarray(np.moveaxis(grouped, 0, 2), np.float32)
-
-
-_DAMPING = 0.01  # of the mean of H's diagonal, added to it
-_MOST_INPUTS = 2304  # weights of an output channel; beyond, the elimination takes too long
-_READ = 1 << 20  # numbers of a sample that a layer's moments are made of, about
-_FEWEST, _MOST_PLACES = 32, 1024  # places that these are of
 
 
 @dataclass(frozen=True, eq=False)

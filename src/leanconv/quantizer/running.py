@@ -17,6 +17,7 @@ from leanconv.quantizer.ranges import Histogram, value_codes
 from leanconv.quantizer.samples import Samples
 
 _MOST_BYTES = 256 << 20  # of values that one run gives
+Known = dict[tuple[str, ...], Codes]  # codes of values that share them, by their names
 
 
 def network_of(
@@ -80,9 +81,6 @@ def _parts(
         parts[-1].append(name)
         held += size
     return parts
-
-
-Known = dict[tuple[str, ...], Codes]  # codes of values that share them, by their names
 
 
 def chosen_codes(

@@ -18,6 +18,7 @@ from leanconv.ray.batch_plan import BatchPlan, checked_backend, plan_batches
 from leanconv.units import type_text
 
 Batch = Mapping[str, np.ndarray]
+_PROCESS_BYTES = 160 * 2**20  # of a process of Ray with NumPy, Arrow and leanconv
 
 
 class Predictor:
@@ -196,9 +197,6 @@ def _in_order(
     held = np.empty(count, object)
     held[:] = results
     return held
-
-
-_PROCESS_BYTES = 160 * 2**20  # of a process of Ray with NumPy, Arrow and leanconv
 
 
 def map_network(

@@ -36,6 +36,10 @@ from leanconv.units import format_bytes
 _IDLE_S = 15  # between two requests of a connection
 _BACKLOG = 512  # connections that the system accepts before the server does
 _STOP_S = 2  # beyond the time that a request may take
+Send = Callable[[Mapping[str, Any]], Awaitable[None]]
+Scope = Mapping[str, Any]
+_LINGER_S, _LINGER_BYTES = 2, 2**26  # a body that is refused is read so far, and thrown away
+_ALIGNMENT = 64
 
 
 class BoundedProtocol(H11Protocol):
@@ -167,13 +171,6 @@ def listening(host: str, port: int) -> socket.socket:
         raise
     made.set_inheritable(True)
     return made
-
-
-Send = Callable[[Mapping[str, Any]], Awaitable[None]]
-Scope = Mapping[str, Any]
-
-_LINGER_S, _LINGER_BYTES = 2, 2**26  # a body that is refused is read so far, and thrown away
-_ALIGNMENT = 64
 
 
 def refusal_response(error: RefusedError) -> Response:

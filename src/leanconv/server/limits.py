@@ -9,6 +9,12 @@ from leanconv.units import format_bytes
 BAD, NOT_FOUND, TOO_SLOW, NO_LENGTH, TOO_LARGE = 400, 404, 408, 411, 413
 NO_CODING, NO_FORM = 415, 422
 FAILED, BUSY, TOO_LONG = 500, 503, 504
+MOST_BATCH = 1024  # that `batch` may be
+# Bytes of Python's objects for a byte of JSON: a list without elements is 56 bytes for 3.
+JSON_FACTOR = 24
+# And for each list or object: lists in lists are 88 bytes for 2, objects of one key 232 for 6.
+BRACKET_BYTES = 192
+NUMBER_BYTES = 25  # that a number may have in an answer's JSON: -1.2345678901234567e-300, a comma
 
 
 class RefusedError(Exception):
@@ -86,15 +92,6 @@ class Limits:
         if share is None:
             return plan_bytes + self.request_bytes
         return plan_bytes + (plan_bytes - 1) // (share - 1)
-
-
-MOST_BATCH = 1024  # that `batch` may be
-
-# Bytes of Python's objects for a byte of JSON: a list without elements is 56 bytes for 3.
-JSON_FACTOR = 24
-# And for each list or object: lists in lists are 88 bytes for 2, objects of one key 232 for 6.
-BRACKET_BYTES = 192
-NUMBER_BYTES = 25  # that a number may have in an answer's JSON: -1.2345678901234567e-300, a comma
 
 
 class RequestBytes:

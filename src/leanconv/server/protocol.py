@@ -51,6 +51,14 @@ NAMES: Mapping[DType, str] = {
     FLOAT32: "FP32",
     FLOAT64: "FP64",
 }
+JSON_LENGTH = "inference-header-content-length"
+_LONGEST_ID = 1000  # characters
+_PIECE = 4096  # numbers that become text at once
+_JSON_FIRST = (
+    "a JSON object in UTF-8 that names the inputs; raw tensors come behind it, where their "
+    f"binary_data_size and the header {JSON_LENGTH} (bytes of JSON) say so"
+)
+_EITHER = "either data or the parameter binary_data_size"
 
 
 def datatype(spec: InputSpec, array: np.ndarray) -> str:
@@ -90,11 +98,6 @@ def extents(spec: InputSpec) -> list[int]:
     if spec.shape is None:
         return [-1]
     return [extent if isinstance(extent, int) else -1 for extent in spec.shape]
-
-
-JSON_LENGTH = "inference-header-content-length"
-_LONGEST_ID = 1000  # characters
-_PIECE = 4096  # numbers that become text at once
 
 
 @dataclass(frozen=True)
@@ -220,12 +223,6 @@ def _json(text: memoryview) -> Any:
         raise _bad(f"no JSON ({short(str(error))})", _JSON_FIRST) from error
 
 
-_JSON_FIRST = (
-    "a JSON object in UTF-8 that names the inputs; raw tensors come behind it, where their "
-    f"binary_data_size and the header {JSON_LENGTH} (bytes of JSON) say so"
-)
-
-
 def _without_nulls(members: dict[str, Any]) -> dict[str, Any]:
     return {name: member for name, member in members.items() if member is not None}
 
@@ -291,9 +288,6 @@ def _size(tensor: Mapping[str, Any], what: str) -> int | None:
     if size is not None and not (type(size) is int and size >= 0):
         raise _bad(f"{what} with binary_data_size {short(size)}", "a number of bytes")
     return size
-
-
-_EITHER = "either data or the parameter binary_data_size"
 
 
 # -- tensors ---------------------------------------------------------------------------------------

@@ -41,6 +41,7 @@ async function look() {
 }
 look();
 """
+_NUMBERS = ("answered", "p50", "p99", "bytes")  # of a model, in columns
 
 
 class Pages:
@@ -90,9 +91,6 @@ class Pages:
 def _explained(model: ServedModel, group: Group) -> str:
     report = group.plans[group.sizes[-1]].report(front=False)
     return explain_page(f"{model.name} on leanconv", report)
-
-
-_NUMBERS = ("answered", "p50", "p99", "bytes")  # of a model, in columns
 
 
 def _shown(status: Mapping[str, Any]) -> dict[str, str]:

@@ -21,6 +21,8 @@ from leanconv.errors import LeanConvError
 from leanconv.records import dataclass
 
 _HERE = Path(__file__).parent
+_WORKER = Path(__file__).with_name("worker.py")
+_CAN_PAUSE = hasattr(signal, "SIGSTOP")
 
 
 @dataclass(frozen=True)
@@ -118,10 +120,6 @@ def absent_modules(python: str, modules: Sequence[str]) -> list[str]:
     except (OSError, subprocess.TimeoutExpired):
         return [python]
     return result.stdout.split() if result.returncode == 0 else [python]
-
-
-_WORKER = Path(__file__).with_name("worker.py")
-_CAN_PAUSE = hasattr(signal, "SIGSTOP")
 
 
 class EngineError(LeanConvError):
