@@ -46,7 +46,6 @@ class NaiveConv(GroupedConv):
 
     def emit(self, target: Target) -> str:
         """Emit the seven loops."""
-        del target
         conv, e, element = self.conv, Function(self.NAME), self.conv.dtype.llvm
         pointers = self.addresses(e)
         depth, height, width = conv.window.out

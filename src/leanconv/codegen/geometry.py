@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import prod
 
 from leanconv.codegen.extents import Extent, Sizes, Strides
 from leanconv.codegen.values import Value
-from leanconv.records import dataclass, replace
+from leanconv.records import dataclass
 from leanconv.spec import PLAIN, Format
 from leanconv.spec.format import ceil_div
 
@@ -270,77 +269,3 @@ class Window:
             more = residues_below(before - growing, step, first, apart, rest) > 0
             most = max(most, whole + more)
         return most
-
-
-def merge_rows_of_columns(
-    window: Window, x: Access, y: Access, width_of: Callable[[int], int]
-) -> tuple[Window, Access, Access]:
-    """Make rows of another length where kernels are one tap wide: stride 1, no padding.
-
-    Tap i of all outputs of an image of two axes is the same image, i rows further on: taps of a
-    column become taps of the depth, which leads to these rows, and the rest is a 1x1 kernel.
-
-    Args:
-        window, x, y, width_of: as of `merge_rows`.
-
-    Returns:
-        The same problem with a kernel (kh, 1, 1) and one output along the depth, or as it was.
-    """
-    _, taps, across = window.kernel
-    _, h, w = window.out
-    alone = window.is_flat and across == 1 < taps and window.stride == (1, 1, 1)
-    if isinstance(y, PhasedAccess):
-        return window, x, y
-    if not alone or window.size[2] != w or not all(map(window.always_full, (1, 2))):
-        return window, x, y
-    if any(access.spatial[1] != w * access.spatial[2] for access in (x, y)):
-        return window, x, y
-    apart, width = window.dilation[1], width_of(h * w)
-    rows = h * w // width
-    merged = Window(
-        size=((taps - 1) * apart + 1, rows, width),
-        out=(1, rows, width),
-        kernel=(taps, 1, 1),
-        stride=(1, 1, 1),
-        dilation=(apart, 1, 1),
-        pad=(0, 0, 0),
-    )
-
-    def flatten(access: Access, depth: Extent) -> Access:
-        step = access.spatial[2]
-        return replace(access, spatial=(depth, width * step, step))
-
-    return merged, flatten(x, x.spatial[1]), flatten(y, h * w * y.spatial[2])
-
-
-def merge_rows(
-    window: Window, x: Access, y: Access, width_of: Callable[[int], int]
-) -> tuple[Window, Access, Access]:
-    """Make rows of another length where that changes nothing: 1x1 kernels of stride 1.
-
-    Args:
-        window: the sliding window.
-        x, y: places of input and output.
-        width_of: chooses the new width, a divisor of the number of positions that it is given.
-
-    Returns:
-        The same problem over (1, positions / width, width), or as it was.
-    """
-    if not window.is_pointwise:
-        return window, x, y
-    d, h, w = window.out
-    for access in (x, y):
-        step = access.spatial[2]
-        if (h > 1 or d > 1) and access.spatial[1] != w * step:
-            return window, x, y
-        if d > 1 and access.spatial[0] != h * w * step:
-            return window, x, y
-    total = d * h * w
-    width = width_of(total)
-    flat = (1, total // width, width)
-
-    def flatten(access: Access) -> Access:
-        step = access.spatial[2]
-        return replace(access, spatial=(total * step, width * step, step))
-
-    return replace(window, size=flat, out=flat), flatten(x), flatten(y)

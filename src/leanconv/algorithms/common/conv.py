@@ -6,7 +6,7 @@ give one pixel each, as the pixels of one image.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager, nullcontext
 from math import prod
 from typing import Any, TypeVar
@@ -16,7 +16,7 @@ import numpy as np
 from leanconv.codegen.emitter import Function, Pointer, Value
 from leanconv.codegen.epilogue import Epilogue
 from leanconv.codegen.extents import Extent
-from leanconv.codegen.geometry import Access, Window, triple
+from leanconv.codegen.geometry import Access, PhasedAccess, Window, triple
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import PackCall
 from leanconv.codegen.microkernel import ReductionLoop
@@ -138,6 +138,80 @@ class Conv:
     def output_bytes(self) -> int:
         """Bytes of the output."""
         return tensor_bytes((self.batch, self.out_channels, *self.window.out), self.precision.y)
+
+
+def merge_rows_of_columns(conv: Conv, width_of: Callable[[int], int]) -> Conv:
+    """Make rows of another length where kernels are one tap wide: stride 1, no padding.
+
+    Tap i of all outputs of an image of two axes is the same image, i rows further on: taps of a
+    column become taps of the depth, which leads to these rows, and the rest is a 1x1 kernel.
+
+    Args:
+        conv, width_of: as of `merge_rows`.
+
+    Returns:
+        The same convolution with a kernel (kh, 1, 1) and one output along the depth, or itself.
+    """
+    window, x, y = conv.window, conv.x, conv.y
+    _, taps, across = window.kernel
+    _, h, w = window.out
+    alone = window.is_flat and across == 1 < taps and window.stride == (1, 1, 1)
+    if isinstance(y, PhasedAccess):
+        return conv
+    if not alone or window.size[2] != w or not all(map(window.always_full, (1, 2))):
+        return conv
+    if any(access.spatial[1] != w * access.spatial[2] for access in (x, y)):
+        return conv
+    apart, width = window.dilation[1], width_of(h * w)
+    rows = h * w // width
+    merged = Window(
+        size=((taps - 1) * apart + 1, rows, width),
+        out=(1, rows, width),
+        kernel=(taps, 1, 1),
+        stride=(1, 1, 1),
+        dilation=(apart, 1, 1),
+        pad=(0, 0, 0),
+    )
+
+    def flatten(access: Access, depth: Extent) -> Access:
+        step = access.spatial[2]
+        return replace(access, spatial=(depth, width * step, step))
+
+    x, y = flatten(x, x.spatial[1]), flatten(y, h * w * y.spatial[2])
+    return replace(conv, window=merged, x=x, y=y)
+
+
+def merge_rows(conv: Conv, width_of: Callable[[int], int] = lambda total: total) -> Conv:
+    """Make rows of another length where that changes nothing: 1x1 kernels of stride 1.
+
+    Args:
+        conv: the convolution.
+        width_of: chooses the new width, a divisor of the number of positions that it is given; one
+            row if it is left out.
+
+    Returns:
+        The same convolution over (1, positions / width, width), or itself.
+    """
+    window, x, y = conv.window, conv.x, conv.y
+    if not window.is_pointwise:
+        return conv
+    d, h, w = window.out
+    for access in (x, y):
+        step = access.spatial[2]
+        if (h > 1 or d > 1) and access.spatial[1] != w * step:
+            return conv
+        if d > 1 and access.spatial[0] != h * w * step:
+            return conv
+    total = d * h * w
+    width = width_of(total)
+    flat = (1, total // width, width)
+
+    def flatten(access: Access) -> Access:
+        step = access.spatial[2]
+        return replace(access, spatial=(total * step, width * step, step))
+
+    flat_window = replace(window, size=flat, out=flat)
+    return replace(conv, window=flat_window, x=flatten(x), y=flatten(y))
 
 
 _Holder = TypeVar("_Holder")

@@ -123,7 +123,6 @@ class PanelPacking(Panels):
 
     def emit(self, target: Target) -> str:
         """Emit the loops: chunks, columns, vectors of the panel."""
-        del target
         e, element, lanes = Function(self.NAME), self.dtype.llvm, self.lanes
         w, places, packed = map(e.pointer, range(3), (element, "i64", element))
         with e.chunks(self.groups, self.panels, self.blocks) as (group, panel, block):
@@ -229,7 +228,6 @@ class WeightTransform(Panels):
 
     def emit(self, target: Target) -> str:
         """Emit the loops: chunks, steps, vectors of the panel, and what is made of taps."""
-        del target
         e = Function(self.NAME)
         pointers = e.pointers(self.operands, "i64", **self.types)
         with e.chunks(self.groups, self.panels, ceil_div(self.steps, _STEPS)) as (g, panel, block):

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from math import prod
 
-from leanconv.algorithms.common.conv import batch_as_columns, gives_pixels, with_conv
+from leanconv.algorithms.common.conv import (
+    batch_as_columns,
+    gives_pixels,
+    merge_rows,
+    merge_rows_of_columns,
+)
 from leanconv.algorithms.direct.kernel import DirectConv
 from leanconv.codegen.column_tiles import overlapping_tiles
 from leanconv.codegen.dot import dots_per_cycle, pairs_per_cycle
 from leanconv.codegen.epilogue import packs_columns
-from leanconv.codegen.geometry import Access, PhasedAccess, merge_rows, merge_rows_of_columns
+from leanconv.codegen.geometry import Access, PhasedAccess
 from leanconv.codegen.tiling import (
     FLOATS,
     Tile,
@@ -118,10 +123,9 @@ def _tile_of_width(kernel: DirectConv, target: Target) -> Tile:
 
 def _in_strips(kernel: DirectConv, tile: Tile) -> DirectConv:
     """A map that is one row, cut into rows of whole tiles; the last one may be shorter."""
-    conv = kernel.conv
-    window, x, y = merge_rows(conv.window, conv.x, conv.y, lambda total: total)
-    columns = window.out[2]
-    if window is conv.window or columns < tile.rows:
+    conv = merge_rows(kernel.conv)
+    columns = conv.window.out[2]
+    if conv is kernel.conv or columns < tile.rows:
         return kernel
     tiles = least(_STRIP_TILES, most(1, columns // (_STRIPS * tile.rows)))
     row = tiles * tile.rows
@@ -131,8 +135,9 @@ def _in_strips(kernel: DirectConv, tile: Tile) -> DirectConv:
         step = access.spatial[2]
         return replace(access, spatial=(access.spatial[0], row * step, step))
 
-    window = replace(window, size=flat, out=flat)
-    return replace(with_conv(kernel, window=window, x=cut(x), y=cut(y)), columns=columns)
+    window = replace(conv.window, size=flat, out=flat)
+    conv = replace(conv, window=window, x=cut(conv.x), y=cut(conv.y))
+    return replace(kernel, conv=conv, columns=columns)
 
 
 def plan_direct(kernel: DirectConv, target: Target, weights_from_dram: bool = False) -> DirectConv:
@@ -272,11 +277,9 @@ def _split_row(kernel: DirectConv, columns: int) -> DirectConv:
 
 def _cut_rows(kernel: DirectConv, columns: int) -> DirectConv:
     """Cut rows into shorter ones of `columns` columns if that divides them evenly."""
-    conv, window = kernel.conv, kernel.conv.window
-    if window.out[2] % columns:
+    if kernel.conv.window.out[2] % columns:
         return kernel
-    window, x, y = merge_rows(window, conv.x, conv.y, lambda _: columns)
-    return with_conv(kernel, window=window, x=x, y=y)
+    return replace(kernel, conv=merge_rows(kernel.conv, lambda _: columns))
 
 
 def _merge(kernel: DirectConv) -> DirectConv:
@@ -287,13 +290,12 @@ def _merge(kernel: DirectConv) -> DirectConv:
     A single 1x1 map takes the same path as a batch, so that its partial sums, which may span
     several taps of a row, have the same bounds.
     """
-    conv, window = kernel.conv, kernel.conv.window
-    if gives_pixels(window):
+    if gives_pixels(kernel.conv.window):
         return batch_as_columns(kernel)
-    window, x, y = merge_rows_of_columns(window, conv.x, conv.y, _good_width)
-    if window is conv.window:
-        window, x, y = merge_rows(window, x, y, _good_width)
-    return with_conv(kernel, window=window, x=x, y=y)
+    conv = merge_rows_of_columns(kernel.conv, _good_width)
+    if conv is kernel.conv:
+        conv = merge_rows(conv, _good_width)
+    return replace(kernel, conv=conv)
 
 
 def _good_width(total: int) -> int:

@@ -20,11 +20,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import fields, replace
 
+from leanconv.algorithms.common.conv import merge_rows
 from leanconv.algorithms.direct.packed import PackedConv, prefetch_offsets
 from leanconv.codegen.dot import computes_floats, dot_of
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
 from leanconv.codegen.epilogue import TileOutput, store_tile
-from leanconv.codegen.geometry import merge_rows
 from leanconv.codegen.microkernel import (
     ReductionLoop,
     RegisterTile,
@@ -108,7 +108,6 @@ class DirectPointwise(PackedConv):
 
     def emit(self, target: Target) -> str:
         """Emit the loops: chunks, parts, tiles."""
-        del target
         conv, e = self.conv, Function(self.NAME)
         pointers = self.addresses(e)
         extents = self.phases * conv.batch, conv.groups, self.panels, self.blocks
@@ -253,11 +252,11 @@ def plan_direct_pointwise(
         None if it is not a 1x1 convolution from planes to planes, or the map or the registers are
         too small.
     """
-    conv = kernel.conv
-    window, x, y = merge_rows(conv.window, conv.x, conv.y, lambda total: total)
+    conv = merge_rows(kernel.conv)
+    window = conv.window
     if not (window.is_pointwise and computes_floats(conv.precision)):
         return None
-    planes = all(a.block == 1 == a.spatial[2] for a in (x, y))
+    planes = all(a.block == 1 == a.spatial[2] for a in (conv.x, conv.y))
     rows = kernel.lanes * max(1, _ROWS // kernel.lanes)
     pixels = window.out[2]
     if not planes or window.out != (1, 1, pixels) or not fits(target, rows, 1):
@@ -272,7 +271,7 @@ def plan_direct_pointwise(
     cycles *= pixels / (tiles * rows)
     panels = conv.batch * conv.groups * ceil_div(conv.outputs, kernel.lanes)
     given = {field.name: getattr(kernel, field.name) for field in fields(PackedConv)}
-    given["conv"] = replace(conv, window=window, x=x, y=y)
+    given["conv"] = conv
     per_chunk = rows_per_chunk(tiles, cycles, panels, _CHUNKS * costs.chunk)
     made = DirectPointwise(**given, most_pixels=rows, chunk_tiles=per_chunk)
     return made, cycles * tiles * panels

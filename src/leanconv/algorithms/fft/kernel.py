@@ -26,11 +26,10 @@ from math import prod
 
 import numpy as np
 
-from leanconv.algorithms.fft.layout import FftLayout
+from leanconv.algorithms.fft.layout import CutKernel, FftLayout
 from leanconv.algorithms.fft.transform import Transforms
 from leanconv.codegen.dot import fma
 from leanconv.codegen.emitter import Carry, Function, Pointer, Value, vector
-from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import PackCall
 from leanconv.codegen.math import negate
 from leanconv.codegen.microkernel import ReductionLoop, RegisterTile, multiply_accumulate
@@ -199,17 +198,10 @@ def _repeat(e: Function, acc: Carry, count: int, unrolled: bool) -> Iterator[Val
 
 
 @dataclass(frozen=True)
-class FftConv(Kernel):
+class FftConv(CutKernel):
     """One convolution's code: a chunk is a block of tiles of one group."""
 
-    VARIES = True
-
     layout: FftLayout
-
-    @property
-    def operands(self) -> tuple[str, ...]:
-        """Input, transformed weights, what the epilogue needs, output."""
-        return ("x", "w", *self.layout.conv.epilogue.operands, "y")
 
     @property
     def chunks(self) -> int:
@@ -222,22 +214,13 @@ class FftConv(Kernel):
         return self.layout.scratch_offsets[2] * self.layout.item
 
     @property
-    def flops(self) -> int:
-        """Operations of the plain sum, padding counted, as for every algorithm."""
-        return self.layout.conv.flops
-
-    @property
     def packing(self) -> Hashable:
         """Channels, taps, transform and products; the step where it cuts the kernel."""
         conv, layout = self.layout.conv, self.layout
-        axes = [
-            (a.kernel, a.stride, a.dilation, a.length, a.parts, a.parts > 1 and a.step)
-            for a in (layout.height, layout.width)
-        ]
         channels = conv.groups, conv.inputs, conv.outputs, layout.depthwise
         products = layout.products, layout.splits, layout.tile.vectors, layout.lanes
         operands = conv.epilogue.operands
-        return FftConv, tuple(axes), channels, products, conv.dtype, operands
+        return FftConv, self.packed_axes, channels, products, conv.dtype, operands
 
     @property
     def constant_bytes(self) -> dict[str, int]:

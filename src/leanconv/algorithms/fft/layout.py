@@ -26,10 +26,13 @@ transformed, multiplied and transformed back before the next: what a thread need
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 from leanconv.algorithms.common.conv import Conv
 from leanconv.algorithms.fft.tiles import Axis
 from leanconv.algorithms.problem import Problem
 from leanconv.codegen.geometry import PhasedAccess
+from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.tiling import Tile
 from leanconv.records import dataclass
 from leanconv.spec.format import ALIGNMENT, ceil_div
@@ -48,13 +51,83 @@ def odd_lines(elements: int, item: int) -> int:
 
 
 @dataclass(frozen=True)
-class FftLayout:
-    """One convolution in the frequency domain: sizes, places, and the block that a chunk computes.
+class CutConv:
+    """A convolution whose axes are cut for transforms of T x T numbers.
 
     Attributes:
         conv: the convolution, of float32 or float64.
         height, width: the axes, cut.
         lanes: lanes of a vector.
+    """
+
+    conv: Conv
+    height: Axis
+    width: Axis
+    lanes: int
+
+    @property
+    def length(self) -> int:
+        """T."""
+        return self.width.length
+
+    @property
+    def bins(self) -> int:
+        """Independent frequencies."""
+        return bin_count(self.length)
+
+    @property
+    def parts(self) -> tuple[int, int]:
+        """Parts of the kernel along both axes."""
+        return self.height.parts, self.width.parts
+
+    @property
+    def images(self) -> int:
+        """Images by residues of a dilated convolution."""
+        return self.conv.batch * self.height.residues * self.width.residues
+
+    @property
+    def item(self) -> int:
+        """Bytes of an element."""
+        return self.conv.dtype.bytes
+
+    @property
+    def mid_row(self) -> int:
+        """From one row of half-transformed tiles to the next: T vectors and one."""
+        return (self.length + 1) * self.lanes
+
+
+@dataclass(frozen=True)
+class CutKernel(Kernel):
+    """The code of a convolution by transforms."""
+
+    VARIES = True
+
+    layout: CutConv
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        """Input, transformed weights, what the epilogue needs, output."""
+        return ("x", "w", *self.layout.conv.epilogue.operands, "y")
+
+    @property
+    def flops(self) -> int:
+        """Operations of the plain sum, padding counted, as for every algorithm."""
+        return self.layout.conv.flops
+
+    @property
+    def packed_axes(self) -> Hashable:
+        """Taps and transform; the step where it cuts the kernel."""
+        return tuple(
+            (a.kernel, a.stride, a.dilation, a.length, a.parts, a.parts > 1 and a.step)
+            for a in (self.layout.height, self.layout.width)
+        )
+
+
+@dataclass(frozen=True)
+class FftLayout(CutConv):
+    """One convolution in the frequency domain: sizes, places, and the block that a chunk computes.
+
+    Attributes:
         tile: register tile of the products; rows are real and imaginary parts of tiles.
         block_height, block_width: output tiles of one chunk; (1, R) is R tiles in a row over
             tile rows, residues and images where the kernel is one part.
@@ -63,10 +136,6 @@ class FftLayout:
         products: real multiplications for a complex one, 4 or 3.
     """
 
-    conv: Conv
-    height: Axis
-    width: Axis
-    lanes: int
     tile: Tile
     block_height: int = 1
     block_width: int = 1
@@ -80,31 +149,11 @@ class FftLayout:
         return conv.inputs == conv.outputs == 1 < conv.groups
 
     @property
-    def length(self) -> int:
-        """T."""
-        return self.width.length
-
-    @property
-    def bins(self) -> int:
-        """Independent frequencies."""
-        return bin_count(self.length)
-
-    @property
     def phases(self) -> int:
         """Phases of a strided convolution along both axes."""
         return self.height.phases * self.width.phases
 
-    @property
-    def parts(self) -> tuple[int, int]:
-        """Parts of the kernel along both axes."""
-        return self.height.parts, self.width.parts
-
     # -- blocks of tiles -------------------------------------------------------------------
-    @property
-    def images(self) -> int:
-        """Images by residues of a dilated convolution."""
-        return self.conv.batch * self.height.residues * self.width.residues
-
     @property
     def flat(self) -> bool:
         """Whether a block is a run of tiles over everything, not a rectangle of one image."""
@@ -180,11 +229,6 @@ class FftLayout:
 
     # -- memory, in elements ---------------------------------------------------------------
     @property
-    def item(self) -> int:
-        """Bytes of an element."""
-        return self.conv.dtype.bytes
-
-    @property
     def planes(self) -> int:
         """Numbers kept of each complex input: real, imaginary, and their sum where it is used."""
         return 3 if self.products == 3 else 2
@@ -218,11 +262,6 @@ class FftLayout:
         return odd_lines(most, self.item)
 
     @property
-    def mid_row(self) -> int:
-        """From one row of the half-transformed tile to the next: T vectors and one."""
-        return (self.length + 1) * self.lanes
-
-    @property
     def margin(self) -> int:
         """Vectors before and after the T of the row buffer, for loads that reach over its ends."""
         return self.lanes
@@ -244,34 +283,8 @@ def lanes_are_tiles(problem: Problem, target: Target) -> bool:
 
 
 @dataclass(frozen=True)
-class PlaneLayout:
-    """Sizes and places; a chunk is a vector of tiles of one channel.
-
-    Attributes:
-        conv: the convolution, of float32 or float64; channels are its groups.
-        height, width: the axes, cut.
-        lanes: lanes of a vector.
-    """
-
-    conv: Conv
-    height: Axis
-    width: Axis
-    lanes: int
-
-    @property
-    def length(self) -> int:
-        """T."""
-        return self.width.length
-
-    @property
-    def bins(self) -> int:
-        """Independent frequencies."""
-        return bin_count(self.length)
-
-    @property
-    def parts(self) -> tuple[int, int]:
-        """Parts of the kernel along both axes."""
-        return self.height.parts, self.width.parts
+class PlaneLayout(CutConv):
+    """Sizes and places; channels are groups, and a chunk is a vector of tiles of one channel."""
 
     @property
     def terms(self) -> tuple[int, int, int, int]:
@@ -298,7 +311,7 @@ class PlaneLayout:
     @property
     def tiles(self) -> int:
         """Tiles of one channel: of all images and residues of a dilated convolution."""
-        return self.conv.batch * self.height.residues * self.width.residues * self.image_tiles
+        return self.images * self.image_tiles
 
     @property
     def vectors(self) -> int:
@@ -306,11 +319,6 @@ class PlaneLayout:
         return ceil_div(self.tiles, self.lanes)
 
     # -- memory, in elements ---------------------------------------------------------------
-    @property
-    def item(self) -> int:
-        """Bytes of an element."""
-        return self.conv.dtype.bytes
-
     @property
     def weight_elements(self) -> int:
         """Packed weights: [channel][frequency][term][re, im]."""
@@ -330,11 +338,6 @@ class PlaneLayout:
     def line(self) -> int:
         """From one lane's line to the next: a vector before its positions and one behind them."""
         return max(self.span + 2 * self.lanes, ALIGNMENT // self.item)
-
-    @property
-    def mid_row(self) -> int:
-        """From one row of half-transformed tiles to the next: T vectors and one."""
-        return (self.length + 1) * self.lanes
 
     @property
     def scratch_offsets(self) -> tuple[int, int, int, int, int]:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from leanconv.algorithms.common.linear_code import emit_program
-from leanconv.algorithms.fft.layout import PlaneLayout
+from leanconv.algorithms.fft.layout import CutKernel, PlaneLayout
 from leanconv.algorithms.fft.network import (
     complex_forward,
     complex_inverse,
@@ -26,7 +26,6 @@ from leanconv.algorithms.fft.network import (
 )
 from leanconv.codegen.activations import finish
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
-from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import PackCall
 from leanconv.codegen.microkernel import add_start, channel_address
 from leanconv.codegen.shuffles import transpose
@@ -37,17 +36,10 @@ from leanconv.target import Target
 
 
 @dataclass(frozen=True)
-class FftPlanes(Kernel):
+class FftPlanes(CutKernel):
     """One convolution's code: a chunk is a vector of tiles of one channel."""
 
-    VARIES = True
-
     layout: PlaneLayout
-
-    @property
-    def operands(self) -> tuple[str, ...]:
-        """Input, transformed weights, what the epilogue needs, output."""
-        return ("x", "w", *self.layout.conv.epilogue.operands, "y")
 
     @property
     def chunks(self) -> int:
@@ -60,25 +52,10 @@ class FftPlanes(Kernel):
         return self.layout.scratch_offsets[-1] * self.layout.item
 
     @property
-    def flops(self) -> int:
-        """Operations of the plain sum, padding counted, as for every algorithm."""
-        return self.layout.conv.flops
-
-    @property
     def packing(self) -> Hashable:
         """Channels, taps and transform; the step where it cuts the kernel."""
-        conv, layout = self.layout.conv, self.layout
-        axes = [
-            (a.kernel, a.stride, a.dilation, a.length, a.parts, a.parts > 1 and a.step)
-            for a in (layout.height, layout.width)
-        ]
-        return (
-            FftPlanes,
-            tuple(axes),
-            conv.groups,
-            conv.dtype,
-            conv.epilogue.operands,
-        )
+        conv = self.layout.conv
+        return FftPlanes, self.packed_axes, conv.groups, conv.dtype, conv.epilogue.operands
 
     @property
     def constant_bytes(self) -> dict[str, int]:

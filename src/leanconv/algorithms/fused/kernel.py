@@ -113,7 +113,6 @@ class FusedChain(Kernel):
 
     def emit(self, target: Target) -> str:
         """Emit the loops: chunks, steps, panels."""
-        del target
         e = Function(self.NAME)
         types = self.block.operand_types
         pointers = e.pointers(self.operands, types["y"], **types)
@@ -272,7 +271,6 @@ class SumOfParts(Kernel):
 
     def emit(self, target: Target) -> str:
         """Emit the loops: chunks, pixels."""
-        del target
         e = Function(self.NAME)
         pointers = e.pointers(self.operands, self.dtype.llvm)
         plane = self.pixels * self.lanes

@@ -114,7 +114,6 @@ class BlockStream(Kernel):
 
     def emit(self, target: Target) -> str:
         """Emit the loops: chunks, steps, blocks."""
-        del target
         e = Function(self.NAME)
         pointers = self._pointers(e)
         # For each block, the first row of its output that is not there yet.

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import lru_cache
 from math import prod
 
-from leanconv.algorithms.common.conv import with_conv
+from leanconv.algorithms.common.conv import merge_rows
 from leanconv.algorithms.interface import Algorithm, Candidate, one_kernel_candidate
 from leanconv.algorithms.parameters import Choice, Parameters
 from leanconv.algorithms.planar.columns import shared_loads
@@ -28,7 +28,7 @@ from leanconv.algorithms.problem import (
     typicals,
 )
 from leanconv.algorithms.rounding import products, walk_error
-from leanconv.codegen.geometry import PhasedAccess, Window, merge_rows
+from leanconv.codegen.geometry import PhasedAccess, Window
 from leanconv.codegen.partial_sums import effective_length
 from leanconv.codegen.tiling import Tile, rows_per_chunk, rows_per_chunk_of_any_width
 from leanconv.spec.format import ceil_div
@@ -54,13 +54,12 @@ _MOST_MASKED = 128  # of a row with padding, where each may be written out
 
 def plan_planar(kernel: PlanarConv, target: Target) -> PlanarConv:
     """Choose channels and vectors of a tile, and the rows of a chunk."""
-    window, x, y = merge_rows(kernel.conv.window, kernel.conv.x, kernel.conv.y, lambda total: total)
-    kernel = with_conv(kernel, window=window, x=x, y=y)
-    width = ceil_div(window.out[2], kernel.lanes)
+    kernel = replace(kernel, conv=merge_rows(kernel.conv))
+    width = ceil_div(kernel.conv.window.out[2], kernel.lanes)
     kernel = _with_tile(kernel, min(width, _most_vectors(kernel)), target)
     cycles = width * _vector_cycles(kernel, target)
     wanted = _CHUNKS * target.costs.chunk
-    rows = rows_per_chunk(window.out[0] * window.out[1], cycles, _pieces(kernel), wanted)
+    rows = rows_per_chunk(kernel.conv.row_count, cycles, _pieces(kernel), wanted)
     return replace(kernel, rows=rows)
 
 
@@ -140,18 +139,16 @@ def _planned(problem: Problem, target: Target) -> tuple[_PlanarKernel, float]:
 
 def _pointwise_row(problem: Problem) -> Window | None:
     """The window over whole planes as one row, if each output is one pixel times weights."""
-    conv = problem.conv
-    window, *_ = merge_rows(conv.window, conv.x, conv.y, lambda total: total)
+    conv = merge_rows(problem.conv)
+    window = conv.window
     is_row = window.is_pointwise and window.out == (1, 1, window.out[2])
     return window if is_row and not isinstance(conv.y, PhasedAccess) else None
 
 
 def _is_depthwise(problem: Problem) -> bool:
     """Whether each of several channels, of two axes, is filtered by itself."""
-    conv = problem.conv
-    window, *_ = merge_rows(conv.window, conv.x, conv.y, lambda total: total)
-    alone = conv.inputs == conv.outputs == 1 < conv.groups
-    return alone and window.is_flat
+    conv = merge_rows(problem.conv)
+    return conv.inputs == conv.outputs == 1 < conv.groups and conv.window.is_flat
 
 
 _remembered = lru_cache(maxsize=256)(_planned)
@@ -166,8 +163,7 @@ def _of_any_size(problem: Problem, target: Target) -> tuple[_PlanarKernel, float
     if row is not None and isinstance(planned, PlanarPointwise):
         flat = replace(_pointwise(problem, row, target), overlaps=overlaps)
         known = replace(sized(problem), any_size=())
-        window, *_ = merge_rows(known.conv.window, known.conv.x, known.conv.y, lambda total: total)
-        alone = _pointwise(known, window, target)
+        alone = _pointwise(known, merge_rows(known.conv).window, target)
         return pointwise_of_any_size(flat, planned.tile, alone, target)
     if isinstance(planned, PlanarDepthwise) and _is_depthwise(problem):
         kernel = replace(_depthwise(problem, target), overlaps=overlaps)
@@ -192,8 +188,7 @@ def _general_of_any_size(
 
     def kernel(problem: Problem) -> PlanarConv:
         made = replace(_one_row(problem, target), overlaps=overlaps)
-        window, x, y = merge_rows(made.conv.window, made.conv.x, made.conv.y, lambda total: total)
-        return with_conv(made, window=window, x=x, y=y)
+        return replace(made, conv=merge_rows(made.conv))
 
     known = kernel(replace(sized(problem), any_size=()))
     row, wanted = known.conv.window, [v for v in _VECTORS if v <= _most_vectors(known)]

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from leanconv.algorithms.common.conv import batch_as_columns, gives_pixels, with_conv
+from leanconv.algorithms.common.conv import batch_as_columns, gives_pixels, merge_rows, with_conv
 from leanconv.algorithms.interface import Algorithm, Candidate, KernelUse, one_kernel_candidate
 from leanconv.algorithms.parameters import Choice, Parameters
 from leanconv.algorithms.problem import Problem, dram_cycles
 from leanconv.algorithms.rounding import factors_error, sum_error
 from leanconv.algorithms.tiles.kernel import TileConv
-from leanconv.codegen.geometry import Access, Triple, Window, merge_rows
+from leanconv.codegen.geometry import Access, Triple, Window
 from leanconv.codegen.matrix_tiles import COLUMNS, ROWS, TILE_BYTES, multiplies
 from leanconv.kernels.copy import Copy
 from leanconv.kernels.copy_plan import reorder
@@ -190,8 +190,8 @@ def _any_width(kernel: TileConv) -> TileConv:
 
 def _of_width(kernel: TileConv) -> TileConv:
     """Tiles for rows of this width: equal ones, or such that go on in the next row."""
-    window, x, y = merge_rows(kernel.conv.window, kernel.conv.x, kernel.conv.y, _good_width)
-    kernel = replace(with_conv(kernel, window=window, x=x, y=y), rows=window.out[1])
+    conv = merge_rows(kernel.conv, _good_width)
+    window, kernel = conv.window, replace(kernel, conv=conv, rows=conv.window.out[1])
     across = ceil_div(window.out[2], ROWS)
     kernel = replace(kernel, pixels=ceil_div(window.out[2], across))
     kernel = min((kernel, *_flat(kernel)), key=_product_cycles)

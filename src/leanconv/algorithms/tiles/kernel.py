@@ -143,7 +143,6 @@ class TileConv(TileShape):
 
     def emit(self, target: Target) -> str:
         """Emit the loops: chunks, panels, blocks of tiles."""
-        del target
         e = Function(self.NAME)
         _Emission(e, self).emit()
         return e.finish()

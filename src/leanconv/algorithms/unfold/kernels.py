@@ -56,7 +56,6 @@ class Unfold(Kernel):
 
     def emit(self, target: Target) -> str:
         """Emit the loops over chunks and rows."""
-        del target
         e, u = Function(self.NAME), self.unfolding
         element, (depth, height, width) = u.dtype.llvm, u.view.out
         x, y = e.pointer(0, element), e.pointer(len(self.operands) - 1, element)
@@ -110,7 +109,6 @@ class ImageProduct(Kernel):
 
     def emit(self, target: Target) -> str:
         """Emit the product at the image's place in the output."""
-        del target
         e = Function(self.NAME)
         pointers = e.pointers(self.operands, self.product.conv.dtype.llvm, image="i64")
         start = e.load_index(pointers["image"]) * self.image
@@ -206,7 +204,6 @@ class BlockConv(Kernel):
 
     def emit(self, target: Target) -> str:
         """Emit the loop over chunks: a block is unfolded, then multiplied."""
-        del target
         e = Function(self.NAME)
         pointers = e.pointers(self.operands, self.unfolding.dtype.llvm)
         grid = (self.out[0], self.row_blocks, self.column_blocks, self.parts)

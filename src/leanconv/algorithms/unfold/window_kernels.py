@@ -82,7 +82,6 @@ class WindowDot(GroupedConv):
 
     def emit(self, target: Target) -> str:
         """Emit the loops: rows of output, channels and taps, windows."""
-        del target
         conv, e, element = self.conv, Function(self.NAME), self.conv.dtype.llvm
         pointers = self.addresses(e)
         depth, height, _ = conv.window.out
@@ -242,7 +241,6 @@ class WindowTile(WindowDot):
 
     def emit(self, target: Target) -> str:
         """Emit the loops: blocks of channels, rows of output, channels and taps, tiles."""
-        del target
         conv, e, element = self.conv, Function(self.NAME), self.conv.dtype.llvm
         pointers = self.addresses(e)
         depth, height, width = conv.window.out

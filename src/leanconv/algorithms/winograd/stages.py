@@ -74,7 +74,6 @@ class Scatter(_TileTransform):
 
     def emit(self, target: Target) -> str:
         """Emit the loops over chunks and tiles."""
-        del target
         conv, e, shape = self.shape.conv, Function(self.NAME), self.shape
         v_group = shape.points * shape.tile_count * shape.steps
         x, v = operand_pointers(e, shape, self.operands).values()
@@ -141,7 +140,6 @@ class PointProducts(Kernel):
 
     def emit(self, target: Target) -> str:
         """Emit the loop over chunks: some panels of a block of rows."""
-        del target
         e = Function(self.NAME)
         types = self.whole.conv.precision
         pointers = e.pointers(("x", "w", "y"), types.x.llvm, y=types.y.llvm)
