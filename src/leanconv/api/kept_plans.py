@@ -152,7 +152,9 @@ class KeptPlan:
             ReentrantCallError: a signal handler interrupts such a call by another one.
         """
         copy, packed = self.copy, self.plan.packed
-        with copy.lock.held:
+        if copy.lock.mine():
+            raise copy.lock.reentrant()
+        with copy.lock.bare:
             copy.follow(constants)
             if copy.traits != self._traits:
                 return None
