@@ -80,7 +80,7 @@ def test_damaged_memory_is_measured_again(store: DiskCache, tmp_path: Path, body
 
 def test_memory_limit_is_kept() -> None:
     problem = problem_of(SMALL)
-    given = problem.weight_bytes
+    given = problem.conv.weight_bytes
     found = choices(problem, host())
     least = min(c.workspace_bytes(1) + max(c.weight_bytes, given) for _, c in found)
     tuned = tuner.tune(problem, host(), 1, memory_limit=least)
