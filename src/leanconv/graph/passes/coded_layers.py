@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 
 from leanconv.graph.codes import signed_weights
-from leanconv.graph.edit import Array, Editor, channel_extent, frozen, rewrite
-from leanconv.graph.ir import Graph, Node, TensorType
+from leanconv.graph.edit import Array, Editor, channel_extent, frozen, rewriting
+from leanconv.graph.ir import Node, TensorType
 from leanconv.graph.ops.packed_matmul import WORD_BITS, are_usual, packed_rows
 from leanconv.graph.ops.quantised import CODES
 from leanconv.graph.passes.coded_values import Coded, HeldCodes, Values
@@ -299,7 +299,8 @@ _MOST_ROWS = 16  # beyond, a layer is bound by its products and not by reading t
 _LEAST_WEIGHTS = 1 << 14  # of fewer the bytes do not matter
 
 
-def dense_of_codes(graph: Graph) -> Graph:
+@rewriting
+def dense_of_codes(editor: Editor, node: Node) -> bool:
     """Replace Gemm and MatMul of floats by constant codes of 8 bits, or 4, by MatMulNBits.
 
     The codes have one scale, or one for each column of the product. Left alone: many rows, few
@@ -308,10 +309,6 @@ def dense_of_codes(graph: Graph) -> Graph:
     Requires: a verified graph, as its file has it, after layers of codes were recognised.
     Ensures: no others are changed.
     """
-    return rewrite(graph, _rule)
-
-
-def _rule(editor: Editor, node: Node) -> bool:
     if node.op not in ("Gemm", "MatMul"):
         return False
     held, (x, w) = Values(editor).held(node.inputs[1]), node.inputs[:2]

@@ -13,16 +13,18 @@ from leanconv.graph.edit import (
     channel_vector,
     frozen,
     node_like,
-    rewrite,
+    rewriting,
 )
-from leanconv.graph.ir import Graph, Node, TensorType
+from leanconv.graph.ir import Node, TensorType
 from leanconv.graph.ops.pointwise import activation_of
 from leanconv.graph.ops.quantised import CODES
+from leanconv.graph.passes.fuse_epilogues import affine_behind
 from leanconv.spec.requantise import ResidualCodes
 from leanconv.types import FLOAT32
 
 
-def fuse_codes(graph: Graph) -> Graph:
+@rewriting
+def fuse_codes(editor: Editor, node: Node) -> bool:
     """Move a QLinearAdd of two tensors of one shape into a QLinearConv whose only user it is.
 
     The QLinearConv then takes the place of the QLinearAdd, so that both of its operands are
@@ -35,10 +37,6 @@ def fuse_codes(graph: Graph) -> Graph:
     Requires: a verified graph.
     Ensures: such convolutions carry the other branch as fifth input.
     """
-    return rewrite(graph, _summed)
-
-
-def _summed(editor: Editor, node: Node) -> bool:
     if node.op != "QLinearAdd":
         return False
     for index in sorted((0, 1), key=lambda i: -editor.position(node.inputs[i])):
@@ -82,7 +80,8 @@ def _fused(conv: Node, residual: str, node: Node, index: int) -> Node:
     return node_like(conv, inputs=inputs, outputs=node.outputs, attributes=attributes)
 
 
-def fuse_coded_activations(graph: Graph) -> Graph:
+@rewriting
+def fuse_coded_activations(editor: Editor, node: Node) -> bool:
     """Move what follows a QLinearConv that gives floats into it, one node after the other.
 
     - An activation of one input, unless there are bounds before it.
@@ -95,10 +94,6 @@ def fuse_coded_activations(graph: Graph) -> Graph:
     Requires: a verified graph, after `recognise_activations`.
     Ensures: such convolutions carry the activation, and give codes where these are made of them.
     """
-    return rewrite(graph, _activated)
-
-
-def _activated(editor: Editor, node: Node) -> bool:
     if node.op in ("Mul", "Add", "Sub"):
         return any(_affine(editor, node, index) for index in (0, 1))
     conv = _conv(editor, node.inputs[0]) if node.inputs else None
@@ -139,15 +134,9 @@ def _affine(editor: Editor, node: Node, index: int) -> bool:
     if not fits or editor.types[node.output] != kind:
         return False
     given = channel_vector(editor.constants[constant], numbers.shape[1])
-    if node.op == "Mul":
-        numbers *= given
-    elif node.op == "Add":
-        numbers[1] += given
-    elif index == 0:
-        numbers[1] -= given
-    else:
-        numbers = np.stack([-numbers[0], given - numbers[1]])
-    return _replaced(editor, node, conv, numbers)
+    factor, summand = numbers
+    made = np.stack(affine_behind(node, factor, summand, given, first=index == 1))
+    return _replaced(editor, node, conv, made)
 
 
 def _quantised(editor: Editor, conv: Node, node: Node) -> bool:
@@ -184,7 +173,8 @@ def _replaced(editor: Editor, node: Node, conv: Node, numbers: Array, **changes:
     return True
 
 
-def pad_codes(graph: Graph) -> Graph:
+@rewriting
+def pad_codes(editor: Editor, node: Node) -> bool:
     """Let a Pad write the zero's code round the input of a QLinearConv that pads with it.
 
     Kernels leave out the taps in the padding, as if it were code 0. Equal Pads of one input become
@@ -193,10 +183,6 @@ def pad_codes(graph: Graph) -> Graph:
     Requires: a verified graph.
     Ensures: a QLinearConv pads only where its input's zero is code 0.
     """
-    return rewrite(graph, _padded)
-
-
-def _padded(editor: Editor, node: Node) -> bool:
     if node.op != "QLinearConv":
         return False
     zero, pads = node.attributes["x_zero"], node.attributes["pads"]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 
-from leanconv.graph.edit import Editor, channel_slope, conv_behind, node_like, rewriting
+from leanconv.graph.edit import Array, Editor, channel_slope, conv_behind, node_like, rewriting
 from leanconv.graph.ir import Node
 from leanconv.graph.ops.pointwise import activation_of
+
+N = TypeVar("N", float, Array)
 
 
 @rewriting
@@ -191,13 +194,22 @@ def _affine(
     if activation is None or activation.before_residual or editor.types[node.output] != kind:
         return None
     factor, summand = activation.affine or (1.0, 0.0)
-    if node.op == "Mul":
-        factor, summand = factor * number, summand * number
-    elif node.op == "Add":
-        summand += number
-    elif first:
-        factor, summand = -factor, number - summand
-    else:
-        summand -= number
+    factor, summand = affine_behind(node, factor, summand, number, first=first)
     rounded = np.array([factor, summand]).astype(kind.dtype)
     return (factor, summand) if np.isfinite(rounded).all() else None
+
+
+def affine_behind(node: Node, factor: N, summand: N, number: N, *, first: bool) -> tuple[N, N]:
+    """Factor and summand with a Mul, Add or Sub behind them, whose operand a number is.
+
+    Args:
+        node: the operation.
+        factor, summand: before it: numbers, or one for each channel, as `number` is.
+        number: the other operand.
+        first: whether it is the first one.
+    """
+    if node.op == "Mul":
+        return factor * number, summand * number
+    if node.op == "Add":
+        return factor, summand + number
+    return (-factor, number - summand) if first else (factor, summand - number)
