@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -194,6 +196,18 @@ def test_all_kinds_of_plans_are_packed_again() -> None:
         assert isinstance(plan, lc.LayerPlan)
         assert isinstance(plan.packed, PackedConstants)
         assert (plan.algorithm, plan.threads) == (plan.layer.algorithm, plan.layer.threads)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_plan_keeps_no_weights_but_those_that_it_packed(kind: str) -> None:
+    image, weights, _ = KINDS[kind]
+    w = weights()
+    planned = lc.plan_conv_transpose2d if kind == "transposed" else lc.plan_conv2d
+    plan, given = planned(image((1, 8, 9, 9)).shape, w), weakref.ref(w)
+    del w
+    gc.collect()
+    assert given() is None
+    assert plan.weight_bytes > 0
 
 
 def test_arrays_that_share_memory_are_packed_apart() -> None:
