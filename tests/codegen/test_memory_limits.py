@@ -10,74 +10,74 @@ from pathlib import Path
 
 import pytest
 
-from leanconv.codegen import memory_limits
+from leanconv.codegen import process_limits
 from leanconv.errors import LeanConvError, OutOfMemoryError
 
 MIB = 2**20
 
 
 def test_nothing_is_asked_for_where_nothing_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory_limits, "memory_left", lambda: ())
-    memory_limits.require(memory_limits.Need(2**60), "a step")
-    assert memory_limits.affordable_threads(64, allocating=True) == 64
+    monkeypatch.setattr(process_limits, "memory_left", lambda: ())
+    process_limits.require(process_limits.Need(2**60), "a step")
+    assert process_limits.affordable_threads(64, allocating=True) == 64
 
 
 def test_too_little_is_an_error_that_says_how_much(monkeypatch: pytest.MonkeyPatch) -> None:
-    left = memory_limits.Left(3 * MIB, "`ulimit -v`", "raise `ulimit -v`", 3)
-    monkeypatch.setattr(memory_limits, "memory_left", lambda: (left,))
-    memory_limits.require(memory_limits.Need(MIB, MIB, MIB), "a step")
+    left = process_limits.Left(3 * MIB, "`ulimit -v`", "raise `ulimit -v`", 3)
+    monkeypatch.setattr(process_limits, "memory_left", lambda: (left,))
+    process_limits.require(process_limits.Need(MIB, MIB, MIB), "a step")
     with pytest.raises(OutOfMemoryError) as caught:
-        memory_limits.require_for_compiling("x" * MIB)
+        process_limits.require_for_compiling("x" * MIB)
     message = str(caught.value)
     assert "compiling a kernel of 1 MiB of code takes up to 68 MiB" in message
     assert "`ulimit -v` leaves 3 MiB; raise `ulimit -v`" in message
     assert isinstance(caught.value, LeanConvError)
     assert isinstance(caught.value, MemoryError)
-    assert memory_limits.affordable_threads(4, allocating=False) == 0
+    assert process_limits.affordable_threads(4, allocating=False) == 0
 
 
 def test_a_thread_that_allocates_needs_room_for_its_heap(monkeypatch: pytest.MonkeyPatch) -> None:
-    left = memory_limits.Left(400 * MIB, "a limit", "raise it", 3)
-    monkeypatch.setattr(memory_limits, "memory_left", lambda: (left,))
-    monkeypatch.setattr(memory_limits, "_stack_bytes", lambda: 8 * MIB)
-    assert memory_limits.affordable_threads(4, allocating=True) == 2
-    assert memory_limits.affordable_threads(4, allocating=False) == 4
+    left = process_limits.Left(400 * MIB, "a limit", "raise it", 3)
+    monkeypatch.setattr(process_limits, "memory_left", lambda: (left,))
+    monkeypatch.setattr(process_limits, "_stack_bytes", lambda: 8 * MIB)
+    assert process_limits.affordable_threads(4, allocating=True) == 2
+    assert process_limits.affordable_threads(4, allocating=False) == 4
 
 
 def test_each_limit_counts_what_the_system_counts_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """A container of 128 MiB may map LLVM's 150: pages of a file go where others are needed."""
-    need = memory_limits.Need(10, 20, 40)
+    need = process_limits.Need(10, 20, 40)
     for kinds, counted in ((1, 10), (2, 30), (3, 70)):
-        enough = memory_limits.Left(counted, "a limit", "raise it", kinds)
-        monkeypatch.setattr(memory_limits, "memory_left", lambda left=enough: (left,))
-        memory_limits.require(need, "a step")
+        enough = process_limits.Left(counted, "a limit", "raise it", kinds)
+        monkeypatch.setattr(process_limits, "memory_left", lambda left=enough: (left,))
+        process_limits.require(need, "a step")
         short = enough._replace(bytes=counted - 1)
-        monkeypatch.setattr(memory_limits, "memory_left", lambda left=short: (left,))
+        monkeypatch.setattr(process_limits, "memory_left", lambda left=short: (left,))
         with pytest.raises(OutOfMemoryError):
-            memory_limits.require(need, "a step")
+            process_limits.require(need, "a step")
 
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_limits_of_control_groups_count_pages_of_files_as_free(
     version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names = memory_limits._GROUP_1 if version == 1 else memory_limits._GROUP_2
-    cached = memory_limits._CACHED_1 if version == 1 else memory_limits._CACHED_2
+    names = process_limits._GROUP_1 if version == 1 else process_limits._GROUP_2
+    cached = process_limits._CACHED_1 if version == 1 else process_limits._CACHED_2
     limit, usage = tmp_path / names[0], tmp_path / names[1]
     usage.write_text(f"{90 * MIB}\n")
     (tmp_path / "memory.stat").write_text(f"anon 5\n{cached[0]} {7 * MIB}\n{cached[1]} {MIB}\n")
     limit.write_text("max\n" if version == 2 else f"{2**63 - 4096}\n")
-    assert not memory_limits._limited(limit)
+    assert not process_limits._limited(limit)
     limit.write_text(f"{100 * MIB}\n")
-    assert memory_limits._limited(limit)
-    group = memory_limits._Group(tmp_path, *names, cached)
-    monkeypatch.setattr(memory_limits, "_limited_groups", lambda: (group,))
-    monkeypatch.setattr(memory_limits, "_swap_bytes", lambda: 2 * MIB)
-    (left,) = memory_limits._groups_left()
+    assert process_limits._limited(limit)
+    group = process_limits._Group(tmp_path, *names, cached)
+    monkeypatch.setattr(process_limits, "_limited_groups", lambda: (group,))
+    monkeypatch.setattr(process_limits, "_swap_bytes", lambda: 2 * MIB)
+    (left,) = process_limits._groups_left()
     assert left.bytes == (100 - 90 + 7 + 1 + 2) * MIB
     assert left.mend == f"raise {names[0]}"
     limit.unlink()
-    assert not list(memory_limits._groups_left())
+    assert not list(process_limits._groups_left())
 
 
 # Children that may take so many MiB more than they have: each works, or says what is missing.
