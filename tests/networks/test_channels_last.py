@@ -166,7 +166,10 @@ def test_layers_over_channels_between_convolutions() -> None:
 def test_codes() -> None:
     rng = np.random.default_rng(3)
     w = rng.integers(-3, 4, (20, 3, 3, 3)).astype("i1")
-    x = rng.integers(-8, 8, (2, 19, 17, 3)).astype("i1")
+    x = rng.integers(0, 16, (2, 19, 17, 3)).astype("u1")
     last = lc.conv2d(x, w, padding=1, layout="NHWC")
     plain = lc.conv2d(np.ascontiguousarray(x.transpose(TO_SECOND)), w, padding=1)
     np.testing.assert_array_equal(last, plain.transpose(TO_LAST))
+    plan = lc.plan_conv2d(x.shape, w, padding=1, layout="NHWC")
+    np.testing.assert_array_equal(plan(x), last)
+    assert [step.op for step in plan.plan.steps] == ["QLinearConv"]

@@ -54,7 +54,7 @@ class FormatRules:
     def may_be_last(self, node: Node) -> tuple[str, ...]:
         """Which of the first input and the output may be in NHWC, each of them by itself."""
         x = node.inputs[0] if node.inputs else ""
-        alone = x in self.images(node) and x not in node.inputs[1:] and self.writes_images(node)
+        alone = self.is_image(x) and x not in node.inputs[1:]
         return operator_of(node).may_be_last(node, self.graph) if alone else ()
 
     def possible(self, node: Node) -> Iterator[tuple[dict[str, Format], Format]]:
@@ -62,9 +62,9 @@ class FormatRules:
         found = list(self._in_order(node))
         yield from found
         x = node.inputs[0] if node.inputs else ""
-        if puts_last(node) and self.is_image(x):
+        if puts_last(node) and self.has_channels(x):
             yield {x: NHWC}, PLAIN
-        elif puts_second(node) and self.is_image(x):
+        elif puts_second(node) and self.has_channels(x):
             yield {x: PLAIN}, NHWC
         last = self.may_be_last(node)
         for reads, writes in found:
@@ -98,12 +98,14 @@ class FormatRules:
         """Whether all outputs of a node can be in blocks."""
         return all(map(self.is_image, node.outputs))
 
+    def has_channels(self, name: str) -> bool:
+        """Whether a value has channels, and is not constant."""
+        graph = self.graph
+        return bool(name) and name not in graph.constants and len(graph.types[name].shape) >= 3
+
     def is_image(self, name: str) -> bool:
         """Whether a value can be in blocks: it has channels, and is not constant."""
-        graph = self.graph
-        if name in graph.constants or len(graph.types[name].shape) < 3:
-            return False
-        return self._has_blocks(graph.types[name].dtype)
+        return self.has_channels(name) and self._has_blocks(self.graph.types[name].dtype)
 
     def _may_be_blocked(self, name: str) -> bool:
         """Whether blocks are no question, as without channels, or a value can be in them."""
@@ -137,27 +139,27 @@ def choose_formats(
         The format wanted of each image that it reads, and the format of its outputs.
     """
     images, writes_images = rules.images(node), rules.writes_images(node)
-    if not writes_images and not images:
-        return {}, PLAIN
-    if images and puts_last(node) and now(images[0]) != PLAIN:
-        return {images[0]: NHWC}, PLAIN
+    x = node.inputs[0] if node.inputs else ""
+    if puts_last(node) and rules.has_channels(x) and now(x) != PLAIN:
+        return {x: NHWC}, PLAIN
     if node.op == "Transpose" and node.key in rules.last:
         return dict.fromkeys(images, PLAIN), NHWC
-    if not rules.accepts_blocked(node):
-        return dict.fromkeys(images, PLAIN), PLAIN
-    operator, chosen = operator_of(node), rules.blocked
-    if operator.format_policy is FormatPolicy.FOLLOW_INPUTS:
+    if not writes_images and not images:
+        return {}, PLAIN
+    operator, accepted = operator_of(node), rules.accepts_blocked(node)
+    chosen = rules.blocked if accepted else PLAIN
+    if accepted and operator.format_policy is FormatPolicy.FOLLOW_INPUTS:
         sizes = {PLAIN: 0, rules.blocked: 0}
         for name in images:
             sizes[rules.blocked if now(name).block else PLAIN] += rules.graph.types[name].elements
         chosen = rules.blocked if sizes[rules.blocked] >= max(1, sizes[PLAIN]) else PLAIN
-    elif operator.format_policy is FormatPolicy.PREFER_BLOCKED and operator.accepts_mixed(node):
+    elif accepted and operator.format_policy is FormatPolicy.PREFER_BLOCKED:
         wanted = any(user.op != "Reshape" and rules.accepts_blocked(user) for user in users)
-        chosen = rules.blocked if wanted else PLAIN
+        if operator.accepts_mixed(node) and not wanted:
+            chosen = PLAIN
     reads = dict.fromkeys(images, chosen)
-    x = node.inputs[0]
     last = x in rules.last and x in rules.may_be_last(node)
-    if x in reads and (last or rules.accepts_mixed(node)):
+    if x in reads and (last or (accepted and rules.accepts_mixed(node))):
         reads[x] = now(x)
     if node.key in rules.last:
         return reads, NHWC
@@ -224,9 +226,9 @@ def _stored_last(
     graph, users = rules.graph, rules.graph.users()
 
     def is_inner(node: Node) -> bool:
-        """Whether a node computes an image that only other nodes read."""
+        """Whether a node computes a value with channels that only other nodes read."""
         name = node.key
-        return bool(users[name]) and name not in graph.outputs and rules.is_image(name)
+        return bool(users[name]) and name not in graph.outputs and rules.has_channels(name)
 
     def takes(user: Node, name: str) -> bool:
         return user.inputs[0] == name and name in rules.may_be_last(user)
