@@ -108,6 +108,7 @@ class Measured:
         candidate: what is run.
         run: runs all of it.
         parts: runs one kind of its kernels each; empty if there is only one kind.
+        memory: packed constants, and what it works in.
         times: nanoseconds of a run, the median of each round's.
         apart: those of the parts.
     """
@@ -115,6 +116,7 @@ class Measured:
     candidate: Candidate
     run: Callable[[], int]
     parts: dict[str, Callable[[], int]]
+    memory: tuple[Block, Block]
     times: list[int] = field(default_factory=list)
     apart: dict[str, list[int]] = field(default_factory=dict)
 
@@ -158,7 +160,7 @@ def prepare(spec: ConvSpec, method: str, w: np.ndarray, x: int, y: int, threads:
     candidate = choose(conv_problem(spec, None), target, choice_named(method))
     packing, arena = candidate.packing(w, {}), SharedArena()
 
-    def runner(uses: tuple[KernelUse, ...]) -> Callable[[], int]:
+    def runner(uses: tuple[KernelUse, ...]) -> tuple[Callable[[], int], Block]:
         part = replace(candidate, kernels=uses)
         program, library = candidate_program(part, target, threads, ("x", "y"))
         block, (places, _) = Block(program.constant_bytes), aligned_offsets(part.constant_bytes)
@@ -166,12 +168,14 @@ def prepare(spec: ConvSpec, method: str, w: np.ndarray, x: int, y: int, threads:
         if at:
             Preparation.of({role: packing[role] for role in at}, at, target, threads).run()
         linked = told_program(program, library, arena.part(program.arena_bytes), paced=False)
-        return lambda: linked.run((x, y, block.address))
+        return lambda: linked.run((x, y, block.address)), block
 
     parts = stages(candidate)
     apart = parts.keys() != {"product"}
-    runs = {name: runner(uses) for name, uses in parts.items()} if apart else {}
-    return Measured(candidate, runner(candidate.kernels), runs)
+    runs = {name: runner(uses)[0] for name, uses in parts.items()} if apart else {}
+    run, constants = runner(candidate.kernels)
+    assert arena.block is not None
+    return Measured(candidate, run, runs, (constants, arena.block))
 
 
 def measure(
@@ -233,8 +237,8 @@ def summary(one: Measured, base: Measured, spec: ConvSpec, peaks: list[float]) -
         "gflops": spec.flops / time_ns,
         "ratio": times_faster(one.times, base.times),
         "products_of_peak": statistics.median(r / p for r, p in zip(rates, peaks, strict=True)),
-        "workspace_bytes": one.memory[-1].bytes,
-        "weight_bytes": sum(block.bytes for block in one.memory[:-1]),
+        "workspace_bytes": one.memory[1].bytes,
+        "weight_bytes": one.memory[0].bytes,
         "parts_ns": {name: statistics.median(times) for name, times in one.apart.items()},
         "parameters": one.candidate.details,
     }

@@ -10,7 +10,7 @@ One convolution, or a whole network, NumPy arrays in and out:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from leanconv import late
 from leanconv.collector import no_collections
@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     from leanconv.quantizer.quantize import quantize
     from leanconv.quantizer.result import Quantized
 
-    ConvPlan = TransposedPlan = LayerPlan
+    ConvPlan: TypeAlias = LayerPlan
+    TransposedPlan: TypeAlias = LayerPlan
     conv1d = conv3d = conv2d
     conv_transpose1d = conv_transpose3d = conv_transpose2d
     plan_conv1d = plan_conv3d = plan_conv2d

@@ -1,7 +1,7 @@
-"""What plans and networks of the CPU and of a GPU have in common.
+"""What networks of the CPU and of a GPU have in common.
 
-`Plan` is one convolution, ready to run. A `Network` (`api.network`) is the same class for both: it
-checks names and shapes and keeps compiled networks by input shapes, and a `Backend` compiles them.
+A `Network` (`api.network`) is the same class for both: it checks names and shapes and keeps
+compiled networks by input shapes, and a `Backend` compiles them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from leanconv.spec import ConvSpec
 from leanconv.types import DType
 
 if TYPE_CHECKING:  # what networks have: one convolution imports no reader of files
@@ -26,48 +25,6 @@ class DeviceTensor(Protocol):
 
     def __dlpack__(self, *, stream: Any = None) -> Any:
         """The array's memory, as DLPack describes it."""
-
-
-class Plan(Protocol):
-    """One convolution, ready to run: a `ConvPlan` on the CPU, the same of a GPU."""
-
-    @property
-    def spec(self) -> ConvSpec:
-        """What is computed."""
-
-    @property
-    def algorithm(self) -> str:
-        """The algorithm's name."""
-
-    @property
-    def parameters(self) -> str:
-        """What the algorithm chose, for people."""
-
-    @property
-    def selector(self) -> str:
-        """The text that selects the same as `algorithm=`."""
-
-    @property
-    def workspace_bytes(self) -> int:
-        """Memory that runs work in."""
-
-    @property
-    def weight_bytes(self) -> int:
-        """Packed weights, bias and slopes."""
-
-    @property
-    def memory_bytes(self) -> int:
-        """Workspace and packed weights."""
-
-    @property
-    def predicted_error(self) -> float:
-        """Expected relative error in the max norm, for data of random sign."""
-
-    def explain(self) -> str:
-        """Say what was chosen, and why the others were not."""
-
-    def __call__(self, x: Any, out: Any = None, residual: Any = None) -> Any:
-        """Convolve; NumPy arrays, and on a GPU those with `__dlpack__`."""
 
 
 class NetworkFacts(Protocol):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from leanconv.api.backend import Plan
 from leanconv.api.borders import ZEROS, BorderedPlan, bordered
 from leanconv.api.compiled_conv import planned_layer
 from leanconv.api.conv_arguments import (
@@ -22,6 +22,9 @@ from leanconv.progress import Progress, checked_progress, working
 from leanconv.spec import Activation
 from leanconv.spec.arguments import ConvArguments, Padding, Steps
 from leanconv.spec.transposed import TransposedArguments
+
+if TYPE_CHECKING:
+    from leanconv.gpu.backend import ConvPlan as DevicePlan
 
 
 def plan_conv2d(
@@ -49,7 +52,7 @@ def plan_conv2d(
     progress: Progress | None = None,
     padding_mode: str = "zeros",
     w_shape: Sequence[int] | None = None,
-) -> Plan:
+) -> LayerPlan | DevicePlan:
     """Plan one convolution: choose the algorithm, emit its code, pack its weights.
 
     y = activation(conv(x, w) + bias + residual). One, two and three spatial axes work alike:
