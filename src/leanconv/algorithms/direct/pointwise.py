@@ -56,13 +56,10 @@ class DirectPointwise(PackedConv):
         chunk_tiles: tiles of one chunk.
     """
 
+    panel_vectors = 1
+
     most_pixels: int
     chunk_tiles: int
-
-    @property
-    def panel_vectors(self) -> int:
-        """Vectors of output channels of one panel: one."""
-        return 1
 
     @property
     def pixels(self) -> int:

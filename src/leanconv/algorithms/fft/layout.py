@@ -286,6 +286,8 @@ def lanes_are_tiles(problem: Problem, target: Target) -> bool:
 class PlaneLayout(CutConv):
     """Sizes and places; channels are groups, and a chunk is a vector of tiles of one channel."""
 
+    products = 4  # real multiplications for a complex one
+
     @property
     def terms(self) -> tuple[int, int, int, int]:
         """Parts and phases along both axes, in the order of the weights."""
@@ -296,11 +298,6 @@ class PlaneLayout(CutConv):
         """Terms of one complex output."""
         down, across, rows, columns = self.terms
         return down * across * rows * columns
-
-    @property
-    def products(self) -> int:
-        """Real multiplications for a complex one."""
-        return 4
 
     # -- tiles -----------------------------------------------------------------------------
     @property

@@ -256,11 +256,6 @@ class SumOfParts(Kernel):
         return self.batch * self.blocks
 
     @property
-    def flops(self) -> int:
-        """None: the plain sum's are counted where the parts are made."""
-        return 0
-
-    @property
     def constant_bytes(self) -> dict[str, int]:
         """Bias and slopes, zero past the last channel."""
         return self.epilogue.channel_bytes(self.dtype, self.blocks * self.lanes)

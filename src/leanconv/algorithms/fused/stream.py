@@ -40,6 +40,7 @@ class BlockStream(Kernel):
     """
 
     VARIES = True
+    wants_consecutive_chunks = True  # the rings stay filled from one strip to the next
 
     batch: Extent
     blocks: tuple[BlockKernels, ...]
@@ -67,11 +68,6 @@ class BlockStream(Kernel):
     def chunks(self) -> int:
         """Images by strips."""
         return self.batch * self.strips
-
-    @property
-    def wants_consecutive_chunks(self) -> bool:
-        """The rings stay filled from one strip to the next."""
-        return True
 
     @property
     def ring_bytes(self) -> tuple[int, ...]:

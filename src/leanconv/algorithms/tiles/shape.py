@@ -53,6 +53,8 @@ class TileShape(GroupedConv):
         any_width: whether the code is that of rows of any width.
     """
 
+    wants_consecutive_chunks = True  # those of the same rows share what is repacked of the input
+
     pixels: int
     tiles: int
     panels: int
@@ -77,11 +79,6 @@ class TileShape(GroupedConv):
     def chunks(self) -> int:
         """Images by groups by blocks of rows by blocks of outputs."""
         return self.conv.batch * self.conv.groups * self.row_blocks * self.panel_blocks
-
-    @property
-    def wants_consecutive_chunks(self) -> bool:
-        """Chunks of the same rows share what is repacked of the input."""
-        return True
 
     @property
     def panel_pairs(self) -> int:
