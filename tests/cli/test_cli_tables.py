@@ -313,7 +313,7 @@ def test_names_are_broken_at_slashes_or_not_at_all() -> None:
 def test_what_goes_below_a_row_is_whole() -> None:
     columns = [Column("who", "name"), Column("much"), Column("why", "prose", optional=1)]
     lines = lay_out(columns, [["one", "1 B", "it was there"], ["two", "2 B", "-"]], 20)
-    assert lines[2:] == ("one   1 B", "    why it was there", "two   2 B")
+    assert lines[2:] == ["one   1 B", "    why it was there", "two   2 B"]
 
 
 CELLS = st.text(st.characters(codec="ascii", categories=("L", "N", "P")), min_size=1, max_size=30)
