@@ -17,7 +17,7 @@ that of several steps, whose instructions would wait for each other in one regis
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from math import prod
 
 import numpy as np
@@ -325,13 +325,9 @@ class _Operands:
     """
 
     def __init__(
-        self,
-        node: Node,
-        graph: Graph,
-        formats: Mapping[str, Format],
-        dtype: DType,
-        sources: Sequence[str | np.ndarray],
+        self, context: KernelContext, dtype: DType, sources: Sequence[str | np.ndarray]
     ) -> None:
+        node, graph, formats = context.node, context.graph, context.formats
         self.shape, self.format = graph.types[node.output].shape, formats[node.output]
         self.prefix, self.dtype = node.output, dtype
         self.constants: dict[str, np.ndarray] = {}
@@ -400,22 +396,20 @@ def lower(context: KernelContext) -> Lowered:
 
     The result may take over the memory of an operand of its own shape whose elements are as large.
     """
-    node, graph, formats, target = context.node, context.graph, context.formats, context.target
-    out = node.output
-    kind, output = graph.types[out], formats[out]
+    node, graph, out = context.node, context.graph, context.node.output
+    kind = graph.types[out]
     types = (*(graph.types[name].dtype for name in node.inputs), kind.dtype)
     widest = max(types, key=lambda dtype: (dtype.bytes, dtype.is_float))
     sources: Sequence[str | np.ndarray] = node.inputs
     if node.op in quantised_steps.OPS:
         sources = quantised_steps.operands(node, graph)
         widest = quantised_steps.real_type(node, graph)
-    operands = _Operands(node, graph, formats, widest, sources)
-    memory = output.physical_shape(kind.shape)
+    operands = _Operands(context, widest, sources)
+    memory = context.formats[out].physical_shape(kind.shape)
     steps = _steps(node, graph, operands)
     extents, strides = merged(memory, [*operands.strides, row_major(memory)])
-    if quantised_steps.is_by_reciprocal(node, types, extents[-1], target) and operands.of_line(
-        1, strides
-    ):
+    reciprocal = quantised_steps.is_by_reciprocal(node, types, extents[-1], context.target)
+    if reciprocal and operands.of_line(1, strides):
         steps = (replace(steps[0], parameters=(1.0,)),)
     held = (*operands.types, kind.dtype) if any(step.types for step in steps) else ()
     kernel = Elementwise(widest, extents, strides[:-1], tuple(operands.numbers), steps, held)
