@@ -278,8 +278,7 @@ def lower_fused(
             "channels": channels,
             **_window(depth),
             "blocks": ceil_div(channels, tile.k),
-            "a0_depth": inner.parameters[0],
-            "a1_depth": inner.parameters[1],
+            **{f"{name}_depth": number for name, number in inner.numbers().items()},
             **epilogue.numbers(),
         },
         {
