@@ -50,13 +50,7 @@ class NaiveConv(GroupedConv):
         pointers = self.addresses(e)
         depth, height, width = conv.window.out
         steps = self.reduction
-        with e.chunks(conv.batch, conv.groups, conv.outputs, depth, height) as (
-            n,
-            g,
-            j,
-            od,
-            oh,
-        ):
+        with e.chunks(conv.batch, conv.groups, conv.outputs, depth, height) as (n, g, j, od, oh):
             k = g * conv.outputs + j
             row = n * conv.y.image + channel_offset(conv.y, k) + conv.y_offset
             row = row + od * conv.y.spatial[0] + oh * conv.y.spatial[1]

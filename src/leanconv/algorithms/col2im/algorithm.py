@@ -146,12 +146,7 @@ def _end_cycles(target: Target, vectors: int, lanes: int, run: int) -> float:
 def kernel_of(problem: Problem, target: Target) -> Col2Im:
     """The kernel of a problem that is not refused."""
     conv = problem.conv
-    window, x, y, lanes = (
-        conv.window,
-        conv.x,
-        conv.y,
-        conv.lanes(target),
-    )
+    window, x, y, lanes = conv.window, conv.x, conv.y, conv.lanes(target)
     plan = _plan(problem, target)
     units = ceil_div(conv.outputs, y.block) // plan.unit
     columns, width = plan.unit * y.block * prod(window.kernel), plan.tile.vectors * lanes

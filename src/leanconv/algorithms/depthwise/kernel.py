@@ -137,10 +137,7 @@ class DepthwiseConv(GroupedConv):
         conv = self.conv
         weights = self.blocks * self.vector_weights * conv.precision.w.bytes
         lanes = self.blocks * self.lanes
-        return {
-            "w": weights,
-            **conv.epilogue.channel_bytes(conv.precision.accumulate, lanes),
-        }
+        return {"w": weights, **conv.epilogue.channel_bytes(conv.precision.accumulate, lanes)}
 
     def weight_calls(self, w: np.ndarray) -> list[PackCall]:
         """What packs weights (K, ig, kd, kh, kw), as [vector][kd][kh][kw][ig][lane]."""

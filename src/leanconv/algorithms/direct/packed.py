@@ -136,13 +136,7 @@ class PackedConv(GroupedConv):
     def packing(self) -> Hashable:
         """Channels, taps and the width of a panel."""
         conv = self.conv
-        shape = (
-            conv.groups,
-            conv.inputs,
-            conv.outputs,
-            conv.window.kernel,
-            self.panel_vectors,
-        )
+        shape = conv.groups, conv.inputs, conv.outputs, conv.window.kernel, self.panel_vectors
         stream = self.lanes, self.dot_group, self.phases, conv.precision
         return PackedConv, shape, stream, conv.epilogue.operands
 

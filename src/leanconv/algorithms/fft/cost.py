@@ -154,13 +154,7 @@ def _kinds(
             yield (
                 (cut, at, slice_number),
                 FftLayout(
-                    conv,
-                    height,
-                    width,
-                    lanes,
-                    tile=Tile(1, 1),
-                    splits=splits,
-                    products=count,
+                    conv, height, width, lanes, tile=Tile(1, 1), splits=splits, products=count
                 ),
             )
 

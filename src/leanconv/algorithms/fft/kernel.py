@@ -228,10 +228,7 @@ class FftConv(CutKernel):
         conv, layout = self.layout.conv, self.layout
         vectors = layout.outer if layout.depthwise else conv.groups * layout.group_vectors
         weights = layout.weight_elements * layout.item
-        return {
-            "w": weights,
-            **conv.epilogue.channel_bytes(conv.dtype, vectors * layout.lanes),
-        }
+        return {"w": weights, **conv.epilogue.channel_bytes(conv.dtype, vectors * layout.lanes)}
 
     def channel_calls(self, values: np.ndarray) -> list[PackCall]:
         """What packs a number for each output channel (bias, slope), zero past a group's last."""

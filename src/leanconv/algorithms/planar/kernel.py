@@ -158,12 +158,7 @@ class PlanarConv(GroupedConv):
         pointers = self.addresses(e)
         per_group = conv.outputs // self.channels
         row_blocks = ceil_div(conv.row_count, self.rows)
-        with e.chunks(conv.batch, conv.groups, per_group, row_blocks) as (
-            n,
-            g,
-            part,
-            block,
-        ):
+        with e.chunks(conv.batch, conv.groups, per_group, row_blocks) as (n, g, part, block):
             first = block * self.rows
             last = e.smin(first + self.rows, conv.row_count)
             channel = g * conv.outputs + part * self.channels

@@ -116,10 +116,7 @@ class PlanarPointwise(GroupedConv):
     def weight_calls(self, w: np.ndarray) -> list[PackCall]:
         """What packs weights (K, C/g, 1, 1, 1), as [group][panel][c][channel of the panel]."""
         conv = self.conv
-        grouped, width = (
-            w.reshape(conv.groups, conv.outputs, conv.inputs),
-            self.tile.rows,
-        )
+        grouped, width = w.reshape(conv.groups, conv.outputs, conv.inputs), self.tile.rows
 
         def order(part: np.ndarray) -> np.ndarray:
             split = (part[first : first + width] for first in range(0, len(part), width))

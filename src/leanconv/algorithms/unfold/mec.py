@@ -119,12 +119,7 @@ def _obstacle(problem: Problem) -> str | None:
 def _solution_a(problem: Problem, target: Target) -> Candidate:
     """Products of all images at once; then the output passes through L to its place."""
     conv = problem.conv
-    batch, groups, dtype, out = (
-        conv.batch,
-        conv.groups,
-        conv.dtype,
-        conv.window.out,
-    )
+    batch, groups, dtype, out = conv.batch, conv.groups, conv.dtype, conv.window.out
     unfolding, view = _unfolding(problem, target), _view(problem)
     columns = batch * out[2]
     window = view.window

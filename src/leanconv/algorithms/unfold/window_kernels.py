@@ -86,13 +86,7 @@ class WindowDot(GroupedConv):
         pointers = self.addresses(e)
         depth, height, _ = conv.window.out
         steps = self.reduction
-        with e.chunks(conv.groups, conv.outputs, conv.batch, depth, height) as (
-            g,
-            j,
-            n,
-            od,
-            oh,
-        ):
+        with e.chunks(conv.groups, conv.outputs, conv.batch, depth, height) as (g, j, n, od, oh):
             k = g * conv.outputs + j
             taps = [Taps(e, conv.window, a, o) for a, o in enumerate((od, oh))]
             place = n * conv.x.image + g * conv.x.channel(conv.inputs)
@@ -245,13 +239,7 @@ class WindowTile(WindowDot):
         pointers = self.addresses(e)
         depth, height, width = conv.window.out
         blocks = ceil_div(conv.outputs, self.channels)
-        with e.chunks(conv.groups, blocks, conv.batch, depth, height) as (
-            g,
-            jj,
-            n,
-            od,
-            oh,
-        ):
+        with e.chunks(conv.groups, blocks, conv.batch, depth, height) as (g, jj, n, od, oh):
             first = jj * self.channels
             count = e.smin(conv.outputs - first, self.channels)
             k = g * conv.outputs + first
@@ -313,9 +301,7 @@ class WindowTile(WindowDot):
             loaded = [
                 [
                     e.load_first(
-                        x.at(n * window.stride[2] * conv.x.spatial[2] + v * step + at),
-                        kind,
-                        live,
+                        x.at(n * window.stride[2] * conv.x.spatial[2] + v * step + at), kind, live
                     )
                     for v in pieces
                     for at, live in vectors

@@ -238,10 +238,7 @@ def _reject(problem: Problem, target: Target) -> str | None:
         return "the output is written with an offset"
     if reason := split_phases(problem, target):
         return reason
-    for access, channels in (
-        (conv.x, conv.inputs),
-        (conv.y, conv.outputs),
-    ):
+    for access, channels in ((conv.x, conv.inputs), (conv.y, conv.outputs)):
         if conv.groups > 1 and channels % access.block:
             return f"groups of {channels} channels do not fill blocks of {access.block}"
     taps = taps_of(problem)

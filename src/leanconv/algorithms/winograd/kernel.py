@@ -248,12 +248,7 @@ class WinogradConv(Kernel):
         conv, shape = self.shape.conv, self.shape
         if shape.residues > 1:
             return self
-        channels = (
-            conv.groups,
-            conv.outputs,
-            shape.vectors,
-            conv.epilogue.operands,
-        )
+        channels = conv.groups, conv.outputs, shape.vectors, conv.epilogue.operands
         return WinogradConv, channels, shape.reduction, shape.products
 
     def _rotated_panel(
@@ -311,12 +306,7 @@ class WinogradConv(Kernel):
         per_part = ceil_div(shape.panels, shape.parts)
         stream = shape.all_steps * shape.panel_lanes
         residues = (shape.residues,) * (shape.residues > 1)
-        with e.chunks(*residues, conv.groups, shape.parts, shape.blocks) as (
-            *at,
-            g,
-            part,
-            block,
-        ):
+        with e.chunks(*residues, conv.groups, shape.parts, shape.blocks) as (*at, g, part, block):
             here = self._with_offsets(e, pointers, *at)
             x = here["x"].at(g * conv.x.channel(conv.inputs) + conv.x_offset)
             far = shape.planar and (shape.any_size or shape.conv.input_bytes > target.l2_bytes)

@@ -184,10 +184,7 @@ def tile_losses(problem: Problem, m: Pair) -> Losses | None:
     if not conv.precision.accumulate.is_float:
         return None
     axes = [transform(each, taps) for each, taps in zip(m, taps_of(problem), strict=True)]
-    plain, steps = (
-        plain_losses(problem),
-        conv.reduction / math.prod(made.r for made in axes),
-    )
+    plain, steps = plain_losses(problem), conv.reduction / math.prod(made.r for made in axes)
     sums = 2 * LARGEST * steps * math.sqrt(math.prod(made.r for made in axes))
     inputs = 2 * LARGEST * steps * math.sqrt(conv.reduction) * sum(made.alpha for made in axes)
     products, lost, growth = _transform_losses(m, taps_of(problem))
