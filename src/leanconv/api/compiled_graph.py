@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -15,6 +15,7 @@ from leanconv.api.layer_plan import CompiledLayer, LayerPlan, LayerSpec
 from leanconv.api.options import PlanOptions
 from leanconv.codegen import compiler
 from leanconv.codegen.linking import Library
+from leanconv.codegen.lowered import PackCall
 from leanconv.errors import InputError, memory_reported
 from leanconv.graph.builder import Builder
 from leanconv.graph.codes import signed_weights
@@ -26,6 +27,7 @@ from leanconv.planner.budget import Planner
 from leanconv.planner.compiled_network import lower, place, planned, running_calls
 from leanconv.planner.found_plans import decide
 from leanconv.planner.lowering import lower_graph
+from leanconv.planner.packing import Preparation, placed_calls
 from leanconv.planner.weight_streaming import lay_out
 from leanconv.planner.weights import fill_weights
 from leanconv.runtime.calibration import planning_target
@@ -79,7 +81,9 @@ class CompiledGraph(CompiledLayer):
         choice = str(self.plan.decisions[keys.index(step.output)].choice)
         self.algorithm, self.selector = step.algorithm, choice or step.algorithm
         self.parameters = self.selector.partition(":")[2]
-        self._library: Library | None = None  # what other constants are packed by, too
+        # What other constants are packed by, too: where they are but moved, a program.
+        self._library: Library | None = None
+        self._preparation: Preparation | None = None
         self._kinds, self._accuracy, self._target = kinds_of(constants), accuracy, target
         self._traits = weight_traits(spec, constants.w)
 
@@ -97,11 +101,19 @@ class CompiledGraph(CompiledLayer):
                 "that were planned for; expected such: plan it once more"
             )
         graph = _graph_of(self.spec, constants)
-        lowered = lower_graph(graph, self._target, self._accuracy, self.plan.decisions)
-        pool = lowered.constants
-        self._library = library = compiler.load(pool.kernels(), self._target)
-        places, _ = pool.places()
-        fill_weights(block, pool, places, library, self.threads)
+        given = list(graph.constants.values())
+        if self._preparation is None:
+            lowered = lower_graph(graph, self._target, self._accuracy, self.plan.decisions)
+            pool = lowered.constants
+            self._library = library = compiler.load(pool.kernels(), self._target)
+            places, _ = pool.places()
+            calls = {n: each for packing in pool.packings for n, each in packing.calls().items()}
+            pieces = placed_calls(calls, places)
+            if pool.arrays or not all(_reads(call, given) for call, _ in pieces):
+                fill_weights(block, pool, places, library, self.threads)
+                return
+            self._preparation = Preparation(pieces, library, self.threads, given, moving=True)
+        self._preparation.run(given, block.address)
 
     @property
     def predicted_error(self) -> float:
@@ -114,6 +126,12 @@ class CompiledGraph(CompiledLayer):
 
         del plan
         return summary(self.plan, self._decided)
+
+
+def _reads(call: PackCall, given: Sequence[np.ndarray]) -> bool:
+    """Whether what packs a piece reads one of some arrays, and nothing that is made of them."""
+    address = call.source().ctypes.data + call.first
+    return any(0 <= address - array.ctypes.data < array.nbytes for array in given)
 
 
 def weight_traits(spec: LayerSpec, w: np.ndarray) -> Hashable:
@@ -182,7 +200,7 @@ def _window(spec: ConvSpec) -> dict[str, Any]:
 def _transposed(spec: TransposedSpec, constants: Constants) -> Graph:
     arrays = {"w": np.ascontiguousarray(constants.w)}
     if constants.bias is not None:
-        arrays["bias"] = np.ascontiguousarray(constants.bias)
+        arrays["bias"] = constants.bias.copy()  # so that no two share memory
     attributes = {
         "strides": spec.stride,
         "dilations": spec.dilation,

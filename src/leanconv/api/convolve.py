@@ -197,8 +197,8 @@ def conv_transpose2d(
     Args:
         x: the input, of w's dtype; one image may come without the batch axis, and so does y then.
         w, bias, stride, padding, output_padding, groups, dilation, memory_limit, max_error,
-            threads, reproducible: as in `plan_conv_transpose2d`. Calls that differ in one of them,
-            or in the weights, have plans of their own.
+            threads, reproducible: as in `plan_conv_transpose2d`. Calls that differ in one of them
+            have plans of their own; those that differ in the weights alone share the code.
 
     Returns:
         y, a new array, without elements where x has no images.
