@@ -74,8 +74,8 @@ def _made_of(packing: Callable[..., Any]) -> dict[str, Any]:
 def _over_unfolded(
     made_of: Mapping[str, Any], problem: Problem, w: np.ndarray, channels: Channels
 ) -> dict[str, np.ndarray]:
-    conv, view, w = made_of["conv"], made_of["view"], problem.weights_3d(w)
-    return {"w": packed_panels(conv, view.weights(w) if view else w), **_each(channels, conv)}
+    kernel, view, w = made_of["kernel"], made_of["view"], problem.weights_3d(w)
+    return {"w": packed_panels(kernel, view.weights(w) if view else w), **_each(channels, kernel)}
 
 
 def _half_of_weights(kernel: Kernel) -> Any:
@@ -342,7 +342,7 @@ def _winograd(
     for name, values in channels.items():
         width = first.panels * first.panel_lanes
         many = name == "quantisation"
-        found[name] = values.reshape(-1) if many else in_groups(values, first.outputs, width)
+        found[name] = values.reshape(-1) if many else in_groups(values, first.conv.outputs, width)
     return found | {name: table.reshape(-1) for name, table in made_of["offsets"].items()}
 
 
