@@ -63,6 +63,7 @@ class Sizes:
         made: of what is written for somebody who reads it at this address.
         between: of what only kernels read and write, by address.
         values: the buffers of an arena.
+        begins: where the memory of what is read from both sides of an operand begins.
     """
 
     slots: Sequence[int] = ()
@@ -70,6 +71,7 @@ class Sizes:
     made: Mapping[int, int] = field(default_factory=dict)
     between: Mapping[int, int] = field(default_factory=dict)
     values: ArenaValues | Temporaries | None = None
+    begins: Mapping[int, int] = field(default_factory=dict)
 
 
 class ArenaValues:
@@ -192,10 +194,11 @@ class GuardedProgram(Program):
             # Its kernels also serve the user's arrays, which are aligned to one element.
             region = self._region(name, sizes.values.bytes[name], 1)
             return Place(region.address + operand.offset - start)
+        begin = sizes.begins.get(operand, operand)
         for known in (sizes.given, sizes.made, sizes.between):
-            if operand in known:
-                alignment = min(ALIGNMENT, operand & -operand)
-                return self._region(operand, known[operand], alignment).address
+            if begin in known:
+                region = self._region(begin, known[begin], min(ALIGNMENT, begin & -begin))
+                return region.address + operand - begin
         raise AssertionError(f"an operand of call {time} has no known size")
 
     def _region(self, key: object, size: int, alignment: int) -> Region:
@@ -423,10 +426,13 @@ def _filling(plain: Callable[..., None]) -> Callable[..., None]:
     return fill
 
 
-def _end(array: np.ndarray) -> int:
-    """Where the memory of a view ends."""
-    steps = zip(array.shape, array.strides, strict=True)
-    return array.ctypes.data + sum(max(0, (n - 1) * step) for n, step in steps) + array.itemsize
+def _ends(array: np.ndarray) -> tuple[int, int]:
+    """Where the memory of a view begins and ends."""
+    moves = [(n - 1) * step for n, step in zip(array.shape, array.strides, strict=True)]
+    first = array.ctypes.data
+    return first + sum(min(0, m) for m in moves), first + sum(
+        max(0, m) for m in moves
+    ) + array.itemsize
 
 
 def _preparing(plain: Callable[..., None]) -> Callable[..., None]:
@@ -438,18 +444,20 @@ def _preparing(plain: Callable[..., None]) -> Callable[..., None]:
         given: Sequence[np.ndarray] = (),
         moving: bool = False,
     ) -> None:
-        known, waiting = dict[int, int](), []
+        known, begins, waiting = dict[int, int](), dict[int, int](), []
         for call, address in calls:
             source, tables = call.source(), call.tables()
             start = source.ctypes.data + call.first
-            known[start] = _end(source) - start
+            lowest, end = _ends(source)
+            begins[start] = begin = min(start, lowest)
+            known[begin] = end - begin
             known.update({table.ctypes.data: table.nbytes for table in tables})
             kept = replace(call, source=lambda a=source: a, tables=lambda held=tables: held)
             waiting.append((kept, address))
         made = {address: call.bytes for call, address in calls}
         packed = [max(address + call.bytes for call, address in calls)] if moving else []
         sizes = [*(array.nbytes for array in given), *packed]
-        _pending.sizes = Sizes(sizes, known, {} if moving else made)
+        _pending.sizes = Sizes(sizes, known, {} if moving else made, begins=begins)
         plain(self, waiting, library, threads, given, moving)
 
     return make
