@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from support import covering, machines, object_store
+from support import covering, drawn, machines, object_store
 
 # Tests make millions of objects, few of them garbage that only the collector finds: looking for it
 # as often as Python does by itself takes an eighth of their time. Where memory is traced, it does.
@@ -129,6 +129,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     The latter is what makes no difference where this machine is taken for another: see the marks.
     """
     covering.leave_pairs(items)
+    drawn.leave_drawn(items, drawn.digest(drawn.ROOT))
     marks = {"exhaustive"} if "exhaustive" not in config.option.markexpr else set()
     if MACHINE:
         marks |= {"presets", "once"}

@@ -92,6 +92,7 @@ def run(
 BOTH = ("residual", "stride 2", "no expansion", "stem", "border", "tables", "stem with a border")
 
 
+@pytest.mark.drawn
 @pytest.mark.vectors
 @pytest.mark.parametrize(
     ("name", "dtype"),
@@ -112,6 +113,7 @@ def test_every_form_gives_the_codes_of_the_layers(name: str, dtype: DType) -> No
         np.testing.assert_array_equal(codes, expected, err_msg=str(choice))
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("target", runnable())
 def test_other_registers(target: Target) -> None:
     names = ("residual", "stride 2", "stem", "tables, a border")
@@ -193,6 +195,7 @@ def test_blocks_in_one_pass_give_the_codes_of_the_layers(name: str) -> None:
             np.testing.assert_array_equal(codes, expected, err_msg=f"{choice} {cuts}")
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("target", runnable())
 def test_streams_for_other_registers(target: Target) -> None:
     net, output = stream_of("mobile", INT8)

@@ -31,6 +31,7 @@ def problem(spec: ConvSpec, target: Target) -> Problem:
     return Problem.of(spec, x, y)
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("target", runnable(), ids=lambda target: target.name)
 @pytest.mark.parametrize("precision", [FLOAT16_STORED, BFLOAT16_STORED, WEIGHTS_ONLY], ids=str)
 def test_halves_are_convolved_within_the_stated_error(precision: Precision, target: Target) -> None:

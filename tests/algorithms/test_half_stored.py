@@ -26,6 +26,7 @@ pytestmark = pytest.mark.vectors
 METHODS = ["naive", "im2col", "im2win", "planar", "winograd", "fft"]
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("target", runnable(), ids=lambda target: target.name)
 @pytest.mark.parametrize("method", METHODS)
 def test_methods_read_and_write_halves(method: str, target: Target) -> None:

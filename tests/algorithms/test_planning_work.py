@@ -101,6 +101,7 @@ def _plan(problem: Problem, name: str) -> None:
         use.kernel.emit(TARGET)
 
 
+@pytest.mark.drawn
 @pytest.mark.presets
 @pytest.mark.parametrize("extent", _EXTENTS)
 @pytest.mark.parametrize("name", ["chosen", *ALGORITHMS])

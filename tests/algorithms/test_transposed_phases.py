@@ -161,6 +161,7 @@ _EXACT = [
 ]  # fmt: skip
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize(("number", "way", "dtype"), _EXACT)
 def test_phases_as_channels_are_exact(
     number: int,

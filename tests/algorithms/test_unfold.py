@@ -134,6 +134,7 @@ CHOSEN = (
 )
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("method", METHODS)
 def test_chosen_problems_are_exact(method: str) -> None:
     taken = 0

@@ -124,6 +124,7 @@ CHOSEN = (
 )
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(("line", "layout"), CHOSEN)
 def test_chosen_problems(line: str, layout: str, form: str) -> None:

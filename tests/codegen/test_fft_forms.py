@@ -69,6 +69,7 @@ FORMS = [
 ]
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize(("text", "blocked", "size", "dtype"), dealt(FORMS, [FLOAT32, FLOAT64]))
 def test_fft_words_give_the_bits_of_constants(
     text: str, blocked: bool, size: tuple[int, int], dtype: DType

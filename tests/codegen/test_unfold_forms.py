@@ -93,6 +93,7 @@ FORMS = [
 ]
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize(("method", "text", "blocked", "size"), dealt(FORMS, SIZES))
 def test_words_give_the_bits_of_constants(
     method: str, text: str, blocked: bool, size: tuple[int, int]

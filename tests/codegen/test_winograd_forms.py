@@ -86,6 +86,7 @@ FORMS = [
 ]
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize(("text", "choice", "blocked", "sized_as"), dealt(FORMS, SIZES))
 def test_winograd_words_give_the_bits_of_constants(
     text: str, choice: str, blocked: bool, sized_as: tuple[tuple[int, int], DType]

@@ -37,6 +37,7 @@ def _keeps_its_word(form: Form) -> Callable[[], None]:
     return each
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("form", FORMS, ids=str)
 def test_a_form_keeps_its_word(form: Form) -> None:
     always(_keeps_its_word(form))()

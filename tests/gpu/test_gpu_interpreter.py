@@ -41,6 +41,7 @@ def found(request: pytest.FixtureRequest) -> dict[tuple[str, str], dict[str, Any
     return {(row["kind"], row["name"]): row for row in made}
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize(
     ("kind", "name"),
     [pytest.param(kind, name, id=f"{kind} {name}") for kind in KINDS for name in case_names(kind)],

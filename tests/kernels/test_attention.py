@@ -40,6 +40,7 @@ def operands(size: Any, dtype: DType, transposed: bool, mask: Any) -> dict[str, 
     return {name: random.normal(size=shape).astype(dtype) for name, shape in shapes.items()}
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize(
     ("size", "dtype", "target"),
     [

@@ -74,6 +74,7 @@ def _with(made: Case, values: dict[str, np.ndarray]) -> Case:
     return other
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_cells(dtype: DType, target: Target) -> None:

@@ -52,6 +52,7 @@ def check(x: np.ndarray, axis: int, k: int, target: Target, kernel: type | None 
         np.testing.assert_array_equal(bits(values), bits(wanted), err_msg=f"largest={largest}")
 
 
+@pytest.mark.drawn
 @TARGETS
 @pytest.mark.parametrize("dtype", NUMBERS)
 def test_types_and_axes(dtype: DType, target: Target) -> None:
@@ -66,6 +67,7 @@ def test_types_and_axes(dtype: DType, target: Target) -> None:
         check(x, axis, 66, target, TopSort)
 
 
+@pytest.mark.drawn
 @TARGETS
 @pytest.mark.parametrize("k", [1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 129, 1000])
 def test_numbers_of_results_and_sizes(k: int, target: Target) -> None:

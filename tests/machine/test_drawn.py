@@ -42,3 +42,16 @@ def test_no_machine_is_drawn_that_has_nothing_to_test(
     assert capsys.readouterr().out == "MACHINES=c\nSIDES=end\nPYTHONS=\n"
     main(["MACHINES=a b"])
     assert capsys.readouterr().out == "MACHINES=\n"
+
+
+@pytest.mark.drawn
+@pytest.mark.parametrize("number", range(30))
+def test_a_third_of_the_cases_is_left(request: pytest.FixtureRequest, number: int) -> None:
+    numbers = [
+        each.callspec.params["number"]
+        for each in request.session.items
+        if isinstance(each, pytest.Function) and each.function is request.function
+    ]
+    if len(numbers) > 1:  # else it is chosen by its name
+        assert numbers == list(range(numbers[0], 30, 3))
+    assert number in numbers

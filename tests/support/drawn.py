@@ -11,8 +11,11 @@ from __future__ import annotations
 
 import hashlib
 import sys
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
+
+import pytest
 
 from support import machines
 
@@ -34,6 +37,24 @@ def one_of(name: str, values: Sequence[str], by: bytes) -> str:
     """One of them, "" if there is none; other names draw for themselves."""
     drawn = hashlib.sha256(name.encode() + by).digest()
     return values[int.from_bytes(drawn[:8], "big") % len(values)] if values else ""
+
+
+def leave_drawn(items: Sequence[pytest.Item], by: bytes) -> None:
+    """Mark the cases of tests that are marked `drawn` as exhaustive, but for every third.
+
+    Args:
+        items: of a session.
+        by: says with which of the first three cases of a test those begin that stay.
+    """
+    tests: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("drawn"):
+            tests[item.nodeid.partition("[")[0]].append(item)
+    for name, cases in tests.items():
+        first = int(one_of(name, "012", by))
+        for number, item in enumerate(cases):
+            if number % 3 != first and len(cases) > 3:
+                item.add_marker(pytest.mark.exhaustive)
 
 
 def main(given: Sequence[str]) -> None:
