@@ -52,9 +52,9 @@ def test_a_kernel_is_split_lifted_and_named_in_one_order() -> None:
     key, values = split(kernel)
     names = extent_names(kernel)
     assert len(names) == len(values) > 3
-    assert "window.out[2]" in names
+    assert "conv.window.out[2]" in names
     assert split(conv_kernel("ic16ih34iw31oc16oh34ow31kh3ph1", host()))[0] == key
     trace = Trace()
-    extent = lifted(kernel, trace).window.out[2]  # type: ignore[attr-defined]
+    extent = lifted(kernel, trace).conv.window.out[2]  # type: ignore[attr-defined]
     assert isinstance(extent, Symbol)
-    assert extent.expression is trace.variable(names.index("window.out[2]"), 31).expression
+    assert extent.expression is trace.variable(names.index("conv.window.out[2]"), 31).expression

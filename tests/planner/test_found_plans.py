@@ -18,7 +18,7 @@ from leanconv.codegen.cache import DiskCache
 from leanconv.graph.ir import Graph
 from leanconv.graph.onnx_import import read_model
 from leanconv.operators import Accuracy
-from leanconv.planner import compiled_network, found_plans, graph_planner
+from leanconv.planner import found_plans, graph_planner
 from leanconv.planner.budget import Planner
 from leanconv.planner.graph_planner import GraphPlanner
 from leanconv.target import preset
@@ -60,8 +60,10 @@ def searches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     return found
 
 
-def decided(budget: Planner) -> Any:
-    return compiled_network._decided(budget, None, None, None)
+def decided(budget: Planner, memory_limit: int | None = None) -> Any:
+    """The decisions, the planner that they are of, and whether they are proved."""
+    found = found_plans.decide(budget.unmerged.graph, budget, memory_limit)
+    return found.decisions, found.planner, found.exact
 
 
 def texts(found: Any) -> list[tuple[dict[str, str], str, str]]:
@@ -192,9 +194,9 @@ def test_a_memory_limit_that_the_plan_of_a_range_keeps_asks_no_search(searches: 
         budget = backend.planner(backend.graph(((1, 32, *sides),)))
         free, planner, _ = decided(budget)
         needed = planner.place_plan(free, None).memory_bytes
-        assert compiled_network._decided(budget, needed, None, None)[0] == free
+        assert decided(budget, needed)[0] == free
         assert searches == [False]
-    found, smaller, _ = compiled_network._decided(budget, needed - 1, None, None)
+    found, smaller, _ = decided(budget, needed - 1)
     assert smaller.place_plan(found, None).memory_bytes < needed
     assert len(searches) > 1
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from leanconv.algorithms.common.conv import Conv
 from leanconv.algorithms.direct.kernel import DirectConv
 from leanconv.codegen.epilogue import Epilogue
 from leanconv.codegen.geometry import Access, Window
@@ -32,7 +33,7 @@ def product(inputs: int, outputs: int, columns: int, batch: int = 1, rows: int =
         Access(-(-channels // 16) * plane, 16, plane, (plane, columns * 16, 16))
         for channels in (inputs, outputs)
     ]
-    return DirectConv(
+    conv = Conv(
         batch=batch,
         groups=1,
         inputs=inputs,
@@ -41,12 +42,10 @@ def product(inputs: int, outputs: int, columns: int, batch: int = 1, rows: int =
         x=access[0],
         y=access[1],
         precision=SINGLE,
-        lanes=16,
-        tile=Tile(min(7, columns), 2),
-        rows=rows,
-        panels_inside=False,
         epilogue=Epilogue(bias=True),
     )
+    tile = Tile(min(7, columns), 2)
+    return DirectConv(conv=conv, lanes=16, tile=tile, rows=rows, panels_inside=False)
 
 
 def calls(host: DirectConv, stream: DirectConv) -> list[Call]:

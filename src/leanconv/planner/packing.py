@@ -119,7 +119,7 @@ class Preparation:
         known = dict[int, int | Slot]()
         known.update((n, array.ctypes.data) for n, array in enumerate(others, len(given)))
         known[len(made.arrays)] = Slot(len(given)) if moving else base
-        arena = SharedArena().part(made.program.arena_bytes)
+        arena = self._arena = SharedArena().part(made.program.arena_bytes)
         stages = linked_stages(made.program, lambda at: tables[at].ctypes.data, known)
         threads = made.program.threads
         slots = len(given) + moving
@@ -148,7 +148,10 @@ class Preparation:
             start: from which address on results are, where that moves.
         """
         addresses = [array.ctypes.data for array in given]
-        self._program.run(addresses if start is None else [*addresses, start])
+        try:
+            self._program.run(addresses if start is None else [*addresses, start])
+        finally:
+            self._arena.arena.give_back()
 
 
 def placed_calls(calls: Calls, places: Mapping[str, int]) -> list[tuple[PackCall, int]]:

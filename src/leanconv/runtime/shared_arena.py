@@ -64,6 +64,12 @@ class SharedArena:
             self._parts = [*(ref for ref, _ in parts), weakref.ref(part)]
         return part
 
+    def give_back(self) -> None:
+        """Hold no memory until a run asks again."""
+        with self.lock.held:
+            self.version += 1
+            self.block = None
+
     def resize(self, size: int) -> Block:
         """Replace the memory by another of so many bytes, for all programs; only under the lock.
 
