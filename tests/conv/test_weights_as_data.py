@@ -240,3 +240,11 @@ print("leanconv.graph.convert" in sys.modules)
 """
     result = run_program(program)
     assert result.stdout.split("\n")[:2] == ["[]", "False"], result.stderr
+
+
+def test_a_deep_copy_runs_while_its_plan_packs() -> None:
+    x, w = whole((1, 4, 6, 6)), whole((4, 4, 3, 3))
+    plan: Any = lc.plan_conv2d(x.shape, w_shape=w.shape)
+    right, other = plan(x, w), copy.deepcopy(plan)
+    with plan._packing.held:  # else this thread would be refused as one within a run
+        np.testing.assert_array_equal(other(x, w), right)

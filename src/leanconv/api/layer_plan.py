@@ -293,6 +293,9 @@ class WeightlessPlan(LayerPlan):
     def __init__(self, layer: CompiledLayer, no_bias: np.ndarray | None) -> None:
         super().__init__(layer, layer.unfilled())
         self.magnitudes, self._no_bias = layer.magnitudes(None), no_bias
+
+    def _bind(self, layer: CompiledLayer, packed: PackedConstants) -> None:
+        super()._bind(layer, packed)
         self._packing = Lock("a run of the same plan")
 
     def __call__(  # type: ignore[override]

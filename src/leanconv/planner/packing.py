@@ -119,7 +119,8 @@ class Preparation:
         known = dict[int, int | Slot]()
         known.update((n, array.ctypes.data) for n, array in enumerate(others, len(given)))
         known[len(made.arrays)] = Slot(len(given)) if moving else base
-        arena = self._arena = SharedArena().part(made.program.arena_bytes)
+        size = made.program.arena_bytes
+        arena = self._arena = SharedArena().part(size) if size else None
         stages = linked_stages(made.program, lambda at: tables[at].ctypes.data, known)
         threads = made.program.threads
         slots = len(given) + moving
@@ -151,7 +152,8 @@ class Preparation:
         try:
             self._program.run(addresses if start is None else [*addresses, start])
         finally:
-            self._arena.arena.give_back()
+            if self._arena is not None:
+                self._arena.arena.give_back()
 
 
 def placed_calls(calls: Calls, places: Mapping[str, int]) -> list[tuple[PackCall, int]]:
