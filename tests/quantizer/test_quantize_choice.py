@@ -10,10 +10,8 @@ from onnx import helper
 import leanconv as lc
 from leanconv.cli.quantize_page import quantize_page
 from leanconv.errors import BudgetError, SpecError
-from leanconv.quantizer import choose, trial
-from leanconv.quantizer.costs import Clock, LayerCost, Planned, RungCost
-from leanconv.quantizer.onnx_graph import OnnxGraph
-from support.networks_to_quantise import model, normal
+from leanconv.quantizer import trial
+from support.networks_to_quantise import fixed_times, model, normal
 
 _NODES = [
     helper.make_node("Conv", ["x", "w0"], ["a"], name="first", pads=[1, 1, 1, 1]),
@@ -67,7 +65,8 @@ def test_without_a_limit_all_layers_are_quantised() -> None:
     assert len(made.trials) == 1
 
 
-def test_the_layer_that_errs_most_stays_in_float() -> None:
+def test_the_layer_that_errs_most_stays_in_float(monkeypatch: pytest.MonkeyPatch) -> None:
+    fixed_times(monkeypatch)
     plain = lc.quantize(network(), samples(), threads=1)
     made = lc.quantize(
         network(), samples(), metric=agreement(plain.error / 4), max_accuracy_drop=1.0, threads=1
@@ -96,20 +95,7 @@ def _counted(made: lc.Quantized) -> list[dict[str, int]]:
 
 def test_one_precision_for_all_layers_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     """What layers gain by themselves favours a mixed choice, its plan one precision for all."""
-
-    def planned(_: Clock, graph: OnnxGraph, __: object) -> Planned:
-        codes = sum(node.op == "DequantizeLinear" for node in graph.nodes)
-        return Planned(1_000 - codes, 0, 0)
-
-    def costs(sizes: dict[str, int], *_: object) -> list[LayerCost]:
-        gains = [9, -1, 9, -1]
-        return [
-            LayerCost(name, {"int8": RungCost(gain, 0, 3 * size)})
-            for gain, (name, size) in zip(gains, sizes.items(), strict=True)
-        ]
-
-    monkeypatch.setattr(Clock, "planned", planned)
-    monkeypatch.setattr(choose, "layer_costs", costs)
+    fixed_times(monkeypatch, 9, -1, 9, -1)
     made = lc.quantize(network(), samples(), metric=lambda *_: 1.0, max_accuracy_drop=1.0)
     assert {layer.precision for layer in made.layers} == {"int8"}
     tried = _counted(made)

@@ -16,7 +16,7 @@ import leanconv as lc
 from leanconv.cli.main import main
 from leanconv.errors import InputError, LeanConvError, ModelError, SpecError, UnsupportedError
 from leanconv.quantizer.samples import Arrays, checked_samples
-from support.networks_to_quantise import model, normal
+from support.networks_to_quantise import fixed_times, model, normal
 
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits"
 NANS = np.full((1, 4, 3, 3), np.nan, np.float32)
@@ -38,7 +38,8 @@ def judged(data: bytes, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("ranges", ["min-max", "mse", "percentile", "entropy"])
-def test_digits_keep_their_answers(ranges: str) -> None:
+def test_digits_keep_their_answers(ranges: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    fixed_times(monkeypatch)
     images, labels = digits()
     made = lc.quantize(DIGITS / "digits.onnx", images[:120], ranges=ranges, threads=1)
     exact = lc.load(DIGITS / "digits.onnx")(images)
@@ -295,7 +296,10 @@ def test_nodes_that_nothing_needs_do_not_matter() -> None:
         lc.quantize(data, [normal(1, 4, 3, 3)], threads=1)
 
 
-def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fixed_times(monkeypatch)
     images, labels = digits()
     folder = tmp_path / "samples"
     folder.mkdir()

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import cycle
+
 import numpy as np
 import onnx
+import pytest
 from onnx import TensorProto, helper, numpy_helper
+
+from leanconv.quantizer import choose
+from leanconv.quantizer.costs import Clock, LayerCost, Planned, RungCost
+from leanconv.quantizer.onnx_graph import OnnxGraph
 
 
 def model(
@@ -26,6 +33,23 @@ def model(
     made.ir_version = 7
     data: bytes = made.SerializeToString()
     return data
+
+
+def fixed_times(monkeypatch: pytest.MonkeyPatch, *gains: int) -> None:
+    """Let nothing be timed: a layer on codes gains what is given, a file something for each."""
+
+    def planned(_: Clock, graph: OnnxGraph, __: object) -> Planned:
+        codes = sum(node.op == "DequantizeLinear" for node in graph.nodes)
+        return Planned(1_000_000 - codes, 0, 0)
+
+    def costs(sizes: dict[str, int], *_: object) -> list[LayerCost]:
+        return [
+            LayerCost(name, {"int8": RungCost(gain, 0, 3 * size)})
+            for gain, (name, size) in zip(cycle(gains or (9,)), sizes.items(), strict=False)
+        ]
+
+    monkeypatch.setattr(Clock, "planned", planned)
+    monkeypatch.setattr(choose, "layer_costs", costs)
 
 
 def normal(*shape: int, seed: int = 0) -> np.ndarray:
