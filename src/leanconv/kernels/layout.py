@@ -30,8 +30,6 @@ from leanconv.types import DType, as_dtype
 
 # Tasks of one kernel: the time that LLVM takes grows faster than they do.
 _MOST_TASKS = 64
-OPS = ("Transpose", "Slice", "Split", "Concat", "Pad", "Expand", "Reshape")
-CODES_IN_BLOCKS = OPS
 
 
 def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
@@ -78,7 +76,7 @@ def lower(context: KernelContext) -> Lowered:
     if block:
         tasks = _blocked(node, shapes, graph.types[result].shape, block, dtype)
     else:
-        boxes = _PLAIN[node.op](node, shapes, graph.types[result].shape)
+        boxes = _plain(node, shapes, graph.types[result].shape)
         tasks = [task for box in boxes for task in copy_tasks(box, dtype)]
     if len(shapes) == 1 and _moves_nothing(tasks, Format(block), shapes[0], graph, result):
         return Lowered((), algorithm="view", views={result: View(node.inputs[0])})
@@ -205,56 +203,28 @@ def _in_blocks(name: str, array: np.ndarray, form: Format) -> Packing:
     return Packing({name: each * array.itemsize}, calls, recipe, (array,))
 
 
-# -- plain ---------------------------------------------------------------------------------
-def _transpose(node: Node, shapes: Sequence[Shape], result: Shape) -> list[StridedBox]:
-    strides = row_major(shapes[0])
-    read = tuple(strides[axis] for axis in node.attributes["perm"])
-    return plain_boxes(0, read, row_major(result), [whole(n) for n in result])
-
-
-def _slice(node: Node, shapes: Sequence[Shape], result: Shape) -> list[StridedBox]:
-    return plain_boxes(0, row_major(shapes[0]), row_major(result), _slice_maps(node, result))
-
-
-def _slice_maps(node: Node, result: Shape) -> list[list[IndexRun]]:
+# -- which elements go where ---------------------------------------------------------------
+def _slice_maps(node: Node, _shape: Shape, result: Shape) -> list[list[IndexRun]]:
     starts, steps = node.attributes["starts"], node.attributes["steps"]
     return [[IndexRun(0, a, s, n)] for a, s, n in zip(starts, steps, result, strict=True)]
 
 
-def _pad(node: Node, shapes: Sequence[Shape], result: Shape) -> list[StridedBox]:
-    return plain_boxes(
-        0,
-        row_major(shapes[0]),
-        row_major(result),
-        _pad_maps(node, shapes[0]),
-        node.attributes["value"],
-    )
-
-
-def _pad_maps(node: Node, shape: Shape) -> list[list[IndexRun]]:
+def _pad_maps(node: Node, shape: Shape, _result: Shape) -> list[list[IndexRun]]:
     pads, mode = node.attributes["pads"], node.attributes["mode"]
     ends = zip(shape, pads[: len(shape)], pads[len(shape) :], strict=True)
     return [padded(extent, before, after, mode) for extent, before, after in ends]
 
 
-def _expand(node: Node, shapes: Sequence[Shape], result: Shape) -> list[StridedBox]:
-    del node
-    shape = (1,) * (len(result) - len(shapes[0])) + shapes[0]
-    return plain_boxes(0, row_major(shape), row_major(result), _expand_maps(shape, result))
-
-
-def _expand_maps(shape: Shape, result: Shape) -> list[list[IndexRun]]:
+def _expand_maps(_node: Node, shape: Shape, result: Shape) -> list[list[IndexRun]]:
     return [[IndexRun(0, 0, int(n > 1), m)] for n, m in zip(shape, result, strict=True)]
 
 
-def _concat(node: Node, shapes: Sequence[Shape], result: Shape) -> list[StridedBox]:
-    boxes: list[StridedBox] = []
-    for operand, maps in enumerate(_concat_maps(node, shapes)):
-        boxes += plain_boxes(operand, row_major(shapes[operand]), row_major(result), maps)
-    return boxes
+def _whole_maps(_node: Node, _shape: Shape, result: Shape) -> list[list[IndexRun]]:
+    return [whole(n) for n in result]
 
 
 def _concat_maps(node: Node, shapes: Sequence[Shape]) -> list[list[list[IndexRun]]]:
+    """For each source the maps of its axes."""
     axis, at = node.attributes["axis"], 0
     maps = []
     for shape in shapes:
@@ -263,16 +233,39 @@ def _concat_maps(node: Node, shapes: Sequence[Shape]) -> list[list[list[IndexRun
     return maps
 
 
-_PLAIN: dict[str, Callable[[Node, Sequence[Shape], Shape], list[StridedBox]]] = {
-    "Transpose": _transpose,
-    "Slice": _slice,
-    "Pad": _pad,
-    "Expand": _expand,
-    "Concat": _concat,
+# What an operation that copies reads along each axis of its result: of a node, the extents that it
+# reads, and those of the result, which are as many.
+_MAPS: dict[str, Callable[[Node, Shape, Shape], list[list[IndexRun]]]] = {
+    "Transpose": _whole_maps,
+    "Concat": _whole_maps,
+    "Slice": _slice_maps,
+    "Pad": _pad_maps,
+    "Expand": _expand_maps,
 }
+OPS = (*_MAPS, "Split", "Reshape")  # parts of a Split are slices, a Reshape copies nothing
+CODES_IN_BLOCKS = OPS
 
 
-# -- in blocks -----------------------------------------------------------------------------
+def _plain(node: Node, shapes: Sequence[Shape], result: Shape) -> list[StridedBox]:
+    if node.op == "Concat":
+        boxes: list[StridedBox] = []
+        for operand, maps in enumerate(_concat_maps(node, shapes)):
+            boxes += plain_boxes(operand, row_major(shapes[operand]), row_major(result), maps)
+        return boxes
+    shape = (1,) * (len(result) - len(shapes[0])) + shapes[0]
+    read = row_major(shape)
+    if node.op == "Transpose":
+        read = tuple(read[axis] for axis in node.attributes["perm"])
+    maps = _MAPS[node.op](node, shape, result)
+    return plain_boxes(0, read, row_major(result), maps, _value(node))
+
+
+def _value(node: Node) -> float:
+    """What stands where nothing is copied to."""
+    value: float = node.attributes["value"] if node.op == "Pad" else 0.0
+    return value
+
+
 def _blocked(
     node: Node, shapes: Sequence[Shape], result: Shape, block: int, dtype: DType
 ) -> list[CopyTask]:
@@ -283,24 +276,10 @@ def _blocked(
             around = [maps[0], *maps[2:]]
             tasks += blocked_tasks(shapes, result, block, own, around, dtype)
         return tasks
-    maps = _BLOCKED_MAPS[node.op](node, shapes[0], result)
+    maps = _MAPS[node.op](node, shapes[0], result)
     channels = [(0, run) for run in maps[1]]
     if node.op == "Concat":
         channels = [(o, run) for o, shape in enumerate(shapes) for run in whole(shape[1])]
     perm = node.attributes["perm"] if node.op == "Transpose" else None
-    value = node.attributes["value"] if node.op == "Pad" else 0.0
     around = [maps[0], *maps[2:]]
-    return blocked_tasks(shapes, result, block, channels, around, dtype, value, perm)
-
-
-def _whole_maps(_node: Node, _shape: Shape, result: Shape) -> list[list[IndexRun]]:
-    return [whole(n) for n in result]
-
-
-_BLOCKED_MAPS: dict[str, Callable[[Node, Shape, Shape], list[list[IndexRun]]]] = {
-    "Transpose": _whole_maps,
-    "Concat": _whole_maps,
-    "Slice": lambda node, _, result: _slice_maps(node, result),
-    "Pad": lambda node, shape, _: _pad_maps(node, shape),
-    "Expand": lambda _, shape, result: _expand_maps(shape, result),
-}
+    return blocked_tasks(shapes, result, block, channels, around, dtype, _value(node), perm)
