@@ -125,6 +125,7 @@ CONTENTS = {
         "docs/results/gpu",
         "docs/results/conformance",
         "docs/performance",
+        "docs/tuning",
         "benchmarks/README",
     ),
     "Inside": ("docs/architecture", "docs/naming", "SECURITY", "CONTRIBUTING", "CHANGELOG"),

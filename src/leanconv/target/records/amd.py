@@ -2,7 +2,7 @@
 
 Most numbers of Zen 4 were fitted by hand: a constant was changed until estimates ranked the layers
 and register tiles of `benchmarks/layers.py` and `benchmarks/networks.py` as times did. The dates
-are those of the fit; docs/performance.md tells the story by subject. None of the commands kept its
+are those of the fit; docs/tuning.md tells the story by subject. None of the commands kept its
 output then. `python benchmarks/calibrate.py` measures anew what it can.
 
 Zen 3 reads L3 at 25 bytes a cycle and DRAM at 7.2, but with these rates choices rank worse than
@@ -35,13 +35,13 @@ ZEN4 = Costs(
             "l2_read_beside_fma accumulator small_tile small_tile_shown tile operand_traffic",
             "2026-11-20",
             "fitted by hand to register tiles of `python benchmarks/microkernel.py`; "
-            "docs/performance.md, The micro-kernel",
+            "docs/tuning.md, The micro-kernel",
         ),
         _source(
             "l2_read l3_read l3_read_crowded dram_read vector_move transposed_vector",
             "2026-11-20",
             f"{_LAYERS}; 16 to 20 MB of weights were read at 58 to 73 GB/s, beyond 24 MB at 30 to "
-            "47, and DRAM at 8 to 30: docs/performance.md, Short phases, long streams of weights",
+            "47, and DRAM at 8 to 30: docs/tuning.md, Short phases, long streams of weights",
         ),
         _source(
             "l3_read_unprefetched",
@@ -51,7 +51,7 @@ ZEN4 = Costs(
         _source(
             "dram_read_first",
             "2026-11-22",
-            f"{_NETWORKS}: 1x1 layers of ResNet-50; docs/performance.md, Networks",
+            f"{_NETWORKS}: 1x1 layers of ResNet-50; docs/tuning.md, Networks",
         ),
         _source(
             "l3_copy dram_copy copy scalar_flops",
@@ -68,13 +68,13 @@ ZEN4 = Costs(
         _source(
             "prefetch_from_l2s prefetch_bytes",
             "2026-11-20",
-            "timed: cv5, cv6, cv11 and cv12 at 1 to 16 KiB ahead; docs/performance.md, Short "
+            "timed: cv5, cv6, cv11 and cv12 at 1 to 16 KiB ahead; docs/tuning.md, Short "
             "phases, long streams of weights",
         ),
         _source(
             "direct_prefetch_bytes",
             "2026-11-20",
-            "timed: 16 KiB or a panel ahead, -2 to +5 %, noise; docs/performance.md",
+            "timed: 16 KiB or a panel ahead, -2 to +5 %, noise; docs/tuning.md",
         ),
         _source("channels_ahead", "2026-11-23", "not measured: off until it is"),
         _source("store transposed_store", "2026-11-20", _LAYERS),
@@ -87,7 +87,7 @@ ZEN4 = Costs(
             "winograd_input winograd_output winograd_gather winograd_gather_wide winograd_row "
             "winograd_sum winograd_far",
             "2026-11-22",
-            f"{_LAYERS} by Winograd; docs/performance.md, Transforms, sums and prefetching",
+            f"{_LAYERS} by Winograd; docs/tuning.md, Transforms, sums and prefetching",
         ),
         _source(
             "u8s8_products",
@@ -102,7 +102,7 @@ ZEN4 = Costs(
         _source(
             "chunk least_chunk stage",
             "2026-11-20",
-            "chosen by hand: a chunk is about 10 us; docs/performance.md, The runtime",
+            "chosen by hand: a chunk is about 10 us; docs/tuning.md, The runtime",
         ),
     ),
     ghz=3.0,
@@ -190,7 +190,7 @@ ZEN3 = derived(
     measured(
         _ZEN3,
         "timed: seven direct layers in planes at 2 to 16 channels, from 2 % slower to 20 % faster "
-        "at 8; weights ahead, 4 and 16 KiB, made none of eight layers faster: docs/performance.md",
+        "at 8; weights ahead, 4 and 16 KiB, made none of eight layers faster: docs/tuning.md",
         "2026-11-23",
         channels_ahead=8,
     ),
