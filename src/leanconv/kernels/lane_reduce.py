@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from typing import Literal
 
 from leanconv.codegen.emitter import Function, Pointer, Value, bytes_of, element_of, lanes_of
 from leanconv.codegen.tails import tile_at
+from leanconv.graph.ops.algebra import NEUTRAL
+from leanconv.graph.ops.base import Combines
 from leanconv.spec.format import ceil_div
 from leanconv.symbolic import Symbol
 from leanconv.target import Target
@@ -20,15 +22,8 @@ PARTIAL = 4
 TILE = 64
 
 # "largest" is the maximum of floats that may lose a NaN: one instruction where "max" has three.
-ReduceOp = Literal["mean", "sum", "prod", "max", "min", "largest"]
-_NEUTRAL: dict[ReduceOp, float] = {
-    "mean": 0.0,
-    "sum": 0.0,
-    "prod": 1.0,
-    "max": -inf,
-    "largest": -inf,
-    "min": inf,
-}
+ReduceOp = Combines | Literal["largest"]
+_NEUTRAL: Mapping[str, float] = {**NEUTRAL, "mean": 0.0, "largest": -inf}
 
 
 def neutral(e: Function, how: ReduceOp, kind: str) -> Value:

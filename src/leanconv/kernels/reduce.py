@@ -29,6 +29,7 @@ from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.tails import tile_at, where_any
 from leanconv.errors import UnsupportedError
 from leanconv.graph.ir import Graph, Node
+from leanconv.graph.ops import OPS
 from leanconv.kernels import KernelContext
 from leanconv.kernels.expression import Step
 from leanconv.kernels.items import InPieces
@@ -48,18 +49,6 @@ from leanconv.spec.format import Format, ceil_div
 from leanconv.symbolic import fixed
 from leanconv.target import Target
 from leanconv.types import DType
-
-# What makes a total, and what is made of each element before.
-_HOW: dict[str, tuple[ReduceOp, str]] = {
-    "ReduceMean": ("mean", ""),
-    "ReduceSum": ("sum", ""),
-    "ReduceProd": ("prod", ""),
-    "ReduceMax": ("max", ""),
-    "ReduceMin": ("min", ""),
-    "ReduceL1": ("sum", "Abs"),
-    "ReduceSumSquare": ("sum", "Square"),
-    "ReduceMeanSquare": ("mean", "Square"),
-}
 
 
 @dataclass(frozen=True)
@@ -406,6 +395,8 @@ def lower(context: KernelContext) -> Lowered:
         flags: tuple[bool, ...] = (False, True, False)
     else:
         extents, flags = _merged(extents, reduced)
-    how, each = _HOW[node.op]
+    reduces = OPS[node.op].reduces
+    assert reduces is not None, f"{node.op} is no reduction"
+    how, each = reduces
     kernel = Reduction(kind.dtype, how, extents, flags, channels, each=each)
     return Lowered((Call(kernel, (x, y)),), algorithm="reduction")

@@ -13,6 +13,7 @@ from leanconv.codegen.lowered import Lowered
 from leanconv.codegen.shuffles import power_below
 from leanconv.graph.halves import in_float32, rounds_to_halves, stored_half
 from leanconv.graph.ir import Graph, Node
+from leanconv.graph.ops import OPS
 from leanconv.graph.ops.pointwise import SERIES, terms_of
 from leanconv.graph.ops.resample import order
 from leanconv.graph.ops.resize import resized_axes
@@ -257,10 +258,7 @@ _KERNELS: Mapping[str, Sequence[str]] = {
     "plane_pool": ("MaxPoolWithIndices",),
     "pool": ("MaxPool", "AveragePool", "QLinearAveragePool"),
     "recurrence": ("Recurrence",),
-    "reduce": (
-        *("ReduceMean", "ReduceSum", "ReduceProd", "ReduceMax", "ReduceMin", "Extremes"),
-        *("ReduceL1", "ReduceSumSquare", "ReduceMeanSquare"),
-    ),
+    "reduce": (*(op for op, each in OPS.items() if each.reduces), "Extremes"),
     "resample": ("Resample",),
     "resize": ("Resize",),
     "running": ("CumSum", "CumProd"),

@@ -15,6 +15,8 @@ import numpy as np
 from leanconv.errors import ModelError
 from leanconv.graph.convert.elementwise import floating
 from leanconv.graph.convert.rule import Call, Rule
+from leanconv.graph.ops import OPS
+from leanconv.graph.ops.algebra import NEUTRAL
 from leanconv.graph.ops.base import MAX_RANK, check_rank
 from leanconv.graph.value import Value
 from leanconv.types import BOOL, FLOAT64, FLOATS, INT32, INT64, DType
@@ -32,23 +34,21 @@ def _counted_in(dtype: DType, total: bool) -> DType:
 
 def _reduce(op: str, call: Call, x: Value, axes: Axes, keepdims: bool) -> Value:
     """One reduction in normal form; `ReduceSum` and `ReduceProd` of nothing are 0 and 1."""
-    kept, total = x.type.dtype, op in _OF_NOTHING and op not in ("ReduceMax", "ReduceMin")
+    kept, (combines, _) = x.type.dtype, OPS[op].reduces or ("", "")
     if not axes:
         return x
-    if op in _OF_NOTHING and any(x.shape[axis] == 0 for axis in axes):
+    if combines in NEUTRAL and any(x.shape[axis] == 0 for axis in axes):
         shape = [1 if axis in axes else extent for axis, extent in enumerate(x.shape)]
         shape = shape if keepdims else [e for i, e in enumerate(x.shape) if i not in axes]
-        number = _OF_NOTHING[op]
+        number = NEUTRAL[combines]
         if not kept.is_float:
             number = min(max(number, kept.low), kept.high)
         return call.builder.filled(np.asarray(number, kept.numpy), shape)
     if x.array is None:
-        x = call.cast(x, _counted_in(kept, total))
+        x = call.cast(x, _counted_in(kept, combines in ("sum", "prod")))
     return call.cast(call.emit(op, [x], axes=axes, keepdims=keepdims), kept)
 
 
-# of no elements, as ONNX has it
-_OF_NOTHING = {"ReduceSum": 0.0, "ReduceProd": 1.0, "ReduceMax": -math.inf, "ReduceMin": math.inf}
 sum_over = partial(_reduce, "ReduceSum")
 _max_over = partial(_reduce, "ReduceMax")
 

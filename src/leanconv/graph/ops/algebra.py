@@ -13,6 +13,7 @@ from leanconv.graph.ir import Attributes, TensorType
 from leanconv.graph.ops.base import (
     Array,
     Arrays,
+    Combines,
     Op,
     Types,
     array,
@@ -52,31 +53,41 @@ def _mean(x: Array, axis: tuple[int, ...], keepdims: bool) -> Array:
     return quotient(total, np.asarray(math.prod(x.shape[each] for each in axis), np.int64))
 
 
-def _reduction(
-    function: Callable[..., Array], *, empty: bool, floats: bool = False, working: int = 0
-) -> Op:
+_COMBINED: dict[Combines, Callable[..., Array]] = {
+    "mean": _mean,
+    "sum": np.sum,
+    "prod": np.prod,
+    "max": np.max,
+    "min": np.min,
+}
+# What changes no total, and so is that of no elements, as ONNX has it.
+NEUTRAL: dict[str, float] = {"sum": 0.0, "prod": 1.0, "max": -math.inf, "min": math.inf}
+_OF_EACH: dict[str, Callable[[Array], Array]] = {"Abs": np.abs, "Square": np.square}
+
+
+def _reduction(combines: Combines, each: str = "") -> Op:
+    """All elements of some axes as one number; a mean, and one of steps, is of floats alone."""
+    function, empty = _COMBINED[combines], combines in ("sum", "prod")
+
     def evaluate(arrays: Arrays, attributes: Attributes) -> Array:
         x = array(arrays)
         axes = attributes["axes"]
         if not empty and any(x.shape[axis] == 0 for axis in axes):
             raise ModelError("got a reduction over an empty axis; expected at least one element")
-        y = function(x, axis=axes, keepdims=attributes["keepdims"])
+        taken = _OF_EACH[each](x) if each else x
+        y = function(taken, axis=axes, keepdims=attributes["keepdims"])
         return np.asarray(y, dtype=x.dtype)
 
-    names = ("axes", "keepdims")
+    floats = combines == "mean" or bool(each)
     facts: dict[str, Any] = {
+        "attributes": ("axes", "keepdims"),
+        "takes_symbols": True,
         "dtypes": FLOATS if floats else _REDUCED,
         "halves": True,
-        "working": working,
+        "working": 2 if floats else 0,
+        "reduces": (combines, each),
     }
-    return single(_infer_reduction, evaluate, attributes=names, takes_symbols=True, **facts)
-
-
-def _of_each(
-    each: Callable[[Array], Array], function: Callable[..., Array]
-) -> Callable[..., Array]:
-    """The reduction of what is made of each element."""
-    return lambda x, axis, keepdims: function(each(x), axis=axis, keepdims=keepdims)
+    return single(_infer_reduction, evaluate, **facts)
 
 
 def _infer_extremes(types: Types, _attributes: Attributes) -> TensorType:
@@ -286,14 +297,14 @@ def _work_gemm(types: Types, attributes: Attributes, result: TensorType) -> int:
 
 
 OPS: dict[str, Op] = {
-    "ReduceMean": _reduction(_mean, empty=False, floats=True, working=2),
-    "ReduceProd": _reduction(np.prod, empty=True),
-    "ReduceMax": _reduction(np.max, empty=False),
-    "ReduceMin": _reduction(np.min, empty=False),
-    "ReduceSum": _reduction(np.sum, empty=True),
-    "ReduceL1": _reduction(_of_each(np.abs, np.sum), empty=True, floats=True, working=2),
-    "ReduceSumSquare": _reduction(_of_each(np.square, np.sum), empty=True, floats=True, working=2),
-    "ReduceMeanSquare": _reduction(_of_each(np.square, _mean), empty=False, floats=True, working=2),
+    "ReduceMean": _reduction("mean"),
+    "ReduceProd": _reduction("prod"),
+    "ReduceMax": _reduction("max"),
+    "ReduceMin": _reduction("min"),
+    "ReduceSum": _reduction("sum"),
+    "ReduceL1": _reduction("sum", "Abs"),
+    "ReduceSumSquare": _reduction("sum", "Square"),
+    "ReduceMeanSquare": _reduction("mean", "Square"),
     "Extremes": single(_infer_extremes, _evaluate_extremes, halves=True, working=0),
     "CumSum": _running(np.cumsum, 0),
     "CumProd": _running(np.cumprod, 1),

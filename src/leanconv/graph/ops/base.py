@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,7 @@ Arrays = Sequence["Array | None"]
 Infer = Callable[[Types, Attributes], tuple[TensorType, ...]]
 Evaluate = Callable[[Arrays, Attributes], tuple[Array, ...]]
 Work = Callable[[Types, Attributes, tuple[TensorType, ...]], int]
+Combines = Literal["mean", "sum", "prod", "max", "min"]
 MAX_RANK = 16
 MAX_TENSOR_BYTES = 1 << 40
 _most_bytes = ContextVar("leanconv.tensor_bytes", default=MAX_TENSOR_BYTES)
@@ -57,6 +58,8 @@ class Op:
         working: the memory in which NumPy works while it computes the operation, beside operands
             and results, in times the bytes of these together: measured, and rounded up.
         places: the same where places are computed: times 8 bytes for each of their elements.
+        reduces: of a reduction, how it makes one number of many, and the step that it takes of each
+            element before, "" for none.
     """
 
     infer: Infer
@@ -72,6 +75,7 @@ class Op:
     halves: bool = False
     working: int = 2
     places: int = 0
+    reduces: tuple[Combines, str] | None = None
 
 
 def single(
