@@ -1,1 +1,1 @@
-"""What the user calls: one function for a convolution, one for a network."""
+"""The public functions and classes: one function for a convolution, one for a network."""

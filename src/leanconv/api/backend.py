@@ -1,4 +1,4 @@
-"""What networks of the CPU and of a GPU have in common.
+"""The protocols that networks of the CPU and of a GPU share.
 
 A `Network` (`api.network`) is the same class for both: it checks names and shapes and keeps
 compiled networks by input shapes, and a `Backend` compiles them.
@@ -28,7 +28,7 @@ class DeviceTensor(Protocol):
 
 
 class NetworkFacts(Protocol):
-    """What is known of a network's run before the first one."""
+    """A network's plan, as far as it is known before the first run."""
 
     @property
     def steps(self) -> Sequence[Step]:
@@ -70,11 +70,11 @@ class Compiled(Protocol):
     """A network compiled for fixed input shapes."""
 
     def is_for(self, shapes: tuple[Shape, ...], known: Known) -> bool:
-        """Whether it is for inputs of these shapes, and of these values where they decide."""
+        """Return whether it was compiled for these shapes, and these values of deciding inputs."""
 
     @property
     def plan(self) -> NetworkFacts:
-        """What runs."""
+        """The plan that the compiled network runs."""
 
     @property
     def used_bytes(self) -> int:
@@ -82,7 +82,7 @@ class Compiled(Protocol):
 
     @property
     def held(self) -> Held:
-        """What it keeps in memory, the code included."""
+        """The memory that the compiled network keeps, its code included."""
 
     def call(self, x: object) -> Any | None:
         """The only output for the only input; None where the general path must be taken."""
@@ -107,11 +107,11 @@ class Compiled(Protocol):
 
 
 class Backend(Protocol):
-    """What compiles and runs a network on one kind of device."""
+    """A planner and compiler of one network, for one kind of device."""
 
     @property
     def model(self) -> Model:
-        """What the file says."""
+        """The network as read from its file."""
 
     @property
     def input_dtype(self) -> DType:
@@ -123,14 +123,14 @@ class Backend(Protocol):
 
     @property
     def deciding(self) -> tuple[str, ...]:
-        """Names of inputs whose values were found to decide what is computed."""
+        """Names of the inputs whose values decide what is computed, as found until now."""
 
     @property
     def cache_bytes(self) -> int:
         """The most that compiled networks may hold together."""
 
     def private_bytes(self, held: Held) -> int:
-        """How much of what plans hold is memory of this process alone: no file's, no device's."""
+        """Return the bytes of `held` in memory of this process alone: no shared file, no device."""
 
     @property
     def output_bytes(self) -> int:
@@ -138,7 +138,7 @@ class Backend(Protocol):
 
     @property
     def most_cached(self) -> int:
-        """How many compiled networks may be held together."""
+        """The most compiled networks that are cached."""
 
     def validated(self, arrays: Sequence[Any]) -> list[Any]:
         """The inputs in an order and dtype that can be run on.
@@ -148,9 +148,12 @@ class Backend(Protocol):
         """
 
     def prepare(self) -> Sequence[tuple[tuple[Shape, ...], Known]]:
-        """What is done at load for a network of open shapes; those to plan then, with values.
+        """Do the work of `load` for a network of open shapes.
 
         Where only the batch is open, a network that cannot be computed at all is refused.
+
+        Returns:
+            Shapes of all inputs, with known values of some, to compile for at once.
         """
 
     def compile(self, shapes: tuple[Shape, ...], known: Known) -> Compiled:
@@ -165,7 +168,7 @@ class Backend(Protocol):
         """
 
     def of_model(self, model: Model) -> Backend:
-        """What compiles another model with the same options, such as this one for fixed shapes."""
+        """Return a backend with these options for another model, such as this at fixed shapes."""
 
     def copied(self, compiled: Compiled | None) -> Backend:
         """A backend for a copy of the network, which follows the plan if that was measured."""

@@ -31,7 +31,7 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True)
 class Border:
-    """What stands around an image, along its spatial axes.
+    """A border around an image, along its spatial axes.
 
     Attributes:
         shape: of the image with its border.
@@ -52,7 +52,7 @@ class Border:
 
     @property
     def bytes(self) -> int:
-        """Of the image with its border."""
+        """Bytes of the image with its border."""
         return prod(self.shape) * self.item_bytes
 
     @memory_reported("padding an image")
@@ -76,7 +76,7 @@ class Border:
         return out
 
     def within(self, options: PlanOptions, make: Callable[[PlanOptions], _Result]) -> _Result:
-        """What is made within a memory limit in which the image with its border counts.
+        """Call `make` with the options' memory limit less the bytes of the image with its border.
 
         Raises:
             BudgetError: nothing fits.

@@ -21,7 +21,7 @@ _MEASURE_NS = 200_000_000  # of runs for each algorithm
 
 @dataclass(frozen=True)
 class AlgorithmRow:
-    """What one algorithm would do with a problem.
+    """One algorithm's estimates for a problem, or why it cannot compute it.
 
     Attributes:
         algorithm: its name.

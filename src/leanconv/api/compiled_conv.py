@@ -39,7 +39,7 @@ from leanconv.units import counted, format_bytes, format_ns
 
 
 class _Packing:
-    """What packs the constants of a candidate, for any weights of its shape and many sizes.
+    """A program that packs a candidate's constants, for any weights of its shape and many sizes.
 
     Args:
         candidate: has the constants.
@@ -130,7 +130,7 @@ class CompiledConv(CompiledLayer):
         assert found == needed, f"{found} bytes, not {needed}"
 
     def _packing(self, constants: Constants) -> _Packing:
-        """What packs the constants; that of another size if it packs alike."""
+        """Return the program that packs the constants; another size's if it packs alike."""
         machine = self._target, self.threads
         key = self.recipe, kinds_of(constants), *machine
         found = None if self.recipe is None else _packings.get(key)
@@ -147,7 +147,7 @@ class CompiledConv(CompiledLayer):
         return self.candidate.choice.error
 
     def magnitudes(self, w: np.ndarray | None) -> Magnitudes:
-        """Of results and inputs for which the error is stated."""
+        """Return the magnitudes of results and inputs for which the error is stated."""
         return select.magnitudes_of(self._problem, self.candidate, w)
 
     def explain(self, plan: LayerPlan) -> str:
@@ -183,7 +183,7 @@ class CompiledConv(CompiledLayer):
         return format_ns(costs.shared_ns(costs.ns(cycles), self.threads))
 
     def _beside(self, name: str, best: dict[str, tuple[float, Candidate]]) -> str:
-        """What another algorithm's best choice would take."""
+        """Say what another algorithm's best choice would take."""
         if name not in best:
             return "possible, but expected to err too much"
         cycles, candidate = best[name]
@@ -196,7 +196,7 @@ class CompiledConv(CompiledLayer):
 
 
 def traits_of(spec: LayerSpec) -> Callable[[np.ndarray], Hashable]:
-    """What says of weights all that decides how a layer is computed with them."""
+    """Return a function of weights: equal results mean that a layer is computed with them alike."""
     if isinstance(spec, TransposedSpec) or spec.precision.accumulate != INT32:
         return are_small
     from leanconv.api.compiled_graph import weight_traits

@@ -129,13 +129,13 @@ class CompiledGraph(CompiledLayer):
 
 
 def _reads(call: PackCall, given: Sequence[np.ndarray]) -> bool:
-    """Whether what packs a piece reads one of some arrays, and nothing that is made of them."""
+    """Return whether a packing call reads one of the arrays itself, and nothing made of them."""
     address = call.source().ctypes.data + call.first
     return any(0 <= address - array.ctypes.data < array.nbytes for array in given)
 
 
 def weight_traits(spec: LayerSpec, w: np.ndarray) -> Hashable:
-    """What of weights decides how a layer is computed with them."""
+    """Return the properties of weights that decide how a layer is computed with them."""
     if isinstance(spec, TransposedSpec):
         return are_small(w)
     x = spec.precision.x

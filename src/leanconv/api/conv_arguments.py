@@ -1,4 +1,4 @@
-"""What `plan_conv2d` and `conv2d` are given, checked."""
+"""Checks of the arguments of `plan_conv2d` and `conv2d`."""
 
 from __future__ import annotations
 
@@ -258,12 +258,12 @@ def stored_precision(dtype: DType, asked: DType | None) -> Precision:
 
 
 def holds_codes(w: object) -> bool:
-    """Whether weights are those of a convolution of integers."""
+    """Return whether w is an array of 8-bit integers, as a convolution of integers takes."""
     return isinstance(w, np.ndarray) and find_dtype(w.dtype) in CODES
 
 
 def lacks_batch(x: object, w: object) -> bool:
-    """Whether x is one image without the batch axis, by the rank of the weights."""
+    """Return whether x is one image without the batch axis, by the rank of the weights."""
     rank = getattr(w, "ndim", None)
     return isinstance(rank, int) and rank > 2 and getattr(x, "ndim", None) == rank - 1
 
@@ -287,7 +287,7 @@ def fitting_array(
 
 
 def is_array(given: object) -> bool:
-    """Whether it is a NumPy array, and no masked one."""
+    """Return whether `given` is a NumPy array that is not masked."""
     if type(given) is np.ndarray:  # asking for `np.ma` imports it, which takes 10 ms
         return True
     return isinstance(given, np.ndarray) and not _is_masked(given)
@@ -299,7 +299,7 @@ def _is_masked(given: object) -> bool:
 
 
 def array_mend(given: object, dtype: DType) -> str:
-    """What a message says after "expected a NumPy array": how to make one of something else."""
+    """Return the end of the message "expected a NumPy array": how to make one of `given`."""
     if _is_masked(given):
         return ", not a masked one: give x.filled(0)"
     if hasattr(given, "detach") and hasattr(given, "cpu"):  # of torch, wherever it lies

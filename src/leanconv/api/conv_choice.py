@@ -1,4 +1,4 @@
-"""Which candidate computes a convolution within limits of bytes and of error."""
+"""The choice of the candidate that computes a convolution within limits of bytes and of error."""
 
 from __future__ import annotations
 
@@ -53,12 +53,11 @@ def needed_bytes(candidate: Candidate, threads: int) -> int:
 def choice_of_any_size(
     spec: ConvSpec, options: PlanOptions, small_weights: bool
 ) -> tuple[Problem, Candidate] | None:
-    """What computes a convolution by kernels of any size; None if nothing does within the limits.
+    """Choose a candidate with kernels of any size; None if none keeps the limits.
 
-    What comes with a second size may come with many: kernels are taken whose code serves all sizes,
-    so that a new one compiles nothing, and weights are packed once for all of them. Algorithm and
-    tiles are chosen for maps of a few usual sizes below a power of 2, as many outputs as there are:
-    once for all of them.
+    A second size may be followed by many: kernels are taken whose code serves all sizes, so that
+    a new one compiles nothing and weights are packed once. Algorithm and tiles are chosen once,
+    for maps of a few usual sizes below a power of 2, as many outputs as there are.
     """
     requested = select.choice_named(options.algorithm) if options.algorithm else AUTO
     if requested.parameters.given():
@@ -88,7 +87,7 @@ def _square(problem: Problem) -> Triple:
 
 
 def _extent(problem: Problem) -> float:
-    """How many outputs a problem of any size has along each axis, if they are as many."""
+    """Return the outputs along each axis, if a problem of any size has a square map."""
     return math.pow(problem.conv.batch * prod(problem.conv.window.out), 1 / len(problem.any_size))
 
 
@@ -108,7 +107,7 @@ def _of_any_size(problem: Problem, rank: int) -> Problem:
 
 @dataclass(frozen=True)
 class ConvChoice:
-    """How a convolution is to be chosen.
+    """The choice of a candidate for one convolution: its problem and its limits.
 
     Attributes:
         problem: the convolution; its `max_error` is the default one where none is given.
@@ -155,7 +154,7 @@ class ConvChoice:
         )
 
     def is_kept(self) -> bool:
-        """Whether the first choice keeps both limits."""
+        """Return whether the first choice keeps both limits."""
         first = self._first()
         return first is not None and self._keeps(first)
 
@@ -252,7 +251,7 @@ class ConvChoice:
         return bool(self._stated(max_error))
 
     def _least_stated(self, max_error: float) -> float | None:
-        """What the most accurate candidate states that another `max_error` accepts, if any."""
+        """Return the least error that any candidate states, of those that `max_error` accepts."""
         return min(self._stated(max_error), default=None)
 
     def _stated(self, max_error: float) -> list[float]:

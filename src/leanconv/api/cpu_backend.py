@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 
 
 class CpuBackend(CpuGraphs):
-    """What compiles a network for this CPU, from its graphs (`CpuGraphs`).
+    """A backend that compiles a network for this CPU, from its graphs (`CpuGraphs`).
 
     Args:
         model: what the file says.
@@ -85,12 +85,12 @@ class CpuBackend(CpuGraphs):
 
     @property
     def output_bytes(self) -> int:
-        """Of all its plans together."""
+        """Free memory for large outputs, of all plans of the network."""
         return self._shared.outputs.free_bytes
 
     @property
     def follows_plan(self) -> bool:
-        """Whether it was given a plan, which is for some input shapes and no others."""
+        """Whether a plan was given, which is for some input shapes and no others."""
         return self._pinned is not None
 
     def _network_of(self, part: Model, memory_limit: int | None) -> Network:
@@ -190,7 +190,7 @@ class CpuBackend(CpuGraphs):
         return {spec.name: TensorType(shape, spec.dtype.held) for spec, shape in pairs}
 
     def _handed_on_bytes(self, graph: Graph) -> int:
-        """Of what a graph gives to its tail alone."""
+        """Return the bytes of the outputs of a graph that only its tail reads."""
         given = (name for name in graph.outputs if name not in self.model.outputs)
         return sum(graph.types[name].bytes for name in given)
 
@@ -289,7 +289,7 @@ class CpuBackend(CpuGraphs):
         return []
 
     def _probe(self) -> None:
-        """Where only the batch is open, find out at load whether the network is supported."""
+        """Find out at load whether a network is supported of which only the batch is open."""
         shapes = []
         for spec in self._inputs:
             extents = (1, *spec.shape[1:]) if spec.shape else ()
@@ -335,7 +335,7 @@ def _beside(error: BudgetError, limit: int | None, reserved: int) -> BudgetError
 
 
 def _weight_files(options: NetworkOptions) -> WeightFiles | None:
-    """Where packed weights are for all processes of this machine, if they are to be shared."""
+    """Return the files of packed weights that processes of this machine share, if any."""
     settings, given = current_settings(), options.shared_weights
     if not given or not settings.weight_cache_bytes:
         return None
@@ -369,7 +369,7 @@ def sent(model: Model) -> Model:
 
 
 def received(model: Model) -> Model:
-    """What `sent` was given: nothing in it can be changed."""
+    """Undo `sent`, in dictionaries that cannot be changed."""
     constants, metadata = _read_only(model.constants), MappingProxyType(model.metadata)
     nodes = _nodes(model.nodes, MappingProxyType)
     return replace(model, nodes=nodes, constants=constants, metadata=metadata)

@@ -1,4 +1,4 @@
-"""What a CPU computes of a network: its graph for input shapes, and the planner of each."""
+"""A network's graphs for input shapes, and the planner of each, on a CPU."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class StoredGraphs:
 
     @property
     def templates(self) -> Sequence[Templates]:
-        """Those of each way to store values."""
+        """The templates of the network's graphs, for each way to store values."""
         return tuple(self._templates.values())
 
     def graph(self, shapes: Sequence[Shape], known: Known) -> Graph:
@@ -104,7 +104,7 @@ class StoredGraphs:
         return verify(store_in_halves(graph, half, self._names))
 
     def _usual(self, shapes: Sequence[Shape]) -> tuple[Shape, ...]:
-        """What is decided for shapes like these: open extents are powers of 2, from these on."""
+        """Return shapes like these: their open extents rounded to powers of 2."""
         found = []
         for declared, shape in zip(self._inputs, shapes, strict=True):
             given = declared.shape or (None,) * len(shape)
@@ -113,7 +113,7 @@ class StoredGraphs:
         return tuple(found)
 
     def _faster_at(self, shapes: tuple[Shape, ...]) -> DType | None:
-        """What is faster at these shapes; what is asked for where the network takes others.
+        """Return the faster half precision at these shapes; the one asked for if none takes them.
 
         It does not depend on which shapes are asked for first.
         """
@@ -197,7 +197,7 @@ class CpuGraphs:
 
     @property
     def options(self) -> NetworkOptions:
-        """Those of `load`."""
+        """The options of `load`."""
         return self._options
 
     @property
@@ -216,7 +216,7 @@ class CpuGraphs:
         return self._deciding(known, lambda chosen: self.graph(shapes, chosen))
 
     def _deciding(self, known: Known, make: Callable[[Known], _Made]) -> _Made:
-        """What is made with the values of those inputs that decide what is computed."""
+        """Call `make` with the known values of `deciding` inputs, which grow if it needs others."""
         while True:
             chosen = {name: known[name] for name in self.deciding if name in known}
             try:
@@ -228,9 +228,9 @@ class CpuGraphs:
                     raise
 
     def planner(self, graph: Graph, layer: float | None = None) -> Planner:
-        """What finds plans; `layer` is the error accepted of one layer, if not the options'.
+        """Return a graph's planner; `layer` is the error accepted of one layer, else the options'.
 
-        What has compared how values may be stored goes on from there.
+        A planner that has compared how values may be stored is used again.
         """
         known = self._planners.get(graph) if layer is None else None
         if known is not None:
@@ -253,7 +253,7 @@ class CpuGraphs:
         return decided
 
     def _is_for(self, pinned: PlanFile, graph: Graph) -> bool:
-        """Whether a pinned plan is for this network, these shapes and this machine."""
+        """Return whether a pinned plan is for this network, these shapes and this machine."""
         reason = other_target(pinned, self.target)
         shapes = {name: graph.types[name].shape for name in graph.inputs}
         if shapes != dict(pinned.inputs):
@@ -304,9 +304,9 @@ class CpuGraphs:
         return tuple(allowed), False
 
     def _compares_storage(self) -> bool:
-        """Whether float32 is taken where that is faster: not where a user decides on layers.
+        """Return whether float32 is taken where that is faster.
 
-        Nor where no batch may change the bits.
+        It is not where the user decides on layers, nor where no batch may change the bits.
         """
         options = self._options
         return not (options.algorithms or options.tune or options.reproducible)

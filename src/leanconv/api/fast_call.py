@@ -32,7 +32,7 @@ _Outputs = tuple[list[np.ndarray], list[int]]  # arrays, and where they lie
 
 @dataclass(frozen=True, eq=False)
 class Given:
-    """What a network is compiled for.
+    """The input shapes, and the values of some inputs, that a network is compiled for.
 
     Attributes:
         names: of its inputs.
@@ -71,7 +71,7 @@ class FastCall:
         self._allocated_at_once = max(1, min(_MOST_SPARE, _SPARE_BYTES // max(1, size)))
 
     def is_for(self, shapes: tuple[Shape, ...], known: Known) -> bool:
-        """Whether it is for inputs of these shapes, and of these values where they decide."""
+        """Return whether it was compiled for these shapes, and these values of deciding inputs."""
         if self.given.shapes != shapes:
             return False
         pairs = self.given.known.items()
@@ -79,7 +79,7 @@ class FastCall:
 
     @property
     def plan(self) -> NetworkPlan:
-        """What runs."""
+        """The plan of the compiled network."""
         return self.network.plan
 
     @property
@@ -216,7 +216,7 @@ class TailCall(FastCall):
 
     @property
     def plan(self) -> NetworkPlan:
-        """What runs, with the bytes of what runs have compiled until now."""
+        """The network's plan, with the bytes of the segments that runs have compiled until now."""
         plan, kept = self.network.plan, self._segments.bytes
         if plan.segment_bytes != kept:
             plan = self.network.plan = replace(plan, segment_bytes=kept)
@@ -231,7 +231,7 @@ class TailCall(FastCall):
         """Nothing: only the general path has a tail."""
 
     def call_all(self, arrays: Sequence[object]) -> list[np.ndarray] | None:
-        """As `FastCall`; nothing, too, where each node of the tail is bound in a run."""
+        """Run as a `FastCall` does; None, too, where each node of the tail is bound in a run."""
         read: dict[str, np.ndarray] = {}
         for index, name, lookup in self._late:
             array: Any = arrays[index]

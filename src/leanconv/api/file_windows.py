@@ -98,7 +98,7 @@ class FileWindows:
         return zip(np.ndindex(*extents), places.tolist(), strict=True)
 
     def _places(self, index: Index) -> np.ndarray:
-        """Where each row of a window begins in the file, in order."""
+        """Return the offset in the file of each row of a window, in order."""
         outer, found = self._outer(index), np.array([self._offset], np.int64)
         for axis, (part, stride) in enumerate(zip(index, self._strides, strict=True)):
             steps = np.arange(part.start, part.stop if axis < outer else part.start + 1)
@@ -106,7 +106,7 @@ class FileWindows:
         return found.reshape(-1)
 
     def _outer(self, index: Index) -> int:
-        """How many axes lie around a row: what is contiguous in the file and in a window."""
+        """Return how many axes lie around a row: the part contiguous in file and window."""
         axis, length = len(self.shape) - 1, self.dtype.itemsize
         while axis > 0 and (index[axis].start, index[axis].stop) == (0, self.shape[axis]):
             length *= self.shape[axis]
@@ -198,7 +198,7 @@ def through_calls(array: Any, stack: ExitStack, writing: bool = False) -> Any:
 
 
 def _rows_in_file(array: Any) -> Mapped | None:
-    """Where an array lies in a file that is mapped and shared, if it has rows that are long enough.
+    """Find an array's place in a mapped file; None unless that is shared and rows are long.
 
     Of a private mapping, what was written is in memory alone.
     """

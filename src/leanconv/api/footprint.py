@@ -1,4 +1,4 @@
-"""What a network and the process around it take of memory."""
+"""The memory that a network and the process around it take."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Footprint:
 
     @classmethod
     def of(cls, held: Held, outputs: int, private: int) -> Footprint:
-        """Of a network whose plans hold this, and of this process now.
+        """Make the footprint of a network's plans and of this process now.
 
         Args:
             held: what its plans hold.
@@ -76,7 +76,7 @@ class Footprint:
         return f"{format_bytes(self.process.total)} in memory: {', '.join(parts)}"
 
     def to_json(self) -> dict[str, int | bool | None]:
-        """As a JSON object."""
+        """Return the bytes as a JSON object."""
         process = self.process
         return {
             "weight_bytes": self.weights,

@@ -1,4 +1,4 @@
-"""Where images lie: files mapped whole or refused; in which file, folder or store, in which bytes.
+"""Places of images: mapped files, and the file, folder or store and the bytes of an image.
 
 One file may be in two arrays that share no memory: by two mappings, by two names (links), by two
 handles of a Zarr array. A run in tiles asks here whether what it writes is what it reads, and a
@@ -81,14 +81,14 @@ def memmaps(image: Any) -> Iterator[np.memmap]:
 
 
 def file_state(path: str | os.PathLike[str]) -> str:
-    """What tells a file's contents from those that it had before: size and time of change."""
+    """Return a text that changes when the file does: path, size and time of change."""
     facts = os.stat(path)
     return f"{os.path.abspath(path)} {facts.st_size} {facts.st_mtime_ns}"
 
 
 @dataclass(frozen=True)
 class Mapped:
-    """Where an array's elements lie in a file that is mapped.
+    """The place of an array's elements in a mapped file.
 
     Attributes:
         path: of the file, as the system says it.
@@ -105,7 +105,7 @@ class Mapped:
 
 @dataclass(frozen=True, eq=False)
 class Place:
-    """Where an image lies.
+    """The file, folder or store of an image, and the image's bytes in it.
 
     Attributes:
         path: of a file or folder; "" of what has none.
@@ -128,7 +128,7 @@ class Place:
         return f"{self.path} from byte {first}, strides {self.extent.strides}"
 
     def meets(self, other: Place) -> bool:
-        """Whether any byte may be in both."""
+        """Return whether two places may have a byte in common."""
         if self.marks.isdisjoint(other.marks):
             return _within(self, other) or _within(other, self)
         if self.inner and other.inner:
@@ -143,7 +143,7 @@ def _within(place: Place, folder: Place) -> bool:
 
 
 def place_of(image: Any) -> Place | None:
-    """Where an image lies; None for memory of this process, and for what is not known."""
+    """Return the place of an image; None for memory of this process, and if it is unknown."""
     image = source(image)
     if isinstance(image, np.ndarray):
         mapped = mapped_place(image)
@@ -157,7 +157,7 @@ def place_of(image: Any) -> Place | None:
 
 
 def are_one(out: Any, image: Any) -> bool:
-    """Whether what is written to one array may be read from another."""
+    """Return whether data written to `out` may be read from `image`."""
     out, image = source(out), source(image)
     if out is image:
         return True
@@ -175,7 +175,7 @@ def are_one(out: Any, image: Any) -> bool:
 
 
 def mapped_place(array: np.ndarray) -> Mapped | None:
-    """Where an array's elements lie in a file, if its memory is a mapping of one."""
+    """Find the place of an array in the file that its memory maps; None if it maps none."""
     if not array.size or array.dtype.hasobject:
         return None
     first, end = byte_range(array)

@@ -1,4 +1,4 @@
-"""What a network takes and gives, as its file declares it, and arrays that fit."""
+"""A network's inputs and outputs, as its file declares them, and arrays that fit."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ class InputSpec:
         return self.name if self.shape is None else f"{self.name}[{shape_text(self.shape)}]"
 
     def takes(self, shape: Shape | None) -> bool:
-        """Whether arrays of a shape are taken."""
+        """Return whether an array of that shape fits."""
         return shape is not None and (self.shape is None or fits(shape, self.shape))
 
 
 def input_specs(model: Model, dtype: DType) -> tuple[InputSpec, ...]:
-    """What a network takes.
+    """Return the specs of a network's inputs.
 
     Args:
         model: what the file says.
@@ -66,7 +66,7 @@ def input_specs(model: Model, dtype: DType) -> tuple[InputSpec, ...]:
 def bound_by(
     inputs: Iterable[InputSpec], arrays: Mapping[str, np.ndarray]
 ) -> dict[str, Shape | np.ndarray]:
-    """What `Network.bind` takes of arrays: their shapes, and the values of those that may decide.
+    """Return `Network.bind`'s arguments for arrays: shapes, and values of inputs that may decide.
 
     Args:
         inputs: of the network.
@@ -111,7 +111,7 @@ def given_values(
 def output_specs(
     model: Model, dtype: DType, computed: Mapping[str, TensorType | None] | None = None
 ) -> tuple[InputSpec, ...]:
-    """What a network gives.
+    """Return the specs of a network's outputs.
 
     Args:
         model: what the file says.
@@ -200,7 +200,7 @@ def _one_number(number: Any, spec: InputSpec) -> np.ndarray:
 
 
 def input_mend(array: np.ndarray, spec: InputSpec) -> str:
-    """What makes the array fit, as far as its dtype and shape show that; empty if unknown."""
+    """Return the end of a message: how to make the array fit; "" where that is unknown."""
     text, then = mended("x", array.shape, spec.shape), ""
     if not text and not spec.takes(array.shape):
         text = resized("x", array.shape, spec.shape)

@@ -70,7 +70,7 @@ class ConstantsCopy:
                 kept[:] = memory
 
     def packed(self, recipe: Hashable, make: Callable[[], PackedConstants]) -> PackedConstants:
-        """What a plan that lives has packed by the same recipe, or what `make` packs."""
+        """Return the constants that a living plan has packed by a recipe, or else `make`'s."""
         ref = self._packed.get(recipe)
         known = None if ref is None else ref()
         if known is None:
@@ -81,7 +81,7 @@ class ConstantsCopy:
 
 
 class LayerSizes:
-    """What is known of one layer, for all sizes of its images."""
+    """The compiled layers and the packed constants of one layer, for all sizes of its images."""
 
     def __init__(self) -> None:
         self._first: LayerSpec | None = None
@@ -98,7 +98,7 @@ class LayerSizes:
         return known
 
     def is_first(self, spec: LayerSpec, options: PlanOptions) -> bool:
-        """Whether a size has a plan of its own: the first, and what is measured or reproducible.
+        """Return whether a size has a plan of its own: the first, or a tuned or reproducible one.
 
         So has every size of integers and of transposed convolutions.
         """
@@ -109,7 +109,7 @@ class LayerSizes:
 
 
 def layer_sizes(spec: LayerSpec, options: PlanOptions, place: int) -> LayerSizes:
-    """What is known of a layer with weights at an address."""
+    """Return the `LayerSizes` of a layer with weights at an address."""
     each = (field.name for field in fields(spec) if field.name not in _SIZES)
     fixed = tuple(getattr(spec, name) for name in each)
     return _layer((type(spec), fixed, options, place))
@@ -165,7 +165,7 @@ class KeptPlan:
 
 
 class Layer:
-    """What a call computes: its arguments, checked. Those of equal spec and options are equal."""
+    """A layer that calls compute: checked arguments. Those of equal spec and options are equal."""
 
     def __init__(self, spec: LayerSpec, options: PlanOptions) -> None:
         self.spec, self.options = spec, options
@@ -283,7 +283,7 @@ def _given(
     residual: np.ndarray | None,
     constants: Constants,
 ) -> Hashable:
-    """What decides what a call computes; None where an array is of another class than NumPy's."""
+    """Return a key of a call; None where an array is of another class than NumPy's."""
     w, bias, slope = constants
     if type(x) is not np.ndarray or type(w) is not np.ndarray:
         return None

@@ -59,7 +59,7 @@ class PackedConstants:
 
 
 class CompiledLayer(ABC):
-    """How a layer is computed: chosen and compiled, for any weights of its shape.
+    """One layer, chosen and compiled for any weights of its shape.
 
     Args:
         spec: what is computed.
@@ -110,7 +110,7 @@ class CompiledLayer(ABC):
         """Expected relative error in the max norm, for data of random sign."""
 
     def magnitudes(self, w: np.ndarray | None) -> Magnitudes | None:
-        """Of results and inputs for which the error is stated; None if nothing says."""
+        """Return the magnitudes of results and inputs for which the error is stated, if it is."""
         del w
         return None
 
@@ -201,7 +201,7 @@ class LayerPlan(Unpicklable):
         return self.layer.arena.bytes + self.packed.block.bytes
 
     def __getattr__(self, name: str) -> Any:
-        """What is known of some layers alone: `candidate` of one of floats, `plan` of others."""
+        """Return an attribute of the compiled layer: `candidate` of floats, `plan` of others."""
         if name.startswith("_") or name == "layer":
             raise AttributeError(name)
         return getattr(self.layer, name)

@@ -268,7 +268,7 @@ def _read(source: Path | bytes, weights: GivenWeights | None) -> Model:
 
 
 def model_source(model: Any) -> Path | bytes:
-    """What `read_model` takes, made of what `load` takes."""
+    """Return the path or the bytes, as `read_model` takes them, of any model that `load` takes."""
     if hasattr(model, "SerializeToString"):
         try:
             return bytes(model.SerializeToString())

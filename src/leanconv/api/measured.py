@@ -47,7 +47,7 @@ _MOST_PLANS = 12
 
 @dataclass(frozen=True)
 class LayerError:
-    """What a layer adds to the error of the outputs, measured on samples.
+    """A layer's part of the error of the outputs, measured on samples.
 
     Attributes:
         name, algorithm: of the layer; `output` is the value that it defines.
@@ -131,7 +131,7 @@ class Measurements:
         return float(np.max([relative_error(run(sample), exact) for sample, exact in pairs]))
 
     def layers(self, plan: NetworkPlan) -> list[LayerError]:
-        """What each layer of a plan adds, in the order of the network; no block may be merged."""
+        """Measure the error that each layer adds, in the order of nodes; no block may be merged."""
         nodes, costs = self.graph.nodes, plan.node_costs
         double = _in_double(self.graph)
         decisions = [_apart_decision(cost.decision) for cost in costs]
@@ -300,7 +300,7 @@ _SCALES = {"QLinearConv": (3, 5), "QuantizeLinear": (1,), "DequantizeLinear": (1
 
 
 def _values_of_small(backend: CpuBackend, samples: Sequence[Arrays]) -> Arrays:
-    """What the first sample gives of the inputs whose values may decide what is computed."""
+    """Return the first sample's arrays of inputs whose values may decide what is computed."""
     small = (i.name for i in backend.model.inputs if is_small(i.shape, i.dtype))
     return {name: samples[0][name] for name in small}
 

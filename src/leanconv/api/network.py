@@ -271,7 +271,6 @@ class Network:
         return compiled
 
     def _key(self, shapes: tuple[Shape, ...], known: Known) -> tuple[object, ...]:
-        """What a plan is found by."""
         values = ((n, known[n].tobytes()) for n in self._backend.deciding if n in known)
         return shapes, *values
 
@@ -311,7 +310,7 @@ class Network:
     # -- what is known ---------------------------------------------------------------------
     @property
     def backend(self) -> Backend:
-        """What plans and compiles."""
+        """The planner and compiler of the network."""
         return self._backend
 
     @property
@@ -321,7 +320,7 @@ class Network:
 
     @property
     def compiled(self) -> Compiled:
-        """What runs for the input shapes seen last.
+        """The compiled network for the input shapes seen last.
 
         Raises:
             InputError: the shapes are not fixed by the file, and nothing has been run yet.

@@ -67,7 +67,7 @@ class PlanOptions(NamedTuple):
 
     @property
     def limits(self) -> tuple[str | None, int | None, float | None]:
-        """What a plan on a GPU takes, too: algorithm, memory limit, largest error."""
+        """The options that plans on a GPU have, too: algorithm, memory limit, largest error."""
         return self.algorithm, self.memory_limit, self.max_error
 
     @property
@@ -131,7 +131,7 @@ def checked_flag(name: str, given: Any) -> bool:
 
 
 def checked_shared(shared_weights: Any) -> bool | str:
-    """Whether weights are shared with other processes, or the folder in which they are.
+    """Return whether weights are shared with other processes, or the folder that has them.
 
     Raises:
         SpecError: it is neither a path nor True or False.

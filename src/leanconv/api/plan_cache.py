@@ -51,7 +51,7 @@ class PlanCache(Generic[_Plan]):
 
     @property
     def held(self) -> Held:
-        """What all plans in the cache hold together; what several of them hold counts once."""
+        """The memory that all cached plans keep; a block that several of them share counts once."""
         found = [held for _, held in list(self._plans.values())]
         blocks = {block: size for held in found for block, size in held.blocks.items()}
         working = max((held.working_bytes for held in found), default=0)

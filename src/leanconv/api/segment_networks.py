@@ -98,7 +98,6 @@ class SegmentNetworks:
     # Other threads keep and drop networks between any two steps; no lock is held, since a signal
     # handler may run the same network.
     def _networks(self) -> tuple[Network, ...]:
-        """Those that are kept."""
         while True:
             try:
                 return tuple(self._kept.values())
@@ -175,7 +174,7 @@ def _result_bytes(network: Network) -> int:
 
 
 def _given(segment: Segment) -> Mapping[str, Any]:
-    """What a segment is planned for, as `Network.bind` takes it: shapes, values of small inputs."""
+    """Return `Network.bind`'s arguments for a segment: shapes, and values of small inputs."""
     return {
         name: array if is_small((None,) * array.ndim, as_dtype(array.dtype)) else array.shape
         for name, array in segment.inputs.items()
@@ -183,7 +182,7 @@ def _given(segment: Segment) -> Mapping[str, Any]:
 
 
 def _key(segment: Segment, exact: bool) -> Hashable:
-    """What a network is found by: nodes, constants, and ranks or, if exact, shapes and values."""
+    """Return a network's key: nodes, constants, and ranks or, if exact, shapes and values."""
     facts: list[Hashable] = [array_key(segment.constants[name]) for name in segment.known]
     for name, array in _given(segment).items():
         if exact:
@@ -194,5 +193,5 @@ def _key(segment: Segment, exact: bool) -> Hashable:
 
 
 def array_key(array: np.ndarray) -> Hashable:
-    """What equal arrays have in common."""
+    """Return a key that only equal arrays share."""
     return array.dtype.str, array.shape, array.tobytes()

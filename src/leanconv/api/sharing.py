@@ -1,4 +1,4 @@
-"""What a network's sizes share: its graph, its choices, its lowered layers, its compiled code."""
+"""A report of the graph, choices, lowered layers and code that a network's sizes share."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ class ShapeRanges:
 
     @property
     def count(self) -> int:
-        """How many shapes there are."""
+        """Return the number of shapes."""
         return prod(map(len, self._ranges.values()))
 
     def __str__(self) -> str:
@@ -203,7 +203,7 @@ def _text(axis: range) -> str:
 
 
 def are_numbers(shapes: Any) -> bool:
-    """Whether shapes as `with_shapes` takes them are numbers alone: no ranges, no values."""
+    """Return whether shapes, as `with_shapes` takes them, are numbers: no ranges, no values."""
     given = shapes.values() if isinstance(shapes, Mapping) else (_listed(shapes),)
     return all(
         isinstance(each, Sequence) and len(numbers_of(each, 0)) == len(each) for each in given
@@ -253,7 +253,7 @@ def _stated(declared: ModelInput, axes: Sequence[range]) -> tuple[int | str | No
 
 
 def overridden(model: Model, inputs: Sequence[ModelInput]) -> bool:
-    """Whether stated inputs have another extent than the file fixes, or leave one of these open."""
+    """Return whether stated shapes change an extent that the file fixes, or leave it open."""
     return any(
         isinstance(old, int) and old != new
         for before, after in zip(model.inputs, inputs, strict=True)
@@ -295,7 +295,7 @@ def with_sizes(error: ModelError, model: Model, shapes: Sequence[Shape]) -> Mode
 
 
 def fitting_multiple(model: Model, shapes: Sequence[Shape]) -> int | None:
-    """What open sizes have to be multiples of, where shapes are refused that are not; else None.
+    """Return the number that open sizes have to be multiples of; None if none would help.
 
     Maps of two branches differ in size where one of them has rounded an odd size. So the network is
     bound to sizes near those that were given: the smallest power of two whose odd multiples fit is

@@ -30,7 +30,7 @@ from leanconv.units import shape_text, type_text
 
 
 class Image(Protocol):
-    """What an input may be: `np.memmap`, a Zarr array, a TIFF's."""
+    """An array that an input may be: `np.memmap`, a Zarr array, a TIFF's."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -83,7 +83,7 @@ def _form(array: Any, what: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
 
 
 def _as_would_fit(array: Any, spec: InputSpec) -> str:
-    """How an array would fit whose axes lie otherwise than they were taken."""
+    """Say with which layout the array would fit; "" with none."""
     shape, rank = tuple(int(n) for n in array.shape), len(spec.shape or ())
     axes, pixels = network_axes(rank, rank - 2), "ZYX"[5 - rank :]
     batches = ("", "N")
@@ -138,7 +138,7 @@ def chunks_of(
 
 
 def seen_outputs(whole: Graph, outs: Mapping[str, Any], layout: Layouts) -> dict[str, Any]:
-    """Where the outputs are written, as the network sees it: the user's arrays, or new ones.
+    """Return arrays to write the outputs to, in the network's axes: the user's, or new ones.
 
     Args:
         whole: the network for the image.
@@ -212,7 +212,7 @@ def _reported(what: str) -> Iterator[None]:
 
 
 def checked_out(out: Any, name: str, kind: TensorType) -> Any:
-    """Where an output is written, if it has a shape, a dtype and slices, and the output fits.
+    """Return an output's array, if it can be written and has the output's shape and dtype.
 
     Raises:
         InputError: the array does not fit.
@@ -270,7 +270,7 @@ def check_apart(images: Mapping[str, Any], outs: Mapping[str, Any]) -> None:
 
 
 def placed_facts(images: Mapping[str, Any], outs: Mapping[str, Any]) -> dict[str, str]:
-    """Where each array lies, by what messages call it.
+    """Return the place of each array, by its name in messages.
 
     Raises:
         InputError: a result cannot be read back, as a run does that goes on.

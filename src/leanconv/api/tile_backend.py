@@ -1,4 +1,4 @@
-"""How a network is bound and computed where all its windows have the bits of the whole image."""
+"""A network bound and computed so that all its windows have the bits of the whole image."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LIKELY = (1, 512)  # extents of a window: of its batch, and of its other axes
 
 
 class TileBackend(CpuBackend):
-    """What compiles a network whose bits do not depend on where its window lies.
+    """A backend of a network whose bits do not depend on where its window lies.
 
     Pickled with its pins, it gives the same bits in other processes.
 
@@ -67,7 +67,7 @@ class TileBackend(CpuBackend):
         return graph if half is None else verify(store_in_halves(graph, half))
 
     def _kept_apart(self) -> frozenset[str] | None:
-        """Which chains of convolutions are not fused, whatever the window; None for all."""
+        """Find the chains of convolutions that are not to be fused in any window; None for all."""
         shapes = {}
         for each in self.model.inputs:
             extents = each.shape or ()
@@ -88,7 +88,7 @@ class TileBackend(CpuBackend):
         return fitted(graph, self.target, self.accuracy.of_network(graph, self.target), self.pins)
 
     def decide(self, graph: Graph) -> tuple[Decision, ...]:
-        """How the nodes of a window are computed."""
+        """Decide for each node of a window how it is computed."""
         named = super()._decisions(graph)
         accuracy = self.accuracy.of_network(graph, self.target)
         decisions = usual_decisions(graph, self.target, accuracy) if named is None else named
@@ -124,7 +124,7 @@ def _received(
 
 
 def tile_backend(net: Network) -> TileBackend:
-    """What runs a network in windows, with its options but for its memory limit.
+    """Return a backend that runs a network in windows, with its options but the memory limit.
 
     Raises:
         SpecError: the network runs on a GPU.
@@ -137,7 +137,7 @@ def tile_backend(net: Network) -> TileBackend:
 def network_fields(
     net: Network, shapes: Mapping[str, Shape], values: Known = NOTHING_KNOWN
 ) -> list[Field]:
-    """What a network's outputs read of the spatial axes of its inputs.
+    """Return the receptive field of each output along the spatial axes of the inputs.
 
     Args:
         net: for the CPU.

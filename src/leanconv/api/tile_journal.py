@@ -1,4 +1,4 @@
-"""Which tiles are finished, in a small file beside the output, so that a killed run goes on.
+"""A small file that says which tiles are finished, so that a killed run can go on.
 
 The first line says of what the tiles are, and where their images and results lie: of another
 network, plan or array nothing is taken. Each further line is a tile's number, with check sums of
@@ -91,12 +91,12 @@ class Journal(os.PathLike[str]):
 
     @property
     def is_kept(self) -> bool:
-        """Whether there is a file."""
+        """Whether the journal has a file."""
         return self._file is not None
 
     @property
     def has_tiles(self) -> bool:
-        """Whether it says of any tile that it is finished."""
+        """Whether the journal has the line of a finished tile."""
         return self._text.count(b"\n") > 1
 
     def claim(self) -> None:

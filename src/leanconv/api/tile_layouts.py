@@ -203,12 +203,12 @@ def network_axes(rank: int, spatial: int) -> str | None:
 
 
 def spatial_axes(layout: str) -> int:
-    """How many spatial axes a layout has: of networks that do not fix their rank."""
+    """Return the number of spatial axes of a layout, for networks that do not fix their rank."""
     return len({_SPATIAL[letter] for letter in layout if letter in _SPATIAL})
 
 
 def placed(layout: str, shape: Sequence[int], axes: str, name: str) -> tuple[int | None, ...]:
-    """Where the axes of a network lie in an array.
+    """Return the axis of an array for each axis of the network.
 
     Args:
         layout, shape: of the array.

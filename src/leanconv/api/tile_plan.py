@@ -62,13 +62,13 @@ class TilePlan:
 
     @property
     def input_bytes(self) -> int:
-        """Of the parts of all inputs that a window reads."""
+        """Bytes that a window reads of all inputs."""
         graph = self.windows.window
         return sum(graph.types[name].bytes for name in graph.inputs)
 
     @property
     def output_bytes(self) -> int:
-        """Of all results of a window."""
+        """Bytes of all results of a window."""
         graph = self.windows.window
         return sum(graph.types[name].bytes for name in graph.outputs)
 
@@ -80,18 +80,18 @@ class TilePlan:
 
     @property
     def tiles(self) -> int:
-        """How many windows there are."""
+        """The number of windows."""
         return self.windows.count
 
     @property
     def keeps_chunks(self) -> bool:
-        """Whether no two windows write into one chunk of a result, as far as it is in chunks."""
+        """Whether no two windows write into one chunk of a result."""
         triples = zip(self.windows.begins, self.windows.cuts, self.chunks, strict=True)
         return all(cut is not None or len(at) < 2 or chunk < 2 for at, cut, chunk in triples)
 
     @property
     def shapes(self) -> tuple[Shape, ...]:
-        """Of the image: of all inputs."""
+        """Shapes of all inputs for the whole image."""
         whole = self.windows.whole
         return tuple(whole.types[name].shape for name in whole.inputs)
 
@@ -188,7 +188,7 @@ class TilePlanner:
             )
 
     def _is_local_if_large(self, shapes: tuple[Shape, ...], axes: Sequence[InputAxis]) -> bool:
-        """Whether the network reads all of an image because that is small, in one window then."""
+        """Return whether a larger image could be cut, though all of this one is read at once."""
         numbers = {each.name: n for n, each in enumerate(self._backend.model.inputs)}
         large = [list(shape) for shape in shapes]
         for name, axis in axes:

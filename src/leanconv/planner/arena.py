@@ -1,4 +1,4 @@
-"""Which buffers live when and share memory, and offsets in one arena for those that live at once.
+"""Offsets of buffers in one arena: those that live at once do not overlap.
 
 A result takes over the memory of an operand that dies at the same call, where the kernel allows it:
 the operand must be no array of the user's, of the result's size, and read by nothing else there.
@@ -156,7 +156,7 @@ Buffer = TypeVar("Buffer", bound=Hashable)
 
 @dataclass(frozen=True)
 class BufferUse(Generic[Buffer]):
-    """What one call does with buffers.
+    """The buffers that one call reads, writes and works in.
 
     Attributes:
         reads: in the order of its operands, None for constants.

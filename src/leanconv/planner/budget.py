@@ -73,7 +73,7 @@ class Planner:
         return Planner(plain.graph, *given)
 
     def keeps(self, max_error: float, limit: int | None) -> bool:
-        """Whether a plan of the same choices keeps an error, and a limit of bytes if one is given.
+        """Return whether a plan of the same choices keeps an error, and a limit of bytes if given.
 
         It does if `within` finds one.
         """
@@ -209,7 +209,7 @@ class Planner:
         return min((size for size in found if size is not None), default=None)
 
     def _inaccurate(self, limit: int | None) -> BudgetError:
-        """What is raised where no plan keeps the error: it says which one works.
+        """Make the error to raise where no plan keeps `max_error`: it names one that works.
 
         Args:
             limit: bytes within which that is to work, if any plan needs as few.

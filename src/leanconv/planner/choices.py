@@ -127,7 +127,7 @@ def _store() -> DiskCache:
 
 
 def _recall(key: str, nodes: Sequence[Node]) -> list[Choice] | None:
-    """What was chosen for these nodes, None where that is not known."""
+    """Return the choices for these nodes that are kept on disk; None if there are none."""
     body = _store().get(key)
     if body is None:
         return None
@@ -183,7 +183,7 @@ def usual_graph(graph: Graph) -> Graph | None:
 
 
 def usual_extents(origin: Origin) -> tuple[int, ...]:
-    """Those that stand for the open extents of a network's inputs.
+    """Return the representative sizes of the open extents of a network's inputs.
 
     One size for all but batches: how a layer is computed best depends on its pixels more than on
     their shape, and few sizes mean few searches.

@@ -44,7 +44,7 @@ from leanconv.units import counted, format_bytes
 
 @dataclass(frozen=True, eq=False)
 class SharedMemory:
-    """What all plans of one network have in common.
+    """The packed weights, arena and outputs that all plans of one network share.
 
     Attributes:
         weights: packed ones, each once.
@@ -301,7 +301,7 @@ def _by_offset(layout: Layout, addresses: Mapping[str, int]) -> dict[int, int]:
 
 
 def _files(found: Mapping[int, int], blocks: Iterable[Block]) -> Files:
-    """Where each constant of the image, found at an address, is in mapped files."""
+    """Return a function: from the first byte of a constant to its place in a mapped file."""
 
     def file_of(start: int) -> tuple[FileBlock, int]:
         for block in blocks:
@@ -320,7 +320,7 @@ def planned(
     decided: Decided,
     limit: int | None,
 ) -> NetworkPlan:
-    """What is known of a network's run.
+    """Make the plan of a lowered network.
 
     Raises:
         BudgetError: it takes more memory than the limit.

@@ -1,4 +1,4 @@
-"""What a plan says of one node."""
+"""A plan's decision for one node."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from leanconv.target import Target
 
 @dataclass(frozen=True)
 class Decision:
-    """How one node is computed.
+    """Formats and a choice for one node.
 
     Attributes:
         reads: the format wanted of each image that it reads.
@@ -40,11 +40,11 @@ class Decision:
 
     @property
     def layout(self) -> tuple[dict[str, Format], Format]:
-        """What it reads and writes, whatever the choice: as `FormatRules.possible` gives it."""
+        """The formats of its inputs and its outputs, as `FormatRules.possible` gives them."""
         return dict(self.reads), self.writes
 
     def context(self, node: Node, graph: Graph, target: Target, accuracy: Accuracy) -> NodeContext:
-        """What the methods of the node's operator take."""
+        """Return the context that the methods of the node's operator take."""
         return NodeContext(node, graph, self.formats(node), target, accuracy)
 
 

@@ -1,4 +1,4 @@
-"""How errors are counted and grow on their way to the outputs: what magnifies them.
+"""Growth of errors on their way to the outputs: operations that magnify them.
 
 A layer's error grows a few times on its way to the outputs (`NodeCost.growth`). That holds for sums
 of products, pools and activations, whose results err as their inputs do. It does not hold where
@@ -56,7 +56,7 @@ def magnified_errors(graph: Graph, roundoff: float) -> Mapping[str, float]:
 
 
 def _magnified(graph: Graph, root: float) -> dict[str, float]:
-    """Of nodes that each are one operation; `root` is a root's growth."""
+    """Return the growth behind each node that is one operation; `root` is a root's."""
     users = graph.users()
     found: dict[str, float] = {}
     behind: dict[str, frozenset[str]] = {}  # of values: what magnifies them
@@ -87,7 +87,7 @@ def _magnifies(node: Node, graph: Graph, users: Mapping[str, list[Node]]) -> fro
 
 
 def closeness(algorithm: str) -> float:
-    """How much more of the error that an algorithm states is true than of a plain sum's."""
+    """Return how much of its stated error an algorithm makes, relative to a plain sum."""
     transformed = algorithm in ("winograd", "fft")
     return _TRANSFORMED_ERROR_GROWTH / ERROR_GROWTH if transformed else 1.0
 

@@ -335,7 +335,7 @@ class Shared:
 def what_is_shared(
     templates: Iterable[Templates], kernels: Iterable[Kernel], target: Target
 ) -> list[Shared]:
-    """What was shared by the sizes that a network has met.
+    """List what the sizes that a network has met share.
 
     Args:
         templates: its graphs.
@@ -365,7 +365,7 @@ def _parting(guards: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _of_template(template: Template, extents: Sequence[str]) -> Iterator[Shared]:
-    """What was chosen and lowered for the graphs that were filled in from a template."""
+    """List the choices and lowered layers of graphs that were filled in from a template."""
     names = template.numbers.result_texts(extents)
     for key, held in template.memo.items():
         if isinstance(held, Memo):
@@ -381,7 +381,7 @@ def _of_template(template: Template, extents: Sequence[str]) -> Iterator[Shared]
 
 
 def _of_search(found: RangePlan, extents: Sequence[str]) -> Shared:
-    """What was searched for the size that stands for a range."""
+    """Describe a search that was made for the size that stands for a range."""
     size = ", ".join(
         f"{name} {extent}" for name, extent in zip(extents, found.extents, strict=True)
     )

@@ -1,4 +1,4 @@
-"""Which format every value gets, so that reorders happen at most at the edges."""
+"""The choice of a format for every value: reorders happen at most at the edges."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class FormatRules:
     last: frozenset[str] = frozenset()
 
     def accepts_blocked(self, node: Node) -> bool:
-        """Whether all of a node's images may be in blocks of channels."""
+        """Return whether all of a node's images may be in blocks of channels."""
         values = (*node.inputs, *node.outputs)
         if not all(map(self._may_be_blocked, values)):
             return False
@@ -44,7 +44,7 @@ class FormatRules:
         return operator_of(node).accepts_blocked(node, self.graph, self.blocked.block)
 
     def accepts_mixed(self, node: Node) -> bool:
-        """Whether the first input may have another format than the others and the output."""
+        """Return whether the first input may have another format than all other values."""
         return operator_of(node).accepts_mixed(node) and node.inputs[0] not in node.inputs[1:]
 
     def images(self, node: Node) -> list[str]:
@@ -52,7 +52,7 @@ class FormatRules:
         return [n for n in dict.fromkeys(node.inputs) if n and self.is_image(n)]
 
     def may_be_last(self, node: Node) -> tuple[str, ...]:
-        """Which of the first input and the output may be in NHWC, each of them by itself."""
+        """Return which of the first input and the output may be in NHWC, each by itself."""
         x = node.inputs[0] if node.inputs else ""
         alone = self.is_image(x) and x not in node.inputs[1:]
         return operator_of(node).may_be_last(node, self.graph) if alone else ()
@@ -76,7 +76,7 @@ class FormatRules:
             yield {**found[0][0], x: NHWC}, NHWC
 
     def _in_order(self, node: Node) -> Iterator[tuple[dict[str, Format], Format]]:
-        """Those that are plain or in blocks."""
+        """Yield the formats of inputs and output that are plain or in blocks."""
         images, writes_images = self.images(node), self.writes_images(node)
         if not writes_images and not images:
             yield {}, PLAIN
@@ -95,32 +95,31 @@ class FormatRules:
                 yield {**reads, node.inputs[0]: other}, written
 
     def writes_images(self, node: Node) -> bool:
-        """Whether all outputs of a node can be in blocks."""
+        """Return whether all outputs of a node can be in blocks."""
         return all(map(self.is_image, node.outputs))
 
     def has_channels(self, name: str) -> bool:
-        """Whether a value has channels, and is not constant."""
+        """Return whether a value has channels, and is not constant."""
         graph = self.graph
         return bool(name) and name not in graph.constants and len(graph.types[name].shape) >= 3
 
     def is_image(self, name: str) -> bool:
-        """Whether a value can be in blocks: it has channels, and is not constant."""
+        """Return whether a value can be in blocks: it has channels, and is not constant."""
         return self.has_channels(name) and self._has_blocks(self.graph.types[name].dtype)
 
     def _may_be_blocked(self, name: str) -> bool:
-        """Whether blocks are no question, as without channels, or a value can be in them."""
+        """Return whether a value has no channels, or can be in blocks of them."""
         graph = self.graph
         if not name or name in graph.constants or len(graph.types[name].shape) < 3:
             return True
         return self._has_blocks(graph.types[name].dtype)
 
     def _has_blocks(self, dtype: DType) -> bool:
-        """Whether values of a type may be in blocks: what is computed in the graph's, and codes."""
+        """Return whether values of a type may be in blocks: the graph's, its halves, and codes."""
         own = dtype.accumulator if dtype in HALVES else dtype
         return own == self.graph.dtype or dtype in self.codes
 
     def _has_codes(self, name: str) -> bool:
-        """Whether a value is an image of codes."""
         return bool(name) and self.is_image(name) and self.graph.types[name].dtype in self.codes
 
 
@@ -197,13 +196,13 @@ def default_decisions(rules: FormatRules) -> list[Decision]:
 
 
 def puts_last(node: Node) -> bool:
-    """Whether a node is a Transpose that brings channels from the second axis to the last."""
+    """Return whether a node is a Transpose that brings channels from second to last axis."""
     perm = node.attributes["perm"] if node.op == "Transpose" else ()
     return len(perm) >= 3 and perm == NHWC.axes(len(perm))
 
 
 def puts_second(node: Node) -> bool:
-    """Whether a node is a Transpose that brings channels from the last axis to the second."""
+    """Return whether a node is a Transpose that brings channels from last to second axis."""
     perm = node.attributes["perm"] if node.op == "Transpose" else ()
     rank = len(perm)
     return rank >= 3 and perm == (0, rank - 1, *range(1, rank - 1))
@@ -226,7 +225,7 @@ def _stored_last(
     graph, users = rules.graph, rules.graph.users()
 
     def is_inner(node: Node) -> bool:
-        """Whether a node computes a value with channels that only other nodes read."""
+        """Return whether a node computes a value with channels that only other nodes read."""
         name = node.key
         return bool(users[name]) and name not in graph.outputs and rules.has_channels(name)
 

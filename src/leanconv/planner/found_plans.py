@@ -1,4 +1,4 @@
-"""How a network is computed: decisions that are given, chosen, or found by a search and kept.
+"""Decisions for a network: given by the user, chosen, or found by a search and kept.
 
 A network that reorders some value is searched, and so is one that aims at an error: that takes a
 second where there are many layers. Where sizes are open, the search is made for a size that stands
@@ -36,7 +36,7 @@ Found = tuple[Sequence[Decision], bool]
 
 @dataclass(frozen=True, eq=False)
 class Decided:
-    """How a network is computed.
+    """The decisions for a network, and the planner that they are for.
 
     Attributes:
         budget: finds the plans for other limits.
@@ -111,7 +111,7 @@ def found_plan(budget: Planner) -> Found:
 
 
 def is_searched(planner: GraphPlanner) -> bool:
-    """Whether the plan of a network without a limit of bytes is what a search finds."""
+    """Return whether the plan of a network without a limit of bytes is found by a search."""
     return planner.max_error is not None or not planner.needs_no_reorder
 
 
@@ -149,7 +149,7 @@ def _memo_key(planner: GraphPlanner) -> tuple[object, ...]:
 
 @dataclass
 class RangePlan:
-    """What was found for the size that stands for a range.
+    """The decisions found for the size that stands for a range.
 
     Attributes:
         extents: of that size, those that are open.
@@ -168,7 +168,7 @@ class RangePlan:
 
 
 def _of_range(planner: GraphPlanner) -> RangePlan:
-    """What is found for the size that stands for a graph's."""
+    """Search decisions for the size that stands for a graph's."""
     origin, max_error = planner.graph.origin, planner.max_error
     assert origin is not None
     found = RangePlan(usual_extents(origin))
@@ -185,7 +185,7 @@ def _of_range(planner: GraphPlanner) -> RangePlan:
 
 
 def _serves(planner: GraphPlanner, found: RangePlan) -> bool:
-    """Whether what was found for another size is a plan of this one, and keeps the error."""
+    """Return whether decisions for another size are valid here and keep the error."""
     try:
         planner.check([node.key for node in planner.graph.nodes], found.decisions)
     except (SpecError, ValueError):
@@ -197,12 +197,12 @@ def _serves(planner: GraphPlanner, found: RangePlan) -> bool:
 
 
 def _is_chosen(node: Node) -> bool:
-    """Whether there are algorithms for a node: their errors do not follow from its size."""
+    """Return whether a node has algorithms: their errors do not follow from its size."""
     return bool(operator_of(node).algorithms)
 
 
 def _kept_or_searched(budget: Planner) -> Found:
-    """What a search finds, from disk where an earlier process has kept it."""
+    """Return the decisions that an earlier process has kept on disk, or search them."""
     planner = budget.unmerged
     kept = not (planner.growths or planner.streams)
     key = _key(planner)
@@ -238,7 +238,7 @@ def _document(node: Node, decision: Decision) -> list[Any]:
 
 
 def _recall(key: str, planner: GraphPlanner) -> Found | None:
-    """What was kept for this network, None where that is nothing, or is for another one."""
+    """Return the decisions kept on disk for this network; None without valid ones."""
     body = _store().get(key)
     if body is None:
         return None

@@ -82,7 +82,7 @@ class LoweredGraph:
 
 
 def all_repeats(steps: Sequence[Step]) -> tuple[Repeat, ...]:
-    """What runs several times, by the numbers of the calls among those of all steps."""
+    """Return the repeats of all steps, with calls numbered through the network."""
     found: list[Repeat] = []
     before = 0
     for step in steps:
@@ -142,7 +142,7 @@ class WeightStore:
         self._held = weakref.WeakValueDictionary()
 
     def find(self, packing: Packing) -> PackedWeights | None:
-        """What a packing would make, if it is there."""
+        """Return the packed weights that equal those of a packing, if there are any."""
         key = packing_key(packing)
         return None if key is None else self._held.get((key, tuple(packing.bytes)))
 
@@ -161,7 +161,7 @@ class WeightStore:
 
 
 def packing_key(packing: Packing) -> Hashable:
-    """What equal packings have in common, their constants' names apart; None if it is unknown."""
+    """Return a key of equal packings, whatever their constants' names; None if it has none."""
     if packing.recipe is None:
         return None
     sizes = tuple(packing.bytes.values())
@@ -199,7 +199,7 @@ class ConstantPool:
         return [weights for weights in found if weights is not None]
 
     def offered(self) -> list[Offered]:
-        """What other plans may share of it, once it is packed."""
+        """Return keys and sizes of the constants that other plans may share once packed."""
         return [(packing_key(packing), dict(packing.bytes)) for packing in self.packings]
 
     def kernels(self, known: set[Hashable] | None = None) -> list[Kernel]:

@@ -47,7 +47,7 @@ _PACKED_FACTOR = 16
 
 
 def usual_decisions(graph: Graph, target: Target, accuracy: Accuracy) -> list[Decision]:
-    """Those of `default_decisions`, remembered for other shapes of the network."""
+    """Return the `default_decisions`, remembered for other shapes of the network."""
     return remembered(
         graph,
         ("formats", target, accuracy),

@@ -141,7 +141,7 @@ class NetworkPlan(Unpicklable):
 
     @property
     def counted_ns(self) -> int:
-        """What the plan counts with in the search: no less than `predicted_ns`."""
+        """Nanoseconds of a run as the search counts them: no less than `predicted_ns`."""
         return self._shared(node_cost.time_ns for node_cost in self.node_costs) + self.call_ns
 
     def _shared(self, nodes_ns: Iterable[int]) -> int:

@@ -1,4 +1,4 @@
-"""What the choices of a node cost: all that the solver needs, without packing or emitting."""
+"""Costs of a node's choices: all that the solver needs, without packing or emitting."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class ViewCost:
 
 @dataclass(frozen=True)
 class NodeCost:
-    """What one choice for a node costs between given formats.
+    """The costs of one choice for a node between given formats.
 
     Attributes:
         decision: formats and the choice.
@@ -130,7 +130,7 @@ class NodeCost:
 
     @property
     def passed_error(self) -> float:
-        """What it adds to the network's error, which is the root of the summed squares."""
+        """The node's part of the network's error, which is the root of the summed squares."""
         return self.error * self.growth * closeness(self.algorithm)
 
     @property
@@ -178,7 +178,7 @@ class NodeEvaluator:
 
     @property
     def costs(self) -> Costs:
-        """Of the target."""
+        """The target's cost record."""
         return self._target.costs
 
     @property
@@ -189,7 +189,7 @@ class NodeEvaluator:
     def node_costs(
         self, node: Node, default: Decision, others: list[Decision], vary_parameters: bool = True
     ) -> list[NodeCost]:
-        """What all choices of a node cost.
+        """Return the costs of all choices of a node.
 
         Args:
             node: the node.
@@ -212,7 +212,7 @@ class NodeEvaluator:
         return [self._grown(node, _at_least(first, node_cost)) for node_cost in found]
 
     def chosen(self, node: Node, default: Decision, decision: Decision) -> NodeCost:
-        """What a decision costs; with the choice `AUTO`, what the first choice costs.
+        """Return the costs of a decision; with the choice `AUTO`, those of the first choice.
 
         Args:
             node: the node.
@@ -386,12 +386,12 @@ class GraphViews:
         return self._views.find(key)[0]
 
     def bytes(self, key: Key) -> int:
-        """Of a value."""
+        """Return the bytes of a value."""
         kind = self._graph.types[key[0]]
         return key[1].elements(kind.shape) * kind.dtype.bytes
 
     def is_whole(self, key: Key) -> bool:
-        """Whether a value is all of a buffer."""
+        """Return whether a value is all of a buffer."""
         root = self.root(key)
         return root == key or self.bytes(key) == self.bytes(root)
 

@@ -1,4 +1,4 @@
-"""What packs constants, as a program: once at load, or whenever they have changed."""
+"""The program that packs constants: once at load, or whenever they have changed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LEAST_SHARED = 2**20  # bytes for which workers are woken: one thread packs the
 
 @dataclass(frozen=True, eq=False)
 class PackProgram:
-    """What packs constants, as a program.
+    """A program that packs constants.
 
     Attributes:
         program: its inputs are the arrays that are packed, its constants tables, its output the

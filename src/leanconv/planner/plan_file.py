@@ -36,7 +36,7 @@ _MOST_NUMBER = 2**62
 
 @dataclass(frozen=True)
 class PlannedNode:
-    """How one node was planned, and what was expected of it.
+    """A node in a plan file: its decision, and its expected costs.
 
     Attributes:
         output: the value that it defines, which identifies it.
@@ -60,7 +60,7 @@ class PlannedNode:
 
     @property
     def decision(self) -> Decision:
-        """What the node is lowered with.
+        """The formats and the choice with which the node is lowered.
 
         Raises:
             SpecError: its choice is none of the operation's.
@@ -110,12 +110,12 @@ class PlanFile:
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """The name in messages."""
         return f"plan file {self.source!r}" if self.source else "the plan"
 
     @property
     def decisions(self) -> tuple[Decision, ...]:
-        """Those of all nodes."""
+        """The decisions of all nodes."""
         return tuple(node.decision for node in self.nodes)
 
 

@@ -1,4 +1,4 @@
-"""What a plan of a network says of itself: memory, costs, magnitudes, error; why a choice lost."""
+"""A plan's memory, costs, magnitudes and error as text, and why a choice lost."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Reasons:
         return self._under_the_limit(number, node_cost, self._plan.limit)
 
     def _over_the_error(self, node_cost: NodeCost, chosen: NodeCost) -> str:
-        """How much more the network would err than it may; empty if it would not."""
+        """Say by how much a choice would exceed the network's error; "" if it would not."""
         plan, allowed = self._plan, self._planner.max_error
         others = max(0.0, plan.predicted_error**2 - chosen.passed_error**2)
         error = math.sqrt(others + node_cost.passed_error**2)
@@ -105,7 +105,7 @@ class Reasons:
         return planner.target.costs.ns(found.cycles)
 
     def _under_the_limit(self, number: int, node_cost: NodeCost, limit: int) -> str:
-        """What the plan of another choice would need more than the limit allows."""
+        """Say why a faster choice was not taken: bytes that its plan needs over the limit."""
         plan = self._plan
         if not self._left:
             return "faster, but the limit is better spent on other layers"
@@ -178,7 +178,7 @@ def _storage_text(plan: NetworkPlan) -> str:
 
 
 def magnitudes_text(plan: NetworkPlan) -> str:
-    """Where the errors of the layers that are convolutions by themselves hold; "" without such."""
+    """Say for which magnitudes the errors of convolutions hold; "" without convolutions."""
     found = [
         convolution.CONVOLUTION.magnitudes(
             chosen.decision.context(node, plan.graph, plan.target, plan.accuracy),
@@ -197,7 +197,7 @@ def magnitudes_text(plan: NetworkPlan) -> str:
 
 
 def memory_text(plan: NetworkPlan) -> str:
-    """What a plan's memory consists of, and where its peak is."""
+    """Say what a plan's memory consists of, and where its peak is."""
     time, alive = arena_peak(plan.storage.buffers)
     calls = [step.name for step in plan.steps for _ in step.kernels]
     lines = [

@@ -294,7 +294,7 @@ class _Builder:
         return time, self._held(state) if moved else 0
 
     def _is_delivered(self, name: str, live: Live) -> bool:
-        """Whether an output lies in the user's array as soon as it is computed."""
+        """Return whether an output lies in the user's array as soon as it is computed."""
         made = PLAIN in live.held or PLAIN in live.dropped
         return made and self._root((name, PLAIN)) in self._free
 
@@ -337,7 +337,7 @@ class _Builder:
             yield _Transition(following, peak, nanoseconds)
 
     def _keeps(self, name: str, live: Live, form: Format) -> Iterator[Live | None]:
-        """What may remain of a value that was read in a format; None if nothing reads it again."""
+        """Yield what may remain of a value read in a format; None if nothing reads it again."""
         if not self._readers[name]:
             yield None
             return
@@ -386,7 +386,6 @@ class _Builder:
             return value
 
         def is_whole(value: int | str | Output | None) -> bool:
-            """Whether a value is all of a buffer."""
             if isinstance(value, Output):
                 key = results[value.number]
             elif isinstance(value, int):

@@ -37,7 +37,7 @@ _NEVER = np.int64(2**62)
 
 
 def _firsts(ascending: Integers) -> Integers:
-    """Where each value first stands."""
+    """Return the indices at which each value comes first."""
     return np.flatnonzero(np.diff(ascending, prepend=ascending[:1] - 1))
 
 

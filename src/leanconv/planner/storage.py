@@ -1,4 +1,4 @@
-"""Where every value of a lowered graph is stored: in the user's arrays or in the arena."""
+"""Places of all values of a lowered graph: in the user's arrays or in the arena."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def place(
 
 
 def _uses(lowered: Placeable, owner: Mapping[str, str]) -> list[BufferUse[str]]:
-    """What each call reads and writes; values without an owner are constants.
+    """List the buffers of each call; values without an owner are constants.
 
     A result takes over memory only where both are all of a buffer.
     """
@@ -217,7 +217,7 @@ Buffer = TypeVar("Buffer", bound=Hashable)
 
 
 class Views(Generic[Buffer]):
-    """Which buffers are bytes of others, and from which byte on."""
+    """Buffers that are bytes of others, with the byte where each begins."""
 
     def __init__(self) -> None:
         self._parents: dict[Buffer, tuple[Buffer, int]] = {}
@@ -325,7 +325,7 @@ class ValuePlacer(ABC):
         """The buffer that holds a constant in the format of the user's arrays."""
 
     def is_used(self, name: str) -> bool:
-        """Whether a buffer or a value of the graph has this name."""
+        """Return whether a buffer or a value of the graph has this name."""
         return name in self.bytes or name in self.constants or name in self.graph.types
 
     def fresh(self, name: str) -> str:
@@ -355,7 +355,7 @@ class ValuePlacer(ABC):
         return places[form]
 
     def is_fixed(self, root: str) -> bool:
-        """Whether a buffer that lies in no other is the user's, or a constant."""
+        """Return whether a buffer that lies in no other is the user's, or a constant."""
         return root in self.graph.inputs or root in self.constants or root in self._outputs
 
     def deliver(self, name: str) -> str:

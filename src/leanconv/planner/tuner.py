@@ -42,7 +42,7 @@ _STORE_BYTES = 16 * 2**20
 
 @dataclass(frozen=True)
 class Tuned:
-    """What was measured for one problem.
+    """The measurements of one problem's choices.
 
     Attributes:
         choice: the fastest one; `AUTO` where there is none.
@@ -87,7 +87,7 @@ def tune(
 
 
 def tune_for_any_batch(problem: Problem, target: Target, other_weight_bytes: int = 0) -> Tuned:
-    """As `tune`, for plans whose bits no batch, no number of threads and no limit may change.
+    """Tune for plans whose bits no batch, number of threads or limit may change.
 
     One image is measured, on one thread, without a limit of memory.
 
@@ -110,7 +110,7 @@ def measure(
     other_weight_bytes: int = 0,
     memory_limit: int | None = None,
 ) -> Tuned:
-    """As `tune`, but nothing is recalled or kept."""
+    """Tune without the cache: nothing is recalled or kept."""
 
     def fits(candidate: Candidate) -> bool:
         weights = max(candidate.weight_bytes, problem.conv.weight_bytes)

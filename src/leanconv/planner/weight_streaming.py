@@ -1,4 +1,4 @@
-"""When weights come from where they are: in each run from a file, or early, into a cache.
+"""The reading of weights: in each run from a file, or prefetched into a cache.
 
 Two streamed layers' weights are in memory at once: while one layer is computed, the next one's are
 read. They are buffers of the arena like values between layers, from the first call of the layer
@@ -75,7 +75,7 @@ def _uses(lowered: LoweredGraph, kept: Collection[str]) -> Iterator[tuple[int, i
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """Where everything of a lowered network is, counted from memory that is yet to be had.
+    """Places of all values and constants of a network, in memory that is not yet allocated.
 
     Attributes:
         storage: values between calls, and scratch.
@@ -98,12 +98,12 @@ class Layout:
 
     @property
     def bytes(self) -> int:
-        """Of the arena, and of what stays in memory."""
+        """Bytes of the arena, and of the constants that stay in memory."""
         return self.storage.arena_bytes + self.constant_bytes
 
     @property
     def streamed(self) -> Mapping[tuple[int, str], Place]:
-        """Where calls find what is read: by the number of the call and the constant."""
+        """Places in the arena of constants read from a file, by call and constant."""
         return {
             (time, each.constant): Place(self.storage.offsets[each.name])
             for each in self.read

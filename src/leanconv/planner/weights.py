@@ -73,7 +73,7 @@ class PlanWeights:
 
     @property
     def kernels(self) -> list[Kernel]:
-        """What packs those that are still to be packed."""
+        """The kernels that pack the constants that are not packed yet."""
         return [] if self._is_packed else self._pool.kernels()
 
     def packed(self, library: Library, threads: int) -> tuple[Block, dict[str, int]]:
