@@ -74,6 +74,30 @@ METHOD_ARROWS: dict[str, tuple[str, ...]] = {
     "winograd": ("common", "direct"),
     "fused": ("common", "direct", "depthwise"),
 }
+# What stands beside the compiler uses its public names, `api`, what reads and writes files, and
+# what lies lowest. What else of the inside an annex imports stands here, with the reason.
+ANNEXES = ("quantizer", "onnxruntime", "pages", "server", "kserve", "images", "dask", "ray")
+DOOR = re.compile(
+    r"leanconv\.(\w+|(api|types|errors|units|records|progress|files|settings|late|forks)\..*"
+    r"|interrupts\..*|pages\..*|server\..*|runtime\.locks\..*"
+    r"|graph\.(ir|wire|limits|network_inputs|file_\w+|onnx_\w+)(\..*)?)"
+)
+INSIDE: dict[str, str] = {
+    "quantizer planner.budget": "plans files that differ in precision, without compiling",
+    "quantizer planner.node_costs": "whose nodes that files have in common are evaluated once",
+    "quantizer planner.solver": "chooses precisions as plans choose formats",
+    "quantizer operators.operator": "the accuracy of a plan, for which its costs are kept",
+    "quantizer graph.ops": "NumPy computes what engines answer whose sums saturate",
+    "quantizer graph.passes.fold_batch_norm": "what an operation does to each channel",
+    "server graph.ops.base": "how many axes a tensor may have",
+    "onnxruntime graph.convert": "which operations of a file leanconv has",
+    "dask planner.tiles.windows": "windows of an image, which workers compute",
+    "dask planner.decision": "choices that all workers take",
+    "dask runtime.calibration": "the machine that plans are for",
+    "ray graph.fields": "whether rows of a batch are computed apart",
+    "ray planner.graph_planner": "a plan's bytes and time",
+    "ray target": "the machine that plans are for",
+}
 # Modules from outside that one folder alone may import.
 ONLY_IN: dict[str, str] = {
     "llvmlite": "codegen",
@@ -197,6 +221,23 @@ def edge_violations(imports: list[Import]) -> list[str]:
     return found
 
 
+def door_violations(imports: list[Import]) -> list[str]:
+    """The imports by annexes that neither go through the door nor stand in `INSIDE`."""
+    found = []
+    for i in imports:
+        folder = folder_of_file(i.file)
+        free = folder not in ANNEXES or not i.module.startswith("leanconv.")
+        free = free or i.module.startswith(f"leanconv.{folder}.") or DOOR.fullmatch(i.module)
+        if not free and not any(_is_inside(entry, folder, i.module) for entry in INSIDE):
+            found.append(f"{i}: an annex, see INSIDE")
+    return found
+
+
+def _is_inside(entry: str, folder: str, module: str) -> bool:
+    annex, inside = entry.split()
+    return annex == folder and f"{module}.".startswith(f"leanconv.{inside}.")
+
+
 def method_of(module: str) -> str | None:
     """The method of `algorithms` that a module belongs to; None for all other modules."""
     parts = module.split(".")
@@ -284,6 +325,14 @@ def test_arrows_themselves_make_no_circle() -> None:
 
 def test_imports_follow_the_arrows() -> None:
     assert edge_violations(imports()) == []
+
+
+def test_annexes_come_in_by_the_door() -> None:
+    assert door_violations(imports()) == []
+    used = [(folder_of_file(i.file), i.module) for i in imports()]
+    assert [e for e in INSIDE if not any(_is_inside(e, *each) for each in used)] == []
+    wrong = Import(PACKAGE / "ray" / "predictor.py", 1, "leanconv.codegen.compiler.load")
+    assert len(door_violations([wrong])) == 1
 
 
 def test_no_module_takes_part_in_a_circle() -> None:
