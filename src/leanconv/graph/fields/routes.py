@@ -23,10 +23,9 @@ from leanconv.graph.fields.axis_map import (
     window_map,
 )
 from leanconv.graph.ir import Attributes, Node, TensorType
-from leanconv.graph.ops import typed
+from leanconv.graph.ops import OPS
 from leanconv.graph.ops.chain import ConvStage, Stage
 from leanconv.graph.ops.conv import window_steps
-from leanconv.graph.ops.pointwise import BINARY, UNARY
 from leanconv.graph.ops.resample import window as resample_window
 from leanconv.graph.ops.resize import linear_cells, nearest_cells
 from leanconv.records import dataclass
@@ -95,7 +94,7 @@ class Read:
 
 def routes(read: Read) -> Routes:
     """Where the axes of an operand go; see the module."""
-    rule = RULES.get(read.node.op)
+    rule = RULES.get(OPS[read.node.op].routes)
     return NOWHERE if rule is None else rule(read)
 
 
@@ -267,10 +266,6 @@ def _transpose(read: Read) -> Routes:
     return {axis: (to, IDENTITY) for to, axis in enumerate(perm)}
 
 
-def _concat(read: Read) -> Routes:
-    return _without(read, (read.node.attributes["axis"],), True)
-
-
 def _slice(read: Read) -> Routes:
     attributes = read.node.attributes
     pairs = enumerate(zip(attributes["starts"], attributes["steps"], strict=True))
@@ -352,38 +347,30 @@ def _stage_map(stage: Stage, kernel: TensorType | None, axis: int) -> AxisMap:
     return IDENTITY
 
 
-_EXPRESSIONS = (*UNARY, *BINARY, "PRelu", *typed.OPS, "Expression")
-_ALIGNED = (*_EXPRESSIONS, "Expand", "QLinearAdd", "QLinearMul")
-_OF_FIRST = ("BatchNormalization", "QuantizeLinear", "DequantizeLinear", "Lookup")
-_REDUCED = (
-    *("ReduceMean", "ReduceMax", "ReduceMin", "ReduceSum", "ReduceProd"),
-    *("ReduceL1", "ReduceSumSquare", "ReduceMeanSquare"),
-)
 RULES: Mapping[str, Callable[[Read], Routes]] = MappingProxyType(
     {
-        **dict.fromkeys(_ALIGNED, _aligned),
-        **dict.fromkeys(_OF_FIRST, _of_first),
-        **dict.fromkeys(("Conv", "QLinearConv"), _convolution),
-        "ConvTranspose": _transposed,
-        "ConvChain": _chain,
-        **dict.fromkeys(("MaxPool", "AveragePool", "QLinearAveragePool"), _pool),
-        "MaxPoolWithIndices": _pool,
-        **dict.fromkeys(_REDUCED, _reduction),
-        **dict.fromkeys(("ArgMax", "ArgMin"), _extreme),
-        **dict.fromkeys(("Softmax", "LogSoftmax", "CumSum", "CumProd", "TopK"), _along_axis),
-        "Normalise": _along_last,
-        "LRN": _along_channels,
-        "QLinearGlobalAveragePool": _global_pool,
-        **dict.fromkeys(("MatMul", "QLinearMatMul"), _product),
-        "Gemm": _gemm,
-        "Attention": _attention,
-        "Reshape": _reshape,
-        "Transpose": _transpose,
-        "Concat": _concat,
-        "Slice": _slice,
-        "Split": _split,
-        "Pad": _pad,
-        **dict.fromkeys(("Resize", "Resample"), _resized),
-        "Gather": _gather,
+        "aligned": _aligned,
+        "along axis": _along_axis,
+        "along channels": _along_channels,
+        "along last": _along_last,
+        "attention": _attention,
+        "chain": _chain,
+        "convolution": _convolution,
+        "first": _of_first,
+        "gather": _gather,
+        "gemm": _gemm,
+        "pad": _pad,
+        "pooled": _global_pool,
+        "product": _product,
+        "reduced": _reduction,
+        "reduced axis": _extreme,
+        "reshape": _reshape,
+        "resized": _resized,
+        "slice": _slice,
+        "split": _split,
+        "transpose": _transpose,
+        "transposed convolution": _transposed,
+        "windows": _pool,
+        "windows and places": _pool,
     }
 )

@@ -32,6 +32,7 @@ from leanconv.types import FLOATS, INT32, INT64
 from leanconv.units import shape_text
 
 _REDUCED = (*FLOATS, INT32, INT64)
+_ALONG_AXIS: dict[str, Any] = {"halves": True, "routes": "along axis"}
 
 
 def _infer_reduction(types: Types, attributes: Attributes) -> TensorType:
@@ -86,6 +87,7 @@ def _reduction(combines: Combines, each: str = "") -> Op:
         "halves": True,
         "working": 2 if floats else 0,
         "reduces": (combines, each),
+        "routes": "reduced",
     }
     return single(_infer_reduction, evaluate, **facts)
 
@@ -121,7 +123,7 @@ def _running(function: Callable[..., Array], start: int) -> Op:
         return np.asarray(np.flip(y, axis) if attributes["reverse"] else y)
 
     names = ("axis", "exclusive", "reverse")
-    return single(_infer_running, evaluate, attributes=names, dtypes=_REDUCED, halves=True)
+    return single(_infer_running, evaluate, attributes=names, dtypes=_REDUCED, **_ALONG_AXIS)
 
 
 def _infer_softmax(types: Types, attributes: Attributes) -> TensorType:
@@ -308,16 +310,32 @@ OPS: dict[str, Op] = {
     "Extremes": single(_infer_extremes, _evaluate_extremes, halves=True, working=0),
     "CumSum": _running(np.cumsum, 0),
     "CumProd": _running(np.cumprod, 1),
-    "Softmax": single(_infer_softmax, _evaluate_softmax, attributes=("axis",), halves=True),
-    "LogSoftmax": single(_infer_softmax, _evaluate_log_softmax, attributes=("axis",), halves=True),
+    "Softmax": single(_infer_softmax, _evaluate_softmax, attributes=("axis",), **_ALONG_AXIS),
+    "LogSoftmax": single(
+        _infer_softmax, _evaluate_log_softmax, attributes=("axis",), **_ALONG_AXIS
+    ),
     "BatchNormalization": single(
-        _infer_batch_norm, _evaluate_batch_norm, 5, 5, attributes=("epsilon",)
+        _infer_batch_norm, _evaluate_batch_norm, 5, 5, attributes=("epsilon",), routes="first"
     ),
     "Normalise": single(
-        _infer_normalise, _evaluate_normalise, 1, 3, ("first", "epsilon", "centred"), halves=True
+        _infer_normalise,
+        _evaluate_normalise,
+        1,
+        3,
+        ("first", "epsilon", "centred"),
+        halves=True,
+        routes="along last",
     ),
     "MatMul": single(
-        _infer_matmul, _evaluate_matmul, 2, 2, (), _work_matmul, halves=True, working=0
+        _infer_matmul,
+        _evaluate_matmul,
+        2,
+        2,
+        (),
+        _work_matmul,
+        halves=True,
+        working=0,
+        routes="product",
     ),
     "Attention": single(
         _infer_attention,
@@ -327,6 +345,7 @@ OPS: dict[str, Op] = {
         ("scale", "transposed"),
         _work_attention,
         halves=True,
+        routes="attention",
     ),
     "Gemm": single(
         _infer_gemm,
@@ -336,5 +355,6 @@ OPS: dict[str, Op] = {
         ("transA", "transB", "alpha", "beta"),
         _work_gemm,
         halves=True,
+        routes="gemm",
     ),
 }

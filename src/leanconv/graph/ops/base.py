@@ -60,6 +60,9 @@ class Op:
         places: the same where places are computed: times 8 bytes for each of their elements.
         reduces: of a reduction, how it makes one number of many, and the step that it takes of each
             element before, "" for none.
+        routes: how axes run from its inputs to its results: a kind of `graph.fields.routes`; ""
+            where each element of a result may follow from all elements of the inputs.
+        size_attributes: the attributes that follow from the extents of its inputs or results.
     """
 
     infer: Infer
@@ -76,6 +79,8 @@ class Op:
     working: int = 2
     places: int = 0
     reduces: tuple[Combines, str] | None = None
+    routes: str = ""
+    size_attributes: tuple[str, ...] = ()
 
 
 def single(

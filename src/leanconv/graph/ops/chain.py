@@ -240,7 +240,9 @@ _MOST = MOST_CONVOLUTIONS * (len(CodeStage.CONSTANTS) + len(LookupStage.CONSTANT
 _MOST += len(QuantizeStage.CONSTANTS)
 _FACTS: dict[str, Any] = {"dtypes": (*FLOATS, *CODES, INT32), "halves": True}
 OPS: dict[str, Op] = {
-    "ConvChain": single(_infer, _evaluate, 1, 2 + _MOST, ("stages",), _work, **_FACTS),
+    "ConvChain": single(
+        _infer, _evaluate, 1, 2 + _MOST, ("stages",), _work, routes="chain", **_FACTS
+    ),
     "BlockChain": single(
         _infer_blocks, _evaluate_blocks, 1, 2 + _MOST * MOST_BLOCKS, ("blocks",), **_FACTS
     ),

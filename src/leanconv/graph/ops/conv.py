@@ -312,7 +312,9 @@ def _work_transposed(types: Types, attributes: Attributes, result: TensorType) -
 
 _SHARED = ("strides", "pads", "dilations", "group", "activation")
 OPS: dict[str, Op] = {
-    "Conv": single(_infer_conv, _evaluate_conv, 2, 5, _SHARED, work_conv, halves=True),
+    "Conv": single(
+        _infer_conv, _evaluate_conv, 2, 5, _SHARED, work_conv, halves=True, routes="convolution"
+    ),
     # A Conv whose weights, as rows, are computed when the network runs.
     "DataConv": single(
         _infer_data_conv,
@@ -330,5 +332,6 @@ OPS: dict[str, Op] = {
         (*_SHARED, "output_padding"),
         _work_transposed,
         halves=True,
+        routes="transposed convolution",
     ),
 }

@@ -238,19 +238,24 @@ def _of_found(evaluate: Evaluated, lists: bool) -> Evaluated:
 
 
 def _op(
-    infer: Callable[..., TensorType], evaluate: Callable[..., Array], places: int, *names: str
+    infer: Callable[..., TensorType],
+    evaluate: Callable[..., Array],
+    places: int,
+    *names: str,
+    routes: str = "",
 ) -> Op:
     updates = "reduction" in names
     inputs = 3 if updates else 2
     most = inputs if infer is _infer_gather_elements else 3
     moves = slice(0, 3, 2) if updates else slice(1)
-    return single(
-        infer, evaluate, inputs, most, names, dtypes=DTYPES, moves=moves, working=0, places=places
-    )
+    facts: dict[str, Any] = {"dtypes": DTYPES, "moves": moves, "working": 0, "places": places}
+    return single(infer, evaluate, inputs, most, names, routes=routes, **facts)
 
 
 OPS: dict[str, Op] = {
-    "Gather": _op(_infer_gather, _of_found(_evaluate_gather, lists=False), 1, "axis"),
+    "Gather": _op(
+        _infer_gather, _of_found(_evaluate_gather, lists=False), 1, "axis", routes="gather"
+    ),
     "GatherElements": _op(_infer_gather_elements, _evaluate_gather_elements, 1, "axis"),
     "GatherND": _op(_infer_gather_nd, _of_found(_evaluate_gather_nd, lists=True), 2, "batch_dims"),
     "ScatterElements": _op(

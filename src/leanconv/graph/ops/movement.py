@@ -197,15 +197,23 @@ def _move(
     **facts: Any,
 ) -> Op:
     """An operation that gives elements of any type back as they are."""
+    sizes = tuple(name for name in attributes if name in ("shape", "sizes"))
     facts = {"takes_symbols": True, "dtypes": DTYPES, "moves": slice(1), "working": 0, **facts}
-    return single(infer, evaluate, attributes=attributes, **facts)
+    return single(infer, evaluate, attributes=attributes, size_attributes=sizes, **facts)
 
 
 OPS: dict[str, Op] = {
-    "Reshape": _move(_infer_reshape, _evaluate_reshape, "shape"),
-    "Transpose": _move(_infer_transpose, _evaluate_transpose, "perm"),
-    "Concat": _move(_infer_concat, _evaluate_concat, "axis", most=1 << 31, moves=slice(None)),
-    "Slice": _move(_infer_slice, _evaluate_slice, "starts", "steps", "sizes"),
+    "Reshape": _move(_infer_reshape, _evaluate_reshape, "shape", routes="reshape"),
+    "Transpose": _move(_infer_transpose, _evaluate_transpose, "perm", routes="transpose"),
+    "Concat": _move(
+        _infer_concat,
+        _evaluate_concat,
+        "axis",
+        most=1 << 31,
+        moves=slice(None),
+        routes="along axis",
+    ),
+    "Slice": _move(_infer_slice, _evaluate_slice, "starts", "steps", "sizes", routes="slice"),
     "Split": Op(
         _infer_split,
         _evaluate_split,
@@ -214,9 +222,18 @@ OPS: dict[str, Op] = {
         dtypes=DTYPES,
         moves=slice(1),
         working=0,
+        routes="split",
+        size_attributes=("sizes",),
     ),
     "Pad": _move(
-        _infer_pad, _evaluate_pad, "pads", "mode", "value", takes_symbols=False, working=2
+        _infer_pad,
+        _evaluate_pad,
+        "pads",
+        "mode",
+        "value",
+        takes_symbols=False,
+        working=2,
+        routes="pad",
     ),
-    "Expand": _move(_infer_expand, _evaluate_expand, "shape"),
+    "Expand": _move(_infer_expand, _evaluate_expand, "shape", routes="aligned"),
 }

@@ -170,6 +170,9 @@ _ACTIVATIONS: dict[str, Callable[..., Array]] = {
 }
 
 
+_FACTS: dict[str, Any] = {"halves": True, "routes": "aligned"}
+
+
 def _infer_same(types: Types, _attributes: Attributes) -> TensorType:
     return first(types)
 
@@ -179,7 +182,7 @@ def _unary(function: Callable[..., Array], *names: str, **facts: Any) -> Op:
         x = array(arrays)
         return np.asarray(function(x, *(attributes[n] for n in names)), dtype=x.dtype)
 
-    return single(_infer_same, evaluate, attributes=names, halves=True, **facts)
+    return single(_infer_same, evaluate, attributes=names, **_FACTS, **facts)
 
 
 def _infer_binary(types: Types, _attributes: Attributes) -> TensorType:
@@ -192,7 +195,7 @@ def _binary(function: Callable[[Array, Array], Array], **facts: Any) -> Op:
         a, b = array(arrays), array(arrays, 1)
         return np.asarray(function(a, b), dtype=a.dtype if b.dtype != object else object)
 
-    return single(_infer_binary, evaluate, 2, 2, dtypes=NUMBERS, halves=True, **facts)
+    return single(_infer_binary, evaluate, 2, 2, dtypes=NUMBERS, **_FACTS, **facts)
 
 
 def _divide(a: Array, b: Array) -> Array:
@@ -272,7 +275,7 @@ BINARY: dict[str, Op] = {
 OPS: dict[str, Op] = {
     **UNARY,
     **BINARY,
-    "PRelu": single(_infer_prelu, _evaluate_prelu, 2, 2, halves=True),
+    "PRelu": single(_infer_prelu, _evaluate_prelu, 2, 2, **_FACTS),
 }
 ELEMENTWISE = frozenset((*OPS, *typed.OPS)) - {"BitCast"}
 
@@ -381,5 +384,5 @@ def expression(infer: _Infer, evaluate: _Evaluate) -> Op:
     def work(_: Types, attributes: Attributes, result: TensorType) -> int:
         return (len(attributes["terms"]) - 1) * result.elements
 
-    facts: dict[str, Any] = {"dtypes": (*FLOATS, BOOL), "halves": True, "working": MOST_TERMS}
+    facts: dict[str, Any] = {**_FACTS, "dtypes": (*FLOATS, BOOL), "working": MOST_TERMS}
     return single(inferred, computed, 1, 3 * MOST_TERMS, ("terms",), work, **facts)

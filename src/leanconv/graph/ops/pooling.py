@@ -213,7 +213,7 @@ def _work_lrn(_types: Types, attributes: Attributes, result: TensorType) -> int:
 
 _WINDOW = ("kernel_shape", "strides", "pads", "dilations", "ceil_mode", "count_include_pad")
 _OF_MAX = (*FLOATS, INT8, UINT8)  # those of ONNX, of which a CPU has arithmetic
-_FACTS: dict[str, Any] = {"halves": True, "working": 3}
+_FACTS: dict[str, Any] = {"halves": True, "working": 3, "routes": "windows"}
 OPS: dict[str, Op] = {
     "MaxPool": single(
         _infer_pool, _evaluate_max, 1, 1, _WINDOW, _work_pool, dtypes=_OF_MAX, **_FACTS
@@ -224,11 +224,15 @@ OPS: dict[str, Op] = {
         attributes=(*_WINDOW, "storage_order"),
         work=lambda types, attributes, results: 4 * _work_pool(types, attributes, results[0]),
         dtypes=_OF_MAX,
-        halves=True,
-        working=3,
+        **{**_FACTS, "routes": "windows and places"},
     ),
     "AveragePool": single(_infer_pool, _evaluate_average, 1, 1, _WINDOW, _work_pool, **_FACTS),
     "LRN": single(
-        _infer_lrn, _evaluate_lrn, 1, 1, ("size", "alpha", "beta", "bias"), _work_lrn, halves=True
+        _infer_lrn,
+        _evaluate_lrn,
+        attributes=("size", "alpha", "beta", "bias"),
+        work=_work_lrn,
+        halves=True,
+        routes="along channels",
     ),
 }

@@ -307,10 +307,14 @@ _Infer = Callable[[Types, Attributes], TensorType]
 
 
 def _of_codes(
-    infer: _Infer, evaluate: Callable[[Arrays, Attributes], Array], inputs: int, *names: str
+    infer: _Infer,
+    evaluate: Callable[[Arrays, Attributes], Array],
+    inputs: int,
+    routes: str,
+    *names: str,
 ) -> Op:
     named = (*names, *_QUANTISATION)
-    return single(infer, evaluate, inputs, inputs, named, dtypes=CODES)
+    return single(infer, evaluate, inputs, inputs, named, dtypes=CODES, routes=routes)
 
 
 OPS: dict[str, Op] = {
@@ -322,6 +326,7 @@ OPS: dict[str, Op] = {
         ("axis",),
         dtypes=(*FLOATS, *QUANTISED),
         halves=True,
+        routes="first",
     ),
     "QuantizeFloats": single(_infer_floats, _evaluate_floats, 3, 3, ("low", "high", "dtype")),
     "DequantizeLinear": single(
@@ -331,12 +336,15 @@ OPS: dict[str, Op] = {
         3,
         ("axis", "dtype"),
         dtypes=(FLOAT32, *DEQUANTISED),
+        routes="first",
     ),
-    "Lookup": single(_infer_lookup, _evaluate_lookup, 2, 2, dtypes=(*CODES, *FLOATS)),
-    "QLinearAdd": _of_codes(_infer_binary, _evaluate_add, 2),
-    "QLinearMul": _of_codes(_infer_binary, _evaluate_mul, 2),
-    "QLinearMatMul": _of_codes(_infer_matmul, _evaluate_matmul, 2),
-    "QLinearGlobalAveragePool": _of_codes(_infer_global_pool, _evaluate_global_pool, 1),
-    "QLinearAveragePool": _of_codes(_infer_pool, _evaluate_pool, 1, *_POOL.attributes),
-    "QLinearSoftmax": _of_codes(_infer_softmax, _evaluate_softmax, 1, "axis"),
+    "Lookup": single(
+        _infer_lookup, _evaluate_lookup, 2, 2, dtypes=(*CODES, *FLOATS), routes="first"
+    ),
+    "QLinearAdd": _of_codes(_infer_binary, _evaluate_add, 2, "aligned"),
+    "QLinearMul": _of_codes(_infer_binary, _evaluate_mul, 2, "aligned"),
+    "QLinearMatMul": _of_codes(_infer_matmul, _evaluate_matmul, 2, "product"),
+    "QLinearGlobalAveragePool": _of_codes(_infer_global_pool, _evaluate_global_pool, 1, "pooled"),
+    "QLinearAveragePool": _of_codes(_infer_pool, _evaluate_pool, 1, "windows", *_POOL.attributes),
+    "QLinearSoftmax": _of_codes(_infer_softmax, _evaluate_softmax, 1, "", "axis"),
 }

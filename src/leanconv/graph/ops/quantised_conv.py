@@ -209,6 +209,13 @@ _WINDOW = ("strides", "pads", "dilations", "group")
 _NUMBERS = ("x_zero", "y_zero", "low", "high", "dtype", "residual", "activation")
 OPS: dict[str, Op] = {
     "QLinearConv": single(
-        _infer, _evaluate, 2, 6, (*_WINDOW, *_NUMBERS), work_conv, dtypes=(*CODES, INT32, FLOAT32)
+        _infer,
+        _evaluate,
+        2,
+        6,
+        (*_WINDOW, *_NUMBERS),
+        work_conv,
+        dtypes=(*CODES, INT32, FLOAT32),
+        routes="convolution",
     )
 }

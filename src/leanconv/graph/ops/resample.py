@@ -235,6 +235,8 @@ OPS: dict[str, Op] = {
         tables=_tables,
         dtypes=(*FLOATS, INT8, UINT8),
         halves=True,
+        routes="resized",
+        size_attributes=("sizes",),
         working=9,  # of codes: sums and products are four times as wide
     )
 }

@@ -242,5 +242,7 @@ OPS: dict[str, Op] = {
         tables=_tables,
         dtypes=DTYPES,
         halves=True,
+        routes="resized",
+        size_attributes=("sizes",),
     )
 }

@@ -14,6 +14,7 @@ Runtime does, so that the same boxes are kept.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -334,7 +335,8 @@ def _place(least: bool) -> Op:
         return np.asarray(x.shape[axis] - 1 - found, np.int64)
 
     names = ("axis", "keepdims", "last")
-    return single(_infer_place, evaluate, attributes=names, dtypes=NUMBERS, halves=True)
+    facts: dict[str, Any] = {"dtypes": NUMBERS, "halves": True, "routes": "reduced axis"}
+    return single(_infer_place, evaluate, attributes=names, **facts)
 
 
 def _infer_top(types: Types, attributes: Attributes) -> tuple[TensorType, ...]:
@@ -409,5 +411,6 @@ OPS: dict[str, Op] = {
         dtypes=NUMBERS,
         working=0,
         places=3,
+        routes="along axis",
     ),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -172,7 +173,7 @@ LOGIC: dict[str, Op] = {
     "Or": _predicate(np.logical_or, (BOOL,)),
     "Xor": _predicate(np.logical_xor, (BOOL,)),
 }
-OPS: dict[str, Op] = {
+_EACH: dict[str, Op] = {
     "Cast": single(
         _infer_cast, _evaluate_cast, attributes=("to",), takes_symbols=True, dtypes=HELD, working=0
     ),
@@ -201,3 +202,4 @@ OPS: dict[str, Op] = {
     "IsNaN": _float_test(np.isnan),
     "IsInf": _float_test(_infinite, "positive", "negative"),
 }
+OPS = {op: replace(each, routes="aligned") for op, each in _EACH.items()}

@@ -18,7 +18,7 @@ from leanconv.errors import ModelError, UnsupportedError
 from leanconv.graph.fields.receptive_fields import InputAxis, reads_of, receptive_fields
 from leanconv.graph.fields.routes import axis_table, routes
 from leanconv.graph.ir import Graph, Node, is_filled
-from leanconv.graph.ops import label
+from leanconv.graph.ops import OPS, label
 from leanconv.graph.ops.base import only_described
 from leanconv.planner.decision import Decision
 from leanconv.planner.tiles.groups import Cutting, cutting
@@ -165,24 +165,7 @@ class ImageNetwork:
 
 
 # -- whether a window has the whole image's network, node by node --------------------------------
-# Attributes that follow from extents: these, and the routes of the axes, are compared instead.
-_SIZES: Mapping[str, tuple[str, ...]] = {
-    "Slice": ("sizes",),
-    "Split": ("sizes",),
-    "Resize": ("sizes",),
-    "Resample": ("sizes",),
-    "Reshape": ("shape",),
-    "Expand": ("shape",),
-}
-
-
-_TABLES = ("Resize", "Resample")  # whose axes have tables of places and weights
-_SUMS = (
-    *("ReduceSum", "ReduceMean", "ReduceProd"),
-    *("ReduceL1", "ReduceSumSquare", "ReduceMeanSquare"),
-)
 _FEW = 17  # results beside each other, from which on sums have one order: more than a vector
-_ABSOLUTE = ("MaxPoolWithIndices",)  # whose second result says where in the image something is
 
 
 def check_alike(windows: Windows) -> None:
@@ -215,23 +198,26 @@ def _form(node: Node) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
 
 def _differences(node: Node, other: Node, windows: Windows) -> Iterator[str]:
     whole, window, places = windows.whole, windows.window, windows.cutting.places
-    exempt = _SIZES.get(node.op, ())
+    op = OPS[node.op]
     for name, value in node.attributes.items():
-        if name not in exempt and not _equal(value, other.attributes[name]):
+        # Of what follows from extents these, and the routes of the axes, are compared instead.
+        if name not in op.size_attributes and not _equal(value, other.attributes[name]):
             yield f"has another {name} for a tile than for the whole image"
     for name in node.inputs:
         if name in whole.constants and not _same_constant(name, whole, window):
             yield f"reads the constant {name!r}, which follows from the image's size"
-    if node.op in _ABSOLUTE and any(name in whole.outputs for name in node.outputs[1:]):
+    given = (name in whole.outputs for name in node.outputs[1:])
+    if op.routes == "windows and places" and any(given):
         yield "gives places in the image"
     for result, output in enumerate(node.outputs):
         yield from _shape_differences(output, windows)
         pairs = zip(reads_of(node, result, whole), reads_of(other, result, window), strict=True)
         for (name, one), (_, two) in pairs:
-            if places[name] and node.op not in _TABLES and routes(one) != routes(two):
+            if places[name] and op.routes != "resized" and routes(one) != routes(two):
                 yield "reads other places for a tile than for the whole image"
     yield from _table_differences(node, other, windows)
-    if node.op in _SUMS and _columns(node, whole) != _columns(node, window):
+    ordered = op.reduces is not None and op.reduces[0] not in ("max", "min")
+    if ordered and _columns(node, whole) != _columns(node, window):
         yield f"sums in another order in a tile of fewer than {_FEW} elements; give a larger tile"
 
 
@@ -253,7 +239,7 @@ def _shape_differences(output: str, windows: Windows) -> Iterator[str]:
 def _table_differences(node: Node, other: Node, windows: Windows) -> Iterator[str]:
     """Places and weights of resized axes, which are rounded, wherever a window lies."""
     whole, window, places = windows.whole, windows.window, windows.cutting.places
-    x = node.inputs[0] if node.op in _TABLES else ""
+    x = node.inputs[0] if OPS[node.op].routes == "resized" else ""
     for axis, source in places.get(x, {}).items():
         kind = whole.types[x].dtype
         one = axis_table(node, axis, whole.types[x].shape[axis], kind)
