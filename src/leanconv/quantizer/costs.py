@@ -28,6 +28,7 @@ from leanconv.api.options import NetworkOptions, checked_threads
 from leanconv.errors import LeanConvError
 from leanconv.graph.network_inputs import is_small
 from leanconv.graph.onnx_import import read_model
+from leanconv.graph.ops import OPS
 from leanconv.operators.operator import Accuracy
 from leanconv.planner.budget import Planner
 from leanconv.planner.node_costs import NodeEvaluator
@@ -40,7 +41,7 @@ from leanconv.records import dataclass
 log = logging.getLogger(__name__)
 
 _REPEATS = 9  # of a measurement, of which the least time counts
-_CONVERSIONS = ("Cast", "QuantizeLinear", "DequantizeLinear")
+_CONVERSIONS = frozenset(op for op, each in OPS.items() if each.converts)
 Files = Callable[[Rungs], OnnxGraph]
 
 

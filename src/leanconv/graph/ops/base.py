@@ -54,6 +54,12 @@ class Op:
             objects, what it gives of the numbers; to other operations symbols are their numbers.
         dtypes: what its inputs may hold at run time; of constants it computes everything.
         moves: the inputs whose elements it moves as they lie in memory, and does nothing else.
+        selects: whether it gives elements of its one input, the nearest or the largest of some, so
+            that any increasing function may follow it instead; of integers, where there are modes.
+        shifts: whether its codes may all be larger by one number, if their zero points, bounds and
+            tables are, too.
+        converts: whether it gives the numbers that it reads in another type.
+        of_floats: of an operation on codes that of the floats for which they stand.
         halves: whether it computes in float32 of values that may be stored in halves.
         working: the memory in which NumPy works while it computes the operation, beside operands
             and results, in times the bytes of these together: measured, and rounded up.
@@ -75,6 +81,10 @@ class Op:
     takes_symbols: bool = False
     dtypes: tuple[DType, ...] = FLOATS
     moves: slice | None = None
+    selects: bool = False
+    shifts: bool = False
+    converts: bool = False
+    of_floats: str = ""
     halves: bool = False
     working: int = 2
     places: int = 0

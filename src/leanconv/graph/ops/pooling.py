@@ -216,7 +216,13 @@ _OF_MAX = (*FLOATS, INT8, UINT8)  # those of ONNX, of which a CPU has arithmetic
 _FACTS: dict[str, Any] = {"halves": True, "working": 3, "routes": "windows"}
 OPS: dict[str, Op] = {
     "MaxPool": single(
-        _infer_pool, _evaluate_max, 1, 1, _WINDOW, _work_pool, dtypes=_OF_MAX, **_FACTS
+        _infer_pool,
+        _evaluate_max,
+        attributes=_WINDOW,
+        work=_work_pool,
+        dtypes=_OF_MAX,
+        selects=True,
+        **_FACTS,
     ),
     "MaxPoolWithIndices": Op(
         _infer_max_places,

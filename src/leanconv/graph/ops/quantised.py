@@ -307,14 +307,17 @@ _Infer = Callable[[Types, Attributes], TensorType]
 
 
 def _of_codes(
+    of_floats: str,
+    routes: str,
     infer: _Infer,
     evaluate: Callable[[Arrays, Attributes], Array],
     inputs: int,
-    routes: str,
     *names: str,
+    shifts: bool = True,
 ) -> Op:
+    facts: dict[str, Any] = {"of_floats": of_floats, "routes": routes, "shifts": shifts}
     named = (*names, *_QUANTISATION)
-    return single(infer, evaluate, inputs, inputs, named, dtypes=CODES, routes=routes)
+    return single(infer, evaluate, inputs, inputs, named, dtypes=CODES, **facts)
 
 
 OPS: dict[str, Op] = {
@@ -325,10 +328,14 @@ OPS: dict[str, Op] = {
         3,
         ("axis",),
         dtypes=(*FLOATS, *QUANTISED),
+        shifts=True,
+        converts=True,
         halves=True,
         routes="first",
     ),
-    "QuantizeFloats": single(_infer_floats, _evaluate_floats, 3, 3, ("low", "high", "dtype")),
+    "QuantizeFloats": single(
+        _infer_floats, _evaluate_floats, 3, 3, ("low", "high", "dtype"), converts=True
+    ),
     "DequantizeLinear": single(
         _infer_dequantise,
         _evaluate_dequantise,
@@ -336,15 +343,29 @@ OPS: dict[str, Op] = {
         3,
         ("axis", "dtype"),
         dtypes=(FLOAT32, *DEQUANTISED),
+        shifts=True,
+        converts=True,
         routes="first",
     ),
     "Lookup": single(
-        _infer_lookup, _evaluate_lookup, 2, 2, dtypes=(*CODES, *FLOATS), routes="first"
+        _infer_lookup,
+        _evaluate_lookup,
+        2,
+        2,
+        dtypes=(*CODES, *FLOATS),
+        shifts=True,
+        routes="first",
     ),
-    "QLinearAdd": _of_codes(_infer_binary, _evaluate_add, 2, "aligned"),
-    "QLinearMul": _of_codes(_infer_binary, _evaluate_mul, 2, "aligned"),
-    "QLinearMatMul": _of_codes(_infer_matmul, _evaluate_matmul, 2, "product"),
-    "QLinearGlobalAveragePool": _of_codes(_infer_global_pool, _evaluate_global_pool, 1, "pooled"),
-    "QLinearAveragePool": _of_codes(_infer_pool, _evaluate_pool, 1, "windows", *_POOL.attributes),
-    "QLinearSoftmax": _of_codes(_infer_softmax, _evaluate_softmax, 1, "", "axis"),
+    "QLinearAdd": _of_codes("Add", "aligned", _infer_binary, _evaluate_add, 2),
+    "QLinearMul": _of_codes("Mul", "aligned", _infer_binary, _evaluate_mul, 2),
+    "QLinearMatMul": _of_codes("MatMul", "product", _infer_matmul, _evaluate_matmul, 2),
+    "QLinearGlobalAveragePool": _of_codes(
+        "ReduceMean", "pooled", _infer_global_pool, _evaluate_global_pool, 1
+    ),
+    "QLinearAveragePool": _of_codes(
+        "AveragePool", "windows", _infer_pool, _evaluate_pool, 1, *_POOL.attributes, shifts=False
+    ),
+    "QLinearSoftmax": _of_codes(
+        "Softmax", "", _infer_softmax, _evaluate_softmax, 1, "axis", shifts=False
+    ),
 }

@@ -216,6 +216,8 @@ OPS: dict[str, Op] = {
         (*_WINDOW, *_NUMBERS),
         work_conv,
         dtypes=(*CODES, INT32, FLOAT32),
+        shifts=True,
+        of_floats="Conv",
         routes="convolution",
     )
 }

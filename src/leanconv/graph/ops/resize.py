@@ -241,6 +241,7 @@ OPS: dict[str, Op] = {
         work=_work_resize,
         tables=_tables,
         dtypes=DTYPES,
+        selects=True,
         halves=True,
         routes="resized",
         size_attributes=("sizes",),

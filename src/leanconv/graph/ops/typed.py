@@ -175,7 +175,13 @@ LOGIC: dict[str, Op] = {
 }
 _EACH: dict[str, Op] = {
     "Cast": single(
-        _infer_cast, _evaluate_cast, attributes=("to",), takes_symbols=True, dtypes=HELD, working=0
+        _infer_cast,
+        _evaluate_cast,
+        attributes=("to",),
+        takes_symbols=True,
+        dtypes=HELD,
+        converts=True,
+        working=0,
     ),
     "BitCast": single(_infer_bits, _evaluate_bits, attributes=("to",), dtypes=_RAW),
     **COMPARISONS,

@@ -14,15 +14,13 @@ from leanconv.errors import LeanConvError
 from leanconv.graph.codes import Code, all_codes
 from leanconv.graph.edit import Array, Editor
 from leanconv.graph.ir import Graph, Node
-from leanconv.graph.ops import BINARY, UNARY, evaluate
+from leanconv.graph.ops import BINARY, OPS, UNARY, evaluate
 from leanconv.graph.ops.quantised import CODES
 from leanconv.graph.passes.simplify import drop_dead
 from leanconv.records import dataclass
 from leanconv.types import FLOAT16, FLOAT32
 
 Number = TypeVar("Number", int, float)
-# What gives elements of one tensor back as they are.
-MOVES = ("Reshape", "Transpose", "Slice", "Expand", "MaxPool", "Pad", "Resize")
 _DEEPEST = 16  # operations of a function of one value
 
 
@@ -153,6 +151,13 @@ class Values:
         rounds = node.op == "Cast" and node.attributes["to"] in (FLOAT16, FLOAT32)
         known = node.op in UNARY or node.op in BINARY or rounds
         return known and self.editor.shape(node.output) == shape
+
+
+def moves_codes(node: Node) -> bool:
+    """Whether a node gives elements of all its inputs and nothing else: codes as well as floats."""
+    entry = OPS[node.op]
+    moved = slice(1) if entry.selects else entry.moves
+    return moved is not None and node.inputs[moved] == node.inputs and len(node.outputs) == 1
 
 
 def of_constants(node: Node, constants: Container[str]) -> bool:

@@ -20,12 +20,12 @@ from leanconv.graph.passes.coded_layers import (
     dense_of_codes,
 )
 from leanconv.graph.passes.coded_values import (
-    MOVES,
     Coded,
     Values,
     bounds_of,
     floats_made,
     inner,
+    moves_codes,
 )
 from leanconv.records import dataclass
 from leanconv.types import FLOAT32, FLOATS
@@ -54,7 +54,7 @@ def recognise_quantised(graph: Graph) -> Graph:
         return graph
 
     def rule(editor: Editor, node: Node) -> bool:
-        found = _RULES.get(node.op)
+        found = _RULES.get(node.op, _move if moves_codes(node) else None)
         if found is None or not all(editor.types[name].elements for name in node.outputs):
             return False
         return found(Values(editor), node)
@@ -116,9 +116,6 @@ def _concat(values: Values, node: Node) -> bool:
 
 
 # -- in front of a QuantizeLinear --------------------------------------------------------------
-_VIEWS = ("Reshape", "Transpose", "Slice")
-
-
 @dataclass(frozen=True, eq=False)
 class _Quantised:
     """A QuantizeLinear, and what is between it and the layer whose result it reads.
@@ -129,7 +126,7 @@ class _Quantised:
         code: of its result.
         low, high: bounds of its codes, those of a Relu or Clip behind the layer among them.
         root: name of the layer's result, floats.
-        moves: Reshapes, Transposes and Slices behind the layer, in their order.
+        moves: what only moves elements behind the layer, in their order.
     """
 
     values: Values
@@ -186,18 +183,25 @@ def _followed(values: Values, node: Node, code: Code) -> _Quantised:
     low = node.attributes.get("low", int(code.dtype.low))
     high = node.attributes.get("high", int(code.dtype.high))
     while True:
-        before = editor.private_producer(name, "Relu", "Clip", "Cast", *_VIEWS)
-        bounds = None if before is None else bounds_of(before)
-        if before is None or (bounds is not None and math.isnan(sum(bounds))):
+        before = editor.producer(name)
+        if before is None or not editor.is_private(name):
             break
-        if bounds is not None:
+        bounds = bounds_of(before)
+        if bounds is not None and not math.isnan(sum(bounds)):
             low, high = inner(low, high, *map(code.code_of, bounds))
-        elif before.op != "Cast":
+        elif _rearranges(editor, before):
             moves.append(before)
-        elif editor.types[before.inputs[0]].dtype not in FLOATS:
+        elif before.op != "Cast" or editor.types[before.inputs[0]].dtype not in FLOATS:
             break
         name = before.inputs[0]
     return _Quantised(values, node, code, low, high, name, tuple(moves[::-1]))
+
+
+def _rearranges(editor: Editor, node: Node) -> bool:
+    """Whether a node moves elements of one tensor, and none of them to several places."""
+    if not (OPS[node.op].moves and len(node.inputs) == 1 and moves_codes(node)):
+        return False
+    return editor.types[node.output].elements <= editor.types[node.inputs[0]].elements
 
 
 def _requantised(q: _Quantised) -> bool:
@@ -255,7 +259,8 @@ def _pair(q: _Quantised) -> bool:
     return q.replaced(Node(_OF_TWO[node.op], (a.name, b.name), (q.root,), attributes, node.name))
 
 
-_OF_TWO = {"Add": "QLinearAdd", "Mul": "QLinearMul", "MatMul": "QLinearMatMul"}
+# By the operations on floats of two tensors those on codes.
+_OF_TWO = {each.of_floats: op for op, each in OPS.items() if each.of_floats and each.most == 2}
 
 
 def _joined(q: _Quantised) -> bool:
@@ -327,6 +332,5 @@ _RULES: Mapping[str, Callable[[Values, Node], bool]] = {
     "Relu": _clip,
     "Clip": _clip,
     "Concat": _concat,
-    **dict.fromkeys(MOVES, _move),
     "QuantizeLinear": _quantise,
 }

@@ -10,17 +10,14 @@ import numpy as np
 
 from leanconv.graph.edit import Editor, node_like, rewrite
 from leanconv.graph.ir import Graph, Node, TensorType
-from leanconv.graph.passes.coded_values import MOVES
+from leanconv.graph.ops import OPS
+from leanconv.graph.passes.coded_values import moves_codes
 from leanconv.types import INT8, UINT8
 
 _SHIFT = 128
-_OF_CODES = frozenset(("QLinearAdd", "QLinearMul", "QLinearMatMul", "QLinearGlobalAveragePool"))
-_MOVES = frozenset((*MOVES, "Concat"))
 _OF_FLOATS = ("QuantizeLinear", "DequantizeLinear")
 _ZEROS = ("x_zero", "y_zero")
 _OF_RESULT = ("y_zero", "low", "high", "value")  # attributes that are codes of the result
-_GIVE = frozenset(("QuantizeLinear", "QLinearConv", "Lookup")) | _OF_CODES | _MOVES
-_TAKE = frozenset(("DequantizeLinear", "QLinearConv", "Lookup")) | _OF_CODES | _MOVES
 
 
 def unsigned_codes(graph: Graph) -> Graph:
@@ -57,18 +54,17 @@ def _shifts(graph: Graph) -> dict[str, int]:
     negative, rounded = set[str](), set[str]()
     for node in graph.nodes:
         given = [name for name in node.outputs if is_signed(name)]
-        read = [name for name in _tensors(node) if is_signed(name)]
+        read = [name for name in node.inputs if is_signed(name)]
         if node.op == "QLinearConv" and node.input(4):  # its residual is of the type of its result
             kept.update((*given, *filter(is_signed, node.inputs[4:])))
-        if node.op not in _GIVE or len(node.outputs) > 1:
-            kept.update(given)
-        if node.op not in _TAKE:
-            kept.update(read)
+        moves = moves_codes(node)
+        if not (moves or OPS[node.op].shifts):
+            kept.update((*given, *read))
         if node.op == "QLinearMul":
             rounded.update(given)
         if node.op == "QLinearAdd" or (node.op == "QLinearConv" and node.input(4)):
-            rounded.update((*given, *(name for name in node.inputs if is_signed(name))))
-        if node.op in _MOVES:
+            rounded.update((*given, *read))
+        if moves:
             for name in (*given, *read):
                 groups[group(name)] = group(node.outputs[0])
         least = _least(node, graph)
@@ -77,12 +73,6 @@ def _shifts(graph: Graph) -> dict[str, int]:
     refused |= {group(name) for name in rounded} & below
     made = (name for node in graph.nodes for name in node.outputs if is_signed(name))
     return {name: _SHIFT * (group(name) in below) for name in made if group(name) not in refused}
-
-
-def _tensors(node: Node) -> tuple[str, ...]:
-    """The inputs of a node but for constants of the operation: weights, tables, zero points."""
-    alone = node.op in ("QLinearConv", "Lookup", *_OF_FLOATS)
-    return node.inputs[:1] if alone else node.inputs
 
 
 def _least(node: Node, graph: Graph) -> defaultdict[str, float]:
