@@ -57,7 +57,7 @@ def residues(stride: int, dilation: int) -> Residues:
 
 
 def residue_counts(window: Window) -> Triple:
-    """How many residues are convolved apart, along each axis."""
+    """Count the residues that are convolved separately, along each axis."""
     return _triple(
         residues(*axis).count for axis in zip(window.stride, window.dilation, strict=True)
     )

@@ -32,7 +32,7 @@ _TRANSFORMED, _COPIED, _EACH = 1.03, 1.17, 1.5
 
 
 def has_halves(precision: Precision) -> bool:
-    """Whether it is float32 with operands in halves."""
+    """Return whether a precision sums in float32 and stores some operands in halves."""
     operands = precision.x, precision.w, precision.y
     stored = all(each in (FLOAT32, *HALVES) for each in operands)
     return precision.accumulate == FLOAT32 and stored and not precision.is_uniform
@@ -91,7 +91,7 @@ def with_halves(algorithm: Algorithm[Any]) -> Algorithm[Any]:
 
 
 def _types(precision: Precision, transforms: bool) -> Precision:
-    """Those that a method stores operands in: transformed weights stay in float32."""
+    """Return the storage types of a method: transformed weights stay in float32."""
     return replace(precision, w=FLOAT32) if transforms else precision
 
 

@@ -1,4 +1,4 @@
-"""What a method offers: the algorithm, its choices, and the candidate that is compiled."""
+"""Interface of a method: the algorithm, its choices, and the candidate that is compiled."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Candidate:
         return sum(aligned(size) for size in self.temporaries.values())
 
     def workspace_bytes(self, threads: int) -> int:
-        """What runs need besides the user's arrays and the packed constants."""
+        """Return the bytes of temporaries and of all threads' scratch in a run."""
         return self.shared_bytes + self.scratch_bytes * threads
 
     def packing_cycles(self, itemsize: int) -> float:
@@ -99,12 +99,12 @@ class Candidate:
         return _PACKING_CYCLES * sum(self.constant_bytes.values()) / itemsize
 
     def packing_recipe(self, channels: Sequence[object]) -> Hashable:
-        """How it packs its weights; None if it has tables beside, which may follow the sizes.
+        """Return a key of how the weights are packed; None if other tables depend on the sizes.
 
         A packing is decided by what is form in a kernel: channels, groups, taps, lanes, tile.
 
         Args:
-            channels: which constants there are beside the weights.
+            channels: names of the constants beside the weights.
         """
         if not self.constant_bytes.keys() <= _PACKED_ROLES:
             return None
@@ -113,7 +113,7 @@ class Candidate:
 
 
 def is_one_float(precision: Precision) -> bool:
-    """Whether everything is of one of the types in which a CPU computes."""
+    """Return whether all types are one, float32 or float64."""
     return precision.is_uniform and precision.x in FLOATS
 
 
@@ -137,7 +137,7 @@ class Algorithm(Generic[P]):
             with `lean` also the fastest of those that need less memory. None if `make` is the
             only choice.
         transforms: whether it multiplies transformed numbers, in which small weights are lost.
-        precisions: whether it takes one.
+        precisions: says whether it computes in a precision.
         takes_phases: whether its kernels write the phases of a transposed convolution that are
             channels (`PhasedAccess`).
         takes_halves: whether all its kernels load and store operands as numbers, so that these may
@@ -195,13 +195,13 @@ class PacksChannels(Protocol):
     """A kernel with numbers for each output channel."""
 
     def channel_calls(self, values: np.ndarray) -> list[PackCall]:
-        """What packs one number for each, or several."""
+        """Return the calls that pack one or more numbers per channel."""
 
 
 def channel_calls(
     kernel: PacksChannels, channels: Mapping[str, np.ndarray]
 ) -> dict[str, list[PackCall]]:
-    """What packs what a kernel has beside weights, by role."""
+    """Return the calls that pack a kernel's constants other than weights, by role."""
     return {
         name: copied(values) if name == "quantisation" else kernel.channel_calls(values)
         for name, values in channels.items()

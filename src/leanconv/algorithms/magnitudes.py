@@ -36,7 +36,7 @@ from leanconv.graph.edit import release_read
 from leanconv.records import dataclass
 from leanconv.types import FLOAT32, HALVES, INT8, UINT8, DType, Precision, as_dtype
 
-# Bits that are told apart: those that tiles of Winograd leave (`leanconv.winograd.integers`).
+# Bits that are distinguished: those that tiles of Winograd leave (`leanconv.winograd.integers`).
 # Layers that differ in nothing else share what is chosen for them.
 _TOLD_APART = (26, 28, 30, 32)
 
@@ -80,7 +80,7 @@ _LOOK = 2**12  # weights that are looked at together
 
 @dataclass(frozen=True)
 class Losses:
-    """What a method does with numbers that are too small or too large.
+    """Loss of accuracy of a method with numbers that are too small or too large.
 
     Attributes:
         sums: the sum of amp^2 / rho over products and partial sums.
@@ -98,12 +98,12 @@ class Losses:
 
 @dataclass(frozen=True)
 class Magnitudes:
-    """Where a stated error holds.
+    """Bounds of results and inputs between which a stated error holds.
 
     Attributes:
-        least_result: that the largest result has at least; infinity if the weights are too small
-            for any statement.
-        most_input: that no input exceeds.
+        least_result: the least that the largest result may be; infinity if the weights are too
+            small for any statement.
+        most_input: the largest absolute value that an input may have.
     """
 
     least_result: float
@@ -111,7 +111,7 @@ class Magnitudes:
 
     @staticmethod
     def of_all(found: Iterable[Magnitudes]) -> Magnitudes:
-        """Where the errors of several parts hold."""
+        """Return the bounds within which the errors of all parts hold."""
         pairs = list(found)
         return Magnitudes(
             max(each.least_result for each in pairs), min(each.most_input for each in pairs)
@@ -137,7 +137,7 @@ def losses_of_sums(length: int) -> Losses:
 
 
 def are_small(w: np.ndarray) -> bool:
-    """Whether weights are so small that what transforms make of them is lost; not if all are 0.
+    """Return whether transforms lose the weights as too small; False if all weights are 0.
 
     Args:
         w: weights; as soon as one is large enough, the others are not read.
@@ -183,11 +183,11 @@ def _largest(w: np.ndarray) -> float:
 
 
 def magnitudes(losses: Losses, error: float, w: np.ndarray) -> Magnitudes:
-    """Where an error holds.
+    """Return the bounds within which an error holds for given weights.
 
     Args:
         losses: of the method.
-        error: that is stated.
+        error: the stated one.
         w: weights (K, C / groups, taps…).
     """
     dtype, (size, summed) = _computed(w), _size_and_sum(w)
@@ -200,7 +200,7 @@ def magnitudes(losses: Losses, error: float, w: np.ndarray) -> Magnitudes:
 
 
 def in_halves(found: Magnitudes, precision: Precision, w: np.ndarray | None) -> Magnitudes:
-    """Where an error holds, if it does there in float32 and operands are stored in halves.
+    """Return the bounds where operands are stored in halves, from those of float32.
 
     Subnormal halves are kept, so that what is rounded off is a share of the least normal number.
     """
@@ -217,13 +217,13 @@ def in_halves(found: Magnitudes, precision: Precision, w: np.ndarray | None) -> 
 
 
 def usual_magnitudes(losses: Losses, error: float, dtype: DType, size: float = 1.0) -> Magnitudes:
-    """Where an error holds if no result's absolute weights sum up to more than 1.
+    """Return the bounds of an error if no result's absolute weights add up to more than 1.
 
     Args:
         losses: of the method.
-        error: that is stated.
+        error: the stated one.
         dtype: of the numbers.
-        size: that the weights' root-mean-square does not exceed, but is not nearly subnormal.
+        size: a bound of the weights' root-mean-square, not nearly subnormal.
     """
     # The cube root of sums + inputs size^3 or a little more: the cube of a size may overflow.
     lost = float(losses.sums ** (1 / 3) + losses.inputs ** (1 / 3) * size)

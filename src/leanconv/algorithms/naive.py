@@ -4,7 +4,7 @@
         y[n, k, od, oh, ow] += x[n, c, od·sd + kd·dd - pd, …] · w[k, c, kd, kh, kw]
 
 Algorithm 1 of the im2win thesis, the baseline of everybody's tables. Over a tensor that im2win has
-lowered it is the thesis' algorithm 4. Taps in the padding are left out.
+unfolded it is the thesis' algorithm 4. Taps in the padding are left out.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ P = TypeVar("P", bound="Parameters")
 # -- kinds of parameters -----------------------------------------------------------------------
 @dataclass(frozen=True)
 class Kind(Generic[T]):
-    """What a parameter may be.
+    """Type of a parameter's values, parsed from text.
 
     Attributes:
         read: parses text; None if the text is no such value.
@@ -81,7 +81,7 @@ TILE = Kind(
 # -- parameters and choices --------------------------------------------------------------------
 @dataclass(frozen=True)
 class Parameters:
-    """Those of an algorithm that has none, and the base of all others."""
+    """Base of all algorithms' parameters; itself for an algorithm that has none."""
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
@@ -129,7 +129,7 @@ class Choice:
     error: float = field(default=math.nan, compare=False)
 
     def __str__(self) -> str:
-        """As the user selects it: `"winograd:m=4x4,rows=7"`."""
+        """Return the choice as the user selects it: `"winograd:m=4x4,rows=7"`."""
         text = str(self.parameters)
         return f"{self.algorithm}:{text}" if text else self.algorithm
 

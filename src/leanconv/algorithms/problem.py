@@ -33,7 +33,7 @@ def default_error(precision: Precision) -> float:
 
 
 def storage_error(precision: Precision, growth: float = 1.0) -> float:
-    """What halves add to the error of a sum: results and weights that were rounded to them.
+    """Return the error that halves add to a sum: results and weights are rounded to them.
 
     Args:
         precision: of operands and sums.
@@ -65,9 +65,8 @@ class Problem:
         any_size: axes of the window, 0 to 2, along which the code is to serve all sizes of the
             images, of which these are some.
         usual_sizes: outputs along depth, height and width, of such axes, for which algorithm and
-            tiles are chosen: the first stands for all of them where one must. If others follow it,
-            the size at hand is known, and takes of the few tiles that are good for these those that
-            are best for it.
+            tiles are chosen: the first represents all of them where only one can. If others follow,
+            the size at hand is known, and takes the best of the few tiles that are good for these.
         small_weights: whether the weights are so small that transforms would lose them.
         sum_bits: bits, the sign counted, that every sum of products of codes has (`magnitudes`);
             32 where the weights are not known.
@@ -109,7 +108,7 @@ def typicals(problem: Problem) -> tuple[Problem, ...]:
 
 
 def sized(problem: Problem) -> Problem:
-    """What a tile is chosen for: the size at hand where several are usual, else the only one."""
+    """Return the problem itself if several sizes are usual, else `typical`, to choose a tile."""
     return problem if len(problem.usual_sizes) > 1 else typical(problem)
 
 
@@ -141,7 +140,7 @@ def typical(problem: Problem, outputs: Triple | None = None) -> Problem:
 
 
 def split_phases(problem: Problem, target: Target) -> str | None:
-    """Why vectors of channels that are phases are no whole pixels; None if they are, or no such."""
+    """Why vectors of channels that are phases hold no whole pixels; None if they do."""
     conv, y, lanes = problem.conv, problem.conv.y, problem.conv.lanes(target)
     if not isinstance(y, PhasedAccess) or y.block > 1 or lanes % y.phase_count == 0:
         return None
@@ -151,7 +150,7 @@ def split_phases(problem: Problem, target: Target) -> str | None:
 
 
 def _dense(access: Access, size: Triple, channels: int) -> Access:
-    """Where a tensor of another size lies in the same layout."""
+    """Return the strides of a tensor of another size in the same layout."""
     block, step, (d, h, w) = access.block, access.spatial[2], size
     if isinstance(access, PhasedAccess):
         volume, row = d * h * w * access.phase_count * block, w * step

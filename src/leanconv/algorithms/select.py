@@ -1,4 +1,4 @@
-"""Which algorithm computes a problem: by name, or the cheapest that keeps its limits."""
+"""Choice of the algorithm for a problem: by name, or the cheapest that keeps its limits."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def choice_named(text: str) -> Choice:
 
 
 def transforms(choice: Choice, problem: Problem) -> bool:
-    """Whether the algorithm of a choice multiplies transformed numbers, which are rounded."""
+    """Return whether a choice's algorithm multiplies transformed numbers, which are rounded."""
     return _named(choice.algorithm, problem).transforms
 
 
@@ -118,7 +118,7 @@ def lost_weights(algorithm: Algorithm[Any], problem: Problem) -> str | None:
 
 
 def _allowed(candidate: Candidate, problem: Problem) -> bool:
-    """Whether a candidate keeps the limits of error and of transformed weights.
+    """Return whether a candidate keeps the limits of error and of transformed weights.
 
     Plain sums are always allowed, however small `max_error` is, unless their error exceeds the
     default (from some 50,000 products on); such sums are computed as partial sums.
@@ -214,7 +214,7 @@ def _made(
 def magnitudes_of(
     problem: Problem, candidate: Candidate, w: np.ndarray | None = None
 ) -> Magnitudes:
-    """Where the error that a candidate states holds.
+    """Return the bounds of results and inputs within which a candidate's error holds.
 
     Args:
         problem, candidate: what is computed, and how.
@@ -229,7 +229,7 @@ def magnitudes_of(
 
 
 def is_possible(problem: Problem, target: Target) -> bool:
-    """Whether any algorithm computes a problem without being named."""
+    """Return whether an algorithm that need not be named computes a problem."""
     return bool(_possible(problem, target))
 
 

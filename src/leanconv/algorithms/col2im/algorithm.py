@@ -63,12 +63,12 @@ def refusal(problem: Problem, target: Target) -> str | None:
 
 
 class _Plan(NamedTuple):
-    """How the outputs of a group are cut, and into which tiles.
+    """Division of a group's outputs into units, and the register tile that computes them.
 
     Attributes:
-        unit: blocks of outputs with panels of their own.
+        unit: blocks of outputs of a unit, which has panels of its own.
         tile: pixels and vectors of a register tile.
-        cycles: of one group of one image, what bands compute again not counted.
+        cycles: estimated for one group of one image, without what bands compute again.
     """
 
     unit: int
@@ -204,11 +204,11 @@ def _halo(window: Window) -> int:
 
 
 def _bands(flops: int, size: int, halo: int) -> int:
-    """How many bands make chunks worth claiming and compute little again.
+    """Return the number of bands: chunks worth claiming that recompute little.
 
     Args:
-        flops: of a unit of one image.
-        size: positions along the axis.
+        flops: operations of a unit of one image.
+        size: positions along the axis of the bands.
         halo: positions that two bands compute.
     """
     bands: int = least(flops // _CHUNK_FLOPS + 1, most(size // max(1, _HALOS * halo), 1))
@@ -251,10 +251,10 @@ def candidate(problem: Problem, target: Target) -> Candidate:
 
 
 def weight_calls(kernel: Col2Im, w: np.ndarray) -> list[PackCall]:
-    """What packs weights, a panel after the other.
+    """Return the calls that pack weights for a kernel, one panel after the other.
 
     Args:
-        kernel: says how.
+        kernel: whose panels are packed.
         w: (C, K / groups, taps…), with all three kernel axes or fewer.
     """
     block, width, dtype = kernel.y.block, kernel.width, as_dtype(w.dtype)

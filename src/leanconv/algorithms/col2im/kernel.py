@@ -70,7 +70,7 @@ class _Emission:
         self.size = window.size
 
     def _is_flat(self, axis: int) -> bool:
-        """Whether an axis is one position in input and output, where its only tap lies."""
+        """Return whether input and output have one position along an axis, and one unpadded tap."""
         window = self.k.window
         one = window.size[axis] == 1 == window.out[axis] == window.kernel[axis]
         return one and window.pad[axis] == 0
@@ -317,7 +317,7 @@ class _Emission:
         return band if axis == self.k.axis else (e.i64(0), e.i64(self.k.window.out[axis]))
 
     def _inside(self, place: Pointer, run: Pointer, band: tuple[Value, Value]) -> Value | None:
-        """Whether a run lies in the chunk's outputs along depth and height; None: always."""
+        """Return whether a run lies in the chunk's outputs along depth and height; None: always."""
         e, found = self.e, None
         for axis in self.checked:
             low, high = self._limits(axis, band)

@@ -1,6 +1,6 @@
-"""What a col2im kernel is: extents, panels, bands, the table of runs, and the bytes of all these.
+"""Layout of a col2im kernel: extents, panels, bands, the table of runs, and bytes of all these.
 
-A run is what of a panel's columns lies side by side in y; the table says where it is added.
+A run is a range of a panel's columns that are neighbours in y; the table says where it is added.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Col2ImLayout(Kernel):
         panels: of one unit.
         runs: of all panels of a unit.
         axis: along which the output is cut in bands.
-        bands: how many.
+        bands: number of bands.
         window: of the transposed convolution: its input and output extents, kernel, stride,
             dilation and padding.
         x, y: strides of input and output; y is in planes, or in blocks of a vector.
@@ -117,7 +117,7 @@ class Col2ImLayout(Kernel):
 
     @property
     def pixels(self) -> int:
-        """Of one image."""
+        """Pixels of one image of the input."""
         d, h, w = self.window.size
         return d * h * w
 
@@ -153,7 +153,7 @@ class Col2ImLayout(Kernel):
 
     @property
     def offsets_bytes(self) -> int:
-        """What runs add to a pixel's place in y."""
+        """Bytes of the offsets in y, one for each run."""
         return self.runs * INT64.bytes
 
     @property
@@ -167,7 +167,7 @@ class Col2ImLayout(Kernel):
 
     @property
     def flops(self) -> int:
-        """Of the products, those of what a band computes again not counted."""
+        """Operations of the products, without those that a band computes again."""
         columns = self.groups * self.units * self.panels * self.width
         return sum_flops(self.batch, columns, self.window.size, self.inputs)
 

@@ -1,4 +1,4 @@
-"""What kernels of several methods share.
+"""Parts that kernels of several methods share.
 
 `conv`: the record of a convolution that problems, shapes and kernels hold, the base of kernels that
 take any number of groups, taps that touch the input. `linear_code`: straight-line programs of the

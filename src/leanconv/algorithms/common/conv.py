@@ -1,4 +1,4 @@
-"""What a convolution is to problems, shapes and kernels, and the base of kernels that hold it.
+"""`Conv`, the record of a convolution, and `GroupedConv`, the base of kernels that hold one.
 
 `Taps`: which taps touch the input at one output row. `batch_as_columns`: a batch of images that
 give one pixel each, as the pixels of one image.
@@ -237,7 +237,7 @@ class GroupedConv(Kernel):
 
     @property
     def code_shift(self) -> int:
-        """What the kernel adds to every code of x, so that the bias must take it off; mostly 0."""
+        """Number that the kernel adds to every code of x; the bias must take it off. Mostly 0."""
         return 0
 
     @property
@@ -286,11 +286,11 @@ class GroupedConv(Kernel):
         return e.pointers(self.operands, self.conv.precision.accumulate.llvm, **self.operand_types)
 
     def weight_calls(self, w: np.ndarray) -> list[PackCall]:
-        """What packs weights (K, C/g, kd, kh, kw), any view, as the kernel reads them: as given."""
+        """Return the calls that pack weights (K, C/g, kd, kh, kw), any view: as they are."""
         return packing.rows(w, self.conv.precision.w)
 
     def channel_calls(self, values: np.ndarray) -> list[PackCall]:
-        """What packs a number for each output channel (bias, slope), or several: as given."""
+        """Return the calls that pack one or more numbers per output channel: as they are."""
         return packing.copied(values)
 
 
@@ -298,12 +298,12 @@ K = TypeVar("K", bound=GroupedConv)
 
 
 def gives_pixels(window: Window) -> bool:
-    """Whether every image gives one pixel, and its window lies inside it."""
+    """Return whether every image gives one pixel, from a window that lies inside the image."""
     return prod(window.out) == 1 and window.pad == (0, 0, 0)
 
 
 def batch_as_columns(kernel: K) -> K:
-    """A batch of such images as one row, whose columns are the images.
+    """Make a batch of images that give one pixel each one row, whose columns are the images.
 
     The window then covers depth and height; the width becomes a part of the height, where it is one
     tap or there is no depth; the kernel is as it was where it cannot.

@@ -40,7 +40,7 @@ class Panels(Kernel):
     """Code that packs panels of output channels, one after the other.
 
     Attributes:
-        groups: how many.
+        groups: number of groups.
         outputs: of a group.
         row: weights of one output.
         vectors: of a whole panel.
@@ -78,7 +78,7 @@ def in_pieces(
     """Pack weights (K, …), any view, in pieces of whole panels if they are large.
 
     Args:
-        kernel_of: what packs so many outputs of a group.
+        kernel_of: makes the kernel that packs so many outputs of a group.
         outputs: of a group.
         width: outputs of a panel.
         w: of which `Panels.row` elements are from one output to the next.
@@ -208,7 +208,6 @@ class WeightTransform(Panels):
 
     @property
     def group_elements(self) -> int:
-        """Those of all panels."""
         return self.group_size
 
     @property
@@ -251,7 +250,7 @@ class WeightTransform(Panels):
         return e.finish()
 
     def lane_place(self, lane: Value) -> Value:
-        """Where the first output of a vector is stored, from where its panel is."""
+        """Return the offset of a vector's first output from the start of its panel."""
         return lane * self.together
 
     @abstractmethod

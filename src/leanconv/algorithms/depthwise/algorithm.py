@@ -1,4 +1,4 @@
-"""Which depthwise kernel: columns of a tile, rows of a chunk; what is refused; cost."""
+"""Depthwise convolution as a method: its kernel's tile and chunks, what it refuses, its cost."""
 
 from __future__ import annotations
 

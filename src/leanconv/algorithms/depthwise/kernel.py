@@ -81,7 +81,7 @@ class DepthwiseConv(GroupedConv):
 
     @property
     def blocks_inside(self) -> bool:
-        """Whether a chunk computes all channels of its rows: where they are neighbours."""
+        """True if a chunk computes all channels of its rows, as where channels are neighbours."""
         return self.conv.x.block == 1
 
     @property
@@ -140,7 +140,7 @@ class DepthwiseConv(GroupedConv):
         return {"w": weights, **conv.epilogue.channel_bytes(conv.precision.accumulate, lanes)}
 
     def weight_calls(self, w: np.ndarray) -> list[PackCall]:
-        """What packs weights (K, ig, kd, kh, kw), as [vector][kd][kh][kw][ig][lane]."""
+        """Return the calls that pack (K, ig, kd, kh, kw) as [vector][kd][kh][kw][ig][lane]."""
         size, dtype = self.vector_weights, self.conv.precision.w
         return panels(w[np.newaxis], self.width, self.packed_vector, lambda _: size, dtype)
 
@@ -150,7 +150,7 @@ class DepthwiseConv(GroupedConv):
         return _TapByTap(self.lanes)
 
     def channel_calls(self, values: np.ndarray) -> list[PackCall]:
-        """What packs a number for each channel, zero past the last; several end to end."""
+        """Return the calls that pack one or more numbers per channel, then zeros."""
         return channels(values, self.width, self.lanes)
 
     def emit(self, target: Target) -> str:
@@ -192,7 +192,7 @@ class DepthwiseConv(GroupedConv):
     def vector_rows(
         self, e: Function, pointers: dict[str, Pointer], n: Value, block: Value, live: int
     ) -> VectorRows:
-        """What emits rows of one vector of output channels, of which `live` are there."""
+        """Make the emitter of rows of one vector of output channels, of which `live` exist."""
         return VectorRows(e, self, pointers, n, block, live)
 
 
@@ -242,7 +242,7 @@ class VectorRows:
         self.quantisation = pointers.get("quantisation")
 
     def _above(self, block: Value) -> Value | int:
-        """How far the second vector of input channels is from the first, where two are read.
+        """Return the offset from the first vector of input channels to the second, if two are read.
 
         In blocks of an odd number the last vector of outputs has no second one: it reads the first
         twice, for weights that are zero.
@@ -315,7 +315,7 @@ class VectorRows:
 
     @property
     def dot(self) -> Dot:
-        """What a tap multiplies and adds."""
+        """Multiply-add of one tap."""
         return fma(self.kernel.conv.dtype)
 
     def tap_row(self, run: ColumnTile, acc: list[Value], line: Pointer, taps: Pointer) -> None:

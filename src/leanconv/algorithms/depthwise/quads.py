@@ -35,7 +35,7 @@ _MOST_TAPS = 12  # of a row that is written out
 
 @lru_cache(64)
 def quad_step(taps: int, stride: int, dilation: int) -> int:
-    """At which pixels quads begin so that dot products and shuffles are fewest for a column."""
+    """Return the pixels between quads for the fewest dot products and shuffles of a column."""
     if dilation > 1:
         return 1
     return min((1, 2, 4), key=lambda step: operations(taps, stride, step))
@@ -63,7 +63,7 @@ class DepthwiseCodes(DepthwiseConv):
 
     @cached_property
     def dot(self) -> Dot:
-        """What a quad multiplies and adds."""
+        """Dot product of one quad."""
         return dot_of(self.conv.precision, self.way)
 
     @property

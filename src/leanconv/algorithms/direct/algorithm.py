@@ -29,7 +29,7 @@ _HALVES: Kind[int | str] = one_of(NONE, *PIECES)
 
 @dataclass(frozen=True)
 class DirectParameters(Parameters):
-    """Of operands in float16 alone.
+    """Parameters of direct convolutions, for operands in float16 alone.
 
     Attributes:
         halves: products that are summed in float16, at most, before float32 takes over; `"none"`:
@@ -40,7 +40,7 @@ class DirectParameters(Parameters):
 
 
 def takes_pieces(problem: Problem, target: Target) -> bool:
-    """Whether operands are float16, and the target sums products of such in float16."""
+    """Return whether operands are float16, and the target sums their products in float16."""
     types = problem.conv.precision
     halves = types.x == types.w == FLOAT16 and types.accumulate == FLOAT32
     return halves and "fp16" in target.extensions and target.costs.f16_products is not None
@@ -186,7 +186,7 @@ def _kernel(problem: Problem, target: Target, piece: int) -> DirectConv:
 
 
 def _way(problem: Problem, target: Target) -> Way:
-    """How a step multiplies and adds.
+    """Return how a step multiplies and adds.
 
     Pairs of bfloat16 have to lie beside each other; what is beyond the last channel may be NaN.
     """
@@ -211,7 +211,7 @@ def _weights_ahead(problem: Problem, kernel: DirectConv, target: Target) -> int:
 
 
 def _prefetches(problem: Problem, kernel: DirectConv, target: Target) -> dict[str, int]:
-    """Which weights a tile prefetches: some that it reads itself, or some of the next panel's.
+    """Choose the weights that a tile prefetches: some of its own, or some of the next panel's.
 
     Where it prefetches its own, the first tile of a panel waits for this stream, and the others
     leave it idle. Two panels have to stay in L2, and tiles be enough for all lines of a step.
@@ -227,7 +227,7 @@ def _prefetches(problem: Problem, kernel: DirectConv, target: Target) -> dict[st
 
 
 def _channels_ahead(kernel: DirectConv, target: Target) -> int:
-    """How many channels ahead input in planes is prefetched; 0 where channels are neighbours."""
+    """Return how many channels ahead input in planes is prefetched; 0 for other layouts."""
     return 0 if kernel.conv.x.lanes_contiguous else target.costs.channels_ahead
 
 

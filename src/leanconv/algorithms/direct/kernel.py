@@ -287,7 +287,7 @@ class _PanelRow:
             self._nest(outer, acc, a, self.w, columns)
 
     def _next_input(self, pixels: int, loop: ReductionLoop, a: Pointer) -> Fetch | None:
-        """What the next tiles read in this innermost loop, if their channels are neighbours."""
+        """Return the prefetch of the next tiles' input if its channels are neighbours."""
         conv = self.kernel.conv
         step = conv.window.stride[2] * conv.x.spatial[2]
         assert isinstance(loop.extent, int)

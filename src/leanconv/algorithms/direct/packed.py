@@ -149,7 +149,7 @@ class PackedConv(GroupedConv):
         return sizes | ({"offsets": self.phases * INT64.bytes} if self.phases > 1 else {})
 
     def weight_calls(self, w: np.ndarray, seen: Order | None = None) -> list[PackCall]:
-        """What packs weights into the stream that the kernel reads.
+        """Return the calls that pack weights into the stream that the kernel reads.
 
         Args:
             w: (K, C/g, kernel…), any view.
@@ -203,7 +203,7 @@ class PackedConv(GroupedConv):
         return np.concatenate(packed)
 
     def channel_calls(self, values: np.ndarray) -> list[PackCall]:
-        """What packs a number for each output channel (bias, slope), zero past the last."""
+        """Return the calls that pack one number per output channel (bias, slope), then zeros."""
         return packing.channels(values, self.conv.outputs, self.panels * self.panel_lanes)
 
     def of_phase(

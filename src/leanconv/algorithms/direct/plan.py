@@ -62,7 +62,7 @@ _Ranked = tuple[tuple[float, Tile], ...]
 def plan_any_size(
     kernel: DirectConv, target: Target, weights_from_dram: bool, known: bool = False
 ) -> DirectConv:
-    """As `plan_direct`, by what all sizes of the images have in common.
+    """Choose tile and loop order as `plan_direct` does, for code that serves all image sizes.
 
     Chunks and the length of rows follow the size: they are extents of the code.
 
@@ -97,7 +97,7 @@ def plan_any_size(
 
 
 def _tile_of_width(kernel: DirectConv, target: Target) -> Tile:
-    """Of the tiles that are best for the usual widths the one that is best for this width."""
+    """Choose the best tile for this width among those that are best for the usual widths."""
     conv = kernel.conv
     vectors, work = ceil_div(conv.outputs, kernel.lanes), tile_work(kernel, target)
     best = [
@@ -229,12 +229,12 @@ def ranked_tiles(kernel: DirectConv, target: Target) -> list[tuple[float, Tile]]
 
 
 def converting(x: bool, w: bool) -> TileWork:
-    """What a tile of floats does whose input or weights are stored in halves."""
+    """Return a float tile's extra work if its input or weights are stored in halves."""
     return TileWork(x_steps=x * _HALF_STEPS, w_steps=w * _HALF_STEPS) if x or w else FLOATS
 
 
 def tile_work(kernel: DirectConv, target: Target) -> TileWork:
-    """What a tile of codes does, or of sums in float16; of floats what all tiles do."""
+    """Return a tile's work beside, or instead of, the multiply-adds of float sums."""
     conv = kernel.conv
     if kernel.piece:
         rate = (target.costs.f16_products or 0.0) / kernel.lanes

@@ -64,7 +64,7 @@ class DirectShape(PackedConv):
 
     @property
     def dot(self) -> Dot:
-        """What a step of the reduction multiplies and adds."""
+        """Product that a step of the reduction adds to its sums."""
         if self.piece:
             return HALF_PRODUCTS
         return dot_of(self.conv.precision, self.way, self.folded)
@@ -81,7 +81,7 @@ class DirectShape(PackedConv):
 
     @property
     def code_shift(self) -> int:
-        """That of the dot, where the bias has it."""
+        """Number that the dot product adds to every code of x if the bias takes it off; else 0."""
         return self.dot.shift if self.folded else 0
 
     @property
@@ -115,14 +115,14 @@ class DirectShape(PackedConv):
 
     @property
     def in_parts(self) -> bool:
-        """Whether a sum is a sum of partial ones: those of integers are exact anyway."""
+        """True if a sum is made of partial sums; sums of integers are exact without them."""
         if self.piece:
             return True
         return self.reduction > LENGTH and self.conv.precision.accumulate.is_float
 
     @property
     def two_parts(self) -> bool:
-        """Whether a sum is one run of channels, of two partial sums: one tap, inside the input."""
+        """True if a sum is one run of channels in two partial sums: one tap, inside the input."""
         conv = self.conv
         if not self.in_parts or self.piece or self.dot_group > 1:
             return False

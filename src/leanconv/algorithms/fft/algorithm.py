@@ -1,4 +1,4 @@
-"""Which transforms, and into how many parts a kernel is cut; what is refused; error."""
+"""FFT convolution as a method: transforms, parts of a kernel, what it refuses, its error."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ class FftParameters(Parameters):
 
 
 def _choices(problem: Problem, given: FftParameters, lengths: tuple[int, ...]) -> Choices:
-    """What the parameters leave to choose from."""
+    """Return the lengths, products and parts that the parameters leave open."""
     products = (given.products,) if given.products else PRODUCTS
     if isinstance(given.tile, str):
         return Choices((_image_length(problem),), products, given.parts or (1, 1))

@@ -1,4 +1,4 @@
-"""Which tile, parts, block, slices and products: estimated cycles of every choice.
+"""Choice of tile, parts, block, slices and products by the estimated cycles of each.
 
 `best` chooses where lanes are channels, `best_plane` for one channel whose tiles fill vectors.
 """
@@ -38,7 +38,7 @@ _OVERLAP_LOSSES = 2  # the products of one bin are short: they hide less of its 
 
 @dataclass(frozen=True)
 class Choices:
-    """What may be chosen: lengths of the transform, products, and parts (any if None)."""
+    """Lengths of the transform, numbers of products, and parts (any if None) to choose from."""
 
     lengths: tuple[int, ...]
     products: tuple[int, ...]
@@ -208,7 +208,7 @@ def transform_cycles(length: int, rows: int, columns: int, target: Target) -> tu
 
 
 def _least_cycles(problem: Problem, target: Target, kind: FftLayout) -> float:
-    """What the transforms and products of all tiles take at least, whatever the blocks."""
+    """Return a lower bound, for any blocks, of the cycles of all transforms and products."""
     forward, back = transform_cycles(kind.length, kind.height.step, kind.width.step, target)
     each = kind.phases * kind.input_vectors * forward + kind.output_vectors * back
     if not kind.depthwise:

@@ -231,7 +231,7 @@ class FftConv(CutKernel):
         return {"w": weights, **conv.epilogue.channel_bytes(conv.dtype, vectors * layout.lanes)}
 
     def channel_calls(self, values: np.ndarray) -> list[PackCall]:
-        """What packs a number for each output channel (bias, slope), zero past a group's last."""
+        """Return the calls that pack one number per output channel, zeros after each group."""
         layout = self.layout
         if layout.depthwise:
             return channels(values, values.shape[-1], layout.outer * layout.lanes)

@@ -1,4 +1,4 @@
-"""What lies where while a block of tiles is convolved in the frequency domain.
+"""Memory layout of a block of tiles that is convolved in the frequency domain.
 
     slot b + 1:  X[bin b]   [tile][re, im(, re + im)][phase][channel]      written by the transform
     slot b:      Y[bin b]   [tile][re, im][output channel]                 written by the product
@@ -144,7 +144,7 @@ class FftLayout(CutConv):
 
     @property
     def depthwise(self) -> bool:
-        """Whether groups have one input and one output: lanes along groups, products by element."""
+        """True if groups have one input and one output: lanes along groups, products by element."""
         conv = self.conv
         return conv.inputs == conv.outputs == 1 < conv.groups
 
@@ -156,7 +156,7 @@ class FftLayout(CutConv):
     # -- blocks of tiles -------------------------------------------------------------------
     @property
     def flat(self) -> bool:
-        """Whether a block is a run of tiles over everything, not a rectangle of one image."""
+        """True if a block is a run of tiles over all images, not a rectangle of one image."""
         return self.parts == (1, 1)
 
     @property
@@ -268,14 +268,14 @@ class FftLayout(CutConv):
 
     @property
     def scratch_offsets(self) -> tuple[int, int, int]:
-        """Where the half-transformed tile and the row buffer start, and the end."""
+        """Offsets of the half-transformed tile, of the row buffer, and of the scratch's end."""
         buffer = (self.bins + 1) * self.slot
         row = buffer + self.length * self.mid_row
         return buffer, row, row + (self.length + 2 * self.margin) * self.lanes
 
 
 def lanes_are_tiles(problem: Problem, target: Target) -> bool:
-    """Whether channels are filtered each by itself, and are too few to fill a vector."""
+    """Return whether each channel is filtered by itself, and they are too few for a vector."""
     conv = problem.conv
     alone = conv.inputs == conv.outputs == 1
     plain = conv.x.block == conv.y.block == 1 and not isinstance(conv.y, PhasedAccess)
@@ -338,7 +338,7 @@ class PlaneLayout(CutConv):
 
     @property
     def scratch_offsets(self) -> tuple[int, int, int, int, int]:
-        """Where lines, turned ones, bins of inputs and of outputs and `mid` start; their end."""
+        """Offsets of transposed lines, input bins, output bins and `mid`, and the scratch's end."""
         turned = self.lanes * self.line
         bins = turned + self.span * self.lanes
         column = 2 * self.length * self.lanes

@@ -57,9 +57,9 @@ class Network:
     """A linear map as nodes in the order of execution, the inputs first.
 
     Attributes:
-        inputs: how many numbers go in.
+        inputs: number of inputs.
         nodes: `nodes[i]` for i < inputs is input i.
-        outputs: what comes out.
+        outputs: the values that the map gives.
     """
 
     inputs: int
@@ -76,7 +76,7 @@ class Network:
         return sum(op.kind != "neg" for op in self.program.ops)
 
     def _uses(self) -> list[int]:
-        """How often each node is read; 0 for those that no output needs."""
+        """Count how often each node is read; 0 for nodes that no output needs."""
         uses = [0] * len(self.nodes)
         for term in self.outputs:
             if term.node >= 0:

@@ -73,11 +73,9 @@ class Spectrum(WeightTransform):
 
     @property
     def panel_step(self) -> int:
-        """Of channels one by one, that of all of a vector."""
         return self.panel_size * (self.vectors * self.lanes if self.spread else 1)
 
     def lane_place(self, lane: Value) -> Value:
-        """Of channels one by one a panel for each lane."""
         return lane * self.panel_size if self.spread else lane
 
     def transform(self, e: Function, pointers: dict[str, Pointer], at: OneStep) -> None:
@@ -160,7 +158,7 @@ def _rows_matrix(length: int, taps: int, edge: bool) -> np.ndarray:
 
     Args:
         length: T.
-        taps: how many.
+        taps: number of taps.
         edge: whether it is for the first and the last column, which have bins 0 … T/2 alone.
     """
     bins, half = (length // 2 + 1 if edge else length), length // 2
@@ -180,7 +178,7 @@ def _twiddle_factors(length: int, bins: int, taps: int) -> np.ndarray:
 
 
 def weight_calls(layout: _Layout, w: np.ndarray) -> list[PackCall]:
-    """What transforms weights (K, C/g, kh, kw), any view, and packs them.
+    """Return the calls that transform weights (K, C/g, kh, kw), any view, and pack them.
 
     Dense: [group][slice][bin][panel][pass][p][q][phase][c][vectors · lanes].
     Depthwise: [vector of channels][bin][p][q][phase][re, im][lane].
@@ -264,7 +262,7 @@ def _dense(
 def _of_channels(
     layout: _Layout, w: np.ndarray, spectrum: Callable[..., Spectrum], tables: _Tables
 ) -> list[PackCall]:
-    """Of channels by themselves: lanes are channels, or each is packed alone."""
+    """Return the calls for depthwise layers and planes, each of whose channels is by itself."""
     spread, lanes = isinstance(layout, PlaneLayout), layout.lanes
     bin_size = 2 * layout.reduction_steps * (1 if spread else lanes)
     size = layout.bins * bin_size

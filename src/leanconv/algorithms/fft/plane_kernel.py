@@ -65,7 +65,6 @@ class FftPlanes(CutKernel):
         return {"w": layout.weight_elements * layout.item, **channels}
 
     def channel_calls(self, values: np.ndarray) -> list[PackCall]:
-        """What packs a number for each channel: as given."""
         return copied(values)
 
     def emit(self, target: Target) -> str:
@@ -99,7 +98,7 @@ class _Tiles:
         layout: sizes and offsets.
         target: the machine.
         pointers: operands by role.
-        channel: which one.
+        channel: number of the channel.
     """
 
     def __init__(

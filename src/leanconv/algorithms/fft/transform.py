@@ -36,7 +36,7 @@ from leanconv.target import Target
 
 @dataclass(frozen=True)
 class Place:
-    """Where a tile is: image, and residue and number of the tile along height and width."""
+    """Position of a tile: image, and residue and number of the tile along height and width."""
 
     image: Value
     residues: tuple[Value, Value]
@@ -112,7 +112,7 @@ class Transforms:
                 yield t, place
 
     def _place(self, t: Value, width: int, extra: tuple[int, int]) -> tuple[Place, Value]:
-        """Where tile t of the block is, and whether it exists."""
+        """Return the position of the block's tile t, and whether that tile exists."""
         layout = self.layout
         height, across = layout.height, layout.width
         image, down, right = self.block

@@ -34,16 +34,16 @@ NUMBERS_BYTES = NUMBERS * FLOAT32.bytes
 
 @dataclass(frozen=True)
 class ImageRows:
-    """How rows of an image become rows of codes.
+    """Conversion of an image's rows to rows of codes.
 
     Attributes:
         x, y: element types: codes or float32, and codes.
-        channels: at most `PIXEL`.
+        channels: of the image, at most `PIXEL`.
         size: rows and columns of the image.
         pads: rows of border above; columns before a row and after it.
         fill: the code of the border.
         lanes: pixels that are made together.
-        rows: that are there at once.
+        rows: that the scratch holds at once.
     """
 
     x: DType
@@ -57,7 +57,7 @@ class ImageRows:
 
     @property
     def quantises(self) -> bool:
-        """Whether codes are made of floats."""
+        """True if x is float32, of which codes are made."""
         return self.x.is_float
 
     @property
@@ -72,7 +72,7 @@ class ImageRows:
 
     @property
     def bytes(self) -> int:
-        """Of the rows that are there at once."""
+        """Bytes of the rows that the scratch holds at once."""
         return aligned(self.rows * self.row_bytes)
 
     def holding(self, rows: int) -> ImageRows:
@@ -94,7 +94,7 @@ class ImageRows:
             pointers: of `x`, and of `numbers` where codes are made of floats.
             image: its number.
             bounds: first, last.
-            to: where the first one is written.
+            to: address of the first row.
         """
         height, width = self.size
         x = pointers["x"].at(image * (self.channels * height * width))
@@ -183,7 +183,7 @@ class Border:
 
     @property
     def any(self) -> bool:
-        """Whether there is one."""
+        """True if any side of the border has a width."""
         return any((self.top, self.left, self.right, self.below))
 
 
@@ -205,7 +205,7 @@ class BlockKernels:
             reads; None: it reads x.
         border: of codes round the expanded tensor, which the depthwise convolution reads like it.
         tables: the stages whose codes are looked up in a table.
-        lookup: how a target does that.
+        lookup: way and lanes by which the target looks codes up.
     """
 
     expand: DirectConv | None
@@ -253,9 +253,9 @@ class BlockKernels:
 
     @property
     def operands(self) -> tuple[str, ...]:
-        """What an image's codes follow from; each stage's weights, what its epilogue reads.
+        """Names of an image's `numbers`, each stage's weights, and its epilogue's operands.
 
-        The residual apart.
+        The residual is not among them.
         """
         numbers = ("image.numbers",) if self.image and self.image.quantises else ()
         return (
@@ -296,7 +296,7 @@ class BlockKernels:
 
     @property
     def has_residual(self) -> bool:
-        """Whether a residual is added."""
+        """True if the block adds a residual."""
         return any(project.conv.epilogue.residual for project in self.projects)
 
     @property

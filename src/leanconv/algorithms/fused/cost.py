@@ -1,4 +1,4 @@
-"""What a fused chain costs: cycles with the rows that are computed twice, and bytes moved."""
+"""Cost of a fused chain: cycles, with rows that are computed twice, and bytes moved."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ _LEAST_ROWS, _BEST_ROWS, _MOST_ROWS = 7, 14, 16  # of tiles of one vector
 
 @dataclass(frozen=True)
 class Chain:
-    """What is to be fused.
+    """The convolutions of a block to be fused, with the layouts of their operands.
 
     Attributes:
         expand: the first convolution, None if there is none.
@@ -78,12 +78,12 @@ class Chain:
 
     @property
     def dtype(self) -> DType:
-        """Of everything, where that is one type."""
+        """Element type of all tensors, for a chain that has only one."""
         return self.depthwise.dtype
 
     @property
     def has_codes(self) -> bool:
-        """Whether the convolutions are of codes."""
+        """True if the convolutions are of integer codes."""
         return not self.depthwise.precision.x.is_float
 
     def lanes(self, target: Target) -> int:
@@ -118,7 +118,7 @@ class Form:
 
     @property
     def choice(self) -> Choice:
-        """As a plan names it: `"rows:rows=14,step=2"`, `"split:parts=2,step=1"`."""
+        """The form as a plan names it: `"rows:rows=14,step=2"`, `"split:parts=2,step=1"`."""
         given = ChainParameters(step=self.step)
         if self.parts > 1:
             return Choice(self.name, replace(given, parts=self.parts))

@@ -95,20 +95,20 @@ class FusedChain(Kernel):
         return self.parts * self.batch * self.block.image_flops
 
     def pack_calls(self, constants: Sequence[Constants]) -> dict[str, list[PackCall]]:
-        """What packs the constants of all convolutions, by operand."""
+        """Return the calls that pack the constants of all convolutions, by operand."""
         parts = [pack_part(self.block, constants, part) for part in range(self.parts)]
         return {name: [call for part in parts for call in part[name]] for name in parts[0]}
 
     @property
     def packing(self) -> Hashable:
-        """How each stage packs its own, part by part."""
+        """Packing of each stage, part by part."""
         stages = self.block.stages.items()
         others = "image.numbers" in self.block.operands, self.block.tables
         return FusedChain, self.parts, others, tuple((n, stage.packing) for n, stage in stages)
 
     @property
     def constant_bytes(self) -> dict[str, int]:
-        """Those of the stages, the parts one after the other."""
+        """Bytes of the stages' constants, all parts one after the other."""
         return {name: self.parts * size for name, size in self.block.constant_bytes.items()}
 
     def emit(self, target: Target) -> str:
@@ -173,12 +173,12 @@ class FusedChain(Kernel):
 def pack_part(
     block: BlockKernels, constants: Sequence[Constants], part: int = 0
 ) -> dict[str, list[PackCall]]:
-    """What packs the constants of a block's convolutions, by operand.
+    """Return the calls that pack one part's constants of a block, by operand.
 
     Args:
         block: its kernels, of one part of the channels in the middle.
         constants: of all channels; where codes are made of an image's floats, those first.
-        part: which part.
+        part: number of the part.
     """
     calls = {}
     if "image.numbers" in block.operands:
@@ -221,7 +221,7 @@ class SumOfParts(Kernel):
     """The sum of some tensors of one shape.
 
     Attributes:
-        parts: how many there are, one after the other.
+        parts: number of the tensors, which lie one after the other.
         batch: images.
         blocks: blocks of channels of an image.
         pixels: positions of a map.
@@ -261,7 +261,7 @@ class SumOfParts(Kernel):
         return self.epilogue.channel_bytes(self.dtype, self.blocks * self.lanes)
 
     def channel_calls(self, values: np.ndarray) -> list[PackCall]:
-        """What packs one number for each channel, zero past the last."""
+        """Return the calls that pack one number per channel, zero past the last channel."""
         return channels(values, values.shape[-1], self.blocks * self.lanes)
 
     def emit(self, target: Target) -> str:

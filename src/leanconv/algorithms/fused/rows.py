@@ -30,14 +30,14 @@ class Rows:
     block_gap: int = 0
 
     def at(self, row: Value) -> Pointer:
-        """Where row 0 would lie so that this row is found `row * stride` behind it."""
+        """Return an address such that this row, in a ring too, is `row * stride` behind it."""
         if not self.ring:
             return self.start
         return self.start.at((row % self.ring - row) * self.stride)
 
 
 def no_rows(e: Function, block: BlockKernels) -> Carry:
-    """What `BlockRows.emit` is given where no expanded rows are there."""
+    """Return the `ready` argument of `BlockRows.emit` that says no expanded rows exist yet."""
     return [e.i64(0), e.i64(block.depthwise.conv.window.size[1])]
 
 

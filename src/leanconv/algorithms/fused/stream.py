@@ -92,7 +92,7 @@ class BlockStream(Kernel):
         return self.batch * sum(block.image_flops for block in self.blocks)
 
     def pack_calls(self, constants: Sequence[Sequence[Constants]]) -> dict[str, list[PackCall]]:
-        """What packs the constants of all blocks' convolutions, by operand."""
+        """Return the calls that pack the constants of all blocks' convolutions, by operand."""
         return {
             f"{i}.{name}": calls
             for i, block in enumerate(self.blocks)
@@ -101,7 +101,7 @@ class BlockStream(Kernel):
 
     @property
     def constant_bytes(self) -> dict[str, int]:
-        """Those of all blocks."""
+        """Bytes of the constants of all blocks, by operand."""
         return {
             f"{i}.{name}": size
             for i, block in enumerate(self.blocks)

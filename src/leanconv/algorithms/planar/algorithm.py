@@ -1,4 +1,4 @@
-"""Which kernel for tensors in planes: general, depthwise or pointwise, its tile and its chunks."""
+"""Choice of the kernel for tensors in planes: general, depthwise or pointwise, tile and chunks."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def _pointwise_row(problem: Problem) -> Window | None:
 
 
 def _is_depthwise(problem: Problem) -> bool:
-    """Whether each of several channels, of two axes, is filtered by itself."""
+    """Return whether each of several channels, of two axes, is filtered by itself."""
     conv = merge_rows(problem.conv)
     return conv.inputs == conv.outputs == 1 < conv.groups and conv.window.is_flat
 
@@ -282,7 +282,7 @@ def _candidate(problem: Problem, target: Target, parameters: Parameters) -> Cand
 
 
 def _plausible(problem: Problem) -> bool:
-    """Whether it may be the fastest: each tile of a few channels reads all of the input again."""
+    """Return whether it may be fastest: with phases, each tile reads all of the input again."""
     return not isinstance(problem.conv.y, PhasedAccess) or problem.conv.outputs <= _MOST_PHASED
 
 

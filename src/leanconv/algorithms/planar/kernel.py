@@ -85,7 +85,6 @@ def _overlapping_tiles(window: Window, lanes: int, vectors: int) -> tuple[Column
         return ColumnVectors(first, 1, live, masks, lanes)
 
     def masks(inside: tuple[int, int]) -> tuple[tuple[Masks, ...], ...]:
-        """Of loads where so many columns are inside, counted from the tile's first."""
         return tuple(
             tuple(
                 tuple(

@@ -114,7 +114,7 @@ class PlanarPointwise(GroupedConv):
         return super().packing, self.tile.rows
 
     def weight_calls(self, w: np.ndarray) -> list[PackCall]:
-        """What packs weights (K, C/g, 1, 1, 1), as [group][panel][c][channel of the panel]."""
+        """Return the calls that pack weights (K, C/g, 1, 1, 1) as [group][panel][c][channel]."""
         conv = self.conv
         grouped, width = w.reshape(conv.groups, conv.outputs, conv.inputs), self.tile.rows
 
@@ -255,7 +255,7 @@ def of_any_size(
 
     Args:
         kernel: of a size that may be open.
-        tile: of it.
+        tile: its register tile.
         known: the kernel of a size whose pixels take the same cycles.
         target: the machine.
 

@@ -76,7 +76,7 @@ def with_reorders(candidate: Candidate, problem: Problem, blocked: Problem) -> C
 
 
 def _moved(problem: Problem, blocked: Problem) -> dict[str, tuple[int, Copy]]:
-    """What is reordered, by role: bytes in blocks, and the kernel."""
+    """Return the tensors to reorder, by role: bytes in blocks, and the kernel."""
     conv = problem.conv
     types, found = conv.precision, {}
     x, y = _x_shape(problem), _y_shape(problem)
@@ -99,7 +99,7 @@ def _reordered(shape: Shape, dtype: DType, plain: Access, back: bool = False) ->
 
 
 def _is_plain(access: Access, shape: Shape) -> bool:
-    """Whether a tensor is a plain array, with channels first or last."""
+    """Return whether a tensor is a plain array, with channels first or last."""
     return access in (Access.of_format(shape, form) for form in (PLAIN, NHWC))
 
 
@@ -136,7 +136,7 @@ def _reject(problem: Problem, target: Target) -> str | None:
         return f"the target has no matrix tiles for {types.x} by {types.w}"
     problem = _in_blocks(problem)
     few = _GROUP if types.x.bytes == 1 else COLUMNS
-    blocks = problem.conv.x.block in (COLUMNS, few) or _in_few_planes(problem)
+    blocks = problem.conv.x.block in (COLUMNS, few) or _has_few_planes_of_floats(problem)
     if problem.conv.y.block != COLUMNS or not blocks:
         return f"tensors do not lie in blocks of {COLUMNS} channels"
     if problem.conv.x.block == _GROUP < problem.conv.in_channels:
@@ -153,8 +153,7 @@ def _reject(problem: Problem, target: Target) -> str | None:
     return None
 
 
-def _in_few_planes(problem: Problem) -> bool:
-    """Whether the input is of floats whose few channels lie in planes."""
+def _has_few_planes_of_floats(problem: Problem) -> bool:
     conv = problem.conv
     planes = conv.x.block == 1 == conv.x.spatial[2] == conv.groups
     return planes and conv.precision.x.is_float and conv.in_channels <= _GROUP
@@ -162,7 +161,7 @@ def _in_few_planes(problem: Problem) -> bool:
 
 def _in_blocks(problem: Problem) -> Problem:
     """The problem with blocks of channels where floats are plain arrays."""
-    return in_blocks(problem, keeps_x=_in_few_planes(problem))
+    return in_blocks(problem, keeps_x=_has_few_planes_of_floats(problem))
 
 
 def _kernel(problem: Problem, target: Target) -> TileConv:
@@ -201,7 +200,7 @@ def _of_width(kernel: TileConv) -> TileConv:
 
 
 def _ahead(problem: Problem, kernel: TileConv, target: Target) -> int:
-    """How far ahead weights are prefetched that no near cache holds: the next panels, or less."""
+    """Return how far ahead to prefetch weights that no near cache holds."""
     if not problem.weights_from_dram and kernel.constant_bytes["w"] <= target.l2_bytes:
         return 0
     fits = kernel.pair_bytes <= target.l2_bytes // _SHARE
@@ -318,14 +317,13 @@ def _candidate(problem: Problem, target: Target, parameters: Parameters) -> Cand
 
 
 def _error(problem: Problem) -> float:
-    """Of floats that are rounded to bfloat16; their sums are of another order than plain ones."""
+    """Return the error of rounding to bfloat16 and of another order of sums; 0 of integers."""
     if not problem.conv.precision.accumulate.is_float:
         return 0.0
-    return _rounded(problem) + sum_error(problem)
+    return _error_of_rounded_operands(problem) + sum_error(problem)
 
 
-def _rounded(problem: Problem) -> float:
-    """What rounding float32 operands to bfloat16 adds."""
+def _error_of_rounded_operands(problem: Problem) -> float:
     given = problem.conv.precision.x, problem.conv.precision.w
     return factors_error(BFLOAT16) if FLOAT32 in given else 0.0
 
@@ -340,7 +338,7 @@ AMX = Algorithm(
     _reject,
     _cost,
     _candidate,
-    plausible=lambda problem: _rounded(problem) <= problem.max_error,
+    plausible=lambda problem: _error_of_rounded_operands(problem) <= problem.max_error,
     precisions=_takes,
     offered_from=_offered_from,
     takes_halves=False,  # but bfloat16, which it multiplies as it is

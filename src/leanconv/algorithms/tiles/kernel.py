@@ -74,7 +74,7 @@ class Epilogue:
 
     @property
     def _quads(self) -> int:
-        """As many as each step has to take, at most those of a tile: a power of 2."""
+        """Groups of four columns in one part of the epilogue, a power of 2."""
         kernel = self.kernel
         wanted, size = ceil_div(kernel.jobs * kernel.quads, kernel.steps), 1
         while size < min(wanted, kernel.quads):
@@ -155,7 +155,7 @@ class _Run:
     Attributes:
         start: the first one's row in the tile.
         row, column: the first one's place in the output.
-        columns: how many; below 1: none.
+        columns: their number; below 1: none.
     """
 
     start: Value
@@ -286,7 +286,7 @@ class _Emission:
     def _tile(
         self, number: Value, count: Value, rows: tuple[Value, Value]
     ) -> tuple[Value, list[_Run]]:
-        """Where a tile's input is in scratch, and its runs of columns; none if it does not exist.
+        """Return the offset in scratch of a tile's input, and its runs of columns, perhaps empty.
 
         Args:
             number, count: the tile, and how many there are.

@@ -1,4 +1,4 @@
-"""How a convolution by matrix tiles is cut, and where its operands lie in scratch and in weights.
+"""Division of a convolution by matrix tiles, and layout of its operands in scratch and weights.
 
     input rows of a chunk   [C in parts of 64][row][column][64]                      in scratch
                             [row][kw / taps][output column][64]                      of C < 33
@@ -82,7 +82,7 @@ class TileShape(GroupedConv):
 
     @property
     def panel_pairs(self) -> int:
-        """How many times `panels` panels cover the outputs of a group."""
+        """Groups of `panels` panels that cover the outputs of a convolution's group."""
         return ceil_div(self.conv.outputs, COLUMNS * self.panels)
 
     # -- the input in scratch --------------------------------------------------------------
@@ -161,7 +161,7 @@ class TileShape(GroupedConv):
 
     @property
     def windows(self) -> bool:
-        """Whether scratch holds windows of pixels."""
+        """True if scratch holds windows of pixels."""
         return self.pixel_bytes < ROW_BYTES
 
     @property
@@ -266,22 +266,22 @@ class TileShape(GroupedConv):
 
     @property
     def jobs_at(self) -> int:
-        """Where the places of finished sums are, behind two buffers of sums."""
+        """Offset in scratch of the places of finished sums, behind two buffers of sums."""
         return 2 * self.sums_bytes
 
     @property
     def offsets_at(self) -> int:
-        """Where the offsets of the steps are."""
+        """Offset in scratch of the table of the steps' offsets."""
         return self.jobs_at + 2 * self.jobs * JOB_BYTES
 
     @property
     def line_at(self) -> int:
-        """Where rows are before windows are taken from them."""
+        """Offset in scratch of rows before windows are taken from them."""
         return aligned(self.offsets_at + self.steps * _WORD)
 
     @property
     def input_at(self) -> int:
-        """Where the input is."""
+        """Offset in scratch of the repacked input."""
         return self.line_at + self.lines * self.line_bytes
 
     @property
@@ -322,7 +322,7 @@ class TileShape(GroupedConv):
         return TileShape, shape, self.panels, conv.precision, conv.epilogue.operands
 
     def weight_calls(self, w: np.ndarray) -> list[PackCall]:
-        """What packs weights (K, C/g, 1, kh, kw) into the tiles that the kernel reads."""
+        """Return the calls that pack weights (K, C/g, 1, kh, kw) into tiles."""
         conv = self.conv
         grouped = w.reshape(conv.groups, conv.outputs, conv.inputs, *conv.window.kernel[1:])
         width, pair = self.panels * COLUMNS, self.pair_bytes // self.factor.bytes
@@ -352,7 +352,7 @@ class TileShape(GroupedConv):
         return np.asarray(groups.swapaxes(-1, -2).reshape(-1))
 
     def channel_calls(self, values: np.ndarray) -> list[PackCall]:
-        """What packs a number for each output channel (bias, slope), zero past the last."""
+        """Return the calls that pack one number per output channel (bias, slope), then zeros."""
         return channels(values, self.conv.outputs, self.group_outputs)
 
 

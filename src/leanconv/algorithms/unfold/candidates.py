@@ -261,7 +261,7 @@ class Cut:
 
     Attributes:
         cost: estimated cycles of all threads together, idle ones counted.
-        blocks: how the rows are cut.
+        blocks: of the output rows.
         kernel: for these blocks and some parts of the output channels.
     """
 

@@ -77,7 +77,7 @@ def _unfolding(problem: Problem, target: Target, position: Triple) -> Unfolding:
 
 
 def channels_first(problem: Problem) -> bool:
-    """Whether taps along a row are the run that is moved: planes, few channels or long rows."""
+    """Return whether runs of taps along a row are copied: planes, few channels or long rows."""
     conv, window = problem.conv, problem.conv.window
     if conv.x.lanes_contiguous or conv.x.spatial[2] != 1 or window.dilation[2] != 1:
         return False

@@ -24,7 +24,7 @@ def transformed_elements(problem: Problem) -> int:
 
 
 def transforms(problem: Problem) -> bool:
-    """Whether windows of neighbouring rows overlap; if not, I^ gains nothing."""
+    """Return whether windows of neighbouring rows overlap; if not, I^ gains nothing."""
     return problem.conv.window.kernel[1] > problem.conv.window.stride[1]
 
 
@@ -47,7 +47,7 @@ class Layout:
 
     @property
     def interleaved(self) -> bool:
-        """Whether channels are innermost."""
+        """True if channels are innermost."""
         return self.channels_innermost or self.problem.conv.x.lanes_contiguous
 
     @property

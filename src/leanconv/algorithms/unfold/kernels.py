@@ -94,17 +94,15 @@ class ImageProduct(Kernel):
 
     @property
     def constant_bytes(self) -> dict[str, int]:
-        """The image's number, and those of the product."""
+        """Bytes of the image's number and of the product's constants."""
         return {"image": INT64.bytes, **self.product.constant_bytes}
 
     @property
     def chunks(self) -> int:
-        """Those of the product."""
         return self.product.chunks
 
     @property
     def flops(self) -> int:
-        """Those of the product."""
         return self.product.flops
 
     def emit(self, target: Target) -> str:
@@ -166,12 +164,12 @@ class BlockConv(Kernel):
 
     @property
     def operands(self) -> tuple[str, ...]:
-        """Those of a convolution."""
+        """Operands of a convolution, as the product has them."""
         return self.whole.product.operands
 
     @property
     def constant_bytes(self) -> dict[str, int]:
-        """Those of the product, for each group."""
+        """Bytes of the product's constants, for each group."""
         sizes = self.whole.product.constant_bytes
         return {name: self.groups * size for name, size in sizes.items()}
 

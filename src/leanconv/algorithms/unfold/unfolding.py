@@ -163,7 +163,7 @@ class Mover:
             self._edges(x, y, d, h, begin, begin + (high - low), first)
 
     def _rows_inside(self, d: Value | int, h: Value) -> Value | None:
-        """Whether all taps along depth and height exist; None if they always do."""
+        """Return whether all taps along depth and height exist; None if they always do."""
         checks = []
         for axis, p in ((0, d), (1, h)):
             if self.view.always_full(axis):
@@ -279,7 +279,7 @@ class Mover:
                 self._square(x, y, step, fixed(min(count, u.lanes)), min(across, u.lanes))
 
     def _start(self, block: Value | int, count: int) -> Value | int:
-        """Where a vector begins; the last one overlaps the one before it."""
+        """Return the first index of a vector; the last vector overlaps the one before it."""
         if isinstance(block, int):
             return 0
         return self.e.smin(block * self.u.lanes, count - self.u.lanes)

@@ -175,7 +175,7 @@ class _Ranked(NamedTuple):
         return replace(self.packing, **self.tiling._asdict())
 
     def exists(self, problem: Problem, target: Target) -> bool:
-        """Whether a fused kernel for another problem may have all the same parameters."""
+        """Return whether a fused kernel for another problem may have all the same parameters."""
         m, sums = self.packing.m, self.packing.sums
         assert m is not None
         assert sums is not None

@@ -100,7 +100,7 @@ def _order(shape: WinogradShape) -> tuple[tuple[int, ...], dict[Narrow, tuple[in
 
 
 def is_ordered(shape: WinogradShape) -> bool:
-    """Whether tiles are reordered; if not, the products compute all tiles at every point."""
+    """Return whether tiles are reordered; if not, the products compute all tiles at every point."""
     return any(shape.dropped_points) and shape.tile_count <= _MOST_ORDERED
 
 

@@ -181,7 +181,7 @@ class _Totals:
 
 
 def totals_fit(target: Target, rows: int, vectors: int) -> bool:
-    """Whether the registers hold two such tiles: a partial sum and the total."""
+    """Return whether the registers hold two such tiles: a partial sum and the total."""
     return fits(target, 2 * rows, vectors)
 
 

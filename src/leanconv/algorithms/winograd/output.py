@@ -201,7 +201,7 @@ class OutputTransform:
         return [add_start(self._divided(value), bias) for value in outputs]
 
     def _divided(self, value: Value) -> Value:
-        """An output of the scaled one that integers give."""
+        """Return an output of a scaled one, as integers give."""
         division = self.shape.division
         if division is None:
             return value

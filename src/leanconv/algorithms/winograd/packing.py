@@ -79,7 +79,7 @@ class WeightPoints(WeightTransform):
 def weight_calls(
     shape: WinogradShape, w: np.ndarray, product: PackedConv | None = None
 ) -> list[PackCall]:
-    """What transforms weights and packs them.
+    """Return the calls that transform weights and pack them.
 
     Args:
         shape: of the convolution.
@@ -127,7 +127,7 @@ def weight_calls(
 
 
 def _places(shape: WinogradShape, points: int, staged: bool) -> np.ndarray:
-    """Where a panel has (step, point), counted in steps, -1 if it has not: int64."""
+    """Return where a panel stores each (step, point), counted in steps, or -1: int64."""
     places = np.full((points, shape.steps), -1, np.int64)
     if staged:  # a point is there where its offset says
         places[: shape.points] = np.arange(shape.steps)

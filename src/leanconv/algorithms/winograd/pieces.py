@@ -47,7 +47,7 @@ class Piece:
 
     @property
     def adds_up(self) -> bool:
-        """Whether it adds to the output of the pieces before it."""
+        """True if the piece adds to the output of the pieces before it."""
         return self.cut > 0
 
     @property
@@ -85,7 +85,7 @@ def too_many_pieces(window: Window) -> str | None:
 
 
 def is_cut(window: Window) -> bool:
-    """Whether the filter is cut into pieces that add up."""
+    """Return whether the filter is cut into pieces that add up."""
     return _is_cut(window.kernel, residue_strides(window))
 
 

@@ -26,7 +26,7 @@ class Run(NamedTuple):
 
     Attributes:
         first: number of the first vector.
-        vectors: how many there are.
+        vectors: their number.
         groups: groups of neighbouring lanes.
         kept: lanes that are summed, at the beginning of each group.
         group_lanes: lanes from one group to the next.
@@ -61,7 +61,7 @@ class Region(NamedTuple):
 
     Attributes:
         first: number of the first one.
-        points: how many there are.
+        points: their number.
         at_infinity: whether it is the point at infinity, where short phases are left out.
         dropped: whether narrow tiles skip them.
     """
@@ -124,7 +124,7 @@ class Reduction:
 
     @property
     def packs_phases(self) -> bool:
-        """Whether a vector holds channels of several phases, as those of one do not fill it."""
+        """True if a vector holds channels of several phases, as those of one do not fill it."""
         return self.planar and self.inputs < self.rows_per_vector
 
     def runs(self, at: AtInfinity = _FINITE) -> list[Run]:
@@ -207,7 +207,7 @@ class PartialSums:
     """Some equal partial sums, one after the other.
 
     Attributes:
-        count: how many.
+        count: their number.
         runs: of the first one; those of each next one begin where these end.
     """
 

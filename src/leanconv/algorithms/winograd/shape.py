@@ -115,7 +115,7 @@ class WinogradShape:
 
     @cached_property
     def transformed(self) -> DType:
-        """Element type of V and U."""
+        """Element type of V and U, the transformed inputs and weights."""
         return self.conv.precision.x if self.conv.precision.accumulate.is_float else INT16
 
     @cached_property
@@ -164,7 +164,7 @@ class WinogradShape:
 
     @property
     def division(self) -> Division | None:
-        """What makes outputs of the sums that are transformed back; None where they are it."""
+        """Division that makes outputs of integer sums transformed back; None for floats."""
         if self.conv.precision.accumulate.is_float:
             return None
         height, width = self._integer_transforms()
@@ -199,7 +199,7 @@ class WinogradShape:
 
     @property
     def edges(self) -> str:
-        """How tiles at the far edges are computed, as the user selects it."""
+        """Tiles at the far edges, as the user selects them: `"narrow"` or `"whole"`."""
         return "narrow" if self.narrow else "whole"
 
     @property
@@ -225,7 +225,7 @@ class WinogradShape:
 
     @property
     def planar(self) -> bool:
-        """Whether input channels lie in planes, so that vectors must be gathered by transposing."""
+        """True if input channels lie in planes, so that vectors must be gathered by transposing."""
         return not self.conv.x.lanes_contiguous
 
     @property
@@ -325,7 +325,7 @@ def operand_pointers(
 
 
 def _is_exact(m: int, r: int, outputs: int) -> bool:
-    """Whether narrow tiles are possible in integers."""
+    """Return whether narrow tiles of integers are exact."""
     made = integer_transform(m, r)
     return made is not None and narrowed_integers(made, outputs) is not None
 

@@ -193,7 +193,7 @@ def tile_losses(problem: Problem, m: Pair) -> Losses | None:
 
 @lru_cache(maxsize=256)
 def _transform_losses(m: Pair, taps: Pair) -> tuple[float, float, float]:
-    """What transforms lose near zero of products and of inputs, and how large numbers become."""
+    """Return the losses near zero of products and of inputs, and the growth of large numbers."""
     axes = [transform(each, r) for each, r in zip(m, taps, strict=True)]
     return lost_products(*axes), lost_inputs(*axes), largest_growth(*axes)
 
@@ -246,13 +246,13 @@ def _all_sizes(taps: Pair) -> list[Pair]:
 
 
 def within_bytes(problem: Problem, target: Target, sizes: list[Pair]) -> list[Pair]:
-    """Those whose transformed weights keep the default limit; all if none does."""
+    """Return the sizes whose transformed weights keep the default limit; all if none does."""
     lanes, most = problem.conv.lanes(target), most_weight_bytes(problem)
     return [m for m in sizes if WinogradShape.of(problem, m, lanes).weight_bytes <= most] or sizes
 
 
 def _worth(problem: Problem, m: Pair) -> bool:
-    """Whether tiles of m outputs may be the best: nearly square, or one output along an axis.
+    """Return whether tiles of m outputs may be the best: nearly square, or 1 output along an axis.
 
     The latter have as many points as taps along that axis, and the fewest weights: they are for
     small images, which are bound by the traffic of weights.

@@ -49,7 +49,7 @@ class _TileTransform(Kernel):
 
     @property
     def scratch_bytes(self) -> int:
-        """That of the transform of one tile."""
+        """Bytes of scratch for the transform of one tile."""
         return self.shape.between_bytes
 
     @property
