@@ -1,4 +1,4 @@
-"""What is applied to sums, as vector code: activation functions, or what makes codes of them.
+"""Vector code applied to sums: activation functions, and requantisation of sums to codes.
 
 NaN in gives NaN out, at no cost: x86's `max` and `min` return their second operand where either is
 NaN, so the input is the second operand. What makes sums of products of codes codes again, or
@@ -94,7 +94,7 @@ def apply(
     Args:
         e: the function under construction.
         value: a float or double, or a vector of either.
-        activation: what to apply; None leaves the value as it is.
+        activation: to apply; None leaves the value as it is.
         slope: `prelu` only: the factor below zero, of the value's type.
     """
     if activation is None:
@@ -153,7 +153,7 @@ def requantised(
     numbers: Numbers,
     residual: Value | None = None,
 ) -> Value:
-    """Sums as what is stored of them.
+    """Make the stored codes, or float32, of sums of products of codes.
 
     Args:
         e: the function under construction.
@@ -211,7 +211,7 @@ def requantised_columns(
     numbers: Numbers,
     residuals: Sequence[Value] = (),
 ) -> Value:
-    """As `requantised`, of the sums of two to four columns: a vector of bytes, one after the other.
+    """Make bytes of the sums of two to four columns, one after the other, as `requantised` does.
 
     On x86 alone. Two instructions narrow the sums to 16 bits and one to 8, all of which saturate,
     so that bytes are bounded at last. Numbers that may be beyond int32 are bounded from above

@@ -1,8 +1,8 @@
 """llvmlite, loaded with care and late: everything else in `codegen` takes it from here.
 
 `backend.llvm`, `backend.ffi` and `backend.llvmlite` load LLVM's library when one of them is first
-asked for: 120 MB of addresses, of which 40 are touched. A process whose code is all in the cache
-asks for none.
+used: 120 MB of addresses, of which 40 are touched. A process whose code is all in the cache uses
+none.
 
 The pages of LLVM's own code are resident long after it has done its work
 (`release_llvm_pages`).
@@ -73,7 +73,7 @@ def _constant_segments() -> tuple[tuple[int, int], ...]:
 
 
 def mapped_bytes(path: str | Path) -> int:
-    """How many bytes of addresses a shared library takes; that of its file where it is no ELF."""
+    """Return the bytes of addresses that a shared library takes; of no ELF file, its size."""
     try:
         return max(address + size for kind, _, _, address, _, _, size, _ in _segments(path))
     except (OSError, ValueError, struct.error):
@@ -96,10 +96,10 @@ def _segments(path: str | Path) -> list[tuple[int, ...]]:
 
 
 def _place(name: str) -> tuple[int, str]:
-    """Where a library is mapped, and its file.
+    """Return the address where a library is mapped, and its file.
 
     Raises:
-        ValueError: it is not.
+        ValueError: it is not mapped.
     """
     for line in Path("/proc/self/maps").read_text().splitlines():
         *fields, path = line.split(maxsplit=5)
@@ -117,7 +117,7 @@ _MEND = "install it anew: pip install --force-reinstall 'llvmlite>=0.50'"
 
 
 def _library_bytes() -> int:
-    """How many bytes of addresses LLVM's shared library takes."""
+    """Return the bytes of addresses that LLVM's shared library takes."""
     spec = importlib.util.find_spec("llvmlite")
     for folder in (spec.submodule_search_locations or ()) if spec else ():
         for file in Path(folder, "binding").glob("*llvmlite.*"):

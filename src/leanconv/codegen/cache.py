@@ -1,4 +1,4 @@
-"""A cache of files on disk: whole or absent, checked, bounded, in a folder that no other writes."""
+"""A cache of files on disk: whole or absent, checked, bounded, in a folder others may not write."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ class DiskCache:
 
 
 def _drawn(digest: bytes, size: int, limit_bytes: int) -> bool:
-    """Whether the bound is looked at after an entry of this size.
+    """Return whether to check the bound after an entry of this size is written.
 
     To look at a hundred thousand entries takes a second. So that processes which write a few do
     not all do it, an entry's digest draws, as by lot, every 64th part of the bound.

@@ -73,7 +73,7 @@ _MOST_RUNS = 40  # written out one by one; with more, code and compile time woul
 
 
 def bounded_tiles(window: Window, pixels: int) -> list[ColumnTile]:
-    """As `column_tiles`, but columns at the ends of a row compute their taps if there are many."""
+    """Cut as `column_tiles` does, but columns at the ends compute their taps if there are many."""
     first, stop = window.full(2)
     if window.out[2] - (stop - first) <= _MOST_RUNS:
         return written_tiles(window, pixels, _MOST_RUNS)
@@ -81,7 +81,7 @@ def bounded_tiles(window: Window, pixels: int) -> list[ColumnTile]:
 
 
 def written_tiles(window: Window, pixels: int, most_runs: int) -> list[ColumnTile]:
-    """As `column_tiles`, but with more runs than that the columns at the ends compute their taps.
+    """Cut as `column_tiles` does; with more than `most_runs` runs the ends compute their taps.
 
     Args:
         window: the sliding window.
@@ -137,7 +137,7 @@ def _between_edges(window: Window, pixels: int, stop: Index, once: bool) -> list
     right = ColumnTile(width - pixels, 1, pixels, _edge(window, width - pixels, pixels))
     if once and width <= 2 * pixels:
         return [left, replace(right, done=2 * pixels - width)]
-    # The columns between, 0 if the width is less than two tiles: which no symbol is asked.
+    # The columns between, 0 if the width is less than two tiles, without a guard on it.
     enough = width // (2 * pixels)
     between = (width - 2 * pixels) * ceil_div(enough, enough + 1)
     return [left, *_between(window, pixels, pixels, between, once), right]

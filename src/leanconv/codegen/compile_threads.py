@@ -1,4 +1,4 @@
-"""Texts of kernels made machine code on several threads at once.
+"""Compilation of kernels' texts to machine code on several threads at once.
 
 Only queues that are written in C connect the threads: an exception of a signal handler may come
 between any two lines of the waiting thread, and a condition or a future that is left half done
@@ -38,8 +38,8 @@ def compiled(
 
     Args:
         texts: items with their LLVM IR, made one by one; None where there is nothing to compile.
-        most: how many there may be, at most.
-        target: what to compile for.
+        most: the most texts that there may be.
+        target: the machine to compile for.
 
     Returns:
         Items with their object files, in any order; those without a text come at once.
@@ -95,7 +95,7 @@ def _started(
 
 
 def refused(error: RuntimeError | MemoryError) -> bool:
-    """Whether a start of a thread has failed with it; else it is of a signal handler."""
+    """Return whether a thread could not start; else the error is a signal handler's."""
     return isinstance(error, MemoryError) or "new thread" in str(error)
 
 

@@ -93,9 +93,9 @@ class Code:
     """Kernels, and the code that there is of their forms.
 
     Attributes:
-        instances: what each kernel is.
+        instances: each kernel as an instance of its form.
         forms: by the digests of their texts: the batch in which a form is loaded, or its object.
-        compiled: how many of the objects were compiled now.
+        compiled: number of the objects that were compiled now.
     """
 
     instances: Mapping[Kernel, Instance]
@@ -124,7 +124,7 @@ def find(kernels: Sequence[Kernel], target: Target) -> tuple[Code, bool]:
 
 
 def emit(kernels: Iterable[Kernel], target: Target) -> Iterator[Emission]:
-    """Emit kernels one by one: what each is, and the LLVM IR of each form once."""
+    """Emit kernels one by one: each as an instance of its form, the form's LLVM IR once."""
     emitted: set[str] = set()
     for kernel in kernels:
         instance, text = known_instance(kernel, target), None
@@ -139,7 +139,7 @@ def compile_emitted(emissions: Iterable[Emission], most: int, target: Target) ->
 
     Args:
         emissions: of different kernels.
-        most: how many kernels are loaded; progress is told in so many steps.
+        most: number of kernels to load, which are the steps of the reported progress.
         target: what to compile for.
     """
     instances: dict[Kernel, Instance] = {}
@@ -235,7 +235,7 @@ class CodeAhead:
         target: what to compile for.
 
     Attributes:
-        forms, compiled: how many the range has, and how many of them were compiled for it.
+        forms, compiled: numbers of the range's forms, and of those compiled for it.
     """
 
     def __init__(self, target: Target) -> None:
@@ -261,7 +261,7 @@ class CodeAhead:
         _ranges().put(choice_key(description, self._target), "".join(keys).encode())
 
     def fetch(self, description: str) -> bool:
-        """Load the code of a range that was compiled before; whether all of it is there."""
+        """Load the code of a range that was compiled before; return whether all of it was found."""
         body = _ranges().get(choice_key(description, self._target))
         if body is None or len(body) % _DIGITS:
             return False
@@ -285,5 +285,5 @@ def _ranges() -> DiskCache:
 
 
 def described(kernels: Sequence[Kernel]) -> str:
-    """What the forms of a range's ends depend on, besides the target and the generator."""
+    """Return the text that the forms of a range's ends depend on, besides target and generator."""
     return known_forms.description(kernels) or ""

@@ -16,7 +16,7 @@ row:
 | brain | bfloat16, in float32 | 2 | vdpbf16ps | | as fma |
 
 *A shifted*: an instruction that takes `a` of the other sign gets it with its highest bit flipped,
-which is a ± 128. What that adds to the sums, ± 128 times the sum of a group of `b`, is computed
+which is a ± 128. The surplus in the sums, ± 128 times the sum of a group of `b`, is computed
 once for each vector of `b` and taken off each of its products; or it is *folded*: the sums begin
 with what all of it is. *Two pmaddwd*: even and odd bytes as
 16 bits; pmaddubsw is no row, for it saturates sums of two products. Where there is no pmaddwd
@@ -143,12 +143,12 @@ class Dot:
 
     @property
     def shifted(self) -> bool:
-        """Whether the instruction takes `a` of the other sign."""
+        """True if the instruction takes `a` of the other sign."""
         return self.way in _INSTRUCTIONS and (self.a, self.b) not in _INSTRUCTIONS[self.way]
 
     @property
     def shift(self) -> int:
-        """What is added to each element of `a`: 0 or ± 128."""
+        """Number added to each element of `a` for the instruction: 0 or ± 128."""
         return (128 if self.a == INT8 else -128) if self.shifted else 0
 
     def _grouped(self, e: Function, acc: Value, a: Value, b: Value) -> Value:
@@ -199,13 +199,13 @@ def group_of(precision: Precision) -> int:
 
 
 def has_dot(precision: Precision) -> bool:
-    """Whether there is a row for operands and sums of these types."""
+    """Return whether there is a row for operands and sums of these types."""
     given = precision.x, precision.w, precision.accumulate
     return given in _GROUPS or computes_floats(precision)
 
 
 def computes_floats(precision: Precision) -> bool:
-    """Whether products and sums are of one type of floats, which operands may hold in halves."""
+    """Return whether sums and products are of one type of floats; operands may be halves."""
     operands, sums = (precision.x, precision.w), precision.accumulate
     if sums == FLOAT32:
         return all(each in (FLOAT32, *HALVES) for each in operands)
@@ -213,7 +213,7 @@ def computes_floats(precision: Precision) -> bool:
 
 
 def way_of(precision: Precision, target: Target) -> Way:
-    """How a target multiplies and adds operands of these types, which have a row."""
+    """Return the way in which a target multiplies and adds operands of types that have a row."""
     if group_of(precision) == 1:
         return "fma"
     offered = _group_way(target)
@@ -223,19 +223,19 @@ def way_of(precision: Precision, target: Target) -> Way:
 
 
 def pairs_pay(precision: Precision, target: Target) -> bool:
-    """Whether pairs of bfloat16 are multiplied faster than as float32."""
+    """Return whether pairs of bfloat16 are multiplied faster than as float32."""
     known = precision.x == precision.w == BFLOAT16 and precision.accumulate == FLOAT32
     rate = pairs_per_cycle(target) if known and "bf16" in target.extensions else 0.0
     return rate * _PAIR > target.fma_units
 
 
 def pairs_per_cycle(target: Target) -> float:
-    """How many vectors of pairs of bfloat16 a target multiplies and adds in a cycle."""
+    """Return the vectors of pairs of bfloat16 that a target multiplies and adds in a cycle."""
     return (target.costs.bf16_products or 0.0) / (_PAIR * target.lanes(FLOAT32))
 
 
 def dots_per_cycle(precision: Precision, target: Target, folded: bool = False) -> float:
-    """How many vectors of groups a target multiplies and adds in a cycle.
+    """Return the vectors of groups that a target multiplies and adds in a cycle.
 
     Args:
         precision: of the operands.
@@ -254,7 +254,7 @@ def dots_per_cycle(precision: Precision, target: Target, folded: bool = False) -
 
 
 def _group_way(target: Target) -> Way | None:
-    """Which instructions for groups a target has."""
+    """Return the instructions for groups that a target has."""
     narrow = "avx_vnni" in target.extensions and target.vector_bytes <= 32
     if narrow or "vnni" in target.extensions:
         return "vnni"

@@ -110,7 +110,7 @@ class _Object:
 
 
 def takes_objects() -> bool:
-    """Whether objects may be loaded here: on Linux and x86-64."""
+    """Return whether objects may be loaded here: on Linux and x86-64."""
     return sys.platform == "linux" and os.uname().machine == "x86_64" and sys.maxsize > 2**32
 
 
@@ -209,7 +209,7 @@ class LoadedObjects:
     """Objects in this process; their code is freed with the last reference to this.
 
     Args:
-        pages: where they are.
+        pages: memory that holds them.
         symbols: addresses of their functions.
     """
 

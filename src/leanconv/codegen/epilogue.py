@@ -38,7 +38,7 @@ _PACKED = 4  # columns whose codes are stored together
 
 @dataclass(frozen=True)
 class Epilogue:
-    """What happens to a sum before it is stored: + residual and the activation, or a code.
+    """Operations on a sum before it is stored: + residual and the activation, or a code.
 
     Attributes:
         bias: whether a bias is added (the kernels start their accumulators from it).
@@ -54,7 +54,7 @@ class Epilogue:
 
     @property
     def has_slope(self) -> bool:
-        """Whether the activation reads one parameter for each channel."""
+        """True if the activation reads one parameter for each channel."""
         return self.activation is not None and self.activation.kind == "prelu"
 
     @property
@@ -66,7 +66,7 @@ class Epilogue:
 
     @property
     def channel_factors(self) -> int:
-        """How many arrays of a number for each channel slopes or scales are, end to end."""
+        """Number of arrays of one number per channel that slopes or scales are, end to end."""
         return self.requantise.factors if self.requantise else 1
 
     def channel_bytes(self, dtype: DType, channels: int) -> dict[str, int]:
@@ -79,10 +79,10 @@ class Epilogue:
 
 @dataclass(frozen=True)
 class TileOutput:
-    """Where a register tile is stored and what is applied before.
+    """Destination of a register tile, and the epilogue applied before.
 
     Attributes:
-        epilogue: what to apply.
+        epilogue: to apply.
         access: layout of y and of the residual.
         y, residual: addresses of the tile's first column and channel.
         factors: address of the first channel's slope, or of its scale.
@@ -105,7 +105,7 @@ class TileOutput:
     def factors_of(
         self, tile: RegisterTile, load: Callable[[Pointer, str], Value], at: int
     ) -> Factors:
-        """What the channels from `at` on have; `load` makes a vector of what is at an address."""
+        """Return the factors of the channels from `at` on; `load` loads a vector."""
         if self.factors is None:
             return ()
         kind, first = self.factor_kind(tile), self.factors.at(at)
@@ -143,7 +143,7 @@ class TileOutput:
         return narrowed(e, value, tile.dot.accumulate, self.dtype) if self.dtype else value
 
     def packs_columns(self, tile: RegisterTile) -> bool:
-        """Whether x86 makes bytes of four columns at once."""
+        """Return whether four columns of codes become bytes at once, on x86."""
         return packs_columns(self.epilogue, self.access, tile.dot.way, self.dtype, tile.lanes)
 
     def store_columns(
@@ -174,7 +174,7 @@ class TileOutput:
 def packs_columns(
     epilogue: Epilogue, y: Access, way: Way | None, dtype: DType | None, lanes: int
 ) -> bool:
-    """Whether four columns of codes lie beside each other, and x86 makes bytes of all at once."""
+    """Return whether four columns of codes are neighbours that x86 makes bytes of at once."""
     x86, bytes_ = way in ("vnni", "pairs"), dtype in (INT8, UINT8)
     beside = y.block == y.spatial[2] == lanes
     return bool(epilogue.requantise) and x86 and bytes_ and beside
@@ -213,9 +213,9 @@ def store_tile(
         e: the function to append to.
         tile: types; `tile.row_stride` is not used.
         acc: the sums, `acc[i * vectors + j]`.
-        out: where they go.
+        out: their destination, and the epilogue.
         channels: channels to store, at most `vectors * lanes`.
-        columns: how many rows are stored; None: all of them.
+        columns: number of rows to store; None: all of them.
     """
     stored = out.dtype.llvm if out.dtype else tile.element
     held = [p.element for p in (out.y, out.residual) if p]
@@ -256,7 +256,7 @@ def store_columns(
     channels: int,
     first: Value | int,
 ) -> None:
-    """As `store_tile`, but only the tile's columns from `first` on, one at least."""
+    """Store as `store_tile` does, but only the tile's columns from `first` on, one at least."""
     vectors, lanes = tile.vectors, tile.lanes
     held = e.local(tile.element, len(acc) * lanes)
     for number, value in enumerate(acc):
@@ -367,7 +367,7 @@ def _store_phases(
     place: tuple[int, int],
     live: int,
 ) -> None:
-    """As `_store_square`, where phases are channels: the columns of a row of phases interleave."""
+    """Store as `_store_square` does, with phases' columns interleaved: phases are channels."""
     access, (start, first) = out.access, place
     assert isinstance(access, PhasedAccess)
     across = access.phases[1]

@@ -1,4 +1,4 @@
-"""Forms: what of a kernel is compiled, found for a kernel without emitting it again.
+"""Forms: the compiled part of kernels, found for a kernel without emitting it again.
 
 A form is the code of all kernels that differ only in extents (`extents` says how that is known).
 The forms of one process are found in three steps: the kernel is split into its skeleton, which is
@@ -114,14 +114,13 @@ def _record(kind: type, items: Sequence[tuple[str, Any]]) -> Any:
 
 
 def _is_lifted(value: object, mark: Mark) -> bool:
-    """Whether this value of an extent becomes a symbol."""
+    """Return whether this value of an extent becomes a symbol."""
     if type(value) is float:
         return math.isfinite(value)
     return type(value) is int and (mark is Mark.COUNT or value not in (0, 1))
 
 
 def _marks(mark: Mark | None, count: int) -> list[Mark | None]:
-    """Those of the items of a tuple that is marked so."""
     return [mark] * (count - 1) + [None] if mark is Mark.STRIDES else [mark] * count
 
 
@@ -187,7 +186,7 @@ class Form:
     """The code of all kernels that differ only in extents.
 
     Args:
-        record: what it is.
+        record: its digest, words and guards.
     """
 
     def __init__(self, record: FormRecord) -> None:
@@ -195,7 +194,7 @@ class Form:
         self.numbers = Guarded(record.numbers)
 
     def at(self, values: Values) -> Instance | None:
-        """The instance that a kernel with extents of these values is.
+        """Return the instance of this form for a kernel with extents of these values.
 
         None if a guard does not hold, or if a word is no number of its type.
         """
@@ -231,7 +230,7 @@ def known_instance(kernel: Kernel, target: Target) -> Instance | None:
 
 
 def emitted_instance(kernel: Kernel, target: Target) -> tuple[Instance, str]:
-    """Emit a kernel: the instance that it is, and the LLVM IR of its form, which nobody keeps.
+    """Emit a kernel: its instance, and the LLVM IR of its form, which nobody keeps.
 
     The form takes the place of one that seemed to serve the kernel: emission is deterministic, so
     that one is equal, or was never emitted by these sources.
@@ -280,6 +279,6 @@ def _held(kept: Any, target: Target) -> Memo[Instance]:
 
 
 def emitted(kernel: Kernel, target: Target) -> tuple[str, Trace]:
-    """Emit a kernel with symbols for its extents: the code of its form, and what it asked."""
+    """Emit a kernel with symbols for its extents: the code of its form, and the guards of it."""
     trace = Trace()
     return lifted(kernel, trace).text(target), trace

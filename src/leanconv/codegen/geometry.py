@@ -1,4 +1,4 @@
-"""Strides of a tensor's elements, and which taps of a window touch the input."""
+"""Strides of a tensor's elements, and the taps of a window that touch the input."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def floor_sum(count: int, step: int, start: int, divisor: int) -> int:
 
 
 def residues_below(count: int, step: int, start: int, divisor: int, bound: int) -> int:
-    """How many of `(start + i * step) % divisor`, i < count, are less than `bound`.
+    """Count the `(start + i * step) % divisor`, i < count, that are less than `bound`.
 
     Args:
         count, step: not negative.
@@ -83,7 +83,7 @@ class Access:
 
     @property
     def lanes_contiguous(self) -> bool:
-        """Whether a vector of channels can be loaded at once."""
+        """True if a vector of channels can be loaded at once."""
         return self.block > 1 or self.block_stride == 1
 
     def channel(self, c: int) -> int:
@@ -119,14 +119,14 @@ class Access:
 
 @dataclass(frozen=True)
 class PhasedAccess(Access):
-    """Where a convolution writes all phases of a transposed one, each phase as channels of its own.
+    """Addresses of all phases of a transposed convolution, each phase as channels of its own.
 
     Its channels are [block of channels][phase row][phase column][channel of the block]. Its pixels
     are the input's: `spatial` leads from one to the next of the same phase.
 
     Attributes:
         phases: rows and columns of phases.
-        row: elements from one row of the output to the next, that is of phases.
+        row: elements from one row of the output, a row of phases, to the next.
         column: the same for columns.
     """
 
@@ -141,7 +141,7 @@ class PhasedAccess(Access):
 
     @property
     def interleaves(self) -> bool:
-        """Whether the columns of a row of phases, in planes, make one run without gaps."""
+        """True if the columns of a row of phases, in planes, make one run without gaps."""
         across = self.phases[1]
         return self.block == self.column == 1 < across and self.spatial[2] == across
 
@@ -153,7 +153,7 @@ class PhasedAccess(Access):
         return block * self.block_stride + row * self.row + column * self.column + lane
 
     def takes_panels(self, channels: int) -> bool:
-        """Whether all panels of that many channels have the places of the first, moved."""
+        """Return whether all panels of that many channels have the places of the first, moved."""
         blocks, rest = divmod(channels, self.block)
         whole, across = self.phase_count, self.phases[1]
         in_rows = blocks % across == 0 and whole % blocks == 0
@@ -173,7 +173,7 @@ class PhasedAccess(Access):
 
 @dataclass(frozen=True)
 class Window:
-    """The sliding window along (d, h, w); `pad` is what is imagined before, and may be negative."""
+    """The sliding window along (d, h, w); `pad` is the padding before, and may be negative."""
 
     size: Sizes
     out: Sizes
@@ -202,14 +202,14 @@ class Window:
         return first, max(first, min(out, past))
 
     def always_full(self, axis: int) -> bool:
-        """Whether every tap touches the input at every output position."""
+        """Return whether every tap touches the input at every output position."""
         return self.pad[axis] <= 0 and self.full(axis) == (0, self.out[axis])
 
     @property
     def is_pointwise(self) -> bool:
-        """Whether output position o is input position o times one weight, at all positions.
+        """True if output position o is input position o times one weight, at all positions.
 
-        One tap, stride 1 and nothing imagined before are not enough: what is imagined behind shows
+        One tap, stride 1 and no padding before are not enough: padding behind shows
         only in an output that is larger than the input.
         """
         steps = self.kernel == (1, 1, 1) == self.stride and self.pad == (0, 0, 0)
@@ -217,12 +217,12 @@ class Window:
 
     @property
     def is_flat(self) -> bool:
-        """Whether the depth axis is one position that its one tap touches: an image of two axes."""
+        """True if the depth axis is one position that its one tap touches: an image of two axes."""
         one = self.size[0] == self.kernel[0] == self.out[0] == 1
         return one and self.always_full(0)
 
     def sometimes_empty(self, axis: int) -> bool:
-        """Whether at some output position no tap touches the input."""
+        """Return whether no tap touches the input at some output position."""
         size, step, apart = self.size[axis], self.stride[axis], self.dilation[axis]
         reach = (self.kernel[axis] - 1) * apart
         start = -self.pad[axis]

@@ -96,7 +96,7 @@ class HalfSums(PartialSums):
         return [each for slot, each in enumerate(found) if slot % width < (vectors or width)]
 
     def overflowed(self) -> Value:
-        """Whether a total is infinite or NaN."""
+        """Return whether a total is infinite or NaN."""
         e, kind = self._e, self._single.kind
         zero = e.zero(kind)
         chains = [zero] * _CHAINS
@@ -112,7 +112,7 @@ class HalfStored(Kernel):
     """The code of a kernel with halves as operands.
 
     Attributes:
-        kernel: what is computed, in float32.
+        kernel: computes in float32.
         halves: for each operand, the half precision that it lies in; `""`: as the kernel has it.
     """
 
@@ -137,7 +137,7 @@ class HalfStored(Kernel):
 
     @property
     def constant_bytes(self) -> Mapping[str, int]:
-        """Those of the kernel, half as many where they are halves."""
+        """Bytes of the kernel's constants, half as many where they are halves."""
         halves = dict(zip(self.operands, self.halves, strict=True))
         return {
             name: size // 2 if halves[name] else size
@@ -146,7 +146,7 @@ class HalfStored(Kernel):
 
     @property
     def packing(self) -> Hashable:
-        """The kernel's, and in which precision."""
+        """The kernel's packing, and the precision of each operand."""
         return self.kernel.packing, self.halves
 
 
@@ -176,7 +176,7 @@ def calls_on_halves(
     """Calls made for an array of float32, which read one of halves in its place.
 
     Args:
-        calls: that read views of `given` alone.
+        calls: which read views of `given` alone.
         given: an array of float32, of any content.
         w: of the same shape, row-major both.
         half: its type.

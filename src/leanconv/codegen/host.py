@@ -1,7 +1,7 @@
-"""Which target this process runs on, and leave to use its matrix tiles.
+"""The target that this process runs on, and permission to use its matrix tiles.
 
-Linux gives that leave to a process that asks. The state of a thread grows by 8 KiB once it uses
-matrix tiles. Threads and forked children of a process that has asked may use them, too.
+Linux gives it to a process that asks. The state of a thread grows by 8 KiB once it uses matrix
+tiles. Threads and forked children of a process that has asked may use them, too.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _TILE_DATA = 18  # XFEATURE_XTILEDATA
 
 @functools.cache
 def may_use_tiles() -> bool:
-    """Ask once; False where the kernel refuses, or is none that is asked."""
+    """Ask once for permission to use matrix tiles; False if the kernel refuses or is not Linux."""
     if not sys.platform.startswith("linux") or platform.machine() != "x86_64":
         return False
     try:
@@ -152,7 +152,7 @@ def check_runs_here(target: Target) -> None:
 
 
 def _runs(target: Target, features: Mapping[str, bool]) -> bool:
-    """Whether a machine of this one's architecture with these features runs a target's code."""
+    """Return whether a machine of this architecture with these features runs a target's code."""
     alike = target.triple.split("-")[0] == host().triple.split("-")[0]
     if target.isa == "neon" and not features:
         return alike  # not every system lists them

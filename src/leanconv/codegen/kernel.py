@@ -1,4 +1,4 @@
-"""What a kernel is: a frozen description that can emit itself for a target.
+"""`Kernel`: a frozen description of machine code that can emit itself for a target.
 
 `outline` shows the loop nest of emitted code, its loops and the instructions of each body:
 
@@ -132,15 +132,15 @@ class Kernel(ABC):
 
     @property
     def result_count(self) -> int:
-        """How many of the last operands it writes; it reads the others."""
+        """Number of the last operands, which it writes; it reads the others."""
         return 1
 
     @property
     def index_ranges(self) -> Sequence[tuple[int, int]]:
-        """The least and the largest index of each axis along which data says what is found.
+        """The least and the largest index of each axis along which data selects elements.
 
         For each a word follows the operands in the argument table: an index that is outside is
-        stored there, and what is computed then is the kernel's to say.
+        stored there; the kernel decides what it computes then.
         """
         return ()
 
@@ -154,7 +154,7 @@ class Kernel(ABC):
 
     @property
     def packing(self) -> Hashable:
-        """What decides how it packs its constants: kernels of equal packings pack alike."""
+        """Key of how it packs its constants: kernels of equal packings pack alike."""
         return self
 
     @property
@@ -164,7 +164,7 @@ class Kernel(ABC):
 
     @property
     def rounds(self) -> int:
-        """Into how many equal parts the chunks fall that are computed one after the other.
+        """Number of equal parts of the chunks that are computed one after the other.
 
         A chunk may read what any chunk of an earlier round wrote; those of a round are independent.
         One call of all chunks does the rounds in order.
@@ -173,12 +173,12 @@ class Kernel(ABC):
 
     @property
     def wants_consecutive_chunks(self) -> bool:
-        """Whether chunks cost less when one call does several that follow each other."""
+        """True if chunks cost less when one call does several that follow each other."""
         return False
 
     @property
     def reuses_scratch(self) -> bool:
-        """Whether a call uses what the thread's last one left in its scratch.
+        """True if a call uses what the thread's last one left in its scratch.
 
         Calls are then of one chunk each where two threads come from both ends. The one after the
         thread's last chunk in the same stage has `SCRATCH_OF_PREVIOUS` added to its first chunk,
@@ -208,7 +208,7 @@ class Kernel(ABC):
         """Return the module's LLVM IR with one public function, `NAME`."""
 
     def text(self, target: Target) -> str:
-        """What `emit` returns, with the instructions that a target has for conversions."""
+        """Return the LLVM IR of `emit`, with the instructions that a target has for conversions."""
         with rounding_by(target.extensions):
             return self.emit(target)
 
@@ -228,5 +228,5 @@ class Kernel(ABC):
 
 
 def of_wrapped(name: str) -> Any:
-    """A property of a kernel around another `kernel`: what that one's is."""
+    """Make a property of a kernel around another `kernel`: that of the inner one."""
     return property(lambda self: getattr(self.kernel, name))

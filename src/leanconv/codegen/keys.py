@@ -1,4 +1,4 @@
-"""Keys of what is kept on disk: they name all that it follows from, leanconv's own sources too.
+"""Keys of entries on disk: they cover all that an entry follows from, leanconv's sources too.
 
 Compiled objects and forms follow from what emits code; choices, plans and measured times follow
 from what decides, too. Each hash covers whole folders: all that the modules in them can import.

@@ -1,4 +1,4 @@
-"""What kernels are whose forms are known: no emission is needed to say so.
+"""Forms of kernels that are known without emission, in this process and on disk.
 
 This process knows the forms that it has emitted; the disk has entries of what others have. Those of
 one kind belong to the kernels of a load, in order. They have a record for each, little endian:
@@ -63,7 +63,7 @@ def skeletons_beside(objects: DiskCache) -> DiskCache:
 
 
 def description(kernels: Sequence[Kernel]) -> str | None:
-    """What the forms of kernels depend on, but for the target and leanconv's own sources.
+    """Describe what the forms of kernels depend on, but for target and leanconv's own sources.
 
     None for kernels of others, whose sources may change: they are emitted by each process.
     """

@@ -51,7 +51,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class KernelForm:
-    """What a program needs of a kernel, as plain data that outlives kernel and process.
+    """Facts of a kernel that a program needs, as plain data that outlives kernel and process.
 
     Attributes:
         form: names the code: the digest of its text.
@@ -77,12 +77,12 @@ class Library:
 
     Args:
         places: each entry's batch and symbol: of forms by their digests, of others by their names.
-        instances: what each kernel is of which form.
-        compiled: how many forms were compiled for it; the others were there.
+        instances: each kernel as an instance of its form.
+        compiled: number of forms that were compiled for it; the others were there.
 
     Attributes:
         batches: in which the functions are; they keep them loaded.
-        forms, compiled: how many it has, and how many of them were compiled for it.
+        forms, compiled: numbers of its forms, and of those compiled for it.
         code_bytes: of the batches that it holds, whole ones. What several libraries hold is counted
             by each of them, so that together they never take more than the sum.
     """
@@ -104,11 +104,11 @@ class Library:
         return self._addresses[entry if isinstance(entry, str) else self._instances[entry].digest]
 
     def words(self, kernel: Kernel) -> tuple[int, ...]:
-        """What stands before the kernel's table of addresses, in order of memory: its extents."""
+        """Words before the kernel's table of addresses, in order of memory: its extents."""
         return self._instances[kernel].words[::-1]
 
     def form(self, kernel: Kernel) -> KernelForm:
-        """What a program needs of a kernel."""
+        """Return the facts of a kernel that a program needs."""
         facts = {name: getattr(kernel, name) for name in _FACTS}
         return KernelForm(self._instances[kernel].digest, self.words(kernel), **facts)
 
@@ -134,7 +134,7 @@ class _Linker:
 
     @property
     def unused(self) -> bool:
-        """Whether no library is left; never so after a Ctrl-C that may have lost sight of one."""
+        """True if no library is left; never after a Ctrl-C that may have lost track of one."""
         return self._begun == len(self._trackers) and all(t() is None for t in self._trackers)
 
     def link(self, objects: Mapping[str, bytes], symbols: list[str]) -> llvm.ResourceTracker:
@@ -172,7 +172,7 @@ def link(objects: Mapping[str, bytes], symbols: Iterable[str]) -> Batch:
 
     Args:
         objects: by name, each once.
-        symbols: those to be found.
+        symbols: functions to find in them.
 
     Raises:
         OutOfMemoryError: less memory is left than linking takes.

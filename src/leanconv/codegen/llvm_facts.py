@@ -1,4 +1,4 @@
-"""What LLVM says of itself and of this processor, kept on disk: to ask it, it must be loaded.
+"""LLVM's answers about itself and this processor, kept on disk: asking it means loading it.
 
 The processor says what it is by the instruction CPUID, from which LLVM finds its name. The
 operating system lists other features, and what emulates a processor (a debugger of memory, say)
@@ -60,7 +60,7 @@ _SAVES = 1 << 27  # ecx of leaf 1: the system has said which states it keeps
 
 
 def processor() -> bytes | None:
-    """All that tells the kind of processor; None where it cannot be asked."""
+    """CPUID's answers that identify the kind of processor; None where it cannot be asked."""
     if not takes_objects():
         return None
     try:
@@ -107,7 +107,7 @@ class LLVMFacts(NamedTuple):
 
     @property
     def has(self) -> Mapping[str, bool]:
-        """Whether the processor has a feature, by LLVM's name."""
+        """Presence of each of the processor's features, by LLVM's name."""
         signs = (each for each in self.features.split(",") if each)
         return {each[1:]: each.startswith("+") for each in signs}
 
@@ -147,7 +147,7 @@ def asked() -> LLVMFacts:
 
 
 def _key() -> str | None:
-    """What the answers follow from; None where that cannot be told."""
+    """Return the key of the answers: processor and library; None if either is unknown."""
     chip, spec = processor(), importlib.util.find_spec("llvmlite")
     if chip is None or spec is None or spec.submodule_search_locations is None:
         return None

@@ -1,4 +1,4 @@
-"""What an operation becomes: kernels applied to values, and the constants and scratch they need."""
+"""An operation's lowered form: kernels applied to values, their constants and scratch."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class PackCall:
     Attributes:
         kernel: the code; its operands are the source, the tables, and the piece.
         source: gives the array that it reads, any view of it.
-        tables: makes those that say what goes where, when they are needed.
+        tables: makes the tables of where elements go, when they are needed.
         bytes: of the piece.
         first: the byte that it reads from, counted from where the array begins.
     """
@@ -63,7 +63,7 @@ class PackCall:
         """The same of another array in the place of the one that it was made for.
 
         Args:
-            given: that one; it may hold anything.
+            given: the array that it was made for, of any content.
             source: gives an array of the same strides, in elements.
             ratio: bytes of its elements for each of the others'.
         """
@@ -121,7 +121,7 @@ class Part:
     Attributes:
         source: the input, or the constant.
         offset: the byte of the output at which it begins.
-        bytes: of it.
+        bytes: length of the part.
         copy: a kernel that copies it, where it is not computed in its place but another part is.
     """
 
@@ -138,8 +138,8 @@ class Repeat:
     Some of them may do so each time, too: another repeat has these.
 
     Attributes:
-        first, calls: the number of the first of them, and how many there are.
-        times: how often they run.
+        first, calls: the index of the first call, and the number of calls.
+        times: number of runs.
         strides: by how many bytes values that they name move each time, by name.
     """
 

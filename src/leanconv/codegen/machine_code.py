@@ -31,7 +31,7 @@ def _initialise_foreign() -> None:
 
 
 def new_machine(target: Target, jit: bool) -> llvm.TargetMachine:
-    """What makes code for a target: to be loaded into this process, or to be read."""
+    """Make LLVM's machine for a target: for code to load into this process, or to read."""
     _initialise()
     if target.triple.split("-")[0] != host().triple.split("-")[0]:
         _initialise_foreign()

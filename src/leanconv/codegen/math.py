@@ -35,7 +35,7 @@ _LOG2_E = 1.4426950408889634
 
 @dataclass(frozen=True)
 class _Numbers:
-    """What the algorithms need to know of one format, and its coefficients, lowest power first."""
+    """Constants of one floating-point format, and its coefficients, lowest power first."""
 
     integer: str  # type with as many bits
     mantissa: int  # explicit bits of the mantissa
@@ -204,7 +204,7 @@ def remainder(e: Function, a: Value, b: Value) -> Value:
 
 
 def modulo(e: Function, a: Value, b: Value, towards_zero: bool) -> Value:
-    """What is left of a by b: of the sign of b, or of a where quotients go towards zero."""
+    """Remainder of a by b: of the sign of b, or of a where quotients are rounded towards zero."""
     left = remainder(e, a, b)
     if towards_zero:
         return left

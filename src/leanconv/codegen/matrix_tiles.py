@@ -10,7 +10,7 @@ bfloat16 are exact in float32; their sums are rounded to nearest, and subnormal 
 Registers are named by numbers that are constants of the code. They are none of LLVM's: it keeps the
 order of these instructions among each other and among loads and stores. A thread's registers are
 configured before the first use and released after the last, so that a switch between threads saves
-none; a call of other code in between may find them taken.
+none; other code that is called in between must not use them.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _NEEDS: Mapping[DType, str] = {INT32: "amx_int8", FLOAT32: "amx_bf16"}  # by the
 
 
 def factors(precision: Precision) -> tuple[DType, DType]:
-    """Types of what tiles multiply: those of the operands, or bfloat16 of float32 ones."""
+    """Types of the factors of tiles: those of the operands, or bfloat16 for float32."""
     return _NARROWED.get(precision.x, precision.x), _NARROWED.get(precision.w, precision.w)
 
 
 def multiplies(precision: Precision, target: Target) -> bool:
-    """Whether a target has products of tiles for operands and sums of these types."""
+    """Return whether a target has products of tiles for operands and sums of these types."""
     needed = _NEEDS.get(precision.accumulate)
     known = factors(precision) in _PRODUCTS and precision.x.is_float == (needed == "amx_bf16")
     return known and needed in target.extensions

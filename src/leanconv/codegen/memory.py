@@ -1,8 +1,8 @@
 """Loads and stores, and the conversions that they make where memory holds half precision.
 
-An address knows what lies there. Where that is float16 or bfloat16 and a float is asked for, or
-given, elements are converted on their way: a kernel that computes in float32 reads and writes half
-precision by nothing but the elements of its addresses.
+An address knows the type of its elements. Where that is float16 or bfloat16 and a float is loaded
+or stored, elements are converted on their way: a kernel that computes in float32 reads and writes
+half precision by nothing but the elements of its addresses.
 
     x = e.pointer(0, "half")
     v = e.load(x.at(i * 16), "<16 x float>")     sixteen halves, converted: exact
@@ -43,12 +43,12 @@ _ROUND, _QUIET = 0x7FFF, 0x400000  # just below half of the last place; what mak
 
 
 def is_half(element: str) -> bool:
-    """Whether LLVM's type of an element is one of half precision."""
+    """Return whether LLVM's type of an element is one of half precision."""
     return element in _ELEMENTS
 
 
 def loads_as(held: str, element: str) -> bool:
-    """Whether elements in memory are loaded and stored as those of a type."""
+    """Return whether elements in memory are loaded and stored as those of a type."""
     return held == element or (is_half(held) and element == FLOAT32.llvm)
 
 
@@ -220,7 +220,7 @@ def _held(element: str, kind: str) -> str:
 
 
 def _half(address: Pointer, kind: str) -> str:
-    """Which half precision lies at an address; if it knows of none, that of the value itself."""
+    """Return the half precision at an address; if it knows of none, that of the value itself."""
     return address.element if is_half(address.element) else element_of(kind)
 
 

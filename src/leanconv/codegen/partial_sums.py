@@ -105,7 +105,7 @@ class PartialSums:
             e.store(value, self.place(slot))
 
     def place(self, slot: int) -> Pointer:
-        """Where the total of an accumulator is."""
+        """Return the address of an accumulator's total."""
         return self._totals.at(slot * self._tile.lanes)
 
     def add(

@@ -166,7 +166,7 @@ class OwnFolder:
         return found
 
     def _is_other_than_a_file(self, name: str) -> bool:
-        """Whether a name is that of a link, a socket or the like."""
+        """Return whether a name is that of a link, a socket or the like."""
         with contextlib.suppress(OSError):
             if self._handle is None:
                 return not stat.S_ISREG((self._path / name).lstat().st_mode)
@@ -267,7 +267,7 @@ def _is_link(name: str, here: int) -> bool:
 
 
 def _target(name: str, here: int, where: str, last: bool, links: int) -> Path:
-    """What a link above the folder points to."""
+    """Return the path that a link above the folder points to."""
     owner = os.stat(name, dir_fd=here, follow_symlinks=False).st_uid
     shown = repr(os.path.join(where, name))
     if last:
@@ -280,7 +280,7 @@ def _target(name: str, here: int, where: str, last: bool, links: int) -> Path:
 
 
 def _is_trusted(owner: int) -> bool:
-    """Whether what belongs to a user may be run: it is this process's user, or root."""
+    """Return whether a user's files may be run: this process's user's, or root's."""
     return owner in (0, os.geteuid())
 
 

@@ -1,4 +1,4 @@
-"""What limits leave this process: memory, before LLVM takes some, and a CPU quota.
+"""Limits of this process: memory that is left before LLVM takes some, and a CPU quota.
 
 LLVM ends the process where it is refused memory. What a step takes at most is therefore compared
 with what is left of `ulimit -v`, `ulimit -d` and the limits of control groups; where nothing is
@@ -82,7 +82,7 @@ def _character(escape: re.Match[str]) -> str:
 
 
 def _folder(path: str, root: str, point: Path) -> Path:
-    """Where a group lies below a mount that shows the groups below `root`.
+    """Return the folder of a group below a mount that shows the groups below `root`.
 
     In a container the mount may show its own group alone, while the path begins at the host's root
     or, in a namespace of its own, leads out of what is seen: the mount itself is nearest then.
@@ -140,7 +140,7 @@ _products_ready = False
 
 
 class Need(NamedTuple):
-    """What a step takes at most: bytes that it writes to, that it might, and that it only maps.
+    """The most memory of a step: bytes that it writes to, that it might, and that it only maps.
 
     `ulimit -v` counts them all, `ulimit -d` the first two, a control group those written to.
     """
@@ -151,7 +151,7 @@ class Need(NamedTuple):
 
 
 class Left(NamedTuple):
-    """Bytes that may still be taken, what bounds them, how to raise that, and what it counts."""
+    """Bytes that may still be taken, the limit, how to raise it, and the kinds that it counts."""
 
     bytes: int
     limit: str
@@ -174,7 +174,7 @@ _GROUP_2, _CACHED_2 = ("memory.max", "memory.current"), ("inactive_file", "activ
 
 
 def memory_left() -> tuple[Left, ...]:
-    """What each limit leaves; nothing where none is set, or that cannot be known."""
+    """Return the bytes that each limit leaves; empty if none is set or known."""
     return (*_resources_left(), *_groups_left())
 
 
@@ -182,7 +182,7 @@ def require(need: Need, what: str) -> None:
     """Check that a step's memory is left; LLVM would end the process in the midst of it.
 
     Args:
-        need: what the step takes at most.
+        need: the most that the step takes.
         what: the step, for the message.
 
     Raises:
@@ -230,10 +230,10 @@ def require_for_products() -> None:
 
 
 def affordable_threads(most: int, allocating: bool) -> int:
-    """How many more threads there is memory for.
+    """Count the additional threads, up to `most`, that there is memory for.
 
     Args:
-        most: that are wanted.
+        most: number of threads that are wanted.
         allocating: whether they allocate as much as LLVM does.
     """
     each = Need(_THREAD_BYTES, _stack_bytes(), _HEAP_BYTES if allocating else 0)
@@ -253,7 +253,7 @@ def _stack_bytes() -> int:
 
 
 def _resources_left() -> Iterator[Left]:
-    """What the process's own limits leave, each that is set."""
+    """Yield what the process's resource limits leave, for each that is set."""
     if sys.platform != "linux":
         return
     import resource
@@ -270,7 +270,7 @@ def _resources_left() -> Iterator[Left]:
 
 
 def _groups_left() -> Iterator[Left]:
-    """What control groups leave: pages of files count as free, as does swap space."""
+    """Yield what control groups leave: pages of files count as free, as does swap space."""
     for group in _limited_groups():
         try:
             limit = int((group.folder / group.limit).read_text())

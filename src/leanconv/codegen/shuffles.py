@@ -140,7 +140,7 @@ def _segment_of(kind: str) -> int:
 
 
 def halves_fit(kind: str) -> bool:
-    """Whether `columns_of_halves` and `halves_of_columns` know this type: 2 or 4 segments."""
+    """Return whether `columns_of_halves` and `halves_of_columns` take this type."""
     return lanes_of(kind) // _segment_of(kind) in (2, 4)
 
 
@@ -227,7 +227,7 @@ def _transpose_inside(e: Function, vectors: list[Value]) -> list[Value]:
 
 
 def any_lane(e: Function, mask: Value) -> Value:
-    """Whether a mask has any lane."""
+    """Return whether a mask has any lane."""
     return lane_bits(e, mask).compare("ne", 0)
 
 

@@ -94,7 +94,7 @@ def tile_at(
 
     Args:
         e: the function under construction.
-        index: which tile.
+        index: of the tile.
         total: items of all tiles.
         size: items of a whole tile.
         is_tail: how `index` compares with the number of whole tiles at the tail.
@@ -173,7 +173,7 @@ def last_or_other(
 
 
 class Columns:
-    """How many columns of a tile are stored, a value: made before the loops around `store_tile`.
+    """Number of columns of a tile to store, a value made before the loops around `store_tile`.
 
     Args:
         e: the function to append to.

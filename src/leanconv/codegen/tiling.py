@@ -24,19 +24,19 @@ class Tile:
 
 
 def fits(target: Target, rows: int, vectors: int) -> bool:
-    """Whether accumulators, operands and one broadcast fit the registers."""
+    """Return whether accumulators, operands and one broadcast fit the registers."""
     needed = rows * vectors + vectors + 1
     return needed <= target.usable_registers
 
 
 def by_lane(target: Target, rows: int, vectors: int) -> bool:
-    """Whether multiply-adds take lanes of A: each row keeps a vector, beside one of B."""
+    """Return whether multiply-adds take lanes of A: each row keeps a vector, beside one of B."""
     return target.multiplies_by_lane and rows * vectors + rows + 1 <= target.usable_registers
 
 
 @dataclass(frozen=True)
 class TileWork:
-    """What a tile does beside the multiply-adds of a sum of floats, or instead of them.
+    """Work of a tile beside the multiply-adds of a sum of floats, or instead of them.
 
     Attributes:
         dots_per_cycle: vectors of products of groups that start in a cycle; None: of multiply-adds.
@@ -95,7 +95,7 @@ def rank_tiles(
         columns: output columns of a row.
         channel_vectors: vectors that hold the output channels.
         steps: reduction steps of one output.
-        work: what a step and an end are.
+        work: of a step and of an accumulator's end.
     """
     ranked = []
     for vectors in range(1, min(8, channel_vectors) + 1):

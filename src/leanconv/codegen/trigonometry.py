@@ -90,7 +90,7 @@ def _two_sum(a: Value, b: Value) -> tuple[Value, Value]:
 
 
 def _split(e: Function, x: Value) -> _Reduced:
-    """How often pi/2 goes into an angle, in the lowest bits; what is left, as two doubles."""
+    """Return the multiple of pi/2 in an angle, in the lowest bits; the rest, as two doubles."""
     size = e.unary("fabs", x)
     large = size.compare("ogt", _LARGE) & size.compare("olt", float("inf"))
     found = [*_split_small(e, x)]
@@ -236,7 +236,7 @@ def tan(e: Function, x: Value) -> Value:
 
 # -- inverses -----------------------------------------------------------------------------------
 def _arc(e: Function, x: Value) -> tuple[Value, Value, Value]:
-    """Where abs(x) is below 1/2; there asin(abs(x)), elsewhere half of acos(abs(x)), as a sum."""
+    """Return whether abs(x) < 1/2; asin(abs(x)) there, else half of acos(abs(x)), as a sum."""
     size = e.unary("fabs", x)
     near = size.compare("olt", 0.5)
     z = e.select(near, size * size, (1.0 - size) * 0.5)

@@ -94,7 +94,7 @@ def _rounded(value: Number, dtype: DType) -> float:
 
 
 class Builder(Protocol):
-    """What a value needs of the function that it belongs to."""
+    """Interface of a function's text that its values append instructions to."""
 
     def const(self, kind: str, value: Number | Sequence[Number]) -> Value:
         """A constant; a number is splatted over a vector's lanes."""
