@@ -1,4 +1,4 @@
-"""What a convolution is, and the layouts of tensors in memory."""
+"""Specs of convolutions, and the layouts of tensors in memory."""
 
 from leanconv.spec.activation import Activation
 from leanconv.spec.conv import ConvSpec, effective_extent, output_extent

@@ -32,7 +32,7 @@ class Activation:
     Attributes:
         kind: a key of `KINDS`.
         parameters: as many numbers as the kind takes.
-        affine: none, or two: what its result is multiplied by, and what is added then.
+        affine: none, or two: a factor of its result, and a summand added after that.
         before_residual: whether a residual is added to its result, not to its argument.
     """
 

@@ -27,8 +27,8 @@ def mended(label: str, shape: Sequence[int], wanted: Extents | None) -> str:
     extent 1 are added in front, or taken away.
 
     Args:
-        label: what the array is called, such as `x`.
-        shape: what it has.
+        label: the array's name, such as `x`.
+        shape: its shape.
         wanted: numbers, and None or names for extents that are open; None for any rank.
 
     Returns:
@@ -41,7 +41,7 @@ def mended(label: str, shape: Sequence[int], wanted: Extents | None) -> str:
 
 
 def resized(label: str, shape: Sequence[int], wanted: Extents | None) -> str:
-    """The same for an image of another size, which has to be resized as well.
+    """Return an expression as `mended` does, for an image that has to be resized as well.
 
     Args:
         label, shape, wanted: as of `mended`; channels are the axis of at most four.
@@ -59,14 +59,14 @@ def resized(label: str, shape: Sequence[int], wanted: Extents | None) -> str:
 
 
 def fits(shape: Sequence[int], wanted: Extents) -> bool:
-    """Whether a shape is the one that is wanted, wherever that is not open."""
+    """Return whether a shape is the wanted one, in all extents that are not open."""
     return len(wanted) == len(shape) and all(
         not isinstance(want, int) or want == have for want, have in zip(wanted, shape, strict=True)
     )
 
 
 def _ways(shape: tuple[int, ...], rank: int) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """What may have been meant: text that follows the array's name, and the shape it gives."""
+    """Yield what may have been meant: text that follows the array's name, and the new shape."""
     lacking = rank - len(shape)
     if lacking == 0 and rank >= 3:
         yield from _turned(shape, 1)
@@ -93,7 +93,7 @@ def _turned(shape: tuple[int, ...], first: int) -> Iterator[tuple[str, tuple[int
 def convolution_mend(
     shape: tuple[int, ...], weights: tuple[int, ...], groups: int, layout: str
 ) -> str:
-    """What to do where x and w of a convolution have different channels, empty if unknown.
+    """Return advice where x and w of a convolution have different channels, empty if unknown.
 
     Args:
         shape: of x, whose rank is that of w.
@@ -134,7 +134,7 @@ def convolution_mend(
 
 
 def _kernel_at(first: int, weights: tuple[int, ...]) -> bool:
-    """Whether the kernel may begin at another axis than the third, where it is square if any is."""
+    """Return whether the kernel may begin at this axis: it is square, or the third axis' is not."""
     kernel = weights[first : first + len(weights) - 2]
     return len(set(kernel)) == 1 or len(set(weights[2:])) > 1
 
@@ -146,7 +146,7 @@ _HASHABLE = (str, Activation, type(None))
 
 
 class ConvArguments(NamedTuple):
-    """What a user says of a convolution besides arrays, in PyTorch's conventions.
+    """Arguments of a convolution besides arrays, in PyTorch's conventions.
 
     Attributes:
         stride, dilation: one number, or one for each spatial axis; dilation 1 is dense.
@@ -175,7 +175,7 @@ def spec_of(
     Args:
         x_shape: (N, C, spatial…), or (N, spatial…, C) for layout "NHWC"; 1 to 3 spatial axes.
         w_shape: (K, C / groups, kernel…).
-        arguments: all that a user says besides.
+        arguments: all other arguments of the user.
         dtype: of everything, or the precision; `ConvSpec` says more, and of bias and residual.
 
     Raises:
@@ -188,7 +188,7 @@ def spec_of(
 
 
 def is_plain(value: object) -> bool:
-    """Whether it is an int, text, or a tuple of ints, and no True that would equal 1."""
+    """Return whether a value is an int, text, or a tuple of ints; not True, which equals 1."""
     return type(value) in (int, str) or (
         type(value) is tuple and all(type(each) is int for each in value)
     )
@@ -303,7 +303,7 @@ def extents_of(label: str, shape: object) -> tuple[int, ...]:
 
 
 def checked_groups(groups: int) -> int:
-    """How many groups of channels there are.
+    """Return the number of groups of channels, checked.
 
     Raises:
         SpecError: it is no number of at least 1.

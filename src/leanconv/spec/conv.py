@@ -1,4 +1,4 @@
-"""What one convolution is; the only place where its sizes, operations and bytes are computed."""
+"""`ConvSpec`: one convolution, and the only place for its sizes, operations and bytes."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ class ConvSpec:
         kernel: kernel extents.
         stride: steps between windows.
         dilation: steps between taps; 1 is dense.
-        pad_begin, pad_end: zeros imagined before and after each axis.
+        pad_begin, pad_end: zeros of padding before and after each axis.
         groups: channel groups; both channel counts are multiples of it.
         precision: the element types of operands and sums; float32 or float64 for all of them, on a
             GPU float16 and bfloat16 too.
         layout: `"NCHW"` or `"NHWC"`, of input, residual and output alike, whatever the rank.
         bias, residual: whether they are added.
         activation: applied last, or None.
-        requantise: how sums of products of codes become codes, or float32; None: they do not.
+        requantise: how sums of products of codes become codes or float32; None: they stay sums.
     """
 
     batch: int
@@ -140,7 +140,7 @@ class ConvSpec:
     # -- shapes ----------------------------------------------------------------------------
     @property
     def format(self) -> Format:
-        """How input, residual and output lie in memory."""
+        """Memory layout of input, residual and output."""
         return Format.of_layout(self.layout)
 
     @property
@@ -245,7 +245,7 @@ class ConvSpec:
 
     @property
     def _pads_unevenly(self) -> bool:
-        """Whether a line without padding would be read as padded at all."""
+        """True if a problem's line without padding would be read as padded."""
         columns = (self.output_size, self.stride, self.kernel, self.dilation, self.size)
         axes = zip(*columns, strict=True)
         return any((o - 1) * s + effective_extent(k, d) - i > 0 for o, s, k, d, i in axes)

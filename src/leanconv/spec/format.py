@@ -36,13 +36,13 @@ Order = Literal["NCHW", "NHWC"]  # of axes in memory; for any number of spatial 
 
 @dataclass(frozen=True)
 class Format:
-    """How a tensor of shape (N, C, spatial…) lies in memory.
+    """Memory layout of a tensor of shape (N, C, spatial…).
 
     Attributes:
         block: 0, or the lanes of a block of channels: the tensor is stored as
             (N, ceil(C / block), spatial…, block), `nChw16c` for 16 lanes. Lanes past the last
-            channel hold nothing that may be relied on: they are written by whoever writes the
-            tensor, never read into a result.
+            channel hold undefined numbers, which are written with the tensor and never read
+            into a result.
         order: of the axes of a tensor in no blocks: row-major, or (N, spatial…, C).
     """
 

@@ -1,4 +1,4 @@
-"""How sums of products of codes become codes again.
+"""Requantisation: sums of products of codes become codes again.
 
 A code is an integer of a quantised tensor; it stands for (code - zero) · scale. For sums of output
 channel k, with scale[k] = scale of x · scale of w[k] / scale of y as float32:
@@ -40,7 +40,7 @@ NUMBERS_BYTES = NUMBERS * FLOAT32.bytes
 
 @dataclass(frozen=True)
 class Requantise:
-    """What of a requantisation decides the code of a kernel.
+    """The part of a requantisation that decides a kernel's code.
 
     Attributes:
         residual_first: whether the residual is the first operand of the addition.
@@ -58,7 +58,7 @@ class Requantise:
 
     @property
     def factors(self) -> int:
-        """How many numbers a channel has: its scale, of an activation factor and summand, too."""
+        """Numbers of a channel: its scale; with an activation its factor and summand, too."""
         return 1 if self.activation is None else 3
 
 
@@ -85,7 +85,7 @@ class ResidualCodes:
 
 @dataclass(frozen=True)
 class Quantisation:
-    """What sums become: codes, or float32.
+    """Quantisation of the results that are made of sums: codes, or float32.
 
     Attributes:
         zero: of the result's codes; 0 of float32.
@@ -102,6 +102,6 @@ class Quantisation:
 
     @property
     def form(self) -> Requantise:
-        """What of it decides code."""
+        """The part that decides a kernel's code."""
         first = self.residual is not None and self.residual.first
         return Requantise(first, activation=self.activation)

@@ -1,4 +1,4 @@
-"""What a transposed convolution is: the gradient of a convolution, in PyTorch's conventions."""
+"""Transposed convolutions: the gradients of convolutions, in PyTorch's conventions."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from leanconv.units import shape_text
 
 
 class TransposedArguments(NamedTuple):
-    """What a user says of a transposed convolution besides arrays, in PyTorch's conventions.
+    """Arguments of a transposed convolution besides arrays, in PyTorch's conventions.
 
     Attributes:
         stride, dilation: one number, or one for each spatial axis; dilation 1 is dense.
-        padding: what is cut off the output: one number, one for each axis, or all begins and then
+        padding: elements cut off the output: one number, one for each axis, or all begins and then
             all ends.
-        output_padding: what is added to the output's ends: one number, or one for each axis.
+        output_padding: elements added to the output's ends: one number, or one for each axis.
         groups: channel groups.
     """
 
@@ -50,7 +50,7 @@ class TransposedSpec:
         weight_shape: (C, K / groups, kernel…).
         output_shape: (N, K, spatial…).
         stride, dilation, output_padding: for each spatial axis.
-        pads: what is cut off, all begins and then all ends.
+        pads: elements cut off the output, all begins and then all ends.
         groups, dtype, bias: as in `ConvSpec`.
     """
 
@@ -83,7 +83,7 @@ def transposed_spec(
     Args:
         x_shape: (N, C, spatial…), 1 to 3 spatial axes.
         w_shape: (C, K / groups, kernel…).
-        arguments: all that a user says besides.
+        arguments: all other arguments of the user.
         dtype, bias: as in `TransposedSpec`.
 
     Raises:

@@ -51,7 +51,7 @@ Step = tuple[Any, ...]
 
 
 class NeedsNumberError(Exception):
-    """Something is wanted of a symbol that only its number can do.
+    """An operation on a symbol needs its number.
 
     What was being made with symbols is then made without, for each size by itself. It is no
     LeanConvError, so that nobody who handles those takes it for an answer.
@@ -151,7 +151,7 @@ def checked_steps(steps: object, variables: int) -> tuple[Step, ...]:
 
     Args:
         steps: anything; lists and tuples are the same.
-        variables: how many there are.
+        variables: their number.
 
     Raises:
         ValueError: it is anything else than steps over so many variables, or over the bounds.
@@ -175,19 +175,19 @@ def _checked(step: object, number: int, variables: int) -> Step:
 
 
 def fits_64_bits(number: int) -> bool:
-    """Whether int64 has this number."""
+    """Return whether int64 has this number."""
     return -BEYOND <= number < BEYOND
 
 
 def is_bounded_number(value: object) -> bool:
-    """Whether it is a number that a guard may ask for: finite, and an int64 if an integer."""
+    """Return whether a guard may ask for this number: it is finite, and an int64 if an integer."""
     if isinstance(value, int):
         return fits_64_bits(value)
     return isinstance(value, float) and math.isfinite(value)
 
 
 def index_within(index: object, count: int) -> int:
-    """The same, checked.
+    """Return an index of `count` things, checked.
 
     Raises:
         ValueError: it is no index of so many things.
@@ -231,13 +231,13 @@ def text_of(steps: Sequence[Step], number: int, names: Sequence[str] = ()) -> st
 
     Args:
         steps: it and those before it.
-        number: which one.
+        number: of the step.
         names: of the variables; else they are `v[0]` and so on.
     """
     left = _SHOWN
 
     def text(operand: Any, binding: int = 0) -> str:
-        """An operand, in brackets where what is round it binds more tightly."""
+        """An operand, in brackets where the operation around it binds more tightly."""
         nonlocal left
         if isinstance(operand, tuple):
             return repr(operand[0])

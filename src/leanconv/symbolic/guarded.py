@@ -29,12 +29,12 @@ Guards = Mapping[Expression, float]
 
 
 class Record(NamedTuple):
-    """What a `Guarded` is, as JSON has it.
+    """Data of a `Guarded`, as JSON has it.
 
     Attributes:
         steps: of all expressions.
-        guards: which steps they are, and what they must be, in the order in which they are checked.
-        results: which steps they are.
+        guards: numbers of their steps, and their required values, in the order of the checks.
+        results: numbers of their steps.
     """
 
     steps: tuple[Step, ...]
@@ -43,14 +43,14 @@ class Record(NamedTuple):
 
     @staticmethod
     def of(guards: Guards, results: Iterable[Expression]) -> Record:
-        """That of a trace's expressions; equal ones have equal records, whatever their tables."""
+        """Make the record of a trace's expressions; equal expressions have equal records."""
         steps, numbers = steps_of((*guards, *results))
         tests = tuple(zip(numbers, guards.values(), strict=False))
         return Record(steps, tests, numbers[len(tests) :])
 
     @staticmethod
     def read(data: Any, variables: int) -> Record:
-        """That of data from elsewhere.
+        """Make a record of data from elsewhere, checked.
 
         Raises:
             ValueError, TypeError: it is anything else, or not over so many variables.
@@ -70,7 +70,7 @@ class Guarded:
     integer and no int64.
 
     Args:
-        record: what is computed.
+        record: its steps, guards and results.
     """
 
     def __init__(self, record: Record) -> None:
@@ -109,7 +109,7 @@ class Guarded:
 
 
 def guarded(guards: Guards, results: Iterable[Expression]) -> Guarded:
-    """The same of a trace's expressions."""
+    """Make a `Guarded` of a trace's expressions."""
     return Guarded(Record.of(guards, results))
 
 
@@ -120,7 +120,7 @@ _Code = tuple[Sequence[float], int, Sequence[_Block], Sequence[int]]
 
 
 def _code(record: Record) -> _Code:
-    """Constants, how many variables there are, blocks of operations, the places of results."""
+    """Constants, the number of variables, blocks of operations, the places of results."""
     steps = record.steps
     constants = [*_MINUS, *(each[0] for step in steps for each in step if isinstance(each, tuple))]
     variables = 1 + max((step[1] for step in steps if step[0] == VARIABLE), default=-1)

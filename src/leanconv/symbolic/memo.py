@@ -1,4 +1,4 @@
-"""What was made with symbols, kept for all sizes that answer its guards alike.
+"""Memos of things that were made with symbols, for all sizes that answer their guards alike.
 
 Templates of graphs, lowered nodes, what planning chose and forms of kernels are kept so.
 
@@ -39,10 +39,10 @@ _told: set[tuple[str, str]] = set()  # once in a process
 
 
 def attempted(make: Callable[[], _Made]) -> _Made | Exception:
-    """What is made with symbols, or why it is not.
+    """Return what `make` makes with symbols, or the error that prevents it.
 
     Raises:
-        OutOfMemoryError, ReentrantCallError: nor would it be possible without.
+        OutOfMemoryError, ReentrantCallError: it fails without symbols, too.
         Exception: a defect, where those are raised.
     """
     try:
@@ -69,7 +69,7 @@ def _without_values(error: Exception) -> Exception:
 
 
 def tell(what: str, reason: Exception) -> str:
-    """Log why something was made without symbols, where that was possible; it in words.
+    """Log why something was made without symbols, if that was possible; return that in words.
 
     Raises:
         AssertionError: the reason is a defect, and those are raised.
@@ -97,14 +97,14 @@ _Result = TypeVar("_Result")
 
 
 class Entry(Protocol[_Result_co]):
-    """What a memo keeps."""
+    """Interface of a memo's entries."""
 
     @property
     def numbers(self) -> Guarded:
         """Its guards."""
 
     def at(self, values: Values) -> _Result_co | None:
-        """What it is for values of the variables; None if a guard does not hold."""
+        """Return the entry's result for values of the variables; None if a guard does not hold."""
 
 
 class Made(Generic[_Result]):
@@ -112,8 +112,8 @@ class Made(Generic[_Result]):
 
     Args:
         result: with symbols in it.
-        guards: what its making asked.
-        expressions: of what goes into its holes.
+        guards: decisions on symbols while it was made.
+        expressions: of the numbers that go into its holes.
         fill: makes the result with numbers in them; None where it has none.
     """
 
@@ -144,12 +144,12 @@ class Memo(Generic[_Result]):
     """Things of one kind, made with symbols: for some values, the one whose guards hold.
 
     Args:
-        most: how many are kept; the oldest go.
+        most: the most entries; the oldest go.
         names: of the variables, for people.
 
     Attributes:
-        entries: what is kept.
-        uses: how often one of them served.
+        entries: the results that are kept.
+        uses: how often one of them was returned.
         refusals: why others were made without symbols.
     """
 
@@ -161,11 +161,11 @@ class Memo(Generic[_Result]):
 
     @property
     def full(self) -> bool:
-        """Whether the next one takes the place of another."""
+        """True if the next entry takes the place of another."""
         return len(self.entries) >= self._most
 
     def at(self, values: Values) -> _Result | None:
-        """What one of them is for these values; None if none serves."""
+        """Return the first entry's result for these values whose guards hold; None without one."""
         for entry in self.entries:
             found = entry.at(values)
             if found is not None:

@@ -1,4 +1,4 @@
-"""Symbols, and the traces that hold what was asked of them."""
+"""Symbols, and the traces that hold the decisions on them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from leanconv.symbolic.expressions import (
 
 
 class Mark(Enum):
-    """In annotations of a record's fields: which of their numbers become symbols.
+    """Mark in annotations of a record's fields: the kind of their numbers that become symbols.
 
     Numbers 0 and 1 do not, except of a COUNT; nor does the last one of STRIDES.
     """
@@ -35,7 +35,7 @@ Scalars: TypeAlias = Annotated[tuple[float, ...], Mark.EXTENT]
 
 @dataclass
 class Trace:
-    """What the making of one thing asked of its symbols.
+    """Guards and words of the symbols with which one thing is made.
 
     Attributes:
         guards: expressions and what they were, in the order in which they were asked.
@@ -66,9 +66,9 @@ class Symbol:
     results (`lru_cache`) look up their arguments.
 
     Attributes:
-        trace: where guards and words are kept.
+        trace: keeps guards and words.
         expression: its node in the trace's table.
-        value: what it is this time; reading it is no guard, so nothing made may follow from it.
+        value: its number this time; reading it is no guard, so nothing made may follow from it.
             One that int64 does not have raises BeyondBoundsError: graphs compute with int64.
         base, factor: another symbol and an integer whose product it is; itself and 1 if there is no
             other. The code multiplies: a word for each multiple of a stride would fill the table.
@@ -216,7 +216,7 @@ class Symbol:
     def __float__(self) -> float:
         return float(self.decided())
 
-    # -- what it has not -------------------------------------------------------------------
+    # -- unsupported -----------------------------------------------------------------------
     def __hash__(self) -> int:
         frame = sys._getframe(1)  # it is often asked for by the hash of a record, in a C function
         while frame.f_back is not None and frame.f_code.co_name == "__hash__":

@@ -1,4 +1,4 @@
-"""Values that hold symbols, however nested: where these are, and the same with numbers for them.
+"""Values that hold symbols, however nested: their places, and copies with numbers for them.
 
     holes = Holes()
     fill = holes.filler(kernel)                   None if it holds no symbol
@@ -37,13 +37,13 @@ class Holes:
 
     @property
     def values(self) -> tuple[float, ...]:
-        """What the symbols are this time."""
+        """Numbers of the symbols this time."""
         return tuple([symbol.value for symbol in self.symbols.values()])
 
     def filler(self, value: Any) -> Fill | None:
-        """What makes the value with something else for its symbols; None if it has none.
+        """Return a function that fills a copy of the value with numbers; None without symbols.
 
-        What has a method `filler_with` of its own is asked, with these holes.
+        A value's own method `filler_with` is called with these holes.
 
         Raises:
             NeedsNumberError: an array holds symbols.

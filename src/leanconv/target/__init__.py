@@ -1,4 +1,4 @@
-"""What a machine is: its registers, units, caches and features, detected or by name."""
+"""Machines: their registers, units, caches and features, detected or by name."""
 
 from leanconv.target.costs import Costs
 from leanconv.target.target import EXTENSIONS, PRESETS, RELATIVES, Target, preset

@@ -1,4 +1,4 @@
-"""What a machine costs, as data: one record for each kind of processor.
+"""Costs of machines, as data: one record for each kind of processor.
 
 All estimates of time are made of these numbers and of dimensionless constants of the methods, such
 as the share of L2 that a block may fill. A record is filled by hand from layers that were timed, or
@@ -22,12 +22,12 @@ from leanconv.records import dataclass
 
 @dataclass(frozen=True)
 class Source:
-    """Where numbers of a record come from.
+    """Origin of some numbers of a record.
 
     Attributes:
         names: the fields of the record.
         date: when they were measured or last fitted, ISO.
-        machine: on what.
+        machine: the one they were measured on.
         how: the command that measured them, or what they were fitted to.
     """
 
@@ -46,7 +46,7 @@ class Costs:
 
     Attributes:
         cpu: LLVM's name of the processor that the numbers hold for.
-        sources: where each of them comes from.
+        sources: origin of each of them.
 
         ghz: clock by which cycles become ns; nominal, so that plans do not depend on the clock
             that a process happens to meet.
@@ -221,7 +221,7 @@ class Costs:
         return size * (far / self.copy + (1 - far) / self.l2_copy)
 
     def l3_found(self, reported: int) -> int:
-        """What of an L3 of the reported size one core finds."""
+        """Return the bytes of an L3 of the reported size that one core can use."""
         return min(reported, self.l3_most_bytes) if self.l3_most_bytes else reported
 
     def ns(self, cycles: float) -> int:
@@ -267,7 +267,7 @@ _UNIT_OF = {name: unit for unit, names in _UNITS.items() for name in names}
 
 
 def unit_of(name: str) -> str:
-    """The unit of a record's number; what `Costs` says of it tells of what it is the cost.
+    """Return the unit of a record's number.
 
     Args:
         name: of a field of `Costs`.
@@ -285,7 +285,7 @@ Number = float | tuple[float, ...]
 
 
 class Known(NamedTuple):
-    """Numbers of a record, by field, and where they come from."""
+    """Numbers of a record, by field, and their origin."""
 
     source: Source
     numbers: Mapping[str, Number | None]
@@ -316,8 +316,8 @@ def derived(cpu: str, base: Costs, *known: Known) -> Costs:
 
     Args:
         cpu: LLVM's name of it.
-        base: where what is not known is inherited from.
-        known: what is; no field twice.
+        base: record from which unknown numbers are inherited.
+        known: the known numbers; no field twice.
     """
     numbers = {name: value for each in known for name, value in each.numbers.items()}
     inherited = (

@@ -93,12 +93,12 @@ class Target:
 
     @property
     def has_own_costs(self) -> bool:
-        """Whether `costs` are those of this processor, and not another's for want of them."""
+        """True if `costs` are this processor's own, not those of a related one."""
         return self.costs.cpu == self.cpu
 
     @property
     def costs_text(self) -> str:
-        """Which record estimates are made with, for people."""
+        """The record that estimates are made with, for people."""
         if self.has_own_costs:
             return f"times by the record of {self.cpu}"
         if self.costs.cpu.startswith(f"{self.cpu}, "):
@@ -107,32 +107,32 @@ class Target:
 
     @property
     def splits_vectors(self) -> bool:
-        """Whether two multiply-adds of half a register start where one of a whole one does."""
+        """True if two multiply-adds of half a register start where one of a whole one does."""
         return self.vector_bytes == 64 and self.fma_units == 1
 
     @property
     def folds_broadcast(self) -> bool:
-        """Whether a broadcast that is used once can be a part of the multiply-add."""
+        """True if a broadcast that is used once can be a part of the multiply-add."""
         return self.isa == "avx512"
 
     @property
     def multiplies_by_lane(self) -> bool:
-        """Whether a multiply-add takes one lane of a register as its factor."""
+        """True if a multiply-add takes one lane of a register as its factor."""
         return self.isa == "neon"
 
     @property
     def runtime_masks(self) -> bool:
-        """Whether vectors are loaded and stored under masks that are computed at run time."""
+        """True if vectors are loaded and stored under masks that are computed at run time."""
         return self.isa != "neon"
 
     @property
     def masks_are_bits(self) -> bool:
-        """Whether a vector's mask is a register of bits, one for each lane."""
+        """True if a vector's mask is a register of bits, one for each lane."""
         return self.isa == "avx512"
 
     @property
     def stores_by_parts(self) -> bool:
-        """Whether tails whose lanes are not known are better stored in parts than under masks."""
+        """True if tails of unknown lanes are better stored in parts than under masks."""
         return self.runtime_masks and not self.masks_are_bits
 
     def lanes_of_tail(self, count: int) -> int:

@@ -1,4 +1,4 @@
-"""How much F(m, r) amplifies rounding, and the error to expect of a convolution.
+"""Amplification of rounding by F(m, r), and the error to expect of a convolution.
 
 Rounding of transformed inputs, weights and products reaches output i of F(m, r) with the variance
 

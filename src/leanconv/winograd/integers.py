@@ -36,7 +36,7 @@ class IntegerTransform:
 
     Attributes:
         exact: A^T, G' and B^T, whose elements are integers.
-        scale: s, what the outputs are multiplied by.
+        scale: s, a factor of the outputs.
     """
 
     exact: Transform
@@ -80,7 +80,7 @@ def narrowed_integers(made: IntegerTransform, outputs: int) -> IntegerTransform 
 
 
 def _ratio(a: Row, b: Row) -> Fraction:
-    """What a row is of another that differs from it by a factor."""
+    """Return a row's factor over another that is proportional to it."""
     return next(x / y for x, y in zip(a, b, strict=True) if y)
 
 
@@ -93,7 +93,7 @@ def _checked(made: Transform, scale: int) -> IntegerTransform:
 
 @dataclass(frozen=True)
 class Division:
-    """How S·y modulo 2^32 becomes y: times `inverse`, then an arithmetic shift right by `shift`."""
+    """Division that makes y of S·y modulo 2^32: times `inverse`, then shifted right by `shift`."""
 
     inverse: int
     shift: int
@@ -111,7 +111,7 @@ def division(scale: int) -> Division:
 
 
 def operands_fit(height: Transform, width: Transform, low: int, high: int) -> bool:
-    """Whether transformed inputs from `low` to `high`, and int8 weights, have 16 bits."""
+    """Return whether transformed inputs from `low` to `high`, and int8 weights, have 16 bits."""
     weights, least, most = operand_bounds(height, width, low, high)
     return weights <= _LARGEST and most <= _LARGEST and -least <= _LARGEST + 1
 

@@ -70,6 +70,6 @@ def narrowed(made: Transform, outputs: int) -> Transform:
 
 @lru_cache(maxsize=512)
 def as_accurate(m: int, r: int, outputs: int) -> bool:
-    """Whether narrow tiles amplify rounding no more than whole ones; a few tiny ones do."""
+    """Return whether narrow tiles amplify rounding no more than whole ones; a few tiny ones do."""
     whole = ordered(m, r, outputs)
     return peak_amplification(narrowed(whole, outputs)) <= peak_amplification(whole)

@@ -1,4 +1,4 @@
-"""What machines cost: a record for each kind of processor, by LLVM's name of it."""
+"""Records of costs, one for each kind of processor, by LLVM's name of it."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ _SIZES = tuple(size * _MB for size in (1, 2, 4, 8, 16, 32, 64))
 
 @dataclass(frozen=True)
 class Rates:
-    """What was measured of a core; 0 where there is no such thing, or the core was disturbed.
+    """Measured rates of a core; 0 where it has no such thing, or was disturbed.
 
     Attributes:
         l2_read, l3_read, dram_read: bytes a cycle of streams in L2, L3 and DRAM.
