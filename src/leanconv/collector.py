@@ -16,7 +16,7 @@ _IMPORTED = 1_000_000  # more than all modules together are made of
 
 @contextmanager
 def no_collections() -> Iterator[None]:
-    """As `fewer_collections`, but it does not look at all at what is made, which stays for good.
+    """Have the collector not look at all at new objects in a `with` block, which stay for good.
 
     For imports: one look at all that they make takes 25 ms. It is put where the collector keeps
     what has stayed for long, and looks at seldom. What a process has frozen stays so.

@@ -11,7 +11,7 @@ _Result = TypeVar("_Result")
 
 
 def outside_text(index: int, least: int, most: int) -> str:
-    """What is wrong with an index of a gather or scatter, in ONNX Runtime's words."""
+    """Return an error's text about an index of a gather or scatter, in ONNX Runtime's words."""
     return (
         f"indices element out of data bounds, idx={index} must be within the inclusive range "
         f"[{least},{most}]"
@@ -65,7 +65,7 @@ class BudgetError(LeanConvError):
         self.smallest_error = smallest_error
 
     def __reduce__(self) -> tuple[object, ...]:
-        """What is pickled: without it, an error of another process could not be made again here."""
+        """Return what pickle needs to make the error again, as in another process."""
         return type(self), (str(self), self.smallest_bytes, self.smallest_error), self.__dict__
 
 

@@ -36,7 +36,7 @@ def in_memory(array: np.ndarray, dtype: DType) -> np.ndarray:
 
 
 def as_float32(array: np.ndarray, dtype: DType) -> np.ndarray:
-    """What `in_memory` gives of halves as float32, exactly."""
+    """Return halves in the form of `in_memory` as float32, exactly."""
     if dtype == BFLOAT16:
         return (array.view(np.uint16).astype(np.uint32) << _BITS).view(np.float32)
     return array.astype(np.float32)

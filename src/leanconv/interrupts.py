@@ -1,6 +1,6 @@
-"""What interrupts a thread: another one that ends its run, and calls out of signal handlers.
+"""Interrupts of a thread: another one that ends its run, and calls out of signal handlers.
 
-What computes looks now and then whether it is to go on. A run of less than 20 ms is never asked. A
+Computations check now and then whether they are to go on. A run of less than 20 ms never does. A
 longer one comes back to Python every few milliseconds, at the end of a stage (`runtime/program`):
 there it looks here, and handlers of signals can raise.
 
@@ -33,7 +33,7 @@ def ended_when(asked: _Asked) -> Iterator[None]:
 
 
 def asking() -> _Asked | None:
-    """What says whether this thread's run is to end; None where nothing may end it."""
+    """Return the function that says whether this thread's run is to end; None without one."""
     asked: _Asked | None = getattr(_this_thread, "asked", None)
     return asked
 
@@ -76,7 +76,7 @@ def owned(lock: Any) -> Callable[[], bool]:
 
 
 def of_a_handler(error: BaseException) -> bool:
-    """Whether a signal handler raised it rather than the call that an `except` is about.
+    """Return whether a signal handler raised an error, not the call inside the `try`.
 
     Args:
         error: caught around a single call of a function written in C, in the frame of the `except`.

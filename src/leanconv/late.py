@@ -1,4 +1,4 @@
-"""What is imported when it is first used, not before.
+"""Imports at first use, not before.
 
 `leanconv.load` and the others of the package itself; the methods of convolution and the kernels,
 of which a process whose code is all in the cache needs few: half of the time of an import.
@@ -38,7 +38,7 @@ def module(name: str) -> ModuleType:
 
 
 def named(place: str) -> Any:
-    """What a module has: `"leanconv.algorithms.fft.FFT"`."""
+    """Return an attribute of a module by its path: `"leanconv.algorithms.fft.FFT"`."""
     name, _, attribute = place.rpartition(".")
     return getattr(module(name), attribute)
 

@@ -115,11 +115,11 @@ def steps(stage: str, parts: Iterable[_Part], total: int) -> Iterator[_Part]:
 
 
 class Spent:
-    """What time was spent on, in one thread.
+    """Time spent by purpose, in one thread.
 
     Attributes:
         ns: nanoseconds by purpose; of what is done for another purpose, none twice.
-        kernels, compiled: how many kernels were loaded, and how many of them compiled for that.
+        kernels, compiled: numbers of kernels that were loaded, and of those compiled for that.
     """
 
     def __init__(self) -> None:
@@ -142,7 +142,7 @@ _spent: ContextVar[Spent | None] = ContextVar("leanconv.spent", default=None)
 
 @contextmanager
 def spent() -> Iterator[Spent]:
-    """Find out on what the work within a `with` block, in this thread, spends its time."""
+    """Measure the time by purpose of the work within a `with` block, in this thread."""
     found = Spent()
     outer = _spent.set(found)
     try:

@@ -1,4 +1,4 @@
-"""What the user may set from outside a program. Nothing else reads the environment.
+"""Settings of the user from outside a program. Nothing else reads the environment.
 
 A setting changes where and how leanconv works on this machine, never what is computed: that is
 said by the arguments of `load`, `conv2d` and `plan_conv2d`, which win over a setting.

@@ -21,7 +21,7 @@ class DType(str):
 
     Attributes:
         bytes: of one element in memory.
-        kind: what numbers it holds.
+        kind: truth values, unsigned or signed integers, or floats.
         llvm: LLVM's name of an element in memory; signs are those of the operations on it.
         numpy: NumPy's name of the elements in memory: `uint16` for bfloat16, which NumPy lacks.
         onnx: its number in ONNX's `TensorProto.DataType`.
@@ -70,16 +70,16 @@ class DType(str):
 
     @property
     def is_float(self) -> bool:
-        """Whether it holds floating-point numbers."""
+        """True if its numbers are floating-point ones."""
         return self.kind == "float"
 
     @property
     def is_integer(self) -> bool:
-        """Whether it holds integers, signed or not; truth values are none."""
+        """True if its numbers are integers, signed or not; truth values are none."""
         return self.kind in ("int", "uint")
 
     def holds(self, other: DType) -> bool:
-        """Whether it has every number of another type; truth values are 0 and 1."""
+        """Return whether it has every number of another type; truth values are 0 and 1."""
         if self.is_float and other.is_float:
             return self.roundoff <= other.roundoff and self.high >= other.high
         if self.is_float:
@@ -203,7 +203,7 @@ def as_dtype(name: object) -> DType:
 
 
 def find_dtype(name: object) -> DType | None:
-    """As `as_dtype`, but None where there is none of that name."""
+    """Find an element type as `as_dtype` does, but return None for an unknown name."""
     if isinstance(name, DType):
         return name
     if isinstance(name, str):
@@ -216,7 +216,7 @@ def find_dtype(name: object) -> DType | None:
 
 @lru_cache(maxsize=64)
 def _spelled(kind: object) -> DType | None:
-    """What an object spells: NumPy takes 5 us to spell a dtype."""
+    """Return the type that an object spells; kept, as NumPy takes 5 us to spell a dtype."""
     return _TYPES.get(str(kind))
 
 
@@ -250,7 +250,7 @@ class Precision:
 
     @property
     def is_uniform(self) -> bool:
-        """Whether one type is that of everything."""
+        """True if all four types are equal."""
         return self.x == self.w == self.accumulate == self.y
 
     @property

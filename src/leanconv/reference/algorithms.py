@@ -1,4 +1,4 @@
-"""Every algorithm by name, for any spec: what compiled code is compared with."""
+"""Every algorithm by name, for any spec: tests compare compiled code with them."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def activate(
 
     Args:
         y: sums, integers or float64.
-        activation: which, or None.
+        activation: to apply, or None.
         slope: for "prelu": an array that broadcasts against y.
 
     Returns:
@@ -170,7 +170,7 @@ def convolve(
     One product of matrices for each tap: y += w[…, tap] · x[…, every window's element at the tap].
 
     Args:
-        spec: what is computed.
+        spec: of the convolution.
         x: of `spec.input_shape`.
         w: of `spec.weight_shape`.
         bias, slope: (K,), where the spec has them.

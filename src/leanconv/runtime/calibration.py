@@ -1,8 +1,8 @@
-"""The target that plans are made for: this machine, measured once if nobody knows its processor.
+"""The target that plans are made for: this machine, measured once if its processor is not known.
 
 Reading buffers of L2, L3 and DRAM takes about 0.1 s, and compiling the loops more, once. Virtual
 CPUs may be halves of one core, now and then: before and after each burst a loop of multiply-adds on
-registers is timed, and a burst beside which that was slow does not count. What is found is kept in
+registers is timed, and a burst beside which that was slow does not count. The rates are kept in
 the cache folder.
 
 What threads add is measured with the same loops (`speedup`), now and for reports alone.
@@ -96,7 +96,7 @@ def speedup(threads: int) -> float:
     second: two threads then do the work of one, and no program can do better.
 
     Args:
-        threads: how many.
+        threads: their number.
 
     Returns:
         `threads` where each has a core of its own, 1.0 where all share one.
@@ -208,7 +208,7 @@ def planning_target() -> Target:
 
 @functools.cache
 def this_machine() -> Target:
-    """The target that this process runs on, its costs measured where nobody knows its processor."""
+    """The target that this process runs on, its costs measured if its processor is not known."""
     target = host()
     if is_known(target):
         return target
@@ -221,7 +221,7 @@ def this_machine() -> Target:
 
 
 def is_known(target: Target) -> bool:
-    """Whether its processor has a record of costs, or a relative that has."""
+    """Return whether a target's processor, or a relative of it, has a record of costs."""
     return target.cpu in PRESETS or target.cpu in RELATIVES
 
 

@@ -114,7 +114,7 @@ def _reserve(handle: int, size: int) -> None:
 
 
 def _read(handle: int, part: memoryview, offset: int) -> int:
-    """Fill the beginning of a buffer from a place in a file; how many bytes were there."""
+    """Fill the beginning of a buffer from an offset of a file; return the number of bytes read."""
     if hasattr(os, "preadv"):
         return os.preadv(handle, [part], offset)
     os.lseek(handle, offset, os.SEEK_SET)  # Windows: threads must not read at the same time

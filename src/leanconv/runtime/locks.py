@@ -1,4 +1,4 @@
-"""What belongs to one process: locks that a forked child finds free, objects while they live."""
+"""Locks that a forked child finds free, and objects that are registered while they live."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Registry(Generic[_Object]):
         return (each for each in found if each is not None)
 
     def __len__(self) -> int:
-        """Return how many entries are kept, those of ended objects counted."""
+        """Count the entries, those of ended objects included."""
         return len(self._entries)
 
     def add(self, each: _Object, outliving: object = None) -> None:

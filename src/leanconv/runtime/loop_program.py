@@ -28,10 +28,10 @@ class Segment:
     """Stages that follow each other.
 
     Attributes:
-        first, stages: the number of the first of them, and how many there are.
-        times: how often they run.
+        first, stages: the index of the first stage, and the number of stages.
+        times: number of runs.
         moving: positions among the arguments, and by how much these move each time.
-        parts: what they consist of where some of them run several times each time.
+        parts: shorter segments in their place, where some of them run several times each time.
     """
 
     first: int
@@ -46,8 +46,8 @@ class _Calls:
     """The native calls of a run.
 
     Attributes:
-        segments: what they compute.
-        headers: what they read.
+        segments: stages of each call.
+        headers: words that the calls read.
         starts: addresses of headers by the first stage.
     """
 
@@ -61,7 +61,7 @@ class LoopProgram(Program):
 
     Args:
         stages, library, slots, threads, arena: as for `Program`.
-        repeats: what runs several times, in order.
+        repeats: stages that run several times, in order.
         cuts: stages before which a native call ends; in order, none amid a repeat.
     """
 
@@ -92,7 +92,7 @@ class LoopProgram(Program):
         """The native calls of a run that end before some stages.
 
         Args:
-            straight: cuts that count between what runs several times.
+            straight: cuts that count between repeats.
             bodies: cuts that count inside of it.
         """
         cuts, inside = sorted({*self._cuts, *straight}), sorted(bodies)
@@ -126,7 +126,7 @@ class LoopProgram(Program):
         yield from _between(begin, end, cuts)
 
     def _position(self, stage: int, operand: int) -> int:
-        """Where an operand's address is among the arguments of all stages."""
+        """Return the index of an operand's address among the arguments of all stages."""
         address: int = self._table[n.STAGE_WORDS * self._entries[stage] + 1]
         return (address - ctypes.addressof(self._arguments)) // 8 + operand
 
@@ -144,7 +144,7 @@ class LoopProgram(Program):
                 self._arguments[position] = address + offset
 
     def _iterations(self, segments: Sequence[Segment]) -> Iterator[Segment]:
-        """What runs without a break, in order; operands have moved where they do."""
+        """Yield segments that run without a break, in order; move operands between iterations."""
         arguments = self._arguments
         for segment in segments:
             moving = segment.moving
@@ -230,7 +230,7 @@ class LoopProgram(Program):
         return total
 
     def _finish(self) -> None:
-        """End what `_bind` has begun; none of that here."""
+        """End what `_bind` has begun: nothing here."""
 
 
 def _between(begin: int, end: int, cuts: Sequence[int]) -> Iterator[Segment]:

@@ -4,7 +4,7 @@ Memory of large results is taken again once no array and no view of an array lie
 (`Outputs`). Beyond 32 MiB glibc maps new memory for each array, and the system clears every page of
 it: that takes as long as many a network. Memory that was used before has its pages.
 
-What of the process is in memory the system counts (`resident`).
+The system counts the bytes of the process that are in memory (`resident`).
 """
 
 from __future__ import annotations
@@ -112,12 +112,12 @@ class NewArrays:
 
 @dataclass(frozen=True)
 class Held:
-    """What a plan keeps in memory.
+    """Bytes that a plan keeps in memory.
 
     Attributes:
-        own_bytes: of what no other plan holds.
+        own_bytes: in no other plan.
         blocks: bytes of each block that other plans may hold, too, by its number.
-        working_bytes: that it needs of the memory in which all plans of a network work.
+        working_bytes: needed of the memory in which all plans of a network work.
     """
 
     own_bytes: int
@@ -126,7 +126,7 @@ class Held:
 
     @property
     def bytes(self) -> int:
-        """All of it."""
+        """Bytes of all kinds together."""
         return self.own_bytes + sum(self.blocks.values()) + self.working_bytes
 
 
@@ -227,7 +227,7 @@ class Resident:
 
 
 def resident() -> Resident | None:
-    """What of this process is in memory; None where the system does not say (Linux alone does)."""
+    """Count this process's bytes in memory; None where the system does not say it (not Linux)."""
     if sys.platform != "linux":
         return None
     try:
@@ -274,7 +274,7 @@ Placed = tuple[np.ndarray, int]  # an array, and where it lies
 
 
 class _Lease:
-    """What every array and view in a block refers to, and which holds the block.
+    """Owner of all arrays and views in a block: they refer to it, and it keeps the block.
 
     NumPy reads `__array_interface__`, and keeps the object that has it as the array's `base`.
     """
@@ -318,10 +318,10 @@ class Outputs:
         return sum(block.bytes for _, block in self._free())
 
     def maker(self, shape: tuple[int, ...], dtype: DType) -> Callable[[], Placed]:
-        """What makes arrays for one result, of any content.
+        """Return a function that makes arrays for one result, of any content.
 
         Returns:
-            A function that gives an array and the address of its first element. It raises
+            The function gives an array and the address of its first element. It raises
             `OutOfMemoryError` if the system does not give the memory.
         """
         new = NewArrays(shape, dtype)

@@ -51,7 +51,7 @@ STAGE_WORDS = 7
 
 
 class ClaimPolicy(IntEnum):
-    """How threads claim chunks of a stage where they claim no fixed number at once.
+    """Ways in which threads claim chunks of a stage other than a fixed number at once.
 
     Attributes:
         GUIDED: fewer and fewer at once, from the first chunk on.

@@ -36,7 +36,7 @@ class Pacing:
         self._unjudged: list[int] = []  # ns of the last runs together
 
     def together(self, now: int) -> bool:
-        """Whether the workers should take part in the run that begins at `now`, in ns."""
+        """Return whether the workers should take part in the run that begins at `now`, in ns."""
         if self._rest_until and now >= self._rest_until:
             self._rest_until, self._probing = 0, True
             self._settled = now + _SETTLE_NS

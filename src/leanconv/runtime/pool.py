@@ -99,7 +99,7 @@ class _Worker:
         )
 
     def begin(self) -> bool:
-        """Whether the calling thread is to be the worker; not so if it has been given up."""
+        """Claim the worker for the calling thread; False if the worker has been given up."""
         return self._claim.acquire(blocking=False)
 
     def give_up(self) -> bool:
@@ -287,7 +287,7 @@ def _system_yield() -> int:
 
 
 def _pauses_in(microseconds: int) -> int:
-    """How many pauses the native loop makes in that time on this machine."""
+    """Return the number of pauses that the native loop makes in that time on this machine."""
     count = 2000
     spin = n.native().spin
     spin(count)

@@ -1,4 +1,4 @@
-"""A program without an address in it, and its stages once they are linked.
+"""Programs without an address in them, and their stages once they are linked.
 
 A portable program is plain data: which code each stage runs, the words that this code reads, and
 where its operands begin, counted from the memory that they are in. With the code of its forms and
@@ -29,8 +29,8 @@ class RepeatedStages:
     """Stages that run several times, one after the other, and again from the first.
 
     Attributes:
-        first, stages: the number of the first of them, and how many there are.
-        times: how often they run.
+        first, stages: the index of the first stage, and the number of stages.
+        times: number of runs.
         moving: operands that move each time: the stage, the number of the operand, the bytes.
     """
 
@@ -46,9 +46,9 @@ class StreamedConstant:
 
     Attributes:
         start: the first of its bytes in the file.
-        bytes: how many.
-        offset: where they go in the arena.
-        free: the stage from whose beginning on nothing else is there.
+        bytes: its length.
+        offset: of its place in the arena.
+        free: the stage from whose beginning on nothing else has that place.
         needed: the first stage that reads them; it is no earlier.
     """
 
@@ -65,14 +65,14 @@ class PortableProgram:
 
     Attributes:
         stages: in order; each one's `kernel` is a `KernelForm`, each operand none but those above.
-        inputs, outputs: how many arrays the caller gives and gets.
-        threads: that take part at most; for so many there is scratch in the arena.
-        arena_bytes: that it works in.
+        inputs, outputs: numbers of arrays that the caller gives and gets.
+        threads: the most that take part; the arena has scratch for them.
+        arena_bytes: bytes of the arena.
         constant_bytes: of its constants in memory.
         repeats: stages that run several times.
         streamed: constants that are read in each run, in the order in which they are needed.
         kept: where constants come from a file, those that stay in memory: the first byte in the
-            file, how many there are, and the first one in memory.
+            file, the number of bytes, and the first one in memory.
     """
 
     stages: tuple[Stage, ...]
@@ -94,7 +94,7 @@ def linked_stages(
     """The stages of a program with the addresses of constants in them.
 
     Args:
-        program: what runs.
+        program: to be linked.
         constants: gives the address of the constant that begins at a byte of them.
         given: the addresses of arrays that are the same in each run, by number, or by which other
             number runs pass them; they pass those that come before these.
@@ -118,10 +118,10 @@ def linked_stages(
 def told_program(
     program: PortableProgram, library: Library, arena: ArenaPart, paced: bool = True
 ) -> Program:
-    """A program that each run tells where all its constants are, behind the arrays.
+    """Link a program whose runs pass the address of all its constants, after the arrays.
 
     Args:
-        program: what runs, once each stage.
+        program: to be linked, without repeats.
         library: has the code of its forms.
         arena: of at least `arena_bytes`.
         paced: as for `Program`.

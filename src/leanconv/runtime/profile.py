@@ -10,12 +10,12 @@ from leanconv.records import dataclass
 
 @dataclass(frozen=True)
 class ProfileRow:
-    """How long one step took over the repeats of a profile, in nanoseconds.
+    """Times of one step over the repeats of a profile, in nanoseconds.
 
     Attributes:
         name, op, algorithm: of the step, as the plan and `explain` name it.
-        calls: how often it was timed.
-        median_ns, average_ns, least_ns, most_ns: of these times.
+        calls: number of times that it was timed.
+        median_ns, average_ns, least_ns, most_ns: of the times.
         share: of the median in the sum of all steps' medians.
         flops: of the plain sum.
         predicted_ns: what the plan estimates; None where it estimates no times.
@@ -35,19 +35,19 @@ class ProfileRow:
 
 
 class Step(Protocol):
-    """What is shown of a plan's step."""
+    """Interface of a plan's step, for a profile."""
 
     @property
     def name(self) -> str:
-        """Of the node in the file."""
+        """Name of the node in the file."""
 
     @property
     def op(self) -> str:
-        """Of the node in the file."""
+        """Operation of the node in the file."""
 
     @property
     def algorithm(self) -> str:
-        """How it is computed."""
+        """Algorithm that computes the step."""
 
     @property
     def flops(self) -> int:

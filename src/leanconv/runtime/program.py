@@ -77,7 +77,7 @@ class _OutsideIndices:
         stages: of the program.
 
     Attributes:
-        watched: whether there are any.
+        watched: whether any kernel stores such indices.
     """
 
     def __init__(self, stages: Sequence[Stage]) -> None:
@@ -90,7 +90,7 @@ class _OutsideIndices:
         self.watched = bool(self._ranges)
 
     def addresses(self, stage: Stage) -> list[int]:
-        """Where the next stage stores its own."""
+        """Return the addresses of the next stage's words."""
         first, count = self._given, len(stage.kernel.index_ranges)
         self._given += count
         start = ctypes.addressof(self._words)
@@ -167,7 +167,7 @@ class Program:
         self._native = n.native()
 
     def _headers(self, runs: Sequence[tuple[int, int]]) -> _Words:
-        """What native runs read, for each pair of a first stage and a number of stages."""
+        """Make the headers of native runs, for pairs of a first stage and a number of stages."""
         table, threads = ctypes.addressof(self._table), self.threads
         words: list[int] = []
         for first, count in runs:
@@ -280,7 +280,7 @@ class Program:
             together: whether the workers take part.
 
         Returns:
-            Whether they took part in all calls.
+            True if they took part in all calls.
         """
         known, last, shared, times = self._pieces, self._entries[-1], together, []
         for first, after in known or zip(range(last), range(1, last + 1), strict=True):
@@ -335,7 +335,7 @@ class Program:
         return self._alone
 
     def _timed(self, header: int) -> int:
-        """Run what a header says; its nanoseconds."""
+        """Run the stages of a header; return the nanoseconds."""
         if self.threads == 1:
             start = time.perf_counter_ns()
             self._native.run_alone(header)
@@ -348,7 +348,7 @@ class Program:
 
 
 def pieces_end(times: Sequence[int]) -> Iterator[int]:
-    """After which of several native calls one is to end that does as much as those before it.
+    """Yield after how many native calls each longer one, of `PIECE_NS` or more, ends.
 
     Args:
         times: nanoseconds of each.
@@ -362,7 +362,7 @@ def pieces_end(times: Sequence[int]) -> Iterator[int]:
 
 
 def _claim(kernel: KernelForm, chunks: int, threads: int) -> int:
-    """How many chunks of a round a thread claims at once, or a `ClaimPolicy`.
+    """Return the number of chunks of a round that a thread claims at once, or a `ClaimPolicy`.
 
     A thread claims one long run where neighbouring chunks share work; else a decreasing number at
     a time (guided), so that all threads end at about the same time.

@@ -9,7 +9,7 @@ from leanconv.runtime.memory import Block
 
 
 class ArenaPart:
-    """What one plan needs of an arena; it is needed no longer when this ends.
+    """Part of an arena that one plan needs, until this object ends.
 
     Attributes:
         arena: shared with other plans.

@@ -1,4 +1,4 @@
-"""A program whose weights come from a file while it runs: what a stage reads is read before it.
+"""A program whose weights come from a file while it runs: each stage's are read before it.
 
     stages    | 0  1 | 2  3 | 4    | 5 ...     each segment begins with a stage that needs a load
     reader      [  A  ][  B  ][  C  ]          A: for stage 2, into bytes that are free from 0 on
@@ -40,9 +40,9 @@ class StreamProgram(LoopProgram):
 
     Args:
         stages, library, slots, threads, arena, repeats: as for `LoopProgram`.
-        loads: what is read, in the order in which it is needed; no repeat begins, or runs, between
-            the stages of one that are free and needed but around both.
-        files: where it is read from.
+        loads: constants to read, in the order in which they are needed; a repeat
+            that overlaps a load's stages from `free` to `needed` contains both.
+        files: to read from.
     """
 
     _cuts_bodies = False  # loads count the stages of a loop as one
@@ -71,7 +71,7 @@ class StreamProgram(LoopProgram):
         self._reader = _Reader(self._loads, self._files, self._arena.address())
 
     def _iterations(self, segments: Sequence[Segment]) -> Iterator[Segment]:
-        """What runs without a break, each when its weights are there."""
+        """Yield the segments that run without a break, each when its weights are in memory."""
         reader = self._reader
         assert reader is not None
         reader.start()  # here, where an exception ends it
@@ -97,7 +97,7 @@ class _Reader:
 
     Args:
         loads: in the order in which they are needed.
-        files: where they are.
+        files: to read from.
         arena: its address.
     """
 
@@ -180,7 +180,7 @@ class _Reader:
                 self._changed.notify_all()
 
     def _may_begin(self, load: StreamedConstant) -> bool:
-        """Wait for the place of a load; whether the run goes on."""
+        """Wait for the place of a load; return whether the run goes on."""
         with self._changed:
             self._changed.wait_for(lambda: self._stopped or self._run >= load.free)
             return not self._stopped

@@ -191,7 +191,7 @@ def _pack(
 
 
 def _is_whole(file: BinaryIO, name: str, size: int) -> bool:
-    """Whether a file has as many bytes of weights, as they were packed.
+    """Return whether a file has as many bytes of weights, as they were packed.
 
     It is read, not mapped, for this: a disk that fails is an OSError then.
     """
@@ -224,7 +224,7 @@ def _digest(file: BinaryIO, name: str, size: int) -> bytes | None:
 
 @contextlib.contextmanager
 def _alone(folder: OwnFolder, key: str) -> Iterator[bool]:
-    """Wait until no other thread packs, nor another process this key; whether that has come.
+    """Wait until no other thread packs, nor another process this key; yield whether that succeeded.
 
     The lock is one that ends with its process and that a forked child does not have.
     """
@@ -236,7 +236,7 @@ def _alone(folder: OwnFolder, key: str) -> Iterator[bool]:
 
 
 def _awaited(file: BinaryIO, key: str) -> bool:
-    """Lock the place of a key, waiting for who has it; whether that could be had in time."""
+    """Lock the place of a key, waiting for its owner; return whether that succeeded in time."""
     end = time.monotonic() + _WAIT_S
     while not (taken := _taken(file, key)) and time.monotonic() < end:
         time.sleep(_LOOK_MS / 1000)
@@ -268,7 +268,7 @@ class ConstantFile:
 
     Args:
         folder: on whose disk it lies.
-        most_bytes: that it may have. They are taken from the disk when they are written.
+        most_bytes: the most that it may have. They are taken from the disk when they are written.
     """
 
     def __init__(self, folder: Path, most_bytes: int) -> None:
@@ -334,5 +334,5 @@ class ConstantFile:
 
 
 def _is_flat(array: np.ndarray) -> bool:
-    """Whether an array has one axis, or can be seen as rows without a copy."""
+    """Return whether an array has one axis, or can be seen as rows without a copy."""
     return array.ndim == 1 or array.flags.c_contiguous
