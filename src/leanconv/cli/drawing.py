@@ -40,7 +40,7 @@ _Found = tuple[np.ndarray, np.ndarray, np.ndarray | None]  # corners, scores, cl
 
 @dataclass(frozen=True)
 class Boxes:
-    """What a detector found in a picture.
+    """The boxes that a detector found in a picture.
 
     Attributes:
         corners: (n, 4), left, top, right and bottom in pixels of the picture.
@@ -55,7 +55,7 @@ class Boxes:
     labels: Sequence[str]
 
     def to_json(self) -> list[dict[str, Any]]:
-        """As JSON objects, the highest score first."""
+        """Return the boxes as JSON objects, the highest score first."""
         order = np.argsort(-self.scores, kind="stable").tolist()
         return [
             {

@@ -1,4 +1,4 @@
-"""Where the command line begins: Ctrl-C ends it at any moment, with code 130 and no traceback."""
+"""The command line's entry: Ctrl-C ends it at any moment, with code 130 and no traceback."""
 
 from __future__ import annotations
 

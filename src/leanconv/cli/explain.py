@@ -177,7 +177,7 @@ def _operators(options: argparse.Namespace) -> int:
 
 
 def _print_layers(report: dict[str, Any], options: argparse.Namespace) -> None:
-    """What the plan promises, then a row for each layer, or each of those that take longest."""
+    """Print the plan's totals, then a row for each layer, or each of those that take longest."""
     wide, layers, rows = options.wide, report["layers"], []
     longest = sorted(range(len(layers)), key=lambda number: -layers[number]["time_ns"])
     shown = layers if options.all else [layers[number] for number in sorted(longest[:_SHOWN])]

@@ -1,4 +1,4 @@
-"""What `leanconv explain MODEL` says of sizes: with `--fields` what outputs read of inputs, with
+"""Sizes in `leanconv explain MODEL`: with `--fields` the receptive fields of outputs, with
 `--guards` what sizes share, and which questions part them.
 """
 
@@ -83,7 +83,7 @@ def guard_rows(
     every: Sequence[Mapping[str, tuple[int, ...]]],
     values: Mapping[str, np.ndarray],
 ) -> dict[str, Any]:
-    """What sizes of a network share, as JSON.
+    """Return what the sizes of a network share, as JSON.
 
     Args:
         network: loaded for the CPU.

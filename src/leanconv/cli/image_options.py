@@ -46,7 +46,7 @@ OF_PICTURES = {
 
 @dataclass(frozen=True)
 class Given:
-    """What a file gives a network.
+    """A file's arrays for a network, and what was done to make them.
 
     Attributes:
         arrays: by the inputs' names.
@@ -107,7 +107,7 @@ def add_image_options(parser: argparse.ArgumentParser) -> None:
 def preprocessing_of(
     network: Network, files: Sequence[str], options: argparse.Namespace
 ) -> Preprocessing:
-    """What the options say of pictures, and where they are silent the model's metadata.
+    """Return the preprocessing of pictures, by the options, else by the model's metadata.
 
     Args:
         network: whose metadata are read.
@@ -173,7 +173,7 @@ def _normalisation(
 
 
 def fitting_of(options: argparse.Namespace) -> Fitting:
-    """What the options say of pictures of another size."""
+    """Return how pictures of another size are fitted, by the options."""
     multiple = options.multiple
     if multiple == OF_PICTURES["multiple"] and options.preset:
         multiple = PRESETS[options.preset].multiple
@@ -183,7 +183,7 @@ def fitting_of(options: argparse.Namespace) -> Fitting:
 def read_inputs(
     network: Network, file: str, preprocessing: Preprocessing, options: argparse.Namespace
 ) -> Given:
-    """What a file gives the network.
+    """Read a network's inputs from a file.
 
     Raises:
         InputError: the file does not fit the network.

@@ -50,7 +50,7 @@ _ADVICE = "save it as PNG or JPEG of 8 or 16 bits, or give numbers as .npy"
 
 @dataclass(frozen=True)
 class Fitting:
-    """How an image of another size becomes one of the network's.
+    """Options by which an image of another size becomes one of the network's.
 
     Attributes:
         fit: one of `FITS`.
@@ -320,7 +320,7 @@ def seen(image: Any, mode: str, background: int | None = None) -> Seen:
 
 
 def _has_several(image: Any) -> bool:
-    """Whether a file holds more pictures, such as frames or pages; a damaged one is none."""
+    """Return whether a file holds several pictures, as frames or pages; no if it is damaged."""
     try:
         return bool(getattr(image, "is_animated", False))
     except (OSError, ValueError, SyntaxError, EOFError):

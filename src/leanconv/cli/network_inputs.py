@@ -1,4 +1,4 @@
-"""What the command line names: problems such as `ic64ih56oc64oh54kh3`, models, their inputs."""
+"""Names on the command line: problems such as `ic64ih56oc64oh54kh3`, models, their inputs."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def read_problem(text: str, **changes: Any) -> ConvSpec:
 
 
 def _like_a_file(text: str) -> bool:
-    """Whether a text looks like the name of a file: it has a folder or an ending."""
+    """Return whether a text looks like the name of a file: it has a folder or an ending."""
     return os.sep in text or "." in text or os.path.exists(text)
 
 
@@ -129,7 +129,7 @@ def given_shapes(network: Network, given: Sequence[tuple[str, _Given]]) -> dict[
 
 
 def shape_groups(given: Sequence[tuple[str, _Given]]) -> list[list[tuple[str, _Given]]]:
-    """What `--shape` said in groups, each with an input's name, or the only one, at most once."""
+    """Group the values of `--shape`, so that each input is in a group at most once."""
     groups: list[list[tuple[str, _Given]]] = [[]]
     for name, shape in given:
         if any(name == known or not (name and known) for known, _ in groups[-1]):

@@ -138,7 +138,7 @@ def _number(text: str) -> float:
 
 
 def _typed(read: Callable[[str], _Read]) -> Callable[[str], _Read]:
-    """What reads a text, as an argparse type: it says why it does not."""
+    """Make an argparse type of a function that reads a text: it shows the function's message."""
 
     def typed(text: str) -> _Read:
         try:
@@ -225,7 +225,7 @@ def listed(names: Sequence[str], most: int = 20) -> str:
 
 
 def unknown(kind: str, name: str, known: Sequence[str]) -> InputError:
-    """What is said of a name that is none: what it may have meant, and what there is."""
+    """Make the error for an unknown name: the nearest known one, or all of them."""
     names = list(dict.fromkeys(known))
     near = difflib.get_close_matches(name, names, n=1)
     meant = f"did you mean {near[0]!r}? There are" if near else "expected one of"
@@ -265,7 +265,7 @@ class CommandParser(Parser):
         return found, left
 
     def _unknown(self, left: Sequence[str]) -> str:
-        """What is said of arguments that are none of the command's."""
+        """Say which arguments are unknown, and which options they may mean."""
         options = [text for text in left if text.startswith("-")]
         if not options:
             return f"got more than expected: {' '.join(left)}"

@@ -1,4 +1,4 @@
-"""What commands print and write: streams, tables, JSON, progress, and whole files or none.
+"""Output of commands: streams, tables, JSON, progress, and files written whole or not at all.
 
 Standard input, output and error may be closed, full, without a reader, or of few letters.
 """
@@ -101,7 +101,7 @@ def _discard(stream: TextIO) -> None:
 
 
 def _plain(error: UnicodeError) -> tuple[str, int]:
-    """What is written for letters that the encoding lacks."""
+    """Return a replacement of letters that the encoding lacks, as an error handler of codecs."""
     assert isinstance(error, UnicodeEncodeError)
     missing = error.object[error.start : error.end]
     return "".join(_PLAIN.get(letter, "?") for letter in missing), error.end

@@ -1,4 +1,4 @@
-"""How pixels become the numbers that a network was trained with.
+"""Preprocessing: how pixels become the numbers that a network was trained with.
 
 Who says it, the first that does:
     the options `--preset`, `--scale`, `--mean`, `--std`, `--layout` and `--channels`;
@@ -108,7 +108,7 @@ _NAME = re.compile(r"(\d{1,6}):\s*(?:'([^'\\]{0,200})'|\"([^\"\\]{0,200})\")")
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """How a picture becomes an input.
+    """Options by which a picture becomes an input.
 
     Attributes:
         layout: one of `LAYOUTS`.
@@ -150,7 +150,7 @@ class Preprocessing:
 
 
 def ask() -> str:
-    """What a user is told where nobody says how pixels become numbers."""
+    """Return the message for a model without preprocessing: the options that say it."""
     usual = "; ".join(f"{name} ({preset.what})" for name, preset in PRESETS.items())
     return (
         "the model does not say how pixels become its input's numbers; expected --preset, or "

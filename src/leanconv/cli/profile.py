@@ -98,7 +98,7 @@ def execute(options: argparse.Namespace) -> int:
 
 @dataclass(frozen=True)
 class _Machine:
-    """How fast the threads of a plan could multiply and add, at the nominal clock.
+    """The peak rate of a plan's threads, at the nominal clock.
 
     Attributes:
         threads: of the plan.

@@ -59,7 +59,7 @@ def _facts(made: Quantized) -> str:
 
 
 def layer_counts(made: Quantized) -> str:
-    """How many layers have each precision, as text."""
+    """Return the number of layers in each precision, as text."""
     counts = Counter(layer.precision for layer in made.layers)
     parts = [f"{counts[rung]} in {rung}" for rung in RUNGS if counts[rung] and rung != INT8]
     first = f"{counts[INT8]} of {len(made.layers)} layers in {INT8}"
@@ -67,7 +67,7 @@ def layer_counts(made: Quantized) -> str:
 
 
 def notes(made: Quantized) -> list[str]:
-    """What has to be known of the layers and of the file, a line each."""
+    """Return remarks on the layers and on the file, a line each."""
     found = list(made.warnings)
     timed = [layer.time_ns is not None for layer in made.layers]
     if any(timed) and not all(timed):

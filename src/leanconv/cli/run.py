@@ -189,7 +189,7 @@ class _Runs:
 
     @cached_property
     def footprint(self) -> Footprint:
-        """What the network and this process take of memory when it is first asked for."""
+        """The memory of the network and this process, as of the first use of this property."""
         return self._network.footprint()
 
     def add(self, image: str, keep: _Keep) -> None:
@@ -219,7 +219,7 @@ class _Runs:
         self.answers.append(answer)
 
     def _answered(self, image: str, given: Given) -> tuple[Answer, Arrays]:
-        """What an image gives, and the outputs themselves."""
+        """Run the network on one file's arrays; return the answer and the outputs themselves."""
         network, options = self._network, self._options
         with _hinting(given.picture, network, options):
             wanted = bound_by(network.inputs, given.arrays)
@@ -274,7 +274,7 @@ def _timed(
 def _hinting(
     picture: Picture | None, network: Network, options: argparse.Namespace
 ) -> Iterator[None]:
-    """Where an image's own size was taken and does not fit the network's layers, say so."""
+    """Add a hint to the error of an image whose own size does not fit the network's layers."""
     try:
         yield
     except ModelError as error:
@@ -292,7 +292,7 @@ def _hinting(
 
 
 def _bundle(options: argparse.Namespace) -> AbstractContextManager[_Keep]:
-    """Where outputs are kept: the file of `--save`, or nowhere."""
+    """Return a context that keeps outputs: in the file of `--save`, or nowhere."""
     if options.save is None:
         return nullcontext(lambda _: None)
     if Path(options.save).suffix.lower() != ".npz":

@@ -1,4 +1,4 @@
-"""What `leanconv run` has to say of images: an object of JSON, or rows of a table.
+"""The report of `leanconv run`: an object of JSON, or rows of a table.
 
 An output is taken for class scores, one for each class of one image, where
 
@@ -35,7 +35,7 @@ _FITTED = {"stretch": "stretched", "letterbox": "framed", "crop": "cut"}
 
 @dataclass(frozen=True)
 class Summary:
-    """What one output of one image holds.
+    """A summary of one output for one image.
 
     Attributes:
         name, shape, dtype: of the output.
@@ -58,7 +58,7 @@ class Summary:
     because: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """As a JSON object."""
+        """Return the summary as a JSON object."""
         classes = [{"label": label, "probability": p} for label, p in self.best]
         return {
             "name": self.name,
@@ -133,7 +133,7 @@ def probabilities(name: str, scores: np.ndarray) -> np.ndarray:
 
 
 def _are_probabilities(array: np.ndarray) -> bool:
-    """Whether values are probabilities of classes that exclude each other, or their logarithms."""
+    """Return whether values are probabilities that sum up to 1, or their logarithms."""
     values = array.astype(np.float64).ravel()
     if not np.all(np.isfinite(values)):
         return False
@@ -158,7 +158,7 @@ def _summary(
 
 @dataclass(frozen=True)
 class Answer:
-    """What one image gave.
+    """The network's results for one image.
 
     Attributes:
         image: the file.
@@ -181,7 +181,7 @@ class Answer:
 
     @property
     def as_predicted(self) -> bool:
-        """Whether the plan took the memory that it said."""
+        """True if the run used the memory that the plan predicted."""
         return self.memory_predicted_bytes == self.memory_used_bytes
 
     @property
@@ -190,7 +190,7 @@ class Answer:
         return next((summary for summary in self.outputs if summary.best), None)
 
     def to_json(self) -> dict[str, Any]:
-        """As a JSON object."""
+        """Return the answer as a JSON object."""
         classes, picture = self.classes, self.picture
         document: dict[str, Any] = {
             "image": self.image,
@@ -213,7 +213,7 @@ class Answer:
 def preprocessing_json(
     answers: list[Answer], preprocessing: Preprocessing, options: argparse.Namespace
 ) -> dict[str, Any] | None:
-    """What was done to the pictures, as a JSON object; None where there were only arrays."""
+    """Return the preprocessing as a JSON object; None if all files were arrays."""
     if not any(answer.picture for answer in answers):
         return None
     numbers = preprocessing.normalisation or Normalisation(source=_AS_THEY_ARE)

@@ -142,7 +142,7 @@ def _listening(host: str, port: int) -> socket.socket:
 
 
 def _stop(_signum: int, _frame: Any) -> None:
-    """What a signal does that uvicorn has obeyed already: nothing."""
+    """Do nothing: uvicorn has already obeyed the signal."""
 
 
 def _say(text: str) -> None:

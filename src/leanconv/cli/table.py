@@ -101,7 +101,7 @@ def shortened(names: Sequence[str], width: int) -> dict[str, str] | None:
 
 
 def _varying_parts(names: list[str]) -> dict[str, str]:
-    """Of paths, only those parts in which paths of as many parts differ; empty where none do."""
+    """Shorten paths to the parts in which those of equal length differ."""
     likes: dict[int, list[list[str]]] = {}
     for name in names:
         parts = name.split("/")
@@ -165,7 +165,7 @@ def _told_apart(distinct: list[str], long: list[str], width: int) -> dict[str, s
 
 
 def cells_of(text: str) -> int:
-    """How many columns of a terminal a text takes: some letters take two."""
+    """Return how many columns of a terminal a text takes: some letters take two."""
     if text.isascii():
         return len(text)
     from rich.cells import cell_len

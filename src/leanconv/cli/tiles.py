@@ -76,7 +76,7 @@ def check_untiled(options: argparse.Namespace) -> None:
 
 
 def _given(options: argparse.Namespace, names: Sequence[str]) -> str:
-    """Which of these options are given, as a user writes them."""
+    """Return which of these options the user has set, as a user writes them."""
     found = [n for n in names if getattr(options, n, None) != options.usual(n)]
     return ", ".join(f"--{name.replace('_', '-')}" for name in found)
 
@@ -153,7 +153,7 @@ def _report(options: argparse.Namespace, plan: TilePlan) -> dict[str, Any]:
 
 
 def _made(file: str, plan: TilePlan, layout: str | None, journal: Journal, name: str) -> Any:
-    """What a result is written to: a new array, or that of a run whose journal, of a name, goes on.
+    """Make the array of a result, or reopen that of the run that the journal, of a name, continues.
 
     The journal is there before the array: a run that is killed between the two begins anew.
     """

@@ -1,4 +1,4 @@
-"""How long a network takes until it answers, and on what; how much its convolutions take."""
+"""Times of a network until it first answers, by purpose, and the share of its convolutions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MOST_SHOWN = 4
 
 @dataclass(frozen=True)
 class Startup:
-    """What it took, in nanoseconds.
+    """Times until a network first answers, in nanoseconds.
 
     Attributes:
         load_ns: to read and check the file; to plan and compile, too, where it fixes all shapes.
@@ -93,7 +93,7 @@ class Startup:
         return f"{self.compiled} of {counted(self.kernels, 'kernel')} compiled"
 
     def to_json(self) -> dict[str, Any]:
-        """As the fields of a JSON object; `plan_ns` is null where `load_ns` has it."""
+        """Return the fields of a JSON object; `plan_ns` is null where `load_ns` has it."""
         return {
             "before_ns": self.before_ns,
             "load_ns": self.load_ns + self.plan_ns if self.at_load else self.load_ns,
@@ -121,7 +121,7 @@ def started(model: str, command: str, options: Mapping[str, Any]) -> tuple[Netwo
 
 
 def process_ns() -> int | None:
-    """How long this process has been running; None where the system does not say."""
+    """Return the nanoseconds since this process began; None where the system does not say."""
     try:
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
         ticks = int(fields[_STARTED_FIELD])

@@ -191,7 +191,7 @@ def _compared(
 
 
 def _row(sample: str, name: str, found: np.ndarray, exactly: np.ndarray) -> dict[str, Any]:
-    """How an output differs: floats relatively, others by how many of them do."""
+    """Compare an output with its reference: floats by relative error, others by how many differ."""
     from leanconv.api.measured import relative_error
 
     values = exactly.astype(np.float64)  # integers would wrap around

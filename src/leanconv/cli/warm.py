@@ -210,7 +210,7 @@ def _ahead(
 def _described(
     inputs: Mapping[str, Extents], values: Mapping[str, np.ndarray]
 ) -> tuple[dict[str, Extents], dict[str, Any]]:
-    """What a network was compiled for: shapes of inputs, and the values of others."""
+    """Return the shapes and the values for which a network was compiled."""
     shapes = {name: shape for name, shape in inputs.items() if name not in values}
     return shapes, {name: array.tolist() for name, array in values.items()}
 

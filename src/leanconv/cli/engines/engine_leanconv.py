@@ -33,6 +33,6 @@ def load(
 
 
 def facts() -> dict[str, int]:
-    """What the plan of the run predicts, where it predicts a time."""
+    """Return the plan's predicted time of a run; empty where it predicts none."""
     predicted = getattr(_loaded[0].plan, "predicted_ns", None) if _loaded else None
     return {} if predicted is None else {"predicted_ns": predicted}

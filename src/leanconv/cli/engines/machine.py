@@ -1,4 +1,4 @@
-"""What this machine is, and whether others are using it."""
+"""Facts about this machine, and whether others are using it."""
 
 from __future__ import annotations
 

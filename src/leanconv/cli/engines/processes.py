@@ -168,7 +168,7 @@ class EngineProcess:
 
     @property
     def alive(self) -> bool:
-        """Whether the process has not ended."""
+        """True if the process has not ended."""
         return self._process.poll() is None
 
     def ask(self, request: Mapping[str, Any], timeout_s: float = 600.0) -> dict[str, Any]:

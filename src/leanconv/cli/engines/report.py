@@ -199,7 +199,7 @@ def _check_rivals(
 
 
 def summary(document: Document) -> dict[str, float]:
-    """Of the ratios to the best other engine: geometric mean, the least, and how many are level."""
+    """Return mean and least of the ratios to the best other engine, and the share of at least 1."""
     best = [case["ratios"]["best"] for case in document["cases"] if "best" in case["ratios"]]
     if not best:
         return {}
@@ -271,7 +271,7 @@ def print_document(document: Document, wide: bool = False) -> None:
 
 
 def _predicted(case: Document) -> float | None:
-    """What leanconv's plan predicts over what was measured; None where either is not known."""
+    """Return leanconv's predicted time over the measured one; None where either is unknown."""
     ours = case["engines"].get(OURS, {})
     known = "predicted_ns" in ours and "median_ns" in ours
     return ours["predicted_ns"] / ours["median_ns"] if known else None

@@ -44,7 +44,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Effort:
-    """How much to measure.
+    """The number and the lengths of measurements.
 
     Attributes:
         threads: threads of every engine.
@@ -64,7 +64,7 @@ class Effort:
 
 @dataclass
 class Outcome:
-    """What one engine did on one piece of work.
+    """One engine's times and errors on one piece of work.
 
     Attributes:
         engine, version: which engine it was.
