@@ -1,4 +1,4 @@
-"""What `device="cuda"` means: the way from the public arguments to plans and networks on a GPU."""
+"""`device="cuda"`: from the public arguments to plans and networks on a GPU."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def _spec(
 
 
 class DeviceBackend(Unpicklable):
-    """What compiles and runs a network on a GPU; runs of one network follow one another.
+    """A backend of one network on a GPU; runs of one network follow one another.
 
     Args:
         model: what the file says.

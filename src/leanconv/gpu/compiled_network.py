@@ -133,7 +133,7 @@ class CompiledDeviceNetwork:
         self._graphs: OrderedDict[tuple[int, ...], Captured | None] = OrderedDict()
 
     def is_for(self, shapes: tuple[tuple[int, ...], ...], known: object) -> bool:
-        """Whether it is for inputs of these shapes."""
+        """Return whether it was compiled for inputs of these shapes."""
         del known
         return tuple(kind.shape for kind in self.plan.inputs.values()) == shapes
 
@@ -147,7 +147,7 @@ class CompiledDeviceNetwork:
 
     @property
     def held(self) -> Held:
-        """What `used_bytes` counts."""
+        """The memory that the network keeps: `used_bytes`, shared with none."""
         return Held(self.used_bytes)
 
     # -- running ---------------------------------------------------------------------------

@@ -176,7 +176,7 @@ class DeviceConvPlan(Unpicklable):
     # -- what is known ---------------------------------------------------------------------
     @property
     def launches(self) -> tuple[Launch, ...]:
-        """What a run starts, in order."""
+        """The kernels that a run starts, in order."""
         return self._launches
 
     @property

@@ -30,7 +30,7 @@ _FACTORS = (2, 3, 5, 7)  # of lengths that a transform is fast for
 
 
 class TorchFft:
-    """What `FftConvPlan` needs of torch, with its arrays.
+    """The functions of torch that `FftConvPlan` needs, on arrays of torch.
 
     Args:
         device: as torch calls it.

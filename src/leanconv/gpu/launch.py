@@ -122,7 +122,7 @@ class Launch:
 
     @property
     def kernel(self) -> Code:
-        """What runs, by the name that the planner knows."""
+        """The code of the kernel, by the name that the planner knows."""
         return self.code
 
     @property
@@ -276,7 +276,7 @@ def box_arguments(
 
 
 def is_wide(*offsets: int) -> bool:
-    """Whether kernels must count elements in 64 bits; they look one block past the end."""
+    """Return whether kernels must count elements in 64 bits; they look one block past the end."""
     return any(abs(offset) >= 2**31 - 2**16 for offset in offsets)
 
 

@@ -1,4 +1,4 @@
-"""What a GPU is, as data: enough to choose tiles by estimate; how products are computed on it.
+"""A GPU as data: enough to choose tiles by estimate; the arithmetics of products on it.
 
 | name | products | peak of an H200 | error of a sum |
 |---|---|---|---|

@@ -105,7 +105,7 @@ class DeviceArray:
 
     @property
     def dense(self) -> bool:
-        """Whether the elements are row-major without gaps."""
+        """True if the elements are row-major without gaps."""
         axes = zip(self.shape, self.strides, dense_strides(self.shape), strict=True)
         return all(extent == 1 or have == want for extent, have, want in axes)
 
@@ -159,7 +159,7 @@ def _export(array: DeviceArray) -> Any:
 
 
 def is_device_array(array: Any) -> bool:
-    """Whether an object has `__dlpack__` and is on a CUDA device."""
+    """Return whether an object has `__dlpack__` and is on a CUDA device."""
     if isinstance(array, np.ndarray) or not hasattr(array, "__dlpack_device__"):
         return False
     return int(array.__dlpack_device__()[0]) == _CUDA

@@ -267,7 +267,7 @@ class Driver:
 
     @cached_property
     def overlapping_maps(self) -> bool:
-        """Whether the driver makes tensor maps whose cells overlap; its manual does not say."""
+        """True if the driver makes tensor maps whose cells overlap: tried, as no manual says."""
         blob = ctypes.create_string_buffer(128 + 64)
         target = ctypes.addressof(blob) + -ctypes.addressof(blob) % 64
         shape, strides = (2, 3, 3, 3, 12), (256, 64, 8, 32, 1)  # 3x3 windows of 8x8x4, stride 2

@@ -150,6 +150,6 @@ def finish_reading(driver: Driver, *given: Any) -> None:
 
 
 def _axes(array: Any, kind: TensorType) -> str:
-    """What a message says of an array whose axes are in another order."""
+    """Say how to permute an array whose axes are in another order; "" where that is no mend."""
     text = mended("x", array.shape, kind.shape)
     return f": give {text}" if text else ""

@@ -1,4 +1,4 @@
-"""How kernels begin and end: programs that start early; bias, residual and activation, the store.
+"""Begin and end of kernels: programs that start early; bias, residual and activation, the store.
 
 A kernel starts while the one before it still runs (programmatic dependent launch, sm_90). Its
 programs take their places and wait; what the launch of a kernel costs is over by the time they

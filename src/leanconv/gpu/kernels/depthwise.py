@@ -147,7 +147,7 @@ def depthwise_row(
     ACC: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """As `depthwise`, but a position of the tile is four outputs, side by side.
+    """Compute what `depthwise` does; a position of the tile is four outputs, side by side.
 
     A column of the input that several of them share is loaded, and widened, once. One output for
     each channel, no dilation along w.

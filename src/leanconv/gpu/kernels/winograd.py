@@ -108,7 +108,7 @@ def transform_input_by_products(
     BC: tl.constexpr,
     ACC: tl.constexpr,
 ):
-    """As `transform_input`, a tile of up to BT x BT points in a program, by matrix products."""
+    """Compute `transform_input` by matrix products, a tile of up to BT x BT points in a program."""
     p = tl.program_id(0)
     image = p // (tiles_h * tiles_w)
     i = tl.arange(0, BT)[:, None]
@@ -220,7 +220,7 @@ def transform_output_by_products(
     ACT: tl.constexpr,
     ACC: tl.constexpr,
 ):
-    """As `transform_output`, a tile of up to BT x BT points in a program, by matrix products."""
+    """Compute `transform_output` by matrix products, tiles of up to BT x BT points in a program."""
     p = tl.program_id(0)
     image = p // (tiles_h * tiles_w)
     a = tl.arange(0, BT)[:, None]

@@ -1,4 +1,4 @@
-"""How a convolution is computed on a GPU: the algorithms, the choice, and the nodes of a graph."""
+"""Convolution on a GPU: the algorithms, the choice, and the nodes of a graph."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def _no_reason(problem: ConvProblem) -> str | None:
 
 @dataclass(frozen=True)
 class DirectParameters(Parameters):
-    """How tiles of the input are loaded; see `lower_direct`."""
+    """The way in which tiles of the input are loaded; see `lower_direct`."""
 
     loads: str | None = parameter(one_of("tma", TAPS, WINDOWS, "boxes", "pointers", "slices"))
 

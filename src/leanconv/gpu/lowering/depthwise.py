@@ -40,7 +40,7 @@ def fused_tiles(arithmetic: Arithmetic) -> tuple[Tile, ...]:
 
 @dataclass(frozen=True)
 class DepthwiseParameters(Parameters):
-    """How many outputs of a row a thread makes: `outputs`, 1 or 4."""
+    """The number of a row's outputs that a thread makes: `outputs`, 1 or 4."""
 
     outputs: int | None = parameter(one_of(1, _IN_ROW))
 

@@ -1,4 +1,4 @@
-"""What is lowered and what it becomes: launches over named buffers, constants and temporaries."""
+"""Lowered convolutions: launches over named buffers, constants and temporaries."""
 
 from __future__ import annotations
 
@@ -69,13 +69,13 @@ def stored(array: np.ndarray, dtype: DType) -> np.ndarray:
 
 
 def unstored(array: np.ndarray, dtype: DType) -> np.ndarray:
-    """What `stored` keeps, as NumPy can compute with it: bfloat16 as float32."""
+    """Return an array from `stored` as NumPy can compute with it: bfloat16 as float32."""
     return as_float32(np.ascontiguousarray(array), dtype) if dtype == BFLOAT16 else array
 
 
 @dataclass(frozen=True)
 class Epilogue:
-    """What is done to sums before they are stored, with the names of its buffers."""
+    """The operations on sums before they are stored, with the names of their buffers."""
 
     bias: str = ""
     residual: str = ""
@@ -151,7 +151,7 @@ def fastest_within(
     subject: str,
     machine: Machine,
 ) -> T:
-    """What is lowered for speed or, where that takes more than the limit, for least memory.
+    """Lower for speed or, where that takes more than the limit, for least memory.
 
     Args:
         lower: given whether to take what needs least memory.

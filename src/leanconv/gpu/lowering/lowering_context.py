@@ -45,7 +45,7 @@ class DeviceStep:
 
 
 class LoweringContext(ValuePlacer):
-    """What handlers of nodes work with. Formats are `PLAIN` and `NHWC`.
+    """The state of lowering that handlers of nodes share; formats are `PLAIN` and `NHWC`.
 
     Attributes:
         graph: after the passes.
@@ -79,7 +79,7 @@ class LoweringContext(ValuePlacer):
         return form.physical_shape(self.shape(name))
 
     def is_image(self, name: str) -> bool:
-        """Whether a value can be stored channels-last."""
+        """Return whether a value can be stored channels-last."""
         return len(self.shape(name)) >= 3
 
     def form(self, name: str) -> Format:
@@ -87,7 +87,7 @@ class LoweringContext(ValuePlacer):
         return self._formats.get(name, PLAIN)
 
     def is_constant(self, name: str) -> bool:
-        """Whether a value is known at load."""
+        """Return whether a value is known at load."""
         return name in self.graph.constants
 
     def buffer(self, name: str, size: int) -> str:

@@ -36,7 +36,7 @@ _MODES = ("fp16x3", "tf32x3")
 
 @dataclass(frozen=True)
 class Patching:
-    """How a product is cut.
+    """One way to cut a product into tiles.
 
     Attributes:
         form: of the input, `TAPS` or `WINDOWS`.
@@ -190,7 +190,7 @@ def _patch(spec: ConvSpec, cells: int) -> tuple[int, int, int]:
 
 
 def _counted(spec: ConvSpec, images: int, rows: tuple[int, int], form: str) -> Windows:
-    """As much of the windows as the estimate asks for, patches filled up."""
+    """Return the windows as the estimate counts them, patches filled up."""
     image = prod(spec.size) * spec.in_channels
     segments, length = _segments(spec, form)
     windows = unfolded_windows(images, *rows, (image, 0, 0), length)
@@ -210,7 +210,7 @@ def best_patching(
     finite: bool,
     forms: Sequence[str] = (WINDOWS, TAPS),  # among equals windows, whose steps are whole
 ) -> Patching | None:
-    """What is expected to be fastest, or None if nothing is possible."""
+    """Return the patching of the least estimated time; None if none is possible."""
     possible = [form for form in forms if patches_reject(problem, machine, form) is None]
     found = (each for form in possible for each in patchings(problem, machine, finite, form))
     return min(found, key=lambda patching: patching.estimate_s, default=None)

@@ -98,7 +98,7 @@ def slicings(problem: ConvProblem, machine: Machine, finite: bool) -> Iterator[P
 
 
 def best_slicing(problem: ConvProblem, machine: Machine, finite: bool) -> Pointwise | None:
-    """What is expected to be fastest, or None if it is no such product."""
+    """Return the slicing of the least estimated time; None if none is possible."""
     if slices_reject(problem):
         return None
     found = slicings(problem, machine, finite)
@@ -145,7 +145,7 @@ def boxings(problem: ConvProblem, machine: Machine) -> Iterator[Pointwise]:
 
 
 def best_boxing(problem: ConvProblem, machine: Machine) -> Pointwise | None:
-    """What is expected to be fastest, or None if it is no such product."""
+    """Return the boxing of the least estimated time; None if none is possible."""
     if boxes_reject(problem, machine):
         return None
     return min(boxings(problem, machine), key=lambda boxing: boxing.estimate_s)

@@ -1,4 +1,4 @@
-"""Which tile of the product one program computes: the table, and the choice by estimate."""
+"""Tiles of the product that one program computes: the table, and the choice by estimate."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ class Blocking:
 
 
 def _narrow(tile: Tile, load_bytes: int) -> float:
-    """What is left of a tile's share with loads of so many bytes."""
+    """Return the part of a tile's peak that remains with loads of so many bytes."""
     left = (_NARROW_8 if tile.warps == 8 else _NARROW).get(load_bytes, 1.0)
     # Loads of two bytes go through registers, of which long steps have too few.
     return 1.2 * left if load_bytes == 2 and tile.k <= 32 else left

@@ -216,7 +216,7 @@ class Im2winParameters(Parameters):
 
 @dataclass(frozen=True)
 class Im2winForm:
-    """What the thesis' high-performance kernel (algorithm 9) has over the basic one (8).
+    """The steps from the thesis' basic kernel (algorithm 8) to the high-performance one (9).
 
     Attributes:
         micro: a thread computes a block of outputs; without, tiles of 32 x 32 with few a thread.

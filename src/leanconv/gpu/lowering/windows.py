@@ -80,7 +80,7 @@ class Windows:
 
     @property
     def has_depth(self) -> bool:
-        """Whether there is a third axis."""
+        """True if windows have a third axis."""
         return self.depth != _FLAT
 
     @property
@@ -210,5 +210,5 @@ def unfolded_windows(
 
 
 def in_place_windows(spec: ConvSpec) -> bool:
-    """Whether a convolution is a matrix product with its input: 1x1, not padded, of any rank."""
+    """Return whether a convolution is a matrix product with its input: 1x1, not padded."""
     return prod(spec.kernel) == 1 and not any((*spec.pad_begin, *spec.pad_end))
