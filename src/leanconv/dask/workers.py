@@ -1,5 +1,5 @@
-"""What workers of Dask run: a network, sent by its model and options and made once in each process,
-and tasks of windows, put together from the blocks of Dask arrays that they touch.
+"""Tasks of Dask's workers: a network, sent by its model and options and made once in each process,
+and windows, put together from the blocks of Dask arrays that they touch.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class WorkerNetwork:
 
     @property
     def key(self) -> str:
-        """Of all that decides what is computed."""
+        """A digest of all that decides what is computed."""
         return self._sent[0]
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -106,7 +106,7 @@ class WorkerNetwork:
 
 
 def worker_network(net: Network) -> WorkerNetwork:
-    """What Dask is to send of a network that plans by itself: it has the threads that it has here.
+    """Make a network to be sent, which plans by itself, with the threads that it has here.
 
     Raises:
         SpecError: it is no network for the CPU.
@@ -120,7 +120,7 @@ def worker_network(net: Network) -> WorkerNetwork:
 def worker_tiles(
     net: Network, decisions: tuple[Decision, ...], threads: int | None
 ) -> WorkerNetwork:
-    """What Dask is to send of a network whose windows are computed as a plan says.
+    """Make a network to be sent whose windows are computed as a plan says.
 
     Args:
         net: the network.
@@ -157,7 +157,7 @@ def _digest(what: Sequence[Any]) -> str:
 
 
 def _machine() -> tuple[str, int]:
-    """What decides the bits of a given choice: the instruction set, and the bytes of a vector."""
+    """Return what decides the bits of a choice: the instruction set, and a vector's bytes."""
     target = planning_target()
     return target.isa, target.vector_bytes
 
@@ -168,7 +168,7 @@ def _text(machine: tuple[str, int]) -> str:
 
 
 def _own_threads(backend: CpuBackend) -> int:
-    """As many as the Dask worker of this process has threads; outside one, the network's own."""
+    """Return the threads of this process's Dask worker; outside one, the network's own."""
     distributed = sys.modules.get("distributed")
     if distributed is not None:
         try:
@@ -256,7 +256,7 @@ class Blocks:
         self._ends = [list(accumulate(each)) for each in chunks]
 
     def part(self, index: Index) -> tuple[BlocksPart, list[Key]]:
-        """How a part comes from blocks, and the keys of these."""
+        """Return the part at an index as put together from blocks, and the keys of these."""
         axes = [list(_pieces(each, ends)) for each, ends in zip(index, self._ends, strict=True)]
         chosen = list(product(*axes))
         keys = [(self._name, *(number for number, _, _ in pieces)) for pieces in chosen]

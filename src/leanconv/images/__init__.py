@@ -130,7 +130,7 @@ def ome_layout(axes: str, shape: Sequence[int]) -> str:
 
 
 def kind_of(path: str | os.PathLike[str]) -> str:
-    """How a name ends, in lower case.
+    """Return the ending of a name, in lower case.
 
     Raises:
         InputError: in nothing that is known.

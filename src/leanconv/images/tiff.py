@@ -35,7 +35,7 @@ _SLACK = 1 << 16  # by which an encoded part may be longer than twice its pixels
 
 
 def fits(data: bytes, compression: int, pixels: int, most: int) -> bool:
-    """Whether an encoded tile or strip is no more than that, before all of it is decoded.
+    """Return whether encoded data have at most so many bytes or pixels, without decoding them all.
 
     The standard library decodes without a bound; imagecodecs is given one, but for pictures, which
     say their size themselves.
@@ -58,7 +58,7 @@ def fits(data: bytes, compression: int, pixels: int, most: int) -> bool:
 
 
 def _jpeg_pixels(data: bytes) -> int:
-    """Of the largest frame of a JPEG stream; 0 if it says none."""
+    """Return the pixels of the largest frame of a JPEG stream; 0 if it states none."""
     place, most = 2, 0
     while place + 9 <= len(data):
         place = data.find(b"\xff", place)
@@ -77,7 +77,7 @@ def _jpeg_pixels(data: bytes) -> int:
 
 @cache
 def _bounded() -> bool:
-    """Whether imagecodecs decodes, which takes a bound."""
+    """Return whether imagecodecs, which takes a bound, decodes."""
     return find_spec("imagecodecs") is not None
 
 

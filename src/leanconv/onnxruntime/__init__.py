@@ -64,7 +64,7 @@ _LEVELS = (
 
 
 def get_device() -> str:
-    """Where sessions run."""
+    """Return the device of sessions."""
     return "CPU"
 
 
@@ -74,7 +74,7 @@ def get_version_string() -> str:
 
 
 def get_build_info() -> str:
-    """What this is."""
+    """Return the name and version of this package."""
     import leanconv
 
     return f"leanconv {leanconv.__version__}"

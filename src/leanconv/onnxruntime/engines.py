@@ -1,4 +1,4 @@
-"""What computes a session's network: leanconv, or the real onnxruntime for what that lacks."""
+"""Engines that compute a session's network: leanconv, or the real onnxruntime for the rest."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Engine(Protocol):
     network: Any
 
     def outputs(self) -> Sequence[InputSpec | None]:
-        """What is known of each output, beside what the file declares."""
+        """Return the specs of the outputs, beside the file's; None for unknown ones."""
 
     def run(self, feed: Mapping[str, np.ndarray], options: Any) -> Arrays:
         """All outputs, in the file's order; `options` are those of the run, or None."""
@@ -78,7 +78,7 @@ class Native:
                 self.network.bind(shapes)
 
     def outputs(self) -> Sequence[InputSpec | None]:
-        """What the plan says of them, or binding to sample sizes where the file says nothing."""
+        """Return the plan's specs; shapes that it lacks are found by binding to sample sizes."""
         specs = self.network.outputs
         if all(each.shape is not None for each in specs):
             return specs
@@ -127,7 +127,7 @@ class Other:
             return None
 
     def outputs(self) -> Sequence[InputSpec | None]:
-        """What onnxruntime says of them."""
+        """Return onnxruntime's specs of the outputs; None for types that leanconv lacks."""
         return [
             InputSpec(each.name, tuple(each.shape), dtype) if dtype else None
             for each in self._session.get_outputs()
@@ -202,7 +202,7 @@ def _extent(first: int, second: int, names: list[str | None]) -> int | str | Non
 
 
 class Trace:
-    """What `enable_profiling` asks for: when each run was, and what the steps of one take.
+    """A profile, as `enable_profiling` asks for it: when each run was, and the steps of one.
 
     Attributes:
         start_ns: when it began; 0 where it was not asked for.

@@ -1,4 +1,4 @@
-"""Options of sessions and runs: which are obeyed, which are kept and mean nothing here."""
+"""Options of sessions and runs: those that are obeyed, and those that mean nothing here."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CPU = "CPUExecutionProvider"
 
 
 class GraphOptimizationLevel(IntEnum):
-    """How far onnxruntime rewrites a graph; leanconv compiles all of it, whatever the level."""
+    """onnxruntime's levels of rewriting; leanconv compiles all of a graph at each."""
 
     ORT_DISABLE_ALL = 0
     ORT_ENABLE_BASIC = 1
@@ -35,7 +35,7 @@ class GraphOptimizationLevel(IntEnum):
 
 
 class ExecutionMode(IntEnum):
-    """Whether onnxruntime runs nodes side by side; leanconv runs each on all its threads."""
+    """onnxruntime's ways to run nodes, side by side or not; leanconv runs each on all threads."""
 
     ORT_SEQUENTIAL = 0
     ORT_PARALLEL = 1
@@ -63,7 +63,7 @@ class _Entries:
 
 
 class SessionOptions(_Entries):
-    """How a session is made; onnxruntime's names, and any other name may be set.
+    """Options of a session; onnxruntime's names, and any other name may be set.
 
     Obeyed: `intra_op_num_threads` (0: all cores that this process may use), `enable_profiling`
     and `profile_file_prefix`, `add_free_dimension_override_by_name`, what is said of weights:
@@ -160,7 +160,7 @@ class SessionOptions(_Entries):
         return self._extents
 
     def weights(self, known: Collection[str]) -> GivenWeights | None:
-        """What is given of a model's weights; None for nothing.
+        """Return the weights that replace a model's, or their folder; None without any.
 
         Args:
             known: names of its initializers.
@@ -227,7 +227,7 @@ class SessionOptions(_Entries):
 
 
 class RunOptions(_Entries):
-    """How one run goes.
+    """Options of one run.
 
     `terminate` ends it, also where another thread sets it meanwhile: within a stage or some
     milliseconds. The rest is kept and changes nothing here.
@@ -244,7 +244,7 @@ class RunOptions(_Entries):
 
     @property
     def terminate(self) -> bool:
-        """Whether runs with these options are to end, and others are refused."""
+        """True if runs with these options are to end, and others are refused."""
         return self._terminate
 
     @terminate.setter

@@ -26,12 +26,12 @@ _PARTS = (
 
 
 def is_real(module: ModuleType) -> bool:
-    """Whether it is a module of the real onnxruntime."""
+    """Return whether a module is one of the real onnxruntime."""
     return not getattr(module, "__leanconv__", False)
 
 
 def modules() -> dict[str, ModuleType]:
-    """What stands under onnxruntime's names in `sys.modules`."""
+    """Return the modules in `sys.modules` that have onnxruntime's names."""
     return {
         name: module
         for name, module in list(sys.modules.items())

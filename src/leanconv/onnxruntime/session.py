@@ -164,7 +164,7 @@ class InferenceSession:
         user_data: Any,
         run_options: RunOptions | None = None,
     ) -> None:
-        """As `run`, in a thread of its own; `callback(outputs, user_data, error)` ends it."""
+        """Run in a thread of its own; `callback(outputs, user_data, error)` ends it."""
 
         def compute() -> None:
             try:
@@ -182,7 +182,7 @@ class InferenceSession:
         input_dict_ort_values: Mapping[str, OrtValue],
         run_options: RunOptions | None = None,
     ) -> list[OrtValue]:
-        """As `run`, with OrtValues for arrays."""
+        """Run on OrtValues in place of arrays, and return such."""
         feed = {name: value.numpy() for name, value in input_dict_ort_values.items()}
         return [OrtValue.ortvalue_from_numpy(y) for y in self.run(output_names, feed, run_options)]
 
@@ -206,7 +206,7 @@ class InferenceSession:
         iobinding.receive(results)
 
     def _array(self, name: str, value: Any) -> np.ndarray:
-        """What is given for an input, as an array: lists become one of the declared type."""
+        """Return an input's value as an array: lists become one of the declared type."""
         array = value.numpy() if isinstance(value, OrtValue) else value
         if isinstance(array, np.ndarray):
             return array
@@ -232,11 +232,11 @@ class InferenceSession:
 
     # -- what is known ---------------------------------------------------------------------
     def get_inputs(self) -> list[NodeArg]:
-        """What `run` takes, as the file declares it."""
+        """Return the inputs of `run`, as the file declares them."""
         return list(self._inputs)
 
     def get_outputs(self) -> list[NodeArg]:
-        """What `run` gives, in order; shapes that the file does not declare are inferred."""
+        """Return the outputs of `run`, in order; shapes that the file lacks are inferred."""
         if not self._outputs:
             ports, known = self._description.outputs, self._engine.outputs()
             self._outputs = [
@@ -250,7 +250,7 @@ class InferenceSession:
         return []
 
     def get_modelmeta(self) -> ModelMetadata:
-        """What the file says of itself."""
+        """Return the file's metadata."""
         file = self._description
         return ModelMetadata(
             file.producer_name,

@@ -36,7 +36,7 @@ _CONVOLUTIONS = ("Conv", "ConvTranspose")
 
 @dataclass(frozen=True, eq=False)
 class Cut:
-    """Which nodes are computed where.
+    """A network's nodes in two parts: one in leanconv, one in the real onnxruntime.
 
     Attributes:
         parts: of the file.
@@ -67,7 +67,7 @@ class Cut:
 
     @property
     def text(self) -> str:
-        """What is said of it."""
+        """A sentence for users: the operators that onnxruntime computes."""
         names = ", ".join(self.lacking)
         count, of = len(self.theirs), len(self.theirs) + len(self.ours)
         place = "last" if self.ours_first else "first"
@@ -173,7 +173,7 @@ def _contents(path: Path) -> bytes:
 
 
 def _values(specs: Sequence[InputSpec]) -> dict[str, bytes]:
-    """What describes values in a file. Names of extents are left out: they are one part's own."""
+    """Encode values for a file. Names of extents are left out: they are one part's own."""
     result = {}
     for each in specs:
         shape = None

@@ -1,4 +1,4 @@
-"""What sessions take and give: names with types, the file's own words, arrays as OrtValues."""
+"""Inputs and outputs of sessions: names with types, the file's own words, arrays as OrtValues."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class NodeArg:
 
 @dataclass(frozen=True)
 class ModelMetadata:
-    """What a file says of itself."""
+    """Metadata of a model file."""
 
     producer_name: str
     graph_name: str
@@ -79,7 +79,7 @@ class ModelMetadata:
 
 
 class OrtDevice:
-    """Where values lie: in the CPU's memory.
+    """The device of values: the CPU's memory.
 
     Attributes:
         cpu: the type of that device.
@@ -138,7 +138,7 @@ class OrtValue:
         device_id: int = 0,
         vendor_id: int = -1,
     ) -> OrtValue:
-        """Of an array, which is not copied if it is contiguous.
+        """Make an OrtValue of an array, which is not copied if it is contiguous.
 
         Raises:
             Fail: the device is not the CPU.
@@ -151,7 +151,7 @@ class OrtValue:
     def ortvalue_from_numpy_with_onnx_type(
         cls, data: np.ndarray, onnx_element_type: int
     ) -> OrtValue:
-        """Of an array whose elements are those of an ONNX type of as many bytes.
+        """Make an OrtValue of an array with elements of an ONNX type of as many bytes.
 
         Raises:
             BindingError: leanconv has no such elements, or they have other sizes.
@@ -174,7 +174,7 @@ class OrtValue:
         device_id: int = 0,
         vendor_id: int = -1,
     ) -> OrtValue:
-        """Of a shape: elements are not set. It is where an output may be written.
+        """Make an OrtValue of a shape, with elements not set: for an output to be written to.
 
         Raises:
             Fail: the device is not the CPU.
@@ -188,7 +188,7 @@ class OrtValue:
 
     @classmethod
     def from_dlpack(cls, data: Any) -> OrtValue:
-        """Of an array of any library, through DLPack; not copied."""
+        """Make an OrtValue of an array of any library, through DLPack; not copied."""
         return cls.ortvalue_from_numpy(np.from_dlpack(data))
 
     # -- asked -----------------------------------------------------------------------------
@@ -215,7 +215,7 @@ class OrtValue:
         return int(self._array.ctypes.data)
 
     def device_name(self) -> str:
-        """Where it lies."""
+        """Return the name of the value's device."""
         return "cpu"
 
     def shape(self) -> list[int]:
@@ -235,19 +235,19 @@ class OrtValue:
         return int(self._array.nbytes)
 
     def has_value(self) -> bool:
-        """Whether it holds anything: always."""
+        """Return True: an OrtValue always holds something."""
         return True
 
     def is_tensor(self) -> bool:
-        """Whether it is a tensor: always."""
+        """Return True: an OrtValue is always a tensor."""
         return True
 
     def is_sparse_tensor(self) -> bool:
-        """Whether it is a sparse tensor: never."""
+        """Return False: no OrtValue is a sparse tensor."""
         return False
 
     def is_tensor_sequence(self) -> bool:
-        """Whether it is a sequence of tensors: never."""
+        """Return False: no OrtValue is a sequence of tensors."""
         return False
 
     def update_inplace(self, data: Any) -> None:
@@ -295,7 +295,7 @@ def _numbered(number: int) -> DType:
 
 
 class IOBinding:
-    """Which arrays a run reads, and where its outputs go.
+    """The arrays that a run reads, and the places of its outputs.
 
     Args:
         session: whose names are bound; the run checks them.

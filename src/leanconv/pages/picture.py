@@ -34,7 +34,7 @@ def levels(most: float, write: Callable[[float], str]) -> list[str]:
 
 
 def below(left: str, right: str, indent: int = 0) -> str:
-    """What stands below the two ends of a picture."""
+    """Return labels below the two ends of a picture."""
     y = _HIGH - 8
     return text_at(_LEFT + indent, y, left, "start") + text_at(_WIDE - _RIGHT, y, right, "end")
 

@@ -1,4 +1,4 @@
-"""How many rows of a dataset are computed together, and the bytes that this takes."""
+"""The number of a dataset's rows that are computed together, and the bytes that this takes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MOST_ROWS = 256
 
 @dataclass(frozen=True, eq=False)
 class BatchPlan:
-    """What an actor computes at once.
+    """The plan of one actor: the rows that it computes at once, and its memory.
 
     Attributes:
         batch_size: rows that it is handed.
@@ -61,7 +61,7 @@ class BatchPlan:
 
     @property
     def memory_bytes(self) -> int:
-        """What an actor holds besides Python and Ray themselves."""
+        """Bytes that an actor takes besides Python and Ray themselves."""
         return self.network_bytes + self.array_bytes
 
     @property
@@ -126,7 +126,7 @@ def plan_batches(
 
 
 def checked_backend(net: Network | CpuBackend) -> CpuBackend:
-    """What plans the network, if its bits are the same in any batch and process.
+    """Return the backend of a network with the same bits in any batch and process.
 
     Raises:
         SpecError: they are not, or it is none for the CPU.

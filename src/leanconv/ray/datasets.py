@@ -116,12 +116,12 @@ class Predictor:
         return {name: self._joined([part[name] for part in parts], name) for name in parts[0]}
 
     def _piece(self, left: int) -> int:
-        """How many of the rows that are left are computed next: a batch or one, as is planned."""
+        """Return how many of the rows left to compute next: a batch or one, as is planned."""
         whole = not self._plan.because and left >= self._plan.batch_size
         return self._plan.batch_size if whole else 1
 
     def _is_row(self, name: str) -> bool:
-        """Whether each result is a row by itself: it has no batch axis."""
+        """Return whether each result is a row by itself: it has no batch axis."""
         known = self._plan.outputs[name]
         return bool(self._plan.because) and (known is None or known.shape[:1] != (1,))
 
@@ -247,7 +247,7 @@ def arguments(
     actors: int | tuple[int, int] | None = None,
     same_bits: bool = True,
 ) -> dict[str, Any]:
-    """What `dataset.map_batches(leanconv.ray.Predictor, **arguments(net, plan))` is called with.
+    """Return arguments for `dataset.map_batches(leanconv.ray.Predictor, **arguments(net, plan))`.
 
     Ray Data by itself starts actors that end again, and hands them their batches again, for ever.
 
@@ -292,7 +292,7 @@ def _checked_columns(net: Network, columns: Any) -> dict[str, str]:
 
 
 def _pool(actors: Any) -> ray.data.ActorPoolStrategy:
-    """How many actors, as Ray is told."""
+    """Return Ray's strategy for a number of actors."""
     if actors is None:
         return ray.data.ActorPoolStrategy(min_size=1)
     least, most = actors if isinstance(actors, tuple) and len(actors) == 2 else (actors, actors)

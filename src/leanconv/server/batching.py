@@ -27,7 +27,7 @@ Arrays = Sequence[np.ndarray]
 
 
 class Job:
-    """What one request waits for.
+    """One request's computation, which waits for its batch.
 
     Args:
         plans, group: with which it is computed.
@@ -74,7 +74,7 @@ class Piece:
 
     @property
     def rows(self) -> int:
-        """How many."""
+        """The number of images."""
         return self.after - self.first
 
 
@@ -142,7 +142,7 @@ class Batcher:
         return pieces is not None
 
     def _next(self) -> list[Piece] | None:
-        """What to compute next: pieces of jobs of one group; None where the thread is to end."""
+        """Wait for pieces of jobs of one group to compute; None where the thread is to end."""
         with self._changed:
             while True:
                 self._forget_cancelled()

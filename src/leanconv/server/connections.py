@@ -131,7 +131,7 @@ class BoundedProtocol(H11Protocol):
 
 
 def server(app: Any, limits: Limits) -> uvicorn.Server:
-    """What runs an application within limits: `server(app, limits).run(sockets=[socket])`."""
+    """Make a server that runs an application within limits, for `.run(sockets=[socket])`."""
     protocol = type("Protocol", (BoundedProtocol,), {"limits": limits})
     config = uvicorn.Config(
         app,
@@ -256,7 +256,7 @@ class Exchange:
             done += len(part)
 
     async def _part(self) -> bytes:
-        """What of the body comes next.
+        """Receive the next part of the body.
 
         Raises:
             GoneError: the client has gone.

@@ -1,4 +1,4 @@
-"""What requests may ask for (bytes, counts, times), and why one gets no result."""
+"""Bounds on requests (bytes, counts, times), and the errors of those that get no result."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class RefusedError(Exception):
 
 
 def refusal(error: LeanConvError) -> RefusedError:
-    """What a request is answered where the network, or its planner, does not take it."""
+    """Make the answer to a request whose arrays the network, or its planner, does not take."""
     if isinstance(error, OutOfMemoryError):
         return RefusedError(BUSY, str(error), retry_s=1)
     if isinstance(error, BudgetError):
@@ -95,7 +95,7 @@ class Limits:
 
 
 class RequestBytes:
-    """What all requests in flight take together; used by the event loop's thread alone.
+    """The bytes of all requests in flight; used by the event loop's thread alone.
 
     Args:
         limit: the most.
@@ -108,12 +108,12 @@ class RequestBytes:
         self.limit, self.held = limit, 0
 
     def share(self) -> Share:
-        """Of a request, that holds nothing yet."""
+        """Return the share of a new request, which has no bytes yet."""
         return Share(self)
 
 
 class Share:
-    """What one request takes: `with requests.share() as share: share.take(1000)`."""
+    """The bytes of one request: `with requests.share() as share: share.take(1000)`."""
 
     def __init__(self, requests: RequestBytes) -> None:
         self._requests, self.bytes = requests, 0

@@ -1,4 +1,4 @@
-"""What the server counts, as Prometheus reads it."""
+"""The server's counters, as Prometheus reads them."""
 
 from __future__ import annotations
 

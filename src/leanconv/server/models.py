@@ -28,7 +28,7 @@ _NAME = re.compile(r"[\w.+-][\w.+ -]{0,199}")
 
 @dataclass(frozen=True)
 class Source:
-    """Where a model comes from."""
+    """The file of a model, with its name and version."""
 
     name: str
     version: str
@@ -109,7 +109,7 @@ class ServedModel:
         self.answered += 1
 
     def metadata(self, versions: Sequence[str]) -> dict[str, Any]:
-        """As the protocol has it."""
+        """Return the model's metadata, as the protocol has it."""
         return {
             "name": self.name,
             "versions": list(versions),
@@ -208,7 +208,7 @@ def loaded(
 
 
 def _told(error: LeanConvError, left: int | None, limits: Limits) -> str:
-    """What an error says; of plans that do not fit, with the server's limit that would do."""
+    """Return an error's message; if plans do not fit, with a limit of the server that would do."""
     text = str(error)
     if not isinstance(error, BudgetError) or not error.smallest_bytes or left is None:
         return text

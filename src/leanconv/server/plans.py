@@ -37,7 +37,7 @@ Key = tuple[object, ...]
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a request needs to be planned.
+    """The plan that a request needs.
 
     Attributes:
         key: of its group.
@@ -117,14 +117,14 @@ class Plans:
         self.may_batch = batch > 1 and not self.small and self._has_batch()
 
     def _has_batch(self) -> bool:
-        """Whether the file leaves the first extent of all inputs and outputs open."""
+        """Return whether the file leaves the first extent of all inputs and outputs open."""
         shapes = [spec.shape for spec in (*self.inputs, *self.outputs)]
         return all(s is None or (len(s) > 0 and not isinstance(s[0], int)) for s in shapes) and all(
             spec.shape is not None for spec in self.inputs
         )
 
     def wanted(self, arrays: Sequence[np.ndarray]) -> Wanted:
-        """What arrays that fit the inputs need."""
+        """Return the plan that arrays need, which fit the inputs."""
         shapes = tuple(tuple(array.shape) for array in arrays)
         rows = {shape[0] if shape else 0 for shape in shapes}
         if self.may_batch and len(rows) == 1:
@@ -305,7 +305,7 @@ def _bytes(groups: Iterable[Group], made: Iterable[Compiled]) -> int:
 
 
 def comparison_bytes(one: NetworkFacts, size: int) -> int:
-    """What `alike` takes for batches of up to `size`.
+    """Return the memory that `alike` takes for batches of up to `size`.
 
     Args:
         one: the plan of one image.
@@ -324,7 +324,7 @@ def comparison_bytes(one: NetworkFacts, size: int) -> int:
 def alike(
     plans: Mapping[int, Compiled], shapes: Sequence[Shape], inputs: Sequence[InputSpec]
 ) -> bool:
-    """Whether each image gets in all batch sizes the bits that it gets alone.
+    """Return whether each image gets in all batch sizes the bits that it gets alone.
 
     Kernels of plans that are `reproducible` see to that; what is found here is a network that mixes
     images, for example by a mean over all of them.
@@ -354,7 +354,7 @@ def alike(
 
 
 def _same_bits(one: np.ndarray, other: np.ndarray) -> bool:
-    """Whether arrays of a dtype are equal, NaN and signs of zeros compared, too."""
+    """Return whether arrays of a dtype are equal, NaN and signs of zeros compared, too."""
     codes = np.dtype(f"u{one.itemsize}")
     return np.array_equal(one.view(codes), other.view(codes))
 

@@ -102,7 +102,7 @@ def extents(spec: InputSpec) -> list[int]:
 
 @dataclass(frozen=True)
 class Inference:
-    """What a request asks for.
+    """A request, decoded.
 
     Attributes:
         id: that the answer repeats; None where there is none.

@@ -1,4 +1,4 @@
-"""What a server has beside HTTP: models, the threads that plan and compute, counters."""
+"""The server behind HTTP: models, the threads that plan and compute, counters."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ class Service:
                 )
 
     def status(self) -> dict[str, Any]:
-        """What the page shows, and shows anew each second."""
+        """Return the numbers that the page shows, and fetches again each second."""
         return {
             "request_bytes": self.requests.held,
             "waiting": self.waiting,
@@ -204,7 +204,7 @@ def _quantiles(latencies: list[int]) -> dict[str, int | None]:
 
 
 def _shielded(future: Planned) -> asyncio.Future[bool]:
-    """What waits for a future that others wait for, too: giving up does not cancel it."""
+    """Wait for a future that others wait for, too: giving up does not cancel it."""
     inner = asyncio.wrap_future(future)
     inner.add_done_callback(lambda done: done.cancelled() or done.exception())
     return asyncio.shield(inner)
@@ -260,7 +260,7 @@ class Planning:
         self._thread.start()
 
     def planned(self, plans: Plans, wanted: Wanted) -> Planned:
-        """What is done when the group of a request is planned: True then.
+        """Have a request's group planned; return a future that is True when it is.
 
         Raises:
             RefusedError: too many are being planned.
