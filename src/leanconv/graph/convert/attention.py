@@ -27,7 +27,7 @@ _DOUBLE = 11  # TensorProto.DataType.DOUBLE
 
 @dataclass(frozen=True, eq=False)
 class _Mask:
-    """What is added to the scores, and where nothing may be attended to.
+    """A mask: numbers to add to the scores, and rows in which nothing may be attended to.
 
     Attributes:
         bias: broadcasts to the scores, None for no mask; -infinity where masked.
@@ -84,7 +84,7 @@ def _attention(call: Call) -> list[Value]:
 
 
 def _heads(call: Call) -> tuple[int | None, int | None, int | None]:
-    """How many heads of queries, keys and values there are; None where the inputs say."""
+    """Return the numbers of heads of queries, keys and values; None where the inputs say them."""
     check_rank(call.value().type, 3, 4, "input 0")
     given = call.attribute("q_num_heads", None), call.attribute("kv_num_heads", None)
     if len(call.value().shape) == 4:
@@ -176,7 +176,7 @@ def _padded(call: Call, mask: Value, shape: tuple[int, ...]) -> Value:
 
 
 def _allowed(call: Call, shape: tuple[int, ...], past: int, used: Value | None) -> list[Value]:
-    """Where queries may attend by their places, of which `past` or unpadded keys lie before."""
+    """Return masks by places; `past` or unpadded keys lie before the first query."""
     rows, keys = map(int, shape[2:])  # numbers, as what is masked depends on them
     causal = call.flag("is_causal")
     left, right = (call.attribute(f"{side}_window_size", -1) for side in ("left", "right"))

@@ -30,7 +30,7 @@ WIDEST = 255  # distance of two codes of 8 bits
 
 @dataclass(frozen=True, eq=False)
 class Requantisation:
-    """What sums become: float32(sum) * scale, as floats or rounded to codes.
+    """The step from int32 sums to float32(sum) * scale, as floats or rounded to codes.
 
     Attributes:
         scale: float32, one number or one for each channel; a constant or data.
@@ -44,7 +44,7 @@ class Requantisation:
 
     @property
     def attributes(self) -> dict[str, Any] | None:
-        """Those of a QLinearConv; None where something is data."""
+        """Attributes of a QLinearConv; None where scale or zero are data."""
         if self.scale.array is None or isinstance(self.zero, Value):
             return None
         if self.dtype.is_float:
@@ -53,7 +53,7 @@ class Requantisation:
         return {"y_zero": self.zero, **ends, "dtype": self.dtype}
 
     def applied(self, call: Call, total: Value, channel: int) -> Value:
-        """What int32 sums become whose channels are on some axis."""
+        """Return int32 sums as floats or codes; `channel` is their axis of channels."""
         shape = [1] * len(total.shape)
         if self.scale.type.elements > 1:
             shape[channel] = self.scale.type.elements

@@ -171,7 +171,7 @@ def _identity_like(call: Call) -> list[Value]:
 
 
 def _determinant(call: Call) -> list[Value]:
-    """Of matrices of up to 4 x 4, by their first rows."""
+    """Expand determinants of matrices of up to 4 x 4 by their first rows."""
     x = floating(call)
     check_rank(x.type, 2, MAX_RANK)
     extent = x.shape[-1]
@@ -187,7 +187,7 @@ def _determinant(call: Call) -> list[Value]:
         return call.emit("Slice", [x], starts=starts, steps=steps, sizes=sizes)
 
     def minor(row: int, columns: tuple[int, ...]) -> Value:
-        """Of the rows from one on and some columns."""
+        """Return the determinants of the rows from one on and some columns."""
         total = None
         for place, column in enumerate(columns):
             others = columns[:place] + columns[place + 1 :]

@@ -42,7 +42,7 @@ class Loop(Repeated):
 
     @property
     def count(self) -> Any:
-        """How often it runs at most."""
+        """The most iterations, None for no limit."""
         call = self.call
         if call.optional(1) is not None and not condition(call, 1):
             return 0
@@ -107,7 +107,7 @@ class Scan(Repeated):
 
     @property
     def count(self) -> Any:
-        """How often it runs: the extent of what is scanned."""
+        """The number of iterations: the extent of what is scanned."""
         return self._extent
 
     def slices(self, number: Value, builder: Builder, inside: Inside) -> list[Value]:
@@ -155,7 +155,6 @@ def _if(call: Call) -> list[Value]:
 
 
 def _loop(call: Call) -> list[Value]:
-    """What is carried at the end, then what the iterations gave, stacked."""
     return repeated(Loop(call))
 
 

@@ -66,7 +66,7 @@ def gathered(call: Call, x: Value, axis: int, found: Sequence[Value] = ()) -> Va
 
 
 def _found(call: Call) -> list[Value]:
-    """How many of the indices are found, where there is room for more; no file says it."""
+    """Return input 2, which no file has: the number of indices found, of a room for more."""
     return [call.value(2)] if len(call) > 2 else []
 
 
@@ -86,7 +86,7 @@ def _runs(places: Sequence[int]) -> list[tuple[int, int, int]]:
 
 
 def _run_end(places: Sequence[int], start: int) -> int:
-    """Where a run of evenly spaced, different indices ends that begins at `start`."""
+    """Return the end of the run of evenly spaced, different indices that begins at `start`."""
     end = start + 1
     while end < len(places) and places[end] != places[start]:
         if places[end] - places[end - 1] != places[start + 1] - places[start]:
@@ -127,7 +127,7 @@ def _found_axes(x: Value, indices: Value, batch: int = 0) -> Sequence[int]:
 
 
 def _gather_elements(call: Call) -> list[Value]:
-    """What lies behind the indices on other axes is cut off."""
+    """Cut off what lies behind the indices on other axes."""
     x = call.value()
     axis = call.axis(call.attribute("axis", 0), len(x.shape))
     indices = _counted(call, x.shape[axis : axis + 1])
@@ -146,7 +146,6 @@ def _gather_nd(call: Call) -> list[Value]:
 
 
 def _reduction(call: Call) -> str:
-    """How an update and what was there become one."""
     reduction: str = call.attribute("reduction", "none")
     known = REDUCTIONS if call.opset >= 18 else REDUCTIONS[:3] if call.opset >= 16 else ("none",)
     if reduction not in known:
@@ -155,7 +154,7 @@ def _reduction(call: Call) -> str:
 
 
 def _updates_any(x: Value, updates: Value) -> bool:
-    """Whether anything is scattered.
+    """Return whether there are updates.
 
     Raises:
         ModelError: something is, but there is no place for it.
@@ -166,7 +165,7 @@ def _updates_any(x: Value, updates: Value) -> bool:
 
 
 def _scatter_elements(call: Call) -> list[Value]:
-    """Where updates are fewer on other axes, they are padded, by indices that find nothing."""
+    """Pad updates that are fewer on other axes, with indices that are outside."""
     x, updates = call.value(), call.value(2)
     axis = call.axis(call.attribute("axis", 0), len(x.shape))
     indices = _counted(call, x.shape[axis : axis + 1])
@@ -322,7 +321,7 @@ def _split(call: Call) -> list[Value]:
 
 
 def _has_element(call: Call) -> list[Value]:
-    """Whether an optional value is there: what a network computes always is."""
+    """Return whether an optional value is there: what a network computes always is."""
     return [call.builder.constant(np.asarray(call.anything(0) is not None))]
 
 

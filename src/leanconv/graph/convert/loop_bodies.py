@@ -70,11 +70,11 @@ class Repeated:
     # -- what Loop and Scan differ in --------------------------------------------------------
     @property
     def count(self) -> Any:
-        """How often it runs at most, which may be a symbol; None for no limit."""
+        """The most iterations, which may be a symbol; None for no limit."""
         raise NotImplementedError
 
     def slices(self, number: Value, builder: Builder, inside: Inside) -> list[Value]:
-        """What the body reads of an iteration besides what is carried.
+        """Return the values that the body reads of an iteration besides the states.
 
         Args:
             number: of the iteration.
@@ -85,7 +85,7 @@ class Repeated:
         return []
 
     def stacked(self, values: Sequence[Value], index: int) -> Value:
-        """What iterations gave, one after the other, as the result of that index."""
+        """Stack the iterations' values, as the result of that index."""
         del index
         rows = [self.call.reshape(value, (1, *value.shape)) for value in values]
         return self.call.emit("Concat", rows, axis=0)
@@ -98,12 +98,12 @@ class Repeated:
     # -- iterations --------------------------------------------------------------------------
     @property
     def few(self) -> int:
-        """How many iterations are written out in any case."""
+        """The number of iterations that are written out in any case."""
         return max(_FEW, FEW_WRITTEN_OUT // max(1, self.body.size))
 
     @property
     def most(self) -> int:
-        """How many iterations are written out at most; in a run its budget bounds them."""
+        """The most iterations that are written out; in a run its budget bounds them."""
         if self.call.builder.running:
             return 1 << 62
         return max(_FEW, MOST_WRITTEN_OUT // max(1, self.body.size))
@@ -113,7 +113,7 @@ class Repeated:
         return self.call.builder.constant(np.asarray(number))
 
     def given(self, iteration: int, states: Sequence[Value]) -> list[Value]:
-        """What the body reads in an iteration."""
+        """Return the inputs of the body in an iteration."""
         number = self.known(np.int64(iteration))
         lead = [number, self.known(np.True_)][: self.leads_in]
         return [*lead, *states, *self.slices(number, self.call.builder, lambda value: value)]
@@ -125,9 +125,9 @@ class Repeated:
         return not self.leads_out or goes_on(self.call.builder, found[0]), made
 
     def never(self) -> list[Value]:
-        """What there is where no iteration runs: stacks of nothing, of the body's types.
+        """Return the results without iterations: the states, and empty stacks of the body's types.
 
-        Of the body only what these need is looked at: it need not fit what is carried.
+        Of the body only what these need is looked at: it need not fit the states.
         """
         results: list[Value] = [*self.states, *(self.known(0) for _ in range(self.stacks))]
         names = enumerate(self.call.node.outputs[self.carried :])
@@ -139,9 +139,9 @@ class Repeated:
         return results
 
     def _row_types(self, wanted: Sequence[int]) -> list[TensorType]:
-        """What the body would give in an iteration, as results that are stacked.
+        """Return the types of an iteration's results that are stacked.
 
-        Where it does not fit what is carried, or is not supported, that is what it declares.
+        A body that does not fit the states, or is not supported, has the types that it declares.
         """
         if not wanted:
             return []
@@ -195,7 +195,7 @@ class Repeated:
 
 
 def goes_on(builder: Builder, wanted: Value) -> bool:
-    """Whether a body wants another iteration.
+    """Return whether a body wants another iteration.
 
     Raises:
         ModelError: it says so by no bool.
@@ -213,7 +213,7 @@ def goes_on(builder: Builder, wanted: Value) -> bool:
 
 
 def repeated(loop: Repeated) -> list[Value]:
-    """What is carried at the end, then what the iterations gave, stacked."""
+    """Return the states at the end, then the iterations' results, stacked."""
     count = loop.count
     if count is not None and count < 1:
         return loop.never()

@@ -163,7 +163,7 @@ def _in_rows(call: Call, index: int, rows: int, columns: int) -> Array:
 
 
 def _groups(call: Call, inner: int, blocks: int) -> Array | None:
-    """Which block's scale each row of the weights has; None where it is its own block's."""
+    """Return the block whose scale each row of the weights has; None where it is its own."""
     if call.optional(4) is None:
         return None
     groups = call.constant(4).reshape(-1)

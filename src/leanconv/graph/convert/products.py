@@ -41,7 +41,7 @@ class Operand:
     letters: str
 
     def extent(self, letter: str) -> int:
-        """Of the axis of a letter."""
+        """Return the extent of a letter's axis."""
         return self.value.shape[self.letters.index(letter)]
 
 

@@ -20,7 +20,7 @@ from leanconv.types import FLOAT32, DType
 
 @dataclass(frozen=True, eq=False)
 class Quantisation:
-    """What the codes of a tensor stand for: (code - zero) * scale.
+    """Scale and zero point of a tensor's codes, which stand for (code - zero) * scale.
 
     Attributes:
         scale: floats, or float32 where it is constant, of one number () or of one for each place
@@ -37,12 +37,12 @@ class Quantisation:
 
     @property
     def is_known(self) -> bool:
-        """Whether both are constants."""
+        """True if both are constants."""
         return self.scale.array is not None and (self.zero is None or self.zero.array is not None)
 
     @property
     def is_constant(self) -> bool:
-        """Whether both are known, and are one number or one along an axis."""
+        """True if both are known, and are one number or one along an axis."""
         return self.is_known and not self.blocks
 
 
@@ -121,7 +121,7 @@ _LEAST, _MOST = FLOAT32.least_normal, 1 / FLOAT32.least_normal
 
 
 def is_subnormal(scale: Value) -> bool:
-    """Whether a constant has subnormal numbers, which kernels take for 0."""
+    """Return whether a constant has subnormal numbers, which kernels take for 0."""
     return bool(np.any(np.abs(np.asarray(scale.numbers, np.float64)) < _LEAST))
 
 
@@ -177,7 +177,7 @@ class Scale:
 
 
 def one_scale(call: Call, scale: int, zero: int, dtype: DType, *, other: bool = False) -> Scale:
-    """As `scalar`, of numbers that may be data.
+    """Return scale and zero point of a whole tensor, as `scalar` does; they may be data.
 
     Raises:
         ModelError: they are something else.

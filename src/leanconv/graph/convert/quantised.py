@@ -292,7 +292,7 @@ def _conv_sums(
 
 
 def _is_data(call: Call, *indices: int) -> bool:
-    """Whether one of some inputs is known only when the network runs."""
+    """Return whether one of some inputs is known only when the network runs."""
     held = (call.optional(index) for index in indices)
     return any(each is not None and not each.is_known for each in held)
 

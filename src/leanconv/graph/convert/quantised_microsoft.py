@@ -101,7 +101,7 @@ def _where(call: Call) -> list[Value]:
 
 
 def _channels_first(call: Call, convert: Callable[[Value], Value]) -> list[Value]:
-    """What is computed of x with its channels on axis 1, where the file may have them last."""
+    """Convert x with its channels on axis 1, where the file may have them last."""
     x = call.value()
     if not call.flag("channels_last"):
         return [convert(x)]

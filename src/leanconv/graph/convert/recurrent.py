@@ -88,7 +88,7 @@ def _recurrent(call: Call) -> list[Value]:
 
 
 def _cells(call: Call) -> tuple[Cell, ...]:
-    """What each direction computes."""
+    """Return the cell of each direction."""
     kind, direction = call.node.op, call.attribute("direction", "forward")
     if direction not in _DIRECTIONS:
         raise ModelError(f"direction is {direction!r}; expected {', '.join(_DIRECTIONS)}")
@@ -136,7 +136,7 @@ def _gates(names: Sequence[str], alphas: Sequence[float], betas: Sequence[float]
 
 
 def _biases(call: Call, cell: Cell, directions: int, hidden: int) -> tuple[Value | None, ...]:
-    """What is added to the input's product, and to a GRU's last recurrent product alone."""
+    """Return the bias of the input's product, and that of a GRU's last recurrent product alone."""
     both = call.optional(3)
     if both is None:
         return None, None
@@ -261,7 +261,7 @@ def _linear_attention(call: Call) -> list[Value]:
 
 
 def _joined(call: Call, results: list[Value], batch: int, heads: int, width: int) -> Value:
-    """What each step gave, (batch, groups, heads of one, width), as (batch, steps, width)."""
+    """Join each step's result, (batch, groups, heads of one, width), to (batch, steps, width)."""
     rows = [call.reshape(each, (batch, 1, heads * width)) for each in results]
     return rows[0] if len(rows) == 1 else call.emit("Concat", rows, axis=1)
 

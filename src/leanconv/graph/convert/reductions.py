@@ -151,7 +151,7 @@ _RUNNING = {"exclusive": "int", "reverse": "int"}
 
 
 def _cross_entropy(call: Call) -> list[Value]:
-    """Of scores (N, C, spatial...); the second output is the logarithms of their probabilities."""
+    """Return the loss of scores (N, C, spatial...), then their log-probabilities."""
     x = floating(call)
     check_rank(x.type, 2, MAX_RANK, "input 0")
     logarithms = call.emit("LogSoftmax", [x], axis=1)

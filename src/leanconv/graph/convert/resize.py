@@ -65,7 +65,7 @@ def _scales(call: Call, index: int) -> tuple[float, ...]:
 
 @dataclass(frozen=True)
 class _Way:
-    """How a map is resized, but for its sizes.
+    """A method of resizing, whatever the sizes.
 
     Attributes:
         mode: nearest, linear or cubic.
@@ -101,7 +101,7 @@ class _Way:
         }
 
     def part(self, axis: int) -> tuple[float, float]:
-        """Where the crop of an axis begins and ends."""
+        """Return begin and end of an axis' crop, as shares of its extent."""
         return (self.roi[axis], self.roi[len(self.roi) // 2 + axis]) if self.roi else (0.0, 1.0)
 
 
@@ -306,7 +306,7 @@ def _of_integers(
 
 
 def _changes(extent: int, size: int, scale: float, way: _Way, axis: int) -> bool:
-    """Whether an axis does not stay what it is."""
+    """Return whether resizing changes an axis."""
     return size != extent or scale != 1 or way.part(axis) != (0.0, 1.0)
 
 

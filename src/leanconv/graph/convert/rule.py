@@ -1,4 +1,4 @@
-"""What the importer knows of an ONNX operation, and how a converter sees a node."""
+"""The importer's record of an ONNX operation, and how a converter sees a node."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FIRST_OPSET, LAST_OPSET = 1, 28
 
 @dataclass(frozen=True)
 class Older:
-    """What an operation had in the first opsets and has no more.
+    """Attributes and inputs that an operation had in the first opsets only.
 
     Attributes:
         before: the opset that took it away.
@@ -40,7 +40,7 @@ class Older:
 
 @dataclass(frozen=True)
 class Rule:
-    """How one ONNX operation is imported.
+    """The import of one ONNX operation.
 
     Attributes:
         convert: makes the values of the node's outputs.

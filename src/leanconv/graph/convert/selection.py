@@ -188,7 +188,7 @@ def _compress(call: Call) -> list[Value]:
 
 
 def _there(call: Call, index: int) -> list[Value]:
-    """How much of what it looks at is there, behind all inputs that a file may give."""
+    """Return the input behind all that a file may give: how many elements of the room are there."""
     return [call.value(index)] if len(call) > index else []
 
 
@@ -283,7 +283,7 @@ def _one(call: Call, value: Value, dtype: DType) -> Value:
 
 
 def _cut(call: Call) -> list[Value]:
-    """What has been found, of a room and of how many there are."""
+    """Cut the elements that were found from a room."""
     room, count = call.value(0), _known(call, 1)
     axis = call.axis(call.attribute("axis", 0), len(room.shape))
     number = integer(count[0])
@@ -316,7 +316,7 @@ def _cut_shape(shape: Sequence[int], count: int, axis: int) -> tuple[int, ...]:
 
 
 def cut(room: Array, count: int, axis: int) -> Array:
-    """What has been found, as many as are said along an axis.
+    """Return the elements of a room that were found, `count` along an axis.
 
     It is a view of a large room of which it is a large part, and a new array elsewhere.
 

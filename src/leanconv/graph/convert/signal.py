@@ -150,7 +150,7 @@ def _half_inverse(call: Call, x: Value, length: int) -> Value:
 
 
 def _dft(call: Call) -> list[Value]:
-    """Of real (..., 1) or complex (..., 2) numbers along one axis."""
+    """Transform real (..., 1) or complex (..., 2) numbers along one axis."""
     x = floating(call)
     rank = len(x.shape)
     check_rank(x.type, 2, MAX_RANK)
