@@ -102,7 +102,7 @@ class Builder:
 
     @property
     def emitted(self) -> int:
-        """How many nodes there are."""
+        """The number of nodes until now."""
         return len(self._nodes)
 
     def bytes_since(self, first: int) -> int:
@@ -116,7 +116,7 @@ class Builder:
         return self.single if dtype == FLOAT32 or self.is_promoted(dtype) else dtype
 
     def is_promoted(self, dtype: DType) -> bool:
-        """Whether a dtype is float16 that becomes `single`."""
+        """Return whether a dtype is float16 that becomes `single`."""
         return self.halves and dtype == FLOAT16
 
     def inner(self) -> Builder:
@@ -332,7 +332,7 @@ class Builder:
     def _follows_sizes(
         self, op: str, inputs: Sequence[Value | None], results: Sequence[TensorType]
     ) -> bool:
-        """Whether what an operation makes of constants is computed for each size by itself."""
+        """Return whether an operation on constants is to be computed for each size by itself."""
         if any(value in self._deferred and value.is_unmade for value in inputs if value):
             return True
         symbols = op == "Cast" and results[0].dtype.is_float and not are_numbers(inputs)

@@ -17,7 +17,7 @@ _MIDDLE = 128  # of the codes of uint8
 
 @dataclass(frozen=True)
 class Code:
-    """What the codes of a tensor stand for: (code - zero) * scale.
+    """Scale and zero point of a tensor's codes, which stand for (code - zero) * scale.
 
     Attributes:
         scale: a number that float32 has.
@@ -30,7 +30,7 @@ class Code:
     dtype: DType
 
     def floats(self, codes: Array) -> Array:
-        """What codes stand for, in float32."""
+        """Return the numbers that codes stand for, in float32."""
         return dequantise(codes, np.float32(self.scale), np.asarray(self.zero), FLOAT32)
 
     def codes(self, floats: Array) -> Array:

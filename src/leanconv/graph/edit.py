@@ -84,11 +84,11 @@ class Editor:
         return self._serials.get(name, -1)
 
     def is_private(self, name: str, uses: int = 1) -> bool:
-        """Whether exactly so many uses read a value and it is no output of the graph."""
+        """Return whether a value has exactly so many uses and is no output of the graph."""
         return self._uses.get(name) == uses and name not in self._outputs
 
     def uses(self, name: str) -> int:
-        """How many inputs of nodes read a value."""
+        """Return the number of nodes' inputs that read a value."""
         return self._uses.get(name, 0)
 
     def private_producer(self, name: str, *ops: str) -> Node | None:
@@ -117,7 +117,7 @@ class Editor:
     # What is new
 
     def may_add(self, byte_count: int) -> bool:
-        """Whether constants of that many bytes may still be made; passes check before they work."""
+        """Return whether so many bytes of constants may be made; passes check before they work."""
         return byte_count <= self._allowance
 
     def value(self, hint: str, kind: TensorType) -> str:
@@ -227,7 +227,6 @@ class Editor:
                     dead.append(self._nodes.pop(producer.key))
 
     def _is_unread(self, node: Node) -> bool:
-        """Whether nothing reads any of a node's outputs."""
         return not any(self._uses[out] or out in self._outputs for out in node.outputs)
 
 
@@ -329,7 +328,7 @@ def conv_behind(editor: Editor, name: str) -> DenseView | None:
 
 
 def channel_extent(shape: tuple[int, ...], target: tuple[int, ...], axis: int) -> bool:
-    """Whether an array of `shape` broadcasts to `target` and varies along `axis` only."""
+    """Return whether an array of `shape` broadcasts to `target` and varies along `axis` only."""
     if len(shape) > len(target) or not 0 <= axis < len(target):
         return False
     full = (1,) * (len(target) - len(shape)) + shape

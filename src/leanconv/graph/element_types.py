@@ -1,4 +1,4 @@
-"""Which element types a file asks for: in which float type it computes, what leaves as declared.
+"""Element types of a file: the float type in which it computes, outputs in declared types.
 
 Floats narrower than float32, and elements of at most 8 bits, are codes where they enter and leave.
 """
@@ -56,7 +56,7 @@ _TAKE_HALVES = frozenset(
 
 @dataclass(frozen=True)
 class ComputedDType:
-    """What a file says of floats.
+    """The types of floats in a file.
 
     Attributes:
         dtype: the one of `FLOATS` that most nodes give; if none does, that of the first input of

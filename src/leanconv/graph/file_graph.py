@@ -18,7 +18,7 @@ DOMAINS = ("", "ai.onnx")  # two names of ONNX's own
 
 
 def table_key(domain: str, op: str) -> str:
-    """What the table of operations calls an operation of a domain."""
+    """Return an operation's key in the table of operations."""
     return op if domain in DOMAINS else f"{domain}.{op}"
 
 
@@ -63,7 +63,7 @@ class FileNode:
 
     @property
     def where(self) -> str:
-        """What messages call it before it is decoded."""
+        """The name in messages before the node is decoded."""
         version = "" if self.opset is None else f", opset {self.opset}"
         return f"node {self.name!r} ({shown(self.bare_op)}{version})"
 
@@ -96,7 +96,7 @@ class FileGraph:
 
     @property
     def size(self) -> int:
-        """How many nodes it has, with those of the graphs that they hold."""
+        """The number of nodes, with those of the graphs that they hold."""
         return count_nodes(self.nodes)
 
     def part(self, outputs: Sequence[str]) -> FileGraph:

@@ -29,19 +29,19 @@ _TF2ONNX = "convert it: python -m tf2onnx.convert"
 
 @dataclass(frozen=True)
 class FileKind:
-    """What a file is, and what to do with it where an ONNX model is expected."""
+    """A kind of file, and what to do with it where an ONNX model is expected."""
 
     what: str
     mend: str
 
     @property
     def picture(self) -> bool:
-        """Whether it is one."""
+        """True if the file is a picture."""
         return self.mend is _PICTURE
 
     @property
     def arrays(self) -> bool:
-        """Whether it holds arrays of NumPy."""
+        """True if the file holds arrays of NumPy."""
         return self.mend is _ARRAYS
 
 
@@ -164,7 +164,7 @@ def refuse_other(data: bytes | memoryview, name: str = "") -> None:
 
 
 def _is_text(head: bytes) -> bool:
-    """Whether a file begins with some letters of UTF-8, of which the last may be cut."""
+    """Return whether a file begins with some letters of UTF-8, of which the last may be cut."""
     try:
         text = codecs.getincrementaldecoder("utf-8")().decode(head)
     except UnicodeDecodeError:
@@ -204,7 +204,7 @@ def _by_structure(head: bytes, size: int) -> FileKind | None:
 
 
 def folder_kind(folder: Path) -> str:
-    """What a folder is that is given for a model, and what to give instead."""
+    """Say what a folder given for a model is, and what to give instead."""
     if (folder / "saved_model.pb").is_file():
         return f"{_SAVED_MODEL.what}; expected an ONNX model; {_SAVED_MODEL.mend}"
     found = sorted(path.name for path in islice(folder.glob("*.onnx"), _LISTED))

@@ -60,7 +60,7 @@ def stored_half(node: Node, graph: Graph) -> DType | None:
 
 
 def computes(node: Node) -> bool:
-    """Whether a node computes in float32, of values that may be stored in halves."""
+    """Return whether a node computes in float32, of values that may be stored in halves."""
     if node.op not in COMPUTES or not node.op.endswith("Chain"):
         return node.op in COMPUTES
     given = node.attributes
@@ -69,7 +69,7 @@ def computes(node: Node) -> bool:
 
 
 def moves(node: Node) -> bool:
-    """Whether a node moves elements, and computes nothing of them."""
+    """Return whether a node moves elements, and computes nothing of them."""
     return node.op in MOVES and node.attributes.get("reduction", "none") == "none"
 
 

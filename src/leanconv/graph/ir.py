@@ -22,7 +22,7 @@ Attributes = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class TensorType:
-    """What a value holds: `shape` (all extents known) and `dtype`."""
+    """The type of a value: `shape` (all extents known) and `dtype`."""
 
     shape: tuple[int, ...]
     dtype: DType
@@ -45,7 +45,7 @@ class TensorType:
 
 
 def is_filled(array: np.ndarray) -> bool:
-    """Whether a constant is one number, repeated by strides of 0: it takes no memory."""
+    """Return whether a constant is one number, repeated by strides of 0: it takes no memory."""
     steps = zip(array.strides, array.shape, strict=True)
     return array.size > 1 and all(stride == 0 or extent == 1 for stride, extent in steps)
 
@@ -114,7 +114,7 @@ class Node:
 
     @property
     def key(self) -> str:
-        """What names the node in a graph, in plans and in reports: its first output."""
+        """The node's name in a graph, in plans and in reports: its first output."""
         return self.outputs[0]
 
     @property

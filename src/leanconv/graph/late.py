@@ -62,14 +62,14 @@ class Tail:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it computes tensors of the types that they have, and NumPy all of them."""
+        """True if NumPy computes all nodes, on tensors of the types that they have."""
         kinds = self.halves or self.in_half or self.coded
         held = any(node.graphs or node.op in SEQUENCES for node in self.nodes)
         return not (kinds or held or self.is_compiled)
 
     @property
     def is_compiled(self) -> bool:
-        """Whether parts of it are compiled in a run."""
+        """True if parts of the tail are compiled in a run."""
         return needs_compiler(self.nodes)
 
     @cached_property
@@ -100,7 +100,7 @@ class Tail:
         return None if self.is_compiled else self._bytes_in_order(types)
 
     def likely_bytes(self, types: Mapping[str, TensorType]) -> int:
-        """What a run may take, with the weights of what is compiled in it: a guess, no bound.
+        """Guess the bytes of a run, with the weights of nodes that it compiles; it is no bound.
 
         Args:
             types: as of `most_bytes`.

@@ -175,12 +175,12 @@ class _Begin:
         self.memos: dict[object, Memo[Found]] = {}
 
     def pattern(self, values: Mapping[str, Array], asked: _Asked) -> object:
-        """What a stage is made for, beside numbers."""
+        """Return a key of the stages that can be the same but for numbers."""
         shapes = (values[name].shape for name in asked)
         return (asked, *((values[n].dtype, values[n].ndim) for n in self.names), *shapes)
 
     def numbers(self, values: Mapping[str, Array], asked: _Asked, extents: bool) -> tuple[int, ...]:
-        """Those of the variables: extents, if they are any, and what is asked."""
+        """Return the numbers of the variables: open extents, then the elements asked for."""
         found: list[int] = []
         if extents:
             for name in self.names:
@@ -249,7 +249,7 @@ class Stages:
     def _advanced(
         self, at: int, held: Mapping[str, Array], room: int
     ) -> tuple[int, dict[str, Array]]:
-        """How many nodes are computed from one on, and what later ones read of their results."""
+        """Compute nodes from `at` on; return how many, and the results that later ones read."""
         found = self._found(at, held)
         if found is not None:
             stage, numbers = found
@@ -321,7 +321,7 @@ class Stages:
 def _with_symbols(
     begin: _Begin, held: Mapping[str, Array], asked: _Asked, trace: Trace, extents: bool
 ) -> dict[str, Value]:
-    """What nodes read, with the variables of `_Begin.numbers` for numbers."""
+    """Return the values that nodes read, with the variables of `_Begin.numbers` for numbers."""
     variables = iter(enumerate(begin.numbers(held, asked, extents)))
 
     def symbol() -> Any:
@@ -341,12 +341,12 @@ def _with_symbols(
 
 
 def _is_asked(array: Array) -> bool:
-    """Whether the numbers of a value may be symbols."""
+    """Return whether the numbers of a value may be symbols."""
     return bool(array.dtype == np.int64 and array.size and is_small(array.shape, INT64))
 
 
 def _bound(scope: Scope, nodes: Sequence[FileNode]) -> tuple[int, object]:
-    """How many nodes can be bound, and the value whose numbers the next one needs, if any."""
+    """Bind nodes as far as possible; return how many, and the value that the next one needs."""
     for count, node in enumerate(nodes):
         try:
             scope.bind((node,), ())

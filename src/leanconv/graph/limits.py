@@ -1,4 +1,4 @@
-"""How much of this machine a model file may use before it is refused."""
+"""Limits on the memory and time of this machine that a model file may use."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Limits:
 
 
 class SpentError(UnsupportedError):
-    """What computing constants may cost is spent."""
+    """The limit on the cost of computing constants is exceeded."""
 
 
 class FoldBudget:
@@ -175,7 +175,7 @@ class Kept(Protocol):
 
     @property
     def bytes(self) -> int:
-        """How much it is."""
+        """Bytes of this memory."""
 
     def give_back(self, wanted: int) -> None:
         """Free at least as many bytes, or all."""
@@ -245,7 +245,7 @@ class RunBudget(FoldBudget):
 
 
 def is_large_part(array: np.ndarray, whole: np.ndarray) -> bool:
-    """Whether a view is given in place of a copy, though it keeps all of the memory."""
+    """Return whether a view may stand for a copy, though it keeps the memory of the whole."""
     return bool(_MOST_KEPT * array.nbytes >= whole.nbytes)
 
 

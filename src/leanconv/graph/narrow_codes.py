@@ -59,7 +59,7 @@ _UPPER, _QUIET = 16, 0x7FC0  # of bfloat16: bits of float32 below it, the code o
 # -- formats --------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class FloatFormat:
-    """How the bits of a narrow float are read: a sign, an exponent, a fraction.
+    """The bits of a narrow float: a sign, an exponent, a fraction.
 
     Attributes:
         fraction: bits of the fraction.
@@ -131,7 +131,7 @@ def read_mark(array: Array) -> tuple[Array, DType | None]:
 
 
 def is_narrow(value: object) -> bool:
-    """Whether an attribute or a constant of a file is, or names, a type of at most 8 bits."""
+    """Return whether an attribute or constant of a file is, or names, a type of at most 8 bits."""
     if isinstance(value, DType):
         return value in NARROW
     return isinstance(value, np.ndarray) and value.dtype.names is not None

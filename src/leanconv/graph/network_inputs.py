@@ -1,4 +1,4 @@
-"""How a network is called: arrays or shapes by names of its inputs, and which values decide.
+"""Arguments of a network's call: arrays or shapes by names of its inputs, and which values decide.
 
 Values of small inputs may decide what a network computes: a sampling rate, a size, a shape. A
 branch, or a shape, that follows from them and from constants alone is known when the network is
@@ -21,7 +21,7 @@ MOST = 16  # elements: each combination of values has a plan of its own
 
 
 def meant(name: object, known: Sequence[str]) -> str:
-    """What follows in a message about an unknown name: the known one that is most like it."""
+    """Return the end of a message about an unknown name: the known name most like it."""
     from difflib import get_close_matches
 
     close = get_close_matches(str(name), known, 1, cutoff=0.5)
@@ -29,7 +29,7 @@ def meant(name: object, known: Sequence[str]) -> str:
 
 
 def _got(value: object) -> str:
-    """What is shown of a value of the wrong kind: no arrays."""
+    """Return a value of the wrong kind as text; of arrays the type alone."""
     return short(value) if isinstance(value, str | int | None) else type(value).__name__
 
 
@@ -45,7 +45,7 @@ class Names:
     outputs: tuple[str, ...]
 
     def called(self, arrays: Sequence[Any], named: Mapping[str, Any]) -> list[Any]:
-        """What a call of a network of one output gives for each input, in their order.
+        """Return the array for each input, in their order, from a call of a network of one output.
 
         Args:
             arrays: for the first inputs.
@@ -100,7 +100,7 @@ class Names:
         return [self.outputs.index(name) for name in listed or self.outputs]
 
     def ordered(self, inputs: Mapping[str, Any]) -> list[Any]:
-        """What is given for each input, in their order.
+        """Return the array for each input, in their order.
 
         Raises:
             InputError: an input is missing or unknown, or nothing is given by name.
@@ -170,7 +170,7 @@ class NeedsInputsError(InputError):
 
 
 def is_small(shape: Sequence[object] | None, dtype: DType) -> bool:
-    """Whether an input is a scalar or a short list of integers or bools.
+    """Return whether an input is a scalar or a short list of integers or bools.
 
     Args:
         shape: numbers, symbols; names or None for extents that are not known, which may be small.

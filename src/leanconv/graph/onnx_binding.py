@@ -66,7 +66,7 @@ class Scope:
 
     @property
     def names(self) -> list[tuple[str, Value]]:
-        """What the file calls the values, those of the graphs that nodes hold at the end."""
+        """Values by the file's names, those of the graphs that nodes hold at the end."""
         return [*self.values.items(), *self._inner]
 
     def bind(self, nodes: Sequence[FileNode], outputs: Sequence[str]) -> list[Value]:

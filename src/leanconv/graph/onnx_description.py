@@ -1,4 +1,4 @@
-"""What an ONNX file says of itself: who wrote it, what it takes and gives, in its own words."""
+"""An ONNX file's description: who wrote it, its inputs and outputs, in its own words."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Port:
 
 @dataclass(frozen=True)
 class Description:
-    """What a file says of itself.
+    """A file's metadata, inputs and outputs.
 
     Attributes:
         producer_name, domain, version, text: of the model; `text` is its `doc_string`.
@@ -129,7 +129,7 @@ def metadata(reader: Reader, model: Message, limits: Limits) -> dict[str, str]:
 
 
 def declared_port(data: memoryview, reader: Reader) -> Port:
-    """What a ValueInfoProto declares."""
+    """Read the name, type and shape of a ValueInfoProto."""
     value = reader.message(data, schema.VALUE, "input")
     name = value.get("name", "")
     try:

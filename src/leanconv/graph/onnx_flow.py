@@ -1,4 +1,4 @@
-"""What flows where in a file's graphs: which nodes outputs need, what depends on the inputs.
+"""Flow of values in a file's graphs: nodes that outputs need, and what depends on the inputs.
 
 All of that is found by the names of nodes and values alone. Names in a graph that a node holds are
 its own, and those of the graphs around it that nothing in it defines: these are captured, and a
@@ -123,7 +123,7 @@ def held_flow(node: FileNode, running: Collection[str], which: _Which) -> list[s
 def _inner_flow(
     graph: FileGraph, running: Collection[str], which: _Which, inputs: Collection[str]
 ) -> list[bool]:
-    """Whether each output of a graph depends on the network's inputs, if its `inputs` do."""
+    """Return whether each output of a graph depends on the network's inputs, if its `inputs` do."""
     inner = {name for name, outer in graph.captured.items() if outer in running}
     inner.update(inputs)
     for each in graph.nodes:

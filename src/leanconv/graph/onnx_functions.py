@@ -76,7 +76,7 @@ class Functions:
             self._messages[key] = message
 
     def calls(self, node: FileNode) -> bool:
-        """Whether a node calls one of them."""
+        """Return whether a node calls one of these functions."""
         return _of(node) in self._messages
 
     def expanded(self, nodes: Sequence[FileNode], taken: set[str]) -> list[FileNode]:

@@ -166,7 +166,7 @@ class Model(FileModel):
         return {name for name, kind in pairs if self.halves and kind == FLOAT16}
 
     def tail(self, graph: Graph, dtype: DType | None = None) -> Tail | None:
-        """What runs after a graph that was bound with `late`; None where that is nothing.
+        """Return the tail of a graph that was bound with `late`; None where that is nothing.
 
         Args:
             graph: bound, perhaps simplified.

@@ -158,7 +158,7 @@ def named_value(
 
 
 def _reads(node: Message, reader: Reader, depth: int) -> set[str]:
-    """What a node reads, and what is read in the graphs that it holds."""
+    """Return the names that a node reads, and those read in the graphs that it holds."""
     found = {name for name in node["input"] if name}
     if depth == MOST_NESTED:
         raise ModelError(f"graphs lie in each other more than {depth} deep; expected fewer")

@@ -89,7 +89,7 @@ class GivenWeights:
 
     @staticmethod
     def checked(weights: Any) -> GivenWeights | None:
-        """What is given of a model's weights, with copies of what may change; None for nothing.
+        """Check a user's weights, and copy what may change; None for nothing.
 
         Raises:
             InputError: the folder is none.
@@ -194,7 +194,7 @@ class ExternalFiles:
         return path
 
     def _folders(self) -> list[Path]:
-        """Those in which files may lie, links resolved."""
+        """Return the folders in which files may lie, links resolved."""
         if self.given.folder is not None:
             return [self.given.folder.resolve(strict=True)]
         assert self._model is not None, "there are no files then"

@@ -21,7 +21,7 @@ from leanconv.symbolic import Fill, Holes, NeedsNumberError, Symbol
 
 
 def graph_filler(graph: Graph, holes: Holes) -> Fill | None:
-    """What makes a graph with other extents in its types and attributes; None if none is open.
+    """Return a function that fills numbers into types and attributes; None if none is open.
 
     Constants stay as they are.
 
@@ -51,7 +51,7 @@ def graph_filler(graph: Graph, holes: Holes) -> Fill | None:
 
 
 def tables_filler(graph: Graph, holes: Holes) -> Callable[[Sequence[Any]], dict[str, Array]]:
-    """What makes those constants of a graph that hold symbols, by name, with numbers for them."""
+    """Return a function that fills numbers into the constants that hold symbols."""
     tables = {name: array for name, array in graph.constants.items() if array.dtype == object}
     items = {name: tuple(array.reshape(-1)) for name, array in tables.items()}
     fill = holes.filler(items)
@@ -88,7 +88,7 @@ class SizedArray:
 
 
 def sized_filler(graph: Graph, holes: Holes) -> Callable[[Sequence[Any]], Mapping[str, Array]]:
-    """What computes the outputs of a graph without inputs, with numbers for its symbols."""
+    """Return a function that computes a graph without inputs, with numbers for its symbols."""
     fill, tables = graph_filler(graph, holes), tables_filler(graph, holes)
 
     def filled(numbers: Sequence[Any]) -> Mapping[str, Array]:

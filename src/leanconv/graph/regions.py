@@ -35,7 +35,7 @@ class Region:
         self.plans: dict[Hashable, Any] = {}
 
     def filler_with(self, holes: Holes) -> Fill | None:
-        """What makes it with other extents; None if none is open, see `Holes.filler`."""
+        """Return a function that fills in other extents; None if none is open (`Holes.filler`)."""
         fill = graph_filler(self.graph, holes)
         holes.filler(tuple(self.graph.constants.values()))  # those of symbols need numbers
         return fill and (lambda numbers: Region(fill(numbers)))
@@ -45,7 +45,7 @@ class Region:
 
     @cached_property
     def _digest(self) -> str:
-        """Of what the graph computes, the values of its constants left out."""
+        """A digest of the graph's operations, the values of its constants left out."""
         graph = self.graph
         nodes = [
             (node.op, node.inputs, node.outputs, sorted(node.attributes.items()))

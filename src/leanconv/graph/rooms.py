@@ -1,11 +1,11 @@
-"""Values with room for all that may be found: what reads them is computed for the whole room.
+"""Values with room for all elements that may be found: readers compute the whole room.
 
-How many are found is known when the network has run, and the others are cut off then
-(`graph.convert.selection`). Nodes that compute each of the found by itself (the boxes at the places
-that were found, their classes, a cast) are bound with the room in place of what is cut from it:
-they are compiled with all others, and what they give is cut instead. What gathers and selects is
-told how many there are; the rest is computed for the whole room where that is small, though what
-lies behind the found may be anything.
+How many elements are found is known when the network has run, and the others are cut off then
+(`graph.convert.selection`). Nodes that compute each element by itself (the boxes at the places that
+were found, their classes, a cast) are bound with the room in place of what is cut from it: they are
+compiled with all others, and their results are cut instead. Nodes that gather and select read how
+many there are; the rest is computed for the whole room where that is small, whatever lies behind
+the elements that were found.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Room:
 
     @property
     def leads(self) -> bool:
-        """Whether what is found lies at the beginning, however many there are."""
+        """True if the elements found lie at the beginning, however many there are."""
         return all(extent == 1 for extent in self.value.shape[: self.axis])
 
 
@@ -104,7 +104,7 @@ class Rooms:
         return tuple(found.values())
 
     def select(self, node: FileNode) -> Sequence[Value]:
-        """The results of a node that selects among the found; none where it is no such node."""
+        """The results of a node that selects among found elements; none for other nodes."""
         most, fits = _SELECT.get(node.op, (0, _places))
         try:
             read, inputs = self._inputs(node)
@@ -163,7 +163,7 @@ class Rooms:
         return found if node.op in _SHAPED or size <= most else {}
 
     def _shortened(self, node: FileNode, inputs: _Given, room: Room, end: int) -> dict[str, Room]:
-        """The first of the found, at most so many."""
+        """The first of the found elements, at most so many."""
         most = Value(TensorType((1,), INT64), np.array([end], np.int64))
         fewer = FileNode("Min", (), (), MappingProxyType({}), node.name)
         (count,) = self._bind(fewer, [self._value(room.count), most])
@@ -204,7 +204,7 @@ def _each(node: FileNode, inputs: _Given, read: _Read, result: Value) -> int | N
 
 
 def _first_until(inputs: _Given, room: Room) -> int | None:
-    """Where a Slice ends that gives the first of the found; None if it does anything else."""
+    """Return the end of a Slice that takes the first found elements; None for any other Slice."""
     known = [value.array if value is not None else None for value in inputs[1:]]
     if len(known) < 3 or any(each is None or each.size != 1 for each in known):
         return None
@@ -262,7 +262,7 @@ def _gather_nd(node: FileNode, inputs: _Given, read: _Read, result: Value) -> in
 
 
 def _behind(node: FileNode, inputs: _Given, read: _Read, result: Value) -> int | None:
-    """Something along an axis behind that of the found, which all operands have."""
+    """Something along an axis behind that of the found elements, which all operands have."""
     del result
     places = {room.axis for room in read.values()}
     axes = node.attributes.get("axis", 1 if node.op == "Concat" else 0)
@@ -285,7 +285,7 @@ def _places(node: FileNode, read: _Read) -> bool:
 
 
 def _flagged(node: FileNode, read: _Read) -> bool:
-    """Whether there is a flag for each of the found."""
+    """Return whether there is a flag for each found element."""
     axis, x, flags = node.attributes.get("axis"), read.get(0), read.get(1)
     if flags is not None and flags.value.type.elements != _extent(flags):
         return False
@@ -293,7 +293,7 @@ def _flagged(node: FileNode, read: _Read) -> bool:
 
 
 def _boxed(node: FileNode, read: _Read) -> bool:
-    """Whether the boxes of one image are of one class."""
+    """Return whether boxes and scores have room along the axes of boxes."""
     del node
     return set(read) == {0, 1} and (read[0].axis, read[1].axis) == (1, 2)
 

@@ -72,7 +72,7 @@ class Segments(Kept, Protocol):
 
 
 def needs_compiler(nodes: Sequence[FileNode]) -> bool:
-    """Whether NumPy would take very long for one of the nodes, or of those that they hold."""
+    """Return whether NumPy would take very long for one of the nodes or of those they hold."""
     return any(
         node.op in COMPILED_ONLY or any(needs_compiler(g.nodes) for g in node.graphs.values())
         for node in nodes
@@ -128,7 +128,7 @@ class SegmentFinder:
         return taken
 
     def reads_nothing(self, node: FileNode, made: Collection[str] = ()) -> bool:
-        """Whether an array that a node reads, and no node of a segment makes, has no elements."""
+        """Return whether a node reads an array without elements that no node of a segment makes."""
         return any(
             not self._value(name).type.elements
             for name in node.inputs
@@ -136,7 +136,7 @@ class SegmentFinder:
         )
 
     def _data(self, node: FileNode, index: int, made: Mapping[str, bool]) -> bool:
-        """Whether an input is data, and no number that may become a constant."""
+        """Return whether an input is data, and no number that may become a constant."""
         name = node.inputs[index]
         if not name or name in made:
             return made.get(name, False)

@@ -119,7 +119,7 @@ class Templates:
 
     @property
     def memos(self) -> Sequence[Memo[Graph]]:
-        """What is kept: one memo for each pattern of open extents that was met."""
+        """One memo of graphs for each pattern of open extents that was met."""
         return tuple(self._templates.values())
 
     def graph(self, shapes: Sequence[Shape], known: Known = MappingProxyType({})) -> Graph:
@@ -202,7 +202,7 @@ def _sharing(graph: Graph, other: Graph) -> Graph:
 
 
 def _is_kept(graph: Graph) -> bool:
-    """Whether its constants that are no views of the file are few enough bytes to stay."""
+    """Return whether the constants that are no views of the file have few enough bytes to stay."""
     owners = {}
     for array in graph.constants.values():
         owner = array
@@ -214,7 +214,7 @@ def _is_kept(graph: Graph) -> bool:
 
 
 def _content(array: np.ndarray) -> Hashable:
-    """What equal arrays have in common, and no others."""
+    """Return a key that only equal arrays share."""
     if array.dtype == object:
         return number_of(array)
     octets = np.ascontiguousarray(array).reshape(-1).view(np.uint8)

@@ -34,7 +34,7 @@ class Unmade:
 
     @property
     def is_made(self) -> bool:
-        """Whether something has read it."""
+        """True if the array has been read."""
         return "array" in self.__dict__
 
 
@@ -57,12 +57,12 @@ class Value:
 
     @property
     def is_known(self) -> bool:
-        """Whether there is an array; to ask makes none."""
+        """True if there is an array; to ask makes none."""
         return self.held is not None
 
     @property
     def is_unmade(self) -> bool:
-        """Whether it is known, and nothing has read its numbers."""
+        """True if the array is known, and nothing has read its numbers."""
         return isinstance(self.held, Unmade) and not self.held.is_made
 
     @property
@@ -78,13 +78,13 @@ class Value:
 
 
 def are_numbers(values: Sequence[Value | None]) -> bool:
-    """Whether no constant among values holds symbols."""
+    """Return whether all values are constants without symbols."""
     arrays = (value.array for value in values if value is not None)
     return not any(array is None or array.dtype == object for array in arrays)
 
 
 def has_symbols(kind: TensorType) -> bool:
-    """Whether an extent is a symbol."""
+    """Return whether an extent is a symbol."""
     return any(isinstance(extent, Symbol) for extent in kind.shape)
 
 

@@ -22,7 +22,7 @@ from leanconv.errors import ModelError
 
 
 class Kind(Enum):
-    """What a field holds: the wire types it may have, and whether it is repeated."""
+    """A field's kind: the wire types it may have, and whether it is repeated."""
 
     INT = ("int", (0,), False)  # varint, as a signed 64-bit number
     FLOAT = ("float", (5,), False)  # four bytes

@@ -191,7 +191,7 @@ class GraphPlanner:
 
     @cached_property
     def needs_no_reorder(self) -> bool:
-        """Whether the plan without limits reorders no value.
+        """True if the plan without limits reorders no value.
 
         No plan is faster then: each node is computed by its fastest choice. (And a reproducible
         plan is not searched for, since no limit may change its bits.)

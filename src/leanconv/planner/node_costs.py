@@ -183,7 +183,7 @@ class NodeEvaluator:
 
     @property
     def fixed(self) -> bool:
-        """Whether no batch and no limit may change the bits, so that nothing is left to choose."""
+        """True if no batch and no limit may change the bits, so that nothing is left to choose."""
         return self._accuracy.reproducible
 
     def node_costs(

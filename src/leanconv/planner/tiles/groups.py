@@ -1,4 +1,4 @@
-"""What of an image's axes and layers lets windows move: axes that are cut together, and pins.
+"""Axes of an image that are cut together, and pins: choices of layers that let windows move.
 
 Plain sums add the same products in the same order everywhere. Winograd does so for each position
 in a tile of m outputs: windows begin at multiples of m then, all tiles are whole (`edges=whole`),
@@ -42,7 +42,7 @@ class Group:
 
 @dataclass(frozen=True, eq=False)
 class Place:
-    """Where an axis of a value lies: in a group, with `density` elements for one of its base."""
+    """The group that an axis of a value belongs to, with `density` elements for one of its base."""
 
     group: int
     density: Fraction
@@ -54,7 +54,7 @@ Places = Mapping[str, Mapping[int, Place]]
 
 @dataclass(frozen=True, eq=False)
 class Cutting:
-    """What of a network can be cut.
+    """The axes of a network that can be cut, and those that cannot.
 
     Attributes:
         groups: axes that can be cut.
@@ -155,7 +155,7 @@ _MOVING = ("fft",)  # algorithms whose bits depend on more than the place in a t
 
 @dataclass(frozen=True)
 class Block:
-    """What a layer computes together along one spatial axis.
+    """The elements that a layer computes together along one spatial axis.
 
     Attributes:
         outputs: elements of the result; blocks begin at multiples of it.
@@ -207,7 +207,7 @@ def fitted(
 def fused_form(
     node: Node, graph: Graph, target: Target, accuracy: Accuracy, decision: Decision
 ) -> Choice:
-    """How a chain is computed in one pass over rows.
+    """Return the choice that computes a chain in one pass over rows.
 
     Raises:
         UnsupportedError: it cannot be.
@@ -266,7 +266,7 @@ def _whole_edges(choice: Choice) -> Choice:
 
 
 def blocks(node: Node, graph: Graph, decision: Decision) -> tuple[Block, ...]:
-    """What a node computes together along each spatial axis of its result."""
+    """Return the block of a node along each spatial axis of its result."""
     rank = len(graph.types[node.key].shape) - 2
     given = decision.choice.parameters
     if node.op not in convolution.OPS or not isinstance(given, WinogradParameters):

@@ -1,4 +1,4 @@
-"""How large windows are, where they begin, what each of them gives, and what of it is right."""
+"""Windows of an image: their sizes and begins, and which elements of their results are right."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Windows:
 
     @cached_property
     def overlap(self) -> float:
-        """How many times as many pixels windows read as there are."""
+        """Pixels that all windows read, over those of the image."""
         window, whole = self.cutting.extents(self.window), self.cutting.extents(self.whole)
         return prod(
             len(begins) * part / max(1, extent)
@@ -114,7 +114,7 @@ class Windows:
 
 
 def last_begin(extent: int, wanted: int, step: int) -> int:
-    """Where the last window begins that has at least the extent that is wanted; 0 for one alone."""
+    """Return the begin of the last window, with at least the extent wanted; 0 for one alone."""
     return max(0, (extent - wanted) // step * step)
 
 
@@ -146,7 +146,7 @@ def right_range(
 def ends_of(
     last: int, step: int, right: tuple[int, int], chunk: int
 ) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """Where windows and their results begin so that results begin and end at multiples of a chunk.
+    """Return where windows begin, and where results do: at multiples of a chunk.
 
     Args:
         last: where the last window begins.
@@ -191,7 +191,7 @@ def fewest_read_twice(extent: int, wanted: int, step: int, margin: int) -> tuple
 
 
 def begins_of(last: int, step: int) -> tuple[int, ...]:
-    """Where windows begin, as evenly as steps allow, up to the last one.
+    """Return where windows begin, as evenly as steps allow, up to the last one.
 
     Args:
         last: where the last one begins, a multiple of the step's unit.
@@ -280,7 +280,7 @@ Margins = Mapping[str, Mapping[int, tuple[int, int]]]
 def margins(
     whole: Graph, window: Graph, cutting: Cutting, decisions: Sequence[Decision]
 ) -> Margins:
-    """Which elements are right in a window that ends inside the image on all sides.
+    """Return the ranges of right elements in a window that ends inside the image on all sides.
 
     Args:
         whole: the network for the image, whose tables of resized axes are long enough to see what
@@ -303,7 +303,7 @@ def margins(
 
 
 def mirrors_wrong(graph: Graph, places: Places, right: Margins) -> bool:
-    """Whether padding that mirrors a border of the image would read what is wrong in a window.
+    """Return whether padding that mirrors the image's border would read wrong elements.
 
     Args:
         graph: of a window.
