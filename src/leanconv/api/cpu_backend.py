@@ -90,7 +90,7 @@ class CpuBackend(CpuGraphs):
 
     @property
     def follows_plan(self) -> bool:
-        """Whether a plan was given, which is for some input shapes and no others."""
+        """True if a plan was given, which is for some input shapes and no others."""
         return self._pinned is not None
 
     def _network_of(self, part: Model, memory_limit: int | None) -> Network:

@@ -91,12 +91,12 @@ class Journal(os.PathLike[str]):
 
     @property
     def is_kept(self) -> bool:
-        """Whether the journal has a file."""
+        """True if the journal has a file."""
         return self._file is not None
 
     @property
     def has_tiles(self) -> bool:
-        """Whether the journal has the line of a finished tile."""
+        """True if the journal has the line of a finished tile."""
         return self._text.count(b"\n") > 1
 
     def claim(self) -> None:

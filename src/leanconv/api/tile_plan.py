@@ -85,7 +85,7 @@ class TilePlan:
 
     @property
     def keeps_chunks(self) -> bool:
-        """Whether no two windows write into one chunk of a result."""
+        """True if no two windows write into one chunk of a result."""
         triples = zip(self.windows.begins, self.windows.cuts, self.chunks, strict=True)
         return all(cut is not None or len(at) < 2 or chunk < 2 for at, cut, chunk in triples)
 
