@@ -1,4 +1,4 @@
-"""What one axis of a result reads of one axis of a source: a periodic map of indices.
+"""Maps from an axis of a result to the indices that it reads of a source, which are periodic.
 
     element o reads [first[o % P] + Q * (o // P), last[o % P] + Q * (o // P)]
 
@@ -98,12 +98,12 @@ IDENTITY = AxisMap(1, (0,), (0,))
 
 
 def window_map(stride: int, first: int, span: int) -> AxisMap:
-    """That of a sliding window of `span` indices, of which the first one begins at `first`."""
+    """Make the map of a sliding window of `span` indices, of which the first begins at `first`."""
     return AxisMap(stride, (first,), (first + span - 1,))
 
 
 def transposed_map(kernel: int, stride: int, dilation: int, before: int) -> AxisMap:
-    """That of a transposed convolution whose result is cut by `before` elements."""
+    """Make the map of a transposed convolution whose result is cut by `before` elements."""
     ranges = []
     for phase in range(stride):
         places = (phase + before - tap * dilation for tap in range(kernel))
@@ -144,7 +144,7 @@ def table_map(first: np.ndarray, last: np.ndarray, extent: int) -> AxisMap:
 
 
 def _hull(inner: AxisMap, first: int, last: int) -> tuple[int, int]:
-    """What the elements from `first` to `last` of a map read."""
+    """Return the first and the last index that the elements from `first` to `last` read."""
     ends: Sequence[int] = range(first, last + 1)
     if len(ends) > 2 * inner.period:  # each phase reads furthest at its first and last element
         ends = [*ends[: inner.period], *ends[-inner.period :]]

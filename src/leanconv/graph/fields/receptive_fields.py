@@ -47,11 +47,11 @@ States: TypeAlias = Mapping[InputAxis, State]
 
 @dataclass(frozen=True)
 class Field:
-    """What an output reads of one axis of one input.
+    """Receptive field of an output along one axis of one input.
 
     Attributes:
-        output, input, axis: which output reads which axis of which input.
-        state: how.
+        output, input, axis: the output, the input, and the axis of that.
+        state: `Local` or `Whole`.
     """
 
     output: str
@@ -157,7 +157,7 @@ def _composed(axis: int, outer: AxisMap, inner: AxisMap, node: Node) -> State:
 
 
 def _both(one: State, other: State, node: Node) -> State:
-    """What a node reads through two operands."""
+    """Combine the states of a node's two operands."""
     if isinstance(one, Whole) or isinstance(other, Whole):
         return one if isinstance(one, Whole) else other
     if one.axis != other.axis:

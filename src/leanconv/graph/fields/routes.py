@@ -1,7 +1,7 @@
-"""Where each axis of an operand goes in the result of an operation, and which indices are read.
+"""Routes: the axis of a result where each axis of an operand goes, and the indices it reads.
 
-A rule gives, for one operand of one node, `{axis: (axis of the result, map)}`. An axis that is not
-there is read as a whole, or at places that only data say: channels by a convolution, pixels by
+A rule gives, for one operand of one node, `{axis: (axis of the result, map)}`. An absent axis
+is read as a whole, or at places that only data say: channels by a convolution, pixels by
 global pooling, by attention or by a softmax over them. What has no rule reads everything.
 """
 
@@ -86,14 +86,14 @@ class Read:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The operand's."""
+        """Shape of the operand."""
         kind = self.kinds[self.operand]
         assert kind is not None
         return kind.shape
 
 
 def routes(read: Read) -> Routes:
-    """Where the axes of an operand go; see the module."""
+    """Return the routes of an operand's axes; see the module."""
     rule = RULES.get(OPS[read.node.op].routes)
     return NOWHERE if rule is None else rule(read)
 

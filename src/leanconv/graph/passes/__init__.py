@@ -98,7 +98,7 @@ def run_passes(graph: Graph, passes: Sequence[Pass] = PASSES, *, check: bool = F
 
     Args:
         graph: a verified graph in normal form.
-        passes: what to apply.
+        passes: to apply, in order.
         check: verify the graph before the first pass and after each one, to name the one that
             broke it; without, the result alone is verified.
 

@@ -8,7 +8,7 @@ channels, whose window is as large as all of theirs together:
 
     QLinearConv (N, K·s·s, Q, Q) -> (N, K, s, s, Q, Q) -> (N, K, Q, s, Q, s) -> (N, K, Qs, Qs)
 
-Taps that a phase lacks are zeros. What the last stride gives too much is cut off. The sums are
+Taps that a phase lacks are zeros. Surplus results of the last stride are cut off. The sums are
 exact int32; ONNX Runtime, which has no such operation on integers, sums their floats.
 """
 
@@ -49,7 +49,7 @@ def _coded_weights(
 
     Args:
         values: of the graph.
-        x: what the layer reads.
+        x: the layer's input.
         name: of its float weights.
         bias: of its float bias, "" for none; of one axis of channels.
         arrange: brings weights into the order (K, C / group, kernel...).
@@ -269,7 +269,7 @@ def _stacked(w: Array, groups: int, axes: Sequence[_Axis]) -> Array:
 
 
 def _in_order(values: Values, node: Node, source: str, axes: Sequence[_Axis]) -> list[Node]:
-    """What brings the phases' results into their places, and cuts off what is too much."""
+    """Make the nodes that put the phases' results in their places and cut off the surplus."""
     editor, rank = values.editor, len(axes)
     batch, channels, *out = editor.shape(node.output)
     strides, places = ([a.stride for a in axes], [a.extent for a in axes])
@@ -342,7 +342,7 @@ def _is_vector(kind: TensorType, count: int) -> bool:
 
 
 def _of_outputs(held: HeldCodes, turned: bool) -> bool:
-    """Whether the weights have one scale, or one for each column of the product."""
+    """Return whether the weights have one scale, or one for each column of the product."""
     return held.scale.size == 1 or held.axis == (0 if turned else 1)
 
 

@@ -1,4 +1,4 @@
-"""What passes know of quantised values: codes behind floats, functions of one, bounds."""
+"""Quantised values as passes see them: codes behind floats, functions of one, bounds."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _DEEPEST = 16  # operations of a function of one value
 
 @dataclass(frozen=True)
 class Coded:
-    """Codes of 8 bits, and what they stand for."""
+    """Codes of 8 bits, and their quantisation."""
 
     name: str
     code: Code
@@ -68,7 +68,7 @@ class Values:
         return HeldCodes(codes, scale, zero, node.attributes["axis"])
 
     def is_constant(self, name: str) -> bool:
-        """Whether a value is known, as numbers or as codes."""
+        """Return whether a value is known, as numbers or as codes."""
         return name in self.editor.constants or self.held(name) is not None
 
     def array(self, name: str) -> Array | None:
@@ -154,19 +154,19 @@ class Values:
 
 
 def moves_codes(node: Node) -> bool:
-    """Whether a node gives elements of all its inputs and nothing else: codes as well as floats."""
+    """Return whether a node only gives elements of all its inputs: codes as well as floats."""
     entry = OPS[node.op]
     moved = slice(1) if entry.selects else entry.moves
     return moved is not None and node.inputs[moved] == node.inputs and len(node.outputs) == 1
 
 
 def of_constants(node: Node, constants: Container[str]) -> bool:
-    """Whether a node makes floats of codes that are known."""
+    """Return whether a node makes floats of codes that are known."""
     return node.op == "DequantizeLinear" and all(name in constants for name in node.inputs)
 
 
 def floats_of(node: Node, constants: Mapping[str, Array]) -> Array:
-    """What a DequantizeLinear of constants gives."""
+    """Compute the result of a DequantizeLinear of constants."""
     with np.errstate(all="ignore"):
         return evaluate(node.op, [constants[name] for name in node.inputs], node.attributes)[0]
 

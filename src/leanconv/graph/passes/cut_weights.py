@@ -40,7 +40,7 @@ def cutting_weights(part_bytes: int) -> Callable[[Graph], Graph]:
 
 
 def parts_of_layers(graph: Graph) -> Mapping[str, int]:
-    """Of what each part of a layer defines, how many parts the layer has.
+    """Return the number of parts of the layer, by the name of each part's result.
 
     Each errs in its own elements of the layer's result alone.
     """

@@ -63,9 +63,9 @@ def _rule(apart: Collection[str], editor: Editor, node: Node) -> bool:
 
 
 def _image(editor: Editor, conv: Node, residual: str) -> list[Node]:
-    """What makes and pads the codes of an image that a convolution alone reads.
+    """Return the nodes that make and pad the codes of an image that a convolution alone reads.
 
-    Nothing where the chain adds that image as its residual: its rows are read as they are then.
+    None where the chain adds that image as its residual: its rows are read as they are then.
     """
     if conv.op != "QLinearConv" or editor.shape(conv.inputs[0])[1] > IMAGE_CHANNELS:
         return []
@@ -96,7 +96,7 @@ def _pads(editor: Editor, conv: Node) -> list[Node]:
 
 
 def _usable(editor: Editor, conv: Node) -> bool:
-    """Whether a node is a convolution of images with constant weights and no slopes."""
+    """Return whether a node is a convolution of images with constant weights and no slopes."""
     if conv.op not in CONVOLUTIONS or len(editor.shape(conv.output)) != 4:
         return False
     if conv.op == "Conv" and conv.input(4):
@@ -108,7 +108,7 @@ def _usable(editor: Editor, conv: Node) -> bool:
 
 
 def _inner(editor: Editor, conv: Node) -> bool:
-    """Whether a convolution may be inside a chain: only the last one adds a residual."""
+    """Return whether a convolution may be inside a chain: only the last one adds a residual."""
     return _usable(editor, conv) and not conv.input(CONVOLUTIONS[conv.op].RESIDUAL)
 
 
@@ -128,7 +128,7 @@ def _depthwise(editor: Editor, conv: Node) -> bool:
 
 
 def mergeable(graph: Graph) -> int:
-    """How many blocks at a network's begin `merge_blocks` can make one of; 0 if fewer than two."""
+    """Count the blocks at a network's begin that `merge_blocks` can merge; 0 if fewer than two."""
     run = blocks_to_merge(graph)
     return len(run) if len(run) > 1 else 0
 
@@ -141,7 +141,7 @@ def merge_blocks(graph: Graph, count: int) -> Graph:
 
     Args:
         graph: a verified graph, after `fuse_blocks`.
-        count: how many blocks to merge, 2 to `mergeable(graph)`.
+        count: number of blocks to merge, 2 to `mergeable(graph)`.
 
     Returns:
         A graph with the same inputs and outputs.
@@ -199,5 +199,5 @@ def blocks_to_merge(graph: Graph) -> list[Node]:
 
 
 def _adds_itself(node: Node) -> bool:
-    """Whether a chain adds nothing but its own input, if anything."""
+    """Return whether a chain adds nothing but its own input, if anything."""
     return node.input(1) in ("", node.inputs[0])

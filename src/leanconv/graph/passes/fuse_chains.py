@@ -90,7 +90,7 @@ def fuse_chains(editor: Editor, node: Node) -> bool:
 
 
 def _float_types(editor: Editor, node: Node) -> set[DType] | None:
-    """In which float type an elementwise node computes; none if of bool alone.
+    """The float types in which an elementwise node computes; empty if of bool alone.
 
     Returns:
         None for a node that is no part of an Expression.
@@ -124,7 +124,7 @@ def _more(editor: Editor, group: list[Node], floats: set[DType]) -> Iterator[Nod
 
 
 def _is_number(editor: Editor, name: str) -> bool:
-    """Whether a constant is one float, which becomes a number in the code."""
+    """Return whether a constant is one float, which becomes a number in the code."""
     return editor.types[name].dtype in FLOATS and editor.uniform(name) is not None
 
 

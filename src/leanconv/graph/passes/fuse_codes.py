@@ -1,4 +1,4 @@
-"""Let convolutions of codes do what is round them: add a residual, activate, quantise, pad."""
+"""Let convolutions of codes do operations around them: add a residual, activate, quantise, pad."""
 
 from __future__ import annotations
 

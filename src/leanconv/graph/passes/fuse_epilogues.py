@@ -1,4 +1,4 @@
-"""Let a convolution do what follows it: a residual, an activation, a factor and a summand."""
+"""Let a convolution do operations behind it: a residual, an activation, a factor, a summand."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ _REPEATED = {"Mul": 2, "Pow": 1}  # how often a square reads what it squares
 
 @dataclass
 class _Scores:
-    """How scores are made: product(q, k) · scale + mask."""
+    """Scores of an attention: product(q, k) · scale + mask."""
 
     product: Node
     scale: float
@@ -71,7 +71,7 @@ def fuse_attention(editor: Editor, node: Node) -> bool:
 
 
 def _without_factor(editor: Editor, name: str) -> tuple[str, float]:
-    """What a private product with one number multiplies, and the number; else the value and 1."""
+    """Return the factor beside a number in a private product, and that number; else name and 1."""
     scaled = editor.private_producer(name, "Mul", "Div")
     for index in () if scaled is None else (0, 1) if scaled.op == "Mul" else (0,):
         assert scaled is not None, "there is a product"
@@ -82,7 +82,7 @@ def _without_factor(editor: Editor, name: str) -> tuple[str, float]:
 
 
 def _scores(editor: Editor, name: str) -> _Scores | None:
-    """What a softmax reads, if it is a product that nothing else reads."""
+    """Return the scores that a softmax reads, if they are a product that nothing else reads."""
     scale, mask = 1.0, ""
     added = editor.private_producer(name, "Add")
     if added is not None:
@@ -185,7 +185,7 @@ def _replace(
 
 
 def _scaled_inverse(editor: Editor, name: str) -> tuple[str, str]:
-    """Of a private 1 / deviation, perhaps times a constant: the deviation and the constant."""
+    """Return deviation and constant of a private 1 / deviation, perhaps times a constant."""
     scale, product = "", editor.private_producer(name, "Mul")
     if product is not None:
         held = [each for each in product.inputs if each in editor.constants]
@@ -225,7 +225,7 @@ def _first(editor: Editor, mean: Node) -> int | None:
 
 
 def _is_centred(editor: Editor, centred: Node, found: _Deviation) -> bool:
-    """Whether a difference is that of x and its mean, and read by its square and once more."""
+    """Return whether a difference is x less its mean, read by its square and once more."""
     x, name = centred.inputs[0], centred.output
     mean, square = editor.private_producer(centred.inputs[1], "ReduceMean"), found.square
     if mean is None or mean.inputs[0] != x or _first(editor, mean) != found.first:
@@ -234,7 +234,7 @@ def _is_centred(editor: Editor, centred: Node, found: _Deviation) -> bool:
 
 
 def _is_square(editor: Editor, square: Node, name: str) -> bool:
-    """Whether a node squares a value and nothing else."""
+    """Return whether a node squares a value and does nothing else."""
     if editor.shape(square.output) != editor.shape(name):  # an exponent of more axes adds some
         return False
     return square.inputs[0] == name and (
@@ -267,5 +267,5 @@ def _affine(editor: Editor, node: Node) -> bool:
 
 
 def _fits(editor: Editor, held: str, x: str, first: int) -> str:
-    """Whether a constant has a number for each `place` of a line, or for each `line`; else ""."""
+    """Return `place` or `line` if a constant has one number per place or line; else ""."""
     return numbers_of(editor.shape(held), editor.shape(x), first)

@@ -1,4 +1,4 @@
-"""Recognise what a file spells out in arithmetic: activation functions, scaled shortcuts."""
+"""Recognise operations that a file spells out in arithmetic: activations, scaled shortcuts."""
 
 from __future__ import annotations
 
@@ -92,14 +92,14 @@ def _product(editor: Editor, node: Node) -> _Product:
 
 
 def _opens(editor: Editor, node: Node) -> bool:
-    """Whether a node is a private part of a product."""
+    """Return whether a node is a private part of a product."""
     if node.op != "Mul" and not _is_scaling(editor, node):
         return False
     return editor.is_private(node.output)
 
 
 def _is_scaling(editor: Editor, node: Node) -> bool:
-    """Whether a node divides by a number other than 0, or takes the second or third power."""
+    """Return whether a node divides by a number but 0, or takes the second or third power."""
     number = _scalar(editor, node.inputs[1]) if node.op in ("Div", "Pow") else None
     return number in (2.0, 3.0) if node.op == "Pow" else bool(number)
 
@@ -139,7 +139,7 @@ def _factors(editor: Editor, name: str) -> _Product:
 
 
 def _close(editor: Editor, name: str, got: float, expected: float) -> bool:
-    """Whether a number is the expected one, within the rounding of a value's dtype."""
+    """Return whether a number is the expected one, within the rounding of a value's dtype."""
     tolerance = max(editor.types[name].dtype.scaled_error(_TOLERANCE), _LEAST_TOLERANCE)
     return abs(got - expected) <= tolerance * abs(expected)
 
@@ -191,7 +191,7 @@ def _gated(
 
 
 def _gelu(editor: Editor, x: str, name: str) -> str | None:
-    """Which Gelu a value c · erf(x / √2) or c · tanh(√(2/π) (x + 0.044715 x³)) belongs to."""
+    """Return the kind of Gelu of a value c · erf(x / √2) or c · tanh(√(2/π) (x + 0.044715 x³))."""
     curve = _factors(editor, name).factors
     node = editor.private_producer(curve[0], "Erf", "Tanh") if len(curve) == 1 else None
     if node is None:
@@ -206,7 +206,7 @@ def _gelu(editor: Editor, x: str, name: str) -> str | None:
 
 
 def _is_cubic(editor: Editor, x: str, factors: tuple[str, ...]) -> bool:
-    """Whether a product is x + 0.044715 x³ or x · (1 + 0.044715 x²)."""
+    """Return whether a product is x + 0.044715 x³ or x · (1 + 0.044715 x²)."""
     if len(factors) == 1:
         node = editor.private_producer(factors[0], "Add")
         if node is None or x not in node.inputs:

@@ -77,7 +77,7 @@ def _clip(values: Values, node: Node) -> bool:
 
 
 def _move(values: Values, node: Node) -> bool:
-    """What moves elements: it moves their codes, and the floats are made behind it."""
+    """Let a node that moves elements move their codes, and make the floats behind it."""
     x, given, changes = values.coded(node.inputs[0]), node.attributes, dict[str, Any]()
     if x is None or values.is_constant(node.inputs[0]) or x.code.dtype not in OPS[node.op].dtypes:
         return False
@@ -126,7 +126,7 @@ class _Quantised:
         code: of its result.
         low, high: bounds of its codes, those of a Relu or Clip behind the layer among them.
         root: name of the layer's result, floats.
-        moves: what only moves elements behind the layer, in their order.
+        moves: nodes behind the layer that only move elements, in order.
     """
 
     values: Values
@@ -144,7 +144,7 @@ class _Quantised:
 
     @property
     def whole(self) -> bool:
-        """Whether nothing between the layer and the QuantizeLinear bounds its codes.
+        """True if nothing between the layer and the QuantizeLinear bounds its codes.
 
         ONNX Runtime computes a layer in floats whose Relu or Clip bounds them.
         """
@@ -198,7 +198,7 @@ def _followed(values: Values, node: Node, code: Code) -> _Quantised:
 
 
 def _rearranges(editor: Editor, node: Node) -> bool:
-    """Whether a node moves elements of one tensor, and none of them to several places."""
+    """Return whether a node moves elements of one tensor, and none of them to several places."""
     if not (OPS[node.op].moves and len(node.inputs) == 1 and moves_codes(node)):
         return False
     return editor.types[node.output].elements <= editor.types[node.inputs[0]].elements

@@ -1,4 +1,4 @@
-"""Remove what nothing needs and what changes nothing, merge what nodes do where one can."""
+"""Remove unneeded nodes and those that change nothing; merge nodes where one can do the same."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _only(items: Mapping[str, _T], names: set[str]) -> Mapping[str, _T]:
 
 
 def bounds(node: Node) -> _Bounds | None:
-    """What Relu and Clip clip to; None for other operations and for a Clip whose bounds cross."""
+    """Return the bounds of Relu and Clip; None for other operations and for bounds that cross."""
     if node.op == "Relu":
         return 0.0, math.inf
     if node.op == "Clip" and node.attributes["min"] <= node.attributes["max"]:
@@ -154,7 +154,7 @@ def simplify(editor: Editor, node: Node) -> bool:
 
 
 def _is_identity(editor: Editor, node: Node) -> bool:
-    """Whether the output equals the first input."""
+    """Return whether the output equals the first input."""
     if len(node.outputs) > 1:
         return False
     x, y = node.inputs[0], node.output
@@ -163,7 +163,7 @@ def _is_identity(editor: Editor, node: Node) -> bool:
 
 
 def _keeps_elements(editor: Editor, node: Node) -> bool:
-    """Whether the output is the first input if their shapes are equal."""
+    """Return whether the output is the first input if their shapes are equal."""
     a = node.attributes
     if moves_nothing(node.op, len(node.inputs), editor.shape(node.inputs[0]), a):
         return True

@@ -50,8 +50,8 @@ def store_in_halves(graph: Graph, half: DType, names: Collection[str] | None = N
 
     Args:
         graph: after the other passes.
-        half: in which half precision.
-        names: which values; None for all.
+        half: the half precision.
+        names: of the values; None for all.
     """
     graph = separated(graph)
     storing = _Storing(graph, half)
