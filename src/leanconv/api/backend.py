@@ -119,7 +119,7 @@ class Backend(Protocol):
 
     @property
     def dtype(self) -> DType:
-        """The dtype that is computed in, and that of the outputs."""
+        """The dtype of the computation and of the outputs."""
 
     @property
     def deciding(self) -> tuple[str, ...]:
@@ -127,7 +127,7 @@ class Backend(Protocol):
 
     @property
     def cache_bytes(self) -> int:
-        """The most that compiled networks may hold together."""
+        """The most bytes that all cached compiled networks may take together."""
 
     def private_bytes(self, held: Held) -> int:
         """Return the bytes of `held` in memory of this process alone: no shared file, no device."""
@@ -141,7 +141,7 @@ class Backend(Protocol):
         """The most compiled networks that are cached."""
 
     def validated(self, arrays: Sequence[Any]) -> list[Any]:
-        """The inputs in an order and dtype that can be run on.
+        """The inputs in an order and dtype that kernels can read.
 
         Raises:
             InputError: an array does not fit.

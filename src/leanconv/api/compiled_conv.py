@@ -178,7 +178,7 @@ class CompiledConv(CompiledLayer):
         return "\n".join(lines)
 
     def _shared(self, cycles: float) -> str:
-        """A time for estimated cycles of one core."""
+        """The time of estimated cycles of one core, shared by all threads, as text."""
         costs = self._target.costs
         return format_ns(costs.shared_ns(costs.ns(cycles), self.threads))
 

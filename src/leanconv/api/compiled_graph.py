@@ -121,7 +121,7 @@ class CompiledGraph(CompiledLayer):
         return self.plan.predicted_error
 
     def explain(self, plan: LayerPlan) -> str:
-        """Say how it is computed, with its bytes."""
+        """Say how the layer is computed, with its bytes."""
         from leanconv.planner.explain import summary  # which knows operations of files
 
         del plan
@@ -144,7 +144,7 @@ def weight_traits(spec: LayerSpec, w: np.ndarray) -> Hashable:
 
 
 def _graph_of(spec: LayerSpec, constants: Constants) -> Graph:
-    """The layer from "x" to "y"."""
+    """The graph of a layer, from the input "x" to the output "y"."""
     if isinstance(spec, TransposedSpec):
         return _transposed(spec, constants)
     return _integer(spec, constants)

@@ -134,7 +134,7 @@ def _computed(
 
 
 def _of_images(x: np.ndarray) -> tuple[int, ...]:
-    """The shape of the images; of one, where there is none."""
+    """The shape of the images; of one image where a batch is empty."""
     return (1, *x.shape[1:]) if x.shape[:1] == (0,) else x.shape
 
 

@@ -80,7 +80,7 @@ class CpuBackend(CpuGraphs):
         self._segments = SegmentNetworks(model, self.dtype, make, settings.plan_cache_bytes)
 
     def private_bytes(self, held: Held) -> int:
-        """All, but for weights in a file that processes share."""
+        """The bytes of `held`, but for weights in a file that processes share."""
         return held.bytes if self._shared.files is None else held.own_bytes + held.working_bytes
 
     @property
@@ -308,7 +308,7 @@ class CpuBackend(CpuGraphs):
         return CpuBackend(self.model, self._options, pinned, self._ranges, self.target)
 
     def of_model(self, model: Model) -> CpuBackend:
-        """The same for another model."""
+        """A backend with the same options for another model."""
         return CpuBackend(model, self._options, target=self.target)
 
     def with_threads(self, threads: int) -> CpuBackend:

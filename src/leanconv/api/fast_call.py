@@ -228,7 +228,7 @@ class TailCall(FastCall):
         return super().used_bytes + self.network.plan.late_bytes + self._segments.bytes
 
     def call(self, x: object) -> None:
-        """Nothing: only the general path has a tail."""
+        """Return None: only the general path has a tail."""
 
     def call_all(self, arrays: Sequence[object]) -> list[np.ndarray] | None:
         """Run as a `FastCall` does; None, too, where each node of the tail is bound in a run."""

@@ -52,7 +52,7 @@ class PackedConstants:
         self._pack(constants, self.block)
 
     def copied(self) -> PackedConstants:
-        """The same in memory of its own."""
+        """A copy in memory of its own."""
         copied = PackedConstants(self.bytes, self._pack)
         copied.block.write(0, self.block.view(0, self.bytes))
         return copied
@@ -99,7 +99,7 @@ class CompiledLayer(ABC):
         self.program = told_program(program, library, self.arena)
 
     def copied(self) -> CompiledLayer:
-        """The same with a workspace of its own."""
+        """A copy with a workspace of its own."""
         made = copy.copy(self)
         made._link()
         return made
@@ -150,7 +150,7 @@ class LayerPlan(Unpicklable):
     def __init__(
         self, layer: CompiledLayer, packed: PackedConstants, outputs: Outputs | None = None
     ) -> None:
-        """Plan.
+        """Make a plan of a compiled layer.
 
         Args:
             layer: what is computed, and how.

@@ -72,7 +72,7 @@ class PlanOptions(NamedTuple):
 
     @property
     def of_cpu(self) -> dict[str, int | None]:
-        """By name, what a plan on a GPU does not take."""
+        """Options that plans on a GPU do not have, by name."""
         return {"threads": self.threads, "tune": self.tune, "reproducible": self.reproducible}
 
 

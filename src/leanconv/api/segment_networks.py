@@ -156,7 +156,7 @@ class SegmentNetworks:
 
 
 def _refused(segment: Segment, error: BudgetError, room: int, results: int) -> LeanConvError:
-    """The error that a segment does not fit."""
+    """The error to raise for a segment that does not fit."""
     if error.smallest_error is not None:
         return error
     operations = ", ".join(dict.fromkeys(node.op for node in segment.nodes))

@@ -118,7 +118,7 @@ class ShapeRanges:
         )
 
     def __iter__(self) -> Iterator[tuple[Shape, ...]]:
-        """All of them, the largest first."""
+        """Yield all shapes, the largest first."""
         ranges = self._ranges
         for extents in product(*(reversed(extents) for extents in ranges.values())):
             known = dict(zip(ranges, extents, strict=True))
@@ -126,7 +126,7 @@ class ShapeRanges:
 
     @property
     def ends(self) -> list[tuple[Shape, ...]]:
-        """The largest and the smallest."""
+        """The largest and the smallest shape."""
         pairs = [tuple(tuple(axis[end] for axis in axes) for axes in self.axes) for end in (-1, 0)]
         return list(dict.fromkeys(pairs))
 
@@ -136,7 +136,7 @@ class ShapeRanges:
         return ", ".join(f"{name} {shape_text(shape)}" for name, shape in pairs)
 
     def check(self, shapes: Sequence[Shape], known: Known) -> None:
-        """Refuse what is not among them.
+        """Refuse shapes that are not among these.
 
         Args:
             shapes: of all inputs.

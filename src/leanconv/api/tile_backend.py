@@ -95,14 +95,14 @@ class TileBackend(CpuBackend):
         return pinned(graph, self.target, accuracy, decisions)
 
     def pinning(self, pins: tuple[Decision, ...]) -> TileBackend:
-        """The same, with other pins; it shares weights and arena."""
+        """A backend with other pins, which shares weights and arena."""
         made = object.__new__(type(self))  # a copy would be made as a pickled one is
         made.__dict__.update(self.__dict__)
         made.pins = pins
         return made
 
     def with_threads(self, threads: int) -> TileBackend:
-        """The same for a number of threads; it shares nothing."""
+        """A backend with another number of threads, which shares nothing."""
         options = replace(self._options, threads=threads)
         return TileBackend(self.model, options, self.target, self.pins, self._apart)
 

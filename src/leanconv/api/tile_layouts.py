@@ -184,7 +184,7 @@ def chunk_sizes(array: Any) -> tuple[int, ...]:
 
 
 def layout_of(layouts: Layouts, name: str) -> str | None:
-    """The layout of one input or output: of all, or by name."""
+    """The layout of one input or output, from one for all or one for each name."""
     return layouts.get(name) if isinstance(layouts, Mapping) else layouts
 
 

@@ -205,7 +205,7 @@ class _Notes:
             self._start()
 
     def end(self) -> None:
-        """Note what is left."""
+        """Note the tiles that are left, and wait until they are noted."""
         if self._written or self._noting:
             self._start()
         if self._noting is not None:

@@ -136,7 +136,7 @@ def json_text(document: Mapping[str, Any]) -> str:
 
 
 def _finite(value: Any) -> Any:
-    """The same, with None for numbers that are not finite."""
+    """A JSON document with None for numbers that are not finite."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):

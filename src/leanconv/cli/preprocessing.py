@@ -52,7 +52,7 @@ class Normalisation:
 
     @property
     def formula(self) -> str:
-        """The same as text, such as `(pixel / 255 - 0.5) / 0.5`."""
+        """The formula as text, such as `(pixel / 255 - 0.5) / 0.5`."""
         text = "pixel"
         if self.scale != 1:
             times, part = f"{self.scale:.6g}", f"{1 / self.scale:.6g}"

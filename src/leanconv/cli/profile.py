@@ -114,7 +114,7 @@ class _Machine:
 
     @staticmethod
     def of(plan: Any) -> _Machine:
-        """For a network's plan."""
+        """The peak of a network's plan."""
         target, dtype = plan.target, plan.dtype
         peak = target.peak_gflops(dtype, plan.threads)
         return _Machine(plan.threads, dtype, target.costs.ghz, peak)

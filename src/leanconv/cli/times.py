@@ -57,7 +57,7 @@ class Startup:
         return replace(self, plan_ns=self.plan_ns + taken)._with(found)
 
     def answered(self, run_ns: int) -> Startup:
-        """With the time of a run, if it is the first."""
+        """These times with that of a run, if it is the first."""
         return self if self.first_run_ns is not None else replace(self, first_run_ns=run_ns)
 
     def _with(self, found: Spent) -> Startup:
@@ -74,7 +74,7 @@ class Startup:
 
     @property
     def text(self) -> str:
-        """For people."""
+        """The times as a line for people."""
         parts = [] if self.before_ns is None else [f"start and imports {format_ns(self.before_ns)}"]
         known = {each: self.spent_ns[each] for each in _PURPOSES if each in self.spent_ns}
         parts += [f"{name} {format_ns(ns)}" for name, ns in known.items()]

@@ -136,7 +136,7 @@ def _sent(backend: CpuBackend, name: str, threads: int | None) -> WorkerNetwork:
 
 
 def _known(key: str, *sent: Any) -> WorkerNetwork:
-    """The one of this process, made if there is none."""
+    """The network of this process, made if there is none."""
     with _lock.held:
         found = _living.get(key)
         if found is None:
@@ -238,7 +238,7 @@ class Window:
         return [np.ascontiguousarray(found[name][index]) for name, index in self.outputs]
 
     def run_of_one(self, network: WorkerNetwork, given: Sequence[Any]) -> np.ndarray:
-        """The output of a network of one."""
+        """The output of a network that has one output."""
         return self.run(network, given)[0]
 
 

@@ -218,12 +218,12 @@ class DeviceBackend(Unpicklable):
         self._lock = Lock("a run of the same network")
 
     def private_bytes(self, held: Held) -> int:
-        """Nothing: all is on the device."""
+        """Return 0: all memory is on the device."""
         return 0
 
     @property
     def output_bytes(self) -> int:
-        """None: each result is made anew."""
+        """0: each result is made anew."""
         return 0
 
     def validated(self, arrays: Sequence[Any]) -> list[Any]:
@@ -287,10 +287,10 @@ class DeviceBackend(Unpicklable):
             )
 
     def of_model(self, model: Model) -> DeviceBackend:
-        """The same for another model."""
+        """A backend with the same options for another model."""
         given = self._driver, self._dtype_asked, self._precision, self._limit, self._max_error
         return DeviceBackend(model, *given, self._compile_code)
 
     def copied(self, compiled: object) -> DeviceBackend:
-        """Refused: what is on a device belongs to this process."""
+        """Refuse a copy: memory on a device belongs to this process."""
         self.__reduce_ex__(2)

@@ -138,7 +138,7 @@ class CompiledDeviceNetwork:
         return tuple(kind.shape for kind in self.plan.inputs.values()) == shapes
 
     def call_all(self, arrays: object) -> None:
-        """Nothing: arrays come from other devices."""
+        """Return None: arrays come from other devices."""
 
     @property
     def used_bytes(self) -> int:
@@ -152,7 +152,7 @@ class CompiledDeviceNetwork:
 
     # -- running ---------------------------------------------------------------------------
     def call(self, x: object) -> None:
-        """There is no fast path on a device."""
+        """Return None: there is no fast path on a device."""
 
     def run(self, arrays: Sequence[Any]) -> list[Any]:
         """Run the network.

@@ -144,7 +144,7 @@ class Editor:
     # What happens to the node that is visited
 
     def resolve(self, node: Node) -> Node:
-        """The node with its inputs as they are called by now."""
+        """The node with the current names of its inputs."""
         if any(name in self._aliases for name in node.inputs):
             return replace(node, inputs=tuple(self._aliases.get(n, n) for n in node.inputs))
         return node

@@ -18,7 +18,7 @@ class NeedsValuesError(UnsupportedError):
     value: object = None
 
     def of(self, value: object) -> NeedsValuesError:
-        """The same error, which says the value."""
+        """Take note of the value that is needed, and return this error."""
         self.value = value
         return self
 

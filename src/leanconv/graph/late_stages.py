@@ -126,7 +126,7 @@ class Stage:
 
 
 def _steps(graph: Graph, place: Mapping[str, int], holes: Holes) -> list[_Step]:
-    """The nodes in order."""
+    """The calls of a graph's nodes, in order, with the values that each frees."""
     kept = {*graph.inputs, *graph.constants, *graph.outputs}
     steps: list[_Step] = []
     lasting = {*graph.inputs, *graph.constants}  # values whose memory nothing frees

@@ -64,7 +64,7 @@ class ModelInput:
 
 @dataclass(frozen=True, eq=False)
 class FileModel:
-    """All of a file that matters.
+    """The contents of a file, as far as the importer reads them.
 
     Attributes:
         inputs: what the user gives.

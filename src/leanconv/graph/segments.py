@@ -146,7 +146,7 @@ class SegmentFinder:
         return kind.dtype.is_float or kind.elements > _MOST_KNOWN
 
     def segment(self, nodes: Sequence[FileNode], outputs: Sequence[str], opset: int) -> Segment:
-        """Nodes with what they read.
+        """The segment of some nodes, with the values that they read.
 
         Args:
             nodes: of the segment.

@@ -87,7 +87,7 @@ def set_default_logger_severity(severity: int) -> None:
 
 
 def set_default_logger_verbosity(verbosity: int) -> None:
-    """Nothing: leanconv has one verbosity."""
+    """Do nothing: leanconv has one verbosity."""
 
 
 def set_seed(seed: int) -> None:
@@ -95,11 +95,11 @@ def set_seed(seed: int) -> None:
 
 
 def disable_telemetry_events() -> None:
-    """Nothing: leanconv sends nothing."""
+    """Do nothing: leanconv sends nothing."""
 
 
 def enable_telemetry_events() -> None:
-    """Nothing: leanconv sends nothing."""
+    """Do nothing: leanconv sends nothing."""
 
 
 def preload_dlls(*_: object, **__: object) -> None:

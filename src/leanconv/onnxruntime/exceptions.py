@@ -33,7 +33,7 @@ class OnnxRuntimeError(LeanConvError):
 
 
 class Fail(OnnxRuntimeError):
-    """Whatever has no name of its own."""
+    """An error of a kind that has no class of its own."""
 
 
 class InvalidArgument(OnnxRuntimeError):
@@ -95,7 +95,7 @@ class InvalidGraph(OnnxRuntimeError):
 
 
 class EPFail(OnnxRuntimeError):
-    """A provider cannot be had."""
+    """A provider is not available."""
 
     code = (11, "EP_FAIL")
 

@@ -112,7 +112,7 @@ class SessionOptions(_Entries):
         self._extents[str(name)] = int(extent)
 
     def add_free_dimension_override_by_denotation(self, denotation: str, extent: int) -> None:
-        """Refused: leanconv does not read denotations."""
+        """Refuse: leanconv does not read denotations."""
         raise NotImplemented.of(
             f"got denotation {short(denotation)}; expected a name: use "
             "add_free_dimension_override_by_name"

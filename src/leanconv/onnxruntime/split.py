@@ -127,7 +127,7 @@ class Split:
             return None
 
     def outputs(self) -> Sequence[InputSpec | None]:
-        """Nothing beside the file's own words."""
+        """Return None for each output: only the file describes them."""
         return [None] * len(self._outputs)
 
     def run(self, feed: Mapping[str, np.ndarray], options: Any) -> Arrays:

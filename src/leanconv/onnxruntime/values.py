@@ -101,11 +101,11 @@ class OrtDevice:
         return OrtDevice(name, number)
 
     def device_id(self) -> int:
-        """Its number among those of its type."""
+        """Return the device's number among those of its type."""
         return self._number
 
     def device_type(self) -> str:
-        """Its type."""
+        """Return the device's type."""
         return self._name
 
 
@@ -211,7 +211,7 @@ class OrtValue:
         return self._array.__dlpack_device__()
 
     def data_ptr(self) -> int:
-        """The address of its first element."""
+        """Return the address of the first element."""
         return int(self._array.ctypes.data)
 
     def device_name(self) -> str:
@@ -219,19 +219,19 @@ class OrtValue:
         return "cpu"
 
     def shape(self) -> list[int]:
-        """Its extents."""
+        """Return the extents of the tensor."""
         return list(self._array.shape)
 
     def data_type(self) -> str:
-        """Such as `tensor(float)`."""
+        """Return the type as text, such as `tensor(float)`."""
         return tensor_type(self._dtype)
 
     def element_type(self) -> int:
-        """ONNX's number of its elements' type."""
+        """Return ONNX's number of the elements' type."""
         return self._dtype.onnx
 
     def tensor_size_in_bytes(self) -> int:
-        """Bytes of its elements."""
+        """Return the bytes of all elements."""
         return int(self._array.nbytes)
 
     def has_value(self) -> bool:
@@ -336,7 +336,7 @@ class IOBinding:
         self.feed[name] = _at(device_type, element_type, shape, buffer_ptr)
 
     def synchronize_inputs(self) -> None:
-        """Nothing: runs end when they return."""
+        """Do nothing: runs end when they return."""
 
     def clear_binding_inputs(self) -> None:
         """Bind nothing to the inputs."""
@@ -375,7 +375,7 @@ class IOBinding:
         self._bound[name] = ortvalue
 
     def synchronize_outputs(self) -> None:
-        """Nothing: runs end when they return."""
+        """Do nothing: runs end when they return."""
 
     def clear_binding_outputs(self) -> None:
         """Bind nothing to the outputs."""

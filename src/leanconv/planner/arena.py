@@ -174,7 +174,7 @@ class BufferUse(Generic[Buffer]):
 
     @property
     def buffers(self) -> tuple[Buffer | None, ...]:
-        """All of them."""
+        """All buffers of the call."""
         return (*self.reads, *self.results, *self.alive)
 
 

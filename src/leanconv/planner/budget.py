@@ -88,7 +88,7 @@ class Planner:
         return False
 
     def merging(self, count: int) -> GraphPlanner:
-        """Plans of the network with its first blocks merged.
+        """A planner of the network with its first blocks merged.
 
         Args:
             count: of blocks, 0 for none.

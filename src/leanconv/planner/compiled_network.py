@@ -155,7 +155,7 @@ class CompiledNetwork:
 
 # -- four steps, each from data to data ------------------------------------------------------
 def lower(graph: Graph, decided: Decided) -> LoweredGraph:
-    """The calls of a network, its constants with them."""
+    """Lower a network to calls, its constants with them."""
     planner = decided.planner
     return lower_graph(planner.merge(graph), planner.target, planner.accuracy, decided.decisions)
 

@@ -186,7 +186,7 @@ class GraphPlanner:
 
     @cached_property
     def search_graph(self) -> SearchGraph:
-        """All plans."""
+        """The graph of all plans that a search goes through."""
         return make_search_graph(self.evaluator, self.threads, streams=self.streams)
 
     @cached_property

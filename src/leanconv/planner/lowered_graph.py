@@ -48,7 +48,7 @@ class Step:
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
-        """One for each call."""
+        """The kernel of each call."""
         return tuple(call.kernel for call in self.calls)
 
     @property

@@ -42,7 +42,7 @@ def pack_program(
     threads: int,
     given: Sequence[np.ndarray] = (),
 ) -> PackProgram:
-    """The program of some calls.
+    """The program that makes some calls of packing kernels.
 
     Args:
         calls: each with the byte of the constants at which its result begins.

@@ -166,7 +166,7 @@ class _Row(NamedTuple):
 
 
 class _Builder:
-    """Makes the levels.
+    """A builder of the search graph's levels.
 
     Args:
         rules, threads: as of `make_search_graph`.

@@ -168,7 +168,7 @@ def _peaks_to_go(levels: Sequence[Level]) -> list[Integers]:
 
 @dataclass(frozen=True, eq=False)
 class _Labels:
-    """Paths to the states after a level, one in each row."""
+    """Labels of paths to the states after a level, one in each row."""
 
     state: Integers
     cost: Integers  # (n, 4): time, weights, error, peak

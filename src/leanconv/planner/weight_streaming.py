@@ -117,7 +117,7 @@ def lay_out(
     pinned: PlacedBuffers | None = None,
     kept: Collection[str] | None = None,
 ) -> Layout:
-    """Lay a network out.
+    """Place all values and constants of a network.
 
     Args:
         lowered: it; its constants are all there.

@@ -84,6 +84,6 @@ class Metrics:
         self._ran.labels(*labels).observe(duration_ns / 1e9)
 
     def text(self) -> bytes:
-        """All of them, in Prometheus' text format."""
+        """All counters, in Prometheus' text format."""
         text: bytes = generate_latest(self._registry)
         return text

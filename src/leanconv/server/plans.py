@@ -280,7 +280,7 @@ class Plans:
         return _bytes([*self._groups.values(), *self._evicted], made)
 
     def groups(self) -> list[tuple[Key, Group]]:
-        """All that are planned."""
+        """All groups that are planned."""
         with self._lock.held:
             return list(self._groups.items())
 

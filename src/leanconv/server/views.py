@@ -53,7 +53,7 @@ class Pages:
         self._making = asyncio.Lock()
 
     def routes(self) -> list[Route]:
-        """Their addresses."""
+        """The routes of all pages."""
         return [
             Route("/", self._index),
             Route("/status", self._status),

@@ -265,7 +265,7 @@ class Crew:
         return process
 
     def rest(self) -> None:
-        """A piece of work is done."""
+        """End the processes of a finished piece of work, unless they are to be kept."""
         if not self._keep:
             self._end()
 

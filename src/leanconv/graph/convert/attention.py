@@ -129,7 +129,7 @@ def _shares(call: Call, scores: Value) -> Value:
 
 
 def _chosen(call: Call, mask: _Mask, x: Value) -> Value:
-    """0 in rows that are masked as a whole."""
+    """x, with 0 in rows that are masked as a whole."""
     if mask.empty is None:
         return x
     return call.emit("Where", [mask.empty, call.number(0, x), x])
@@ -243,7 +243,7 @@ def _cache(call: Call, index: int) -> Value:
 
 
 def _rotated(call: Call, x: Value, caches: Sequence[Value], interleaved: bool) -> Value:
-    """Pairs are neighbours, or one of each half."""
+    """Rotate pairs of elements: neighbours, or one of each half."""
     cosine, sine = caches
     half, step = x.shape[3] // 2, 2 if interleaved else 1
     a = part_of(call, x, 3, 0, step, half)

@@ -109,7 +109,7 @@ def _identity(call: Call) -> list[Value]:
 
 
 def _dropout(call: Call) -> list[Value]:
-    """Nothing at all, outside of training."""
+    """Return the input unchanged, as outside of training."""
     if call.optional(2) is not None and call.scalar(2) and call.opset >= 12:
         ratio = call.scalar(1) if call.optional(1) is not None else 0.5
         if ratio:

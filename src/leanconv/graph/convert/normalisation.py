@@ -57,7 +57,7 @@ def _mean(call: Call, x: Value, axes: tuple[int, ...]) -> Value:
 
 
 def _layer_norm(call: Call) -> list[Value]:
-    """Over all axes from one on."""
+    """Normalise over all axes from one on."""
     x = _data(call, 1)
     rank = len(x.shape)
     first = call.axis(call.attribute("axis", -1), rank)
@@ -109,7 +109,7 @@ def _lp_norm(call: Call) -> list[Value]:
 
 
 def _instance_norm(call: Call) -> list[Value]:
-    """Over the spatial axes of every channel."""
+    """Normalise over the spatial axes of every channel."""
     x = _data(call, 3)
     return _by_groups(call, x, x.shape[1], x.shape[1])
 

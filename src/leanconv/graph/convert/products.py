@@ -154,7 +154,7 @@ def _single(call: Call, x: Value, term: str, extents: dict[str, int]) -> Operand
 
 
 def _summed(call: Call, x: Operand, result: str, others: Sequence[Operand]) -> Operand:
-    """Summed over the letters that nothing else has."""
+    """Sum an operand over the letters that nothing else has."""
     wanted = set(result).union(*(each.letters for each in others))
     axes = tuple(i for i, letter in enumerate(x.letters) if letter not in wanted)
     if not axes:

@@ -156,7 +156,7 @@ class ImageNetwork:
     def _needed(
         self, right: Mapping[str, Mapping[int, tuple[int, int]]], steps: Sequence[int], graph: Graph
     ) -> tuple[int, ...]:
-        """Extents of windows of which one step is right."""
+        """The least extents of windows whose results are right for one step."""
         extents = self.cutting.extents(graph)
         return tuple(
             extent + max(0, step - longest_step(self.cutting, right, graph.outputs, group))
