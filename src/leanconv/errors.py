@@ -1,4 +1,4 @@
-"""Every error that leanconv raises on purpose: what was got, what was expected, how to mend it."""
+"""Every error that leanconv raises on purpose: what was given, what was expected, and the mend."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def outside_text(index: int, least: int, most: int) -> str:
 
 
 def short(value: object) -> str:
-    """A value as messages show it, cut where it is long."""
+    """Return a value's text for messages, cut if it is long."""
     try:
         text = repr(value)
     except ValueError:  # an int of more digits than Python writes
@@ -36,7 +36,7 @@ class SpecError(LeanConvError, ValueError):
 
 
 class InputError(LeanConvError, ValueError):
-    """An array or file given to a plan or a network does not fit what it was made for."""
+    """An array or file does not fit the plan or network that it is given to."""
 
 
 class ModelError(LeanConvError):
@@ -82,7 +82,7 @@ class OutOfMemoryError(LeanConvError, MemoryError):
 
 
 def out_of_memory(doing: str, error: MemoryError) -> OutOfMemoryError:
-    """Python's or NumPy's error as ours, for what was being done."""
+    """Make our error of Python's or NumPy's, for what was being done."""
     return OutOfMemoryError(
         f"{doing}: memory could not be had ({error or 'Python gives no reason'}); free memory, "
         "raise what limits this process (`ulimit -v`), or give smaller shapes"
@@ -114,7 +114,7 @@ def memory_reported(
 
 
 class ReentrantCallError(LeanConvError, RuntimeError):
-    """A signal handler or a `__del__` called what its own thread was in the middle of."""
+    """A signal handler or a `__del__` called a function that its own thread was running."""
 
 
 class TerminatedError(LeanConvError, RuntimeError):

@@ -42,12 +42,12 @@ def open_regular(
     folder: int | None = None,
     mode: Literal["rb", "r+b", "a+b"] = "rb",
 ) -> BinaryIO:
-    """Open a regular file; what is checked is the file that is open, not the name.
+    """Open a regular file; the checks are of the open file, not of the name.
 
     Args:
         path: of the file.
         most_bytes: the most that it may have; None for any size.
-        what: what messages call it, such as "plan".
+        what: its name in messages, such as "plan".
         wrong: the error to raise where it is no such file.
         advice: what to do about a file that is too large.
         follow: whether the path may be a link; where it may not, that is an OSError.
@@ -83,7 +83,7 @@ def open_regular(
 
 
 def reason(error: Exception) -> str:
-    """Why a file cannot be opened, in plain words and without its path, which the caller names."""
+    """Return why a file cannot be opened, in plain words and without its path."""
     if isinstance(error, FileNotFoundError):
         return "there is no such file"
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
@@ -104,7 +104,7 @@ def refuse_without_folder(path: str | os.PathLike[str]) -> None:
 
 
 def read_whole(file: BinaryIO) -> bytes:
-    """All bytes that an open file has at this moment; what is appended meanwhile is left out."""
+    """Return all bytes that an open file has now, without those appended meanwhile."""
     left, parts = os.fstat(file.fileno()).st_size, []
     while left > 0:
         part = file.read(min(left, 1 << 26))

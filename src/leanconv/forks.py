@@ -1,4 +1,4 @@
-"""Locks that a fork waits for, so that a forked child finds them free and whole what they guard.
+"""Locks that a fork waits for, so that a forked child finds them free, and their data whole.
 
 A child has the thread that forked and no other: what another thread of the parent had locked would
 stay locked in it for ever. Before a fork these locks are therefore taken, in the order in which

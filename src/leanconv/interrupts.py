@@ -39,7 +39,7 @@ def asking() -> _Asked | None:
 
 
 def check() -> None:
-    """End what this thread is doing where another one has said so.
+    """End this thread's run if another thread has said so.
 
     Raises:
         TerminatedError: this thread's run is to end.
@@ -86,7 +86,7 @@ def of_a_handler(error: BaseException) -> bool:
 
 
 def reentrant(what: str) -> ReentrantCallError:
-    """The error for a call from within `what`."""
+    """Make the error for a call from within `what`."""
     return ReentrantCallError(
         f"got a call from a signal handler or a `__del__` that interrupts {what} on the same "
         "thread; expected none until that is done: set a flag in the handler and make the call "

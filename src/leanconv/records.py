@@ -71,7 +71,7 @@ else:
 
 
 class _Pending:
-    """A method that follows the fields, compiled when it is first used; what compares, together.
+    """A method made from the fields, compiled at first use; comparisons and hash together.
 
     A load uses less than half of the classes that it imports, and compares few of these.
     """

@@ -92,7 +92,7 @@ class DType(str):
 
     @property
     def accumulator(self) -> DType:
-        """The type in which sums of products of such elements are kept."""
+        """Type of sums of products of such elements."""
         return _ACCUMULATORS.get(self, self)
 
 
@@ -186,7 +186,7 @@ NARROW = (
 
 
 def _known(name: str) -> DType:
-    """Any element type by its name."""
+    """Return any element type by its name."""
     return next((each for each in NARROW if each == name), None) or as_dtype(name)
 
 

@@ -85,7 +85,7 @@ class Parameters:
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
-        """Their names, as users write them."""
+        """Names of the parameters, as users write them."""
         return tuple(each.name for each in fields(cls))
 
     def given(self) -> dict[str, object]:

@@ -55,7 +55,7 @@ def storage_error(precision: Precision, growth: float = 1.0) -> float:
 
 @dataclass(frozen=True)
 class Problem:
-    """A convolution for which an algorithm is chosen, and what decides that besides.
+    """A convolution for which an algorithm is chosen, and all else that decides that.
 
     Attributes:
         conv: the convolution.
@@ -94,7 +94,7 @@ class Problem:
         return str(self.label)
 
     def alone(self) -> Problem:
-        """The same problem with a batch of one."""
+        """Return the same problem with a batch of one."""
         return with_conv(self, batch=1)
 
     def weights_3d(self, w: np.ndarray) -> np.ndarray:

@@ -34,7 +34,7 @@ def factors_error(dtype: DType) -> float:
 
 
 def half_error(half: DType) -> float:
-    """Expected error of the fastest products in a half precision: what one asks for with it.
+    """Expected error of the fastest products in a half precision: the error accepted with it.
 
     Factors are rounded to bfloat16; of float16, pieces of sums are.
     """

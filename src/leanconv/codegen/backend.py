@@ -178,12 +178,12 @@ class _Lock(type(threading.RLock())):  # type: ignore[misc]
     """
 
     def register(self, acquired: Callable[[], None], released: Callable[[], None]) -> None:
-        """Go back to llvmlite's lock, and register there."""
+        """Return to llvmlite's lock, and register there."""
         _use(ffi.lib, _theirs)
         _theirs.register(acquired, released)
 
     def unregister(self, acquired: Callable[[], None], released: Callable[[], None]) -> None:
-        """There is nothing registered here."""
+        """Do nothing: nothing is registered here."""
         _theirs.unregister(acquired, released)
 
 

@@ -166,7 +166,7 @@ class DiskCache:
         )
 
     def _warn(self, reason: str) -> None:
-        """Warn once in a process: what keeps one folder of a cache from being written keeps all."""
+        """Warn once in a process: a reason that stops writes to one folder of a cache stops all."""
         assert self._folder is not None
         key = self._folder.parent, reason
         if key in _warned:
@@ -191,7 +191,7 @@ def _drawn(digest: bytes, size: int, limit_bytes: int) -> bool:
 
 
 def drop_oldest(folder: OwnFolder, is_entry: Callable[[str], object], limit_bytes: int) -> None:
-    """Drop what killed processes left, and the oldest entries until the rest fits a bound.
+    """Drop files that killed processes left, and the oldest entries until the rest fits a bound.
 
     Files of other names are somebody else's: they neither count nor go.
 

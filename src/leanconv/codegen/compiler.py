@@ -1,4 +1,4 @@
-"""From kernels to addresses: emit, compile or fetch from the cache, load into this process.
+"""Kernels to addresses: emit, compile or fetch from the cache, load into this process.
 
 The code of all kernels that a range of shapes needs is there before they are called (`CodeAhead`).
 Which forms a range has is found once, from the kernels of all its shapes, and kept on disk: an
@@ -181,7 +181,7 @@ def _absent(
 
 
 def link_code(code: Code, target: Target) -> Library:
-    """Load the code of kernels into this process, what is not there yet as one batch."""
+    """Load the code of kernels into this process: code that is not there yet as one batch."""
     keys = {digest: key_of(digest, target) for digest in code.forms}
     batches = {each: form for each, form in code.forms.items() if isinstance(form, Batch)}
     objects = {each: form for each, form in code.forms.items() if isinstance(form, bytes)}
@@ -253,7 +253,7 @@ class CodeAhead:
             self.forms = len(self._kernels)
 
     def compile(self, description: str) -> None:
-        """Compile what is missing, load it all, and keep on disk what the range has."""
+        """Compile missing code, load all of it, and keep the range's list of forms on disk."""
         library = load(list(self._kernels.values()), self._target)
         self._kept.append(library)
         self.compiled = library.compiled

@@ -163,7 +163,7 @@ def _filled(each: _Object, places: dict[int, int]) -> dict[int, bytes]:
 
 
 class CodePages:
-    """One private mapping of code and of what only that reads, freed with the last reference.
+    """One private mapping of code and its constants, freed with the last reference.
 
     Args:
         code_bytes: of the first part, which is run.

@@ -67,11 +67,11 @@ class Function(Memory):
         return self.address(3)
 
     def address(self, argument: int, element: str = "i8") -> Pointer:
-        """An argument that is an address, of such elements."""
+        """Return an argument that is an address, of elements of a type."""
         return Pointer(self, "ptr", self.arguments[argument].text, element)
 
     def pointer(self, index: int, element: str = "i8") -> Pointer:
-        """Load the address of operand `index`, of such elements, from the kernel's table."""
+        """Load the address of operand `index`, of elements of a type, from the kernel's table."""
         address = self.load(self.address(0, "i64").at(index), "ptr", align=8)
         return Pointer(self, "ptr", address.text, self.held_element(index, element))
 
@@ -142,7 +142,7 @@ class Function(Memory):
         carry: Sequence[Carry] = (),
         otherwise: Callable[[], None] | None = None,
     ) -> Iterator[None]:
-        """Run the body if the condition holds, else what is emitted by `otherwise`.
+        """Run the body if the condition holds, else the code that `otherwise` emits.
 
         `carry` as in `loop`; `otherwise` changes nothing of it.
         """

@@ -70,7 +70,7 @@ class Epilogue:
         return self.requantise.factors if self.requantise else 1
 
     def channel_bytes(self, dtype: DType, channels: int) -> dict[str, int]:
-        """Bytes of what is read for `channels` packed channels, beside the residual."""
+        """Bytes of the operands for `channels` packed channels, without the residual."""
         scales = self.channel_factors * channels * FLOAT32.bytes
         others = {"scale": scales, "quantisation": NUMBERS_BYTES, "residual": 0}
         names = (name for name in self.operands if name != "residual")

@@ -81,7 +81,7 @@ def _mapped(
     other: Callable[[Any], Any],
     record: _Record,
 ) -> Any:
-    """A value with something else for its extents, other leaves and records, each in order."""
+    """Return a value with its extents, other leaves and records replaced, each in order."""
     if mark and _is_lifted(value, mark):
         return extent(value)
     kind = type(value)
@@ -140,7 +140,7 @@ def _fields(kind: type) -> tuple[tuple[str, Mark | None], ...] | None:
 
 
 def _mark(annotation: Any, names: Mapping[str, Any]) -> Mark | None:
-    """The mark of what an annotation names, such as `tuple[Extents, ...]`.
+    """Return the mark of the type that an annotation names, such as `tuple[Extents, ...]`.
 
     It is a text. Of that no more is evaluated than its names: a load looks at hundreds of fields.
     """

@@ -75,7 +75,7 @@ def outline(text: str) -> str:
 
 
 class _Nest:
-    """Lines so far, and what the code since the last of them does."""
+    """Lines so far, and counts of the instructions since the last of them."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -200,7 +200,7 @@ class Kernel(ABC):
         return None
 
     def with_prefetch(self, size: int) -> Kernel:
-        """This kernel with one operand more, the last but one: that many bytes to prefetch."""
+        """Return this kernel with one operand more, the last but one: bytes to prefetch."""
         raise NotImplementedError(f"{type(self).__name__} prefetches nothing for others: {size}")
 
     @abstractmethod

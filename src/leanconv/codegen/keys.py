@@ -35,13 +35,13 @@ DECIDING = (*EMITTING, "operators", "planner")  # "" has the modules of the pack
 
 @functools.cache
 def object_hash() -> str:
-    """Hash of the sources that decide what is emitted, and of LLVM's version."""
+    """Hash of the sources that decide the emitted code, and of LLVM's version."""
     return sources_hash(PACKAGE, EMITTING)
 
 
 @functools.cache
 def choice_hash() -> str:
-    """Hash of the sources that decide what is chosen, planned or measured; and of the former."""
+    """Hash of the sources that choose, plan or measure, and of those of `object_hash`."""
     only_deciding = [folder for folder in DECIDING if folder not in EMITTING]
     return _joined([object_hash(), sources_hash(PACKAGE, only_deciding)])
 
@@ -72,12 +72,12 @@ def _joined(parts: Sequence[str]) -> str:
 
 
 def key_of(description: str, target: Target) -> str:
-    """The key of what is emitted by these sources for a target."""
+    """Return the key of code that these sources emit for a target."""
     return _key(object_hash(), description, target)
 
 
 def choice_key(description: str, target: Target) -> str:
-    """The key of what these sources choose, plan or measure for a target."""
+    """Return the key of choices, plans or measurements by these sources for a target."""
     return _key(choice_hash(), description, target)
 
 

@@ -74,7 +74,7 @@ def description(kernels: Sequence[Kernel]) -> str | None:
 
 
 def skeleton_description(kernel: Kernel) -> str | None:
-    """The same for all forms of a kernel's skeleton."""
+    """Describe what all forms of a kernel's skeleton depend on, as `description` does."""
     if not _ours(kernel):
         return None
     text = f"{type(kernel).__module__}.{canonical_text(split(kernel)[0])}"
@@ -133,7 +133,7 @@ def unpacked_forms(body: bytes, variables: int) -> list[Form] | None:
 
 
 def _form(variables: int, digest: Any, kinds: Any, numbers: Any) -> Form:
-    """A form of what an entry holds.
+    """Make a form of the data of an entry.
 
     Raises:
         ValueError, TypeError: it is not one.
@@ -204,7 +204,7 @@ def remember(
     target: Target,
     objects: DiskCache,
 ) -> None:
-    """Keep what kernels are that were loaded together, and the forms of emitted skeletons."""
+    """Keep the instances of kernels loaded together, and the forms of emitted skeletons."""
     text = description(list(instances))
     body = packed(list(instances.values())) if text is not None else None
     if text is not None and body is not None:

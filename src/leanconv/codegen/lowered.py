@@ -60,7 +60,7 @@ class PackCall:
     def reading(
         self, given: np.ndarray, source: Callable[[], np.ndarray], ratio: float = 1.0
     ) -> PackCall:
-        """The same of another array in the place of the one that it was made for.
+        """Make the same call for another array in the place of the one that it was made for.
 
         Args:
             given: the array that it was made for, of any content.
@@ -92,7 +92,7 @@ class Packing:
     sources: tuple[np.ndarray, ...] = ()
 
     def renamed(self, names: Mapping[str, str]) -> Packing:
-        """The same constants by other names, given by those that they have."""
+        """Return the same constants by other names, a mapping from their present names."""
         return Packing(
             {names[name]: size for name, size in self.bytes.items()},
             lambda: {names[name]: calls for name, calls in self.calls().items()},

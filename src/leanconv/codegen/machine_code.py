@@ -1,4 +1,4 @@
-"""From LLVM IR to machine code, on any number of threads at once."""
+"""Compilation of LLVM IR to machine code, on any number of threads at once."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ _kept = threading.local()
 
 
 def _machine_of_thread(target: Target) -> llvm.TargetMachine:
-    """This thread's maker of objects, which knows what it made of the target's features."""
+    """Return this thread's LLVM machine, kept until it is of another target."""
     kept: tuple[Target, llvm.TargetMachine] | None = getattr(_kept, "machine", None)
     if kept is None or kept[0] != target:
         kept = _kept.machine = target, new_machine(target, True)

@@ -182,7 +182,7 @@ def sign(e: Function, x: Value) -> Value:
 
 
 def remainder(e: Function, a: Value, b: Value) -> Value:
-    """C's `fmod`: what is left of a by b, exactly, with the sign of a; b is no subnormal number.
+    """Remainder of a by b as C's `fmod`, exact, with the sign of a; b is no subnormal number.
 
     Each step takes as many bits from the quotient as make a product and a difference exact.
     """

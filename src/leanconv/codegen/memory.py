@@ -116,7 +116,7 @@ class Memory(Instructions):
         self.emit(f"store {value}, {address}, align {align}")
 
     def _stored(self, value: Value, address: Pointer) -> Value:
-        """A value as it is stored at an address."""
+        """Convert a value to the type that is stored at an address."""
         if _held(address.element, value.kind) == value.kind:
             return value
         return to_bits(self, value, _half(address, value.kind))
@@ -214,7 +214,7 @@ class Memory(Instructions):
 
 
 def _held(element: str, kind: str) -> str:
-    """The type in which what becomes a value of a type lies at an address of such elements."""
+    """Return the type in memory of a value of a type, at an address of such elements."""
     halves = is_half(element_of(kind)) or (is_half(element) and element_of(kind) in _FLOATS)
     return bits_kind(kind) if halves else kind
 

@@ -125,7 +125,7 @@ class Fetch:
         return self.address.at(index * self.stride)
 
     def moved(self, by: Value | int) -> Fetch:
-        """The same, `by` elements further."""
+        """Return the same stream, `by` elements further."""
         return Fetch(self.address.at(by), self.stride)
 
 

@@ -150,7 +150,7 @@ class PartialSums:
         index: Value,
         nested: bool,
     ) -> tuple[Pointer, Pointer, Fetch | None]:
-        """A, B and what is prefetched at one index of a loop; `nested` if it contains loops."""
+        """A, B and the prefetch at one index of a loop; `nested` if it contains loops."""
         if fetch:
             stride = loop.a_stride if nested else fetch.stride
             fetch = fetch.moved(index * stride)

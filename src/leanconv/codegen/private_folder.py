@@ -1,4 +1,4 @@
-"""A folder that nobody else may write, held open: what is kept there is run as code.
+"""A folder that nobody else may write, held open: its files are run as code.
 
 The rules are those of OpenSSH's StrictModes: the folder, every folder above it and every file in it
 belong to the user of this process or to root, and none of them may be written by its group or by
@@ -285,7 +285,7 @@ def _is_trusted(owner: int) -> bool:
 
 
 def _check(handle: int, where: str, last: bool) -> None:
-    """Refuse a folder in which others may exchange what is read."""
+    """Refuse a folder in which others may exchange files."""
     status = os.fstat(handle)
     owner, mode = status.st_uid, stat.S_IMODE(status.st_mode)
     written = mode & _OTHERS_WRITE and (last or not mode & stat.S_ISVTX)

@@ -127,7 +127,7 @@ def rows_per_chunk(rows: int, cycles_per_row: float, pieces: int, target_cycles:
 def rows_per_chunk_of_any_width(
     rows: int, width: int, cycles_per_column: float, pieces: int, target_cycles: float
 ) -> int:
-    """The same for rows of `width` columns, in integers: extents may be symbols."""
+    """Rows of one chunk of `width` columns, in integers: extents may be symbols."""
     columns = max(1, round(target_cycles / cycles_per_column))
     return _equal_rows(rows, most(1, columns // width), pieces)
 

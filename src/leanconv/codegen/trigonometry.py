@@ -83,7 +83,7 @@ def in_double(function: Callable[..., Value]) -> Callable[..., Value]:
 
 # -- the angle ----------------------------------------------------------------------------------
 def _two_sum(a: Value, b: Value) -> tuple[Value, Value]:
-    """a + b as the double next to it and what is left, exactly."""
+    """a + b as the double next to it and the exact rest."""
     total = a + b
     part = total - a
     return total, (a - (total - part)) + (b - part)
@@ -287,7 +287,7 @@ _LN2 = log_of_number(2.0)
 
 
 def _log1p(e: Function, x: Value) -> Value:
-    """log(1 + x), what 1 + x loses of x put back (Kahan); x is finite or NaN."""
+    """log(1 + x), with the rounding of 1 + x corrected (Kahan); x is finite or NaN."""
     total = x + 1.0
     return log(e, total) + (x - (total - 1.0)) / total
 

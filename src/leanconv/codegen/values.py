@@ -121,7 +121,7 @@ class Value:
         return f"{self.kind} {self.text}"
 
     def like(self: Same, expression: str) -> Same:
-        """Append one instruction, whose result is what this value is."""
+        """Append one instruction whose result has this value's type."""
         return type(self)(self.function, self.kind, self.function.named(expression))
 
     @property
@@ -134,7 +134,7 @@ class Value:
         return type(self)(self.function, self.kind, literal(self.kind, 0))
 
     def coerced(self, other: Value | Number) -> Value:
-        """The other operand of an instruction: numbers become constants of this type."""
+        """Return the other operand of an instruction: numbers become constants of this type."""
         return other if isinstance(other, Value) else self.function.const(self.kind, other)
 
     def _arithmetic(self: Same, integer: str, floating: str, a: Value, b: Value) -> Same:
@@ -232,7 +232,7 @@ class Index(Value):
     __slots__ = ()
 
     def coerced(self, other: Value | Number) -> Value:
-        """The other operand of an instruction: numbers become indices."""
+        """Return the other operand of an instruction: numbers become indices."""
         if isinstance(other, Value):
             return other
         scalar = self.kind == "i64"
@@ -252,11 +252,11 @@ class Pointer(Value):
         self.function, self.kind, self.text, self.element = function, kind, text, element
 
     def like(self, expression: str) -> Pointer:
-        """Append one instruction, whose result is an address of such elements, too."""
+        """Append one instruction whose result is an address of such elements, too."""
         return Pointer(self.function, "ptr", self.function.named(expression), self.element)
 
     def of(self, element: str) -> Pointer:
-        """The same address as one of other elements; no instruction."""
+        """Return the same address as one of other elements; no instruction."""
         return Pointer(self.function, "ptr", self.text, element)
 
     def at(self, index: Value | int) -> Pointer:

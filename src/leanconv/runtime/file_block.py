@@ -26,7 +26,7 @@ _AT_ONCE = 2**30  # bytes that one read asks the system for; some take less than
 
 
 class FileBlock(Block):
-    """The first bytes of a file, mapped; what is written there is in the file.
+    """The first bytes of a file, mapped; writes to them are in the file.
 
     Args:
         handle: a descriptor of a regular file of at least as many bytes (at least 1); the block has

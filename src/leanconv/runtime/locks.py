@@ -17,7 +17,7 @@ _LEAST = 64
 
 
 class Registry(Generic[_Object]):
-    """Objects that are held weakly, with what is to outlive them until it may go.
+    """Weakly held objects, with data that is kept for a while after their end.
 
     A `WeakSet` or a `__del__` runs Python's code at the end of an object, where an exception of a
     signal handler, such as a KeyboardInterrupt, is lost or leaves half undone. Here nothing runs
@@ -44,13 +44,13 @@ class Registry(Generic[_Object]):
         return len(self._entries)
 
     def add(self, each: _Object, outliving: object = None) -> None:
-        """Add an object, and what is to be kept for a while after its end."""
+        """Add an object, and data to keep for a while after its end."""
         self._entries[next(self._numbers)] = weakref.ref(each), outliving
         if len(self._entries) >= self._sweep_at:
             self.sweep()
 
     def sweep(self) -> None:
-        """Drop what has ended; `add` does so when the entries have doubled."""
+        """Drop entries of ended objects; `add` does so when the entries have doubled."""
         ended = [number for number, (ref, _) in list(self._entries.items()) if ref() is None]
         if self._may_drop():
             for number in ended:
@@ -59,7 +59,7 @@ class Registry(Generic[_Object]):
 
 
 class Lock:
-    """A lock to be taken by `with lock.held:`; what it guards must bear being left half done.
+    """A lock to be taken by `with lock.held:`; its data must bear being left half changed.
 
     `with` is given the system's own lock: methods of ours around it would be places where a
     KeyboardInterrupt can strike after the lock is taken and before anybody is to release it.
@@ -97,7 +97,7 @@ class Lock:
         return reentrant(self._doing)
 
     def renew(self) -> None:
-        """In a forked child: forget that another thread of the parent had it."""
+        """Forget, in a forked child, that another thread of the parent had the lock."""
         self.bare = threading.RLock()
         self.mine = owned(self.bare)
 
@@ -115,7 +115,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class Unpicklable:
-    """A base of classes whose objects cannot be sent: trying to says what to send instead.
+    """A base of classes whose objects cannot be pickled, with an error that says what to send.
 
     Attributes:
         instead: the end of that message.

@@ -158,7 +158,7 @@ class Block:
 
     @cached_property
     def number(self) -> int:
-        """Its own: no other block of the process ever has it."""
+        """Number of the block, which no other block of the process ever has."""
         return next(_numbers)
 
     def view(self, offset: int, size: int) -> np.ndarray:
@@ -222,7 +222,7 @@ class Resident:
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """Bytes of all kinds together."""
         return self.llvm + self.libraries + self.files + self.other
 
 

@@ -267,7 +267,7 @@ class Pool:
             self._words[n.STOP // 8] = 0
 
     def _after_fork(self) -> None:
-        """The child has no workers, and nobody finishes what the parent's threads had begun."""
+        """Start without workers in a child: nobody finishes what the parent's threads had begun."""
         self._workers = []
         self._enough, self._retry_at, self._waking = 1, 0, False
         self._ended = False

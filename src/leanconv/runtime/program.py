@@ -97,7 +97,7 @@ class _OutsideIndices:
         return [start + 8 * number for number in range(first, first + count)]
 
     def forget(self) -> None:
-        """Forget what earlier runs have stored."""
+        """Forget the indices that earlier runs have stored."""
         self._bytes[:] = self._none
 
     def check(self) -> None:

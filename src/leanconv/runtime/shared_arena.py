@@ -1,4 +1,4 @@
-"""One arena for all plans of a network: they run in turn, and no run needs what another left."""
+"""One arena for all plans of a network: they run in turn, and leave nothing for each other."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class SharedArena:
         self._parts: list[weakref.ref[ArenaPart]] = []
 
     def part(self, size: int) -> ArenaPart:
-        """Make room for a plan, and give back what only plans that have ended needed.
+        """Make room for a plan, and give back memory that only ended plans needed.
 
         Raises:
             OutOfMemoryError: the system does not give the memory.

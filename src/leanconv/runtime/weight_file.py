@@ -74,7 +74,7 @@ class WeightFiles:
         self._folder, self._limit = folder, limit_bytes
 
     def find(self, key: str, size: int) -> FileBlock | None:
-        """The weights of a key, mapped for reading; None where there is no such file.
+        """Return the weights of a key, mapped for reading; None where there is no such file.
 
         Args:
             key: hexadecimal digits, of all that the bytes follow from.
@@ -164,7 +164,7 @@ class WeightFiles:
 
 
 class _FillError(Exception):
-    """An OSError of who packs, such as of a user's progress function: not one of the folder."""
+    """An OSError of the function that packs, such as a user's progress function."""
 
     def __init__(self, reason: OSError) -> None:
         super().__init__(reason)
@@ -288,7 +288,7 @@ class ConstantFile:
             return  # what the file is to save is memory: packing needs it, too, and says so
 
     def moved(self, array: np.ndarray) -> np.ndarray:
-        """The same array in the file; itself where it is small, in one already, or has no room."""
+        """Return an array's copy in the file; itself if it is small, there already, or too large."""
         size = -(-array.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
         mapped = array.flags.c_contiguous and mapped_file(array) is not None
         if self._map is None or array.nbytes < _LEAST_BYTES or mapped or array.dtype.hasobject:

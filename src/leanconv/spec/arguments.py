@@ -1,4 +1,4 @@
-"""From the public arguments of a convolution, in PyTorch's conventions, to a spec.
+"""Conversion of a convolution's public arguments, in PyTorch's conventions, to a spec.
 
 A message about an array of the wrong axes says how to make it one of the right ones (`mended`).
 """

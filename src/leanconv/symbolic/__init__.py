@@ -1,4 +1,4 @@
-"""Symbols: numbers whose values are known but not built into what is made with them.
+"""Symbols: numbers whose values are known but not built into the code or graph made with them.
 
 Code of a kernel and the simplified graph of a network are made with symbols for the extents that
 may differ from one use to the next. A symbol is a known number and an expression over variables;

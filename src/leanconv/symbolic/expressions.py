@@ -80,7 +80,7 @@ class Expression:
 
     @property
     def text(self) -> str:
-        """The expression as Python over `v`, for people; what is long is cut."""
+        """The expression as Python over `v`, for people; long text is cut."""
         steps, (number,) = steps_of([self])
         return text_of(steps, number)
 
@@ -227,7 +227,7 @@ def _fits(apply: Callable[..., Any], count: int) -> bool:
 
 # -- texts ---------------------------------------------------------------------------------
 def text_of(steps: Sequence[Step], number: int, names: Sequence[str] = ()) -> str:
-    """A step for people; what is long is cut.
+    """Return a step as text for people; long text is cut.
 
     Args:
         steps: it and those before it.

@@ -58,7 +58,7 @@ def attempted(make: Callable[[], _Made]) -> _Made | Exception:
 
 
 def _without_values(error: Exception) -> Exception:
-    """The error, whose frames keep nothing of what was begun: it is made again beside it."""
+    """Clear the frames of an error, which keep values of the attempt, and return it."""
     each: BaseException | None = error
     seen = set[BaseException]()  # an error that is raised again may be among its own causes
     while each is not None and each not in seen:
@@ -101,7 +101,7 @@ class Entry(Protocol[_Result_co]):
 
     @property
     def numbers(self) -> Guarded:
-        """Its guards."""
+        """Guards and expressions of the entry."""
 
     def at(self, values: Values) -> _Result_co | None:
         """Return the entry's result for values of the variables; None if a guard does not hold."""
@@ -184,7 +184,7 @@ class Memo(Generic[_Result]):
             self.refusals.append(told)
 
     def attempt(self, what: str, make: Callable[[], Made[_Result] | None]) -> Made[_Result] | None:
-        """Make one more and keep it; None where it cannot be, which is told."""
+        """Make one more entry and keep it; log the reason and return None where that fails."""
         made = attempted(make)
         if isinstance(made, Exception):
             self.refuse(what, made)

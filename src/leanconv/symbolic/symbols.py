@@ -154,7 +154,7 @@ class Symbol:
         return self
 
     def _moved(self, by: int) -> Symbol:
-        """This plus a number: x + 2 - 3 + 1 is x, so that what is equal is one node."""
+        """Return this plus a number: x + 2 - 3 + 1 is x, so that equal sums are one node."""
         if by == 0:
             return self
         offset = self._offset + by
@@ -203,7 +203,7 @@ class Symbol:
         return self.trace.guards.setdefault(node, apply(self.value, plain(other)))
 
     def decided(self) -> float:
-        """Its number, which becomes a guard."""
+        """Return the symbol's number, which becomes a guard."""
         return self.trace.guards.setdefault(self.expression, self.value)
 
     def __index__(self) -> int:
@@ -260,7 +260,7 @@ def plain(value: Any) -> Any:
 
 
 def key(value: Any) -> Any:
-    """A value that can be hashed: symbols in tuples by their expressions."""
+    """Make a value that can be hashed: symbols in tuples by their expressions."""
     if isinstance(value, tuple):
         return tuple(key(item) for item in value)
     return (Symbol, value.expression) if isinstance(value, Symbol) else value

@@ -118,7 +118,7 @@ class Holes:
 
 
 def fixed(value: _Value) -> _Value:
-    """The same with numbers for symbols, each of which becomes a guard.
+    """Return a copy with numbers for symbols, each of which becomes a guard.
 
     What follows from it is made for these numbers alone. It is written where that is meant: there
     are few of them, or they are seldom other ones.

@@ -203,7 +203,7 @@ class Costs:
     amx_line: float | None = None
 
     def __hash__(self) -> int:
-        """By name only: targets are keys of many caches, and records are few."""
+        """Hash by name only: targets are keys of many caches, and records are few."""
         return hash(self.cpu)
 
     def l3_or_dram_read(self, stream_bytes: float, l3_bytes: int) -> float:
@@ -307,7 +307,7 @@ def estimated(**numbers: Number) -> Known:
 
 
 def absent(*names: str) -> Known:
-    """Numbers of what a processor does not have, though the one that it is derived from does."""
+    """Numbers that a processor does not have, though the one that it is derived from does."""
     return Known(Source((), "", "", ""), dict.fromkeys(names))
 
 

@@ -27,7 +27,7 @@ EXTENSIONS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Target:
-    """Facts about one kind of core that decide what code is emitted for it.
+    """Facts about one kind of core that decide the code that is emitted for it.
 
     Attributes:
         name: the preset's name, or `"host"`.
@@ -66,7 +66,7 @@ class Target:
         return self.vector_bytes // dtype.bytes
 
     def channel_block(self, dtype: DType) -> int:
-        """Channels in a block of a tensor: the lanes of what sums of its elements are kept in.
+        """Channels in a block of a tensor: the lanes of a vector of sums of its elements.
 
         So tensors of different types, between which a network converts, have equal blocks.
         """

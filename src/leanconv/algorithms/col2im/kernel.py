@@ -223,7 +223,7 @@ class _Emission:
             e.store(offset, here.at(3))
 
     def _offsets(self, table: Pointer, offsets: Pointer) -> None:
-        """Write what each run adds to the place of a pixel in y."""
+        """Write the offset of each run from a pixel's place in y."""
         e, k = self.e, self.k
         with e.loop("run", k.runs) as number:
             _, _, block, *shift = (e.load_index(table.at(number * RUN + i)) for i in range(RUN))
@@ -329,7 +329,7 @@ class _Emission:
     def _add_run(
         self, source: Pointer, y: Pointer, length: Value, begin: Value, band: tuple[Value, Value]
     ) -> None:
-        """Add one run of one pixel, but what lies beside the chunk's outputs.
+        """Add one run of one pixel, without columns beside the chunk's outputs.
 
         Args:
             source: its columns.

@@ -218,7 +218,7 @@ _Holder = TypeVar("_Holder")
 
 
 def with_conv(holder: _Holder, **changes: Any) -> _Holder:
-    """The same problem, shape or kernel with other fields of the `Conv` that it holds."""
+    """Replace fields of the `Conv` that a problem, shape or kernel holds."""
     held: Any = holder
     made: _Holder = replace(held, conv=replace(held.conv, **changes))
     return made
@@ -242,7 +242,7 @@ class GroupedConv(Kernel):
 
     @property
     def packing(self) -> Hashable:
-        """Channels and taps: what packing looks at, and never the sizes of a map."""
+        """Channels and taps, never the sizes of a map: all that packing depends on."""
         conv = self.conv
         shape = conv.groups, conv.inputs, conv.outputs, conv.window.kernel
         return type(self), shape, conv.precision, conv.epilogue.operands

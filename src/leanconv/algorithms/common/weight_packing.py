@@ -255,12 +255,12 @@ class WeightTransform(Panels):
 
     @abstractmethod
     def transform(self, e: Function, pointers: dict[str, Pointer], at: OneStep) -> None:
-        """Make of the taps in the scratch what is stored, and store it.
+        """Transform the taps in the scratch, and store the result.
 
         Args:
             e: the function.
             pointers: of the operands.
-            at: what is transformed.
+            at: the step and the outputs that are transformed.
         """
 
     @property

@@ -107,7 +107,7 @@ class DepthwiseConv(GroupedConv):
 
     @property
     def shared_taps(self) -> int:
-        """Taps of a row that share what is moved to lanes, their weights in memory; 0: none.
+        """Taps of a row that share pixels moved to lanes, with weights in memory; 0: none.
 
         It pays where two taps or more meet an input pixel, each of another column.
         """

@@ -320,7 +320,7 @@ class _PanelRow:
             self._nest(loops[1:], acc, a_i, b_i, inside)
 
     def _channel_loops(self, width: int) -> list[tuple[int, list[ReductionLoop]]]:
-        """Loops over the input channels: whole blocks, then what is left of the last."""
+        """Loops over the input channels: whole blocks, then the rest of the last."""
         access, count, group = self.kernel.conv.x, self.kernel.conv.inputs, self.kernel.dot_group
         if access.block == 1:  # groups are of neighbours
             steps, stride = ceil_div(count, group), group * access.block_stride

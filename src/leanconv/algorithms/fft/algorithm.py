@@ -79,7 +79,7 @@ def _cost(problem: Problem, target: Target) -> float:
 
 
 def _layout(problem: Problem, target: Target, given: FftParameters) -> tuple[float, _Layout]:
-    """Cycles, and the cheapest layout of what the parameters leave to choose from."""
+    """Cycles, and the cheapest layout with the choices that the parameters leave open."""
     if given.tile != "image" and given.products != 3 and lanes_are_tiles(problem, target):
         return best_plane(problem, target, _choices(problem, given, _plane_lengths(problem)))
     return best(problem, target, _choices(problem, given, LENGTHS))
@@ -103,7 +103,7 @@ def _variants(problem: Problem, target: Target, lean: bool) -> list[Choice]:
 
 
 def _image_length(problem: Problem) -> int:
-    """The transform that holds a whole image and what a window reaches over its end."""
+    """Length of the transform that holds a whole image and a window's reach over its end."""
     needed = max(least_length(problem.conv.window, axis) for axis in (1, 2))
     length = next((n for n in LENGTHS + LONG if n >= needed), None)
     if length is None:

@@ -92,7 +92,7 @@ class CutConv:
 
     @property
     def mid_row(self) -> int:
-        """From one row of half-transformed tiles to the next: T vectors and one."""
+        """Elements from one row of half-transformed tiles to the next: T vectors and one."""
         return (self.length + 1) * self.lanes
 
 
@@ -235,29 +235,29 @@ class FftLayout(CutConv):
 
     @property
     def x_phase(self) -> int:
-        """From one phase's channels to the next one's."""
+        """Elements from one phase's channels to the next one's."""
         return self.input_vectors * self.lanes
 
     @property
     def x_row(self) -> int:
-        """From one plane of an input tile to the next."""
+        """Elements from one plane of an input tile to the next."""
         row = self.phases * self.x_phase
         lines = ceil_div(row * self.item, ALIGNMENT)
         return odd_lines(row, self.item) if lines % 8 == 0 else row
 
     @property
     def x_tile(self) -> int:
-        """From one input tile to the next."""
+        """Elements from one input tile to the next."""
         return self.planes * self.x_row
 
     @property
     def y_row(self) -> int:
-        """From one plane of an output tile to the next."""
+        """Elements from one plane of an output tile to the next."""
         return self.output_vectors * self.lanes
 
     @property
     def slot(self) -> int:
-        """From one bin to the next."""
+        """Elements from one bin to the next."""
         most = max(self.input_tiles * self.x_tile, self.output_tiles * 2 * self.y_row)
         return odd_lines(most, self.item)
 
@@ -333,7 +333,7 @@ class PlaneLayout(CutConv):
 
     @property
     def line(self) -> int:
-        """From one lane's line to the next: a vector before its positions and one behind them."""
+        """Elements from a lane's line to the next: its span, a vector before and one behind."""
         return max(self.span + 2 * self.lanes, ALIGNMENT // self.item)
 
     @property

@@ -105,7 +105,7 @@ class Network:
 
     @cached_property
     def program(self) -> LinearProgram:
-        """The network in the order of execution, without what no output needs."""
+        """The network in the order of execution, without nodes that no output needs."""
         uses = self._uses()
         fused = self._fused(uses)
         numbers = {i: i for i in range(self.inputs)}

@@ -46,7 +46,7 @@ class Axis:
 
     @property
     def residue_step(self) -> int:
-        """From one output of a residue to the next."""
+        """Outputs from one of a residue to its next."""
         return self._residues.count
 
     @property
@@ -71,7 +71,7 @@ class Axis:
 
     @property
     def longest(self) -> Axis:
-        """The same with all outputs that a tile has room for, if the kernel is one part."""
+        """The same axis with all outputs that a tile has room for, if the kernel is one part."""
         if self.parts > 1:
             return self
         return replace(self, step=self.length - self.taps + 1)

@@ -76,7 +76,7 @@ class ImageRows:
         return aligned(self.rows * self.row_bytes)
 
     def holding(self, rows: int) -> ImageRows:
-        """The same with place for so many rows."""
+        """Return the same conversion with room for so many rows in the scratch."""
         return replace(self, rows=rows)
 
     def emit(
@@ -219,7 +219,7 @@ class BlockKernels:
     lookup: tuple[Way, int] = ("gather", 1)
 
     def linked(self) -> BlockKernels:
-        """The same block, in which what two stages share is one number, and one word of a table.
+        """Return the same block with one number for each extent that two stages share.
 
         The expanded and the filtered tensor are written by one stage and read by the next.
         """

@@ -81,7 +81,7 @@ def table_cycles(block: BlockKernels, stage: str, target: Target) -> float:
 
 
 def image_cycles(block: BlockKernels, rows: float, target: Target) -> float:
-    """Estimated cycles of what so many expanded rows in a step read of an image."""
+    """Estimated cycles of making the image rows that so many expanded rows of a step read."""
     image, expand = block.image, block.expand
     if image is None or expand is None:
         return 0.0
@@ -103,7 +103,7 @@ def weights_cycles(size: int, target: Target) -> float:
 
 
 def imbalance(chunks: int) -> float:
-    """By how much some threads wait for others, for two threads and for four."""
+    """Factor by which threads wait for others, for two threads and for four."""
     return sum(ceil_div(chunks, threads) * threads / chunks for threads in (2, 2, 4)) / 3
 
 

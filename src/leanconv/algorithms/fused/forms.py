@@ -71,7 +71,7 @@ class Chain:
         return inner if self.expand is None else (self.expand, *inner)
 
     def alone(self) -> Chain:
-        """The same for one image."""
+        """Return the same chain for one image."""
         expand = self.expand and replace(self.expand, batch=1)
         inner = replace(self.depthwise, batch=1)
         return replace(self, expand=expand, depthwise=inner, project=replace(self.project, batch=1))

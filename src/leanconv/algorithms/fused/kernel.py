@@ -201,7 +201,7 @@ def pack_part(
 
 
 def _cuts(block: BlockKernels, part: int) -> dict[str, tuple[int, slice, slice]]:
-    """For each stage: the number of its convolution, its output and its input channels."""
+    """Return for each stage the number of its convolution, its output and its input channels."""
     channels = block.depthwise.conv.out_channels
     inner, everything = slice(part * channels, (part + 1) * channels), slice(None)
     cuts = {"expand": (0, inner, everything)} if block.expand else {}

@@ -1,4 +1,4 @@
-"""Some output rows of a fused block: the code that runs through its kernels."""
+"""Emission of some output rows of a fused block, through its kernels."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class BlockRows:
         self._project(first, last)
 
     def _rows_of_image(self, expand: DirectConv, begin: Value, end: Value) -> Rows:
-        """Emit what the expanded rows begin … end - 1 are made of, if x is an image."""
+        """Emit the rows of codes that expanded rows begin … end - 1 read, if x is an image."""
         e, image = self.e, self.block.image
         if image is None:
             return self.tensors["x"]

@@ -83,7 +83,7 @@ class BlockStream(Kernel):
 
     @property
     def scratch_bytes(self) -> int:
-        """The rings, and what the neediest block works in."""
+        """Bytes of the rings, and of the largest block's scratch."""
         return sum(self.ring_bytes) + max(block.scratch_bytes for block in self.blocks)
 
     @property

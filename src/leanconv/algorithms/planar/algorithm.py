@@ -68,7 +68,7 @@ def _most_vectors(kernel: PlanarConv) -> int:
 
 
 def _with_tile(kernel: PlanarConv, vectors: int, target: Target) -> PlanarConv:
-    """With a tile of so many vectors, fewer for phases, and the channels that fit."""
+    """Set a tile of so many vectors, fewer for phases, and the channels that fit."""
     conv = kernel.conv
     room = target.registers - 3
     if isinstance(conv.y, PhasedAccess):
@@ -155,7 +155,7 @@ _remembered = lru_cache(maxsize=256)(_planned)
 
 
 def _of_any_size(problem: Problem, target: Target) -> tuple[_PlanarKernel, float]:
-    """The same with a tile that is best for a map of the usual sizes, which have no padding."""
+    """Return kernel and cycles for all sizes, with the tile that is best for a usual size."""
     usual = replace(typical(problem), any_size=())
     planned, _ = _remembered(usual, target)
     overlaps = not problem.conv.epilogue.residual

@@ -359,7 +359,7 @@ class ColumnOutput:
         e.store_first(value, self.y.at(place), live)
 
     def finish(self, most: int) -> None:
-        """Store what is left of a tile: tails of at most so many lanes."""
+        """Store the rest of a tile: tails of at most so many lanes."""
         if self._tails:
             self.e.store_parts(self._tails, self._live, most)
         self._tails = []

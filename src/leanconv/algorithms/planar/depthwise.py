@@ -94,7 +94,7 @@ class PlanarDepthwise(GroupedConv):
         return self.conv.batch * channels * ceil_div(self.row_tiles, self.row_block)
 
     def uses(self, rows: int) -> Uses:
-        """For each input row, counted from a tile's first: the (output row, kh) that read it."""
+        """Return for each input row, counted from a tile's first, its uses: (output row, kh)."""
         conv = self.conv
         found: Uses = {}
         for r in range(rows):

@@ -1,4 +1,4 @@
-"""Choosing how a convolution by matrix tiles is cut, and what it costs.
+"""Choice of how a convolution by matrix tiles is cut, and its cost.
 
 Tensors of floats that lie plain are brought into blocks of channels before tiles, and back behind:
 
@@ -51,7 +51,7 @@ def in_blocks(problem: Problem, keeps_x: bool) -> Problem:
 
 
 def reorder_cycles(problem: Problem, blocked: Problem, target: Target) -> float:
-    """Estimated cycles of bringing what is plain into blocks and back."""
+    """Estimated cycles of bringing plain tensors into blocks and back."""
     costs, total = target.costs, 0.0
     for size, _ in _moved(problem, blocked).values():
         total += 2 * size / costs.dram_copy + costs.stage

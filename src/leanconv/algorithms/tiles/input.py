@@ -210,7 +210,7 @@ def _interleaved(e: Function, a: Value, b: Value) -> Value:
 
 
 def _narrowed(e: Function, value: Value, kernel: TileShape) -> Value:
-    """A vector of the input as what is multiplied."""
+    """A vector of the input, converted to the type that tiles multiply."""
     kind = vector(kernel.factor.llvm, lanes_of(value.kind))
     return value if kind == value.kind else e.convert("fptrunc", value, kind)
 

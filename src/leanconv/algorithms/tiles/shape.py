@@ -88,7 +88,7 @@ class TileShape(GroupedConv):
     # -- the input in scratch --------------------------------------------------------------
     @property
     def factor(self) -> DType:
-        """Type of what is repacked of the input."""
+        """Type of the repacked input's elements."""
         return factors(self.conv.precision)[0]
 
     @property

@@ -297,7 +297,7 @@ def whole_cost(problem: Problem, target: Target, view: UnfoldedView, elements: i
 
 
 def _cuts(problem: Problem, target: Target, blocks: Blocks) -> Iterator[Cut]:
-    """These blocks with the output channels in one part, two, four …"""
+    """Yield these blocks with the output channels in one part, two, four …"""
     conv, view, costs = problem.conv, blocks.view(*blocks.shape), target.costs
     one = with_conv(product(problem, view, target), batch=1, groups=1)
     one = replace(one, tile=best_tile(one, target))

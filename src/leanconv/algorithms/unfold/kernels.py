@@ -265,7 +265,7 @@ class BlockConv(Kernel):
 
 @dataclass(frozen=True)
 class Serial(Kernel):
-    """Another kernel's whole grid as one chunk, to measure what threads gain."""
+    """Another kernel's whole grid as one chunk, to measure the gain of threads."""
 
     chunks = 1
     operands = of_wrapped("operands")

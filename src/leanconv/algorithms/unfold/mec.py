@@ -150,7 +150,7 @@ def _solution_a(problem: Problem, target: Target) -> Candidate:
 
 
 def _reorder(problem: Problem, hnwc: Access) -> Copy:
-    """From (od, oh, n, ow, k) to the output's own order."""
+    """Make the copy from (od, oh, n, ow, k) to the output's own order."""
     conv = problem.conv
     y, (depth, height, width) = conv.y, conv.window.out
     whole, rest = divmod(conv.out_channels, y.block)

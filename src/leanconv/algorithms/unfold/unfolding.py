@@ -292,7 +292,7 @@ class Mover:
             e.store_first(column, y.at(p * u.position[2]), rows)
 
     def _interleave(self, x: Pointer, y: Pointer, step: int, rows: int) -> None:
-        """The same where the columns of the unfolded tensor follow each other: whole vectors."""
+        """Copy squares whose columns follow each other in the unfolded tensor: whole vectors."""
         e, lanes = self.e, self.u.lanes
         loaded = [self._load(x.at(q * step), lanes) for q in range(rows)]
         for part in range(rows):

@@ -92,7 +92,7 @@ class InputTransform:
         )
 
     def _outside(self) -> Pointer:
-        """The address of what codes outside the image are: loads need no masks."""
+        """Return the address of a vector of zeros, read outside the image: loads need no masks."""
         zeros = self.e.local(self.shape.conv.precision.x.llvm, self.shape.lanes)
         self.e.store(self.e.zero(self.loaded), zeros)
         return zeros

@@ -66,7 +66,7 @@ class AxisMap:
         return self.first[phase] + moved, self.last[phase] + moved
 
     def after(self, inner: AxisMap) -> AxisMap:
-        """The map of this one's elements to what `inner`'s elements, its source, read.
+        """Compose this map with `inner`, that of its source, to the indices that `inner` reads.
 
         Raises:
             IrregularError: the period would be too long.
@@ -77,7 +77,7 @@ class AxisMap:
         return _reduced(step, [_hull(inner, *self.reads(o)) for o in range(period)])
 
     def joined(self, other: AxisMap) -> AxisMap:
-        """The map to what either of two maps reads.
+        """Return the map to the indices that either of two maps reads.
 
         Raises:
             IrregularError: they move at different strides.

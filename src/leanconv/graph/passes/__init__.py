@@ -1,4 +1,4 @@
-"""The passes that bring a graph from what a file says to what is planned, in their order.
+"""The passes that bring a file's graph to the one that is planned, in their order.
 
 A pass is a pure function from graph to graph that keeps what the network computes (up to rounding
 where constants are folded), its inputs and its outputs. It takes time proportional to the graph.

@@ -109,7 +109,7 @@ _FLOATS: dict[str, Any] = {
 def _layer(
     node: Node, x: Coded, source: str, weights: Sequence[str], out: str, window: Mapping[str, Any]
 ) -> Node:
-    """The QLinearConv of codes that stand for what `x` does, which gives floats."""
+    """Make the QLinearConv of codes of `x`, which gives floats."""
     attributes = frozen({**window, **_FLOATS, "x_zero": x.code.zero})
     return Node("QLinearConv", (source, *weights), (out,), attributes, node.name)
 

@@ -27,7 +27,6 @@ def cutting_weights(part_bytes: int) -> Callable[[Graph], Graph]:
     """
 
     def cut_weights(graph: Graph) -> Graph:
-        """See `cutting_weights`."""
         held = sum(array.nbytes for array in graph.constants.values() if not is_filled(array))
         size = max(part_bytes, -(-2 * held // _MOST_PARTS))  # rounding halves it at most
 

@@ -24,7 +24,7 @@ _NO_KERNEL = ("QLinearSoftmax",)  # of a CPU
 
 
 def expand_quantised(graph: Graph) -> Graph:
-    """Replace operations on codes by what they mean, and others, composed of those on floats.
+    """Replace operations on codes, and others without a kernel, by operations on floats.
 
     Requires: a verified graph, after patterns of quantised layers were recognised.
     Ensures: none of the operations of `EXPANSIONS` is left.
@@ -33,7 +33,7 @@ def expand_quantised(graph: Graph) -> Graph:
 
 
 def expand_without_kernel(graph: Graph) -> Graph:
-    """The same of the operations that no kernel of a CPU computes.
+    """Replace, in the same way, the operations that no kernel of a CPU computes.
 
     Requires: as `expand_quantised`.
     Ensures: none of these is left.
@@ -52,7 +52,7 @@ def _rule(editor: Editor, node: Node) -> bool:
 
 
 class Composer:
-    """Collects the nodes that replace one; what depends on constants only is computed at once.
+    """Collects the nodes that replace one; those of constants only are computed at once.
 
     Args:
         editor: of the graph.
@@ -149,7 +149,7 @@ def _lookup(c: Composer, node: Node) -> str:
 
 
 def _add(c: Composer, node: Node) -> str:
-    """In float64, where products are exact and sums all but so; each sum is rounded to float32."""
+    """Add in float64, where products are exact and sums nearly so; round each sum to float32."""
     a, b = node.inputs
     ra, rb, summand = add_factors(node.attributes["scales"], node.attributes["zeros"])
     y = c.constant(np.asarray(summand, FLOAT64))

@@ -266,12 +266,12 @@ def _bias(editor: Editor, conv: Node, channels: int) -> _Vector:
 
 
 def _by_output(w: Array, scale: _Vector, _group: int) -> tuple[Array, _Vector]:
-    """Weights and what to multiply them by, to scale the first axis."""
+    """Return weights and factors that scale their first axis."""
     return w, scale.reshape((-1,) + (1,) * (w.ndim - 1))
 
 
 def _by_second(w: Array, scale: _Vector, group: int) -> tuple[Array, _Vector]:
-    """To scale the second axis: a Conv's inputs, a ConvTranspose's outputs, within each group."""
+    """Return those that scale the second axis: a Conv's inputs, a ConvTranspose's outputs."""
     grouped = w.reshape(group, w.shape[0] // group, *w.shape[1:])
     return grouped, scale.reshape(group, 1, -1, *(1,) * (w.ndim - 2))
 

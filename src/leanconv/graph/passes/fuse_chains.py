@@ -134,7 +134,7 @@ def _is_small(terms: Sequence[Term]) -> bool:
 
 
 def _joined(editor: Editor, group: list[Node]) -> Node:
-    """One node of several, each of which reads what is before it."""
+    """Make one node of several, each of which reads the ones before it."""
     last, made = group[-1], {each.output for each in group}
     read = (name for each in group for name in each.inputs if name not in made)
     inputs = tuple(dict.fromkeys(read))

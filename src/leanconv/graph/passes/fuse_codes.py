@@ -62,7 +62,7 @@ def _may_take(editor: Editor, conv: Node, residual: str, node: Node, index: int)
 
 
 def _fused(conv: Node, residual: str, node: Node, index: int) -> Node:
-    """The convolution that does what it and the addition do, whose operand `index` it is."""
+    """Make a convolution that also does the addition, whose operand `index` it is."""
     own, added = conv.attributes, node.attributes
     scales, zeros = added["scales"], added["zeros"]
     codes = ResidualCodes(
@@ -82,7 +82,7 @@ def _fused(conv: Node, residual: str, node: Node, index: int) -> Node:
 
 @rewriting
 def fuse_coded_activations(editor: Editor, node: Node) -> bool:
-    """Move what follows a QLinearConv that gives floats into it, one node after the other.
+    """Move operations behind a QLinearConv that gives floats into it, one node after the other.
 
     - An activation of one input, unless there are bounds before it.
     - A Mul, Add or Sub behind the activation, of one number or one for each channel.
@@ -140,7 +140,7 @@ def _affine(editor: Editor, node: Node, index: int) -> bool:
 
 
 def _quantised(editor: Editor, conv: Node, node: Node) -> bool:
-    """Codes of what an activation gives."""
+    """Let the convolution make codes of its activation's results."""
     scale, zero = (editor.constants.get(name) for name in node.inputs[1:3])
     numbers = _numbers(editor, conv)
     if numbers is None or scale is None or zero is None or scale.size != 1 or zero.size != 1:

@@ -87,7 +87,7 @@ def fuse_residual(editor: Editor, node: Node) -> bool:
 
 @rewriting
 def fuse_outer_residual(editor: Editor, node: Node) -> bool:
-    """The same for convolutions with an activation: act(conv) + residual.
+    """Move an Add into a Conv with an activation: act(conv) + residual.
 
     Requires: a verified graph, after `fuse_activations`.
     Ensures: such convolutions carry the other branch, and their activation says that it is first.

@@ -113,7 +113,7 @@ def _factored(editor: Editor, name: str) -> tuple[Node, float] | None:
 
 @dataclass
 class _Deviation:
-    """sqrt(mean(square) + epsilon) of what is centred."""
+    """sqrt(mean(square) + epsilon) of centred values."""
 
     square: Node
     first: int
@@ -243,7 +243,7 @@ def _is_square(editor: Editor, square: Node, name: str) -> bool:
 
 
 def _affine(editor: Editor, node: Node) -> bool:
-    """A constant scale, then a constant bias, of what is normalised."""
+    """Take in a constant scale, then a constant bias, behind a normalisation."""
     if node.op not in ("Mul", "Add"):
         return False
     for index in (0, 1):

@@ -118,7 +118,7 @@ def _concat(values: Values, node: Node) -> bool:
 # -- in front of a QuantizeLinear --------------------------------------------------------------
 @dataclass(frozen=True, eq=False)
 class _Quantised:
-    """A QuantizeLinear, and what is between it and the layer whose result it reads.
+    """A QuantizeLinear, and the nodes between it and the layer whose result it reads.
 
     Attributes:
         values: of the graph.
@@ -151,7 +151,7 @@ class _Quantised:
         return (self.low, self.high) == (self.code.dtype.low, self.code.dtype.high)
 
     def fused(self, *codes: Code) -> dict[str, Any]:
-        """Attributes of an operation on such codes."""
+        """Return the attributes of an operation on these codes."""
         return {**fused((*codes, self.code)), **self.attributes}
 
     def replaced(self, *new: Node) -> bool:
@@ -314,7 +314,7 @@ def _softmax(q: _Quantised) -> bool:
 
 
 def _function(q: _Quantised) -> bool:
-    """Any function of one tensor, element by element."""
+    """Make a Lookup of any function of one tensor, element by element."""
     found = q.values.function(q.root)
     if found is None:
         return False

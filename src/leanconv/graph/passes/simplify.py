@@ -66,7 +66,7 @@ def _without_places(node: Node) -> Node:
 
 
 def _without_unread(node: Node, needed: set[str]) -> Node:
-    """A loop that stacks only what is read, and captures only what its body reads."""
+    """Return a loop that stacks and captures only what is read outside or in its body."""
     states, body = node.attributes["states"], node.attributes["body"].graph
     stacked = [n for n, name in enumerate(node.outputs) if n < states or name in needed]
     if len(stacked) < len(node.outputs):
@@ -97,7 +97,7 @@ def bounds(node: Node) -> _Bounds | None:
 
 
 def _clip_node(node: Node, source: str, low: float, high: float) -> Node:
-    """A Relu or Clip of `source` that defines what `node` defines."""
+    """Make a Relu or Clip of `source` that defines the value that `node` defines."""
     if (low, high) == (0.0, math.inf):
         return Node("Relu", (source,), node.outputs, frozen({}), node.name)
     attributes = frozen({"min": low, "max": high})

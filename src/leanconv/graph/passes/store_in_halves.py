@@ -93,7 +93,7 @@ class _Storing:
         return {name for node in nodes for name in node.inputs[1:]}
 
     def _exponents(self) -> set[str]:
-        """Values of which exponentials are taken, and what they are sums of."""
+        """Return values of which exponentials are taken, and the values that these are sums of."""
         found: set[str] = set()
         for node in reversed(self.graph.nodes):
             if node.op in _EXPONENTS and node.input(_EXPONENTS[node.op]):
@@ -166,7 +166,7 @@ class _Storing:
         self.types[name] = TensorType(self.types[name].shape, dtype)
 
     def _as(self, name: str, dtype: DType) -> str:
-        """A value in another type: a Cast of it, the same for all that read it so."""
+        """Return a value in another type: a Cast of it, shared by all that read it so."""
         kind = self.types[name]
         if kind.dtype == dtype:
             return name

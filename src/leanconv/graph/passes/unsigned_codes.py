@@ -1,4 +1,4 @@
-"""Store int8 codes inside a network as uint8, which is what processors multiply by int8 fastest."""
+"""Store int8 codes inside a network as uint8, the type that processors multiply by int8 fastest."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def unsigned_codes(graph: Graph) -> Graph:
 
 
 def _shifts(graph: Graph) -> dict[str, int]:
-    """The tensors of int8 that become uint8, and what is added to them."""
+    """Return the tensors of int8 that become uint8, and the number added to them."""
     groups: dict[str, str] = {}
 
     def group(name: str) -> str:
@@ -114,7 +114,7 @@ def _constant(editor: Editor, name: str, shift: int) -> str:
 
 
 def _changed(editor: Editor, node: Node, reads: list[int], gives: int | None) -> Node:
-    """A node whose codes, and what it has of their kind, are that much more."""
+    """Return a node with codes, and attributes of their kind, that are that much larger."""
     given, by, inputs = node.attributes, gives or 0, list(node.inputs)
     if node.op in _OF_FLOATS:
         inputs[2] = _constant(editor, inputs[2], reads[0] if gives is None else gives)

@@ -45,7 +45,7 @@ class Rates:
     undisturbed: bool = False
 
     def rounded(self) -> Rates:
-        """These rates as the nearest classes."""
+        """Return these rates rounded to the nearest classes."""
         return Rates(
             l2_read=_nearest(self.l2_read, _L2),
             l3_read=_nearest(self.l3_read, _L3),
@@ -74,7 +74,7 @@ def rates_of(found: Mapping[str, Any]) -> Rates:
 
 
 def calibrated(target: Target, rates: Rates, date: str) -> Target:
-    """A target with a record of its own from rates, and from its old one what they do not tell.
+    """Return a target with a record of measured rates, and the rest from its old record.
 
     Args:
         target: the machine, by the nearest preset.
