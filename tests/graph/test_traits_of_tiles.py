@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from leanconv.cli.times import other_ns
 from leanconv.errors import UnsupportedError
 from leanconv.graph.fields.routes import RULES
 from leanconv.graph.ir import Graph, TensorType
@@ -146,3 +147,10 @@ def test_places_in_the_image_are_refused(made_up: Any) -> None:
     made_up(infer=entry.infer, attributes=entry.attributes, routes=entry.routes)
     with pytest.raises(UnsupportedError, match="gives places in the image"):
         layout(MADE_UP, attributes)
+
+
+def test_times_beside_convolutions(made_up: Any) -> None:
+    times = [(MADE_UP, 5.0), ("Relu", 3.0), ("Conv", 7.0)]
+    for convolves, other in ((False, 8.0), (True, 3.0)):
+        made_up(convolves=convolves)
+        assert other_ns(times) == other

@@ -23,6 +23,7 @@ from leanconv.graph.edit import frozen, node_like
 from leanconv.graph.file_errors import shown
 from leanconv.graph.ir import Graph, Node, TensorType
 from leanconv.graph.network_inputs import is_small
+from leanconv.graph.ops import OPS
 from leanconv.graph.regions import with_regions
 from leanconv.operators import Accuracy
 from leanconv.operators.operator import layer_error
@@ -295,8 +296,6 @@ def checked_samples(samples: Any, inputs: Sequence[InputSpec]) -> list[dict[str,
 # -- graphs ------------------------------------------------------------------------------------
 # Before names, which no file's begin with.
 _IN, _ADD, _SUM, _SINGLE = "\x00in:", "\x00add:", "\x00sum:", "\x00single:"
-# Which inputs are in float32 in a network of float64, too.
-_SCALES = {"QLinearConv": (3, 5), "QuantizeLinear": (1,), "DequantizeLinear": (1,)}
 
 
 def _values_of_small(backend: CpuBackend, samples: Sequence[Arrays]) -> Arrays:
@@ -324,7 +323,7 @@ def _in_double(graph: Graph) -> Graph:
     constants = _double(graph.constants)
     nodes: list[Node] = []
     for node in with_regions(graph, _in_double).nodes:
-        for scale in filter(None, map(node.input, _SCALES.get(node.op, ()))):
+        for scale in filter(None, map(node.input, OPS[node.op].single)):
             single = _SINGLE + scale
             types[single], constants[single] = graph.types[scale], graph.constants[scale]
             names = tuple(single if name == scale else name for name in node.inputs)

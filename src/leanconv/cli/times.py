@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 
 _STARTED_FIELD = 19  # of /proc/self/stat behind the command's name: ticks from boot to the start
 _PURPOSES = ("reading", "planning", "code", "packing weights")  # as `progress.spending` has them
-_CONVOLUTIONS = frozenset(
-    {"Conv", "ConvTranspose", "ConvChain", "BlockChain", "DataConv", "QLinearConv"}
-)
 _MOST_SHOWN = 4
 
 
@@ -140,7 +137,7 @@ def taken_ns(work: Callable[[], object]) -> int:
 
 def other_ns(times: Iterable[tuple[str, float]]) -> float:
     """The time of what is no convolution, of (operation, nanoseconds) of each layer."""
-    return sum(ns for op, ns in times if op not in _CONVOLUTIONS)
+    return sum(ns for op, ns in times if not _convolves(op))
 
 
 def other_text(times: Iterable[tuple[str, float]], kind: str) -> str:
@@ -155,7 +152,13 @@ def other_text(times: Iterable[tuple[str, float]], kind: str) -> str:
     line = f"not convolution: {other / (total or 1):.1%} of the {kind} time, {format_ns(other)}"
     sums: Counter[str] = Counter()
     for op, ns in layers:
-        if op not in _CONVOLUTIONS:
+        if not _convolves(op):
             sums[op] += round(ns)
     most = ", ".join(f"{op} {format_ns(ns)}" for op, ns in sums.most_common(_MOST_SHOWN))
     return f"{line} ({most})" if most else line
+
+
+def _convolves(op: str) -> bool:
+    from leanconv.graph.ops import OPS
+
+    return op in OPS and OPS[op].convolves

@@ -69,6 +69,8 @@ class Op:
         routes: how axes run from its inputs to its results: a kind of `graph.fields.routes`; ""
             where each element of a result may follow from all elements of the inputs.
         size_attributes: the attributes that follow from the extents of its inputs or results.
+        convolves: whether it is a convolution, or several.
+        single: the inputs that hold float32 where other floats are float64: scales of codes.
     """
 
     infer: Infer
@@ -91,6 +93,8 @@ class Op:
     reduces: tuple[Combines, str] | None = None
     routes: str = ""
     size_attributes: tuple[str, ...] = ()
+    convolves: bool = False
+    single: tuple[int, ...] = ()
 
 
 def single(

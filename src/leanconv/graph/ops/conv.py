@@ -313,7 +313,15 @@ def _work_transposed(types: Types, attributes: Attributes, result: TensorType) -
 _SHARED = ("strides", "pads", "dilations", "group", "activation")
 OPS: dict[str, Op] = {
     "Conv": single(
-        _infer_conv, _evaluate_conv, 2, 5, _SHARED, work_conv, halves=True, routes="convolution"
+        _infer_conv,
+        _evaluate_conv,
+        2,
+        5,
+        _SHARED,
+        work_conv,
+        halves=True,
+        routes="convolution",
+        convolves=True,
     ),
     # A Conv whose weights, as rows, are computed when the network runs.
     "DataConv": single(
@@ -323,6 +331,7 @@ OPS: dict[str, Op] = {
         3,
         ("strides", "pads", "dilations", "group", "kernel_shape", "exact"),
         _work_data_conv,
+        convolves=True,
     ),
     "ConvTranspose": single(
         _infer_transposed,
@@ -333,5 +342,6 @@ OPS: dict[str, Op] = {
         _work_transposed,
         halves=True,
         routes="transposed convolution",
+        convolves=True,
     ),
 }

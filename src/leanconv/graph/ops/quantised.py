@@ -332,6 +332,7 @@ OPS: dict[str, Op] = {
         converts=True,
         halves=True,
         routes="first",
+        single=(1,),
     ),
     "QuantizeFloats": single(
         _infer_floats, _evaluate_floats, 3, 3, ("low", "high", "dtype"), converts=True
@@ -346,6 +347,7 @@ OPS: dict[str, Op] = {
         shifts=True,
         converts=True,
         routes="first",
+        single=(1,),
     ),
     "Lookup": single(
         _infer_lookup,

@@ -219,5 +219,7 @@ OPS: dict[str, Op] = {
         shifts=True,
         of_floats="Conv",
         routes="convolution",
+        convolves=True,
+        single=(3, 5),
     )
 }
