@@ -21,7 +21,7 @@ def module(name: str) -> ModuleType:
 
     Raises:
         OutOfMemoryError: there is not enough for it.
-        BackendError: what it needs is not there, or not whole.
+        BackendError: a module that it needs is not there, or not whole.
     """
     try:
         return forks.imported(name)

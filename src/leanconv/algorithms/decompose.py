@@ -143,7 +143,7 @@ def with_taps(problem: Problem, taps: tuple[Range, Range], first: bool, last: bo
     """The part of a problem that has some taps of height and width, and no dilation.
 
     Args:
-        problem: what is cut; its results are bias, residual and all parts' sums, activated.
+        problem: to be cut; its results are bias, residual and all parts' sums, activated.
         taps: first tap and one past the last, along height and width.
         first: whether it starts from bias and residual; later parts add to the output.
         last: whether it applies the activation, and makes codes of sums.

@@ -99,8 +99,8 @@ def stored(candidate: Candidate, precision: Precision, transforms: bool) -> Cand
     """A candidate of the problem in float32, with its operands stored as a precision says.
 
     Args:
-        candidate: what is computed.
-        precision: that of the problem.
+        candidate: that computes in float32.
+        precision: of the problem.
         transforms: whether it transforms weights.
     """
     types = _types(precision, transforms)

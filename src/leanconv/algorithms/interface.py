@@ -37,8 +37,8 @@ class KernelUse:
 
 _PACKING_CYCLES = 2  # of an element that is packed
 _PACKED_ROLES = frozenset({"w", "bias", "slope", "scale", "quantisation", "runs"})
-# What packs (weights, {"bias": …, "slope": …}) into constants by role: their pieces, one after the
-# other. The weights may be any view of an array.
+# Makes the calls that pack (weights, {"bias": …, "slope": …}) into constants by role: their pieces,
+# one after the other. The weights may be any view of an array.
 PackingOf = Callable[[np.ndarray, Mapping[str, np.ndarray]], dict[str, list[PackCall]]]
 
 
@@ -60,9 +60,9 @@ class Candidate:
         choice: the algorithm, the parameters that decide the order of summation, and the
             expected error.
         kernels: run one after the other.
-        packing: what packs (weights, {"bias": …, "slope": …}) into constants, by role.
+        packing: makes the calls that pack (weights, {"bias": …, "slope": …}), by role.
         temporaries: bytes of each buffer between the kernels.
-        details: what was chosen, for people: `"tile 14x2"`.
+        details: the choice of tiles and the like, for people: `"tile 14x2"`.
         weight_bytes: of transformed weights, where they are larger than the weights given.
         losses: of numbers too small or too large; those of plain sums if None.
     """
@@ -133,7 +133,7 @@ class Algorithm(Generic[P]):
             rejected; raises SpecError for a parameter that makes no sense there.
         automatic: whether it is considered if the user names no algorithm.
         plausible: a cheap test whether it may be the fastest; otherwise it is not costed.
-        choices: those of its parameters that may be the fastest, the cheapest by estimate first;
+        choices: choices of its parameters that may be the fastest, the cheapest by estimate first;
             with `lean` also the fastest of those that need less memory. None if `make` is the
             only choice.
         transforms: whether it multiplies transformed numbers, in which small weights are lost.

@@ -84,7 +84,7 @@ class Losses:
 
     Attributes:
         sums: the sum of amp^2 / rho over products and partial sums.
-        inputs: the same over inputs and what is made of them alone, for weights of size 1.
+        inputs: the same over inputs and values made of them alone, for weights of size 1.
         growth: the largest intermediate value over the largest input, or over it times the largest
             sum of absolute weights of one result if that sum is above 1.
         transforms: whether weights are transformed.

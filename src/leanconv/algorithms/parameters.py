@@ -141,7 +141,7 @@ def parse_choice(text: str, known: Mapping[str, type[Parameters]], where: str = 
     """The choice that a text such as `"winograd"` or `"mec:solution=B"` names.
 
     Args:
-        text: what the user or a file says.
+        text: of the user or of a file.
         known: the parameters of each algorithm, by its name.
         where: `" on this device"`, for the message.
 

@@ -37,7 +37,7 @@ def storage_error(precision: Precision, growth: float = 1.0) -> float:
 
     Args:
         precision: of operands and sums.
-        growth: by how much the error of transformed weights grows in results.
+        growth: factor by which the error of transformed weights grows in results.
 
     A result is off by a roundoff at most. A weight is off by 0.41 roundoffs in the root mean
     square, and so are sums of products, over that of the sums; five times that is the largest
@@ -59,7 +59,7 @@ class Problem:
 
     Attributes:
         conv: the convolution.
-        label: what messages name it by: the whole convolution, whose text is its problem string.
+        label: its name in messages: the whole convolution, whose text is its problem string.
         max_error: the largest relative error, in the max norm, that is accepted.
         weights_from_dram: whether the weights come from DRAM in each run, as in large networks.
         any_size: axes of the window, 0 to 2, along which the code is to serve all sizes of the
@@ -70,8 +70,8 @@ class Problem:
         small_weights: whether the weights are so small that transforms would lose them.
         sum_bits: bits, the sign counted, that every sum of products of codes has (`magnitudes`);
             32 where the weights are not known.
-        folds_shift: whether a bias is there and the planner adds to it what a kernel's shift of the
-            codes makes necessary (`GroupedConv.code_shift`).
+        folds_shift: whether there is a bias to which the planner adds the correction for a kernel's
+            shift of the codes (`GroupedConv.code_shift`).
     """
 
     conv: Conv
@@ -172,7 +172,7 @@ def strided_walk_cycles(problem: Problem, target: Target, line: float | None = N
     entries, with lines in different sets of L1, and both tensors together at most a third of L3.
 
     Args:
-        problem: what is computed. Tensors with contiguous channels cost nothing here: their
+        problem: the convolution. Tensors with contiguous channels cost nothing here: their
             lines are prefetched.
         target: the machine.
         line: cycles of one line; those of a walk along the channels if None.

@@ -133,7 +133,7 @@ def choices(problem: Problem, target: Target, lean: bool = False) -> list[tuple[
     """All choices of algorithms and parameters that may be the best, the cheapest first.
 
     Args:
-        problem, target: what is computed, and where.
+        problem, target: the convolution and the machine.
         lean: whether to add algorithms and parameters that are never the fastest but may need
             less memory.
 
@@ -217,7 +217,7 @@ def magnitudes_of(
     """Return the bounds of results and inputs within which a candidate's error holds.
 
     Args:
-        problem, candidate: what is computed, and how.
+        problem, candidate: the convolution and its kernels.
         w: weights (K, C / groups, taps…); None for usual ones, as of `usual_magnitudes`.
     """
     losses, error = candidate.losses or plain_losses(problem), candidate.choice.error

@@ -94,7 +94,7 @@ class Code:
 
     Attributes:
         instances: each kernel as an instance of its form.
-        forms: by the digests of their texts: the batch in which a form is loaded, or its object.
+        forms: the batch in which each form is loaded, or its object, by the digest of its text.
         compiled: number of the objects that were compiled now.
     """
 

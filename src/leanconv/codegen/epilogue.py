@@ -44,7 +44,7 @@ class Epilogue:
         bias: whether a bias is added (the kernels start their accumulators from it).
         residual: whether a tensor of the output's shape and layout is added.
         activation: applied to the sum with the residual, or before that is added; None for none.
-        requantise: how the sum becomes a code, or a float; None: it does not.
+        requantise: how the sum becomes a code or a float; None: it stays as it is.
     """
 
     bias: bool = False

@@ -161,7 +161,7 @@ class Instance(NamedTuple):
 
     Attributes:
         digest: of the form's text, in hexadecimal.
-        words: those before the kernel's argument table, as integers.
+        words: before the kernel's argument table, as integers.
     """
 
     digest: str

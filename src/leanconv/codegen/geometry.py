@@ -127,7 +127,7 @@ class PhasedAccess(Access):
     Attributes:
         phases: rows and columns of phases.
         row: elements from one row of the output, a row of phases, to the next.
-        column: the same for columns.
+        column: elements from one column of the output to the next.
     """
 
     phases: tuple[int, int]

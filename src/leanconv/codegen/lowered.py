@@ -80,8 +80,8 @@ class Packing:
 
     Attributes:
         bytes: of each constant, by name.
-        calls: gives what packs them, by name: their pieces, one after the other.
-        recipe: how they are made, a key: equal recipes make equal constants of the same sources.
+        calls: gives the calls that pack them, by name: their pieces, one after the other.
+        recipe: key of how they are made: equal recipes make equal constants of the same sources.
             None if that is not known.
         sources: the arrays that they are made of.
     """
@@ -140,7 +140,7 @@ class Repeat:
     Attributes:
         first, calls: the index of the first call, and the number of calls.
         times: number of runs.
-        strides: by how many bytes values that they name move each time, by name.
+        strides: bytes by which values that they name move each time, by name.
     """
 
     first: int
@@ -157,9 +157,9 @@ class Lowered:
         calls: in order; the last operands of a call are what it writes.
         constants: tables that the calls name.
         temporaries: bytes of each intermediate buffer that the calls name.
-        algorithm: what is shown to the user: `"direct"`, `"depthwise"`, `"elementwise"` …
+        algorithm: the text shown to the user: `"direct"`, `"depthwise"`, `"elementwise"` …
         views: the outputs that are bytes of inputs already; calls compute the others.
-        parts: what the one output consists of, where each input could be computed in its place.
+        parts: of the one output, if each input could be computed in its place.
         packings: packed weights that the calls name.
         inner: values that the calls name and that are bytes of inputs, outputs or temporaries.
         repeats: calls that run several times; before those inside them.

@@ -7,7 +7,7 @@
 
 Loop (k) is a GEMM, (kh, kw, ic) a direct convolution without a copy; the unfolding methods (im2col,
 MEC, im2win) run the same loops over their unfolded tensors. rows·vectors accumulators, `vectors`
-operands and one broadcast stay in registers. What a step multiplies and adds is a `Dot`: elements
+operands and one broadcast stay in registers. The product of a step is a `Dot`: elements
 of float32 or float64, or groups of integers, over which the innermost loop then steps.
 
 Where multiply-adds take one lane of a register as a factor (`by_lane`) and the innermost loop is
@@ -64,7 +64,7 @@ class RegisterTile:
     """The accumulators and the strides of their operands, in elements of each.
 
     Attributes:
-        dot: what a step multiplies and adds.
+        dot: product that a step adds to a sum.
         lanes: of a vector of sums.
         vectors: vectors side by side in B.
         row_stride: elements between the rows of A.
@@ -113,7 +113,7 @@ class Fetch:
     Outer loops advance it as they advance A; the innermost advances it by `stride`.
 
     Attributes:
-        address: that of the innermost loop's first step, at index zero of all outer loops.
+        address: of the innermost loop's first step, at index zero of all outer loops.
         stride: elements from one step of the innermost loop to the next.
     """
 

@@ -97,7 +97,7 @@ def tile_at(
         index: of the tile.
         total: items of all tiles.
         size: items of a whole tile.
-        is_tail: how `index` compares with the number of whole tiles at the tail.
+        is_tail: comparison of `index` with the number of whole tiles at the tail.
 
     Yields:
         The tile's items.

@@ -36,7 +36,7 @@ class FileBlock(Block):
 
     Raises:
         OSError: the file cannot be mapped.
-        ValueError: it is shorter.
+        ValueError: the file is shorter.
     """
 
     def __init__(self, handle: int, size: int, writable: bool = False) -> None:

@@ -65,7 +65,7 @@ class Lock:
     KeyboardInterrupt can strike after the lock is taken and before anybody is to release it.
 
     Args:
-        doing: what a thread is in the middle of while it has the lock, for the message.
+        doing: work of a thread while it has the lock, for the message.
 
     Attributes:
         bare: the lock itself, for callers that have called `mine` before.

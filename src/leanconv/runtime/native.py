@@ -55,7 +55,7 @@ class ClaimPolicy(IntEnum):
 
     Attributes:
         GUIDED: fewer and fewer at once, from the first chunk on.
-        FROM_BOTH_ENDS: the same, two threads from opposite ends.
+        FROM_BOTH_ENDS: fewer and fewer at once, two threads from opposite ends.
         ONE_FROM_BOTH_ENDS: one at once, two threads from opposite ends.
         HALVES: two threads one half each, from opposite ends.
     """

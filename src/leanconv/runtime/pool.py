@@ -156,7 +156,7 @@ class Pool:
 
         Args:
             user: the program.
-            tables: what workers may still be reading for a moment after its end: kept until none
+            tables: data that workers may still read for a moment after its end: kept until none
                 can. Waiting for them then would be undone by an exception of a signal handler.
         """
         self._users.add(user, tables)

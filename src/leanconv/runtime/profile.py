@@ -18,7 +18,7 @@ class ProfileRow:
         median_ns, average_ns, least_ns, most_ns: of the times.
         share: of the median in the sum of all steps' medians.
         flops: of the plain sum.
-        predicted_ns: what the plan estimates; None where it estimates no times.
+        predicted_ns: the plan's estimate; None where it estimates no times.
     """
 
     name: str

@@ -104,7 +104,7 @@ class _OutsideIndices:
         """Raise if a run has stored an index.
 
         Raises:
-            InputError: it has.
+            InputError: an index lies outside of its axis.
         """
         if self._bytes.tobytes() != self._none:
             found = zip(self._ranges, self._words, strict=True)
@@ -123,7 +123,7 @@ class Program:
         scratch_stride: bytes of it for each thread.
         threads: threads that take part, the caller counted.
         paced: whether fewer take part for a while when all together have become slower.
-        arena: where its `Place`s are; programs of one arena run in turn.
+        arena: memory of its `Place`s; programs of one arena run in turn.
     """
 
     def __init__(

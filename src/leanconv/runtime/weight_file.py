@@ -288,7 +288,7 @@ class ConstantFile:
             return  # what the file is to save is memory: packing needs it, too, and says so
 
     def moved(self, array: np.ndarray) -> np.ndarray:
-        """Return an array's copy in the file; itself if it is small, there already, or too large."""
+        """Return a copy of an array in the file; itself if small, there already, or too large."""
         size = -(-array.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
         mapped = array.flags.c_contiguous and mapped_file(array) is not None
         if self._map is None or array.nbytes < _LEAST_BYTES or mapped or array.dtype.hasobject:

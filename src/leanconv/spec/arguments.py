@@ -291,7 +291,7 @@ def extents_of(label: str, shape: object) -> tuple[int, ...]:
     """A shape as integers.
 
     Raises:
-        SpecError: it is none.
+        SpecError: it is no shape.
     """
     if not isinstance(shape, str | bytes | Set | Mapping) and isinstance(shape, Iterable):
         try:

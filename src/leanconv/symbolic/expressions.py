@@ -154,7 +154,7 @@ def checked_steps(steps: object, variables: int) -> tuple[Step, ...]:
         variables: their number.
 
     Raises:
-        ValueError: it is anything else than steps over so many variables, or over the bounds.
+        ValueError: they are no steps over so many variables, or beyond the bounds.
     """
     if not isinstance(steps, (list, tuple)) or len(steps) > MOST_NODES:
         raise ValueError("no list of so many steps")
@@ -230,7 +230,7 @@ def text_of(steps: Sequence[Step], number: int, names: Sequence[str] = ()) -> st
     """Return a step as text for people; long text is cut.
 
     Args:
-        steps: it and those before it.
+        steps: the step and those before it.
         number: of the step.
         names: of the variables; else they are `v[0]` and so on.
     """

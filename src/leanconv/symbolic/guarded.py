@@ -53,7 +53,7 @@ class Record(NamedTuple):
         """Make a record of data from elsewhere, checked.
 
         Raises:
-            ValueError, TypeError: it is anything else, or not over so many variables.
+            ValueError, TypeError: it is no record over so many variables.
         """
         steps, guards, results = data
         steps = checked_steps(steps, variables)

@@ -83,7 +83,7 @@ class Costs:
         operand_traffic: share by which tiles of few rows, or few vectors, are slower: times
             1/rows + 1/vectors.
         prefetch_from_l2s: weights of more than this many L2 sizes are prefetched by Winograd.
-        prefetch_bytes: how far ahead.
+        prefetch_bytes: how far ahead Winograd prefetches them.
         direct_prefetch_bytes: how far ahead direct convolution prefetches weights that exceed L2,
             or come from DRAM; 0: not at all.
         channels_ahead: how many channels ahead direct convolution prefetches input in planes, which
@@ -114,8 +114,8 @@ class Costs:
         u8s8_products, s16_products: products a cycle of a register tile whose operands are bytes,
             or pairs of int16, summed in int32: by one instruction where the target has it, else
             widened.
-        f16_products: those of float16, summed in float16.
-        bf16_products: those of pairs of bfloat16, summed in float32.
+        f16_products: products a cycle of float16, summed in float16.
+        bf16_products: products a cycle of pairs of bfloat16, summed in float32.
         amx_row: cycles of a product of matrix tiles, for each row of the first.
         amx_block: cycles more of a block of four tiles of sums, which are zeroed and stored.
         amx_sum, amx_residual: cycles of a vector of sums that is finished, and of a residual that

@@ -288,7 +288,7 @@ class _Emission:
 
         Args:
             tables: of runs, of their offsets, and of the places of the tile's pixels.
-            panel: whose columns these are.
+            panel: number of the panel.
             cols: the columns.
             rows: the first pixel of the tile that counts, and one past the last.
             y: the unit's outputs.
@@ -333,7 +333,7 @@ class _Emission:
 
         Args:
             source: its columns.
-            y: where the first of them is to be added.
+            y: address to which the first of them is added.
             length: columns.
             begin: the place of the first along the width.
             band: as in `_add_runs`.

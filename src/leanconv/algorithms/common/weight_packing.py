@@ -166,7 +166,7 @@ class OneStep(NamedTuple):
 
     Attributes:
         step: the first of them.
-        result: where the vector of outputs is stored.
+        result: address of the stored vector of outputs.
         width: outputs of the panel.
         output: the first one of the vector.
     """

@@ -324,7 +324,7 @@ class VectorRows:
         Args:
             run: the tile.
             acc: the sums of its columns.
-            line: what the tile's first column reads at the first tap.
+            line: address that the tile's first column reads at the first tap.
             taps: the weights of the row.
         """
         kernel, window = self.kernel, self.kernel.conv.window

@@ -56,7 +56,7 @@ class DepthwiseCodes(DepthwiseConv):
     """One depthwise convolution of codes, lanes along channels in blocks.
 
     Attributes:
-        way: how the target adds up a quad's products.
+        way: of the target to add up a quad's products.
     """
 
     way: Way

@@ -247,7 +247,7 @@ class _PanelRow:
             tile: types and strides.
             acc: accumulators; none where there are `parts`, to which products are added.
             runs: taps of the row, and the tile's columns that they touch.
-            across: what tells whether a row has taps, if that is computed.
+            across: bounds of a row's taps, if they are computed.
             a: the input of the tile's first column.
             fetched: columns of the tile, behind which input is prefetched; 0: none is.
             parts: of the sums.

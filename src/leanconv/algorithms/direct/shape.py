@@ -39,8 +39,8 @@ class DirectShape(PackedConv):
         columns: of all rows together, where the last row may be shorter than the others and there
             are any number of columns; 0: all rows are whole.
         by_lane: whether multiply-adds take lanes of vectors of the input.
-        way: how the target multiplies and adds (`codegen.dot`).
-        folded: whether the bias has what a shift of the codes adds.
+        way: of the target to multiply and add (`codegen.dot`).
+        folded: whether the bias takes off the surplus of a shift of the codes.
         piece: products that are summed in float16, at most, before float32 takes over; 0: none.
             `lanes` are those of float16 then, twice as many as of sums (`codegen.half_stored`).
     """

@@ -36,9 +36,9 @@ class Spectrum(WeightTransform):
         rows: of the taps of a step.
         half: T / 2.
         bin_size: packed elements from a bin to the next.
-        step_size, factor_size: those from a step and from a factor to the next, counted in vectors
+        step_size, factor_size: distances to the next step and to the next factor, in vectors
             of the panel's width.
-        factors: what of V is stored: "im re", "re im", or "three", of products of three factors.
+        factors: the stored parts of V: "im re", "re im", or "three", of products of three factors.
         spread: whether a panel is one output, each lane stored a panel apart.
     """
 

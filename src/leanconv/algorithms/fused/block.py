@@ -201,8 +201,8 @@ class BlockKernels:
         step: output rows that are done together.
         keeps_expanded: whether the expanded tensor is a ring of rows of all channels, in which the
             next step finds what it needs again; otherwise it holds one panel of channels.
-        image: where x is an image in planes, how rows of it become those that the first convolution
-            reads; None: it reads x.
+        image: conversion of its rows to those that the first convolution reads, if x is an image in
+            planes; None: it reads x.
         border: of codes round the expanded tensor, which the depthwise convolution reads like it.
         tables: the stages whose codes are looked up in a table.
         lookup: way and lanes by which the target looks codes up.

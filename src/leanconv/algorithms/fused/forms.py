@@ -46,11 +46,11 @@ class Chain:
     Attributes:
         expand: the first convolution, None if there is none.
         depthwise, project: the others; the last one may add a residual.
-        x, y: where input and output (and residual) lie; y in blocks of one vector of channels, and
-            x too if there is no first convolution. Of an image, where its rows of codes lie.
+        x, y: strides of input and output (and residual); y in blocks of one vector of channels, and
+            x too if there is no first convolution. Of an image, those of its rows of codes.
         any_size: axes of the windows along which the code is to serve all sizes of the images.
-        image: how rows of an image become those that the first convolution reads, if it does.
-        border: of codes round what the first convolution gives, as the depthwise one reads it.
+        image: conversion of an image's rows to those that the first convolution reads, if any.
+        border: of codes round the first convolution's result, which the depthwise one reads.
         tables: the stages whose codes are looked up in a table: `"expand"`, `"depthwise"`.
     """
 
@@ -203,7 +203,7 @@ def block_kernels(
     """The kernels of a chain's convolutions, between which rows stand in the scratch.
 
     Args:
-        chain: what is computed.
+        chain: the convolutions.
         target: the machine.
         step: output rows that are done together.
         ring: whether e is a ring of rows of all channels, if there is an e.

@@ -29,8 +29,8 @@ def repack_rows(
         x: address of the image's first channel of the group.
         first: the first output row of the chunk.
         rows: input rows that the chunk reads, one at least.
-        scratch: where they go.
-        line: where rows go first if windows are taken from them.
+        scratch: address of the repacked rows.
+        line: address of rows before windows are taken from them, if any are.
     """
     conv = kernel.conv
     window, many = conv.window, kernel.tap_rows > 1

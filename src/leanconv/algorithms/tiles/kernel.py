@@ -4,8 +4,8 @@ What was multiplied in one block is finished during the next:
 
     y[columns of a run, 16 outputs] = epilogue(sums + bias)            four columns at a time
 
-Where sums go is written down when they are multiplied: jobs, runs of neighbouring columns of one
-row of the output. A part of the epilogue is a few times four columns of one job.
+The places of sums are written down when they are multiplied: jobs, runs of neighbouring columns of
+one row of the output. A part of the epilogue is a few times four columns of one job.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Epilogue:
         kernel: the convolution.
         pointers: addresses of its operands.
         sums: two buffers of sums in scratch.
-        jobs: where they go, in scratch.
+        jobs: their places in y, in scratch.
     """
 
     def __init__(

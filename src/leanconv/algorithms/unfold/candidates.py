@@ -41,7 +41,7 @@ class UnfoldedView:
     Attributes:
         window: over the unfolded tensor.
         x: its strides; a block of channels is all channels of a group.
-        inputs: what the innermost loop runs over.
+        inputs: elements of the innermost loop.
         order: the axes (channel, kd, kh, kw) = (1, 2, 3, 4) of the weights as the loops need them.
     """
 

@@ -127,7 +127,7 @@ class Mover:
 
         Args:
             x: address of the image's and group's first element.
-            y: where column `first` of this row goes.
+            y: address to which column `first` of this row is copied.
             d, h: the row.
             first: a number, or a value if it is known at run time only.
             count: columns.

@@ -39,7 +39,7 @@ def fused(
     """One kernel for all pieces that differ only in their offsets in x and y.
 
     Args:
-        problem: what is computed.
+        problem: the convolution.
         pieces: its pieces.
         shapes: the shape of each piece.
         error: the expected error.
@@ -104,7 +104,7 @@ def in_stages(
     """Scatter, multiply and gather each piece of a problem, one after the other.
 
     Args:
-        problem: what is computed.
+        problem: the convolution.
         target: the machine.
         pieces: its pieces.
         shapes: the shape of each piece, panels of one vector.
@@ -207,7 +207,7 @@ def _packing(
     """The packing of a candidate.
 
     Args:
-        problem: what is computed.
+        problem: the convolution.
         pieces: its pieces.
         shapes, products: of each, as for `weight_calls`.
         offsets: tables beside.

@@ -79,13 +79,13 @@ def best_kernel(
     """The kernel with the fewest estimated cycles of one core, and its cycles.
 
     Args:
-        problem: what is computed, without dilation.
+        problem: the convolution, without dilation.
         target: the machine.
         sizes: outputs of a tile (h, w) to consider, each with the products of a partial sum.
-        given: those of edges, tiles, rows, vectors and parts that are fixed.
+        given: edges, tiles, rows, vectors and parts, as far as they are fixed.
 
     Returns:
-        None if no kernel has what is given.
+        None if no kernel has the given parameters.
     """
     lanes = problem.conv.lanes(target)
     # Which tiles are narrow, and their order, follow the size.
@@ -174,8 +174,8 @@ class _Model:
     """Estimates for one size of tiles, as plain numbers: hundreds of tilings are compared.
 
     Args:
-        problem: what is computed.
-        kernel: whose blocks and register tile are still to be chosen.
+        problem: the convolution.
+        kernel: one whose blocks and register tile are still to be chosen.
         target: the machine.
     """
 

@@ -84,7 +84,7 @@ def weight_calls(
     Args:
         shape: of the convolution.
         w: weights (K, C/g, kh, kw), any view.
-        product: what multiplies U in stages, point by point; None for a fused kernel.
+        product: kernel that multiplies U in stages, point by point; None for a fused kernel.
     """
     conv = shape.conv
     points = ceil_div(shape.points, POINTS) * POINTS

@@ -56,7 +56,7 @@ class Composer:
 
     Args:
         editor: of the graph.
-        node: that is replaced, of one output.
+        node: to be replaced, of one output.
     """
 
     def __init__(self, editor: Editor, node: Node) -> None:
