@@ -61,7 +61,7 @@ class Border:
         return np.empty(self.shape, dtype)
 
     def fill(self, x: np.ndarray, out: np.ndarray) -> np.ndarray:
-        """Copy an image, and what its border shows of it, into memory from `empty`."""
+        """Copy an image, and its pixels that the border repeats, into memory from `empty`."""
         pairs = list(zip(self.widths, self.shape, strict=True))
         out[tuple(slice(before, extent - after) for (before, after), extent in pairs)] = x
         for axis, ((before, after), extent) in enumerate(pairs):

@@ -1,4 +1,4 @@
-"""A convolution of floats: chosen, compiled, and what is said of the choice."""
+"""A convolution of floats: chosen, compiled, and the choice explained."""
 
 from __future__ import annotations
 

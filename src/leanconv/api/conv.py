@@ -78,7 +78,7 @@ def plan_conv2d(
         tune: measure the few choices that are estimated best, once, and take the fastest; what was
             measured is kept in the settings' cache folder for later processes. Progress is logged.
         reproducible: an image gives the same bits alone and within any batch, with any threads and
-            memory limit: the algorithm, and what of its parameters is left open and changes bits,
+            memory limit: the algorithm, and those open parameters of it that change bits,
             are chosen as for one image without a limit; where these do not fit a limit, no others
             are taken. With `tune` one image is measured, on one thread, and other plans give the
             same bits as long as the cache folder keeps what was measured.

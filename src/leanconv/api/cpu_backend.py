@@ -241,7 +241,7 @@ class CpuBackend(CpuGraphs):
         return smaller.kernels(shapes, known, packed)
 
     def limit_to(self, memory_limit: int) -> None:
-        """Let later plans take at most so many bytes, whatever `load` was told."""
+        """Let later plans take at most so many bytes, whatever the options of `load`."""
         self._options = replace(self._options, memory_limit=memory_limit)
         self.__dict__.pop("_in_least_parts", None)
 

@@ -36,7 +36,7 @@ class Given:
 
     Attributes:
         names: of its inputs.
-        shapes: theirs.
+        shapes: of the inputs.
         known: values of those that it does not read, because they decided what it computes.
     """
 

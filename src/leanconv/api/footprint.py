@@ -18,7 +18,7 @@ class Footprint:
         workspace: in which its runs work, as large as the largest plan needs.
         code: of its kernels; of kernels that several plans use, for each of them.
         outputs: of large results that nobody refers to any more, which wait for the next ones.
-        process: what of the whole process is in memory; None where the system does not say.
+        process: the whole process's bytes in memory; None where the system does not say.
         llvm_loaded: whether LLVM has been loaded: something had to be compiled.
         private: how much of these four is memory of this process alone.
     """
@@ -36,7 +36,7 @@ class Footprint:
         """Make the footprint of a network's plans and of this process now.
 
         Args:
-            held: what its plans hold.
+            held: the memory that its plans keep.
             outputs: bytes of large results that are free.
             private: how much of what its plans hold is memory of this process alone.
         """

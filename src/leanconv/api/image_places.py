@@ -110,7 +110,7 @@ class Place:
     Attributes:
         path: of a file or folder; "" of what has none.
         marks: by each of which the system, or a library, knows that file, folder or store.
-        inner: what of it: the name of an array in a store; "" for all of it.
+        inner: the name of an array in a store; "" for a whole file, folder or store.
         extent: the image as if its file began at some address; None where its bytes are not known.
     """
 

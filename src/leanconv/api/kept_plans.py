@@ -48,7 +48,7 @@ class ConstantsCopy:
         lock: for whoever compares the constants, packs others or runs what is packed.
         bytes: of the copy.
         version: another one when the constants have changed.
-        traits: what of the weights decides how they are computed.
+        traits: properties of the weights that decide how they are computed.
     """
 
     @memory_reported("copying weights")

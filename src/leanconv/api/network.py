@@ -48,7 +48,7 @@ class Network:
         inputs: what the network takes, as the file declares it: each has a `name`, a `shape` and
             a `dtype`.
         outputs: what it gives, in the same form; shapes are those of the plan where the file fixes
-            all input shapes, else what the file says of them, which is not checked.
+            all input shapes, else the file's own, which are not checked.
     """
 
     def __init__(self, backend: Backend, name: str = "network") -> None:

@@ -206,7 +206,7 @@ def checked_algorithms(algorithms: Any) -> dict[str, str]:
 
 
 def _option(help: str, check: Callable[[Any], Any], default: Any = None) -> Any:  # noqa: A002
-    """A field of `NetworkOptions`: what the command line says of it, and what checks it."""
+    """A field of `NetworkOptions`: its help on the command line, and a function that checks it."""
     made = {"default_factory": dict} if default == {} else {"default": default}
     return field(**made, metadata={"help": help, "check": check})
 

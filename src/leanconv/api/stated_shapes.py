@@ -1,4 +1,4 @@
-"""A model for shapes that the user states, whatever its file says of them.
+"""A model for shapes that the user states, whatever its file declares.
 
 Numbers are fixed, so that the network is planned as one whose file fixes them; ranges are open.
 """

@@ -200,7 +200,7 @@ def write(out: Any, name: str, index: Index, part: np.ndarray) -> None:
 
 @contextmanager
 def _reported(what: str) -> Iterator[None]:
-    """Say of what whatever libraries raise is, such as that a chunk was cut short."""
+    """Add a place to any error of a library, such as that a chunk was cut short."""
     try:
         yield
     except (LeanConvError, MemoryError):
@@ -273,7 +273,7 @@ def placed_facts(images: Mapping[str, Any], outs: Mapping[str, Any]) -> dict[str
     """Return the place of each array, by its name in messages.
 
     Raises:
-        InputError: a result cannot be read back, as a run does that goes on.
+        InputError: a result cannot be read back, as a continued run does.
     """
     for name, out in outs.items():
         if not hasattr(source(out), "__getitem__"):

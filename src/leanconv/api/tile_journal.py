@@ -1,6 +1,6 @@
 """A small file that says which tiles are finished, so that a killed run can go on.
 
-The first line says of what the tiles are, and where their images and results lie: of another
+The first line names network and plan of the tiles, and the places of their arrays: of another
 network, plan or array nothing is taken. Each further line is a tile's number, with check sums of
 what it read and what it wrote, written after its results. Nobody believes a line: a tile is
 finished if its inputs and results still hold what the line says. A line without an end does not
@@ -104,7 +104,7 @@ class Journal(os.PathLike[str]):
         self._begun = True
 
     def begin(self, facts: Mapping[str, str], count: int) -> None:
-        """Say of what the tiles are; `done` are then those of a run of the same.
+        """Write the first line; `done` are then the tiles of an earlier run with the same line.
 
         Args:
             facts: of what the tiles are, by what messages call it.

@@ -46,7 +46,7 @@ def run_tiles(
         specs: the network's inputs.
         images: what is read, one for each input.
         outs: what is written, by the outputs' names.
-        finished: says which tiles are finished, and is told.
+        finished: the journal that is read and written.
     """
     with ExitStack() as stack:
         files = [through_calls(image, stack) for image in images]
@@ -83,7 +83,7 @@ def _held(
 ) -> dict[int, Sums]:
     """The tiles whose inputs and results still hold what a journal says, with its check sums.
 
-    Nothing else tells whether they do: results may have been made anew or lost by a system that
+    Nothing else shows whether they do: results may have been made anew or lost by a system that
     failed, images written over, and times of change say little of what is written by mappings.
     """
     listed = [tile for tile in tiles if tile.number in noted]
@@ -179,7 +179,7 @@ class _Notes:
     """Makes results durable, and notes their tiles then, in a thread of its own.
 
     Args:
-        journal: what is told.
+        journal: where finished tiles are noted.
         outs: the results.
     """
 

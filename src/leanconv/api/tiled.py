@@ -127,10 +127,10 @@ class Tiled:
                 assigned to. A new array by default.
             layout: a letter for each axis of the arrays, where they are not in the network's
                 order: `"HWC"`, `"YX"`, `"TCZYX"`; by the names of inputs if there are several.
-                Images of `leanconv.images.open_image` know theirs.
+                Images of `leanconv.images.open_image` know their own.
             out_layout: that of the results; `layout` by default.
             journal: a file that says which tiles are finished. If a run was killed, the same call
-                goes on where it ended: what finished tiles read and wrote is read again, and where
+                is continued: what finished tiles read and wrote is read again, and where
                 it has changed they are computed again. When all is done, the file is removed.
             progress: called as `progress("computing tiles", done, total)`; what it raises ends the
                 run.

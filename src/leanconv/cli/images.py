@@ -298,7 +298,7 @@ def seen(image: Any, mode: str, background: int | None = None) -> Seen:
 
     notes = ["the first of several pictures in the file"] if _has_several(image) else []
     orientation = image.getexif().get(_ORIENTATION, 1)
-    image.load()  # while the file is open; a TIFF is turned by that
+    image.load()  # while the file is open; a TIFF is rotated by that
     if orientation != 1:
         image = ImageOps.exif_transpose(image)
         notes.append(f"turned upright as its EXIF orientation, {orientation}, says")
@@ -355,7 +355,7 @@ def _floats(image: Any) -> np.ndarray:
 
 
 def _integers(image: Any) -> tuple[np.ndarray, float, str]:
-    """Gray levels of more than eight bits, the level of white, and what is said of it."""
+    """Gray levels of more than eight bits, the level of white, and a note on it for the user."""
     tags = getattr(image, "tag_v2", {})
     bits = tags.get(_BITS, (16,))[0]
     levels = np.asarray(image).astype(np.float64)

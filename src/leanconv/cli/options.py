@@ -43,7 +43,7 @@ def add_load_options(
     Args:
         parser: that takes them.
         names: of the options, in the order of the help.
-        helps: what is said of some of them in place of the usual.
+        helps: help of some of them in place of the usual.
     """
     known = {each.name: each for each in fields(NetworkOptions)}
     for name in names:

@@ -154,7 +154,7 @@ def print_table(
     """Print a table on standard output, as wide as the terminal allows, or as it needs to be.
 
     Args:
-        columns: the headings, or what else there is to say of a column.
+        columns: the headings, or `Column`s.
         rows: the cells, as many in a row as there are headings.
         title: the heading.
         left: where columns are headings only, how many of the first ones hold names; the others
@@ -218,7 +218,7 @@ class Progress:
     """Lines on standard error about work that takes more than a second.
 
     It never animates: a thread that redraws would disturb what is being measured. Where there is
-    no terminal, each stage is told once.
+    no terminal, each stage has one line.
     """
 
     def __init__(self, text: str) -> None:

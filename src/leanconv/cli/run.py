@@ -170,7 +170,7 @@ class _Runs:
     Attributes:
         startup: how long the network took to answer, so far.
         answers: of the images that could be run.
-        failed: why the others could not, with the image's name.
+        failed: the errors of images that could not be run, with their names.
         drawn: the boxes that were drawn, as JSON objects; None where none were wanted.
     """
 
@@ -248,7 +248,7 @@ class _Runs:
         self.drawn = boxes.to_json()
 
     def nothing(self) -> Exception:
-        """The error where no image could be run: the last one's, after the others were said."""
+        """The error where no image could be run: the last one's, after the others were printed."""
         *others, last = self.failed.values()
         for error in others:
             say_error(str(error))

@@ -1,7 +1,7 @@
 """`leanconv run MODEL --tiled BIG --out OUT`: an image of any size, window by window.
 
 Images are `.npy` files, mapped, TIFF files (with the package tifffile), Zarr arrays and OME-Zarr
-images (with the package zarr); so are results. Of a run that was killed, the same command goes on:
+images (with the package zarr); so are results. The same command continues a run that was killed:
 `OUT.tiles` says which windows are finished.
 """
 

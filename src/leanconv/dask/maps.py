@@ -93,7 +93,7 @@ class MappedFile:
         path: of the file.
         dtype, shape, strides: of the array, which may be a slice of what is mapped.
         begin: where its first element lies in the file.
-        state: tells the file's contents from those that it had before.
+        state: a text that changes when the file's contents do.
     """
 
     path: str

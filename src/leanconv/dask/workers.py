@@ -47,7 +47,7 @@ class WorkerNetwork:
         key: of all that decides what is computed.
         backend, name: of the network, which is planned in each process.
         threads: that take part; None for as many as the worker's Dask threads are.
-        machine: what of the CPU decides the bits, in the process that sends this.
+        machine: the facts of the sender's CPU that decide the bits.
     """
 
     def __init__(
@@ -185,7 +185,7 @@ class BlocksPart:
     Attributes:
         shape: of the part.
         dtype: that the network takes.
-        places: of each block, where it lies in the part, and what of it does.
+        places: for each block its slices in the part, and the slices of the block that go there.
     """
 
     shape: tuple[int, ...]
@@ -225,7 +225,7 @@ class Window:
 
     Attributes:
         inputs: names and parts.
-        outputs: names, and what of each result is right and this window's own.
+        outputs: names, and the slices of each result that are right and this window's own.
     """
 
     inputs: tuple[tuple[str, BlocksPart | StoredPart], ...]

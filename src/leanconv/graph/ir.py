@@ -131,7 +131,7 @@ class Origin:
         positions: of its nodes, by their wiring.
         values: of the expressions in it, each once.
         symbolic: makes the graph with symbols of a trace, the variables `v` of these values.
-        memo: what is remembered of it for all graphs filled in from it.
+        memo: results that hold for all graphs filled in from it.
         extents: the open extents of the inputs, each with its axis.
         at: the graph for others in place of `extents`; None where it does not hold for them.
         is_whole: whether the graph has all its nodes as they were filled in; see `Graph.edited`.

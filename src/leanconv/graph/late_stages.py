@@ -68,7 +68,7 @@ class Stage:
 
     Args:
         graph: of them, with symbols; its inputs are arrays.
-        guards: what binding it asked of the symbols.
+        guards: comparisons of symbols on which binding depended.
         count: nodes of the file.
         bounded: whether the plan says what its nodes may take, so that no run has to count it.
     """
@@ -114,7 +114,7 @@ class Stage:
         return {name: held[place] for name, place in self._outputs}
 
     def _compute(self, held: list[Any], numbers: Values) -> None:
-        """Compute the nodes, each from what is held."""
+        """Compute the nodes in order, each from the values so far."""
         for evaluate, reads, attributes, fill, writes, parts, last in self._steps:
             given = attributes if fill is None else fill(numbers)
             made = evaluate([held[place] for place in reads], given)

@@ -1,12 +1,12 @@
 """Element types of files of at most 8 bits: int4, float8 and their like, as codes of one byte each.
 
-In a graph an element is held in a byte: an integer of 4 or 2 bits as the int8 or uint8 of its
+In a graph an element takes a byte: an integer of 4 or 2 bits as the int8 or uint8 of its
 value, a float as the uint8 of its bits. Which of these a value stands for the builder knows
 (`Builder.narrow`); arrays of a file say it by a field of that name. Floats of codes are looked up
 in a table; codes of floats are made of the bits of float32, by integers: rounded to the nearest,
 ties to even, as ONNX Runtime does.
 
-bfloat16 is held so at the network's borders only: inside, its numbers are float32. What a Cast
+bfloat16 is stored so at the network's borders only: inside, its numbers are float32. What a Cast
 makes bfloat16 is rounded; what else the file has in it is computed in float32 and rounded where it
 leaves the network.
 """

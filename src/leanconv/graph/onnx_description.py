@@ -61,7 +61,7 @@ class Description:
 
 
 def describe(source: Path | bytes, limits: Limits | None = None) -> Description:
-    """Read what a file says of itself, and nothing else of it.
+    """Read a file's description, and nothing else of it.
 
     Raises:
         InputError: the file cannot be read.

@@ -69,7 +69,7 @@ class FileModel:
     Attributes:
         inputs: what the user gives.
         outputs: names of what the user gets.
-        output_shapes, output_dtypes: theirs as the file declares them, unchecked; None where it
+        output_shapes, output_dtypes: as the file declares them, unchecked; None where it
             does not.
         opset: the version of ONNX's default operations.
         nodes: the nodes that the outputs need, in an order in which they can run.

@@ -27,7 +27,7 @@ class Region:
 
     Attributes:
         graph: what is computed; its inputs are the node's, in order.
-        plans: what the planner has made of it, by all that this depends on.
+        plans: the planner's results for the graph, by all that they depend on.
     """
 
     def __init__(self, graph: Graph) -> None:

@@ -129,7 +129,7 @@ class Rooms:
         if set(read) == {0, 1} and node.op in ("Gather", "GatherND"):
             axis = node.attributes.get("axis", 0) % max(1, len(read[0].value.shape))
             if (read[0].count, read[0].axis) == (read[1].among, axis) and read[0].leads:
-                read = {1: read[1]}  # what is found among the found is found in their room
+                read = {1: read[1]}  # elements found among others lie in the room of these
         alike = len({room.count for room in read.values()}) == 1
         extents = list(map(_extent, read.values()))
         same = all(extent == extents[0] for extent in extents)
@@ -305,7 +305,7 @@ _EACH = (
     *("Or", "Pow", "Relu", "Round", "Sigmoid", "Sqrt", "Sub", "Tanh", "Where", "Xor"),
 )
 _SHAPED = ("Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
-# What selects among the found: the most inputs that a file may give, and when they fit.
+# Operations that select found elements: the most inputs that a file may give, and when they fit.
 _SELECT: Mapping[str, tuple[int, Callable[[FileNode, _Read], bool]]] = {
     "NonZero": (1, _places),
     "Compress": (2, _flagged),

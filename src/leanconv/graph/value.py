@@ -44,7 +44,7 @@ class Value:
 
     Attributes:
         type: its shape and dtype.
-        held: None for what is computed at run time.
+        held: the array, or what makes it; None for a value that is computed at run time.
     """
 
     type: TensorType

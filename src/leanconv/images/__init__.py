@@ -103,7 +103,7 @@ def create_image(
 def reopen_image(
     path: str | os.PathLike[str], shape: Sequence[int], dtype: Any, layout: str | None = None
 ) -> Any:
-    """Open an image of `create_image` to write the rest of it.
+    """Open an image of `create_image` again to write its other parts.
 
     Raises:
         InputError: it is not of this shape and dtype.

@@ -66,7 +66,7 @@ class SessionOptions(_Entries):
     """Options of a session; onnxruntime's names, and any other name may be set.
 
     Obeyed: `intra_op_num_threads` (0: all cores that this process may use), `enable_profiling`
-    and `profile_file_prefix`, `add_free_dimension_override_by_name`, what is said of weights:
+    and `profile_file_prefix`, `add_free_dimension_override_by_name`, and for weights:
     `add_initializer`, `add_external_initializers` and those of files in memory, and of the
     configuration entries `session.model_external_initializers_file_folder_path`; the other entries
     are kept for whoever asks. All others say how onnxruntime works inside, and change nothing here.

@@ -169,7 +169,7 @@ class InferenceSession:
         def compute() -> None:
             try:
                 results = self.run(output_names, input_feed, run_options)
-            except Exception as error:  # whatever it is, the callback is told
+            except Exception as error:  # whatever it is, the callback gets it
                 callback([], user_data, str(error) or type(error).__name__)
             else:
                 callback(results, user_data, "")

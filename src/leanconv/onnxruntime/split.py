@@ -79,7 +79,7 @@ class Split:
 
     Attributes:
         network: leanconv's part.
-        text: what is said of it.
+        text: the cut in words, for users.
     """
 
     def __init__(self, cut: Cut, options: SessionOptions) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from html import escape
 
-# Of a picture, and what of it is left of the axis and below it, in units of SVG.
+# Of a picture, and its margins left of the axis and below it, in units of SVG.
 _WIDE, _HIGH, _LEFT, _BELOW, _RIGHT = 1000, 360, 74, 28, 8
 
 

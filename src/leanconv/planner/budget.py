@@ -234,7 +234,7 @@ class Planner:
 def skeleton(graph: Graph) -> Graph:
     """The graph with the shapes of the convolutions' weights, but not their bytes.
 
-    What stands in for weights that are too small to be transformed is as small.
+    The constants in place of weights that are too small to be transformed are as small.
 
     Other constants keep their values, as the lowering of a node may depend on them.
     """
@@ -315,7 +315,7 @@ def _least_max_error(plans: Planner, limit: int | None, guess: float) -> float |
         guess: where the search begins; few powers are looked at if it is close.
     """
     dtype = plans.unmerged.graph.coarsest
-    first, last = math.frexp(dtype.roundoff)[1] - 1, 0  # the powers of two that are told apart
+    first, last = math.frexp(dtype.roundoff)[1] - 1, 0  # the powers of two that are distinguished
 
     def between(exponent: int) -> _Range:
         low = math.ldexp(1.0, exponent)

@@ -227,7 +227,7 @@ def _of(kind: TensorType, axes: tuple[int, ...], times: int) -> TensorType:
 
 # -- what planning finds, remembered for all shapes that answer alike ----------------------------
 _Result = TypeVar("_Result")
-_MOST_KEPT = 16  # of one question; sizes that answer in more ways are asked one by one
+_MOST_KEPT = 16  # results of one key; sizes with further results are computed one by one
 
 
 def remembered(graph: Graph, key: Hashable, make: Callable[[Graph], _Result]) -> _Result:
@@ -235,8 +235,8 @@ def remembered(graph: Graph, key: Hashable, make: Callable[[Graph], _Result]) ->
 
     Args:
         graph: the network for one shape.
-        key: what is asked, and all that the answer depends on besides the graph.
-        make: what it makes must hold no extents; it is asked of the graph with symbols, too.
+        key: of the function, and of all that its result depends on besides the graph.
+        make: its result must have no extents; it is called with the graph of symbols, too.
     """
     origin = graph.origin
     if origin is None or not origin.is_whole:

@@ -66,7 +66,7 @@ class CompiledNetwork:
 
     Args:
         owned: the graph after the passes; it is taken once its plan keeps the limits, so that no
-            weights are held twice once they are packed.
+            weights are in memory twice once they are packed.
         budget: plans of the same graph; its target must be able to run here.
         memory_limit: bytes that weights and arena may take together, None for no limit.
         pinned: a plan to follow as it is; None lets the planner find one.

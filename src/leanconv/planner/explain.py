@@ -302,7 +302,7 @@ def _others(node_costs: Sequence[NodeCost], chosen: NodeCost) -> list[NodeCost]:
 
 
 def _case(node_cost: NodeCost) -> str:
-    """All that a choice says of itself, but for its name."""
+    """All that a report has of a choice, but for its name."""
     facts = _facts(node_cost, int)
     del facts["way"]
     return canonical_text(facts)
@@ -318,7 +318,7 @@ class Shared:
         name: which one.
         kept: how many were made, for sizes that answer in different ways; forms of kernels.
         served: how often one of them served a later size; of kernels, how many there are.
-        guards: how many questions about sizes were asked while they were made.
+        guards: the number of questions about sizes while they were made.
         parted_by: the guards that some of them have and others have not, or answer otherwise.
         refusals: why others are made for each size by itself.
     """

@@ -22,7 +22,7 @@ class FormatRules:
 
     Attributes:
         graph: the network.
-        blocked: the blocked format of the graph's dtype, and of codes where theirs is the same;
+        blocked: the blocked format of the graph's dtype, and of codes with the same block;
             values of other types are plain.
         codes: types of codes that may be in blocks.
         last: values that are stored in NHWC: what a Transpose makes of an array whose channels lie

@@ -189,7 +189,7 @@ class ConstantPool:
         self.bytes = {**{name: array.nbytes for name, array in constants.items()}, **packed}
 
     def take_shared(self, store: WeightStore) -> list[PackedWeights]:
-        """Give up the packings whose weights other plans have in memory; theirs are returned."""
+        """Remove the packings whose weights other plans have in memory; return these weights."""
         found = [store.find(packing) for packing in self.packings]
         pairs = list(zip(self.packings, found, strict=True))
         self.packings = deque(packing for packing, weights in pairs if weights is None)
@@ -206,7 +206,7 @@ class ConstantPool:
         """The compiled code that packs what is yet to be packed.
 
         Args:
-            known: recipes whose kernels are left out; those that have theirs here are added.
+            known: recipes whose kernels are left out; the recipes of this pool's kernels are added.
         """
         found: list[Kernel] = []
         for packing in self.packings:

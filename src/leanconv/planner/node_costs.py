@@ -115,7 +115,7 @@ class NodeCost:
     growth: float = ERROR_GROWTH
 
     def placed(self, placed: Sequence[bool]) -> NodeCost:
-        """The same, where some parts are computed in their place: the others alone are copied."""
+        """These costs with some parts computed in their place: only the others are copied."""
         if not any(placed):
             return self
         left = [part for part, done in zip(self.parts, placed, strict=True) if not done]

@@ -132,7 +132,7 @@ def _formats(node_cost: NodeCost) -> tuple[object, ...]:
 
 
 def _represented(node: Node, graph: Graph) -> Graph | None:
-    """The graph with what stands for a node's open extents; None where it has none.
+    """The graph with the usual sizes for a node's open extents; None where it has none.
 
     For them algorithms are chosen, where there are several (`planner.choices`).
     """
@@ -165,7 +165,7 @@ def closing_lines(plan: NetworkPlan) -> tuple[str, ...]:
 
 
 def _storage_text(plan: NetworkPlan) -> str:
-    """In which type values are stored; "" where nobody asked for another one than float32."""
+    """In which type values are stored; "" for float32 without a choice."""
     asked = plan.accuracy.half
     if plan.precision:
         return f"weights and values of float32 are stored in {plan.precision}"

@@ -74,7 +74,7 @@ def tune(
         memory_limit: bytes that workspace and packed weights may take; None for no limit.
 
     Returns:
-        The fastest choice and what the others took. It is kept in the settings' cache folder and
+        The fastest choice and the times of the others. It is kept in the settings' cache folder and
         recalled by later processes, for this target, version and number of threads.
     """
     key = _key(problem, target, threads, other_weight_bytes, memory_limit)

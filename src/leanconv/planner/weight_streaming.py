@@ -83,8 +83,8 @@ class Layout:
         constants: of those that stay in memory, where they begin there.
         constant_bytes: of that memory.
         sizes: bytes of each constant.
-        read: the others: in each run they are read from a file that has the image.
-        kept: where there is such a file, what of it stays in memory: where it begins in the file,
+        read: the rest: in each run they are read from a file that has the image.
+        kept: parts of such a file that stay in memory: where each begins in the file,
             how many bytes it has, where it begins in memory.
     """
 

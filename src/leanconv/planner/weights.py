@@ -41,7 +41,7 @@ class PlanWeights:
 
     Attributes:
         shared_bytes: of what other plans had packed already.
-        held: what is packed, in whichever blocks; other plans find it as long as this is kept.
+        held: all packed weights, in their blocks; other plans find them as long as this is kept.
 
     Raises:
         OutOfMemoryError: the system does not give the memory.

@@ -45,7 +45,7 @@ class Limits:
 
     Attributes:
         body_bytes: of a request's body.
-        json_bytes: of what of it is JSON, and of JSON in an answer: numbers as text take up to
+        json_bytes: of a body's JSON, and of JSON in an answer: numbers as text take up to
             `JSON_FACTOR` times as much while they are read.
         request_bytes: of all requests in flight together: bodies, arrays, results.
         header_bytes: of a request's line and headers.

@@ -89,7 +89,7 @@ class ServedModel:
 
     Args:
         source: its name and version.
-        plans: what is planned of it.
+        plans: of the model.
 
     Attributes:
         expected: requests for it that are being read.
@@ -170,7 +170,7 @@ def loaded(
         options: of `leanconv.load`.
         shapes: by model (`""` for all), shapes of inputs that are planned now.
         limits: of the server.
-        say: is told of each model that is ready.
+        say: called with a line on each model that is ready.
         values: by model, too, integers of small inputs that decide what is planned now.
 
     Raises:

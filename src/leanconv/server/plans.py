@@ -276,7 +276,7 @@ class Plans:
             return self._bytes()
 
     def _bytes(self, made: Iterable[Compiled] = ()) -> int:
-        """Bytes of all groups, those evicted that are still held, and plans; under the lock."""
+        """Bytes of all groups, evicted ones that are in use, and new plans; under the lock."""
         return _bytes([*self._groups.values(), *self._evicted], made)
 
     def groups(self) -> list[tuple[Key, Group]]:

@@ -43,7 +43,7 @@ _Result = TypeVar("_Result")
 
 # Bytes for a number of an answer's JSON while it is made: its text, in pieces and in the answer.
 _JSON_BYTES = 2 * NUMBER_BYTES
-Planned = Future[bool]  # and not of the group: what is evicted must not be held here
+Planned = Future[bool]  # and not of the group: an evicted one must not stay in memory
 
 
 class GoneError(Exception):

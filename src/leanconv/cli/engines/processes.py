@@ -127,7 +127,7 @@ class EngineError(LeanConvError):
 
 
 class EngineProcess:
-    """One engine in a process of its own, stopped (SIGSTOP) while it is not asked anything.
+    """One engine in a process of its own, stopped (SIGSTOP) between requests.
 
     A stopped process cannot disturb the turn of another one: some engines' idle threads spin.
     """

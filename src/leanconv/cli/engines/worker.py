@@ -14,7 +14,7 @@ One request a line comes in as JSON on standard input, and one reply a line goes
     {"do": "run", "seconds": s, "warmup_seconds": s, "least": n}  -> {"ns": [n, ...]}
     {"do": "answer", "file": npz file}                            -> {"checksum": x}
     {"do": "stop"}                                                -> {}
-`stated` is leanconv's own: an engine's `load` that is told takes it by name.
+`stated` is leanconv's own: an engine's `load` may take it by name.
 A request that fails is answered by {"error": text}. PATHs go in front of `sys.path`.
 """
 

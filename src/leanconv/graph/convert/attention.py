@@ -136,7 +136,7 @@ def _chosen(call: Call, mask: _Mask, x: Value) -> Value:
 
 
 def _mask(call: Call, shape: tuple[int, ...], past: int) -> _Mask:
-    """All masks as one: given, causal, a window, and what of the keys is padding."""
+    """All masks as one: the input, causal, a window, and the keys that are padding."""
     q, given = call.value(), call.optional(3)
     used = call.optional(6)  # keys of each image, as (batch, 1, 1, 1)
     used = None if used is None else call.reshape(call.cast(used, INT64), (shape[0], 1, 1, 1))

@@ -30,7 +30,7 @@ _FEW = 2  # iterations that are written out however large the body is
 FEW_WRITTEN_OUT = 64
 MOST_WRITTEN_OUT = 2048
 Inside = Callable[[Value], Value]  # what a value of the graph around a node is in the node's
-MOST_ITERATIONS = (1 << 31) - 1  # of a loop that is held
+MOST_ITERATIONS = (1 << 31) - 1  # of a loop that a node holds
 
 
 class Repeated:

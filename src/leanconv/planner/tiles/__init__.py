@@ -6,6 +6,6 @@ image's edge it sees what the whole image sees.
 
     groups      axes of inputs that are cut together, and why others cannot be; algorithms whose
                 sums do not depend on where a window lies
-    windows     how large windows are, where they begin, what of their results is right
+    windows     how large windows are, where they begin, which of their results are right
     layout      windows for an image; whether their network is the whole image's, moved
 """

@@ -54,7 +54,7 @@ class Layout:
         windows: where they lie.
         decisions: how the nodes of their network are computed.
         steps: per group, windows begin at multiples of this.
-        margins: per group, what of a window's extent may be wrong.
+        margins: per group, the elements of a window's extent that may be wrong.
     """
 
     windows: Windows
@@ -64,7 +64,7 @@ class Layout:
 
 
 class ImageNetwork:
-    """A network for an image of one size, and what of it can be cut.
+    """A network for an image of one size, and its axes that can be cut.
 
     Args:
         bind: makes the network for the shapes of all inputs, without fused chains.
