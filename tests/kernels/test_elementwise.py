@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from leanconv.codegen.host import host
-from leanconv.graph.ops.pointwise import Term
+from leanconv.graph.ops import pointwise
+from leanconv.graph.ops.pointwise import UNARY, Term
 from leanconv.kernels import KernelContext
 from leanconv.kernels.elementwise import Elementwise, accepts_blocked, lower
-from leanconv.kernels.expression import BINARY, UNARY, Step
+from leanconv.kernels.expression import Step
 from leanconv.spec.format import Format
 from leanconv.target import Target, preset
 from leanconv.types import FLOAT32, FLOAT64
@@ -25,6 +26,7 @@ ATTRIBUTES = {
     "Clip": {"min": -0.5, "max": 1.5},
     "Mod": {"fmod": True},
 }
+BINARY = (*pointwise.BINARY, "PRelu", "Mod")
 POSITIVE = ("Sqrt", "Log", "Pow", "Reciprocal", "Div")
 
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from leanconv.codegen.host import host
+from leanconv.graph.ops import pointwise, typed
 from leanconv.graph.ops.typed import HELD
 from leanconv.kernels import elementwise
 from leanconv.kernels.elementwise import Elementwise
 from leanconv.kernels.expression import Step
-from leanconv.kernels.typed_steps import OPS
 from leanconv.target import Target, preset
 from leanconv.types import (
     BFLOAT16,
@@ -40,6 +40,7 @@ from support.nodes import Case, run_in_place, run_node
 RUN = [host()] if host().isa == "neon" else [host(), preset("haswell")]
 TARGETS = pytest.mark.parametrize("target", RUN, ids=lambda t: t.name)
 INTEGERS = tuple(each for each in NUMBERS if each.is_integer)
+OPS = (*typed.OPS, *(op for op, each in pointwise.OPS.items() if INT64 in each.dtypes))
 COMPARED = ("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual")
 
 

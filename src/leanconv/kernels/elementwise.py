@@ -29,13 +29,11 @@ from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.tails import where_any
 from leanconv.graph.ir import Graph, Node, is_filled
 from leanconv.graph.open_sizes import SizedArray
-from leanconv.graph.ops import infer
+from leanconv.graph.ops import infer, pointwise, typed
 from leanconv.graph.ops.pointwise import inner_nodes, term_types, terms_of
-from leanconv.kernels import KernelContext, quantised_steps, typed_steps
+from leanconv.kernels import KernelContext, quantised_steps
 from leanconv.kernels.copy_plan import to_format
 from leanconv.kernels.expression import (
-    BINARY,
-    UNARY,
     Step,
     broadcast_strides,
     merged,
@@ -52,9 +50,7 @@ from leanconv.types import FLOAT32, FLOATS, DType, as_dtype
 # Elements of one chunk: 64 KiB of float, two microseconds of adding and ten of erf.
 PIECE = 16384
 
-OPS: tuple[str, ...] = tuple(
-    dict.fromkeys((*UNARY, *BINARY, *typed_steps.OPS, *quantised_steps.OPS, "Expression"))
-)
+OPS: tuple[str, ...] = (*pointwise.OPS, *typed.OPS, *quantised_steps.OPS, "Expression")
 CODES_IN_BLOCKS = OPS
 # Of the widest type that a vector fills. Four erfs one after the other, 784 KiB: 0.42 ms by four
 # registers, 0.51 by two, 0.50 by one (Sapphire Rapids); Softplus and Tanh 0.32, 0.38, 0.45.

@@ -11,8 +11,10 @@ from itertools import accumulate
 from leanconv.codegen import activations, math, trigonometry
 from leanconv.codegen.emitter import Function, Value
 from leanconv.graph.ir import Node
-from leanconv.graph.ops.pointwise import UNARY_ACTIVATIONS, activation_of
+from leanconv.graph.ops import OPS
+from leanconv.graph.ops.pointwise import activation_of
 from leanconv.kernels import quantised_steps, typed_steps
+from leanconv.kernels.typed_steps import cast, comparison, extreme
 from leanconv.records import dataclass
 from leanconv.spec.activation import KINDS, Activation
 from leanconv.spec.format import Format
@@ -61,50 +63,76 @@ def broadcast_strides(
     return strides
 
 
-_FUNCTIONS: dict[str, Callable[..., Value]] = {
-    "Sqrt": lambda e, x: e.unary("sqrt", x),
-    "Exp": math.exp,
-    "Log": math.log,
-    "Erf": math.erf,
-    "Neg": math.negate,
-    "Abs": lambda e, x: e.unary("fabs", x),
-    "Reciprocal": lambda _, x: 1.0 / x,
-    "Softplus": math.softplus,
-    "Floor": lambda e, x: e.unary("floor", x),
-    "Ceil": lambda e, x: e.unary("ceil", x),
-    "Round": lambda e, x: e.unary("rint", x),
-    "Sign": math.sign,
-    "Sin": trigonometry.sin,
-    "Cos": trigonometry.cos,
-    "Tan": trigonometry.tan,
-    "Asin": trigonometry.asin,
-    "Acos": trigonometry.acos,
-    "Atan": trigonometry.atan,
-    "Sinh": trigonometry.sinh,
-    "Cosh": trigonometry.cosh,
-    "Asinh": trigonometry.asinh,
-    "Acosh": trigonometry.acosh,
-    "Atanh": trigonometry.atanh,
-    "Square": lambda _, x: x * x,
-    "Cube": lambda _, x: x * x * x,
-    "Add": lambda _, a, b: a + b,
-    "Sub": lambda _, a, b: a - b,
-    "Mul": lambda _, a, b: a * b,
-    "Div": lambda _, a, b: a / b,
-    "Pow": math.power,
-    "Mod": math.modulo,
-    "Min": math.smaller,
-    "Max": math.larger,
-    "PRelu": lambda e, x, slope: activations.apply(e, x, Activation("prelu"), slope),
+@dataclass(frozen=True)
+class _Code:
+    """What appends the code of an operation to a function, given it and what is named here.
+
+    Attributes:
+        floats: floats of one type, and the step's parameters.
+        typed: the step's types, its operands and parameters: of integers, or of what the operation
+            takes where it has no `floats`.
+    """
+
+    floats: Callable[..., Value] | None = None
+    typed: Callable[..., Value] | None = None
+
+
+# All elementwise operations but those of `quantised_steps` and activations of floats.
+_CODE: dict[str, _Code] = {
+    "Sqrt": _Code(lambda e, x: e.unary("sqrt", x)),
+    "Exp": _Code(math.exp),
+    "Log": _Code(math.log),
+    "Erf": _Code(math.erf),
+    "Neg": _Code(math.negate, lambda _, __, x: x.zero() - x),
+    "Abs": _Code(lambda e, x: e.unary("fabs", x), typed_steps.absolute),
+    "Relu": _Code(typed=lambda e, types, x: extreme(e, types[0], "max", x, x.zero())),
+    "Reciprocal": _Code(lambda _, x: 1.0 / x),
+    "Softplus": _Code(math.softplus),
+    "Floor": _Code(lambda e, x: e.unary("floor", x)),
+    "Ceil": _Code(lambda e, x: e.unary("ceil", x)),
+    "Round": _Code(lambda e, x: e.unary("rint", x)),
+    "Sign": _Code(math.sign, typed_steps.sign),
+    "Sin": _Code(trigonometry.sin),
+    "Cos": _Code(trigonometry.cos),
+    "Tan": _Code(trigonometry.tan),
+    "Asin": _Code(trigonometry.asin),
+    "Acos": _Code(trigonometry.acos),
+    "Atan": _Code(trigonometry.atan),
+    "Sinh": _Code(trigonometry.sinh),
+    "Cosh": _Code(trigonometry.cosh),
+    "Asinh": _Code(trigonometry.asinh),
+    "Acosh": _Code(trigonometry.acosh),
+    "Atanh": _Code(trigonometry.atanh),
+    "Square": _Code(lambda _, x: x * x),
+    "Cube": _Code(lambda _, x: x * x * x),
+    "Add": _Code(lambda _, a, b: a + b, lambda _, __, a, b: a + b),
+    "Sub": _Code(lambda _, a, b: a - b, lambda _, __, a, b: a - b),
+    "Mul": _Code(lambda _, a, b: a * b, lambda _, __, a, b: a * b),
+    "Div": _Code(lambda _, a, b: a / b, typed_steps.quotient),
+    "Mod": _Code(math.modulo, typed_steps.remainder),
+    "Pow": _Code(math.power, typed_steps.power),
+    "Min": _Code(math.smaller, lambda e, types, a, b: extreme(e, types[0], "min", a, b)),
+    "Max": _Code(math.larger, lambda e, types, a, b: extreme(e, types[0], "max", a, b)),
+    "Cast": _Code(typed=lambda e, types, x: cast(e, x, *types)),
+    "BitCast": _Code(typed=typed_steps.bits),
+    "Equal": _Code(typed=comparison("oeq", "eq", "eq")),
+    "Less": _Code(typed=comparison("olt", "slt", "ult")),
+    "LessOrEqual": _Code(typed=comparison("ole", "sle", "ule")),
+    "Greater": _Code(typed=comparison("ogt", "sgt", "ugt")),
+    "GreaterOrEqual": _Code(typed=comparison("oge", "sge", "uge")),
+    "And": _Code(typed=lambda _, __, a, b: a & b),
+    "Or": _Code(typed=lambda _, __, a, b: a | b),
+    "Xor": _Code(typed=lambda _, __, a, b: a ^ b),
+    "Not": _Code(typed=lambda _, __, x: x ^ 1),
+    "BitwiseAnd": _Code(typed=lambda _, __, a, b: a & b),
+    "BitwiseOr": _Code(typed=lambda _, __, a, b: a | b),
+    "BitwiseXor": _Code(typed=lambda _, __, a, b: a ^ b),
+    "BitwiseNot": _Code(typed=lambda _, __, x: x ^ -1),
+    "BitShift": _Code(typed=typed_steps.shift),
+    "IsNaN": _Code(typed=lambda _, __, x: x.compare("uno", x)),
+    "IsInf": _Code(typed=typed_steps.is_infinite),
+    "Where": _Code(typed=lambda e, _, chosen, a, b: e.select(chosen, a, b)),
 }
-BINARY = ("Add", "Sub", "Mul", "Div", "Mod", "Pow", "Min", "Max", "PRelu")
-UNARY = (
-    *UNARY_ACTIVATIONS,
-    *("Sqrt", "Exp", "Log", "Erf", "Neg", "Abs", "Reciprocal", "Softplus"),
-    *("Floor", "Ceil", "Round", "Sign"),
-    *("Sin", "Cos", "Tan", "Asin", "Acos", "Atan"),
-    *("Sinh", "Cosh", "Asinh", "Acosh", "Atanh"),
-)
 _POWERS = {2.0: "Square", 3.0: "Cube", 0.5: "Sqrt", -1.0: "Reciprocal"}
 
 
@@ -113,7 +141,7 @@ class Step:
     """One operation of an expression.
 
     Attributes:
-        op: a kind of activation, or a key of the table of functions above.
+        op: a kind of activation, or a key of the table above.
         args: which values it takes: the operands come first, then the kernel's numbers, then the
             results of the steps before.
         parameters: the activation's, or a typed step's; of a quotient of floats that becomes a
@@ -132,11 +160,15 @@ class Step:
         args = [values[i] for i in self.args]
         if self.op in quantised_steps.OPS:
             return quantised_steps.apply(e, self.op, args, self.types, *map(bool, self.parameters))
-        if self.types:
-            return typed_steps.apply(e, self.op, args, self.types, *self.parameters)
         if self.op in KINDS:
             return activations.apply(e, args[0], Activation(self.op, self.parameters), *args[1:])
-        return _FUNCTIONS[self.op](e, *args, *self.parameters)
+        code = _CODE[self.op]
+        if not self.types:
+            assert code.floats, f"{self.op} is no step of floats"
+            return code.floats(e, *args, *self.parameters)
+        typed = None if code.floats and self.types[0].is_float else code.typed
+        assert typed, f"{self.op} of {self.types[0]} is no typed step"
+        return typed(e, self.types, *args, *self.parameters)
 
 
 def step_of(
@@ -145,21 +177,21 @@ def step_of(
     """The step that a node of the graph is.
 
     Args:
-        node: its operation is one of `UNARY`, `BINARY` or `typed_steps.OPS`.
+        node: an elementwise operation, no Expression.
         args: as `Step.args`.
         types: of the node's inputs and of its output.
         exponent: the exponent of a `Pow` where it is one known number.
     """
     if node.op in quantised_steps.OPS:
         return Step(node.op, args, types=quantised_steps.step_types(node, types))
-    op, parameters = node.op, typed_steps.parameters_of(node.op, node.attributes)
-    if op == "Pow" and exponent == 2 and types[-1].is_integer:
-        return Step("Mul", args[:1] * 2, (), (types[-1],) * 2)
-    if op not in (*UNARY, *BINARY) or not types[-1].is_float:
-        return Step(op, args, parameters, types[-2:])
-    if op == "Pow" and exponent in _POWERS:
+    floats, activation = types[-1].is_float, activation_of(node)
+    if floats and activation is not None:
+        return Step(activation.kind, args, activation.parameters)
+    if node.op == "Pow" and floats and exponent in _POWERS:
         return Step(_POWERS[exponent], args[:1])
-    activation = activation_of(node) if op in UNARY_ACTIVATIONS else None
-    if activation is None:
-        return Step(op, args, parameters)
-    return Step(activation.kind, args, activation.parameters)
+    if node.op == "Pow" and not floats and exponent == 2:
+        return Step("Mul", args[:1] * 2, (), (types[-1],) * 2)
+    # An attribute that is a type is among the step's types.
+    given = (node.attributes[name] for name in OPS[node.op].attributes if name != "to")
+    alike = floats and _CODE[node.op].floats is not None
+    return Step(node.op, args, tuple(map(bool, given)), () if alike else types[-2:])

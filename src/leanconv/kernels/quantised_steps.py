@@ -67,9 +67,7 @@ _FUNCTIONS: dict[str, Callable[..., Value]] = {
     "QLinearAdd": _added,
     "QLinearMul": _multiplied,
 }
-OPS: tuple[str, ...] = tuple(_FUNCTIONS)
-_OF_TWO = ("QLinearAdd", "QLinearMul")
-_BY_RECIPROCAL = ("QuantizeLinear", "QuantizeFloats")
+OPS = tuple(_FUNCTIONS)
 _MOST_CODE = 2  # bytes
 _LEAST_LINE = 256  # elements of one scale that are worth its reciprocal
 _MOST_SCALE = 2.0**60  # with it, or its reciprocal, no step of a code's quotient is subnormal
@@ -112,7 +110,7 @@ def operands(node: Node, graph: Graph) -> list[str | np.ndarray]:
     gives = graph.types[node.output].dtype
     low, high = attributes.get("low", gives.low), attributes.get("high", gives.high)
     bounds = [] if gives.is_float else [low, high]
-    if node.op in _OF_TWO:
+    if "scales" in attributes:
         numbers = _numbers_of_two(node.op, attributes["scales"], attributes["zeros"])
         return [*node.inputs, *(np.asarray(each, FLOAT32) for each in (*numbers, *bounds))]
     x, *parameters = node.inputs
@@ -135,7 +133,7 @@ def _numbers_of_two(op: str, scales: Sequence[float], zeros: Sequence[int]) -> l
 
 def step_types(node: Node, types: Sequence[DType]) -> tuple[DType, ...]:
     """The types that `apply` takes, of those of a node's inputs and of its output."""
-    return (*types[: 2 if node.op in _OF_TWO else 1], types[-1])
+    return tuple(types) if "scales" in node.attributes else (types[0], types[-1])
 
 
 def is_by_reciprocal(node: Node, types: Sequence[DType], line: int, target: Target) -> bool:
@@ -147,9 +145,9 @@ def is_by_reciprocal(node: Node, types: Sequence[DType], line: int, target: Targ
         line: elements side by side that have one scale.
         target: the CPU.
     """
-    if node.op not in _BY_RECIPROCAL or types[0] != FLOAT32 or types[-1].bytes > _MOST_CODE:
+    if _FUNCTIONS.get(node.op) != _quantised or types[0] != FLOAT32:
         return False
-    return target.vector_bytes >= 64 and line >= _LEAST_LINE
+    return types[-1].bytes <= _MOST_CODE and target.vector_bytes >= 64 and line >= _LEAST_LINE
 
 
 def apply(

@@ -14,9 +14,8 @@ whether they lie in whole vectors or in a tail, on every target, and none traps:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from math import inf
-from types import MappingProxyType
 
 from leanconv.codegen.emitter import Function, Value, lanes_of, vector
 from leanconv.codegen.memory import from_bits, to_bits
@@ -24,16 +23,7 @@ from leanconv.codegen.shuffles import any_lane
 from leanconv.codegen.values import Predicate, mangled
 from leanconv.types import BOOL, FLOAT32, FLOAT64, HALVES, INT32, INT64, DType
 
-# By kind of number: floats, signed integers, and all others.
-_PREDICATES: Mapping[str, tuple[Predicate, Predicate, Predicate]] = MappingProxyType(
-    {
-        "Equal": ("oeq", "eq", "eq"),
-        "Less": ("olt", "slt", "ult"),
-        "LessOrEqual": ("ole", "sle", "ule"),
-        "Greater": ("ogt", "sgt", "ugt"),
-        "GreaterOrEqual": ("oge", "sge", "uge"),
-    }
-)
+Types = tuple[DType, DType]  # of a step's last operand, and of its result
 
 
 # -- memory and registers -----------------------------------------------------------------------
@@ -87,6 +77,11 @@ def cast(e: Function, x: Value, source: DType, target: DType) -> Value:
     if source.bytes > target.bytes:
         return _cast(e, "trunc", x, target.llvm)
     return _cast(e, "sext" if source.kind == "int" else "zext", x, target.llvm)
+
+
+def bits(e: Function, types: Types, x: Value) -> Value:
+    """The bits of a number as another type's of as many."""
+    return _cast(e, "bitcast", x, types[1].llvm)
 
 
 def _between_floats(e: Function, x: Value, source: DType, target: DType) -> Value:
@@ -167,11 +162,14 @@ def _divided(e: Function, op: str, a: Value, b: Value, dtype: DType) -> Value:
     return e.select(zero, a.zero(), found if op == "div" else a - found * divisor)
 
 
-def _quotient(e: Function, dtype: DType, a: Value, b: Value) -> Value:
-    return _divided(e, "div", a, b, dtype)
+def quotient(e: Function, types: Types, a: Value, b: Value) -> Value:
+    """a / b, towards zero."""
+    return _divided(e, "div", a, b, types[0])
 
 
-def _remainder(e: Function, dtype: DType, a: Value, b: Value, towards_zero: bool) -> Value:
+def remainder(e: Function, types: Types, a: Value, b: Value, towards_zero: bool) -> Value:
+    """What is left of a by b: of the sign of b, or of a's where quotients go towards zero."""
+    dtype = types[0]
     left = _divided(e, "rem", a, b, dtype)
     if dtype.kind == "uint" or towards_zero:
         return left
@@ -185,22 +183,25 @@ def extreme(e: Function, dtype: DType, op: str, a: Value, b: Value) -> Value:
     return e.intrinsic(name, a.kind, a, b)
 
 
-def _absolute(e: Function, dtype: DType, x: Value) -> Value:
-    if dtype.kind != "int":
+def absolute(e: Function, types: Types, x: Value) -> Value:
+    """|x|; of the least number itself."""
+    if types[0].kind != "int":
         return x
     return e.intrinsic(f"llvm.abs.{mangled(x.kind)}", x.kind, x, e.const("i1", 0))
 
 
-def _sign(e: Function, dtype: DType, x: Value) -> Value:
-    above = e.convert("zext", x.compare("ne" if dtype.kind == "uint" else "sgt", 0), x.kind)
-    if dtype.kind == "uint":
+def sign(e: Function, types: Types, x: Value) -> Value:
+    """-1, 0 or 1."""
+    unsigned = types[0].kind == "uint"
+    above = e.convert("zext", x.compare("ne" if unsigned else "sgt", 0), x.kind)
+    if unsigned:
         return above
     return above - e.convert("zext", x.compare("slt", 0), x.kind)
 
 
-def _power(e: Function, dtype: DType, a: Value, b: Value) -> Value:
+def power(e: Function, types: Types, a: Value, b: Value) -> Value:
     """By repeated squares, one for each bit up to the highest one of the exponents."""
-    one = e.const(a.kind, 1)
+    dtype, one = types[0], e.const(a.kind, 1)
     state, done = [one, a, b], [e.const("i1", 0)]
     with e.loop("bit", 8 * dtype.bytes, [state], until=done):
         found, square, left = state
@@ -216,88 +217,34 @@ def _power(e: Function, dtype: DType, a: Value, b: Value) -> Value:
     return e.select(b.compare("slt", 0), units, state[0])
 
 
-def _shift(e: Function, dtype: DType, a: Value, b: Value, left: bool) -> Value:
-    bits = 8 * dtype.bytes
-    within = b.compare("ult", bits)
+def shift(e: Function, types: Types, a: Value, b: Value, left: bool) -> Value:
+    """The bits of a, moved by b places."""
+    count = 8 * types[0].bytes
+    within = b.compare("ult", count)
     by = e.select(within, b, b.zero())
-    signed = dtype.kind == "int" and not left
+    signed = types[0].kind == "int" and not left
     op = "shl" if left else "ashr" if signed else "lshr"
     found = e.define(f"{op} {a}, {by.text}", a.kind)
     if not signed:
         return e.select(within, found, a.zero())
-    last = e.const(a.kind, bits - 1)
+    last = e.const(a.kind, count - 1)
     return e.select(within, found, e.define(f"ashr {a}, {last.text}", a.kind))
 
 
-def _is_infinite(x: Value, positive: bool, negative: bool) -> Value:
+# -- tests of any type --------------------------------------------------------------------------
+def comparison(floats: Predicate, signed: Predicate, others: Predicate) -> Callable[..., Value]:
+    """What compares two numbers, by predicates of floats, of signed integers, of all others."""
+
+    def compare(_: Function, types: Types, a: Value, b: Value) -> Value:
+        dtype = types[0]
+        return a.compare(floats if dtype.is_float else signed if dtype.kind == "int" else others, b)
+
+    return compare
+
+
+def is_infinite(_: Function, __: Types, x: Value, positive: bool, negative: bool) -> Value:
+    """Whether a float is one of the infinities that count."""
     above, below = x.compare("oeq", inf), x.compare("oeq", -inf)
     if positive and negative:
         return above | below
     return above if positive else below if negative else above.zero()
-
-
-# Of the function, the type of the operands, the operands, and the step's parameters.
-_OF_INTEGERS: dict[str, Callable[..., Value]] = {
-    "Add": lambda _, __, a, b: a + b,
-    "Sub": lambda _, __, a, b: a - b,
-    "Mul": lambda _, __, a, b: a * b,
-    "Div": _quotient,
-    "Mod": _remainder,
-    "Min": lambda e, dtype, a, b: extreme(e, dtype, "min", a, b),
-    "Max": lambda e, dtype, a, b: extreme(e, dtype, "max", a, b),
-    "Pow": _power,
-    "BitwiseAnd": lambda _, __, a, b: a & b,
-    "BitwiseOr": lambda _, __, a, b: a | b,
-    "BitwiseXor": lambda _, __, a, b: a ^ b,
-    "BitwiseNot": lambda _, __, x: x ^ -1,
-    "BitShift": _shift,
-    "Neg": lambda _, __, x: x.zero() - x,
-    "Abs": _absolute,
-    "Relu": lambda e, dtype, x: extreme(e, dtype, "max", x, x.zero()),
-    "Sign": _sign,
-}
-_OF_ANY: dict[str, Callable[..., Value]] = {
-    "And": lambda _, __, a, b: a & b,
-    "Or": lambda _, __, a, b: a | b,
-    "Xor": lambda _, __, a, b: a ^ b,
-    "Not": lambda _, __, x: x ^ 1,
-    "IsNaN": lambda _, __, x: x.compare("uno", x),
-    "IsInf": lambda _, __, x, *signs: _is_infinite(x, *signs),
-    "Where": lambda e, _, chosen, a, b: e.select(chosen, a, b),
-}
-# The attributes that are a step's parameters.
-_PARAMETERS: dict[str, tuple[str, ...]] = {
-    "Mod": ("fmod",),
-    "IsInf": ("positive", "negative"),
-    "BitShift": ("left",),
-}
-OPS: tuple[str, ...] = ("Cast", "BitCast", *_PREDICATES, *_OF_ANY, *_OF_INTEGERS)
-
-
-def parameters_of(op: str, attributes: Mapping[str, object]) -> tuple[bool, ...]:
-    """What of a node's attributes its step needs, besides types."""
-    return tuple(bool(attributes[name]) for name in _PARAMETERS.get(op, ()))
-
-
-def apply(
-    e: Function, op: str, args: Sequence[Value], types: Sequence[DType], *parameters: object
-) -> Value:
-    """Append the code of a step.
-
-    Args:
-        e: the function under construction.
-        op: one of `OPS`.
-        args: as registers hold them.
-        types: of the last operand, and of the result.
-        *parameters: as `parameters_of` gives them.
-    """
-    takes, gives = types
-    if op == "Cast":
-        return cast(e, args[0], takes, gives)
-    if op == "BitCast":
-        return _cast(e, "bitcast", args[0], gives.llvm)
-    if op in _PREDICATES:
-        which = 0 if takes.is_float else 1 if takes.kind == "int" else 2
-        return args[0].compare(_PREDICATES[op][which], args[1])
-    assert op in _OF_ANY or not takes.is_float, f"{op} of {takes} is no typed step"
-    return (_OF_ANY.get(op) or _OF_INTEGERS[op])(e, takes, *args, *parameters)
