@@ -19,17 +19,25 @@ from leanconv.gpu.launch import (
     make_launch,
     merged,
 )
-from leanconv.gpu.lowering.lowering_context import LoweringContext, strides_in
+from leanconv.gpu.lowering.lowering_context import Handlers, LoweringContext, strides_in
 from leanconv.graph.ir import Node
-from leanconv.graph.ops import label
-from leanconv.graph.ops.pointwise import UNARY_ACTIVATIONS, activation_of
+from leanconv.graph.ops import BINARY, OPS, UNARY, label
+from leanconv.graph.ops.pointwise import activation_of
 from leanconv.spec import NHWC, PLAIN, Format
 from leanconv.types import FLOAT32, FLOAT64, DType
 from leanconv.units import shape_text
 
-_UNARY = ("Sqrt", "Exp", "Log", "Erf", "Neg", "Abs", "Reciprocal", "Softplus")
-_BINARY = ("Add", "Sub", "Mul", "Div", "Pow", "Min", "Max", "PRelu")
+# Of which `arithmetic.compute` has no code.
+_LACKING = frozenset(
+    (
+        *("Sign", "Floor", "Ceil", "Round", "Sin", "Cos", "Tan", "Asin", "Acos", "Atan"),
+        *("Sinh", "Cosh", "Asinh", "Acosh", "Atanh"),
+    )
+)
+# How `arithmetic.reduce_axis` combines.
+_REDUCED = [(how, "") for how in ("mean", "sum", "max", "min")]
 _BLOCK = 512
+HANDLERS = Handlers()
 
 
 def elementwise(
@@ -79,6 +87,7 @@ def elementwise(
     )
 
 
+@HANDLERS.of(*(op for op in UNARY if op not in _LACKING))
 def lower_unary(context: LoweringContext, node: Node) -> None:
     """Lower an operation of one tensor, in the format that its input has."""
     source, result = node.inputs[0], node.output
@@ -103,6 +112,7 @@ def _common_form(context: LoweringContext, names: Sequence[str], result: str) ->
     return NHWC if rank >= 3 and NHWC in made else PLAIN
 
 
+@HANDLERS.of(*BINARY, "PRelu")
 def lower_binary(context: LoweringContext, node: Node) -> None:
     """Lower an operation of two tensors, broadcast as NumPy does."""
     result = node.output
@@ -141,6 +151,7 @@ def _tile(count: int, inner: int) -> tuple[int, int]:
     return (256, 4) if inner > 1 else (512, 1)
 
 
+@HANDLERS.of(*(op for op, each in OPS.items() if each.reduces in _REDUCED))
 def lower_reduction(context: LoweringContext, node: Node) -> None:
     """Reduce one run of neighbouring axes after the other."""
     source, result = node.inputs[0], node.output
@@ -161,7 +172,7 @@ def lower_reduction(context: LoweringContext, node: Node) -> None:
     places = sorted(form.axes(rank).index(axis) for axis in axes)
     x = context.read(source, form)
     y = context.define(result, result_form)
-    kind = node.op.removeprefix("Reduce").lower()
+    kind, _ = OPS[node.op].reduces or ("", "")
     runs: list[tuple[int, int]] = []
     for place in places:
         if runs and runs[-1][1] == place - 1:
@@ -194,6 +205,7 @@ def _reduce(dtype: DType, x: str, y: str, box: tuple[int, int, int], kind: str) 
     )
 
 
+@HANDLERS.of("Softmax", "LogSoftmax")
 def lower_softmax(context: LoweringContext, node: Node) -> None:
     """Lower a Softmax or LogSoftmax along one axis."""
     source = node.inputs[0]
@@ -221,6 +233,7 @@ def lower_softmax(context: LoweringContext, node: Node) -> None:
     context.launch(node, "softmax", launch)
 
 
+@HANDLERS.of("LRN")
 def lower_lrn(context: LoweringContext, node: Node) -> None:
     """Lower a local response normalisation over channels."""
     source, attributes, dtype = node.inputs[0], node.attributes, context.dtype
@@ -251,6 +264,7 @@ def lower_lrn(context: LoweringContext, node: Node) -> None:
     context.launch(node, "lrn", launch)
 
 
+@HANDLERS.of("MatMul", "Gemm")
 def lower_matmul(context: LoweringContext, node: Node) -> None:
     """Lower a MatMul, NumPy's rules, or a Gemm with its addend."""
     if node.op == "Gemm":
@@ -362,13 +376,3 @@ def _lower_gemm(context: LoweringContext, node: Node) -> None:
         steps = (dense_strides(shape), strides_in(context.shape(addend), shape))
         launches.append(elementwise(context, "Add", product, c, y, shape, steps))
     context.launch(node, "matmul", *launches)
-
-
-HANDLERS = {
-    **dict.fromkeys((*UNARY_ACTIVATIONS, *_UNARY), lower_unary),
-    **dict.fromkeys(_BINARY, lower_binary),
-    **dict.fromkeys(("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin"), lower_reduction),
-    **dict.fromkeys(("Softmax", "LogSoftmax"), lower_softmax),
-    **dict.fromkeys(("MatMul", "Gemm"), lower_matmul),
-    "LRN": lower_lrn,
-}

@@ -19,7 +19,7 @@ from leanconv.gpu.lowering.depthwise import (
 )
 from leanconv.gpu.lowering.gemm import Product, best_blocking, lower_product
 from leanconv.gpu.lowering.lowered import ConvProblem, Epilogue, Lowered, joined
-from leanconv.gpu.lowering.lowering_context import LoweringContext
+from leanconv.gpu.lowering.lowering_context import Handlers, LoweringContext
 from leanconv.gpu.lowering.patches import (
     TAPS,
     WINDOWS,
@@ -51,6 +51,7 @@ from leanconv.records import dataclass
 from leanconv.spec import NHWC, ConvSpec
 
 P = TypeVar("P", bound=Parameters)
+HANDLERS = Handlers()
 _STEP = 32  # elements of k by which windows are laid
 
 
@@ -245,6 +246,7 @@ def _channels(context: LoweringContext, node: Node, index: int, role: str) -> st
     return "" if array is None else context.constant(f"{node.output}/{role}", array)
 
 
+@HANDLERS.of("Conv")
 def lower_conv(context: LoweringContext, node: Node) -> None:
     """Lower a Conv to the algorithm that is expected to be fastest."""
     w = context.given(node, 1)
@@ -276,6 +278,7 @@ def _spread(w: np.ndarray) -> np.ndarray:
     return w[:, :, None] if w.ndim == 3 else w
 
 
+@HANDLERS.of("ConvChain")
 def lower_chain(context: LoweringContext, node: Node) -> None:
     """Lower a ConvChain: depthwise and 1x1 in one launch where that pays, the others one by one."""
     stages = node.attributes["stages"]
@@ -330,6 +333,7 @@ def _add_chain(
     context.add(node, joined(parts, algorithm, arithmetic, parameters))
 
 
+@HANDLERS.of("BatchNormalization")
 def lower_batch_norm(context: LoweringContext, node: Node) -> None:
     """scale (x - mean) / sqrt(variance + epsilon) + bias, as a depthwise convolution of one tap."""
     arrays = [context.given(node, index) for index in range(1, 5)]
@@ -351,10 +355,3 @@ def lower_batch_norm(context: LoweringContext, node: Node) -> None:
     shift = context.constant(f"{y}/bias", bias - mean * factor)
     problem = _problem(context, spec, x, y, Epilogue(bias=shift), f"{y}/")
     context.add(node, choose_algorithm(problem, w, context.machine, "depthwise"))
-
-
-HANDLERS = {
-    "Conv": lower_conv,
-    "ConvChain": lower_chain,
-    "BatchNormalization": lower_batch_norm,
-}

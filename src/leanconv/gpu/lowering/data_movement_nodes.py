@@ -21,7 +21,7 @@ from leanconv.gpu.launch import (
     make_launch,
     permute,
 )
-from leanconv.gpu.lowering.lowering_context import LoweringContext, strides_in
+from leanconv.gpu.lowering.lowering_context import Handlers, LoweringContext, strides_in
 from leanconv.graph.edit import part_nodes
 from leanconv.graph.ir import Node
 from leanconv.graph.ops import resample
@@ -30,13 +30,16 @@ from leanconv.spec import NHWC, PLAIN
 from leanconv.types import INT32
 
 _BLOCK = 512
+HANDLERS = Handlers()
 
 
+@HANDLERS.of("Reshape")
 def lower_reshape(context: LoweringContext, node: Node) -> None:
     """A view of the same bytes."""
     context.view(node.output, context.read(node.inputs[0], PLAIN), PLAIN)
 
 
+@HANDLERS.of("Transpose")
 def lower_transpose(context: LoweringContext, node: Node) -> None:
     """Lower a Transpose."""
     x, y = context.read(node.inputs[0], PLAIN), context.define(node.output, PLAIN)
@@ -44,6 +47,7 @@ def lower_transpose(context: LoweringContext, node: Node) -> None:
     context.launch(node, "copy", permute(x, y, context.dtype, shape, node.attributes["perm"]))
 
 
+@HANDLERS.of("Expand")
 def lower_expand(context: LoweringContext, node: Node) -> None:
     """Lower an Expand: strides of zero."""
     shape = context.shape(node.output)
@@ -53,6 +57,7 @@ def lower_expand(context: LoweringContext, node: Node) -> None:
     context.launch(node, "copy", launch)
 
 
+@HANDLERS.of("Concat")
 def lower_concat(context: LoweringContext, node: Node) -> None:
     """Every part is copied to its place."""
     result = node.output
@@ -73,6 +78,7 @@ def lower_concat(context: LoweringContext, node: Node) -> None:
     context.launch(node, "copy", *launches)
 
 
+@HANDLERS.of("Slice")
 def lower_slice(context: LoweringContext, node: Node) -> None:
     """A box of the source, with steps that may be negative."""
     source = node.inputs[0]
@@ -92,6 +98,7 @@ def lower_slice(context: LoweringContext, node: Node) -> None:
     )
 
 
+@HANDLERS.of("Split")
 def lower_split(context: LoweringContext, node: Node) -> None:
     """A copy for each part."""
     for part in part_nodes(node, context.shape(node.inputs[0])):
@@ -164,6 +171,7 @@ def _along_axes(
     context.launch(node, name, *launches)
 
 
+@HANDLERS.of("Resize")
 def lower_resize(context: LoweringContext, node: Node) -> None:
     """Both modes are separable: one axis after the other, as the graph's own interpreter."""
     attributes, tables = node.attributes, {}
@@ -181,6 +189,7 @@ def lower_resize(context: LoweringContext, node: Node) -> None:
     _along_axes(context, node, tables, "resize")
 
 
+@HANDLERS.of("Resample")
 def lower_resample(context: LoweringContext, node: Node) -> None:
     """The windows of one axis after the other."""
     tables, shape = {}, context.shape(node.inputs[0])
@@ -190,6 +199,7 @@ def lower_resample(context: LoweringContext, node: Node) -> None:
     _along_axes(context, node, tables, "resample")
 
 
+@HANDLERS.of("Pad")
 def lower_pad(context: LoweringContext, node: Node) -> None:
     """Constant padding fills and copies; reflection and the edge read other cells."""
     source, result, attributes = node.inputs[0], node.output, node.attributes
@@ -217,6 +227,7 @@ def lower_pad(context: LoweringContext, node: Node) -> None:
     context.launch(node, "copy", *launches)
 
 
+@HANDLERS.of("MaxPool", "AveragePool")
 def lower_pool(context: LoweringContext, node: Node) -> None:
     """One launch over (h, w); with a third axis the others first, then that one alone."""
     source, result, attributes = node.inputs[0], node.output, node.attributes
@@ -288,18 +299,3 @@ def _pool(
         divisible={"channels": divisor(channels)},
         flops=positions * channels * prod(kernel),
     )
-
-
-HANDLERS = {
-    "Reshape": lower_reshape,
-    "Transpose": lower_transpose,
-    "Expand": lower_expand,
-    "Concat": lower_concat,
-    "Slice": lower_slice,
-    "Split": lower_split,
-    "Resize": lower_resize,
-    "Resample": lower_resample,
-    "Pad": lower_pad,
-    "MaxPool": lower_pool,
-    "AveragePool": lower_pool,
-}

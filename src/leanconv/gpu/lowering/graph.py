@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
 from leanconv.errors import UnsupportedError
 from leanconv.gpu.lowering import arithmetic_nodes, conv, data_movement_nodes, transposed
-from leanconv.gpu.lowering.lowering_context import DeviceStep, LoweringContext
+from leanconv.gpu.lowering.lowering_context import DeviceStep, Handler, LoweringContext
 from leanconv.gpu.machine import Arithmetic, Machine
-from leanconv.graph.ir import Graph, Node
+from leanconv.graph.ir import Graph
 from leanconv.graph.ops import label
 from leanconv.planner.storage import Views
 from leanconv.records import dataclass
 from leanconv.spec import PLAIN
 from leanconv.types import DType
 
-Handler = Callable[[LoweringContext, Node], None]
 HANDLERS: Mapping[str, Handler] = {
     **conv.HANDLERS,
     **data_movement_nodes.HANDLERS,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 
 import numpy as np
@@ -42,6 +42,22 @@ class DeviceStep:
     def flops(self) -> int:
         """Floating point operations of all launches."""
         return sum(call.flops for call in self.calls)
+
+
+Handler = Callable[["LoweringContext", Node], None]
+
+
+class Handlers(dict[str, Handler]):
+    """The functions of a module that lower nodes, by their operations."""
+
+    def of(self, *ops: str) -> Callable[[Handler], Handler]:
+        """Decorate the function that lowers nodes of some operations."""
+
+        def register(handler: Handler) -> Handler:
+            self.update(dict.fromkeys(ops, handler))
+            return handler
+
+        return register
 
 
 class LoweringContext(ValuePlacer):

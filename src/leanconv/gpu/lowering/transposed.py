@@ -20,14 +20,17 @@ from leanconv.gpu.launch import (
 )
 from leanconv.gpu.lowering.gemm import Product, lower_product
 from leanconv.gpu.lowering.lowered import Epilogue, Lowered, joined
-from leanconv.gpu.lowering.lowering_context import LoweringContext
+from leanconv.gpu.lowering.lowering_context import Handlers, LoweringContext
 from leanconv.gpu.lowering.windows import Depth, Windows, unfolded_windows
 from leanconv.graph.ir import Node
 from leanconv.operators.conv_node import transposed_problem
 from leanconv.operators.transposed import phases
 from leanconv.spec import NHWC
 
+HANDLERS = Handlers()
 
+
+@HANDLERS.of("ConvTranspose")
 def lower_transposed(context: LoweringContext, node: Node) -> None:
     """Lower a ConvTranspose to what is expected to be faster, or to need less memory."""
     w = context.given(node, 1)
@@ -197,6 +200,3 @@ def _gather(
         divisible={"outputs": divisor(outputs)},
         numbers=dtype.accumulator,
     )
-
-
-HANDLERS = {"ConvTranspose": lower_transposed}

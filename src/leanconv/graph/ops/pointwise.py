@@ -62,9 +62,6 @@ MOST_TERMS, MOST_SERIES, MOST_OPERANDS = 16, 2, 8
 _Infer = Callable[[str, Types, Attributes], tuple[TensorType, ...]]
 _Evaluate = Callable[[str, Arrays, Attributes], tuple[Array, ...]]
 
-# Those of one input; PRelu's slopes are a second one.
-UNARY_ACTIVATIONS = tuple(op for op in _KINDS if op != "PRelu")
-
 
 def activation_of(node: Node) -> Activation | None:
     """The activation that a node applies to its first input, None for other operations."""
