@@ -29,7 +29,7 @@ def module(name: str) -> ModuleType:
         raise
     except MemoryError as error:
         raise out_of_memory("importing leanconv", error) from error
-    # Where memory is short, a library cannot be mapped, or C code forgets to say what failed.
+    # If memory is short, a library cannot be mapped, or C code forgets to say what failed.
     except (ImportError, OSError, SystemError, ValueError) as error:
         raise BackendError(
             f"leanconv cannot be loaded ({error}); expected NumPy and llvmlite, whole, and memory "

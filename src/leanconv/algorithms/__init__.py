@@ -26,7 +26,7 @@ ALGORITHMS = _table(
         "im2win": "leanconv.algorithms.unfold.IM2WIN",
     }
 )
-# Those that need instructions of some processors, and blocks of channels.
+# Algorithms that need instructions of some processors, and blocks of channels.
 MACHINE_ALGORITHMS = _table({"amx": "leanconv.algorithms.tiles.AMX"})
 
 __all__ = ["ALGORITHMS", "MACHINE_ALGORITHMS", "Algorithm", "Candidate", "Problem"]

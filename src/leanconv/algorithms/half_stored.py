@@ -73,7 +73,7 @@ def with_halves(algorithm: Algorithm[Any]) -> Algorithm[Any]:
         return [replace(choice, cycles=factor * choice.cycles) for choice in found]
 
     def plausible(problem: Problem) -> bool:
-        # What copies its input is laid out for one size.
+        # A method that copies its input is laid out for one size.
         sized = not problem.any_size or copied is None
         return sized and algorithm.plausible(seen(problem))
 

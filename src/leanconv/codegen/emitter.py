@@ -176,7 +176,7 @@ class Function(Memory):
         """An index below the extents' product as coordinates, the last one fastest."""
         coordinates: list[Value] = []
         for extent in reversed(extents[1:]):
-            # Whether a symbol is 1 is not asked: that would be another form.
+            # No guard on whether a symbol is 1: that would be another form.
             outer = extents[: -1 - len(coordinates)]
             if all(isinstance(before, int) and before == 1 for before in outer):
                 coordinates.insert(0, index)

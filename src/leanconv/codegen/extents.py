@@ -31,7 +31,7 @@ __all__ = ["Count", "Counts", "Extent", "Extents", "Scalars", "Sizes", "Strides"
 # In annotations of a kernel's fields, and of the records that these are made of.
 Extent: TypeAlias = Annotated[int, Mark.EXTENT]
 Extents: TypeAlias = Annotated[tuple[int, ...], Mark.EXTENT]
-# Of rows in a chunk, of bands …: 0 and 1, too, are symbols.
+# Numbers of rows in a chunk, of bands …: 0 and 1, too, are symbols.
 Count: TypeAlias = Annotated[int, Mark.COUNT]
 Counts: TypeAlias = Annotated[tuple[int, ...], Mark.COUNT]
 # Along depth, height and width.

@@ -41,7 +41,7 @@ def may_use_tiles() -> bool:
 log = logging.getLogger(__name__)
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _UNITS = {"K": 1024, "M": 1024 * 1024}
-# What a processor must have to run code for an instruction set.
+# Features that a processor must have to run code for an instruction set.
 _NEEDS = {
     "avx2": ("avx2", "fma"),
     "avx512": ("avx512f", "avx512vl", "avx512dq", "avx512bw"),
@@ -56,7 +56,7 @@ _X86_EXTENSIONS = {
     "vbmi": ("avx512vbmi",),
     "vnni": ("avx512vnni",),
 }
-# Those whose instructions kernels have today.
+# Extensions whose instructions kernels have today.
 _EMITTED = ("amx_int8", "avx_vnni", "dotprod", "vbmi", "vnni")
 _ARM_EXTENSIONS = {
     "bf16": ("bf16",),

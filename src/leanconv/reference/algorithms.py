@@ -10,7 +10,7 @@ from leanconv.reference import direct, fft, im2col, im2win, mec, winograd
 from leanconv.reference.decompose import Core, convolve_by
 from leanconv.spec import ConvSpec
 
-# What a name ends in after a hyphen is a variant of one algorithm.
+# The end of a name, after a hyphen, is a variant of one algorithm.
 CORES: dict[str, Core] = {
     "direct": direct.seven_loops,
     "im2col": im2col.convolve,

@@ -36,7 +36,7 @@ class Cores:
 
     def __init__(self) -> None:
         self._all: set[int] = set()
-        self._fewer: set[int] | None = None  # what it is held to now
+        self._fewer: set[int] | None = None  # the cores it is limited to now
 
     def leave_this_one(self, thread: int) -> None:
         """Forbid a sleeping thread the core that the calling thread is on, where it has others.

@@ -143,7 +143,7 @@ class Program:
         self._pool: Pool = pool()
         self.threads = threads
         self.stages = len(stages)
-        # Of each slot: where its address goes, by the offset that is added.
+        # For each slot the positions of its address in the arguments, each with an added offset.
         self._patches: list[list[tuple[int, int]]] = [[] for _ in range(slots)]
         self._arena, self._arena_version = arena, 0
         # Offsets of places by their positions in the arguments and in the table.
@@ -154,8 +154,8 @@ class Program:
         self._arguments, self._table = self._filled(stages, library)
         self._header = self._headers([(0, len(stages))])
         self._address = ctypes.addressof(self._header)
-        # Whether a run is one native call. If not: the entries of each; None until their times are
-        # known, when each entry is a call.
+        # True if a run is one native call. If not: the entries of each call; None until their times
+        # are known, when each entry is a call.
         self._in_one = self._entries[-1] == 1
         self._pieces: list[tuple[int, int]] | None = None
         self._alone: _Words | None = None

@@ -100,7 +100,7 @@ class WeightFiles:
                 "LEANCONV_WEIGHT_CACHE_BYTES"
             )
             return None
-        packed: list[FileBlock] = []  # what was packed is used even if it gets no name
+        packed: list[FileBlock] = []  # a packed block is used even if it gets no name
         try:
             with self._told(), own_folder(self._folder, make=True) as folder:
                 with _alone(folder, key) as is_alone:
@@ -285,7 +285,7 @@ class ConstantFile:
             self._file.truncate(self._left)
             self._map = mmap.mmap(self._file.fileno(), self._left, access=mmap.ACCESS_READ)
         except (OSError, NotOursError):
-            return  # what the file is to save is memory: packing needs it, too, and says so
+            return  # without the file packing needs more memory, and raises if it lacks that
 
     def moved(self, array: np.ndarray) -> np.ndarray:
         """Return a copy of an array in the file; itself if small, there already, or too large."""

@@ -151,7 +151,7 @@ def _code(record: Record) -> _Code:
     return constants, variables, blocks, [found[each] for each in record.results]
 
 
-_MINUS = (-1,)  # what is negated is multiplied by it
+_MINUS = (-1,)  # an operand is negated by multiplying by it
 
 
 def _guard_text(text: str, answer: float) -> str:

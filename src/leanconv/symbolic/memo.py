@@ -25,7 +25,7 @@ from leanconv.symbolic.tree import Fill
 log = logging.getLogger(__name__)
 
 _Made = TypeVar("_Made")
-# What defects raise. Anything else, such as a TimeoutError, may be a signal handler's own.
+# Exceptions of defects. Anything else, such as a TimeoutError, may be a signal handler's own.
 _DEFECTS = (
     TypeError,
     ValueError,
@@ -34,7 +34,7 @@ _DEFECTS = (
     AssertionError,
     LookupError,
 )
-_MOST_TOLD = 1000  # of a process; more defects are not told
+_MOST_TOLD = 1000  # of a process; more defects are not logged
 _told: set[tuple[str, str]] = set()  # once in a process
 
 

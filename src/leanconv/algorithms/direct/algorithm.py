@@ -74,11 +74,11 @@ _MEASURED_OVER_MODEL = 1.06  # measured time of layers over the sum of their til
 _RESIDUAL_SHARE = 3 / 8  # of L2 that a residual fills when tiles prefetch it
 _PREFETCHED_SHARE = 0.2  # of a prefetched line's cycles, where a tile reads a part of the channels
 
-# How many times nearer weights are prefetched that are used once: of 25088 to 4096 bytes, on two
+# Factor by which weights that are used once are prefetched nearer: of 25088 to 4096 bytes, on two
 # threads, 2 KiB ahead took 0.92 of the time that 16 KiB took.
 _NEARER = 8
 _PANELS_OF_L2 = 4  # at least, where tiles prefetch the next one
-_NARROW = (INT8, UINT8, INT16, UINT16)  # what sums of integers may be stored as
+_NARROW = (INT8, UINT8, INT16, UINT16)  # types in which sums of integers may be stored
 _OPEN = DirectParameters()
 
 

@@ -26,13 +26,13 @@ from leanconv.records import dataclass, replace
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 
-_MEASURED_OVER_MODEL = 1.2  # what layers take over the sum of their transforms and products
+_MEASURED_OVER_MODEL = 1.2  # cycles of layers over the sum of their transforms and products
 _MOST_TILES = 32  # tiles of one block
 _MOST_SPLITS = 8
 _MOST_BYTES = 8 * 1024 * 1024  # workspace of one thread, unless a single tile needs more
 _CHUNKS = 4  # chunks wanted at least, so that threads have work
 _TOO_LARGE = 4  # times as many cycles count for a workspace beyond `_MOST_BYTES`
-_ROUNDED = 1 - 2.0**-30  # what sums of other order may differ by
+_ROUNDED = 1 - 2.0**-30  # share by which sums of another order may differ
 _OVERLAP_LOSSES = 2  # the products of one bin are short: they hide less of its weights
 
 

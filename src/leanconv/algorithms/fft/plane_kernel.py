@@ -116,8 +116,8 @@ class _Tiles:
         turned, bins, results, mid, _ = layout.scratch_offsets
         self.lines, self.turned = scratch.at(layout.lanes), scratch.at(turned)
         self.bins, self.results, self.mid = scratch.at(bins), scratch.at(results), scratch.at(mid)
-        # Of each lane's tile: its input's first row and column, offsets of image and outputs, and
-        # how many rows and columns of these there are.
+        # For each lane's tile: its input's first row and column, offsets of image and outputs, and
+        # the numbers of rows and columns of these.
         names = ("row", "column", "x", "y", "rows", "columns")
         self.places = {name: e.local("i64", layout.lanes) for name in names}
 

@@ -35,8 +35,8 @@ from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 from leanconv.types import DType
 
-# What a convolution's kernel packs, by operand, given what it adds to every code of its input:
-# weights (K, C/g, kh, kw), and what the epilogue reads for each channel, (K,).
+# A convolution's constants by operand, from the number that its kernel adds to every code of its
+# input: weights (K, C/g, kh, kw), and the epilogue's numbers for each channel, (K,).
 Constants = Callable[[int], Mapping[str, np.ndarray]]
 
 

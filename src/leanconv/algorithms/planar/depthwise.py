@@ -290,7 +290,7 @@ def of_any_size(
     planes = planned.conv.batch * planned.conv.groups
     if isinstance(planes * planned.conv.window.out[1] * planned.conv.window.out[2], Symbol):
         return planned, 0.0
-    # Of its own extents: narrow rows waste lanes. The kernel is the one that symbols would get.
+    # Cycles of its own extents: narrow rows waste lanes. The kernel is that for symbols.
     return planned, planes * (_plane_cycles(planned, target) or own)
 
 

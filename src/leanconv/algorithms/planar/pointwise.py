@@ -277,7 +277,7 @@ def of_any_size(
     )
     if isinstance(outputs, Symbol):
         return planned, 0.0
-    # Of its own extents: rows of one pixel waste all lanes but one.
+    # Cycles of its own extents: rows of one pixel waste all lanes but one.
     return planned, _UNALIGNED * pieces * _cycles(kernel, target, tile)
 
 

@@ -23,7 +23,7 @@ _MOST_TILES = 20  # of a block of several panels
 # numbers of blocks for all tiles, whose V and M may fill so many times L2.
 _LARGE_BLOCKS, _LARGE_SCRATCH = (8, 6, 4, 3, 2), 2
 _FULL_TILE = 20  # the fewest accumulators of a register tile for which such blocks are tried
-# Of L2's rate, where each row of register tiles reads U: products hide most of that stream.
+# Factor of L2's rate where each row of register tiles reads U: products hide most of that stream.
 _U_RATE = 85 / 32
 _ROUNDED = 1 - 1e-9  # bounds are below what they bound by more than rounding
 # Overhead of narrow edges: tiles of a block are not neighbours, transforms have two variants.

@@ -198,7 +198,7 @@ class Reduction:
         return numbers[kept]
 
 
-# Of maps of any size alike, which are compared with one another.
+# Maps of all sizes, which are compared with one another, share the answers.
 _steps_of_points = lru_cache(maxsize=1024)(Reduction._steps_of_points)
 
 

@@ -67,11 +67,11 @@ PASSES: tuple[Pass, ...] = (
     fuse_attention,
     fuse_normalisation,
     fuse_reductions,
-    fuse_chains,  # what no pattern has taken
+    fuse_chains,  # operations that no pattern has taken
     fuse_blocks,  # last: no other pass looks into a chain
 )
 
-# The same with every convolution a node of its own.
+# The same passes, with every convolution a node of its own.
 UNFUSED_PASSES = PASSES[:-1]
 
 # A GPU's kernels end with the activation; it has none of attention, normalisation, expressions.

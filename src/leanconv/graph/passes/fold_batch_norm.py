@@ -56,7 +56,7 @@ def fold_batch_norm(graph: Graph) -> Graph:
     Requires: a verified graph, after `dense_to_conv`.
     Ensures: no BatchNormalization but those past the limit on new constants.
     """
-    with np.errstate(all="ignore"):  # what overflows is not folded
+    with np.errstate(all="ignore"):  # a fold that overflows is not made
         return rewrite(rewrite(graph, _fold), _decompose)
 
 
@@ -193,7 +193,7 @@ def _affine_before(editor: Editor, source: str, *, padded: bool) -> _Affine | No
     return total
 
 
-# What an affine node is
+# Affine nodes
 
 
 def _data_input(editor: Editor, node: Node) -> str:
@@ -308,7 +308,7 @@ def _operands(editor: Editor, conv: Node, w: Array | None, bias: Array) -> tuple
     return weights, editor.constant(conv.input(2) or f"{conv.inputs[1]}.bias", bias)
 
 
-# What could not be folded
+# Remaining BatchNormalizations
 
 
 def _decompose(editor: Editor, node: Node) -> bool:

@@ -322,7 +322,7 @@ def _function(q: _Quantised) -> bool:
     return q.replaced(_looked_up(q, x, q.code.codes(floats)))
 
 
-# What may be in front of a QuantizeLinear; the first that fits takes it.
+# Layers in front of a QuantizeLinear; the first that fits takes it.
 _LAYERS = (_requantised, _layer, _pair, _joined, _mean, _softmax, _function)
 _RULES: Mapping[str, Callable[[Values, Node], bool]] = {
     "Conv": coded_conv,

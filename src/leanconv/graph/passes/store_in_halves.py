@@ -39,9 +39,9 @@ _WIDE = frozenset(
 _SPREADS = frozenset(("Add", "Sub", "Mul", "Div", "Neg", "Abs", "ReduceMean", "Max", "Min"))
 # Inputs of which exponentials are taken; an Attention's mask is added to its scores.
 _EXPONENTS = {"Softmax": 0, "LogSoftmax": 0, "Exp": 0, "Attention": 3}
-# What gives the absolute errors of its inputs again, or a multiple of them.
+# Operations that give the absolute errors of their inputs again, or a multiple of them.
 _KEEPS_ERRORS = MOVES | {"Add", "Sub", "Neg", "Mul", "Div", "Where", "Cast"}
-_RESIDUAL = 3  # which input of a Conv
+_RESIDUAL = 3  # the input's number in a Conv
 _FEW = 4096  # elements
 
 
