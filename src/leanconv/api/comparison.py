@@ -31,7 +31,7 @@ class AlgorithmRow:
         measured_seconds: median time of a run, None if it was not measured.
         workspace_bytes, weight_bytes: memory that a plan with it needs.
         error: expected relative error in the max norm.
-        parameters: what it would choose, in words.
+        parameters: the parameters that it would choose, as text.
         selector: the text that selects it, as `algorithm=` takes it.
     """
 

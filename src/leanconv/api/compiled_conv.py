@@ -45,7 +45,7 @@ class _Packing:
         candidate: has the constants.
         constants: any of the shapes and types that are packed.
         sums: the type in which bias and slopes are read.
-        target, threads: what packs is compiled for.
+        target, threads: for which the packing program is compiled.
 
     Attributes:
         bytes: of the constants, in one block.
@@ -96,7 +96,7 @@ class CompiledConv(CompiledLayer):
 
     Args:
         spec: of the user's arrays.
-        problem, candidate: what is computed, and how.
+        problem, candidate: the convolution, and the choice for it.
         constants: any of the shapes and types that are packed.
         threads: that take part.
 
@@ -211,7 +211,7 @@ def compiled_layer(
     """Choose and compile a layer for images of one size.
 
     Args:
-        spec: what is computed.
+        spec: the layer.
         constants: its weights, or any of their shapes, types and traits.
         options: within which limits.
         shares: whether kernels of any size are taken where there are some.

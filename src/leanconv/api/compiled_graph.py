@@ -51,7 +51,7 @@ class CompiledGraph(CompiledLayer):
         options: within which limits.
 
     Attributes:
-        plan: what runs: steps, bytes, expected error.
+        plan: of the network of one node: steps, bytes, expected error.
     """
 
     @memory_reported("planning a convolution")

@@ -184,7 +184,7 @@ def plan_conv_transpose2d(
         w: weights (C, K / groups, kh, kw), float32 or float64: the dtype of everything.
         bias: (K,), or None.
         stride, dilation: an int, or (h, w); dilation 1 is dense.
-        padding: what is cut off the output: an int, (h, w), or (top, left, bottom, right).
+        padding: pixels cut off the output: an int, (h, w), or (top, left, bottom, right).
         output_padding: what is added at the bottom and at the right: an int, or (h, w), less than
             stride or dilation.
         groups: channel groups.

@@ -111,7 +111,7 @@ def checked_layer(
     """The convolution of floats or integers that the arguments of `plan_conv2d` describe.
 
     Raises:
-        InputError, SpecError: they describe none.
+        InputError, SpecError: the arguments describe no such convolution.
     """
     w = constants.w
     if holds_codes(w):
@@ -139,7 +139,7 @@ def checked_spec(
         precision: the half precision in which weights are kept, as `plan_conv2d` has it.
 
     Raises:
-        InputError, SpecError: they describe none.
+        InputError, SpecError: the arguments describe no such convolution.
     """
     w, bias, slope = constants
     dtype = weight_dtype(w)
@@ -163,7 +163,7 @@ def checked_integer_spec(
     """The convolution of integers that the arguments of `plan_conv2d` describe.
 
     Raises:
-        InputError, SpecError: they describe none.
+        InputError, SpecError: the arguments describe no such convolution.
     """
     w, bias, slope = constants
     x = find_dtype(np.dtype(x_dtype)) if isinstance(x_dtype, str | np.dtype | type) else None
@@ -196,7 +196,7 @@ def checked_transposed_spec(
     """The transposed convolution that the arguments of `plan_conv_transpose2d` describe.
 
     Raises:
-        InputError, SpecError: they describe none.
+        InputError, SpecError: the arguments describe no such convolution.
     """
     w, bias = constants.w, constants.bias
     dtype = weight_dtype(w, FLOATS)
@@ -210,7 +210,7 @@ def weight_dtype(w: np.ndarray, taken: Sequence[DType] = _TAKEN) -> DType:
     """The dtype of weights, which is that of all arrays.
 
     Raises:
-        InputError: they are no array of one that is taken.
+        InputError: the weights are no array of a dtype that is taken.
     """
     if not is_array(w):
         raise InputError(
@@ -231,7 +231,7 @@ def given_array(x: object, w: object) -> np.ndarray:
         w: weights, whose dtype it is to have.
 
     Raises:
-        InputError: it is none.
+        InputError: x is no array.
     """
     if isinstance(x, np.ndarray):
         return x

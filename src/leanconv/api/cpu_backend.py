@@ -48,7 +48,7 @@ class CpuBackend(CpuGraphs):
     """A backend that compiles a network for this CPU, from its graphs (`CpuGraphs`).
 
     Args:
-        model: what the file says.
+        model: the network as read from its file.
         options: of `load`.
         pinned: a plan to follow where it fits.
         ranges: the shapes that it is for; None for any that the file takes.

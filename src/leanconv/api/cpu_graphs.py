@@ -42,7 +42,7 @@ class StoredGraphs:
     """A network's graphs for input shapes, with values in halves where that is no slower.
 
     Args:
-        model: what the file says.
+        model: the network as read from its file.
         bound: the network for input shapes, after the passes, all floats in float32.
         halves: the half precisions that are considered.
         asked: whether halves are what is asked for, and not float32.
@@ -160,14 +160,14 @@ class CpuGraphs:
     """A network's graphs for input shapes, after the passes, and their planners.
 
     Args:
-        model: what the file says.
+        model: the network as read from its file.
         options: of `load`.
         pinned: a plan to follow where it fits.
         target: the processor that is planned for; by default the settings', or this one.
 
     Attributes:
         dtype: in which float type it computes.
-        accuracy: what is accepted of each layer.
+        accuracy: the error and arithmetic accepted of each layer.
         deciding: names of inputs whose values were found to decide what is computed.
     """
 

@@ -49,7 +49,7 @@ class FastCall:
     """A compiled network, and fast paths to call it.
 
     Args:
-        given: what it is compiled for.
+        given: shapes and values that it is compiled for.
         network: the compiled network.
     """
 
@@ -177,9 +177,9 @@ class TailCall(FastCall):
     """A compiled network whose last outputs a tail computes.
 
     Args:
-        given: what it is compiled for.
+        given: shapes and values that it is compiled for.
         network: gives what the tail reads.
-        tail: what runs after it.
+        tail: nodes that run after the network.
         inputs: types of what is given, by name.
         outputs: names of what both give, in order.
         segments: compiles parts of the tail.

@@ -84,7 +84,7 @@ class FileWindows:
         """Have what was written reach the disk.
 
         Raises:
-            InputError: it cannot.
+            InputError: the file cannot be written.
         """
         try:
             os.fdatasync(self._file)
@@ -173,7 +173,7 @@ def through_calls(array: Any, stack: ExitStack, writing: bool = False) -> Any:
     """An array's windows through calls, if it is one of a mapped file; otherwise the array.
 
     Args:
-        array: what a run reads or writes.
+        array: an image that a run reads or writes.
         stack: closes the file.
         writing: whether it is written.
     """

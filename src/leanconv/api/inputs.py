@@ -54,7 +54,7 @@ def input_specs(model: Model, dtype: DType) -> tuple[InputSpec, ...]:
     """Return the specs of a network's inputs.
 
     Args:
-        model: what the file says.
+        model: the network as read from its file.
         dtype: that inputs are given in that the file has in the dtype in which it computes.
     """
     return tuple(
@@ -114,7 +114,7 @@ def output_specs(
     """Return the specs of a network's outputs.
 
     Args:
-        model: what the file says.
+        model: the network as read from its file.
         dtype: that outputs are given in that the file has in the dtype in which it computes.
         computed: types in a plan by name; what the file says counts for outputs without, which are
             computed behind its steps.
@@ -162,7 +162,7 @@ def refuse_unsound(arrays: Known, of: str) -> None:
 
     Args:
         arrays: by the inputs' names.
-        of: what sample it is, for the message.
+        of: the name of the sample, for the message.
 
     Raises:
         InputError: a number is.

@@ -62,16 +62,16 @@ class CompiledLayer(ABC):
     """One layer, chosen and compiled for any weights of its shape.
 
     Args:
-        spec: what is computed.
+        spec: the layer.
         x, y: the types of its arrays.
-        program, library: what runs, and its code.
+        program, library: the compiled program, and its kernels' code.
 
     Attributes:
         threads: threads that take part.
         workspace_bytes: memory that runs work in.
         packed_bytes: of packed constants.
         algorithm: its name.
-        parameters: what the algorithm chose, for people: `"F(4x4, 3x3) blocks of 9 tiles, …"`.
+        parameters: the algorithm's choices as text: `"F(4x4, 3x3) blocks of 9 tiles, …"`.
         selector: the text that selects the same arithmetic as `algorithm=`: `"winograd:m=4x4,…"`.
         pack: packs constants into a block.
         recipe: a key of what packs alike for other sizes; None if nothing does.
@@ -130,14 +130,14 @@ class LayerPlan(Unpicklable):
     `copy.copy` shares it. A plan cannot be pickled: its weights are packed for this CPU.
 
     Attributes:
-        spec: what is computed: a `ConvSpec`, or a `TransposedSpec`.
+        spec: the layer: a `ConvSpec`, or a `TransposedSpec`.
         algorithm: how.
-        parameters: what the algorithm chose, for people.
+        parameters: the algorithm's choices as text.
         selector: the text that selects the same arithmetic as `algorithm=`.
         threads: threads that take part.
         workspace_bytes: memory that runs work in.
         weight_bytes: packed weights, bias and slopes.
-        layer: what is compiled.
+        layer: the compiled layer.
         packed: weights, bias and slopes as kernels read them.
         magnitudes: of results and inputs for which the error is stated; None if nothing says.
     """
@@ -153,7 +153,7 @@ class LayerPlan(Unpicklable):
         """Make a plan of a compiled layer.
 
         Args:
-            layer: what is computed, and how.
+            layer: the compiled layer.
             packed: its constants.
             outputs: the memory of large results; the plan's own if None.
         """

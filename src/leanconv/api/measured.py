@@ -53,9 +53,9 @@ class LayerError:
     Attributes:
         name, algorithm: of the layer; `output` is the value that it defines.
         own: its largest error over its largest value, on exact inputs.
-        stated: what its algorithm states of that.
-        passed: what it adds to the relative error of the outputs.
-        expected: what the estimate takes it to add.
+        stated: the same error as its algorithm states it.
+        passed: its part of the relative error of the outputs.
+        expected: the estimate of that part.
     """
 
     name: str
@@ -271,7 +271,7 @@ def checked_samples(samples: Any, inputs: Sequence[InputSpec]) -> list[dict[str,
         inputs: of the network.
 
     Raises:
-        InputError: they do not fit the network, or have NaN or infinity.
+        InputError: samples do not fit the network, or have NaN or infinity.
     """
     several = list(samples) if isinstance(samples, list | tuple) else [samples]
     names = [spec.name for spec in inputs]

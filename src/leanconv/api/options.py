@@ -86,7 +86,7 @@ def checked_precision(precision: Any) -> DType | None:
     """The half precision that is asked for on the CPU; None for none.
 
     Raises:
-        SpecError: it is none.
+        SpecError: the text names no half precision.
     """
     if precision is None:
         return None

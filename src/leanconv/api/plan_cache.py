@@ -119,7 +119,7 @@ class PlanCache(Generic[_Plan]):
 
         Args:
             key: under which it is found.
-            plan: what is kept.
+            plan: the plan to keep.
             plan_bytes, blocks, working_bytes: as in `Held`; blocks stay while any plan holds them.
         """
         if self._lock.mine():

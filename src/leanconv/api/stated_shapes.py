@@ -52,7 +52,7 @@ class ShapeRanges:
         Args:
             shapes: by input, for each axis a number, (least, most), or (least, most, step); or a
                 small input's value.
-            inputs: what the file declares.
+            inputs: as the file declares them.
 
         Raises:
             InputError: inputs or axes are missing, or do not fit the file.
@@ -219,7 +219,7 @@ def with_shapes(model: Model, shapes: Any) -> tuple[Model, ShapeRanges | None]:
     """The model for stated shapes.
 
     Args:
-        model: what the file says.
+        model: the network as read from its file.
         shapes: by input, for each axis a number, (least, most), or (least, most, step), or a small
             input's value; of the only input without its name.
 
@@ -282,8 +282,8 @@ def with_sizes(error: ModelError, model: Model, shapes: Sequence[Shape]) -> Mode
     """The error with sizes that fit, where the network leaves them open.
 
     Args:
-        error: what binding the model to the shapes raised.
-        model: what the file says.
+        error: the one that binding the model to the shapes raised.
+        model: the network as read from its file.
         shapes: of all inputs.
     """
     multiple = fitting_multiple(model, shapes)

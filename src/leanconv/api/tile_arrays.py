@@ -45,7 +45,7 @@ def checked_image(image: Any, spec: InputSpec) -> Image:
     """An input, if it has a shape, a dtype and slices, and the network takes it.
 
     Raises:
-        InputError: it has none, or does not fit.
+        InputError: the image has no shape, dtype or slices, or does not fit.
     """
     if not all(hasattr(image, name) for name in ("shape", "dtype", "__getitem__")):
         raise InputError(
@@ -165,7 +165,7 @@ def read(image: Image, index: Index, spec: InputSpec, into: np.ndarray | None = 
     Args:
         image: the input.
         index: the part.
-        spec: what the network takes.
+        spec: of the network's input.
         into: an array for the part; a new one by default.
 
     Raises:
@@ -192,7 +192,7 @@ def write(out: Any, name: str, index: Index, part: np.ndarray) -> None:
     """Write a part of an output.
 
     Raises:
-        InputError: it cannot be written.
+        InputError: the part cannot be written.
     """
     with _reported(f"out for {name!r} cannot be written"):
         out[index] = part
@@ -251,7 +251,7 @@ def check_apart(images: Mapping[str, Any], outs: Mapping[str, Any]) -> None:
 
     Args:
         images: by the inputs' names.
-        outs: those that a user gives, by the outputs' names.
+        outs: the user's arrays, by the outputs' names.
 
     Raises:
         InputError: naming both.

@@ -38,7 +38,7 @@ class TileBackend(CpuBackend):
         pins, apart: how nodes are computed and which chains are not fused, where that is known.
 
     Attributes:
-        pins: how its nodes are computed, whatever the shape.
+        pins: the choices for its nodes, whatever the shape.
     """
 
     def __init__(

@@ -107,7 +107,7 @@ class Journal(os.PathLike[str]):
         """Write the first line; `done` are then the tiles of an earlier run with the same line.
 
         Args:
-            facts: of what the tiles are, by what messages call it.
+            facts: about the network, the plan and the arrays, by their names in messages.
             count: how many tiles there are.
 
         Raises:

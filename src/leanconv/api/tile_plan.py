@@ -206,7 +206,7 @@ class TilePlanner:
 
         Raises:
             InputError: windows would be too small, or there are not as many axes.
-            BudgetError: they are beyond the limit.
+            BudgetError: windows of these extents are beyond the limit.
         """
         spatial = self._batch.count(False)
         if len(tile) not in (1, spatial):

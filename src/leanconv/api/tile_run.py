@@ -41,11 +41,11 @@ def run_tiles(
     """Run the tiles that are not finished, or whose inputs or results have changed since.
 
     Args:
-        network: what computes a window.
+        network: computes a window.
         plan: the windows.
         specs: the network's inputs.
-        images: what is read, one for each input.
-        outs: what is written, by the outputs' names.
+        images: arrays to read, one for each input.
+        outs: arrays to write, by the outputs' names.
         finished: the journal that is read and written.
     """
     with ExitStack() as stack:
@@ -103,7 +103,7 @@ class _Windows:
     While one is computed, the next one is read and the last one written.
 
     Args:
-        network: what computes a window.
+        network: computes a window.
         plan, specs, images, outs: as of `run_tiles`.
         summed: whether what is read and written is summed up.
     """

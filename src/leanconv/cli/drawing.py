@@ -165,7 +165,7 @@ def draw(file: str, image: str, fitting: Fitting, boxes: Boxes) -> None:
     Args:
         file: to write; `check_drawing` has seen it.
         image: the file of the picture.
-        fitting: how it is decoded.
+        fitting: with which the picture is decoded.
         boxes: in its pixels.
 
     Raises:

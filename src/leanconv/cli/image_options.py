@@ -51,7 +51,7 @@ class Given:
     Attributes:
         arrays: by the inputs' names.
         picture: where it is one, its place in the input.
-        notes: what was done to it before, as text for a user.
+        notes: steps taken before, as text for a user.
     """
 
     arrays: Arrays
@@ -110,7 +110,7 @@ def preprocessing_of(
     """Return the preprocessing of pictures, by the options, else by the model's metadata.
 
     Args:
-        network: whose metadata are read.
+        network: the one whose metadata are read.
         files: what is run, which options of pictures must not be for nothing.
         options: of the command line.
 

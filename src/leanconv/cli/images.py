@@ -79,7 +79,7 @@ class Picture:
         scale: the input's pixels for one of the image, down and to the right.
         offset: the place of the image's top left corner in the input, in its pixels; negative where
             it was cut off.
-        notes: what was done to the image before it was fitted, as text for a user.
+        notes: steps before the image was fitted, as text for a user.
     """
 
     x: np.ndarray
@@ -103,7 +103,7 @@ def read_image(
         shape: of the network's input, four extents; height and width may be open (no ints), which
             keeps the image's own.
         preprocessing: layout, order of channels, numbers.
-        fitting: what becomes of an image of another size.
+        fitting: for an image of another size.
         dtype: of the network's input. Integers take pixels as they are, if nobody says otherwise.
 
     Raises:
@@ -275,7 +275,7 @@ class Seen:
 
     Attributes:
         image: Pillow's, of mode L or RGB.
-        notes: what was done to it beyond decoding, as text for a user.
+        notes: steps beyond decoding, as text for a user.
     """
 
     image: Any

@@ -54,7 +54,7 @@ def model_file(text: str, command: str) -> str:
     """The file of a model, for a command that takes no problems.
 
     Raises:
-        InputError: it is a problem line.
+        InputError: the text is a problem line.
     """
     problem = text in LAYERS or _PROBLEM.match(text) is not None
     if problem and not _like_a_file(text):
@@ -80,7 +80,7 @@ def read_problem(text: str, **changes: Any) -> ConvSpec:
         changes: other fields of the spec, such as `dtype="float64"`.
 
     Raises:
-        InputError: it cannot be read; the message says what a problem looks like.
+        InputError: the line cannot be read; the message says what a problem looks like.
     """
     try:
         return ConvSpec.parse(LAYERS.get(text, text), **changes)
@@ -104,7 +104,7 @@ def given_shapes(network: Network, given: Sequence[tuple[str, _Given]]) -> dict[
 
     Args:
         network: the network; extents that it leaves open are no ints in its inputs' shapes.
-        given: what `--shape` said, shapes or ranges; an empty name means the only input.
+        given: values of `--shape`, shapes or ranges; an empty name means the only input.
 
     Raises:
         InputError: a name is unknown, or a rank is wrong.

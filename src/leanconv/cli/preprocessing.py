@@ -42,7 +42,7 @@ class Normalisation:
     Attributes:
         scale: multiplies pixels.
         mean, std: one number, or one for each channel, in the network's order of channels.
-        source: who said it, as text for a user.
+        source: the origin of the numbers, as text for a user.
     """
 
     scale: float = 1.0
@@ -72,7 +72,7 @@ class Preset:
     Attributes:
         normalisation: its numbers.
         order: of the channels.
-        what: who uses it, as text for a user.
+        what: the networks that it is for, as text for a user.
         multiple: of open heights and widths, where nobody says another.
     """
 
@@ -220,7 +220,7 @@ def read_labels(file: str) -> tuple[str, ...]:
 
     Raises:
         InputError: the file holds no text, is no regular file, or is too large.
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
     """
     try:
         with open_regular(

@@ -23,7 +23,7 @@ def quantize_page(title: str, made: Quantized) -> str:
     """The page, as text.
 
     Args:
-        title: what was quantised.
+        title: name of the model.
         made: the network, and what was measured.
     """
     parts = [

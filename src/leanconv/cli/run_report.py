@@ -164,8 +164,8 @@ class Answer:
         image: the file.
         inputs: shapes by name.
         picture: the place of the image in the input; None for arrays.
-        notes: what was done to the image, or converted, before.
-        outputs: what they hold.
+        notes: steps before, such as conversions.
+        outputs: a summary of each.
         latency_ns: median of the repeated runs.
         memory_predicted_bytes, memory_used_bytes: of the plan for this size.
     """

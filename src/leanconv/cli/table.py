@@ -179,7 +179,7 @@ def wrapped(text: str, width: int, later: str = "") -> list[str]:
     Args:
         text: on one line.
         width: cells of a line.
-        later: what the second line and those after it begin with.
+        later: the beginning of the second line and those after it.
     """
     body = text.lstrip(" ")
     indent = text[: len(text) - len(body)]

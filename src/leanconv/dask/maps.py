@@ -129,7 +129,7 @@ def _checked(image: Any, spec: InputSpec) -> Any:
     """An input as tasks can read it: a Dask array, or what workers can open.
 
     Raises:
-        InputError: it does not fit, or has no known shape.
+        InputError: an array does not fit, or has no known shape.
     """
     if isinstance(image, da.Array) and any(map(isnan, image.shape)):
         raise InputError(

@@ -109,7 +109,7 @@ def worker_network(net: Network) -> WorkerNetwork:
     """Make a network to be sent, which plans by itself, with the threads that it has here.
 
     Raises:
-        SpecError: it is no network for the CPU.
+        SpecError: net is no network for the CPU.
     """
     if not isinstance(net, Network) or not isinstance(net.backend, CpuBackend):
         raise SpecError(f"net is {net!r}; expected a network for the CPU, from leanconv.load")

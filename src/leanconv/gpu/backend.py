@@ -37,7 +37,7 @@ def device_driver(device: str) -> Driver:
     """The driver of `"cuda"` or `"cuda:1"`.
 
     Raises:
-        SpecError: it is neither.
+        SpecError: the text is neither.
         DeviceError: there is no such device.
         MissingExtraError: triton is not installed.
     """
@@ -175,13 +175,13 @@ class DeviceBackend(Unpicklable):
     """A backend of one network on a GPU; runs of one network follow one another.
 
     Args:
-        model: what the file says.
+        model: the network as read from its file.
         driver: the device.
         dtype: to compute in, half precision included; None for the file's.
         precision: as for `plan_conv2d`.
         memory_limit: bytes that weights and arena may take together, None for no limit.
         max_error: the largest error of the outputs that a plan may state, None for no limit.
-        compile_code: what makes cubins.
+        compile_code: compiles a code to a cubin.
     """
 
     instead = "send the model's path, and call leanconv.load where the network is wanted"

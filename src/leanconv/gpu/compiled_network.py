@@ -86,7 +86,7 @@ class CompiledDeviceNetwork:
         dtype: that values are kept in.
         precision: of convolutions' arithmetic; None for that of the dtype.
         memory_limit: bytes that weights and arena may take together, None for no limit.
-        compile_code: what makes cubins.
+        compile_code: compiles a code to a cubin.
         lock: that runs hold: those of a network for other shapes share the device's stream.
 
     Raises:

@@ -63,7 +63,7 @@ class DeviceConvPlan(Unpicklable):
     """One convolution, ready to run on a GPU. Calls run in turn on the plan's own stream.
 
     Attributes:
-        spec: what is computed; its dtype that of all arrays.
+        spec: the convolution; its dtype that of all arrays.
         algorithm, arithmetic, parameters: how.
         workspace_bytes: memory that runs work in.
         weight_bytes: packed weights, bias, slopes and tables.
@@ -299,7 +299,7 @@ def host_weights(label: str, array: Any, driver: Driver) -> tuple[np.ndarray, DT
     """Weights as NumPy can compute with them, and the dtype they were given in.
 
     Raises:
-        InputError: they are no array of a dtype that leanconv knows.
+        InputError: weights are no array of a dtype that leanconv knows.
     """
     if is_device_array(array):
         taken = take(label, array, driver)

@@ -146,7 +146,7 @@ class FftConvPlan(Unpicklable):
     torch allocates what a run works in, and runs on its current stream.
 
     Attributes:
-        spec, algorithm, arithmetic, parameters: what is computed, and how.
+        spec, algorithm, arithmetic, parameters: the convolution, and the way to compute it.
         size: of the transforms.
         workspace_bytes: the most that the tensors of a run take together, input and output apart;
             what cuFFT works in is its own.

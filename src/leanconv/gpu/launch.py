@@ -34,7 +34,7 @@ class Code:
         constants: arguments that are part of the code, by name.
         warps: groups of 32 threads of a program.
         stages: how many loads of a loop are under way at once.
-        divisible: what is known to divide arguments, by name.
+        divisible: numbers that are known to divide arguments, by name.
     """
 
     function: str

@@ -110,7 +110,7 @@ class Arithmetic:
     """One way to compute products.
 
     Attributes:
-        name: what the plan shows.
+        name: in plans.
         mode: `MODE` of `kernels.gemm.multiply`.
         unit_error: relative error of one product and its addition, for random signs.
         split: whether weights are kept as two float16 halves.

@@ -40,8 +40,8 @@ class Builder:
     """Collects nodes; `emit` checks, simplifies and folds, `finish` names and prunes.
 
     Attributes:
-        single: what the file's float32 becomes: float64 when the model is promoted.
-        budget: what folding may cost.
+        single: the type in place of the file's float32: float64 when the model is promoted.
+        budget: for the cost of folding.
         holds_graphs: whether nodes may hold graphs: a loop its body.
         halves: whether the file's float16 becomes `single`, too.
         running: whether the network runs: all values are known, and no graph is made.

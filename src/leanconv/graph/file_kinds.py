@@ -156,7 +156,7 @@ def refuse_other(data: bytes | memoryview, name: str = "") -> None:
         data, name: as of `file_kind`.
 
     Raises:
-        InputError: it is.
+        InputError: the file is known to be no ONNX model.
     """
     kind = file_kind(data, name)
     if kind is not None:

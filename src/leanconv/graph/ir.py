@@ -161,7 +161,7 @@ class Graph:
             unless they are `is_filled`).
         open_axes: the axes of each value whose extents are others for other shapes of the inputs,
             where these are open and the network was bound with symbols for them.
-        origin: what it was filled in from then.
+        origin: the template it was filled in from then.
         from_sizes: bound with symbols, the graph that computes its last inputs, which follow from
             sizes alone; filled in, they are constants.
         late: the numbers of the file's nodes that are no part of it, since they compute with

@@ -42,7 +42,7 @@ class Tail:
             gives.
         gives: the network's outputs that they compute.
         constants, opset, limits: the file's.
-        single: what the file's float32 becomes.
+        single: the type in place of the file's float32.
         halves: whether its float16 does, too.
         in_half: the outputs that are given in float16 then.
         coded: the network's inputs and outputs that are codes of bfloat16.

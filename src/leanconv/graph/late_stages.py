@@ -165,7 +165,7 @@ class _Begin:
 
     Attributes:
         names: of the values that nodes from there on read.
-        asked: those of them whose numbers the nodes need.
+        asked: the names among them of values whose numbers the nodes need.
         memos: the stages, by what was asked, and the ranks and types of the values.
     """
 
@@ -216,7 +216,7 @@ class Stages:
         """The outputs of the tail.
 
         Args:
-            values: what it reads, by name.
+            values: the inputs of the tail, by name.
             room: bytes that all arrays may take together.
             lent: arrays of `values` of which an output may be a view.
 

@@ -33,7 +33,7 @@ class Limits:
         made_factor: additional bytes of these for each byte of the model.
         late_bytes: arrays that nodes may keep alive together that NumPy computes after the compiled
             part of a network.
-        late_traffic_bytes: what these may read and write in one run.
+        late_traffic_bytes: that these nodes may read and write in one run.
         late_nodes: the most of them in one run, each iteration of a loop counted.
         filled_bytes: constants that are one number repeated, as the file declares them, all
             together. They take memory when they are packed, not at load: the published networks
@@ -137,7 +137,7 @@ class FoldBudget:
             needed_bytes: of results, and of what NumPy works in.
 
         Raises:
-            SpentError: it does.
+            SpentError: the bytes are above the budget.
         """
         needed = self._alive + plain(needed_bytes)
         if needed > self._most:
@@ -224,7 +224,7 @@ class RunBudget(FoldBudget):
             needed_bytes: of results, and of what NumPy works in.
 
         Raises:
-            UnsupportedError: it does.
+            UnsupportedError: the bytes are above the limit.
         """
         alive, most = self._alive + needed_bytes, self._most
         if self._memory is not None:

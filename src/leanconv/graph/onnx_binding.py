@@ -41,7 +41,7 @@ class Scope:
         values: its inputs.
         outer: the scope of the graph around it, None if there is none.
         captured: names there, by the names that they have here.
-        inside: what a value of the graph around it is here; None where both are one graph.
+        inside: gives a value of the graph around it in here; None where both are one graph.
 
     Attributes:
         cuts: of late nodes, by number, what each of their results is cut from.
@@ -158,7 +158,7 @@ class Scope:
 
         Args:
             nodes: late ones; the builder is for bounds.
-            outputs: what is read of them.
+            outputs: the results that are read.
         """
         last = {name: number for number, node in enumerate(nodes) for name in node.reads}
         last.update(dict.fromkeys(outputs, len(nodes)))
@@ -206,7 +206,7 @@ class Scope:
         """Compute the first node, or what is compiled with it; gives what has run, and the rest.
 
         Args:
-            nodes: those that have not run.
+            nodes: the nodes that have not run.
             left: how often each value is still read.
         """
         segments = self._builder.segments

@@ -43,7 +43,7 @@ class Description:
         producer_name, domain, version, text: of the model; `text` is its `doc_string`.
         graph_name, graph_text: of its graph.
         metadata: its key-value pairs.
-        inputs: what no initializer defines, in the file's order, read or not.
+        inputs: the inputs that no initializer defines, in the file's order, read or not.
         outputs: in the file's order.
         weights: names of the initializers.
     """
@@ -65,7 +65,7 @@ def describe(source: Path | bytes, limits: Limits | None = None) -> Description:
 
     Raises:
         InputError: the file cannot be read.
-        ModelError: it is no ONNX file, or a damaged one.
+        ModelError: the file is no ONNX file, or a damaged one.
     """
     limits = limits or Limits()
     data = memoryview(source) if isinstance(source, bytes) else open_view(source, None, InputError)
@@ -100,7 +100,7 @@ def outermost(reader: Reader, data: memoryview, name: str, most: Mapping[str, in
 
     Raises:
         InputError: the file is of another format that is known.
-        ModelError: it is no ONNX file, or a damaged one.
+        ModelError: the file is no ONNX file, or a damaged one.
     """
     try:
         model = reader.message(data, schema.MODEL, "ModelProto", most)
@@ -116,7 +116,7 @@ def metadata(reader: Reader, model: Message, limits: Limits) -> dict[str, str]:
     """The file's own key-value pairs; of a key that is given twice, the last.
 
     Raises:
-        ModelError: they take more bytes than the limits allow.
+        ModelError: metadata take more bytes than the limits allow.
     """
     held = sum(len(each) for each in model["metadata_props"])
     if held > limits.metadata_bytes:

@@ -67,7 +67,7 @@ class FileModel:
     """The contents of a file, as far as the importer reads them.
 
     Attributes:
-        inputs: what the user gives.
+        inputs: the inputs that no initializer defines.
         outputs: names of what the user gets.
         output_shapes, output_dtypes: as the file declares them, unchecked; None where it
             does not.

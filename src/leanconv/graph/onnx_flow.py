@@ -31,7 +31,7 @@ def check_operations(nodes: Sequence[FileNode]) -> None:
     """Raise for the first operation that is not known, and name all others.
 
     Args:
-        nodes: those that the outputs need, in an order in which they can run.
+        nodes: the nodes that outputs need, in an order in which they can run.
 
     Raises:
         UnsupportedError: there is one that is not known.

@@ -30,11 +30,11 @@ class Function:
     """A function of the file.
 
     Attributes:
-        name: what messages call it.
+        name: in messages.
         inputs, outputs: its values that a call gives and gets.
         attributes: names of those that a call may give.
         defaults: attributes that hold where a call gives none, by name.
-        nodes: what it computes.
+        nodes: of its body.
         size: how many nodes that are, with those of the graphs that they hold.
         names: how many names a call makes anew.
     """

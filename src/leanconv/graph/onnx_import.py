@@ -55,7 +55,7 @@ class Model(FileModel):
         dtype: the float type that is computed in first.
         bytes: the size of the file and its external data, where that is packed in less than a byte
             the size of its floats.
-        limits: what binding may use.
+        limits: for binding.
         halves: whether numbers that the file has in float16 are computed in it.
         stored: the half precision of all values, in which they are stored, too; None without one.
         half_names: values of float16 where not all are.
@@ -196,8 +196,8 @@ class Model(FileModel):
         """The dtype that the network runs in when `dtype` is requested.
 
         Raises:
-            InputError: it is no dtype that networks run in.
-            UnsupportedError: it would lose precision.
+            InputError: networks do not run in this dtype.
+            UnsupportedError: the dtype would lose precision.
         """
         if dtype is None:
             return self.dtype
@@ -312,7 +312,7 @@ def read_model(
     Raises:
         InputError: the file cannot be read, or is of another format that is known.
         ModelError: the file is damaged, malicious or breaks ONNX's rules.
-        UnsupportedError: it needs something that leanconv does not do.
+        UnsupportedError: the model needs something that leanconv does not do.
     """
     limits = limits or Limits()
     if isinstance(source, bytes):

@@ -40,7 +40,7 @@ class FileParts:
         bytes: of the file.
 
     Raises:
-        ModelError: it is damaged.
+        ModelError: the file is damaged.
     """
 
     def __init__(self, data: memoryview) -> None:

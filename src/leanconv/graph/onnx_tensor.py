@@ -93,7 +93,7 @@ class GivenWeights:
 
         Raises:
             InputError: the folder is none.
-            SpecError: it is neither a folder nor a mapping to bytes and arrays.
+            SpecError: weights are neither a folder nor a mapping to bytes and arrays.
         """
         if weights is None or isinstance(weights, GivenWeights):
             return weights
@@ -130,7 +130,7 @@ class ExternalFiles:
 
     Args:
         model: the model's path as the user gave it; None for a model without files.
-        given: what the user gave with it.
+        given: the weights that the user gave with the model.
     """
 
     def __init__(self, model: Path | None, given: GivenWeights | None = None) -> None:
@@ -379,8 +379,8 @@ def initializer(name: str, data: memoryview | None, reader: Reader, files: Exter
     """An initialiser that is needed.
 
     Raises:
-        ModelError: it is damaged.
-        UnsupportedError: it is sparse, or of an element type that is not taken.
+        ModelError: the tensor is damaged.
+        UnsupportedError: the tensor is sparse, or of an element type that is not taken.
     """
     if data is None:
         raise UnsupportedError(f"the initializer {shown(name)!r} is sparse; expected a dense one")

@@ -26,7 +26,7 @@ class Region:
     """A graph as an attribute of a node.
 
     Attributes:
-        graph: what is computed; its inputs are the node's, in order.
+        graph: the body; its inputs are the node's, in order.
         plans: the planner's results for the graph, by all that they depend on.
     """
 

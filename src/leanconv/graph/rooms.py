@@ -63,7 +63,7 @@ class Rooms:
 
     Args:
         bind: gives the results of a node of some inputs.
-        value: what has been bound, by name; None for what has not.
+        value: gives a value that has been bound, by name; None for others.
         keep: keeps a value by a name that it makes of another one, and gives that.
 
     Attributes:

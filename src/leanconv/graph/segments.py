@@ -44,7 +44,7 @@ class Segment:
         inputs: values that they read, by name.
         constants: the file's weights, and values that must be constants.
         known: the names of the latter.
-        outputs: what others read of them.
+        outputs: the results that other nodes read.
         opset: of nodes that say none of their own.
     """
 
@@ -63,7 +63,7 @@ class Segments(Kept, Protocol):
         """The outputs by name.
 
         Args:
-            segment: what is computed.
+            segment: the one to compute.
             budget: of this run: of the networks as many are kept as it has room for.
 
         Raises:
@@ -102,7 +102,7 @@ class SegmentFinder:
             nodes: in order; the first one needs a compiler.
 
         Raises:
-            UnsupportedError: it wants weights that are no constants.
+            UnsupportedError: a node wants weights that are no constants.
         """
         taken: list[int] = []
         made: dict[str, bool] = {}  # what the segment gives, and whether it is data
@@ -150,7 +150,7 @@ class SegmentFinder:
 
         Args:
             nodes: of the segment.
-            outputs: what others read of them.
+            outputs: the results that other nodes read.
             opset: of nodes that say none of their own.
         """
         made = {name for node in nodes for name in node.outputs}

@@ -51,7 +51,7 @@ class Template(Made[Graph]):
 
     Args:
         graph: shapes, attributes and constants may hold symbols.
-        guards: what binding and simplifying decided.
+        guards: comparisons of symbols on which binding and simplifying depended.
         axes: of the inputs, along which each of the open extents is.
 
     Raises:
@@ -109,7 +109,7 @@ class Templates:
     """The templates of a model.
 
     Args:
-        model: what the file says.
+        model: the network as read from its file.
         make: binds the model to shapes, and to values of some inputs, and simplifies the graph.
     """
 

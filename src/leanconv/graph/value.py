@@ -117,8 +117,8 @@ class Emitted:
 
     Attributes:
         op: a key of `graph.ops.OPS`; "" for what only has a type.
-        inputs: what it reads, None for absent ones.
-        outputs: what it gives.
+        inputs: the values that it reads, None for absent ones.
+        outputs: the values that it defines.
         attributes: in normal form.
         source: the name of the file's node.
         working: bytes in which NumPy works, where bounds are wanted.
@@ -144,7 +144,7 @@ def finished(
     Args:
         emitted: all nodes, in order.
         inputs, outputs: the network's, by name.
-        names: what the file calls the values, in order; the first name of a value counts.
+        names: the file's names of values, in order; the first name of a value counts.
         deferred: nodes of what follows from sizes alone, in order: see `Graph.from_sizes`.
     """
     outputs, copies = _own_outputs(inputs, outputs)

@@ -77,7 +77,7 @@ def create_image(
         overwrite: whether an image that is there goes.
 
     Raises:
-        InputError: it cannot be made.
+        InputError: the file cannot be made.
         MissingExtraError: the package that writes it is not installed.
     """
     refuse_without_folder(os.fspath(path).rstrip("/"))
@@ -106,7 +106,7 @@ def reopen_image(
     """Open an image of `create_image` again to write its other parts.
 
     Raises:
-        InputError: it is not of this shape and dtype.
+        InputError: the image is not of this shape and dtype.
     """
     kind = kind_of(path)
     if kind == ".npy":

@@ -113,7 +113,7 @@ def _ome_order(layout: str | None, rank: int) -> str:
     """A layout that an OME-Zarr image may have: of T, C, Z, Y, X in this order.
 
     Raises:
-        InputError: it is another.
+        InputError: the axes have another order.
     """
     found = microscopy_layout(layout or "NCDHW"[-rank:])
     wanted = "".join(letter for letter in "TCZYX" if letter in found)

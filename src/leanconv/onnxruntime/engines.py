@@ -138,7 +138,7 @@ class Other:
         """All outputs.
 
         Raises:
-            OnnxRuntimeError: what onnxruntime raised, under the same name.
+            OnnxRuntimeError: the real onnxruntime's error, under the same name.
         """
         given = {n: x for n, x in feed.items() if n in self._takes}
         followed: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()

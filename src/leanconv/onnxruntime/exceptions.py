@@ -132,7 +132,7 @@ def named(error: LeanConvError, *, running: bool = False) -> OnnxRuntimeError:
     """An error of leanconv under onnxruntime's name for its kind.
 
     Args:
-        error: what was raised.
+        error: to be raised under onnxruntime's name.
         running: whether arrays were given: then a network that does not fit does not fit these.
     """
     if isinstance(error, OnnxRuntimeError):

@@ -216,7 +216,7 @@ class SessionOptions(_Entries):
         """Threads that take part; None for all cores.
 
         Raises:
-            InvalidArgument: it is no number of threads.
+            InvalidArgument: the option is no number of threads.
         """
         number = self.intra_op_num_threads
         if isinstance(number, bool) or not isinstance(number, int):

@@ -80,7 +80,7 @@ def install(names: Mapping[str, object], file: str) -> None:
     """Have `import onnxruntime` find these names; where it does already, nothing.
 
     Args:
-        names: what the module holds.
+        names: the attributes of the module.
         file: that it comes from.
     """
     before = modules().values()

@@ -45,12 +45,12 @@ class InferenceSession:
         sess_options: see `SessionOptions`.
         providers: names, or names with options; None for all.
         provider_options: of each provider.
-        more: what else onnxruntime takes; it is not read.
+        more: further arguments of onnxruntime's; they are not read.
 
     Raises:
         NoSuchFile: there is no such file.
-        InvalidProtobuf: it is no ONNX file, or damaged.
-        InvalidGraph: it breaks ONNX's rules.
+        InvalidProtobuf: the model is no ONNX file, or damaged.
+        InvalidGraph: the model breaks ONNX's rules.
         NotImplemented: the network needs what leanconv lacks, and there is no onnxruntime.
         InvalidArgument: an option makes no sense.
     """
@@ -94,7 +94,7 @@ class InferenceSession:
         """The real onnxruntime for what leanconv lacks, with one warning; else the error.
 
         Args:
-            error: what leanconv says.
+            error: leanconv's.
             shapes: of inputs, as far as they are known.
             tried: whether a split was, for these shapes.
         """
@@ -120,7 +120,7 @@ class InferenceSession:
         """Compute outputs.
 
         Args:
-            output_names: those wanted, in this order; None or empty for all.
+            output_names: the outputs wanted, in this order; None or empty for all.
             input_feed: an array, or what NumPy makes one of, for each input by name.
             run_options: see `RunOptions`.
 
@@ -196,7 +196,7 @@ class InferenceSession:
         """Compute the outputs that are bound, of the inputs that are bound.
 
         Raises:
-            BindingError: what is bound does not fit the network.
+            BindingError: bound arrays do not fit the network.
             Fail: the options say that the run is to end.
         """
         try:

@@ -135,7 +135,7 @@ class Split:
 
         Raises:
             UnsupportedError: its part needs what leanconv lacks at these shapes.
-            OnnxRuntimeError: what onnxruntime raised, under the same name.
+            OnnxRuntimeError: the real onnxruntime's error, under the same name.
         """
         values = self._first.run(feed, options)
         second = self._second

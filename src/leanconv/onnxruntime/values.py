@@ -50,9 +50,9 @@ class NodeArg:
         """An input or output of a file.
 
         Args:
-            port: what the file declares.
-            computed: what a plan says, where there is one.
-            options: what they fix of named extents.
+            port: the file's declaration.
+            computed: the spec in a plan, where there is one.
+            options: with numbers for named extents.
         """
         dtype: str = port.dtype or (computed.dtype if computed else "")
         declared, known = port.shape, computed.shape if computed else None
@@ -96,7 +96,7 @@ class OrtDevice:
         """The device of a name.
 
         Raises:
-            Fail: it is none of leanconv's.
+            Fail: leanconv has no such device.
         """
         return OrtDevice(name, number)
 
@@ -113,7 +113,7 @@ def check_device(name: str) -> None:
     """Raise unless values of sessions may lie there.
 
     Raises:
-        Fail: they may not.
+        Fail: the device is not the CPU.
     """
     if str(name).lower() != "cpu":
         raise Fail.of(
@@ -269,7 +269,7 @@ def bound_dtype(given: Any) -> DType:
     """An element type as NumPy or ONNX's numbers say it.
 
     Raises:
-        BindingError: it is none of leanconv's.
+        BindingError: leanconv has no such type.
     """
     if isinstance(given, int):
         return _numbered(given)
@@ -298,7 +298,7 @@ class IOBinding:
     """The arrays that a run reads, and the places of its outputs.
 
     Args:
-        session: whose names are bound; the run checks them.
+        session: the one whose names are bound; the run checks them.
 
     Attributes:
         feed: the arrays that are bound to inputs, by name.

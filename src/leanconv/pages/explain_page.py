@@ -23,7 +23,7 @@ def explain_page(title: str, report: Report) -> str:
     """The page, as text: no script, nothing loaded from anywhere.
 
     Args:
-        title: what was planned.
+        title: name of the network.
         report: as `leanconv.planner.explain.explain_network` makes it.
     """
     parts = [

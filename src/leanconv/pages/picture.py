@@ -13,9 +13,9 @@ def figure(body: Sequence[str], label: str, note: str) -> str:
     """The whole picture, and a note below it.
 
     Args:
-        body: what is drawn, as the functions below make it.
-        label: what the picture shows, for those who do not see it.
-        note: how it is read.
+        body: the drawing, made by the functions below.
+        label: the picture in words, for those who do not see it.
+        note: how to read the picture.
     """
     return (
         f'<svg viewBox="0 0 {_WIDE} {_HIGH}" role="img" aria-label="{escape(label)}">'

@@ -160,7 +160,7 @@ class BufferUse(Generic[Buffer]):
 
     Attributes:
         reads: in the order of its operands, None for constants.
-        results: what it writes, one or more.
+        results: the buffers that it writes, one or more.
         in_place: positions in `reads` whose memory the first result may take over.
         scratch_bytes: of one thread.
         alive: others that hold something during the call.

@@ -41,7 +41,7 @@ class Planner:
     Args:
         graph: after the passes; its constants are not kept.
         target, threads: of the plan.
-        accuracy: what is required of each layer; `layer_error` is a bound for one layer.
+        accuracy: required of each layer; `layer_error` is a bound for one layer.
         max_error: for the whole network, None if only the layers are bounded.
         growths: of nodes where it was measured, by their outputs; see `NodeCost.growth`.
         streams: whether weights are read from a file in each run: see `weight_streaming`.

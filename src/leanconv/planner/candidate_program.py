@@ -19,8 +19,8 @@ def candidate_program(
     """Compile a candidate's kernels; constants are in one block, in the order of their roles.
 
     Args:
-        candidate: what to run.
-        target: what to emit for.
+        candidate: the one to run.
+        target: the processor to emit for.
         threads: threads that take part.
         ends: roles of the arrays that each run is given: inputs, then the output.
     """

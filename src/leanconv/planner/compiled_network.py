@@ -75,9 +75,9 @@ class CompiledNetwork:
 
     Attributes:
         decided: how each node is computed, and the planner that says so.
-        plan: what runs.
+        plan: steps, bytes, errors and times.
         program: the same without an address in it.
-        memory: what this plan alone has: packed weights.
+        memory: of this plan alone: packed weights.
         arena: its part of the arena that all plans share.
         outputs: memory of its large results, which all plans share.
         forms, compiled_forms: how many its kernels have, and how many were compiled for it.
@@ -169,7 +169,7 @@ def place(
         lowered: the network.
         layout: where its values and constants are.
         calls: its calls, with the kernels that run.
-        library: what these are of which form.
+        library: gives the form of each kernel.
         threads: that take part, for whom there is scratch.
     """
     storage, streamed = layout.storage, layout.streamed
@@ -219,7 +219,7 @@ def link(
     """Put addresses into a program: what comes out runs in this process alone.
 
     Args:
-        program: what runs.
+        program: without addresses.
         library: has the code of its forms.
         constants: gives the address of the constant that begins at a byte of them.
         arena: of at least `arena_bytes`.
@@ -240,7 +240,7 @@ def keep_constants(program: PortableProgram, block: Block, files: Files) -> None
     """Read what stays in memory of streamed constants from their file.
 
     Args:
-        program: whose constants they are.
+        program: the one that reads the constants.
         block: of `constant_bytes`.
         files: where they are.
     """
@@ -323,7 +323,7 @@ def planned(
     """Make the plan of a lowered network.
 
     Raises:
-        BudgetError: it takes more memory than the limit.
+        BudgetError: the plan takes more memory than the limit.
     """
     planner, storage = decided.planner, layout.storage
     _check_limit(storage.arena_bytes + layout.constant_bytes, limit)

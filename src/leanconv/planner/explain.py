@@ -37,7 +37,7 @@ def explain_network(plan: NetworkPlan, decided: Decided, front: bool = True) -> 
 
     Args:
         plan: of a network.
-        decided: how it was found.
+        decided: the plan's decisions.
         front: whether the plans for other limits are looked for, which takes a second or more.
 
     Returns:
@@ -340,7 +340,7 @@ def what_is_shared(
     Args:
         templates: its graphs.
         kernels: of the plans for these sizes; those whose form is not known are emitted.
-        target: what they are emitted for.
+        target: the processor they are emitted for.
     """
     memos = [memo for each in templates for memo in each.memos]
     rows = [_row("graph", f"for open {', '.join(memo.names)}", memo, memo.names) for memo in memos]

@@ -129,7 +129,7 @@ def choose_formats(
     """Choose the formats that a node reads and writes.
 
     Args:
-        rules: what the kernels accept.
+        rules: formats that the kernels accept.
         now: the format in which a value was computed.
         node: the node, all of whose inputs are placed.
         users: the nodes that read its outputs.
@@ -218,7 +218,7 @@ def _stored_last(
     its bits, the Transpose stays.
 
     Args:
-        rules: what kernels accept, without such values.
+        rules: formats that the kernels accept, without such values.
         defaults: the formats by these rules.
         target, accuracy: of the plan.
     """

@@ -92,7 +92,7 @@ class GraphPlanner:
     Attributes:
         graph: with the shapes of the weights, but not their bytes: see `skeleton`.
         target, threads: of the plan.
-        accuracy: what is required of each layer; `layer_error` is a bound for one layer.
+        accuracy: required of each layer; `layer_error` is a bound for one layer.
         max_error: for the whole network, None if only the layers are bounded.
         merged: how many of the first blocks are one operation here; 0 for the network as it is.
         unmerged: the planner of the network as it is; None if this is that one.
@@ -158,7 +158,7 @@ class GraphPlanner:
             decisions: one for each node.
 
         Raises:
-            SpecError: they are for other nodes, or for formats that kernels do not take.
+            SpecError: decisions are for other nodes, or for formats that kernels do not take.
         """
         if list(outputs) != [node.key for node in self.graph.nodes]:
             raise SpecError(

@@ -29,11 +29,11 @@ class Step:
     Attributes:
         name: of the node in the file.
         op: the operation, `"Reorder"` for a change of layout.
-        algorithm: how it is done.
+        algorithm: its name, for people.
         calls: kernels over values.
         output: the first value that it defines.
         weight_bytes: packed constants that it reads.
-        output_bytes: what it writes.
+        output_bytes: bytes of its results.
         repeats: calls that run several times; before those inside them.
     """
 
@@ -176,8 +176,8 @@ class ConstantPool:
         packings: weights that are packed when there is a place for them.
 
     Attributes:
-        arrays: those that are not packed and not taken yet, by name.
-        packings: what is yet to be packed.
+        arrays: constants that are not packed and not taken yet, by name.
+        packings: constants that are yet to be packed.
         bytes: of every constant, by name; those included that are yet to be packed.
     """
 

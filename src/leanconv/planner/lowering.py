@@ -75,8 +75,8 @@ def lower_graph(
 
     Args:
         graph: after the passes.
-        target: what to emit for.
-        accuracy: what is required of the arithmetic.
+        target: the processor to emit for.
+        accuracy: required of the arithmetic.
         decisions: how each node is computed; the default ones if None.
 
     Raises:

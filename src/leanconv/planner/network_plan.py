@@ -51,7 +51,7 @@ class NetworkPlan(Unpicklable):
         whole: the network's graph, without the bytes of its weights.
         graph: the one that is computed, of which first blocks may be one operation each.
         merged: how many blocks are.
-        target, accuracy, max_error: what it was made for.
+        target, accuracy, max_error: for which the plan was made.
         decisions: how each node of the graph is computed.
         estimated: gives the estimates for every node of the graph, in order: they take time.
         storage: where each value is stored.
@@ -59,7 +59,7 @@ class NetworkPlan(Unpicklable):
         late_bytes: the most that arrays take that NumPy computes behind the steps; 0 if there are
             none. Where only the run bounds them: of those that the steps hand on.
         late_bounded: whether it is of all of them.
-        late_text: what is computed there; "" for nothing.
+        late_text: the late operations as text; "" for none.
         segment_bytes: of what earlier runs compiled there, and of all shapes keep.
         readings: weights that each run reads from a file into the arena; see `weight_streaming`.
         bytes_a_ns: the rate at which it was read when the plan was made.
@@ -228,7 +228,7 @@ class NetworkPlan(Unpicklable):
             path: the file to write.
 
         Raises:
-            InputError: it cannot be written.
+            InputError: the file cannot be written.
         """
         write_plan(self.file(), path)
 

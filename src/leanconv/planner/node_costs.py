@@ -88,7 +88,7 @@ class NodeCost:
         decision: formats and the choice.
         algorithm: for people.
         estimated_ns: time, of one thread alone: what is chosen must not depend on their number.
-        time_ns: what it counts with in the search: `estimated_ns`, or that of the choice of a plan
+        time_ns: the time in the search: `estimated_ns`, or that of the choice of a plan
             without limits where this is less.
         error: expected relative error of what it computes.
         weight_bytes: constants of its own, each aligned.
@@ -350,7 +350,7 @@ def other_decisions(
 
     Args:
         node: the node.
-        rules: what kernels accept.
+        rules: formats that kernels accept.
         default: the formats of a plan without limits.
         allowed: the formats that each value may have.
     """
@@ -402,7 +402,7 @@ class GraphViews:
 
         Args:
             node: the next one.
-            found: what its choices cost.
+            found: costs of its choices.
         """
         first = found[0]
 

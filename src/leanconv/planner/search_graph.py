@@ -47,7 +47,7 @@ class Live:
     Attributes:
         produced: the format in which it was computed.
         held: the formats in which the arena has it.
-        dropped: those in which the arena had it, which are not made again.
+        dropped: formats in which the arena had it, which are not made again.
     """
 
     produced: Format
@@ -63,7 +63,7 @@ class SearchGraph:
     """The plans of a network.
 
     Attributes:
-        levels: what the solver is given: one level for each node and one for the delivery.
+        levels: for the solver: one level for each node and one for the delivery.
         node_costs: the choices of each node; the first is that of a plan without limits.
         chosen: for each level, the index in `node_costs` of each of its transitions.
         base_bytes: weights that every plan has.
@@ -247,7 +247,7 @@ class _Builder:
 
         Args:
             node, node_costs: the node and its choices.
-            states: those before it.
+            states: the states before the node.
             stored: constants that every plan has.
             following: bytes of the next node's weights that are read during this one.
         """

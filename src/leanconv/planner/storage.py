@@ -36,7 +36,7 @@ class Storage:
         scratch: place in the arena of each call's scratch, of all threads one after the other.
         arena_bytes: size of the arena.
         peak_bytes: the most bytes that are needed at once; no arena can be smaller.
-        buffers: those of the arena, scratch among them, with their offsets.
+        buffers: of the arena, scratch among them, with their offsets.
     """
 
     offsets: Mapping[str, int]

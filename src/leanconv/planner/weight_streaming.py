@@ -120,7 +120,7 @@ def lay_out(
     """Place all values and constants of a network.
 
     Args:
-        lowered: it; its constants are all there.
+        lowered: the network; its constants are all there.
         threads: how many need scratch.
         pinned: as `place` takes them.
         kept: constants that stay in memory, whatever their size; None if all do.
@@ -166,7 +166,7 @@ def streamed_ns(call_ns: Sequence[float], read: Sequence[Reading], bytes_a_ns: f
 
     Args:
         call_ns: time of each call by itself.
-        read: what is read, in order.
+        read: the parts of the file that are read, in order.
         bytes_a_ns: the rate at which the file is read.
     """
     begun = [0.0]  # when each call begins; the end of all last

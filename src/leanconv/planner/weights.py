@@ -40,7 +40,7 @@ class PlanWeights:
         make: makes a block of so many bytes where it is in none of the files.
 
     Attributes:
-        shared_bytes: of what other plans had packed already.
+        shared_bytes: of constants that other plans had packed already.
         held: all packed weights, in their blocks; other plans find them as long as this is kept.
 
     Raises:
@@ -131,7 +131,7 @@ def fill_weights(
 
     Args:
         weights: the block.
-        pool: what is to be packed.
+        pool: the constants to be packed.
         places: offsets in the block.
         library: has the code that packs it.
         threads: that take part.
@@ -186,7 +186,7 @@ def weights_key(
     have the same key where they pack alike.
 
     Args:
-        pool: what is to be packed.
+        pool: the constants to be packed.
         target: the form of weights follows from it.
         made_for: options that may decide how weights are packed; and all that lowering follows
             from, part of the key where a packing has no recipe.

@@ -129,7 +129,7 @@ def checked_backend(net: Network | CpuBackend) -> CpuBackend:
     """Return the backend of a network with the same bits in any batch and process.
 
     Raises:
-        SpecError: they are not, or it is none for the CPU.
+        SpecError: bits may differ, or the network is not for the CPU.
     """
     if not isinstance(net, Network | CpuBackend):
         raise SpecError(f"net is {short(net)}; expected a network from leanconv.load")
@@ -148,7 +148,7 @@ def _row_shapes(inputs: Sequence[InputSpec], shapes: Any) -> dict[str, Shape]:
     """The shape of a row of each input, without the batch axis.
 
     Raises:
-        InputError: it is not known, or does not fit the file.
+        InputError: a shape is not known, or does not fit the file.
     """
     given = {} if shapes is None else shapes
     if not isinstance(given, Mapping):
@@ -228,7 +228,7 @@ class _Planning:
         """The plan for batches of a size as the network is planned without this limit.
 
         Raises:
-            BudgetError: it is beyond the limit.
+            BudgetError: the plan is beyond the limit.
         """
         found = self._planned(size, self._backend.options.memory_limit)
         if self._limit is not None and found.memory_bytes > self._limit:

@@ -164,7 +164,7 @@ def _fitting(array: np.ndarray, spec: InputSpec) -> np.ndarray:
     """Rows as the network takes them; integers that its floats hold exactly are converted.
 
     Raises:
-        InputError: they do not fit.
+        InputError: the rows do not fit.
     """
     wanted = np.dtype(spec.dtype.numpy)
     shape = array.shape

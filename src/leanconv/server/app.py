@@ -30,7 +30,7 @@ def application(service: Service, local: bool) -> Any:
     """The ASGI application.
 
     Args:
-        service: what answers.
+        service: answers the requests.
         local: whether requests must name this machine as their host, so that no page of the
             internet can make a browser on it send some.
     """

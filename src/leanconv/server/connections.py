@@ -156,7 +156,7 @@ def listening(host: str, port: int) -> socket.socket:
     Port 0 is any that is free.
 
     Raises:
-        OSError: it cannot be had.
+        OSError: the address is not available.
     """
     family, kind, protocol, _, address = socket.getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -188,7 +188,7 @@ class Exchange:
         limits: of requests.
 
     Attributes:
-        receive: what comes next from the client.
+        receive: gives the next message from the client.
         deadline: for the result, of the event loop's clock.
     """
 
@@ -202,7 +202,7 @@ class Exchange:
         """Bytes of the body, and how many of them are JSON.
 
         Raises:
-            RefusedError: they are not said, or too many.
+            RefusedError: lengths are missing, or too large.
         """
         limits, headers = self._limits, self._headers
         coding = headers.get("content-encoding", "identity")

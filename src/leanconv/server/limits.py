@@ -128,7 +128,7 @@ class Share:
         """Count bytes before they are allocated.
 
         Raises:
-            RefusedError: they do not fit now.
+            RefusedError: the bytes do not fit now.
         """
         requests = self._requests
         if requests.held + count > requests.limit:

@@ -92,7 +92,7 @@ class Plans:
     A group that is evicted is counted as long as requests that are queued hold it.
 
     Args:
-        network: what `leanconv.load` gave; its own cache of plans is not used.
+        network: from `leanconv.load`; its own cache of plans is not used.
         most: how many groups are kept, those made at the start not counted.
         batch: images that are computed together at most.
 
@@ -162,7 +162,7 @@ class Plans:
 
         Raises:
             LeanConvError: the network does not take it, or it does not fit the limit.
-            RefusedError: it does not fit until requests for evicted groups are answered.
+            RefusedError: the plan does not fit until requests for evicted groups are answered.
         """
         make = self._batched if wanted.batched else self._single
         group = make(wanted, limit)
@@ -229,8 +229,8 @@ class Plans:
             compared_bytes: that comparing it with those takes.
 
         Raises:
-            BudgetError: it does not fit all the same.
-            RefusedError: it does not fit until requests for evicted groups are answered.
+            BudgetError: the plan does not fit all the same.
+            RefusedError: the plan does not fit until requests for evicted groups are answered.
         """
         found = self._at_load
         if found is None or not found.is_for(shapes, known):
@@ -246,7 +246,7 @@ class Plans:
 
         Raises:
             BudgetError: the plans do not fit beside those that are never evicted.
-            RefusedError: they do not fit yet, since requests hold evicted groups.
+            RefusedError: bytes do not fit yet, since requests use evicted groups.
         """
         with self._lock.held:
             kept = [group for key, group in self._groups.items() if key in self._kept]

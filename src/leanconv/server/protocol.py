@@ -129,7 +129,7 @@ def decode(
         inputs, outputs: of the model.
 
     Raises:
-        RefusedError: it is malformed, or asks for something that the model has not.
+        RefusedError: the request is malformed, or asks for something that the model has not.
     """
     if json_length > len(body):
         raise _bad(f"{JSON_LENGTH} {json_length} of {len(body)} bytes", "at most as many")

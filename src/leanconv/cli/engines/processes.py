@@ -30,7 +30,7 @@ class Engine:
     """One engine, before it is known to be installed.
 
     Attributes:
-        name: what tables and JSON call it.
+        name: in tables and JSON.
         file: the engine file that `worker` loads.
         modules: the Python modules that it needs.
         paths: folders that go in front of `sys.path` in its process.
@@ -69,7 +69,7 @@ def find(
     """Look for each engine in the interpreters, in their order.
 
     Args:
-        engines: what to look for.
+        engines: the engines to look for.
         pythons: interpreters; leanconv itself is only looked for in the first.
 
     Returns:

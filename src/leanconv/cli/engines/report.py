@@ -127,8 +127,8 @@ def compare(
     """Measure every piece of work with every engine; print, write, and return the exit code.
 
     Args:
-        works: what to measure.
-        engines: who may take part.
+        works: the pieces of work to measure.
+        engines: the engines that may take part.
         options: as `add_measure_options` adds them.
         keep: whether an engine's process takes all the work, one after the other.
         close: by how much answers may differ, as a share of the largest output; None: as far as

@@ -26,7 +26,7 @@ class Work:
     """One network (or one convolution as a network) and what it is fed.
 
     Attributes:
-        name: what tables and JSON call it.
+        name: in tables and JSON.
         model: the ONNX file.
         inputs: an array for every input of the network.
         exact: computes the exact outputs, with which answers are compared; if None, they are
@@ -67,7 +67,7 @@ class Outcome:
     """One engine's times and errors on one piece of work.
 
     Attributes:
-        engine, version: which engine it was.
+        engine, version: name and version of the engine.
         round_medians_ns: the median of each turn.
         round_least_ns: the fastest run of each turn.
         load_ns, first_ns: of the first process: load, and the first run after it.
@@ -122,7 +122,7 @@ def measure(
 
     Args:
         work: the network and its inputs.
-        engines: who takes part.
+        engines: the engines that take part.
         effort: threads, processes, rounds and seconds.
         report: called with each line of progress.
         crew: their processes, where some are kept from earlier work.

@@ -38,7 +38,7 @@ class Cubin:
         name: the function's name in the code.
         shared_bytes: shared memory that a program needs.
         warps: warps of a program, as compiled.
-        image: what the driver loads.
+        image: bytes that the driver loads.
         early: whether it waits by itself for the kernel before it (`kernels.common`).
         boxes: for each tensor map that it takes, the extents of its boxes and its swizzle.
     """
@@ -58,7 +58,7 @@ def require_triton() -> Any:
     """Import triton.
 
     Raises:
-        MissingExtraError: it is not installed.
+        MissingExtraError: triton is not installed.
     """
     try:
         return import_module("triton")
@@ -221,8 +221,8 @@ class Module:
 
     Args:
         driver: where to load.
-        codes: what to compile and load.
-        compile_code: what makes cubins.
+        codes: the kernels to compile and load.
+        compile_code: compiles a code to a cubin.
     """
 
     def __init__(

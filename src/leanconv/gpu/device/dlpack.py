@@ -169,12 +169,12 @@ def take(label: str, array: Any, driver: Driver) -> DeviceArray:
     """View another library's array, without a copy; our stream waits for what computes it.
 
     Args:
-        label: what it is called in errors.
+        label: the array's name in errors.
         array: anything with `__dlpack__`, on the driver's device.
         driver: the device.
 
     Raises:
-        InputError: it is on another device, or has a dtype that leanconv does not know.
+        InputError: the array is on another device, or of a dtype that leanconv does not know.
     """
     if isinstance(array, DeviceArray):
         return array

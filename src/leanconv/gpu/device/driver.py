@@ -87,7 +87,7 @@ class Driver:
 
     Args:
         library: the driver's library, or anything with its functions.
-        number: which device.
+        number: of the device.
 
     Raises:
         DeviceError: there is no such device, or a call fails.
@@ -126,7 +126,7 @@ class Driver:
         """Call a function of the driver.
 
         Raises:
-            DeviceError: it fails; the message has the driver's own text.
+            DeviceError: the call fails; the message has the driver's own text.
         """
         code = self._functions[name](*arguments)
         if code:

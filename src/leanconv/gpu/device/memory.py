@@ -102,17 +102,17 @@ def on_device(
     """An array on the device, checked.
 
     Args:
-        label: what it is called in errors.
+        label: the array's name in errors.
         array: on the device (anything with `__dlpack__`), or of NumPy, which is copied.
         kind: its shape, and its dtype on the device.
         memory: where copies go.
         driver: the device.
         accepts: dtypes of NumPy arrays that are converted while they are copied.
         copies: whether NumPy arrays are taken at all.
-        mend: what else, beside `x.contiguous()`, gives an array the right memory layout.
+        mend: text on what else, beside `x.contiguous()`, gives the right memory layout.
 
     Raises:
-        InputError: it has another shape, dtype or order, or is on another device.
+        InputError: the array has another shape, dtype or order, or is on another device.
     """
     if isinstance(array, np.ndarray) and copies:
         if array.shape != kind.shape or str(array.dtype) not in accepts:

@@ -243,7 +243,7 @@ def lower_fused(
         w_depth: (C, 1, R, S).
         bias_depth: name of its bias, or `""`.
         w: (K, C, 1, 1).
-        machine: what to choose for.
+        machine: the GPU to choose for.
         only: the tile to use.
     """
     point, dtype, epilogue = problem.spec, problem.dtype, problem.epilogue

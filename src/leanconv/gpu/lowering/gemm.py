@@ -33,7 +33,7 @@ class Product:
         columns: output channels of one group.
         dtype: of x, y, bias, residual and slope.
         x, y: names of buffers.
-        epilogue: what happens to the sums.
+        epilogue: operations on the sums.
         name: prefix of the buffers that are made.
     """
 
@@ -104,10 +104,10 @@ def lower_product(
     """Choose arithmetic, tile and splits by estimate, pack the weights, and make the launches.
 
     Args:
-        product: what is computed.
+        product: the one to lower.
         segments: the weights, (groups * columns, segments, length), as the windows are read.
-        arithmetics: those that may be used; the accuracy of all of them is enough.
-        machine: what to choose for.
+        arithmetics: those allowed; the accuracy of all of them is enough.
+        machine: the GPU to choose for.
         algorithm: the name of what this is a part of.
         only: the tile to use.
         lean: take what needs least memory, not what is fastest.

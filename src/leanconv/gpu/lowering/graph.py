@@ -56,9 +56,9 @@ def lower_graph(
 
     Args:
         graph: after the passes.
-        machine: what to choose for.
+        machine: the GPU to choose for.
         dtype: that values are kept in; narrower than the graph's own for float16.
-        arithmetics: those that convolutions may use.
+        arithmetics: allowed for convolutions.
         lean: whether to take what needs least memory, not what is fastest.
 
     Raises:

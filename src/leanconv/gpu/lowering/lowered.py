@@ -26,7 +26,7 @@ class Lowered:
         launches: in order.
         constants: packed weights and tables by the names that the launches use.
         temporaries: bytes of each intermediate buffer that the launches name.
-        algorithm: what is shown to the user.
+        algorithm: its name, for the user.
         arithmetic: how products are made; empty where there are none.
         parameters: tiles and the like, for people.
         error: expected relative error in the max norm, for data of random sign.
@@ -109,9 +109,9 @@ class ConvProblem:
     Attributes:
         spec: with two spatial axes, or three.
         dtype: of all buffers, NumPy's name or bfloat16.
-        arithmetics: those that may be used.
+        arithmetics: those allowed.
         x, y: names of buffers.
-        epilogue: what happens to the sums, with its buffers' names.
+        epilogue: operations on the sums, with their buffers' names.
         name: prefix of the buffers that are made.
         lean: whether to take what needs least memory, not what is fastest.
     """
@@ -133,7 +133,7 @@ def check_error(subject: str, predicted: float, limit: float | None) -> None:
     """Refuse a convolution whose error is expected to exceed a limit; None is no limit.
 
     Raises:
-        BudgetError: it is.
+        BudgetError: the error is above the limit.
     """
     if limit is not None and not predicted <= limit:
         raise BudgetError(
@@ -155,7 +155,7 @@ def fastest_within(
 
     Args:
         lower: given whether to take what needs least memory.
-        needed_bytes: of what `lower` returned.
+        needed_bytes: gives the bytes of a result of `lower`.
         limit: bytes, None for no limit.
         subject, machine: for the message.
 

@@ -25,7 +25,7 @@ class DeviceStep:
 
     Attributes:
         name, op: of the node in the file.
-        algorithm, arithmetic, parameters: how it is done.
+        algorithm, arithmetic, parameters: the way to compute it.
         calls: launches in order.
         error: expected relative error of its result in the max norm, beside that of its inputs.
     """
@@ -65,9 +65,9 @@ class LoweringContext(ValuePlacer):
 
     Attributes:
         graph: after the passes.
-        machine: what to choose for.
+        machine: the GPU to choose for.
         dtype: that all values are kept in.
-        arithmetics: those that convolutions may use.
+        arithmetics: allowed for convolutions.
         lean: whether to take what needs least memory.
         steps, bytes, views, constants: the result so far.
     """
@@ -202,7 +202,7 @@ class LoweringContext(ValuePlacer):
         """An input that must be constant, or None if it is absent.
 
         Raises:
-            UnsupportedError: it is computed.
+            UnsupportedError: the value is computed.
         """
         name = node.input(index)
         if not name:

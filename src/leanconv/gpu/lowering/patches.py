@@ -139,8 +139,8 @@ def patchings(
     """Every way to cut a convolution that `patches_reject` accepts in a form.
 
     Args:
-        problem: what is computed.
-        machine: what to choose for.
+        problem: the convolution.
+        machine: the GPU to choose for.
         finite: whether all weights are; halves of what is infinite are NaN.
         form: of the input.
     """
@@ -220,7 +220,7 @@ def lower_patches(problem: ConvProblem, w: np.ndarray, patching: Patching) -> Lo
     """The launches for one way to cut.
 
     Args:
-        problem: what is computed.
+        problem: the convolution.
         w: (K, C, R, S).
         patching: of `patchings`.
     """

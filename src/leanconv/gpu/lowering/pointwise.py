@@ -70,7 +70,7 @@ def slicings(problem: ConvProblem, machine: Machine, finite: bool) -> Iterator[P
     """Every way to cut a convolution that `slices_reject` accepts.
 
     Args:
-        problem, machine: what is computed, and where.
+        problem, machine: the convolution, and the GPU to choose for.
         finite: whether all weights are; halves of what is infinite are NaN.
     """
     spec = problem.spec

@@ -38,7 +38,7 @@ class Repeated:
 
     Args:
         call: the node.
-        states: what is carried, at the beginning.
+        states: the values that iterations hand on, at the beginning.
         leads_in, leads_out: inputs and outputs of the body before what is carried.
         slices: how many inputs of the body are slices, after what is carried.
 
@@ -79,7 +79,7 @@ class Repeated:
         Args:
             number: of the iteration.
             builder: of the graph that the body is in.
-            inside: what a value of the graph around the node is in that one.
+            inside: gives a value of the graph around the node in that one.
         """
         del number, builder, inside
         return []
@@ -198,7 +198,7 @@ def goes_on(builder: Builder, wanted: Value) -> bool:
     """Return whether a body wants another iteration.
 
     Raises:
-        ModelError: it says so by no bool.
+        ModelError: the condition is not one bool.
         NeedsValuesError: that depends on data.
     """
     if wanted.type.dtype != BOOL or wanted.type.elements != 1:
@@ -234,7 +234,7 @@ def _bound_once(loop: Repeated) -> tuple[Held, Value]:
     What it reads besides constants is data.
 
     Raises:
-        LeanConvError: it cannot be bound that way.
+        LeanConvError: the body cannot be bound that way.
     """
     number = Value(TensorType((), INT64))
     states = [Value(state.type) for state in loop.states]
@@ -255,7 +255,7 @@ def _held(loop: Repeated, body: Held, number: Value, count: Any) -> list[Value]:
         count: how often it runs.
 
     Raises:
-        UnsupportedError: it cannot be computed again and again, and there are too many.
+        UnsupportedError: no node can hold the body, and there are too many iterations.
     """
     wrong = _obstacle(loop, body, count)
     if wrong and count <= loop.most:

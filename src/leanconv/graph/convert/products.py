@@ -117,7 +117,7 @@ def _extents(terms: Sequence[str], values: Sequence[Value]) -> dict[str, int]:
     """The extent of each letter: those of an input are equal, or 1.
 
     Raises:
-        ModelError: they are not.
+        ModelError: the extents of a letter differ.
     """
     found: dict[str, int] = {}
     for term, value in zip(terms, values, strict=True):
@@ -209,7 +209,7 @@ def _check(a: Operand, b: Operand, letters: Sequence[str]) -> None:
     """Refuse a product that is too large.
 
     Raises:
-        UnsupportedError: it would have too many axes or bytes.
+        UnsupportedError: the product would have too many axes or bytes.
     """
     shape = tuple((a if c in a.letters else b).extent(c) for c in letters)
     size = math.prod(shape) * a.value.type.dtype.bytes

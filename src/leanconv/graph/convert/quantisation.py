@@ -59,7 +59,7 @@ def read_quantisation(
         block: how many places of it share one; 0 for none.
 
     Raises:
-        ModelError: they do not fit each other or the tensor.
+        ModelError: scale and zero point do not fit each other or the tensor.
     """
     s, z = call.value(scale), call.optional(zero)
     if not s.type.dtype.is_float:
@@ -180,7 +180,7 @@ def one_scale(call: Call, scale: int, zero: int, dtype: DType, *, other: bool = 
     """Return scale and zero point of a whole tensor, as `scalar` does; they may be data.
 
     Raises:
-        ModelError: they are something else.
+        ModelError: scale or zero point are something else.
     """
     s, z = call.value(scale), call.optional(zero)
     if s.array is not None and (z is None or z.array is not None):
@@ -212,8 +212,8 @@ def scalar(call: Call, scale: int, zero: int, dtype: DType, *, other: bool = Fal
         other: whether the zero point may say that they are of another type of 8 bits.
 
     Raises:
-        ModelError: they are something else.
-        NeedsValuesError: they are data.
+        ModelError: scale or zero point are something else.
+        NeedsValuesError: scale or zero point are data.
     """
     s, held = call.constant(scale), call.optional(zero)
     z = np.zeros((), dtype.numpy) if held is None else call.constant(zero)

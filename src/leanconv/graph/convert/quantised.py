@@ -94,7 +94,7 @@ def _check_no_zero(given: Quantisation, code: DType) -> None:
     """Raise where the zero point of codes that are floats is known not to be 0, as ONNX wants it.
 
     Raises:
-        UnsupportedError: it is something else.
+        UnsupportedError: the zero point is not 0.
     """
     zero = None if given.zero is None else given.zero.numbers
     if zero is not None and np.any(table(code)[zero]):
@@ -217,7 +217,7 @@ def zero_point(call: Call, index: int, of: int) -> Value | None:
         of: that of the tensor.
 
     Raises:
-        ModelError: it is of another type than the tensor.
+        ModelError: the zero point is of another type than the tensor.
     """
     zero = call.optional(index)
     if zero is not None and zero.type.dtype != call.dtype(of):

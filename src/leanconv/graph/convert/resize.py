@@ -72,7 +72,7 @@ class _Way:
         coordinates, nearest: attributes of ONNX's.
         antialias, exclude_outside, cubic_coeff_a: attributes of ONNX's, for weighted cells.
         roi: begins of all axes, then ends; of a crop.
-        outside: what a crop gives where there is no map.
+        outside: the number where a crop reaches over the map.
     """
 
     mode: str
@@ -173,7 +173,7 @@ def _roi(call: Call, axes: Sequence[int], rank: int) -> tuple[float, ...]:
     """Begins of all axes, then ends, in parts of their extents.
 
     Raises:
-        ModelError: it has other numbers than a begin and an end of each axis that is named.
+        ModelError: roi has other numbers than a begin and an end of each axis that is named.
     """
     array = call.constant(1)
     if array.shape != (2 * len(axes),) or not np.isfinite(array.astype(np.float64)).all():

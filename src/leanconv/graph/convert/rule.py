@@ -53,7 +53,7 @@ class Rule:
         outputs: how many outputs may be used.
         moved: the opset that made inputs of some attributes, and those attributes; before it
             the operation has no more than `least` inputs, from it on not those attributes.
-        older: what the first opsets had besides.
+        older: attributes and inputs of the first opsets alone.
         graphs: the attributes that are graphs, which a node must have.
     """
 
@@ -78,10 +78,10 @@ class Held:
 
     Attributes:
         builder: has its operations.
-        inputs: what it was given, by name.
+        inputs: the values given, by name.
         captured: values of the graph around it, and those that stand for them in it, by name.
         outputs: in the file's order.
-        names: what the file calls its values.
+        names: the file's names of its values.
     """
 
     builder: Builder
@@ -135,7 +135,7 @@ class Call:
         """An input, or None when it is absent.
 
         Raises:
-            ModelError: it is a sequence.
+            ModelError: the input is a sequence.
         """
         found = self.anything(index)
         if isinstance(found, SequenceValue):
@@ -161,7 +161,7 @@ class Call:
         """An input that must be there.
 
         Raises:
-            ModelError: it is absent.
+            ModelError: the input is absent.
         """
         found = self.optional(index)
         if found is None:
@@ -172,7 +172,7 @@ class Call:
         """The array of an input that must be known at load, as numbers.
 
         Raises:
-            NeedsValuesError: it is computed at run time.
+            NeedsValuesError: the input is computed at run time.
         """
         return numbers(self.symbolic(index), self.value(index).type.dtype)
 
@@ -180,7 +180,7 @@ class Call:
         """The same, of objects where there are symbols among its integers.
 
         Raises:
-            NeedsValuesError: it depends on the network's inputs.
+            NeedsValuesError: the input depends on the network's inputs.
         """
         found = self.value(index)
         array = found.array
@@ -218,7 +218,7 @@ class Call:
         """A short list of integers that an input holds; a scalar counts as a list of one.
 
         Raises:
-            ModelError: it is no such list.
+            ModelError: the input is no such list.
         """
         array, kind = self.symbolic(index), self.value(index).type
         if array.ndim > 1 or not kind.dtype.is_integer or array.size > most:
@@ -242,7 +242,7 @@ class Call:
         """The one element that an input holds.
 
         Raises:
-            ModelError: it holds another number of elements.
+            ModelError: the input has another number of elements.
         """
         array = self.symbolic(index)
         if array.size != 1:
@@ -254,7 +254,7 @@ class Call:
         """The one integer that an input holds, be it of a float dtype.
 
         Raises:
-            ModelError: it holds something else.
+            ModelError: the input is no such number.
         """
         number = self.scalar(index)
         if isinstance(number, float) and not number.is_integer():
@@ -269,7 +269,7 @@ class Call:
         """An attribute that is 0 or 1.
 
         Raises:
-            ModelError: it is another number.
+            ModelError: the attribute is another number.
         """
         number = self.attribute(name, default)
         if number not in (0, 1):

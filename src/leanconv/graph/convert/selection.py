@@ -108,7 +108,7 @@ def _known(call: Call, index: int) -> Array:
     """The elements of an input on which the extents of the results depend.
 
     Raises:
-        NeedsValuesError: they are known when the network runs.
+        NeedsValuesError: numbers are known when the network runs.
     """
     array = call.value(index).array
     if array is None:

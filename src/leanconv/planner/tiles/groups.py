@@ -210,7 +210,7 @@ def fused_form(
     """Return the choice that computes a chain in one pass over rows.
 
     Raises:
-        UnsupportedError: it cannot be.
+        UnsupportedError: the chain cannot be computed so.
     """
     choices = operator_of(node).choices(decision.context(node, graph, target, accuracy))
     found = next((choice for choice in choices if choice.algorithm in _PLAIN_FORMS), None)

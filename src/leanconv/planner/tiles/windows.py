@@ -46,7 +46,7 @@ class Windows:
             last one ends where the image ends.
         cuts: of each group, where the results of windows begin, in indices of its base; None where
             each output has them begin as early as it can.
-        margins: what is right in a window.
+        margins: the ranges of right elements in a window.
     """
 
     whole: Graph
@@ -175,7 +175,7 @@ def fewest_read_twice(extent: int, wanted: int, step: int, margin: int) -> tuple
         extent: of the axis.
         wanted: of windows.
         step: windows begin at its multiples.
-        margin: what the next window reads again at least.
+        margin: elements that the next window reads again at least.
 
     Returns:
         The extent of windows, and how many there are.
@@ -212,7 +212,7 @@ class Route:
         output, axis: the result's.
         input, read: the operand's.
         map: from one to the other.
-        block: what is computed together.
+        block: elements that are computed together.
     """
 
     node: Node
@@ -286,7 +286,7 @@ def margins(
         whole: the network for the image, whose tables of resized axes are long enough to see what
             repeats itself.
         window: the same for a window.
-        cutting: what is cut.
+        cutting: the axes that are cut.
         decisions: how nodes are computed.
     """
     found: dict[str, dict[int, tuple[int, int]]] = {
