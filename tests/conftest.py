@@ -129,7 +129,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     The latter is what makes no difference where this machine is taken for another: see the marks.
     """
     covering.leave_pairs(items)
-    drawn.leave_drawn(items, drawn.digest(drawn.ROOT))
+    drawn.leave_drawn(items, drawn.of_tree())
     marks = {"exhaustive"} if "exhaustive" not in config.option.markexpr else set()
     if MACHINE:
         marks |= {"presets", "once"}

@@ -145,6 +145,7 @@ def test_tiles_are_chosen_where_their_error_is_accepted() -> None:
     assert select.choose(given, without).choice.algorithm != "amx"
 
 
+@pytest.mark.drawn
 @HAS_TILES
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize(

@@ -148,6 +148,7 @@ NETS: dict[str, tuple[list[tuple[int, int, int, int]], tuple[int, int], dict[str
 }
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("name", NETS)
 def test_every_choice_is_near_float64(name: str) -> None:
     blocks, size, more = NETS[name]
@@ -158,6 +159,7 @@ def test_every_choice_is_near_float64(name: str) -> None:
         assert np.abs(found - expected).max() < 2e-6 * np.abs(expected).max(), choice
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("name", NETS)
 def test_small_integers_are_exact_however_the_chunks_are_cut(name: str) -> None:
     blocks, size, more = NETS[name]

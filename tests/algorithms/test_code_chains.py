@@ -134,6 +134,7 @@ IMAGES: dict[str, tuple[int, tuple[int, ...], tuple[int, int], tuple[int, int]]]
 }
 
 
+@pytest.mark.drawn
 @pytest.mark.vectors
 @pytest.mark.parametrize(
     ("name", "dtype"),
@@ -183,6 +184,7 @@ def stream_of(name: str, dtype: DType = UINT8) -> tuple[CodeNet, str]:
     return net, y
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("name", STREAMS)
 def test_blocks_in_one_pass_give_the_codes_of_the_layers(name: str) -> None:
     net, output = stream_of(name)

@@ -60,6 +60,7 @@ def _given(attributes: dict[str, Any]) -> dict[str, Any]:
     return {**usual, **attributes}
 
 
+@pytest.mark.drawn
 @pytest.mark.presets
 @pytest.mark.parametrize(("number", "blocked", "dtype", "pieces"), _EXACT)
 def test_sums_of_integers_are_exact(

@@ -168,6 +168,7 @@ def all_candidates(given: Problem, target: Target) -> list[Candidate]:
     return found
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("layer", LAYERS)
 @pytest.mark.parametrize("machine", MACHINES)
 def test_all_algorithms(layer: str, machine: str) -> None:
@@ -250,6 +251,7 @@ CASES = [
 ]
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64])
 @pytest.mark.parametrize(("text", "algorithm", "blocked"), CASES)
 def test_large_and_small_layers(text: str, algorithm: str, blocked: bool, dtype: DType) -> None:
@@ -285,6 +287,7 @@ OF_BYTES = [
 ]
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize(("text", "algorithm", "machine"), OF_BYTES)
 def test_bytes_are_packed_exactly(text: str, algorithm: str, machine: str) -> None:
     target, spec = preset(machine), ConvSpec.parse(text, precision=U8S8, bias=True)
@@ -318,6 +321,7 @@ HALVED = [
 ]
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize(("text", "algorithm", "precision"), HALVED, ids=str)
 def test_halves_given_and_halves_kept(text: str, algorithm: str, precision: Precision) -> None:
     target, spec = preset("sapphirerapids"), ConvSpec.parse(text, precision=precision, bias=True)

@@ -40,6 +40,7 @@ SHAPES = [
 targets = pytest.mark.parametrize("target", runnable(), ids=lambda target: target.name)
 
 
+@pytest.mark.drawn
 @targets
 def test_sums_are_exact(target: Target) -> None:
     for text in SHAPES:
@@ -47,6 +48,7 @@ def test_sums_are_exact(target: Target) -> None:
         check(spec, target, *operands(spec), choice="depthwise")
 
 
+@pytest.mark.drawn
 @targets
 def test_operands_of_other_signs(target: Target) -> None:
     for text in SHAPES[4:9:4]:
@@ -55,6 +57,7 @@ def test_operands_of_other_signs(target: Target) -> None:
             check(spec, target, *operands(spec), choice="depthwise")
 
 
+@pytest.mark.drawn
 @targets
 def test_one_code_for_rows_of_any_width(target: Target) -> None:
     for text in (*SHAPES[3:10:2], SHAPES[12]):
@@ -62,6 +65,7 @@ def test_one_code_for_rows_of_any_width(target: Target) -> None:
         check(spec, target, *operands(spec), choice="depthwise", any_size=(1, 2))
 
 
+@pytest.mark.drawn
 @targets
 @pytest.mark.parametrize("dtype", [UINT8, INT8, FLOAT32])
 def test_sums_become_codes(dtype: object, target: Target) -> None:

@@ -87,6 +87,7 @@ def check(kernel: DirectPointwise, spec: ConvSpec) -> None:
     assert np.array_equal(found, expected)
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64])
 @pytest.mark.parametrize("text", SHAPES)
 def test_sums_are_exact(text: str, dtype: str) -> None:

@@ -285,6 +285,7 @@ def test_refusals(options: dict[str, Any], message: str) -> None:
         lc.plan_conv2d((1, 4, 20, 20), w, **options)
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize(
     ("text", "length"),
     [

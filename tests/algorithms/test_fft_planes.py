@@ -28,6 +28,7 @@ def problem_of(spec: ConvSpec, layout: str = "NCHW") -> Problem:
     return Problem.of(spec, *(Access.of_format(shape, form) for shape in shapes))
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize(
     ("text", "dtype", "algorithm", "layout"),
     [

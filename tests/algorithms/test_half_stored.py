@@ -44,6 +44,7 @@ def test_methods_read_and_write_halves(method: str, target: Target) -> None:
     assert done > 1
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("target", runnable(), ids=lambda target: target.name)
 @pytest.mark.parametrize("precision", [FLOAT16_STORED, BFLOAT16_STORED, WEIGHTS_ONLY], ids=str)
 def test_depthwise_layers_read_and_write_halves(precision: Precision, target: Target) -> None:

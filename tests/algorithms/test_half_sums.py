@@ -48,6 +48,7 @@ def problem(spec: ConvSpec, target: Target, max_error: float | None = None) -> P
     return Problem.of(spec, x, y, max_error)
 
 
+@pytest.mark.drawn
 @SUMS_HALVES
 @pytest.mark.parametrize("text", SHAPES)
 def test_pieces_keep_the_error_that_is_stated(text: str) -> None:

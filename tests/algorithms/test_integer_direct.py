@@ -33,6 +33,7 @@ from support.packing import packed_weights
 pytestmark = pytest.mark.vectors
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("target", runnable(), ids=lambda target: target.name)
 @pytest.mark.parametrize("text", SHAPES)
 def test_bytes_are_convolved_exactly(text: str, target: Target) -> None:
@@ -40,6 +41,7 @@ def test_bytes_are_convolved_exactly(text: str, target: Target) -> None:
     check(spec, target, *operands(spec))
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("target", runnable(), ids=lambda target: target.name)
 @pytest.mark.parametrize("precision", [S8S8, U8U8], ids=str)
 def test_bytes_of_one_sign_are_convolved_exactly(precision: Precision, target: Target) -> None:
@@ -55,6 +57,7 @@ def test_integers_of_16_bits_are_convolved_modulo_2_to_32(text: str, target: Tar
     check(spec, target, *operands(spec))
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("target", runnable(), ids=lambda target: target.name)
 @pytest.mark.parametrize("dtype", [INT8, UINT8, INT16, UINT16, INT32])
 def test_sums_with_a_residual_are_stored_saturated(dtype: DType, target: Target) -> None:

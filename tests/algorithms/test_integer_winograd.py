@@ -49,6 +49,7 @@ OTHERS = [
 TILES = ["m=4", "m=2", "m=3", "m=4x2", "m=4,edges=narrow", "m=3,edges=narrow", "m=1x4"]
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("target", runnable(), ids=lambda target: target.name)
 @pytest.mark.parametrize("text", SHAPES)
 def test_bytes_are_convolved_exactly_in_tiles(text: str, target: Target) -> None:
@@ -65,6 +66,7 @@ def test_bytes_are_convolved_exactly_on_neon(choice: str) -> None:
         check(spec, preset("neoverse-n1"), *operands(spec), choice=choice)
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("m", ["2", "4"])
 @pytest.mark.parametrize("text", [*SHAPES, *OTHERS])
 def test_bytes_are_convolved_exactly_in_stages(text: str, m: str) -> None:
@@ -121,23 +123,25 @@ def test_sums_with_a_residual_are_stored_saturated(dtype: DType) -> None:
         check(spec, host(), x, w, bias, choice=f"winograd:{tile}")
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("dtype", [UINT8, INT8, FLOAT32])
-def test_sums_become_codes(dtype: DType) -> None:
+@pytest.mark.parametrize(
+    ("text", "tile"), list(zip(SHAPES, ("m=4", "m=2", "m=4", "m=3", "m=2", "m=4"), strict=True))
+)
+def test_sums_become_codes(text: str, tile: str, dtype: DType) -> None:
     low = int(dtype.low) if dtype != FLOAT32 else -1
     plain_sums = Quantisation(low + 100 if dtype != FLOAT32 else 0, low, low + 246)
     for given in (plain_sums, added(dtype, True)) if dtype != FLOAT32 else (plain_sums,):
-        for text, tile in zip(SHAPES, ("m=4", "m=2", "m=4", "m=3", "m=2", "m=4"), strict=True):
-            spec = ConvSpec.parse(
-                text,
-                precision=replace(S8S8 if dtype == INT8 else U8S8, y=dtype),
-                bias=True,
-                residual=given.residual is not None,
-                requantise=given.form,
-            )
-            factors = scales(spec, tile == "m=3")
-            for form in ("", "form=stages,"):
-                choice = f"winograd:{form}{tile}"
-                check(spec, host(), *operands(spec), given, factors, choice=choice)
+        spec = ConvSpec.parse(
+            text,
+            precision=replace(S8S8 if dtype == INT8 else U8S8, y=dtype),
+            bias=True,
+            residual=given.residual is not None,
+            requantise=given.form,
+        )
+        factors = scales(spec, tile == "m=3")
+        for form in ("", "form=stages,"):
+            check(spec, host(), *operands(spec), given, factors, choice=f"winograd:{form}{tile}")
 
 
 def test_bits_of_sums_follow_from_the_weights_of_each_sign() -> None:

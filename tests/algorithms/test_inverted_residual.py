@@ -43,6 +43,7 @@ EXACT = {
 }
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("name", BLOCKS)
 def test_every_form_is_near_float64(name: str) -> None:
     runner = Runner(BLOCKS[name])
@@ -55,6 +56,7 @@ def test_every_form_is_near_float64(name: str) -> None:
         assert relative_error(runner.run(choice, (0.4,)), expected) < 1e-6, str(choice)
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("name", EXACT)
 def test_small_integers_are_exact(name: str) -> None:
     runner = Runner(EXACT[name])
@@ -78,6 +80,7 @@ def _there_and_back(chunks: int) -> list[int]:
     return [*range(middle), *reversed(range(middle, chunks)), 0, 1 % chunks]
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("name", [name for name, block in BLOCKS.items() if block.inner])
 def test_rows_go_on_from_either_side(name: str) -> None:
     runner = Runner(replace(BLOCKS[name], batch=2))

@@ -26,6 +26,7 @@ CASES = (
 )
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case)))
 def test_sums_are_exact(case: tuple[int, ...]) -> None:
     inputs, outputs, taps, stride, padding, dilation = case

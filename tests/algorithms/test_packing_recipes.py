@@ -21,6 +21,7 @@ _LAYERS = (
 )  # fmt: skip
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("layer", _LAYERS)
 @pytest.mark.parametrize("machine", ["znver4", "haswell"])
 def test_one_recipe_has_the_same_bytes(layer: str, machine: str) -> None:

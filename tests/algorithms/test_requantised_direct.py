@@ -30,6 +30,7 @@ from support.listing import assembly
 pytestmark = pytest.mark.vectors
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("target", runnable(), ids=lambda target: target.name)
 @pytest.mark.parametrize("ties", [False, True], ids=["any", "ties"])
 @pytest.mark.parametrize("dtype", [UINT8, INT8])
@@ -41,6 +42,7 @@ def test_sums_become_codes(dtype: DType, ties: bool, target: Target) -> None:
         check(spec, target, *operands(spec), given, scales(spec, ties))
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("target", runnable(), ids=lambda target: target.name)
 @pytest.mark.parametrize("first", [False, True])
 @pytest.mark.parametrize("dtype", [UINT8, INT8])
@@ -57,6 +59,7 @@ def test_codes_are_added_as_two_operators_do(dtype: DType, first: bool, target: 
         check(spec, target, *operands(spec), given, scales(spec, False))
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("target", runnable(), ids=lambda target: target.name)
 @pytest.mark.parametrize("dtype", [UINT8, INT8])
 def test_codes_that_have_their_type_s_bounds_alone(dtype: DType, target: Target) -> None:
@@ -78,6 +81,7 @@ def test_codes_that_have_their_type_s_bounds_alone(dtype: DType, target: Target)
                 check(spec, target, *operands(spec), given, scale, "amx")
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("target", runnable(), ids=lambda target: target.name)
 def test_sums_become_floats(target: Target) -> None:
     for given in (Quantisation(), Quantisation(low=0.0, high=1.5)):

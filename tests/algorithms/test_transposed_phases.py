@@ -84,6 +84,7 @@ def test_phases_that_are_alike_are_one_kernel(
     assert sum(map(_phases, kernels)) == np.prod(given["strides"])
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("blocked", [False, True])
 @pytest.mark.parametrize(
     ("x", "w", "attributes"),
@@ -211,6 +212,7 @@ def test_details_are_of_the_phases_as_they_are_computed() -> None:
     assert by_winograd == [False, False, False, True]
 
 
+@pytest.mark.drawn
 @pytest.mark.presets
 @pytest.mark.parametrize("blocked", [False, True])
 @pytest.mark.parametrize(

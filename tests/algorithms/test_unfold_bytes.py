@@ -6,7 +6,7 @@ from math import prod
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given, seed, settings
 
 import formulas
 import leanconv as lc
@@ -61,6 +61,7 @@ def elements(spec: ConvSpec) -> tuple[int, int, int]:
     )
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("layer", LAYERS)
 def test_workspaces_of_the_papers_layers(layer: str, layout: str) -> None:
@@ -173,12 +174,15 @@ METHODS = (
 
 
 @pytest.mark.skipif(bool(guard_pages.side()), reason="kernels work in guarded memory instead")
+@pytest.mark.drawn
+@pytest.mark.parametrize("number", range(3))
 @pytest.mark.parametrize("method", METHODS)
-def test_bytes_predicted_are_bytes_used(method: str) -> None:
+def test_bytes_predicted_are_bytes_used(method: str, number: int) -> None:
     """The workspace is the formula's, and one thread writes every byte of it."""
     taken = []
 
-    @settings(max_examples=40, deadline=None, derandomize=True)
+    @seed(number)
+    @settings(max_examples=14, deadline=None, database=None)
     @given(problems(EXACT, (FLOAT32, FLOAT64)))
     def each(problem: Problem) -> None:
         try:
@@ -190,7 +194,7 @@ def test_bytes_predicted_are_bytes_used(method: str) -> None:
         taken.append(problem)
 
     each()
-    assert len(taken) >= (10 if method == "mec:solution=A" else 40)
+    assert len(taken) >= (3 if method == "mec:solution=A" else 14)
 
 
 def check_bytes(problem: Problem, method: str) -> None:

@@ -147,6 +147,7 @@ NARROW = (
 )
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("name", [None, "haswell"])
 @pytest.mark.parametrize(("line", "layout", "parameters"), NARROW)
 def test_tiles_at_the_edges_leave_points_out(
@@ -208,6 +209,7 @@ def test_every_block_has_its_share_of_narrow_tiles(
             assert absent or first <= place % tiles < stop
 
 
+@pytest.mark.drawn
 @pytest.mark.presets
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(
@@ -218,6 +220,7 @@ def test_eight_lanes(line: str, layout: str, form: str, monkeypatch: pytest.Monk
     check(Problem(ConvSpec.parse(line, layout=layout, bias=True), 2), form)
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64])
 @pytest.mark.parametrize(
@@ -239,6 +242,7 @@ def test_error_is_stated_within_a_factor_of_a_hundred(
     assert check(Problem(ConvSpec.parse(line, dtype=dtype), 3), text) > 0.01
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("layer", sorted(LAYERS, key=lambda name: int(name[2:])))
 def test_error_of_every_tile_of_eight_points_is_at_most_1e_5(layer: str) -> None:
     """On the layers of the documents, whose images are cut to 60 pixels here.
@@ -260,6 +264,7 @@ def test_error_of_every_tile_of_eight_points_is_at_most_1e_5(layer: str) -> None
         assert error <= 1e-5
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("sums", [16, 32, 64, 128])
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 def test_shorter_sums_err_less_and_as_stated(layout: str, sums: int) -> None:

@@ -45,6 +45,7 @@ def test_workspace_of_the_fused_form_is_below_that_of_mec(layer: str) -> None:
         assert winograd.workspace_bytes < mec.workspace_bytes
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("m", [2, 4])

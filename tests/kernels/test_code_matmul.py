@@ -36,6 +36,7 @@ def codes(shape: tuple[int, ...], dtype: DType) -> np.ndarray:
     return np.where(generator.random(shape) < 0.2, ends, drawn).view(dtype.numpy)
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("target", [*TARGETS, NO_DOTS], ids=lambda t: t.name)
 @pytest.mark.parametrize(("a", "b"), PAIRS)
 def test_products(a: DType, b: DType, target: Target) -> None:

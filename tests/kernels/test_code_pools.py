@@ -48,6 +48,7 @@ def test_global_means(dtype: DType, blocked: bool, target: Target) -> None:
             np.testing.assert_array_equal(case.run(target, blocked), case.expected())
 
 
+@pytest.mark.drawn
 @targets
 @both
 @pytest.mark.parametrize("counted", [False, True])

@@ -62,6 +62,7 @@ REORDERS = pairwise(
 )
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize(("lanes", "channels", "spatial"), REORDERS, ids=named)
 def test_reorder(lanes: Lanes, channels: int, spatial: tuple[int, ...]) -> None:
     target, dtype = lanes
@@ -99,6 +100,7 @@ def test_channels_that_lie_last_are_brought_into_blocks(
     )
 
 
+@pytest.mark.drawn
 @pytest.mark.pairs
 @targets
 @pytest.mark.parametrize("dtype", [BOOL, INT8, UINT16, INT32, INT64, FLOAT16])
@@ -236,6 +238,7 @@ def test_blocks_of_a_run_are_those_of_its_channels(step: int, first: int) -> Non
 SHAPES = [(2, 3, 4), (1, 16, 5, 7), (2, 17, 3, 3), (1, 33, 9, 1), (2, 9, 2, 3, 5), (1, 8, 20, 18)]
 
 
+@pytest.mark.drawn
 @pytest.mark.pairs
 @targets
 @dtypes
@@ -293,6 +296,7 @@ def test_slice_of_everything_is_a_view() -> None:
     assert all(case.lower(TARGETS[0], b).views == {"y": View("x0")} for b in (True, False))
 
 
+@pytest.mark.drawn
 @pytest.mark.pairs
 @targets
 @dtypes
@@ -337,6 +341,7 @@ PADS = pairwise(
 )
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize(("lanes", "mode", "pads"), PADS, ids=named)
 def test_pad(lanes: Lanes, mode: str, pads: tuple[int, ...]) -> None:
     target, dtype = lanes

@@ -42,6 +42,7 @@ def check(y: np.ndarray, expected: np.ndarray) -> None:
     np.testing.assert_allclose(y, expected, rtol=16 * eps, atol=4 * eps)
 
 
+@pytest.mark.drawn
 @pytest.mark.pairs
 @pytest.mark.parametrize("blocked", [False, True], ids=["plain", "blocked"])
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
@@ -62,6 +63,7 @@ SIZES = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 127, 128, 129, 16383, 16384
 TERMS = (("Sub", (0, 1)), ("Less", (2, 0)), ("Mul", (2, 1)), ("Where", (3, 4, 0)), ("Abs", (5,)))
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 @pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64])
 def test_expressions(dtype: str, target: Target) -> None:
@@ -109,6 +111,7 @@ SHAPES = [
 ]
 
 
+@pytest.mark.drawn
 @pytest.mark.pairs
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 @pytest.mark.parametrize("swap", [False, True])
@@ -141,6 +144,7 @@ BLOCKED = [
 ]
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 @pytest.mark.parametrize("shapes", BLOCKED, ids=str)
 def test_broadcasting_in_blocks(

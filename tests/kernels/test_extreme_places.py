@@ -39,6 +39,7 @@ def check(x: np.ndarray, axis: int, target: Target, **changes: Any) -> None:
         np.testing.assert_array_equal(found, wanted, err_msg=f"{op} last={last}")
 
 
+@pytest.mark.drawn
 @pytest.mark.pairs
 @TARGETS
 @pytest.mark.parametrize("axis", [0, 1, 2])
@@ -48,6 +49,7 @@ def test_types_and_axes(dtype: DType, axis: int, target: Target) -> None:
     check(numbers((5, 7, 37), dtype, 1), axis, target, keepdims=True)
 
 
+@pytest.mark.drawn
 @TARGETS
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 129, 1000])
 def test_sizes(size: int, target: Target) -> None:
@@ -59,6 +61,7 @@ def test_sizes(size: int, target: Target) -> None:
         check(numbers((1, size, 1), dtype, 4), 0, target)
 
 
+@pytest.mark.drawn
 @TARGETS
 @pytest.mark.parametrize("inner", [2, 7, 8, 15, 16, 17, 63, 65, 1007, 1023, 1024, 1025, 1039, 2100])
 def test_columns_and_rows(inner: int, target: Target) -> None:

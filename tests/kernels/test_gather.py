@@ -93,6 +93,7 @@ def tamed(op: str, arrays: list[np.ndarray], axes: list[int]) -> list[np.ndarray
     return [x, near, *updates]
 
 
+@pytest.mark.drawn
 @TARGETS
 @pytest.mark.parametrize("dtype", HELD)
 def test_types(dtype: DType, target: Target) -> None:
@@ -109,6 +110,7 @@ def test_types(dtype: DType, target: Target) -> None:
             check(scatter, "ScatterElements", arrays, target, axis=axis, reduction="none")
 
 
+@pytest.mark.drawn
 @TARGETS
 @pytest.mark.parametrize("inner", [1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 64, 65, 129, 1000])
 def test_rows(inner: int, target: Target) -> None:
@@ -125,6 +127,7 @@ def test_rows(inner: int, target: Target) -> None:
             check(scatter, "ScatterND", [x, at, updates], target, reduction=reduction)
 
 
+@pytest.mark.drawn
 @TARGETS
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 def test_reductions(reduction: str, target: Target) -> None:

@@ -23,6 +23,7 @@ def check(y: np.ndarray, expected: np.ndarray) -> None:
     np.testing.assert_allclose(y, expected, rtol=16 * float(np.finfo(y.dtype).eps))
 
 
+@pytest.mark.drawn
 @pytest.mark.pairs
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 @pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64])

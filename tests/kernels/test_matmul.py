@@ -26,6 +26,7 @@ def check(case: Case, target: Target) -> None:
     assert np.array_equal(case.run(target, False), case.expected("float64"))
 
 
+@pytest.mark.drawn
 @pytest.mark.pairs(("target", "dtype"))  # the lanes
 @targets
 @dtypes
@@ -37,6 +38,7 @@ def test_matmul_extents(target: Target, dtype: str, m: int, n: int) -> None:
         check(Case(matmul, "MatMul", arrays, {}), target)
 
 
+@pytest.mark.drawn
 @pytest.mark.pairs
 @targets
 @dtypes
@@ -75,6 +77,7 @@ GEMMS = pairwise(
 )
 
 
+@pytest.mark.drawn
 @pytest.mark.pairs
 @targets
 @dtypes
@@ -139,6 +142,7 @@ def test_inner_loop_has_no_spills(dtype: str) -> None:
     assert "fmla" in case.assembles(preset("neoverse-n1"), False)
 
 
+@pytest.mark.drawn
 @targets
 @dtypes
 def test_few_rows_read_the_weights_where_they_lie(target: Target, dtype: str) -> None:

@@ -46,6 +46,7 @@ def check(
     np.testing.assert_array_equal(rows[:found], wanted[:found])
 
 
+@pytest.mark.drawn
 @TARGETS
 @pytest.mark.parametrize("count", [1, 3, 15, 16, 17, 33, 192, 193, 700])
 def test_sizes(count: int, target: Target) -> None:

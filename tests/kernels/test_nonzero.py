@@ -51,6 +51,7 @@ def check_one(
     np.testing.assert_array_equal(room.reshape(-1)[:found], wanted.reshape(-1)[:found])
 
 
+@pytest.mark.drawn
 @TARGETS
 @pytest.mark.parametrize("dtype", TYPES)
 def test_places_of_all_types(dtype: DType, target: Target) -> None:

@@ -50,6 +50,7 @@ def node_of(case):
     return node, graph, {"x": x}, y + held.get("bias", np.zeros(1))
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_products(case: tuple, target: Target) -> None:

@@ -66,6 +66,7 @@ def check(x: np.ndarray, attributes: dict[str, Any], target: Target) -> None:
         np.testing.assert_array_equal(places, expected, err_msg=f"storage_order={order}")
 
 
+@pytest.mark.drawn
 @pytest.mark.pairs
 @TARGETS
 @pytest.mark.parametrize("dtype", TYPES)
@@ -76,6 +77,7 @@ def test_places(
     check(numbers(shape, dtype), attributes, target)
 
 
+@pytest.mark.drawn
 @TARGETS
 @pytest.mark.parametrize(("shape", "attributes"), CASES, ids=str)
 def test_integers_without_places(
@@ -97,6 +99,7 @@ def test_narrow_vectors_without_masks(number: int) -> None:
         check(numbers(shape, dtype), attributes, preset("neoverse-n1"))
 
 
+@pytest.mark.drawn
 @TARGETS
 @pytest.mark.parametrize("width", [1, 2, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65, 129])
 def test_widths(width: int, target: Target) -> None:

@@ -56,6 +56,7 @@ CASES = [
 
 
 # A maximum counts no padding, whatever is said of it.
+@pytest.mark.drawn
 @pytest.mark.pairs(("target", "dtype"))  # the lanes
 @pytest.mark.parametrize(
     ("op", "include"), [("MaxPool", True), ("AveragePool", False), ("AveragePool", True)]

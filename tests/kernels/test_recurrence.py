@@ -11,7 +11,7 @@ from leanconv.codegen.host import host
 from leanconv.graph.ops.recurrent import GATE_FUNCTIONS, GATES, Cell, Gate
 from leanconv.kernels import recurrence
 from leanconv.target import Target, preset
-from leanconv.types import DType
+from leanconv.types import FLOAT32, FLOAT64, DType
 from support.forms import shared
 from support.nodes import DTYPES, TARGETS, Case
 
@@ -75,17 +75,24 @@ def _with(made: Case, values: dict[str, np.ndarray]) -> Case:
 
 
 @pytest.mark.drawn
-@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_cells(dtype: DType, target: Target) -> None:
-    for number, cells in enumerate(CELLS):
-        if target != host() and number % 2 == (dtype == "float64"):
-            continue  # elsewhere every cell in one type
-        for sizes in ((3, 3, 17), (1, 1, 5), (4, 1, 33), (2, 18, 16)):
-            check(case(cells, sizes, dtype, given=(number + sizes[0]) % 2 == 0), target)
-        check(case(cells, (3, 2, 9), dtype), target)
+@pytest.mark.parametrize(
+    ("number", "dtype", "target"),
+    [
+        pytest.param(number, dtype, target, id=f"{number}-{dtype}-{target.name}")
+        for target in TARGETS
+        for dtype in DTYPES
+        for number in range(len(CELLS))
+        if target is TARGETS[0] or number % 2 == (dtype == FLOAT32)  # elsewhere in one type
+    ],
+)
+def test_cells(number: int, dtype: DType, target: Target) -> None:
+    cells = CELLS[number]
+    for sizes in ((3, 3, 17), (1, 1, 5), (4, 1, 33), (2, 18, 16)):
+        check(case(cells, sizes, dtype, given=(number + sizes[0]) % 2 == 0), target)
+    check(case(cells, (3, 2, 9), dtype), target)
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("hidden", [1, 7, 8, 15, 16, 31, 48, 64, 100])
 def test_hidden_units_and_batches(hidden: int) -> None:
     for batch in (1, 2, 5, 8, 17, 33):
@@ -98,13 +105,19 @@ def in_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recurrence, "_in_rounds", lambda *_: True)
 
 
+@pytest.mark.drawn
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
+@pytest.mark.parametrize("number", range(len(CELLS)))
+@pytest.mark.usefixtures("in_rounds")
+def test_steps_that_threads_share(number: int, target: Target) -> None:
+    dtype = FLOAT64 if number == 3 else FLOAT32
+    for sizes in ((3, 3, 17), (1, 1, 5), (4, 1, 64)):
+        check(case(CELLS[number], sizes, dtype, given=(number + sizes[0]) % 2 == 0), target)
+
+
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 @pytest.mark.usefixtures("in_rounds")
-def test_steps_that_threads_share(target: Target) -> None:
-    for number, cells in enumerate(CELLS):
-        dtype = "float64" if number == 3 else "float32"
-        for sizes in ((3, 3, 17), (1, 1, 5), (4, 1, 64)):
-            check(case(cells, sizes, dtype, given=(number + sizes[0]) % 2 == 0), target)
+def test_one_result_of_steps_that_threads_share(target: Target) -> None:
     check(case(CELLS[0], (3, 7, 100), "float32", results=("Y_c",)), target)
 
 
@@ -162,9 +175,10 @@ def test_one_form_for_all_batches_and_lengths() -> None:
         assert shared([call.kernel, *(each.kernel for each in others)])
 
 
-def test_nothing_is_called_on_any_machine() -> None:
-    for name in ("icelake-server", "haswell", "neoverse-n1"):
-        for cells in CELLS:
-            text = case(cells, (4, 8, 64), "float32").assembles(preset(name), False)
-            assert "\tbl\t" not in text
-            assert "callq" not in text
+@pytest.mark.drawn
+@pytest.mark.parametrize("name", ["icelake-server", "haswell", "neoverse-n1"])
+@pytest.mark.parametrize("number", range(len(CELLS)))
+def test_nothing_is_called_on_any_machine(number: int, name: str) -> None:
+    text = case(CELLS[number], (4, 8, 64), "float32").assembles(preset(name), False)
+    assert "\tbl\t" not in text
+    assert "callq" not in text

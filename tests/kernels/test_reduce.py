@@ -40,6 +40,7 @@ def check(y: np.ndarray, expected: np.ndarray, x: np.ndarray, roundings: float =
 AXES = [a for n in (1, 2, 3, 4) for a in itertools.combinations(range(4), n)]
 
 
+@pytest.mark.drawn
 @pytest.mark.pairs
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 @pytest.mark.parametrize("axes", AXES, ids=str)
@@ -51,6 +52,7 @@ def test_any_axes(op: str, axes: tuple[int, ...], target: Target) -> None:
         check(outcome.y, outcome.expected, x)
 
 
+@pytest.mark.drawn
 @pytest.mark.pairs
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 @pytest.mark.parametrize("dtype", [INT32, INT64])
@@ -70,6 +72,7 @@ def test_integers(op: str, dtype: DType, target: Target) -> None:
 SIZES = (1, 3, 4, 5, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 127, 128, 129, 8191, 8209)
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 @pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64])
 @pytest.mark.parametrize("size", SIZES)
@@ -177,6 +180,7 @@ def with_nan(*shape: int, dtype: str) -> np.ndarray:
     return np.where(chosen == 0, np.nan, np.where(chosen < 9, -0.0, x)).astype(dtype)
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 @pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64, INT32, INT64])
 @pytest.mark.parametrize("size", [1, 3, 17, 56, 65, 700])
@@ -192,6 +196,7 @@ def test_a_row_is_the_same_among_others(size: int, dtype: DType, target: Target)
             assert many[number : number + 1].tobytes() == alone.tobytes()
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 @pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64, INT32, INT64])
 @pytest.mark.parametrize("rows", [4, 508, 516, 1028])

@@ -41,6 +41,7 @@ def regions(channels: int, dtype: str = FLOAT32, **changes: Any) -> Case:
     return Case(roi_align, "RoiAlign", arrays, attributes)
 
 
+@pytest.mark.drawn
 @pytest.mark.pairs
 @targets
 @pytest.mark.parametrize("mode", ["avg", "max"])

@@ -52,6 +52,7 @@ def check(x: np.ndarray, axis: Axes, size: Axes, target: Target, **changes: Any)
         assert error < 20 * np.finfo(x.dtype).eps
 
 
+@pytest.mark.drawn
 @targets
 @pytest.mark.parametrize("shape", [(2, 17, 5, 7), (1, 16, 13, 9), (3, 5, 33), (9, 65), (7,)])
 def test_axes_and_sizes(shape: tuple[int, ...], target: Target) -> None:
@@ -62,6 +63,7 @@ def test_axes_and_sizes(shape: tuple[int, ...], target: Target) -> None:
             check(distinct(shape, dtype, 1), axis, size, target, antialias=True, mode="linear")
 
 
+@pytest.mark.drawn
 @targets
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
 def test_codes(dtype: str, target: Target) -> None:
@@ -77,6 +79,7 @@ def test_codes(dtype: str, target: Target) -> None:
                     np.testing.assert_array_equal(case.run(target, blocked), case.expected())
 
 
+@pytest.mark.drawn
 @targets
 @pytest.mark.parametrize("shape", [(2, 3, 5, 37), (1, 17, 13, 6), (4, 1, 3), (70, 65), (1, 1)])
 def test_two_axes(shape: tuple[int, ...], target: Target) -> None:

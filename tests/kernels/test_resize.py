@@ -61,6 +61,7 @@ SHAPES = [
 ]
 
 
+@pytest.mark.drawn
 @pytest.mark.pairs(("target", "dtype"))  # the lanes
 @targets
 @dtypes
@@ -83,6 +84,7 @@ def test_maps_have_the_bits_of_every_cell(target: Target) -> None:
         np.testing.assert_array_equal(case.run(target, False), case.expected())
 
 
+@pytest.mark.drawn
 @targets
 @pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64, UINT8, INT64])
 @pytest.mark.parametrize("times", [(2, 2), (1, 2), (3, 3), (4, 8), (2, 1)], ids=str)

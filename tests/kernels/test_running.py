@@ -21,6 +21,7 @@ def whole(shape: tuple[int, ...], dtype: DType) -> np.ndarray:
     return np.random.default_rng(sum(shape)).integers(-2, 3, shape).astype(dtype)
 
 
+@pytest.mark.drawn
 @pytest.mark.pairs
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 @pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64, INT32, INT64])

@@ -55,6 +55,7 @@ def check(op: str, x: np.ndarray, attributes: dict[str, Any], target: Target) ->
         assert np.abs(got - wanted).max() <= 2 * np.finfo(got.dtype).eps * np.abs(x).max()
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize(("op", "include"), OPS)
 @pytest.mark.parametrize(("shape", "attributes"), CASES, ids=str)
 def test_pool(shape: tuple[int, ...], attributes: dict[str, Any], op: str, include: bool) -> None:

@@ -33,6 +33,7 @@ def check(y: np.ndarray, expected: np.ndarray) -> None:
 SIZES = (1, 2, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 127, 128, 129, 1000, 8200)
 
 
+@pytest.mark.drawn
 @pytest.mark.pairs(("target", "dtype"))  # the lanes
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 @pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64])
@@ -45,6 +46,7 @@ def test_last_axis(op: str, size: int, dtype: str, target: Target) -> None:
     check(outcome.y, outcome.expected)
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 @pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64])
 @pytest.mark.parametrize(
@@ -119,6 +121,7 @@ def test_in_place(op: str, axis: int) -> None:
     np.testing.assert_array_equal(run_in_place(outcome, 0, x), outcome.y)
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 @pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64])
 def test_a_line_in_registers_has_the_bits_of_one_that_is_walked(

@@ -53,6 +53,7 @@ def numbers(name: str, dtype: str) -> np.ndarray:
     return x.astype(dtype)
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", FUNCTIONS)

@@ -79,6 +79,7 @@ def castable(x: np.ndarray, source: DType, to: DType) -> np.ndarray:
     return np.where(fits, x, x.dtype.type(3.75))
 
 
+@pytest.mark.drawn
 @pytest.mark.pairs
 @TARGETS
 @pytest.mark.parametrize("to", HELD)
@@ -169,6 +170,7 @@ def test_rows_longer_than_registers_of_the_narrowest_type(columns: int, target: 
     )
 
 
+@pytest.mark.drawn
 @pytest.mark.pairs
 @TARGETS
 @pytest.mark.parametrize("dtype", NUMBERS)
@@ -186,6 +188,7 @@ def test_logic(op: str, target: Target) -> None:
     check(Case(elementwise, op, operands, {}), target)
 
 
+@pytest.mark.drawn
 @TARGETS
 @pytest.mark.parametrize("dtype", HELD)
 def test_where(dtype: DType, target: Target) -> None:
@@ -200,6 +203,7 @@ BITS = ("BitwiseAnd", "BitwiseOr", "BitwiseXor")
 BINARY = ("Add", "Sub", "Mul", "Div", "Min", "Max", "Pow", *BITS)
 
 
+@pytest.mark.drawn
 @pytest.mark.pairs
 @TARGETS
 @pytest.mark.parametrize("dtype", INTEGERS)
@@ -337,6 +341,7 @@ SHAPES = [
 ]
 
 
+@pytest.mark.drawn
 @pytest.mark.pairs
 @TARGETS
 @pytest.mark.parametrize("dtype", [BOOL, UINT8, FLOAT16, FLOAT32, INT64])
@@ -385,6 +390,7 @@ def test_large_constants_are_exact() -> None:
 TWO = (*BINARY, *COMPARED, "Mod", "BitShift")
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("name", ["neoverse-n1", "icelake-server", "haswell"])
 @pytest.mark.parametrize("op", OPS)
 def test_nothing_is_called(op: str, name: str) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from support import machines
-from support.drawn import digest, main, one_of
+from support.drawn import a_third, digest, main, one_of
 
 SIDES = ("end", "start")
 
@@ -44,6 +45,21 @@ def test_no_machine_is_drawn_that_has_nothing_to_test(
     assert capsys.readouterr().out == "MACHINES=\n"
 
 
+def test_each_case_is_drawn_about_as_often_and_each_value_always() -> None:
+    cases = [(size, sign) for size in (*range(9), 8) for sign in "+-~"]
+    names = [str(number) for number in range(len(cases))]
+    drawn: Counter[int] = Counter()
+    for n in range(200):
+        found = a_third(names, cases, bytes([n]))
+        assert 10 <= len(found) <= 13  # a case with a new value is one more now and then
+        assert {cases[number][0] for number in found} == set(range(9))
+        assert {cases[number][1] for number in found} == {"+", "-", "~"}
+        drawn.update(found)
+    assert all(25 < drawn[number] < 125 for number in range(len(cases)))
+    assert a_third(names[:3], cases[:3], b"") == {0, 1, 2}
+    assert len(a_third(names[:4], [(n,) for n in range(4)], b"")) == 2
+
+
 @pytest.mark.drawn
 @pytest.mark.parametrize("number", range(30))
 def test_a_third_of_the_cases_is_left(request: pytest.FixtureRequest, number: int) -> None:
@@ -52,6 +68,25 @@ def test_a_third_of_the_cases_is_left(request: pytest.FixtureRequest, number: in
         for each in request.session.items
         if isinstance(each, pytest.Function) and each.function is request.function
     ]
-    if len(numbers) > 1:  # else it is chosen by its name
-        assert numbers == list(range(numbers[0], 30, 3))
     assert number in numbers
+    if len(numbers) > 1:  # else it is chosen by its name
+        assert len(set(numbers)) in (10, 20, 30)  # drawn, the others, with them
+
+
+@pytest.mark.drawn
+@pytest.mark.pairs
+@pytest.mark.parametrize("number", range(8))
+@pytest.mark.parametrize("sign", "+-")
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_of_pairs_a_third_is_left(
+    request: pytest.FixtureRequest, number: int, sign: str, side: str
+) -> None:
+    left = [
+        each.callspec.params
+        for each in request.session.items
+        if isinstance(each, pytest.Function) and each.function is request.function
+    ]
+    assert {"number": number, "sign": sign, "side": side} in left
+    if len(left) in range(2, 16):
+        assert {each["sign"] for each in left} == {"+", "-"}
+        assert {each["side"] for each in left} == {"left", "right"}

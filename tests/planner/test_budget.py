@@ -175,6 +175,7 @@ def not_all_again(*names: str) -> list[Any]:
     return [name if name in AGAIN else pytest.param(name, marks=pytest.mark.once) for name in names]
 
 
+@pytest.mark.drawn
 @pytest.mark.usefixtures("nodes_evaluated_once")
 @pytest.mark.parametrize("name", not_all_again(*NARROW, *SMALL_NETWORKS))
 def test_budgets_are_kept_to_the_byte(name: str) -> None:

@@ -43,6 +43,11 @@ class Case:
     inputs: dict[str, np.ndarray]
 
     @property
+    def operands(self) -> tuple[str, ...]:
+        """The values that have formats."""
+        return (*self.graph.inputs, *self.node.outputs)
+
+    @property
     def reads_twice(self) -> bool:
         """Whether an input has two readers, of which the node's inputs may show only one."""
         names = [name for name in self.node.inputs if name]
