@@ -66,6 +66,8 @@ class Op:
         places: the same where places are computed: times 8 bytes for each of their elements.
         reduces: of a reduction, how it makes one number of many, and the step that it takes of each
             element before, "" for none.
+        activation: of an activation function, its kind in `spec.activation`, whose parameters are
+            the attributes; "" for any other operation.
         routes: how axes run from its inputs to its results: a kind of `graph.fields.routes`; ""
             where each element of a result may follow from all elements of the inputs.
         size_attributes: the attributes that follow from the extents of its inputs or results.
@@ -91,6 +93,7 @@ class Op:
     working: int = 2
     places: int = 0
     reduces: tuple[Combines, str] | None = None
+    activation: str = ""
     routes: str = ""
     size_attributes: tuple[str, ...] = ()
     convolves: bool = False

@@ -5,7 +5,6 @@ Of an Expression's operations only the last one's result is wanted.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import field, replace
 from types import MappingProxyType
@@ -33,24 +32,9 @@ from leanconv.graph.ops.base import (
 )
 from leanconv.half_arrays import held_as
 from leanconv.records import dataclass
-from leanconv.spec.activation import Activation
+from leanconv.spec.activation import KINDS, Activation, erf
 from leanconv.types import BOOL, FLOATS, NUMBERS, DType
 
-# operation -> (kind of Activation, the attributes that are its parameters)
-_KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "Relu": ("relu", ()),
-    "Clip": ("clip", ("min", "max")),
-    "LeakyRelu": ("leaky_relu", ("alpha",)),
-    "PRelu": ("prelu", ()),
-    "Sigmoid": ("sigmoid", ()),
-    "Silu": ("silu", ()),
-    "HardSigmoid": ("hard_sigmoid", ("alpha", "beta")),
-    "HardSwish": ("hard_swish", ()),
-    "Tanh": ("tanh", ()),
-    "Gelu": ("gelu", ()),
-    "Elu": ("elu", ("alpha",)),
-}
-_erf_each = np.frompyfunc(math.erf, 1, 1)
 # Functions that take some ten multiply-adds for each element.
 SERIES = frozenset(
     (
@@ -65,61 +49,16 @@ _Evaluate = Callable[[str, Arrays, Attributes], tuple[Array, ...]]
 
 def activation_of(node: Node) -> Activation | None:
     """The activation that a node applies to its first input, None for other operations."""
-    if node.op not in _KINDS:
+    entry = OPS.get(node.op)
+    if entry is None or not entry.activation:
         return None
-    kind, names = _KINDS[node.op]
-    if node.op == "Gelu" and node.attributes["approximate"] == "tanh":
-        kind = "gelu_tanh"
-    return Activation(kind, tuple(node.attributes[name] for name in names))
+    if node.op == "Gelu":
+        return Activation(_kind_of_gelu(node.attributes["approximate"]))
+    return Activation(entry.activation, tuple(node.attributes[n] for n in entry.attributes))
 
 
-def erf(x: Array) -> Array:
-    """The error function, to the last bit or two of a double."""
-    return np.asarray(_erf_each(x.astype(np.float64)), dtype=np.float64).astype(x.dtype)
-
-
-def sigmoid(x: Array) -> Array:
-    """1 / (1 + exp(-x)), without overflow on either side."""
-    small = np.exp(-np.abs(x))
-    return np.asarray(np.where(x >= 0, 1 / (1 + small), small / (1 + small)))
-
-
-def _hard_sigmoid(x: Array, alpha: float, beta: float) -> Array:
-    return np.minimum(np.maximum(x * alpha + beta, 0), 1)
-
-
-def _gelu(x: Array, approximate: str) -> Array:
-    if approximate == "tanh":
-        return np.asarray(0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))))
-    return np.asarray(0.5 * x * (1 + erf(x * math.sqrt(0.5))))
-
-
-def _elu(x: Array, alpha: float) -> Array:
-    return np.asarray(np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0))))
-
-
-def _leaky_relu(x: Array, alpha: float) -> Array:
-    return np.asarray(np.where(x >= 0, x, alpha * x))
-
-
-def _clip(x: Array, low: float, high: float) -> Array:
-    return np.minimum(np.maximum(x, _like(x, low)), _like(x, high))
-
-
-def _like(x: Array, number: float) -> Array:
-    """A scalar of the array's dtype; infinities become the ends of an integer's range."""
-    if x.dtype.kind in "iu":
-        ends = np.iinfo(x.dtype)
-        number = min(max(number, ends.min), ends.max)
-    return np.asarray(number).astype(x.dtype)
-
-
-def _silu(x: Array) -> Array:
-    return x * sigmoid(x)
-
-
-def _hard_swish(x: Array) -> Array:
-    return x * _hard_sigmoid(x, 1 / 6, 0.5)
+def _kind_of_gelu(approximate: str) -> str:
+    return "gelu_tanh" if approximate == "tanh" else "gelu"
 
 
 def activate(x: Array, activation: Activation | None, slope: Array | None = None) -> Array:
@@ -135,36 +74,15 @@ def activate(x: Array, activation: Activation | None, slope: Array | None = None
     """
     if activation is None:
         return x
-    numbers = activation.parameters
+    numbers: tuple[Any, ...] = activation.parameters
     if activation.kind == "prelu":
         assert slope is not None, "prelu needs its slopes"
-        y = prelu(x, slope.reshape((-1,) + (1,) * (x.ndim - 2)))
-    else:
-        y = _ACTIVATIONS[activation.kind](x, *numbers)
+        numbers = (slope.reshape((-1,) + (1,) * (x.ndim - 2)),)
+    y = KINDS[activation.kind].formula(x, *numbers)
     if activation.affine:
         factor, summand = activation.affine
         y = y * factor + summand
     return np.asarray(y, dtype=x.dtype)
-
-
-def prelu(x: Array, slope: Array) -> Array:
-    """x where it is at least 0, slope * x elsewhere."""
-    return np.asarray(np.where(x >= 0, x, slope * x))
-
-
-_ACTIVATIONS: dict[str, Callable[..., Array]] = {
-    "relu": lambda x: np.maximum(x, 0),
-    "clip": _clip,
-    "leaky_relu": _leaky_relu,
-    "sigmoid": sigmoid,
-    "silu": _silu,
-    "hard_sigmoid": _hard_sigmoid,
-    "hard_swish": _hard_swish,
-    "tanh": np.tanh,
-    "gelu": lambda x: _gelu(x, "none"),
-    "gelu_tanh": lambda x: _gelu(x, "tanh"),
-    "elu": _elu,
-}
 
 
 _FACTS: dict[str, Any] = {"halves": True, "routes": "aligned"}
@@ -180,6 +98,15 @@ def _unary(function: Callable[..., Array], *names: str, **facts: Any) -> Op:
         return np.asarray(function(x, *(attributes[n] for n in names)), dtype=x.dtype)
 
     return single(_infer_same, evaluate, attributes=names, **_FACTS, **facts)
+
+
+def _activation(kind: str, **facts: Any) -> Op:
+    made = KINDS[kind]
+    return _unary(made.formula, *made.parameters, activation=kind, **facts)
+
+
+def _gelu(x: Array, approximate: str) -> Array:
+    return KINDS[_kind_of_gelu(approximate)].formula(x)
 
 
 def _infer_binary(types: Types, _attributes: Attributes) -> TensorType:
@@ -221,21 +148,14 @@ def _infer_prelu(types: Types, _attributes: Attributes) -> TensorType:
 
 def _evaluate_prelu(arrays: Arrays, _attributes: Attributes) -> Array:
     x = array(arrays)
-    return prelu(x, array(arrays, 1)).astype(x.dtype, copy=False)
+    return KINDS["prelu"].formula(x, array(arrays, 1)).astype(x.dtype, copy=False)
 
 
 _SIGNED = tuple(each for each in NUMBERS if each.kind != "uint")
 UNARY: dict[str, Op] = {
-    "Relu": _unary(lambda x: np.maximum(x, 0), takes_symbols=True, dtypes=_SIGNED, working=0),
-    "LeakyRelu": _unary(_leaky_relu, "alpha"),
-    "Sigmoid": _unary(sigmoid),
-    "HardSigmoid": _unary(_hard_sigmoid, "alpha", "beta"),
-    "HardSwish": _unary(_hard_swish),
-    "Silu": _unary(_silu),
-    "Tanh": _unary(np.tanh),
-    "Gelu": _unary(_gelu, "approximate", working=7),
-    "Elu": _unary(_elu, "alpha"),
-    "Clip": _unary(_clip, "min", "max"),
+    **{each.op: _activation(kind) for kind, each in KINDS.items() if each.op != "PRelu"},
+    "Relu": _activation("relu", takes_symbols=True, dtypes=_SIGNED, working=0),
+    "Gelu": _unary(_gelu, "approximate", activation="gelu", working=7),
     "Sqrt": _unary(np.sqrt, working=0),
     "Exp": _unary(np.exp, working=0),
     "Log": _unary(np.log, working=0),
@@ -272,7 +192,7 @@ BINARY: dict[str, Op] = {
 OPS: dict[str, Op] = {
     **UNARY,
     **BINARY,
-    "PRelu": single(_infer_prelu, _evaluate_prelu, 2, 2, **_FACTS),
+    "PRelu": single(_infer_prelu, _evaluate_prelu, 2, 2, activation="prelu", **_FACTS),
 }
 ELEMENTWISE = frozenset((*OPS, *typed.OPS)) - {"BitCast"}
 
