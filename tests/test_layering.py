@@ -87,6 +87,7 @@ INSIDE: dict[str, str] = {
     "quantizer planner.node_costs": "whose nodes that files have in common are evaluated once",
     "quantizer planner.solver": "chooses precisions as plans choose formats",
     "quantizer operators.operator": "the accuracy of a plan, for which its costs are kept",
+    "quantizer graph.convert": "what the operations of a file are",
     "quantizer graph.ops": "NumPy computes what engines answer whose sums saturate",
     "quantizer graph.passes.fold_batch_norm": "what an operation does to each channel",
     "server graph.ops.base": "how many axes a tensor may have",

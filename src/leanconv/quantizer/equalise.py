@@ -19,17 +19,14 @@ from typing import Any
 
 import numpy as np
 
+from leanconv.graph.ops.pointwise import ELEMENTWISE
 from leanconv.progress import steps
-from leanconv.quantizer.layers import Layer, capable_values, layer_of, quantisable
+from leanconv.quantizer.layers import Layer, capable_values, follows, layer_of, quantisable
 from leanconv.quantizer.onnx_graph import Array, OnnxGraph, OnnxNode, is_float
 from leanconv.quantizer.running import network_of
 from leanconv.quantizer.samples import Samples
 from leanconv.records import dataclass
 
-_SCALED = frozenset(("Relu", "LeakyRelu", "MaxPool", "AveragePool", "GlobalAveragePool"))
-_ELEMENTWISE = frozenset(
-    ("Mul", "Add", "Sub", "Div", "HardSwish", "HardSigmoid", "Sigmoid", "Tanh", "Elu", "Gelu")
-)
 _MOST = 2**16  # between the factors of two channels
 _POWERS = (0.125, 0.25, 0.375, 0.5, 0.625, 0.75)  # of sizes that become divisors
 _WORTH = 0.9  # what the noise must fall to
@@ -103,7 +100,7 @@ def _divisible(graph: OnnxGraph) -> list[_Value]:
 def _mixes(node: OnnxNode, graph: OnnxGraph, on_codes: Collection[str]) -> bool:
     """Whether a node makes codes of the codes of several values: it has no place for a factor."""
     given = {name for name in node.inputs if name not in graph.constants}
-    return node.op in ("Add", "Mul", "Concat") and len(given) > 1 and given.issubset(on_codes)
+    return follows(node) and len(given) > 1 and given.issubset(on_codes)
 
 
 def _sizes(
@@ -178,7 +175,8 @@ def _divide(graph: OnnxGraph, value: _Value, divisors: Array) -> bool:
     if _absorbed(graph, value.name, value, inverse):
         return True
     node = graph.producers()[value.name]
-    if node.domain or node.op not in _ELEMENTWISE:
+    passes_on = node.rule.homogeneous or node.rule.codes == "bounded"
+    if node.domain or node.op not in ELEMENTWISE or passes_on:
         return False
     inner = graph.unused_name(f"{value.name}_whole")
     factor = graph.unused_name(f"{value.name}_factor")
@@ -206,7 +204,7 @@ def _absorbed(graph: OnnxGraph, name: str, value: _Value, inverse: Array) -> boo
         if layer.bias is not None:
             layer.set_bias(graph, (layer.bias * inverse).astype(np.float32))
         return True
-    if node.op in _SCALED:
+    if node.rule.homogeneous:
         return _absorbed(graph, node.inputs[0], value, inverse)
     return _in_constants(graph, node, value, inverse)
 

@@ -17,19 +17,13 @@ import numpy as np
 
 from leanconv.quantizer.codes import Codes, WeightCodes
 from leanconv.quantizer.emit import constant, dequantised_weights, linear_value
-from leanconv.quantizer.layers import Layer
+from leanconv.quantizer.layers import Layer, follows
 from leanconv.quantizer.onnx_graph import OnnxGraph, OnnxNode, int_attribute, is_float
 from leanconv.types import FLOAT16, FLOAT32
 
 _OWN = 21  # the opset whose QuantizeLinear has 16 bits
 _DOMAIN = "com.microsoft"
 _LARGEST = float(np.finfo(np.float16).max)
-_ALL = ("Add", "Sub", "Mul", "Concat", "Clip")  # of which all inputs are numbers
-_FIRST = (
-    *("Relu", "LeakyRelu", "Sigmoid", "Tanh", "HardSigmoid", "HardSwish", "Elu"),
-    *("MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"),
-    *("Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Slice"),
-)
 
 
 def with_wide_codes(
@@ -116,8 +110,7 @@ def _half_nodes(graph: OnnxGraph, layers: Collection[str]) -> set[int]:
 
 
 def _follows(node: OnnxNode) -> bool:
-    known = not node.domain and not node.captured and node.op in (*_ALL, *_FIRST)
-    return known and len(node.outputs) == 1
+    return (node.rule.halves or follows(node)) and not node.captured and len(node.outputs) == 1
 
 
 def _follows_halves(graph: OnnxGraph, node: OnnxNode, made: Collection[str]) -> bool:
@@ -130,7 +123,7 @@ def _follows_halves(graph: OnnxGraph, node: OnnxNode, made: Collection[str]) -> 
 
 def _numbers(node: OnnxNode) -> list[int]:
     """Which inputs of a node are the numbers that it computes on."""
-    count = 1 if node.op in _FIRST else len(node.inputs)
+    count = len(node.inputs) if node.rule.running is None else 1
     return [index for index in range(count) if node.inputs[index]]
 
 

@@ -104,7 +104,7 @@ def _per_channel(values: Array, layer: Layer) -> Array | None:
 
 _FOLDED: dict[str, Callable[[OnnxNode, str, Layer, OnnxGraph], _Affine | None]] = {
     "BatchNormalization": _normalisation,
-    **dict.fromkeys(("Add", "Sub", "Mul", "Div"), _with_constant),
+    **dict.fromkeys(AFFINE, _with_constant),
 }
 
 

@@ -19,15 +19,6 @@ import numpy as np
 from leanconv.quantizer.onnx_graph import Array, OnnxGraph, OnnxNode, is_float
 from leanconv.records import dataclass
 
-# Operations on codes, by their inputs that are values; those that give what they read share its
-# scale.
-_MOVED = ("Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Slice", "Split")
-_SAME_SCALE = frozenset((*_MOVED, "MaxPool", "Concat", "Resize", "DepthToSpace", "Expand"))
-_OTHERS = frozenset(("Add", "Mul", "AveragePool", "GlobalAveragePool"))
-_SEVERAL = frozenset(("Add", "Mul", "Concat"))  # that read several values
-_BOUNDS = frozenset(("Relu", "Clip"))
-_ON_CODES = frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul"))
-
 
 @dataclass(frozen=True, eq=False)
 class Layer:
@@ -216,7 +207,7 @@ def quantisable(graph: OnnxGraph) -> dict[str, Layer]:
     """The layers that can be quantised, by name, in the network's order."""
     found = {}
     for node in graph.nodes:
-        layer = layer_of(node, graph) if node.op in _ON_CODES else None
+        layer = layer_of(node, graph)
         if layer is None or node.inputs[0] in graph.constants:
             continue
         if layer.transposed and layer.groups > 1:
@@ -238,7 +229,7 @@ def scheme(graph: OnnxGraph, chosen: Collection[str]) -> Scheme:
             continue
         if _bounds(node, graph, consumers):
             through.add(node.inputs[0])
-        elif _follows(node) and capable.issuperset(_reads(node)):
+        elif follows(node) and capable.issuperset(_reads(node)):
             wanted.update(_reads(node))
     order = [*graph.inputs, *(name for node in graph.nodes for name in node.outputs)]
     values = tuple(name for name in order if name in wanted)
@@ -254,29 +245,27 @@ def capable_values(graph: OnnxGraph, chosen: Collection[str]) -> set[str]:
 def _capable(graph: OnnxGraph, layers: Collection[str], wanted: Collection[str]) -> set[str]:
     """Values that are codes already, or could be made as codes."""
     capable = set(wanted)
-    consumers = graph.consumers()
     for node in graph.nodes:
         reads = _reads(node)
-        follows = _follows(node) or _bounds(node, graph, consumers)
-        if node.name in layers or (follows and reads and capable.issuperset(reads)):
+        if node.name in layers or (follows(node) and reads and capable.issuperset(reads)):
             capable.update(node.outputs)
     return capable
 
 
-def _follows(node: OnnxNode) -> bool:
+def follows(node: OnnxNode) -> bool:
     """Whether a node can work on codes."""
-    if node.domain or node.captured:
-        return False
-    return node.op in _SAME_SCALE or node.op in _OTHERS or node.op in _BOUNDS
+    return bool(node.rule.codes) and not node.captured
 
 
 def _reads(node: OnnxNode) -> list[str]:
-    return node.inputs if node.op in _SEVERAL else node.inputs[:1]
+    """The inputs of a node that follows which are values."""
+    several = node.rule.running is None and node.rule.codes != "bounded"
+    return node.inputs if several else node.inputs[:1]
 
 
 def _bounds(node: OnnxNode, graph: OnnxGraph, consumers: dict[str, list[OnnxNode]]) -> bool:
     """Whether a node only bounds what the one before it gives."""
-    if node.op not in _BOUNDS or node.domain or not node.inputs:
+    if node.rule.codes != "bounded" or not node.inputs:
         return False
     source = node.inputs[0]
     alone = len(consumers.get(source, ())) == 1 and source not in graph.outputs
@@ -297,7 +286,7 @@ def _shares(graph: OnnxGraph, values: Collection[str]) -> dict[str, str]:
         return name
 
     for node in graph.nodes:
-        if node.domain or node.op not in _SAME_SCALE:
+        if node.rule.codes != "kept":
             continue
         names = list(_joined(node, values))
         if names and set(names) & set(node.outputs):

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 
 from leanconv.errors import UnsupportedError
+from leanconv.graph.convert import FILE_RULES, Rule
+from leanconv.graph.file_graph import table_key
 from leanconv.graph.limits import Limits
 from leanconv.graph.onnx_nodes import attribute_message
 from leanconv.graph.wire import Reader, integers, written
@@ -24,6 +26,7 @@ Array = np.ndarray[Any, Any]
 IR_VERSION, OPSETS, GRAPH = 1, 8, 7  # fields of ModelProto
 NODE, TENSOR, INPUT, OUTPUT, VALUE = 1, 5, 11, 12, 13  # fields of GraphProto
 _MOST_BYTES = 2**31 - 1  # of a protobuf message
+_UNKNOWN = Rule(lambda _: ())
 
 
 @dataclass(eq=False)
@@ -46,6 +49,11 @@ class OnnxNode:
     domain: str = ""
     overload: str = ""
     captured: frozenset[str] = frozenset()
+
+    @property
+    def rule(self) -> Rule:
+        """What is known of its operation; of one that is not imported nothing."""
+        return FILE_RULES.get(table_key(self.domain, self.op), _UNKNOWN)
 
     def copy(self) -> OnnxNode:
         """The same node, with lists and attributes of its own."""

@@ -35,7 +35,6 @@ from leanconv.quantizer.onnx_graph import (
 _LEAST_IR = 7  # in which opset 13 is written
 PER_CHANNEL = 13  # the first opset whose QuantizeLinear has a scale for each channel
 _OLDEST = 11  # below, Clip, Pad, Slice and Resize are others
-_AXES = {"Squeeze": "axes", "Unsqueeze": "axes", "ReduceSum": "axes", "Split": "split"}
 _WHOLE = {"Softmax", "LogSoftmax", "Hardmax"}  # of all axes from one on, until opset 13
 
 
@@ -192,8 +191,7 @@ def raised(graph: OnnxGraph, rank_of: Callable[[str], int]) -> OnnxGraph:
     result.opset = PER_CHANNEL
     nodes: list[OnnxNode] = []
     for node in result.nodes:
-        if not node.domain and node.op in _AXES:
-            _axes_to_input(node, _AXES[node.op], result)
+        _attributes_to_inputs(node, result, graph.opset)
         if not node.domain and node.op in _WHOLE:
             nodes += _softmax(node, result, rank_of)
         else:
@@ -202,15 +200,18 @@ def raised(graph: OnnxGraph, rank_of: Callable[[str], int]) -> OnnxGraph:
     return result
 
 
-def _axes_to_input(node: OnnxNode, name: str, graph: OnnxGraph) -> None:
-    """What was an attribute becomes a constant that the node reads."""
-    values = node.integers(name)
-    if values is None:
-        return
-    del node.attributes[name]
-    constant = graph.unused_name(f"{node.outputs[0]}_{name}")
-    graph.constants[constant] = np.array(values, np.int64)
-    node.inputs = [node.inputs[0], constant]
+def _attributes_to_inputs(node: OnnxNode, graph: OnnxGraph, opset: int) -> None:
+    """What were attributes until some later opset become constants that the node reads."""
+    since, names = node.rule.moved
+    for name in names if opset < since <= PER_CHANNEL else ():
+        if name not in node.attributes:
+            continue
+        kind = np.float32 if node.rule.attributes[name] == "float" else np.int64
+        value = node.number(name, 0.0) if kind is np.float32 else node.integers(name)
+        del node.attributes[name]
+        constant = graph.unused_name(f"{node.outputs[0]}_{name}")
+        graph.constants[constant] = np.array(value, kind)
+        node.inputs = [node.inputs[0], constant]
 
 
 def _softmax(node: OnnxNode, graph: OnnxGraph, rank_of: Callable[[str], int]) -> list[OnnxNode]:

@@ -34,7 +34,6 @@ from leanconv.units import counted, format_ns
 log = logging.getLogger(__name__)
 
 _FEW = 20  # samples, of which a score says little
-_QUANTISED = ("QuantizeLinear", "DequantizeLinear", "QLinearConv", "QLinearMatMul", "ConvInteger")
 
 
 @memory_reported("quantising a network")
@@ -241,7 +240,7 @@ def _checked_drop(drop: Any) -> float | None:
 
 
 def _refuse_quantised(graph: OnnxGraph) -> None:
-    found = next((node for node in graph.nodes if node.op in _QUANTISED), None)
+    found = next((node for node in graph.nodes if node.rule.quantised), None)
     if found is not None:
         raise ModelError(
             f"the network is quantised already: it has {found.op} nodes; expected one in float32"

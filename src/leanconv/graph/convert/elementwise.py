@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -26,11 +27,11 @@ def floating(call: Call) -> Value:
     return x
 
 
-def _binary(op: str) -> Callable[[Call], list[Value]]:
+def _arithmetic(op: str, **facts: Any) -> Rule:
     def convert(call: Call) -> list[Value]:
         return [call.emit(op, [call.value(0), aligned(call)])]
 
-    return convert
+    return Rule(convert, _NO_KINDS, 2, 2, running=None, older=_BROADCAST, **facts)
 
 
 def aligned(call: Call) -> Value:
@@ -126,14 +127,14 @@ _NO_KINDS: dict[str, str] = {}
 _BROADCAST = Older(7, {"axis": "int", "broadcast": "int"})
 
 
-def _unary(op: str, *, since: int = 1, **defaults: float) -> Rule:
+def _unary(op: str, *defaults: tuple[str, float], **facts: Any) -> Rule:
     """An operation whose attributes are floats with defaults, the same in every opset."""
 
     def convert(call: Call) -> list[Value]:
-        numbers = {name: call.attribute(name, default) for name, default in defaults.items()}
+        numbers = {name: call.attribute(name, default) for name, default in defaults}
         return [call.emit(op, [call.value()], **numbers)]
 
-    return Rule(convert, dict.fromkeys(defaults, "float"), since=since)
+    return Rule(convert, {name: "float" for name, _ in defaults}, **facts)
 
 
 def _gelu(call: Call) -> list[Value]:
@@ -284,16 +285,16 @@ def _hardmax(call: Call) -> list[Value]:
 
 
 RULES: dict[str, Rule] = {
-    **{
-        op: Rule(_binary(op), _NO_KINDS, 2, 2, running=None, older=_BROADCAST)
-        for op in ("Add", "Sub", "Mul", "Div")
-    },
+    "Add": _arithmetic("Add", codes="mixed"),
+    "Sub": _arithmetic("Sub", halves=True),
+    "Mul": _arithmetic("Mul", codes="mixed"),
+    "Div": _arithmetic("Div"),
     "Pow": Rule(_power, _NO_KINDS, 2, 2, running=None, older=_BROADCAST),
     "Sum": Rule(_chain("Add"), _NO_KINDS, 1, 1 << 31, running=None),
     "Min": Rule(_chain("Min"), _NO_KINDS, 1, 1 << 31, running=None),
     "Max": Rule(_chain("Max"), _NO_KINDS, 1, 1 << 31, running=None),
     "Mean": Rule(_mean, _NO_KINDS, 1, 1 << 31, running=None),
-    "Identity": Rule(_identity),
+    "Identity": Rule(_identity, codes="kept"),
     "Dropout": Rule(
         _dropout,
         {"ratio": "float", "seed": "int"},
@@ -303,27 +304,33 @@ RULES: dict[str, Rule] = {
         moved=(12, ("ratio",)),
         older=Older(7, {"is_test": "int"}),
     ),
-    **{
-        op: _unary(op)
-        for op in ("Relu", "Sigmoid", "Tanh", "Sqrt", "Exp", "Log", "Neg", "Reciprocal", "Softplus")
-    },
+    "Relu": _unary("Relu", codes="bounded", homogeneous=True),
+    "Sigmoid": _unary("Sigmoid", halves=True),
+    "Tanh": _unary("Tanh", halves=True),
+    **{op: _unary(op) for op in ("Sqrt", "Exp", "Log", "Neg", "Reciprocal", "Softplus")},
     **{op: _unary(op, since=7) for op in ("Sin", "Cos", "Tan", "Asin", "Acos", "Atan")},
     **{op: _unary(op, since=9) for op in ("Sinh", "Cosh", "Asinh", "Acosh", "Atanh")},
     "Abs": Rule(_abs),
     "Erf": _unary("Erf", since=9),
-    "HardSwish": _unary("HardSwish", since=14),
-    "LeakyRelu": _unary("LeakyRelu", alpha=0.01),
-    "HardSigmoid": _unary("HardSigmoid", alpha=0.2, beta=0.5),
-    "Elu": _unary("Elu", alpha=1.0),
+    "HardSwish": _unary("HardSwish", since=14, halves=True),
+    "LeakyRelu": _unary("LeakyRelu", ("alpha", 0.01), halves=True, homogeneous=True),
+    "HardSigmoid": _unary("HardSigmoid", ("alpha", 0.2), ("beta", 0.5), halves=True),
+    "Elu": _unary("Elu", ("alpha", 1.0), halves=True),
     "Selu": Rule(_selu, {"alpha": "float", "gamma": "float"}),
     "Celu": Rule(_celu, {"alpha": "float"}, since=12),
     "Mish": Rule(_mish, since=18),
     "Softsign": Rule(_softsign),
     "Gelu": Rule(_gelu, {"approximate": "string"}, since=20),
     "Clip": Rule(
-        _clip, {"min": "float", "max": "float"}, 1, 3, running=None, moved=(11, ("min", "max"))
+        _clip,
+        {"min": "float", "max": "float"},
+        1,
+        3,
+        running=None,
+        moved=(11, ("min", "max")),
+        codes="bounded",
     ),
-    "PRelu": Rule(_prelu, {}, 2, 2, running=None),
+    "PRelu": Rule(_prelu, {}, 2, 2, running=None, homogeneous=True),
     "ThresholdedRelu": Rule(_thresholded, {"alpha": "float"}, since=10),
     "Shrink": Rule(_shrink, {"lambd": "float", "bias": "float"}, since=9),
     "Swish": Rule(_swish, {"alpha": "float"}, since=24),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -366,7 +367,7 @@ def _qlinear_matmul(call: Call) -> list[Value]:
     return [scaled_product(call, operands, 1.0, len(call), result)]
 
 
-RULES: dict[str, Rule] = {
+_RULES: dict[str, Rule] = {
     **LINEAR,
     **DYNAMIC,
     "MatMulInteger": Rule(_matmul_integer, {}, 2, 4, running=None, since=10),
@@ -374,3 +375,4 @@ RULES: dict[str, Rule] = {
     "QLinearConv": Rule(qlinear_conv, CONV_ATTRIBUTES, 8, 9, running=None, since=10),
     "QLinearMatMul": Rule(_qlinear_matmul, {}, 8, 8, running=None, since=10),
 }
+RULES = {op: replace(rule, quantised=True) for op, rule in _RULES.items()}

@@ -272,7 +272,6 @@ def _recurrent_weights(call: Call, index: int, scale: int, zero: int) -> Value:
 _MATMUL = {"transA": "int", "transB": "int", "alpha": "float"}
 _RULES: dict[str, Rule] = {
     **LINEAR,
-    **PACKED,
     "QLinearAdd": _binary("QLinearAdd"),
     "QLinearMul": _binary("QLinearMul"),
     "QLinearSigmoid": _unary(lambda _: lambda x: sigmoid(x.astype(np.float64))),
@@ -290,4 +289,5 @@ _RULES: dict[str, Rule] = {
     "DynamicQuantizeMatMul": Rule(_dynamic_matmul, {}, 3, 5, running=None),
     "DynamicQuantizeLSTM": replace(RECURRENT["LSTM"], convert=_dynamic_lstm, least=12, most=12),
 }
-RULES = {f"{DOMAIN}.{name}": rule for name, rule in _RULES.items()}
+_ALL = {**PACKED, **{op: replace(rule, quantised=True) for op, rule in _RULES.items()}}
+RULES = {f"{DOMAIN}.{op}": rule for op, rule in _ALL.items()}

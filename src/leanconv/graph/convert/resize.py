@@ -341,7 +341,7 @@ _RESIZE = {
     "keep_aspect_ratio_policy": "string",
 }
 RULES: dict[str, Rule] = {
-    "Resize": Rule(_resize, _RESIZE, 1, 4, since=10),
+    "Resize": Rule(_resize, _RESIZE, 1, 4, since=10, codes="kept"),
     "Upsample": Rule(
         _old_resize,
         {"mode": "string", "scales": "floats"},

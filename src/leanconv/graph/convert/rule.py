@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -55,6 +55,12 @@ class Rule:
             the operation has no more than `least` inputs, from it on not those attributes.
         older: attributes and inputs of the first opsets alone.
         graphs: the attributes that are graphs, which a node must have.
+        codes: what engines make of codes of 8 bits that it reads: of the same scale, as it gives
+            numbers that it reads ("kept"), of a scale of their own ("mixed"), the same within
+            bounds ("bounded"); "" where it takes floats.
+        halves: whether it errs in float16 no more than what it reads, as all that takes codes does.
+        homogeneous: whether a positive factor of each channel may follow it instead.
+        quantised: whether it reads or gives codes of values that are computed.
     """
 
     convert: Callable[[Call], Sequence[Value]]
@@ -70,6 +76,10 @@ class Rule:
     moved: tuple[int, tuple[str, ...]] = (0, ())
     older: Older = Older()
     graphs: tuple[str, ...] = ()
+    codes: Literal["", "kept", "mixed", "bounded"] = ""
+    halves: bool = False
+    homogeneous: bool = False
+    quantised: bool = False
 
 
 @dataclass(frozen=True, eq=False)

@@ -321,15 +321,20 @@ def _space_to_depth(call: Call) -> list[Value]:
 
 
 RULES: dict[str, Rule] = {
-    "Flatten": Rule(_flatten, {"axis": "int"}),
+    "Flatten": Rule(_flatten, {"axis": "int"}, codes="kept"),
     "Reshape": Rule(
-        _reshape, {"allowzero": "int"}, 2, 2, older=Older(5, {"shape": "ints"}, (1, 1))
+        _reshape,
+        {"allowzero": "int"},
+        2,
+        2,
+        older=Older(5, {"shape": "ints"}, (1, 1)),
+        codes="kept",
     ),
-    "Squeeze": Rule(_squeeze, {"axes": "ints"}, 1, 2, moved=(13, ("axes",))),
-    "Unsqueeze": Rule(_unsqueeze, {"axes": "ints"}, 1, 2, moved=(13, ("axes",))),
-    "Transpose": Rule(_transpose, {"perm": "ints"}),
-    "Concat": Rule(_concat, {"axis": "int"}, 1, 1 << 31, running=None),
-    "Expand": Rule(_expand, {}, 2, 2, since=8),
+    "Squeeze": Rule(_squeeze, {"axes": "ints"}, 1, 2, moved=(13, ("axes",)), codes="kept"),
+    "Unsqueeze": Rule(_unsqueeze, {"axes": "ints"}, 1, 2, moved=(13, ("axes",)), codes="kept"),
+    "Transpose": Rule(_transpose, {"perm": "ints"}, codes="kept"),
+    "Concat": Rule(_concat, {"axis": "int"}, 1, 1 << 31, running=None, codes="kept"),
+    "Expand": Rule(_expand, {}, 2, 2, since=8, codes="kept"),
     "Tile": Rule(_tile, {}, 2, 2, older=Older(6, {}, (3, 3))),
     "Slice": Rule(
         _slice,
@@ -337,6 +342,7 @@ RULES: dict[str, Rule] = {
         1,
         5,
         moved=(10, ("starts", "ends", "axes")),
+        codes="kept",
     ),
     "Split": Rule(
         _split,
@@ -346,6 +352,7 @@ RULES: dict[str, Rule] = {
         outputs=1 << 31,
         moved=(13, ("split",)),
         older=Older(2, {}, (1, 2)),
+        codes="kept",
     ),
     "Pad": Rule(
         _pad,
@@ -355,6 +362,6 @@ RULES: dict[str, Rule] = {
         moved=(11, ("pads", "value")),
         older=Older(2, {"paddings": "ints"}),
     ),
-    "DepthToSpace": Rule(_depth_to_space, {"blocksize": "int", "mode": "string"}),
+    "DepthToSpace": Rule(_depth_to_space, {"blocksize": "int", "mode": "string"}, codes="kept"),
     "SpaceToDepth": Rule(_space_to_depth, {"blocksize": "int", "mode": "string"}),
 }

@@ -344,13 +344,13 @@ def _global_lp_pool(call: Call) -> list[Value]:
     return [root_of_powers(call, sum_over(call, power_of(call, x, p), axes, True), p)]
 
 
-def _global_pool(op: str) -> Rule:
+def _global_pool(op: str, **facts: Any) -> Rule:
     def convert(call: Call) -> list[Value]:
         x = call.value()
         check_rank(x.type, 3, 5)
         return [call.emit(op, [x], axes=tuple(range(2, len(x.shape))), keepdims=True)]
 
-    return Rule(convert)
+    return Rule(convert, homogeneous=True, **facts)
 
 
 def _lrn(call: Call) -> list[Value]:
@@ -387,13 +387,13 @@ RULES: dict[str, Rule] = {
         3,
         running=None,
     ),
-    "MaxPool": Rule(_pool, POOL_ATTRIBUTES, outputs=2),
-    "AveragePool": Rule(_pool, POOL_ATTRIBUTES),
+    "MaxPool": Rule(_pool, POOL_ATTRIBUTES, outputs=2, codes="kept", homogeneous=True),
+    "AveragePool": Rule(_pool, POOL_ATTRIBUTES, codes="mixed", homogeneous=True),
     "LpPool": Rule(
         _lp_pool, {**_WINDOW, "ceil_mode": "int", "p": "int"}, older=Older(2, {"p": "float"})
     ),
     "GlobalLpPool": Rule(_global_lp_pool, {"p": "int"}, older=Older(2, {"p": "float"})),
-    "GlobalAveragePool": _global_pool("ReduceMean"),
-    "GlobalMaxPool": _global_pool("ReduceMax"),
+    "GlobalAveragePool": _global_pool("ReduceMean", codes="mixed"),
+    "GlobalMaxPool": _global_pool("ReduceMax", halves=True),
     "LRN": Rule(_lrn, {"size": "int", "alpha": "float", "beta": "float", "bias": "float"}),
 }
