@@ -31,8 +31,8 @@ class ColumnTile:
         computed: instead of `runs`, the kernel computes each column's bounds when it runs; tiles
             of one column.
         most: the column at which the last tile begins at most: it may overlap the one before.
-        needed: there is no such tile where this is not positive.
-        done: the tile's first columns, which others compute.
+        needed: the tile does not exist if this is not positive.
+        done: the tile's first columns, which other tiles compute.
     """
 
     first: Index
@@ -175,7 +175,7 @@ def tiles_of_any_row(width: Value, pixels: int) -> list[ColumnTile]:
 
 
 def _first_full(window: Window) -> int:
-    """The first column whose taps are none of them before the input, or less than that."""
+    """A lower bound of the first column none of whose taps is before the input."""
     return ceil_div(window.pad[2], window.stride[2])
 
 

@@ -83,8 +83,8 @@ class Library:
     Attributes:
         batches: in which the functions are; they keep them loaded.
         forms, compiled: numbers of its forms, and of those compiled for it.
-        code_bytes: of the batches that it holds, whole ones. What several libraries hold is counted
-            by each of them, so that together they never take more than the sum.
+        code_bytes: of the whole batches that it holds. Several libraries count a batch that they
+            share each, so that together they never take more than the sum.
     """
 
     def __init__(

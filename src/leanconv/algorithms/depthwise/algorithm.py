@@ -127,7 +127,7 @@ def _kernel(problem: Problem, target: Target, any_width: bool) -> DepthwiseConv:
 
 
 def _kept(kernel: DepthwiseConv, target: Target) -> int:
-    """Registers that hold no sums in a row of taps: of weights, of inputs, and four beside."""
+    """Registers that hold no sums in a row of taps: weights, inputs, and four others."""
     conv = kernel.conv
     if isinstance(kernel, DepthwiseCodes):
         return min(WEIGHTS_KEPT, len(kernel.forms) * kernel.weight_parts) + 4 + conv.inputs

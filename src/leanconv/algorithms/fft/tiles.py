@@ -94,7 +94,7 @@ class Axis:
 
     @property
     def usual(self) -> int:
-        """Outputs that every whole tile has, whatever the step that `kept` is for."""
+        """Outputs that every whole tile has, for all steps with the same `kept`."""
         return (self.kept - 1) // _KEPT * _KEPT + 1
 
     @cached_property

@@ -200,7 +200,7 @@ def block_kernels(
     x_ring: int = 0,
     single: bool = False,
 ) -> BlockKernels:
-    """The kernels of a chain's convolutions, between which rows stand in the scratch.
+    """The kernels of a chain's convolutions, with rows between them in the scratch.
 
     Args:
         chain: the convolutions.
