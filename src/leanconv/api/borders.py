@@ -157,7 +157,7 @@ class BorderedPlan(LayerPlan):
 
     @property
     def used_bytes(self) -> int:
-        """Bytes that were allocated for this plan, counted as they were."""
+        """Bytes that were allocated for this plan."""
         return super().used_bytes + self._memory.nbytes
 
     def __call__(

@@ -70,7 +70,7 @@ class _Packing:
         )
 
     def _rows(self, constants: Constants) -> list[np.ndarray]:
-        """The arrays that are given, row-major; those of channels in the type of sums."""
+        """The constants as row-major arrays, those of channels in the type of sums."""
         w, *channels = constants
         numbers = (np.ascontiguousarray(n, self._sums) for n in channels if n is not None)
         return [np.ascontiguousarray(w), *numbers]
@@ -267,7 +267,7 @@ def _tuned(problem: Problem, options: PlanOptions, threads: int) -> Choice:
 
 
 def storage_text(types: Precision) -> str:
-    """In which types operands are stored, and what is computed with them."""
+    """The types in which operands are stored and computed with, as text."""
     stored = f"input {types.x}, weights {types.w}, output {types.y}"
     if types.x == types.w == types.y:
         stored = f"input, weights and output {types.x}"

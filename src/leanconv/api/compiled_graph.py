@@ -42,7 +42,7 @@ _NO_ZERO = np.zeros(1, np.int8)
 
 
 class CompiledGraph(CompiledLayer):
-    """A layer as a network of one node, and of what its layout and bias need around it.
+    """A layer as a network of one node, with those that its layout and bias need around it.
 
     Args:
         spec: of integers, or transposed.
@@ -151,7 +151,7 @@ def _graph_of(spec: LayerSpec, constants: Constants) -> Graph:
 
 
 def _integer(spec: ConvSpec, constants: Constants) -> Graph:
-    """A convolution of codes, with what bias and layout need around it."""
+    """A convolution of codes, with the nodes that bias and layout need around it."""
     types, rank, last = spec.precision, len(spec.kernel), spec.format == NHWC
     builder = Builder(FLOAT32, Limits(), sum(each.nbytes for each in constants if each is not None))
     given = value = Value(TensorType(spec.input_shape, types.x))

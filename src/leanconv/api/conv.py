@@ -93,7 +93,7 @@ def plan_conv2d(
         x_dtype: "uint8" (None) or "int8", of x where w is of integers; else that of w. Where
             `w_shape` is given, the float type of all arrays, "float32" by default.
         progress: a function of (stage, done, total), called while this plans, as by `load`.
-        padding_mode: what padding shows of the image: "zeros"; "reflect" (dcb|abcd|cba, as OpenCV
+        padding_mode: the contents of padding: "zeros"; "reflect" (dcb|abcd|cba, as OpenCV
             by default), "replicate" (aaa|abcd|ddd) or "circular" (bcd|abcd|abc), as PyTorch has
             them; "symmetric" (cba|abcd|dcb, SciPy's "reflect"). All but zeros copy the image first,
             into memory that is counted, and plan its convolution without padding.
@@ -185,7 +185,7 @@ def plan_conv_transpose2d(
         bias: (K,), or None.
         stride, dilation: an int, or (h, w); dilation 1 is dense.
         padding: pixels cut off the output: an int, (h, w), or (top, left, bottom, right).
-        output_padding: what is added at the bottom and at the right: an int, or (h, w), less than
+        output_padding: rows and columns added at the end: an int, or (h, w), less than
             stride or dilation.
         groups: channel groups.
         memory_limit, max_error, threads, reproducible, progress, w_shape: as in `plan_conv2d`.

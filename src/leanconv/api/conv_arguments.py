@@ -224,7 +224,7 @@ def weight_dtype(w: np.ndarray, taken: Sequence[DType] = _TAKEN) -> DType:
 
 
 def given_array(x: object, w: object) -> np.ndarray:
-    """The input, if it is an array.
+    """Return the input, which must be an array.
 
     Args:
         x: the input.

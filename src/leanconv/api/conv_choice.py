@@ -162,7 +162,7 @@ class ConvChoice:
         return self._fits(candidate) and self._is_accurate(candidate)
 
     def _first(self) -> Candidate | None:
-        """The first choice; None if what is requested can do no more than this error forbids."""
+        """The first choice; None if the requested algorithm cannot keep the error."""
         try:
             return select.choose(self.problem, self.target, self.requested, self.reproducible)
         except SpecError:

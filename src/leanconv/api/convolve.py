@@ -123,7 +123,7 @@ def _computed(
     arguments: ConvArguments,
     options: PlanOptions,
 ) -> tuple[np.ndarray, Layer | None]:
-    """The output on the CPU, of images with zeros around them; and of what, if there are any."""
+    """The output on the CPU, and the layer that computed it; None where there are no images."""
     shape, added = _of_images(x), residual is not None
     kind = x.dtype if holds_codes(constants.w) else None
     spec = checked_layer(shape, kind, constants, arguments, added, options)

@@ -119,7 +119,7 @@ class CpuBackend(CpuGraphs):
 
     @cached_property
     def _in_least_parts(self) -> CpuBackend | None:
-        """The same with large weights in the smallest parts; the least limit is that of these.
+        """The backend with large weights in the smallest parts, by which the least limit is stated.
 
         So that it does not follow from the limit that was given.
         """
@@ -145,7 +145,7 @@ class CpuBackend(CpuGraphs):
         return FastCall(given, self._compiled(owned))
 
     def _with_tail(self, given: Given, owned: OwnedGraph, tail: Tail) -> TailCall:
-        """A compiled network with what runs after it, whose arrays the memory limit counts."""
+        """A compiled network with its tail, whose arrays the memory limit counts."""
         graph, limit = owned.graph, self._options.memory_limit
         inputs = self._input_types(given.shapes)
         types = {**inputs, **graph.types}
@@ -185,7 +185,7 @@ class CpuBackend(CpuGraphs):
         return None if bound is None else bound + self._handed_on_bytes(graph)
 
     def _input_types(self, shapes: Sequence[Shape]) -> dict[str, TensorType]:
-        """Types of what is given: a graph lacks those of inputs whose values are known."""
+        """Types of the inputs; a graph lacks those of inputs whose values are known."""
         pairs = zip(self._inputs, shapes, strict=True)
         return {spec.name: TensorType(shape, spec.dtype.held) for spec, shape in pairs}
 
@@ -301,7 +301,7 @@ class CpuBackend(CpuGraphs):
             self._probed = (tuple(shapes), OwnedGraph(self.graph(tuple(shapes))))
 
     def copied(self, compiled: Compiled | None) -> CpuBackend:
-        """For a copy; it follows a tuned plan, since a second measurement may choose otherwise."""
+        """A backend for a copy; it follows a tuned plan, as a new measurement may differ."""
         pinned = self._pinned
         if self._options.tune and isinstance(compiled, FastCall):
             pinned = compiled.plan.file()
@@ -312,7 +312,7 @@ class CpuBackend(CpuGraphs):
         return CpuBackend(model, self._options, target=self.target)
 
     def with_threads(self, threads: int) -> CpuBackend:
-        """The same for a number of threads, which counts in whatever process it is sent to."""
+        """A backend for a number of threads, whatever process it is sent to."""
         options = replace(self._options, threads=threads)
         return CpuBackend(self.model, options, self._pinned, self._ranges, self.target)
 
@@ -321,7 +321,7 @@ class CpuBackend(CpuGraphs):
 
 
 def _beside(error: BudgetError, limit: int | None, reserved: int) -> BudgetError:
-    """The error that what is compiled does not fit beside bytes that something else takes."""
+    """The error for compiled parts that do not fit beside bytes that something else takes."""
     if not reserved or limit is None or error.smallest_error is not None:
         return error
     least = error.smallest_bytes + reserved

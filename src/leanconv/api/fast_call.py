@@ -134,7 +134,7 @@ class FastCall:
         return results
 
     def run_into(self, arrays: Sequence[np.ndarray], results: Sequence[np.ndarray]) -> None:
-        """The same, where `new_outputs` has given the arrays that are written."""
+        """Run as `run` does, into arrays from `new_outputs`."""
         self.network.run(self._addresses(arrays, results))
 
     def _addresses(self, arrays: Sequence[np.ndarray], results: Sequence[np.ndarray]) -> list[int]:
@@ -262,7 +262,7 @@ class TailCall(FastCall):
     def _finished(
         self, read: Mapping[str, np.ndarray], found: Sequence[np.ndarray]
     ) -> list[np.ndarray]:
-        """The outputs, of inputs that the tail reads and of what the network gives."""
+        """Compute the outputs of inputs that the tail reads and of the network's outputs."""
         tail, room = self._tail, self._room
         given = dict(zip(self._made, found, strict=True))
         values = {**read, **given} if read else given

@@ -81,7 +81,7 @@ class FileWindows:
                 _write_all(self._file, np.ascontiguousarray(row), place)
 
     def flush(self) -> None:
-        """Have what was written reach the disk.
+        """Have written data reach the disk.
 
         Raises:
             InputError: the file cannot be written.

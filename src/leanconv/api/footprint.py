@@ -47,7 +47,7 @@ class Footprint:
 
     @property
     def rest(self) -> int | None:
-        """Memory of no file that is none of the network's: Python's objects, arrays, LLVM's own.
+        """Memory of no file and not of the network: Python's objects, arrays, LLVM's own.
 
         None where the system does not say. Memory that was allocated and never touched is not in
         the process's count: until the first run this is too small by the workspace.

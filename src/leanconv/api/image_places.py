@@ -26,7 +26,7 @@ _FIRST = 1 << 12  # an address that is not null
 
 
 def mapped_array(path: Path, writable: bool = False) -> np.memmap:
-    """The array of a .npy file, mapped: nothing of it is read yet.
+    """The array of a .npy file, mapped, of which nothing is read yet.
 
     Raises:
         InputError: the file cannot be read, or holds no array of numbers.

@@ -42,7 +42,7 @@ _compiled: weakref.WeakValueDictionary[Hashable, CompiledLayer] = weakref.WeakVa
 
 
 class ConstantsCopy:
-    """A copy of the constants that calls are given, and what plans have packed of them.
+    """A copy of constants, and what plans have packed of them.
 
     Attributes:
         lock: for whoever compares the constants, packs others or runs what is packed.
@@ -201,7 +201,7 @@ class Layer:
             cache.put(key, kept, 0, kept.blocks)
 
     def _planned(self, constants: Constants, address: int, alone: bool) -> KeptPlan:
-        """A plan for these constants, which shares what it can; nothing if it is to be alone."""
+        """A plan for these constants, which shares what it can; None if it is to be alone."""
         sizes = LayerSizes() if alone else layer_sizes(self.spec, self.options, address)
         copy = sizes.copied(constants, traits_of(self.spec))
         with copy.lock.held:
@@ -231,7 +231,7 @@ def _outputs() -> Outputs:
 
 
 class KnownCalls:
-    """Layers by what calls were given, as it came: types and values, shapes and types of arrays."""
+    """Layers by the arguments of calls: types and values, shapes and types of arrays."""
 
     def __init__(self) -> None:
         self._layers: dict[Hashable, tuple[Layer, Lookup]] = {}

@@ -48,7 +48,7 @@ class PackedConstants:
 
     @memory_reported("packing weights")
     def fill(self, constants: Constants) -> None:
-        """Pack constants, in the place of those that are there."""
+        """Pack constants in the place of the old ones."""
         self._pack(constants, self.block)
 
     def copied(self) -> PackedConstants:
@@ -197,7 +197,7 @@ class LayerPlan(Unpicklable):
 
     @property
     def used_bytes(self) -> int:
-        """Bytes that the runtime has allocated for this plan, counted as they were."""
+        """Bytes that the runtime has allocated for this plan."""
         return self.layer.arena.bytes + self.packed.block.bytes
 
     def __getattr__(self, name: str) -> Any:

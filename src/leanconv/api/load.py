@@ -133,7 +133,7 @@ def load(
             room for; without a limit, as few as can. Layers of many weights are computed by parts
             of their output channels. The same bits as without it, where the same algorithms are
             chosen; `net.explain()` says how many bytes a run reads, and how long it waits.
-        weights: those that do not lie beside the model, above all for a model given as bytes: the
+        weights: weights that do not lie beside the model, above all for a model given as bytes: the
             folder in which its external files are, or a mapping: for the name of an external file,
             as the model has it, its bytes, for that of an initializer an array.
 
@@ -253,7 +253,7 @@ def _measured(
 
 
 def _completed(options: NetworkOptions, pinned: PlanFile) -> NetworkOptions:
-    """The options, with those of a plan file where they are not given."""
+    """The options, completed by those of a plan file."""
     held = {**vars(pinned), "max_error": checked_error(pinned.max_error)}
     missing = [n for n, each in vars(options).items() if each is None or each is False]
     return replace(options, **{name: held[name] for name in missing if name in held})

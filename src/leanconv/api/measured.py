@@ -119,7 +119,7 @@ class Measurements:
     def planner(
         self, max_error: float | None = None, growths: Mapping[str, float] | None = None
     ) -> Planner:
-        """Plans in which the layers may err by what they may without a `max_error`."""
+        """A planner of plans whose layers may err as much as without a `max_error`."""
         backend = self._backend
         accuracy = replace(backend.accuracy, layer_error=layer_error(None, backend.dtype))
         given = backend.target, backend.threads, accuracy.of_network(self.graph, backend.target)

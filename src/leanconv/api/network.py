@@ -45,9 +45,9 @@ class Network:
     there; such a network can be neither copied nor pickled.
 
     Attributes:
-        inputs: what the network takes, as the file declares it: each has a `name`, a `shape` and
+        inputs: the network's inputs, as the file declares them: each has a `name`, a `shape` and
             a `dtype`.
-        outputs: what it gives, in the same form; shapes are those of the plan where the file fixes
+        outputs: its outputs, in the same form; shapes are those of the plan where the file fixes
             all input shapes, else the file's own, which are not checked.
     """
 
@@ -344,7 +344,7 @@ class Network:
 
     @property
     def used_bytes(self) -> int:
-        """Bytes that were allocated for the plan in use, counted as they were."""
+        """Bytes that were allocated for the plan in use."""
         return self.compiled.used_bytes
 
     @property

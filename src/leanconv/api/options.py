@@ -51,7 +51,7 @@ class PlanOptions(NamedTuple):
         tune: Any = False,
         reproducible: Any = False,
     ) -> PlanOptions:
-        """The options, from what a user gives.
+        """Make the options of a user's arguments.
 
         Raises:
             SpecError: one of them makes no sense.
@@ -213,7 +213,7 @@ def _option(help: str, check: Callable[[Any], Any], default: Any = None) -> Any:
 
 @dataclass(frozen=True)
 class NetworkOptions:
-    """Options of `load`, checked: whoever passes some on (the command line) has them from here.
+    """Options of `load`, checked; the command line has them from here.
 
     Attributes:
         threads: that take part; None for those that the process may use.
@@ -272,7 +272,7 @@ class NetworkOptions:
 
     @staticmethod
     def checked(**given: Any) -> NetworkOptions:
-        """The options, from what a user gives; others have their defaults.
+        """Make the options of a user's arguments; others have their defaults.
 
         Raises:
             SpecError: one of them makes no sense.
@@ -290,7 +290,7 @@ class NetworkOptions:
 
     @property
     def in_least_parts(self) -> NetworkOptions | None:
-        """The same in the smallest parts, for a limit that is too small; None if there are none."""
+        """Options with the smallest parts, for a limit that is too small, if they can help."""
         part = self.part_bytes
         if part is None or part <= _LEAST_PART_BYTES or self.memory_limit is None:
             return None

@@ -44,7 +44,7 @@ class PlanCache(Generic[_Plan]):
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of all plans in the cache: what several of them hold counts once."""
+        """Bytes of all plans in the cache; a block that several of them share counts once."""
         held = [held for _, held in self._plans.values()] if self._works else []
         working = max((each.working_bytes for each in held), default=0)
         return self._own_bytes + self._block_bytes + working

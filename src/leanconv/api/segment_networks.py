@@ -105,7 +105,7 @@ class SegmentNetworks:
                 continue
 
     def _dropped(self) -> Network | None:
-        """The one that was used least recently, kept no longer; None where there is none."""
+        """Remove the network that was used least recently, and return it; None if there is none."""
         try:
             return self._kept.popitem(last=False)[1]
         except KeyError:
@@ -115,7 +115,7 @@ class SegmentNetworks:
         """A new network that takes, with those that are kept, at most some bytes.
 
         Raises:
-            UnsupportedError: it takes more, whatever is freed.
+            UnsupportedError: the network takes more, whatever is freed.
             BudgetError: no plan keeps the error that is accepted.
         """
         part, given, results = self._part(segment), _given(segment), 0

@@ -47,7 +47,7 @@ class ShapeRanges:
 
     @staticmethod
     def of(shapes: Mapping[str, Any], inputs: Sequence[InputSpec]) -> ShapeRanges:
-        """Check what the user gave.
+        """Check the shapes that a user stated.
 
         Args:
             shapes: by input, for each axis a number, (least, most), or (least, most, step); or a

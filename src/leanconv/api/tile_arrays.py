@@ -289,7 +289,7 @@ def placed_facts(images: Mapping[str, Any], outs: Mapping[str, Any]) -> dict[str
 
 
 def flush(image: Any) -> None:
-    """Have what was written reach its file, where the array has such a call."""
+    """Have written data reach an array's file, where the array has such a call."""
     made = getattr(source(image), "flush", None)
     if callable(made):
         made()

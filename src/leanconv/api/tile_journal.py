@@ -86,7 +86,7 @@ class Journal(os.PathLike[str]):
             raise
 
     def __fspath__(self) -> str:
-        """Its path, so that a journal that is open already may be given where paths are."""
+        """The journal's path, so that an open journal may be given where paths are."""
         return self._path
 
     @property
@@ -160,7 +160,7 @@ class Journal(os.PathLike[str]):
             raise self._failed("written", error) from error
 
     def _locked(self) -> BinaryIO:
-        """The file, made if it is not there, and locked."""
+        """Open the file, made if it is missing, and lock it."""
         while True:
             try:
                 file = open_regular(self._path, _MOST_BYTES, what="journal", mode="a+b")

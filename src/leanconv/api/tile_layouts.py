@@ -125,7 +125,7 @@ def checked_layout(layout: Any, rank: int | None = None) -> str:
     """A layout in capital letters.
 
     Raises:
-        InputError: it is none, or not of an array of this rank.
+        InputError: the text is no layout, or not one of an array of this rank.
     """
     text = layout.upper() if isinstance(layout, str) else ""
     named = text.isascii() and text.isalpha() and len(text) <= _LONGEST
@@ -176,7 +176,7 @@ def new_array(kind: TensorType, layout: str | None, name: str, spatial: int) -> 
 
 
 def chunk_sizes(array: Any) -> tuple[int, ...]:
-    """Extents of what an array is written in: of its shards or chunks; of none, ()."""
+    """Extents of an array's shards or chunks; () for none."""
     chunks = getattr(array, "shards", None) or getattr(array, "chunks", None)
     if isinstance(chunks, tuple) and all(isinstance(n, int) and n > 0 for n in chunks):
         return chunks
@@ -257,7 +257,7 @@ def _axis_of(letter: str, axes: str) -> str:
 
 
 def microscopy_layout(axes: str) -> str:
-    """The same axes in the letters of microscopists: `"TCYX"` for `"NCHW"`."""
+    """A layout in the letters of microscopists: `"TCYX"` for `"NCHW"`."""
     return "".join({"N": "T", "D": "Z", "H": "Y", "W": "X"}.get(axis, axis) for axis in axes)
 
 

@@ -81,7 +81,7 @@ def run_tiles(
 def _held(
     windows: _Windows, tiles: Sequence[Tile], noted: Mapping[int, Sums], reader: ThreadPoolExecutor
 ) -> dict[int, Sums]:
-    """The tiles whose inputs and results still hold what a journal says, with its check sums.
+    """Tiles whose inputs and results are as a journal says, with their check sums.
 
     Nothing else shows whether they do: results may have been made anew or lost by a system that
     failed, images written over, and times of change say little of what is written by mappings.
@@ -148,7 +148,7 @@ class _Windows:
         return results
 
     def write(self, tile: Tile, found: Sequence[np.ndarray]) -> str:
-        """Write what is right of a window's outputs; its check sum."""
+        """Write the right part of a window's outputs, and return its check sum."""
         parts = [array[tile.gives[name]] for name, array in zip(self._outs, found, strict=True)]
         for (name, out), part in zip(self._outs.items(), parts, strict=True):
             write(out, name, tile.writes[name], part)
@@ -156,7 +156,7 @@ class _Windows:
         return self._sum(parts)
 
     def written(self, tile: Tile) -> str:
-        """The check sum of what results hold where a window was written; "" of damaged ones."""
+        """The check sum of the results where a window was written; "" if they are damaged."""
         try:
             found = [np.asarray(out[tile.writes[name]]) for name, out in self._outs.items()]
         except Exception as error:  # whatever stores raise of a chunk that was cut short

@@ -127,7 +127,7 @@ def execute(options: argparse.Namespace) -> int:
 
 
 def _sizes(options: argparse.Namespace) -> int:
-    """Say what outputs read of inputs, or what the sizes of a model share."""
+    """Print the receptive fields of outputs, or what the sizes of a model share."""
     import leanconv
     from leanconv.cli.explain_sizes import field_rows, guard_rows, print_fields, print_guards
 
@@ -325,12 +325,12 @@ def _model(options: argparse.Namespace) -> tuple[dict[str, Any], Sequence[FileNo
 
 
 def _computed_in(name: str, nodes: Sequence[FileNode], outputs: Collection[str]) -> set[str]:
-    """In which of some values of a file what a node computes is found first.
+    """Return the first of some values of a file that follow from a node's results.
 
     Args:
         name: of the node, or of one of its outputs.
         nodes: of the file.
-        outputs: those values.
+        outputs: the names of those values.
     """
     left = [each for node in nodes if name in (node.name, *node.outputs) for each in node.outputs]
     seen = set(left)
@@ -342,7 +342,7 @@ def _computed_in(name: str, nodes: Sequence[FileNode], outputs: Collection[str])
 
 
 def _promise(report: dict[str, Any], aim: float) -> str:
-    """Time of a plan, its limits, and the error that is aimed at where there is none."""
+    """Time of a plan, its limits, and the error that it aims at without a `max_error`."""
     requested = report["asked"]
     limit, most = requested["memory_limit"], requested["max_error"]
     return (

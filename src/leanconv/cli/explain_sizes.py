@@ -100,7 +100,7 @@ def guard_rows(
 
 
 def print_guards(report: dict[str, Any], wide: bool) -> None:
-    """A table of what was made more than once or not shared, after what was."""
+    """Print a table of what was shared, then of what was made more than once or not shared."""
     shown = "; ".join(
         ", ".join(f"{name} {shape_text(shape)}" for name, shape in shapes.items())
         for shapes in report["shapes"]

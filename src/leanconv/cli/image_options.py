@@ -111,7 +111,7 @@ def preprocessing_of(
 
     Args:
         network: the one whose metadata are read.
-        files: what is run, which options of pictures must not be for nothing.
+        files: the inputs; options of pictures need a picture among them.
         options: of the command line.
 
     Raises:

@@ -64,7 +64,7 @@ def prepare_streams() -> None:
 
 
 def flushed(code: int) -> int:
-    """Write out what was printed, and return the exit code: 1 for 0 where that fails.
+    """Write out all that was printed, and return the exit code: 1 for 0 where that fails.
 
     A reader that went away, as in `leanconv explain … | head`, is no failure.
     """
@@ -90,7 +90,7 @@ def complain(line: str) -> None:
 
 
 def _discard(stream: TextIO) -> None:
-    """Let what the stream still holds, and all that follows, go nowhere: Python writes at exit."""
+    """Drop what the stream still has, and all that follows: Python writes at exit."""
     try:
         number = stream.fileno()
     except (OSError, ValueError):
@@ -113,7 +113,7 @@ def printable(text: str) -> str:
 
 
 def in_options(message: str) -> str:
-    """A message in which what is to be given is called as the command line calls it."""
+    """A message with the names of arguments as the command line has them."""
     for said, option in _PHRASES.items():
         message = message.replace(said, option)
     message = _VALUE.sub(lambda m: f"expected --value {m[1].strip(_QUOTES)}=N", message)
@@ -233,7 +233,7 @@ class Progress:
             self._timer.start()
 
     def say(self, text: str, counted: str = "") -> None:
-        """Tell what is going on now; shown once a second at most, after the first second.
+        """Say what is being done; shown once a second at most, after the first second.
 
         Args:
             text: the stage.

@@ -165,7 +165,7 @@ def _for_shape(
 
 
 class _Runs:
-    """A network, run on one image after the other; what one of them does is no other's loss.
+    """A network, run on one image after the other; an error of one does not stop the others.
 
     Attributes:
         startup: how long the network took to answer, so far.

@@ -77,7 +77,7 @@ class Summary:
 def summarise(
     outputs: Mapping[str, np.ndarray], labels: Sequence[str], top: int
 ) -> tuple[Summary, ...]:
-    """Say what outputs of one image hold.
+    """Summarise each output of one image.
 
     Args:
         outputs: by name.
@@ -313,7 +313,7 @@ def _print_classes(answers: list[Answer], wide: bool) -> None:
 
 
 def _print_outputs(answers: list[Answer], wide: bool) -> None:
-    """A row for each output of each image: shape, range, and what is no number."""
+    """Print a row for each output of each image: shape, range, and NaN or infinite numbers."""
     outputs = [summary for answer in answers for summary in answer.outputs]
     strange = [Column("no numbers", "name")] * any(s.nan or s.infinite for s in outputs)
     classes = [Column("answer", "name")] * any(s.best for s in outputs)

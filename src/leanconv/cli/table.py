@@ -141,7 +141,7 @@ def _left(name: str, width: int) -> str:
 
 
 def _told_apart(distinct: list[str], long: list[str], width: int) -> dict[str, str] | None:
-    """Leave out two parts of a name: what is kept between them is where its likes differ."""
+    """Leave out two parts of a name, and keep between them the part that differs from others."""
     tail = max(1, (width - 2) // 4)
     head = max(1, (width - 2) // 4)
     groups: dict[str, list[str]] = {}
@@ -221,7 +221,7 @@ def _least(column: Column, natural: int, comfortable: bool) -> int:
 
 
 def _kept(columns: Sequence[Column], natural: list[int], width: int) -> list[int] | None:
-    """The columns that are shown; None where even those that always are do not fit."""
+    """The columns that are shown; None where even the required ones do not fit."""
     shown = list(range(len(columns)))
 
     def needed(comfortable: bool) -> int:

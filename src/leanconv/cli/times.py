@@ -48,7 +48,7 @@ class Startup:
     compiled: int = 0
 
     def planned(self, plan: Callable[[], object]) -> Startup:
-        """With the time that `plan` takes added to that of planning."""
+        """These times with that of `plan` added to planning."""
         with spent() as found:
             taken = taken_ns(plan)
         return replace(self, plan_ns=self.plan_ns + taken)._with(found)
@@ -66,7 +66,7 @@ class Startup:
 
     @property
     def ready_ns(self) -> int:
-        """From the start of the process, as far as that is known, to a network that is planned."""
+        """Nanoseconds from the start of the process, where it is known, to a planned network."""
         return (self.before_ns or 0) + self.load_ns + self.plan_ns
 
     @property
@@ -136,12 +136,12 @@ def taken_ns(work: Callable[[], object]) -> int:
 
 
 def other_ns(times: Iterable[tuple[str, float]]) -> float:
-    """The time of what is no convolution, of (operation, nanoseconds) of each layer."""
+    """The time of other layers than convolutions, of (operation, nanoseconds) of each layer."""
     return sum(ns for op, ns in times if not _convolves(op))
 
 
 def other_text(times: Iterable[tuple[str, float]], kind: str) -> str:
-    """A line on what is no convolution: its share of the time, and the operations with the most.
+    """A line on other layers than convolutions: their share of the time, and the longest of them.
 
     Args:
         times: operation and nanoseconds of each layer.

@@ -210,7 +210,7 @@ def _row(sample: str, name: str, found: np.ndarray, exactly: np.ndarray) -> dict
 def _layers(
     network: Network, exact: Network, samples: Mapping[str, Arrays]
 ) -> list[dict[str, Any]]:
-    """The layers that exceed what the plan takes them to add, those that add most first.
+    """The layers that exceed their part of the error in the plan, the largest first.
 
     They are measured on the samples of the last one's shapes, with the plan of these.
     """

@@ -105,7 +105,7 @@ class MappedFile:
 
     @classmethod
     def of(cls, array: Any) -> MappedFile | None:
-        """An array's; None where no file has what it holds, as of memory or a private mapping."""
+        """The mapped file of an array; None for one in memory, or of a private mapping."""
         mapped = next((each for each in memmaps(array) if isinstance(each.base, mmap.mmap)), None)
         if mapped is None or mapped.mode not in SHARED or not mapped.filename or not array.size:
             return None

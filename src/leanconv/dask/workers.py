@@ -232,7 +232,7 @@ class Window:
     outputs: tuple[tuple[str, Index], ...]
 
     def run(self, network: WorkerNetwork, given: Sequence[Any]) -> list[np.ndarray]:
-        """All outputs, cut to what is this window's."""
+        """Compute all outputs, cut to this window's part."""
         pairs = zip(self.inputs, given, strict=True)
         found = network.run({name: part.array(each) for (name, part), each in pairs})
         return [np.ascontiguousarray(found[name][index]) for name, index in self.outputs]

@@ -50,7 +50,7 @@ def device_driver(device: str) -> Driver:
 
 
 def check_options(**options: object) -> None:
-    """Refuse what belongs to the CPU.
+    """Refuse options that are for the CPU.
 
     Raises:
         SpecError: such an option is given.
@@ -240,7 +240,7 @@ class DeviceBackend(Unpicklable):
         return list(arrays)
 
     def prepare(self) -> tuple[()]:
-        """Nothing: kernels are checked when the input shapes are known."""
+        """Return nothing to compile: kernels are checked when the input shapes are known."""
         return ()
 
     deciding: tuple[str, ...] = ()  # no values are read: arrays may be on the device
@@ -251,7 +251,7 @@ class DeviceBackend(Unpicklable):
         """Choose kernels, compile them and set memory aside.
 
         Raises:
-            NeedsInputsError: what is computed follows from values of inputs.
+            NeedsInputsError: values of inputs decide what is computed.
             BudgetError: no plan keeps the limits.
         """
         del known

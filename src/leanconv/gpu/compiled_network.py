@@ -251,7 +251,7 @@ class CompiledDeviceNetwork:
         return (None,) * len(self.plan.steps)
 
     def explain(self) -> str:
-        """Say how every step is computed, in which arithmetic, and what makes the memory."""
+        """Say how every step is computed, in which arithmetic, and the parts of the memory."""
         plan, lines = self.plan, []
         for step in plan.steps:
             shown = f" in {step.arithmetic} arithmetic" if step.arithmetic else ""
@@ -270,7 +270,7 @@ class CompiledDeviceNetwork:
         return "\n".join(lines)
 
     def report(self, front: bool) -> dict[str, Any]:
-        """Refused: there is no search whose candidates could be shown."""
+        """Refuse: there is no search whose candidates could be shown."""
         raise UnsupportedError("net.report() is of the CPU's planner; use net.explain() on a GPU")
 
 

@@ -242,7 +242,7 @@ class FftConvPlan(Unpicklable):
         return self.workspace_bytes + self.weight_bytes
 
     def explain(self) -> str:
-        """Say what it does and needs."""
+        """Say which transforms the plan computes, and the bytes that it needs."""
         spec = self.spec
         return (
             f"{spec}: fft through torch in ieee arithmetic ({self.parameters}), "

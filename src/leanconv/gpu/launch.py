@@ -137,7 +137,7 @@ class Launch:
 
     @property
     def alive(self) -> tuple[str, ...]:
-        """Other buffers whose memory must be nothing else's: none."""
+        """Other buffers that share no memory during the launch: none."""
         return ()
 
     @property
@@ -183,7 +183,7 @@ def make_launch(
         constants: as in `Code`.
         writes: the argument that is written.
         warps, stages: as in `Code`.
-        divisible: what divides arguments that are numbers; buffers are aligned to 16 bytes.
+        divisible: numbers that divide numeric arguments; buffers are aligned to 16 bytes.
         in_place: the argument whose memory the result may take over, if any.
         flops: floating point operations.
         numbers: dtype of the arguments that are floats.

@@ -52,7 +52,7 @@ class Builder:
         wanted: names of those whose values were needed.
         narrow: the element types of values that are codes of types of at most 8 bits: see
             `graph.narrow_codes`.
-        blocked: what floats are made of that are constant codes in blocks: see
+        blocked: the codes of floats that are constant codes in blocks: see
             `graph.convert.blocked_weights`.
     """
 
@@ -261,7 +261,7 @@ class Builder:
         return NeedsValuesError(text).of(value)
 
     def _follow(self, inputs: Sequence[Value | None], outputs: Sequence[Value]) -> None:
-        """Note that outputs follow from small inputs alone, if what they are made of does."""
+        """Note that outputs follow from small inputs alone, if their operands do."""
         unknown = (value for value in inputs if value is not None and not value.is_known)
         found = [self.settings.get(value) for value in unknown]
         names = [each for each in found if each]
@@ -301,7 +301,7 @@ class Builder:
         attributes: Attributes,
         results: tuple[TensorType, ...],
     ) -> None:
-        """Account for the traffic of an operation on constants, and for what it takes at once."""
+        """Account for an operation on constants: its traffic, and its bytes at once."""
         work, tables = OPS[op].work, plain(table_bytes(op, types, attributes, results))
         if op != "Reshape":
             traffic = tables + sum(kind.bytes for kind in (*results, *types) if kind)

@@ -78,7 +78,7 @@ def table(
 
 
 def signed_weights(w: Array, zero: Array, unsigned: bool) -> tuple[Array, Array | None]:
-    """Weights without their zero point, and what is left of it where 8 bits do not hold them.
+    """Weights without their zero point, and the rest of it where 8 bits do not hold them.
 
     Args:
         w: codes (K, ...).

@@ -34,7 +34,7 @@ _moved: ContextVar[Callable[[Array], Array]] = ContextVar("moved", default=lambd
 
 @contextmanager
 def moving_constants(move: Callable[[Array], Array]) -> Iterator[None]:
-    """Let editors keep what a function makes of each constant: the same, perhaps elsewhere."""
+    """Let editors keep a function's result for each constant: the same, perhaps elsewhere."""
     token = _moved.set(move)
     try:
         yield

@@ -24,7 +24,7 @@ class NeedsValuesError(UnsupportedError):
 
 
 def located(error: LeanConvError, where: str) -> LeanConvError:
-    """The same error with the place it happened in front."""
+    """The error with its place in front."""
     kind = type(error)
     made = kind.__new__(kind, f"{where}: {error}"[:_MESSAGE])  # whatever else it is made of
     made.__dict__.update(error.__dict__)
@@ -32,7 +32,7 @@ def located(error: LeanConvError, where: str) -> LeanConvError:
 
 
 def located_inside(error: LeanConvError, where: str) -> LeanConvError:
-    """The same error with the place in front, if it names none yet: one in a graph that nodes hold.
+    """The error with its place in front, if it has none yet: one in a graph that nodes hold.
 
     Graphs lie in graphs, and the innermost node says enough.
     """

@@ -50,7 +50,7 @@ class FileNode:
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The names that it reads: its inputs, and what its graphs capture."""
+        """The names that the node reads: its inputs, and those that its graphs capture."""
         if not self.graphs:
             return self.inputs
         held = (name for graph in self.graphs.values() for name in graph.captured.values())
@@ -100,7 +100,7 @@ class FileGraph:
         return count_nodes(self.nodes)
 
     def part(self, outputs: Sequence[str]) -> FileGraph:
-        """The graph without what only other outputs need."""
+        """The graph without the nodes that only other outputs need."""
         needed, nodes = set(outputs), []
         for node in reversed(self.nodes):
             if not needed.isdisjoint(node.outputs):
@@ -109,7 +109,7 @@ class FileGraph:
         return replace(self, outputs=tuple(outputs), nodes=tuple(nodes[::-1]))
 
     def within(self, names: Mapping[str, str]) -> FileGraph:
-        """The same graph where the names of the graph around it are others now."""
+        """The graph with the new names of the graph around it."""
         captured = {name: names[outer] for name, outer in self.captured.items()}
         return replace(self, captured=captured)
 

@@ -150,7 +150,7 @@ def file_kind(data: bytes | memoryview, name: str = "") -> FileKind | None:
 
 
 def refuse_other(data: bytes | memoryview, name: str = "") -> None:
-    """Name what a file is that is known to be no ONNX model.
+    """Refuse a file that is known to be no ONNX model, by its kind.
 
     Args:
         data, name: as of `file_kind`.

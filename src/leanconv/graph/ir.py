@@ -119,7 +119,7 @@ class Node:
 
     @property
     def wiring(self) -> Wiring:
-        """The operation, what it reads and what it defines."""
+        """The operation, its inputs and its outputs."""
         return self.op, self.inputs, self.outputs
 
 
@@ -203,7 +203,7 @@ class Graph:
         return max(floats, key=lambda kind: kind.roundoff, default=self.dtype)
 
     def edited(self, **changes: Any) -> Graph:
-        """The graph with other nodes, and whatever else changes with them."""
+        """The graph with other nodes, and all else that changes with them."""
         if self.origin is not None:
             changes["origin"] = replace(self.origin, is_whole=False)
         return replace(self, **changes)

@@ -69,7 +69,7 @@ class SpentError(UnsupportedError):
 
 
 class FoldBudget:
-    """Bounds what computing constants takes: traffic, bytes at once, and those of filled ones.
+    """Bounds on computing constants: traffic, bytes at once, and those of filled ones.
 
     Args:
         allowed: bytes read and written.
@@ -131,7 +131,7 @@ class FoldBudget:
             )
 
     def expect(self, needed_bytes: int) -> None:
-        """Refuse what takes too much at once before it is computed.
+        """Refuse results that take too much at once before they are computed.
 
         Args:
             needed_bytes: of results, and of what NumPy works in.
@@ -182,7 +182,7 @@ class Kept(Protocol):
 
 
 class RunBudget(FoldBudget):
-    """Bounds what NumPy computes in a run: traffic, nodes, and the bytes that are alive at once.
+    """Bounds on NumPy's work in a run: traffic, nodes, and the bytes that are alive at once.
 
     Args:
         limits: of the network.
@@ -214,11 +214,11 @@ class RunBudget(FoldBudget):
 
     @property
     def room(self) -> int | None:
-        """Bytes that what is kept may have beside the arrays; None for no limit."""
+        """Bytes that kept memory may have beside the arrays; None for no limit."""
         return None if self._memory is None else self._memory - self._alive
 
     def expect(self, needed_bytes: int) -> None:
-        """Refuse what takes too much before it is computed.
+        """Refuse results that take too much before they are computed.
 
         Args:
             needed_bytes: of results, and of what NumPy works in.

@@ -92,7 +92,7 @@ FORMATS: Mapping[DType, FloatFormat] = {
 
 @cache
 def table(kind: DType) -> Array:
-    """The numbers that the codes 0 to 255 stand for, float32; what no code has is 0."""
+    """The numbers that the codes 0 to 255 stand for, float32; 0 for those that are no codes."""
     form, codes = FORMATS[kind], np.arange(1 << BITS[kind])
     magnitude = codes & (form.sign - 1) if form.sign else codes
     exponent, part = magnitude >> form.fraction, magnitude & ((1 << form.fraction) - 1)
@@ -118,12 +118,12 @@ def _marked(kind: DType) -> np.dtype[Any]:
 
 
 def marked(codes: Array, kind: DType) -> Array:
-    """Codes as an array that says what they are."""
+    """Codes as an array that states their type."""
     return codes.view(_marked(kind))
 
 
 def read_mark(array: Array) -> tuple[Array, DType | None]:
-    """The codes of an array of a file, and what they are; other arrays as they are."""
+    """The codes of an array of a file, and their type; other arrays as they are."""
     names = array.dtype.names
     if not names:
         return array, None

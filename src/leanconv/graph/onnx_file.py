@@ -247,7 +247,7 @@ def _extent(data: memoryview, reader: Reader, what: str) -> int | str | None:
 
 
 def check_flow(file: FileModel) -> None:
-    """Check what flows between the nodes that the outputs need.
+    """Check the values between the nodes that the outputs need.
 
     Raises:
         UnsupportedError: weights depend on the inputs, or an output of a node is used that is not

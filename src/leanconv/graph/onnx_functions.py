@@ -80,7 +80,7 @@ class Functions:
         return _of(node) in self._messages
 
     def expanded(self, nodes: Sequence[FileNode], taken: set[str]) -> list[FileNode]:
-        """The nodes with every call replaced by what the function computes.
+        """The nodes with every call replaced by the function's nodes.
 
         Args:
             nodes: of the graph.

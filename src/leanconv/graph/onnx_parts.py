@@ -93,7 +93,7 @@ class FileParts:
         return frozenset(index for index in found if index is not None)
 
     def crossing(self, first: Collection[int], second: Collection[int]) -> list[str]:
-        """Names of what the first nodes write and the second read, in order.
+        """Names of the values that the first nodes write and the second read, in order.
 
         What depends on weights alone does not cross: each part computes it for itself.
         """

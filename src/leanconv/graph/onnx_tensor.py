@@ -75,7 +75,7 @@ def open_view(path: Path, limit: int | None, what: type[LeanConvError]) -> memor
 
 @dataclass(frozen=True, eq=False)
 class GivenWeights:
-    """Weights that a caller gives with a model, in place of what lies beside it.
+    """Weights that a caller gives with a model, in place of those beside it.
 
     Attributes:
         folder: the one in which external files are; None for those of the model.

@@ -75,7 +75,7 @@ def all_constants(graph: Graph) -> Iterator[np.ndarray]:
 
 
 def with_regions(graph: Graph, change: Callable[[Graph], Graph]) -> Graph:
-    """The graph with what `change` makes of the graphs in its regions; itself if it has none."""
+    """The graph with the results of `change` for its regions' graphs; itself if it has none."""
     if next(regions_of(graph), None) is None:
         return graph
     return graph.edited(nodes=tuple(_with_region(node, change) for node in graph.nodes))

@@ -193,7 +193,7 @@ def _extent(room: Room) -> int:
 
 
 def _each(node: FileNode, inputs: _Given, read: _Read, result: Value) -> int | None:
-    """Elements at one place of all operands: what is none of a room has one extent there."""
+    """Elements at one place of all operands: operands without a room have extent 1 there."""
     del node
     ends = {len(room.value.shape) - room.axis for room in read.values()}
     (end,) = ends if len(ends) == 1 else (0,)
@@ -240,7 +240,7 @@ def _shaped(node: FileNode, inputs: _Given, read: _Read, result: Value) -> int |
 
 
 def _gather(node: FileNode, inputs: _Given, read: _Read, result: Value) -> int | None:
-    """Places that were found, or along another axis what is to be had of each."""
+    """The axis of indices with a room, or that of gathered elements if another one is indexed."""
     del result
     x = inputs[0]
     assert x is not None

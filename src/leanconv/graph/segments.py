@@ -57,7 +57,7 @@ class Segment:
 
 
 class Segments(Kept, Protocol):
-    """Compiles parts of a network and runs them; what is compiled is kept."""
+    """Compiles parts of a network, keeps them, and runs them."""
 
     def run(self, segment: Segment, budget: RunBudget) -> Mapping[str, Array]:
         """The outputs by name.
@@ -80,7 +80,7 @@ def needs_compiler(nodes: Sequence[FileNode]) -> bool:
 
 
 class SegmentFinder:
-    """Finds what is compiled together of nodes that have not run.
+    """Finds nodes that are compiled together, of those that have not run.
 
     Args:
         value: of a name that has been computed.

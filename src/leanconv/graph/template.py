@@ -47,7 +47,7 @@ _MOST_TEMPLATES = 16  # of one pattern of open extents
 
 
 class Template(Made[Graph]):
-    """A graph with symbols, and what must hold for it.
+    """A graph with symbols, and the guards that must hold for it.
 
     Args:
         graph: shapes, attributes and constants may hold symbols.
@@ -182,7 +182,7 @@ class Templates:
         values: Sequence[int],
         axes: Sequence[int],
     ) -> tuple[Template, Graph]:
-        """The template of a graph with symbols, and what it gives for their values."""
+        """The template of a graph with symbols, and its graph for their values."""
         graph = self._make(opened, *given)
         others = (made for memo in self._templates.values() for made in memo.entries)
         before = next(others, None)
@@ -195,7 +195,7 @@ class Templates:
 
 
 def _sharing(graph: Graph, other: Graph) -> Graph:
-    """The same, with the other's arrays for those constants that are equal."""
+    """The graph, with the other's arrays for those constants that are equal."""
     known = {_content(array): array for array in other.constants.values()}
     constants = {name: known.get(_content(array), array) for name, array in graph.constants.items()}
     return replace(graph, constants=MappingProxyType(constants))

@@ -72,7 +72,7 @@ class Value:
 
     @property
     def numbers(self) -> Array | None:
-        """The array with numbers for symbols: what is made of it is for these numbers only."""
+        """The array with numbers for symbols: results of it are for these numbers only."""
         array = self.array
         return None if array is None else numbers(array, self.type.dtype)
 
@@ -97,7 +97,7 @@ def known_if_empty(value: Value) -> Value:
 
 @dataclass(frozen=True, eq=False)
 class SequenceValue(Value):
-    """A list of values; what holds it is no tensor, and no node computes it.
+    """A list of values; it is no tensor, and no node computes it.
 
     Attributes:
         items: in order.

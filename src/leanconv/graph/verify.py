@@ -86,7 +86,7 @@ def _define(name: str, defined: set[str], graph: Graph) -> None:
 
 
 def _check_outputs(node: Node, defined: set[str], graph: Graph) -> None:
-    """Check that a node's outputs are what its operation gives, and define them."""
+    """Check the types of a node's outputs by its operation, and define them."""
     types = in_float32(graph).types if stored_half(node, graph) else graph.types
     found = infer_node(node, types)
     try:
@@ -107,7 +107,7 @@ def _check_outputs(node: Node, defined: set[str], graph: Graph) -> None:
 
 
 def _check_region(node: Node, region: Region) -> None:
-    """Check the graph that a node holds by itself: what it reads, it is given or has."""
+    """Check the graph that a node holds by itself: it reads its inputs and constants alone."""
     try:
         verify(region.graph)
     except LeanConvError as error:

@@ -28,7 +28,7 @@ ENDS = (".npy", ".tif", ".tiff", ".zarr")
 
 
 def open_image(path: str | os.PathLike[str], layout: str | None = None, *, level: int = 0) -> Any:
-    """Open an image of any size; nothing but what describes it is read.
+    """Open an image of any size; only its description is read.
 
     Args:
         path: a `.npy` file, which is mapped; a `.tif` or `.tiff` file (with the package tifffile);

@@ -207,7 +207,7 @@ class TiffImage:
         )
 
     def _check_parts(self) -> None:
-        """Refuse what cannot be read in parts of a bounded size."""
+        """Refuse images that cannot be read in parts of a bounded size."""
         page = self._page
         count, depth, rows, columns, samples = page.shaped
         pages = list(self._series.pages)
@@ -295,7 +295,7 @@ class TiffImage:
             return part
 
     def _forget(self) -> None:
-        """Let tiles go that were used longest ago, until what is kept is few enough."""
+        """Forget tiles that were used longest ago, until the rest are few enough."""
         while self._kept_bytes > KEPT_BYTES and len(self._kept) > 1:
             _, gone = self._kept.popitem(last=False)
             self._kept_bytes -= 0 if gone is None else gone.nbytes
@@ -336,7 +336,7 @@ def _reopened(path: str, level: int) -> Any:
 
 
 def _ranges(index: Any, shape: tuple[int, ...]) -> tuple[list[tuple[int, int]], tuple[int, ...]]:
-    """From where to where an index reads each axis, and the axes that it drops."""
+    """The range that an index reads of each axis, and the axes that it drops."""
     given = index if isinstance(index, tuple) else (index,)
     if any(each is Ellipsis for each in given):
         at = next(n for n, each in enumerate(given) if each is Ellipsis)

@@ -65,7 +65,7 @@ def opened(
 
 
 def remove_unfinished(path: str | os.PathLike[str]) -> None:
-    """Remove what a killed process left of chunks that it was writing: zarr renames whole ones."""
+    """Remove files of chunks that a killed process was writing: zarr renames whole ones."""
     for file in Path(path).rglob("*.partial"):
         if _UNFINISHED.search(file.name) and not file.is_symlink():
             file.unlink(missing_ok=True)

@@ -91,7 +91,7 @@ def set_default_logger_verbosity(verbosity: int) -> None:
 
 
 def set_seed(seed: int) -> None:
-    """Nothing: leanconv computes no operators of random numbers."""
+    """Do nothing: leanconv computes no operators of random numbers."""
 
 
 def disable_telemetry_events() -> None:
@@ -103,7 +103,7 @@ def enable_telemetry_events() -> None:
 
 
 def preload_dlls(*_: object, **__: object) -> None:
-    """Nothing: leanconv loads a GPU's libraries when a network is put there."""
+    """Do nothing: leanconv loads a GPU's libraries when a network is put there."""
 
 
 def install() -> None:

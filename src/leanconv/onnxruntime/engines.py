@@ -57,7 +57,7 @@ class Engine(Protocol):
         """Return the specs of the outputs, beside the file's; None for unknown ones."""
 
     def run(self, feed: Mapping[str, np.ndarray], options: Any) -> Arrays:
-        """All outputs, in the file's order; `options` are those of the run, or None."""
+        """Compute all outputs, in the file's order; `options` are those of the run, or None."""
 
 
 class Native:
@@ -89,7 +89,7 @@ class Native:
         ]
 
     def run(self, feed: Mapping[str, np.ndarray], options: Any) -> Arrays:
-        """All outputs; inputs that no output needs are not looked at.
+        """Compute all outputs; inputs that no output needs are not looked at.
 
         Raises:
             UnsupportedError: the network needs what leanconv lacks at these shapes.
@@ -135,7 +135,7 @@ class Other:
         ]
 
     def run(self, feed: Mapping[str, np.ndarray], options: Any) -> Arrays:
-        """All outputs.
+        """Compute all outputs.
 
         Raises:
             OnnxRuntimeError: the real onnxruntime's error, under the same name.

@@ -17,7 +17,7 @@ from leanconv.errors import (
 
 
 class OnnxRuntimeError(LeanConvError):
-    """The root of those below, which onnxruntime itself lacks.
+    """The root of all errors here, which onnxruntime itself lacks.
 
     Attributes:
         code: onnxruntime's number and name of this kind of error.
@@ -43,7 +43,7 @@ class InvalidArgument(OnnxRuntimeError):
 
 
 class BindingError(InvalidArgument, RuntimeError, ValueError):
-    """A value, or what is bound to a name, that does not fit: a RuntimeError in onnxruntime."""
+    """A value, or a binding to a name, does not fit: a RuntimeError in onnxruntime."""
 
 
 class NoSuchFile(OnnxRuntimeError):
@@ -83,7 +83,7 @@ class ModelLoaded(OnnxRuntimeError):
 
 
 class NotImplemented(OnnxRuntimeError):  # noqa: A001  onnxruntime's name
-    """The network needs what leanconv does not do."""
+    """The network needs an operation or a type that leanconv lacks."""
 
     code = (9, "NOT_IMPLEMENTED")
 
@@ -144,7 +144,7 @@ def named(error: LeanConvError, *, running: bool = False) -> OnnxRuntimeError:
 
 @contextmanager
 def raised_as_named(*, running: bool = False) -> Iterator[None]:
-    """Raise what leanconv raises inside under onnxruntime's names; `running` as of `named`."""
+    """Raise leanconv's errors inside under onnxruntime's names; `running` as of `named`."""
     try:
         yield
     except OnnxRuntimeError:

@@ -42,7 +42,7 @@ class ExecutionMode(IntEnum):
 
 
 class ExecutionOrder(IntEnum):
-    """In which order onnxruntime runs nodes; leanconv's plan says in which it does."""
+    """onnxruntime's orders of nodes; leanconv's plan has its own."""
 
     DEFAULT = 0
     PRIORITY_BASED = 1

@@ -91,7 +91,7 @@ class InferenceSession:
     def _other(
         self, error: UnsupportedError, shapes: Mapping[str, Shape], tried: bool = False
     ) -> Engine:
-        """The real onnxruntime for what leanconv lacks, with one warning; else the error.
+        """The real onnxruntime for a network that leanconv lacks, with one warning; else the error.
 
         Args:
             error: leanconv's.
@@ -143,7 +143,7 @@ class InferenceSession:
     def _computed(
         self, feed: Mapping[str, np.ndarray], run_options: RunOptions | None
     ) -> dict[str, np.ndarray]:
-        """All outputs, by whatever takes these shapes, which the file may leave open."""
+        """Compute all outputs, by the engine that takes these shapes."""
         tried = False
         while True:
             engine = self._engine
@@ -283,10 +283,10 @@ class InferenceSession:
         self._providers = chosen(providers, provider_options)
 
     def disable_fallback(self) -> None:
-        """Nothing: it is about onnxruntime's retry with other providers."""
+        """Do nothing: it is about onnxruntime's retry with other providers."""
 
     def enable_fallback(self) -> None:
-        """Nothing: it is about onnxruntime's retry with other providers."""
+        """Do nothing: it is about onnxruntime's retry with other providers."""
 
     @property
     def network(self) -> Any:

@@ -53,12 +53,12 @@ class Cut:
 
     @property
     def given(self) -> list[str]:
-        """Names of what the second part takes from the first."""
+        """Names of the values that the second part reads from the first."""
         first, second = self.ours, self.theirs
         return self.parts.crossing(*((first, second) if self.ours_first else (second, first)))
 
     def file(self, ours: bool, given: Mapping[str, bytes]) -> bytes:
-        """One of the two parts; `given` describes what it takes, where it is the second."""
+        """One of the two parts as a file; `given` describes its inputs, where it is the second."""
         numbers = self.ours if ours else self.theirs
         outputs = self.parts.written_by(numbers)
         if ours == self.ours_first:
@@ -131,7 +131,7 @@ class Split:
         return [None] * len(self._outputs)
 
     def run(self, feed: Mapping[str, np.ndarray], options: Any) -> Arrays:
-        """All outputs.
+        """Compute all outputs.
 
         Raises:
             UnsupportedError: its part needs what leanconv lacks at these shapes.

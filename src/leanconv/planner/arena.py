@@ -96,7 +96,7 @@ def assign_offsets(lifetimes: Sequence[Lifetime]) -> tuple[dict[str, int], int]:
 def check_offsets(
     lifetimes: Sequence[Lifetime], offsets: Mapping[str, int]
 ) -> tuple[dict[str, int], int] | None:
-    """Offsets from elsewhere with the arena's bytes, None if they are no offsets of these buffers.
+    """Offsets from elsewhere with the arena's bytes; None if they do not fit these buffers.
 
     They are if each buffer has one, on a cache line, no two that live at once overlap, and the
     arena is no larger than all buffers side by side.

@@ -231,7 +231,7 @@ _MOST_KEPT = 16  # results of one key; sizes with further results are computed o
 
 
 def remembered(graph: Graph, key: Hashable, make: Callable[[Graph], _Result]) -> _Result:
-    """`make(graph)`, or what it made of a graph that was filled in from the same one with symbols.
+    """`make(graph)`, or its result for a graph that was filled in from the same one with symbols.
 
     Args:
         graph: the network for one shape.

@@ -216,7 +216,7 @@ def link(
     arena: ArenaPart,
     files: Files | None = None,
 ) -> Program:
-    """Put addresses into a program: what comes out runs in this process alone.
+    """Put addresses into a program: the result runs in this process alone.
 
     Args:
         program: without addresses.
@@ -237,7 +237,7 @@ def link(
 
 
 def keep_constants(program: PortableProgram, block: Block, files: Files) -> None:
-    """Read what stays in memory of streamed constants from their file.
+    """Read the streamed constants that stay in memory from their file.
 
     Args:
         program: the one that reads the constants.

@@ -60,7 +60,7 @@ def node_key(
     the sums of products of codes have. Which axes are open decides, too: kernels of any size.
 
     Args:
-        node, graph, decision: what is chosen for.
+        node, graph, decision: for which an algorithm is chosen.
         types: of its values, if others than the graph's.
     """
     names = (*node.inputs, *node.outputs)

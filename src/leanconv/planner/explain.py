@@ -150,7 +150,7 @@ def _moves(plan: NetworkPlan) -> dict[str, list[dict[str, Any]]]:
 
 
 def explain_arena(plan: NetworkPlan) -> dict[str, Any]:
-    """The arena over time: each buffer's place and life, and what makes the peak."""
+    """The arena over time: each buffer's place and life, and the buffers of the peak."""
     time, alive = arena_peak(plan.storage.buffers)
     return {
         "bytes": plan.arena_bytes,
@@ -180,7 +180,7 @@ def explain_front(plan: NetworkPlan, budget: Planner) -> list[dict[str, Any]]:
 
 
 def summary(plan: NetworkPlan, decided: Decided) -> str:
-    """A line for each step, with the fastest choice that lost; then what makes the memory."""
+    """A line for each step, with the fastest choice that lost; then the parts of the memory."""
     layers = {layer["output"]: layer for layer in _node_layers(plan, decided.planner)}
     estimates = plan.step_estimates()
     lines = []
@@ -315,7 +315,7 @@ class Shared:
 
     Attributes:
         level: `"graph"`, `"choice"`, `"search"`, `"layer"` or `"kernel"`.
-        name: which one.
+        name: of what is shared.
         kept: how many were made, for sizes that answer in different ways; forms of kernels.
         served: how often one of them served a later size; of kernels, how many there are.
         guards: the number of questions about sizes while they were made.

@@ -58,7 +58,7 @@ class FormatRules:
         return operator_of(node).may_be_last(node, self.graph) if alone else ()
 
     def possible(self, node: Node) -> Iterator[tuple[dict[str, Format], Format]]:
-        """All formats of what a node reads and writes that its kernels take."""
+        """All formats of a node's inputs and outputs that its kernels take."""
         found = list(self._in_order(node))
         yield from found
         x = node.inputs[0] if node.inputs else ""

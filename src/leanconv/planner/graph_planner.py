@@ -111,7 +111,7 @@ class GraphPlanner:
     streams: bool = False
 
     def merging(self, count: int) -> GraphPlanner:
-        """The planner of this graph, nothing of which is merged, with its first blocks merged."""
+        """A planner of this graph, nothing of which is merged, with its first blocks merged."""
         graph = merge_blocks(self.graph, count)
         return replace(self, graph=graph, merged=count, unmerged=self)
 
@@ -139,7 +139,7 @@ class GraphPlanner:
         return evaluator
 
     def merged_times(self, count: int) -> dict[str, int]:
-        """The estimated time of the first blocks one by one, by what the last of them defines."""
+        """The estimated time of the first blocks one by one, by the output of the last of them."""
         outputs = [node.key for node in blocks_to_merge(self.graph)[:count]]
         pairs = zip(self.graph.nodes, self.defaults, strict=True)
         times = [self.evaluator.least_ns(n, d) for n, d in pairs if n.key in outputs]

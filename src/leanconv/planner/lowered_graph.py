@@ -109,7 +109,7 @@ class OwnedGraph:
         return self._graph
 
     def take(self) -> Graph:
-        """Give the graph up: it is in memory only as long as who took it keeps it."""
+        """Return the graph and forget it: it stays in memory as long as the caller keeps it."""
         graph, self._graph = self.graph, None
         return graph
 
@@ -135,7 +135,7 @@ Offered = tuple[Hashable, Mapping[str, int]]
 
 
 class WeightStore:
-    """Packed weights of a network's plans: what two of them read alike is in memory once."""
+    """Packed weights of a network's plans: equal ones are in memory once."""
 
     def __init__(self) -> None:
         self._held: weakref.WeakValueDictionary[Hashable, PackedWeights]
@@ -149,7 +149,7 @@ class WeightStore:
     def keep(
         self, offered: Iterable[Offered], block: Block, places: Mapping[str, int]
     ) -> list[PackedWeights]:
-        """Offer what was packed into a block to other plans, as long as the result is kept."""
+        """Offer packed weights in a block to other plans, as long as the result is kept."""
         kept = []
         for key, sizes in offered:
             addresses = {name: block.address + places[name] for name in sizes}
@@ -203,7 +203,7 @@ class ConstantPool:
         return [(packing_key(packing), dict(packing.bytes)) for packing in self.packings]
 
     def kernels(self, known: set[Hashable] | None = None) -> list[Kernel]:
-        """The compiled code that packs what is yet to be packed.
+        """The compiled code that packs constants that are not packed yet.
 
         Args:
             known: recipes whose kernels are left out; the recipes of this pool's kernels are added.
@@ -227,7 +227,7 @@ class ConstantPool:
         return {name: places[same.get(name, name)] for name in self.bytes}, end
 
     def take(self) -> Iterator[tuple[str, np.ndarray | PackCall]]:
-        """Give up all constants, piece by piece: (name, array or what packs one)."""
+        """Yield and forget all constants, piece by piece: (name, array or what packs one)."""
         while self.arrays:
             name = next(iter(self.arrays))
             yield name, self.arrays.pop(name)
@@ -237,6 +237,6 @@ class ConstantPool:
                 yield from ((name, call) for call in calls)
 
     def drop(self) -> None:
-        """Let all constants go that are not taken: they are in memory already."""
+        """Forget all constants that are not taken: they are in memory already."""
         self.arrays.clear()
         self.packings.clear()

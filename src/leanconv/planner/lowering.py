@@ -221,7 +221,7 @@ class _Lowering(ValuePlacer):
         self._add_step(label, node.op, lowered.algorithm, tuple(calls), node.key, repeats)
 
     def _pack(self, packing: Packing) -> dict[str, str]:
-        """The names of what a packing makes; nodes that read the same share it."""
+        """The names of a packing's results; nodes that read the same constants share it."""
         key = packing_key(packing)
         found = None if key is None else self._alike.get(key)
         if found is not None:
@@ -392,7 +392,7 @@ class TracedLowering:
 
 
 def _with_packings(lowered: Lowered, plainly: Callable[[], Lowered]) -> Lowered:
-    """The same; weights that must be packed are packed by the node lowered plainly."""
+    """A traced node whose weights are packed by the node lowered plainly."""
     if not lowered.packings:
         return lowered
 

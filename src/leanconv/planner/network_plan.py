@@ -115,7 +115,7 @@ class NetworkPlan(Unpicklable):
 
     @property
     def predicted_ns(self) -> int:
-        """Estimated time of a run, what it waits for weights included."""
+        """Estimated time of a run, with the waiting for weights."""
         computed = self._shared(node_cost.estimated_ns for node_cost in self.node_costs)
         return computed + self.waiting_ns + self.call_ns
 
@@ -245,7 +245,7 @@ class NetworkPlan(Unpicklable):
 
     @property
     def predicted_error(self) -> float:
-        """Expected relative error of the outputs; what was measured on samples, where it was.
+        """Relative error of the outputs: expected or, where samples were given, measured.
 
         An estimate is the root of the layers' summed squares, to first order;
         `NodeCost.passed_error` says what a layer's error becomes.

@@ -46,7 +46,7 @@ def step_times(
 
 @dataclass(frozen=True)
 class PartCost:
-    """Bytes of an output that are those of an input.
+    """Bytes of an output that equal those of an input.
 
     Attributes:
         source: the number of the input; None for a constant of the node's own.
@@ -97,7 +97,7 @@ class NodeCost:
             name.
         temporaries: bytes of each, aligned.
         views: the outputs that are bytes of inputs.
-        parts: what the one output consists of, where inputs could be computed in their place.
+        parts: of the one output, where inputs could be computed in their place.
         growth: how much the error of a plain sum grows on its way to the outputs.
     """
 
@@ -167,7 +167,7 @@ class NodeEvaluator:
         self._floors: Callable[[], Mapping[str, int]] = dict
 
     def follow(self, other: NodeEvaluator, floors: Callable[[], Mapping[str, int]]) -> None:
-        """Share what the evaluator of another graph for the same target knows of equal nodes.
+        """Share costs of equal nodes with the evaluator of another graph for the same target.
 
         Args:
             other: of a graph of which this one was made by merging nodes.
@@ -396,7 +396,7 @@ class GraphViews:
         return root == key or self.bytes(key) == self.bytes(root)
 
     def follow(self, node: Node, found: Sequence[NodeCost]) -> tuple[NodeCost, ...]:
-        """Take in what a node's outputs share with its inputs; its costs without needless copies.
+        """Add the bytes that a node shares with its inputs; return costs without needless copies.
 
         Such a node is computed in one way, whatever is chosen elsewhere.
 

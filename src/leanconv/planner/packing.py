@@ -90,7 +90,7 @@ def pack_program(
 
 
 class Preparation:
-    """Calls that pack constants, as a program that runs whenever what they are made of changes.
+    """Calls that pack constants, as a program that runs whenever its sources change.
 
     Args:
         calls: each with the address of its result.

@@ -73,7 +73,7 @@ class PlannedNode:
 
 @dataclass(frozen=True)
 class PlanFile:
-    """All that a plan's file says.
+    """The contents of a plan's file.
 
     Attributes:
         network: digest of the graph, weights left out, before blocks are merged.
@@ -120,7 +120,7 @@ class PlanFile:
 
 
 def graph_digest(graph: Graph) -> str:
-    """A digest of what a graph computes, the values of its constants left out."""
+    """A digest of a graph's operations, the values of its constants left out."""
     text = [canonical_text((graph.inputs, graph.outputs))]
     for node in graph.nodes:
         types = [
@@ -260,7 +260,7 @@ def read_plan(path: str | os.PathLike[str]) -> PlanFile:
 
 
 class _WrongError(Exception):
-    """Something in a file is not what a plan has there."""
+    """A part of a file is not as a plan has it."""
 
 
 def _parse(data: Any) -> PlanFile:

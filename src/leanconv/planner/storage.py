@@ -205,7 +205,7 @@ def _uses(lowered: Placeable, owner: Mapping[str, str]) -> list[BufferUse[str]]:
 
 
 def _scratch_name(time: int, lowered: Placeable) -> str:
-    """A name that no value has, whatever the file calls its values."""
+    """A name that no value of the file has."""
     name = f"scratch of call {time}"
     while name in lowered.bytes:
         name += "'"
@@ -329,7 +329,7 @@ class ValuePlacer(ABC):
         return name in self.bytes or name in self.constants or name in self.graph.types
 
     def fresh(self, name: str) -> str:
-        """A name that nothing has, whatever the file calls its values."""
+        """A new name, unlike all values of the file."""
         marks = self._marks.get(name, 0)
         while self.is_used(name + "'" * marks):
             marks += 1

@@ -140,7 +140,7 @@ def lay_out(
 
 
 def streamed_within(lowered: LoweredGraph, threads: int, limit: int | None) -> Layout:
-    """A layout with as few constants in memory as can be, and those that a limit has room for.
+    """A layout with few constants in memory, and as many more as a limit has room for.
 
     Args:
         lowered: the network.
@@ -162,7 +162,7 @@ def streamed_within(lowered: LoweredGraph, threads: int, limit: int | None) -> L
 
 
 def streamed_ns(call_ns: Sequence[float], read: Sequence[Reading], bytes_a_ns: float) -> int:
-    """Estimated time of a run whose calls wait for what they read.
+    """Estimated time of a run whose calls wait for the constants that they read.
 
     Args:
         call_ns: time of each call by itself.

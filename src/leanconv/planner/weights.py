@@ -29,7 +29,7 @@ _PIECE = 4 * 2**20  # bytes hashed between two times that what was read is given
 
 
 class PlanWeights:
-    """The constants of a plan in memory: what other plans or processes have packed, and the rest.
+    """The constants of a plan in memory: shared by other plans or processes, or packed here.
 
     Args:
         pool: all of them; it gives them up.
@@ -77,7 +77,7 @@ class PlanWeights:
         return [] if self._is_packed else self._pool.kernels()
 
     def packed(self, library: Library, threads: int) -> tuple[Block, dict[str, int]]:
-        """Pack what is still to be packed, and offer it to other plans.
+        """Pack the constants that are not packed yet, and offer them to other plans.
 
         Args:
             library: has `kernels`.

@@ -56,7 +56,7 @@ class BatchPlan:
 
     @property
     def array_bytes(self) -> int:
-        """The batch as it comes and as the network takes it; results, and their copy for Ray."""
+        """Bytes of a batch in Ray's and in the network's types, and likewise of its results."""
         return 2 * self.batch_size * self.row_bytes
 
     @property
@@ -270,7 +270,7 @@ class _Planning:
         return self._backend.graph(tuple((count, *shape) for shape in rows.values()))
 
     def _mixed(self, rows: Mapping[str, Shape]) -> str:
-        """Why a row of a batch would not be what it is alone; empty if it is."""
+        """Why a row's bits in a batch would differ from those alone; empty if they do not."""
         try:
             graph = self._graph(rows, 2)
         except (ModelError, InputError) as error:

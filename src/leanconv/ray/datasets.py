@@ -22,7 +22,7 @@ _PROCESS_BYTES = 160 * 2**20  # of a process of Ray with NumPy, Arrow and leanco
 
 
 class Predictor:
-    """A network as `Dataset.map_batches` takes it; `leanconv.ray.arguments` says with what.
+    """A network as `Dataset.map_batches` takes it, with arguments of `leanconv.ray.arguments`.
 
     Each actor has one, and so one copy of the packed weights. A row of the result has the bits of
     `net(row[np.newaxis])` in any process with the same kind of processor, whatever rows it is
@@ -220,7 +220,7 @@ def map_network(
     Args:
         net: for the CPU, loaded with `reproducible=True`; `threads=` says how many CPUs an actor
             takes.
-        dataset: whose rows hold one image, or what else the network takes, without a batch axis.
+        dataset: of rows with one image, or another input of the network, without a batch axis.
         columns: that inputs are read from, by input, or that of the only one; those of the inputs'
             names by default. The other columns are carried on.
         shapes, memory_limit, batch_size: as `plan_batches` takes them.

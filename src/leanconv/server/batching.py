@@ -121,7 +121,7 @@ class Batcher:
                 self._queue.remove(job)
 
     def close(self) -> None:
-        """Compute what is queued, then end the thread."""
+        """Compute all queued jobs, then end the thread."""
         with self._changed:
             self._stopping = True
             self._changed.notify()

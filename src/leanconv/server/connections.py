@@ -67,7 +67,7 @@ class BoundedProtocol(H11Protocol):
             self._have_headers()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is no HTTP."""
+        """Refuse bytes that are no HTTP."""
         body = refusal_response(RefusedError(BAD, msg)).body
         head = f"content-type: application/json\r\ncontent-length: {len(body)}"
         self.transport.write(f"HTTP/1.1 {BAD} Bad Request\r\n{head}\r\n".encode())

@@ -67,7 +67,7 @@ class Metrics:
             groups.labels(*labels).set_function(lambda plans=plans: float(len(plans.groups())))
 
     def answered(self, model: ServedModel | None, status: int, duration_ns: int) -> None:
-        """Count a request; of no model where there is none of its name."""
+        """Count a request; without a model if there is none of its name."""
         labels = (model.name, model.version) if model else ("", "")
         self._requests.labels(*labels, str(status)).inc()
         if model:

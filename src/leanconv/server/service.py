@@ -72,7 +72,7 @@ class Service:
         )
 
     def close(self) -> None:
-        """Compute what is queued, and end the threads."""
+        """Compute all queued jobs, and end the threads."""
         self._planning.close()
         self._batcher.close()
 
@@ -283,7 +283,7 @@ class Planning:
         return sum(not future.done() for future in self._waiting.values())
 
     def close(self) -> None:
-        """Give up what is being planned, and end the thread."""
+        """Stop planning, and end the thread."""
         self._stopping = True
         self._work.put(None)
         self._thread.join()

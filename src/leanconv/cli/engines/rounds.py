@@ -23,7 +23,7 @@ Report = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Work:
-    """One network (or one convolution as a network) and what it is fed.
+    """One network (or one convolution as a network) and its inputs.
 
     Attributes:
         name: in tables and JSON.

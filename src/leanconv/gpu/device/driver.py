@@ -213,7 +213,7 @@ class Driver:
         shared_bytes: int,
         parameters: Any,
     ) -> None:
-        """Start a kernel that waits by itself for what is on the stream before it."""
+        """Start a kernel that waits by itself for the work on the stream before it."""
         early = LaunchAttribute(_PROGRAMMATIC_SERIALIZATION, 0, 1)
         config = LaunchConfig(
             (c_uint * 3)(*grid),
@@ -282,11 +282,11 @@ class Driver:
 
     # -- order between streams -------------------------------------------------------------
     def follow(self, stream: int) -> None:
-        """Let our stream wait for what is on another library's stream now."""
+        """Let our stream wait for the present work on another library's stream."""
         self._order(c_void_p(stream), self.stream)
 
     def lead(self, stream: int) -> None:
-        """Let another library's stream wait for what is on ours now."""
+        """Let another library's stream wait for the present work on ours."""
         self._order(self.stream, c_void_p(stream))
 
     def _order(self, first: c_void_p, then: c_void_p) -> None:
@@ -302,7 +302,7 @@ class Driver:
         self.call("cuStreamBeginCapture_v2", self.stream, _THREAD_LOCAL_CAPTURE)
 
     def end_capture(self) -> Graph:
-        """Make a graph of what was recorded."""
+        """Make a graph of the recorded launches."""
         graph, executable = c_void_p(), c_void_p()
         self.call("cuStreamEndCapture", self.stream, byref(graph))
         try:
@@ -336,7 +336,7 @@ class Graph:
         self._driver, self._executable = driver, executable
 
     def run(self) -> None:
-        """Start all of it on the driver's stream."""
+        """Start all launches on the driver's stream."""
         self._driver.call("cuGraphLaunch", self._executable, self._driver.stream)
 
     def close(self) -> None:

@@ -61,7 +61,7 @@ class DeviceAlgorithm(Generic[P]):
 
     Attributes:
         name: as on the CPU.
-        reject: what it says beside the rank of a problem that it cannot compute, or None.
+        reject: gives the reason, beside the rank, why it cannot compute a problem, or None.
         parameters: the record of those that may go with it, such as `solution` in `mec:solution=B`.
         make: the launches, given weights (K, C/g, kh, kw) and parameters; see `lower`.
         automatic: whether it is considered where the user asks for none.

@@ -177,7 +177,7 @@ class LoweringContext(ValuePlacer):
 
     # -- steps -----------------------------------------------------------------------------
     def add(self, node: Node, lowered: Lowered) -> None:
-        """Take over what a node became."""
+        """Add the launches of a node."""
         self.constants.update(lowered.constants)
         self.bytes.update(lowered.temporaries)
         name = node.name or node.key

@@ -125,7 +125,7 @@ def _tensor(spec: ConvSpec, form: str) -> tuple[tuple[int, ...], tuple[int, ...]
 
 
 def _flat(spec: ConvSpec) -> ConvSpec:
-    """The same convolution, as one image of one row where it is a matrix product."""
+    """A convolution as one image of one row where it is a matrix product; else itself."""
     if not in_place_windows(spec) or max(spec.stride) > 1:
         return spec
     return replace(

@@ -32,7 +32,7 @@ HANDLERS = Handlers()
 
 @HANDLERS.of("ConvTranspose")
 def lower_transposed(context: LoweringContext, node: Node) -> None:
-    """Lower a ConvTranspose to what is expected to be faster, or to need less memory."""
+    """Lower a ConvTranspose by the form that is estimated faster, or that needs less memory."""
     w = context.given(node, 1)
     assert w is not None
     names = []

@@ -94,7 +94,7 @@ def _lower(
     tile: Tile | None = None,
     epilogue: Epilogue | None = None,
 ) -> Lowered:
-    """The copy and the product over what it wrote."""
+    """The copy and the product over its result."""
     spec, unfolded = problem.spec, f"{problem.name}/unfolded"
     size = spec.batch * shape.i * shape.j * shape.t * spec.in_channels * problem.dtype.bytes
     product = Product(
@@ -205,7 +205,7 @@ _SWITCHES = ("micro", "vector", "double", "prefetch")
 
 @dataclass(frozen=True)
 class Im2winParameters(Parameters):
-    """One of the thesis' two kernels, and what is switched on or off in it; see `Im2winForm`."""
+    """One of the thesis' two kernels, and the switches of its steps; see `Im2winForm`."""
 
     form: str | None = parameter(one_of("basic", "high"))
     micro: int | None = parameter(one_of(0, 1))
@@ -285,7 +285,7 @@ def lower_im2win(
 
 
 def _without_vectors(done: Lowered) -> Lowered:
-    """The same launches, compiled without any knowledge of alignment."""
+    """Launches compiled without any knowledge of alignment."""
     launches = []
     for launch in done.launches:
         if launch.code.function == "gemm.segment_gemm":

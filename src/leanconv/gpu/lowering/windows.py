@@ -85,7 +85,7 @@ class Windows:
 
     @property
     def contiguous(self) -> int:
-        """Elements that one load may bring: what divides all places where a run begins."""
+        """Elements that one load may bring: the divisor of all places where a run begins."""
         return divisor(*self.x_strides, self.depth.x_stride, self.channels, self.run or self.length)
 
     def steps(self, block: int) -> int:
@@ -94,7 +94,7 @@ class Windows:
 
 
 def at_least_2d(spec: ConvSpec) -> ConvSpec:
-    """The same convolution with at least two spatial axes: the first of extent 1 if it has one."""
+    """A convolution with two spatial axes or more: the first of extent 1 if it had one."""
     if len(spec.size) > 1:
         return spec
     return replace(

@@ -82,7 +82,7 @@ def convolved(
     bias: Value | None = None,
     result: Requantisation | None = None,
 ) -> Value:
-    """A convolution of codes: its sums, or what they become.
+    """A convolution of codes: its sums, or these as floats or codes.
 
     Args:
         call: the node.
@@ -152,7 +152,7 @@ def product(
     bias: Value | None = None,
     result: Requantisation | None = None,
 ) -> Value:
-    """(a - a_zero) @ (b - b_zero) + bias, or what it becomes.
+    """(a - a_zero) @ (b - b_zero) + bias, as sums, floats or codes.
 
     Args:
         call: the node.

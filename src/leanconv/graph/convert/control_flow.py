@@ -32,7 +32,7 @@ def condition(call: Call, index: int) -> bool:
 
 
 class Loop(Repeated):
-    """A Loop: how often at most, whether to begin at all, what is carried."""
+    """A Loop: the most iterations, whether to begin at all, and the states."""
 
     def __init__(self, call: Call) -> None:
         states = [call.anything(index) for index in range(2, len(call))]
@@ -55,7 +55,7 @@ class Loop(Repeated):
 
 
 class Scan(Repeated):
-    """A Scan: what is carried, then tensors of which each iteration reads a slice.
+    """A Scan: the states, then tensors of which each iteration reads a slice.
 
     Args:
         call: the node.
@@ -159,7 +159,7 @@ def _loop(call: Call) -> list[Value]:
 
 
 def _scan(call: Call) -> list[Value]:
-    """The same, for each slice of some tensors; before opset 9, for each image of a batch."""
+    """Repeat a body for each slice of some tensors; before opset 9, for each image of a batch."""
     if call.opset >= 9:
         return repeated(Scan(call))
     if call.optional(0) is not None:

@@ -34,7 +34,7 @@ MOST_ITERATIONS = (1 << 31) - 1  # of a loop that a node holds
 
 
 class Repeated:
-    """A body with what goes in and comes out.
+    """The body of a loop, with its inputs and outputs.
 
     Args:
         call: the node.
@@ -119,7 +119,7 @@ class Repeated:
         return [*lead, *states, *self.slices(number, self.call.builder, lambda value: value)]
 
     def inlined(self, iteration: int, states: Sequence[Value]) -> tuple[bool, list[Value]]:
-        """One iteration as nodes around it: whether another one follows, and what it gives."""
+        """One iteration as nodes: whether another one follows, and its results."""
         found = self.call.inline("body", self.given(iteration, states))
         made = found[self.leads_out :]
         return not self.leads_out or goes_on(self.call.builder, found[0]), made
@@ -283,12 +283,12 @@ def _held(loop: Repeated, body: Held, number: Value, count: Any) -> list[Value]:
 def _emitted(
     loop: Repeated, body: Held, number: Value, count: Any, fixed: Sequence[int], kept: Sequence[int]
 ) -> Sequence[Value]:
-    """The results of iterations that are kept: of what is carried, then of the rows.
+    """Emit the node that holds the body; return its results: states, then rows.
 
     Args:
         body, number, count: as of `_held`.
-        fixed: the numbers of what is carried but stays as it is.
-        kept: those of the results.
+        fixed: the numbers of states that stay as they are.
+        kept: the numbers of the other states, and of the rows that something reads.
     """
     states = list(body.inputs.items())[loop.leads_in : loop.leads_in + loop.carried]
     values = [body.outputs[loop.leads_out + n] for n in kept]
@@ -335,7 +335,7 @@ def _alike(loop: Repeated, value: Value, count: Any) -> Value:
 
 
 def _said(text: str, *values: object) -> Callable[[], str]:
-    """A message that is written when it is wanted: types of open sizes have no text."""
+    """A message that is written when it is read: types of open sizes have no text."""
     return lambda: text.format(*values)
 
 

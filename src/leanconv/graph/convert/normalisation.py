@@ -169,7 +169,7 @@ def _spread(call: Call, held: Value, channels: int) -> Value:
 
 
 def _batch_norm(call: Call) -> list[Value]:
-    """Per channel by given statistics; by those of the batch where the file says so."""
+    """Normalise each channel by constant statistics; by the batch's where the file says so."""
     if call.opset < 14 and any(call.node.outputs[1:]):
         raise UnsupportedError(
             "there are outputs for the statistics of the batch; expected a model for inference; "

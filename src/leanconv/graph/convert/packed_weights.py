@@ -107,7 +107,7 @@ class _Blocked:
 
 
 def product_of_codes(call: Call, a: Value, w: Value, axis: int) -> Value | None:
-    """A product of rows with a matrix whose weights stay codes; None for any other.
+    """A product of rows with a matrix whose weights stay codes; None for other matrices.
 
     Args:
         call: the node.

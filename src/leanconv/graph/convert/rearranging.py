@@ -17,7 +17,7 @@ from leanconv.units import shape_text
 
 
 def _center_crop_pad(call: Call) -> list[Value]:
-    """The middle of what is too large, and zeros around what is too small."""
+    """The middle of axes that are too large, zeros around those that are too small."""
     x, targets = call.value(), call.integers(1)
     rank = len(x.shape)
     axes = call.axes(call.attribute("axes", tuple(range(rank))), rank)
@@ -126,7 +126,7 @@ def _column_to_image(call: Call) -> list[Value]:
 
 
 def _max_unpool(call: Call) -> list[Value]:
-    """Zeros, but for what a pool has kept, put back where it was."""
+    """Zeros, with the elements that a pool has kept put back in their places."""
     x, places = call.value(), call.value(1)
     check_rank(x.type, 3, 5)
     axes = len(x.shape) - 2

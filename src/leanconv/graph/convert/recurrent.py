@@ -40,7 +40,7 @@ _NAMES = {name.lower(): name for name in GATE_FUNCTIONS}
 
 
 def _recurrent(call: Call) -> list[Value]:
-    """All three: they differ in their gates, their states and what a step computes."""
+    """Convert LSTM, GRU and RNN: they differ in gates, states and the computation of a step."""
     x, weights, recurrent = (call.value(index) for index in range(3))
     for index, value in enumerate((x, weights, recurrent)):
         check_rank(value.type, 3, 3, f"input {index}")
@@ -191,7 +191,7 @@ def _rule(inputs: int, outputs: int, **kinds: str) -> Rule:
 
 
 def _causal_conv(call: Call) -> list[Value]:
-    """A convolution of each channel over what came before, whose end is the next state."""
+    """A convolution of each channel over earlier elements, whose end is the next state."""
     x, w = floating(call), call.value(1)
     check_rank(x.type, 3, 3, "input 0")
     check_rank(w.type, 3, 3, "the weight")

@@ -213,7 +213,7 @@ def _spread(numbers: Sequence[Any], axes: Sequence[int], default: Sequence[Any])
 def _resized(
     call: Call, x: Value, scales: Sequence[float] | None, sizes: Sequence[int] | None, way: _Way
 ) -> Value:
-    """A map in other sizes: those given, or those that the scales give."""
+    """A map in other sizes: given ones, or those of the scales."""
     if scales is not None and (
         len(scales) != len(x.shape) or any(not (math.isfinite(s) and s > 0) for s in scales)
     ):

@@ -187,7 +187,7 @@ class Call:
         return numbers(self.symbolic(index), self.value(index).type.dtype)
 
     def symbolic(self, index: int) -> Array:
-        """The same, of objects where there are symbols among its integers.
+        """A known input as an array, of objects where its integers have symbols.
 
         Raises:
             NeedsValuesError: the input depends on the network's inputs.
@@ -221,7 +221,7 @@ class Call:
         return self.builder.declared(self.value(index))
 
     def dtype(self, index: int) -> DType:
-        """The dtype of an input, whatever holds it."""
+        """The dtype of an input."""
         return self.value(index).type.dtype
 
     def integers(self, index: int, most: int = MAX_RANK) -> tuple[int, ...]:
@@ -386,5 +386,5 @@ class Call:
         return self.fold(lambda: array, array.shape, dtype_of(array))
 
     def reshape(self, value: Value, shape: Sequence[int]) -> Value:
-        """The same elements in another shape."""
+        """A value's elements in another shape."""
         return self.emit("Reshape", [value], shape=tuple(integer(extent) for extent in shape))

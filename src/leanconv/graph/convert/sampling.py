@@ -86,7 +86,7 @@ def _line(extent: int, align: bool) -> Array:
 
 
 def _deform_conv(call: Call) -> list[Value]:
-    """Its windows become channels, in runs that blocks of channels divide; then one pixel each."""
+    """Make channels of windows, in runs that blocks of channels divide; then one pixel each."""
     x, w, offset = call.value(), call.value(1), call.value(2)
     check_rank(x.type, 4, 4)
     check_rank(w.type, 4, 4, "input 1")

@@ -127,7 +127,7 @@ def _bounded(
     largest: Callable[[Call], list[TensorType]],
     working: Callable[[Call], int] | None = None,
 ) -> Convert:
-    """The conversion; where bounds are wanted, results as large as they may be.
+    """Make a conversion whose results are as large as they may be, where bounds are wanted.
 
     Args:
         convert: the conversion.
@@ -304,10 +304,10 @@ def _begin(call: Call, x: Value, sizes: tuple[int, ...]) -> Value:
 
 
 def _cut_shape(shape: Sequence[int], count: int, axis: int) -> tuple[int, ...]:
-    """The shape of what has been found.
+    """The shape of the elements that were found.
 
     Raises:
-        ModelError: it was to be found with a threshold that is none.
+        ModelError: the threshold, which is data, is not within 0 to 1.
     """
     if count == WRONG:
         raise ModelError("iou_threshold follows from data and is none; expected 0 to 1")
@@ -364,7 +364,7 @@ PARTS: dict[str, Rule] = {
 
 
 def in_parts(nodes: Iterable[FileNode]) -> tuple[FileNode, ...]:
-    """The nodes of a graph; what can be compiled of those that select is a node of its own.
+    """The nodes of a graph, with the compiled part of those that select as nodes of their own.
 
     That has room for all that may be found; how many are given is known when the network runs.
     """

@@ -266,7 +266,7 @@ def _wrapped(call: Call, x: Value, widths: Sequence[int]) -> Value:
 
 
 def check_parts(count: int) -> None:
-    """Refuse what would become very many copies; each of them is code.
+    """Refuse operations that would become very many copies; each of them is code.
 
     Raises:
         UnsupportedError: there are over `MOST_PARTS`.

@@ -37,7 +37,7 @@ def narrowed(call: Call, x: Value, kind: DType) -> Value:
 
 
 def _cast(call: Call) -> list[Value]:
-    """A change of dtype; float32 is what it is kept in, and so is float16, once it is rounded."""
+    """Change the dtype; float32, and float16 once rounded, are in the dtype of the network."""
     target = call.attribute("to", None)
     if call.node.op == "CastLike":
         target = call.declared(1)
@@ -57,7 +57,7 @@ def _cast(call: Call) -> list[Value]:
 
 
 def _bit_cast(call: Call) -> list[Value]:
-    """The same bits as another dtype; float32 must be what the network computes in."""
+    """Take the bits as another dtype; float32 must be the dtype in which the network computes."""
     x, target = call.value(), call.attribute("to", None)
     if target is None:
         raise ModelError("attribute to is missing; expected a data type")

@@ -42,7 +42,7 @@ def convolution(
 
 
 def exact_convolution(call: Call, x: Value, w: Value, attributes: Mapping[str, Any]) -> Value:
-    """The same of whole numbers, without bias: nothing is transformed, and all sums are exact."""
+    """A convolution of whole numbers without bias: nothing is transformed, all sums are exact."""
     made = _with_constants(call, "Conv", x, w, None, attributes)
     return made if isinstance(made, Value) else _of_data(call, x, w, None, attributes, exact=True)
 
@@ -151,7 +151,7 @@ def _with_zeros_between(call: Call, x: Value, strides: Sequence[int]) -> Value:
 
 
 def _reversed(call: Call, w: Value, group: int) -> Value:
-    """Weights (C, O / group, kernel) as those of a convolution, their taps in reverse order."""
+    """Weights (C, O / group, kernel) for a convolution, with taps in reverse order."""
     channels, outputs, *taps = w.shape
     starts = tuple(extent - 1 for extent in taps)
     steps = tuple(-1 if extent > 1 else 1 for extent in taps)
@@ -164,7 +164,7 @@ def _reversed(call: Call, w: Value, group: int) -> Value:
 
 
 def with_bias(call: Call, y: Value, bias: Value | None) -> Value:
-    """The outputs (N, O, spatial) with what is added to each channel."""
+    """The outputs (N, O, spatial) with a bias added to each channel."""
     if bias is None:
         return y
     return call.emit("Add", [y, call.reshape(bias, (y.shape[1], *(1,) * (len(y.shape) - 2)))])

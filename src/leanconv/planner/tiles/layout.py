@@ -39,7 +39,7 @@ Shapes = tuple[tuple[int, ...], ...]
 
 
 class TileTooSmallError(ValueError):
-    """Nothing of a window would be right: `needed` is the extent that works, per group."""
+    """No element of a window would be right: `needed` is the extent that works, per group."""
 
     def __init__(self, needed: tuple[int, ...]) -> None:
         super().__init__(needed)
@@ -169,7 +169,7 @@ _FEW = 17  # results beside each other, from which on sums have one order: more 
 
 
 def check_alike(windows: Windows) -> None:
-    """Refuse a network whose windows do not compute what the whole image does.
+    """Refuse a network whose windows differ from the whole image.
 
     Args:
         windows: the network for both sizes, where windows lie, and what is right in them.

@@ -132,7 +132,7 @@ def longest_step(cutting: Cutting, margins: Margins, outputs: Sequence[str], gro
 def right_range(
     cutting: Cutting, margins: Margins, outputs: Sequence[str], group: int
 ) -> tuple[int, int]:
-    """From where to where all outputs are right in a window, in indices of a group's base."""
+    """The range in which all outputs of a window are right, in indices of a group's base."""
     first, last = 0, 1 << 62
     for name in outputs:
         for axis, place in cutting.places[name].items():
