@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import signal
+import socket
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Callable
+from http.client import HTTPConnection
 from pathlib import Path
 
 import httpx
@@ -23,6 +23,7 @@ from leanconv.server.limits import Limits
 from leanconv.server.models import loaded, sources
 from support.served import binary_request, results, small_net
 from support.small_inputs import IMAGE, by_rate
+from support.waiting import HANG_S, wait_until
 
 Call = Callable[..., tuple[int, str]]
 
@@ -36,6 +37,11 @@ def call(capsys: pytest.CaptureFixture[str]) -> Call:
         return code, capsys.readouterr().err
 
     return run
+
+
+def not_taken(port: int) -> bool:
+    with socket.socket() as made:
+        return made.connect_ex(("127.0.0.1", port)) != 0
 
 
 def test_the_life_of_a_server(tmp_path: Path) -> None:
@@ -58,27 +64,24 @@ def test_the_life_of_a_server(tmp_path: Path) -> None:
         body, headers = binary_request({"x": x})
         with httpx.Client(base_url=found[1]) as client:
             assert results(client.post("/v2/models/one/infer", content=body, headers=headers))
-
-            def slowly() -> object:
-                for part in (body[:10], body[10:100], body[100:]):
-                    yield part
-                    time.sleep(0.3)
-
-            given = {**headers, "Content-Length": str(len(body))}
-            late: list[httpx.Response] = []
-            sending = threading.Thread(
-                target=lambda: late.append(
-                    httpx.post(f"{found[1]}/v2/models/one/infer", content=slowly(), headers=given)
-                )
-            )
-            sending.start()
-            time.sleep(0.3)
-            process.send_signal(signal.SIGTERM)
-            sending.join()
-            assert results(late[0])
-        assert process.wait(20) == 0
-        with pytest.raises(httpx.ConnectError):
-            httpx.get(f"{found[1]}/v2/health/live")
+        port = int(found[1].rpartition(":")[2])
+        late = HTTPConnection("127.0.0.1", port)
+        late.putrequest("POST", "/v2/models/one/infer")
+        given = {**headers, "Content-Length": str(len(body)), "Expect": "100-continue"}
+        for each in given.items():
+            late.putheader(*each)
+        late.endheaders()
+        assert late.sock.recv(1000).startswith(b"HTTP/1.1 100 ")  # the server has it, and waits
+        late.send(body[:100])
+        process.send_signal(signal.SIGTERM)
+        wait_until(lambda: not_taken(port))
+        late.send(body[100:])
+        answer = late.getresponse()
+        told = answer.getheaders()
+        assert results(httpx.Response(answer.status, headers=told, content=answer.read()))
+        late.close()
+        assert process.wait(HANG_S) == 0
+        assert not_taken(port)
         assert process.stderr.read() == ""
     finally:
         process.kill()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import gc
 import threading
-import time
 import weakref
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from leanconv.server.plans import Plans
 from support.hostile import node
 from support.onnx_models import model as onnx_model
 from support.served import LIMITS, binary_request, results, serving, small_net
+from support.waiting import HANG_S, wait_until
 
 X = np.ones((1, 3, 8, 8), np.float32)
 
@@ -44,7 +45,7 @@ def held_back(monkeypatch: pytest.MonkeyPatch) -> Gate:
 
     def run(self: Plans, *arguments: Any) -> Sequence[np.ndarray]:
         event.reached.set()
-        assert event.wait(20)
+        assert event.wait(HANG_S)
         return usual(self, *arguments)
 
     monkeypatch.setattr(Plans, "run", run)
@@ -56,10 +57,9 @@ def test_requests_beyond_the_queue_are_refused(tmp_path: Path, held_back: Gate) 
     with serving([small_net(tmp_path / "one.onnx")], limits, batch=1) as served:
         with ThreadPoolExecutor(10) as threads:
             asked = [threads.submit(served.infer, "one", {"x": X})]
-            assert held_back.reached.wait(20)
+            assert held_back.reached.wait(HANG_S)
             asked += [threads.submit(served.infer, "one", {"x": X}) for _ in range(9)]
-            while sum(each.done() for each in asked) < 6:
-                time.sleep(0.01)
+            wait_until(lambda: sum(each.done() for each in asked) >= 6)
             held_back.set()
         answers = [each.result() for each in asked]
         assert sorted(answer.status_code for answer in answers) == [200] * 4 + [503] * 6
@@ -73,9 +73,7 @@ def test_requests_beyond_the_bytes_are_refused(tmp_path: Path, held_back: Gate) 
     with serving([small_net(tmp_path / "one.onnx")], limits) as served:
         first = threading.Thread(target=served.infer, args=("one", {"x": X}))
         first.start()
-        until = time.monotonic() + 5
-        while not served.service.waiting and not served.service.requests.held:
-            assert time.monotonic() < until
+        wait_until(lambda: served.service.waiting or served.service.requests.held)
         many = served.infer("one", {"x": np.ones((4, 3, 8, 8), np.float32)})
         held_back.set()
         first.join()
@@ -111,7 +109,7 @@ def test_results_for_which_there_is_no_memory(
     def accept(*_: Any, **__: Any) -> None:
         raise MemoryError
 
-    with serving([small_net(tmp_path / "one.onnx")], replace(LIMITS, request_s=5)) as served:
+    with serving([small_net(tmp_path / "one.onnx")]) as served:
         with monkeypatch.context() as patch:
             patch.setattr(Job, "accept", accept)
             assert served.infer("one", {"x": X}).status_code == 500
@@ -176,11 +174,7 @@ def test_a_batch_that_is_computed_is_let_go(
     monkeypatch.setattr(Job, "accept", accept)
     with serving([small_net(tmp_path / "one.onnx")]) as served:
         assert results(served.infer("one", {"x": X}))
-        until = time.monotonic() + 5
-        while jobs[0]() is not None:
-            assert time.monotonic() < until
-            gc.collect()
-            time.sleep(0.01)
+        wait_until(lambda: gc.collect() >= 0 and jobs[0]() is None)
 
 
 def test_lists_in_lists_are_counted(tmp_path: Path) -> None:
@@ -199,7 +193,7 @@ def test_a_result_that_does_not_come_in_time(tmp_path: Path, held_back: Gate) ->
         answer = served.infer("one", {"x": X})
         held_back.set()
         assert answer.status_code == 504
-        assert results(served.infer("one", {"x": X}))
+        wait_until(lambda: served.infer("one", {"x": X}).status_code == 200)
 
 
 def test_a_shape_that_is_not_planned_in_time(
@@ -208,7 +202,7 @@ def test_a_shape_that_is_not_planned_in_time(
     event, usual = threading.Event(), Plans.plan
 
     def plan(self: Plans, *arguments: Any, **named: Any) -> Any:
-        assert event.wait(20)
+        assert event.wait(HANG_S)
         return usual(self, *arguments, **named)
 
     model = small_net(tmp_path / "wide.onnx", width="W")
@@ -225,14 +219,15 @@ def test_a_shape_that_is_not_planned_in_time(
         assert third.status_code == 503
         assert "2 shapes are being planned" in third.json()["error"]
         assert results(served.infer("wide", {"x": X}))  # others go on meanwhile
+
+        def is_planned(width: int) -> bool:
+            answer = served.infer("wide", {"x": np.ones((1, 3, 8, width), np.float32)})
+            assert answer.status_code in (200, 503)
+            return answer.status_code == 200
+
         event.set()
         for width in (9, 10, 11, 12):
-            x = np.ones((1, 3, 8, width), np.float32)
-            until = time.monotonic() + 20
-            while (answer := served.infer("wide", {"x": x})).status_code != 200:
-                assert answer.status_code == 503
-                assert time.monotonic() < until
-                time.sleep(0.02)
+            wait_until(partial(is_planned, width))
         plans = served.service.models.found("wide", None).plans
         widths = [group.smallest.inputs["x"].shape[3] for _, group in plans.groups()]
         assert widths == [8, 11, 12]  # the one of the start, and the two newest

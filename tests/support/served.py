@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import socket
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from leanconv.server.connections import listening, server
 from leanconv.server.limits import Limits
 from leanconv.server.models import Models, loaded, sources
 from leanconv.server.service import Service
+from support.waiting import HANG_S, wait_until
 
 LIMITS = replace(Limits(), header_s=1, write_s=2, request_s=30, plan_s=60)
 
@@ -31,7 +31,7 @@ class Running:
     def __init__(self, service: Service, port: int, server: Any) -> None:
         self.service, self.port, self.server = service, port, server
         self.url = f"http://127.0.0.1:{port}"
-        self.client = httpx.Client(base_url=self.url, timeout=60)
+        self.client = httpx.Client(base_url=self.url, timeout=HANG_S)
 
     def infer(self, name: str, inputs: Mapping[str, np.ndarray], **head: Any) -> httpx.Response:
         """A request with numbers in JSON."""
@@ -43,21 +43,16 @@ class Running:
 
     def settled(self) -> None:
         """All bytes are given back; those of an answer are, soon after its client has it."""
-        until = time.monotonic() + 5
-        while self.service.requests.held:
-            assert time.monotonic() < until, self.service.requests.held
-            time.sleep(0.005)
+        wait_until(lambda: not self.service.requests.held)
 
-    def raw(self, data: bytes, then: float = 5.0) -> bytes:
-        """What the server says to bytes; it is waited for so many seconds."""
-        with socket.create_connection(("127.0.0.1", self.port), timeout=then) as made:
+    def raw(self, data: bytes) -> bytes:
+        """What the server says to bytes, until it closes the connection."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=HANG_S) as made:
             made.sendall(data)
             parts = []
-            try:
+            with suppress(ConnectionError):
                 while part := made.recv(65536):
                     parts.append(part)
-            except (TimeoutError, ConnectionError):
-                pass
             return b"".join(parts)
 
 
@@ -130,7 +125,7 @@ def running(models: Models, limits: Limits) -> Iterator[Running]:
     finally:
         found.client.close()
         made.should_exit = True
-        thread.join(30)
+        thread.join(HANG_S)
         assert not thread.is_alive(), "the server does not stop"
 
 
