@@ -11,6 +11,7 @@ import pytest
 import leanconv as lc
 from support.errors import relative_error
 from support.network_models import NAMES, by_numpy, by_onnxruntime, images, model
+from support.waiting import HANG_S
 
 BOUND = 1e-5
 
@@ -129,7 +130,7 @@ def test_several_threads_call_one_network_with_several_shapes() -> None:
     for thread in callers:
         thread.start()
     for thread in callers:
-        thread.join(timeout=60)
+        thread.join(timeout=HANG_S)
         assert not thread.is_alive()
     assert not wrong
 

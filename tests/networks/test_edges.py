@@ -12,6 +12,7 @@ from onnx import TensorProto, helper
 import leanconv as lc
 from support.errors import relative_error
 from support.network_models import by_numpy, by_onnxruntime, images, model, small, weights
+from support.waiting import HANG_S
 
 node = helper.make_node
 W = weights(20, 3, 3, 3)
@@ -359,6 +360,6 @@ def test_shapes_are_planned_once_whoever_asks() -> None:
     for thread in callers:
         thread.start()
     for thread in callers:
-        thread.join(timeout=60)
+        thread.join(timeout=HANG_S)
     assert len(plans) == 4
     assert len({id(plan) for plan in plans}) == 1

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from leanconv.runtime.pool import Cores
+from support.waiting import HANG_S
 
 pytestmark = pytest.mark.skipif(
     not hasattr(os, "sched_setaffinity") or len(os.sched_getaffinity(0)) < 2,
@@ -110,8 +111,14 @@ for _ in range(200):
     plan(x)
 time.sleep(0.05)
 plan(x)
-time.sleep(0.05)
-print(len(workers), [os.sched_getaffinity(t.native_id) == os.sched_getaffinity(0) for t in workers])
+late = time.monotonic() + 100
+while time.monotonic() < late and (
+    here := [os.sched_getaffinity(t.native_id) == os.sched_getaffinity(0) for t in workers]
+) != [True]:
+    time.sleep(0.001)
+print(len(workers), here)
 """
-    done = subprocess.run([sys.executable, "-c", body], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", body], capture_output=True, text=True, timeout=HANG_S
+    )
     assert done.stdout.split("\n")[0] == "1 [True]", done.stderr

@@ -38,13 +38,12 @@ def until_one_comes(before):
         runs += 1
         {call}
         wrong += y.tobytes() != {answers}[i].tobytes()  # array_equal drops exceptions
-    late = time.monotonic() + 5.0  # one that was held back comes before the next alarm
-    while sent - raised > sum(dropped) and time.monotonic() < late:
-        time.sleep(0.001)
+    # One that was held back comes before the next alarm.
+    wait_until(lambda: sent - raised <= sum(dropped))
 
 random.seed(1)
 end = time.monotonic() + 2.0
-while time.monotonic() < end:
+while time.monotonic() < end or sent <= 20:
     before = sent
     try:
         until_one_comes(before)
@@ -56,8 +55,8 @@ for v, answer in zip(inputs, called):
 wrong += not np.array_equal(net(x), expected)
 from leanconv.runtime import native
 from leanconv.runtime.pool import pool
-time.sleep(0.05)
-print(sent > 20, sent - raised - sum(dropped), wrong, pool()._words[native.INSIDE // 8])
+wait_until(lambda: not pool()._words[native.INSIDE // 8])
+print(sent - raised - sum(dropped), wrong, pool()._words[native.INSIDE // 8])
 """
 
 # Of Ctrl-C, of a limit of time, and of one's own.
@@ -79,9 +78,9 @@ def test_interrupted_at_any_moment(what: str) -> None:
     answers = "called" if what == "conv2d" else "planned"
     body = _ALARMS.replace("{call}", call).replace("{answers}", answers)
     body = f"Interrupt, most = {kind}, {most}\n{body}"
-    result = run_program(body, seconds=60)
+    result = run_program(body)
     assert result.returncode == 0, result.stderr
-    assert result.stdout.splitlines() == ["True 0 0 0"]
+    assert result.stdout.splitlines() == ["0 0 0"]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no alarms")
@@ -102,10 +101,10 @@ while words[native.INSIDE // 8]:
     time.sleep(0.001)
 words[native.INSIDE // 8] = 1  # as if a worker were still reading
 tables = weakref.ref(net._current.network._program._table)
-signal.setitimer(signal.ITIMER_REAL, 0.1)
 try:
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
     del net
-    time.sleep(5)
+    time.sleep(100)
     print("no alarm")
 except TimeoutError:
     print(tables() is not None)

@@ -12,7 +12,7 @@ from support.programs import lines, run_program
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 
 _WAIT = """
-def wait(child, seconds=20):
+def wait(child, seconds=100):
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         done, status = os.waitpid(child, os.WNOHANG)
@@ -97,8 +97,7 @@ stop.set()
 for t in threads:
     t.join()
 print(set(codes), len(wrong))
-""",
-        seconds=120,
+"""
     )
     assert found == ["{0} 0"]
 
@@ -132,15 +131,14 @@ for i in range(5):
         except BaseException:
             code = 2
         os._exit(code)
-    codes.append(wait(child, 15))
+    codes.append(wait(child))
     if codes[-1]:
         break
     time.sleep(0.013)
 stop.set()
 t.join()
 print(set(codes))
-""",
-        seconds=120,
+"""
     )
     assert found == ["{0}"]
 
@@ -237,7 +235,7 @@ sys.exit(6)
 @pytest.mark.parametrize("how", ENDINGS)
 def test_workers_never_hold_up_the_end(how: str) -> None:
     body, code = ENDINGS[how]
-    result = run_program("net(x)\n" + body, seconds=20)
+    result = run_program("net(x)\n" + body)
     assert result.returncode == code
     if how == "an exception":
         assert result.stderr.rstrip().endswith("RuntimeError: mine")
@@ -252,9 +250,9 @@ def test_keyboard_interrupt_during_runs() -> None:
         """
 import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
-threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
 try:
-    end = time.monotonic() + 10
+    threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    end = time.monotonic() + 100
     while time.monotonic() < end:
         net(x)
     print("no interrupt")
@@ -271,8 +269,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
 while True:
     net(x)
-""",
-        seconds=20,
+"""
     )
     assert result.returncode in (-2, 130, 1)
     assert "KeyboardInterrupt" in result.stderr
@@ -297,15 +294,14 @@ print(threading.active_count())
 def test_two_networks_and_two_callers_for_a_while() -> None:
     found = lines(
         """
-wrong, runs = [], []
+wrong, ready = [], threading.Barrier(3)
 second = lc.load(model, threads=2)
 
 def caller(network, seed):
     mine = np.random.default_rng(seed).normal(size=x.shape).astype("f4")
     wanted = lc.load(model, threads=1)(mine)
-    end = time.monotonic() + 1.5
-    while time.monotonic() < end:
-        runs.append(seed)
+    ready.wait()
+    for _ in range(1500):
         if not np.array_equal(network(mine), wanted):
             wrong.append(seed)
 
@@ -314,10 +310,10 @@ for t in threads:
     t.start()
 for t in threads:
     t.join()
-print(wrong, len(runs) > 100, sorted(set(runs)))
+print(wrong)
 """
     )
-    assert found == ["[] True [0, 1, 2]"]
+    assert found == ["[]"]
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc/self/statm")

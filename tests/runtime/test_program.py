@@ -20,6 +20,7 @@ from leanconv.runtime.pool import pool
 from leanconv.runtime.program import Program, Slot, Stage
 from leanconv.target import Target
 from support.tick_kernels import Chain, Count, InRounds, Mix, Square, counter, together, word
+from support.waiting import HANG_S, wait_until
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 5])
@@ -240,22 +241,24 @@ def test_workers_take_part() -> None:
     y = np.zeros(64, np.int64)
     program = Program([Stage(Who(), (y.ctypes.data,))], load([Who()]), 0, 4096, 64, 2)
     together(program)
+    seen: set[int] = set()
+
+    def both() -> bool:
+        program.run([])
+        seen.update(y.tolist())
+        return len(seen) > 1
+
     for pause in (0.0, 0.05, 0.05):  # a worker that is new, and one that was parked
         time.sleep(pause)
-        seen: set[int] = set()
-        end = time.monotonic() + 5
-        while len(seen) < 2 and time.monotonic() < end:
-            program.run([])
-            seen |= set(y.tolist())
+        seen.clear()
+        wait_until(both)
         assert seen == {4096, 4096 + 64}
 
 
 def nobody_inside() -> ctypes.c_uint64:
     """The count of workers that may be reading tables, once it is zero."""
     inside = ctypes.c_uint64.from_address(pool().state + n.INSIDE)
-    end = time.monotonic() + 10
-    while inside.value and time.monotonic() < end:
-        time.sleep(0.001)
+    wait_until(lambda: not inside.value)
     return inside
 
 
@@ -304,7 +307,7 @@ def test_one_program_from_several_python_threads() -> None:
     for thread in callers:
         thread.start()
     for thread in callers:
-        thread.join(timeout=30)
+        thread.join(timeout=HANG_S)
         assert not thread.is_alive()
     assert not failures
 
@@ -326,7 +329,7 @@ def test_many_programs_at_once() -> None:
     for thread in callers:
         thread.start()
     for thread in callers:
-        thread.join(timeout=30)
+        thread.join(timeout=HANG_S)
         assert not thread.is_alive()
     assert not failures
 
@@ -347,19 +350,15 @@ def test_programs_come_and_go_while_others_run() -> None:
 
     thread = threading.Thread(target=caller)
     thread.start()
-    end = time.monotonic() + 1.5
-    made = 0
-    while time.monotonic() < end and not failures:
+    for _ in range(100):
         chain = Chain(3, stages=4)
         together(chain.program)
         assert np.allclose(chain(x), chain.expected(x), rtol=1e-12)
         del chain
-        made += 1
     stop.set()
-    thread.join(timeout=30)
+    thread.join(timeout=HANG_S)
     assert not thread.is_alive()
     assert not failures
-    assert made > 5
 
 
 def test_time_stages_runs_the_same_stages() -> None:
@@ -410,7 +409,7 @@ def test_denormals_live_after_a_run_beside_another() -> None:
     for thread in callers:
         thread.start()
     for thread in callers:
-        thread.join(timeout=30)
+        thread.join(timeout=HANG_S)
     assert seen == [True] * 120
 
 

@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 
+from support.waiting import HANG_S
+
 # A little network: every program begins with it.
 HEAD = """
 import os, sys, threading, time, warnings
@@ -21,10 +23,15 @@ from leanconv.runtime.pacing import Pacing
 Pacing.together = lambda self, now: True
 net = lc.load(model, threads=3)
 expected = net(x)
+
+def wait_until(holds, seconds=100):
+    end = time.monotonic() + seconds
+    while not holds() and time.monotonic() < end:
+        time.sleep(0.001)
 """
 
 
-def run_program(body: str, seconds: float = 60) -> subprocess.CompletedProcess[str]:
+def run_program(body: str) -> subprocess.CompletedProcess[str]:
     """Run a program after `HEAD` in a process of its own.
 
     Raises:
@@ -34,14 +41,14 @@ def run_program(body: str, seconds: float = 60) -> subprocess.CompletedProcess[s
         [sys.executable, "-c", HEAD + body],
         capture_output=True,
         text=True,
-        timeout=seconds,
+        timeout=HANG_S,
         env={**os.environ, "PYTHONPATH": ":".join(path for path in sys.path if path)},
     )
 
 
-def lines(body: str, seconds: float = 60) -> list[str]:
+def lines(body: str) -> list[str]:
     """The lines that a program prints; it must end with exit code 0 and say no more."""
-    result = run_program(body, seconds)
+    result = run_program(body)
     assert result.returncode == 0, result.stderr
     assert result.stderr == ""
     return result.stdout.splitlines()
