@@ -115,7 +115,7 @@ def test_an_exception_at_any_moment_leaves_llvm_s_lock_free() -> None:
 
         def ask() -> None:
             lock = getattr(ffi.lib._lock, "_lock", ffi.lib._lock)
-            answers.append(lock.acquire(timeout=1))
+            answers.append(lock.acquire(timeout=60))
             if answers[0]:
                 lock.release()
 

@@ -7,12 +7,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from leanconv.codegen.cache import DiskCache
+from support.waiting import HANG_S, wait_until
 
-# Fills a cache for ever, with entries whose contents follow from their keys; says when it began.
+# Fills a cache until a file `stop` is in it, with entries whose contents follow from their keys;
+# says when it began.
 FILLER = """
 import sys
 from pathlib import Path
@@ -23,6 +24,8 @@ print("begun", flush=True)
 for number in range(first, first + count):
     key = f"{number % 40:040x}"
     cache.put(key, key.encode() * (1 + scale * (number % 7)))
+    if (folder / "stop").exists():
+        break
 """
 
 
@@ -53,9 +56,9 @@ def filler(
     return process
 
 
-def kill_after(process: subprocess.Popen[str], seconds: float) -> None:
-    """Let it run, then kill it so that it can clean up nothing."""
-    time.sleep(seconds)
+def kill_after(process: subprocess.Popen[str], entry: Path) -> None:
+    """Let it write an entry and go on, then kill it so that it can clean up nothing."""
+    wait_until(entry.exists)
     process.send_signal(signal.SIGKILL)
     process.wait()
 
@@ -78,6 +81,6 @@ def run_program(program: str, **environment: str) -> subprocess.CompletedProcess
         [sys.executable, "-c", program],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=HANG_S,
         env={**os.environ, "PYTHONPATH": python_path(), **environment},
     )
