@@ -25,6 +25,7 @@ from leanconv.errors import (
 )
 from support.local_networks import local_network
 from support.onnx_models import model
+from support.waiting import HANG_S, wait_until
 
 da = pytest.importorskip("dask.array", reason="dask is not installed: leanconv[dask]")
 db = pytest.importorskip("dask.bag", reason="dask is not installed: leanconv[dask]")
@@ -212,7 +213,7 @@ def client() -> Iterator[Any]:
 def test_a_process_holds_a_network_once(client: Any) -> None:
     net, x = net_of(), da.from_array(image(1, 3, 160, 160), chunks=(1, 3, 40, 40))
     y = map_network(net, x, tile=24)
-    first, again = client.compute(y).result(60), client.compute(y + 0).result(60)
+    first, again = client.compute(y).result(HANG_S), client.compute(y + 0).result(HANG_S)
     np.testing.assert_array_equal(first, again)
 
     def held() -> tuple[int, int]:
@@ -223,22 +224,27 @@ def test_a_process_holds_a_network_once(client: Any) -> None:
 
     assert set(client.run(held).values()) <= {(1, 1), (0, 0)}
     bag = map_bag(net, db.from_sequence([image(1, 3, 32, 32)] * 4, npartitions=4))
-    for found in client.compute(bag).result(60):
+    for found in client.compute(bag).result(HANG_S):
         np.testing.assert_array_equal(found, net(image(1, 3, 32, 32)))
 
 
-def test_a_killed_worker_loses_nothing(client: Any) -> None:
+def test_a_killed_worker_loses_nothing(client: Any, tmp_path: Path) -> None:
     net, x = net_of(), image(1, 3, 160, 160)
+    begun, killed = tmp_path / "begun", tmp_path / "killed"
+    begun.mkdir()
 
     def slowly(block: np.ndarray) -> np.ndarray:
-        time.sleep(0.04)
+        """Of 25 blocks most wait for the kill."""
+        (begun / f"{os.getpid()} {time.monotonic_ns()}").touch()
+        while len(os.listdir(begun)) > 8 and not killed.exists():
+            time.sleep(0.01)
         return block
 
-    blocks = da.from_array(x, chunks=(1, 3, 32, 32)).map_blocks(slowly)
+    blocks = da.from_array(x, chunks=(1, 3, 32, 32)).map_blocks(slowly, meta=x)
     future = client.compute(map_network(net, blocks, tile=24))
-    pids = client.run(os.getpid)
-    time.sleep(0.3)
+    wait_until(lambda: len(os.listdir(begun)) > 8)
     assert not future.done()
-    os.kill(min(pids.values()), signal.SIGKILL)
-    found = future.result(timeout=60)
+    os.kill(int(min(os.listdir(begun)).split()[0]), signal.SIGKILL)
+    killed.touch()
+    found = future.result(timeout=HANG_S)
     np.testing.assert_array_equal(found, lc.tiled(net, tile=24).whole(x))
