@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,14 +25,18 @@ from support.cli_fakes import Call
 
 QUICK = Effort(threads=1, processes=2, rounds=2, seconds=0.01, warmup_seconds=0.0)
 
+# Its process has a clock that goes on by what each of its runs is to take, and by nothing else.
 FACTOR = """
 import time
 import numpy as np
 
+now = [0]
+time.perf_counter_ns = lambda: now[0]
+
 def load(model, inputs, threads):
     print("engines may print what they like")
     def run():
-        time.sleep({seconds})
+        now[0] += {milliseconds} * 1_000_000
         return [inputs["x"] * {factor}]
     return run, "1.{factor}"
 """
@@ -43,11 +50,11 @@ def engine(folder: Path, name: str, source: str, modules: tuple[str, ...] = ("nu
 
 @pytest.fixture
 def engines(tmp_path: Path) -> tuple[Engine, ...]:
-    """Ours twice as quick as `slow`; `wrong` answers something else; `broken` cannot load."""
+    """Ours thrice as quick as `slow`; `wrong` answers something else; `broken` cannot load."""
     return (
-        engine(tmp_path, "leanconv", FACTOR.format(seconds=0.002, factor=2)),
-        engine(tmp_path, "slow", FACTOR.format(seconds=0.006, factor=2)),
-        engine(tmp_path, "wrong", FACTOR.format(seconds=0.003, factor=3)),
+        engine(tmp_path, "leanconv", FACTOR.format(milliseconds=2, factor=2)),
+        engine(tmp_path, "slow", FACTOR.format(milliseconds=6, factor=2)),
+        engine(tmp_path, "wrong", FACTOR.format(milliseconds=3, factor=3)),
         engine(tmp_path, "broken", "def load(*_):\n    raise RuntimeError('no such luck')\n"),
         engine(tmp_path, "absent", "", ("a_module_that_nobody_has",)),
     )
@@ -84,7 +91,7 @@ def test_measure_compares_times_and_answers(engines: tuple[Engine, ...], work: W
     assert "no such luck" in str(outcomes["broken"].error)
     found_ratios = ratios(list(outcomes.values()))
     assert set(found_ratios) == {"slow", "wrong", "best"}
-    assert found_ratios["best"] == found_ratios["slow"]  # the other one is wrong
+    assert found_ratios["best"] == found_ratios["slow"] == 3.0  # the other one is wrong
     assert said[-1] == "case: round 4 of 4"
 
 
@@ -125,7 +132,7 @@ def test_a_process_that_hangs_is_killed(tmp_path: Path) -> None:
 
 
 def test_unknown_requests_are_answered(tmp_path: Path) -> None:
-    one = engine(tmp_path, "one", FACTOR.format(seconds=0, factor=1))
+    one = engine(tmp_path, "one", FACTOR.format(milliseconds=1, factor=1))
     with EngineProcess(Installed(one, sys.executable)) as process:
         with pytest.raises(EngineError, match="before load"):
             process.ask({"do": "run"})
@@ -239,7 +246,7 @@ def test_bench_command(call: Call, tmp_path: Path) -> None:
     assert "slow/ours" in result.out
     document = json.loads(out.read_text())
     (case,) = document["cases"]
-    assert case["ratios"]["best"] > 1
+    assert case["ratios"]["best"] == 3.0
     assert document["failures"] == []
     assert document["machine"]["usable_cpus"] >= 1
     assert json.loads(call(*usual, "--json").out)["effort"]["rounds"] == 1
@@ -289,22 +296,40 @@ def test_machine_names_no_host() -> None:
 def test_progress_speaks_after_a_second_only(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import time
-
     from leanconv.cli import output
 
-    with progress("quick"):
-        pass
+    now, late = [0.0], []
+
+    class Timer:
+        """One that rings when this test says so."""
+
+        def __init__(self, seconds: float, ring: Callable[[], None]) -> None:
+            assert seconds == output.PATIENCE_S
+            self.start, self.cancel = partial(late.append, ring), late.clear
+
+    monkeypatch.setattr(output, "threading", SimpleNamespace(Timer=Timer))
+    monkeypatch.setattr(output, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    def wait(seconds: float) -> None:
+        now[0] += seconds
+        while late and seconds > output.PATIENCE_S:
+            late.pop()()
+
+    with progress("quick") as shown:
+        wait(0.9 * output.PATIENCE_S)
+        shown.say("quicker")
+    wait(2 * output.PATIENCE_S)
     assert capsys.readouterr().err == ""
-    monkeypatch.setattr(output, "PATIENCE_S", 0.02)
     with progress("slow\x07") as shown:
-        time.sleep(0.1)
+        wait(2 * output.PATIENCE_S)
+        wait(2 * output.PATIENCE_S)
         shown.say("slower")
+        shown.say("not told so soon")
     err = capsys.readouterr().err
     assert err == "leanconv: slow\N{REPLACEMENT CHARACTER} …\nleanconv: slower …\n"
     with progress("counting") as shown:
         for done in range(4):
-            time.sleep(0.03)
+            wait(1.5 * output.PATIENCE_S)
             shown.say("reading" if done < 3 else "planning", f", {done} of 4")
     told = "".join(f"leanconv: {stage} …\n" for stage in ("counting", "reading", "planning"))
     assert capsys.readouterr().err == told
