@@ -296,9 +296,9 @@ class Outputs:
 
     A block is free when the weak reference to its lease is dead: nothing that was made of the
     array lives any more, be it a view, a tensor of another library or a buffer. Nothing runs when
-    an array ends (see `Registry`): free blocks are found when the next result is wanted. Lent blocks
-    count as well, so that all of them are within the limit once they are free. The oldest is
-    given up for a new one; its array keeps it.
+    an array ends (see `Registry`): free blocks are found when the next result is wanted. Blocks
+    that are lent count as well, so that all of them are within the limit once they are free. The
+    oldest is given up for a new one; its array keeps it.
 
     Every step on the blocks is one of the interpreter's own, so that threads and signal handlers
     may take arrays at any moment.
