@@ -27,8 +27,8 @@ from leanconv.graph.convert.recurrent import RULES as RECURRENT
 from leanconv.graph.convert.rule import Call, Rule
 from leanconv.graph.convert.windows import CONV_ATTRIBUTES, POOL_ATTRIBUTES, pool_window
 from leanconv.graph.ops.base import Array, check_rank
+from leanconv.graph.ops.pointwise import sigmoid
 from leanconv.graph.value import Value
-from leanconv.spec.activation import sigmoid
 from leanconv.types import FLOAT32
 
 DOMAIN = "com.microsoft"

@@ -5,6 +5,7 @@ Of an Expression's operations only the last one's result is wanted.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import field, replace
 from types import MappingProxyType
@@ -32,9 +33,10 @@ from leanconv.graph.ops.base import (
 )
 from leanconv.half_arrays import held_as
 from leanconv.records import dataclass
-from leanconv.spec.activation import KINDS, Activation, erf
+from leanconv.spec.activation import KINDS, Activation
 from leanconv.types import BOOL, FLOATS, NUMBERS, DType
 
+_erf_each = np.frompyfunc(math.erf, 1, 1)
 # Functions that take some ten multiply-adds for each element.
 SERIES = frozenset(
     (
@@ -61,6 +63,66 @@ def _kind_of_gelu(approximate: str) -> str:
     return "gelu_tanh" if approximate == "tanh" else "gelu"
 
 
+def erf(x: Array) -> Array:
+    """The error function, to the last bit or two of a double."""
+    return np.asarray(_erf_each(x.astype(np.float64)), dtype=np.float64).astype(x.dtype)
+
+
+def sigmoid(x: Array) -> Array:
+    """1 / (1 + exp(-x)), without overflow on either side."""
+    small = np.exp(-np.abs(x))
+    return np.asarray(np.where(x >= 0, 1 / (1 + small), small / (1 + small)))
+
+
+def _hard_sigmoid(x: Array, alpha: float, beta: float) -> Array:
+    return np.minimum(np.maximum(x * alpha + beta, 0), 1)
+
+
+def _gelu(x: Array) -> Array:
+    return np.asarray(0.5 * x * (1 + erf(x * math.sqrt(0.5))))
+
+
+def _gelu_tanh(x: Array) -> Array:
+    return np.asarray(0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))))
+
+
+def _elu(x: Array, alpha: float) -> Array:
+    return np.asarray(np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0))))
+
+
+def _leaky_relu(x: Array, slope: float | Array) -> Array:
+    return np.asarray(np.where(x >= 0, x, slope * x))
+
+
+def _clip(x: Array, low: float, high: float) -> Array:
+    return np.minimum(np.maximum(x, _like(x, low)), _like(x, high))
+
+
+def _like(x: Array, number: float) -> Array:
+    """A scalar of the array's dtype; infinities become the ends of an integer's range."""
+    if x.dtype.kind in "iu":
+        ends = np.iinfo(x.dtype)
+        number = min(max(number, ends.min), ends.max)
+    return np.asarray(number).astype(x.dtype)
+
+
+# Of an array and the parameters of a kind; of `prelu` and slopes.
+_FORMULAS: dict[str, Callable[..., Array]] = {
+    "relu": lambda x: np.maximum(x, 0),
+    "clip": _clip,
+    "leaky_relu": _leaky_relu,
+    "prelu": _leaky_relu,
+    "sigmoid": sigmoid,
+    "silu": lambda x: x * sigmoid(x),
+    "hard_sigmoid": _hard_sigmoid,
+    "hard_swish": lambda x: x * _hard_sigmoid(x, 1 / 6, 0.5),
+    "tanh": np.tanh,
+    "gelu": _gelu,
+    "gelu_tanh": _gelu_tanh,
+    "elu": _elu,
+}
+
+
 def activate(x: Array, activation: Activation | None, slope: Array | None = None) -> Array:
     """Apply an epilogue's activation to an array (N, C, spatial...).
 
@@ -78,7 +140,7 @@ def activate(x: Array, activation: Activation | None, slope: Array | None = None
     if activation.kind == "prelu":
         assert slope is not None, "prelu needs its slopes"
         numbers = (slope.reshape((-1,) + (1,) * (x.ndim - 2)),)
-    y = KINDS[activation.kind].formula(x, *numbers)
+    y = _FORMULAS[activation.kind](x, *numbers)
     if activation.affine:
         factor, summand = activation.affine
         y = y * factor + summand
@@ -101,12 +163,11 @@ def _unary(function: Callable[..., Array], *names: str, **facts: Any) -> Op:
 
 
 def _activation(kind: str, **facts: Any) -> Op:
-    made = KINDS[kind]
-    return _unary(made.formula, *made.parameters, activation=kind, **facts)
+    return _unary(_FORMULAS[kind], *KINDS[kind].parameters, activation=kind, **facts)
 
 
-def _gelu(x: Array, approximate: str) -> Array:
-    return KINDS[_kind_of_gelu(approximate)].formula(x)
+def _either_gelu(x: Array, approximate: str) -> Array:
+    return _FORMULAS[_kind_of_gelu(approximate)](x)
 
 
 def _infer_binary(types: Types, _attributes: Attributes) -> TensorType:
@@ -148,14 +209,14 @@ def _infer_prelu(types: Types, _attributes: Attributes) -> TensorType:
 
 def _evaluate_prelu(arrays: Arrays, _attributes: Attributes) -> Array:
     x = array(arrays)
-    return KINDS["prelu"].formula(x, array(arrays, 1)).astype(x.dtype, copy=False)
+    return _leaky_relu(x, array(arrays, 1)).astype(x.dtype, copy=False)
 
 
 _SIGNED = tuple(each for each in NUMBERS if each.kind != "uint")
 UNARY: dict[str, Op] = {
     **{each.op: _activation(kind) for kind, each in KINDS.items() if each.op != "PRelu"},
     "Relu": _activation("relu", takes_symbols=True, dtypes=_SIGNED, working=0),
-    "Gelu": _unary(_gelu, "approximate", activation="gelu", working=7),
+    "Gelu": _unary(_either_gelu, "approximate", activation="gelu", working=7),
     "Sqrt": _unary(np.sqrt, working=0),
     "Exp": _unary(np.exp, working=0),
     "Log": _unary(np.log, working=0),
