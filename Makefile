@@ -17,6 +17,8 @@ unexport PYTHONDONTWRITEBYTECODE
 MACHINES ?= sapphirerapids haswell znver4
 # The longest files come first: no process waits for them at the end.
 MACHINE_TESTS := tests/algorithms tests/test_docs.py tests/planner
+# Which of these files: all, or the half that the tree's bytes draw.
+FILES ?= all
 # What runs kernels, with guard pages round every buffer; and half a minute of it.
 GUARDED_TESTS := tests/kernels tests/algorithms tests/conv tests/networks tests/planner tests/api
 SIDES ?= end start
@@ -91,7 +93,7 @@ test: $(INSTALLED) ## run every test; EXTRA=test makes a smaller .venv first
 test-machines: $(addprefix .test-,$(MACHINES)) ## run those that depend on the machine as if on others
 
 .test-%: $(INSTALLED)
-	TEST_MACHINE=$* $(PYTEST) $(or $(PYTEST_ARGS),$(MACHINE_TESTS))
+	TEST_MACHINE=$* TEST_FILES=$(FILES) $(PYTEST) $(or $(PYTEST_ARGS),$(MACHINE_TESTS))
 
 test-guarded: $(addprefix .guarded-,$(SIDES)) ## run those of kernels with guard pages round every buffer
 
@@ -108,7 +110,7 @@ pythons: $(addprefix .python-,$(PYTHONS)) ## make the environments of these
 # Variables for the targets above, as in `make $(make --silent draw) test-machines`.
 draw: $(INSTALLED) ## name one machine, side and Python of these, which the sources' bytes draw
 	@PYTHONPATH=src:tests $(BIN)/python -m support.drawn \
-		MACHINES="$(MACHINES)" SIDES="$(SIDES)" PYTHONS="$(PYTHONS)"
+		MACHINES="$(MACHINES)" FILES=half SIDES="$(SIDES)" PYTHONS="$(PYTHONS)"
 
 # Exit code 3 says that there is no such interpreter: a line about it is then all that happens.
 .python-%: $(VENV)/.installed-dev

@@ -19,6 +19,7 @@ gc.set_threshold(*SELDOM)
 OBJECTS = object_store.chosen_folder()
 MACHINE = machines.describe_host()
 GUARDED = os.environ.get("TEST_GUARDED", "")
+HALF = os.environ.get("TEST_FILES") == "half"
 # What leanconv works around fails here, and in the processes that tests start.
 os.environ["LEANCONV_RAISE_DEFECTS"] = "1"
 
@@ -135,8 +136,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         marks |= {"presets", "once"}
         if machines.has_vectors_of_this(MACHINE):
             marks.add("vectors")
-    left_out = [item for item in items if any(map(item.get_closest_marker, marks))]
+    files = {_file(item) for item in items}
+    kept = drawn.half(files, drawn.of_tree()) if HALF else files
+    wanted, left_out = [], []
+    for item in items:
+        out = any(map(item.get_closest_marker, marks)) or _file(item) not in kept
+        (left_out if out else wanted).append(item)
     if left_out:
-        items[:] = [item for item in items if not any(map(item.get_closest_marker, marks))]
+        items[:] = wanted
         config.hook.pytest_deselected(items=left_out)
     items.sort(key=lambda item: item.path.name not in LONG)
+
+
+def _file(item: pytest.Item) -> str:
+    return item.nodeid.partition("::")[0]

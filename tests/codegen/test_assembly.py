@@ -32,6 +32,7 @@ SHAPES = {
 }
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize(("name", "rows", "vectors"), TILES)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_inner_loop_has_its_multiply_adds_and_no_spills(
@@ -48,6 +49,7 @@ def test_inner_loop_has_its_multiply_adds_and_no_spills(
         assert not loop.stack_references
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("name", ["skylake-avx512", "haswell", "neoverse-n1"])
 @pytest.mark.parametrize(
     "text",
@@ -102,6 +104,7 @@ PROBLEMS = {
 }
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("name", PRESETS)
 @pytest.mark.parametrize("what", PROBLEMS)
 def test_every_target_gets_code(what: str, name: str) -> None:

@@ -91,6 +91,7 @@ class Layer:
         np.testing.assert_allclose(y, right, 0, least * max(1, np.abs(right).max()))
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("name", LAYERS)
 def test_every_size_is_right(name: str) -> None:
     layer = Layer(name)
@@ -104,6 +105,7 @@ def test_every_size_is_right(name: str) -> None:
     )
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize(
     "name", ["winograd", "last", "filter", "blur", "pixels", "volumes", "depthwise"]
 )

@@ -67,6 +67,7 @@ def network(case: tuple[Any, ...], zero: int = 100) -> bytes:
     return model(nodes, ["n", inputs, *size], weights, rank=2 + len(size))
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("case", CASES)
 def test_transposed_convolutions_of_codes(case: tuple[Any, ...]) -> None:
     data = network(case)

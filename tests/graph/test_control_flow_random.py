@@ -16,6 +16,7 @@ from support.onnx_models import agree, reference
 SHAPES = ((1, 3, 4, 5), (2, 3, 7, 4), (1, 3, 9, 9))
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("seed", range(12))
 def test_what_is_bound(seed: int) -> None:
     proto = RandomFlow(seed).model()
@@ -44,6 +45,7 @@ def looping(seed: int) -> bytes:
     return RandomFlow(seed, least=3, most=5).model().SerializeToString()
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("seed", LOOPING)
 def test_loops_that_are_held_and_written_out(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     data, nets = looping(seed), []
@@ -72,6 +74,7 @@ def test_loops_in_loops_are_among_them(monkeypatch: pytest.MonkeyPatch) -> None:
     assert inside > 6
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("seed", [203, 208, 217, 236])
 def test_loops_that_are_held_are_bound(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop_bodies, "FEW_WRITTEN_OUT", 0)

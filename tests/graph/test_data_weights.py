@@ -87,6 +87,7 @@ def random_case(op: str, seed: int) -> Case:
     return arrays, attributes
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("op", ["Conv", "ConvTranspose"])
 def test_random_convolutions(op: str, seed: int) -> None:

@@ -276,6 +276,7 @@ def random_chain(seed: int, dtype: type = np.float32) -> tuple[onnx.ModelProto, 
     return proto, feeds
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("seed", range(30))
 def test_random_chains_have_the_bits_of_their_nodes(seed: int) -> None:
     proto, feeds = random_chain(seed)
@@ -289,6 +290,7 @@ def test_random_chains_have_the_bits_of_their_nodes(seed: int) -> None:
         assert all(np.array_equal(one[name], other[name], equal_nan=True) for name in one)
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("seed", range(100, 108))
 def test_random_chains_of_doubles(seed: int) -> None:
     proto, feeds = random_chain(seed, np.float64)
@@ -303,6 +305,7 @@ def test_many_random_chains_have_the_bits_of_their_nodes(first: int) -> None:
         check_bits(proto, *feeds, error=1e-2)
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("precision", ["float16", "bfloat16"])
 @pytest.mark.parametrize("seed", range(200, 206))
 def test_values_between_are_rounded_as_if_stored_in_halves(seed: int, precision: Any) -> None:

@@ -79,6 +79,7 @@ def operations(made: onnx.ModelProto, x: np.ndarray) -> list[str]:
     return [row.op for row in net.profile({"x": x}, repeats=1)]
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("activation", _KINDS)
 @pytest.mark.parametrize("seed", range(4))
 def test_answers_are_onnxruntimes(seed: int, activation: str) -> None:

@@ -32,6 +32,7 @@ def test_all_compiled_in_one_network(opset: int) -> None:
     check_compiled(RUN, opset, 1e-3, 2e-5)
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("length", [11, 12, 1031, 1500, 4096, 6561])
 def test_lengths_of_all_kinds(length: int) -> None:
     """Against NumPy in double precision, in a float's precision."""

@@ -145,6 +145,7 @@ def compare(seed: int) -> None:
     np.testing.assert_array_equal(ours, theirs, f"seed {seed}")
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("first", range(0, 40, 10))
 def test_random_networks_of_narrow_types(first: int) -> None:
     for seed in range(first, first + 10):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from support import machines
-from support.drawn import a_third, digest, main, one_of
+from support.drawn import a_third, digest, half, main, one_of
 
 SIDES = ("end", "start")
 
@@ -32,6 +32,14 @@ def test_each_is_drawn_about_as_often() -> None:
     for pair in ((a, b) for a in SIDES for b in SIDES):
         assert 25 < drawn.count(pair) < 75
     assert one_of("a", (), b"") == ""
+
+
+def test_half_of_the_files_is_drawn() -> None:
+    files = [f"tests/test_{letter}.py" for letter in "abcde"]
+    drawn = Counter(name for n in range(200) for name in half(files, bytes([n])))
+    assert all(80 < drawn[name] < 160 for name in files)
+    assert sum(drawn.values()) == 3 * 200
+    assert half(files[:1], b"") == set(files[:1])
 
 
 def test_no_machine_is_drawn_that_has_nothing_to_test(

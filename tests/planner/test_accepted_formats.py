@@ -13,8 +13,7 @@ from leanconv.algorithms import MACHINE_ALGORITHMS
 from leanconv.codegen.host import host
 from leanconv.operators import OPERATORS
 from leanconv.operators.convolution import OF_TRANSPOSED
-from support.drawn import a_third, of_tree
-from support.format_cases import cases, choices
+from support.format_cases import ALL, cases, drawn_runs, runs
 
 ALLOWED = 1e-4  # of the largest number; what is read in another format is wrong by about 1
 ROUNDED = 0.02  # where factors are rounded to bfloat16
@@ -37,39 +36,25 @@ LEAST = {
 REGIONS = {"Loop"}
 
 
-MANY = 40  # runs of an operation, of which the tree draws a third
-ALL = pytest.param(True, marks=pytest.mark.exhaustive, id="all")
-
-
 @pytest.mark.vectors
 @pytest.mark.parametrize("all_runs", [pytest.param(False, id="drawn"), ALL])
 @pytest.mark.parametrize("op", sorted(set(OPERATORS) - REGIONS))
 def test_every_accepted_format_is_read_rightly(op: str, all_runs: bool) -> None:
-    given = cases(op)
-    runs = [
-        (number, context, choice)
-        for number, case in enumerate(given)
-        for context in case.contexts(host())
-        for choice in choices(case, context)
-    ]
-    kinds = [
-        (number, choice.algorithm, *map(context.formats.get, given[number].operands))
-        for number, context, choice in runs
-    ]
-    assert len(runs) >= LEAST.get(op, 1)
+    found = runs(cases(op))
+    assert len(found) >= LEAST.get(op, 1)
     if op in ("Conv", "ConvChain", "BlockChain"):
-        few, seen = set(MACHINE_ALGORITHMS), {choice.algorithm for *_, choice in runs}
+        few, seen = set(MACHINE_ALGORITHMS), {run.choice.algorithm for run in found}
         assert seen - few == set(OPERATORS[op].algorithms) - few - OF_TRANSPOSED
-    if len(runs) >= MANY and not all_runs:
-        kept = a_third([f"{op} {i} {kind}" for i, kind in enumerate(kinds)], kinds, of_tree())
-        runs = [runs[i] for i in sorted(kept)]
-    expected = {number: given[number].expected() for number in {number for number, *_ in runs}}
-    for number, context, choice in runs:
-        case, wanted = given[number], expected[number]
-        error = np.abs(case.run(context, choice) - wanted).max()
+    expected: dict[int, np.ndarray] = {}
+    for run in found if all_runs else drawn_runs(found):
+        case, choice = run.case, run.choice
+        if id(case) not in expected:
+            expected[id(case)] = case.expected()
+        wanted = expected[id(case)]
+        error = np.abs(case.run(run.context, choice) - wanted).max()
         error /= max(1e-30, np.abs(wanted).max())
         allowed = ROUNDED if choice.algorithm == "amx" else ALLOWED
-        assert error <= allowed, f"{case}, {choice}: off by {error:.1e}, {context.formats}"
+        assert error <= allowed, f"{case}, {choice}: off by {error:.1e}, {run.context.formats}"
 
 
 def test_blocks_are_tried_wherever_an_operator_accepts_them() -> None:

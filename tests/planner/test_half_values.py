@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +15,7 @@ from leanconv.graph.verify import verify
 from leanconv.half_arrays import as_float32, in_memory
 from leanconv.operators import OPERATORS, operator_of
 from leanconv.types import BFLOAT16, FLOAT16, FLOAT32, HALVES, DType
-from support.format_cases import Case, cases, choices
+from support.format_cases import ALL, Case, cases, drawn_runs, runs
 from support.interpret import interpret
 from support.nodes import run_lowered
 
@@ -43,11 +44,37 @@ AGAIN = OPS[::3]
 
 
 @pytest.mark.vectors
+@pytest.mark.parametrize("all_runs", [pytest.param(False, id="drawn"), ALL])
 @pytest.mark.parametrize(
     "op", [op if op in AGAIN else pytest.param(op, marks=pytest.mark.once) for op in OPS]
 )
-def test_operations_take_halves(op: str) -> None:
-    runs, number = 0, 0
+def test_operations_take_halves(op: str, all_runs: bool) -> None:
+    found = [
+        run
+        for run in runs(list(_half_cases(op)))
+        if "products" not in str(run.choice)  # sums in halves
+    ]
+    assert found or op == "ScatterElements"  # its cases are sums
+    expected: dict[int, np.ndarray] = {}
+    for run in found if all_runs else drawn_runs(found):
+        case, context, choice = run.case, run.context, run.choice
+        y, types = case.graph.outputs[0], case.graph.types
+        if id(case) not in expected:
+            expected[id(case)] = interpret(case.graph, case.inputs)[y]
+        lowered = operator_of(case.node).lower(context, choice)
+        made = run_lowered(lowered, case.graph, context.formats, case.inputs, host(), (1 / 3,))
+        half = types[y].dtype
+        if half in HALVES:
+            a, b = (as_float32(each, half) for each in (made, expected[id(case)]))
+            error = np.abs(a - b).max() / max(1e-30, np.abs(b).max())
+            assert error <= ROUNDOFFS * half.roundoff, (case, choice, context.formats)
+        else:
+            assert np.array_equal(made, expected[id(case)]), (case, choice)
+
+
+def _half_cases(op: str) -> Iterator[Case]:
+    """The cases that take halves, of either type by turns."""
+    number = 0
     for given in cases(op):
         types = given.graph.types
         if op in MOVES and types[given.graph.outputs[0]].dtype != FLOAT32:
@@ -55,26 +82,5 @@ def test_operations_take_halves(op: str) -> None:
         if not (moves(given.node) if op in MOVES else computes(given.node)):
             continue
         number += 1
-        half = (FLOAT16, BFLOAT16)[number % 2]
-        if op in MOVES and given.graph.constants:
-            continue
-        case = in_halves(given, half)
-        y = case.graph.outputs[0]
-        kind = case.graph.types[y]
-        expected = interpret(case.graph, case.inputs)[y]
-        for context in case.contexts(host()):
-            for choice in choices(case, context):
-                if "products" in str(choice):  # sums in halves
-                    continue
-                lowered = operator_of(case.node).lower(context, choice)
-                found = run_lowered(
-                    lowered, case.graph, context.formats, case.inputs, host(), (1 / 3,)
-                )
-                if kind.dtype in HALVES:
-                    a, b = (as_float32(each, half) for each in (found, expected))
-                    error = np.abs(a - b).max() / max(1e-30, np.abs(b).max())
-                    assert error <= ROUNDOFFS * half.roundoff, (case, choice, context.formats)
-                else:
-                    assert np.array_equal(found, expected), (case, choice)
-                runs += 1
-    assert runs or op == "ScatterElements"  # its cases are sums
+        if not (op in MOVES and given.graph.constants):
+            yield in_halves(given, (FLOAT16, BFLOAT16)[number % 2])

@@ -13,7 +13,7 @@ import functools
 import hashlib
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from pathlib import Path
 
 import pytest
@@ -44,6 +44,12 @@ def one_of(name: str, values: Sequence[str], by: bytes) -> str:
     """One of them, "" if there is none; other names draw for themselves."""
     drawn = hashlib.sha256(name.encode() + by).digest()
     return values[int.from_bytes(drawn[:8], "big") % len(values)] if values else ""
+
+
+def half(names: Iterable[str], by: bytes) -> set[str]:
+    """Draw half of some names, rounded up."""
+    order = sorted(names, key=lambda name: hashlib.sha256(name.encode() + by).digest())
+    return set(order[: (len(order) + 1) // 2])
 
 
 def leave_drawn(items: Sequence[pytest.Item], by: bytes) -> None:

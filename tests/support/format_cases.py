@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
+import pytest
 
 from leanconv.algorithms.parameters import Choice
+from leanconv.codegen.host import host
 from leanconv.errors import SpecError
 from leanconv.graph.ir import Graph, Node, TensorType
 from leanconv.graph.ops import infer_node
@@ -25,12 +27,15 @@ from leanconv.target import Target
 from leanconv.types import FLOAT32, FLOAT64, FLOATS, INT8, INT32, UINT8
 from support import quantised_convs, single_nodes
 from support.code_chains import CodeNet
+from support.drawn import a_third, of_tree
 from support.graph_builder import Builder, feed
 from support.interpret import interpret
 from support.nodes import one_node, run_lowered
 
 IMAGE = (2, 20, 5, 4)  # more channels than lanes, and no multiple of them
 RECURRENT = {"cells": (Cell("RNN", (Gate("Tanh"),)),), "results": ("Y", "Y_h")}
+MANY_RUNS = 40
+ALL = pytest.param(True, marks=pytest.mark.exhaustive, id="all")  # else those that are drawn
 OPERANDS = ((2, 20, 1, 1), (1, 20, 1, 1), (2, 1, 5, 4), (1, 1, 1, 4), (1, 1, 1, 1), (1,))
 
 
@@ -97,6 +102,37 @@ def choices(case: Case, context: NodeContext) -> list[Choice]:
         with contextlib.suppress(SpecError):
             found.append(operator.estimated(context, operator.choice_named(name)))
     return found
+
+
+@dataclass(frozen=True)
+class Run:
+    """One of the operator's choices for a case, in some formats."""
+
+    case: Case
+    context: NodeContext
+    choice: Choice
+
+
+def runs(given: Sequence[Case]) -> list[Run]:
+    """All there are, on this machine."""
+    return [
+        Run(case, context, choice)
+        for case in given
+        for context in case.contexts(host())
+        for choice in choices(case, context)
+    ]
+
+
+def drawn_runs(found: Sequence[Run]) -> list[Run]:
+    """Of many runs a third that the tree draws: all cases, algorithms and formats of operands."""
+    if len(found) < MANY_RUNS:
+        return list(found)
+    kinds = [
+        (id(run.case), run.choice.algorithm, *map(run.context.formats.get, run.case.operands))
+        for run in found
+    ]
+    names = [f"{run.case.node.op} {number}" for number, run in enumerate(found)]
+    return [found[number] for number in sorted(a_third(names, kinds, of_tree()))]
 
 
 def cases(op: str) -> list[Case]:
