@@ -42,6 +42,13 @@ def test_a_cast_reads_past_one_that_loses_nothing() -> None:
     assert ops(applied(simplify, back.graph(y))) == ["Neg", "Neg"]
 
 
+@pytest.mark.parametrize("op", ["ReduceL1", "ReduceSumSquare", "ReduceMeanSquare"])
+def test_a_reduction_that_changes_one_element_stays(op: str) -> None:
+    b = Builder()
+    y = b.op(op, b.input(2, 3, 4, 1), axes=(3,), keepdims=True)
+    assert ops(applied(simplify, b.graph(y))) == [op]
+
+
 IDENTITIES: list[tuple[str, tuple[float, ...], dict[str, Any]]] = [
     ("Reshape", (), {"shape": (2, 3, 4, 1)}),
     ("Expand", (), {"shape": (2, 3, 4, 1)}),

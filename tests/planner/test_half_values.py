@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from leanconv.codegen.host import host
-from leanconv.graph.halves import COMPUTES, MOVES, computes, moves
+from leanconv.graph.halves import computes, moves
 from leanconv.graph.ir import TensorType
+from leanconv.graph.ops import OPS
 from leanconv.graph.verify import verify
 from leanconv.half_arrays import as_float32, in_memory
 from leanconv.operators import OPERATORS, operator_of
@@ -38,15 +39,16 @@ def in_halves(case: Case, half: DType) -> Case:
     return Case(case.node, verify(replace(graph, types=types)), inputs)
 
 
-OPS = sorted((COMPUTES | MOVES) & set(OPERATORS))
+MOVES = {op for op, each in OPS.items() if each.moves}
+STORED = sorted(op for op, each in OPS.items() if op in OPERATORS and (each.moves or each.halves))
 # With other vectors a third of them: how halves are loaded and stored there, tests/codegen has.
-AGAIN = OPS[::3]
+AGAIN = STORED[::3]
 
 
 @pytest.mark.vectors
 @pytest.mark.parametrize("all_runs", [pytest.param(False, id="drawn"), ALL])
 @pytest.mark.parametrize(
-    "op", [op if op in AGAIN else pytest.param(op, marks=pytest.mark.once) for op in OPS]
+    "op", [op if op in AGAIN else pytest.param(op, marks=pytest.mark.once) for op in STORED]
 )
 def test_operations_take_halves(op: str, all_runs: bool) -> None:
     found = [

@@ -32,7 +32,6 @@ from leanconv.symbolic import plain
 from leanconv.types import FLOAT16, FLOAT32, FLOAT64, DType, as_dtype
 from leanconv.units import shape_text
 
-_MOVES = ("Reshape", "Transpose", "Slice", "Split", "Expand")  # keep every number as it is
 _CHOSEN = slice(1, 3)  # inputs of a Where
 
 
@@ -423,7 +422,7 @@ class Builder:
 def _repeated(op: str, value: Value | None) -> Array | None:
     """The number of which an operation makes a filled constant, None if it makes another one."""
     array = value.array if value else None
-    if array is None or array.dtype == object or op not in _MOVES:
+    if array is None or array.dtype == object or not OPS[op].rearranges:
         return None
     repeats = is_filled(array) or (op == "Expand" and array.size == 1)
     return array[(slice(1),) * array.ndim] if repeats else None

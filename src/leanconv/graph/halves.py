@@ -17,16 +17,6 @@ from leanconv.graph.ops import OPS, infer_node
 from leanconv.graph.ops.pointwise import terms_of
 from leanconv.types import FLOAT32, HALVES, DType
 
-MOVES = frozenset(op for op, each in OPS.items() if each.moves)
-COMPUTES = frozenset(op for op, each in OPS.items() if each.halves)
-# What gives one of the numbers that it reads, or its opposite: nothing is rounded.
-_EXACT = frozenset(
-    (
-        *("Abs", "Max", "MaxPool", "MaxPoolWithIndices", "Min", "Neg", "ReduceMax", "ReduceMin"),
-        *("Extremes", "Relu", "Sign", "Where"),
-    )
-)
-
 
 class _Lifted(Mapping[str, TensorType]):
     """Types with float32 for halves; a view, as graphs are large and chains many."""
@@ -61,16 +51,14 @@ def stored_half(node: Node, graph: Graph) -> DType | None:
 
 def computes(node: Node) -> bool:
     """Return whether a node computes in float32, of values that may be stored in halves."""
-    if node.op not in COMPUTES or not node.op.endswith("Chain"):
-        return node.op in COMPUTES
     given = node.attributes
-    stages = given["stages"] if "stages" in given else given["blocks"][0].stages
-    return all(stage.OP == "Conv" for stage in stages)
+    stages = given["blocks"][0].stages if "blocks" in given else given.get("stages", ())
+    return bool(OPS[node.op].halves) and all(stage.OP == "Conv" for stage in stages)
 
 
 def moves(node: Node) -> bool:
     """Return whether a node moves elements, and computes nothing of them."""
-    return node.op in MOVES and node.attributes.get("reduction", "none") == "none"
+    return OPS[node.op].moves is not None and node.attributes.get("reduction", "none") == "none"
 
 
 def infer_stored(node: Node, graph: Graph, half: DType | None) -> TensorType:
@@ -81,12 +69,12 @@ def infer_stored(node: Node, graph: Graph, half: DType | None) -> TensorType:
 
 def rounds_to_halves(node: Node, graph: Graph) -> float:
     """The relative error of a node's results that comes from storing them in halves."""
-    if node.op not in COMPUTES:
+    if not OPS[node.op].halves:
         return 0.0
     stored = [each.stored.roundoff for each in terms_of(node) if each.stored]
     kinds = [graph.types[name].dtype for name in node.outputs]
     worst = max((kind.roundoff for kind in kinds if kind in HALVES), default=0.0)
     read = {graph.types[n].dtype for n in node.inputs if n and n not in graph.constants}
-    if node.op in _EXACT and FLOAT32 not in read:
+    if OPS[node.op].halves == "exact" and FLOAT32 not in read:
         return 0.0
     return math.hypot(worst, *stored)

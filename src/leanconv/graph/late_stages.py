@@ -19,7 +19,6 @@ from leanconv.errors import LeanConvError, TerminatedError
 from leanconv.graph.builder import Builder
 from leanconv.graph.file_errors import NeedsValuesError
 from leanconv.graph.file_graph import FileNode
-from leanconv.graph.halves import MOVES
 from leanconv.graph.ir import Graph, TensorType
 from leanconv.graph.late import Tail, own
 from leanconv.graph.limits import alone
@@ -87,7 +86,7 @@ class Stage:
         self._inputs = [(name, place[name]) for name in graph.inputs if name not in later]
         self._outputs = [(name, place[name]) for name in graph.outputs]
         self._place, self._steps = place, _steps(graph, place, holes)
-        self._computes = not all(node.op in MOVES for node in graph.nodes)
+        self._computes = any(OPS[node.op].moves is None for node in graph.nodes)
         size = (0 if bounded else _size(graph)) + (0 if sized is None else _size(sized))
         fill = holes.filler(size)
         self.size: Callable[[Values], int] = fill or (lambda _: int(size))

@@ -14,7 +14,7 @@ from leanconv.codegen.shuffles import power_below
 from leanconv.graph.halves import in_float32, rounds_to_halves, stored_half
 from leanconv.graph.ir import Graph, Node
 from leanconv.graph.ops import OPS
-from leanconv.graph.ops.pointwise import SERIES, terms_of
+from leanconv.graph.ops.pointwise import terms_of
 from leanconv.graph.ops.resample import order
 from leanconv.graph.ops.resize import resized_axes
 from leanconv.kernels import KernelModule, elementwise, layout, lookup
@@ -149,7 +149,7 @@ def _expression_cycles(node: Node, graph: Graph, target: Target) -> float:
     """Estimated cycles of an expression's arithmetic."""
     dtypes = {graph.types[name].dtype for name in (*node.inputs, node.output)}
     lanes = target.lanes(FLOAT64 if FLOAT64 in dtypes else FLOAT32)
-    issued = sum(_OF_SERIES if term.op in SERIES else 1 for term in terms_of(node))
+    issued = sum(_OF_SERIES if OPS[term.op].series else 1 for term in terms_of(node))
     vectors = ceil_div(graph.types[node.output].elements, lanes)
     return float(target.costs.stage + vectors * issued / target.fma_units)
 

@@ -19,6 +19,7 @@ import math
 from collections.abc import Mapping
 
 from leanconv.graph.ir import Graph, Node
+from leanconv.graph.ops import OPS
 from leanconv.graph.ops.pointwise import terms_of
 from leanconv.graph.passes.fuse_chains import separated
 from leanconv.types import FLOATS, HALVES, DType
@@ -32,12 +33,7 @@ ERROR_GROWTH, _TRANSFORMED_ERROR_GROWTH = 2.5, 4.0
 
 
 NORMALISED = 6.0
-_DIFFERENCES = frozenset(
-    ("Cosh", "Div", "Exp", "LogSoftmax", "Reciprocal", "Sinh", "Softmax", "Sub", "Tan")
-)
-_ROOTS = frozenset(("Acos", "Acosh", "Asin", "Atanh", "Log", "Pow", "Sqrt"))
 _ERRING = (*FLOATS, *HALVES)
-_BEHIND_A_ROOT = frozenset(("Div", "Reciprocal"))
 
 
 def magnified_errors(graph: Graph, roundoff: float) -> Mapping[str, float]:
@@ -73,16 +69,15 @@ def _magnified(graph: Graph, root: float) -> dict[str, float]:
 
 
 def _magnifies(node: Node, graph: Graph, users: Mapping[str, list[Node]]) -> frozenset[str]:
-    if node.op == "Normalise":
-        return frozenset(("difference",))
-    running = [name for name in node.inputs if name and name not in graph.constants]
-    if node.op in _ROOTS:
+    entry, running = OPS[node.op], [n for n in node.inputs if n and n not in graph.constants]
+    if entry.magnifies == "root":
         readers = users[node.output]
-        divides = bool(readers) and all(reader.op in _BEHIND_A_ROOT for reader in readers)
+        divides = bool(readers) and all(OPS[reader.op].divides for reader in readers)
         # A deviation by which is divided: an epsilon keeps it from 0.
         return frozenset(("difference" if divides else "root",))
-    if node.op in _DIFFERENCES and (len(running) > 1 or len(node.inputs) == 1):
-        return frozenset(("difference",))
+    # A difference of data and a constant, a quotient by one, err as the data does.
+    if entry.magnifies and len(running) >= entry.least:
+        return frozenset((entry.magnifies,))
     return frozenset()
 
 

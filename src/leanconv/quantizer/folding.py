@@ -12,7 +12,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from leanconv.graph.passes.fold_batch_norm import AFFINE, normalised
+from leanconv.graph.ops import OPS
+from leanconv.graph.passes.fold_batch_norm import normalised
 from leanconv.quantizer.layers import Layer, layer_of
 from leanconv.quantizer.onnx_graph import Array, OnnxGraph, OnnxNode, is_float
 from leanconv.records import dataclass
@@ -84,10 +85,12 @@ def _with_constant(node: OnnxNode, name: str, layer: Layer, graph: OnnxGraph) ->
     if constant is None or not is_float(constant):
         return None
     values = _per_channel(constant.astype(np.float64), layer)
-    if values is None or (node.op in ("Sub", "Div") and not first):
+    entry = OPS[node.op]
+    if values is None or entry.affine is None or not (first or entry.commutes):
         return None
     with np.errstate(all="ignore"):
-        return _Affine(*map(np.atleast_1d, AFFINE[node.op](values, False)))
+        found = entry.affine(values, False)
+    return found and _Affine(*map(np.atleast_1d, found))
 
 
 def _per_channel(values: Array, layer: Layer) -> Array | None:
@@ -104,7 +107,7 @@ def _per_channel(values: Array, layer: Layer) -> Array | None:
 
 _FOLDED: dict[str, Callable[[OnnxNode, str, Layer, OnnxGraph], _Affine | None]] = {
     "BatchNormalization": _normalisation,
-    **dict.fromkeys(AFFINE, _with_constant),
+    **dict.fromkeys((op for op, each in OPS.items() if each.affine), _with_constant),
 }
 
 

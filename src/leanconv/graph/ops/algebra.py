@@ -32,7 +32,7 @@ from leanconv.types import FLOATS, INT32, INT64
 from leanconv.units import shape_text
 
 _REDUCED = (*FLOATS, INT32, INT64)
-_ALONG_AXIS: dict[str, Any] = {"halves": True, "routes": "along axis"}
+_ALONG_AXIS: dict[str, Any] = {"attributes": ("axis",), "routes": "along axis"}
 
 
 def _infer_reduction(types: Types, attributes: Attributes) -> TensorType:
@@ -63,6 +63,7 @@ _COMBINED: dict[Combines, Callable[..., Array]] = {
 }
 # What changes no total, and so is that of no elements, as ONNX has it.
 NEUTRAL: dict[str, float] = {"sum": 0.0, "prod": 1.0, "max": -math.inf, "min": math.inf}
+_IN_HALVES = {("mean", ""): "scaled", ("max", ""): "exact", ("min", ""): "exact"}
 _OF_EACH: dict[str, Callable[[Array], Array]] = {"Abs": np.abs, "Square": np.square}
 
 
@@ -84,9 +85,10 @@ def _reduction(combines: Combines, each: str = "") -> Op:
         "attributes": ("axes", "keepdims"),
         "takes_symbols": True,
         "dtypes": FLOATS if floats else _REDUCED,
-        "halves": True,
+        "halves": _IN_HALVES.get((combines, each), "wide"),
         "working": 2 if floats else 0,
         "reduces": (combines, each),
+        "keeps_single": not each,
         "routes": "reduced",
     }
     return single(_infer_reduction, evaluate, **facts)
@@ -122,8 +124,8 @@ def _running(function: Callable[..., Array], start: int) -> Op:
             y = np.concatenate([before, np.delete(y, -1, axis)], axis) if x.shape[axis] else y
         return np.asarray(np.flip(y, axis) if attributes["reverse"] else y)
 
-    names = ("axis", "exclusive", "reverse")
-    return single(_infer_running, evaluate, attributes=names, dtypes=_REDUCED, **_ALONG_AXIS)
+    facts = {**_ALONG_AXIS, "attributes": ("axis", "exclusive", "reverse")}
+    return single(_infer_running, evaluate, dtypes=_REDUCED, halves="wide", **facts)
 
 
 def _infer_softmax(types: Types, attributes: Attributes) -> TensorType:
@@ -298,6 +300,7 @@ def _work_gemm(types: Types, attributes: Attributes, result: TensorType) -> int:
     return result.elements * max(first(types).shape[0 if attributes["transA"] else 1], 1)
 
 
+_SOFTMAX = {"halves": "rounded", "precise": slice(1), "magnifies": "difference", **_ALONG_AXIS}
 OPS: dict[str, Op] = {
     "ReduceMean": _reduction("mean"),
     "ReduceProd": _reduction("prod"),
@@ -307,13 +310,11 @@ OPS: dict[str, Op] = {
     "ReduceL1": _reduction("sum", "Abs"),
     "ReduceSumSquare": _reduction("sum", "Square"),
     "ReduceMeanSquare": _reduction("mean", "Square"),
-    "Extremes": single(_infer_extremes, _evaluate_extremes, halves=True, working=0),
+    "Extremes": single(_infer_extremes, _evaluate_extremes, halves="exact", working=0),
     "CumSum": _running(np.cumsum, 0),
     "CumProd": _running(np.cumprod, 1),
-    "Softmax": single(_infer_softmax, _evaluate_softmax, attributes=("axis",), **_ALONG_AXIS),
-    "LogSoftmax": single(
-        _infer_softmax, _evaluate_log_softmax, attributes=("axis",), **_ALONG_AXIS
-    ),
+    "Softmax": single(_infer_softmax, _evaluate_softmax, **_SOFTMAX),
+    "LogSoftmax": single(_infer_softmax, _evaluate_log_softmax, **_SOFTMAX),
     "BatchNormalization": single(
         _infer_batch_norm, _evaluate_batch_norm, 5, 5, attributes=("epsilon",), routes="first"
     ),
@@ -323,7 +324,8 @@ OPS: dict[str, Op] = {
         1,
         3,
         ("first", "epsilon", "centred"),
-        halves=True,
+        halves="rounded",
+        magnifies="difference",
         routes="along last",
     ),
     "MatMul": single(
@@ -333,7 +335,7 @@ OPS: dict[str, Op] = {
         2,
         (),
         _work_matmul,
-        halves=True,
+        halves="rounded",
         working=0,
         routes="product",
     ),
@@ -344,7 +346,8 @@ OPS: dict[str, Op] = {
         4,
         ("scale", "transposed"),
         _work_attention,
-        halves=True,
+        halves="rounded",
+        precise=slice(3, 4),
         routes="attention",
     ),
     "Gemm": single(
@@ -354,7 +357,7 @@ OPS: dict[str, Op] = {
         3,
         ("transA", "transB", "alpha", "beta"),
         _work_gemm,
-        halves=True,
+        halves="rounded",
         routes="gemm",
     ),
 }

@@ -30,6 +30,7 @@ Arrays = Sequence["Array | None"]
 Infer = Callable[[Types, Attributes], tuple[TensorType, ...]]
 Evaluate = Callable[[Arrays, Attributes], tuple[Array, ...]]
 Work = Callable[[Types, Attributes, tuple[TensorType, ...]], int]
+Halves = Literal["", "exact", "scaled", "wide", "rounded"]
 Combines = Literal["mean", "sum", "prod", "max", "min"]
 MAX_RANK = 16
 MAX_TENSOR_BYTES = 1 << 40
@@ -54,18 +55,33 @@ class Op:
             objects, what it gives of the numbers; to other operations symbols are their numbers.
         dtypes: what its inputs may hold at run time; of constants it computes everything.
         moves: the inputs whose elements it moves as they lie in memory, and does nothing else.
+        rearranges: whether it moves elements of its one input, and adds none of its own.
         selects: whether it gives elements of its one input, the nearest or the largest of some, so
             that any increasing function may follow it instead; of integers, where there are modes.
         shifts: whether its codes may all be larger by one number, if their zero points, bounds and
             tables are, too.
         converts: whether it gives the numbers that it reads in another type.
         of_floats: of an operation on codes that of the floats for which they stand.
-        halves: whether it computes in float32 of values that may be stored in halves.
+        halves: what its results are where it computes in float32 of values that may be stored in
+            halves; "" where it does not. "exact": numbers that it reads, their opposites or signs;
+            "scaled": as large as what it reads; "wide": large or small where that is not, so that
+            they stay float32; "rounded": all others, such as sums by weights.
+        precise: the inputs of which absolute errors count, as of exponents and of places in images:
+            large ones have too few digits in halves.
+        magnifies: what makes relative errors larger: a "difference" of nearly equal numbers, or
+            what errs like one, as an exponential; the "root" of numbers near 0.
+        divides: whether it divides by its last input.
+        commutes: whether its two inputs may change places.
+        neutral: the second input with which it gives back the first, if there is one.
+        affine: of a constant input and whether that is the first: the factor and the summand that
+            make its results of the other input.
+        series: whether it takes some ten multiply-adds for each element.
         working: the memory in which NumPy works while it computes the operation, beside operands
             and results, in times the bytes of these together: measured, and rounded up.
         places: the same where places are computed: times 8 bytes for each of their elements.
         reduces: of a reduction, how it makes one number of many, and the step that it takes of each
             element before, "" for none.
+        keeps_single: whether it gives back a number that it reduces, or pools, by itself.
         activation: of an activation function, its kind in `spec.activation`, whose parameters are
             the attributes; "" for any other operation.
         routes: how axes run from its inputs to its results: a kind of `graph.fields.routes`; ""
@@ -85,14 +101,23 @@ class Op:
     takes_symbols: bool = False
     dtypes: tuple[DType, ...] = FLOATS
     moves: slice | None = None
+    rearranges: bool = False
     selects: bool = False
     shifts: bool = False
     converts: bool = False
     of_floats: str = ""
-    halves: bool = False
+    halves: Halves = ""
+    precise: slice | None = None
+    magnifies: Literal["", "difference", "root"] = ""
+    divides: bool = False
+    commutes: bool = False
+    neutral: float | None = None
+    affine: Callable[[Array, bool], tuple[Any, Any] | None] | None = None
+    series: bool = False
     working: int = 2
     places: int = 0
     reduces: tuple[Combines, str] | None = None
+    keeps_single: bool = False
     activation: str = ""
     routes: str = ""
     size_attributes: tuple[str, ...] = ()

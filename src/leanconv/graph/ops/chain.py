@@ -238,7 +238,8 @@ IMAGE_CHANNELS = 4  # most of an image whose codes are made in a chain
 MOST_CONVOLUTIONS, MOST_BLOCKS = 3, 8
 _MOST = MOST_CONVOLUTIONS * (len(CodeStage.CONSTANTS) + len(LookupStage.CONSTANTS))
 _MOST += len(QuantizeStage.CONSTANTS)
-_FACTS: dict[str, Any] = {"dtypes": (*FLOATS, *CODES, INT32), "halves": True, "convolves": True}
+_TYPES = (*FLOATS, *CODES, INT32)
+_FACTS: dict[str, Any] = {"dtypes": _TYPES, "halves": "rounded", "convolves": True}
 OPS: dict[str, Op] = {
     "ConvChain": single(
         _infer, _evaluate, 1, 2 + _MOST, ("stages",), _work, routes="chain", **_FACTS

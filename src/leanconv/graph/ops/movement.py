@@ -203,8 +203,10 @@ def _move(
 
 
 OPS: dict[str, Op] = {
-    "Reshape": _move(_infer_reshape, _evaluate_reshape, "shape", routes="reshape"),
-    "Transpose": _move(_infer_transpose, _evaluate_transpose, "perm", routes="transpose"),
+    "Reshape": _move(_infer_reshape, _evaluate_reshape, "shape", rearranges=True, routes="reshape"),
+    "Transpose": _move(
+        _infer_transpose, _evaluate_transpose, "perm", rearranges=True, routes="transpose"
+    ),
     "Concat": _move(
         _infer_concat,
         _evaluate_concat,
@@ -213,7 +215,9 @@ OPS: dict[str, Op] = {
         moves=slice(None),
         routes="along axis",
     ),
-    "Slice": _move(_infer_slice, _evaluate_slice, "starts", "steps", "sizes", routes="slice"),
+    "Slice": _move(
+        _infer_slice, _evaluate_slice, "starts", "steps", "sizes", rearranges=True, routes="slice"
+    ),
     "Split": Op(
         _infer_split,
         _evaluate_split,
@@ -221,6 +225,7 @@ OPS: dict[str, Op] = {
         takes_symbols=True,
         dtypes=DTYPES,
         moves=slice(1),
+        rearranges=True,
         working=0,
         routes="split",
         size_attributes=("sizes",),
@@ -235,5 +240,5 @@ OPS: dict[str, Op] = {
         working=2,
         routes="pad",
     ),
-    "Expand": _move(_infer_expand, _evaluate_expand, "shape", routes="aligned"),
+    "Expand": _move(_infer_expand, _evaluate_expand, "shape", rearranges=True, routes="aligned"),
 }

@@ -170,6 +170,6 @@ OPS: dict[str, Op] = {
         ("bits", "block", "inner", "outputs", "middle"),
         _work,
         dtypes=(FLOAT32, UINT8),
-        halves=True,
+        halves="rounded",
     )
 }

@@ -37,13 +37,6 @@ from leanconv.spec.activation import KINDS, Activation
 from leanconv.types import BOOL, FLOATS, NUMBERS, DType
 
 _erf_each = np.frompyfunc(math.erf, 1, 1)
-# Functions that take some ten multiply-adds for each element.
-SERIES = frozenset(
-    (
-        *("Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Cos", "Cosh", "Elu", "Erf", "Exp"),
-        *("Gelu", "Log", "Mod", "Pow", "Sigmoid", "Silu", "Sin", "Sinh", "Softplus", "Tan", "Tanh"),
-    )
-)
 MOST_TERMS, MOST_SERIES, MOST_OPERANDS = 16, 2, 8
 _Infer = Callable[[str, Types, Attributes], tuple[TensorType, ...]]
 _Evaluate = Callable[[str, Arrays, Attributes], tuple[Array, ...]]
@@ -106,6 +99,10 @@ def _like(x: Array, number: float) -> Array:
     return np.asarray(number).astype(x.dtype)
 
 
+def _softplus(x: Array) -> Array:
+    return np.asarray(np.logaddexp(x, np.zeros((), x.dtype)))
+
+
 # Of an array and the parameters of a kind; of `prelu` and slopes.
 _FORMULAS: dict[str, Callable[..., Array]] = {
     "relu": lambda x: np.maximum(x, 0),
@@ -147,9 +144,6 @@ def activate(x: Array, activation: Activation | None, slope: Array | None = None
     return np.asarray(y, dtype=x.dtype)
 
 
-_FACTS: dict[str, Any] = {"halves": True, "routes": "aligned"}
-
-
 def _infer_same(types: Types, _attributes: Attributes) -> TensorType:
     return first(types)
 
@@ -159,7 +153,7 @@ def _unary(function: Callable[..., Array], *names: str, **facts: Any) -> Op:
         x = array(arrays)
         return np.asarray(function(x, *(attributes[n] for n in names)), dtype=x.dtype)
 
-    return single(_infer_same, evaluate, attributes=names, **_FACTS, **facts)
+    return single(_infer_same, evaluate, attributes=names, routes="aligned", **facts)
 
 
 def _activation(kind: str, **facts: Any) -> Op:
@@ -180,7 +174,7 @@ def _binary(function: Callable[[Array, Array], Array], **facts: Any) -> Op:
         a, b = array(arrays), array(arrays, 1)
         return np.asarray(function(a, b), dtype=a.dtype if b.dtype != object else object)
 
-    return single(_infer_binary, evaluate, 2, 2, dtypes=NUMBERS, **_FACTS, **facts)
+    return single(_infer_binary, evaluate, 2, 2, dtypes=NUMBERS, routes="aligned", **facts)
 
 
 def _divide(a: Array, b: Array) -> Array:
@@ -212,48 +206,77 @@ def _evaluate_prelu(arrays: Arrays, _attributes: Attributes) -> Array:
     return _leaky_relu(x, array(arrays, 1)).astype(x.dtype, copy=False)
 
 
+def _subtracted(c: Array, first: bool) -> tuple[Any, Any]:
+    return (-1.0, c) if first else (1.0, -c)
+
+
+def _divided(c: Array, first: bool) -> tuple[Any, Any] | None:
+    return None if first else (1.0 / c, 0.0)
+
+
 _SIGNED = tuple(each for each in NUMBERS if each.kind != "uint")
+_EXACT: dict[str, Any] = {"halves": "exact", "takes_symbols": True, "dtypes": _SIGNED, "working": 0}
+_STEEP: dict[str, Any] = {"halves": "wide", "magnifies": "difference"}
 UNARY: dict[str, Op] = {
-    **{each.op: _activation(kind) for kind, each in KINDS.items() if each.op != "PRelu"},
-    "Relu": _activation("relu", takes_symbols=True, dtypes=_SIGNED, working=0),
-    "Gelu": _unary(_either_gelu, "approximate", activation="gelu", working=7),
-    "Sqrt": _unary(np.sqrt, working=0),
-    "Exp": _unary(np.exp, working=0),
-    "Log": _unary(np.log, working=0),
-    "Erf": _unary(erf, working=6),
-    "Neg": _unary(np.negative, takes_symbols=True, dtypes=_SIGNED, working=0),
-    "Abs": _unary(np.abs, takes_symbols=True, dtypes=_SIGNED, working=0),
-    "Sign": _unary(np.sign, dtypes=NUMBERS),
-    "Floor": _unary(np.floor),
-    "Ceil": _unary(np.ceil),
-    "Round": _unary(np.round),
-    "Reciprocal": _unary(np.reciprocal, working=0),
-    "Softplus": _unary(lambda x: np.logaddexp(x, np.zeros((), x.dtype)), working=0),
-    "Sin": _unary(np.sin),
-    "Cos": _unary(np.cos),
-    "Tan": _unary(np.tan),
-    "Asin": _unary(np.arcsin),
-    "Acos": _unary(np.arccos),
-    "Atan": _unary(np.arctan),
-    "Sinh": _unary(np.sinh),
-    "Cosh": _unary(np.cosh),
-    "Asinh": _unary(np.arcsinh),
-    "Acosh": _unary(np.arccosh),
-    "Atanh": _unary(np.arctanh),
+    **{
+        each.op: _activation(kind, halves="scaled")
+        for kind, each in KINDS.items()
+        if each.op != "PRelu"
+    },
+    "Relu": _activation("relu", **_EXACT),
+    "Sigmoid": _activation("sigmoid", halves="rounded", series=True),
+    "Silu": _activation("silu", halves="scaled", series=True),
+    "HardSigmoid": _activation("hard_sigmoid", halves="rounded"),
+    "Tanh": _activation("tanh", halves="rounded", series=True),
+    "Gelu": _unary(
+        _either_gelu, "approximate", activation="gelu", halves="scaled", working=7, series=True
+    ),
+    "Elu": _activation("elu", halves="scaled", series=True),
+    "Sqrt": _unary(np.sqrt, halves="wide", magnifies="root", working=0),
+    "Exp": _unary(np.exp, precise=slice(1), working=0, series=True, **_STEEP),
+    "Log": _unary(np.log, halves="wide", magnifies="root", working=0, series=True),
+    "Erf": _unary(erf, halves="rounded", working=6, series=True),
+    "Neg": _unary(np.negative, **_EXACT),
+    "Abs": _unary(np.abs, **_EXACT),
+    "Sign": _unary(np.sign, halves="exact", dtypes=NUMBERS),
+    "Floor": _unary(np.floor, halves="scaled"),
+    "Ceil": _unary(np.ceil, halves="scaled"),
+    "Round": _unary(np.round, halves="scaled"),
+    "Reciprocal": _unary(np.reciprocal, divides=True, working=0, **_STEEP),
+    "Softplus": _unary(_softplus, halves="scaled", working=0, series=True),
+    "Sin": _unary(np.sin, halves="rounded", series=True),
+    "Cos": _unary(np.cos, halves="rounded", series=True),
+    "Tan": _unary(np.tan, series=True, **_STEEP),
+    "Asin": _unary(np.arcsin, halves="rounded", magnifies="root", series=True),
+    "Acos": _unary(np.arccos, halves="rounded", magnifies="root", series=True),
+    "Atan": _unary(np.arctan, halves="rounded", series=True),
+    "Sinh": _unary(np.sinh, series=True, **_STEEP),
+    "Cosh": _unary(np.cosh, series=True, **_STEEP),
+    "Asinh": _unary(np.arcsinh, halves="rounded", series=True),
+    "Acosh": _unary(np.arccosh, halves="rounded", magnifies="root", series=True),
+    "Atanh": _unary(np.arctanh, halves="rounded", magnifies="root", series=True),
 }
+_ARITHMETIC: dict[str, Any] = {"halves": "scaled", "takes_symbols": True, "working": 0}
+_SUM = {**_ARITHMETIC, "commutes": True}
+_DIFFERENCE = {**_ARITHMETIC, "magnifies": "difference"}
+_CHOICE = {**_SUM, "halves": "exact"}
 BINARY: dict[str, Op] = {
-    "Add": _binary(np.add, takes_symbols=True, working=0),
-    "Sub": _binary(np.subtract, takes_symbols=True, working=0),
-    "Mul": _binary(np.multiply, takes_symbols=True, working=0),
-    "Div": _binary(_divide, takes_symbols=True),
-    "Pow": _binary(_power),
-    "Min": _binary(np.minimum, takes_symbols=True, working=0),
-    "Max": _binary(np.maximum, takes_symbols=True, working=0),
+    "Add": _binary(np.add, neutral=0.0, affine=lambda c, _: (1.0, c), **_SUM),
+    "Sub": _binary(np.subtract, neutral=0.0, affine=_subtracted, **_DIFFERENCE),
+    "Mul": _binary(np.multiply, neutral=1.0, affine=lambda c, _: (c, 0.0), **_SUM),
+    "Div": _binary(
+        _divide, neutral=1.0, affine=_divided, divides=True, **{**_DIFFERENCE, "working": 2}
+    ),
+    "Pow": _binary(_power, halves="wide", magnifies="root", neutral=1.0, series=True),
+    "Min": _binary(np.minimum, **_CHOICE),
+    "Max": _binary(np.maximum, **_CHOICE),
 }
 OPS: dict[str, Op] = {
     **UNARY,
     **BINARY,
-    "PRelu": single(_infer_prelu, _evaluate_prelu, 2, 2, activation="prelu", **_FACTS),
+    "PRelu": single(
+        _infer_prelu, _evaluate_prelu, 2, 2, activation="prelu", halves="scaled", routes="aligned"
+    ),
 }
 ELEMENTWISE = frozenset((*OPS, *typed.OPS)) - {"BitCast"}
 
@@ -362,5 +385,6 @@ def expression(infer: _Infer, evaluate: _Evaluate) -> Op:
     def work(_: Types, attributes: Attributes, result: TensorType) -> int:
         return (len(attributes["terms"]) - 1) * result.elements
 
-    facts: dict[str, Any] = {**_FACTS, "dtypes": (*FLOATS, BOOL), "working": MOST_TERMS}
-    return single(inferred, computed, 1, 3 * MOST_TERMS, ("terms",), work, **facts)
+    facts: dict[str, Any] = {"halves": "rounded", "routes": "aligned", "working": MOST_TERMS}
+    dtypes, most = (*FLOATS, BOOL), 3 * MOST_TERMS
+    return single(inferred, computed, 1, most, ("terms",), work, dtypes=dtypes, **facts)

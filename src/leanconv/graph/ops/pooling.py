@@ -213,7 +213,8 @@ def _work_lrn(_types: Types, attributes: Attributes, result: TensorType) -> int:
 
 _WINDOW = ("kernel_shape", "strides", "pads", "dilations", "ceil_mode", "count_include_pad")
 _OF_MAX = (*FLOATS, INT8, UINT8)  # those of ONNX, of which a CPU has arithmetic
-_FACTS: dict[str, Any] = {"halves": True, "working": 3, "routes": "windows"}
+_FACTS: dict[str, Any] = {"keeps_single": True, "working": 3, "routes": "windows"}
+_MEAN = {**_FACTS, "attributes": _WINDOW, "halves": "rounded"}
 OPS: dict[str, Op] = {
     "MaxPool": single(
         _infer_pool,
@@ -222,6 +223,7 @@ OPS: dict[str, Op] = {
         work=_work_pool,
         dtypes=_OF_MAX,
         selects=True,
+        halves="exact",
         **_FACTS,
     ),
     "MaxPoolWithIndices": Op(
@@ -230,15 +232,16 @@ OPS: dict[str, Op] = {
         attributes=(*_WINDOW, "storage_order"),
         work=lambda types, attributes, results: 4 * _work_pool(types, attributes, results[0]),
         dtypes=_OF_MAX,
+        halves="exact",
         **{**_FACTS, "routes": "windows and places"},
     ),
-    "AveragePool": single(_infer_pool, _evaluate_average, 1, 1, _WINDOW, _work_pool, **_FACTS),
+    "AveragePool": single(_infer_pool, _evaluate_average, work=_work_pool, **_MEAN),
     "LRN": single(
         _infer_lrn,
         _evaluate_lrn,
         attributes=("size", "alpha", "beta", "bias"),
         work=_work_lrn,
-        halves=True,
+        halves="rounded",
         routes="along channels",
     ),
 }

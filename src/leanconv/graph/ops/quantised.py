@@ -330,7 +330,7 @@ OPS: dict[str, Op] = {
         dtypes=(*FLOATS, *QUANTISED),
         shifts=True,
         converts=True,
-        halves=True,
+        halves="rounded",
         routes="first",
         single=(1,),
     ),

@@ -218,9 +218,10 @@ def _work(types: Types, _attributes: Attributes, _results: tuple[TensorType, ...
     return first(types).elements * required(types, 1).shape[-1]
 
 
+_TYPES = (*FLOATS, INT32)
 OPS: dict[str, Op] = {
     "Recurrence": Op(
-        _infer, _evaluate, 2, 7, ("cells", "results"), _work, dtypes=(*FLOATS, INT32), halves=True
+        _infer, _evaluate, 2, 7, ("cells", "results"), _work, dtypes=_TYPES, halves="rounded"
     )
 }
 

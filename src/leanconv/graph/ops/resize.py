@@ -242,7 +242,7 @@ OPS: dict[str, Op] = {
         tables=_tables,
         dtypes=DTYPES,
         selects=True,
-        halves=True,
+        halves="rounded",
         routes="resized",
         size_attributes=("sizes",),
     )

@@ -283,7 +283,8 @@ OPS: dict[str, Op] = {
         ("mode", "half_pixel", "sampling_ratio", "spatial_scale", "sizes"),
         _work_regions,
         dtypes=(*FLOATS, INT64),
-        halves=True,
+        halves="rounded",
+        precise=slice(1, None),
         working=4,
     ),
     "DeformColumns": single(
@@ -293,6 +294,7 @@ OPS: dict[str, Op] = {
         3,
         ("kernel_shape", "strides", "pads", "dilations", "offset_group", "run"),
         _work_columns,
+        precise=slice(1, 2),
     ),
     "GridSample": single(
         _infer_grid,
@@ -301,6 +303,7 @@ OPS: dict[str, Op] = {
         2,
         ("mode", "padding_mode", "align_corners", "sizes"),
         _work_grid,
+        precise=slice(1, 2),
         working=0,
         places=6,
     ),

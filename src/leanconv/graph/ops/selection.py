@@ -335,7 +335,7 @@ def _place(least: bool) -> Op:
         return np.asarray(x.shape[axis] - 1 - found, np.int64)
 
     names = ("axis", "keepdims", "last")
-    facts: dict[str, Any] = {"dtypes": NUMBERS, "halves": True, "routes": "reduced axis"}
+    facts: dict[str, Any] = {"dtypes": NUMBERS, "halves": "rounded", "routes": "reduced axis"}
     return single(_infer_place, evaluate, attributes=names, **facts)
 
 

@@ -71,7 +71,7 @@ def _same_taken(types: Types, taken: Sequence[DType]) -> tuple[int, ...]:
     return broadcast(first(types).shape, required(types, 1).shape)
 
 
-def _predicate(function: Callable[[Any, Any], Any], taken: tuple[DType, ...]) -> Op:
+def _predicate(function: Callable[[Any, Any], Any], taken: tuple[DType, ...], **facts: Any) -> Op:
     """A function of two elements of one dtype that gives a bool."""
 
     def infer(types: Types, _attributes: Attributes) -> TensorType:
@@ -81,8 +81,8 @@ def _predicate(function: Callable[[Any, Any], Any], taken: tuple[DType, ...]) ->
         return np.asarray(function(array(arrays), array(arrays, 1)), dtype=bool)
 
     running = tuple(each for each in taken if each not in HALVES)
-    facts: dict[str, Any] = {"dtypes": running, "halves": FLOAT32 in running, "working": 0}
-    return single(infer, evaluate, 2, 2, takes_symbols=True, **facts)
+    facts |= {"halves": "rounded" if FLOAT32 in running else "", "working": 0}
+    return single(infer, evaluate, 2, 2, takes_symbols=True, dtypes=running, **facts)
 
 
 def _infer_not(types: Types, _attributes: Attributes) -> TensorType:
@@ -120,7 +120,7 @@ def _evaluate_modulo(arrays: Arrays, attributes: Attributes) -> Array:
     return remainder(a, b, towards_zero)
 
 
-def _of_bits(function: Callable[..., Any], inputs: int, *names: str) -> Op:
+def _of_bits(function: Callable[..., Any], inputs: int, *names: str, commutes: bool = False) -> Op:
     """A function of the bits of integers."""
 
     def infer(types: Types, _attributes: Attributes) -> TensorType:
@@ -134,7 +134,7 @@ def _of_bits(function: Callable[..., Any], inputs: int, *names: str) -> Op:
         given = [array(arrays, index) for index in range(inputs)]
         return np.asarray(function(*given, *(attributes[name] for name in names)))
 
-    return single(infer, evaluate, least=inputs, most=inputs, attributes=names, dtypes=INTEGERS)
+    return single(infer, evaluate, inputs, inputs, names, dtypes=INTEGERS, commutes=commutes)
 
 
 def _shift(x: Array, by: Array, left: bool) -> Array:
@@ -154,7 +154,7 @@ def _float_test(function: Callable[..., Any], *names: str) -> Op:
     def evaluate(arrays: Arrays, attributes: Attributes) -> Array:
         return np.asarray(function(array(arrays), *(attributes[name] for name in names)))
 
-    return single(infer, evaluate, attributes=names, halves=True)
+    return single(infer, evaluate, attributes=names, halves="rounded")
 
 
 def _infinite(x: Array, positive: bool, negative: bool) -> Array:
@@ -162,16 +162,16 @@ def _infinite(x: Array, positive: bool, negative: bool) -> Array:
 
 
 COMPARISONS: dict[str, Op] = {
-    "Equal": _predicate(np.equal, HELD),
+    "Equal": _predicate(np.equal, HELD, commutes=True),
     "Less": _predicate(np.less, _COUNTED),
     "LessOrEqual": _predicate(np.less_equal, _COUNTED),
     "Greater": _predicate(np.greater, _COUNTED),
     "GreaterOrEqual": _predicate(np.greater_equal, _COUNTED),
 }
 LOGIC: dict[str, Op] = {
-    "And": _predicate(np.logical_and, (BOOL,)),
-    "Or": _predicate(np.logical_or, (BOOL,)),
-    "Xor": _predicate(np.logical_xor, (BOOL,)),
+    "And": _predicate(np.logical_and, (BOOL,), commutes=True),
+    "Or": _predicate(np.logical_or, (BOOL,), commutes=True),
+    "Xor": _predicate(np.logical_xor, (BOOL,), commutes=True),
 }
 _EACH: dict[str, Op] = {
     "Cast": single(
@@ -188,7 +188,7 @@ _EACH: dict[str, Op] = {
     **LOGIC,
     "Not": single(_infer_not, _evaluate_not, dtypes=(BOOL,), working=0),
     "Where": single(
-        _infer_where, _evaluate_where, 3, 3, takes_symbols=True, dtypes=HELD, halves=True
+        _infer_where, _evaluate_where, 3, 3, takes_symbols=True, dtypes=HELD, halves="exact"
     ),
     "Mod": single(
         _infer_modulo,
@@ -198,11 +198,12 @@ _EACH: dict[str, Op] = {
         attributes=("fmod",),
         takes_symbols=True,
         dtypes=NUMBERS,
-        halves=True,
+        halves="rounded",
+        series=True,
     ),
-    "BitwiseAnd": _of_bits(np.bitwise_and, 2),
-    "BitwiseOr": _of_bits(np.bitwise_or, 2),
-    "BitwiseXor": _of_bits(np.bitwise_xor, 2),
+    "BitwiseAnd": _of_bits(np.bitwise_and, 2, commutes=True),
+    "BitwiseOr": _of_bits(np.bitwise_or, 2, commutes=True),
+    "BitwiseXor": _of_bits(np.bitwise_xor, 2, commutes=True),
     "BitwiseNot": _of_bits(np.bitwise_not, 1),
     "BitShift": _of_bits(_shift, 2, "left"),
     "IsNaN": _float_test(np.isnan),

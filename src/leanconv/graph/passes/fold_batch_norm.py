@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +21,7 @@ from leanconv.graph.edit import (
     rewrite,
 )
 from leanconv.graph.ir import Graph, Node, TensorType
+from leanconv.graph.ops import OPS
 from leanconv.records import dataclass
 
 _Vector = npt.NDArray[np.float64]
@@ -201,12 +201,8 @@ def _data_input(editor: Editor, node: Node) -> str:
     if node.op == "BatchNormalization":
         known = all(name in editor.constants for name in node.inputs[1:])
         return node.inputs[0] if known else ""
-    a, b = node.inputs
-    if (a in editor.constants) == (b in editor.constants) or (
-        node.op == "Div" and a in editor.constants
-    ):
-        return ""
-    return b if a in editor.constants else a
+    running = [name for name in node.inputs if name not in editor.constants]
+    return running[0] if len(running) == 1 else ""
 
 
 def _read(editor: Editor, node: Node, axis: int) -> _Affine | None:
@@ -222,9 +218,12 @@ def _read(editor: Editor, node: Node, axis: int) -> _Affine | None:
     if not channel_extent(editor.shape(constant), shape, axis):
         return None
     vector = channel_vector(editor.constants[constant], shape[axis])
-    reverse = data == node.inputs[1]
-    scale, shift = AFFINE[node.op](vector, reverse)
-    return _Affine(data, np.broadcast_to(scale, vector.shape), np.broadcast_to(shift, vector.shape))
+    affine = OPS[node.op].affine
+    found = affine(vector, constant == node.inputs[0]) if affine else None
+    if found is None:
+        return None
+    scale, shift = (np.broadcast_to(each, vector.shape) for each in found)
+    return _Affine(data, scale, shift)
 
 
 def _read_batch_norm(editor: Editor, node: Node) -> _Affine:
@@ -239,14 +238,7 @@ def normalised(parameters: Sequence[_Vector], epsilon: float) -> tuple[_Vector, 
     return scale, beta - mean * scale
 
 
-# (the constant c, whether it is the first operand) -> scale and shift of the other operand
-AFFINE: dict[str, Callable[[_Vector, bool], tuple[Any, Any]]] = {
-    "Add": lambda c, _first: (1.0, c),
-    "Sub": lambda c, first: (-1.0, c) if first else (1.0, -c),
-    "Mul": lambda c, _first: (c, 0.0),
-    "Div": lambda c, _first: (1.0 / c, 0.0),
-}
-_OPS = (*AFFINE, "BatchNormalization")
+_OPS = (*(op for op, each in OPS.items() if each.affine), "BatchNormalization")
 
 
 # Weights and biases

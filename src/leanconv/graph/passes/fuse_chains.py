@@ -2,33 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
 from leanconv.graph.edit import Editor, frozen, node_like, rewriting
 from leanconv.graph.halves import computes
 from leanconv.graph.ir import Graph, Node, TensorType
-from leanconv.graph.ops import infer
+from leanconv.graph.ops import OPS, infer
 from leanconv.graph.ops.pointwise import (
     ELEMENTWISE,
     MOST_OPERANDS,
     MOST_SERIES,
     MOST_TERMS,
-    SERIES,
     Term,
     inner_nodes,
     terms_of,
 )
 from leanconv.types import BOOL, FLOAT32, FLOATS, HALVES, DType
 
-_OF: Mapping[tuple[str, str], str] = {
-    ("ReduceSum", "Abs"): "ReduceL1",
-    ("ReduceSum", "Mul"): "ReduceSumSquare",
-    ("ReduceSum", "Pow"): "ReduceSumSquare",
-    ("ReduceMean", "Mul"): "ReduceMeanSquare",
-    ("ReduceMean", "Pow"): "ReduceMeanSquare",
-}
+_REDUCTIONS = {each.reduces: op for op, each in OPS.items() if each.reduces}
 
 
 def separated(graph: Graph) -> Graph:
@@ -129,7 +122,7 @@ def _is_number(editor: Editor, name: str) -> bool:
 
 
 def _is_small(terms: Sequence[Term]) -> bool:
-    series = sum(term.op in SERIES for term in terms)
+    series = sum(OPS[term.op].series for term in terms)
     return len(terms) <= MOST_TERMS and series <= MOST_SERIES
 
 
@@ -162,10 +155,11 @@ def fuse_reductions(editor: Editor, node: Node) -> bool:
     Requires: a verified graph, after the patterns that begin with such a mean.
     Ensures: what is reduced is read, and written nowhere. The answers are the same bits.
     """
-    if node.op not in ("ReduceSum", "ReduceMean"):
+    how = OPS[node.op].reduces
+    if how is None or how[1]:
         return False
     before = editor.private_producer(node.inputs[0], "Abs", "Mul", "Pow")
-    made = before and _OF.get((node.op, before.op))
+    made = before and _REDUCTIONS.get((how[0], "Abs" if before.op == "Abs" else "Square"))
     if not before or not made or editor.types[node.output].dtype not in FLOATS:
         return False
     x = before.inputs[0]

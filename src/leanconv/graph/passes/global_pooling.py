@@ -33,7 +33,7 @@ def global_pooling(editor: Editor, node: Node) -> bool:
         op = _REDUCTIONS[node.op]
         editor.replace(node, Node(op, node.inputs, node.outputs, attributes, node.name))
         return True
-    if node.op.startswith("Reduce") and not node.attributes["keepdims"]:
+    if OPS[node.op].reduces and not node.attributes["keepdims"]:
         _keep_axes(editor, node)
         return True
     return False

@@ -18,6 +18,7 @@ from leanconv.graph.edit import (
     rewriting,
 )
 from leanconv.graph.ir import Graph, Node
+from leanconv.graph.ops import BINARY, OPS
 from leanconv.graph.ops.base import broadcast
 from leanconv.graph.ops.movement import moves_nothing
 from leanconv.graph.regions import Region
@@ -25,7 +26,6 @@ from leanconv.symbolic import key
 
 _T = TypeVar("_T")
 _Bounds = tuple[float, float]
-_COMMUTATIVE = frozenset({"Add", "Mul", "Min", "Max"})
 
 
 def drop_dead(graph: Graph) -> Graph:
@@ -164,20 +164,17 @@ def _is_identity(editor: Editor, node: Node) -> bool:
 
 def _keeps_elements(editor: Editor, node: Node) -> bool:
     """Return whether the output is the first input if their shapes are equal."""
-    a = node.attributes
+    a, entry = node.attributes, OPS[node.op]
     if moves_nothing(node.op, len(node.inputs), editor.shape(node.inputs[0]), a):
         return True
-    if node.op in ("MaxPool", "AveragePool"):
+    if entry.keeps_single and not entry.reduces:
         ones = all(n == 1 for n in (*a["kernel_shape"], *a["strides"]))
         return ones and not any(a["pads"])
-    if node.op.startswith("Reduce") or node.op == "Cast":
+    if entry.keeps_single or node.op == "Cast":
         return True  # each axis that is reduced has one element; the types are equal
-    if node.op in _NEUTRAL:
-        return editor.uniform(node.inputs[1]) == _NEUTRAL[node.op]
+    if entry.neutral is not None:
+        return editor.uniform(node.inputs[1]) == entry.neutral
     return bool(node.op == "Clip" and a["min"] == -math.inf and a["max"] == math.inf)
-
-
-_NEUTRAL = {"Add": 0.0, "Sub": 0.0, "Mul": 1.0, "Div": 1.0, "Pow": 1.0}
 
 
 def _reshape(editor: Editor, node: Node) -> Node | None:
@@ -225,8 +222,8 @@ def _clip(editor: Editor, node: Node) -> Node | None:
 
 
 def _binary(editor: Editor, node: Node) -> Node | None:
-    inputs = list(node.inputs)
-    if node.op in ("Add", "Mul") and inputs[0] in editor.constants:
+    inputs, entry = list(node.inputs), OPS[node.op]
+    if entry.commutes and entry.neutral is not None and inputs[0] in editor.constants:
         inputs.reverse()  # the constant is second, where the identities look for it
     for index, name in enumerate(inputs):
         before = editor.producer(name)
@@ -244,8 +241,8 @@ _HANDLERS: dict[str, Callable[[Editor, Node], Node | None]] = {
     "Cast": _cast,
     "Relu": _clip,
     "Clip": _clip,
-    **dict.fromkeys((f"Reduce{how}" for how in ("Mean", "Max", "Min", "Sum", "Prod")), _reduce),
-    **dict.fromkeys(("Add", "Sub", "Mul", "Div", "Pow", "Min", "Max"), _binary),
+    **{op: _reduce for op, each in OPS.items() if each.reduces and each.keeps_single},
+    **dict.fromkeys(BINARY, _binary),
 }
 
 
@@ -266,7 +263,7 @@ def merge_common(graph: Graph) -> Graph:
 
 
 def _node_key(node: Node) -> Hashable:
-    inputs = tuple(sorted(node.inputs)) if node.op in _COMMUTATIVE else node.inputs
+    inputs = tuple(sorted(node.inputs)) if OPS[node.op].commutes else node.inputs
     return (
         node.op,
         inputs,

@@ -5,11 +5,11 @@ is cast: only what moves elements needs them all in one type, and what takes no 
 network's inputs and outputs keep their types. Float32 stay, too:
 
 - values of few elements, which take few bytes, where no weights make them;
-- places in images, which 11 digits do not tell apart: of GridSample, RoiAlign, DeformColumns;
-- what grows large or small where its inputs do not, as squares and exponentials, and what is made
-  of that alone: between the steps of a normalisation nothing overflows;
-- exponents, as the scores before a softmax, and all that is added to them: a relative error of a
-  large one is an absolute one, and a mask of -10000 has no digits left for the scores behind it.
+- what grows large or small where its inputs do not, as squares and exponentials, and what is as
+  large as that: between the steps of a normalisation nothing overflows;
+- places in images, which 11 digits do not tell apart, exponents, as the scores before a softmax,
+  and all that they are sums, parts or multiples of: a relative error of a large one is an absolute
+  one, and a mask of -10000 has no digits left for the scores behind it.
 """
 
 from __future__ import annotations
@@ -21,26 +21,14 @@ from types import MappingProxyType
 import numpy as np
 
 from leanconv.graph.edit import Editor, reshape_node, rewrite
-from leanconv.graph.halves import MOVES, computes, moves
+from leanconv.graph.halves import computes, moves
 from leanconv.graph.ir import Graph, Node, TensorType
 from leanconv.graph.ops import OPS
 from leanconv.graph.passes.fuse_chains import fuse_chains, separated
 from leanconv.half_arrays import in_memory
 from leanconv.types import FLOAT16, FLOAT32, DType
 
-_PLACES = ("DeformColumns", "GridSample", "RoiAlign")  # all inputs but the first are such
-_WIDE = frozenset(
-    (
-        *("CumProd", "CumSum", "Exp", "Log", "Pow", "ReduceProd", "ReduceSum", "Reciprocal"),
-        *("Sqrt", "Cosh", "Sinh", "Tan"),
-        *("ReduceL1", "ReduceSumSquare", "ReduceMeanSquare"),
-    )
-)
-_SPREADS = frozenset(("Add", "Sub", "Mul", "Div", "Neg", "Abs", "ReduceMean", "Max", "Min"))
-# Inputs of which exponentials are taken; an Attention's mask is added to its scores.
-_EXPONENTS = {"Softmax": 0, "LogSoftmax": 0, "Exp": 0, "Attention": 3}
-# Operations that give the absolute errors of their inputs again, or a multiple of them.
-_KEEPS_ERRORS = MOVES | {"Add", "Sub", "Neg", "Mul", "Div", "Where", "Cast"}
+_KEEPS_RANGE = ("exact", "scaled")
 _RESIDUAL = 3  # the input's number in a Conv
 _FEW = 4096  # elements
 
@@ -67,7 +55,7 @@ class _Storing:
         self.nodes: list[Node] = []
         self.names: dict[str, str] = {}  # what a value is read as that a Cast gave before
         self.cast: dict[tuple[str, DType], str] = {}
-        self.wide = set(graph.outputs) | self._places() | self._exponents()
+        self.wide = set(graph.outputs) | self._precise()
         self.spreading: set[str] = set()
 
     def run(self) -> Graph:
@@ -87,18 +75,12 @@ class _Storing:
         )
         return _without_casts_at_the_end(graph)
 
-    def _places(self) -> set[str]:
-        """Values that are places in images."""
-        nodes = (node for node in self.graph.nodes if node.op in _PLACES)
-        return {name for node in nodes for name in node.inputs[1:]}
-
-    def _exponents(self) -> set[str]:
-        """Return values of which exponentials are taken, and the values that these are sums of."""
+    def _precise(self) -> set[str]:
+        """Return values whose absolute errors count, and what these are sums or multiples of."""
         found: set[str] = set()
         for node in reversed(self.graph.nodes):
-            if node.op in _EXPONENTS and node.input(_EXPONENTS[node.op]):
-                found.add(node.inputs[_EXPONENTS[node.op]])
-            if node.op in _KEEPS_ERRORS and not found.isdisjoint(node.outputs):
+            found.update(node.inputs[OPS[node.op].precise or slice(0)])
+            if _keeps_errors(node) and not found.isdisjoint(node.outputs):
                 found.update(name for name in node.inputs if name not in self.graph.constants)
         return {name for name in found if self._is(name, FLOAT32)}
 
@@ -144,10 +126,10 @@ class _Storing:
 
     def _store_computed(self, node: Node) -> None:
         floats = [n for n in node.inputs if self._is(n, FLOAT32, self.half)]
-        running = [n for n in floats if n not in self.constants]
+        running, halves = [n for n in floats if n not in self.constants], OPS[node.op].halves
         squared = node.op == "Mul" and len(set(node.inputs)) == 1
-        spread = node.op in _SPREADS and running and self.spreading.issuperset(running)
-        if node.op in _WIDE or squared or spread:
+        spread = halves in _KEEPS_RANGE and running and self.spreading.issuperset(running)
+        if halves == "wide" or squared or spread:
             self.spreading.update(node.outputs)
         weighted = any(name in self.constants for name in node.inputs[1:])
         for name in node.outputs:
@@ -185,6 +167,13 @@ class _Storing:
         while name in self.types:
             name += "'"
         return name
+
+
+def _keeps_errors(node: Node) -> bool:
+    """Return whether a node gives its inputs' absolute errors again, or a multiple of each."""
+    entry = OPS[node.op]
+    one = entry.halves in _KEEPS_RANGE and not entry.keeps_single
+    return one or entry.moves is not None or node.op == "Cast"
 
 
 def _without_casts_at_the_end(graph: Graph) -> Graph:
