@@ -204,7 +204,7 @@ def _quantiles(latencies: list[int]) -> dict[str, int | None]:
 
 
 def _shielded(future: Planned) -> asyncio.Future[bool]:
-    """Wait for a future that others wait for, too: giving up does not cancel it."""
+    """Return a future that waits for another one: giving it up does not cancel the other."""
     inner = asyncio.wrap_future(future)
     inner.add_done_callback(lambda done: done.cancelled() or done.exception())
     return asyncio.shield(inner)
