@@ -1,4 +1,4 @@
-"""What an operation's record says of axes and sizes is all that tiles know of it."""
+"""What tiles, segments and rooms know of an operation is what its record says."""
 
 from __future__ import annotations
 
@@ -12,10 +12,14 @@ import pytest
 
 from leanconv.cli.times import other_ns
 from leanconv.errors import UnsupportedError
+from leanconv.graph import rooms
+from leanconv.graph.convert import FILE_RULES
 from leanconv.graph.fields.routes import RULES
+from leanconv.graph.file_graph import FileNode
 from leanconv.graph.ir import Graph, TensorType
 from leanconv.graph.ir import Node as GraphNode
 from leanconv.graph.ops import OPS, infer
+from leanconv.graph.segments import needs_compiler
 from leanconv.planner.decision import Decision
 from leanconv.planner.tiles.layout import ImageNetwork, Layout
 from leanconv.spec import PLAIN
@@ -154,3 +158,14 @@ def test_times_beside_convolutions(made_up: Any) -> None:
     for convolves, other in ((False, 8.0), (True, 3.0)):
         made_up(convolves=convolves)
         assert other_ns(times) == other
+
+
+def test_products_are_compiled_in_a_run() -> None:
+    """Of codes as of floats: NumPy would take very long."""
+    for op in ("Conv", "QLinearConv", "com.microsoft.QLinearConv", "com.microsoft.QGemm"):
+        assert needs_compiler([FileNode(op, (), (), {}, op)]), op
+    assert not needs_compiler([FileNode("Sigmoid", (), (), {}, "s")])
+
+
+def test_each_way_to_follow_what_was_found_has_a_function() -> None:
+    assert {rule.follows for rule in FILE_RULES.values()} == {*rooms.FOLLOWED, *rooms.SELECT, ""}

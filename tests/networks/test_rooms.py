@@ -115,6 +115,13 @@ def test_what_is_gathered_of_single_elements() -> None:
     check(nodes, ["y", "i"], feeds(60))
 
 
+@pytest.mark.parametrize("op", ["Sign", "Reciprocal", "IsNaN", "Sum", "PRelu"])
+def test_what_is_computed_of_each(op: str) -> None:
+    """Whatever computes each element by itself is computed of the room."""
+    others = {"Sum": " limit", "PRelu": " limit"}.get(op, "")
+    check([*FILTER, node(op, f"sk{others}", "y")], ["y", "k"], feeds(40))
+
+
 def test_the_first_of_what_is_found() -> None:
     for ends in ("many", "high"):
         nodes = [

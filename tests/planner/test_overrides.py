@@ -11,8 +11,10 @@ from onnx import TensorProto, helper, numpy_helper
 import leanconv as lc
 from leanconv.cli.main import main
 from leanconv.codegen.cache import DiskCache
+from leanconv.graph.file_graph import FileNode
 from leanconv.graph.onnx_import import read_model
 from leanconv.planner import tuner
+from leanconv.planner.overrides import check_layers
 from support.errors import relative_error
 from support.network_models import by_numpy, images, model, small, weights
 
@@ -74,6 +76,14 @@ def test_what_cannot_be_asked() -> None:
         lc.load(built, algorithms={name: "magic"})(x)
     with pytest.raises(lc.SpecError, match="together with memory_limit"):
         lc.load(built, algorithms={name: "direct"}, memory_limit="64 MiB")
+
+
+def test_what_may_be_named_is_said() -> None:
+    """Whatever becomes a convolution, products of codes and recurrent layers among them."""
+    layers = {"gemm": "com.microsoft.QGemm", "conv": "com.microsoft.QLinearConv", "layer": "LSTM"}
+    nodes = [FileNode(op, (), (), {}, name) for name, op in {**layers, "act": "Relu"}.items()]
+    with pytest.raises(lc.SpecError, match="expected some of gemm, conv, layer$"):
+        check_layers({"nothing": "direct"}, nodes)
 
 
 def _run(built: bytes, x: np.ndarray) -> lc.Network:

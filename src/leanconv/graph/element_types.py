@@ -18,39 +18,16 @@ from leanconv.graph.file_graph import FileNode
 from leanconv.graph.narrow_codes import from_bfloat16, is_narrow, read_mark, to_bfloat16
 from leanconv.graph.onnx_file import FileModel
 from leanconv.graph.onnx_flow import held_flow
-from leanconv.graph.ops.typed import COMPARISONS, LOGIC
 from leanconv.graph.value import Value
 from leanconv.records import dataclass
 from leanconv.types import (
     BFLOAT16,
-    BOOL,
     FLOAT16,
     FLOAT32,
     FLOATS,
     HALVES,
-    INT32,
-    INT64,
-    UINT8,
     DType,
     as_dtype,
-)
-
-_GIVEN: Mapping[str, DType] = {
-    **dict.fromkeys(("ArgMax", "ArgMin", "NonZero", "NonMaxSuppression"), INT64),
-    **dict.fromkeys(("QuantizeLinear", "DynamicQuantizeLinear"), UINT8),
-    **dict.fromkeys(("ConvInteger", "MatMulInteger"), INT32),
-    **dict.fromkeys(("DequantizeLinear", "com.microsoft.DequantizeLinear"), FLOAT32),
-    **dict.fromkeys(("com.microsoft.QuantizeLinear", "com.microsoft.QGemm"), UINT8),
-    **dict.fromkeys((*COMPARISONS, *LOGIC, "Not", "IsNaN", "IsInf"), BOOL),
-}
-# What takes half precision: it gives elements back as they are, or converts them.
-_TAKE_HALVES = frozenset(
-    (
-        *("Cast", "CastLike", "Concat", "DepthToSpace", "Expand", "Flatten", "Gather", "Identity"),
-        *("Pad", "Reshape", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose"),
-        *("GatherElements", "GatherND", "Scatter", "ScatterElements", "ScatterND"),
-        *("TensorScatter", "Unsqueeze", "Where"),
-    )
 )
 
 
@@ -83,7 +60,7 @@ def computed_dtype(file: FileModel) -> ComputedDType:
         read = [kinds[name] for name in _data_inputs(node, kinds)]
         if not read:
             continue
-        computes = node.op not in _TAKE_HALVES
+        computes = not RULES[node.op].moves
         halves |= computes and any(kind in HALVES for kind in read)
         wider |= computes and any(kind in FLOATS for kind in read)
         kind = _given(node, read, kinds, file)
@@ -115,7 +92,7 @@ def _given(node: FileNode, read: list[DType], kinds: Mapping[str, DType], file: 
         return read_mark(held)[1] or as_dtype(held.dtype)
     if node.graphs and read[-1] in HALVES:  # they may have cast it
         return FLOAT32
-    return _GIVEN.get(node.op, read[-1])
+    return RULES[node.op].gives or read[-1]
 
 
 def _data_inputs(node: FileNode, running: Mapping[str, object]) -> Iterator[str]:

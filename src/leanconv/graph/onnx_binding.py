@@ -15,19 +15,10 @@ from leanconv.graph.file_graph import FileGraph, FileNode
 from leanconv.graph.ir import Cut
 from leanconv.graph.ops.base import Array
 from leanconv.graph.rooms import Room, Rooms
-from leanconv.graph.segments import COMPILED_ONLY, SegmentFinder
+from leanconv.graph.segments import SegmentFinder
 from leanconv.graph.value import SequenceValue, Value
 from leanconv.interrupts import check
 
-# What takes elements of at most 8 bits that are codes: it moves them, or converts them.
-TAKE_NARROW = frozenset(
-    (
-        *("Cast", "CastLike", "Concat", "DequantizeLinear", "Expand", "Flatten"),
-        *("Identity", "Pad", "QuantizeLinear", "Reshape", "Shape", "Size", "Slice", "Split"),
-        *("Squeeze", "Tile", "Transpose", "Unsqueeze", "com.microsoft.DequantizeLinear"),
-        *("com.microsoft.QuantizeLinear", "com.microsoft.GatherBlockQuantized"),
-    )
-)
 CAPTURED = "captured#"  # begins the names of values that the graph around has and that have none
 
 
@@ -101,7 +92,7 @@ class Scope:
                     self._bind(node)
                     continue
                 except NeedsValuesError as error:
-                    if node.op in COMPILED_ONLY:
+                    if RULES[node.op].products:
                         raise
                     why = error
                 if node.op == CUT:
@@ -211,7 +202,7 @@ class Scope:
         """
         segments = self._builder.segments
         finder = SegmentFinder(self._value, self._weight)
-        alone = nodes[0].op not in COMPILED_ONLY or finder.reads_nothing(nodes[0])
+        alone = not RULES[nodes[0].op].products or finder.reads_nothing(nodes[0])
         if segments is None or alone:
             self._bind(nodes[0])
             return nodes[:1], nodes[1:]
@@ -243,7 +234,7 @@ class Scope:
         try:
             inputs = [self._value(name) if name else None for name in node.inputs]
             call = Call(self._builder, node, opset, inputs, self)
-            if self._builder.narrow and node.op not in TAKE_NARROW:
+            if self._builder.narrow and not RULES[node.op].narrow:
                 call.check_not_narrow()
             results = RULES[node.op].convert(call)
         except LeanConvError as error:

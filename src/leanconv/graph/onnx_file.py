@@ -23,7 +23,6 @@ from leanconv.graph.onnx_functions import Functions
 from leanconv.graph.onnx_nodes import decoded, raw_nodes
 from leanconv.graph.onnx_tensor import ExternalFiles, dtype_of_number, initializer, initializers
 from leanconv.graph.ops.base import MAX_RANK, Array
-from leanconv.graph.segments import COMPILED_ONLY
 from leanconv.graph.wire import Message, Reader
 from leanconv.records import dataclass
 from leanconv.types import DType
@@ -278,7 +277,7 @@ def _check_running(nodes: Sequence[FileNode], inputs: set[str]) -> None:
     for node, flows in flowing(nodes, inputs):
         running = RULES[node.op].running
         refused = [index for index in flows if running is not None and index not in running]
-        if not refused or node.op not in COMPILED_ONLY:
+        if not refused or not RULES[node.op].products:
             continue
         first = ", ".join(map(str, (running or ())[:4]))
         raise UnsupportedError(

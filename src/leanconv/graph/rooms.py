@@ -17,6 +17,7 @@ from types import MappingProxyType
 import numpy as np
 
 from leanconv.errors import LeanConvError, UnsupportedError
+from leanconv.graph.convert import RULES
 from leanconv.graph.convert.selection import ROWS
 from leanconv.graph.file_graph import FileNode
 from leanconv.graph.ir import TensorType
@@ -105,12 +106,15 @@ class Rooms:
 
     def select(self, node: FileNode) -> Sequence[Value]:
         """The results of a node that selects among found elements; none for other nodes."""
-        most, fits = _SELECT.get(node.op, (0, _places))
+        rule = RULES[node.op]
+        fits = SELECT.get(rule.follows)
+        if fits is None:
+            return ()
         try:
             read, inputs = self._inputs(node)
-            if not (most and read and all(r.leads for r in read.values()) and fits(node, read)):
+            if not (read and all(room.leads for room in read.values()) and fits(node, read)):
                 return ()
-            inputs += [None] * (most - len(inputs))
+            inputs += [None] * (rule.most - len(inputs))
             count = next(iter(read.values())).count
             self._among[node.outputs[1]] = count
             return self._bind(node, [*inputs, self._value(count)])
@@ -137,8 +141,8 @@ class Rooms:
 
     def _followed(self, node: FileNode) -> dict[str, Room]:
         read, inputs = self._inputs(node)
-        rooms = list(read.values())
-        if node.op not in _FOLLOWED or not rooms:
+        rooms, follows = list(read.values()), RULES[node.op].follows
+        if follows not in FOLLOWED or not rooms:
             return {}
         first = rooms[0]
         if node.op == "Transpose" and first.places is not None and not first.leads:
@@ -154,13 +158,14 @@ class Rooms:
         results = self._bind(node, inputs)
         found: dict[str, Room] = {}
         for name, value in zip(node.outputs, results, strict=False):
-            axis = _FOLLOWED[node.op](node, inputs, read, value)
+            axis = FOLLOWED[follows](node, inputs, read, value)
             if axis is None or value.is_known or value.shape[axis] != _extent(first):
                 return {}
-            picks = node.op in ("Cast", *_SHAPED, "Slice") or (node.op == "Gather" and 0 in read)
+            picks = node.op in ("Cast", "Slice") or follows == "shape"
+            picks = picks or (node.op == "Gather" and 0 in read)
             found[name] = Room(value, first.count, axis, first.why, among=first.among * picks)
         size = sum(room.value.type.bytes for room in found.values())
-        return found if node.op in _SHAPED or size <= most else {}
+        return found if follows == "shape" or size <= most else {}
 
     def _shortened(self, node: FileNode, inputs: _Given, room: Room, end: int) -> dict[str, Room]:
         """The first of the found elements, at most so many."""
@@ -299,23 +304,17 @@ def _boxed(node: FileNode, read: _Read) -> bool:
 
 
 _Axis = Callable[[FileNode, _Given, _Read, Value], int | None]
-_EACH = (
-    *("Abs", "Add", "And", "Cast", "Ceil", "Clip", "Div", "Equal", "Exp", "Floor", "Greater"),
-    *("GreaterOrEqual", "Less", "LessOrEqual", "Log", "Max", "Min", "Mod", "Mul", "Neg", "Not"),
-    *("Or", "Pow", "Relu", "Round", "Sigmoid", "Sqrt", "Sub", "Tanh", "Where", "Xor"),
-)
-_SHAPED = ("Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
-# Operations that select found elements: the most inputs that a file may give, and when they fit.
-_SELECT: Mapping[str, tuple[int, Callable[[FileNode, _Read], bool]]] = {
-    "NonZero": (1, _places),
-    "Compress": (2, _flagged),
-    "NonMaxSuppression": (5, _boxed),
+# By how what was found runs through an operation (`Rule.follows`).
+FOLLOWED: Mapping[str, _Axis] = {
+    "each": _each,
+    "shape": _shaped,
+    "behind": _behind,
+    "gather": _gather,
+    "lists": _gather_nd,
 }
-_BEHIND = ("Concat", "Slice", "Split")
-_FOLLOWED: Mapping[str, _Axis] = {
-    **dict.fromkeys(_EACH, _each),
-    **dict.fromkeys(_SHAPED, _shaped),
-    **dict.fromkeys(_BEHIND, _behind),
-    "Gather": _gather,
-    "GatherND": _gather_nd,
+# When what selects among the found fits them.
+SELECT: Mapping[str, Callable[[FileNode, _Read], bool]] = {
+    "places": _places,
+    "flags": _flagged,
+    "boxes": _boxed,
 }

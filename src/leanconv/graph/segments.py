@@ -22,15 +22,6 @@ from leanconv.graph.ops.base import Array
 from leanconv.graph.value import Value
 from leanconv.records import dataclass
 
-# What NumPy would take very long for.
-COMPILED_ONLY = frozenset(
-    (
-        *("Conv", "ConvTranspose", "Gemm", "MatMul", "LSTM", "GRU", "RNN", "Einsum", "DeformConv"),
-        *("ConvInteger", "MatMulInteger", "QLinearConv", "QLinearMatMul"),
-        *(f"com.microsoft.{op}" for op in ("QGemm", "DynamicQuantizeLSTM")),
-        *(f"com.microsoft.{op}" for op in ("DynamicQuantizeMatMul", "MatMulIntegerToFloat")),
-    )
-)
 _ALONE = frozenset(("Unique", *PARTS, *SEQUENCES))  # never part of a segment
 _MOST_KNOWN = 1024  # elements of a constant
 
@@ -74,7 +65,7 @@ class Segments(Kept, Protocol):
 def needs_compiler(nodes: Sequence[FileNode]) -> bool:
     """Return whether NumPy would take very long for one of the nodes or of those they hold."""
     return any(
-        node.op in COMPILED_ONLY or any(needs_compiler(g.nodes) for g in node.graphs.values())
+        RULES[node.op].products or any(needs_compiler(g.nodes) for g in node.graphs.values())
         for node in nodes
     )
 

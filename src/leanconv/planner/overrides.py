@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from leanconv.algorithms.parameters import AUTO
 from leanconv.errors import SpecError
+from leanconv.graph.convert import RULES
 from leanconv.graph.file_graph import FileNode
 from leanconv.graph.ir import Graph, Node
 from leanconv.graph.network_inputs import meant
@@ -19,8 +20,6 @@ from leanconv.progress import steps
 from leanconv.spec import NHWC, PLAIN
 from leanconv.target import Target
 
-# Operators of a file that become convolutions.
-_LAYERS = ("Conv", "ConvTranspose", "Gemm", "MatMul", "QLinearConv", "ConvInteger", "QGemm")
 _OPS = (*convolution.OPS, *convolution.CONVOLUTION_OF_CODES.ops)
 
 
@@ -31,7 +30,7 @@ def check_layers(algorithms: Mapping[str, str], nodes: Sequence[FileNode]) -> No
         SpecError: there is no node of a name.
     """
     held = list(_with_held(nodes))
-    layers = [node.name for node in held if node.op in _LAYERS]
+    layers = [node.name for node in held if RULES[node.op].products]
     known = {name for node in held for name in (node.name, *node.outputs)}
     _check_names(algorithms, known, layers)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -284,7 +285,7 @@ def _hardmax(call: Call) -> list[Value]:
     return [call.reshape(found, x.shape)]
 
 
-RULES: dict[str, Rule] = {
+_EACH: dict[str, Rule] = {
     "Add": _arithmetic("Add", codes="mixed"),
     "Sub": _arithmetic("Sub", halves=True),
     "Mul": _arithmetic("Mul", codes="mixed"),
@@ -294,16 +295,6 @@ RULES: dict[str, Rule] = {
     "Min": Rule(_chain("Min"), _NO_KINDS, 1, 1 << 31, running=None),
     "Max": Rule(_chain("Max"), _NO_KINDS, 1, 1 << 31, running=None),
     "Mean": Rule(_mean, _NO_KINDS, 1, 1 << 31, running=None),
-    "Identity": Rule(_identity, codes="kept"),
-    "Dropout": Rule(
-        _dropout,
-        {"ratio": "float", "seed": "int"},
-        1,
-        3,
-        outputs=2,
-        moved=(12, ("ratio",)),
-        older=Older(7, {"is_test": "int"}),
-    ),
     "Relu": _unary("Relu", codes="bounded", homogeneous=True),
     "Sigmoid": _unary("Sigmoid", halves=True),
     "Tanh": _unary("Tanh", halves=True),
@@ -335,5 +326,18 @@ RULES: dict[str, Rule] = {
     "Shrink": Rule(_shrink, {"lambd": "float", "bias": "float"}, since=9),
     "Swish": Rule(_swish, {"alpha": "float"}, since=24),
     "SwiGLU": Rule(_swiglu, {"alpha": "float"}, 2, 2, running=None, since=28),
+}
+RULES: dict[str, Rule] = {
+    **{op: replace(rule, follows="each") for op, rule in _EACH.items()},
+    "Identity": Rule(_identity, moves=True, narrow=True, follows="shape", codes="kept"),
+    "Dropout": Rule(
+        _dropout,
+        {"ratio": "float", "seed": "int"},
+        1,
+        3,
+        outputs=2,
+        moved=(12, ("ratio",)),
+        older=Older(7, {"is_test": "int"}),
+    ),
     "Hardmax": Rule(_hardmax, {"axis": "int"}),
 }

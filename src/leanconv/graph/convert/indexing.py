@@ -8,6 +8,7 @@ known place is the value that was put there.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -344,15 +345,15 @@ SEQUENCES: dict[str, Rule] = {
     "ConcatFromSequence": Rule(_concat, {"axis": "int", "new_axis": "int"}, since=11),
     "SplitToSequence": Rule(_split, {"axis": "int", "keepdims": "int"}, 1, 2, since=11),
 }
-RULES: dict[str, Rule] = {
-    "Gather": Rule(_gather, {"axis": "int"}, 2, 2, running=None),
+_MOVES: dict[str, Rule] = {
+    "Gather": Rule(_gather, {"axis": "int"}, 2, 2, running=None, follows="gather"),
     "GatherElements": Rule(_gather_elements, {"axis": "int"}, 2, 2, running=None, since=11),
-    "GatherND": Rule(_gather_nd, {"batch_dims": "int"}, 2, 2, running=None, since=11),
+    "GatherND": Rule(_gather_nd, {"batch_dims": "int"}, 2, 2, None, since=11, follows="lists"),
     "Scatter": Rule(_scatter_elements, {"axis": "int"}, 3, 3, running=None, since=9, until=10),
     "ScatterElements": Rule(_scatter_elements, _SCATTER, 3, 3, running=None, since=11),
     "ScatterND": Rule(_scatter_nd, {"reduction": "string"}, 3, 3, running=None, since=11),
     "TensorScatter": Rule(
         _tensor_scatter, {"axis": "int", "mode": "string"}, 2, 3, running=None, since=24
     ),
-    **SEQUENCES,
 }
+RULES = {**{op: replace(rule, moves=True) for op, rule in _MOVES.items()}, **SEQUENCES}

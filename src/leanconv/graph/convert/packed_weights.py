@@ -279,5 +279,5 @@ _NUMBERS = dict.fromkeys(("K", "N", "bits", "block_size", "accuracy_level"), "in
 _AXES = dict.fromkeys(("bits", "block_size", "gather_axis", "quantize_axis"), "int")
 RULES: dict[str, Rule] = {
     "MatMulNBits": Rule(_matmul, {**_NUMBERS, "weight_prepacked": "int"}, 3, 6, running=(0,)),
-    "GatherBlockQuantized": Rule(_gather, _AXES, 3, 4, running=(0, 1, 2, 3)),
+    "GatherBlockQuantized": Rule(_gather, _AXES, 3, 4, running=(0, 1, 2, 3), narrow=True),
 }

@@ -276,7 +276,7 @@ def _gemm(call: Call) -> list[Value]:
 
 
 RULES: dict[str, Rule] = {
-    "Einsum": Rule(_einsum, {"equation": "string"}, 1, 1 << 31, None, since=12),
+    "Einsum": Rule(_einsum, {"equation": "string"}, 1, 1 << 31, None, since=12, products=True),
     "Gemm": Rule(
         _gemm,
         {"transA": "int", "transB": "int", "alpha": "float", "beta": "float"},
@@ -284,6 +284,7 @@ RULES: dict[str, Rule] = {
         3,
         running=None,
         older=Older(7, {"broadcast": "int"}),
+        products=True,
     ),
-    "MatMul": Rule(_matmul, {}, 2, 2, running=None),
+    "MatMul": Rule(_matmul, {}, 2, 2, running=None, products=True),
 }

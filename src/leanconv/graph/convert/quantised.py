@@ -183,6 +183,8 @@ LINEAR: dict[str, Rule] = {
         3,
         running=None,
         since=10,
+        gives=UINT8,
+        narrow=True,
     ),
     "DequantizeLinear": Rule(
         _dequantise,
@@ -191,9 +193,11 @@ LINEAR: dict[str, Rule] = {
         3,
         running=None,
         since=10,
+        gives=FLOAT32,
+        narrow=True,
     ),
 }
-DYNAMIC = {"DynamicQuantizeLinear": Rule(_dynamic, since=11, outputs=3)}
+DYNAMIC = {"DynamicQuantizeLinear": Rule(_dynamic, since=11, outputs=3, gives=UINT8)}
 
 
 def check_codes(call: Call, *indices: int) -> None:
@@ -367,12 +371,13 @@ def _qlinear_matmul(call: Call) -> list[Value]:
     return [scaled_product(call, operands, 1.0, len(call), result)]
 
 
+_PRODUCTS: dict[str, Any] = {"running": None, "since": 10, "products": True}
 _RULES: dict[str, Rule] = {
     **LINEAR,
     **DYNAMIC,
-    "MatMulInteger": Rule(_matmul_integer, {}, 2, 4, running=None, since=10),
-    "ConvInteger": Rule(_conv_integer, CONV_ATTRIBUTES, 2, 4, running=None, since=10),
-    "QLinearConv": Rule(qlinear_conv, CONV_ATTRIBUTES, 8, 9, running=None, since=10),
-    "QLinearMatMul": Rule(_qlinear_matmul, {}, 8, 8, running=None, since=10),
+    "MatMulInteger": Rule(_matmul_integer, {}, 2, 4, gives=INT32, **_PRODUCTS),
+    "ConvInteger": Rule(_conv_integer, CONV_ATTRIBUTES, 2, 4, gives=INT32, **_PRODUCTS),
+    "QLinearConv": Rule(qlinear_conv, CONV_ATTRIBUTES, 8, 9, **_PRODUCTS),
+    "QLinearMatMul": Rule(_qlinear_matmul, {}, 8, 8, **_PRODUCTS),
 }
 RULES = {op: replace(rule, quantised=True) for op, rule in _RULES.items()}

@@ -29,7 +29,7 @@ from leanconv.graph.convert.windows import CONV_ATTRIBUTES, POOL_ATTRIBUTES, poo
 from leanconv.graph.ops.base import Array, check_rank
 from leanconv.graph.ops.pointwise import sigmoid
 from leanconv.graph.value import Value
-from leanconv.types import FLOAT32
+from leanconv.types import FLOAT32, UINT8
 
 DOMAIN = "com.microsoft"
 _Table = Callable[[Array], Array]
@@ -270,6 +270,7 @@ def _recurrent_weights(call: Call, index: int, scale: int, zero: int) -> Value:
 
 
 _MATMUL = {"transA": "int", "transB": "int", "alpha": "float"}
+_PRODUCTS: dict[str, Any] = {"running": None, "products": True}
 _RULES: dict[str, Rule] = {
     **LINEAR,
     "QLinearAdd": _binary("QLinearAdd"),
@@ -281,12 +282,12 @@ _RULES: dict[str, Rule] = {
     "QLinearAveragePool": Rule(_average_pool, {**POOL_ATTRIBUTES, "channels_last": "int"}, 4, 5),
     "QLinearGlobalAveragePool": Rule(_global_average_pool, {"channels_last": "int"}, 4, 5),
     "QLinearReduceMean": Rule(_reduce_mean, {"axes": "ints", "keepdims": "int"}, 4, 5),
-    "QLinearConv": Rule(_conv, {**CONV_ATTRIBUTES, "channels_last": "int"}, 8, 9, running=None),
+    "QLinearConv": Rule(_conv, {**CONV_ATTRIBUTES, "channels_last": "int"}, 8, 9, **_PRODUCTS),
     "NhwcMaxPool": Rule(_max_pool, POOL_ATTRIBUTES),
     "QLinearSoftmax": Rule(_softmax, {"axis": "int", "opset": "int"}, 5, 5),
-    "QGemm": Rule(_gemm, _MATMUL, 6, 9, running=None),
-    "MatMulIntegerToFloat": Rule(_integer_to_float, {}, 4, 7, running=None),
-    "DynamicQuantizeMatMul": Rule(_dynamic_matmul, {}, 3, 5, running=None),
+    "QGemm": Rule(_gemm, _MATMUL, 6, 9, gives=UINT8, **_PRODUCTS),
+    "MatMulIntegerToFloat": Rule(_integer_to_float, {}, 4, 7, **_PRODUCTS),
+    "DynamicQuantizeMatMul": Rule(_dynamic_matmul, {}, 3, 5, **_PRODUCTS),
     "DynamicQuantizeLSTM": replace(RECURRENT["LSTM"], convert=_dynamic_lstm, least=12, most=12),
 }
 _ALL = {**PACKED, **{op: replace(rule, quantised=True) for op, rule in _RULES.items()}}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from leanconv.errors import ModelError, UnsupportedError
 from leanconv.graph.convert.elementwise import floating
@@ -185,9 +186,8 @@ def _rule(inputs: int, outputs: int, **kinds: str) -> Rule:
         "layout": "int",
     }
     old = Older(7, {"output_sequence": "int"})
-    return Rule(
-        _recurrent, {**common, **kinds}, 3, inputs, running=None, outputs=outputs, older=old
-    )
+    facts: dict[str, Any] = {"running": None, "products": True, "older": old}
+    return Rule(_recurrent, {**common, **kinds}, 3, inputs, outputs=outputs, **facts)
 
 
 def _causal_conv(call: Call) -> list[Value]:

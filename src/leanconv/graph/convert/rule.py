@@ -61,6 +61,14 @@ class Rule:
         halves: whether it errs in float16 no more than what it reads, as all that takes codes does.
         homogeneous: whether a positive factor of each channel may follow it instead.
         quantised: whether it reads or gives codes of values that are computed.
+        gives: the element type of its first output; None for that of the last input that is data.
+        moves: whether it gives elements back as they are or converts them, and computes nothing.
+        narrow: whether it takes elements of at most 8 bits that are codes: of int4, of float8.
+        products: whether it sums so many products that NumPy would take very long; it becomes a
+            convolution, beside other nodes, where its weights are constants.
+        finds: the axis of its first output along which there is what it finds in a run.
+        follows: how what was found, in room for more, runs through it: a kind of `graph.rooms`; ""
+            where it does not.
     """
 
     convert: Callable[[Call], Sequence[Value]]
@@ -80,6 +88,12 @@ class Rule:
     halves: bool = False
     homogeneous: bool = False
     quantised: bool = False
+    gives: DType | None = None
+    moves: bool = False
+    narrow: bool = False
+    products: bool = False
+    finds: int | None = None
+    follows: str = ""
 
 
 @dataclass(frozen=True, eq=False)

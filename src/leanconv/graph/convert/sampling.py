@@ -179,6 +179,7 @@ RULES: dict[str, Rule] = {
         5,
         running=None,
         since=19,
+        products=True,
     ),
     "GridSample": Rule(
         _grid_sample,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from math import prod
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
@@ -342,9 +343,12 @@ def _most_different(call: Call) -> list[TensorType]:
     return [values, numbers, numbers, numbers]
 
 
+_PLACES: dict[str, Any] = {"outputs": 2, "gives": INT64}
 RULES: dict[str, Rule] = {
-    "NonZero": Rule(_nonzero, since=9, outputs=2),
-    "Compress": Rule(_compress, {"axis": "int"}, 2, 2, running=(0, 1), since=9, outputs=2),
+    "NonZero": Rule(_nonzero, since=9, finds=1, follows="places", **_PLACES),
+    "Compress": Rule(  # along another axis where an attribute says so
+        _compress, {"axis": "int"}, 2, 2, (0, 1), since=9, outputs=2, finds=0, follows="flags"
+    ),
     "Unique": Rule(
         _bounded(_unique, _most_different, _working_unique),
         {"axis": "int", "sorted": "int"},
@@ -352,11 +356,17 @@ RULES: dict[str, Rule] = {
         since=11,
     ),
     "NonMaxSuppression": Rule(
-        _boxes, {"center_point_box": "int"}, 2, 5, running=range(5), since=10, outputs=2
+        _boxes,
+        {"center_point_box": "int"},
+        2,
+        5,
+        range(5),
+        since=10,
+        finds=0,
+        follows="boxes",
+        **_PLACES,
     ),
 }
-# Along which axis of their room there are as many as are found; a Compress may say another one.
-_AXES = {"NonZero": 1, "Compress": 0, "NonMaxSuppression": 0}
 # What no file holds.
 PARTS: dict[str, Rule] = {
     CUT: Rule(_bounded(_cut, lambda call: [call.value().type]), {"axis": "int"}, 2, 2, None)
@@ -370,16 +380,17 @@ def in_parts(nodes: Iterable[FileNode]) -> tuple[FileNode, ...]:
     """
     listed = tuple(nodes)
     taken: set[str] = set()
-    if any(node.op in _AXES for node in listed):
+    finds = {op: rule.finds for op, rule in RULES.items() if rule.finds is not None}
+    if any(node.op in finds for node in listed):
         taken.update(name for node in listed for name in (*node.reads, *node.outputs))
     made: list[FileNode] = []
     for node in listed:
-        if node.op not in _AXES:
+        if node.op not in finds:
             made.append(node)
             continue
         room, count = (_new(f"{node.outputs[0]}#{part}", taken) for part in ("room", "count"))
         made.append(replace(node, outputs=(room, count)))
-        axis = node.attributes.get("axis", _AXES[node.op])
+        axis = node.attributes.get("axis", finds[node.op])
         made.append(cut_node(node, (node.outputs[0], room, count, axis)))
     return tuple(made)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -320,29 +321,27 @@ def _space_to_depth(call: Call) -> list[Value]:
     return [call.reshape(y, (n, c * block * block, h // block, w // block))]
 
 
+_MOVES: dict[str, Any] = {"moves": True, "narrow": True}
+_SHAPES: dict[str, Any] = {**_MOVES, "follows": "shape", "codes": "kept"}
+_BEHIND: dict[str, Any] = {**_MOVES, "follows": "behind", "codes": "kept"}
 RULES: dict[str, Rule] = {
-    "Flatten": Rule(_flatten, {"axis": "int"}, codes="kept"),
+    "Flatten": Rule(_flatten, {"axis": "int"}, **_SHAPES),
     "Reshape": Rule(
-        _reshape,
-        {"allowzero": "int"},
-        2,
-        2,
-        older=Older(5, {"shape": "ints"}, (1, 1)),
-        codes="kept",
+        _reshape, {"allowzero": "int"}, 2, 2, older=Older(5, {"shape": "ints"}, (1, 1)), **_SHAPES
     ),
-    "Squeeze": Rule(_squeeze, {"axes": "ints"}, 1, 2, moved=(13, ("axes",)), codes="kept"),
-    "Unsqueeze": Rule(_unsqueeze, {"axes": "ints"}, 1, 2, moved=(13, ("axes",)), codes="kept"),
-    "Transpose": Rule(_transpose, {"perm": "ints"}, codes="kept"),
-    "Concat": Rule(_concat, {"axis": "int"}, 1, 1 << 31, running=None, codes="kept"),
-    "Expand": Rule(_expand, {}, 2, 2, since=8, codes="kept"),
-    "Tile": Rule(_tile, {}, 2, 2, older=Older(6, {}, (3, 3))),
+    "Squeeze": Rule(_squeeze, {"axes": "ints"}, 1, 2, moved=(13, ("axes",)), **_SHAPES),
+    "Unsqueeze": Rule(_unsqueeze, {"axes": "ints"}, 1, 2, moved=(13, ("axes",)), **_SHAPES),
+    "Transpose": Rule(_transpose, {"perm": "ints"}, **_SHAPES),
+    "Concat": Rule(_concat, {"axis": "int"}, 1, 1 << 31, running=None, **_BEHIND),
+    "Expand": Rule(_expand, {}, 2, 2, since=8, codes="kept", **_MOVES),
+    "Tile": Rule(_tile, {}, 2, 2, older=Older(6, {}, (3, 3)), **_MOVES),
     "Slice": Rule(
         _slice,
         {"starts": "ints", "ends": "ints", "axes": "ints"},
         1,
         5,
         moved=(10, ("starts", "ends", "axes")),
-        codes="kept",
+        **_BEHIND,
     ),
     "Split": Rule(
         _split,
@@ -352,7 +351,7 @@ RULES: dict[str, Rule] = {
         outputs=1 << 31,
         moved=(13, ("split",)),
         older=Older(2, {}, (1, 2)),
-        codes="kept",
+        **_BEHIND,
     ),
     "Pad": Rule(
         _pad,
@@ -361,7 +360,10 @@ RULES: dict[str, Rule] = {
         4,
         moved=(11, ("pads", "value")),
         older=Older(2, {"paddings": "ints"}),
+        **_MOVES,
     ),
-    "DepthToSpace": Rule(_depth_to_space, {"blocksize": "int", "mode": "string"}, codes="kept"),
-    "SpaceToDepth": Rule(_space_to_depth, {"blocksize": "int", "mode": "string"}),
+    "DepthToSpace": Rule(
+        _depth_to_space, {"blocksize": "int", "mode": "string"}, moves=True, codes="kept"
+    ),
+    "SpaceToDepth": Rule(_space_to_depth, {"blocksize": "int", "mode": "string"}, moves=True),
 }

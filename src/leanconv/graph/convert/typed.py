@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
 
 from leanconv.errors import ModelError, UnsupportedError
 from leanconv.graph import narrow_codes
 from leanconv.graph.convert.elementwise import aligned
 from leanconv.graph.convert.rule import Call, Older, Rule
 from leanconv.graph.ops.base import check_rank
+from leanconv.graph.ops.typed import COMPARISONS, LOGIC
 from leanconv.graph.value import Value
-from leanconv.types import BFLOAT16, BOOL, FLOAT32, INT8, UINT8, DType
+from leanconv.types import BFLOAT16, BOOL, FLOAT32, INT8, INT64, UINT8, DType
 
 
 def widened(call: Call, index: int = 0) -> Value:
@@ -146,32 +149,39 @@ _BROADCAST = Older(7, {"axis": "int", "broadcast": "int"})
 _TO_FLOAT8 = {"saturate": "int", "round_mode": "string"}
 
 
-def _two(convert: Callable[[Call], list[Value]], since: int = 1) -> Rule:
-    return Rule(convert, {}, 2, 2, running=None, since=since, older=_BROADCAST)
+def _two(op: str, since: int, gives: DType | None) -> Rule:
+    return Rule(_same(op), {}, 2, 2, running=None, since=since, older=_BROADCAST, gives=gives)
 
 
-RULES: dict[str, Rule] = {
-    "Cast": Rule(_cast, {"to": "element type", **_TO_FLOAT8}),
-    "CastLike": Rule(_cast, _TO_FLOAT8, 2, 2, running=(0, 1), typed=(1,), since=15),
+_CASTS: dict[str, Any] = {"moves": True, "narrow": True}
+_EACH: dict[str, Rule] = {
+    "Cast": Rule(_cast, {"to": "element type", **_TO_FLOAT8}, **_CASTS),
     "BitCast": Rule(_bit_cast, {"to": "dtype"}, since=26),
-    **{op: _two(_same(op)) for op in ("Equal", "Less", "Greater", "And", "Or", "Xor")},
-    **{op: _two(_same(op), since=12) for op in ("LessOrEqual", "GreaterOrEqual")},
+    **{
+        op: _two(op, since=12 if op.endswith("OrEqual") else 1, gives=BOOL)
+        for op in (*COMPARISONS, *LOGIC)
+    },
     "Mod": Rule(_modulo, {"fmod": "int"}, 2, 2, running=None, since=10),
-    "Where": Rule(_plain, {}, 3, 3, running=None, since=9),
-    **{op: _two(_same(op), since=18) for op in ("BitwiseAnd", "BitwiseOr", "BitwiseXor")},
+    "Where": Rule(_plain, {}, 3, 3, running=None, since=9, moves=True),
+    **{f"Bitwise{op}": _two(f"Bitwise{op}", since=18, gives=None) for op in LOGIC},
     "BitwiseNot": Rule(_plain, since=18),
     "BitShift": Rule(_shift, {"direction": "string"}, 2, 2, running=None, since=11),
-    "Not": Rule(_plain),
+    "Not": Rule(_plain, gives=BOOL),
     "Floor": Rule(_plain),
     "Ceil": Rule(_plain),
     "Round": Rule(_plain, since=11),
     "Sign": Rule(_plain, since=9),
-    "IsNaN": Rule(_plain, since=9),
-    "IsInf": Rule(_infinite, {"detect_negative": "int", "detect_positive": "int"}, since=10),
-    **{
-        op: Rule(_place, {"axis": "int", "keepdims": "int", "select_last_index": "int"})
-        for op in ("ArgMax", "ArgMin")
-    },
+    "IsNaN": Rule(_plain, since=9, gives=BOOL),
+    "IsInf": Rule(
+        _infinite, {"detect_negative": "int", "detect_positive": "int"}, since=10, gives=BOOL
+    ),
+}
+_PLACE = {"axis": "int", "keepdims": "int", "select_last_index": "int"}
+RULES: dict[str, Rule] = {
+    **{op: replace(rule, follows="each") for op, rule in _EACH.items()},
+    "CastLike": Rule(_cast, _TO_FLOAT8, 2, 2, running=(0, 1), typed=(1,), since=15, **_CASTS),
+    "ArgMax": Rule(_place, _PLACE, gives=INT64),
+    "ArgMin": Rule(_place, _PLACE, gives=INT64),
     "TopK": Rule(
         _top,
         {"axis": "int", "k": "int", "largest": "int", "sorted": "int"},

@@ -379,13 +379,14 @@ POOL_ATTRIBUTES = {
     "storage_order": "int",
 }
 RULES: dict[str, Rule] = {
-    "Conv": Rule(_conv, CONV_ATTRIBUTES, 2, 3, running=None),
+    "Conv": Rule(_conv, CONV_ATTRIBUTES, 2, 3, running=None, products=True),
     "ConvTranspose": Rule(
         _conv_transpose,
         {**CONV_ATTRIBUTES, "output_padding": "ints", "output_shape": "ints"},
         2,
         3,
         running=None,
+        products=True,
     ),
     "MaxPool": Rule(_pool, POOL_ATTRIBUTES, outputs=2, codes="kept", homogeneous=True),
     "AveragePool": Rule(_pool, POOL_ATTRIBUTES, codes="mixed", homogeneous=True),

@@ -158,23 +158,10 @@ def _extreme(read: Read) -> Routes:
     return _without(read, (attributes["axis"],), attributes["keepdims"])
 
 
-def _along_axis(read: Read) -> Routes:
-    """One axis is read as a whole and stays."""
-    return _without(read, (read.node.attributes["axis"],), True)
-
-
 def _along_last(read: Read) -> Routes:
     """All axes from one on are read as a whole and stay."""
     first = read.node.attributes["first"]
     return NOWHERE if read.operand else _without(read, range(first, len(read.shape)), True)
-
-
-def _along_channels(read: Read) -> Routes:
-    return _without(read, (1,), True)
-
-
-def _global_pool(read: Read) -> Routes:
-    return _without(read, range(2, len(read.shape)), True)
 
 
 def _without(read: Read, axes: Sequence[int], kept: bool) -> Routes:
@@ -261,11 +248,6 @@ def _groups(source: Sequence[int], result: Sequence[int]) -> list[tuple[list[int
     return groups
 
 
-def _transpose(read: Read) -> Routes:
-    perm = read.node.attributes["perm"]
-    return {axis: (to, IDENTITY) for to, axis in enumerate(perm)}
-
-
 def _slice(read: Read) -> Routes:
     attributes = read.node.attributes
     pairs = enumerate(zip(attributes["starts"], attributes["steps"], strict=True))
@@ -350,8 +332,8 @@ def _stage_map(stage: Stage, kernel: TensorType | None, axis: int) -> AxisMap:
 RULES: Mapping[str, Callable[[Read], Routes]] = MappingProxyType(
     {
         "aligned": _aligned,
-        "along axis": _along_axis,
-        "along channels": _along_channels,
+        "along axis": lambda read: _without(read, (read.node.attributes["axis"],), True),
+        "along channels": lambda read: _without(read, (1,), True),
         "along last": _along_last,
         "attention": _attention,
         "chain": _chain,
@@ -360,7 +342,7 @@ RULES: Mapping[str, Callable[[Read], Routes]] = MappingProxyType(
         "gather": _gather,
         "gemm": _gemm,
         "pad": _pad,
-        "pooled": _global_pool,
+        "pooled": lambda read: _without(read, range(2, len(read.shape)), True),
         "product": _product,
         "reduced": _reduction,
         "reduced axis": _extreme,
@@ -368,7 +350,9 @@ RULES: Mapping[str, Callable[[Read], Routes]] = MappingProxyType(
         "resized": _resized,
         "slice": _slice,
         "split": _split,
-        "transpose": _transpose,
+        "transpose": lambda read: {
+            axis: (to, IDENTITY) for to, axis in enumerate(read.node.attributes["perm"])
+        },
         "transposed convolution": _transposed,
         "windows": _pool,
         "windows and places": _pool,
