@@ -12,7 +12,7 @@ and Clip right behind a layer become bounds of its codes: what is quantised is t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 
 import numpy as np
 
@@ -267,13 +267,10 @@ def _bounds(node: OnnxNode, graph: OnnxGraph, consumers: dict[str, list[OnnxNode
     """Whether a node only bounds what the one before it gives."""
     if node.rule.codes != "bounded" or not node.inputs:
         return False
-    source = node.inputs[0]
+    source, *bounds = node.inputs
     alone = len(consumers.get(source, ())) == 1 and source not in graph.outputs
-    return alone and source not in graph.inputs and _constant_bounds(node, graph)
-
-
-def _constant_bounds(node: OnnxNode, graph: OnnxGraph) -> bool:
-    return all(not name or name in graph.constants for name in node.inputs[1:])
+    known = all(not name or name in graph.constants for name in bounds)
+    return alone and source not in graph.inputs and known
 
 
 def _shares(graph: OnnxGraph, values: Collection[str]) -> dict[str, str]:
@@ -288,13 +285,9 @@ def _shares(graph: OnnxGraph, values: Collection[str]) -> dict[str, str]:
     for node in graph.nodes:
         if node.rule.codes != "kept":
             continue
-        names = list(_joined(node, values))
+        names = [name for name in (*_reads(node), *node.outputs) if name in values]
         if names and set(names) & set(node.outputs):
             first = root(names[0])
             for name in names[1:]:
                 parent[root(name)] = first
     return {name: root(name) for name in values}
-
-
-def _joined(node: OnnxNode, values: Collection[str]) -> Iterator[str]:
-    yield from (name for name in (*_reads(node), *node.outputs) if name in values)

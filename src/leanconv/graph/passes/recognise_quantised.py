@@ -77,19 +77,23 @@ def _clip(values: Values, node: Node) -> bool:
 
 
 def _move(values: Values, node: Node) -> bool:
-    """Let a node that moves elements move their codes, and make the floats behind it."""
-    x, given, changes = values.coded(node.inputs[0]), node.attributes, dict[str, Any]()
-    if x is None or values.is_constant(node.inputs[0]) or x.code.dtype not in OPS[node.op].dtypes:
+    """What moves elements of codes that all stand for the same: floats are made behind it."""
+    parts, given, changes = [*map(values.coded, node.inputs)], node.attributes, dict[str, Any]()
+    codes = {part.code for part in parts if part is not None}
+    if None in parts or len(codes) != 1 or all(map(values.is_constant, node.inputs)):
+        return False
+    (code,) = codes
+    if code.dtype not in OPS[node.op].dtypes:
         return False
     if node.op == "Resize" and given["mode"] != "nearest":
         return False
     if node.op == "Pad" and given["mode"] == "constant":
-        fill = x.code.code_of(given["value"])
-        if float(x.code.floats(np.asarray(fill))) != given["value"]:
+        fill = code.code_of(given["value"])
+        if float(code.floats(np.asarray(fill))) != given["value"]:
             return False
         changes["value"] = float(fill)
-    inputs = (x.name, *node.inputs[1:])
-    return _behind(values, node, x.code, node_like(node, inputs=inputs, attributes=changes))
+    inputs = tuple(part.name for part in parts if part is not None)
+    return _behind(values, node, code, node_like(node, inputs=inputs, attributes=changes))
 
 
 def _behind(values: Values, node: Node, code: Code, new: Node) -> bool:
@@ -102,17 +106,6 @@ def _behind(values: Values, node: Node, code: Code, new: Node) -> bool:
     floats = Node("DequantizeLinear", (out, scale, zero), node.outputs, attributes, node.name)
     editor.replace(node, replace(new, outputs=(out,)), floats)
     return True
-
-
-def _concat(values: Values, node: Node) -> bool:
-    """A Concat of codes that all stand for the same: floats are made behind it."""
-    parts = [part for part in map(values.coded, node.inputs) if part is not None]
-    if len(parts) < len(node.inputs) or len({part.code for part in parts}) != 1:
-        return False
-    if all(map(values.is_constant, node.inputs)):
-        return False
-    joined = replace(node, inputs=tuple(part.name for part in parts))
-    return _behind(values, node, parts[0].code, joined)
 
 
 # -- in front of a QuantizeLinear --------------------------------------------------------------
@@ -241,6 +234,13 @@ def _layer(q: _Quantised) -> bool:
     return q.replaced(node_like(conv, inputs=(*conv.inputs[:3], scale), attributes=changes))
 
 
+# By the operations on floats those on codes of one tensor or two.
+_ON_CODES = {each.of_floats: op for op, each in OPS.items() if each.of_floats}
+_OF_ONE, _OF_TWO = (
+    [each for each, op in _ON_CODES.items() if OPS[op].most == count] for count in (1, 2)
+)
+
+
 def _pair(q: _Quantised) -> bool:
     """Add, Mul or MatMul of codes.
 
@@ -256,11 +256,7 @@ def _pair(q: _Quantised) -> bool:
     if node.op == "MatMul" and min(len(q.values.editor.shape(n)) for n in node.inputs) < 2:
         return False
     attributes = frozen(q.fused(a.code, b.code))
-    return q.replaced(Node(_OF_TWO[node.op], (a.name, b.name), (q.root,), attributes, node.name))
-
-
-# By the operations on floats of two tensors those on codes.
-_OF_TWO = {each.of_floats: op for op, each in OPS.items() if each.of_floats and each.most == 2}
+    return q.replaced(Node(_ON_CODES[node.op], (a.name, b.name), (q.root,), attributes, node.name))
 
 
 def _joined(q: _Quantised) -> bool:
@@ -280,37 +276,28 @@ def _joined(q: _Quantised) -> bool:
     return q.replaced(*new, replace(node, inputs=tuple(names)))
 
 
-def _mean(q: _Quantised) -> bool:
-    """AveragePool, or the mean over all spatial axes, of codes."""
+def _single(q: _Quantised) -> bool:
+    """AveragePool, Softmax to codes of the same type, or the mean over all spatial axes."""
     editor = q.values.editor
-    node = editor.private_producer(q.root, "AveragePool", "ReduceMean")
+    node = editor.private_producer(q.root, *_OF_ONE)
     x = None if node is None else q.values.coded(node.inputs[0])
     if node is None or x is None or not q.whole:
         return False
-    shape, given = editor.shape(node.inputs[0]), node.attributes
-    attributes = q.fused(x.code)
-    if node.op == "AveragePool":
-        window = frozen({**given, **attributes})
-        return q.replaced(Node("QLinearAveragePool", (x.name,), (q.root,), window, node.name))
+    shape, given, op = editor.shape(node.inputs[0]), node.attributes, _ON_CODES[node.op]
+    if node.op == "Softmax" and x.code.dtype != q.code.dtype:
+        return False
+    if node.op != "ReduceMean":
+        attributes = frozen({**given, **q.fused(x.code)})
+        return q.replaced(Node(op, (x.name,), (q.root,), attributes, node.name))
     if not 3 <= len(shape) <= 5 or sorted(given["axes"]) != list(range(2, len(shape))):
         return False
     kind = TensorType((*shape[:2], *(1,) * (len(shape) - 2)), q.code.dtype)
     pooled = editor.value(q.root, kind)
-    pool = Node("QLinearGlobalAveragePool", (x.name,), (pooled,), frozen(attributes), node.name)
+    pool = Node(op, (x.name,), (pooled,), frozen(q.fused(x.code)), node.name)
     if given["keepdims"]:
         return q.replaced(pool)
     view = frozen({"shape": editor.shape(q.root)})
     return q.replaced(pool, Node("Reshape", (pooled,), (q.root,), view, node.name))
-
-
-def _softmax(q: _Quantised) -> bool:
-    """A Softmax from codes to all codes of the same type."""
-    node = q.values.editor.private_producer(q.root, "Softmax")
-    x = None if node is None else q.values.coded(node.inputs[0])
-    if node is None or x is None or x.code.dtype != q.code.dtype or not q.whole:
-        return False
-    attributes = frozen({"axis": node.attributes["axis"], **q.fused(x.code)})
-    return q.replaced(Node("QLinearSoftmax", (x.name,), (q.root,), attributes, node.name))
 
 
 def _function(q: _Quantised) -> bool:
@@ -323,7 +310,7 @@ def _function(q: _Quantised) -> bool:
 
 
 # Layers in front of a QuantizeLinear; the first that fits takes it.
-_LAYERS = (_requantised, _layer, _pair, _joined, _mean, _softmax, _function)
+_LAYERS = (_requantised, _layer, _pair, _joined, _single, _function)
 _RULES: Mapping[str, Callable[[Values, Node], bool]] = {
     "Conv": coded_conv,
     "ConvTranspose": coded_transposed,
@@ -331,6 +318,5 @@ _RULES: Mapping[str, Callable[[Values, Node], bool]] = {
     "MatMul": coded_dense,
     "Relu": _clip,
     "Clip": _clip,
-    "Concat": _concat,
     "QuantizeLinear": _quantise,
 }
