@@ -269,6 +269,7 @@ def test_direct_convolutions_of_equal_remainders_share_a_form(blocked: bool) -> 
     assert shared(with_conv(kernels[0], batch=batch) for batch in (2, 5))
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("blocked", [True, False])
 @pytest.mark.parametrize("width", [5, 6, 7, 12, 13, 30])
 def test_direct_words_give_the_bits_of_constants(width: int, blocked: bool) -> None:
@@ -313,6 +314,7 @@ def test_blocks_of_equal_remainders_share_a_form(block: Block, kind: str, batch:
     assert shared(fused(replace(block, batch=batch, size=size), kind) for size in sizes)
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("width", [5, 6, 13, 15, 24])
 @pytest.mark.parametrize(
     ("block", "kind"),
@@ -369,6 +371,7 @@ def test_reorder_words_give_the_bits_of_constants(
     )
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("count", [*range(2, 40), 64, 65, 79, 80, 130, 300])
 @pytest.mark.parametrize("step", [0, 1, -1, 3])
 def test_copies_of_runs_give_the_bits_of_constants(count: int, step: int) -> None:

@@ -70,6 +70,7 @@ def copied(given: np.ndarray, x: DType, y: DType, how: str, target: Target) -> n
 HOW = ["whole", "one by one", "broadcast", "first", "any first"]
 
 
+@pytest.mark.drawn
 @TARGETS
 @pytest.mark.parametrize("dtype", HALVES)
 def test_every_half_is_read_exactly_and_written_back(dtype: DType, target: Target) -> None:

@@ -75,6 +75,7 @@ def same(lowered: Lowered, a: np.ndarray, b: np.ndarray) -> None:
 ROWS_COLUMNS = list(itertools.product((2, 7, 9, 13, 31, 45), (3, 8, 15, 16, 17, 40, 77)))
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize(("m", "n", "k"), dealt(ROWS_COLUMNS, (2, 9, 40)))
 def test_words_give_the_bits_of_constants(m: int, n: int, k: int) -> None:
     a, b = numbers((3, m, k)), numbers((3, k, n), 1)

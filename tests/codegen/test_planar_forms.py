@@ -49,6 +49,7 @@ def square(text: str, width: int, *, stride: int = 1) -> str:
     return f"mb{2 + width % 3}{text}ih{width}iw{width}oh{out}ow{out}"
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize(
     ("text", "stride"),
     [("ic3oc6kh3ph1", 1), ("ic3oc6kh5ph2", 1), ("ic3oc6kh3ph1sh2", 2), ("ic3oc6kh7ph3sh2", 2)],
@@ -100,6 +101,7 @@ def arrays_of(kernel: Kernel, text: str, dtype: str) -> list[np.ndarray]:
     return [*arrays, np.full(spec.output_shape, np.nan, dtype)]
 
 
+@pytest.mark.drawn
 @pytest.mark.pairs
 @pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64])
 @pytest.mark.parametrize("width", [2, 5, 16, 17, 31, 33, 50, 64, 66])
@@ -116,6 +118,7 @@ def test_planar_words_give_the_bits_of_constants(
     same_bits(kernel, *arrays_of(kernel, given, dtype))
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("width", [2, 7, 16, 29, 40, 66])
 @pytest.mark.parametrize("make", [depthwise, pointwise])
 def test_depthwise_and_pointwise_words_give_the_bits_of_constants(make: Any, width: int) -> None:

@@ -52,6 +52,7 @@ def planar(text: str, **changes: Any) -> tuple[Kernel, ConvSpec]:
     return kernel_of(text, host(), False, "planar", **changes), ConvSpec.parse(text, **changes)
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64])
 @pytest.mark.parametrize(
     "text",
@@ -85,6 +86,7 @@ def test_pointwise_tiles_and_chunks(
     check(replace(chosen, column_tiles=columns, panel_block=panels), spec)
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64])
 @pytest.mark.parametrize(
     "text",
@@ -111,6 +113,7 @@ def test_depthwise_is_exact(text: str, dtype: str) -> None:
     check(planned[0], ConvSpec.parse(text, dtype=dtype, **EPILOGUE))
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize(
     "text", ["mb2g4ic4ih11iw37oc4oh11ow37kh3", "g4ic4ih11iw37oc4oh6ow19kh3sh2ph1"]
 )

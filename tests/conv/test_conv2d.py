@@ -97,6 +97,7 @@ def test_an_image_alone_or_in_a_batch_gives_the_same_bits(problem: Problem, batc
 
 
 # Problems chosen by hand: what random ones would meet too seldom.
+@pytest.mark.drawn
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize(
     "line",
@@ -122,6 +123,7 @@ def test_chosen_problems(line: str, layout: str) -> None:
     check_stated(Problem(spec, 1), "uniform")
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("algorithm", ["im2col", "mec", "im2win"])
 @pytest.mark.parametrize("channels", [7, 8, 9, 11, 12, 17])
 def test_channels_around_the_lanes_are_lowered_whole(algorithm: str, channels: int) -> None:

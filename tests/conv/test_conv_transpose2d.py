@@ -57,6 +57,7 @@ def whole(shape: tuple[int, ...], dtype: str, seed: int) -> np.ndarray:
     return np.random.default_rng(seed).integers(-4, 5, shape).astype(dtype)
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize(("x_shape", "w_shape", "given"), CASES)
 def test_integers_are_exact(
     x_shape: tuple[int, ...], w_shape: tuple[int, ...], given: dict[str, Any]

@@ -43,6 +43,7 @@ def _error(y: np.ndarray, exact: np.ndarray) -> float:
     return float(np.abs(y - exact).max() / np.abs(exact).max())
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64])
 @pytest.mark.parametrize("algorithm", METHODS)
 def test_small_data_keep_the_error_down_to_the_least_result(algorithm: str, dtype: str) -> None:

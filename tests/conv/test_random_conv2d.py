@@ -92,6 +92,7 @@ def random_layer(random: Random) -> tuple[Layer, list[Shape]]:
     return layer, [layer.shape(random.randint(1, 2), s) for s in sizes if layer.fits(s)]
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("seed", range(8))
 def test_sizes_in_any_order(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     random = Random(seed)

@@ -68,6 +68,7 @@ def check_batches(spec: ConvSpec, number: int, algorithm: str, *batches: int) ->
     return True
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("algorithm", NAMES)
 def test_a_named_algorithm_gives_an_image_the_same_bits_in_any_batch(algorithm: str) -> None:
     masked = algorithm.startswith("winograd") and not host().runtime_masks  # in planes

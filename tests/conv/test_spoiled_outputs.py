@@ -54,6 +54,7 @@ def reached(spec: ConvSpec, place: tuple[int, ...]) -> np.ndarray:
     return convolve(plain, one, np.ones(spec.weight_shape)) != 0
 
 
+@pytest.mark.drawn
 @pytest.mark.pairs
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e38])
 @pytest.mark.parametrize("form", LINES)

@@ -113,6 +113,7 @@ def sought_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ConvChoice, "_least_error", found)
 
 
+@pytest.mark.drawn
 @pytest.mark.usefixtures("sought_once")
 @pytest.mark.parametrize(("x", "w", "options"), CONVS)
 def test_a_convolution_works_with_what_its_refusal_names(

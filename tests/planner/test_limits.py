@@ -96,6 +96,7 @@ def check_conv(case: Case, shares: list[float]) -> None:
     assert times[:-1] == sorted(times[:-1], reverse=True)
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("seed", range(20))
 def test_limits_of_convolutions(seed: int) -> None:
     check_conv(drawn(seed), [0.0, 0.5, 1.0])

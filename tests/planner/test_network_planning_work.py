@@ -222,6 +222,7 @@ for _op, _more in (
         )
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("name", CASES)
 def test_planning_a_node_is_not_linear_in_an_extent(name: str) -> None:
     small_one, large_one = CASES[name](SMALL), CASES[name](LARGE)
