@@ -55,7 +55,7 @@ class _Pass:
 
     @property
     def choice(self) -> Choice:
-        """As a plan names it: `"stream:step=1,blocks=rrp"`."""
+        """The choice as a plan names it: `"stream:step=1,blocks=rrp"`."""
         blocks = "".join("r" if keeps else "p" for keeps in self.keeps)
         return Choice("stream", StreamParameters(self.step, blocks))
 
@@ -158,7 +158,7 @@ class BlockChain(ChainOperator):
         return list(kept.values())
 
     def lower(self, context: NodeContext, choice: Choice = AUTO) -> Lowered:
-        """One call."""
+        """Return one call, of the kernel that computes all blocks."""
         target, blocks = context.target, layers_of(context)
         chains = tuple(layers.chain for layers in blocks)
         passes = {one.choice: one for one in _passes(chains, target)}

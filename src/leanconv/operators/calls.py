@@ -1,4 +1,4 @@
-"""From kernels to the calls of a node: names of values, reorders, what packs constants, halves."""
+"""From kernels to the calls of a node: value names, reorders, packing of constants, halves."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from leanconv.types import HALVES, DType, as_dtype
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """Kernels that run one after the other, and what packs their constants.
+    """Kernels that run one after the other, and the calls that pack their constants.
 
     Attributes:
         kernels: with the roles of their operands.
-        pack: gives what packs each constant, by role: its pieces, one after the other.
+        pack: gives the calls that pack each constant, by role: its pieces in order.
         recipe, sources: as of `Packing`.
         temporaries: bytes of each buffer between the kernels, by role.
         overwrites: which kernels may write their result over the residual.
@@ -48,14 +48,14 @@ def lowered(
     parts: Sequence[Part],
     algorithm: str,
 ) -> Lowered:
-    """The calls of a node's parts; what lies in another format is reordered before and after.
+    """Return the calls of a node's parts, with values in other formats reordered around them.
 
     Args:
         context: the node.
         images: the names of its values, by role; the result is `"y"`.
         forms: the formats in which kernels take these, by name.
         parts: in order.
-        algorithm: what is shown to the user.
+        algorithm: the name that is shown to the user.
     """
     out, types = context.node.output, context.graph.types
     before, after, packings = list[Call](), list[Call](), list[Packing]()
@@ -79,7 +79,7 @@ def lowered(
 
 
 def reordered(context: NodeContext, forms: Mapping[str, Format]) -> dict[str, Format]:
-    """Those values that lie in another format than kernels take, with the latter."""
+    """Return the formats that kernels take of values that lie in another one, by name."""
     return {name: form for name, form in forms.items() if context.formats[name] != form}
 
 
@@ -101,11 +101,11 @@ def _packing(part: Part, sizes: Mapping[str, int], names: Mapping[str, str]) -> 
 
 # -- constants that each run packs -------------------------------------------------------------
 def packed_in_runs(made: Lowered, data: Mapping[str, np.ndarray]) -> Lowered:
-    """Calls before which each run packs what is made of data, from the value into a temporary.
+    """Return calls that first pack constants made of data, from the value into a temporary.
 
     Args:
         made: the calls, as if all were constant.
-        data: the arrays that stand for values in what packs constants, by the values' names.
+        data: arrays that stand for values in the packing calls, by the values' names.
     """
     calls, packings = list[Call](), list[Packing]()
     tables, inner, temporaries = dict[str, np.ndarray](), dict[str, View](), dict[str, int]()
@@ -135,7 +135,7 @@ def packed_in_runs(made: Lowered, data: Mapping[str, np.ndarray]) -> Lowered:
 
 
 def _read(piece: PackCall, data: Mapping[str, np.ndarray]) -> View | None:
-    """Where a piece reads a value; None if it reads a constant."""
+    """Return the bytes of a value that a piece reads; None if it reads a constant."""
     address = piece.source().ctypes.data + piece.first
     for name, array in data.items():
         if 0 <= address - array.ctypes.data < array.nbytes:
@@ -154,13 +154,13 @@ def of_halves(
     half: DType | None = None,
     is_weight: Callable[[str], bool] = lambda _: False,
 ) -> Lowered:
-    """An operation that was lowered as if its values were float32, on halves.
+    """Return an operation, lowered as if its values were float32, on halves.
 
     Args:
         made: of the graph in float32.
         graph: as its values are stored.
         half: the half precision in which packed weights are kept.
-        is_weight: which of the packed constants are such, by name.
+        is_weight: whether the packed constant of that name is weights.
     """
     assert not made.views, "what computes moves nothing"
     assert not made.parts, "what computes moves nothing"
@@ -179,7 +179,7 @@ def of_halves(
 
 
 def _in_halves(packing: Packing, weights: Mapping[str, str]) -> Packing:
-    """A packing whose weights, packed as float32, are kept in halves."""
+    """Return a packing whose weights, packed as float32, are kept in halves."""
     if not weights:
         return packing
 

@@ -42,7 +42,7 @@ Axes: TypeAlias = tuple[int, ...]
 
 
 def blocks_of(node: Node) -> tuple[ChainBlock, ...]:
-    """The blocks of a BlockChain, or the one that a ConvChain is."""
+    """Return the blocks of a BlockChain, or the one that a ConvChain is."""
     if node.op == "ConvChain":
         return (ChainBlock(node.attributes["stages"], bool(node.input(1))),)
     blocks: tuple[ChainBlock, ...] = node.attributes["blocks"]
@@ -54,9 +54,9 @@ class ChainLayers:
     """One block as its operations.
 
     Attributes:
-        nodes: one after the other; what makes and pads the codes of an image, then convolutions, of
+        nodes: in order: a QuantizeLinear and a Pad of an image, if any, then convolutions, of
             which the depthwise one may read a Pad.
-        graph: with the types of what is between them.
+        graph: with the types of the values between them.
         context: the whole chain.
     """
 
@@ -71,18 +71,18 @@ class ChainLayers:
 
     @property
     def before(self) -> tuple[Node, ...]:
-        """What is before the first convolution."""
+        """Nodes before the first convolution, which make and pad the codes of an image."""
         return self.nodes[: self.nodes.index(self.convolutions[0])]
 
     @property
     def has_codes(self) -> bool:
-        """Whether the convolutions are of codes."""
+        """True if the convolutions are QLinearConvs."""
         return self.nodes[-1].op == "QLinearConv"
 
     def context_of(self, node: Node) -> NodeContext:
-        """An operation as its operator takes it.
+        """Return the context in which the operator of one of the nodes takes it.
 
-        What has no given format is in blocks, but the codes of an image, which lie as it does.
+        Values without a stated format are in blocks; codes of an image lie as the image does.
         """
         context, target = self.context, self.context.target
         formats, codes = dict(context.formats), {each.output for each in self.before}
@@ -95,13 +95,13 @@ class ChainLayers:
 
     @property
     def _blocked(self) -> Format:
-        """The format of the result, and of what is added."""
+        """Format of the result, and of the residual."""
         dtype = self.graph.types[self.nodes[-1].output].dtype
         return Format(self.context.target.channel_block(dtype))
 
     @cached_property
     def chain(self) -> Chain:
-        """The layers to fuse."""
+        """The block as fused kernels take it."""
         convs, graph, context = self.convolutions, self.graph, self.context
         specs = [self._spec(conv) for conv in convs]
         x, y, image = self.nodes[0].inputs[0], convs[-1].output, self._image
@@ -123,7 +123,7 @@ class ChainLayers:
 
     @property
     def adds_itself(self) -> bool:
-        """Whether the input is added to the result."""
+        """True if the last convolution adds the block's input."""
         return self.nodes[0].inputs[0] in self.nodes[-1].inputs[1:]
 
     @property
@@ -145,7 +145,7 @@ class ChainLayers:
 
     @property
     def forms(self) -> dict[str, Format]:
-        """The formats in which the chain's kernels take these: of codes, all may be plain."""
+        """Formats in which the chain's kernels take `images`; codes may be plain in the graph."""
         images, formats = self.images, self.context.formats
         others = {name: formats[name] for name in (images["y"], images["residual"]) if name}
         if self.has_codes:
@@ -154,14 +154,14 @@ class ChainLayers:
 
     @property
     def moved_bytes(self) -> int:
-        """Bytes that are read and written to reorder these."""
+        """Bytes that are read and written to reorder the values of `images`."""
         types, forms = self.graph.types, reordered(self.context, self.forms)
         sizes = (f.elements(types[n].shape) * types[n].dtype.bytes for n, f in forms.items())
         return 2 * sum(sizes)
 
     @cached_property
     def _image(self) -> ImageRows | None:
-        """How rows of an image become those that the first convolution reads; None: it reads x.
+        """Conversion of rows of an image to rows of codes; None: the first convolution reads x.
 
         An image lies in planes, or is brought into them if its codes are made here.
         """
@@ -182,7 +182,7 @@ class ChainLayers:
 
     @property
     def _border(self) -> Border:
-        """What is round the input of the depthwise convolution."""
+        """Rows and columns of padding round the input of the depthwise convolution."""
         between = [n for n in self.nodes[len(self.before) :] if n.op == "Pad"]
         if not between:
             return NO_BORDER
@@ -191,7 +191,7 @@ class ChainLayers:
 
     @property
     def _tables(self) -> dict[str, tuple[str, str]]:
-        """Stages behind which codes are looked up, each with the table's name, by node."""
+        """Stage and table name of each convolution whose codes are looked up, by node."""
         readers = {node.inputs[0]: node for node in self.nodes}
         stages = zip(("depthwise", "expand"), self.convolutions[-2::-1], strict=False)
         behind = ((conv.key, stage, readers[conv.output]) for stage, conv in stages)
@@ -203,7 +203,7 @@ class ChainLayers:
         return replace(spec, precision=SINGLE) if has_halves(spec.precision) else spec
 
     def on_halves(self, lowered: Lowered) -> Lowered:
-        """Kernels of the chain in float32, on what is stored in halves, its weights, too."""
+        """Return the chain's kernels, made for float32, on values and weights in halves."""
         node, graph = self.context.node, self.context.graph
         half = stored_half(node, graph)
         if half is None:
@@ -212,12 +212,12 @@ class ChainLayers:
 
     @property
     def in_halves(self) -> bool:
-        """Whether something of it is stored in halves."""
+        """True if some value of the chain is stored in halves."""
         return stored_half(self.context.node, self.context.graph) is not None
 
     @property
     def stored_error(self) -> float:
-        """What halves add to the error of the convolutions."""
+        """Relative error that storage in halves adds to that of the convolutions."""
         x, y = (
             self.graph.types[name].dtype
             for name in (self.nodes[0].inputs[0], self.nodes[-1].output)
@@ -227,7 +227,7 @@ class ChainLayers:
     # -- constants -----------------------------------------------------------------------------
     @property
     def constants(self) -> list[Constants]:
-        """What fused kernels pack, of each operation."""
+        """Arrays that fused kernels pack, by role: of QuantizeLinears, then of convolutions."""
         quantised = [node for node in self.nodes if node.op == "QuantizeLinear"]
         return [self._numbers(n) for n in quantised] + [self._own(n) for n in self.convolutions]
 
@@ -246,20 +246,20 @@ class ChainLayers:
 
     @property
     def sources(self) -> tuple[np.ndarray, ...]:
-        """The arrays that constants are made of."""
+        """Constants of the graph that packed constants are made of."""
         names = (node.input(i) for node in self.nodes for i in STAGES[node.op].CONSTANTS)
         return tuple(self.graph.constants[name] for name in names if name)
 
     @property
     def numbers(self) -> Hashable:
-        """What constants are made of beside arrays."""
+        """Attributes that packed constants depend on beside `sources`."""
         bounds = [tuple(sorted(n.attributes.items())) for n in self.before]
         convs = (ConvNode(self.context_of(conv)).numbers for conv in self.convolutions)
         return (*bounds, *convs)
 
 
 def layers_of(context: NodeContext) -> list[ChainLayers]:
-    """The blocks of a BlockChain, or the one of a ConvChain."""
+    """Return the blocks of a BlockChain, or the one of a ConvChain."""
     node, graph = context.node, context.graph
     types: dict[str, TensorType] = {}
     open_axes: dict[str, Axes] = {}
@@ -300,7 +300,7 @@ class ChainOperator(Operator):
     format_policy = FormatPolicy.BLOCKED_ONLY
 
     def accepts_blocked(self, node: Node, graph: Graph, block: int) -> bool:
-        """Always."""
+        """True: fused kernels take nothing else."""
         del node, graph, block
         return True
 
@@ -315,17 +315,17 @@ class ChainOperator(Operator):
         return len(first.convolutions) > 2 and not itself
 
     def may_be_last(self, node: Node, graph: Graph) -> tuple[str, ...]:
-        """Floats that a first convolution reads, and nothing else."""
+        """Return the input if only a first convolution of floats reads it."""
         del graph
         reads = node.op == "ConvChain" and self.accepts_mixed(node) and not self.takes_codes(node)
         return node.inputs[:1] if reads else ()
 
     def takes_codes(self, node: Node) -> bool:
-        """Whether the convolutions are of codes."""
+        """True if the convolutions are QLinearConvs."""
         return blocks_of(node)[0].stages[-1].OP == "QLinearConv"
 
     def packed_inputs(self, node: Node) -> tuple[str, ...]:
-        """All constants of convolutions."""
+        """Return all constants of the convolutions."""
         packed, place = list[str](), 2
         for stage in (stage for block in blocks_of(node) for stage in block.stages):
             count = len(stage.CONSTANTS)
@@ -336,6 +336,6 @@ class ChainOperator(Operator):
 
 
 def plain_error(spec: ConvSpec) -> float:
-    """Expected error of one convolution of a fused chain, which makes plain sums."""
+    """Return the expected error of one convolution of a fused chain, which makes plain sums."""
     access = Access.planes(spec.input_shape), Access.planes(spec.output_shape)
     return sum_error(Problem.of(spec, *access)) if spec.precision.x.is_float else 0.0

@@ -71,7 +71,7 @@ class ConvChain(ChainOperator):
         return sorted(found, key=lambda choice: choice.cycles)
 
     def estimated(self, context: NodeContext, choice: Choice) -> Choice:
-        """What a form costs that was chosen for the usual one of many sizes.
+        """Return the choice for this size, with its costs, of a form chosen for the usual size.
 
         Raises:
             SpecError: the chain has no such form.
@@ -157,7 +157,7 @@ def _by_layers(layers: ChainLayers) -> Lowered:
 
 
 def _layers_choice(layers: ChainLayers) -> Choice:
-    """The operations one by one, what lies between them stored."""
+    """The choice of running the operations one by one, with the values between them stored."""
     context = layers.context
     target, reproducible = context.target, context.accuracy.reproducible
     others = [node for node in layers.nodes if node not in layers.convolutions]
@@ -191,7 +191,6 @@ def _problem(context: NodeContext) -> tuple[Problem, float]:
 
 
 def _pack_calls(constants: Sequence[Constants], fused: ChainKernels) -> dict[str, list[PackCall]]:
-    """What packs the constants of a fused chain, by role."""
     calls = fused.chain.pack_calls(constants)
     total, last = fused.kernels[-1].kernel, constants[-1](0)
     if isinstance(total, SumOfParts) and "bias" in last:

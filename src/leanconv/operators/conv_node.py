@@ -1,4 +1,4 @@
-"""What a node says of its convolution: problem, formats, constants, over every precision.
+"""The convolution of a node: its problem, formats and constants, in every precision.
 
 Floats are computed where they lie. Kernels of codes read and write blocks of channels alone: where
 a node's input or output is plain, it is reordered into a buffer of the node's own; an input of few
@@ -48,7 +48,7 @@ _RESIDUAL, _CODE_RESIDUAL = 3, 4  # the input that is added
 
 
 def precision_of(x: DType, w: DType, y: DType) -> Precision:
-    """That of a convolution whose operands are stored in these types."""
+    """Return the precision of a convolution whose operands are stored in these types."""
     if not x.is_float:
         return Precision(x, w, INT32, y)
     half = next((each for each in (y, x) if each in HALVES), None)
@@ -66,7 +66,7 @@ def attributes_spec(
     activation: Activation | None = None,
     requantise: Requantise | None = None,
 ) -> ConvSpec:
-    """The spec of ONNX's attributes, for x (N, C, spatial…) and w (K, C/g, kernel…)."""
+    """Return the spec of ONNX's attributes, for x (N, C, spatial…) and w (K, C/g, kernel…)."""
     rank = len(x_shape) - 2
     return ConvSpec(
         batch=x_shape[0],
@@ -90,7 +90,7 @@ def attributes_spec(
 def transposed_problem(
     node: Node, graph: Graph, x: Access, y: Access, max_error: float | None
 ) -> Problem:
-    """A transposed convolution itself; its window has its input, output, kernel, steps, padding.
+    """Return the problem of a whole transposed convolution, not split into phases.
 
     Args:
         node: a ConvTranspose, with weights (C, K / groups, k…).
@@ -126,7 +126,7 @@ def transposed_problem(
 
 
 def sums_have(node: Node, graph: Graph) -> int:
-    """Bits of the sums of products of codes: 26 to 32; 32 where nothing depends on them."""
+    """Return the bits of sums of products of codes: 26 to 32; 32 where nothing depends on them."""
     w = graph.constants[node.inputs[1]]
     if prod(w.shape[2:]) == 1:
         return 32
@@ -144,17 +144,17 @@ _MOST_KNOWN = 4096
 
 
 def of_codes(node: Node) -> bool:
-    """Whether a convolution is one of codes."""
+    """Return whether a node is a convolution of codes."""
     return node.op == "QLinearConv"
 
 
 def of_data(node: Node) -> bool:
-    """Whether the weights of a convolution, or its bias, are computed in each run."""
+    """Return whether each run computes the weights of a convolution, or its bias."""
     return node.op == "DataConv"
 
 
 def packed_inputs(node: Node) -> tuple[int, ...]:
-    """The inputs of a convolution that are packed: weights, what channels have beside."""
+    """Return the numbers of the inputs that are packed: weights, bias, slopes, scales."""
     return _CODE_CONSTANTS if of_codes(node) else _CONSTANTS
 
 
@@ -165,7 +165,7 @@ class ConvNode:
         context: the node.
 
     Attributes:
-        of_data: whether the weights, or the bias, are computed in each run.
+        of_data: whether each run computes the weights, or the bias.
     """
 
     def __init__(self, context: NodeContext) -> None:
@@ -174,7 +174,7 @@ class ConvNode:
 
     @property
     def residual(self) -> str:
-        """The value that is added, "" where none is."""
+        """Name of the value that is added, "" without one."""
         return self.node.input(_CODE_RESIDUAL if self.of_codes else _RESIDUAL)
 
     @cached_property
@@ -185,12 +185,12 @@ class ConvNode:
 
     @property
     def of_codes(self) -> bool:
-        """Whether sums are those of integers, which nothing rounds."""
+        """True if sums are integers, which nothing rounds."""
         return not self.precision.accumulate.is_float
 
     @property
     def reproducible(self) -> bool:
-        """Whether what is chosen may not depend on the batch: it may where sums are exact."""
+        """True if choices must not depend on the batch; with exact sums they may."""
         return self.context.accuracy.reproducible and not self.of_codes
 
     @cached_property
@@ -224,7 +224,7 @@ class ConvNode:
 
     @cached_property
     def forms(self) -> dict[str, Format]:
-        """The formats in which kernels take the images that the node reads and writes."""
+        """Formats in which kernels take the images that the node reads and writes, by name."""
         x, y = self.node.inputs[0], self.node.output
         found = {name: self.context.formats[name] for name in (x, y, self.residual) if name}
         if not self.of_codes:
@@ -246,7 +246,7 @@ class ConvNode:
     # -- problem -------------------------------------------------------------------------------
     @cached_property
     def problem(self) -> Problem:
-        """What the kernels compute; of a transposed convolution, all its phases."""
+        """The problem that the kernels solve; of a transposed convolution, with all its phases."""
         groups = self.node.attributes["group"]
         alone = self._problem(groups)
         count = self._groups_that_fill_blocks if self.of_codes else 1
@@ -275,7 +275,7 @@ class ConvNode:
 
     @property
     def _groups_that_fill_blocks(self) -> int:
-        """How many groups fill whole blocks of channels; all of them where no fewer do."""
+        """The least number of groups that fill whole blocks of channels; else all groups."""
         groups, block = self.node.attributes["group"], self._block.block
         outputs, inputs = self._weight_shape[0] // groups, self._weight_shape[1]
         count = 1
@@ -287,7 +287,7 @@ class ConvNode:
 
     @property
     def _max_error(self) -> float | None:
-        """The error accepted of what is computed; what is stored in halves errs besides."""
+        """Relative error accepted of the kernels; halves that are stored add to the layer's."""
         accuracy, types = self.context.accuracy, self.precision
         accepted = accuracy.layer_error
         if accepted is None or self.of_data or self.of_codes:
@@ -314,7 +314,7 @@ class ConvNode:
 
     @cached_property
     def data(self) -> dict[str, np.ndarray]:
-        """What stands for weights and bias that each run computes: arrays of any content."""
+        """Uninitialised arrays in place of weights and bias that each run computes, by name."""
         names = filter(None, self.node.inputs[1:] if self.of_data else ())
         kinds = {name: self.graph.types[name] for name in names if name not in self.graph.constants}
         return {name: np.empty(kind.shape, kind.dtype.numpy) for name, kind in kinds.items()}
@@ -325,32 +325,32 @@ class ConvNode:
 
     @property
     def sources(self) -> tuple[np.ndarray, ...]:
-        """The arrays that constants beside the weights are made of."""
+        """Arrays that the packed constants beside the weights are made of."""
         names = (self.node.input(number) for number in packed_inputs(self.node)[1:])
         return tuple(self._array(name) for name in names if name)
 
     def merged_groups(self, problem: Problem) -> int:
-        """How many groups kernels compute as one, whose other weights are zeros."""
+        """Return how many of the node's groups kernels compute as one, padded with zero weights."""
         groups: int = self.node.attributes["group"]
         return groups // problem.conv.groups
 
     def marks(self, candidate: Candidate, problem: Problem) -> tuple[Hashable, ...]:
-        """What decides the constants of a candidate beside the arrays that they are made of."""
+        """Return what a candidate's packed constants depend on beside the packed arrays."""
         given = (bool(self.node.input(number)) for number in packed_inputs(self.node))
         return (*given, code_shift(candidate), self.merged_groups(problem), self.numbers)
 
     @property
     def numbers(self) -> Hashable:
-        """What of the attributes decides constants."""
+        """Attributes that the packed constants depend on; () unless of codes."""
         if not self.of_codes:
             return ()
         return self.node.attributes["x_zero"], self._has_bias, self._quantisation
 
     @property
     def channels(self) -> Constants:
-        """Gives what there is beside the weights, by role, for kernels that shift codes so much.
+        """Function from the shift of the kernels' codes to the arrays beside the weights, by role.
 
-        It holds what it is made of, and nothing else of the graph.
+        It holds the arrays that these are made of, and nothing else of the graph.
         """
         names = {number: self.node.input(number) for number in packed_inputs(self.node)}
         arrays = {number: self._array(name) for number, name in names.items() if name}
@@ -387,7 +387,7 @@ def _code_channels(
     quantisation: Quantisation | None,
     shift: int,
 ) -> dict[str, np.ndarray]:
-    """What there is of a convolution of codes, whose inputs by their numbers are given."""
+    """Return bias, scale and quantisation of a convolution of codes, by role."""
     found = {}
     if has_bias:
         found["bias"] = _folded_bias(arrays[1], arrays.get(2), zero + shift)
@@ -399,7 +399,7 @@ def _code_channels(
 
 
 def _folded_bias(w: np.ndarray, bias: np.ndarray | None, zero: int) -> np.ndarray:
-    """The bias, with what the input's zero adds to every sum, modulo 2^32."""
+    """Return the bias minus the part of each sum that is due to the input's zero, modulo 2^32."""
     bias = np.zeros(len(w), np.int32) if bias is None else bias
     if not zero:
         return bias
@@ -409,13 +409,13 @@ def _folded_bias(w: np.ndarray, bias: np.ndarray | None, zero: int) -> np.ndarra
 
 
 def code_shift(candidate: Candidate) -> int:
-    """What the kernels of a candidate add to every code of the input."""
+    """Return the number that a candidate's kernels add to every code of the input."""
     kernels = (use.kernel for use in candidate.kernels)
     return sum(kernel.code_shift for kernel in kernels if isinstance(kernel, GroupedConv))
 
 
 def with_merged_groups(w: np.ndarray, groups: int, count: int) -> np.ndarray:
-    """Weights (K, C/g, kernel…) of groups of which `count` are computed as one, beside zeros."""
+    """Return weights (K, C/g, kernel…) with `count` groups made one, filled up with zeros."""
     if count == 1:
         return w
     outputs, inputs, *kernel = w.shape

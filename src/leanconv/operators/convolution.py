@@ -78,9 +78,9 @@ class Convolution(Operator):
         self.ops, self.format_policy, self.algorithms = ops, format_policy, algorithms
 
     def accepts_blocked(self, node: Node, graph: Graph, block: int) -> bool:
-        """Whether input and output may both be in blocks of channels.
+        """Return whether input and output may both be in blocks of channels.
 
-        Those of codes always: groups that do not fill blocks are computed several at once.
+        For codes always: groups that do not fill blocks are merged.
         """
         groups = node.attributes["group"]
         if groups == 1 or of_codes(node):
@@ -95,17 +95,17 @@ class Convolution(Operator):
         return span in (block, 2 * block) or (span < block and block % span == 0)
 
     def accepts_mixed(self, node: Node) -> bool:
-        """True without groups, and of codes: they are reordered into a buffer of the node's own."""
+        """True without groups, and for codes, which are reordered into a buffer of the node."""
         return of_codes(node) or bool(node.attributes["group"] == 1)
 
     def takes_codes(self, node: Node) -> bool:
-        """Those of codes do."""
+        """True for convolutions of codes."""
         return of_codes(node)
 
     def may_be_last(self, node: Node, graph: Graph) -> tuple[str, ...]:
-        """Both, but an output that has a residual's format, and groups of several channels.
+        """Return input and output, of Convs only dense or depthwise; no output with a residual.
 
-        What is no code is read and written where it lies.
+        Floats are read and written where they lie.
         """
         x, y, groups = node.inputs[0], node.output, node.attributes["group"]
         if of_codes(node):
@@ -116,7 +116,7 @@ class Convolution(Operator):
         return (x,) if node.input(3) else (x, y)
 
     def choices(self, context: NodeContext, vary_parameters: bool = True) -> list[Choice]:
-        """The cheapest choice, then the others that keep the error."""
+        """Return the cheapest choice, then the others that keep the error."""
         made = ConvNode(context)
         other = _product(made)
         if other and _too_many_phases(made):
@@ -126,7 +126,7 @@ class Convolution(Operator):
         return list(dict.fromkeys((first, *found, *filter(None, [other]))))
 
     def default_choice(self, context: NodeContext) -> Choice:
-        """The cheapest algorithm."""
+        """Return the cheapest algorithm."""
         if of_data(context.node):
             return self.choices(context)[0]
         made = ConvNode(context)
@@ -140,7 +140,7 @@ class Convolution(Operator):
         return other
 
     def estimated(self, context: NodeContext, choice: Choice) -> Choice:
-        """What an algorithm costs a node, with parameters or without.
+        """Return an algorithm's choice for a node, with its cycles and error.
 
         Raises:
             SpecError: the algorithm cannot compute the node.
@@ -152,27 +152,27 @@ class Convolution(Operator):
         return _costed(choice, chosen, made)
 
     def magnitudes(self, context: NodeContext, choice: Choice) -> Magnitudes:
-        """Where the error that a choice states for a node holds, with usual weights."""
+        """Return the bounds between which a choice's stated error holds, with usual weights."""
         chosen = _chosen(ConvNode(context), choice)
         return Magnitudes.of_all(select.magnitudes_of(*each) for each in chosen)
 
     def details(self, context: NodeContext, choice: Choice) -> list[str]:
-        """What was chosen for each convolution of a node, for people: `"tile 14x2"`."""
+        """Return a text for people on each convolution of a node, such as `"tile 14x2"`."""
         return [candidate.details for _, candidate in _chosen(ConvNode(context), choice)]
 
     def rejections(self, context: NodeContext) -> dict[str, str]:
-        """Why algorithms do not compute a node, or are not considered for it, by name."""
+        """Return why algorithms do not compute a node, or are not considered, by name."""
         made = ConvNode(context)
         if _product(made) and _too_many_phases(made):
             return {}
         return select.rejections(_pieces(made, AUTO)[0][0], context.target)
 
     def packed_inputs(self, node: Node) -> tuple[str, ...]:
-        """Weights, bias, and what else there is for each channel; of data none."""
+        """Return the names of weights, bias and other constants of channels; of data none."""
         return () if of_data(node) else tuple(map(node.input, packed_inputs(node)))
 
     def lower(self, context: NodeContext, choice: Choice = AUTO) -> Lowered:
-        """The kernels of the algorithm, for each phase of a transposed convolution."""
+        """Return the kernels of the algorithm, for each phase of a transposed convolution."""
         made, node = ConvNode(context), context.node
         if of_codes(node) and not context.graph.types[node.output].elements:
             return Lowered((), algorithm="empty")
@@ -197,7 +197,7 @@ CONVOLUTIONS = (CONVOLUTION, CONVOLUTION_OF_CODES, Convolution("DataConv"))
 
 # -- choices -----------------------------------------------------------------------------------
 def _choices(made: ConvNode, vary_parameters: bool) -> list[Choice]:
-    """Those of one convolution; one where there are phases, each of which has its own."""
+    """Return the choices of one convolution, or the one of a node computed in phases."""
     target = made.context.target
     (problem, first), *others = chosen = _chosen(made, AUTO)
     if others:
@@ -215,7 +215,7 @@ def _choices(made: ConvNode, vary_parameters: bool) -> list[Choice]:
 
 
 def _choices_of_data(made: ConvNode, vary_parameters: bool) -> list[Choice]:
-    """Those of the convolution, the cheapest first with what packing takes."""
+    """Return the choices of a DataConv, the cheapest first, packing included."""
     problem, target, reproducible = made.problem, made.context.target, made.reproducible
     exact = made.node.attributes["exact"]
     if vary_parameters and not reproducible:
@@ -249,7 +249,7 @@ def _cycles(choice: Choice, problem: Problem, made: ConvNode) -> float:
 
 
 def _product(made: ConvNode) -> Choice | None:
-    """What the product costs whose results overlap; None where it does not compute the node."""
+    """Return the choice of col2im with its costs; None where it does not compute the node."""
     if _product_refusal(made):
         return None
     chosen = [product_of(made)]
@@ -278,7 +278,6 @@ def product_of(made: ConvNode) -> tuple[Problem, Candidate]:
 
 
 def _too_many_phases(made: ConvNode) -> bool:
-    """Whether a transposed convolution has more phases than are computed one by one."""
     return phase_count(made.problem.conv.window) > MOST_PHASES
 
 
@@ -298,7 +297,7 @@ def problems(context: NodeContext, choice: Choice = AUTO) -> list[Problem]:
 
 
 def _pieces(made: ConvNode, choice: Choice) -> list[tuple[Problem, np.ndarray]]:
-    """The same, each with its weights."""
+    """Return the convolutions of a node, each with its weights."""
     node, target = made.node, made.context.target
     if node.op != "ConvTranspose":
         if choice.algorithm in OF_TRANSPOSED:
@@ -315,7 +314,7 @@ def _pieces(made: ConvNode, choice: Choice) -> list[tuple[Problem, np.ndarray]]:
 
 
 def _pays(one: Problem, apart: tuple[Problem, ...], target: Target, choice: Choice) -> bool:
-    """Whether phases are computed as one convolution; for sizes that are open, by taps alone."""
+    """Return whether one convolution computes all phases; of open sizes by taps alone."""
     if choice == PHASES:
         return False
     if choice != AUTO and select.refusal(choice, one, target):
@@ -330,7 +329,6 @@ def _pays(one: Problem, apart: tuple[Problem, ...], target: Target, choice: Choi
 
 @lru_cache(maxsize=256)
 def _cheaper(one: Problem, apart: tuple[Problem, ...], target: Target) -> bool:
-    """Whether one convolution is estimated to take no longer than its phases one by one."""
     chosen = _phases_chosen(apart, target, False, AUTO)
     each = (select.estimated_cycles(c.choice, p, target) for p, c in chosen)
     choice = select.choose(one, target).choice
@@ -338,7 +336,7 @@ def _cheaper(one: Problem, apart: tuple[Problem, ...], target: Target) -> bool:
 
 
 def _chosen(made: ConvNode, choice: Choice) -> Chosen:
-    """Each convolution of a node with how it is computed."""
+    """Return each convolution of a node with the candidate that computes it."""
     if choice == PRODUCT:
         return [product_of(made)]
     return _pieces_chosen(_pieces(made, choice), made, choice)
@@ -354,7 +352,7 @@ def _pieces_chosen(
 def _phases_chosen(
     pieces: Sequence[Problem], target: Target, reproducible: bool, choice: Choice
 ) -> Chosen:
-    """How each phase is computed.
+    """Return each phase with the candidate that computes it.
 
     Of phases with one window, those beside the first are written with an offset, which direct
     convolution alone can: all of them are computed like that then, with one kernel.
@@ -373,7 +371,7 @@ def _phases_chosen(
 
 
 def _of_one_kernel(problem: Problem, found: Chosen) -> Candidate | None:
-    """How another phase is computed that differs only in where it is written; None if none is."""
+    """Return the candidate of a phase that differs only in where it writes; None without one."""
     here = with_conv(problem, y_offset=0)
     for other, candidate in found:
         kernel = candidate.kernels[0].kernel
@@ -384,7 +382,7 @@ def _of_one_kernel(problem: Problem, found: Chosen) -> Candidate | None:
 
 # -- calls and constants -----------------------------------------------------------------------
 def _parts(made: ConvNode, choice: Choice) -> tuple[list[Part], str]:
-    """How a node is computed, and the algorithm's name; phases of one kernel are one part."""
+    """Return a node's parts, one for all phases of a kernel, and the algorithm's name."""
     if choice == PRODUCT:
         return [_part(made, *product_of(made), [made.weights])], choice.algorithm
     pieces, parts = _pieces(made, choice), []

@@ -33,19 +33,19 @@ from leanconv.spec import PLAIN
 
 @dataclass(frozen=True, eq=False)
 class BodyPlan:
-    """How the body of a loop is computed, once.
+    """Calls, places of values, constants and costs of one iteration of a loop.
 
     Attributes:
         calls: in order.
-        repeats: those that run several times; before those inside them.
+        repeats: calls that run several times; outer repeats before inner ones.
         bytes: of every value that is no constant.
-        places: of those outside the arena, the number of the input or output (inputs first) that
-            they are in, and from which byte on.
-        offsets: of the others, where they are in the arena.
+        places: of values outside the arena, the number of the input or output (inputs first)
+            that they are in, and their first byte in it.
+        offsets: of the other values, their first byte in the arena.
         arena_bytes: of the arena, without scratch.
         constants: arrays that the calls read, by name.
-        packings: packed weights that they read.
-        choices: of its nodes.
+        packings: packed weights that the calls read.
+        choices: of the body's nodes.
         cost: gives the estimated cycles of one core, and the expected relative error.
     """
 
@@ -66,7 +66,7 @@ FAST, ACCURATE, SMALL = AIMS = ("fast", "accurate", "small")
 
 @dataclass(frozen=True)
 class LoopParameters(Parameters):
-    """What the choices of a body's nodes aim at, as `body=small` in a plan; `FAST` if open."""
+    """Aim of the choices of a body's nodes, as `body=small` in a plan; `FAST` if open."""
 
     body: str | None = parameter(one_of(*AIMS))
 
@@ -87,7 +87,7 @@ class LoopOperator(Operator):
         return False
 
     def choices(self, context: NodeContext, vary_parameters: bool = True) -> list[Choice]:
-        """The fastest body; what is more accurate or smaller, for plans within limits."""
+        """Return the fastest body, then more accurate or smaller ones, for plans within limits."""
         aims = AIMS if vary_parameters else (FAST,)
         plans = {aim: _plan_of(context, aim) for aim in aims}
         distinct = {plan.choices: aim for aim, plan in reversed(plans.items())}
@@ -121,7 +121,7 @@ class _Iteration:
 
     Attributes:
         calls: in order.
-        repeats: those that run several times in each iteration.
+        repeats: calls that run several times in each iteration.
         moving: by how many bytes values move in two iterations, by name.
     """
 
@@ -159,7 +159,7 @@ class _Iterations:
         return f"{self._prefix}/constant {name}"
 
     def lowered(self) -> Lowered:
-        """All of it."""
+        """Return the calls of all iterations, with constants and buffers."""
         plan, count = self._plan, self._count
         even, odd = self._results, self._others  # buffers before iterations 0, 2, …; and 1, 3, …
         if count % 2:
@@ -246,7 +246,6 @@ class _Iterations:
         return _Iteration(calls, repeats, moving)
 
     def _variables(self) -> list[str]:
-        """What the body reads besides what is carried, and is no constant."""
         return [name for name in self._captured if name not in self._graph.constants]
 
     def _part(self, label: str, source: str, offset: int, name: str) -> str:

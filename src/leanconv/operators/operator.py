@@ -1,4 +1,4 @@
-"""What is known of any operation: accuracy, formats, choices of how it is computed, kernels."""
+"""The interface of operators: accuracy, formats, choices of how a node is computed, kernels."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ def layer_error(max_error: float | None, dtype: DType) -> float:
 
 @dataclass(frozen=True)
 class Accuracy:
-    """What is required of the arithmetic of each layer.
+    """Requirements on the arithmetic of each layer.
 
     Attributes:
         layer_error: relative error accepted of one layer; the default of one layer if None.
-        reproducible: whether the batch must not change the bits of an image.
+        reproducible: whether the batch must not change the bits of an image's results.
         weights_from_dram: whether weights come from DRAM in each run, because no cache holds those
             of the whole network.
         half: the half precision that the user asked for: products may be of factors rounded to
@@ -89,12 +89,12 @@ class NodeContext(KernelContext):
     accuracy: Accuracy = field(default_factory=Accuracy)
 
     def access(self, name: str) -> Access:
-        """Where the elements of a value lie."""
+        """Return the addresses of a value's elements in its format."""
         return Access.of_format(self.graph.types[name].shape, self.formats[name])
 
     @property
     def any_size(self) -> tuple[int, ...]:
-        """The axes, 0 to 2, of images that the node reads or writes whose size is open.
+        """Axes, 0 to 2, of images that the node reads or writes whose size is open.
 
         That is depth, height and width. Images of one pixel are the pixels of one image, and their
         number is its width.
@@ -125,14 +125,14 @@ class Operator(ABC):
 
     @abstractmethod
     def accepts_blocked(self, node: Node, graph: Graph, block: int) -> bool:
-        """Whether a node can be computed with its tensors in blocks of `block` channels.
+        """Return whether a node can be computed with tensors in blocks of `block` channels.
 
         If so, all its inputs of rank 3 and more that are no constants may be blocked together with
         its output, if that is of rank 3 or more; otherwise all are plain.
         """
 
     def accepts_mixed(self, node: Node) -> bool:
-        """Whether the first input may have another format than the others and the output.
+        """Return whether the first input may have another format than other inputs and the output.
 
         Everything that reads this input must take both formats: also what the node's attributes
         say, such as a block inside that adds its own input.
@@ -141,12 +141,12 @@ class Operator(ABC):
         return False
 
     def may_be_last(self, node: Node, graph: Graph) -> tuple[str, ...]:
-        """Which of its first input and its output may be in NHWC, each of them by itself."""
+        """Return those of its first input and its output that may be in NHWC, each by itself."""
         del node, graph
         return ()
 
     def takes_codes(self, node: Node) -> bool:
-        """Whether its images of int8 and uint8 may be in blocks, where it accepts blocks."""
+        """Return whether images of int8 and uint8 may be in blocks, if it accepts blocks."""
         del node
         return False
 

@@ -50,14 +50,14 @@ class SingleKernel(Operator):
         return cast(KernelModule, late.module(self._name))
 
     def accepts_blocked(self, node: Node, graph: Graph, block: int) -> bool:
-        """As the module says, of halves as of float32."""
+        """Return the answer of the module, of halves as of float32; False without one."""
         half = stored_half(node, graph)
         seen = graph if half is None else in_float32(graph)
         accepts = getattr(self._module, "accepts_blocked", None)
         return accepts is not None and bool(accepts(node, seen, block))
 
     def takes_codes(self, node: Node) -> bool:
-        """As the module says: the names in its `CODES_IN_BLOCKS`, if it has any."""
+        """Return whether the module's `CODES_IN_BLOCKS` names the operation."""
         return node.op in getattr(self._module, "CODES_IN_BLOCKS", ())
 
     def choices(self, context: NodeContext, vary_parameters: bool = True) -> list[Choice]:
@@ -70,7 +70,7 @@ class SingleKernel(Operator):
             cycles = _packed_cycles(node, graph, target)
         elif node.op == "Expression":
             cycles = max(_cycles(node, graph, target), _expression_cycles(node, graph, target))
-        elif _mixes(node):
+        elif _interpolates(node):
             cycles = _resized_cycles(node, graph, context.formats, target)
         else:
             cycles = _cycles(node, graph, target)
@@ -94,7 +94,7 @@ class SingleKernel(Operator):
 
 
 def _rounding(node: Node, graph: Graph) -> float:
-    """The relative error of an operation: what a cast to float16, or a scale, rounds off."""
+    """Return the relative error of a node: roundoff of a cast to float16, or of a scale."""
     if node.op == "Expression" or (stored_half(node, graph) and node.op != "Cast"):
         return rounds_to_halves(node, graph)
     if node.op == "DequantizeLinear":
@@ -120,8 +120,7 @@ def _cycles(node: Node, graph: Graph, target: Target) -> float:
     return costs.stage + moved + out * _operations(node, graph) / costs.scalar_flops
 
 
-def _mixes(node: Node) -> bool:
-    """Whether cells are mixed by weights."""
+def _interpolates(node: Node) -> bool:
     return node.op == "Resample" or (node.op == "Resize" and node.attributes["mode"] == "linear")
 
 
@@ -146,7 +145,6 @@ _OF_SERIES = 30  # instructions for a vector; 0.06 ms for 784 KiB of erf on Sapp
 
 
 def _expression_cycles(node: Node, graph: Graph, target: Target) -> float:
-    """Estimated cycles of an expression's arithmetic."""
     dtypes = {graph.types[name].dtype for name in (*node.inputs, node.output)}
     lanes = target.lanes(FLOAT64 if FLOAT64 in dtypes else FLOAT32)
     issued = sum(_OF_SERIES if OPS[term.op].series else 1 for term in terms_of(node))

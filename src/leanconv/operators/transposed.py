@@ -154,7 +154,7 @@ def of_phases(values: np.ndarray, y: PhasedAccess) -> np.ndarray:
 
 
 def one_kernel(found: Sequence[tuple[Problem, Candidate]]) -> list[list[int]]:
-    """Which phases differ in nothing but their weights and where they write: indices, in order.
+    """Group phases that differ only in weights and in where they write: lists of indices.
 
     Args:
         found: each phase with how it is computed.
@@ -174,10 +174,10 @@ def one_kernel(found: Sequence[tuple[Problem, Candidate]]) -> list[list[int]]:
 
 
 def joined(found: Sequence[tuple[Problem, Candidate]]) -> Candidate:
-    """The candidate that computes several phases of one kernel; its weights are theirs, stacked.
+    """Return the candidate that computes several phases of one kernel, from stacked weights.
 
     Args:
-        found: the phases, as `one_kernel` has brought them together.
+        found: the phases of one list of `one_kernel`.
 
     Returns:
         A candidate whose `packing` packs the weights of one of them.
