@@ -143,7 +143,7 @@ REASONS: dict[str, tuple[str, ...]] = {
         "codegen:_DOUBLE",
         "codegen:_FLOAT",
         "codegen:_LOG2_E",
-        "graph/convert:RULES",
+        "graph/convert:_EACH",
         "graph/convert:_SELU _OLD_SELU",
         "graph/convert:_ALPHA",
         "graph/convert:_BETA",
