@@ -38,7 +38,7 @@ class KernelContext:
 
 
 class KernelModule(Protocol):
-    """What a module of this folder offers; `leanconv.operators` finds it by the operation."""
+    """The interface of this folder's modules; `leanconv.operators` finds them by operation."""
 
     def lower(self, context: KernelContext) -> Lowered:
         """Make the kernels of a node whose result has elements."""

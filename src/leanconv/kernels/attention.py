@@ -37,7 +37,7 @@ _ROW_ENDS = 16  # elements: rows of scores end at a multiple, and are one more a
 
 @dataclass(frozen=True)
 class FusedAttention(Kernel):
-    """The softmax of a product of two, times a third.
+    """Attention in one kernel: softmax(scale * q k^T + mask) v.
 
     Attributes:
         dtype: of all elements.
@@ -49,7 +49,7 @@ class FusedAttention(Kernel):
         k: strides of the keys as (d, n).
         scale: of the first product.
         packs: whether values are copied; else they are one panel as they lie.
-        mask: strides of what is added to the scores; None if nothing is.
+        mask: strides of the matrix that is added to the scores; None without one.
     """
 
     VARIES = True
@@ -162,7 +162,7 @@ class FusedAttention(Kernel):
 
 
 def lower(context: KernelContext) -> Lowered:
-    """One kernel, whose scratch holds some rows of the scores."""
+    """Return one call, of a `FusedAttention`; its scratch holds some rows of the scores."""
     node, graph, target = context.node, context.graph, context.target
     q, k, v, y = *node.inputs[:3], node.output
     kind = graph.types[q]

@@ -78,7 +78,7 @@ class CodeMatMul(Kernel):
 
     @cached_property
     def dot(self) -> Dot:
-        """What a group multiplies and adds."""
+        """Types and form of the dot product of a group of codes."""
         return dot_of(Precision(self.a, INT8, INT32, INT32), self.way)
 
     @property
@@ -257,7 +257,7 @@ def _int32(number: int) -> int:
 
 
 def lower(context: KernelContext) -> Lowered:
-    """One kernel."""
+    """Return one call, of a `CodeMatMul`."""
     node, graph, target = context.node, context.graph, context.target
     (a, b), y, given = node.inputs, node.output, node.attributes
     left, right, result = (graph.types[name].dtype for name in (a, b, y))

@@ -73,7 +73,7 @@ class CopyTask:
 
     @property
     def pieces(self) -> tuple[int, ...]:
-        """How many parts each extent has."""
+        """Number of parts of each extent."""
         return tuple(ceil_div(n, part) for n, part in zip(self.extents, self.parts, strict=True))
 
     @property
@@ -138,9 +138,9 @@ def _emit_task(
 def _part_of_chunk(
     e: Function, task: CopyTask, chunk: Value, places: list[Pointer]
 ) -> tuple[list[Pointer], list[Value | int]]:
-    """Where a chunk begins in each stream, and how much it has of the extents before the body's.
+    """Return a chunk's first element in each stream, and counts of the extents before the body's.
 
-    The last extent's parts follow each other.
+    Parts of the last extent follow each other.
     """
     before = len(task.extents) - BODY_EXTENTS[task.body]
     counts: list[Value | int] = [1] * before

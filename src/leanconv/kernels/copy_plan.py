@@ -147,7 +147,7 @@ def cut(task: CopyTask, budget: int) -> CopyTask:
 def reorder(
     shape: tuple[int, ...], dtype: DType, source_format: Format, result_format: Format
 ) -> Copy:
-    """The kernel that moves a tensor (N, C, spatial…) from one format to another.
+    """Return the kernel that moves a tensor (N, C, spatial…) from one format to another.
 
     Lanes past the last channel are written as zeros. Squares of channels by positions are
     transposed in registers.
@@ -179,7 +179,7 @@ def reorder(
 def _block_boxes(
     shape: tuple[int, ...], block: int, source_format: Format, result_format: Format
 ) -> list[StridedBox]:
-    """What is moved into blocks, or out of them: whole blocks, the rest, and its unused lanes."""
+    """Return the boxes to move into or out of blocks: whole blocks, the rest, unused lanes."""
     n, c, *spatial = shape
     area, full, rest = prod(spatial), c // block, c % block
     blocking = bool(result_format.block)

@@ -148,7 +148,7 @@ class _Nest:
         return e.finish()
 
     def _start(self, place: Value, at: Value) -> None:
-        """Where the windows of a vector of places begin, in cells."""
+        """Store the first cells of the windows of a vector of places."""
         e, k, lanes = self.e, self.k, self.lanes
         numbers = e.splat(e.convert("trunc", place, "i32"), lanes)
         if lanes > 1:
@@ -185,14 +185,14 @@ class _Nest:
 
 
 def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
-    """Whether blocks lie within a run, which lies within a group; the offsets are a matrix."""
+    """Return whether blocks lie within a run and an offset group; offsets are a matrix."""
     channels = graph.types[node.inputs[0]].shape[1]
     run, groups = node.attributes["run"], node.attributes["offset_group"]
     return bool(run % block == 0 and channels // groups % block == 0)
 
 
 def lower(context: KernelContext) -> Lowered:
-    """One kernel."""
+    """Return one call, of a `DeformColumns`."""
     node, graph, formats = context.node, context.graph, context.formats
     x, y, attributes = node.inputs[0], node.output, node.attributes
     source, result = graph.types[x], graph.types[y]

@@ -260,7 +260,6 @@ class _Nest:
             self._vectors_of(self.lanes, pointers, values, split, stop)
 
     def _where_more(self, start: Value | int, stop: Value | int) -> Iterator[None]:
-        """Emit the body if there is anything from `start` to `stop`."""
         if isinstance(start, Value) or isinstance(stop, Value):
             with self.e.when(self.e.i64(start).compare("ne", stop)):
                 yield
@@ -314,7 +313,7 @@ def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
 
 
 class _Operands:
-    """What a kernel reads: tensors, once each, and constants of one value as numbers in it.
+    """A kernel's operands: tensors, each once, and numbers for constants of one value.
 
     Args:
         sources: the operands: names of values, or arrays that broadcast to the result.
@@ -374,12 +373,12 @@ class _Operands:
         return tuple(len(self.names) + i if number else i for number, i in self.sources)
 
     def of_line(self, operand: int, strides: Sequence[tuple[int, ...]]) -> bool:
-        """Whether all elements of a last axis have one number of an operand."""
+        """True if one number of an operand holds for all of the last axis."""
         number, i = self.sources[operand]
         return number or not strides[i][-1]
 
     def known(self, operand: int) -> float | None:
-        """An operand where it is one known number."""
+        """Return an operand's number if it is one known number."""
         number, i = self.sources[operand]
         if number:
             return self.numbers[i]

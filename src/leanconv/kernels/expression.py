@@ -65,7 +65,7 @@ def broadcast_strides(
 
 @dataclass(frozen=True)
 class _Code:
-    """What appends the code of an operation to a function, given it and what is named here.
+    """Functions that append the code of an operation, given what is named here.
 
     Attributes:
         floats: floats of one type, and the step's parameters.

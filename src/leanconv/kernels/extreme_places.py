@@ -165,7 +165,7 @@ class _Nest:
         return best[1]
 
     def _vectors(self, source: Pointer, whole: int) -> list[Value]:
-        """What each lane finds in whole vectors."""
+        """Return the extreme of each lane and its place, over whole vectors."""
         e = self.e
         lane = e.const(self.places, range(self.lanes))
         best = [e.load(source, self.kind), lane]
@@ -196,7 +196,7 @@ class _Nest:
 
 
 def lower(context: KernelContext) -> Lowered:
-    """One kernel."""
+    """Return one call, of an `ExtremePlaces`."""
     node, graph = context.node, context.graph
     (x,), y = node.inputs, node.output
     kind, axis = graph.types[x], node.attributes["axis"]

@@ -33,18 +33,18 @@ _UNROLL = 4
 
 
 def index_ranges(axes: Sequence[int]) -> list[tuple[int, int]]:
-    """What indices of some axes may be: see `Kernel.index_ranges`."""
+    """Return the least and largest index of each axis, as `Kernel.index_ranges` has them."""
     return [(-extent, extent - 1) for extent in axes]
 
 
 def place_of(e: Function, index: Value, extent: int) -> tuple[Value, Value]:
-    """An index as 64 bits, and as a place counted from the front; what is outside stays outside."""
+    """Return an index as 64 bits, and as a place from the front; outside stays outside."""
     wide = e.index(e.convert("sext", index, "i64") if index.kind != "i64" else index)
     return wide, e.select(wide.compare("slt", 0), wide + extent, wide)
 
 
 def clamped(e: Function, index: Value, extent: int, outside: Pointer) -> Value:
-    """An index as a place within its axis, the nearest if there is none; then it is reported."""
+    """Return an index as a place within its axis; of one outside, reported, the nearest."""
     wide, place = place_of(e, index, extent)
     found = [place]
     with e.when(place.compare("uge", extent), [found]):
@@ -251,7 +251,7 @@ class GatherElements(OfItems):
 
 
 def lower(context: KernelContext) -> Lowered:
-    """One kernel."""
+    """Return one call, of a `GatherRows` or a `GatherElements`."""
     node, graph = context.node, context.graph
     x, indices = (graph.types[name] for name in node.inputs[:2])
     counted = len(node.inputs) > 2

@@ -122,13 +122,13 @@ class GlobalCodePool(OfItems):
 
 
 def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
-    """Always."""
+    """Return True: each lane is summed by itself."""
     del node, graph, block
     return True
 
 
 def lower(context: KernelContext) -> Lowered:
-    """One kernel."""
+    """Return one call, of a `GlobalCodePool`."""
     node, graph, formats = context.node, context.graph, context.formats
     (x,), y, given = node.inputs, node.output, node.attributes
     source, result = graph.types[x], graph.types[y]

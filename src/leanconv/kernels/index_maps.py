@@ -1,4 +1,4 @@
-"""Where every element of a result comes from: index maps per axis, and from them copy tasks.
+"""Sources of all elements of a result: index maps per axis, and copy tasks made from them.
 
 Along every axis a map is a list of `IndexRun`s, arithmetic sequences of source indices, however
 long they are. Of channels in blocks, whole blocks that stay whole are copied, all others are
@@ -130,7 +130,7 @@ class ChannelBlocks:
 
 
 def _block_terms(channels: Sequence[Channel], block: int) -> ChannelBlocks:
-    """What one result block gathers."""
+    """Return the lanes of source blocks that one result block gathers."""
     terms: dict[tuple[int, int], list[int]] = {}
     for lane, channel in enumerate(channels):
         if channel is not None:

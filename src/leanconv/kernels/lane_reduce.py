@@ -27,7 +27,7 @@ _NEUTRAL: Mapping[str, float] = {**NEUTRAL, "mean": 0.0, "largest": -inf}
 
 
 def neutral(e: Function, how: ReduceOp, kind: str) -> Value:
-    """What changes no total; integers have signs."""
+    """Return the value that changes no total; integers are signed."""
     number = _NEUTRAL[how]
     if element_of(kind)[0] == "i":
         most = (1 << (8 * bytes_of(element_of(kind)) - 1)) - 1

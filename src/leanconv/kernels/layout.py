@@ -33,7 +33,7 @@ _MOST_TASKS = 64
 
 
 def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
-    """Whether the operation can be done between tensors in blocks of channels."""
+    """Return whether the operation works between tensors in blocks of channels."""
     x, y = graph.types[node.inputs[0]].shape, graph.types[node.key].shape
     if node.op == "Reshape":
         return _keeps_blocks(x, y, block)
@@ -45,7 +45,7 @@ def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
 
 
 def _keeps_blocks(x: Shape, y: Shape, block: int) -> bool:
-    """Whether the same bytes hold both shapes, those of rank 3 and more in blocks."""
+    """True if the same bytes hold both shapes, those of rank 3 and more in blocks."""
     if min(len(x), len(y)) < 2 or max(len(x), len(y)) < 3 or x[:2] != y[:2]:
         return False
     if len(x) >= 3 and len(y) >= 3:
@@ -55,7 +55,7 @@ def _keeps_blocks(x: Shape, y: Shape, block: int) -> bool:
 
 
 def lower(context: KernelContext) -> Lowered:
-    """One copy kernel, or a view where no byte has to move; of a Split one for each part."""
+    """Return one copy kernel, or a view where no byte moves; of a Split one for each part."""
     node, graph, formats = context.node, context.graph, context.formats
     if node.op == "Split":
         slices = part_nodes(node, graph.types[node.inputs[0]].shape)
@@ -146,7 +146,7 @@ def _first_of_run(node: Node, source: Shape, result: Shape, form: Format) -> int
 
 
 def _first_of_parts(node: Node, shapes: Sequence[Shape], result: Shape, form: Format) -> list[int]:
-    """Of each source the element of the result at which it begins; empty if any is not a run."""
+    """Return the first element of each source in the result; empty unless all are runs."""
     axis, block = node.attributes["axis"], form.block
     if prod(form.physical_shape(result)[:axis]) != 1 or not all(map(prod, shapes)):
         return []
@@ -170,7 +170,6 @@ def _sources(node: Node) -> int:
 def _moves_nothing(
     tasks: Sequence[CopyTask], form: Format, source: Shape, graph: Graph, result: str
 ) -> bool:
-    """Whether the tasks copy the whole source to the same places."""
     same = all(
         p.body == "run" and p.strides[0] == p.strides[1] and p.offsets[0] == p.offsets[1]
         for p in tasks
@@ -193,7 +192,6 @@ def _operands(
 
 
 def _in_blocks(name: str, array: np.ndarray, form: Format) -> Packing:
-    """A constant in blocks of channels."""
     each, recipe = form.elements(array.shape), ("blocks", form.block)
 
     def calls() -> dict[str, list[PackCall]]:
@@ -257,11 +255,10 @@ def _plain(node: Node, shapes: Sequence[Shape], result: Shape) -> list[StridedBo
     if node.op == "Transpose":
         read = tuple(read[axis] for axis in node.attributes["perm"])
     maps = _MAPS[node.op](node, shape, result)
-    return plain_boxes(0, read, row_major(result), maps, _value(node))
+    return plain_boxes(0, read, row_major(result), maps, _fill_value(node))
 
 
-def _value(node: Node) -> float:
-    """What stands where nothing is copied to."""
+def _fill_value(node: Node) -> float:
     value: float = node.attributes["value"] if node.op == "Pad" else 0.0
     return value
 
@@ -282,4 +279,4 @@ def _blocked(
         channels = [(o, run) for o, shape in enumerate(shapes) for run in whole(shape[1])]
     perm = node.attributes["perm"] if node.op == "Transpose" else None
     around = [maps[0], *maps[2:]]
-    return blocked_tasks(shapes, result, block, channels, around, dtype, _value(node), perm)
+    return blocked_tasks(shapes, result, block, channels, around, dtype, _fill_value(node), perm)

@@ -36,7 +36,7 @@ _ROWS = 256 // _ROW
 
 
 def way_of(dtype: DType, target: Target) -> Way:
-    """How a target looks up elements of a type."""
+    """Return the kind of instruction by which a target looks up elements of a type."""
     if dtype.bytes > 1 or target.isa not in ("avx512", "avx2", "neon"):
         return "gather"
     if target.isa == "neon":
@@ -82,7 +82,7 @@ class Lookup(Kernel):
 
 
 def lookup_lanes(dtype: DType, target: Target) -> int:
-    """How many elements are looked up together."""
+    """Return the number of elements that are looked up together."""
     gathers = way_of(dtype, target) == "gather"
     return target.lanes(dtype) if gathers else target.vector_bytes
 
@@ -104,7 +104,7 @@ class Table:
             ]
 
     def of(self, x: Value) -> Value:
-        """The elements at a vector of bytes."""
+        """Return the elements at a vector of bytes."""
         ways = {"permute": self._permuted, "shuffle": self._shuffled, "lists": self._listed}
         return ways.get(self.way, self._gathered)(x)
 

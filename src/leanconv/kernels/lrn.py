@@ -178,7 +178,7 @@ class _Nest:
 
 
 def lower(context: KernelContext) -> Lowered:
-    """One kernel."""
+    """Return one call, of a `ResponseNorm`."""
     node, graph = context.node, context.graph
     (x,), y = node.inputs, node.output
     kind, a = graph.types[x], node.attributes

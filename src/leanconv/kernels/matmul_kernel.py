@@ -279,7 +279,7 @@ class _Emission:
         multiply_accumulate(self.e, tile, acc, range(rows), a, panel, loops)
 
     def _row_offsets(self, rows: int) -> tuple[Value | int, ...]:
-        """What a tile adds to the address of its first row, if the code has no numbers for it."""
+        """Return offsets of a tile's rows from its first; () if the stride is a constant."""
         stride = self.kernel.a.row
         if isinstance(stride, int):
             return ()

@@ -202,7 +202,7 @@ class _Nest:
 
     # -- their order -----------------------------------------------------------------------
     def _sorted(self, count: Value) -> Pointer:
-        """Where the candidates' places lie in their order."""
+        """Sort the candidates; return the address of their places in order."""
         e = self.e
         few = count.compare("ule", _FEW)
         with e.when(few):

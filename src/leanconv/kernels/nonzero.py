@@ -39,10 +39,10 @@ _LEAST_PIECE = 128  # flags
 
 @dataclass(frozen=True)
 class _OfPieces(Kernel):
-    """What both kernels know of the pieces.
+    """Sizes of pieces of a tensor, and totals of what their kernels count.
 
     Attributes:
-        count: elements that are looked at.
+        count: elements of all pieces.
         piece: elements of a piece.
     """
 
@@ -62,7 +62,7 @@ class _OfPieces(Kernel):
 
     @property
     def stride(self) -> int:
-        """From the places of a piece to those of the next."""
+        """Elements from the places of a piece to those of the next."""
         return self.piece + _SLACK
 
     @property
@@ -71,7 +71,7 @@ class _OfPieces(Kernel):
         return self.pieces * self.stride * INT32.bytes, self.pieces * INT64.bytes
 
     def sums(self, e: Function, counts: Pointer, piece: Value) -> tuple[Value, Value]:
-        """What the pieces before one have found, and what all have."""
+        """Return the sum of the counts of earlier pieces, and that of all pieces."""
         sums: Carry = [e.i64(0), e.i64(0)]
         with e.loop("piece", self.pieces, [sums]) as number:
             found = e.load_index(counts.at(number))
@@ -87,7 +87,7 @@ class FindNonZero(_OfPieces):
     Attributes:
         item: bytes of an element.
         signed_zeros: whether the first bit of what is 0 may be set.
-        each: 0; or, where a number says how much is there, of how many elements each of it is.
+        each: 0; or, if the operand `found` says how much of x is there, the elements of its unit.
     """
 
     item: int
@@ -100,7 +100,7 @@ class FindNonZero(_OfPieces):
 
     @property
     def counted(self) -> bool:
-        """Whether a number says how much is there."""
+        """True if the operand `found` says how much of x is there."""
         return bool(self.each != 0)
 
     @property
@@ -229,7 +229,7 @@ class TakeSlices(_OfPieces):
 
     Attributes:
         item: bytes of an element.
-        outer: how often the axis is there.
+        outer: repetitions of the axis.
         extent: of the axis, at least `count`.
         inner: elements of a slice.
     """
@@ -243,7 +243,7 @@ class TakeSlices(_OfPieces):
 
     @property
     def group(self) -> int:
-        """How often a chunk takes its piece: of small pieces, which are whole axes, several."""
+        """Repetitions of the axis for which a chunk takes its piece; several of small pieces."""
         return ceil_div(PIECE, self.count * self.inner)
 
     @property

@@ -1,4 +1,4 @@
-"""What comes first: comparisons of numbers, keys in whose order they come, and their radix sort.
+"""Order of numbers: comparisons, sort keys, and a radix sort of keys.
 
 Comparisons (`precedes`) put NaN before all numbers, whether the larger or the smaller come first.
 
@@ -32,7 +32,7 @@ def least_key(dtype: DType) -> int:
 
 
 def sort_key(e: Function, dtype: DType, x: Value, *, largest: bool) -> Value:
-    """The key of a number, or of each in a vector.
+    """Return the key of a number, or of each in a vector.
 
     Args:
         e: the function under construction.
@@ -54,7 +54,7 @@ _DIGITS = 256
 
 
 def count_bytes(key_bytes: int) -> int:
-    """Memory for the counts of the digits of keys of that many bytes."""
+    """Return the bytes of the counts of all digits of keys of so many bytes."""
     return key_bytes * _DIGITS * INT32.bytes
 
 
@@ -89,7 +89,7 @@ class RadixSort:
         return e.index(wide & (_DIGITS - 1)) + byte * _DIGITS
 
     def _count(self, total: Value) -> None:
-        """How often each digit occurs in the keys, then how many come before it."""
+        """Count each digit in the keys, then turn counts into sums of the earlier ones."""
         e, counts = self._e, self._counts
         zeros = e.zero(vector(INT32.llvm, 8))
         with e.loop("digit", self._bytes * _DIGITS, step=8) as digit:
@@ -129,7 +129,7 @@ _OTHER: Mapping[tuple[bool, bool], Predicate] = MappingProxyType(
 
 
 def precedes(dtype: DType, x: Value, other: Value, *, least: bool, ties: bool = False) -> Value:
-    """Whether `x` comes before another number of its type, lane by lane.
+    """Return whether `x` comes before another number of its type, lane by lane.
 
     Args:
         dtype: of both.
@@ -153,7 +153,7 @@ def precedes_at(
     least: bool,
     last: bool = False,
 ) -> Value:
-    """As `precedes`, but of (number, place): of equal numbers that of the first, or last, place."""
+    """Return whether (number, place) precedes another; of equal numbers the first or last place."""
     before = precedes(dtype, x[0], other[0], least=least)
     not_after = precedes(dtype, x[0], other[0], least=least, ties=True)
     return before | (not_after & x[1].compare("sgt" if last else "slt", other[1]))

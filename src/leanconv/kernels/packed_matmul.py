@@ -88,7 +88,7 @@ class MatMulNBits(PackedMatMul):
 
     @property
     def codes_of_word(self) -> int:
-        """How many codes lie in 32 bits."""
+        """Codes in a word of 32 bits."""
         return WORD_BITS // self.bits
 
     @property
@@ -124,7 +124,7 @@ class _Nest(OfPanels):
         return e.finish()
 
     def _made_floats(self, codes: Pointer, columns: Columns) -> Pointer:
-        """The weights of a panel in the scratch, (k, columns)."""
+        """Store a panel's weights as floats in the scratch, (k, columns); return their address."""
         e, k, vectors = self.e, self.kernel, len(columns.offsets)
         floats = e.scratch.of(self.element)
         for word in self._words(codes, vectors, []):

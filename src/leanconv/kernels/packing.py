@@ -99,7 +99,7 @@ class Rearrangement(Kernel):
 
 
 def rearranged(blocks: np.ndarray, order: Order, each: int, dtype: DType) -> PackCall:
-    """The call that packs blocks of one shape.
+    """Return the call that packs blocks of one shape.
 
     Args:
         blocks: (outer, inner, …), any view of an array.
@@ -135,7 +135,7 @@ _known_table = lru_cache(maxsize=256)(_table)
 
 
 def numbers(shape: Sequence[int], strides: Sequence[int]) -> np.ndarray:
-    """How far the elements of a view are from the lowest one in memory, which is number 1: int32.
+    """Return the distances of a view's elements from the lowest in memory, plus 1: int32.
 
     Raises:
         AssertionError: they are 2^31 elements apart or more.
@@ -150,12 +150,12 @@ def numbers(shape: Sequence[int], strides: Sequence[int]) -> np.ndarray:
 
 
 def lowest(shape: Sequence[int], strides: Sequence[int]) -> int:
-    """What its first element is from the lowest one of a view, in the unit of the strides."""
+    """Return the offset of a view's lowest element from its first, in the unit of the strides."""
     return sum(min(0, (n - 1) * step) for n, step in zip(shape, strides, strict=True))
 
 
 def copied(array: np.ndarray) -> list[PackCall]:
-    """The calls that pack an array as it is."""
+    """Return the calls that pack an array as it is."""
     flat = np.ascontiguousarray(array).reshape(-1)
     whole = flat.size - flat.size % _CHUNK
     parts = flat[:whole].reshape(1, -1, _CHUNK), flat[whole:].reshape(1, 1, -1)
@@ -169,14 +169,14 @@ def _same(numbers: np.ndarray) -> np.ndarray:
 
 
 def rows(w: np.ndarray, dtype: DType) -> list[PackCall]:
-    """The calls that pack a view (K, …) row-major."""
+    """Return the calls that pack a view (K, …) row-major."""
     return [rearranged(w[:, np.newaxis], _same, prod(w.shape[1:]), dtype)]
 
 
 def panels(
     w: np.ndarray, width: int, order: Order, size: Callable[[int], int], dtype: DType
 ) -> list[PackCall]:
-    """The calls that pack panels of output channels, group by group.
+    """Return the calls that pack panels of output channels, group by group.
 
     Args:
         w: (groups, outputs, …), any view.
@@ -222,7 +222,7 @@ class _Filled(KnownOrder):
 
 
 def channels(values: np.ndarray, each: int, width: int) -> list[PackCall]:
-    """The calls that pack a number for each output channel, zeros past the last of each group.
+    """Return the calls that pack a number per output channel, zeros past each group.
 
     Args:
         values: (K,), or several arrays of such numbers, (n, K), which are packed end to end.

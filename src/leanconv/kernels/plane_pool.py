@@ -63,7 +63,7 @@ class PoolOfRows(OfItems):
 
 
 class RowLoops:
-    """What the loops of such a kernel are written with.
+    """Function, window and vectors with which the loops over rows of results are written.
 
     Attributes:
         e: the function that they are written to.
@@ -92,7 +92,7 @@ def lanes_of(dtype: DType, target: Target) -> int:
 
 
 def start(e: Function, dtype: DType, average: bool, kind: str) -> Value:
-    """What a window without taps holds: 0, or the least number."""
+    """Return the initial value of a window: 0 for a mean, the least number for a maximum."""
     if not dtype.is_float:
         return e.const(kind, int(dtype.low))
     return e.const(kind, 0.0 if average else float("-inf"))
@@ -304,7 +304,7 @@ class _Nest(RowLoops):
 
 
 def lower(context: KernelContext) -> Lowered:
-    """One kernel."""
+    """Return one call, of a `PlanePool`."""
     node, graph = context.node, context.graph
     source = graph.types[node.inputs[0]]
     pixels = prod(source.shape[2:])

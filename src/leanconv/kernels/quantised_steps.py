@@ -105,7 +105,7 @@ def real_type(node: Node, graph: Graph) -> DType:
 
 
 def operands(node: Node, graph: Graph) -> list[str | np.ndarray]:
-    """What a step of a node takes: names of codes or floats, then arrays that broadcast to them."""
+    """Return the operands of a node's step: names of values, then arrays that broadcast."""
     attributes, real = node.attributes, real_type(node, graph)
     gives = graph.types[node.output].dtype
     low, high = attributes.get("low", gives.low), attributes.get("high", gives.high)
@@ -137,10 +137,10 @@ def step_types(node: Node, types: Sequence[DType]) -> tuple[DType, ...]:
 
 
 def is_by_reciprocal(node: Node, types: Sequence[DType], line: int, target: Target) -> bool:
-    """Whether a step divides by products: registers of 64 bytes are divided in two halves.
+    """Return whether a step multiplies by reciprocals: 64-byte vectors divide in two halves.
 
     Args:
-        node: any.
+        node: an operation of codes or floats.
         types: of its inputs and of its output.
         line: elements side by side that have one scale.
         target: the CPU.

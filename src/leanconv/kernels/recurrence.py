@@ -61,13 +61,13 @@ class RecurrenceInRounds(RecurrentLayers):
 
     @property
     def passes(self) -> int:
-        """Of a step."""
+        """Passes over the weights in a step."""
         cell = self.cells[0]
         return 2 if cell.kind == "GRU" and not cell.linear_before_reset else 1
 
     @property
     def rounds_of_direction(self) -> int:
-        """The first sets the states, the last writes them."""
+        """Rounds of a direction: the first sets the states, the last writes them."""
         return self.steps * self.passes + 2
 
     @property
@@ -193,7 +193,7 @@ class PackedPanels(Kernel):
 
     @property
     def panels(self) -> int:
-        """Of one direction."""
+        """Panels of one direction."""
         return ceil_div(self.hidden, self.lanes)
 
     @property
@@ -202,7 +202,7 @@ class PackedPanels(Kernel):
 
     @property
     def elements(self) -> int:
-        """Of all panels."""
+        """Elements of all panels."""
         return self.chunks * self.hidden * self.gates * self.lanes
 
     def emit(self, target: Target) -> str:
@@ -267,9 +267,9 @@ def lower(context: KernelContext) -> Lowered:
 
 
 def _in_rounds(kernel: Recurrence, target: Target) -> bool:
-    """Whether threads share each step: few chunks, and more weights than one core keeps.
+    """True if threads share each step: few chunks, and more weights than one core's L2 keeps.
 
-    They wait for each other at the end of each, about a microsecond.
+    At the end of each step they wait for each other, about a microsecond.
     """
     weights = kernel.panels * kernel.panel_elements * kernel.dtype.bytes
     if kernel.batch > _GROUP or kernel.steps > _MOST_STEPS:

@@ -39,7 +39,7 @@ class Unit(NamedTuple):
         panel: which vector.
         lanes: of it that are hidden units.
         t: the step.
-        times: where the row stands.
+        times: of the row in the step.
     """
 
     row: Value
@@ -55,7 +55,7 @@ class Pass(NamedTuple):
     Attributes:
         gates: whose sums are made.
         source: the state that they are sums of.
-        finish: what is done with them.
+        finish: stores what the sums of a unit become.
     """
 
     gates: Sequence[int]
@@ -64,7 +64,7 @@ class Pass(NamedTuple):
 
 
 class Gates:
-    """What a cell does with its sums.
+    """Code of a cell's gates: from sums to activations and new states.
 
     Args:
         chunk: the sequences.
@@ -267,7 +267,7 @@ class Steps:
                     self.compute(tile, t, times, each)
 
     def times(self, t: Value, row: Value, rows: int) -> list[Times]:
-        """Where rows stand in a step."""
+        """Return the times of rows in a step."""
         return [self.chunk.times(t, row + i, self.reverse) for i in range(rows)]
 
     def panels_at_once(self, each: Pass, rows: int) -> int:
@@ -362,7 +362,7 @@ class Steps:
         return dict(zip(keys, acc, strict=True))
 
     def _start(self, gate: int, row: Value, panel: Value, lanes: int, times: Times) -> Value:
-        """What a sum begins with: the input's product, or the bias of a GRU's last product."""
+        """Return a sum's first value: the input's product, or the bias of a GRU's last product."""
         e, k = self.e, self.k
         if self.cell.linear_before_reset and self.cell.kind == "GRU" and gate == 2:
             if "bias" not in k.given:

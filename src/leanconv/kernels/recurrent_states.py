@@ -1,4 +1,4 @@
-"""What kernels of recurrent layers take, and their states: where they lie, begin and end.
+"""Operands of recurrent kernels, and their states: where they lie, begin and end.
 
 States lie in the scratch, or in memory of all threads, in rows padded to whole vectors. `h` and
 `next` change places with each step: the product reads those of the step before, and the gates write
@@ -89,13 +89,13 @@ class RecurrentLayers(Kernel):
 
     @property
     def states(self) -> tuple[str, ...]:
-        """What the scratch holds of each sequence."""
+        """Names of the states of each sequence in the scratch."""
         kind = self.cells[0].kind
         return ("h", "next", *{"LSTM": ("c",), "GRU": ("z", "reset"), "RNN": ()}[kind])
 
     @property
     def state_bytes(self) -> int:
-        """Bytes of one of them."""
+        """Bytes of one state of a group of sequences."""
         return aligned(self.group * (self.width * self.dtype.bytes))
 
     @property
@@ -109,11 +109,11 @@ class RecurrentLayers(Kernel):
 
 
 class Times(NamedTuple):
-    """Where a row stands in a step.
+    """The step of its sequence that a row computes.
 
     Attributes:
-        time: the step of its sequence that is computed.
-        alive: whether there is one; None if there is in any case.
+        time: the number of the step.
+        alive: whether the sequence has this step; None if all have.
     """
 
     time: Value
@@ -202,7 +202,7 @@ class Chunk:
                     e.store_first(value, self._outer(name, row).at(panel * k.lanes), lanes)
 
     def times(self, t: Value, row: Value, reverse: Value | bool) -> Times:
-        """Where a row stands, in a step of a cell that may go backwards."""
+        """Return the time of a row in a step of a cell that may go backwards."""
         e, k = self.e, self.k
         if "lengths" not in k.given:
             return Times(self._either(reverse, k.steps - 1 - t, t), None)

@@ -63,7 +63,7 @@ class Reduction(InPieces):
         channels: 0, or: the extents are (N * blocks, spatial, lanes) and the result is a plain
             (N, channels).
         width: vectors of results in a tile where the last axis is kept.
-        each: a step that is taken of each element before, which gives 0 of 0; "" for none.
+        each: a step that is applied to each element before, with 0 for 0; "" for none.
     """
 
     VARIES = True
@@ -198,12 +198,12 @@ class _Nest:
         return e.finish()
 
     def _short_rows(self, x: Pointer, y: Pointer, first: Value, stop: Value) -> None:
-        """As many rows at a time as there are lanes, whose last steps are taken together."""
+        """Reduce as many rows at a time as there are lanes, and combine their lanes together."""
         e, lanes = self.e, self.lanes
         held = e.local(self.k.dtype.llvm, lanes * lanes)
         with e.loop("rows", stop, start=first, step=lanes) as rows:
             with e.loop("row", lanes) as row:
-                source = x.at(self._offset(rows + row))
+                source = x.at(self._input_offset(rows + row))
                 (total,) = self._totals(source, self.loops, 1, lanes)
                 e.store(total, held.at(row * lanes))
             totals = [e.load(held.at(row * lanes), self.kind) for row in range(lanes)]
@@ -214,7 +214,7 @@ class _Nest:
         with e.loop("item", stop, start=first) as item:
             columns = 1 if k.columns == 1 else k.columns
             column, row = item % columns, item // columns
-            source = x.at(self._offset(row))
+            source = x.at(self._input_offset(row))
             if k.reduced[-1]:
                 (total,) = self._totals(source, self.loops, 1, self.lanes)
                 result = self._finished(across_lanes(e, k.how, total))
@@ -222,8 +222,7 @@ class _Nest:
             else:
                 self._tile(source, y, row, column)
 
-    def _offset(self, row: Value) -> Value:
-        """Where the input of a row of results starts, from the row's place among the kept axes."""
+    def _input_offset(self, row: Value) -> Value:
         k, offset = self.k, self.e.i64(0)
         axes = [axis for axis, reduced in enumerate(k.reduced) if not reduced]
         axes = axes if k.reduced[-1] else axes[:-1]
@@ -300,7 +299,7 @@ class _Nest:
 
     @property
     def _are_few_columns(self) -> bool:
-        """Whether four rows of columns fill one vector or two."""
+        """True if four rows of columns fill two vectors at most."""
         columns, rows = self.k.extents[-1], self.k.extents[-2]
         powers = (2**n for n in range(1, self.lanes.bit_length() - 1))
         return not self.k.channels and columns in powers and rows % PARTIAL == 0
@@ -342,7 +341,7 @@ class _Nest:
         return total[0]
 
     def _each(self, x: Value) -> Value:
-        """What is made of loaded elements before they go into a total."""
+        """Apply the step that comes before the total to loaded elements."""
         return Step(self.k.each, (0,)).apply(self.e, [x]) if self.k.each else x
 
     def _finished(self, total: Value) -> Value:

@@ -60,7 +60,7 @@ class Resample(OfItems):
 
     @property
     def sums(self) -> DType:
-        """Of weights and sums: int32 where codes are mixed."""
+        """Type of weights and sums: int32 where codes are mixed."""
         return self.dtype if self.dtype.is_float else INT32
 
     @property
@@ -127,7 +127,7 @@ class Resample(OfItems):
             e.store(self._result(e, value), y.at(column))
 
     def _start(self, e: Function, kind: str) -> Value:
-        """What a sum begins with: a half of a code is added before the shift, which rounds down."""
+        """Return a sum's initial value: half a code of codes, as the last shift rounds down."""
         return e.zero(kind) if self.dtype.is_float else e.zero(kind) + ONE // 2
 
     def _added(self, e: Function, x: Pointer, weight: Value, sum_: Value) -> Value:
@@ -139,7 +139,6 @@ class Resample(OfItems):
         return wide * weight + sum_
 
     def _result(self, e: Function, sum_: Value) -> Value:
-        """Elements of y of their sums."""
         if self.dtype.is_float:
             return sum_
         codes = sum_.shifted_right(ONE_BITS)
@@ -147,7 +146,7 @@ class Resample(OfItems):
         return e.convert("trunc", codes, vector(self.dtype.llvm, lanes_of(sum_.kind)))
 
     def _taps(self, e: Function, tap: Callable[[Value | int], None], total: list[Value]) -> None:
-        """Emit a tap's body for all of them."""
+        """Emit `tap` for all taps, in a loop where there are many."""
         if self.taps <= _WRITTEN_OUT:
             for t in range(self.taps):
                 tap(t)
@@ -179,7 +178,7 @@ class Resample(OfItems):
 
 
 def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
-    """Whether the channels keep their number."""
+    """True unless channels are resampled or there are none."""
     del block
     return len(graph.types[node.inputs[0]].shape) >= 3 and 1 not in node.attributes["axes"]
 

@@ -145,7 +145,7 @@ def most_rows(size: int, extent: int) -> int:
 
 
 def reads_of(first: np.ndarray, last: np.ndarray, part: int) -> tuple[np.ndarray, int]:
-    """What each part of an axis reads.
+    """Return the range of cells that each part of an axis reads.
 
     Args:
         first, last: the cells of each window.

@@ -41,7 +41,7 @@ _MOST_REPEATS = 8  # of an element, and of a row: each is a store in the code
 
 @dataclass(frozen=True)
 class Axis:
-    """How one axis of the result is read.
+    """Extent, stride and taps along one axis of the result.
 
     Attributes:
         extent: of the result.
@@ -238,7 +238,7 @@ class _Tables:
 
 
 def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
-    """Whether the channels keep their number."""
+    """True unless channels are resized or there are none."""
     del block
     shape = graph.types[node.inputs[0]].shape
     return len(shape) >= 3 and not resized_axes(shape, node.attributes)[1]
@@ -288,7 +288,7 @@ def lower(context: KernelContext) -> Lowered:
 
 
 def _repeated(node: Node, resized: list[bool], source: TensorType) -> tuple[int, int] | None:
-    """How often nearest cells repeat each row of a map and each element of a row, if all do."""
+    """Return how often nearest cells repeat rows and elements of a row; None if unevenly."""
     if len(resized) < 2 or not resized[-1] or any(resized[:-2]):
         return None
     times = []
@@ -305,7 +305,7 @@ def _repeated(node: Node, resized: list[bool], source: TensorType) -> tuple[int,
 
 
 def grown_maps(resized: list[bool], source: TensorType, result: TensorType) -> bool:
-    """Whether the last two axes are resized and no others; and most rows are read twice or more."""
+    """Return whether just the last two axes are resized, and most rows are read twice or more."""
     if resized[-2:] != [True, True] or any(resized[:-2]):
         return False
     return 3 * result.shape[-2] >= 2 * source.shape[-2]

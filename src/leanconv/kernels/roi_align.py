@@ -116,7 +116,7 @@ class _Nest:
         return e.finish()
 
     def _side(self, region: Pointer, axis: int) -> tuple[Value, Value]:
-        """Where a region begins along an axis, and the extent of a bin, in pixels."""
+        """Return where a region begins along an axis, and the extent of a bin, in pixels."""
         e, k = self.e, self.k
         moved = 0.5 if k.half else 0.0
         start, end = (e.load(region.at(place)) * k.scale - moved for place in (1 - axis, 3 - axis))
@@ -126,7 +126,6 @@ class _Nest:
         return start, extent / k.bins[axis]
 
     def _span(self, start: Value, extent: Value, number: Value, axis: int) -> _Span:
-        """The samples of one bin."""
         e, k = self.e, self.k
         corner = start + e.convert("uitofp", number, k.dtype.llvm) * extent
         if k.ratio:
@@ -232,7 +231,7 @@ def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
 
 
 def lower(context: KernelContext) -> Lowered:
-    """One kernel."""
+    """Return one call, of a `RoiAlign`."""
     node, graph, formats = context.node, context.graph, context.formats
     x, y, attributes, form = node.inputs[0], node.output, node.attributes, formats[node.inputs[0]]
     source, result = graph.types[x], graph.types[y]

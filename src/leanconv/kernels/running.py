@@ -144,7 +144,7 @@ class _Streams:
         return taken
 
     def _place(self, i: Value, offset: Value | int) -> Value:
-        """Of an element of the row that is the i-th to be taken."""
+        """Return the index of an element of the i-th row, in the order of the sum."""
         _, extent, inner = self.k.extents
         return (self.e.i64(extent - 1) - i if self.k.reverse else i) * inner + offset
 

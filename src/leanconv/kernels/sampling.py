@@ -221,7 +221,7 @@ class Table:
         e.store(self._mixed(found, weight), y.at(at * block))
 
     def _mixed(self, found: Callable[[int], Value], weight: Callable[[int], Value]) -> Value:
-        """The sum over the taps of what is found there, by its weight."""
+        """Return the sum of the taps' values, each by its weight."""
         total = found(0)
         if not self.weighted:
             assert self.taps == 1
@@ -241,7 +241,7 @@ class Table:
 
 
 def scratch_bytes(dtype: DType, taps: int) -> int:
-    """Of a table."""
+    """Return the bytes of a table."""
     return aligned(taps * TILE * INT32.bytes) + aligned(taps * TILE * dtype.bytes)
 
 
@@ -363,7 +363,7 @@ def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
 
 
 def lower(context: KernelContext) -> Lowered:
-    """One kernel."""
+    """Return one call, of a `GridSample`."""
     node, graph, formats = context.node, context.graph, context.formats
     (x, grid), y = node.inputs, node.output
     source, result, form = graph.types[x], graph.types[y], formats[x]

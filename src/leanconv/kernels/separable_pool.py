@@ -257,7 +257,6 @@ class _Nest(RowLoops):
             self.e.store(self._joined(taps, cell, self.kind), self.windows.at(cell))
 
     def _joined(self, taps: list[_Tap], at: Value, kind: str) -> Value:
-        """The taps from some elements on."""
         return self._reduced([self.e.load(row.at(at + tap), kind) for row, tap in taps])
 
     def _reduced(self, values: list[Value]) -> Value:
@@ -307,7 +306,7 @@ class _Nest(RowLoops):
         return self._reduced(found)
 
     def _mean(self, total: Value, around: Value | None, column: Value) -> Value:
-        """What is stored: for a mean, the total by the number of cells."""
+        """Return the total, of a mean divided by the number of cells."""
         if around is None:
             return total
         e = self.e

@@ -45,7 +45,7 @@ MOST = 8  # keys and places are 16 registers
 
 @dataclass(frozen=True)
 class TopLanes(InPieces, TopKernel):
-    """In lanes, of a `k` of at most `MOST`."""
+    """The first of many lines in lanes, for a `k` of at most `MOST`."""
 
     k: int  # no extent: the code depends on it
 
@@ -146,7 +146,7 @@ _LEAST_BLOCK = 1024  # numbers after which a sort costs little more than its cou
 
 @dataclass(frozen=True)
 class TopSort(TopOfLines):
-    """By sorting."""
+    """The first of each line by sorting."""
 
     @property
     def block(self) -> int:
@@ -172,7 +172,7 @@ class TopSort(TopOfLines):
 
     @property
     def line_at(self) -> int:
-        """Where in the scratch the copy of a line begins."""
+        """Byte of the scratch at which the copy of a line begins."""
         return self.count_bytes + 2 * sum(self.buffer_bytes)
 
     @property

@@ -75,7 +75,7 @@ class TopOfLines(OfItems, TopKernel):
 
 @dataclass(frozen=True)
 class TopScan(TopOfLines):
-    """By a list in a register, of a `k` that `fits`."""
+    """The first of each line by a list in a register, of a `k` that `fits`."""
 
     k: int  # no extent: the code depends on it
 
@@ -93,7 +93,7 @@ class TopScan(TopOfLines):
 
 
 def fits(dtype: DType, k: int, target: Target) -> bool:
-    """Whether a list of `k` and their places leaves a quarter of the registers to others.
+    """Return whether a list of `k` keys and places leaves a quarter of the registers free.
 
     Longer ones spill: for 64 numbers of float in random order AVX-512 takes a fifth of the time of
     sorting; AVX2 takes twice that if they are in the worst order.
@@ -105,16 +105,15 @@ def fits(dtype: DType, k: int, target: Target) -> bool:
 
 
 def _list_lanes(k: int) -> int:
-    """A power of two."""
     return max(_LEAST_LIST, 1 << (int(k) - 1).bit_length())
 
 
 class LineNest:
-    """What the kernels of lines have in common, while they are written.
+    """Loops over lines, and scans of a line, which several kernels share.
 
     Args:
         kernel: the kernel.
-        target: what it is emitted for.
+        target: the CPU.
         line_at: the byte of the scratch at which the copy of a line begins.
     """
 

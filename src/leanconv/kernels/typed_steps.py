@@ -33,7 +33,7 @@ def in_memory(dtype: DType) -> str:
 
 
 def from_memory(e: Function, x: Value, dtype: DType) -> Value:
-    """What was loaded, as it is computed with."""
+    """Return a loaded value in its type for computing: a bool as a bit, a half as float32."""
     if dtype == BOOL:
         return x.compare("ne", 0)
     if dtype in HALVES:
@@ -42,7 +42,7 @@ def from_memory(e: Function, x: Value, dtype: DType) -> Value:
 
 
 def to_memory(e: Function, x: Value, dtype: DType) -> Value:
-    """What was computed, as it is stored."""
+    """Return a computed value in its type for storing."""
     if dtype == BOOL:
         return _cast(e, "zext", x, BOOL.llvm)
     if dtype in HALVES:
@@ -60,7 +60,7 @@ def _cast(e: Function, op: str, x: Value, element: str) -> Value:
 
 # -- casts --------------------------------------------------------------------------------------
 def cast(e: Function, x: Value, source: DType, target: DType) -> Value:
-    """Convert between types; the rules are at the top."""
+    """Return a value converted between types, by the rules at the top."""
     if source == target:
         return x
     if target == BOOL:
@@ -168,7 +168,7 @@ def quotient(e: Function, types: Types, a: Value, b: Value) -> Value:
 
 
 def remainder(e: Function, types: Types, a: Value, b: Value, towards_zero: bool) -> Value:
-    """What is left of a by b: of the sign of b, or of a's where quotients go towards zero."""
+    """Return the remainder of a / b: of b's sign, or of a's where quotients go towards zero."""
     dtype = types[0]
     left = _divided(e, "rem", a, b, dtype)
     if dtype.kind == "uint" or towards_zero:
@@ -200,7 +200,7 @@ def sign(e: Function, types: Types, x: Value) -> Value:
 
 
 def power(e: Function, types: Types, a: Value, b: Value) -> Value:
-    """By repeated squares, one for each bit up to the highest one of the exponents."""
+    """Return a^b by repeated squares, one for each bit up to the highest one of b."""
     dtype, one = types[0], e.const(a.kind, 1)
     state, done = [one, a, b], [e.const("i1", 0)]
     with e.loop("bit", 8 * dtype.bytes, [state], until=done):
@@ -233,7 +233,7 @@ def shift(e: Function, types: Types, a: Value, b: Value, left: bool) -> Value:
 
 # -- tests of any type --------------------------------------------------------------------------
 def comparison(floats: Predicate, signed: Predicate, others: Predicate) -> Callable[..., Value]:
-    """What compares two numbers, by predicates of floats, of signed integers, of all others."""
+    """Return the function that compares numbers, by predicates of their types."""
 
     def compare(_: Function, types: Types, a: Value, b: Value) -> Value:
         dtype = types[0]
@@ -243,7 +243,7 @@ def comparison(floats: Predicate, signed: Predicate, others: Predicate) -> Calla
 
 
 def is_infinite(_: Function, __: Types, x: Value, positive: bool, negative: bool) -> Value:
-    """Whether a float is one of the infinities that count."""
+    """Return whether a float is an infinity, of the signs that count."""
     above, below = x.compare("oeq", inf), x.compare("oeq", -inf)
     if positive and negative:
         return above | below
