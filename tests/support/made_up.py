@@ -16,7 +16,8 @@ import numpy as np
 
 from leanconv.graph import ops
 from leanconv.graph.ops.base import Arrays, Op, Types, broadcast, checked, first, required, single
-from leanconv.types import DTYPES, FLOAT16, FLOAT32, FLOAT64, DType
+from leanconv.graph.ops.quantised import CODES
+from leanconv.types import DTYPES, FLOAT16, FLOAT32, FLOAT64, INT8, UINT8, DType, as_dtype
 
 
 def _of_one(function: Any, **facts: Any) -> Op:
@@ -40,6 +41,17 @@ def _reduction(function: Any, **facts: Any) -> Op:
     return replace(ops.OPS["ReduceSum"], evaluate=evaluate, **facts)
 
 
+def _of_codes(of_floats: str, inputs: int, **facts: Any) -> Op:
+    """An operation on codes; its values are never asked for."""
+
+    def infer(types: Types, given: Any) -> Any:
+        return checked(first(types).shape, given["dtype"])
+
+    names, facts = ops.OPS["QLinearAdd"].attributes, {"dtypes": CODES, **facts}
+    facts["of_floats"] = of_floats
+    return single(infer, lambda arrays, _: arrays[0], inputs, inputs, names, **facts)
+
+
 MADE_UP: dict[str, Op] = {
     "Exactly": _of_one(np.negative, halves="exact"),
     "Scaled": _of_one(lambda x: x * 3, halves="scaled"),
@@ -57,6 +69,9 @@ MADE_UP: dict[str, Op] = {
         affine=lambda c, _: (1.0, c + 1),
     ),
     "Moved": _of_one(lambda x: x[::-1].copy(), moves=slice(1), rearranges=True, dtypes=DTYPES),
+    "Sorted": _of_one(lambda x: np.sort(x, axis=-1), selects=True, dtypes=DTYPES),
+    "OnCodes": _of_codes("Roundly", 1),
+    "Shifting": _of_codes("Differs", 2, shifts=True),
     "Summed": _reduction(np.sum),
     "Squared": _reduction(lambda x, **given: np.square(x).sum(**given), keeps_single=False),
 }
@@ -65,12 +80,14 @@ ops.OPS = MappingProxyType({**ops.OPS, **MADE_UP})
 # What follows reads the table, and the modules that it imports do.
 from leanconv.graph.builder import Builder as Binder  # noqa: E402
 from leanconv.graph.halves import rounds_to_halves  # noqa: E402
-from leanconv.graph.ir import Graph, Node, is_filled  # noqa: E402
+from leanconv.graph.ir import Graph, Node, TensorType, is_filled  # noqa: E402
 from leanconv.graph.limits import Limits  # noqa: E402
 from leanconv.graph.passes.fold_batch_norm import fold_batch_norm  # noqa: E402
 from leanconv.graph.passes.global_pooling import global_pooling  # noqa: E402
+from leanconv.graph.passes.recognise_quantised import recognise_quantised  # noqa: E402
 from leanconv.graph.passes.simplify import drop_dead, merge_common, simplify  # noqa: E402
 from leanconv.graph.passes.store_in_halves import store_in_halves  # noqa: E402
+from leanconv.graph.passes.unsigned_codes import unsigned_codes  # noqa: E402
 from leanconv.graph.verify import verify  # noqa: E402
 from leanconv.planner.errors import NORMALISED, magnified_errors  # noqa: E402
 from support.graph_builder import Builder, applied  # noqa: E402
@@ -172,6 +189,42 @@ def check_constants() -> None:
     assert scaled.array is not None
     assert is_filled(moved.array)
     assert not is_filled(scaled.array)
+
+
+def _coded(b: Builder, x: str, scale: float, zero: int) -> list[str]:
+    """Codes of a value in int8, and the floats for which they stand."""
+    parts = [f"{x}.scale", f"{x}.zero"]
+    for name, number in zip(parts, (np.float32(scale), np.int8(zero)), strict=True):
+        b.constants[name] = np.asarray(number)
+        b.types[name] = TensorType((), as_dtype(number.dtype))
+    codes = b.op("QuantizeLinear", x, *parts, axis=0)
+    return [codes, b.op("DequantizeLinear", codes, *parts, axis=0, dtype=FLOAT32)]
+
+
+def check_codes_are_moved() -> None:
+    """What moves or selects elements does so of codes, and floats are made behind it."""
+    for name in ("Moved", "Sorted", "Scaled"):
+        b = Builder(FLOAT32)
+        y = b.op(name, _coded(b, b.input(*SHAPE), 0.1, 0)[1])
+        found = ops_of(applied(recognise_quantised, b.graph(y)))
+        moved = ["QuantizeLinear", name, "DequantizeLinear"]
+        assert found == (moved if name != "Scaled" else [moved[0], moved[2], name]), name
+
+
+def check_operations_on_codes() -> None:
+    """Between codes an operation is computed on them, and stored as uint8 where it shifts."""
+    for name, inputs, dtype in (("OnCodes", 1, INT8), ("Shifting", 2, UINT8)):
+        b = Builder(FLOAT32)
+        read = [_coded(b, b.input(*SHAPE), 0.1, zero)[1] for zero in range(inputs)]
+        made = _coded(b, b.op(MADE_UP[name].of_floats, *read), 0.2, 3)
+        graph = verify(recognise_quantised(b.graph(made[1])))
+        assert ops_of(graph) == [*["QuantizeLinear"] * inputs, name, "DequantizeLinear"]
+        graph = verify(unsigned_codes(graph))
+        node = graph.nodes[inputs]
+        assert {graph.types[each].dtype for each in (*node.inputs, *node.outputs)} == {dtype}
+        assert node.attributes["zeros"] == tuple(
+            zero + 128 * (dtype == UINT8) for zero in (*range(inputs), 3)
+        )
 
 
 if __name__ == "__main__":

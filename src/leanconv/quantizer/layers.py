@@ -253,7 +253,7 @@ def _capable(graph: OnnxGraph, layers: Collection[str], wanted: Collection[str])
 
 
 def follows(node: OnnxNode) -> bool:
-    """Whether a node can work on codes."""
+    """Return whether a node can work on codes."""
     return bool(node.rule.codes) and not node.captured
 
 
@@ -264,7 +264,7 @@ def _reads(node: OnnxNode) -> list[str]:
 
 
 def _bounds(node: OnnxNode, graph: OnnxGraph, consumers: dict[str, list[OnnxNode]]) -> bool:
-    """Whether a node only bounds what the one before it gives."""
+    """Return whether a node only bounds what the one before it gives."""
     if node.rule.codes != "bounded" or not node.inputs:
         return False
     source, *bounds = node.inputs

@@ -182,7 +182,7 @@ def _followed(values: Values, node: Node, code: Code) -> _Quantised:
         bounds = bounds_of(before)
         if bounds is not None and not math.isnan(sum(bounds)):
             low, high = inner(low, high, *map(code.code_of, bounds))
-        elif _rearranges(editor, before):
+        elif _moves_once(editor, before):
             moves.append(before)
         elif before.op != "Cast" or editor.types[before.inputs[0]].dtype not in FLOATS:
             break
@@ -190,9 +190,9 @@ def _followed(values: Values, node: Node, code: Code) -> _Quantised:
     return _Quantised(values, node, code, low, high, name, tuple(moves[::-1]))
 
 
-def _rearranges(editor: Editor, node: Node) -> bool:
+def _moves_once(editor: Editor, node: Node) -> bool:
     """Return whether a node moves elements of one tensor, and none of them to several places."""
-    if not (OPS[node.op].moves and len(node.inputs) == 1 and moves_codes(node)):
+    if not OPS[node.op].rearranges or len(node.outputs) > 1:
         return False
     return editor.types[node.output].elements <= editor.types[node.inputs[0]].elements
 
