@@ -103,7 +103,6 @@ class Code:
     compiled: int = 0
 
     def __or__(self, other: Code) -> Code:
-        """The kernels of both."""
         return Code(
             {**self.instances, **other.instances},
             {**self.forms, **other.forms},

@@ -88,11 +88,9 @@ class _Object:
             raise NotPlainError("its relocations are of another form")
 
     def body(self, section: _Section) -> bytes:
-        """The bytes of a section."""
         return self._data[section.offset : section.offset + section.size]
 
     def symbols(self, section: _Section) -> list[_Symbol]:
-        """The symbols of a table."""
         names, found = self.body(self.sections[section.link]), []
         for name, about, _, where, value, _ in _SYMBOL.iter_unpack(self.body(section)):
             text = names[name : names.index(0, name)]

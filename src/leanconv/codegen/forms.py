@@ -114,7 +114,6 @@ def _record(kind: type, items: Sequence[tuple[str, Any]]) -> Any:
 
 
 def _is_lifted(value: object, mark: Mark) -> bool:
-    """Return whether this value of an extent becomes a symbol."""
     if type(value) is float:
         return math.isfinite(value)
     return type(value) is int and (mark is Mark.COUNT or value not in (0, 1))

@@ -35,7 +35,6 @@ class Registry(Generic[_Object]):
         self._sweep_at = _LEAST
 
     def __iter__(self) -> Iterator[_Object]:
-        """Iterate over those that live."""
         found = [ref() for ref, _ in list(self._entries.values())]
         return (each for each in found if each is not None)
 

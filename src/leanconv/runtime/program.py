@@ -97,7 +97,6 @@ class _OutsideIndices:
         return [start + 8 * number for number in range(first, first + count)]
 
     def forget(self) -> None:
-        """Forget the indices that earlier runs have stored."""
         self._bytes[:] = self._none
 
     def check(self) -> None:
@@ -274,14 +273,7 @@ class Program:
             return elapsed
 
     def _run_in_pieces(self, together: bool) -> bool:
-        """Run in several native calls; decide into how many the next run is cut.
-
-        Args:
-            together: whether the workers take part.
-
-        Returns:
-            True if they took part in all calls.
-        """
+        """Run in native calls, cut the next run; return whether the workers took part in all."""
         known, last, shared, times = self._pieces, self._entries[-1], together, []
         for first, after in known or zip(range(last), range(1, last + 1), strict=True):
             check()

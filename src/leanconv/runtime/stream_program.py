@@ -93,13 +93,7 @@ def _inside(stage: int, repeat: RepeatedStages) -> bool:
 
 
 class _Reader:
-    """Reads the loads of one run, in a thread of its own where the system gives one.
-
-    Args:
-        loads: in the order in which they are needed.
-        files: to read from.
-        arena: its address.
-    """
+    """Reads the loads of one run, in a thread of its own where the system gives one."""
 
     def __init__(self, loads: Sequence[StreamedConstant], files: Files, arena: int) -> None:
         self._loads, self._files, self._arena = loads, files, arena

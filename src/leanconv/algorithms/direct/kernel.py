@@ -100,7 +100,6 @@ class _PanelRow:
         self.first_tile = (of.image * kernel.conv.row_count + row) * kernel.tiles_across
 
     def emit(self) -> None:
-        """Emit the tiles of the row."""
         for column, run in each_tile_of_row(self.e, self._tiles()):
             self._tile(column, run)
 

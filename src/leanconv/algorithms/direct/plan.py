@@ -261,12 +261,10 @@ def _usable(kernel: DirectConv, ranked: _Ranked) -> _Ranked:
 
 
 def _panel_bytes(kernel: DirectConv, tile: Tile) -> int:
-    """Bytes of the weights of one panel."""
     return tile.vectors * _vector_bytes(kernel)
 
 
 def _vector_bytes(kernel: DirectConv) -> int:
-    """Bytes of the weights of one vector of a panel."""
     return kernel.packed_reduction * kernel.lanes * kernel.conv.precision.w.bytes
 
 

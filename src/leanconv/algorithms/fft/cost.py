@@ -170,7 +170,6 @@ def _blocked(kind: FftLayout, target: Target) -> Iterator[FftLayout]:
 
 
 def _axes(problem: Problem, choices: Choices) -> Iterator[tuple[Axis, Axis]]:
-    """The ways to cut height and width."""
     for length in choices.lengths:
         cut = (axes_of(problem.conv.window, axis, length) for axis in (1, 2))
         for height, width in product(*cut):
@@ -220,7 +219,6 @@ def _least_cycles(problem: Problem, target: Target, kind: FftLayout) -> float:
 
 
 def _cycles(layout: FftLayout, target: Target) -> float:
-    """Estimated cycles of one core."""
     rows, columns, costs = layout.height.step, layout.width.step, target.costs
     forward, back = transform_cycles(layout.length, rows, columns, target)
     if not layout.conv.x.lanes_contiguous:

@@ -129,7 +129,6 @@ class _PanelProducts:
             e.store(value, place)
 
     def _weights(self, b: Pointer, number: int) -> Pointer:
-        """Address of the weights of a pass of the reduction."""
         return b.at(number * self.layout.reduction_steps * self.width)
 
     def _accumulate(self, acc: Carry, a: Pointer, b: Pointer, rows: int, row: int) -> None:

@@ -156,10 +156,7 @@ def _columns_matrix(length: int, taps: int) -> np.ndarray:
 def _rows_matrix(length: int, taps: int, edge: bool) -> np.ndarray:
     """The same of complex numbers, real parts first, scaled: (bins, 2, 2 · taps).
 
-    Args:
-        length: T.
-        taps: number of taps.
-        edge: whether it is for the first and the last column, which have bins 0 … T/2 alone.
+    An edge is the first or the last column, which have bins 0 … T/2 alone.
     """
     bins, half = (length // 2 + 1 if edge else length), length // 2
     twiddles = _twiddle_factors(length, bins, taps)

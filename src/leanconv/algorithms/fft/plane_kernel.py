@@ -91,15 +91,7 @@ class _Column(NamedTuple):
 
 
 class _Tiles:
-    """Emission of a chunk: `lanes` tiles of a channel.
-
-    Args:
-        e: the function to append to.
-        layout: sizes and offsets.
-        target: the machine.
-        pointers: operands by role.
-        channel: number of the channel.
-    """
+    """Emission of a chunk: `lanes` tiles of a channel."""
 
     def __init__(
         self,
@@ -160,7 +152,6 @@ class _Tiles:
 
     # -- rows of the inputs ----------------------------------------------------------------
     def transform_rows(self) -> None:
-        """Read and transform the rows of all tiles, for each term."""
         e, layout = self.e, self.layout
         with e.loop("term", layout.reduction_steps) as term:
             p, q, a, b = e.split(term, *layout.terms)

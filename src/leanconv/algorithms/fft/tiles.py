@@ -142,7 +142,6 @@ def least_length(window: Window, axis: int) -> int:
 
 
 def _uncut(window: Window, axis: int) -> Axis:
-    """An axis as one tile."""
     out, kernel, stride = window.out[axis], window.kernel[axis], window.stride[axis]
     dilation = window.dilation[axis] if kernel > 1 else 1
     axis_of = Axis(window.size[axis], out, kernel, stride, dilation, window.pad[axis], 1, 1)

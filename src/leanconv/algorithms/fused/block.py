@@ -132,7 +132,6 @@ class ImageRows:
                 self._pixels(e, start.at(at), pixels.at(at), rest, numbers)
 
     def _border(self, e: Function, line: Pointer, count: Count) -> None:
-        """Emit some pixels of the border."""
         code = e.convert("trunc", e.i64(self.fill) & 0xFF, INT32.llvm)
         word = code * 0x01010101
         with e.loop("border", count) as pixel:

@@ -134,7 +134,6 @@ def _rows_inside(height: int, first: int, length: int, count: int, apart: int) -
     """Rows of 0 … height - 1 in ranges of that length, the first of which begins at `first`."""
 
     def below(end: int) -> int:
-        """Rows of the ranges that come before a row."""
         whole = min(count, max(0, (end - length - first) // apart + 1))
         some = min(count, max(whole, ceil_div(end - first, apart)))
         cut = some - whole
@@ -146,7 +145,6 @@ def _rows_inside(height: int, first: int, length: int, count: int, apart: int) -
 def _dense_row_cycles(
     kernel: DirectConv, target: Target, converts: TileWork | None = None
 ) -> float:
-    """One row of all output channels."""
     conv = kernel.conv
     columns, steps = conv.window.out[2], kernel.steps
     work = converts or tile_work(kernel, target)
@@ -158,6 +156,5 @@ def _dense_row_cycles(
 
 
 def _depthwise_row_cycles(kernel: DepthwiseConv, target: Target) -> float:
-    """One row of all channels."""
     each = kernel.steps / target.fma_units + target.costs.store
     return kernel.blocks * kernel.conv.window.out[2] * each

@@ -127,7 +127,6 @@ class BlockStream(Kernel):
         return e.finish()
 
     def _pointers(self, e: Function) -> dict[str, Pointer]:
-        """The addresses of the operands."""
         types = {
             f"{i}.{name}": kind
             for i, block in enumerate(self.blocks)

@@ -260,7 +260,6 @@ def good_tiles(usual: list[PlanarDepthwise], target: Target) -> list[PlanarDepth
 
 
 def _with_tile(kernel: PlanarDepthwise, tile: PlanarDepthwise) -> PlanarDepthwise:
-    """A kernel with the tile of another one."""
     chosen = {name: getattr(tile, name) for name in ("lanes", "planes", "rows", "vectors")}
     return replace(kernel, **chosen)
 

@@ -202,7 +202,6 @@ class _ChannelRows:
         self.output = ColumnOutput(e, kernel, target, self.kind, outputs, channel, kernel.channels)
 
     def row(self, row: Value) -> None:
-        """Emit one row of output columns."""
         conv, kernel, e, window = self.kernel.conv, self.kernel, self.e, self.kernel.conv.window
         od, oh = e.split(row, *window.out[:2])
         self.taps = [Taps(e, window, axis, o) for axis, o in ((0, od), (1, oh))]

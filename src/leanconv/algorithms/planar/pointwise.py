@@ -207,7 +207,6 @@ class _PanelTiles:
         self._store(acc, out, channel, channels, vectors, live)
 
     def _prefetch_output(self, out: Value, channels: int, vectors: int) -> None:
-        """Prefetch the lines of the tile's output for writing."""
         for k in range(channels):
             line = self.pointers["y"].at(out + k * self.kernel.conv.y.block_stride)
             for j in range(vectors):

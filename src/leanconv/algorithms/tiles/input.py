@@ -123,7 +123,6 @@ def _copy_row(e: Function, kernel: TileShape, x: Pointer, to: Pointer, part: Val
 
 
 def _zero(e: Function, kernel: TileShape, to: Pointer, begin: Value, end: Value) -> None:
-    """Fill columns with zeros."""
     kind = _kind(kernel)
     with e.when(begin.compare("slt", end)), e.loop("column", end, start=begin) as column:
         pixel = to.at(column * kernel.pixel_bytes)
@@ -204,7 +203,6 @@ def _copy_planes(
 
 
 def _interleaved(e: Function, a: Value, b: Value) -> Value:
-    """Lanes of two vectors in turn."""
     lanes = lanes_of(a.kind)
     return e.shuffle(a, b, [lane + part * lanes for lane in range(lanes) for part in (0, 1)])
 

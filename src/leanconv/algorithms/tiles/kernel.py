@@ -190,7 +190,6 @@ class _Emission:
         self.a = list(range(at + kernel.panels, REGISTERS))
 
     def emit(self) -> None:
-        """Emit the function's body."""
         conv, e, kernel = self.kernel.conv, self.e, self.kernel
         rows = {r: kernel.pixels for each in self.c for r in each}
         rows |= dict.fromkeys(self.a, kernel.pixels) | dict.fromkeys(self.b, ROWS)

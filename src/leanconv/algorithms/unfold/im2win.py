@@ -261,7 +261,6 @@ def _blocked(problem: Problem, target: Target, rows: int | None) -> Candidate:
 
 
 def _blocks(problem: Problem, target: Target, count: int) -> Blocks:
-    """Blocks of `count` output rows."""
     conv = problem.conv
     _, height, width = conv.window.out
     layout = Layout(problem, conv.window.kernel[0], count)

@@ -104,7 +104,6 @@ class WindowDot(GroupedConv):
         return e.finish()
 
     def _sums(self, e: Function) -> Pointer:
-        """Address of the sums of a row."""
         return e.scratch.of(self.conv.dtype.llvm)
 
     @contextmanager
@@ -261,7 +260,6 @@ class WindowTile(WindowDot):
         return e.finish()
 
     def _sum(self, e: Function, j: Value, ow: Value | int) -> Pointer:
-        """The address of one channel's sum of one window."""
         return self._sums(e).at(j * self.conv.window.out[2] + ow)
 
     def _tiles(self, e: Function, x: Pointer, w: Pointer, count: Value) -> None:

@@ -167,7 +167,6 @@ class _Ranked(NamedTuple):
     packing: WinogradParameters
 
     def choice(self, pieces: int) -> Choice:
-        """The choice, for a problem of this number of pieces."""
         return Choice("winograd", self._given, self.cycles * pieces)
 
     @property

@@ -204,14 +204,6 @@ def _packing(
     products: Sequence[PackedConv | None],
     offsets: Mapping[str, np.ndarray],
 ) -> PackingOf:
-    """The packing of a candidate.
-
-    Args:
-        problem: the convolution.
-        pieces: its pieces.
-        shapes, products: of each, as for `weight_calls`.
-        offsets: tables beside.
-    """
     first = shapes[0]
     width = first.panels * first.panel_lanes
 

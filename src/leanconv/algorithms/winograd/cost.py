@@ -171,13 +171,7 @@ def _shares(kernel: WinogradShape) -> tuple[tuple[int, float], ...]:
 
 
 class _Model:
-    """Estimates for one size of tiles, as plain numbers: hundreds of tilings are compared.
-
-    Args:
-        problem: the convolution.
-        kernel: one whose blocks and register tile are still to be chosen.
-        target: the machine.
-    """
+    """Estimates for one size of tiles, as plain numbers: hundreds of tilings are compared."""
 
     def __init__(self, problem: Problem, kernel: WinogradShape, target: Target) -> None:
         conv = kernel.conv
@@ -256,7 +250,6 @@ class _Model:
             yield cycles * factor, (rows, vectors)
 
     def tilings(self, given: WinogradParameters) -> Iterator[Tiling]:
-        """The tilings to try: blocks, register tiles and parts."""
         for tile in self.register_tiles(given):
             yield from self.tilings_of(*tile, given)
 

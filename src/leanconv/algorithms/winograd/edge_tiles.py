@@ -170,7 +170,6 @@ def _counted(e: Function, index: Value, extent: int) -> tuple[Value, Value]:
 
 
 def _place(shape: WinogradShape, n: Value, ty: Value, tx: Value) -> TilePlace:
-    """The tile of an image at a row and a column of the grid."""
     ends = zip((ty, tx), shape.grid, shape.dropped_points, strict=True)
     last_row, last_column = (t.compare("eq", g - 1) if dropped else None for t, g, dropped in ends)
     return TilePlace(n, ty, tx, (last_row, last_column))

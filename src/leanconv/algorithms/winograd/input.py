@@ -139,7 +139,6 @@ class InputTransform:
         return start.compare("sge", 0) & fits.compare("sge", needed)
 
     def _patch_rows(self, tile: _Tile) -> Value | int:
-        """Rows of a tile's patch."""
         e, alpha, narrow = self.e, self.shape.alpha[0], tile.narrow[0]
         if narrow is None:
             return alpha

@@ -129,7 +129,6 @@ class Products:
         total.finish()
 
     def _partial_sum(self, sums: PartialSums, a: Pointer, b: Pointer, rows: int) -> list[Value]:
-        """Emit one partial sum."""
         shape, e, tile, width = self.shape, self.e, self.tile, self.shape.panel_lanes
         step = shape.dot_group
         acc = [e.zero(self.kind)] * (rows * shape.vectors)
@@ -158,7 +157,6 @@ class _Totals:
         self.values: list[Value] = []
 
     def add(self, acc: list[Value]) -> None:
-        """Add a partial sum."""
         if not self.held:
             self._store(acc, add=self.begun)
         elif self.begun:

@@ -240,7 +240,6 @@ def sizes_of(problem: Problem, given: WinogradParameters) -> list[Pair]:
 
 
 def _all_sizes(taps: Pair) -> list[Pair]:
-    """All tiles of outputs for a filter."""
     axes = [range(1, MOST_ALPHA - r + 2) if r > 1 else range(1, 2) for r in taps]
     return [(a, b) for a in axes[0] for b in axes[1]]
 

@@ -168,7 +168,6 @@ def _block(node: Node) -> ChainBlock:
 
 
 def _operands(node: Node) -> list[str]:
-    """The constants of each stage."""
     return [node.input(i) for i in range(2, 2 + _block(node).operands)]
 
 

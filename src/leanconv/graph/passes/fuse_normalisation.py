@@ -234,7 +234,6 @@ def _is_centred(editor: Editor, centred: Node, found: _Deviation) -> bool:
 
 
 def _is_square(editor: Editor, square: Node, name: str) -> bool:
-    """Return whether a node squares a value and does nothing else."""
     if editor.shape(square.output) != editor.shape(name):  # an exponent of more axes adds some
         return False
     return square.inputs[0] == name and (

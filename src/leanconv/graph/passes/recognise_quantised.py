@@ -77,7 +77,7 @@ def _clip(values: Values, node: Node) -> bool:
 
 
 def _move(values: Values, node: Node) -> bool:
-    """What moves elements of codes that all stand for the same: floats are made behind it."""
+    """Let a node move codes of one quantisation instead of floats, which are made behind it."""
     parts, given, changes = [*map(values.coded, node.inputs)], node.attributes, dict[str, Any]()
     codes = {part.code for part in parts if part is not None}
     if None in parts or len(codes) != 1 or all(map(values.is_constant, node.inputs)):

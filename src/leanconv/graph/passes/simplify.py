@@ -154,7 +154,6 @@ def simplify(editor: Editor, node: Node) -> bool:
 
 
 def _is_identity(editor: Editor, node: Node) -> bool:
-    """Return whether the output equals the first input."""
     if len(node.outputs) > 1:
         return False
     x, y = node.inputs[0], node.output
