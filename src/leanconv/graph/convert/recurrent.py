@@ -17,22 +17,18 @@ from leanconv.graph.convert.rule import Call, Older, Rule
 from leanconv.graph.convert.shapes import part_of
 from leanconv.graph.convert.windows import convolution
 from leanconv.graph.ops.base import check_rank
-from leanconv.graph.ops.recurrent import GATE_FUNCTIONS, GATES, RESULTS, Cell, Gate
+from leanconv.graph.ops.recurrent import (
+    GATE_FUNCTIONS,
+    GATES,
+    RESULTS,
+    USUAL_FUNCTIONS,
+    Cell,
+    Gate,
+)
 from leanconv.graph.value import Value
 from leanconv.types import INT32
 
 _DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
-_DEFAULTS = {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",)}
-# Functions that have an alpha, a beta, and what these are where none is given.
-_ALPHA = {
-    "LeakyRelu": 0.01,
-    "ThresholdedRelu": 1.0,
-    "HardSigmoid": 0.2,
-    "Elu": 1.0,
-    "Affine": 1.0,
-    "ScaledTanh": 1.0,
-}
-_BETA = {"HardSigmoid": 0.5, "Affine": 0.0, "ScaledTanh": 1.0}
 MOST_STEPS = 128  # of a recurrence, each a dozen nodes
 _RULES = ("linear", "gated", "delta", "gated_delta")
 
@@ -94,8 +90,9 @@ def _cells(call: Call) -> tuple[Cell, ...]:
     if direction not in _DIRECTIONS:
         raise ModelError(f"direction is {direction!r}; expected {', '.join(_DIRECTIONS)}")
     reversals = _DIRECTIONS[direction]
-    count = len(_DEFAULTS[kind])
-    names = call.attribute("activations", _DEFAULTS[kind] * len(reversals))
+    functions = USUAL_FUNCTIONS[kind]
+    count = len(functions)
+    names = call.attribute("activations", functions * len(reversals))
     if len(names) != count * len(reversals):
         raise ModelError(
             f"got {len(names)} activations; expected {count} for each direction, "
@@ -130,9 +127,8 @@ def _gates(names: Sequence[str], alphas: Sequence[float], betas: Sequence[float]
                 f"the activation {given!r} is not supported; expected one of "
                 f"{', '.join(GATE_FUNCTIONS)}"
             )
-        alpha = next(left, _ALPHA[name]) if name in _ALPHA else 0.0
-        beta = next(right, _BETA[name]) if name in _BETA else 0.0
-        made.append(Gate(name, alpha, beta))
+        _, usual = GATE_FUNCTIONS[name]
+        made.append(Gate(name, *map(next, (left, right), usual)))
     return made
 
 

@@ -39,6 +39,12 @@ from leanconv.types import DTYPES, FLOATS, INT32
 
 # Inputs behind the product and the recurrent weights.
 STATE, CELL, PEEPHOLES, BIAS, LENGTHS = range(2, 7)
+# Where a file names no functions of the gates: f, g, h.
+USUAL_FUNCTIONS = {
+    "LSTM": ("Sigmoid", "Tanh", "Tanh"),
+    "GRU": ("Sigmoid", "Tanh"),
+    "RNN": ("Tanh",),
+}
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 RESULTS = ("Y", "Y_h", "Y_c")
 Evaluate = Callable[[Node, Mapping[str, Array]], tuple[Array, ...]]
@@ -85,21 +91,20 @@ def _sigmoid(x: Array) -> Array:
     return 1 / (1 + np.exp(-x))
 
 
-# NumPy's functions of a number and the two parameters.
-_FUNCTIONS: dict[str, Callable[[Any, float, float], Any]] = {
-    "Relu": lambda x, _a, _b: np.maximum(x, 0),
-    "Tanh": lambda x, _a, _b: np.tanh(x),
-    "Sigmoid": lambda x, _a, _b: _sigmoid(x),
-    "Affine": lambda x, a, b: a * x + b,
-    "LeakyRelu": lambda x, a, _b: np.where(x < 0, a * x, x),
-    "ThresholdedRelu": lambda x, a, _b: np.where(x > a, x, 0),
-    "ScaledTanh": lambda x, a, b: a * np.tanh(b * x),
-    "HardSigmoid": lambda x, a, b: np.clip(a * x + b, 0, 1),
-    "Elu": lambda x, a, _b: np.where(x < 0, a * np.expm1(x), x),
-    "Softsign": lambda x, _a, _b: x / (1 + np.abs(x)),
-    "Softplus": lambda x, _a, _b: np.logaddexp(x, 0),
+# NumPy's functions of a number and two parameters, and what those that there are usually are.
+GATE_FUNCTIONS: dict[str, tuple[Callable[[Any, float, float], Any], tuple[float, ...]]] = {
+    "Relu": (lambda x, _a, _b: np.maximum(x, 0), ()),
+    "Tanh": (lambda x, _a, _b: np.tanh(x), ()),
+    "Sigmoid": (lambda x, _a, _b: _sigmoid(x), ()),
+    "Affine": (lambda x, a, b: a * x + b, (1.0, 0.0)),
+    "LeakyRelu": (lambda x, a, _b: np.where(x < 0, a * x, x), (0.01,)),
+    "ThresholdedRelu": (lambda x, a, _b: np.where(x > a, x, 0), (1.0,)),
+    "ScaledTanh": (lambda x, a, b: a * np.tanh(b * x), (1.0, 1.0)),
+    "HardSigmoid": (lambda x, a, b: np.clip(a * x + b, 0, 1), (0.2, 0.5)),
+    "Elu": (lambda x, a, _b: np.where(x < 0, a * np.expm1(x), x), (1.0,)),
+    "Softsign": (lambda x, _a, _b: x / (1 + np.abs(x)), ()),
+    "Softplus": (lambda x, _a, _b: np.logaddexp(x, 0), ()),
 }
-GATE_FUNCTIONS = tuple(_FUNCTIONS)
 
 
 def _infer(types: Types, attributes: Attributes) -> tuple[TensorType, ...]:
@@ -157,7 +162,8 @@ def step(
     def gate(number: int, value: Array, clip: float = cell.clip) -> Array:
         function = cell.gates[number]
         clipped = np.clip(value, -clip, clip)
-        return np.asarray(_FUNCTIONS[function.name](clipped, function.alpha, function.beta))
+        compute, _ = GATE_FUNCTIONS[function.name]
+        return np.asarray(compute(clipped, function.alpha, function.beta))
 
     def parts(value: Array) -> list[Array]:
         return [value[..., at : at + hidden] for at in range(0, value.shape[-1], hidden)]
