@@ -31,7 +31,6 @@ def test_killed_runs_give_the_same_bytes(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": paths, "LEANCONV_CACHE_DIR": str(tmp_path / "c")},
         capture_output=True,
         text=True,
-        timeout=120,
     )
     assert found.returncode == 0, found.stderr
     assert all(f"{end}: 3 kills" in found.stdout for end in ends)

@@ -88,7 +88,6 @@ def command(body: str, arguments: list[str], folder: Path) -> subprocess.Complet
         [sys.executable, "-c", _HEAD + body + _RUN, *arguments],
         capture_output=True,
         text=True,
-        timeout=100,
         check=False,
         env={
             **os.environ,

@@ -55,9 +55,7 @@ def shell(line: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a command line in a shell, where `{}` is `leanconv` with arguments."""
     command = " ".join([sys.executable, "-m", "leanconv", *arguments])
     text = "set -o pipefail; " + line.format(command)
-    return subprocess.run(
-        ["bash", "-c", text], capture_output=True, text=True, timeout=120, errors="replace"
-    )
+    return subprocess.run(["bash", "-c", text], capture_output=True, text=True, errors="replace")
 
 
 def check(condition: str, command: str) -> None:
@@ -94,7 +92,9 @@ def test_no_command_ends_in_a_traceback(command: str, closed: str) -> None:
 def test_an_output_that_is_full_is_said() -> None:
     result = shell("{} > /dev/full", "winograd", "2", "3", "--json")
     assert result.returncode == 1
-    assert re.fullmatch("leanconv: .*: No space left on device\n", result.stderr)
+    # On a busy machine a line of progress comes before it.
+    (line,) = [line for line in result.stderr.splitlines() if not line.endswith(" …")]
+    assert re.fullmatch("leanconv: .*: No space left on device", line)
 
 
 def test_errors_are_said_where_nobody_hears_them() -> None:

@@ -166,7 +166,6 @@ def test_sections_are_not_put_far_apart(tmp_path: Path) -> None:
         env={**os.environ, "LEANCONV_CACHE_DIR": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=120,
         check=False,
     )
     assert done.returncode == 0, done.stderr

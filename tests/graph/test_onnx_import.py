@@ -351,5 +351,4 @@ def test_reading_imports_no_onnx(tmp_path: Path) -> None:
         [sys.executable, "-c", code, str(tmp_path / "small.onnx")],
         check=True,
         env={"PYTHONPATH": ":".join(sys.path)},
-        timeout=60,
     )

@@ -72,7 +72,6 @@ def test_the_page_in_a_browser(served: Running, tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=120,
     ).stdout
     assert '<dd id="live">live</dd>' in shown
     assert " ms</td>" in shown.split('id="p99-0">')[1][:30]
