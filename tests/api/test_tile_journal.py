@@ -165,7 +165,7 @@ def test_a_lock_ends_with_its_process_though_a_child_of_it_lives(tmp_path: Path)
         child = os.fork()
         if not child:
             os.close(1)  # of which the test awaits the end
-            time.sleep(60)
+            time.sleep(600)
             os._exit(0)
         print(child, flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
