@@ -61,7 +61,7 @@ class Choice:
     """The precisions of layers.
 
     Attributes:
-        rungs: of those that are not in float32.
+        rungs: the precision of each layer that is not in float32, by name.
         sensitivities: the error of the outputs with a layer alone in int8, where measured.
         gains: nanoseconds that a layer is predicted to take less in int8, where sought.
     """
@@ -73,11 +73,11 @@ class Choice:
 
 @dataclass(frozen=True, eq=False)
 class Chooser:
-    """What is known while layers are chosen.
+    """Choice of the precisions of layers, with the scores and plans known so far.
 
     Attributes:
         variants, trials, samples: of the network.
-        allowed: by how much the score may drop, from 0 to 1.
+        allowed: largest drop of the score, from 0 to 1.
         limit: bytes within which the file must be planned for the first sample; None for any.
         threads: of plans.
     """
@@ -144,7 +144,7 @@ class Chooser:
         return found
 
     def _clock(self) -> Clock | None:
-        """What times plans; None where the network on codes cannot be run."""
+        """Measure operations; None where the network on codes cannot be run."""
         networks = self.trials.network(all_in(self._sizes)), self.trials.network({})
         if not self.trials.runs_integers:
             return None
@@ -155,7 +155,7 @@ class Chooser:
             return Clock(self.threads, {})
 
     def _costs(self, measured: Clock) -> list[LayerCost] | None:
-        """What layers cost; None where files cannot be planned."""
+        """Return the costs of layers; None where files cannot be planned."""
 
         def finer(name: str) -> list[str]:
             return [rung for rung in FINER if self.variants.offers(name, rung)]
@@ -164,7 +164,7 @@ class Chooser:
         return layer_costs(self._sizes, self.variants.file, self._first, measured, finer, limited)
 
     def _planned(self, measured: Clock) -> Callable[[Rungs], int]:
-        """What tells how long plans take whose files are not run; each is planned once."""
+        """Return the predicted time of choices, each of which is planned once."""
         known: dict[object, int] = {}
 
         def time_ns(rungs: Rungs) -> int:
@@ -203,7 +203,6 @@ class Chooser:
         return sorted(found, key=squares, reverse=True)
 
     def _needed(self, rungs: Rungs, enough: int = 0) -> int:
-        """Bytes within which a choice can be planned."""
         return least_bytes(self.variants.file(rungs), self._first, self.threads, enough)
 
     def _fits(self, rungs: Rungs) -> bool:
@@ -211,19 +210,19 @@ class Chooser:
 
     # -- scores --------------------------------------------------------------------------------
     def _holds(self, rungs: Rungs) -> bool:
-        """Whether the score holds where layers are searched; one sample may be lost there."""
+        """True if the score holds where layers are searched; one sample may be lost there."""
         search = some(self.samples.numbers(0), _SEARCHED_ON)
         one = 1.5 / len(search)  # and not two
         allowed = max(self.allowed, one) if self.allowed else 0.0
         return not rungs or self._drop(rungs, self.trials.search, search) <= allowed
 
     def _verified(self, rungs: Rungs) -> bool:
-        """Whether the score holds on the samples held out; that of float32 does."""
+        """True if the score holds on the samples held out; that of float32 does."""
         drop = self._drop(rungs, self.trials.trial, self.samples.numbers(1))
         return not rungs or drop <= self.allowed
 
     def _drop(self, rungs: Rungs, score: Callable[..., Trial], numbers: Sequence[int]) -> float:
-        """By how much a score drops; each is found once."""
+        """Return the drop of a score, which is computed once."""
         wanted = score.__name__, key(rungs)
         if wanted not in self._drops:
             self._drops[wanted] = score(rungs, numbers).drop
@@ -264,7 +263,6 @@ class Chooser:
         return None
 
     def _refused(self, best: Rungs) -> BudgetError:
-        """What is raised where not even the most accurate choice within the limit holds."""
         drop = 100 * self._drop(best, self.trials.trial, self.samples.numbers(1))
         least = self._needed({})
         return BudgetError(
@@ -290,7 +288,7 @@ class Chooser:
 
 
 def some(numbers: Sequence[int], most: int) -> list[int]:
-    """At most so many, from all over."""
+    """Return at most so many numbers, spread evenly."""
     return list(numbers[:: max(1, len(numbers) // most)][:most])
 
 
@@ -355,7 +353,6 @@ def _units(
 def _levels(
     costs: Sequence[LayerCost], states: Sequence[Sequence[str]], units: Sequence[Mapping[str, int]]
 ) -> list[Level]:
-    """One level for each layer; its states are the layer's precisions."""
     found = []
     for number, cost in enumerate(costs):
         kinds = [cost.of(rung) for rung in states[number]]

@@ -1,4 +1,4 @@
-"""What layers cost in each precision: time, that of their edges, and bytes, by plans of files.
+"""Costs of layers in each precision: time, that of their edges, and bytes, by plans of files.
 
 A layer on codes is faster, but where its neighbours are in float32 its input is quantised and its
 output is brought back. So a layer has two numbers: what it gains by itself, and what the edges
@@ -48,7 +48,7 @@ Files = Callable[[Rungs], OnnxGraph]
 def planner_of(
     graph: OnnxGraph, sample: Arrays, threads: int | None, limit: int | None = None
 ) -> Planner:
-    """What plans a file for a sample; nothing is compiled.
+    """Return the planner of a file for a sample; nothing is compiled.
 
     Args:
         graph: the file.
@@ -65,11 +65,11 @@ def planner_of(
 
 @dataclass(frozen=True)
 class Planned:
-    """What a plan says.
+    """Time and bytes of a plan.
 
     Attributes:
         time_ns: of a run.
-        edge_ns: of it, that of changes of precision.
+        edge_ns: the part of it for changes of precision.
         weight_bytes: of packed weights.
     """
 
@@ -80,13 +80,13 @@ class Planned:
 
 @dataclass(frozen=True, eq=False)
 class Clock:
-    """Times of plans.
+    """Predictions of plans, corrected by measured times of operations.
 
     Attributes:
         threads: of plans.
         ratios: measured by predicted time of operations, by operation and algorithm.
-        other: the same of all together, for those that were not measured: 1.0 would make them look
-            faster on a busy machine.
+        other: the ratio of all together, for operations that were not measured: 1.0 would make
+            them look faster on a busy machine.
     """
 
     threads: int | None
@@ -95,7 +95,7 @@ class Clock:
     _known: dict[Accuracy, NodeEvaluator] = field(default_factory=dict)
 
     def planned(self, graph: OnnxGraph, sample: Arrays) -> Planned:
-        """What a run of a file takes; nodes that files have in common are evaluated once."""
+        """Plan a file; nodes that files have in common are evaluated once."""
         planner = planner_of(graph, sample, self.threads)
         own = planner.unmerged
         known = self._known.setdefault(own.accuracy, own.evaluator)
@@ -110,7 +110,7 @@ class Clock:
 
 
 def clock(networks: Sequence[Network], sample: Arrays, threads: int | None) -> Clock:
-    """Measure what operations of networks take."""
+    """Measure the times of operations of networks."""
     measured: dict[tuple[str, str], int] = {}
     predicted: dict[tuple[str, str], int] = {}
     for network in networks:
@@ -125,7 +125,7 @@ def clock(networks: Sequence[Network], sample: Arrays, threads: int | None) -> C
 
 
 def least_bytes(graph: OnnxGraph, sample: Arrays, threads: int | None, enough: int = 0) -> int:
-    """The least bytes within which a file can be planned, weights and arena together.
+    """Return the least bytes within which a file can be planned, weights and arena together.
 
     Args:
         graph, sample, threads: as of `planner_of`.
@@ -141,10 +141,10 @@ def least_bytes(graph: OnnxGraph, sample: Arrays, threads: int | None, enough: i
 
 @dataclass(frozen=True)
 class RungCost:
-    """What a layer saves in a precision, against float32.
+    """Savings of a layer in a precision, against float32.
 
     Attributes:
-        gain_ns: time that it takes less.
+        gain_ns: time that is saved.
         edge_ns: time of all conversions at its edges, where its neighbours have another precision.
         saved_bytes: of its weights.
     """
@@ -159,7 +159,7 @@ _NOTHING = RungCost(0, 0, 0)
 
 @dataclass(frozen=True)
 class LayerCost:
-    """What precisions of a layer mean.
+    """Savings of a layer in each precision.
 
     Attributes:
         name: of its node.
@@ -170,7 +170,7 @@ class LayerCost:
     rungs: Mapping[str, RungCost]
 
     def of(self, rung: str) -> RungCost:
-        """What is saved in a precision."""
+        """Return the savings in a precision."""
         return self.rungs.get(rung, _NOTHING)
 
 
@@ -182,7 +182,7 @@ def layer_costs(
     finer: Callable[[str], Sequence[str]],
     for_bytes: bool,
 ) -> list[LayerCost] | None:
-    """The costs of all layers, None where the files cannot be planned.
+    """Return the costs of all layers, None where the files cannot be planned.
 
     Args:
         sizes: the weights of each layer, by name in the network's order.
@@ -236,7 +236,7 @@ def _sought(
 
 
 def _finer_cost(none: Planned, alone: Planned, weights: int, rung: str) -> RungCost:
-    """What a layer saves, from plans with all layers in float32 and with all but this one.
+    """Return a layer's savings, from plans with all layers in float32 and with all but this one.
 
     Within a limit of bytes, halves are stored so even where that is slower.
     """
@@ -267,12 +267,11 @@ def plain_costs(sizes: Mapping[str, int]) -> list[LayerCost]:
 
 
 def _saved_bytes(weights: int) -> int:
-    """What codes of weights save, from four bytes to one."""
-    return 3 * weights
+    return 3 * weights  # from four bytes to one
 
 
 def total(costs: Sequence[LayerCost], rungs: Rungs) -> int:
-    """How much time a choice gains, with edges between neighbours in order."""
+    """Return the time that a choice saves, less conversions between neighbours in order."""
     gain, before = 0, None
     for cost in costs:
         here = rungs.get(cost.name, FLOAT32)
@@ -284,7 +283,7 @@ def total(costs: Sequence[LayerCost], rungs: Rungs) -> int:
 
 
 def edge_ns(first: LayerCost, second: LayerCost, left: str, right: str) -> int:
-    """What conversions cost between two neighbours in some precisions, each of two edges."""
+    """Return the time of conversions between two neighbours in some precisions."""
     if left == right:
         return 0
     return sum(min(first.of(rung).edge_ns, second.of(rung).edge_ns) // 2 for rung in (left, right))

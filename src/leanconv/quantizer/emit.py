@@ -33,17 +33,17 @@ _UNBOUNDED = 3e38
 
 
 class Form(Protocol):
-    """How codes are written."""
+    """A way to write codes into a graph."""
 
     def value(
         self, graph: OnnxGraph, name: str, codes: Codes, read: dict[str, str]
     ) -> list[OnnxNode]:
-        """What makes codes of a value; `read` gets the name of what is read in its place."""
+        """Return nodes that make a value's codes; `read` gets the name that stands for it."""
 
     def layer(
         self, graph: OnnxGraph, node: OnnxNode, layer: Layer, codes: WeightCodes, source: Codes
     ) -> list[OnnxNode]:
-        """What is computed before a layer's node, which is changed to have weights of codes."""
+        """Return nodes that run before a layer's node, which gets weights of codes."""
 
 
 def with_codes(
@@ -54,7 +54,7 @@ def with_codes(
     form: Form,
     apart: Collection[str] = (),
 ) -> OnnxGraph:
-    """The network with codes in it.
+    """Return the network with codes in it.
 
     Args:
         graph: in float32, opset 13 or later; it is not changed.
@@ -97,9 +97,8 @@ def linear_value(
 
     Args:
         graph: that gets the constants.
-        name: of the value.
-        codes: of it.
-        read: gets the name of what is read in its place.
+        name, codes: of the value.
+        read: gets the name that is read in its place.
         suffix: of all names.
         domain: of both nodes.
     """
@@ -200,7 +199,7 @@ def switched(
     weights: Mapping[str, WeightCodes],
     biases: Mapping[str, Array | None],
 ) -> tuple[OnnxGraph, Switches]:
-    """The network, and what it is given beside samples.
+    """Return the network, and its inputs beside samples.
 
     Args:
         graph: in float32; it is not changed.
@@ -231,7 +230,7 @@ class Switches:
     def set(
         self, codes: Mapping[str, Codes], chosen: Collection[str], largest: Mapping[str, float]
     ) -> dict[str, np.ndarray]:
-        """The inputs for a choice.
+        """Return the inputs for a choice.
 
         Args:
             codes: of the values that become codes, by name.
@@ -297,6 +296,5 @@ class _Switched:
 
 
 def _scalar(name: str) -> bytes:
-    """A ValueInfoProto of one float32 number."""
     kind = written(1, 1) + written(2, b"")
     return written(1, name.encode()) + written(2, written(1, kind))

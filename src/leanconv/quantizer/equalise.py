@@ -98,7 +98,7 @@ def _divisible(graph: OnnxGraph) -> list[_Value]:
 
 
 def _mixes(node: OnnxNode, graph: OnnxGraph, on_codes: Collection[str]) -> bool:
-    """Whether a node makes codes of the codes of several values: it has no place for a factor."""
+    """True if a node makes codes of codes of several values: it has no place for a factor."""
     given = {name for name in node.inputs if name not in graph.constants}
     return follows(node) and len(given) > 1 and given.issubset(on_codes)
 
@@ -124,7 +124,7 @@ def _sizes(
 
 
 def _divisors(value: _Value, sizes: _Sizes) -> Array | None:
-    """What each channel is divided by, None where nothing is gained or known.
+    """Return the divisor of each channel, None where nothing is gained or known.
 
     A channel that its layers read by itself, as depthwise ones do, gets the whole range of codes.
     Of others a part of the difference is left to the weights: the one that promises the least
@@ -170,7 +170,7 @@ def _noise(value: _Value, sizes: _Sizes, divisors: Array) -> float:
 
 
 def _divide(graph: OnnxGraph, value: _Value, divisors: Array) -> bool:
-    """Have a value's channels divided where it is made; whether that was possible."""
+    """Divide a value's channels where it is made, if possible; return whether it was."""
     inverse = 1.0 / divisors
     if _absorbed(graph, value.name, value, inverse):
         return True

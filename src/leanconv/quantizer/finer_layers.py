@@ -62,12 +62,12 @@ def with_wide_codes(
 
 
 def fits_halves(array: np.ndarray) -> bool:
-    """Whether all numbers of an array are within the range of float16."""
+    """Return whether all numbers of an array are within the range of float16."""
     return bool(np.abs(array).max(initial=0.0) < _LARGEST)
 
 
 def with_halves(graph: OnnxGraph, layers: Collection[str]) -> OnnxGraph:
-    """The network with the layers of some names in float16.
+    """Return the network with the layers of some names in float16.
 
     Args:
         graph: it is not changed.
@@ -99,7 +99,6 @@ def with_halves(graph: OnnxGraph, layers: Collection[str]) -> OnnxGraph:
 
 
 def _half_nodes(graph: OnnxGraph, layers: Collection[str]) -> set[int]:
-    """Which nodes compute in halves, by identity."""
     chosen: set[int] = set()
     made: set[str] = set()
     for node in graph.nodes:
@@ -122,7 +121,7 @@ def _follows_halves(graph: OnnxGraph, node: OnnxNode, made: Collection[str]) -> 
 
 
 def _numbers(node: OnnxNode) -> list[int]:
-    """Which inputs of a node are the numbers that it computes on."""
+    """Return the indices of the inputs that a node computes on."""
     count = len(node.inputs) if node.rule.running is None else 1
     return [index for index in range(count) if node.inputs[index]]
 
@@ -130,7 +129,7 @@ def _numbers(node: OnnxNode) -> list[int]:
 def _read_as_half(
     graph: OnnxGraph, node: OnnxNode, index: int, halves: dict[str, str]
 ) -> list[OnnxNode]:
-    """Let a node read an input in float16; what has to be computed before."""
+    """Let a node read an input in float16; return the nodes to run before."""
     name = node.inputs[index]
     held = graph.constants.get(name)
     nodes = []

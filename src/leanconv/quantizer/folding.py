@@ -1,4 +1,4 @@
-"""What follows a layer and only scales or shifts its channels becomes part of its weights.
+"""Nodes after a layer that only scale or shift its channels become part of its weights.
 
     y = g (w * x + b) + h        becomes        y = (g w) * x + (g b + h)
 
@@ -52,7 +52,7 @@ def folded(graph: OnnxGraph) -> OnnxGraph:
 
 
 def _affine(node: OnnxNode, name: str, layer: Layer, graph: OnnxGraph) -> _Affine | None:
-    """What a node does to each channel of a value, None if it does something else."""
+    """Return a node's factors and summands of channels; None if it computes anything else."""
     read = _FOLDED.get(node.op) if not node.domain else None
     if read is None or len([out for out in node.outputs if out]) != 1:
         return None

@@ -57,11 +57,11 @@ class Layer:
 
     @property
     def takes_bias(self) -> bool:
-        """Whether the operation has an input for a bias."""
+        """True if the operation has an input for a bias."""
         return self.node.op != "MatMul"
 
     def by_channel(self) -> Array:
-        """The weights, one row for each output channel: `(channels, n)`."""
+        """Return the weights, one row for each output channel: `(channels, n)`."""
         weights = np.moveaxis(self.weights, self.weight_axis, 0)
         if not self.transposed or self.groups == 1:
             return weights.reshape(len(weights), -1)
@@ -92,7 +92,7 @@ class Layer:
 
     @property
     def input_channels(self) -> int:
-        """The number of channels that it reads."""
+        """The number of input channels."""
         if self.node.op in ("Conv", "ConvTranspose"):
             return int(
                 self.weights.shape[1] * self.groups if self.weight_axis == 0 else len(self.weights)
@@ -190,10 +190,10 @@ _LAYERS: dict[str, Callable[[OnnxNode, Array, Array | None], Layer | None]] = {
 
 @dataclass(frozen=True, eq=False)
 class Scheme:
-    """What is quantised.
+    """Layers and values on codes, and the scales that values share.
 
     Attributes:
-        layers: those that read codes, by the node's name.
+        layers: the layers that read codes, by the node's name.
         values: the values that become codes, in the order in which they are made.
         shares: for each of them the value whose scale it has, which may be itself.
     """
@@ -204,7 +204,7 @@ class Scheme:
 
 
 def quantisable(graph: OnnxGraph) -> dict[str, Layer]:
-    """The layers that can be quantised, by name, in the network's order."""
+    """Return the layers that can be quantised, by name, in the network's order."""
     found = {}
     for node in graph.nodes:
         layer = layer_of(node, graph)
@@ -217,7 +217,7 @@ def quantisable(graph: OnnxGraph) -> dict[str, Layer]:
 
 
 def scheme(graph: OnnxGraph, chosen: Collection[str]) -> Scheme:
-    """What is quantised where the layers of these names are."""
+    """Return the scheme in which the layers of these names are quantised."""
     layers = {name: each for name, each in quantisable(graph).items() if name in chosen}
     wanted = {layer.node.inputs[0] for layer in layers.values()}
     capable = _capable(graph, layers, wanted)
@@ -237,7 +237,7 @@ def scheme(graph: OnnxGraph, chosen: Collection[str]) -> Scheme:
 
 
 def capable_values(graph: OnnxGraph, chosen: Collection[str]) -> set[str]:
-    """Values that would be codes, or could be, where the layers of these names are quantised."""
+    """Return the values that are, or could be, codes where these layers are quantised."""
     layers = {name: each for name, each in quantisable(graph).items() if name in chosen}
     return _capable(graph, layers, {each.node.inputs[0] for each in layers.values()})
 
@@ -264,7 +264,7 @@ def _reads(node: OnnxNode) -> list[str]:
 
 
 def _bounds(node: OnnxNode, graph: OnnxGraph, consumers: dict[str, list[OnnxNode]]) -> bool:
-    """Return whether a node only bounds what the one before it gives."""
+    """True if a node only bounds the result of the node before it."""
     if node.rule.codes != "bounded" or not node.inputs:
         return False
     source, *bounds = node.inputs

@@ -52,7 +52,7 @@ class OnnxNode:
 
     @property
     def rule(self) -> Rule:
-        """What is known of its operation; of one that is not imported nothing."""
+        """The rule of its operation; an empty one if that is not imported."""
         return FILE_RULES.get(table_key(self.domain, self.op), _UNKNOWN)
 
     def copy(self) -> OnnxNode:
@@ -230,5 +230,5 @@ def int_attribute(name: str, value: int) -> bytes:
 
 
 def is_float(array: Array | None) -> bool:
-    """Whether it is an array of float32."""
+    """Return whether a value is an array of float32."""
     return array is not None and array.dtype == np.dtype(FLOAT32)

@@ -201,7 +201,7 @@ def raised(graph: OnnxGraph, rank_of: Callable[[str], int]) -> OnnxGraph:
 
 
 def _attributes_to_inputs(node: OnnxNode, graph: OnnxGraph, opset: int) -> None:
-    """What were attributes until some later opset become constants that the node reads."""
+    """Make constants, read by the node, of attributes that a later opset has as inputs."""
     since, names = node.rule.moved
     for name in names if opset < since <= PER_CHANNEL else ():
         if name not in node.attributes:

@@ -214,7 +214,7 @@ def _warnings(
 
 
 def _image_count(samples: Samples, network: Network) -> int:
-    """How many images there are: rows of samples whose first axis is open, else samples."""
+    """Return the number of images: rows of samples whose first axis is open, else samples."""
     shape = network.inputs[0].shape
     if not shape or isinstance(shape[0], int):
         return len(samples)
@@ -228,7 +228,7 @@ def _checked_cpus(runs_on: Any) -> str:
 
 
 def _checked_drop(drop: Any) -> float | None:
-    """What `max_accuracy_drop` says, as a share."""
+    """Return `max_accuracy_drop` as a share, from 0 to 1."""
     if drop is None:
         return None
     sound = isinstance(drop, int | float) and not isinstance(drop, bool) and 0 <= drop <= 100

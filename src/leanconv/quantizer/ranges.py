@@ -27,7 +27,7 @@ _ROUNDS = 2  # in which one end is chosen after the other
 
 
 class Histogram:
-    """Where a value's numbers lie: counts that are filled sample by sample, least and largest.
+    """Distribution of a value's numbers: counts, filled sample by sample; least and largest.
 
     It has a fixed number of bins over (-r, r), r a power of two. A number outside doubles r: two
     bins become one, so that nothing that was counted is lost and no sample is kept.
@@ -96,7 +96,7 @@ class Histogram:
 
 
 def value_codes(seen: Histogram, method: str) -> Codes:
-    """Codes for a value.
+    """Return codes for a value.
 
     Args:
         seen: its numbers on samples.
@@ -152,7 +152,7 @@ def _squared(counts: Array, middles: Array, codes: Codes) -> float:
 
 
 def _divergence(counts: Array, middles: Array, codes: Codes) -> float:
-    """How much the histogram tells that one of codes does not.
+    """Return the relative entropy of the histogram to that of its codes.
 
     All numbers of a code are taken to be equally frequent; those that are cut count as the code at
     that end. Zeros, which Relu gives in any number, are left out: their code is exact.
@@ -186,7 +186,7 @@ METHODS: dict[str, Callable[[Histogram], tuple[float, float]]] = {
 
 
 def checked_method(method: object) -> str:
-    """The name of a method.
+    """Return the name of a method.
 
     Raises:
         SpecError: there is none of that name.

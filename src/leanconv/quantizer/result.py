@@ -1,4 +1,4 @@
-"""What quantising a network gives: the file, and what was measured; precisions of layers.
+"""Results of quantising a network: the file, measurements, and precisions of layers.
 
 | precision | weights | what a layer reads  | how leanconv computes it                    |
 |-----------|---------|---------------------|---------------------------------------------|
@@ -32,31 +32,31 @@ ALL_BITS, SATURATING = "weights of all 8 bits", "sums that saturate"
 
 
 def all_in(names: Iterable[str], rung: str = INT8) -> dict[str, str]:
-    """The choice in which layers have the same precision."""
+    """Return the choice in which layers have the same precision."""
     return dict.fromkeys(names, rung)
 
 
 def named(rungs: Rungs, *wanted: str) -> set[str]:
-    """The layers that have one of some precisions."""
+    """Return the layers that have one of some precisions."""
     return {name for name, rung in rungs.items() if rung in wanted}
 
 
 def key(rungs: Rungs) -> tuple[tuple[str, str], ...]:
-    """What is equal for equal choices, and can be hashed."""
+    """Return a key of a choice that can be hashed."""
     return tuple(sorted((name, rung) for name, rung in rungs.items() if rung != FLOAT32))
 
 
 @dataclass(frozen=True)
 class LayerReport:
-    """What is said of a layer.
+    """Precision, sensitivity and times of a layer.
 
     Attributes:
         name, op: of its node.
         weights: their number.
         precision: `"int8"`, `"w8a16"`, `"float16"` or `"float32"`; see above.
         sensitivity: the error of the outputs with this layer alone in int8; None if not measured.
-        time_ns: that it takes in the file made, with what is computed with it; None if not known.
-        gain_ns: that plans predict it to take less in int8; None where layers were not chosen.
+        time_ns: in the file made, with the operations that are fused with it; None if not known.
+        gain_ns: predicted saving in int8; None where layers were not chosen.
     """
 
     name: str
@@ -96,7 +96,7 @@ class Trial:
 
     @property
     def drop(self) -> float:
-        """By how much the score is below that of float32."""
+        """Drop of the score below that of float32."""
         return self.float_score - self.score
 
 
@@ -150,5 +150,5 @@ class Quantized:
 
     @property
     def drop(self) -> float:
-        """How much the score is below that of float32, in percent."""
+        """Drop of the score below that of float32, in percent."""
         return 100.0 * (self.float_score - self.score)

@@ -69,7 +69,7 @@ def layer_codes(
 
 @dataclass(frozen=True)
 class Windows:
-    """What the sums of a layer read: its input as columns, one for each place of the output.
+    """The inputs of a layer's sums, as columns, one for each place of the output.
 
     Attributes:
         groups: their number; channels of each are summed by themselves.
@@ -87,7 +87,7 @@ class Windows:
 
     @classmethod
     def of(cls, layer: Layer) -> Windows | None:
-        """Those of a layer; None where its padding follows from sizes."""
+        """Return the windows of a layer; None if transposed, or if padding follows from sizes."""
         node, channels = layer.node, layer.input_channels
         if node.op != "Conv":
             return None if layer.transposed else cls(1, channels)
@@ -104,7 +104,7 @@ class Windows:
         return cls(layer.groups, channels, taps, strides, dilations, both)
 
     def patches(self, values: Array, most: int) -> Array:
-        """What the sums read at some places, float32 `(groups, n, places)`.
+        """Return the inputs of the sums at some places, float32 `(groups, n, places)`.
 
         Args:
             values: the layer's input.
@@ -134,7 +134,7 @@ class Windows:
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """What a layer's sums read on samples.
+    """Moments of the inputs of a layer's sums on samples.
 
     Attributes:
         products: H, `(groups, n, n)`, the mean over places.
@@ -148,7 +148,7 @@ class Moments:
 
     @classmethod
     def zeros(cls, groups: int, count: int) -> Moments:
-        """Those of nothing yet."""
+        """Return the moments of no samples."""
         return cls(
             np.zeros((groups, count, count)), np.zeros((groups, count)), np.zeros((groups, count))
         )
@@ -169,13 +169,13 @@ def moments(
     samples: Samples,
     threads: int | None,
 ) -> dict[str, Moments]:
-    """Moments of each layer by its name, from what it reads in a network in float32.
+    """Return the moments of each layer by its name, from its inputs in a network in float32.
 
     Args:
         graph: the network that is run.
         layers: by name; ones whose sums are too long, or that read in a way that is not known, are
             left out.
-        codes: of what they read.
+        codes: of the values that they read.
         samples: on which it is run.
         threads: of runs.
     """
@@ -224,7 +224,7 @@ def rounded_codes(
     Args:
         layer: with its weights.
         scales: of its output channels.
-        moment: of what it reads, `(groups, n, n)`.
+        moment: of its inputs, `(groups, n, n)`.
         order: of weights of a channel, where codes beside each other are `limited`.
     """
     rows = layer.by_channel().astype(np.float64)
@@ -292,11 +292,11 @@ class _Chosen:
 
     @property
     def codes(self) -> Array:
-        """All of them, in the places' own order."""
+        """The codes in the order of the places themselves."""
         return np.asarray(self._found[:, self._place])
 
 
 def _loss(codes: Array, weights: Array, scales: Array, moment: Array) -> Array:
-    """What each output channel errs by, `(k,)`: d H d^T."""
+    """Return the squared error of each output channel, `(k,)`: d H d^T."""
     difference = codes * scales[:, None] - weights
     return np.asarray(((difference @ moment) * difference).sum(axis=1))

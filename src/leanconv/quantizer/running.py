@@ -30,7 +30,7 @@ def network_of(
 def observed(
     graph: OnnxGraph, names: Collection[str], samples: Samples, threads: int | None
 ) -> dict[str, Histogram]:
-    """Where the numbers of some values lie.
+    """Return histograms of the numbers of some values.
 
     Args:
         graph: in float32.

@@ -31,7 +31,7 @@ class Samples:
     """Inputs of a network, in two halves.
 
     Attributes:
-        readers: one for each sample: what gives its arrays by the inputs' names.
+        readers: of each sample, the function that returns its arrays by the inputs' names.
     """
 
     readers: tuple[Callable[[], Arrays], ...]
@@ -53,7 +53,7 @@ class Samples:
         return Samples(found)
 
     def numbers(self, number: int) -> list[int]:
-        """Which samples `half` gives."""
+        """Return the numbers of the samples of `half`."""
         return list(range(len(self)))[number::2] or list(range(len(self)))
 
 
@@ -181,8 +181,7 @@ def _check_unpacked(path: Path, bundle: np.lib.npyio.NpzFile) -> None:
         )
 
 
-def _unread(name: str, found: FileKind | None, error: Exception) -> InputError:
-    """What is said of a sample that NumPy cannot read."""
+def _unreadable(name: str, found: FileKind | None, error: Exception) -> InputError:
     other = found if found and not found.arrays else None
     # NumPy takes what is no array for a pickle, and tells how to load that, which nobody should.
     why = "it holds no arrays of numbers" if "pickle" in str(error) else str(error)
@@ -230,7 +229,7 @@ def read_sample(
     except Exception as error:  # NumPy and zipfile raise whatever a damaged file leads to
         with open_regular(path) as file:
             found = file_kind(file.read(_HEAD_BYTES))
-        raise _unread(path.name, found, error) from error
+        raise _unreadable(path.name, found, error) from error
     if set(arrays) != set(names):
         raise InputError(
             f"sample {path.name} holds {', '.join(sorted(arrays))}; expected {', '.join(names)}: "
@@ -246,7 +245,7 @@ def read_sample(
     ports = {port.name: port for port in inputs}
     given = {name: _as_declared(path, array, ports[name]) for name, array in arrays.items()}
     notes = tuple(
-        f"{name} is {array.dtype}, converted to {given[name].dtype}{_kept(array, given[name])}"
+        f"{name} is {array.dtype}, converted to {given[name].dtype}{_hint(array, given[name])}"
         for name, array in arrays.items()
         if not np.can_cast(array.dtype, given[name].dtype)
     )
@@ -271,7 +270,6 @@ def _as_declared(path: Path, array: np.ndarray, port: InputSpec) -> np.ndarray:
     return found
 
 
-def _kept(array: np.ndarray, found: np.ndarray) -> str:
-    """How a network computes in the dtype that an array was converted from, where it can."""
+def _hint(array: np.ndarray, found: np.ndarray) -> str:
     kept = array.dtype == np.float64 and found.dtype == np.float32
     return " (--dtype float64 computes in float64)" if kept else ""

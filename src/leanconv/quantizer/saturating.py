@@ -37,12 +37,12 @@ _LOW, _HIGH = -(2**15), 2**15 - 1
 
 
 def can_saturate(layer: Layer, weights: WeightCodes) -> bool:
-    """Whether two products of a layer may be more than 16 bits hold."""
+    """Return whether the sum of two products of a layer can exceed 16 bits."""
     return bool(unsafe_pairs(layer, weights).any())
 
 
 def unsafe_pairs(layer: Layer, weights: WeightCodes) -> Array:
-    """Which weights are, with the next one in their order, more than 16 bits hold, `(k, n - 1)`."""
+    """Mark weights that, with the next in their order, can exceed 16 bits, `(k, n - 1)`."""
     order = layer.neighbours()
     if order is None:
         return np.zeros((layer.channels, 0), bool)
@@ -52,12 +52,12 @@ def unsafe_pairs(layer: Layer, weights: WeightCodes) -> Array:
 
 
 def lost(layer: Layer, weights: WeightCodes, codes: Array) -> Array:
-    """What saturating takes from a layer's sums, int32 `(k, places)`.
+    """Return the change of a layer's sums by saturation, int32 `(k, places)`.
 
     Args:
         layer: of any kind but a depthwise convolution.
         weights: its codes.
-        codes: what its sums read, uint8 `(groups, n, places)`.
+        codes: the inputs of its sums, uint8 `(groups, n, places)`.
     """
     order = layer.neighbours()
     assert order is not None, "depthwise convolutions have no pairs"
@@ -81,7 +81,7 @@ class Saturating:
         model: the file, with QuantizeLinear and DequantizeLinear.
         layers: those on codes of 8 bits, by the nodes' names.
         weights: their codes.
-        values: codes of what they read, by the values' names in the float32 network.
+        values: codes of their inputs, by the values' names in the float32 network.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class Saturating:
         return (exact + self._lost(layer, x).T.reshape(exact.shape),)
 
     def _lost(self, layer: Layer, x: Array) -> Array:
-        """What saturating takes from a layer's result, float32 `(k, places)`."""
+        """Return the change of a layer's result by saturation, float32 `(k, places)`."""
         weights, codes = self._weights[layer.name], self._values[layer.node.inputs[0]]
         window = Windows.of(layer)
         assert window is not None, "these layers were chosen"

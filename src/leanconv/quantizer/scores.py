@@ -1,4 +1,4 @@
-"""How well a quantised network answers, from 0 to 1: agreement with float32, labels, a function."""
+"""Scores of a quantised network, from 0 to 1: agreement with float32, labels, a function."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _LIKELY = 0.5  # above it a probability means yes
 
 @dataclass(frozen=True, eq=False)
 class Score:
-    """What a network is scored by.
+    """A way to score the answers of a network.
 
     Attributes:
         name: for reports.
-        of: a function of a sample's number, its outputs, outputs in float32, and inputs.
-        classes: the classes that a sample has, of its number and outputs in float32; empty where
+        of: the score, of a sample's number, its outputs, outputs in float32, and inputs.
+        classes: the classes of a sample, of its number and outputs in float32; empty where
             answers are no classes.
     """
 
@@ -37,7 +37,7 @@ class Score:
 def score_of(
     graph: OnnxGraph, metric: Metric | None, labels: Any, rows: Sequence[int] | None
 ) -> Score:
-    """The score that is asked for; agreement with float32 where none is.
+    """Return the score that is asked for; agreement with float32 where none is.
 
     Args:
         graph: in float32.
@@ -125,7 +125,7 @@ def _by_agreement(graph: OnnxGraph) -> Score:
 
 
 def _agreement(found: np.ndarray, exact: np.ndarray, op: str) -> float:
-    """How alike an output is to that in float32.
+    """Return the agreement of an output with that in float32.
 
     Of classes, how often the same one is the largest; of probabilities, the intersection over
     union of what is more likely than not; of whole numbers, how many are equal; of other numbers,
@@ -147,12 +147,12 @@ def _agreement(found: np.ndarray, exact: np.ndarray, op: str) -> float:
 
 
 def _are_classes(exact: np.ndarray, op: str) -> bool:
-    """Whether the last axis of an output has a number for each class."""
+    """True if the last axis of an output has a number for each class."""
     return (op in ("Softmax", "LogSoftmax") or exact.ndim == 2) and exact.shape[-1] > 1
 
 
 def relative_difference(found: np.ndarray, exact: np.ndarray) -> float:
-    """|found - exact| / |exact| in the Euclidean norm; infinite where something is not a number."""
+    """Return |found - exact| / |exact| in the Euclidean norm; infinite if not finite."""
     with np.errstate(all="ignore"):
         difference = np.linalg.norm((found.astype(np.float64) - exact).reshape(-1))
         size = np.linalg.norm(exact.astype(np.float64).reshape(-1))

@@ -30,20 +30,20 @@ _MOST_NS = 400_000_000  # that they take together, about
 
 
 class Trials:
-    """What the network gives in float32, and what it gives with layers quantised.
+    """Runs and scores of the network, in float32 and with layers quantised.
 
     Args:
         original: the file in float32.
         variants: with its layers quantised.
         samples: all of them.
-        score: what answers are scored by.
+        score: of answers.
         threads: of runs.
 
     Attributes:
         done: the trials so far.
-        classes: that the samples scored so far have, where answers are classes.
-        runs_integers: whether leanconv computes on codes what it was asked so far.
-        predicted_ns: how long a choice is predicted to take, None where that is not known.
+        classes: of the samples scored so far, where answers are classes.
+        runs_integers: whether leanconv could compute all networks so far on codes.
+        predicted_ns: predicts the time of a choice; None where that is not known.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Trials:
         self.predicted_ns: Callable[[Rungs], int | None] = lambda _: None
 
     def reference(self, number: int, sample: Arrays) -> Arrays:
-        """The outputs in float32 for a sample.
+        """Return the outputs in float32 for a sample.
 
         Raises:
             ModelError: one is not finite.
@@ -81,7 +81,7 @@ class Trials:
         return found
 
     def network(self, rungs: Rungs, variants: Variants | None = None) -> Network:
-        """The network with layers in these precisions.
+        """Return the network with layers in these precisions.
 
         It is the file itself, or, where leanconv lacks an operation on integers that it needs, the
         same numbers in floats.
@@ -96,7 +96,7 @@ class Trials:
         return network_of(made.like(rungs), threads=self._threads)
 
     def _answers(self, rungs: Rungs) -> Callable[[Arrays], Arrays]:
-        """What computes outputs about as the file does: all choices of int8 by one network."""
+        """Return a function that runs a choice, or about: all of int8 by one network."""
         if named(rungs, *FINER) or self._switched is None:
             return self.network(rungs).run
         network, switches = self._switched
@@ -105,7 +105,7 @@ class Trials:
 
     @cached_property
     def _switched(self) -> tuple[Network, Switches] | None:
-        """What computes all choices of int8; None where leanconv cannot run it."""
+        """The network of all choices of int8; None where leanconv cannot run it."""
         try:
             graph, switches = self._variants.switched()
             return network_of(graph, threads=self._threads), switches
@@ -114,7 +114,7 @@ class Trials:
             return None
 
     def errors(self, rungs: Rungs, numbers: Collection[int]) -> float:
-        """The error of the outputs on the samples of these numbers, root mean square."""
+        """Return the error of the outputs on the samples of these numbers, root mean square."""
         answers = self._answers(rungs)
         found = []
         for number in numbers:
@@ -132,7 +132,7 @@ class Trials:
         return self._run(rungs, self.network(rungs), numbers)
 
     def last(self, rungs: Rungs, numbers: Collection[int]) -> tuple[Trial, Mapping[str, float]]:
-        """A trial, and how many nanoseconds each step takes, by its name; none where not known."""
+        """Return a trial, and the nanoseconds of each step, by name; none where not known."""
         network = self.network(rungs)
         made = self._run(rungs, network, numbers)
         return made, {} if made.time_ns is None else self._step_ns(network)
@@ -143,7 +143,7 @@ class Trials:
         return self._run(rungs, network, numbers, ALL_BITS)
 
     def elsewhere(self, rungs: Rungs, numbers: Collection[int]) -> Trial | None:
-        """What engines answer whose sums saturate; None where none can, or where it is not known.
+        """Score the answers of engines whose sums saturate; None where none can, or unknown.
 
         NumPy computes it, on the first of some samples.
         """
@@ -203,7 +203,7 @@ class Trials:
 
     @property
     def float_ns(self) -> int:
-        """How long the network takes in float32, measured in turns with the last trial."""
+        """Time of the network in float32, measured in turns with the last trial."""
         if self._float_ns is None:
             (self._float_ns,) = _fastest((self._exact,), self._timed())
         return self._float_ns
@@ -235,7 +235,7 @@ def _refuse_unsound(outputs: Arrays, number: int) -> None:
 
 
 def _fastest(networks: Sequence[Network], sample: Arrays) -> list[int]:
-    """The least times of networks that run in turns, so that what runs beside them meets all."""
+    """Return the least times of networks that run in turns, so that load falls on all alike."""
     for network in networks:
         network.run(sample)
     times: list[list[int]] = []

@@ -29,7 +29,7 @@ _LARGEST = 16384.0  # of what a layer of float16 reads: a quarter of the range
 
 @dataclass(frozen=True)
 class Methods:
-    """How codes are found.
+    """Options of the search for codes.
 
     Attributes:
         ranges: of values, a key of `ranges.METHODS`.
@@ -47,12 +47,12 @@ class Methods:
 
 
 class Variants:
-    """What is known of a network's codes.
+    """Codes of a network, and files with layers in chosen precisions.
 
     Args:
         graph: in float32, folded, opset 13 or later.
         samples: to calibrate on.
-        methods: how codes are found.
+        methods: of finding codes.
         threads: of runs.
 
     Attributes:
@@ -81,7 +81,7 @@ class Variants:
             self._weights[name], self._biased[name] = self._layer(layer, codes)
 
     def of_all_bits(self) -> Variants:
-        """The same network with weights of all 8 bits, whose sums may saturate elsewhere."""
+        """Return the same network with weights of all 8 bits: sums may saturate elsewhere."""
         found = copy(self)
         found._methods = replace(self._methods, safe=False)
         found._set_weights(self._codes(scheme(self.graph, set(self.layers))))
@@ -104,7 +104,7 @@ class Variants:
         return made, layer
 
     def offers(self, name: str, rung: str) -> bool:
-        """Whether a layer can have a precision."""
+        """Return whether a layer can have a precision."""
         if rung != FLOAT16:
             return True
         layer, seen = self.layers[name], self._seen[self.layers[name].node.inputs[0]]
@@ -112,7 +112,7 @@ class Variants:
         return max(-seen.low, seen.high) < _LARGEST and all(map(fits_halves, held))
 
     def counts(self, rungs: Rungs) -> dict[str, int]:
-        """How many layers have each precision; of those that some have."""
+        """Return the number of layers in each precision that occurs."""
         return dict(Counter(rungs.get(name, FLOAT32) for name in self.layers))
 
     def _bias(self, name: str, rung: str) -> np.ndarray | None:
@@ -141,39 +141,39 @@ class Variants:
         return with_halves(with_wide_codes(made, wide, self._wide(wide), weights), halves)
 
     def _wide(self, layers: Mapping[str, Layer]) -> dict[str, Codes]:
-        """Codes of 16 bits of what layers read: they cover all numbers."""
+        """Codes of 16 bits for the inputs of layers: they cover all numbers."""
         names = {layer.node.inputs[0] for layer in layers.values()}
         found = {name: self._seen[name] for name in names}
         return {n: codes_of_range(seen.low, seen.high, WIDE_HIGH) for n, seen in found.items()}
 
     def saturates(self, rungs: Rungs) -> bool:
-        """Whether sums of engines can saturate on CPUs without VNNI."""
+        """Return whether sums of engines can saturate on CPUs without VNNI."""
         chosen = named(rungs, INT8)
         return any(can_saturate(self.layers[name], self._weights[name]) for name in chosen)
 
     def saturating(self, rungs: Rungs) -> Saturating:
-        """The file as such engines compute it."""
+        """Return the file as engines compute it whose sums saturate."""
         chosen = {name: self.layers[name] for name in named(rungs, INT8)}
         values = self._codes(scheme(self.graph, set(chosen)))
         model = read_model(self.file(rungs).data())
         return Saturating(model, chosen, self._weights, values)
 
     def switched(self) -> tuple[OnnxGraph, Switches]:
-        """A network of which each layer can be switched to int8."""
+        """Return a network of which each layer can be switched to int8."""
         plan = scheme(self.graph, set(self.layers))
         biases = {name: self._bias(name, INT8) for name in self.layers}
         return switched(self.graph, plan, self._codes(plan), self._weights, biases)
 
     def settings(self, switches: Switches, rungs: Rungs) -> dict[str, np.ndarray]:
-        """The inputs of such a network for a choice of layers in int8."""
+        """Return the inputs of such a network for a choice of layers in int8."""
         chosen = named(rungs, INT8)
         largest = {name: max(-seen.low, seen.high) for name, seen in self._seen.items()}
         return switches.set(self._codes(scheme(self.graph, chosen)), chosen, largest)
 
     def file(self, rungs: Rungs) -> OnnxGraph:
-        """The network with layers in these precisions."""
+        """Return the network with layers in these precisions."""
         return self._made(rungs, Linear())
 
     def like(self, rungs: Rungs) -> OnnxGraph:
-        """The same numbers, those of 8-bit codes as floats."""
+        """Return the same network with the numbers of 8-bit codes as floats."""
         return self._made(rungs, Rounded())
