@@ -185,7 +185,7 @@ OPS: Mapping[str, Op] = MappingProxyType(
 
 
 def infer(op: str, types: Types, attributes: Attributes) -> tuple[TensorType, ...]:
-    """The types of an operation's outputs.
+    """Return the types of an operation's outputs.
 
     Args:
         op: a key of `OPS`.
@@ -225,7 +225,7 @@ def check_dtypes(op: str, types: Types) -> None:
 def not_taken(
     op: str, dtype: DType, read: str, taken: Sequence[DType] = FLOATS
 ) -> UnsupportedError:
-    """That an operation does not compute on data of some dtype."""
+    """Return the error of an operation that does not compute on data of some dtype."""
     mend = "cast it in the network"
     if dtype in HALVES:  # all of the network is, and a Cast would not help
         mend = "export the float32 network (in PyTorch model.float())"
@@ -236,7 +236,7 @@ def not_taken(
 
 
 def evaluate(op: str, arrays: Arrays, attributes: Attributes) -> tuple[Array, ...]:
-    """The output arrays of an operation, computed in the dtype of its inputs.
+    """Return the output arrays of an operation, computed in the dtype of its inputs.
 
     Args:
         op: a key of `OPS`.
@@ -250,7 +250,7 @@ def evaluate(op: str, arrays: Arrays, attributes: Attributes) -> tuple[Array, ..
 def table_bytes(
     op: str, types: Types, attributes: Attributes, results: tuple[TensorType, ...]
 ) -> int:
-    """Bytes in which tables are made that follow from attributes alone; 0 where none is made.
+    """Return the bytes of tables made from attributes alone; 0 where none is made.
 
     Args:
         op: a key of `OPS`.
@@ -261,7 +261,7 @@ def table_bytes(
 
 
 def working_bytes(op: str, types: Types, results: Types) -> int:
-    """The most that NumPy works in, beside operands and results.
+    """Return the most bytes that NumPy works in, beside operands and results.
 
     Args:
         op: a key of `OPS`.
@@ -274,7 +274,7 @@ def working_bytes(op: str, types: Types, results: Types) -> int:
 
 
 def label(node: Node) -> str:
-    """How messages name a node: its name in the file and its operation."""
+    """Return a node's name in messages: its name in the file and its operation."""
     return f"node {node.name!r} ({node.op})" if node.name else f"a node {node.op}"
 
 

@@ -226,7 +226,7 @@ def _work_attention(types: Types, _attributes: Attributes, result: TensorType) -
 
 
 def numbers_of(shape: tuple[int, ...], target: tuple[int, ...], first: int) -> str:
-    """Whether an array has a number for each place of lines, or for each channel of lines.
+    """Return whether an array has a number for each place, or for each channel, of lines.
 
     Args:
         shape: of the array, which is broadcast to the other shape.

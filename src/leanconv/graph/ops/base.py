@@ -1,4 +1,4 @@
-"""What an operation of the table is, and the checks that all of them share.
+"""The record of an operation, and the checks that all of them share.
 
 Integers of shapes are arrays of numbers, or of objects where there are symbols among them. An array
 of objects holds Python's integers and symbols; the type beside it says which of ONNX's dtypes they
@@ -46,7 +46,7 @@ class Op:
         infer: the types of its outputs from the input types (None for an absent one) and
             attributes; that also says how many outputs it has.
         evaluate: the outputs from input arrays; computes in the dtype it is given.
-        least, most: how many inputs it takes; those past `least` may be absent (None).
+        least, most: numbers of inputs; those past `least` may be absent (None).
         attributes: the names of its attributes in the normal form, all of them required.
         work: multiply-adds or comparisons beyond one per element read and written.
         tables: bytes in which constants are made whose sizes are the attributes', not a tensor's:
@@ -68,8 +68,8 @@ class Op:
             they stay float32; "rounded": all others, such as sums by weights.
         precise: the inputs of which absolute errors count, as of exponents and of places in images:
             large ones have too few digits in halves.
-        magnifies: what makes relative errors larger: a "difference" of nearly equal numbers, or
-            what errs like one, as an exponential; the "root" of numbers near 0.
+        magnifies: cause of larger relative errors: a "difference" of nearly equal numbers, or an
+            operation that errs like one, as an exponential; the "root" of numbers near 0.
         divides: whether it divides by its last input.
         commutes: whether its two inputs may change places.
         neutral: the second input with which it gives back the first, if there is one.
@@ -240,7 +240,7 @@ def checked(shape: Sequence[int], dtype: DType) -> TensorType:
 
 
 def is_described() -> bool:
-    """Whether nothing is computed of graphs that are bound now, nor lowered: `only_described`."""
+    """Return whether graphs that are bound now are not computed: see `only_described`."""
     return _most_bytes.get() > MAX_TENSOR_BYTES
 
 
@@ -311,7 +311,7 @@ def checked_symbols(array: Array, dtype: DType) -> Array:
 
 
 def quotient(a: Array, b: Array) -> Array:
-    """a / b of integers, rounded towards zero, as C and ONNX do.
+    """Return a / b of integers, rounded towards zero, as C and ONNX do.
 
     Raises:
         ModelError: a divisor is 0.
@@ -324,7 +324,7 @@ def quotient(a: Array, b: Array) -> Array:
 
 
 def remainder(a: Array, b: Array, towards_zero: bool) -> Array:
-    """What is left of a by b: of the divisor's sign, or of a's where quotients go towards zero.
+    """Return the remainder of a / b: of b's sign, or of a's where quotients go towards zero.
 
     Raises:
         ModelError: a divisor is 0.

@@ -36,7 +36,7 @@ class Stage:
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """As a node of its own would carry them."""
+        """The attributes as those of a node of its own."""
         return {each.name: getattr(self, each.name) for each in fields(self)}
 
 
@@ -53,7 +53,7 @@ class QuantizeStage(Stage):
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """As a node of its own would carry them: bounds where there are any."""
+        """The attributes as those of a node of its own: bounds where there are any."""
         return {name: value for name, value in super().attributes.items() if value is not None}
 
 

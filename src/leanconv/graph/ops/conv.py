@@ -41,7 +41,7 @@ def window_steps(attributes: Attributes) -> list[tuple[int, int, int, int]]:
 def window_extent(
     extent: int, kernel: int, stride: int, dilation: int, before: int, after: int, ceil: bool
 ) -> int:
-    """How many windows fit along one axis.
+    """Return the number of windows that fit along one axis.
 
     With `ceil` a last, partly empty window counts as well, be it the only one, unless it would
     begin in the padding behind the input (the rule of PyTorch and of ONNX since opset 22).
@@ -65,7 +65,7 @@ def window_extent(
 def transposed_extent(
     extent: int, kernel: int, stride: int, dilation: int, before: int, after: int, extra: int
 ) -> int:
-    """The output extent of a transposed convolution along one axis.
+    """Return the output extent of a transposed convolution along one axis.
 
     Raises:
         ModelError: the padding leaves nothing.
@@ -83,7 +83,7 @@ def transposed_extent(
 def same_padding(
     extent: int, kernel: int, stride: int, dilation: int, upper: bool
 ) -> tuple[int, int]:
-    """The padding before and after that makes ceil(extent / stride) windows.
+    """Return the padding before and after that makes ceil(extent / stride) windows.
 
     With `upper` the odd one comes after the input (SAME_UPPER), otherwise before it.
     """

@@ -77,8 +77,7 @@ def check_indices(
             raise raised(outside_text(int(found), least, most))
 
 
-def _places(indices: Array, extent: int) -> Array:
-    """What indices find, counted from the front."""
+def _from_front(indices: Array, extent: int) -> Array:
     check_indices(indices, -extent, extent - 1)
     return np.where(indices < 0, indices + extent, indices)
 
@@ -88,7 +87,7 @@ def _evaluate_gather(arrays: Arrays, attributes: Attributes) -> Array:
     try:
         return np.asarray(x.take(indices, axis))  # from the end where they are below 0
     except IndexError:
-        return np.asarray(x.take(_places(indices, x.shape[axis]), axis))
+        return np.asarray(x.take(_from_front(indices, x.shape[axis]), axis))
 
 
 def _check_alike(x: TensorType, indices: TensorType, axis: int) -> None:
@@ -106,11 +105,11 @@ def _infer_gather_elements(types: Types, attributes: Attributes) -> TensorType:
 
 def _evaluate_gather_elements(arrays: Arrays, attributes: Attributes) -> Array:
     x, axis = array(arrays), attributes["axis"]
-    return np.asarray(np.take_along_axis(x, _places(array(arrays, 1), x.shape[axis]), axis))
+    return np.asarray(np.take_along_axis(x, _from_front(array(arrays, 1), x.shape[axis]), axis))
 
 
 def _found_axes(x: TensorType, indices: TensorType, batch: int) -> int:
-    """How many axes behind the first `batch` the indices of GatherND or ScatterND find."""
+    """Return the number of axes behind the first `batch` that indices find."""
     depth = int(indices.shape[-1]) if indices.shape else 0
     fits = 0 <= batch < min(len(x.shape), len(indices.shape)) and batch + depth <= len(x.shape)
     if not fits or depth < 1 or x.shape[:batch] != indices.shape[:batch]:
@@ -140,7 +139,7 @@ def _evaluate_gather_nd(arrays: Arrays, attributes: Attributes) -> Array:
     lists = indices.reshape(parts, -1, depth)
     rows = np.arange(parts)[:, None] * np.ones((1, lists.shape[1]), np.int64)
     for axis, extent in enumerate(found):
-        rows = rows * extent + _places(lists[:, :, axis], extent)
+        rows = rows * extent + _from_front(lists[:, :, axis], extent)
     flat = x.reshape(parts * prod(found), -1) if x.size else x.reshape(parts * prod(found), 0)
     return np.asarray(flat[rows]).reshape(*indices.shape[:-1], *x.shape[batch + depth :])
 
@@ -183,12 +182,12 @@ def _evaluate_scatter_elements(arrays: Arrays, attributes: Attributes) -> Array:
     axis, y = attributes["axis"], np.array(x)
     if not attributes["padded"]:
         at = list(np.ogrid[tuple(map(slice, indices.shape))])
-        at[axis] = _places(indices, x.shape[axis])
+        at[axis] = _from_front(indices, x.shape[axis])
         _apply(y, tuple(at), updates, attributes["reduction"])
         return y
     inside = indices != NOWHERE[dtype_of(indices)]
     at = list(np.nonzero(inside))
-    at[axis] = _places(indices[inside], x.shape[axis])
+    at[axis] = _from_front(indices[inside], x.shape[axis])
     _apply(y, tuple(at), updates[inside], attributes["reduction"])
     return y
 
@@ -207,7 +206,7 @@ def _evaluate_scatter_nd(arrays: Arrays, attributes: Attributes) -> Array:
     x, indices, updates = (array(arrays, index) for index in range(3))
     y, depth = np.array(x), indices.shape[-1]
     lists = indices.reshape(-1, depth)
-    at = tuple(_places(lists[:, axis], x.shape[axis]) for axis in range(depth))
+    at = tuple(_from_front(lists[:, axis], x.shape[axis]) for axis in range(depth))
     _apply(y, at, updates.reshape(len(lists), *x.shape[depth:]), attributes["reduction"])
     return y
 

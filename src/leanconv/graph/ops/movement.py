@@ -176,7 +176,7 @@ def _evaluate_expand(arrays: Arrays, attributes: Attributes) -> Array:
 
 
 def moves_nothing(op: str, operands: int, shape: tuple[int, ...], attributes: Attributes) -> bool:
-    """Whether an operation gives back its first input, which has the shape of its one result."""
+    """Return whether an operation gives back its first input, of the result's shape."""
     if op == "Slice":
         steps = zip(attributes["steps"], shape, strict=True)
         return all(step == 1 or extent < 2 for step, extent in steps)

@@ -70,7 +70,7 @@ def unsigned(codes: Array, bits: int, middle: int) -> Array:
 
 
 def are_usual(scale: Array) -> bool:
-    """Whether scales are finite, none subnormal, and no product with a code overflows."""
+    """Return whether scales are finite, none subnormal, and no product with a code overflows."""
     size = np.abs(scale)
     low, high = FLOAT32.least_normal, FLOAT32.high / (1 << 10)
     return bool(np.all((size == 0) | ((size >= low) & (size <= high))))

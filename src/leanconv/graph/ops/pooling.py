@@ -86,9 +86,10 @@ def _infer_max_places(types: Types, attributes: Attributes) -> tuple[TensorType,
 
 
 def _evaluate_max_places(arrays: Arrays, attributes: Attributes) -> tuple[Array, ...]:
-    """Of equal numbers in a window, the first in row-major order counts; padding never does.
+    """Return the largest numbers of windows and their places: of equal ones, the first.
 
-    NaN is beyond all numbers, and equal to itself.
+    The first in row-major order; padding never counts. NaN is beyond all numbers, and equal to
+    itself.
     """
     x = y = array(arrays)
     places = np.arange(x.size).reshape(x.shape)
@@ -121,7 +122,7 @@ def _column_major(places: Array, shape: tuple[int, ...]) -> Array:
 
 
 def _axis_counts(extent: int, axis: int, attributes: Attributes) -> list[int]:
-    """How many cells each window of one spatial axis is averaged over.
+    """Return the number of cells that each window of one spatial axis is averaged over.
 
     Padding counts only with `count_include_pad`; cells that a partly empty last window has
     beyond the padding never do.

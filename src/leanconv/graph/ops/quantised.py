@@ -56,7 +56,7 @@ _Number = np.float32
 def quantise(
     x: Array, scale: Array, zero: Array, low: int | None = None, high: int | None = None
 ) -> Array:
-    """The codes of floats: rint(x / scale) + zero, of the type of `zero`; all broadcast to x.
+    """Return the codes of floats: rint(x / scale) + zero, of zero's type; all broadcast to x.
 
     They are clamped to `low` and `high`, by default the type's ends.
     """
@@ -68,7 +68,7 @@ def quantise(
 
 
 def dequantise(codes: Array, scale: Array, zero: Array, dtype: DType) -> Array:
-    """What codes stand for: (codes - zero) * scale in some float type; all broadcast to codes."""
+    """Return (codes - zero) * scale in some float type; scale and zero broadcast to codes."""
     away = codes.astype(np.int64) - zero.astype(np.int64)
     return np.asarray(away.astype(dtype) * scale.astype(dtype))
 
@@ -277,7 +277,7 @@ def softmax_powers(scale: float, count: int) -> Array:
 
 
 def softmax_steps(scale: float) -> float:
-    """How many codes of some scale make 1; a finite number, whatever the scale."""
+    """Return the number of steps of some scale that make 1; finite, whatever the scale."""
     with np.errstate(all="ignore"):  # scales are a file's
         return float(min(np.floor(_Number(1.0) / _Number(scale)), np.finfo(np.float32).max))
 

@@ -47,7 +47,7 @@ RESULTS = (*CODES, FLOAT32, INT32)
 
 
 def numbers_of(quantisation: Quantisation) -> np.ndarray:
-    """What kernels read of a quantisation, (8,) float32, in the order of `spec.requantise`."""
+    """Return the numbers that kernels read, (8,) float32, in the order of `spec.requantise`."""
     numbers = np.zeros(NUMBERS, np.float32)
     own, zero = quantisation.residual, quantisation.zero
     low, high = quantisation.low, quantisation.high
@@ -65,7 +65,7 @@ def numbers_of(quantisation: Quantisation) -> np.ndarray:
 
 
 def form_of(quantisation: Quantisation, scales: np.ndarray, dtype: DType) -> Requantise:
-    """What decides the code of a kernel that makes codes or float32 of sums by these numbers."""
+    """Return the part of a quantisation on which the code of kernels depends, not their numbers."""
     small = quantisation.activation is None and bool((np.abs(scales) < 1).all())
     own, bounds = quantisation.residual, (quantisation.low, quantisation.high)
     if own is None:
@@ -85,7 +85,7 @@ def requantised(
     residual: np.ndarray | None = None,
     affine: np.ndarray | None = None,
 ) -> np.ndarray:
-    """The definition: what sums (N, K, …) in int32 become.
+    """The definition: the codes or floats that sums (N, K, …) in int32 become.
 
     Args:
         sums: with bias and zeros, modulo 2^32.
@@ -123,7 +123,7 @@ def _clamped(value: np.ndarray, low: float, high: float) -> np.ndarray:
 
 
 def quantisation_of(attributes: Attributes) -> Quantisation | None:
-    """What a node's sums become; None: they stay int32."""
+    """Return the quantisation of a node's sums; None: they stay int32."""
     if attributes["dtype"] == INT32:
         return None
     bounds = attributes["low"], attributes["high"]

@@ -67,7 +67,7 @@ class Gate:
 
 @dataclass(frozen=True)
 class Cell:
-    """What a step computes, for one direction.
+    """One direction of a recurrent layer: how its steps are computed.
 
     Attributes:
         kind: `"LSTM"`, `"GRU"` or `"RNN"`.

@@ -119,7 +119,7 @@ def _cubic(distance: Array, a: np.floating) -> Array:
 
 
 def _within(first: Array, weights: Array, extent: int) -> tuple[Array, Array]:
-    """As a window of cells that are all there: those outside are the nearest one of the border."""
+    """Return the windows inside the axis: cells beyond are the nearest one of the border."""
     width, taps = weights.shape[1], min(weights.shape[1], extent)
     # In float64, as float32 rounds an end of over 2^24 cells up; of a far crop no cell is inside.
     first = np.clip(first.astype(np.float64), -width, extent).astype(np.int64)
@@ -142,7 +142,7 @@ def _fixed(weights: Array) -> Array:
 
 
 def outside(extent: int, size: int, scale: float, roi: tuple[float, float]) -> Array:
-    """Which cells of a crop's axis lie outside of the input, bool of shape (size,)."""
+    """Return a mask of cells of a crop's axis outside the input, bool of shape (size,)."""
     place = coordinates(int(extent), size, scale, CROP, np.float32, roi)
     return np.asarray((place < 0) | (place > int(extent) - 1))
 

@@ -132,7 +132,7 @@ def linear_cells(
 
 
 def resized_axes(shape: Sequence[int], attributes: Attributes) -> list[bool]:
-    """Of each axis of an operand of that shape, whether it is resized."""
+    """Return whether each axis of an operand of that shape is resized."""
     pairs = zip(shape, attributes["sizes"], attributes["scales"], strict=True)
     return [size != extent or scale != 1 for extent, size, scale in pairs]
 

@@ -156,7 +156,7 @@ class _Greedy:
         self._threshold = sides.dtype.type(overlap)
 
     def kept(self, lists: Sequence[Array]) -> list[Array]:
-        """Of each list of candidates those that are kept, in the same order."""
+        """Return the candidates of each list that are kept, in the same order."""
         groups, longest = len(lists), max((each.size for each in lists), default=0)
         none = self._sides.shape[1] - 1
         kept = np.full((groups, min(self._most, longest) + _BLOCK), none, np.int64)
@@ -184,7 +184,7 @@ class _Greedy:
         return [kept[g, : counts[g]] for g in range(groups)]
 
     def _free(self, kept: Array, ours: Array) -> Array:
-        """Which of (groups, block) candidates are boxes that none of (groups, kept) overlaps."""
+        """Mark (groups, block) candidates that are boxes and overlap none of (groups, kept)."""
         alive = ours != self._sides.shape[1] - 1
         step = max(1, _PAIRS // max(1, ours.size))
         for start in range(0, kept.shape[1], step):
@@ -201,7 +201,7 @@ class _Greedy:
             alive[:, number + 1 :] &= ~(drops[:, number, number + 1 :] & taken)
 
     def _overlapping(self, a: Array, b: Array) -> Array:
-        """Which of b (groups, n) each of a (groups, m) overlaps too much: (groups, m, n)."""
+        """Mark pairs of a (groups, m) and b (groups, n) that overlap too much: (groups, m, n)."""
         self._charge(40 * a.size * b.shape[1])
         first = [side[a][:, :, None] for side in self._sides]
         second = [side[b][:, None] for side in self._sides]
@@ -280,7 +280,7 @@ def _infer_places(types: Types, attributes: Attributes) -> tuple[TensorType, ...
 
 
 def _in_room(found: Array, shape: tuple[int, ...], axis: int) -> tuple[Array, ...]:
-    """What is found at the beginning of a room, and how many there are along the axis."""
+    """Return found elements at the start of a room, and their number along the axis."""
     room = np.zeros(shape, found.dtype)
     room.reshape(-1)[: found.size] = found.reshape(-1)
     return room, np.array([found.shape[axis]], np.int64)
