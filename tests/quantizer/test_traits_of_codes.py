@@ -68,13 +68,11 @@ def network(op: str = "MadeUp", *more: str) -> bytes:
         ("bounded", ["x", "m"], 2),
     ],
 )
-def test_which_values_become_codes(
-    made_up: Any, codes: str, values: list[str], shared: int
-) -> None:
+def test_what_becomes_codes(made_up: Any, codes: str, values: list[str], scales: int) -> None:
     made_up(codes=codes)
     found = scheme(read_graph(network()), {"first", "second"})
     assert list(found.values) == values
-    assert len(set(found.shares.values())) == shared
+    assert len(set(found.shares.values())) == scales
 
 
 def test_what_takes_several_values_takes_codes_of_all(made_up: Any) -> None:
