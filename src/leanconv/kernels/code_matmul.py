@@ -190,7 +190,6 @@ class _Nest:
                 sums[j] = self._add_bytes(sums[j], words)
 
     def _add_bytes(self, total: Value, words: Value) -> Value:
-        """Add the four signed bytes of each word."""
         e = self.e
         by = e.const(self.kind, 24)
         for place in (24, 16, 8, 0):

@@ -143,7 +143,6 @@ class _Nest:
             e.store(best[1], places)
 
     def _few_columns(self, source: Pointer, out: Pointer, count: int) -> None:
-        """The results of columns that are less than a vector."""
         e, k = self.e, self.k
         best = [e.load_first(source, self.kind, count), e.const(self.places, 0)]
         for _ in where_any(e, k.count - 1, [best]):

@@ -222,7 +222,6 @@ def _whole_maps(_node: Node, _shape: Shape, result: Shape) -> list[list[IndexRun
 
 
 def _concat_maps(node: Node, shapes: Sequence[Shape]) -> list[list[list[IndexRun]]]:
-    """For each source the maps of its axes."""
     axis, at = node.attributes["axis"], 0
     maps = []
     for shape in shapes:

@@ -137,7 +137,6 @@ class _Nest:
             self._finish(x, y, channel, self._sum(window), count)
 
     def summed(self, x: Pointer, y: Pointer, count: Value | int) -> None:
-        """Sum a long window for each channel."""
         k, e = self.k, self.e
         with e.loop("c", k.channels) as c:
             first = e.smax(c - k.before, 0)

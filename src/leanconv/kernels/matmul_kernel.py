@@ -169,8 +169,7 @@ class _Emission:
     """Emits one kernel, or a product within one.
 
     Args:
-        kernel: the product.
-        target: the machine.
+        kernel, target: the product, and the machine.
         e: the function of the kernel that it is a part of.
         result_row: elements from a row of the result to the next, if others than its columns.
     """

@@ -39,12 +39,7 @@ _LEAST_PIECE = 128  # flags
 
 @dataclass(frozen=True)
 class _OfPieces(Kernel):
-    """Sizes of pieces of a tensor, and totals of what their kernels count.
-
-    Attributes:
-        count: elements of all pieces.
-        piece: elements of a piece.
-    """
+    """Elements in all, those of a piece, and totals of what kernels count in each piece."""
 
     VARIES = True
     result_count = 2

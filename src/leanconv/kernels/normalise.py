@@ -144,7 +144,6 @@ class _Line:
             result(e.i64(self.whole * self.lanes), self.left)
 
     def _mean(self, load: Callable[[Value, int], Value]) -> Value:
-        """The mean of what is loaded at all places, in all lanes."""
         e, total = self.e, [self.e.zero(self.kind)]
         for _ in where_any(e, self.whole, [total]):
             total[:] = run_of(

@@ -153,7 +153,6 @@ class _Nest(OfPanels):
 
     # -- weights -------------------------------------------------------------------------------
     def _words(self, codes: Pointer, vectors: int, carry: Sequence[Carry]) -> Iterator[_Word]:
-        """Emit loops over the words of some vectors of a panel."""
         e, k = self.e, self.kernel
         whole, rest = divmod(k.k, k.block)
         if whole:

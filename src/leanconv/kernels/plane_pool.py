@@ -225,7 +225,6 @@ class _Nest(RowLoops):
 
     # -- rows of taps -----------------------------------------------------------------------------
     def _rows(self, x: Pointer, row: Value) -> None:
-        """Take all rows of taps that touch the input."""
         w = self.w
         depths, heights, widths = w.size
         orders = (1, depths, depths * heights) if self.k.columns_first else None
@@ -286,7 +285,6 @@ class _Nest(RowLoops):
         column: Value,
         places: tuple[Value, Value],
     ) -> None:
-        """Take one tap of a vector of results."""
         e, w, stride = self.e, self.w, self.w.stride[2]
         from_margin = tap * w.dilation[2] + (self.k.margin * stride - w.pad[2])
         at = first + from_margin % stride * self.k.phase_columns + from_margin // stride

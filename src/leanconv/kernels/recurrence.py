@@ -116,8 +116,6 @@ class RecurrenceInRounds(RecurrentLayers):
 
 
 class _Rounds(Steps):
-    """Emits the rounds of one cell."""
-
     k: RecurrenceInRounds
 
     def passes_at(self, number: Value) -> Iterator[tuple[Pass, Value]]:
@@ -147,11 +145,7 @@ class _Rounds(Steps):
                         self.compute(tile, t, times, each)
 
     def _parts(self, part: Value) -> Iterator[tuple[Value, int, int]]:
-        """Emit the body for a whole chunk, and for the last one if it is another.
-
-        Yields:
-            Its first panel, how many it has, and the last one's lanes.
-        """
+        """Emit the body for each chunk: its first panel, its panels, and lanes of the last one."""
         e, k = self.e, self.k
         most, partial = k.panels_of_chunk, k.hidden % k.lanes
         left = k.panels % most or (most if partial else 0)

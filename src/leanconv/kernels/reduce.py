@@ -269,7 +269,6 @@ class _Nest:
             e.store_first(result, out, self.target.lanes_of_tail(count))
 
     def _totals(self, source: Pointer, loops: Sequence[int], width: int, lanes: int) -> list[Value]:
-        """Combine over the remaining reduced axes."""
         k, e = self.k, self.e
         if not loops:
             places = [source.at(j * self.lanes) for j in range(width)]

@@ -93,7 +93,6 @@ class Resample(OfItems):
         return e.finish()
 
     def _row(self, e: Function, x: Pointer, weights: Pointer, y: Pointer, lanes: int) -> None:
-        """One row of the result, by vectors."""
         vectors = self.inner // lanes
         groups = vectors // _UNROLL
         for _ in where_any(e, groups):
@@ -110,7 +109,6 @@ class Resample(OfItems):
     def _mix(
         self, e: Function, x: Pointer, weights: Pointer, y: Pointer, at: list[Value], lanes: int
     ) -> None:
-        """Vectors of the result at some columns."""
         kind = vector(self.sums.llvm, lanes)
         total = [self._start(e, kind) for _ in at]
 

@@ -218,7 +218,6 @@ class _Tables:
     weights: Pointer | None
 
     def at(self, entry: int) -> _Tables:
-        """The tables from an entry on."""
         cells = self.cells.at(entry)
         weights = self.weights.at(entry) if self.weights else None
         return replace(self, cells=cells, weights=weights)
@@ -312,7 +311,6 @@ def grown_maps(resized: list[bool], source: TensorType, result: TensorType) -> b
 
 
 def _maps(node: Node, source: TensorType, result: TensorType) -> Lowered:
-    """The kernel for plain maps."""
     extents, last = source.shape[-2:], len(source.shape) - 1
     rows, columns = (
         _axis_tables(node, axis, extent, result.dtype)

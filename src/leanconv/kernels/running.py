@@ -110,7 +110,6 @@ class _Streams:
                 totals[j] = self._row(i, j * lanes, counts[j], total)
 
     def strip(self) -> None:
-        """The first row, then some at a time."""
         e, k, extent = self.e, self.k, self.k.extents[1]
         for _ in where_any(e, extent):
             self._columns(e.i64(0), 1, lambda *_: neutral(e, k.how, self.kind))

@@ -335,7 +335,6 @@ class GridSample(Kernel):
         return e.finish()
 
     def _find(self, e: Function, table: Table, listed: Pointer, at: Value, lanes: int) -> None:
-        """The taps of a vector of places."""
         axes = len(self.extents)
         whole = e.load(listed, vector(self.dtype.llvm, lanes * axes))
         found = []

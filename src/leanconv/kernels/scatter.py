@@ -152,7 +152,6 @@ class _Nest:
                 body(k.element, i)
 
     def _row(self, listed: Pointer, source: Pointer, out: Pointer, n: Value, width: Value) -> None:
-        """One row's update."""
         e, k = self.e, self.k
         at, inside, found = e.i64(0), None, []
         for axis, extent in enumerate(k.axes):

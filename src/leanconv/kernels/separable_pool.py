@@ -178,7 +178,6 @@ class _Nest(RowLoops):
             self._some_rows(x, begins, bounds, to)
 
     def _all_rows(self, x: Pointer, to: Pointer) -> None:
-        """All rows of taps, which the input has."""
         e, k, w = self.e, self.k, self.w
         heights, widths = w.size[1:]
         deep, high = w.dilation[:2]

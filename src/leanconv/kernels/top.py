@@ -94,7 +94,6 @@ class _LaneNest:
     def _columns(
         self, source: Pointer, values: Pointer, places: Pointer, count: Value | int
     ) -> None:
-        """The results of the first `count` lanes."""
         e, k = self.e, self.k
         keys: list[Value] = []
         found: list[Value] = []
@@ -184,8 +183,6 @@ class TopSort(TopOfLines):
 
 
 class _SortNest(LineNest):
-    """The loops of a kernel that sorts."""
-
     def __init__(self, kernel: TopSort, target: Target) -> None:
         super().__init__(kernel, target, kernel.line_at)
         self.sort = kernel

@@ -120,7 +120,6 @@ def _to_word(e: Function, x: Value, narrow: bool) -> Value:
 
 
 def _to_long(e: Function, x: Value, unsigned: bool) -> Value:
-    """Floats as int64, or uint64."""
     bits = 64 if unsigned else 63
     low, high = (0 if unsigned else -(2**63)), 2**bits - 1
     found = _cast(e, "fptoui" if unsigned else "fptosi", x, INT64.llvm)

@@ -179,7 +179,6 @@ def of_halves(
 
 
 def _in_halves(packing: Packing, weights: Mapping[str, str]) -> Packing:
-    """Return a packing whose weights, packed as float32, are kept in halves."""
     if not weights:
         return packing
 

@@ -119,11 +119,7 @@ def _costed(form: Form, chain: Chain, judged: Chain, target: Target, halves: boo
 
 
 def _form_of(choice: Choice, chain: Chain, target: Target) -> Form | None:
-    """The form of a choice, None for convolution by convolution.
-
-    Raises:
-        SpecError: the chain has no such form.
-    """
+    """The form of a choice, None for convolution by convolution."""
     if choice == LAYERS:
         return None
     if chain.any_size and choice.algorithm in FORM_NAMES:

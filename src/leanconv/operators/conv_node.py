@@ -387,7 +387,6 @@ def _code_channels(
     quantisation: Quantisation | None,
     shift: int,
 ) -> dict[str, np.ndarray]:
-    """Return bias, scale and quantisation of a convolution of codes, by role."""
     found = {}
     if has_bias:
         found["bias"] = _folded_bias(arrays[1], arrays.get(2), zero + shift)

@@ -130,17 +130,11 @@ class _Iteration:
     moving: Mapping[str, int]
 
     def repeats_after(self, before: int) -> list[Repeat]:
-        """The repeats, where a number of calls comes before these."""
         return [replace(each, first=before + each.first) for each in self.repeats]
 
 
 class _Iterations:
-    """The calls of a loop.
-
-    Args:
-        context: the node.
-        plan: of its body.
-    """
+    """The calls of a loop, made of the plan of its body."""
 
     def __init__(self, context: NodeContext, plan: BodyPlan) -> None:
         node, self._graph, self._plan = context.node, context.graph, plan

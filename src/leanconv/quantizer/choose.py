@@ -222,7 +222,6 @@ class Chooser:
         return not rungs or drop <= self.allowed
 
     def _drop(self, rungs: Rungs, score: Callable[..., Trial], numbers: Sequence[int]) -> float:
-        """Return the drop of a score, which is computed once."""
         wanted = score.__name__, key(rungs)
         if wanted not in self._drops:
             self._drops[wanted] = score(rungs, numbers).drop

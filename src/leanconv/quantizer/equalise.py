@@ -106,7 +106,6 @@ def _mixes(node: OnnxNode, graph: OnnxGraph, on_codes: Collection[str]) -> bool:
 def _sizes(
     graph: OnnxGraph, values: Sequence[_Value], samples: Samples, threads: int | None
 ) -> Mapping[str, _Sizes]:
-    """The largest number and the mean square of each channel on samples."""
     found = {e.name: _Sizes(np.zeros(e.channels), np.zeros(e.channels)) for e in values}
     if not values:
         return found

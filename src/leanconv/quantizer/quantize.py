@@ -228,7 +228,6 @@ def _checked_cpus(runs_on: Any) -> str:
 
 
 def _checked_drop(drop: Any) -> float | None:
-    """Return `max_accuracy_drop` as a share, from 0 to 1."""
     if drop is None:
         return None
     sound = isinstance(drop, int | float) and not isinstance(drop, bool) and 0 <= drop <= 100

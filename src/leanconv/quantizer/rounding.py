@@ -264,12 +264,7 @@ def _eliminated(weights: Array, scales: Array, moment: Array, limited: Array | N
 
 
 class _Chosen:
-    """Codes that are chosen one place after the other, each within what its neighbours leave.
-
-    Args:
-        rows, count: of the codes.
-        order: of places, as of `rounded_codes`.
-    """
+    """Codes chosen one place after the other, in an order, each within what neighbours leave."""
 
     def __init__(self, rows: int, count: int, order: Array | None) -> None:
         self._order = np.arange(count) if order is None else order
@@ -292,7 +287,6 @@ class _Chosen:
 
     @property
     def codes(self) -> Array:
-        """The codes in the order of the places themselves."""
         return np.asarray(self._found[:, self._place])
 
 

@@ -224,7 +224,6 @@ class Trials:
 
 
 def _refuse_unsound(outputs: Arrays, number: int) -> None:
-    """Refuse outputs in float32 to which nothing can be compared."""
     for name, array in outputs.items():
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             raise ModelError(

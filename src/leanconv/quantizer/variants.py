@@ -91,7 +91,6 @@ class Variants:
         return chosen_codes(plan, self._seen, self._methods.ranges, self._known)
 
     def _layer(self, layer: Layer, codes: Mapping[str, Codes]) -> tuple[WeightCodes, Layer]:
-        """A layer's codes, and the layer with its bias corrected."""
         order = layer.neighbours() if self._methods.safe else None
         made = layer_codes(layer, codes, self._methods.ranges != "min-max", order)
         seen = self._moments.get(layer.name)

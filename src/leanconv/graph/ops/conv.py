@@ -187,7 +187,6 @@ def _epilogue(y: Array, arrays: Arrays, attributes: Attributes, residual: int, s
 
 
 def _behind(index: tuple[Any, ...]) -> Any:
-    """An index of the last axes."""
     return (Ellipsis, *index)
 
 

@@ -91,7 +91,6 @@ def _evaluate_gather(arrays: Arrays, attributes: Attributes) -> Array:
 
 
 def _check_alike(x: TensorType, indices: TensorType, axis: int) -> None:
-    """Raise unless indices have the extents of x on every axis but one."""
     around = (*x.shape[:axis], *x.shape[axis + 1 :])
     if (*indices.shape[:axis], *indices.shape[axis + 1 :]) != around or not indices.shape:
         raise ModelError(f"got indices {indices} of {x}; expected its extents but along {axis}")
@@ -169,7 +168,6 @@ def _infer_scatter_elements(types: Types, attributes: Attributes) -> TensorType:
 
 
 def _apply(y: Array, at: Any, updates: Array, reduction: str) -> None:
-    """Update elements in order."""
     if reduction == "none":
         y[at] = updates
         return

@@ -122,15 +122,10 @@ def _column_major(places: Array, shape: tuple[int, ...]) -> Array:
 
 
 def _axis_counts(extent: int, axis: int, attributes: Attributes) -> list[int]:
-    """Return the number of cells that each window of one spatial axis is averaged over.
+    """Return the number of cells that each window of a spatial axis, counted from 0, is a mean of.
 
     Padding counts only with `count_include_pad`; cells that a partly empty last window has
     beyond the padding never do.
-
-    Args:
-        extent: the input's extent along the axis.
-        axis: the spatial axis, 0 for the first.
-        attributes: those of an AveragePool.
     """
     kernel, steps = attributes["kernel_shape"][axis], window_steps(attributes)[axis]
     stride, dilation, before, after = steps

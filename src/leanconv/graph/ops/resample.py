@@ -181,13 +181,12 @@ def _evaluate(arrays: Arrays, attributes: Attributes) -> Array:
             total = np.add(total, part, out=total if tap else part)
         if codes:
             total >>= ONE_BITS
-            total = np.clip(total, *_range(x.dtype), out=total).astype(x.dtype)
+            total = np.clip(total, *_code_range(x.dtype), out=total).astype(x.dtype)
         x = total
     return x
 
 
-def _range(dtype: np.dtype) -> tuple[int, int]:
-    """The least and the largest code."""
+def _code_range(dtype: np.dtype) -> tuple[int, int]:
     return np.iinfo(dtype).min, np.iinfo(dtype).max
 
 

@@ -372,7 +372,6 @@ _FEW = 16  # times as many numbers are partitioned before they are sorted
 
 
 def _order(x: Array, axis: int, largest: bool) -> Array:
-    """The places of all numbers along an axis, in their order."""
     if not largest:
         return np.argsort(x, axis, kind="stable")
     # The reverse of a stable order of the reverse.

@@ -72,8 +72,6 @@ def _same_taken(types: Types, taken: Sequence[DType]) -> tuple[int, ...]:
 
 
 def _predicate(function: Callable[[Any, Any], Any], taken: tuple[DType, ...], **facts: Any) -> Op:
-    """A function of two elements of one dtype that gives a bool."""
-
     def infer(types: Types, _attributes: Attributes) -> TensorType:
         return checked(_same_taken(types, taken), BOOL)
 
@@ -121,8 +119,6 @@ def _evaluate_modulo(arrays: Arrays, attributes: Attributes) -> Array:
 
 
 def _of_bits(function: Callable[..., Any], inputs: int, *names: str, commutes: bool = False) -> Op:
-    """A function of the bits of integers."""
-
     def infer(types: Types, _attributes: Attributes) -> TensorType:
         dtype = same_dtype(types)
         if not dtype.is_integer:
@@ -143,8 +139,6 @@ def _shift(x: Array, by: Array, left: bool) -> Array:
 
 
 def _float_test(function: Callable[..., Any], *names: str) -> Op:
-    """A bool for each float."""
-
     def infer(types: Types, _attributes: Attributes) -> TensorType:
         x = first(types)
         if not x.dtype.is_float:
