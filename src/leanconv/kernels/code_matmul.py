@@ -108,7 +108,7 @@ class CodeMatMul(Kernel):
 
     @property
     def scratch_bytes(self) -> int:
-        """A panel of b, and what is taken off each column."""
+        """A panel of b, and a number for each column that is subtracted from its sums."""
         return (self.groups + 1) * self.width * INT32.bytes
 
     @property

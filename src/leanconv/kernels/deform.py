@@ -80,7 +80,7 @@ class DeformColumns(Kernel):
 
     @property
     def tiles(self) -> int:
-        """Tiles of them."""
+        """Tiles of an image's places."""
         return ceil_div(self.places, TILE)
 
     @property

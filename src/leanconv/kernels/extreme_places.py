@@ -70,7 +70,7 @@ class ExtremePlaces(InPieces):
 
     @property
     def scratch_bytes(self) -> int:
-        """For what was found in a tile of columns."""
+        """Scratch for the extremes and places of a tile of columns."""
         return 0 if self.inner == 1 else _TILE * (self.dtype.bytes + INT32.bytes)
 
     def emit(self, target: Target) -> str:
@@ -188,7 +188,7 @@ class _Nest:
         return best
 
     def _take(self, best: list[Value], x: Value, place: Value) -> None:
-        """Replace what was found before by what lies behind it, where that precedes it."""
+        """Take a number and its place, which lies behind the ones so far, where it precedes."""
         e, k = self.e, self.k
         taken = precedes(k.dtype, x, best[0], least=k.least, ties=k.last)
         best[:] = [e.select(taken, x, best[0]), e.select(taken, place, best[1])]

@@ -90,7 +90,7 @@ class SelectBoxes(OfItems):
 
     @property
     def places_bytes(self) -> int:
-        """Scratch for as many places."""
+        """Scratch for the places of all boxes of a class."""
         return aligned((self.boxes + self.lanes) * INT32.bytes)
 
     @property

@@ -77,11 +77,11 @@ class _OfPieces(Kernel):
 
 @dataclass(frozen=True)
 class FindNonZero(_OfPieces):
-    """The places of what is not 0 in each piece, and how many there are.
+    """The places of numbers other than 0 in each piece, and how many there are.
 
     Attributes:
         item: bytes of an element.
-        signed_zeros: whether the first bit of what is 0 may be set.
+        signed_zeros: whether the sign bit of a zero may be set.
         each: 0; or, if the operand `found` says how much of x is there, the elements of its unit.
     """
 
@@ -139,7 +139,7 @@ class FindNonZero(_OfPieces):
 
 
 def _packed(e: Function, first: Value, hits: Value, bits: Value, out: Pointer) -> None:
-    """Write the places of a vector's hits, and what is no place behind them."""
+    """Write the places of a vector's hits, and zeros behind them."""
     del bits
     kind = vector(INT32.llvm, _SLACK)
     places = e.const(kind, range(_SLACK)) + e.splat(first, _SLACK)
@@ -167,7 +167,7 @@ class ListPlaces(_OfPieces):
     """The index of each place along each axis, and how many there are.
 
     Attributes:
-        shape: of what was looked at.
+        shape: of the tensor in which places were found.
         rows: whether each place has a row of indices, not a column.
     """
 

@@ -87,7 +87,7 @@ class Gates:
         return [Pass(range(2), "h", self._gru_gates), Pass((2,), "reset", self._gru_new)]
 
     def _gate(self, number: int, x: Value) -> Value:
-        """One of the cell's activation functions, of what is clipped."""
+        """One of the cell's activation functions, of a clipped number."""
         e, cell = self.e, self.cell
         if cell.clip < float("inf"):
             x = math.at_most(e, math.at_least(e, x, -cell.clip), cell.clip)
@@ -189,7 +189,7 @@ _UNROLL = 4  # steps of the sum over hidden units
 
 @dataclass(frozen=True)
 class Recurrence(RecurrentLayers):
-    """All steps of the layers."""
+    """Recurrent layers of which a chunk computes all steps of a group of sequences."""
 
     def emit(self, target: Target) -> str:
         e = Function(self.NAME)
@@ -233,7 +233,7 @@ class Tile(NamedTuple):
         rows: how many.
         panel: the first panel.
         panels: how many.
-        lanes: of the last panel's, those that are hidden units.
+        lanes: hidden units in the last panel.
     """
 
     row: Value
@@ -276,7 +276,7 @@ class Steps:
         return min(max(1, most), self.k.panels)
 
     def compute(self, tile: Tile, t: Value, times: Sequence[Times], each: Pass) -> None:
-        """The sums of a register tile, and what is made of them."""
+        """Compute the sums of a register tile, and from them the gates."""
         sums = self._sums(tile, t, times, each.gates, each.source)
         for i in range(tile.rows):
             for p in range(tile.panels):

@@ -125,7 +125,7 @@ class Chunk:
 
     Args:
         e: the function under construction.
-        kernel: what it is for.
+        kernel: the kernel under construction.
         at: the operands, by name.
         direction, group: which chunk.
         states: where they lie, if not in the scratch.

@@ -79,7 +79,7 @@ def taps_along(e: Function, place: Value, axis: Axis, mode: Mode) -> list[Tap]:
     Args:
         e: the function under construction.
         place: floats; cell i is around i.
-        axis: its extent, and what is beyond.
+        axis: its extent and padding.
         mode: the nearest cell, or two or four cells with their weights.
     """
     last = axis.extent - 1
@@ -103,7 +103,7 @@ def taps_along(e: Function, place: Value, axis: Axis, mode: Mode) -> list[Tap]:
 
 
 def limited(e: Function, place: Value, low: int | float, high: int | float) -> Value:
-    """A place brought between two numbers; what is no number becomes the lower one."""
+    """Return a place brought between two numbers; NaN becomes the lower one."""
     lowest, highest = (e.const(place.kind, each) for each in (low, high))
     return e.minimum(e.maximum(place, lowest), highest)
 

@@ -179,7 +179,7 @@ class LineNest:
             limit: one value, a key, which the body may replace by a smaller one. The body may be
                 run for a few numbers between the two.
             carry: what else the body replaces.
-            body: emits what is done with a number.
+            body: emits the code for a number.
         """
         e, lanes = self.e, self.lanes
         whole = (stop - start) // lanes

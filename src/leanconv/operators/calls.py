@@ -192,7 +192,7 @@ def _in_halves(packing: Packing, weights: Mapping[str, str]) -> Packing:
 
 
 def _on_halves(call: Call, graph: Graph, weights: Mapping[str, str]) -> Call:
-    """A call on halves; a result takes over the memory of what is stored alike."""
+    """A call on halves; a result takes over the memory of a value stored alike."""
     if getattr(call.kernel, "dtype", None) in HALVES:  # what moves them as they lie
         return call
     halves = tuple(_half(name, graph) or weights.get(name, "") for name in call.values)

@@ -1,4 +1,4 @@
-"""The operations that a ConvChain or a block of a BlockChain consists of, and what is fused."""
+"""The operations of a ConvChain or of a block of a BlockChain, and the chain to fuse."""
 
 from __future__ import annotations
 

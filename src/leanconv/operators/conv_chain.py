@@ -112,7 +112,7 @@ CONV_CHAIN = ConvChain()
 
 
 def _costed(form: Form, chain: Chain, judged: Chain, target: Target, halves: bool) -> Choice:
-    """The choice of a form, with what it costs; its operands may be in halves."""
+    """The choice of a form, with its cycles and error; its operands may be in halves."""
     error = math.sqrt(sum(plain_error(spec) ** 2 for spec in chain.specs))
     cycles = form_cycles(judged, form, build(judged, form, target), target, halves)
     return replace(form.choice, cycles=cycles, error=error)

@@ -1,6 +1,6 @@
 """Loops: the calls of a body, which the planner has made, run once for each iteration.
 
-What is carried has two buffers: an iteration reads one and writes the other, and the next one does
+A carried value has two buffers: an iteration reads one and writes the other, and the next one does
 it the other way round, so that nothing is copied between iterations. The calls are therefore those
 of two iterations, and where their number is odd, of the last one. A row of a stacked result is
 computed where it belongs.
@@ -94,7 +94,7 @@ class LoopOperator(Operator):
         return [self._choice(context, aim) for aim in aims if aim in distinct.values()]
 
     def choice_named(self, text: str) -> Choice:
-        """The choice that a text names; what is left open is the fastest body."""
+        """Return the choice that a text names; without an aim it is the fastest body."""
         return parse_choice(text, {"loop": LoopParameters}) if text else AUTO
 
     def _choice(self, context: NodeContext, aim: str) -> Choice:
@@ -189,7 +189,7 @@ class _Iterations:
         )
 
     def _begin(self, into: Sequence[str]) -> Iterator[Call]:
-        """Copies of what is carried into the first iteration."""
+        """Copies of the carried values into the first iteration."""
         for source, result, end in zip(self._initial, into, self._results, strict=True):
             kind = self._graph.types[end]
             yield reorder_call((1, kind.elements), kind.dtype, source, result, PLAIN, PLAIN)
@@ -202,7 +202,7 @@ class _Iterations:
         Args:
             number: of these calls, for the names of values.
             row: of the stacked results.
-            reads, writes: buffers of what is carried.
+            reads, writes: buffers of the carried values.
         """
         ends = (*reads, *self._captured, *writes, *self._stacks)
         first_row = len(ends) - len(self._stacks)

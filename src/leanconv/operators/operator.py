@@ -83,7 +83,7 @@ class NodeContext(KernelContext):
     """A node with all that its lowering depends on.
 
     Attributes:
-        accuracy: what is required of the arithmetic.
+        accuracy: requirements on the arithmetic.
     """
 
     accuracy: Accuracy = field(default_factory=Accuracy)

@@ -42,7 +42,7 @@ def phases(node: Node, whole: Problem, w: np.ndarray) -> list[tuple[Problem, np.
 
     Args:
         node: a ConvTranspose.
-        whole: what it computes.
+        whole: the problem of the whole convolution.
         w: weights (C, K / groups, k…).
 
     Returns:

@@ -54,7 +54,7 @@ def planner_of(
         graph: the file.
         sample: for whose sizes it is planned.
         threads: of runs.
-        limit: bytes, which decide what is stored in halves.
+        limit: bytes, which decide which values are stored in halves.
     """
     model = read_model(graph.data())
     backend = CpuBackend(model, NetworkOptions(checked_threads(threads), memory_limit=limit))

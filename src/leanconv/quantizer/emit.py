@@ -58,7 +58,7 @@ def with_codes(
 
     Args:
         graph: in float32, opset 13 or later; it is not changed.
-        plan: what is quantised.
+        plan: the layers and values to quantise.
         values: codes of its values, by name.
         weights: codes of its layers, by the nodes' names.
         form: how codes are written.
@@ -203,7 +203,7 @@ def switched(
 
     Args:
         graph: in float32; it is not changed.
-        plan: what would be quantised with all layers.
+        plan: the scheme with all layers quantised.
         values: codes of its values.
         weights: codes of its layers, by the nodes' names.
         biases: of layers where they are quantised.
@@ -253,7 +253,7 @@ class Switches:
 
 
 class _Switched:
-    """The form of a network whose inputs say what is rounded."""
+    """The form of a network whose inputs switch each rounding on or off."""
 
     def __init__(self, biases: Mapping[str, Array | None]) -> None:
         self._biases = biases

@@ -112,7 +112,7 @@ _FOLDED: dict[str, Callable[[OnnxNode, str, Layer, OnnxGraph], _Affine | None]] 
 
 
 def _apply(layer: Layer, affine: _Affine, graph: OnnxGraph) -> None:
-    """Give a layer the weights and the bias of what it and the node after it compute."""
+    """Give a layer the weights and the bias with which it also computes the node after it."""
     channels = layer.channels
     bias = np.zeros(channels) if layer.bias is None else layer.bias.astype(np.float64)
     weights = layer.by_channel().astype(np.float64) * np.broadcast_to(

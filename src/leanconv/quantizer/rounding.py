@@ -1,4 +1,4 @@
-"""The codes of a layer's weights: the nearest, or those by which what it gives errs least.
+"""The codes of a layer's weights: the nearest, or those by which its result errs least.
 
 Rounding every weight to the nearest code makes errors that add up where the inputs of a sum go up
 and down together. Here the codes of an output channel are chosen one weight after the other; what

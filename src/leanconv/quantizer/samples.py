@@ -164,7 +164,7 @@ class Sample:
 
     Attributes:
         arrays: by the inputs' names, in their dtypes.
-        notes: what was converted, as text for a user.
+        notes: conversions, as text for a user.
     """
 
     arrays: dict[str, np.ndarray]

@@ -46,7 +46,7 @@ def score_of(
         rows: how many images each sample holds, known where labels are given.
 
     Raises:
-        SpecError: both are given, or what is given is not usable.
+        SpecError: both are given, or the one that is given is not usable.
     """
     if metric is not None and labels is not None:
         raise SpecError("got metric together with labels; expected one of them")

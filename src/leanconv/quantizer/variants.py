@@ -1,4 +1,4 @@
-"""A network with any of its layers quantised: what is found on samples once, and put together."""
+"""A network with any of its layers quantised, from codes that samples decide once."""
 
 from __future__ import annotations
 

@@ -230,7 +230,7 @@ def numbers_of(shape: tuple[int, ...], target: tuple[int, ...], first: int) -> s
 
     Args:
         shape: of the array, which is broadcast to the other shape.
-        target: of what is normalised.
+        target: shape of the tensor that is normalised.
         first: its first axis of a line.
 
     Returns:

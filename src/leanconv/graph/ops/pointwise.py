@@ -287,7 +287,7 @@ class Term:
 
     Attributes:
         op: one of `ELEMENTWISE`.
-        args: what it takes: the node's inputs come first, then the results of the terms before.
+        args: its operands by number: the node's inputs first, then results of terms before.
         attributes: its own, by name.
         name: of its result, where it is a value of its own.
         stored: the half precision to which its result is rounded, as if it were stored.

@@ -150,7 +150,7 @@ def step(
     """The next states of a cell, by NumPy.
 
     Args:
-        cell: what is computed.
+        cell: the cell.
         x: the input's product (N, gates * H).
         weights: (gates * H, H).
         h, c: states (N, H).
