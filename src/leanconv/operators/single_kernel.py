@@ -14,6 +14,7 @@ from leanconv.codegen.shuffles import power_below
 from leanconv.graph.halves import in_float32, rounds_to_halves, stored_half
 from leanconv.graph.ir import Graph, Node
 from leanconv.graph.ops import OPS
+from leanconv.graph.ops.indexing import GATHERS, SCATTERS
 from leanconv.graph.ops.pointwise import terms_of
 from leanconv.graph.ops.resample import order
 from leanconv.graph.ops.resize import resized_axes
@@ -242,7 +243,7 @@ _KERNELS: Mapping[str, Sequence[str]] = {
     "code_matmul": ("QLinearMatMul",),
     "elementwise": elementwise.OPS,
     "extreme_places": ("ArgMax", "ArgMin"),
-    "gather": ("Gather", "GatherElements", "GatherND"),
+    "gather": tuple(GATHERS),
     "global_pool": ("QLinearGlobalAveragePool",),
     "sampling": ("GridSample",),
     "layout": layout.OPS,
@@ -254,13 +255,13 @@ _KERNELS: Mapping[str, Sequence[str]] = {
     "normalise": ("Normalise",),
     "packed_matmul": ("MatMulNBits",),
     "plane_pool": ("MaxPoolWithIndices",),
-    "pool": ("MaxPool", "AveragePool", "QLinearAveragePool"),
+    "pool": tuple(op for op, each in OPS.items() if each.routes == "windows"),
     "recurrence": ("Recurrence",),
     "reduce": (*(op for op, each in OPS.items() if each.reduces), "Extremes"),
     "resample": ("Resample",),
     "resize": ("Resize",),
     "running": ("CumSum", "CumProd"),
-    "scatter": ("ScatterElements", "ScatterND"),
+    "scatter": tuple(SCATTERS),
     "softmax": ("Softmax", "LogSoftmax"),
     "top": ("TopK",),
 }

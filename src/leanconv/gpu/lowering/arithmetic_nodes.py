@@ -22,18 +22,13 @@ from leanconv.gpu.launch import (
 from leanconv.gpu.lowering.lowering_context import Handlers, LoweringContext, strides_in
 from leanconv.graph.ir import Node
 from leanconv.graph.ops import BINARY, OPS, UNARY, label
-from leanconv.graph.ops.pointwise import activation_of
+from leanconv.graph.ops.pointwise import CIRCULAR, HYPERBOLIC, activation_of
 from leanconv.spec import NHWC, PLAIN, Format
 from leanconv.types import FLOAT32, FLOAT64, DType
 from leanconv.units import shape_text
 
 # Of which `arithmetic.compute` has no code.
-_LACKING = frozenset(
-    (
-        *("Sign", "Floor", "Ceil", "Round", "Sin", "Cos", "Tan", "Asin", "Acos", "Atan"),
-        *("Sinh", "Cosh", "Asinh", "Acosh", "Atanh"),
-    )
-)
+_LACKING = frozenset(("Sign", "Floor", "Ceil", "Round", *CIRCULAR, *HYPERBOLIC))
 # How `arithmetic.reduce_axis` combines.
 _REDUCED = [(how, "") for how in ("mean", "sum", "max", "min")]
 _BLOCK = 512

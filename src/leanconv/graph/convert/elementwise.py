@@ -13,6 +13,7 @@ from leanconv.errors import ModelError, UnsupportedError
 from leanconv.graph.convert.rule import Call, Older, Rule
 from leanconv.graph.convert.shapes import counted
 from leanconv.graph.ops.base import broadcast, check_broadcasts_to
+from leanconv.graph.ops.pointwise import CIRCULAR, HYPERBOLIC
 from leanconv.graph.value import Value
 from leanconv.types import BOOL, FLOAT64, FLOATS, INT64
 
@@ -298,9 +299,14 @@ _EACH: dict[str, Rule] = {
     "Relu": _unary("Relu", codes="bounded", homogeneous=True),
     "Sigmoid": _unary("Sigmoid", halves=True),
     "Tanh": _unary("Tanh", halves=True),
-    **{op: _unary(op) for op in ("Sqrt", "Exp", "Log", "Neg", "Reciprocal", "Softplus")},
-    **{op: _unary(op, since=7) for op in ("Sin", "Cos", "Tan", "Asin", "Acos", "Atan")},
-    **{op: _unary(op, since=9) for op in ("Sinh", "Cosh", "Asinh", "Acosh", "Atanh")},
+    "Sqrt": _unary("Sqrt"),
+    "Exp": _unary("Exp"),
+    "Log": _unary("Log"),
+    "Neg": _unary("Neg"),
+    "Reciprocal": _unary("Reciprocal"),
+    "Softplus": _unary("Softplus"),
+    **{op: _unary(op, since=7) for op in CIRCULAR},
+    **{op: _unary(op, since=9) for op in HYPERBOLIC},
     "Abs": Rule(_abs),
     "Erf": _unary("Erf", since=9),
     "HardSwish": _unary("HardSwish", since=14, halves=True),

@@ -249,14 +249,17 @@ def _op(
     return single(infer, evaluate, inputs, most, names, routes=routes, **facts)
 
 
-OPS: dict[str, Op] = {
+GATHERS: dict[str, Op] = {
     "Gather": _op(
         _infer_gather, _of_found(_evaluate_gather, lists=False), 1, "axis", routes="gather"
     ),
     "GatherElements": _op(_infer_gather_elements, _evaluate_gather_elements, 1, "axis"),
     "GatherND": _op(_infer_gather_nd, _of_found(_evaluate_gather_nd, lists=True), 2, "batch_dims"),
+}
+SCATTERS: dict[str, Op] = {
     "ScatterElements": _op(
         _infer_scatter_elements, _evaluate_scatter_elements, 2, "axis", "reduction", "padded"
     ),
     "ScatterND": _op(_infer_scatter_nd, _evaluate_scatter_nd, 3, "reduction"),
 }
+OPS = {**GATHERS, **SCATTERS}

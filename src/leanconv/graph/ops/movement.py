@@ -198,10 +198,11 @@ def _move(
 ) -> Op:
     """An operation that gives elements of any type back as they are."""
     sizes = tuple(name for name in attributes if name in ("shape", "sizes"))
-    facts = {"takes_symbols": True, "dtypes": DTYPES, "moves": slice(1), "working": 0, **facts}
-    return single(infer, evaluate, attributes=attributes, size_attributes=sizes, **facts)
+    facts = {"size_attributes": sizes, **_MOVES, **facts}
+    return single(infer, evaluate, attributes=attributes, **facts)
 
 
+_MOVES: dict[str, Any] = {"takes_symbols": True, "dtypes": DTYPES, "moves": slice(1), "working": 0}
 OPS: dict[str, Op] = {
     "Reshape": _move(_infer_reshape, _evaluate_reshape, "shape", rearranges=True, routes="reshape"),
     "Transpose": _move(
@@ -222,13 +223,10 @@ OPS: dict[str, Op] = {
         _infer_split,
         _evaluate_split,
         attributes=("axis", "sizes"),
-        takes_symbols=True,
-        dtypes=DTYPES,
-        moves=slice(1),
         rearranges=True,
-        working=0,
         routes="split",
         size_attributes=("sizes",),
+        **_MOVES,
     ),
     "Pad": _move(
         _infer_pad,

@@ -217,6 +217,21 @@ def _divided(c: Array, first: bool) -> tuple[Any, Any] | None:
 _SIGNED = tuple(each for each in NUMBERS if each.kind != "uint")
 _EXACT: dict[str, Any] = {"halves": "exact", "takes_symbols": True, "dtypes": _SIGNED, "working": 0}
 _STEEP: dict[str, Any] = {"halves": "wide", "magnifies": "difference"}
+CIRCULAR: dict[str, Op] = {
+    "Sin": _unary(np.sin, halves="rounded", series=True),
+    "Cos": _unary(np.cos, halves="rounded", series=True),
+    "Tan": _unary(np.tan, series=True, **_STEEP),
+    "Asin": _unary(np.arcsin, halves="rounded", magnifies="root", series=True),
+    "Acos": _unary(np.arccos, halves="rounded", magnifies="root", series=True),
+    "Atan": _unary(np.arctan, halves="rounded", series=True),
+}
+HYPERBOLIC: dict[str, Op] = {
+    "Sinh": _unary(np.sinh, series=True, **_STEEP),
+    "Cosh": _unary(np.cosh, series=True, **_STEEP),
+    "Asinh": _unary(np.arcsinh, halves="rounded", series=True),
+    "Acosh": _unary(np.arccosh, halves="rounded", magnifies="root", series=True),
+    "Atanh": _unary(np.arctanh, halves="rounded", magnifies="root", series=True),
+}
 UNARY: dict[str, Op] = {
     **{
         each.op: _activation(kind, halves="scaled")
@@ -244,17 +259,8 @@ UNARY: dict[str, Op] = {
     "Round": _unary(np.round, halves="scaled"),
     "Reciprocal": _unary(np.reciprocal, divides=True, working=0, **_STEEP),
     "Softplus": _unary(_softplus, halves="scaled", working=0, series=True),
-    "Sin": _unary(np.sin, halves="rounded", series=True),
-    "Cos": _unary(np.cos, halves="rounded", series=True),
-    "Tan": _unary(np.tan, series=True, **_STEEP),
-    "Asin": _unary(np.arcsin, halves="rounded", magnifies="root", series=True),
-    "Acos": _unary(np.arccos, halves="rounded", magnifies="root", series=True),
-    "Atan": _unary(np.arctan, halves="rounded", series=True),
-    "Sinh": _unary(np.sinh, series=True, **_STEEP),
-    "Cosh": _unary(np.cosh, series=True, **_STEEP),
-    "Asinh": _unary(np.arcsinh, halves="rounded", series=True),
-    "Acosh": _unary(np.arccosh, halves="rounded", magnifies="root", series=True),
-    "Atanh": _unary(np.arctanh, halves="rounded", magnifies="root", series=True),
+    **CIRCULAR,
+    **HYPERBOLIC,
 }
 _ARITHMETIC: dict[str, Any] = {"halves": "scaled", "takes_symbols": True, "working": 0}
 _SUM = {**_ARITHMETIC, "commutes": True}
