@@ -72,8 +72,9 @@ $(VENV)/.installed-image: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --editable '.[image]'
 	@touch $@
 
+# Of 9,000 modules the tests import a part: Python compiles that when it does, and keeps it.
 $(VENV)/.installed-dev $(VENV)/.installed-test: $(VENV)/.installed-%: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --editable '.[$*]'
+	$(BIN)/python -m pip install --quiet --no-compile --editable '.[$*]'
 	@touch $@ $(VENV)/.installed-image
 
 $(VENV)/.installed-ocr: pyproject.toml | $(BIN)/python

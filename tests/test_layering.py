@@ -279,6 +279,8 @@ def module_cycle(imports: list[Import], files: list[Path]) -> list[str]:
 def environment_uses(source: str) -> list[int]:
     """Lines that read or change environment variables."""
     names = {"environ", "environb", "getenv", "putenv", "unsetenv"}
+    if not any(name in source for name in names):
+        return []
     tree = ast.parse(source)
     attributes = [n for n in ast.walk(tree) if isinstance(n, ast.Attribute) and n.attr in names]
     imported = [
@@ -297,7 +299,9 @@ def _is_os(node: ast.expr) -> bool:
 
 def prints(source: str) -> list[int]:
     """Lines that call `print` or write to a standard stream."""
-    lines = []
+    lines: list[int] = []
+    if not any(name in source for name in ("print", "stdout", "stderr")):
+        return lines
     for node in ast.walk(ast.parse(source)):
         is_print = (
             isinstance(node, ast.Call)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1] / "src" / "leanconv"
@@ -231,6 +232,7 @@ def literals(source: str) -> dict[str, int]:
     }
 
 
+@cache
 def found() -> dict[str, str]:
     """All floats that are looked for, as `folder:name`, with module and line."""
     places: dict[str, str] = {}

@@ -40,6 +40,12 @@ def trees() -> dict[str, ast.Module]:
     }
 
 
+@cache
+def nodes(tree: ast.AST) -> tuple[ast.AST, ...]:
+    """All of a module's, for the rules that look at each."""
+    return tuple(ast.walk(tree))
+
+
 def outside(find: str, *allowed: str) -> list[str]:
     """Where a rule finds something, but for the modules and folders that are allowed to have it."""
     return [
@@ -52,7 +58,7 @@ def outside(find: str, *allowed: str) -> list[str]:
 
 def element_tables(tree: ast.AST) -> Iterator[int]:
     """Tables from dtypes to their bytes."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Dict):
             pairs = [(k, v) for k, v in zip(node.keys, node.values, strict=True) if k]
             if any(f"{ast.unparse(k)}: {ast.unparse(v)}" in ITEM_BYTES for k, v in pairs):
@@ -61,7 +67,7 @@ def element_tables(tree: ast.AST) -> Iterator[int]:
 
 def executed_texts(tree: ast.AST) -> Iterator[int]:
     """Calls of `exec` and `eval` with anything but compiled code."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         called = getattr(getattr(node, "func", None), "id", "")
         if called in ("exec", "eval") and isinstance(node, ast.Call):
             compiled = getattr(getattr(node.args[0], "func", None), "id", "") == "compile"
@@ -71,21 +77,23 @@ def executed_texts(tree: ast.AST) -> Iterator[int]:
 def roundoffs(tree: ast.AST) -> Iterator[int]:
     """The powers 2**-24 and 2**-53."""
     powers = [ast.unparse(ast.parse(f"{two}**-{n}")) for two in ("2", "2.0") for n in (24, 53)]
-    for node in ast.walk(tree):
-        if isinstance(node, ast.BinOp) and ast.unparse(node) in powers:
+    for node in nodes(tree):
+        power = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow)
+        if power and ast.unparse(node) in powers:
             yield node.lineno
 
 
 def dtype_names(tree: ast.AST) -> Iterator[int]:
     """Names of dtypes as text where code compares, looks up or makes something with them."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and node.value in {str(dtype) for dtype in DTYPES}:
+    names = {str(dtype) for dtype in DTYPES}
+    for node in nodes(tree):
+        if isinstance(node, ast.Constant) and node.value in names:
             yield node.lineno
 
 
 def output_sizes(tree: ast.AST) -> Iterator[int]:
     """Divisions of what is left beside a kernel's extent."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         divides = isinstance(node, ast.BinOp) and isinstance(node.op, ast.FloorDiv)
         if divides and "effective_extent" in ast.unparse(node):
             yield node.lineno
@@ -93,7 +101,7 @@ def output_sizes(tree: ast.AST) -> Iterator[int]:
 
 def kernel_flops(tree: ast.AST) -> Iterator[int]:
     """FLOPs of a convolution's kernel that are counted by hand: two for each product."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.FunctionDef) and node.name in ("flops", "image_flops"):
             text = ast.unparse(node)
             if "2 *" in text or "prod(" in text:
@@ -102,7 +110,7 @@ def kernel_flops(tree: ast.AST) -> Iterator[int]:
 
 def divisors(tree: ast.AST) -> Iterator[int]:
     """Imports of `gcd`, which splits strides and dilations."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         imported = isinstance(node, ast.ImportFrom) and "gcd" in [a.name for a in node.names]
         if imported or (isinstance(node, ast.Attribute) and node.attr == "gcd"):
             yield node.lineno
@@ -110,21 +118,21 @@ def divisors(tree: ast.AST) -> Iterator[int]:
 
 def specs(tree: ast.AST) -> Iterator[int]:
     """Specs that are made field by field."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] == "ConvSpec":
             yield node.lineno
 
 
 def activation_tables(tree: ast.AST) -> Iterator[int]:
     """Tables from operations to kinds of activation and their attributes."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Dict) and "'LeakyRelu': ('leaky_relu'" in ast.unparse(node):
             yield node.lineno
 
 
 def locks(tree: ast.AST) -> Iterator[int]:
     """Locks that nobody renews in a forked child."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Call):
             name = ast.unparse(node.func).split(".")[-1]
             ours = name == "Lock" and node.args  # that of `runtime.locks` says for what
@@ -134,7 +142,7 @@ def locks(tree: ast.AST) -> Iterator[int]:
 
 def locked_properties(tree: ast.AST) -> Iterator[int]:
     """The standard library's cached properties, which have a lock until Python 3.12."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         imported = isinstance(node, ast.ImportFrom) and node.module == "functools"
         names = [a.name for a in node.names] if imported else []
         if "cached_property" in (*names, getattr(node, "attr", "")):
@@ -143,7 +151,7 @@ def locked_properties(tree: ast.AST) -> Iterator[int]:
 
 def identities(tree: ast.AST) -> Iterator[int]:
     """Calls of `id`: a key of them means nothing elsewhere, or when the object has gone."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "id":
             yield node.lineno
 

@@ -16,6 +16,7 @@ def integers(seed: int, shape: tuple[int, ...], dtype: str) -> np.ndarray:
     return np.random.default_rng(seed).integers(-4, 5, shape).astype(dtype)
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("rank", EXTENTS)
 @pytest.mark.parametrize("mode", ["zeros", "reflect", "replicate"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

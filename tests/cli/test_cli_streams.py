@@ -74,10 +74,12 @@ def test_no_traceback_whatever_the_output_is(condition: str) -> None:
     check(condition, "winograd")
 
 
-# Streams that are closed are so for all of Python: a third of the commands meets each.
+# Streams that are closed are so for all of Python: a third of the commands meets each. One of each
+# third is drawn.
 CLOSED = ("no output", "no errors", "none of both")
 
 
+@pytest.mark.drawn
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "closed"),

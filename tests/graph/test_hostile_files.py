@@ -51,7 +51,7 @@ def test_a_graph_that_stands_twice() -> None:
 
 def test_a_file_of_empty_messages() -> None:
     """Two bytes a field: objects for all of them would take a hundred times the file."""
-    field = b"\x0a\x00" * MIB
+    field = b"\x0a\x00" * (4 * MIB)
     graph = b"\x42\x02\x10\x11\x3a" + varint(len(field)) + field
     with bounded(40, 64 * MIB), pytest.raises(ModelError, match="over 100000 entries 'node'"):
         read_model(graph)

@@ -158,6 +158,7 @@ def residual_blocks(channels: int, stem: int = 0) -> bytes:
     return onnx_model(nodes, {"x": shape}, [x], constants).SerializeToString()
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("channels", [8, 16, 20])
 @pytest.mark.parametrize("stem", [0, 2])
 def test_merged_blocks_that_add_their_own_plain_input(channels: int, stem: int) -> None:

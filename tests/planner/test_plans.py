@@ -48,6 +48,7 @@ def image(net: lc.Network, batch: int) -> np.ndarray:
     return np.zeros(shape, port.dtype)
 
 
+@pytest.mark.drawn
 @pytest.mark.presets
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("name", [*SMALL_NETWORKS, *NARROW])
@@ -93,6 +94,7 @@ def test_results_take_over_operands_that_die() -> None:
     assert len(shared) >= 8
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("name", SMALL_NETWORKS)
 def test_bytes_used_are_the_bytes_predicted(name: str) -> None:
     for threads in (1, 3):

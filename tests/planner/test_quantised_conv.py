@@ -45,6 +45,7 @@ def contexts(case: QuantisedConv, target: Target) -> Iterator[NodeContext]:
         yield NodeContext(case.node, case.graph, formats, target)
 
 
+@pytest.mark.drawn
 @pytest.mark.once  # machines of other vectors are among these
 @pytest.mark.parametrize("target", MACHINES, ids=lambda target: target.name)
 @pytest.mark.parametrize("number", range(len(CASES)))

@@ -52,8 +52,8 @@ class Host:
 
 
 def main() -> None:
-    # Two blocks, one of them with an addition; 10 x 10 pixels are no whole blocks of 8 or 32.
-    topology = Topology(image=10, stem=8, stages=((1, 8, 1, 1), (1, 16, 1, 2)), head=8, classes=3)
+    # Two blocks, one of them with an addition; 6 x 6 pixels are no whole blocks of 8 or 32.
+    topology = Topology(image=6, stem=8, stages=((1, 8, 1, 1), (1, 16, 1, 2)), head=8, classes=3)
     params = weights(topology.model())
     image = np.random.default_rng(0).standard_normal(topology.input_shape)
     exact = forward(params, topology, image)
