@@ -27,6 +27,7 @@ from leanconv.types import DTYPES
 PACKAGE = Path(__file__).resolve().parents[1] / "src" / "leanconv"
 LOCKS = {"Lock", "RLock", "Condition", "Semaphore", "BoundedSemaphore", "Barrier"}
 _SHORT = 60  # lines of a module that could be a part of another
+RECORDS = "graph/ops/", "graph/convert/"  # where an operation's record is
 _TABLE = 3  # names of operations from which on a display is a table of them
 ITEM_BYTES = ("'float16': 2", "'float32': 4", "'float64': 8")
 
@@ -267,11 +268,11 @@ def test_each_rule_sees_what_it_is_there_for() -> None:
 
 # -- numbers that may only fall --------------------------------------------------------------
 RATCHETS = {
-    "lines": 121433,
+    "lines": 121342,
     "modules": 535,
     "short_modules": 52,
     "modules_of_one_importer": 138,
-    "tables_of_operations": 108,
+    "tables_of_operations": 8,
     "modules_of_a_convolution": 180,
     "calls_of_a_kept_convolution": 19,
 }
@@ -302,12 +303,13 @@ def modules_of_one_importer() -> int:
 
 
 def tables_of_operations() -> int:
-    """Tables by the names of operations outside of `graph/ops`.
+    """Tables by the names of operations outside of their records.
 
     A table is a display (of a dict, set, tuple or list, in another one as well) outside of
-    functions that has three or more of the names in `OPS` among its keys or elements.
+    functions that has three or more of the names in `OPS` among its keys or elements. The records
+    are `Op` and, of files' operations, `Rule`.
     """
-    found = (tree for name, tree in trees().items() if not name.startswith("graph/ops/"))
+    found = (tree for name, tree in trees().items() if not name.startswith(RECORDS))
     return sum(len(list(operation_tables(tree))) for tree in found)
 
 
