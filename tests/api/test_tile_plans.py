@@ -178,6 +178,7 @@ KEPT = [
 ]
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize(("network", "chunk", "tile", "kept"), KEPT)
 def test_windows_keep_to_chunks_of_the_result(
     network: Callable[[], onnx.ModelProto], chunk: int, tile: Any, kept: bool

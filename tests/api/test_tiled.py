@@ -68,6 +68,7 @@ def test_any_network_with_any_tile(
         assert not said or "at least" in said or "empty" in said or "margins" in said, said
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize(
     ("rank", "seed"), [(1, 0), (1, 1), (1, 1139), *((2, n) for n in range(6)), (3, 0)]
 )

@@ -111,6 +111,7 @@ COMMANDS = [
 ]
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("arguments", COMMANDS, ids=lambda a: "-".join(a[:1] + a[2:4]))
 def test_no_line_is_longer_than_the_terminal(

@@ -117,6 +117,7 @@ SHAPES: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
 @pytest.mark.parametrize("case", SHAPES)
 def test_a_plan_without_weights_takes_any(case: dict[str, Any], dtype: str) -> None:

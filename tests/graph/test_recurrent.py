@@ -115,6 +115,7 @@ def check(made: onnx.ModelProto, inputs: dict[str, np.ndarray], allowed: float =
         assert np.abs(found[name] - wanted).max() <= allowed * max(1.0, np.abs(wanted).max()), name
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("seed", range(24))
 def test_random_options(seed: int) -> None:
     generator = np.random.default_rng(seed)

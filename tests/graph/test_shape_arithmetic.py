@@ -62,6 +62,7 @@ def test_with_symbols_as_with_numbers(
         _constants(read, templates, size)
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("seed", range(40))
 def test_as_onnx_runtime_has_it(seed: int) -> None:
     random = Random(seed)

@@ -52,6 +52,7 @@ def test_mobilenet_as_it_is() -> None:
     assert relative_error(found, next(iter(by_numpy(built, {"input": x}).values()))) < BOUND
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("name", NAMES)
 def test_same_bits_whatever_the_threads_and_run_after_run(name: str) -> None:
     built = model(name)

@@ -60,6 +60,7 @@ def test_bits_are_those_of_the_definition(number: int, target: Target) -> None:
             np.testing.assert_array_equal(found, expected, f"{choice} {context.formats}")
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("text", ["winograd:m=4", "winograd:m=2", "winograd:form=stages,m=3"])
 @pytest.mark.parametrize("number", [4, 9, 11])
 def test_an_algorithm_that_is_named_has_the_same_bits(number: int, text: str) -> None:

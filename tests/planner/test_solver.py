@@ -76,6 +76,7 @@ def sums(path: Path, paths: list[Found]) -> Found:
     return found
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("seed", range(40))
 def test_it_finds_what_trying_every_path_finds(seed: int) -> None:
     rng = np.random.default_rng(seed)
