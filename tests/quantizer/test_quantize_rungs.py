@@ -83,6 +83,16 @@ def test_what_is_in_the_file() -> None:
     assert sum(made.counts({names[0]: FLOAT16}).values()) == len(names)
 
 
+def test_weights_are_in_the_networks_order() -> None:
+    data, x = random_network(7)
+    made = variants(data, x)
+    file = made.file(all_in(list(made.layers), W8A16))
+    biases = [node.inputs[2] for node in file.nodes if node.op == "Conv" and node.inputs[2:]]
+    corrected = [name for name in biases if name not in made.graph.constants]
+    assert len(corrected) > 2
+    assert [name for name in file.constants if name in corrected] == corrected
+
+
 def test_weights_beyond_float16_are_not_offered_in_it() -> None:
     data, x = random_network(2)
     parsed = onnx.load_from_string(data)

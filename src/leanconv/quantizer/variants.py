@@ -125,7 +125,8 @@ class Variants:
 
     def _made(self, rungs: Rungs, form: Form) -> OnnxGraph:
         graph = self.graph.copy()
-        coded = {name: rungs[name] for name in named(rungs, INT8, W8A16)}
+        chosen = named(rungs, INT8, W8A16)
+        coded = {name: rungs[name] for name in self.layers if name in chosen}  # in order
         layers = quantisable(graph)
         for name, rung in coded.items():
             bias = self._bias(name, rung)
