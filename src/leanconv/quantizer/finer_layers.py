@@ -102,17 +102,15 @@ def _half_nodes(graph: OnnxGraph, layers: Collection[str]) -> set[int]:
     chosen: set[int] = set()
     made: set[str] = set()
     for node in graph.nodes:
-        if node.name in layers or (_follows(node) and _follows_halves(graph, node, made)):
+        if node.name in layers or _follows_halves(graph, node, made):
             chosen.add(id(node))
             made.update(node.outputs)
     return chosen
 
 
-def _follows(node: OnnxNode) -> bool:
-    return (node.rule.halves or follows(node)) and not node.captured and len(node.outputs) == 1
-
-
 def _follows_halves(graph: OnnxGraph, node: OnnxNode, made: Collection[str]) -> bool:
+    if node.captured or len(node.outputs) != 1 or not (node.rule.halves or follows(node)):
+        return False
     names = [node.inputs[index] for index in _numbers(node)]
     held = [graph.constants[name] for name in names if name in graph.constants]
     running = [name for name in names if name not in graph.constants]

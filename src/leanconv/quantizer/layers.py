@@ -93,18 +93,13 @@ class Layer:
     @property
     def input_channels(self) -> int:
         """The number of input channels."""
-        if self.node.op in ("Conv", "ConvTranspose"):
-            return int(
-                self.weights.shape[1] * self.groups if self.weight_axis == 0 else len(self.weights)
-            )
-        return int(self.weights.shape[1 - self.weight_axis])
+        shape = self.weights.shape
+        return int(shape[1] * self.groups if self.weight_axis == 0 else shape[0])
 
     def _by_input(self, weights: Array) -> Array:
         """A view of weights in which inputs are two axes: `(groups, ., C / groups, ...)`."""
-        if self.node.op == "Conv":
-            return weights.reshape(self.groups, -1, *weights.shape[1:])
-        inputs_first = weights if self.transposed or self.weight_axis == 1 else weights.T
-        return inputs_first.reshape(1, 1, *inputs_first.shape)
+        first = (self.groups, -1) if self.weight_axis == 0 else (1, 1, len(weights))
+        return weights.reshape(*first, *weights.shape[1:])
 
     def largest_by_input(self) -> Array:
         """The largest weight of each input channel, `(C,)`."""
@@ -114,13 +109,9 @@ class Layer:
 
     def scaled_inputs(self, factors: Array) -> Array:
         """Weights for inputs whose channels were divided by factors `(C,)`, float32."""
-        weights = self.weights.astype(np.float64)
-        parts = self._by_input(weights)
+        parts = self._by_input(self.weights.astype(np.float64))
         parts = parts * factors.reshape(parts.shape[0], 1, -1, *[1] * (parts.ndim - 3))
-        inner = parts.reshape(parts.shape[2:]) if self.node.op != "Conv" else parts
-        if self.node.op in ("Gemm", "MatMul") and self.weight_axis == 0:
-            inner = inner.T
-        return np.ascontiguousarray(inner.reshape(self.weights.shape), np.float32)
+        return np.ascontiguousarray(parts.reshape(self.weights.shape), np.float32)
 
     def set_weights(self, graph: OnnxGraph, rows: Array) -> None:
         """Give the node other weights, as rows of `by_channel`."""

@@ -320,34 +320,31 @@ def _of_codes(
     return single(infer, evaluate, inputs, inputs, named, dtypes=CODES, **facts)
 
 
+def _scaled(
+    infer: _Infer, evaluate: Callable[[Arrays, Attributes], Array], *names: str, **facts: Any
+) -> Op:
+    """An operation of numbers, their scale and zero point."""
+    return single(infer, evaluate, 3, 3, names, converts=True, **facts)
+
+
+_KNOWN: dict[str, Any] = {"shifts": True, "routes": "first", "single": (1,)}  # of constant scales
 OPS: dict[str, Op] = {
-    "QuantizeLinear": single(
+    "QuantizeLinear": _scaled(
         _infer_quantise,
         _evaluate_quantise,
-        3,
-        3,
-        ("axis",),
+        "axis",
         dtypes=(*FLOATS, *QUANTISED),
-        shifts=True,
-        converts=True,
         halves="rounded",
-        routes="first",
-        single=(1,),
+        **_KNOWN,
     ),
-    "QuantizeFloats": single(
-        _infer_floats, _evaluate_floats, 3, 3, ("low", "high", "dtype"), converts=True
-    ),
-    "DequantizeLinear": single(
+    "QuantizeFloats": _scaled(_infer_floats, _evaluate_floats, "low", "high", "dtype"),
+    "DequantizeLinear": _scaled(
         _infer_dequantise,
         _evaluate_dequantise,
-        3,
-        3,
-        ("axis", "dtype"),
+        "axis",
+        "dtype",
         dtypes=(FLOAT32, *DEQUANTISED),
-        shifts=True,
-        converts=True,
-        routes="first",
-        single=(1,),
+        **_KNOWN,
     ),
     "Lookup": single(
         _infer_lookup,
