@@ -39,18 +39,18 @@ class NaiveConv(GroupedConv):
     VARIES = True
 
     @property
-    def chunks(self) -> int:
+    def grid(self) -> tuple[int, ...]:
         """Rows of output."""
         conv = self.conv
-        return conv.batch * conv.groups * conv.outputs * conv.row_count
+        return conv.batch, conv.groups, conv.outputs, *conv.window.out[:2]
 
     def emit(self, target: Target) -> str:
         """Emit the seven loops."""
         conv, e, element = self.conv, Function(self.NAME), self.conv.dtype.llvm
         pointers = self.addresses(e)
-        depth, height, width = conv.window.out
+        width = conv.window.out[2]
         steps = self.reduction
-        with e.chunks(conv.batch, conv.groups, conv.outputs, depth, height) as (n, g, j, od, oh):
+        with e.chunks(*self.grid) as (n, g, j, od, oh):
             k = g * conv.outputs + j
             row = n * conv.y.image + channel_offset(conv.y, k) + conv.y_offset
             row = row + od * conv.y.spatial[0] + oh * conv.y.spatial[1]

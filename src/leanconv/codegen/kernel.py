@@ -17,6 +17,7 @@ import re
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
+from math import prod
 from typing import Any, ClassVar
 
 from leanconv.codegen.instructions import rounding_by
@@ -158,9 +159,14 @@ class Kernel(ABC):
         return self
 
     @property
-    @abstractmethod
+    def grid(self) -> tuple[int, ...]:
+        """Extents of the grid of chunks, the last one fastest; what has none states its chunks."""
+        raise NotImplementedError(f"{type(self).__name__} states neither its grid nor its chunks")
+
+    @property
     def chunks(self) -> int:
         """Number of independent pieces of work; never depends on the number of threads."""
+        return prod(self.grid)
 
     @property
     def rounds(self) -> int:

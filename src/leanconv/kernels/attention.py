@@ -79,10 +79,6 @@ class FusedAttention(Kernel):
         return (*self.batch, ceil_div(self.m, self.rows))
 
     @property
-    def chunks(self) -> int:
-        return prod(self.grid)
-
-    @property
     def row(self) -> int:
         """Elements from a row of scores to the next."""
         return ceil_div(self.n, _ROW_ENDS) * _ROW_ENDS + _ROW_ENDS

@@ -103,10 +103,6 @@ class CodeMatMul(Kernel):
         return (*self.batch, ceil_div(row_tiles, self.tiles), ceil_div(self.n, self.width))
 
     @property
-    def chunks(self) -> int:
-        return prod(self.grid)
-
-    @property
     def scratch_bytes(self) -> int:
         """A panel of b, and a number for each column that is subtracted from its sums."""
         return (self.groups + 1) * self.width * INT32.bytes

@@ -84,8 +84,8 @@ class DeformColumns(Kernel):
         return ceil_div(self.places, TILE)
 
     @property
-    def chunks(self) -> int:
-        return self.images * self.tiles
+    def grid(self) -> tuple[int, ...]:
+        return self.images, self.tiles
 
     @property
     def scratch_bytes(self) -> int:
@@ -125,7 +125,7 @@ class _Nest:
         assert offset is not None
         assert y is not None
         taps, plane = prod(k.kernel), prod(k.extents) * k.block
-        with e.chunks(k.images, k.tiles) as (image, tile):
+        with e.chunks(*k.grid) as (image, tile):
             first = tile * k.places // k.tiles
             count = (tile + 1) * k.places // k.tiles - first
             for at in vectors(e, count, self.lanes):

@@ -60,15 +60,15 @@ class Lookup(Kernel):
     count: Extent
 
     @property
-    def chunks(self) -> int:
-        return ceil_div(self.count, PIECE)
+    def grid(self) -> tuple[int, ...]:
+        return (ceil_div(self.count, PIECE),)
 
     def emit(self, target: Target) -> str:
         e, way = Function(self.NAME), way_of(self.dtype, target)
         x, table, y = e.pointer(0), e.pointer(1, self.dtype.llvm), e.pointer(2, self.dtype.llvm)
         lanes = lookup_lanes(self.dtype, target)
         held = Table(e, table, way, lanes)
-        with e.chunks(self.chunks) as (chunk,):
+        with e.chunks(*self.grid) as (chunk,):
             start = chunk * PIECE
             stop = e.smin(start + PIECE, self.count)
             whole = stop & -lanes

@@ -103,10 +103,6 @@ class MatMul(Kernel):
         return (*self.batch, groups, ceil_div(self.n, self.width))
 
     @property
-    def chunks(self) -> int:
-        return prod(self.grid)
-
-    @property
     def scratch_bytes(self) -> int:
         """A panel of `b`."""
         return self.k * self.width * self.dtype.bytes

@@ -52,8 +52,8 @@ class _OfPieces(Kernel):
         return ceil_div(self.count, self.piece)
 
     @property
-    def chunks(self) -> int:
-        return self.pieces
+    def grid(self) -> tuple[int, ...]:
+        return (self.pieces,)
 
     @property
     def stride(self) -> int:
@@ -110,7 +110,7 @@ class FindNonZero(_OfPieces):
         counts, count = e.pointer(2 + self.counted, INT64.llvm), e.i64(self.count)
         if self.counted:
             count = e.load_index(e.pointer(1, INT64.llvm)) * self.each
-        with e.chunks(self.chunks) as (piece,):
+        with e.chunks(*self.grid) as (piece,):
             first = piece * self.piece
             stop = e.smin(first + self.piece, count)
             if self.counted:
@@ -180,7 +180,7 @@ class ListPlaces(_OfPieces):
         e, lanes = Function(self.NAME), target.lanes(INT32)
         places, counts = e.pointer(0, INT32.llvm), e.pointer(1, INT64.llvm)
         y, result = e.pointer(2, INT64.llvm), e.pointer(3, INT64.llvm)
-        with e.chunks(self.chunks) as (piece,):
+        with e.chunks(*self.grid) as (piece,):
             before, total = self.sums(e, counts, piece)
             with e.when(piece.compare("eq", 0)):
                 e.store(total, result)
@@ -242,15 +242,15 @@ class TakeSlices(_OfPieces):
         return ceil_div(PIECE, self.count * self.inner)
 
     @property
-    def chunks(self) -> int:
-        return ceil_div(self.outer, self.group) * self.pieces
+    def grid(self) -> tuple[int, ...]:
+        return ceil_div(self.outer, self.group), self.pieces
 
     def emit(self, target: Target) -> str:
         e, element = Function(self.NAME), f"i{8 * self.item}"
         lanes = target.vector_bytes // self.item
         x, places = e.pointer(0, element), e.pointer(1, INT32.llvm)
         counts, y = e.pointer(2, INT64.llvm), e.pointer(3, element)
-        with e.chunks(ceil_div(self.outer, self.group), self.pieces) as (part, piece):
+        with e.chunks(*self.grid) as (part, piece):
             before, total = self.sums(e, counts, piece)
             with e.when((part | piece).compare("eq", 0)):
                 e.store(total, e.pointer(4, INT64.llvm))

@@ -76,16 +76,16 @@ class Rearrangement(Kernel):
         return ceil_div(self.each, _CHUNK)
 
     @property
-    def chunks(self) -> int:
+    def grid(self) -> tuple[int, ...]:
         """Blocks by pieces of each."""
-        return self.outer * self.inner * self.pieces
+        return self.outer, self.inner, self.pieces
 
     def emit(self, target: Target) -> str:
         """Emit the loops: chunks, elements."""
         del target
         e, element = Function(self.NAME), self.dtype.llvm
         w, table, packed = map(e.pointer, range(3), (element, "i32", element))
-        with e.chunks(self.outer, self.inner, self.pieces) as (outer, inner, piece):
+        with e.chunks(*self.grid) as (outer, inner, piece):
             source = w.at(outer * self.outer_stride + inner * self.inner_stride)
             result = packed.at((outer * self.inner + inner) * self.each)
             start = piece * _CHUNK

@@ -191,8 +191,8 @@ class PackedPanels(Kernel):
         return ceil_div(self.hidden, self.lanes)
 
     @property
-    def chunks(self) -> int:
-        return self.directions * self.panels
+    def grid(self) -> tuple[int, ...]:
+        return self.directions, self.panels
 
     @property
     def elements(self) -> int:
@@ -203,7 +203,7 @@ class PackedPanels(Kernel):
         del target
         e, hidden, lanes = Function(self.NAME), self.hidden, self.lanes
         source, made = (e.pointer(index, self.dtype.llvm) for index in range(2))
-        with e.chunks(self.directions, self.panels) as (direction, panel):
+        with e.chunks(*self.grid) as (direction, panel):
             to = made.at((direction * self.panels + panel) * (hidden * self.gates * lanes))
             live = e.smin(e.i64(hidden) - panel * lanes, lanes)
             with e.loop("gate", self.gates) as gate:

@@ -194,7 +194,7 @@ class Recurrence(RecurrentLayers):
     def emit(self, target: Target) -> str:
         e = Function(self.NAME)
         at = e.pointers(self.operands, self.dtype.llvm, lengths=INT32.llvm)
-        with e.chunks(len(self.cells), self.groups) as (direction, group):
+        with e.chunks(*self.grid) as (direction, group):
             chunk = Chunk(e, self, at, direction, group)
             chunk.begin()
             for cell, reverse in cells_of(chunk):

@@ -84,8 +84,8 @@ class RecurrentLayers(Kernel):
         return ceil_div(self.batch, self.group)
 
     @property
-    def chunks(self) -> int:
-        return len(self.cells) * self.groups
+    def grid(self) -> tuple[int, ...]:
+        return len(self.cells), self.groups
 
     @property
     def states(self) -> tuple[str, ...]:

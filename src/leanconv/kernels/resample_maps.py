@@ -79,8 +79,8 @@ class ResampleMaps(Kernel):
         return ("x", *(f"{side}_{table}" for side in ("rows", "columns") for table in TABLES), "y")
 
     @property
-    def chunks(self) -> int:
-        return self.outer * self.rows.parts * self.columns.parts
+    def grid(self) -> tuple[int, ...]:
+        return self.outer, self.rows.parts, self.columns.parts
 
     @property
     def pitch(self) -> int:
@@ -183,7 +183,7 @@ class _Nest:
 
     def emit(self) -> str:
         e, k = self.e, self.k
-        with e.chunks(k.outer, k.rows.parts, k.columns.parts) as (o, band, block):
+        with e.chunks(*k.grid) as (o, band, block):
             x = self.at["x"].at(o * (k.rows.extent * k.columns.extent * k.inner))
             y = self.at["y"].at(o * (k.rows.size * k.columns.size * k.inner))
             row, column = band * k.rows.part, block * k.columns.part

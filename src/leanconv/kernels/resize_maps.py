@@ -50,8 +50,8 @@ class ResizeMaps(Kernel):
         return ("x", *_CELLS, *_WEIGHTS, "y")
 
     @property
-    def chunks(self) -> int:
-        return self.outer * self.rows.parts * self.columns.parts
+    def grid(self) -> tuple[int, ...]:
+        return self.outer, self.rows.parts, self.columns.parts
 
     @property
     def pitch(self) -> int:
@@ -81,7 +81,7 @@ class _Nest:
     def emit(self) -> str:
         e, k = self.e, self.k
         high, wide = k.rows, k.columns
-        with e.chunks(k.outer, high.parts, wide.parts) as (o, band, block):
+        with e.chunks(*k.grid) as (o, band, block):
             row, column = band * high.part, block * wide.part
             rows = e.smin(row + high.part, high.size) - row
             columns = e.smin(column + wide.part, wide.size) - column

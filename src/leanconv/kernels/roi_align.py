@@ -67,8 +67,8 @@ class RoiAlign(Kernel):
         return [(0, self.images - 1)]
 
     @property
-    def chunks(self) -> int:
-        return self.regions * self.bins[0]
+    def grid(self) -> tuple[int, ...]:
+        return self.regions, self.bins[0]
 
     @property
     def flops(self) -> int:
@@ -101,7 +101,7 @@ class _Nest:
         e, k = self.e, self.k
         x, regions, y = (e.pointer(number, k.dtype.llvm) for number in (0, 1, 3))
         images, area = e.pointer(2, INT64.llvm), prod(k.bins)
-        with e.chunks(k.regions, k.bins[0]) as (region, row):
+        with e.chunks(*k.grid) as (region, row):
             number = e.load_index(images.at(region))
             with e.when(number.compare("uge", k.images)):
                 e.store(number, e.pointer(4, INT64.llvm))

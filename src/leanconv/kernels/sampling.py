@@ -299,8 +299,8 @@ class GridSample(Kernel):
         return ceil_div(self.places, TILE)
 
     @property
-    def chunks(self) -> int:
-        return self.images * self.tiles
+    def grid(self) -> tuple[int, ...]:
+        return self.images, self.tiles
 
     @property
     def scratch_bytes(self) -> int:
@@ -316,7 +316,7 @@ class GridSample(Kernel):
         table = Table(e, self.dtype, self.taps, self.mode != "nearest")
         lanes = power_below(self.places, target.lanes(self.dtype))
         plane, axes = prod(self.extents) * self.block, len(self.extents)
-        with e.chunks(self.images, self.tiles) as (image, tile):
+        with e.chunks(*self.grid) as (image, tile):
             first = tile * self.places // self.tiles
             count = (tile + 1) * self.places // self.tiles - first
             source = x.at(image * (self.channels * plane))

@@ -78,7 +78,7 @@ class _Emission:
     def emit(self) -> str:
         e, k = self.e, self.k
         pointers = e.pointers(k.operands, k.dtype.llvm, runs=INT64.llvm)
-        with e.chunks(k.batch, k.groups, k.units, k.bands) as (n, g, unit, band):
+        with e.chunks(*k.grid) as (n, g, unit, band):
             own_unit = g * k.units + unit
             first_block = own_unit * k.unit
             x = pointers["x"].at(n * k.x.image).at(k.x.panel(g, k.inputs))

@@ -112,8 +112,8 @@ class Col2ImLayout(Kernel):
         return self.tile.vectors * self.lanes
 
     @property
-    def chunks(self) -> int:
-        return self.batch * self.groups * self.units * self.bands
+    def grid(self) -> tuple[int, ...]:
+        return self.batch, self.groups, self.units, self.bands
 
     @property
     def pixels(self) -> int:

@@ -112,9 +112,9 @@ class PanelPacking(Panels):
         return ceil_div(self.row, _COLUMNS)
 
     @property
-    def chunks(self) -> int:
+    def grid(self) -> tuple[int, ...]:
         """Panels by blocks of columns."""
-        return self.groups * self.panels * self.blocks
+        return self.groups, self.panels, self.blocks
 
     @property
     def group_elements(self) -> int:
@@ -125,7 +125,7 @@ class PanelPacking(Panels):
         """Emit the loops: chunks, columns, vectors of the panel."""
         e, element, lanes = Function(self.NAME), self.dtype.llvm, self.lanes
         w, places, packed = map(e.pointer, range(3), (element, "i64", element))
-        with e.chunks(self.groups, self.panels, self.blocks) as (group, panel, block):
+        with e.chunks(*self.grid) as (group, panel, block):
             first = panel * (self.vectors * lanes)
             vectors = e.smin((e.i64(self.outputs + (lanes - 1)) - first) // lanes, self.vectors)
             result = packed.at(group * self.group_elements + first * self.row)
@@ -216,9 +216,9 @@ class WeightTransform(Panels):
         return self.panel_size
 
     @property
-    def chunks(self) -> int:
+    def grid(self) -> tuple[int, ...]:
         """Panels by blocks of steps."""
-        return self.groups * self.panels * ceil_div(self.steps, _STEPS)
+        return self.groups, self.panels, ceil_div(self.steps, _STEPS)
 
     @property
     @abstractmethod
@@ -229,7 +229,7 @@ class WeightTransform(Panels):
         """Emit the loops: chunks, steps, vectors of the panel, and what is made of taps."""
         e = Function(self.NAME)
         pointers = e.pointers(self.operands, "i64", **self.types)
-        with e.chunks(self.groups, self.panels, ceil_div(self.steps, _STEPS)) as (g, panel, block):
+        with e.chunks(*self.grid) as (g, panel, block):
             rows = pointers["w"].at(g * (self.outputs * self.row))
             result = pointers["packed"].at(g * self.group_size + panel * self.panel_step)
             first, vectors = panel * (self.vectors * self.lanes), e.i64(self.vectors)

@@ -85,10 +85,10 @@ class DepthwiseConv(GroupedConv):
         return self.conv.x.block == 1
 
     @property
-    def chunks(self) -> int:
+    def grid(self) -> tuple[int, ...]:
         """Images by vectors of channels (unless they are inside) by blocks of rows."""
         blocks = 1 if self.blocks_inside else self.blocks
-        return self.conv.batch * blocks * ceil_div(self.conv.row_count, self.rows)
+        return self.conv.batch, blocks, ceil_div(self.conv.row_count, self.rows)
 
     @property
     def row_weights(self) -> int:
@@ -157,9 +157,7 @@ class DepthwiseConv(GroupedConv):
         """Emit the loops: chunks, rows, tiles."""
         conv, e = self.conv, Function(self.NAME)
         pointers = self.addresses(e)
-        row_blocks = ceil_div(conv.row_count, self.rows)
-        outer = 1 if self.blocks_inside else self.blocks
-        with e.chunks(conv.batch, outer, row_blocks) as (n, block, part):
+        with e.chunks(*self.grid) as (n, block, part):
             first = part * self.rows
             last = e.smin(first + self.rows, conv.row_count)
             if self.blocks_inside:

@@ -351,15 +351,7 @@ class DirectConv(DirectShape):
 
     def emit_chunks(self, e: Function, pointers: dict[str, Pointer]) -> None:
         """Emit the loop over the chunks of a function, with the operands at these addresses."""
-        panels = 1 if self.panels_inside else self.panels
-        extents = (
-            self.phases * self.conv.batch,
-            self.conv.groups,
-            self.bands,
-            panels,
-            self.row_blocks,
-        )
-        with e.chunks(*extents) as (n, g, band, panel, block):
+        with e.chunks(*self.grid) as (n, g, band, panel, block):
             start = band * self.band_rows
             first = start + block * self.rows
             last = e.smin(first + self.rows, start + self.band_rows)

@@ -77,9 +77,9 @@ class DirectPointwise(PackedConv):
         return ceil_div(self.tile_count, self.chunk_tiles)
 
     @property
-    def chunks(self) -> int:
-        """Phases by images by groups by panels by blocks of tiles."""
-        return self.phases * self.conv.batch * self.conv.groups * self.panels * self.blocks
+    def grid(self) -> tuple[int, ...]:
+        """Phases by images, groups, panels, blocks of tiles."""
+        return self.phases * self.conv.batch, self.conv.groups, self.panels, self.blocks
 
     @property
     def largest(self) -> int:
@@ -107,8 +107,7 @@ class DirectPointwise(PackedConv):
         """Emit the loops: chunks, parts, tiles."""
         conv, e = self.conv, Function(self.NAME)
         pointers = self.addresses(e)
-        extents = self.phases * conv.batch, conv.groups, self.panels, self.blocks
-        with e.chunks(*extents) as (n, g, panel, block):
+        with e.chunks(*self.grid) as (n, g, panel, block):
             first = block * self.chunk_tiles
             last = e.smin(first + self.chunk_tiles, self.tile_count)
             moved, n = self.of_phase(e, pointers, n)

@@ -136,9 +136,7 @@ class DirectShape(PackedConv):
         return ceil_div(self.conv.window.out[2], self.tile.rows)
 
     @property
-    def chunks(self) -> int:
-        """Phases by images by groups by bands by panels (unless inside) by blocks of rows."""
-        panels = 1 if self.panels_inside else self.panels
-        return (
-            self.phases * self.conv.batch * self.conv.groups * self.bands * panels * self.row_blocks
-        )
+    def grid(self) -> tuple[int, ...]:
+        """Phases by images, groups, bands, panels (unless inside), blocks of rows."""
+        images, panels = self.phases * self.conv.batch, 1 if self.panels_inside else self.panels
+        return images, self.conv.groups, self.bands, panels, self.row_blocks

@@ -22,7 +22,6 @@ Depthwise: the same sum without c and k, lanes along channels, element by elemen
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
-from math import prod
 
 import numpy as np
 
@@ -203,9 +202,9 @@ class FftConv(CutKernel):
     layout: FftLayout
 
     @property
-    def chunks(self) -> int:
+    def grid(self) -> tuple[int, ...]:
         """Groups (or vectors of channels) by slices of their outputs by blocks of tiles."""
-        return self.layout.outer * self.layout.splits * prod(self.layout.blocks)
+        return self.layout.outer, self.layout.splits, *self.layout.blocks
 
     @property
     def scratch_bytes(self) -> int:
@@ -241,7 +240,7 @@ class FftConv(CutKernel):
         layout = self.layout
         e = Function(self.NAME)
         pointers = e.pointers(self.operands, layout.conv.dtype.llvm)
-        with e.chunks(layout.outer, layout.splits, *layout.blocks) as (outer, split, *block):
+        with e.chunks(*self.grid) as (outer, split, *block):
             transforms = Transforms(e, layout, target, pointers, outer, split, block)
             transforms.forward()
             weights = (outer * layout.splits + split) * (layout.bins * layout.bin_weights)

@@ -42,9 +42,9 @@ class FftPlanes(CutKernel):
     layout: PlaneLayout
 
     @property
-    def chunks(self) -> int:
+    def grid(self) -> tuple[int, ...]:
         """Channels by vectors of their tiles."""
-        return self.layout.conv.groups * self.layout.vectors
+        return self.layout.conv.groups, self.layout.vectors
 
     @property
     def scratch_bytes(self) -> int:
@@ -72,7 +72,7 @@ class FftPlanes(CutKernel):
         layout = self.layout
         e = Function(self.NAME)
         pointers = e.pointers(self.operands, layout.conv.dtype.llvm)
-        with e.chunks(layout.conv.groups, layout.vectors) as (channel, number):
+        with e.chunks(*self.grid) as (channel, number):
             tiles = _Tiles(e, layout, target, pointers, channel)
             tiles.find(number)
             tiles.transform_rows()

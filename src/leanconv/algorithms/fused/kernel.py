@@ -251,9 +251,9 @@ class SumOfParts(Kernel):
         return SumOfParts, self.blocks, self.lanes, self.dtype, self.epilogue.operands
 
     @property
-    def chunks(self) -> int:
+    def grid(self) -> tuple[int, ...]:
         """Images by blocks of channels."""
-        return self.batch * self.blocks
+        return self.batch, self.blocks
 
     @property
     def constant_bytes(self) -> dict[str, int]:
@@ -269,7 +269,7 @@ class SumOfParts(Kernel):
         e = Function(self.NAME)
         pointers = e.pointers(self.operands, self.dtype.llvm)
         plane = self.pixels * self.lanes
-        with e.chunks(self.batch, self.blocks) as (image, block):
+        with e.chunks(*self.grid) as (image, block):
             place = (image * self.blocks + block) * plane
             there: dict[str, Pointer] = {
                 name: pointers[name].at(place)

@@ -88,10 +88,10 @@ class PlanarDepthwise(GroupedConv):
         return ceil_div(self.conv.window.out[1], self.rows)
 
     @property
-    def chunks(self) -> int:
+    def grid(self) -> tuple[int, ...]:
         """Images by blocks of channels by blocks of rows."""
         channels = ceil_div(self.conv.groups // self.planes, self.plane_block)
-        return self.conv.batch * channels * ceil_div(self.row_tiles, self.row_block)
+        return self.conv.batch, channels, ceil_div(self.row_tiles, self.row_block)
 
     def uses(self, rows: int) -> Uses:
         """Return for each input row, counted from a tile's first, its uses: (output row, kh)."""
@@ -108,8 +108,7 @@ class PlanarDepthwise(GroupedConv):
         e = Function(self.NAME)
         pointers = self.addresses(e)
         tiles = self.conv.groups // self.planes
-        row_blocks = ceil_div(self.row_tiles, self.row_block)
-        with e.chunks(self.conv.batch, ceil_div(tiles, self.plane_block), row_blocks) as chunk:
+        with e.chunks(*self.grid) as chunk:
             n, block, part = chunk
             last = e.smin((block + 1) * self.plane_block, tiles)
             with e.loop("plane", last, start=block * self.plane_block) as plane:

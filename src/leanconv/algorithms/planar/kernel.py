@@ -145,19 +145,16 @@ class PlanarConv(GroupedConv):
         return ceil_div(self.conv.window.out[2], self.vectors * self.lanes)
 
     @property
-    def chunks(self) -> int:
-        """Images by tiles of output channels by blocks of rows."""
-        conv = self.conv
-        tiles = conv.groups * conv.outputs // self.channels
-        return conv.batch * tiles * ceil_div(conv.row_count, self.rows)
+    def grid(self) -> tuple[int, ...]:
+        """Images by groups by tiles of output channels by blocks of rows."""
+        conv, row_blocks = self.conv, ceil_div(self.conv.row_count, self.rows)
+        return conv.batch, conv.groups, conv.outputs // self.channels, row_blocks
 
     def emit(self, target: Target) -> str:
         """Emit the loops: chunks, rows, tiles."""
         conv, e = self.conv, Function(self.NAME)
         pointers = self.addresses(e)
-        per_group = conv.outputs // self.channels
-        row_blocks = ceil_div(conv.row_count, self.rows)
-        with e.chunks(conv.batch, conv.groups, per_group, row_blocks) as (n, g, part, block):
+        with e.chunks(*self.grid) as (n, g, part, block):
             first = block * self.rows
             last = e.smin(first + self.rows, conv.row_count)
             channel = g * conv.outputs + part * self.channels

@@ -103,10 +103,10 @@ class PlanarPointwise(GroupedConv):
         return ceil_div(self.conv.outputs, self.tile.rows)
 
     @property
-    def chunks(self) -> int:
+    def grid(self) -> tuple[int, ...]:
         """Images by groups by blocks of pixels by blocks of panels."""
         panel_blocks = ceil_div(self.panels, self.panel_block)
-        return self.conv.batch * self.conv.groups * self.column_blocks * panel_blocks
+        return self.conv.batch, self.conv.groups, self.column_blocks, panel_blocks
 
     @property
     def packing(self) -> Hashable:
@@ -128,9 +128,7 @@ class PlanarPointwise(GroupedConv):
         """Emit the loops: chunks, tiles of pixels, panels."""
         e = Function(self.NAME)
         pointers = self.addresses(e)
-        panel_blocks = ceil_div(self.panels, self.panel_block)
-        extents = (self.conv.batch, self.conv.groups, self.column_blocks, panel_blocks)
-        with e.chunks(*extents) as (n, g, columns, block):
+        with e.chunks(*self.grid) as (n, g, columns, block):
             body = _PanelTiles(e, self, target, pointers, n, g, block)
             for pixel, pixels in self._tiles_of_pixels(e, columns):
                 vectors = fixed(ceil_div(pixels, self.lanes))

@@ -49,21 +49,20 @@ class Unfold(Kernel):
         return {"image": INT64.bytes} if self.one_image else {}
 
     @property
-    def chunks(self) -> int:
+    def grid(self) -> tuple[int, ...]:
         """Images by groups by depth by blocks of rows."""
         depth, height, _ = self.unfolding.view.out
-        return self.batch * self.groups * depth * ceil_div(height, self.rows)
+        return self.batch, self.groups, depth, ceil_div(height, self.rows)
 
     def emit(self, target: Target) -> str:
         """Emit the loops over chunks and rows."""
         e, u = Function(self.NAME), self.unfolding
-        element, (depth, height, width) = u.dtype.llvm, u.view.out
+        element, (_, height, width) = u.dtype.llvm, u.view.out
         x, y = e.pointer(0, element), e.pointer(len(self.operands) - 1, element)
         if self.one_image:
             x = x.at(e.load_index(e.pointer(1, "i64")) * u.x.image)
-        blocks = ceil_div(height, self.rows)
         mover = Mover(e, u)
-        with e.chunks(self.batch, self.groups, depth, blocks) as (n, g, d, block):
+        with e.chunks(*self.grid) as (n, g, d, block):
             first = block * self.rows
             last = e.smin(first + self.rows, height)
             x_n = x.at(n * u.x.image + g * u.x.channel(u.inputs))
@@ -98,8 +97,8 @@ class ImageProduct(Kernel):
         return {"image": INT64.bytes, **self.product.constant_bytes}
 
     @property
-    def chunks(self) -> int:
-        return self.product.chunks
+    def grid(self) -> tuple[int, ...]:
+        return self.product.grid
 
     @property
     def flops(self) -> int:
@@ -189,10 +188,10 @@ class BlockConv(Kernel):
         return ceil_div(self.out[2], self.whole.columns)
 
     @property
-    def chunks(self) -> int:
+    def grid(self) -> tuple[int, ...]:
         """Images by groups by depth by blocks by parts of the output channels."""
-        blocks = self.row_blocks * self.column_blocks
-        return self.batch * self.groups * self.out[0] * blocks * self.parts
+        blocks = self.row_blocks, self.column_blocks
+        return self.batch, self.groups, self.out[0], *blocks, self.parts
 
     @property
     def flops(self) -> int:
@@ -204,10 +203,9 @@ class BlockConv(Kernel):
         """Emit the loop over chunks: a block is unfolded, then multiplied."""
         e = Function(self.NAME)
         pointers = e.pointers(self.operands, self.unfolding.dtype.llvm)
-        grid = (self.out[0], self.row_blocks, self.column_blocks, self.parts)
-        with e.chunks(self.batch, self.groups, *grid) as (n, g, d, row, column, part):
+        with e.chunks(*self.grid) as (n, g, d, row, column, part):
             along_rows = self.whole.rows != self.last.rows
-            index, count = (row, grid[1]) if along_rows else (column, grid[2])
+            index, count = (row, self.row_blocks) if along_rows else (column, self.column_blocks)
             for size in last_or_other(e, index, count, self.last, self.whole):
                 self._block(e, pointers, size, (n, g, d, row, column, part))
         return e.finish()

@@ -65,10 +65,10 @@ class WindowDot(GroupedConv):
         return key
 
     @property
-    def chunks(self) -> int:
+    def grid(self) -> tuple[int, ...]:
         """Output channels by images by rows."""
         conv = self.conv
-        return conv.groups * conv.outputs * conv.batch * conv.row_count
+        return conv.groups, conv.outputs, conv.batch, *conv.window.out[:2]
 
     @property
     def scratch_bytes(self) -> int:
@@ -84,9 +84,8 @@ class WindowDot(GroupedConv):
         """Emit the loops: rows of output, channels and taps, windows."""
         conv, e, element = self.conv, Function(self.NAME), self.conv.dtype.llvm
         pointers = self.addresses(e)
-        depth, height, _ = conv.window.out
         steps = self.reduction
-        with e.chunks(conv.groups, conv.outputs, conv.batch, depth, height) as (g, j, n, od, oh):
+        with e.chunks(*self.grid) as (g, j, n, od, oh):
             k = g * conv.outputs + j
             taps = [Taps(e, conv.window, a, o) for a, o in enumerate((od, oh))]
             place = n * conv.x.image + g * conv.x.channel(conv.inputs)
@@ -221,11 +220,10 @@ class WindowTile(WindowDot):
     taps: int
 
     @property
-    def chunks(self) -> int:
+    def grid(self) -> tuple[int, ...]:
         """Blocks of output channels by images by rows."""
-        conv = self.conv
-        blocks = conv.groups * ceil_div(conv.outputs, self.channels)
-        return blocks * conv.batch * conv.row_count
+        conv, blocks = self.conv, ceil_div(self.conv.outputs, self.channels)
+        return conv.groups, blocks, conv.batch, *conv.window.out[:2]
 
     @property
     def scratch_bytes(self) -> int:
@@ -236,9 +234,8 @@ class WindowTile(WindowDot):
         """Emit the loops: blocks of channels, rows of output, channels and taps, tiles."""
         conv, e, element = self.conv, Function(self.NAME), self.conv.dtype.llvm
         pointers = self.addresses(e)
-        depth, height, width = conv.window.out
-        blocks = ceil_div(conv.outputs, self.channels)
-        with e.chunks(conv.groups, blocks, conv.batch, depth, height) as (g, jj, n, od, oh):
+        width = conv.window.out[2]
+        with e.chunks(*self.grid) as (g, jj, n, od, oh):
             first = jj * self.channels
             count = e.smin(conv.outputs - first, self.channels)
             k = g * conv.outputs + first

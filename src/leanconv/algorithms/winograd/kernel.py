@@ -215,10 +215,11 @@ class WinogradConv(Kernel):
         return ("x", "w", *self.shape.conv.epilogue.operands, *offsets, "y")
 
     @property
-    def chunks(self) -> int:
-        """Residues by groups by parts of the output channels by blocks of tiles."""
+    def grid(self) -> tuple[int, ...]:
+        """Residues, if several, by groups by parts of the output channels by blocks of tiles."""
         shape = self.shape
-        return shape.residues * shape.conv.groups * shape.parts * shape.blocks
+        residues = (shape.residues,) * (shape.residues > 1)
+        return *residues, shape.conv.groups, shape.parts, shape.blocks
 
     @property
     def scratch_bytes(self) -> int:
@@ -303,8 +304,7 @@ class WinogradConv(Kernel):
         order = e.table(numbers) if numbers else None
         per_part = ceil_div(shape.panels, shape.parts)
         stream = shape.all_steps * shape.panel_lanes
-        residues = (shape.residues,) * (shape.residues > 1)
-        with e.chunks(*residues, conv.groups, shape.parts, shape.blocks) as (*at, g, part, block):
+        with e.chunks(*self.grid) as (*at, g, part, block):
             here = self._with_offsets(e, pointers, *at)
             x = here["x"].at(g * conv.x.channel(conv.inputs) + conv.x_offset)
             far = shape.planar and (shape.any_size or shape.conv.input_bytes > target.l2_bytes)

@@ -43,9 +43,9 @@ class _TileTransform(Kernel):
     tiles: Extent
 
     @property
-    def chunks(self) -> int:
+    def grid(self) -> tuple[int, ...]:
         """Groups by blocks of tiles."""
-        return self.shape.conv.groups * self.blocks
+        return self.shape.conv.groups, self.blocks
 
     @property
     def scratch_bytes(self) -> int:
@@ -78,7 +78,7 @@ class Scatter(_TileTransform):
         v_group = shape.points * shape.tile_count * shape.steps
         x, v = operand_pointers(e, shape, self.operands).values()
         between = e.scratch
-        with e.chunks(conv.groups, self.blocks) as (g, block):
+        with e.chunks(*self.grid) as (g, block):
             v_of_group = v.at(g * v_group)
             x_of_group = x.at(g * conv.x.channel(conv.inputs) + conv.x_offset)
             transform = InputTransform(e, shape, x_of_group, v_of_group, between, gapless=True)
@@ -124,9 +124,9 @@ class PointProducts(Kernel):
         return ceil_div(self.tiles, self.block)
 
     @property
-    def chunks(self) -> int:
+    def grid(self) -> tuple[int, ...]:
         """Points by parts by blocks."""
-        return self.points * self.parts * self.blocks
+        return self.points, self.parts, self.blocks
 
     @property
     def flops(self) -> int:
@@ -143,7 +143,7 @@ class PointProducts(Kernel):
         e = Function(self.NAME)
         types = self.whole.conv.precision
         pointers = e.pointers(("x", "w", "y"), types.x.llvm, y=types.y.llvm)
-        with e.chunks(self.points, self.parts, self.blocks) as (point, part, block):
+        with e.chunks(*self.grid) as (point, part, block):
             for shape in last_or_other(e, block, self.blocks, self.last, self.whole):
                 self._chunk(e, pointers, shape, (point, part, block))
         return e.finish()
@@ -186,7 +186,7 @@ class Gather(_TileTransform):
         pointers = operand_pointers(e, shape, self.operands)
         m_group = shape.points * shape.tile_count * shape.conv.outputs
         between = e.scratch
-        with e.chunks(shape.conv.groups, self.blocks) as (g, block):
+        with e.chunks(*self.grid) as (g, block):
             m = pointers["M"].at(g * m_group)
             transform = OutputTransform(e, shape, target, pointers, g, m, between, gapless=True)
             first, left = self._first(e, block)
