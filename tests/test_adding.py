@@ -15,7 +15,7 @@ SECTIONS = dict(re.findall(r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", PAGE, re.M | re.S)
 APART = ("gpu", "quantizer", "cli", "onnxruntime", "server", "kserve.py", "images", "pages")
 # Words that stand where something of the kind has a place, by section.
 SAMPLES = {
-    "An operation": ('"CumSum"', '"GridSample"', '"ReduceProd"'),
+    "An operation": ('"CumSum"', '"GridSample"', '"ReduceProd"', '"Asinh"', '"hard_swish"'),
     "A method of convolution": ('"planar"', '"fft"'),
     "Instructions": ('"vnni"', '"dotprod"', '"vbmi"'),
     "An element type": ("BFLOAT16",),

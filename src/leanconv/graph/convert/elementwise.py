@@ -12,9 +12,10 @@ import numpy as np
 from leanconv.errors import ModelError, UnsupportedError
 from leanconv.graph.convert.rule import Call, Older, Rule
 from leanconv.graph.convert.shapes import counted
+from leanconv.graph.ops import UNARY
 from leanconv.graph.ops.base import broadcast, check_broadcasts_to
-from leanconv.graph.ops.pointwise import CIRCULAR, HYPERBOLIC
 from leanconv.graph.value import Value
+from leanconv.spec.activation import KINDS
 from leanconv.types import BOOL, FLOAT64, FLOATS, INT64
 
 # Selu's alpha and gamma, float32 as the standard has them, and those of opset 1
@@ -137,6 +138,12 @@ def _unary(op: str, *defaults: tuple[str, float], **facts: Any) -> Rule:
         return [call.emit(op, [call.value()], **numbers)]
 
     return Rule(convert, {name: "float" for name, _ in defaults}, **facts)
+
+
+def _alike(op: str) -> Rule:
+    """What files have by our name."""
+    kind = UNARY[op].activation
+    return _unary(op, *(KINDS[kind].parameters.items() if kind else ()), since=UNARY[op].since)
 
 
 def _gelu(call: Call) -> list[Value]:
@@ -299,16 +306,8 @@ _EACH: dict[str, Rule] = {
     "Relu": _unary("Relu", codes="bounded", homogeneous=True),
     "Sigmoid": _unary("Sigmoid", halves=True),
     "Tanh": _unary("Tanh", halves=True),
-    "Sqrt": _unary("Sqrt"),
-    "Exp": _unary("Exp"),
-    "Log": _unary("Log"),
-    "Neg": _unary("Neg"),
-    "Reciprocal": _unary("Reciprocal"),
-    "Softplus": _unary("Softplus"),
-    **{op: _unary(op, since=7) for op in CIRCULAR},
-    **{op: _unary(op, since=9) for op in HYPERBOLIC},
+    **{op: _alike(op) for op, each in UNARY.items() if each.since},
     "Abs": Rule(_abs),
-    "Erf": _unary("Erf", since=9),
     "HardSwish": _unary("HardSwish", since=14, halves=True),
     "LeakyRelu": _unary("LeakyRelu", ("alpha", 0.01), halves=True, homogeneous=True),
     "HardSigmoid": _unary("HardSigmoid", ("alpha", 0.2), ("beta", 0.5), halves=True),

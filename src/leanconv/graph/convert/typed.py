@@ -167,10 +167,6 @@ _EACH: dict[str, Rule] = {
     "BitwiseNot": Rule(_plain, since=18),
     "BitShift": Rule(_shift, {"direction": "string"}, 2, 2, running=None, since=11),
     "Not": Rule(_plain, gives=BOOL),
-    "Floor": Rule(_plain),
-    "Ceil": Rule(_plain),
-    "Round": Rule(_plain, since=11),
-    "Sign": Rule(_plain, since=9),
     "IsNaN": Rule(_plain, since=9, gives=BOOL),
     "IsInf": Rule(
         _infinite, {"detect_negative": "int", "detect_positive": "int"}, since=10, gives=BOOL

@@ -88,6 +88,8 @@ class Op:
             where each element of a result may follow from all elements of the inputs.
         size_attributes: the attributes that follow from the extents of its inputs or results.
         convolves: whether it is a convolution, or several.
+        since: the opset from which on files have it by its name, with one input and the parameters
+            of its activation; 0 where a rule says what becomes of a node of a file.
         single: the inputs that hold float32 where other floats are float64: scales of codes.
     """
 
@@ -122,6 +124,7 @@ class Op:
     routes: str = ""
     size_attributes: tuple[str, ...] = ()
     convolves: bool = False
+    since: int = 0
     single: tuple[int, ...] = ()
 
 

@@ -218,19 +218,19 @@ _SIGNED = tuple(each for each in NUMBERS if each.kind != "uint")
 _EXACT: dict[str, Any] = {"halves": "exact", "takes_symbols": True, "dtypes": _SIGNED, "working": 0}
 _STEEP: dict[str, Any] = {"halves": "wide", "magnifies": "difference"}
 CIRCULAR: dict[str, Op] = {
-    "Sin": _unary(np.sin, halves="rounded", series=True),
-    "Cos": _unary(np.cos, halves="rounded", series=True),
-    "Tan": _unary(np.tan, series=True, **_STEEP),
-    "Asin": _unary(np.arcsin, halves="rounded", magnifies="root", series=True),
-    "Acos": _unary(np.arccos, halves="rounded", magnifies="root", series=True),
-    "Atan": _unary(np.arctan, halves="rounded", series=True),
+    "Sin": _unary(np.sin, halves="rounded", series=True, since=7),
+    "Cos": _unary(np.cos, halves="rounded", series=True, since=7),
+    "Tan": _unary(np.tan, series=True, since=7, **_STEEP),
+    "Asin": _unary(np.arcsin, halves="rounded", magnifies="root", series=True, since=7),
+    "Acos": _unary(np.arccos, halves="rounded", magnifies="root", series=True, since=7),
+    "Atan": _unary(np.arctan, halves="rounded", series=True, since=7),
 }
 HYPERBOLIC: dict[str, Op] = {
-    "Sinh": _unary(np.sinh, series=True, **_STEEP),
-    "Cosh": _unary(np.cosh, series=True, **_STEEP),
-    "Asinh": _unary(np.arcsinh, halves="rounded", series=True),
-    "Acosh": _unary(np.arccosh, halves="rounded", magnifies="root", series=True),
-    "Atanh": _unary(np.arctanh, halves="rounded", magnifies="root", series=True),
+    "Sinh": _unary(np.sinh, series=True, since=9, **_STEEP),
+    "Cosh": _unary(np.cosh, series=True, since=9, **_STEEP),
+    "Asinh": _unary(np.arcsinh, halves="rounded", series=True, since=9),
+    "Acosh": _unary(np.arccosh, halves="rounded", magnifies="root", series=True, since=9),
+    "Atanh": _unary(np.arctanh, halves="rounded", magnifies="root", series=True, since=9),
 }
 UNARY: dict[str, Op] = {
     **{
@@ -247,18 +247,18 @@ UNARY: dict[str, Op] = {
         _either_gelu, "approximate", activation="gelu", halves="scaled", working=7, series=True
     ),
     "Elu": _activation("elu", halves="scaled", series=True),
-    "Sqrt": _unary(np.sqrt, halves="wide", magnifies="root", working=0),
-    "Exp": _unary(np.exp, precise=slice(1), working=0, series=True, **_STEEP),
-    "Log": _unary(np.log, halves="wide", magnifies="root", working=0, series=True),
-    "Erf": _unary(erf, halves="rounded", working=6, series=True),
-    "Neg": _unary(np.negative, **_EXACT),
+    "Sqrt": _unary(np.sqrt, halves="wide", magnifies="root", working=0, since=1),
+    "Exp": _unary(np.exp, precise=slice(1), working=0, series=True, since=1, **_STEEP),
+    "Log": _unary(np.log, halves="wide", magnifies="root", working=0, series=True, since=1),
+    "Erf": _unary(erf, halves="rounded", working=6, series=True, since=9),
+    "Neg": _unary(np.negative, since=1, **_EXACT),
     "Abs": _unary(np.abs, **_EXACT),
-    "Sign": _unary(np.sign, halves="exact", dtypes=NUMBERS),
-    "Floor": _unary(np.floor, halves="scaled"),
-    "Ceil": _unary(np.ceil, halves="scaled"),
-    "Round": _unary(np.round, halves="scaled"),
-    "Reciprocal": _unary(np.reciprocal, divides=True, working=0, **_STEEP),
-    "Softplus": _unary(_softplus, halves="scaled", working=0, series=True),
+    "Sign": _unary(np.sign, halves="exact", dtypes=NUMBERS, since=9),
+    "Floor": _unary(np.floor, halves="scaled", since=1),
+    "Ceil": _unary(np.ceil, halves="scaled", since=1),
+    "Round": _unary(np.round, halves="scaled", since=11),
+    "Reciprocal": _unary(np.reciprocal, divides=True, working=0, since=1, **_STEEP),
+    "Softplus": _unary(_softplus, halves="scaled", working=0, series=True, since=1),
     **CIRCULAR,
     **HYPERBOLIC,
 }
