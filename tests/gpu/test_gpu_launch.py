@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,11 @@ from leanconv.gpu.conv import DeviceConvPlan
 from leanconv.gpu.device.driver import Driver
 from leanconv.gpu.launch import TENSOR_MAP
 from leanconv.gpu.lowering.gemm import pack
+from leanconv.gpu.lowering.graph import HANDLERS
 from leanconv.gpu.machine import FP16X3, IEEE, choices
+from leanconv.graph.ops import BINARY, OPS, UNARY
 from leanconv.spec import Activation, ConvSpec
+from leanconv.spec.activation import KINDS
 from leanconv.types import BFLOAT16, FLOAT16, FLOAT32, FLOAT64
 from support import network_models
 from support.gpu.fake_cuda import FakeCuda
@@ -197,3 +201,11 @@ def test_what_no_kernel_computes_is_named() -> None:
     _, graph = one_node("ConvTranspose", {"x": x}, {"w": w}, ("x", "w"), attributes)
     with pytest.raises(UnsupportedError, match="split the output into 1600 phases"):
         CompiledDeviceNetwork(graph, Driver(fake), FLOAT32, compile_code=fake.compile)
+
+
+def test_elementwise_operations_that_are_lowered_have_code() -> None:
+    folder = Path(lc.__file__).parent / "gpu" / "kernels"
+    code = "".join((folder / name).read_text() for name in ("arithmetic.py", "common.py"))
+    lowered = [op for op in (*UNARY, *BINARY) if op in HANDLERS and not OPS[op].activation]
+    wanted = [*(f'OP == "{op}"' for op in lowered), *(f'ACT == "{kind}"' for kind in KINDS)]
+    assert [each for each in wanted if each not in code] == []
