@@ -14,7 +14,8 @@ from onnx import helper
 import leanconv as lc
 from leanconv.errors import BudgetError
 from leanconv.quantizer.choose import front
-from leanconv.quantizer.costs import LayerCost, RungCost, total
+from leanconv.quantizer.costs import Clock, LayerCost, Planned, RungCost, total
+from leanconv.quantizer.onnx_graph import OnnxGraph
 from leanconv.quantizer.result import FLOAT16, FLOAT32, INT8, key
 from leanconv.quantizer.samples import Arrays
 from support.networks_to_quantise import model, normal
@@ -96,7 +97,16 @@ def _score(found: Arrays, exact: Arrays, _: Arrays) -> float:
     return float(1 - np.linalg.norm(found["y"] - exact["y"]) / np.linalg.norm(exact["y"]))
 
 
-def test_bytes_are_a_limit_of_the_choice() -> None:
+def test_bytes_are_a_limit_of_the_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of layers that gain by int8, and half as much by float16, in times that are given."""
+    usual = Clock.planned
+
+    def planned_as(clock: Clock, graph: OnnxGraph, sample: Any) -> Planned:
+        found = usual(clock, graph, sample)
+        gained = sum({"DequantizeLinear": 2, "Cast": 1}.get(node.op, 0) for node in graph.nodes)
+        return Planned(1_000_000 - gained, 0, found.weight_bytes)
+
+    monkeypatch.setattr(Clock, "planned", planned_as)
     samples = [normal(1, 32, 24, 24, seed=seed) for seed in range(6)]
     options: dict[str, Any] = {"metric": _score, "threads": 1}
     whole = lc.quantize(_wide(), samples, **options)
