@@ -34,7 +34,7 @@ from support.nodes import one_node, run_lowered
 
 IMAGE = (2, 20, 5, 4)  # more channels than lanes, and no multiple of them
 RECURRENT = {"cells": (Cell("RNN", (Gate("Tanh"),)),), "results": ("Y", "Y_h")}
-MANY_RUNS = 40
+MANY_RUNS = 12
 ALL = pytest.param(True, marks=pytest.mark.exhaustive, id="all")  # else those that are drawn
 OPERANDS = ((2, 20, 1, 1), (1, 20, 1, 1), (2, 1, 5, 4), (1, 1, 1, 4), (1, 1, 1, 1), (1,))
 
