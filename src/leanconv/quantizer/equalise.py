@@ -13,9 +13,9 @@ correction", 2019), or is a chain of elementwise operations, which gets one more
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -195,9 +195,8 @@ def _absorbed(graph: OnnxGraph, name: str, value: _Value, inverse: Array) -> boo
         return False
     layer = layer_of(node, graph)
     if layer is not None:
-        if layer.channels != value.channels or (layer.channel_axis == 1) != (
-            value.axis == 1 or layer.rank == 2
-        ):
+        alike = (layer.channel_axis == 1) == (value.axis == 1 or layer.rank == 2)
+        if layer.channels != value.channels or not alike:
             return False
         layer.set_weights(graph, layer.by_channel() * inverse.astype(np.float32)[:, None])
         if layer.bias is not None:
@@ -213,21 +212,14 @@ def _in_constants(graph: OnnxGraph, node: OnnxNode, value: _Value, inverse: Arra
     numbers = [i for i, each in enumerate(node.inputs) if is_float(graph.constants.get(each))]
     if node.op not in ("Mul", "Add") or len(numbers) != 1 or len(node.inputs) != 2:
         return False
-    constant: Any = graph.constants[node.inputs[numbers[0]]]
-    wanted = value.spread(inverse)
-    if constant.ndim > wanted.ndim and constant.size > 1:
-        constant = (
-            constant.reshape(constant.shape[-wanted.ndim :])
-            if (constant.size == np.prod(constant.shape[-wanted.ndim :]))
-            else None
-        )
-    elif constant.size == 1:
-        constant = constant.reshape(())
-    if constant is None or np.broadcast_shapes(constant.shape, wanted.shape) != wanted.shape:
+    constant, wanted = graph.constants[node.inputs[numbers[0]]], value.spread(inverse)
+    shape = () if constant.size == 1 else constant.shape[-wanted.ndim :]
+    fits = constant.size == math.prod(shape)
+    if not fits or np.broadcast_shapes(shape, wanted.shape) != wanted.shape:
         return False
     if node.op == "Add" and not _absorbed(graph, node.inputs[1 - numbers[0]], value, inverse):
         return False
     name = graph.unused_name(f"{node.inputs[numbers[0]]}_equal")
-    graph.constants[name] = (constant * wanted).astype(np.float32)
+    graph.constants[name] = (constant.reshape(shape) * wanted).astype(np.float32)
     node.inputs[numbers[0]] = name
     return True

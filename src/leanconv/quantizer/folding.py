@@ -113,11 +113,8 @@ _FOLDED: dict[str, Callable[[OnnxNode, str, Layer, OnnxGraph], _Affine | None]] 
 
 def _apply(layer: Layer, affine: _Affine, graph: OnnxGraph) -> None:
     """Give a layer the weights and the bias with which it also computes the node after it."""
-    channels = layer.channels
-    bias = np.zeros(channels) if layer.bias is None else layer.bias.astype(np.float64)
-    weights = layer.by_channel().astype(np.float64) * np.broadcast_to(
-        affine.factor, (channels,)
-    ).reshape(-1, 1)
+    bias = np.zeros(layer.channels) if layer.bias is None else layer.bias.astype(np.float64)
+    weights = layer.by_channel().astype(np.float64) * affine.factor.reshape(-1, 1)
     bias = bias * affine.factor + affine.summand
     layer.set_weights(graph, weights.astype(np.float32))
     if layer.bias is None and not affine.summand.any():
