@@ -268,7 +268,7 @@ def test_each_rule_sees_what_it_is_there_for() -> None:
 
 # -- numbers that may only fall --------------------------------------------------------------
 RATCHETS = {
-    "lines": 121296,
+    "lines": 121286,
     "modules": 535,
     "short_modules": 52,
     "modules_of_one_importer": 138,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from leanconv.errors import LeanConvError, ModelError, UnsupportedError
 from leanconv.graph.halves import in_float32, stored_half
 from leanconv.graph.ir import Graph, Node, TensorType
-from leanconv.graph.ops import check_dtypes, infer_node, label
+from leanconv.graph.ops import OPS, check_dtypes, infer_node, label
 from leanconv.graph.ops.base import SYMBOLIC_DTYPES
 from leanconv.graph.regions import Region, region_of, regions_of
 from leanconv.types import as_dtype
@@ -87,7 +87,8 @@ def _define(name: str, defined: set[str], graph: Graph) -> None:
 
 def _check_outputs(node: Node, defined: set[str], graph: Graph) -> None:
     """Check the types of a node's outputs by its operation, and define them."""
-    types = in_float32(graph).types if stored_half(node, graph) else graph.types
+    halves = node.op in OPS and stored_half(node, graph)
+    types = in_float32(graph).types if halves else graph.types
     found = infer_node(node, types)
     try:
         check_dtypes(node.op, [types[name] if name else None for name in node.inputs])
