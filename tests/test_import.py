@@ -7,6 +7,9 @@ import sys
 
 import pytest
 
+from leanconv import forks, late
+from leanconv.errors import BackendError
+
 MODULES = 40  # a fifth of what NumPy loads: all else comes when it is first used
 
 _PROGRAM = """
@@ -71,3 +74,17 @@ networks = ("graph.onnx_", "graph.convert", "graph.ops", "operators", "api.netwo
 print(*[m for m in sys.modules if m.startswith(tuple(f"leanconv.{name}" for name in networks))])
 """
     assert fresh(program) == [""]
+
+
+@pytest.mark.parametrize("error", [ImportError, OSError, SystemError, SyntaxError, ValueError])
+def test_an_import_that_memory_ends_is_said(
+    error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python's parser says that what it could not read on is wrong."""
+
+    def ended(name: str) -> None:
+        raise error(f"{name} ends")
+
+    monkeypatch.setattr(forks, "imported", ended)
+    with pytest.raises(BackendError, match="cannot be loaded.*memory"):
+        late.module("leanconv.api.load")

@@ -29,8 +29,8 @@ def module(name: str) -> ModuleType:
         raise
     except MemoryError as error:
         raise out_of_memory("importing leanconv", error) from error
-    # If memory is short, a library cannot be mapped, or C code forgets to say what failed.
-    except (ImportError, OSError, SystemError, ValueError) as error:
+    # Without memory libraries cannot be mapped, C code says nothing, Python's parser errs.
+    except (ImportError, OSError, SystemError, SyntaxError, ValueError) as error:
         raise BackendError(
             f"leanconv cannot be loaded ({error}); expected NumPy and llvmlite, whole, and memory "
             "to map them: install them anew, or raise `ulimit -v`"
