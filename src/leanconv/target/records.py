@@ -1,4 +1,6 @@
-"""Records of AMD's processors; targets without a record of their own inherit that of Zen 4.
+"""Records of costs, one for each kind of processor, by LLVM's name of it.
+
+Targets without a record of their own inherit that of Zen 4.
 
 Most numbers of Zen 4 were fitted by hand: a constant was changed until estimates ranked the layers
 and register tiles of `benchmarks/layers.py` and `benchmarks/networks.py` as times did. The dates
@@ -12,15 +14,19 @@ paper's layers and ResNet-50's the picks cost 8 and 3 % more than the best, agai
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from leanconv.target.costs import Costs, Source, absent, derived, estimated, measured, stated
 
-_MACHINE = "2 cores of a Zen 4 server in a virtual machine, 1 MiB of L2 each, 32 MiB of L3"
+# -- AMD --
+
+_ZEN4 = "2 cores of a Zen 4 server in a virtual machine, 1 MiB of L2 each, 32 MiB of L3"
 _LAYERS = "fitted by hand to times of `python benchmarks/layers.py`"
 _NETWORKS = "fitted by hand to times of layers inside `python benchmarks/networks.py`"
 
 
 def _source(names: str, date: str, how: str) -> Source:
-    return Source(tuple(names.split()), date, _MACHINE, how)
+    return Source(tuple(names.split()), date, _ZEN4, how)
 
 
 ZEN4 = Costs(
@@ -164,7 +170,7 @@ ZEN4 = Costs(
 )
 
 
-_MANUAL = "AMD's Software Optimization Guide for the family: caches and translations"
+_AMD_MANUAL = "AMD's Software Optimization Guide for the family: caches and translations"
 _ZEN3 = "2 cores of a Zen 3 server in a virtual machine, 512 KiB of L2 each, 32 MiB of L3"
 
 _NO_BF16 = absent("bf16_products")
@@ -172,14 +178,14 @@ _NO_BF16 = absent("bf16_products")
 ZEN2 = derived(
     "znver2",
     ZEN4,
-    stated(_MANUAL, tlb_pages=64),
+    stated(_AMD_MANUAL, tlb_pages=64),
     estimated(u8s8_products=12.0, s16_products=16.0),
     _NO_BF16,
 )
 ZEN3 = derived(
     "znver3",
     ZEN4,
-    stated(_MANUAL, tlb_pages=64),
+    stated(_AMD_MANUAL, tlb_pages=64),
     measured(
         _ZEN3,
         "`python benchmarks/calibrate.py`",
@@ -200,7 +206,7 @@ ZEN3 = derived(
 ZEN5 = derived(
     "znver5",
     ZEN4,
-    stated(_MANUAL, l1_ways=12, tlb_pages=96),
+    stated(_AMD_MANUAL, l1_ways=12, tlb_pages=96),
     stated(
         "AMD's Software Optimization Guide for the family: two dot products of 64 bytes a cycle",
         u8s8_products=128.0,
@@ -208,3 +214,181 @@ ZEN5 = derived(
         bf16_products=64.0,
     ),
 )
+
+
+# -- Intel: servers, and Haswell for all with AVX2 alone --
+
+_MB = 2**20
+_SAPPHIRE_RAPIDS = "2 cores of a Sapphire Rapids server in a virtual machine, 2 MiB of L2 each"
+_NEWER = "2 cores of a server with matrix tiles in a virtual machine, family 6, model 167"
+_LEAST = "one thread, least times of bursts around which the multiply-add rate was undisturbed"
+_INTEL_MANUAL = (
+    "Intel 64 and IA-32 Architectures Optimization Reference Manual: caches, translations"
+)
+_PORTS = "on two ports a cycle"
+_MESH = "rates of caches by analogy to Sapphire Rapids, whose mesh and L2 are alike"
+
+# L3 of a mesh answers late: 48 lines under way in 290 cycles are 10 bytes a cycle, with or without
+# prefetch in the stream; a kernel that multiplies and does not prefetch gets half of it.
+SAPPHIRE_RAPIDS = derived(
+    "sapphirerapids",
+    ZEN4,
+    measured(
+        _SAPPHIRE_RAPIDS,
+        f"streams of loops in C, {_LEAST}; the guest reports the host's 260 MiB of L3",
+        "2026-11-22",
+        l2_read=48.0,
+        l2_read_beside_fma=48.0,
+        l3_read=10.0,
+        l3_read_crowded=10.0,
+        l3_copy=10.0,
+        l3_read_unprefetched=5.0,
+        l3_share=0.75,
+        l3_crowded_share=1.0,
+        l3_most_bytes=64 * _MB,
+        dram_read=6.0,
+        dram_copy=4.0,
+        dram_read_first=6.0,
+        copy=9.5,
+        unaligned_line=2.0,
+    ),
+    measured(
+        _SAPPHIRE_RAPIDS,
+        f"fitted to convolutions of the MEC paper and to ResNet-50, {_LEAST}",
+        "2026-11-22",
+        l2_share=0.75,
+        prefetch_from_l2s=0.5,
+        direct_prefetch_bytes=16 * 1024,
+        channels_ahead=8,
+        strided_line=30.0,
+    ),
+    stated(_INTEL_MANUAL, l1_ways=12, tlb_pages=96),
+    measured(
+        "2 cores of an Emerald Rapids server in a virtual machine",
+        "register tiles of 14x2 to 5x5 over 512 steps, one thread, least times: 4.4, 2.2, 1.7 and "
+        "0.5 times the rate of float32's, whose 32 products a cycle are the peak",
+        "2026-11-24",
+        u8s8_products=128.0,
+        s16_products=64.0,
+        f16_products=64.0,
+        bf16_products=18.0,
+    ),
+    measured(
+        _NEWER,
+        "fitted to 14 tiles, 28x1 to 3x5, of 13 layers of 1x1 in planes, one thread, least times",
+        "2026-11-26",
+        l2_read_of_planes=32.0,
+        vector_load=0.4,
+        broadcast_load=0.05,
+    ),
+    measured(
+        _NEWER,
+        "fitted to 700 steps that mostly move in the networks of `benchmarks/real.py`",
+        "2026-11-26",
+        l2_copy=36.0,
+    ),
+    measured(
+        _NEWER,
+        "fitted to seven Silero VAD of 15 to 60 us, `benchmarks/real.py`",
+        "2026-11-26",
+        call=24_000.0,
+    ),
+    measured(
+        _NEWER,
+        "fitted to 67 layers of ResNet-50, MobileNetV2, VGG-16 and the MEC paper from codes to "
+        "codes, one thread, least times: 13 % off, root mean square",
+        "2026-11-25",
+        amx_row=1.5,
+        amx_block=158.0,
+        amx_sum=0.8,
+        amx_residual=7.0,
+        amx_line=3.6,
+    ),
+)
+_NO_TILES = ("amx_row", "amx_block", "amx_sum", "amx_residual", "amx_line")
+ICELAKE_SERVER = derived(
+    "icelake-server",
+    SAPPHIRE_RAPIDS,
+    stated(_INTEL_MANUAL, tlb_pages=64),
+    stated(f"{_MESH}; L3 of up to 60 MiB", l3_most_bytes=32 * _MB),
+    stated(f"{_PORTS}: dot products of 64 bytes", u8s8_products=128.0, s16_products=64.0),
+    absent("f16_products", "bf16_products", *_NO_TILES),
+)
+SKYLAKE_AVX512 = derived(
+    "skylake-avx512",
+    SAPPHIRE_RAPIDS,
+    stated(_INTEL_MANUAL, l1_ways=8, tlb_pages=64),
+    stated(f"{_MESH}; L3 of up to 38 MiB", l3_most_bytes=32 * _MB),
+    estimated(u8s8_products=24.0),
+    stated(f"{_PORTS}: products of pairs, and as many sums", s16_products=32.0),
+    absent("f16_products", "bf16_products", *_NO_TILES),
+)
+HASWELL = derived(
+    "haswell",
+    ZEN4,
+    stated(
+        f"{_INTEL_MANUAL}; a ring, not a mesh, reads L3",
+        l1_ways=8,
+        tlb_pages=64,
+        l2_read=32.0,
+    ),
+    estimated(u8s8_products=12.0),
+    stated("one product of pairs in 32 bytes a cycle, on one port", s16_products=16.0),
+    absent("bf16_products"),
+)
+
+
+# -- Arm, by data sheet and estimate: none was met yet --
+
+_N1 = "Arm Neoverse N1 Core Technical Reference Manual and Software Optimization Guide"
+_M1 = "published measurements of the Firestorm core"
+
+NEOVERSE_N1 = derived(
+    "neoverse-n1",
+    ZEN4,
+    stated(
+        f"{_N1}: caches and translations",
+        l1_way_bytes=16384,
+        l1_ways=4,
+        tlb_pages=48,
+    ),
+    estimated(
+        l2_read=20.0,
+        l2_read_beside_fma=16.0,
+        l3_read=10.0,
+        l3_read_crowded=8.0,
+        l3_read_unprefetched=4.0,
+        l3_copy=8.0,
+        dram_read=5.0,
+        dram_read_first=5.0,
+        dram_copy=4.0,
+        copy=6.0,
+    ),
+    estimated(u8s8_products=4.0, s16_products=4.0),
+    stated(f"{_N1}: two multiply-adds of eight float16 a cycle", f16_products=16.0),
+    absent("bf16_products"),
+)
+APPLE_M1 = derived(
+    "apple-m1",
+    ZEN4,
+    stated(f"{_M1}; pages of 16 KiB", l1_way_bytes=16384, l1_ways=8, tlb_pages=160),
+    estimated(u8s8_products=16.0, s16_products=16.0, f16_products=32.0),
+    absent("bf16_products"),
+)
+
+
+RECORDS: Mapping[str, Costs] = {
+    costs.cpu: costs
+    for costs in (
+        ZEN2,
+        ZEN3,
+        ZEN4,
+        ZEN5,
+        SKYLAKE_AVX512,
+        ICELAKE_SERVER,
+        SAPPHIRE_RAPIDS,
+        HASWELL,
+        NEOVERSE_N1,
+        APPLE_M1,
+    )
+}
