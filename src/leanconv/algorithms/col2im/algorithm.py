@@ -27,7 +27,7 @@ from leanconv.codegen.lowered import PackCall
 from leanconv.codegen.tiling import Tile, fits, tile_cycles
 from leanconv.kernels.packing import channels as packed_channels
 from leanconv.kernels.packing import copied, rearranged
-from leanconv.spec.amounts import sum_flops
+from leanconv.spec.conv import sum_flops
 from leanconv.spec.format import ceil_div
 from leanconv.spec.typical import ANY_COUNT
 from leanconv.symbolic import least, most

@@ -15,7 +15,7 @@ from leanconv.codegen.geometry import Access, Window
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.tiling import Tile
 from leanconv.records import dataclass
-from leanconv.spec.amounts import sum_flops
+from leanconv.spec.conv import sum_flops
 from leanconv.spec.format import ceil_div
 from leanconv.types import INT64, DType
 

@@ -23,7 +23,7 @@ from leanconv.codegen.microkernel import ReductionLoop
 from leanconv.kernels import packing
 from leanconv.records import dataclass, replace
 from leanconv.spec import ConvSpec
-from leanconv.spec.amounts import reduction_length, sum_flops, tensor_bytes
+from leanconv.spec.conv import reduction_length, sum_flops, tensor_bytes
 from leanconv.target import Target
 from leanconv.types import FLOAT32, INT64, DType, Precision
 

@@ -30,7 +30,7 @@ from leanconv.codegen.lowered import PackCall
 from leanconv.kernels import packing
 from leanconv.kernels.packing import Order
 from leanconv.records import dataclass
-from leanconv.spec.amounts import reduction_length
+from leanconv.spec.conv import reduction_length
 from leanconv.spec.format import ALIGNMENT, ceil_div
 from leanconv.types import FLOATS, HALVES, INT64, as_dtype
 

@@ -12,7 +12,7 @@ from leanconv.codegen.microkernel import UNROLL_LIMIT
 from leanconv.codegen.partial_sums import LENGTH
 from leanconv.codegen.tiling import Tile
 from leanconv.records import dataclass
-from leanconv.spec.amounts import sum_flops
+from leanconv.spec.conv import sum_flops
 from leanconv.spec.format import ALIGNMENT, ceil_div
 
 

@@ -22,8 +22,7 @@ from leanconv.graph.ops.quantised import TABLE
 from leanconv.kernels.lookup import Way
 from leanconv.kernels.quantised_steps import apply
 from leanconv.records import dataclass, replace
-from leanconv.spec.amounts import sum_flops
-from leanconv.spec.conv import effective_extent
+from leanconv.spec.conv import effective_extent, sum_flops
 from leanconv.spec.format import aligned
 from leanconv.types import FLOAT32, INT32, UINT8, DType
 

@@ -10,7 +10,7 @@ from leanconv.codegen.geometry import Access
 from leanconv.codegen.kernel import Kernel, of_wrapped
 from leanconv.codegen.tails import last_or_other
 from leanconv.records import dataclass
-from leanconv.spec.amounts import sum_flops
+from leanconv.spec.conv import sum_flops
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 from leanconv.types import INT64

@@ -22,7 +22,7 @@ pieces that add up in y (`pieces`). At the far edges tiles of fewer outputs skip
 same U (`edge_tiles`); at the point at infinity short phases are left out (`reduction`).
 
 Bytes by int8 weights are convolved exactly: V and U of int16, sums modulo 2^32, tiles of which
-`sizes` says, by the weights, that nothing is lost (`leanconv.winograd.integers`).
+`sizes` says, by the weights, that nothing is lost (`leanconv.winograd.variants`).
 
 - Bytes, each thread, P = alpha_h · alpha_w points, S vectors of (phase, channel) pairs:
   P · (S · tiles · l · e + 64) + P · (tiles · vectors · l · e + 64) + max(alpha_h, m_h) · alpha_w ·

@@ -21,15 +21,17 @@ from leanconv.records import cached_property, dataclass
 from leanconv.spec.format import ALIGNMENT, aligned, ceil_div
 from leanconv.symbolic import fixed
 from leanconv.types import FLOAT32, INT16, DType, Precision
-from leanconv.winograd.integers import (
+from leanconv.winograd.matrices import Transform, transform
+from leanconv.winograd.variants import (
     Division,
     IntegerTransform,
+    as_accurate,
     division,
     integer_transform,
+    narrowed,
     narrowed_integers,
+    ordered,
 )
-from leanconv.winograd.matrices import Transform, transform
-from leanconv.winograd.narrow import as_accurate, narrowed, ordered
 
 Pair = tuple[int, int]
 _LARGE_V_BYTES = 640 * 1024  # V that does not stay in L2 beside its weights

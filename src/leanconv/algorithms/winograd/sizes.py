@@ -23,8 +23,8 @@ from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 from leanconv.types import FLOAT32, FLOATS, INT8, INT16, INT32, UINT8, UINT16, DType, Precision
 from leanconv.winograd.error import error_estimate, largest_growth, lost_inputs, lost_products
-from leanconv.winograd.integers import division, integer_transform, operands_fit
 from leanconv.winograd.matrices import transform
+from leanconv.winograd.variants import division, integer_transform, operands_fit
 
 
 @dataclass(frozen=True)

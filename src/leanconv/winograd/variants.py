@@ -1,17 +1,22 @@
-"""F(m, r) in integers: exact with 16-bit operands and sums modulo 2^32.
+"""F(m, r) for tiles of fewer outputs, and in integers.
+
+Fewer outputs: row k of G depends on the point p_k alone, but for a factor. A tile that has only
+m' < m outputs, as the last ones of a row often do, can therefore leave m - m' points out: the
+others, with B^T of their own, whose rows take up the factors, and the left part of A^T, are an
+F(m', r) with the same transformed weights.
+
+Integers: exact with 16-bit operands and sums modulo 2^32.
 
     s · y = A^T [(G' g) * (B^T d)]        A^T, G', B^T integers; along both axes S = s_h · s_w
 
 Points are small integers. Rows of G times a common factor s are integers; the row at infinity is
 divided by what makes it needlessly large, which its column of A^T makes up for. F(2, 3) and F(4, 3)
-are ncnn's (`reference/int8_winograd`). Products and the transform back are modulo 2^32. There S·y
-times the inverse of S's odd part is 2^k · y, and an arithmetic shift by k leaves y, if that has 32
-- k bits.
+are ncnn's (`reference/int8_winograd`). Products and the transform back are modulo 2^32. There
+S·y times the inverse of S's odd part is 2^k · y, and an arithmetic shift by k leaves y, if that has
+32 - k bits. Tiles of fewer outputs leave points out here, too, with the same U: what rows of G lack
+for the same s goes into A^T, which is modulo 2^32 anyway.
 
 `docs/algorithms.md` has a table of the bits of every form.
-
-Tiles of fewer outputs leave points out, as `narrow` does, with the same U: what rows of G lack for
-the same s goes into A^T, which is modulo 2^32 anyway.
 """
 
 from __future__ import annotations
@@ -19,15 +24,76 @@ from __future__ import annotations
 from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
+from itertools import combinations
 from math import lcm
 
 from leanconv.records import dataclass
+from leanconv.winograd.error import gamma_squared, peak_amplification
 from leanconv.winograd.matrices import Matrix, Row, Transform, transform, verify
 
 _LARGEST = 2**15 - 1  # of a transformed operand
 _WEIGHTS = 2**7  # the largest int8 by magnitude
 # Finite points of m + r - 1, in this order: each ± pair is whole but perhaps the last.
 _POINTS = (0, 1, -1, 2, -2)
+
+
+@lru_cache(maxsize=512)
+def ordered(m: int, r: int, outputs: int) -> Transform:
+    """Return F(m, r) with the points first that tiles of `outputs` outputs leave out best.
+
+    Pairs ±p and zero are kept whole where their number allows it; of these choices it is the one
+    that amplifies rounding least.
+
+    Args:
+        m: outputs of a whole tile.
+        r: taps, at least 2.
+        outputs: of a narrow one, 1 to m.
+    """
+    made = transform(m, r)
+    groups: list[Row] = []
+    for point in made.points:
+        if groups and groups[-1] == (-point,):
+            groups[-1] += (point,)
+        else:
+            groups.append((point,))
+    dropped = m - outputs
+    chosen = [sum(some, ()) for n in range(len(groups) + 1) for some in combinations(groups, n)]
+    even = [some for some in chosen if len(some) == dropped]
+    if not even:  # one point of a pair has to go alone
+        less = [some for some in chosen if len(some) == dropped - 1]
+        even = [(*some, p) for some in less for p in made.points if p not in some]
+    rests = {some: tuple(p for p in made.points if p not in some) for some in even}
+    best = min(even, key=lambda some: gamma_squared(transform(outputs, r, rests[some])))
+    return transform(m, r, (*best, *rests[best])) if dropped else made
+
+
+@lru_cache(maxsize=512)
+def narrowed(made: Transform, outputs: int) -> Transform:
+    """Return F(outputs, r) without the first points of `made`, rows of G unchanged.
+
+    Args:
+        made: an F(m, r) by points.
+        outputs: 1 to m.
+    """
+    dropped = made.m - outputs
+    if not dropped:
+        return made
+    small = transform(outputs, made.r, made.points[dropped:])
+    # The first elements of the rows of G are never zero, but for the point at infinity.
+    factors = [
+        a[0] / b[0] if b[0] else Fraction(1) for a, b in zip(small.g, made.g[dropped:], strict=True)
+    ]
+    bt = tuple(tuple(f * c for c in row) for f, row in zip(factors, small.bt, strict=True))
+    result = replace(small, g=made.g[dropped:], bt=bt)
+    verify(result)
+    return result
+
+
+@lru_cache(maxsize=512)
+def as_accurate(m: int, r: int, outputs: int) -> bool:
+    """Return whether narrow tiles amplify rounding no more than whole ones; a few tiny ones do."""
+    whole = ordered(m, r, outputs)
+    return peak_amplification(narrowed(whole, outputs)) <= peak_amplification(whole)
 
 
 @dataclass(frozen=True)
