@@ -30,11 +30,9 @@ from leanconv.errors import (
 )
 
 if TYPE_CHECKING:
-    from leanconv.api.conv import plan_conv2d, plan_conv_transpose2d
-    from leanconv.api.convolve import conv2d, conv_transpose2d
-    from leanconv.api.filters import filter_bank
+    from leanconv.api.conv import conv2d, conv_transpose2d, plan_conv2d, plan_conv_transpose2d
     from leanconv.api.layer_plan import LayerPlan
-    from leanconv.api.load import load
+    from leanconv.api.load import filter_bank, load
     from leanconv.api.network import Network
     from leanconv.api.tiled import tiled
     from leanconv.quantizer.quantize import quantize
@@ -80,12 +78,12 @@ __all__ = [
 # Imported on first use: `import leanconv` alone loads neither the compiler nor ONNX.
 _LAZY = {
     "LayerPlan": "leanconv.api.layer_plan",
-    "conv2d": "leanconv.api.convolve",
+    "conv2d": "leanconv.api.conv",
     "plan_conv2d": "leanconv.api.conv",
-    "conv_transpose2d": "leanconv.api.convolve",
+    "conv_transpose2d": "leanconv.api.conv",
     "plan_conv_transpose2d": "leanconv.api.conv",
     "Network": "leanconv.api.network",
-    "filter_bank": "leanconv.api.filters",
+    "filter_bank": "leanconv.api.load",
     "load": "leanconv.api.load",
     "tiled": "leanconv.api.tiled",
     "Quantized": "leanconv.quantizer.result",

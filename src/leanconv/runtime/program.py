@@ -15,8 +15,7 @@ from leanconv.interrupts import check
 from leanconv.records import dataclass
 from leanconv.runtime import native as n
 from leanconv.runtime.locks import Lock
-from leanconv.runtime.pacing import Pacing
-from leanconv.runtime.pool import Pool, pool
+from leanconv.runtime.pool import Pacing, Pool, pool
 from leanconv.runtime.shared_arena import ArenaPart
 from leanconv.spec.format import aligned, ceil_div
 
