@@ -18,7 +18,7 @@ from leanconv.graph.ops import OPS, UNARY, evaluate, infer
 from leanconv.graph.ops.base import Halves
 from leanconv.types import BOOL, FLOAT32, INT32
 
-MADE_UP = Path(__file__).parents[1] / "support" / "made_up.py"
+SUPPORT = Path(__file__).parents[1] / "support"
 NUMBERS: dict[str, Any] = {
     "alpha": 0.25,
     "beta": 0.5,
@@ -29,10 +29,11 @@ NUMBERS: dict[str, Any] = {
 MOST = float(np.finfo(np.float16).max)
 
 
-def test_operations_that_are_made_up_are_treated_as_their_traits_say() -> None:
+@pytest.mark.parametrize("script", ["made_up.py", "made_up_activation.py"])
+def test_operations_that_are_made_up_are_treated_as_their_traits_say(script: str) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(
-        [sys.executable, str(MADE_UP)],
+        [sys.executable, str(SUPPORT / script)],
         env=environment,
         capture_output=True,
         text=True,

@@ -74,9 +74,8 @@ def plan_conv2d(
         stride, dilation: an int, or (h, w); dilation 1 is dense.
         padding: an int, (h, w), (top, left, bottom, right), "same" or "valid".
         groups: channel groups.
-        activation: None, or a name with its parameters: "relu", "relu6", "clip:0:1",
-            "leaky_relu:0.1", "prelu", "sigmoid", "silu", "hard_sigmoid", "hard_swish", "tanh",
-            "gelu", "gelu_tanh", "elu".
+        activation: None, or a name with its parameters, such as "relu", "relu6", "clip:0:1",
+            "leaky_relu:0.1", "prelu" or "gelu"; docs/operations.md has all of them.
         layout: "NCHW" or "NHWC", of input, residual and output.
         algorithm: the one to use; None takes the best.
         memory_limit: bytes, or text such as "1 MiB", for workspace and packed weights together.
