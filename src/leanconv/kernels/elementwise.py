@@ -23,7 +23,6 @@ from math import prod
 import numpy as np
 
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
-from leanconv.codegen.extents import Extents, Scalars
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.tails import where_any
@@ -43,7 +42,7 @@ from leanconv.kernels.expression import (
 from leanconv.kernels.typed_steps import from_memory, in_memory, to_memory
 from leanconv.records import dataclass, replace
 from leanconv.spec.format import Format, ceil_div
-from leanconv.symbolic import Symbol
+from leanconv.symbolic import Extents, Scalars, Symbol
 from leanconv.target import Target
 from leanconv.types import FLOAT32, FLOATS, DType, as_dtype
 

@@ -17,7 +17,6 @@ from collections.abc import Iterator
 from math import prod
 
 from leanconv.codegen.emitter import Function, Pointer, Value, lanes_of, vector
-from leanconv.codegen.extents import Extent
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.tails import where_any
 from leanconv.errors import UnsupportedError
@@ -26,6 +25,7 @@ from leanconv.kernels.items import InPieces
 from leanconv.kernels.ordering import precedes, precedes_at
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
+from leanconv.symbolic import Extent
 from leanconv.target import Target
 from leanconv.types import INT32, INT64, DType
 

@@ -19,7 +19,6 @@ from math import prod
 
 from leanconv.codegen import math
 from leanconv.codegen.emitter import Carry, Function, Pointer, Value, vector
-from leanconv.codegen.extents import Extent
 from leanconv.codegen.geometry import Window, triple
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.tails import each_tile_of_any, where_any
@@ -31,7 +30,7 @@ from leanconv.kernels.ordering import precedes
 from leanconv.kernels.typed_steps import extreme
 from leanconv.records import dataclass
 from leanconv.spec.format import aligned, ceil_div
-from leanconv.symbolic import most
+from leanconv.symbolic import Extent, most
 from leanconv.target import Target
 from leanconv.types import INT32, INT64, DType
 

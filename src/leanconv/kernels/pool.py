@@ -25,7 +25,6 @@ from leanconv.codegen.column_tiles import (
     overlapping_tiles,
 )
 from leanconv.codegen.emitter import Carry, Function, Pointer, Value, vector
-from leanconv.codegen.extents import Extent, Scalars
 from leanconv.codegen.geometry import Window, triple
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
@@ -38,7 +37,7 @@ from leanconv.kernels.quantised_steps import as_codes, as_float
 from leanconv.kernels.separable_pool import SeparablePool
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
-from leanconv.symbolic import fixed
+from leanconv.symbolic import Extent, Scalars, fixed
 from leanconv.target import Target
 from leanconv.types import FLOAT32, FLOATS, DType
 

@@ -24,7 +24,6 @@ from itertools import groupby
 from math import prod
 
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
-from leanconv.codegen.extents import Extent, Extents
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.tails import tile_at, where_any
 from leanconv.errors import UnsupportedError
@@ -46,7 +45,7 @@ from leanconv.kernels.lane_reduce import (
 )
 from leanconv.records import dataclass
 from leanconv.spec.format import Format, ceil_div
-from leanconv.symbolic import fixed
+from leanconv.symbolic import Extent, Extents, fixed
 from leanconv.target import Target
 from leanconv.types import DType
 

@@ -17,7 +17,6 @@ from collections.abc import Callable
 from math import prod
 
 from leanconv.codegen.emitter import Function, Pointer, Value, lanes_of, vector
-from leanconv.codegen.extents import Extent
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.shuffles import power_below
@@ -29,6 +28,7 @@ from leanconv.kernels.items import OfItems
 from leanconv.kernels.resample_maps import of_maps
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
+from leanconv.symbolic import Extent
 from leanconv.target import Target
 from leanconv.types import INT8, INT32, DType
 

@@ -16,7 +16,6 @@ from collections.abc import Callable
 from math import prod
 
 from leanconv.codegen.emitter import Function, Value, vector
-from leanconv.codegen.extents import Extents
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.tails import each_tile_of_any, where_any
 from leanconv.kernels import KernelContext
@@ -24,7 +23,7 @@ from leanconv.kernels.items import InPieces
 from leanconv.kernels.lane_reduce import ReduceOp, combine, each_column, neutral
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
-from leanconv.symbolic import fixed
+from leanconv.symbolic import Extents, fixed
 from leanconv.target import Target
 from leanconv.types import DType
 

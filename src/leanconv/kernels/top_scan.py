@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from leanconv.codegen.emitter import Carry, Function, Pointer, Value, vector
-from leanconv.codegen.extents import Extent
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.shuffles import any_lane, lane_bits
 from leanconv.codegen.tails import where_any
@@ -22,6 +21,7 @@ from leanconv.kernels.items import PIECE, OfItems
 from leanconv.kernels.ordering import key_kind, sort_key
 from leanconv.records import dataclass
 from leanconv.spec.format import aligned, ceil_div
+from leanconv.symbolic import Extent
 from leanconv.target import Target
 from leanconv.types import INT32, INT64, DType
 

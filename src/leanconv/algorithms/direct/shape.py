@@ -6,7 +6,6 @@ from math import prod
 
 from leanconv.algorithms.direct.packed import PackedConv
 from leanconv.codegen.dot import Dot, Way, dot_of, group_by
-from leanconv.codegen.extents import Count, Extent
 from leanconv.codegen.half_stored import HALF_PRODUCTS
 from leanconv.codegen.microkernel import UNROLL_LIMIT
 from leanconv.codegen.partial_sums import LENGTH
@@ -14,6 +13,7 @@ from leanconv.codegen.tiling import Tile
 from leanconv.records import dataclass
 from leanconv.spec.conv import sum_flops
 from leanconv.spec.format import ALIGNMENT, ceil_div
+from leanconv.symbolic import Count, Extent
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,10 +12,10 @@ Phases of a stride add up like channels, and residues of a dilation are like ima
 from __future__ import annotations
 
 from leanconv.algorithms.decompose import Residues, part_count, phase_count, phase_taps, residues
-from leanconv.codegen.extents import Extent
 from leanconv.codegen.geometry import Window
 from leanconv.records import cached_property, dataclass, replace
 from leanconv.spec.format import ceil_div
+from leanconv.symbolic import Extent
 
 _KEPT = 4  # outputs computed together; few forms serve all steps
 

@@ -20,13 +20,12 @@ from math import prod
 import numpy as np
 
 from leanconv.algorithms.common.conv import GroupedConv
-from leanconv.codegen.extents import Count
 from leanconv.codegen.lowered import PackCall
 from leanconv.codegen.matrix_tiles import COLUMNS, ROW_BYTES, ROWS, TILE_BYTES, factors
 from leanconv.kernels.packing import channels, panels
 from leanconv.records import dataclass
 from leanconv.spec.format import ALIGNMENT, aligned, ceil_div
-from leanconv.symbolic import least
+from leanconv.symbolic import Count, least
 from leanconv.types import DType
 
 _GROUP_BYTES = 4  # that one lane of a product adds up

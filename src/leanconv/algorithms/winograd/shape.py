@@ -15,11 +15,10 @@ from leanconv.algorithms.problem import Problem
 from leanconv.algorithms.winograd.reduction import Reduction
 from leanconv.codegen.dot import group_of
 from leanconv.codegen.emitter import Function, Pointer
-from leanconv.codegen.extents import Count
 from leanconv.codegen.partial_sums import LENGTH
 from leanconv.records import cached_property, dataclass
 from leanconv.spec.format import ALIGNMENT, aligned, ceil_div
-from leanconv.symbolic import fixed
+from leanconv.symbolic import Count, fixed
 from leanconv.types import FLOAT32, INT16, DType, Precision
 from leanconv.winograd.matrices import Transform, transform
 from leanconv.winograd.variants import (
