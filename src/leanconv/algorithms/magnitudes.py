@@ -30,8 +30,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from leanconv.algorithms.problem import Problem
-from leanconv.algorithms.rounding import products
+from leanconv.algorithms.problem import Problem, products
 from leanconv.graph.edit import release_read
 from leanconv.records import dataclass
 from leanconv.types import FLOAT32, HALVES, INT8, UINT8, DType, Precision, as_dtype

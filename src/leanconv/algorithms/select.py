@@ -20,8 +20,13 @@ from leanconv.algorithms.magnitudes import (
     usual_magnitudes,
 )
 from leanconv.algorithms.parameters import AUTO, Choice, Parameters, parse_choice
-from leanconv.algorithms.problem import Problem, default_error, most_weight_bytes, typical
-from leanconv.algorithms.rounding import sum_error
+from leanconv.algorithms.problem import (
+    Problem,
+    default_error,
+    most_weight_bytes,
+    sum_error,
+    typical,
+)
 from leanconv.codegen.geometry import Triple
 from leanconv.errors import SpecError
 from leanconv.late import Late

@@ -20,8 +20,7 @@ from leanconv.codegen.emitter import Function, Pointer, Value, lanes_of, vector
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.tails import where_any
 from leanconv.errors import UnsupportedError
-from leanconv.kernels import KernelContext
-from leanconv.kernels.items import InPieces
+from leanconv.kernels import InPieces, KernelContext
 from leanconv.kernels.ordering import precedes, precedes_at
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div

@@ -17,8 +17,7 @@ from leanconv.codegen.emitter import Carry, Function, Pointer, Value, lanes_of, 
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.tails import where_any
 from leanconv.graph.ir import Graph, Node
-from leanconv.kernels import KernelContext
-from leanconv.kernels.items import OfItems
+from leanconv.kernels import KernelContext, OfItems
 from leanconv.kernels.quantised_steps import as_codes, as_float
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div

@@ -16,8 +16,7 @@ from math import prod
 from leanconv.codegen import math
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
 from leanconv.codegen.lowered import Call, Lowered
-from leanconv.kernels import KernelContext
-from leanconv.kernels.items import OfItems
+from leanconv.kernels import KernelContext, OfItems
 from leanconv.kernels.lane_reduce import TILE, each_column
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div

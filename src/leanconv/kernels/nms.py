@@ -24,8 +24,7 @@ from leanconv.codegen.shuffles import any_lane, lane_bits
 from leanconv.codegen.tails import where_any
 from leanconv.errors import UnsupportedError
 from leanconv.graph.ops.selection import WRONG
-from leanconv.kernels import KernelContext
-from leanconv.kernels.items import PIECE, OfItems
+from leanconv.kernels import PIECE, KernelContext, OfItems
 from leanconv.kernels.ordering import RadixSort, count_bytes, key_kind, least_key, sort_key
 from leanconv.records import dataclass
 from leanconv.spec.format import aligned, ceil_div

@@ -24,8 +24,7 @@ from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.tails import each_tile_of_any, where_any
 from leanconv.errors import UnsupportedError
 from leanconv.graph.ir import Graph, Node
-from leanconv.kernels import KernelContext
-from leanconv.kernels.items import OfItems
+from leanconv.kernels import KernelContext, OfItems
 from leanconv.kernels.ordering import precedes
 from leanconv.kernels.typed_steps import extreme
 from leanconv.records import dataclass

@@ -30,8 +30,7 @@ from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.graph.ir import Graph, Node
 from leanconv.graph.ops.quantised import CODES
-from leanconv.kernels import KernelContext
-from leanconv.kernels.items import OfItems
+from leanconv.kernels import KernelContext, OfItems
 from leanconv.kernels.plane_pool import joined, start, taps_within, window_of
 from leanconv.kernels.quantised_steps import as_codes, as_float
 from leanconv.kernels.separable_pool import SeparablePool

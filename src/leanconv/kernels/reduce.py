@@ -29,9 +29,8 @@ from leanconv.codegen.tails import tile_at, where_any
 from leanconv.errors import UnsupportedError
 from leanconv.graph.ir import Graph, Node
 from leanconv.graph.ops import OPS
-from leanconv.kernels import KernelContext
+from leanconv.kernels import InPieces, KernelContext
 from leanconv.kernels.expression import Step
-from leanconv.kernels.items import InPieces
 from leanconv.kernels.lane_reduce import (
     PARTIAL,
     ReduceOp,

@@ -23,8 +23,7 @@ from leanconv.codegen.shuffles import power_below
 from leanconv.codegen.tails import where_any
 from leanconv.graph.ir import Graph, Node
 from leanconv.graph.ops.resample import ONE, ONE_BITS, order, window
-from leanconv.kernels import KernelContext
-from leanconv.kernels.items import OfItems
+from leanconv.kernels import KernelContext, OfItems
 from leanconv.kernels.resample_maps import of_maps
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div

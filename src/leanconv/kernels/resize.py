@@ -24,10 +24,9 @@ from leanconv.codegen.lowered import Call, Lowered, View
 from leanconv.codegen.shuffles import power_below
 from leanconv.graph.ir import Graph, Node, TensorType
 from leanconv.graph.ops.resize import linear_cells, nearest_cells, resized_axes
-from leanconv.kernels import KernelContext
+from leanconv.kernels import KernelContext, OfItems
 from leanconv.kernels.copy import cover
 from leanconv.kernels.copy_plan import CHUNK_BYTES, row_major
-from leanconv.kernels.items import OfItems
 from leanconv.kernels.resize_maps import of_linear
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div

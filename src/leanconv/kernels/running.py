@@ -18,8 +18,7 @@ from math import prod
 from leanconv.codegen.emitter import Function, Value, vector
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.tails import each_tile_of_any, where_any
-from leanconv.kernels import KernelContext
-from leanconv.kernels.items import InPieces
+from leanconv.kernels import InPieces, KernelContext
 from leanconv.kernels.lane_reduce import ReduceOp, combine, each_column, neutral
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div

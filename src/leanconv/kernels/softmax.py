@@ -19,8 +19,7 @@ from leanconv.codegen import math
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.tails import where_any
-from leanconv.kernels import KernelContext
-from leanconv.kernels.items import OfItems
+from leanconv.kernels import KernelContext, OfItems
 from leanconv.kernels.lane_reduce import (
     TILE,
     ReduceOp,

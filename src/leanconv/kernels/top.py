@@ -29,8 +29,7 @@ from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.shuffles import any_lane
 from leanconv.codegen.tails import where_any
 from leanconv.errors import UnsupportedError
-from leanconv.kernels import KernelContext, top_scan
-from leanconv.kernels.items import InPieces
+from leanconv.kernels import InPieces, KernelContext, top_scan
 from leanconv.kernels.lane_reduce import TILE, each_column
 from leanconv.kernels.ordering import RadixSort, count_bytes, key_kind, least_key, sort_key
 from leanconv.kernels.top_scan import LineNest, TopKernel, TopOfLines, TopScan

@@ -17,7 +17,7 @@ from leanconv.codegen.emitter import Carry, Function, Pointer, Value, vector
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.shuffles import any_lane, lane_bits
 from leanconv.codegen.tails import where_any
-from leanconv.kernels.items import PIECE, OfItems
+from leanconv.kernels import PIECE, OfItems
 from leanconv.kernels.ordering import key_kind, sort_key
 from leanconv.records import dataclass
 from leanconv.spec.format import aligned, ceil_div

@@ -26,8 +26,7 @@ from leanconv.algorithms.common.conv import Conv, GroupedConv
 from leanconv.algorithms.fused.kernel import Constants
 from leanconv.algorithms.interface import Candidate
 from leanconv.algorithms.magnitudes import are_small, sum_bits
-from leanconv.algorithms.problem import Problem, default_error
-from leanconv.algorithms.rounding import half_error
+from leanconv.algorithms.problem import Problem, default_error, half_error
 from leanconv.codegen.dot import dot_of, group_of, way_of
 from leanconv.codegen.epilogue import Epilogue
 from leanconv.codegen.geometry import Access, Window, triple

@@ -19,8 +19,7 @@ import numpy as np
 from leanconv.algorithms.common.conv import with_conv
 from leanconv.algorithms.interface import Algorithm, Candidate, KernelUse
 from leanconv.algorithms.parameters import Choice, Parameters, count_or, parameter
-from leanconv.algorithms.problem import Problem
-from leanconv.algorithms.rounding import sum_error
+from leanconv.algorithms.problem import Problem, sum_error
 from leanconv.algorithms.unfold.candidates import (
     Blocks,
     UnfoldedView,

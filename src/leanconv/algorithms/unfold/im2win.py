@@ -46,8 +46,7 @@ from leanconv.algorithms.parameters import (
     one_of,
     parameter,
 )
-from leanconv.algorithms.problem import Problem
-from leanconv.algorithms.rounding import sum_error
+from leanconv.algorithms.problem import Problem, sum_error
 from leanconv.algorithms.unfold.candidates import (
     Blocks,
     UnfoldedView,

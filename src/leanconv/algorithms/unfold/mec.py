@@ -25,8 +25,7 @@ from math import prod
 from leanconv.algorithms.common.conv import with_conv
 from leanconv.algorithms.interface import Algorithm, Candidate, KernelUse
 from leanconv.algorithms.parameters import COUNT, Choice, Parameters, one_of, parameter
-from leanconv.algorithms.problem import Problem
-from leanconv.algorithms.rounding import sum_error
+from leanconv.algorithms.problem import Problem, sum_error
 from leanconv.algorithms.unfold.candidates import (
     Blocks,
     UnfoldedView,

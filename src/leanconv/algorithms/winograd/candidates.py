@@ -16,9 +16,8 @@ from leanconv.algorithms.problem import Problem
 from leanconv.algorithms.winograd.cost import MOST_STAGED_ROWS, staged_transform_cycles
 from leanconv.algorithms.winograd.kernel import WinogradConv
 from leanconv.algorithms.winograd.packing import weight_calls
-from leanconv.algorithms.winograd.pieces import Piece
 from leanconv.algorithms.winograd.shape import WinogradShape
-from leanconv.algorithms.winograd.sizes import WinogradParameters
+from leanconv.algorithms.winograd.sizes import Piece, WinogradParameters
 from leanconv.algorithms.winograd.stages import Gather, PointProducts, Scatter
 from leanconv.codegen.dot import way_of
 from leanconv.codegen.epilogue import Epilogue
