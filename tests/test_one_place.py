@@ -229,9 +229,14 @@ def test_activations_of_operations_are_in_one_table() -> None:
 def test_every_lock_is_free_in_a_forked_child() -> None:
     # Forks wait for those of the first row; the pool renews its own, and a child has no workers.
     waited_for = ("forks.py", "codegen/linking.py", "codegen/backend.py")
-    unforked = ("server/batching.py", "server/views.py")  # a server has threads, and does not fork
+    unforked = ("server/batching.py", "server/app.py")  # a server has threads, and does not fork
     # A run has a reader of its own, which nobody waits for in a child; so has an image file.
-    alone = ("runtime/locks.py", "runtime/pool.py", "runtime/stream_program.py", "images/tiff.py")
+    alone = (
+        "runtime/locks.py",
+        "runtime/pool.py",
+        "runtime/segmented_program.py",
+        "images/tiff.py",
+    )
     assert outside("locks", *waited_for, *unforked, *alone) == []
     assert outside("locked_properties", "records.py") == []
 

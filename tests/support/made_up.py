@@ -82,12 +82,12 @@ from leanconv.graph.builder import Builder as Binder  # noqa: E402
 from leanconv.graph.halves import rounds_to_halves  # noqa: E402
 from leanconv.graph.ir import Graph, Node, TensorType, is_filled  # noqa: E402
 from leanconv.graph.limits import Limits  # noqa: E402
+from leanconv.graph.passes.canonical_forms import global_pooling  # noqa: E402
+from leanconv.graph.passes.coded_values import unsigned_codes  # noqa: E402
 from leanconv.graph.passes.fold_batch_norm import fold_batch_norm  # noqa: E402
-from leanconv.graph.passes.global_pooling import global_pooling  # noqa: E402
 from leanconv.graph.passes.recognise_quantised import recognise_quantised  # noqa: E402
 from leanconv.graph.passes.simplify import drop_dead, merge_common, simplify  # noqa: E402
 from leanconv.graph.passes.store_in_halves import store_in_halves  # noqa: E402
-from leanconv.graph.passes.unsigned_codes import unsigned_codes  # noqa: E402
 from leanconv.graph.verify import verify  # noqa: E402
 from leanconv.planner.errors import NORMALISED, magnified_errors  # noqa: E402
 from support.graph_builder import Builder, applied  # noqa: E402

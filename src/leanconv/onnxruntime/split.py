@@ -20,9 +20,8 @@ from leanconv.graph.convert import FILE_RULES
 from leanconv.graph.limits import Limits
 from leanconv.graph.onnx_import import read_model
 from leanconv.graph.onnx_parts import FileParts, named_value
-from leanconv.onnxruntime.engines import Arrays, Native, Other
+from leanconv.onnxruntime.engines import Arrays, Native, Other, real
 from leanconv.onnxruntime.options import SessionOptions
-from leanconv.onnxruntime.real import real
 from leanconv.records import dataclass
 from leanconv.runtime.locks import Lock
 from leanconv.types import as_dtype

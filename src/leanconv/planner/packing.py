@@ -12,9 +12,9 @@ from leanconv.codegen.linking import Library
 from leanconv.codegen.lowered import Calls, PackCall
 from leanconv.graph.ir import number_of, owner
 from leanconv.records import dataclass
+from leanconv.runtime.memory import SharedArena
 from leanconv.runtime.portable import PortableProgram, linked_stages
 from leanconv.runtime.program import Constant, Place, Program, Slot, Stage
-from leanconv.runtime.shared_arena import SharedArena
 from leanconv.spec.format import aligned, aligned_offsets
 from leanconv.target import Target
 
