@@ -29,7 +29,7 @@ def _of_two(function: Any, **facts: Any) -> Op:
     def infer(types: Types, _: Any) -> Any:
         return checked(broadcast(first(types).shape, required(types, 1).shape), first(types).dtype)
 
-    return single(infer, lambda arrays, _: function(*arrays), 2, 2, **facts)
+    return single(infer, lambda arrays, _: function(*arrays), "a, b", **facts)
 
 
 def _reduction(function: Any, **facts: Any) -> Op:
@@ -41,7 +41,7 @@ def _reduction(function: Any, **facts: Any) -> Op:
     return replace(ops.OPS["ReduceSum"], evaluate=evaluate, **facts)
 
 
-def _of_codes(of_floats: str, inputs: int, **facts: Any) -> Op:
+def _of_codes(of_floats: str, inputs: str, **facts: Any) -> Op:
     """An operation on codes; its values are never asked for."""
 
     def infer(types: Types, given: Any) -> Any:
@@ -49,7 +49,7 @@ def _of_codes(of_floats: str, inputs: int, **facts: Any) -> Op:
 
     names, facts = ops.OPS["QLinearAdd"].attributes, {"dtypes": CODES, **facts}
     facts["of_floats"] = of_floats
-    return single(infer, lambda arrays, _: arrays[0], inputs, inputs, names, **facts)
+    return single(infer, lambda arrays, _: arrays[0], inputs, names, **facts)
 
 
 MADE_UP: dict[str, Op] = {
@@ -70,8 +70,8 @@ MADE_UP: dict[str, Op] = {
     ),
     "Moved": _of_one(lambda x: x[::-1].copy(), moves=slice(1), rearranges=True, dtypes=DTYPES),
     "Sorted": _of_one(lambda x: np.sort(x, axis=-1), selects=True, dtypes=DTYPES),
-    "OnCodes": _of_codes("Roundly", 1),
-    "Shifting": _of_codes("Differs", 2, shifts=True),
+    "OnCodes": _of_codes("Roundly", "x"),
+    "Shifting": _of_codes("Differs", "a, b", shifts=True),
     "Summed": _reduction(np.sum),
     "Squared": _reduction(lambda x, **given: np.square(x).sum(**given), keeps_single=False),
 }

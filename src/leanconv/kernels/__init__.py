@@ -2,8 +2,7 @@
 
 A module may have two more names besides those of `KernelModule`: `accepts_blocked(node, graph,
 block)` says whether a node can be done with its tensors in blocks of so many channels, which none
-can where there is no such function; `CODES_IN_BLOCKS` names the operations whose codes may be in
-blocks.
+can where there is no such function; `CODES_IN_BLOCKS` says whether codes may be in blocks.
 """
 
 from __future__ import annotations

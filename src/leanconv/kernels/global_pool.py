@@ -25,7 +25,7 @@ from leanconv.symbolic import Extent, Scalars
 from leanconv.target import Target
 from leanconv.types import FLOAT32, INT32, DType
 
-CODES_IN_BLOCKS = ("QLinearGlobalAveragePool",)
+CODES_IN_BLOCKS = True
 
 _CHUNK_LOADS = 16 * 1024  # vectors of codes; 5 to 10 us
 _SUMS = 4  # accumulators, to which pixels are added in turn

@@ -27,8 +27,7 @@ from leanconv.target import Target
 from leanconv.types import DType
 
 PIECE = 32768  # elements of one chunk, some microseconds; whole vectors of every target
-OPS: tuple[str, ...] = ("Lookup",)
-CODES_IN_BLOCKS = OPS
+CODES_IN_BLOCKS = True
 
 Way = Literal["permute", "shuffle", "lists", "gather"]
 _ROW = 16  # bytes that one pshufb, or one register of NEON, has of a table

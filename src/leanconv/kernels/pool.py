@@ -42,7 +42,7 @@ from leanconv.types import FLOAT32, FLOATS, DType
 
 _Body = Callable[[Pointer], None]
 
-CODES_IN_BLOCKS = ("MaxPool", "QLinearAveragePool")
+CODES_IN_BLOCKS = True
 
 _CHUNK_LOADS = 16 * 1024  # 5 to 10 us
 _MOST_TILES = 24  # more kinds of columns than that are bounded at run time
@@ -297,8 +297,8 @@ def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
     Maxima of codes and means of codes are in blocks where their users want them.
     """
     dtype = graph.types[node.output].dtype
-    if node.op == "QLinearAveragePool" or dtype not in FLOATS:
-        return node.op in CODES_IN_BLOCKS and dtype in CODES
+    if dtype not in FLOATS:
+        return dtype in CODES
     channels, attributes = graph.types[node.output].shape[1], node.attributes
     uses = prod(attributes["kernel_shape"]) / prod(attributes["strides"])
     return channels * _FEW >= block and uses <= _MOST_USES

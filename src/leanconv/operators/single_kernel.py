@@ -14,11 +14,10 @@ from leanconv.codegen.shuffles import power_below
 from leanconv.graph.halves import in_float32, rounds_to_halves, stored_half
 from leanconv.graph.ir import Graph, Node
 from leanconv.graph.ops import OPS
-from leanconv.graph.ops.indexing import GATHERS, SCATTERS
 from leanconv.graph.ops.pointwise import terms_of
 from leanconv.graph.ops.resample import order
 from leanconv.graph.ops.resize import resized_axes
-from leanconv.kernels import KernelModule, elementwise, layout, lookup
+from leanconv.kernels import KernelModule
 from leanconv.operators.calls import of_halves
 from leanconv.operators.operator import FormatPolicy, NodeContext, Operator
 from leanconv.records import cached_property
@@ -58,8 +57,8 @@ class SingleKernel(Operator):
         return accepts is not None and bool(accepts(node, seen, block))
 
     def takes_codes(self, node: Node) -> bool:
-        """Return whether the module's `CODES_IN_BLOCKS` names the operation."""
-        return node.op in getattr(self._module, "CODES_IN_BLOCKS", ())
+        """Return whether the module's `CODES_IN_BLOCKS` says so."""
+        return getattr(self._module, "CODES_IN_BLOCKS", False)
 
     def choices(self, context: NodeContext, vary_parameters: bool = True) -> list[Choice]:
         """One choice without a name, estimated by the bytes that are moved."""
@@ -234,43 +233,11 @@ def _mixing(
     return single, vectors, source.elements
 
 
-# -- the modules -------------------------------------------------------------------------------
-# Each module of `kernels` by its operations; it is imported when a node of these is planned.
-_KERNELS: Mapping[str, Sequence[str]] = {
-    "roi_align": ("RoiAlign",),
-    "deform": ("DeformColumns",),
-    "attention": ("Attention",),
-    "code_matmul": ("QLinearMatMul",),
-    "elementwise": elementwise.OPS,
-    "extreme_places": ("ArgMax", "ArgMin"),
-    "gather": tuple(GATHERS),
-    "global_pool": ("QLinearGlobalAveragePool",),
-    "sampling": ("GridSample",),
-    "layout": layout.OPS,
-    "lookup": lookup.OPS,
-    "lrn": ("LRN",),
-    "matmul": ("MatMul", "Gemm"),
-    "nms": ("NonMaxSuppression",),
-    "nonzero": ("NonZero", "Compress"),
-    "normalise": ("Normalise",),
-    "packed_matmul": ("MatMulNBits",),
-    "plane_pool": ("MaxPoolWithIndices",),
-    "pool": tuple(op for op, each in OPS.items() if each.routes == "windows"),
-    "recurrence": ("Recurrence",),
-    "reduce": (*(op for op, each in OPS.items() if each.reduces), "Extremes"),
-    "resample": ("Resample",),
-    "resize": ("Resize",),
-    "running": ("CumSum", "CumProd"),
-    "scatter": tuple(SCATTERS),
-    "softmax": ("Softmax", "LogSoftmax"),
-    "top": ("TopK",),
-}
-_BLOCKED = ("roi_align", "deform")  # better in blocks, whatever their inputs are in
-
-
 def _single(name: str) -> SingleKernel:
-    policy = FormatPolicy.PREFER_BLOCKED if name in _BLOCKED else FormatPolicy.FOLLOW_INPUTS
-    return SingleKernel(f"leanconv.kernels.{name}", _KERNELS[name], policy)
+    ops = [op for op, each in OPS.items() if each.kernel == name]
+    blocked = any(OPS[op].blocked for op in ops)
+    policy = FormatPolicy.PREFER_BLOCKED if blocked else FormatPolicy.FOLLOW_INPUTS
+    return SingleKernel(f"leanconv.kernels.{name}", ops, policy)
 
 
-SINGLE_KERNELS = tuple(map(_single, _KERNELS))
+SINGLE_KERNELS = tuple(_single(name) for name in sorted({e.kernel for e in OPS.values()} - {""}))

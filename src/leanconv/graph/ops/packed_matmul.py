@@ -165,11 +165,12 @@ OPS: dict[str, Op] = {
     "MatMulNBits": single(
         _infer,
         _evaluate,
-        3,
-        5,
+        "x (..., K), codes (N rows), scales (N, blocks), zeros (N, blocks)?, bias (N,)?; inner: K; "
+        "outputs: N; middle: the zero point where there are none",
         ("bits", "block", "inner", "outputs", "middle"),
         _work,
         dtypes=(FLOAT32, UINT8),
         halves="rounded",
+        kernel="packed_matmul",
     )
 }

@@ -17,6 +17,7 @@ from leanconv.errors import ModelError
 from leanconv.graph.ir import Attributes, Node, TensorType
 from leanconv.graph.ops import typed
 from leanconv.graph.ops.base import (
+    PAIR,
     Array,
     Arrays,
     Op,
@@ -87,12 +88,15 @@ def _infer_same(types: Types, _attributes: Attributes) -> TensorType:
     return first(types)
 
 
+_EACH: dict[str, Any] = {"routes": "aligned", "kernel": "elementwise"}
+
+
 def _unary(function: Callable[..., Array], *names: str, **facts: Any) -> Op:
     def evaluate(arrays: Arrays, attributes: Attributes) -> Array:
         x = array(arrays)
         return np.asarray(function(x, *(attributes[n] for n in names)), dtype=x.dtype)
 
-    return single(_infer_same, evaluate, attributes=names, routes="aligned", **facts)
+    return single(_infer_same, evaluate, attributes=names, **_EACH, **facts)
 
 
 def _activation(kind: str, **facts: Any) -> Op:
@@ -121,7 +125,7 @@ def _binary(function: Callable[[Array, Array], Array], **facts: Any) -> Op:
         a, b = array(arrays), array(arrays, 1)
         return np.asarray(function(a, b), dtype=a.dtype if b.dtype != object else object)
 
-    return single(_infer_binary, evaluate, 2, 2, dtypes=NUMBERS, routes="aligned", **facts)
+    return single(_infer_binary, evaluate, PAIR, dtypes=NUMBERS, **_EACH, **facts)
 
 
 def _divide(a: Array, b: Array) -> Array:
@@ -220,7 +224,12 @@ OPS: dict[str, Op] = {
     **UNARY,
     **BINARY,
     "PRelu": single(
-        _infer_prelu, _evaluate_prelu, 2, 2, activation="prelu", halves="scaled", routes="aligned"
+        _infer_prelu,
+        _evaluate_prelu,
+        "x, slope (broadcasts to x)",
+        activation="prelu",
+        halves="scaled",
+        **_EACH,
     ),
 }
 ELEMENTWISE = frozenset((*OPS, *typed.OPS)) - {"BitCast"}
@@ -330,6 +339,6 @@ def expression(infer: _Infer, evaluate: _Evaluate) -> Op:
     def work(_: Types, attributes: Attributes, result: TensorType) -> int:
         return (len(attributes["terms"]) - 1) * result.elements
 
-    facts: dict[str, Any] = {"halves": "rounded", "routes": "aligned", "working": MOST_TERMS}
-    dtypes, most = (*FLOATS, BOOL), 3 * MOST_TERMS
-    return single(inferred, computed, 1, most, ("terms",), work, dtypes=dtypes, **facts)
+    signature = "x, more (broadcast)...; floats of one type and bool; gives the last term's result"
+    facts: dict[str, Any] = {"dtypes": (*FLOATS, BOOL), "working": MOST_TERMS, **_EACH}
+    return single(inferred, computed, signature, ("terms",), work, halves="rounded", **facts)

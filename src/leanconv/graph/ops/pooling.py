@@ -209,7 +209,7 @@ def _work_lrn(_types: Types, attributes: Attributes, result: TensorType) -> int:
 
 _WINDOW = ("kernel_shape", "strides", "pads", "dilations", "ceil_mode", "count_include_pad")
 _OF_MAX = (*FLOATS, INT8, UINT8)  # those of ONNX, of which a CPU has arithmetic
-_FACTS: dict[str, Any] = {"keeps_single": True, "working": 3, "routes": "windows"}
+_FACTS: dict[str, Any] = {"keeps_single": True, "working": 3, "routes": "windows", "kernel": "pool"}
 _MEAN = {**_FACTS, "attributes": _WINDOW, "halves": "rounded"}
 OPS: dict[str, Op] = {
     "MaxPool": single(
@@ -225,11 +225,12 @@ OPS: dict[str, Op] = {
     "MaxPoolWithIndices": Op(
         _infer_max_places,
         _evaluate_max_places,
+        "x; gives the values, and their places in x as int64",
         attributes=(*_WINDOW, "storage_order"),
         work=lambda types, attributes, results: 4 * _work_pool(types, attributes, results[0]),
         dtypes=_OF_MAX,
         halves="exact",
-        **{**_FACTS, "routes": "windows and places"},
+        **{**_FACTS, "routes": "windows and places", "kernel": "plane_pool"},
     ),
     "AveragePool": single(_infer_pool, _evaluate_average, work=_work_pool, **_MEAN),
     "LRN": single(
@@ -239,5 +240,6 @@ OPS: dict[str, Op] = {
         work=_work_lrn,
         halves="rounded",
         routes="along channels",
+        kernel="lrn",
     ),
 }

@@ -211,8 +211,7 @@ OPS: dict[str, Op] = {
     "QLinearConv": single(
         _infer,
         _evaluate,
-        2,
-        6,
+        "x (codes), w, bias?, scale?, residual?, affine?",
         (*_WINDOW, *_NUMBERS),
         work_conv,
         dtypes=(*CODES, INT32, FLOAT32),

@@ -229,6 +229,7 @@ OPS: dict[str, Op] = {
     "Resample": single(
         _infer,
         _evaluate,
+        "x; mode: linear, cubic",
         attributes=NAMES,
         work=_work,
         tables=_tables,
@@ -236,6 +237,7 @@ OPS: dict[str, Op] = {
         halves="rounded",
         routes="resized",
         size_attributes=("sizes",),
+        kernel="resample",
         working=9,  # of codes: sums and products are four times as wide
     )
 }

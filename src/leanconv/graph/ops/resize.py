@@ -237,6 +237,7 @@ OPS: dict[str, Op] = {
     "Resize": single(
         _infer_resize,
         _evaluate_resize,
+        "x; mode: nearest, linear",
         attributes=_NAMES,
         work=_work_resize,
         tables=_tables,
@@ -245,5 +246,6 @@ OPS: dict[str, Op] = {
         halves="rounded",
         routes="resized",
         size_attributes=("sizes",),
+        kernel="resize",
     )
 }
