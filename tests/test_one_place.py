@@ -214,7 +214,7 @@ def test_flops_of_convolutions_are_computed_in_spec() -> None:
 def test_strides_and_dilations_are_taken_apart_in_one_module() -> None:
     # The third one spreads the lines of a page over the sets of a cache; maps of axes have periods.
     known = ("algorithms/decompose.py", "reference/decompose.py", "algorithms/unfold/")
-    allowed = (*known, "graph/fields/", "planner/tiles/")
+    allowed = (*known, "graph/fields/", "planner/image_tiles/")
     assert outside("divisors", *allowed) == []
 
 
@@ -245,7 +245,7 @@ def test_every_lock_is_free_in_a_forked_child() -> None:
 IDENTITIES = {
     "graph/ir.py": "gives arrays, which have no hash, the numbers that are keys everywhere else",
     "graph/limits.py": "counts the bytes of arrays that are alive",
-    "graph/late.py": "sees whose memory an array of this run is",
+    "graph/data_dependent.py": "sees whose memory an array of this run is",
     "runtime/arrays.py": "compares an object's class and type in native code",
     "api/": "copies' memos; what two callers hold of one memory",
     "quantizer/": "nodes of a file, which change",

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from leanconv import late
+from leanconv import lazy_imports
 from leanconv.collector import no_collections
 from leanconv.errors import (
     BackendError,
@@ -105,8 +105,8 @@ def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module 'leanconv' has no attribute {name!r}")
     with no_collections():
-        late.module("leanconv.codegen.backend")  # first: it says where memory is too short
-        found = globals()[name] = late.named(f"{_LAZY[name]}.{name}")  # once
+        lazy_imports.module("leanconv.codegen.backend")  # first: it says where memory is too short
+        found = globals()[name] = lazy_imports.named(f"{_LAZY[name]}.{name}")  # once
     return found
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from leanconv.algorithms.interface import Algorithm, Candidate
 from leanconv.algorithms.problem import Problem
-from leanconv.late import Late, named
+from leanconv.lazy_imports import Late, named
 
 
 def _table(places: Mapping[str, str]) -> Late[Algorithm[Any]]:

@@ -29,7 +29,7 @@ from leanconv.algorithms.problem import (
 )
 from leanconv.codegen.geometry import Triple
 from leanconv.errors import SpecError
-from leanconv.late import Late
+from leanconv.lazy_imports import Late
 from leanconv.target import Target
 from leanconv.types import SINGLE
 

@@ -19,6 +19,7 @@ import numpy as np
 from leanconv.errors import InputError, LeanConvError, ModelError, UnsupportedError, short
 from leanconv.files import reason
 from leanconv.graph.builder import Builder
+from leanconv.graph.data_dependent import Tail, late_nodes, reads_of
 from leanconv.graph.element_types import (
     as_float,
     computed_dtype,
@@ -30,7 +31,6 @@ from leanconv.graph.element_types import (
 from leanconv.graph.file_errors import located, shown
 from leanconv.graph.file_kinds import folder_kind, refuse_other
 from leanconv.graph.ir import Graph, TensorType
-from leanconv.graph.late import Tail, late_nodes, reads_of
 from leanconv.graph.limits import Limits
 from leanconv.graph.network_inputs import NeedsInputsError, is_small
 from leanconv.graph.onnx_binding import Scope

@@ -28,7 +28,7 @@ from leanconv.codegen.geometry import PhasedAccess
 from leanconv.codegen.lowered import Calls, Lowered
 from leanconv.errors import SpecError
 from leanconv.graph.ir import Graph, Node
-from leanconv.late import Late
+from leanconv.lazy_imports import Late
 from leanconv.operators.calls import Part, lowered, packed_in_runs
 from leanconv.operators.conv_node import (
     ConvNode,

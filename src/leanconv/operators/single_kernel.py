@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import ceil, log2, prod
 from typing import cast
 
-from leanconv import late
+from leanconv import lazy_imports
 from leanconv.algorithms.parameters import AUTO, Choice
 from leanconv.codegen.lowered import Lowered
 from leanconv.codegen.shuffles import power_below
@@ -47,7 +47,7 @@ class SingleKernel(Operator):
 
     @cached_property
     def _module(self) -> KernelModule:
-        return cast(KernelModule, late.module(self._name))
+        return cast(KernelModule, lazy_imports.module(self._name))
 
     def accepts_blocked(self, node: Node, graph: Graph, block: int) -> bool:
         """Return the answer of the module, of halves as of float32; False without one."""
@@ -210,7 +210,7 @@ def _mixing(
     if node.op == "Resize":
         resized = resized_axes(source.shape, node.attributes)
         corners = 1 << sum(resized)
-        grown_maps = late.named("leanconv.kernels.resize.grown_maps")
+        grown_maps = lazy_imports.named("leanconv.kernels.resize.grown_maps")
         if not block and grown_maps(resized, source, result):
             spread = 2 * prod(source.shape[:-1]) * result.shape[-1]
             return spread, _MIX * result.elements / lanes, source.elements

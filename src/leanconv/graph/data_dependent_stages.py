@@ -17,10 +17,10 @@ import numpy as np
 
 from leanconv.errors import LeanConvError, TerminatedError
 from leanconv.graph.builder import Builder
+from leanconv.graph.data_dependent import Tail, own
 from leanconv.graph.file_errors import NeedsValuesError
 from leanconv.graph.file_graph import FileNode
 from leanconv.graph.ir import Graph, TensorType
-from leanconv.graph.late import Tail, own
 from leanconv.graph.limits import alone
 from leanconv.graph.network_inputs import is_small
 from leanconv.graph.onnx_binding import Scope

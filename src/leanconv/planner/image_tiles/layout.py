@@ -21,8 +21,8 @@ from leanconv.graph.ir import Graph, Node, is_filled
 from leanconv.graph.ops import OPS, label
 from leanconv.graph.ops.base import only_described
 from leanconv.planner.decision import Decision
-from leanconv.planner.tiles.groups import Cutting, cutting
-from leanconv.planner.tiles.windows import (
+from leanconv.planner.image_tiles.groups import Cutting, cutting
+from leanconv.planner.image_tiles.windows import (
     Windows,
     alignments,
     begins_of,

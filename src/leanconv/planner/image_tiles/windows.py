@@ -12,7 +12,7 @@ from leanconv.graph.fields.receptive_fields import reads_of
 from leanconv.graph.fields.routes import routes
 from leanconv.graph.ir import Graph, Node
 from leanconv.planner.decision import Decision
-from leanconv.planner.tiles.groups import Block, Cutting, Places, blocks
+from leanconv.planner.image_tiles.groups import Block, Cutting, Places, blocks
 from leanconv.records import cached_property, dataclass
 
 Index: TypeAlias = tuple[slice, ...]
