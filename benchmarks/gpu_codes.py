@@ -17,8 +17,8 @@ import numpy as np
 
 from leanconv.gpu.device.compiler import compile_cubin
 from leanconv.gpu.launch import Code
+from leanconv.gpu.lowering import lower_graph
 from leanconv.gpu.lowering.conv import choose_algorithm
-from leanconv.gpu.lowering.graph import lower_graph
 from leanconv.gpu.lowering.lowered import ConvProblem, Epilogue
 from leanconv.gpu.machine import Machine, choices
 from leanconv.graph.onnx_import import read_model

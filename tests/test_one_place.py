@@ -198,7 +198,7 @@ def test_bytes_and_roundoffs_of_elements_are_in_one_table() -> None:
 def test_a_type_is_never_asked_for_by_its_name() -> None:
     # What a file may hold that is no type of ours; NumPy's memory for a type that it lacks.
     # The third names the steps of a ladder, of which some are types.
-    others = ("graph/onnx_schema.py", "gpu/device/dlpack.py", "quantizer/result.py")
+    others = ("graph/onnx_schema.py", "gpu/device/arrays.py", "quantizer/result.py")
     assert outside("dtype_names", "types.py", *others) == []
 
 

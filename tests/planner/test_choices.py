@@ -20,8 +20,7 @@ from leanconv.graph.ir import Graph
 from leanconv.graph.onnx_import import read_model
 from leanconv.graph.passes import run_passes
 from leanconv.operators import Accuracy, NodeContext, Operator, operator_of
-from leanconv.operators.block_chain import BlockChain
-from leanconv.operators.conv_chain import ConvChain
+from leanconv.operators.chains import BlockChain, ConvChain
 from leanconv.operators.convolution import Convolution
 from leanconv.planner import choices
 from leanconv.planner.decision import Decision

@@ -15,7 +15,7 @@ from leanconv.graph.onnx_import import read_model
 from leanconv.graph.passes import run_passes
 from leanconv.graph.template import Templates
 from leanconv.operators import Accuracy, Operator, operator_of
-from leanconv.operators.conv_chain import ConvChain
+from leanconv.operators.chains import ConvChain
 from leanconv.operators.convolution import Convolution
 from leanconv.planner import choices
 from leanconv.planner.choices import representative, representative_types

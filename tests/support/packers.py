@@ -18,7 +18,7 @@ from leanconv.algorithms.col2im.layout import run_table
 from leanconv.algorithms.common.conv import with_conv
 from leanconv.algorithms.depthwise.kernel import DepthwiseConv
 from leanconv.algorithms.depthwise.quads import QUAD, DepthwiseCodes
-from leanconv.algorithms.direct.packed import PackedConv
+from leanconv.algorithms.direct.shape import PackedConv
 from leanconv.algorithms.fft.kernel import FftConv
 from leanconv.algorithms.fft.layout import FftLayout, PlaneLayout
 from leanconv.algorithms.fft.plane_kernel import FftPlanes

@@ -19,7 +19,7 @@ import numpy as np
 
 from leanconv.algorithms import col2im, select
 from leanconv.algorithms.common.conv import with_conv
-from leanconv.algorithms.direct.packed import PackedConv
+from leanconv.algorithms.direct.shape import PackedConv
 from leanconv.algorithms.interface import Candidate
 from leanconv.algorithms.magnitudes import Magnitudes
 from leanconv.algorithms.parameters import AUTO, Choice, Parameters

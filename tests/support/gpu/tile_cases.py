@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from leanconv.gpu.device.arrays import Memory
 from leanconv.gpu.device.compiler import Module
-from leanconv.gpu.device.memory import Memory
 from leanconv.gpu.lowering.gemm import Product, lower_product
 from leanconv.gpu.lowering.lowered import ConvProblem, Epilogue, Lowered, stored, unstored
 from leanconv.gpu.lowering.patches import (

@@ -5,9 +5,9 @@ from __future__ import annotations
 from math import prod
 
 from leanconv.algorithms.direct.kernel import DirectConv
-from leanconv.algorithms.direct.packed import PackedConv
 from leanconv.algorithms.direct.plan import plan_any_size, plan_direct, ranked_tiles
 from leanconv.algorithms.direct.pointwise import DirectPointwise, plan_direct_pointwise
+from leanconv.algorithms.direct.shape import PackedConv
 from leanconv.algorithms.interface import Algorithm, Candidate, one_kernel_candidate
 from leanconv.algorithms.parameters import Choice, Kind, Parameters, one_of, parameter
 from leanconv.algorithms.problem import (

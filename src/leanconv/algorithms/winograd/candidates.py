@@ -9,7 +9,7 @@ import numpy as np
 
 from leanconv.algorithms.common.conv import Conv, with_conv
 from leanconv.algorithms.direct.kernel import DirectConv
-from leanconv.algorithms.direct.packed import PackedConv
+from leanconv.algorithms.direct.shape import PackedConv
 from leanconv.algorithms.interface import Candidate, KernelUse, PackingOf
 from leanconv.algorithms.parameters import Choice
 from leanconv.algorithms.problem import Problem

@@ -18,7 +18,7 @@ from math import prod
 import numpy as np
 
 from leanconv.algorithms.common.weight_packing import OneStep, WeightTransform, in_pieces
-from leanconv.algorithms.direct.packed import PackedConv
+from leanconv.algorithms.direct.shape import PackedConv
 from leanconv.algorithms.winograd.shape import WinogradShape
 from leanconv.codegen.emitter import Function, Pointer, vector
 from leanconv.codegen.lowered import PackCall

@@ -1,17 +1,26 @@
-"""ConvChain nodes: one block in one pass over rows, or convolution by convolution."""
+"""Chains of convolutions: `ConvChain` nodes, one block, and `BlockChain` nodes, several.
+
+One block is computed in one pass over rows, or convolution by convolution; several in one pass:
+`merge_blocks` makes them to save memory.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from types import MappingProxyType
 
 import numpy as np
 
 from leanconv.algorithms import select
+from leanconv.algorithms.fused.block import BlockKernels, rows_access
 from leanconv.algorithms.fused.cost import (
     between_cycles,
+    block_row_cycles,
+    expand_row_cycles,
     form_cycles,
+    image_cycles,
     imbalance,
     possible_forms,
     weights_cycles,
@@ -22,11 +31,14 @@ from leanconv.algorithms.fused.forms import (
     ChainKernels,
     ChainParameters,
     Form,
+    block_kernels,
     build,
     form_of_size,
 )
 from leanconv.algorithms.fused.kernel import Constants, SumOfParts
-from leanconv.algorithms.parameters import AUTO, Choice, Parameters
+from leanconv.algorithms.fused.stream import BlockStream, ring_rows
+from leanconv.algorithms.interface import KernelUse
+from leanconv.algorithms.parameters import AUTO, COUNT, Choice, Kind, Parameters, parameter
 from leanconv.algorithms.problem import Problem
 from leanconv.codegen.lowered import Lowered, PackCall
 from leanconv.errors import SpecError
@@ -36,7 +48,7 @@ from leanconv.operators.conv_node import ConvNode, of_codes
 from leanconv.operators.convolution import CONVOLUTIONS
 from leanconv.operators.operator import NodeContext, by_operation
 from leanconv.operators.single_kernel import SINGLE_KERNELS
-from leanconv.records import replace
+from leanconv.records import dataclass, replace
 from leanconv.target import Target
 
 LAYERS = Choice("layers")
@@ -192,3 +204,159 @@ def _pack_calls(constants: Sequence[Constants], fused: ChainKernels) -> dict[str
     if isinstance(total, SumOfParts) and "bias" in last:
         calls["bias"] = total.channel_calls(last["bias"])
     return calls
+
+
+# -- several blocks in one pass ----------------------------------------------------------------
+_STEPS = (1, 2, 4)
+_MOST_WARM = 4
+_RUNS = 4  # times that the pass is begun; each fills the rings anew
+
+
+_BLOCKS = Kind(
+    lambda text: text if set(text) <= {"r", "p"} else None, "a letter r or p for each block"
+)
+
+
+@dataclass(frozen=True)
+class StreamParameters(Parameters):
+    """Output rows of a step; for each block, rows (r) or panels (p) of its expansion are kept."""
+
+    step: int | None = parameter(COUNT)
+    blocks: str | None = parameter(_BLOCKS)
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """A pass over the blocks: output rows of a step, which blocks keep rows of their expansion."""
+
+    step: int
+    keeps: tuple[bool, ...]
+
+    @property
+    def choice(self) -> Choice:
+        """The choice as a plan names it: `"stream:step=1,blocks=rrp"`."""
+        blocks = "".join("r" if keeps else "p" for keeps in self.keeps)
+        return Choice("stream", StreamParameters(self.step, blocks))
+
+
+@lru_cache(maxsize=64)
+def _alone(chain: Chain, target: Target) -> BlockKernels:
+    """A block by itself, which keeps rows of its expansion."""
+    return block_kernels(chain, target, 1, ring=True)
+
+
+def _passes(chains: Sequence[Chain], target: Target) -> Iterator[_Pass]:
+    """All blocks keep rows of their expansion; then those of the most scratch keep panels."""
+    height = chains[-1].depthwise.output_size[0]
+    sizes = [_alone(chain, target).scratch_bytes for chain in chains]
+    for step in sorted({min(step, height) for step in _STEPS}):
+        for limit in sorted({*sizes, 0}, reverse=True):
+            yield _Pass(step, tuple(size <= limit for size in sizes))
+
+
+def _shape(block: BlockKernels) -> tuple[int, int, int, int, int]:
+    """A block as `ring_rows` takes it: expanded rows, output rows, stride, padding, reach."""
+    window = block.depthwise.conv.window
+    return (block.height, window.out[1], window.stride[1], block.row_pad, block.input_rows)
+
+
+@lru_cache(maxsize=64)
+def _rings(shapes: tuple[tuple[int, int, int, int, int], ...], step: int) -> tuple[list[int], int]:
+    """The fewest rows between blocks of these shapes, and the steps that begin a chunk."""
+    found = [(ring_rows(shapes, step, warm), warm) for warm in range(1, _MOST_WARM + 1)]
+    return min(found, key=lambda pair: (sum(pair[0]), pair[1]))
+
+
+@lru_cache(maxsize=256)
+def _build(chains: tuple[Chain, ...], one: _Pass, target: Target) -> BlockStream:
+    """The kernel of a pass, with the fewest rows between the blocks."""
+    rows, warm = _rings(tuple(_shape(_alone(chain, target)) for chain in chains), one.step)
+    lanes = chains[0].lanes(target)
+    between = [
+        rows_access(kept, chain.project.output_size[1], lanes)
+        for kept, chain in zip(rows, chains, strict=False)
+    ]
+    xs, ys = [chains[0].x, *between], [*between, chains[-1].y]
+    blocks = [
+        block_kernels(
+            replace(chain, x=x, y=y), target, 1, keeps, x_ring=ring, single=chain.project.residual
+        )
+        for chain, x, y, keeps, ring in zip(chains, xs, ys, one.keeps, [0, *rows], strict=True)
+    ]
+    return BlockStream(chains[0].depthwise.batch, tuple(blocks), tuple(rows), one.step, warm)
+
+
+def _cycles(chains: Sequence[Chain], kernel: BlockStream, target: Target) -> float:
+    """Estimated cycles of one core: expanded rows computed again, weights read in each step."""
+    total, step = 0.0, kernel.step
+    for block in reversed(kernel.blocks):
+        height, out, stride, _, reach = _shape(block)
+        calls = out / min(step, out)
+        again = reach if not block.keeps_expanded else stride + (reach - stride) / min(step, out)
+        if block.expand is not None:
+            made = out * max(stride, again) + _RUNS * reach
+            made = min(made, calls * height)
+            total += made * expand_row_cycles(block, target)
+            total += calls * image_cycles(block, made / calls, target)
+        total += (out + _RUNS * reach) * block_row_cycles(block, target)
+        step = min(step * stride, height)
+    weights = sum(spec.weight_bytes for chain in chains for spec in chain.specs)
+    passes = kernel.strips if weights > target.costs.l2_share * target.l2_bytes else 1
+    total += passes * weights_cycles(weights, target)
+    return kernel.batch * total * imbalance(kernel.chunks)
+
+
+class BlockChain(ChainOperator):
+    """Several blocks that store nothing between them, for the least memory."""
+
+    ops = ("BlockChain",)
+
+    algorithms = MappingProxyType({"stream": StreamParameters})
+
+    def choices(self, context: NodeContext, vary_parameters: bool = True) -> list[Choice]:
+        """The choices for a BlockChain, the cheapest by estimate first.
+
+        Each takes fewer bytes, of scratch or of weights, than any that is cheaper.
+        """
+        del vary_parameters
+        blocks = layers_of(context)
+        chains = tuple(layers.chain for layers in blocks)
+        target, judged = context.target, chains
+        if context.accuracy.reproducible:
+            judged = tuple(chain.alone() for chain in chains)
+        error = math.sqrt(sum(plain_error(s) ** 2 for chain in chains for s in chain.specs))
+        error += math.hypot(*(layers.stored_error for layers in blocks))
+        kept: dict[tuple[int, int], Choice] = {}
+        kernels = {one.choice: _build(judged, one, target) for one in _passes(chains, target)}
+        costs = {choice: _cycles(judged, kernel, target) for choice, kernel in kernels.items()}
+        for choice, cycles in sorted(costs.items(), key=lambda item: item[1]):
+            kernel = kernels[choice]
+            size = kernel.scratch_bytes, sum(kernel.constant_bytes.values())
+            if not any(other[0] <= size[0] and other[1] <= size[1] for other in kept):
+                kept[size] = replace(choice, cycles=cycles, error=error)
+        return list(kept.values())
+
+    def lower(self, context: NodeContext, choice: Choice = AUTO) -> Lowered:
+        """Return one call, of the kernel that computes all blocks."""
+        target, blocks = context.target, layers_of(context)
+        chains = tuple(layers.chain for layers in blocks)
+        passes = {one.choice: one for one in _passes(chains, target)}
+        choice = self.default_choice(context) if choice == AUTO else choice
+        if choice not in passes:
+            raise SpecError(
+                f"got the form {str(choice)!r} of a chain of blocks; expected one of "
+                f"{', '.join(map(str, passes))}"
+            )
+        kernel, first = _build(chains, passes[choice], target), blocks[0]
+        constants = [layers.constants for layers in blocks]
+        part = Part(
+            (KernelUse(kernel, kernel.operands),),
+            lambda: kernel.pack_calls(constants),
+            (kernel.packing, tuple(layers.numbers for layers in blocks)),
+            tuple(array for layers in blocks for array in layers.sources),
+        )
+        text = f"{len(chains)} blocks by rows"
+        return first.on_halves(lowered(context, first.images, first.forms, [part], text))
+
+
+BLOCK_CHAIN = BlockChain()
