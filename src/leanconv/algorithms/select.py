@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from leanconv.algorithms import ALGORITHMS, MACHINE_ALGORITHMS
-from leanconv.algorithms.half_stored import has_halves, with_halves
-from leanconv.algorithms.interface import Algorithm, Candidate
+from leanconv.algorithms.interface import Algorithm, Candidate, has_halves, with_halves
 from leanconv.algorithms.magnitudes import (
     Magnitudes,
     in_halves,

@@ -17,10 +17,13 @@ from leanconv.symbolic.expressions import (
     BeyondBoundsError,
     Expression,
     Expressions,
+    Guarded,
+    Guards,
     NeedsNumberError,
+    Record,
     Values,
+    guarded,
 )
-from leanconv.symbolic.guarded import Guarded, Guards, Record, guarded
 from leanconv.symbolic.memo import Fill, Holes, Made, Memo, attempted, fixed, tell
 from leanconv.symbolic.symbols import (
     Count,

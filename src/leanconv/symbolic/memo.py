@@ -30,8 +30,14 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from leanconv.errors import LeanConvError, OutOfMemoryError, ReentrantCallError
 from leanconv.settings import current_settings
-from leanconv.symbolic.expressions import Expression, NeedsNumberError, Values
-from leanconv.symbolic.guarded import Guarded, Guards, guarded
+from leanconv.symbolic.expressions import (
+    Expression,
+    Guarded,
+    Guards,
+    NeedsNumberError,
+    Values,
+    guarded,
+)
 from leanconv.symbolic.symbols import Symbol
 
 log = logging.getLogger(__name__)
