@@ -93,7 +93,7 @@ INSIDE: dict[str, str] = {
     "server graph.ops.base": "how many axes a tensor may have",
     "onnxruntime graph.convert": "which operations of a file leanconv has",
     "dask planner.image_tiles.windows": "windows of an image, which workers compute",
-    "dask planner.decision": "choices that all workers take",
+    "dask planner.decisions": "choices that all workers take",
     "dask runtime.calibration": "the machine that plans are for",
     "ray graph.fields": "whether rows of a batch are computed apart",
     "ray planner.graph_planner": "a plan's bytes and time",

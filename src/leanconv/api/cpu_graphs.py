@@ -22,7 +22,7 @@ from leanconv.graph.template import Templates
 from leanconv.graph.verify import check_flowing, verify
 from leanconv.operators.operator import Accuracy, layer_error
 from leanconv.planner.budget import Planner
-from leanconv.planner.decision import Decision
+from leanconv.planner.decisions import Decision
 from leanconv.planner.overrides import check_layers, tuned, with_algorithms
 from leanconv.planner.plan_file import PlanFile, graph_digest, other_target
 from leanconv.planner.weight_streaming import cutting_weights

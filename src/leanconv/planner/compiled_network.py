@@ -15,7 +15,7 @@ from leanconv.errors import BudgetError
 from leanconv.graph.ir import Graph
 from leanconv.graph.regions import all_constants
 from leanconv.planner.budget import Planner
-from leanconv.planner.decision import Decision
+from leanconv.planner.decisions import Decision
 from leanconv.planner.found_plans import Decided, decide
 from leanconv.planner.graph_planner import GraphPlanner
 from leanconv.planner.lowered_graph import LoweredGraph, OwnedGraph, WeightStore, all_repeats

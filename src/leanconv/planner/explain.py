@@ -17,7 +17,7 @@ from leanconv.graph.regions import region_of
 from leanconv.graph.template import Template, Templates
 from leanconv.operators import chains, convolution, operator_of
 from leanconv.planner.budget import Planner
-from leanconv.planner.decision import Decision, node_key
+from leanconv.planner.decisions import Decision, node_key
 from leanconv.planner.found_plans import Decided, RangePlan, range_graph
 from leanconv.planner.graph_planner import GraphPlanner
 from leanconv.planner.network_plan import NetworkPlan

@@ -21,8 +21,7 @@ from leanconv.graph.fields.receptive_fields import Fields, InputAxis, Local, Who
 from leanconv.graph.ir import Graph, Node
 from leanconv.graph.ops import label
 from leanconv.operators import Accuracy, convolution, operator_of
-from leanconv.planner.choices import resolved_choices
-from leanconv.planner.decision import Decision
+from leanconv.planner.decisions import Decision, resolved_choices
 from leanconv.records import dataclass
 from leanconv.target import Target
 

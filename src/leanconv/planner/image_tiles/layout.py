@@ -20,7 +20,7 @@ from leanconv.graph.fields.routes import axis_table, routes
 from leanconv.graph.ir import Graph, Node, is_filled
 from leanconv.graph.ops import OPS, label
 from leanconv.graph.ops.base import only_described
-from leanconv.planner.decision import Decision
+from leanconv.planner.decisions import Decision
 from leanconv.planner.image_tiles.groups import Cutting, cutting
 from leanconv.planner.image_tiles.windows import (
     Windows,

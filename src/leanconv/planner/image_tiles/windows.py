@@ -11,7 +11,7 @@ from leanconv.graph.fields.axis_map import AxisMap
 from leanconv.graph.fields.receptive_fields import reads_of
 from leanconv.graph.fields.routes import routes
 from leanconv.graph.ir import Graph, Node
-from leanconv.planner.decision import Decision
+from leanconv.planner.decisions import Decision
 from leanconv.planner.image_tiles.groups import Block, Cutting, Places, blocks
 from leanconv.records import cached_property, dataclass
 
