@@ -69,7 +69,7 @@ METHOD_ARROWS: dict[str, tuple[str, ...]] = {
     "depthwise": ("common",),
     "fft": ("common",),
     "col2im": ("common",),
-    "tiles": ("common",),
+    "amx": ("common",),
     "unfold": ("common", "direct", "naive"),
     "winograd": ("common", "direct"),
     "fused": ("common", "direct", "depthwise"),

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from leanconv.algorithms.amx.shape import TileShape
 from leanconv.algorithms.col2im.kernel import Col2Im
 from leanconv.algorithms.col2im.layout import run_table
 from leanconv.algorithms.common.conv import with_conv
@@ -25,7 +26,6 @@ from leanconv.algorithms.fft.plane_kernel import FftPlanes
 from leanconv.algorithms.interface import Candidate
 from leanconv.algorithms.planar.pointwise import PlanarPointwise
 from leanconv.algorithms.problem import Problem
-from leanconv.algorithms.tiles.shape import TileShape
 from leanconv.algorithms.winograd.shape import WinogradShape
 from leanconv.codegen.half_stored import HalfStored
 from leanconv.codegen.kernel import Kernel

@@ -27,6 +27,6 @@ ALGORITHMS = _table(
     }
 )
 # Algorithms that need instructions of some processors, and blocks of channels.
-MACHINE_ALGORITHMS = _table({"amx": "leanconv.algorithms.tiles.AMX"})
+MACHINE_ALGORITHMS = _table({"amx": "leanconv.algorithms.amx.AMX"})
 
 __all__ = ["ALGORITHMS", "MACHINE_ALGORITHMS", "Algorithm", "Candidate", "Problem"]

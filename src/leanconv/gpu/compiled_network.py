@@ -21,7 +21,7 @@ from leanconv.gpu.device.compiler import Compile, Module, compile_cubin
 from leanconv.gpu.device.driver import Driver
 from leanconv.gpu.device.driver import Graph as Captured
 from leanconv.gpu.lowering import DeviceGraph, lower_graph
-from leanconv.gpu.lowering.lowered import fastest_within
+from leanconv.gpu.lowering.conv_problem import fastest_within
 from leanconv.gpu.lowering.lowering_context import DeviceStep
 from leanconv.gpu.machine import Machine, choices, machine_of
 from leanconv.graph.ir import Graph, TensorType

@@ -23,8 +23,7 @@ from leanconv.gpu.device.compiler import Compile, Module, compile_cubin
 from leanconv.gpu.device.driver import Driver, Graph
 from leanconv.gpu.launch import Launch, permute
 from leanconv.gpu.lowering.conv import DEVICE_ALGORITHMS, choose_algorithm
-from leanconv.gpu.lowering.gemm import sum_error
-from leanconv.gpu.lowering.lowered import (
+from leanconv.gpu.lowering.conv_problem import (
     ConvProblem,
     Epilogue,
     Lowered,
@@ -33,6 +32,7 @@ from leanconv.gpu.lowering.lowered import (
     stored,
     unstored,
 )
+from leanconv.gpu.lowering.gemm import sum_error
 from leanconv.gpu.lowering.windows import at_least_2d
 from leanconv.gpu.machine import choices, machine_of
 from leanconv.graph.ir import TensorType

@@ -20,7 +20,7 @@ import numpy as np
 from leanconv.errors import InputError
 from leanconv.gpu.device.driver import Driver
 from leanconv.gpu.launch import dense_strides
-from leanconv.gpu.lowering.lowered import stored, unstored
+from leanconv.gpu.lowering.conv_problem import stored, unstored
 from leanconv.graph.ir import TensorType
 from leanconv.records import dataclass
 from leanconv.spec.arguments import mended

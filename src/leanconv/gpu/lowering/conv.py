@@ -11,6 +11,7 @@ import numpy as np
 
 from leanconv.algorithms.parameters import Parameters, one_of, parameter, parse_choice
 from leanconv.errors import SpecError
+from leanconv.gpu.lowering.conv_problem import ConvProblem, Epilogue, Lowered, joined
 from leanconv.gpu.lowering.depthwise import (
     DepthwiseParameters,
     fused_rejects,
@@ -18,7 +19,6 @@ from leanconv.gpu.lowering.depthwise import (
     lower_fused,
 )
 from leanconv.gpu.lowering.gemm import Product, best_blocking, lower_product
-from leanconv.gpu.lowering.lowered import ConvProblem, Epilogue, Lowered, joined
 from leanconv.gpu.lowering.lowering_context import Handlers, LoweringContext
 from leanconv.gpu.lowering.patches import (
     TAPS,

@@ -18,8 +18,8 @@ from leanconv.gpu.launch import (
     divisor,
     make_launch,
 )
+from leanconv.gpu.lowering.conv_problem import Epilogue, Lowered, joined
 from leanconv.gpu.lowering.gemm import Product, lower_product
-from leanconv.gpu.lowering.lowered import Epilogue, Lowered, joined
 from leanconv.gpu.lowering.lowering_context import Handlers, LoweringContext
 from leanconv.gpu.lowering.windows import Depth, Windows, unfolded_windows
 from leanconv.graph.ir import Node

@@ -125,7 +125,7 @@ def _running(function: Callable[..., Array], start: int) -> Op:
             y = np.concatenate([before, np.delete(y, -1, axis)], axis) if x.shape[axis] else y
         return np.asarray(np.flip(y, axis) if attributes["reverse"] else y)
 
-    facts = {**_ALONG_AXIS, "attributes": ("axis", "exclusive", "reverse"), "kernel": "running"}
+    facts = {**_ALONG_AXIS, "attributes": ("axis", "exclusive", "reverse"), "kernel": "cumulative"}
     return single(_infer_running, evaluate, dtypes=_REDUCED, halves="wide", **facts)
 
 

@@ -335,7 +335,7 @@ def _place(least: bool) -> Op:
         return np.asarray(x.shape[axis] - 1 - found, np.int64)
 
     names = ("axis", "keepdims", "last")
-    facts: dict[str, Any] = {"dtypes": NUMBERS, "halves": "rounded", "kernel": "extreme_places"}
+    facts: dict[str, Any] = {"dtypes": NUMBERS, "halves": "rounded", "kernel": "arg_max"}
     signature = "x; gives int64; last: of equal numbers"
     return single(_infer_place, evaluate, signature, names, routes="reduced axis", **facts)
 
@@ -429,6 +429,6 @@ OPS: dict[str, Op] = {
         working=0,
         places=3,
         routes="along axis",
-        kernel="top",
+        kernel="top_k",
     ),
 }

@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from leanconv.algorithms.tiles.input import repack_rows
-from leanconv.algorithms.tiles.shape import COLUMNS_TOGETHER, JOB_BYTES, JOB_WORDS, TileShape
+from leanconv.algorithms.amx.input import repack_rows
+from leanconv.algorithms.amx.shape import COLUMNS_TOGETHER, JOB_BYTES, JOB_WORDS, TileShape
 from leanconv.codegen.dot import dot_of
 from leanconv.codegen.emitter import Function, Pointer, Value
 from leanconv.codegen.epilogue import TileOutput, store_tile, with_numbers

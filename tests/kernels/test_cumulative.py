@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from leanconv.kernels.running import RunningTotal, lower
+from leanconv.kernels.cumulative import RunningTotal, lower
 from leanconv.target import Target
 from leanconv.types import FLOAT32, FLOAT64, INT32, INT64, DType
 from support.kernel_runner import run_kernel

@@ -6,7 +6,7 @@ bytes stay, as their weights are zeros. Few channels of floats may lie in planes
 
 from __future__ import annotations
 
-from leanconv.algorithms.tiles.shape import COLUMNS_OF_PLANES, TileShape
+from leanconv.algorithms.amx.shape import COLUMNS_OF_PLANES, TileShape
 from leanconv.codegen.emitter import Function, Pointer, Value, lanes_of, vector
 from leanconv.codegen.matrix_tiles import ROW_BYTES
 from leanconv.symbolic import most

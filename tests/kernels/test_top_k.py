@@ -8,9 +8,9 @@ import pytest
 from leanconv.codegen.host import host
 from leanconv.errors import UnsupportedError
 from leanconv.graph.ir import TensorType
-from leanconv.kernels import top
-from leanconv.kernels.top import TopLanes, TopSort
-from leanconv.kernels.top_scan import TopScan
+from leanconv.kernels import top_k
+from leanconv.kernels.top_k import TopLanes, TopSort
+from leanconv.kernels.top_k_scan import TopScan
 from leanconv.target import Target, preset
 from leanconv.types import FLOAT32, FLOAT64, FLOATS, INT8, INT64, NUMBERS, UINT8, DType
 from support.listing import assembly
@@ -42,7 +42,7 @@ def bits(x: np.ndarray) -> np.ndarray:
 def check(x: np.ndarray, axis: int, k: int, target: Target, kernel: type | None = None) -> None:
     for largest in (False, True):
         attributes = {"axis": axis, "k": k, "largest": largest, "sorted": True}
-        case = Case(top, "TopK", [x], attributes)
+        case = Case(top_k, "TopK", [x], attributes)
         if kernel is not None:
             assert isinstance(case.lower(target, False).calls[0].kernel, kernel)
         (values, places), (wanted, expected) = case.run_all(target), case.expected_all()
@@ -130,7 +130,7 @@ def test_narrow_vectors_without_masks() -> None:
 
 def test_too_many_numbers_are_refused() -> None:
     attributes = {"axis": 0, "k": 2, "largest": True, "sorted": True}
-    case = Case(top, "TopK", [numbers((4, 2), UINT8)], attributes)
+    case = Case(top_k, "TopK", [numbers((4, 2), UINT8)], attributes)
     case.graph.types["x0"] = TensorType(((1 << 32) + 1, 2), UINT8)  # type: ignore[index]
     with pytest.raises(UnsupportedError, match="TopK among 4294967297 numbers; expected at most"):
         case.lower(host(), False)
@@ -143,7 +143,7 @@ def test_nothing_is_called_on_any_machine(dtype: DType, name: str) -> None:
     target = preset(name)
     for axis, k in ((0, 3), (0, 20), (1, 20), (1, 66)):
         attributes = {"axis": axis, "k": k, "largest": True, "sorted": True}
-        case = Case(top, "TopK", [numbers((37, 67), dtype)], attributes)
+        case = Case(top_k, "TopK", [numbers((37, 67), dtype)], attributes)
         text = assembly(case.lower(target, False).calls[0].kernel, target)
         assert "call" not in text
         assert "\tbl\t" not in text

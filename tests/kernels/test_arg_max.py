@@ -10,8 +10,8 @@ import pytest
 from leanconv.codegen.host import host
 from leanconv.errors import UnsupportedError
 from leanconv.graph.ir import TensorType
-from leanconv.kernels import extreme_places
-from leanconv.kernels.extreme_places import ExtremePlaces
+from leanconv.kernels import arg_max
+from leanconv.kernels.arg_max import ExtremePlaces
 from leanconv.target import Target, preset
 from leanconv.types import FLOAT32, FLOAT64, FLOATS, INT64, NUMBERS, UINT8, DType
 from support.forms import shared
@@ -33,7 +33,7 @@ def numbers(shape: tuple[int, ...], dtype: DType, seed: int = 0) -> np.ndarray:
 def check(x: np.ndarray, axis: int, target: Target, **changes: Any) -> None:
     for op, last in WAYS:
         attributes = {"axis": axis, "keepdims": False, "last": last, **changes}
-        case = Case(extreme_places, op, [x], attributes)
+        case = Case(arg_max, op, [x], attributes)
         found, wanted = case.run(target, False), case.expected()
         assert found.dtype == INT64
         np.testing.assert_array_equal(found, wanted, err_msg=f"{op} last={last}")
@@ -83,7 +83,7 @@ def test_columns_of_all_sizes_share_a_form() -> None:
 
 
 def test_too_many_rows_are_refused() -> None:
-    case = Case(extreme_places, "ArgMax", [numbers((4, 2), UINT8)], AXIS)
+    case = Case(arg_max, "ArgMax", [numbers((4, 2), UINT8)], AXIS)
     case.graph.types["x0"] = TensorType(((1 << 31) + 1, 2), UINT8)  # type: ignore[index]
     with pytest.raises(UnsupportedError, match="ArgMax among 2147483649 rows; expected at most"):
         case.lower(host(), False)
@@ -114,7 +114,7 @@ def test_nothing_is_called_on_any_machine() -> None:
         for dtype in NUMBERS:
             for axis in (0, 1):
                 attributes = {"axis": axis, "keepdims": False, "last": False}
-                case = Case(extreme_places, "ArgMax", [numbers((37, 37), dtype)], attributes)
+                case = Case(arg_max, "ArgMax", [numbers((37, 37), dtype)], attributes)
                 text = assembly(case.lower(target, False).calls[0].kernel, target)
                 assert "call" not in text
                 assert "\tbl\t" not in text

@@ -35,6 +35,6 @@ epilogue), `algorithm` (sizes, cost, arrays that lie in no blocks). The instruct
 `codegen/matrix_tiles`.
 """
 
-from leanconv.algorithms.tiles.algorithm import AMX
+from leanconv.algorithms.amx.algorithm import AMX
 
 __all__ = ["AMX"]

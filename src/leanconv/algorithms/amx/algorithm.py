@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from leanconv.algorithms.amx.kernel import TileConv
 from leanconv.algorithms.common.conv import batch_as_columns, gives_pixels, merge_rows, with_conv
 from leanconv.algorithms.interface import Algorithm, Candidate, KernelUse, one_kernel_candidate
 from leanconv.algorithms.parameters import Choice, Parameters
 from leanconv.algorithms.problem import Problem, dram_cycles, factors_error, sum_error
-from leanconv.algorithms.tiles.kernel import TileConv
 from leanconv.codegen.geometry import Access, Triple, Window
 from leanconv.codegen.matrix_tiles import COLUMNS, ROWS, TILE_BYTES, multiplies
 from leanconv.kernels.copy import Copy

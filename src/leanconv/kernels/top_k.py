@@ -11,7 +11,7 @@ A tile is 64 columns. The keys found before stay in registers, in order. A row o
 the last of them; where a lane has one that comes before it, all lanes insert theirs: every key from
 there on moves by one, which takes a comparison and two selections for each of `k`.
 
-Few others are found by a list in a register (`top_scan`), and many by sorting (`TopSort`). The
+Few others are found by a list in a register (`top_k_scan`), and many by sorting (`TopSort`). The
 first block of a line is sorted and its first `k` are kept. Of each block after it the numbers that
 come before the last of these are appended; when there is no room for another block, and at the end,
 they are sorted together. So a line costs one sort of `k` numbers and a comparison of each other one
@@ -29,10 +29,10 @@ from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.shuffles import any_lane
 from leanconv.codegen.tails import where_any
 from leanconv.errors import UnsupportedError
-from leanconv.kernels import InPieces, KernelContext, top_scan
+from leanconv.kernels import InPieces, KernelContext, top_k_scan
 from leanconv.kernels.lane_reduce import TILE, each_column
 from leanconv.kernels.ordering import RadixSort, count_bytes, key_kind, least_key, sort_key
-from leanconv.kernels.top_scan import LineNest, TopKernel, TopOfLines, TopScan
+from leanconv.kernels.top_k_scan import LineNest, TopKernel, TopOfLines, TopScan
 from leanconv.records import dataclass
 from leanconv.spec.format import aligned, ceil_div
 from leanconv.symbolic import least, most
@@ -256,7 +256,7 @@ def lower(context: KernelContext) -> Lowered:
     kernel: Kernel
     if inner > 1 and k <= MOST:
         kernel = TopLanes(kind.dtype, largest, outer, count, inner, k)
-    elif top_scan.fits(kind.dtype, k, target):
+    elif top_k_scan.fits(kind.dtype, k, target):
         kernel = TopScan(kind.dtype, largest, outer, count, inner, k)
     else:
         kernel = TopSort(kind.dtype, largest, outer, count, inner, k)
