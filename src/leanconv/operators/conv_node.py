@@ -33,7 +33,7 @@ from leanconv.codegen.geometry import Access, Window, triple
 from leanconv.errors import UnsupportedError
 from leanconv.graph.ir import Graph, Node, number_of
 from leanconv.graph.ops.conv import unfolded
-from leanconv.graph.ops.quantised_conv import form_of, numbers_of, quantisation_of
+from leanconv.graph.ops.quantised_layers import form_of, numbers_of, quantisation_of
 from leanconv.operators.calls import reordered
 from leanconv.operators.operator import NodeContext
 from leanconv.records import cached_property

@@ -18,7 +18,7 @@ from leanconv.graph.ops.conv import OPS as CONV
 from leanconv.graph.ops.movement import OPS as MOVEMENT
 from leanconv.graph.ops.quantised import CODES
 from leanconv.graph.ops.quantised import OPS as CODE_OPS
-from leanconv.graph.ops.quantised_conv import OPS as QUANTISED
+from leanconv.graph.ops.quantised_layers import OPS as QUANTISED
 from leanconv.records import dataclass
 from leanconv.spec.activation import Activation
 from leanconv.spec.requantise import ResidualCodes

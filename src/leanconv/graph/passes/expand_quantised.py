@@ -14,8 +14,8 @@ from leanconv.graph.ir import Graph, Node, TensorType
 from leanconv.graph.ops import OPS, evaluate, infer
 from leanconv.graph.ops.base import Array
 from leanconv.graph.ops.conv import window_steps
-from leanconv.graph.ops.packed_matmul import weights_of
 from leanconv.graph.ops.quantised import TABLE, add_factors, along, softmax_powers, softmax_steps
+from leanconv.graph.ops.quantised_layers import weights_of
 from leanconv.graph.passes.coded_values import floats_made
 from leanconv.types import FLOAT32, FLOAT64, INT32
 
