@@ -248,7 +248,6 @@ IDENTITIES = {
     "graph/data_dependent.py": "sees whose memory an array of this run is",
     "runtime/arrays.py": "compares an object's class and type in native code",
     "api/": "copies' memos; what two callers hold of one memory",
-    "quantizer/": "nodes of a file, which change",
     "server/": "models that are loaded, and arrays of one request",
 }
 

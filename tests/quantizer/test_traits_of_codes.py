@@ -14,11 +14,11 @@ from onnx import helper
 import leanconv as lc
 from leanconv.errors import ModelError
 from leanconv.graph.convert import FILE_RULES, RULES
+from leanconv.graph.onnx_graph import OnnxGraph
+from leanconv.quantizer.emit import with_halves
 from leanconv.quantizer.equalise import equalised
-from leanconv.quantizer.finer_layers import with_halves
+from leanconv.quantizer.float_network import read_graph
 from leanconv.quantizer.layers import scheme
-from leanconv.quantizer.onnx_graph import OnnxGraph
-from leanconv.quantizer.onnx_reading import read_graph
 from leanconv.quantizer.running import network_of
 from leanconv.quantizer.samples import checked_samples
 from support.networks_to_quantise import model, normal

@@ -33,9 +33,9 @@ from leanconv.cli.options import (
 )
 from leanconv.cli.output import json_text, print_json, print_table, print_text, progress, writing
 from leanconv.errors import InputError
-from leanconv.graph.onnx_parts import named_value
+from leanconv.graph.file_graph import FileNode
+from leanconv.graph.onnx_graph import OnnxGraph, named_value
 from leanconv.graph.wire import written
-from leanconv.quantizer.onnx_graph import OnnxGraph, OnnxNode, int_attribute
 from leanconv.reference.direct import convolve
 from leanconv.reference.layers import LAYERS
 from leanconv.settings import current_settings
@@ -107,34 +107,25 @@ def conv_model(spec: ConvSpec, weight: np.ndarray) -> bytes:
     assert spec.layout == "NCHW"
     assert weight.shape == spec.weight_shape
     attributes = {
-        "kernel_shape": _ints("kernel_shape", spec.kernel),
-        "strides": _ints("strides", spec.stride),
-        "dilations": _ints("dilations", spec.dilation),
-        "pads": _ints("pads", spec.pad_begin + spec.pad_end),
-        "group": int_attribute("group", spec.groups),
+        "kernel_shape": spec.kernel,
+        "strides": spec.stride,
+        "dilations": spec.dilation,
+        "pads": spec.pad_begin + spec.pad_end,
+        "group": spec.groups,
     }
     x, y = (
         {name: named_value(name, spec.dtype.onnx, shape)}
         for name, shape in (("x", spec.input_shape), ("y", spec.output_shape))
     )
     return OnnxGraph(
-        nodes=[OnnxNode("Conv", ["x", "w"], ["y"], "conv", attributes)],
-        constants={"w": weight},
+        nodes=[FileNode("Conv", ("x", "w"), ("y",), attributes, "conv")],
         inputs=x,
         outputs=y,
-        opset=13,
-        domains={},
+        opsets={"": 13},
         ir_version=8,
-        around=(),
+        constants={"w": weight},
         inside=(written(2, str(spec).encode()),),
-        others={},
     ).data()
-
-
-def _ints(name: str, values: Sequence[int]) -> bytes:
-    """An AttributeProto of whole numbers that are not negative."""
-    numbers = b"".join(written(8, value) for value in values)
-    return written(1, name.encode()) + numbers + written(20, 7)
 
 
 def _exact(spec: ConvSpec, x: np.ndarray, weight: np.ndarray) -> list[np.ndarray]:

@@ -9,11 +9,10 @@ from leanconv.api.load import load
 from leanconv.api.network import Network
 from leanconv.errors import ModelError
 from leanconv.graph.file_errors import shown
+from leanconv.graph.onnx_graph import OnnxGraph, named_value
 from leanconv.progress import steps
-from leanconv.quantizer.codes import Codes
+from leanconv.quantizer.codes import Codes, Histogram, value_codes
 from leanconv.quantizer.layers import Scheme
-from leanconv.quantizer.onnx_graph import OnnxGraph
-from leanconv.quantizer.ranges import Histogram, value_codes
 from leanconv.quantizer.samples import Samples
 
 _MOST_BYTES = 256 << 20  # of values that one run gives
@@ -24,7 +23,8 @@ def network_of(
     graph: OnnxGraph, outputs: Sequence[str] | None = None, threads: int | None = None
 ) -> Network:
     """The network, ready to run; `outputs` are values in place of the file's own outputs."""
-    return load(graph.data(outputs), threads=threads)
+    values = None if outputs is None else {name: named_value(name) for name in outputs}
+    return load(graph.data(values), threads=threads)
 
 
 def observed(

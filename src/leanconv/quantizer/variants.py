@@ -9,14 +9,23 @@ from dataclasses import replace
 
 import numpy as np
 
+from leanconv.graph.onnx_graph import OnnxGraph
 from leanconv.graph.onnx_import import read_model
 from leanconv.progress import steps
 from leanconv.quantizer.codes import WIDE_HIGH, Codes, WeightCodes, codes_of_range
-from leanconv.quantizer.emit import Form, Linear, Rounded, Switches, switched, with_codes
+from leanconv.quantizer.emit import (
+    Form,
+    Linear,
+    Rounded,
+    Switches,
+    fits_halves,
+    switched,
+    with_codes,
+    with_halves,
+    with_wide_codes,
+)
 from leanconv.quantizer.equalise import equalised
-from leanconv.quantizer.finer_layers import fits_halves, with_halves, with_wide_codes
 from leanconv.quantizer.layers import Layer, Scheme, quantisable, scheme
-from leanconv.quantizer.onnx_graph import OnnxGraph
 from leanconv.quantizer.result import FLOAT16, FLOAT32, INT8, W8A16, Rungs, named
 from leanconv.quantizer.rounding import corrected_bias, layer_codes, moments, rounded_codes
 from leanconv.quantizer.running import Known, chosen_codes, observed
@@ -32,7 +41,7 @@ class Methods:
     """Options of the search for codes.
 
     Attributes:
-        ranges: of values, a key of `ranges.METHODS`.
+        ranges: of values, a key of `codes.METHODS`.
         equalise: whether channels are made alike first.
         rounding: whether weights are rounded with a view to their layer's output.
         correct_bias: whether the means of output channels are kept.
@@ -130,8 +139,9 @@ class Variants:
         layers = quantisable(graph)
         for name, rung in coded.items():
             bias = self._bias(name, rung)
-            if bias is not None and bias is not layers[name].bias:
-                layers[name].set_bias(graph, bias)
+            layer = layers[name]
+            if bias is not None and bias is not layer.bias:
+                graph.change(layer.node, inputs=layer.inputs(graph, None, bias))
         plan = scheme(graph, named(rungs, INT8))
         weights = {name: self._weights[name] for name in coded}
         halves = named(rungs, FLOAT16)

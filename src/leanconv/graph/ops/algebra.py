@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -164,6 +164,13 @@ def _infer_batch_norm(types: Types, _attributes: Attributes) -> TensorType:
                 f"the {what} is {kind}; expected one number for each of {x.shape[1]} channels"
             )
     return x
+
+
+def batch_norm_affine(parameters: Sequence[Array], epsilon: float) -> tuple[Array, Array]:
+    """The factors and summands (C,) that a BatchNormalization is, of its four parameters (C,)."""
+    scale, bias, mean, variance = parameters
+    factor = scale / np.sqrt(variance + epsilon)
+    return factor, bias - mean * factor
 
 
 def _evaluate_batch_norm(arrays: Arrays, attributes: Attributes) -> Array:
