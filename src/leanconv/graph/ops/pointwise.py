@@ -168,18 +168,19 @@ def _divided(c: Array, first: bool) -> tuple[Any, Any] | None:
 
 _SIGNED = tuple(each for each in NUMBERS if each.kind != "uint")
 _EXACT: dict[str, Any] = {"halves": "exact", "takes_symbols": True, "dtypes": _SIGNED, "working": 0}
-_STEEP: dict[str, Any] = {"halves": "wide", "magnifies": "difference"}
+# Of angles and exponents, whose errors are absolute ones.
+_WAVE: dict[str, Any] = {"precise": slice(1), "magnifies": "difference", "series": True}
 CIRCULAR: dict[str, Op] = {
-    "Sin": _unary(np.sin, halves="rounded", series=True, since=7),
-    "Cos": _unary(np.cos, halves="rounded", series=True, since=7),
-    "Tan": _unary(np.tan, series=True, since=7, **_STEEP),
+    "Sin": _unary(np.sin, halves="rounded", since=7, **_WAVE),
+    "Cos": _unary(np.cos, halves="rounded", since=7, **_WAVE),
+    "Tan": _unary(np.tan, halves="wide", since=7, **_WAVE),
     "Asin": _unary(np.arcsin, halves="rounded", magnifies="root", series=True, since=7),
     "Acos": _unary(np.arccos, halves="rounded", magnifies="root", series=True, since=7),
     "Atan": _unary(np.arctan, halves="rounded", series=True, since=7),
 }
 HYPERBOLIC: dict[str, Op] = {
-    "Sinh": _unary(np.sinh, series=True, since=9, **_STEEP),
-    "Cosh": _unary(np.cosh, series=True, since=9, **_STEEP),
+    "Sinh": _unary(np.sinh, halves="wide", since=9, **_WAVE),
+    "Cosh": _unary(np.cosh, halves="wide", since=9, **_WAVE),
     "Asinh": _unary(np.arcsinh, halves="rounded", series=True, since=9),
     "Acosh": _unary(np.arccosh, halves="rounded", magnifies="root", series=True, since=9),
     "Atanh": _unary(np.arctanh, halves="rounded", magnifies="root", series=True, since=9),
@@ -191,7 +192,7 @@ UNARY: dict[str, Op] = {
         _either_gelu, "approximate", activation="gelu", halves="scaled", working=7, series=True
     ),
     "Sqrt": _unary(np.sqrt, halves="wide", magnifies="root", working=0, since=1),
-    "Exp": _unary(np.exp, precise=slice(1), working=0, series=True, since=1, **_STEEP),
+    "Exp": _unary(np.exp, halves="wide", working=0, since=1, **_WAVE),
     "Log": _unary(np.log, halves="wide", magnifies="root", working=0, series=True, since=1),
     "Erf": _unary(partial(erf, np), halves="rounded", working=6, series=True, since=9),
     "Neg": _unary(np.negative, since=1, **_EXACT),
@@ -200,7 +201,9 @@ UNARY: dict[str, Op] = {
     "Floor": _unary(np.floor, halves="scaled", since=1),
     "Ceil": _unary(np.ceil, halves="scaled", since=1),
     "Round": _unary(np.round, halves="scaled", since=11),
-    "Reciprocal": _unary(np.reciprocal, divides=True, working=0, since=1, **_STEEP),
+    "Reciprocal": _unary(
+        np.reciprocal, halves="wide", magnifies="difference", divides=True, working=0, since=1
+    ),
     "Softplus": _unary(_softplus, halves="scaled", working=0, series=True, since=1),
     **CIRCULAR,
     **HYPERBOLIC,

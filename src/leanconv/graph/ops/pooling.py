@@ -210,7 +210,7 @@ def _work_lrn(_types: Types, attributes: Attributes, result: TensorType) -> int:
 _WINDOW = ("kernel_shape", "strides", "pads", "dilations", "ceil_mode", "count_include_pad")
 _OF_MAX = (*FLOATS, INT8, UINT8)  # those of ONNX, of which a CPU has arithmetic
 _FACTS: dict[str, Any] = {"keeps_single": True, "working": 3, "routes": "windows", "kernel": "pool"}
-_MEAN = {**_FACTS, "attributes": _WINDOW, "halves": "rounded"}
+_MEAN = {**_FACTS, "attributes": _WINDOW, "halves": "scaled"}
 OPS: dict[str, Op] = {
     "MaxPool": single(
         _infer_pool,
@@ -238,7 +238,7 @@ OPS: dict[str, Op] = {
         _evaluate_lrn,
         attributes=("size", "alpha", "beta", "bias"),
         work=_work_lrn,
-        halves="rounded",
+        halves="scaled",
         routes="along channels",
         kernel="lrn",
     ),
