@@ -347,7 +347,16 @@ _PLACES: dict[str, Any] = {"outputs": 2, "gives": INT64}
 RULES: dict[str, Rule] = {
     "NonZero": Rule(_nonzero, since=9, finds=1, follows="places", **_PLACES),
     "Compress": Rule(  # along another axis where an attribute says so
-        _compress, {"axis": "int"}, 2, 2, (0, 1), since=9, outputs=2, finds=0, follows="flags"
+        _compress,
+        {"axis": "int"},
+        2,
+        2,
+        (0, 1),
+        since=9,
+        outputs=2,
+        finds=0,
+        follows="flags",
+        moves=True,
     ),
     "Unique": Rule(
         _bounded(_unique, _most_different, _working_unique),
