@@ -191,6 +191,7 @@ def _product(node: FileNode, weights: Array, bias: Array | None) -> Layer | None
     return None if weights.ndim != 2 or bias is not None else Layer(node, weights, None, 1, -1, 1)
 
 
+# Operations of files whose weights become codes, and how these lie: axes and attributes differ.
 _LAYERS: dict[str, Callable[[FileNode, Array, Array | None], Layer | None]] = {
     "Conv": _convolution,
     "ConvTranspose": _transposed,

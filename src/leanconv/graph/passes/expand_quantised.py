@@ -286,6 +286,7 @@ def _data_conv(c: Composer, node: Node) -> str:
     return c.emit("Add", [y, held])
 
 
+# What takes the place of operations that a GPU has no kernels for: code of this pass alone.
 EXPANSIONS: dict[str, Callable[[Composer, Node], str]] = {
     "QuantizeLinear": _quantise,
     "QuantizeFloats": _quantise_floats,
