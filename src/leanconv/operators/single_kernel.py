@@ -64,9 +64,9 @@ class SingleKernel(Operator):
         """One choice without a name, estimated by the bytes that are moved."""
         del vary_parameters
         node, graph, target = context.node, context.graph, context.target
-        if node.op == "Recurrence":
+        if _is(node, "recurrence"):
             cycles = _recurrence_cycles(node, graph, target)
-        elif node.op == "MatMulNBits":
+        elif _is(node, "packed_matmul"):
             cycles = _packed_cycles(node, graph, target)
         elif node.op == "Expression":
             cycles = max(_cycles(node, graph, target), _expression_cycles(node, graph, target))
@@ -78,7 +78,7 @@ class SingleKernel(Operator):
 
     def packed_inputs(self, node: Node) -> tuple[str, ...]:
         """Codes of products, their scales and zero points."""
-        return tuple(filter(None, node.inputs[1:4])) if node.op == "MatMulNBits" else ()
+        return tuple(filter(None, node.inputs[1:4])) if _is(node, "packed_matmul") else ()
 
     def lower(self, context: NodeContext, choice: Choice = AUTO) -> Lowered:
         """The module's kernels; none for a result without elements."""
@@ -120,19 +120,23 @@ def _cycles(node: Node, graph: Graph, target: Target) -> float:
     return costs.stage + moved + out * _operations(node, graph) / costs.scalar_flops
 
 
+def _is(node: Node, *kernels: str) -> bool:
+    return OPS[node.op].kernel in kernels
+
+
 def _interpolates(node: Node) -> bool:
-    return node.op == "Resample" or (node.op == "Resize" and node.attributes["mode"] == "linear")
+    return _is(node, "resample") or (_is(node, "resize") and node.attributes["mode"] == "linear")
 
 
 def _operations(node: Node, graph: Graph) -> float:
     """Operations for each element of a result, beside loading and storing."""
-    if node.op in ("MatMul", "Gemm", "QLinearMatMul"):
+    if _is(node, "matmul", "code_matmul"):
         return graph.types[node.inputs[0]].shape[-1]
-    if node.op == "Attention":  # two products, of queries and keys and of shares and values
+    if _is(node, "attention"):  # two products, of queries and keys and of shares and values
         return 2 * graph.types[node.inputs[2]].shape[-2]
-    if node.op in ("MaxPool", "MaxPoolWithIndices", "AveragePool"):
+    if _is(node, "pool", "plane_pool") and not OPS[node.op].of_floats:
         return _joined(node.attributes.get("kernel_shape", (1,))) / _TAPS_AT_ONCE
-    return _OF_SHARES if node.op in ("Softmax", "LogSoftmax") else 0.0
+    return _OF_SHARES if _is(node, "softmax") else 0.0
 
 
 def _joined(kernel: Sequence[int]) -> float:
@@ -207,7 +211,7 @@ def _mixing(
     block, given = formats[node.output].block, node.attributes
     lanes = target.lanes(result.dtype if result.dtype.is_float else INT32)
     shape = list(source.shape)
-    if node.op == "Resize":
+    if _is(node, "resize"):
         resized = resized_axes(source.shape, node.attributes)
         corners = 1 << sum(resized)
         grown_maps = lazy_imports.named("leanconv.kernels.resize.grown_maps")

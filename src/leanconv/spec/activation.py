@@ -68,6 +68,7 @@ class Kind:
         formula: its results, given NumPy, an array and the parameters.
         parameters: their names, which are the operation's attributes, and their defaults.
         bounded: whether its results are within bounds, whatever it is given.
+        homogeneous: whether a positive factor may follow it instead.
         series: whether it takes some ten multiply-adds for each element.
         since: the opset from which on files have the operation, with these defaults; 0 where a rule
             says what becomes of a node of a file.
@@ -77,16 +78,19 @@ class Kind:
     formula: Callable[..., Any]
     parameters: Mapping[str, float] = field(default_factory=dict)
     bounded: bool = False
+    homogeneous: bool = False
     series: bool = False
     since: int = 0
 
 
 _SIXTH = {"alpha": 1.0 / 6.0, "beta": 0.5}
 KINDS: dict[str, Kind] = {
-    "relu": Kind("Relu", lambda np, x: np.maximum(x, 0)),
+    "relu": Kind("Relu", lambda np, x: np.maximum(x, 0), homogeneous=True),
     "clip": Kind("Clip", _clip, {"min": 0.0, "max": 6.0}),
-    "leaky_relu": Kind("LeakyRelu", _scaled_below, {"alpha": 0.01}),
-    "prelu": Kind("PRelu", _scaled_below),  # by slopes, which are an operand of their own
+    "leaky_relu": Kind("LeakyRelu", _scaled_below, {"alpha": 0.01}, homogeneous=True, since=1),
+    "prelu": Kind(
+        "PRelu", _scaled_below, homogeneous=True
+    ),  # by slopes, which are an operand of their own
     "sigmoid": Kind("Sigmoid", sigmoid, bounded=True, series=True, since=1),
     "silu": Kind("Silu", lambda np, x: x * sigmoid(np, x), series=True),
     "hard_sigmoid": Kind("HardSigmoid", _hard_sigmoid, _SIXTH, bounded=True),

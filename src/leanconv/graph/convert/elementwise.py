@@ -142,9 +142,11 @@ def _unary(op: str, *defaults: tuple[str, float], **facts: Any) -> Rule:
 
 def _alike(op: str) -> Rule:
     """What files have by our name."""
-    kind = KINDS.get(UNARY[op].activation)
-    defaults = kind.parameters.items() if kind else ()
-    return _unary(op, *defaults, since=UNARY[op].since, halves=kind is not None)
+    kind, since = KINDS.get(UNARY[op].activation), UNARY[op].since
+    if kind is None:
+        return _unary(op, since=since)
+    traits = {"halves": True, "homogeneous": kind.homogeneous}
+    return _unary(op, *kind.parameters.items(), since=since, **traits)
 
 
 def _gelu(call: Call) -> list[Value]:
@@ -307,7 +309,6 @@ _EACH: dict[str, Rule] = {
     "Relu": _unary("Relu", codes="bounded", homogeneous=True),
     **{op: _alike(op) for op, each in UNARY.items() if each.since},
     "Abs": Rule(_abs),
-    "LeakyRelu": _unary("LeakyRelu", ("alpha", 0.01), halves=True, homogeneous=True),
     "HardSigmoid": _unary("HardSigmoid", ("alpha", 0.2), ("beta", 0.5), halves=True),
     "Selu": Rule(_selu, {"alpha": "float", "gamma": "float"}),
     "Celu": Rule(_celu, {"alpha": "float"}, since=12),
