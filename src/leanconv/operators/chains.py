@@ -14,17 +14,8 @@ from types import MappingProxyType
 import numpy as np
 
 from leanconv.algorithms import select
+from leanconv.algorithms.fused import cost
 from leanconv.algorithms.fused.block import BlockKernels, rows_access
-from leanconv.algorithms.fused.cost import (
-    between_cycles,
-    block_row_cycles,
-    expand_row_cycles,
-    form_cycles,
-    image_cycles,
-    imbalance,
-    possible_forms,
-    weights_cycles,
-)
 from leanconv.algorithms.fused.forms import (
     FORM_NAMES,
     Chain,
@@ -76,7 +67,7 @@ class ConvChain(ChainOperator):
         judged = chain.alone() if context.accuracy.reproducible else chain
         found = [_layers_choice(layers)]
         moved, stored = layers.moved_bytes / target.costs.copy, layers.stored_error
-        for form in possible_forms(judged, target):
+        for form in cost.possible_forms(judged, target):
             choice = _costed(form, chain, judged, target, layers.in_halves)
             cycles, error = choice.cycles + moved, choice.error + stored
             found.append(replace(choice, cycles=cycles, error=error))
@@ -126,7 +117,7 @@ CONV_CHAIN = ConvChain()
 def _costed(form: Form, chain: Chain, judged: Chain, target: Target, halves: bool) -> Choice:
     """The choice of a form, with its cycles and error; its operands may be in halves."""
     error = math.sqrt(sum(plain_error(spec) ** 2 for spec in chain.specs))
-    cycles = form_cycles(judged, form, build(judged, form, target), target, halves)
+    cycles = cost.form_cycles(judged, form, build(judged, form, target), target, halves)
     return replace(form.choice, cycles=cycles, error=error)
 
 
@@ -136,7 +127,7 @@ def _form_of(choice: Choice, chain: Chain, target: Target) -> Form | None:
         return None
     if chain.any_size and choice.algorithm in FORM_NAMES:
         return form_of_size(choice, chain)
-    forms = {form.choice: form for form in possible_forms(chain, target)}
+    forms = {form.choice: form for form in cost.possible_forms(chain, target)}
     if choice not in forms:
         raise SpecError(
             f"got the form {str(choice)!r} of a chain of convolutions; expected one of "
@@ -180,12 +171,12 @@ def _layers_choice(layers: ChainLayers) -> Choice:
             judged = problem.alone()
             chunks = select.choose(judged, target).kernels[-1].kernel.chunks
         own = select.estimated_cycles(candidate.choice, judged, target)
-        own += weights_cycles(problem.conv.weight_bytes, target)
-        cycles += own * imbalance(chunks) + beside
+        own += cost.weights_cycles(problem.conv.weight_bytes, target)
+        cycles += own * cost.imbalance(chunks) + beside
         squares += candidate.choice.error**2
         if conv.key != layers.convolutions[-1].key:
             image_bytes = problem.conv.y.image * problem.conv.precision.y.bytes
-            cycles += between_cycles(images * image_bytes, target)
+            cycles += cost.between_cycles(images * image_bytes, target)
     return replace(LAYERS, cycles=cycles, error=math.sqrt(squares))
 
 
@@ -296,14 +287,14 @@ def _cycles(chains: Sequence[Chain], kernel: BlockStream, target: Target) -> flo
         if block.expand is not None:
             made = out * max(stride, again) + _RUNS * reach
             made = min(made, calls * height)
-            total += made * expand_row_cycles(block, target)
-            total += calls * image_cycles(block, made / calls, target)
-        total += (out + _RUNS * reach) * block_row_cycles(block, target)
+            total += made * cost.expand_row_cycles(block, target)
+            total += calls * cost.image_cycles(block, made / calls, target)
+        total += (out + _RUNS * reach) * cost.block_row_cycles(block, target)
         step = min(step * stride, height)
     weights = sum(spec.weight_bytes for chain in chains for spec in chain.specs)
     passes = kernel.strips if weights > target.costs.l2_share * target.l2_bytes else 1
-    total += passes * weights_cycles(weights, target)
-    return kernel.batch * total * imbalance(kernel.chunks)
+    total += passes * cost.weights_cycles(weights, target)
+    return kernel.batch * total * cost.imbalance(kernel.chunks)
 
 
 class BlockChain(ChainOperator):
