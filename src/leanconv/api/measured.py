@@ -18,9 +18,8 @@ import numpy as np
 
 from leanconv.api.cpu_backend import CpuBackend
 from leanconv.api.inputs import InputSpec, Shape, refuse_unsound, validated_input
-from leanconv.errors import BudgetError, InputError
+from leanconv.errors import BudgetError, InputError, shown
 from leanconv.graph.edit import frozen, node_like
-from leanconv.graph.file_errors import shown
 from leanconv.graph.ir import Graph, Node, TensorType
 from leanconv.graph.network_inputs import is_small
 from leanconv.graph.ops import OPS

@@ -18,7 +18,6 @@ import numpy as np
 from leanconv.errors import LeanConvError, TerminatedError
 from leanconv.graph.builder import Builder
 from leanconv.graph.data_dependent import Tail, own
-from leanconv.graph.file_errors import NeedsValuesError
 from leanconv.graph.file_graph import FileNode
 from leanconv.graph.ir import Graph, TensorType
 from leanconv.graph.limits import alone
@@ -28,7 +27,7 @@ from leanconv.graph.open_sizes import sized_filler, tables_filler
 from leanconv.graph.ops import OPS, table_bytes, working_bytes
 from leanconv.graph.ops.base import Array
 from leanconv.graph.passes.simplify import drop_dead, simplify
-from leanconv.graph.value import Value
+from leanconv.graph.value import NeedsValuesError, Value
 from leanconv.interrupts import check
 from leanconv.symbolic import (
     Guards,

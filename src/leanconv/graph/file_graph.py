@@ -7,8 +7,7 @@ from dataclasses import field, replace
 from types import MappingProxyType
 from typing import Any
 
-from leanconv.errors import LeanConvError
-from leanconv.graph.file_errors import shown
+from leanconv.errors import LeanConvError, shown
 from leanconv.graph.ir import TensorType
 from leanconv.graph.ops.base import Array
 from leanconv.graph.wire import Message, written

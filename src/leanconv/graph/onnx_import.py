@@ -16,7 +16,15 @@ from weakref import WeakSet
 
 import numpy as np
 
-from leanconv.errors import InputError, LeanConvError, ModelError, UnsupportedError, short
+from leanconv.errors import (
+    InputError,
+    LeanConvError,
+    ModelError,
+    UnsupportedError,
+    located,
+    short,
+    shown,
+)
 from leanconv.files import reason
 from leanconv.graph.builder import Builder
 from leanconv.graph.data_dependent import Tail, late_nodes, reads_of
@@ -28,7 +36,6 @@ from leanconv.graph.element_types import (
     given_as_declared,
     in_bfloat16,
 )
-from leanconv.graph.file_errors import located, shown
 from leanconv.graph.file_kinds import folder_kind, refuse_other
 from leanconv.graph.ir import Graph, TensorType
 from leanconv.graph.limits import Limits

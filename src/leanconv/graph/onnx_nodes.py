@@ -7,10 +7,16 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from leanconv.errors import LeanConvError, ModelError, UnsupportedError
+from leanconv.errors import (
+    LeanConvError,
+    ModelError,
+    UnsupportedError,
+    located,
+    located_inside,
+    shown,
+)
 from leanconv.graph import onnx_schema as schema
 from leanconv.graph.convert import RULES, Rule, in_parts
-from leanconv.graph.file_errors import located, located_inside, shown
 from leanconv.graph.file_graph import FileGraph, FileNode, table_key
 from leanconv.graph.ir import TensorType
 from leanconv.graph.limits import Limits

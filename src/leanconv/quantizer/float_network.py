@@ -17,9 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
-from leanconv.errors import InputError, ModelError, UnsupportedError
+from leanconv.errors import InputError, ModelError, UnsupportedError, shown
 from leanconv.graph import onnx_schema as schema
-from leanconv.graph.file_errors import shown
 from leanconv.graph.file_graph import FileNode
 from leanconv.graph.limits import Limits
 from leanconv.graph.onnx_description import outermost

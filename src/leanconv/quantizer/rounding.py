@@ -19,8 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from leanconv.errors import ModelError
-from leanconv.graph.file_errors import shown
+from leanconv.errors import ModelError, shown
 from leanconv.graph.onnx_graph import OnnxGraph
 from leanconv.graph.onnx_nodes import attribute
 from leanconv.graph.ops.base import Array

@@ -7,8 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from leanconv.api.inputs import bound_by
 from leanconv.api.load import load
 from leanconv.api.network import Network
-from leanconv.errors import ModelError
-from leanconv.graph.file_errors import shown
+from leanconv.errors import ModelError, shown
 from leanconv.graph.onnx_graph import OnnxGraph, named_value
 from leanconv.progress import steps
 from leanconv.quantizer.codes import Codes, Histogram, value_codes

@@ -9,8 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import numpy as np
 
 from leanconv.api.network import Network
-from leanconv.errors import LeanConvError, ModelError
-from leanconv.graph.file_errors import shown
+from leanconv.errors import LeanConvError, ModelError, shown
 from leanconv.graph.onnx_graph import OnnxGraph
 from leanconv.progress import steps
 from leanconv.quantizer.emit import Switches

@@ -12,13 +12,12 @@ import numpy as np
 
 from leanconv.errors import ModelError
 from leanconv.graph.convert.rule import Call, Rule
-from leanconv.graph.file_errors import NeedsValuesError
 from leanconv.graph.file_graph import FileNode
 from leanconv.graph.ir import Cut, TensorType
 from leanconv.graph.limits import is_large_part
 from leanconv.graph.ops.base import Array, checked, integer
 from leanconv.graph.ops.selection import WRONG, box_extents, kept_boxes
-from leanconv.graph.value import Value, known_if_empty
+from leanconv.graph.value import NeedsValuesError, Value, known_if_empty
 from leanconv.symbolic import NeedsNumberError, Symbol, least, most, plain
 from leanconv.types import BOOL, INT64, DType
 
