@@ -22,10 +22,9 @@ from leanconv.quantizer.codes import (
     weight_scales,
 )
 from leanconv.quantizer.equalise import equalised
-from leanconv.quantizer.float_network import folded, read_graph
+from leanconv.quantizer.float_network import folded, network_of, read_graph
 from leanconv.quantizer.layers import layer_of, scheme
 from leanconv.quantizer.rounding import Moments, Windows, corrected_bias, rounded_codes
-from leanconv.quantizer.running import network_of
 from leanconv.quantizer.samples import checked_samples
 from leanconv.quantizer.scores import relative_difference
 from support.networks_to_quantise import model, normal

@@ -19,9 +19,8 @@ from leanconv.graph.onnx_import import read_model
 from leanconv.graph.passes import PASSES, run_passes
 from leanconv.quantizer.emit import with_halves
 from leanconv.quantizer.equalise import equalised
-from leanconv.quantizer.float_network import read_graph
+from leanconv.quantizer.float_network import network_of, read_graph
 from leanconv.quantizer.layers import scheme
-from leanconv.quantizer.running import network_of
 from leanconv.quantizer.samples import checked_samples
 from support.network_models import by_onnxruntime
 from support.networks_to_quantise import model, normal

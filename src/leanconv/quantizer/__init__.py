@@ -5,7 +5,7 @@
 - `graph/onnx_graph` is a file that can be changed and written again; `float_network` reads it,
   raises its opset and folds it.
 - `layers` knows what has weights, and which values become codes with them.
-- `running` runs networks on `samples`; a histogram for each value is all that is kept; `codes`
+- `variants` runs the network on `samples`; a histogram for each value is all that is kept; `codes`
   makes scales of them, `rounding` those of weights.
 - `emit` writes the codes into the network, as QuantizeLinear and DequantizeLinear or, so that any
   plan in float32 shows what they do, as rounded floats; also layers in 16 bits.

@@ -24,6 +24,7 @@ from leanconv.graph.onnx_graph import OnnxGraph
 from leanconv.graph.ops.base import Array
 from leanconv.graph.ops.pointwise import ELEMENTWISE
 from leanconv.progress import steps
+from leanconv.quantizer.float_network import network_of
 from leanconv.quantizer.layers import (
     Layer,
     capable_values,
@@ -33,7 +34,6 @@ from leanconv.quantizer.layers import (
     quantisable,
     rule_of,
 )
-from leanconv.quantizer.running import network_of
 from leanconv.quantizer.samples import Samples
 from leanconv.records import dataclass
 

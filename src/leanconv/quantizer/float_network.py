@@ -1,4 +1,4 @@
-"""The network in float32 that is quantised: read, raised to opset 13, and folded.
+"""The network in float32 that is quantised: read, raised to opset 13, folded, and run.
 
 A file is not trusted. Nodes after a layer that only scale or shift its channels become part of its
 weights:
@@ -11,18 +11,20 @@ constants. A quantised layer then has all of it in its integers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
+from leanconv.api.load import load
+from leanconv.api.network import Network
 from leanconv.errors import InputError, ModelError, UnsupportedError, shown
 from leanconv.graph import onnx_schema as schema
 from leanconv.graph.file_graph import FileNode
 from leanconv.graph.limits import Limits
 from leanconv.graph.onnx_description import outermost
-from leanconv.graph.onnx_graph import OnnxGraph
+from leanconv.graph.onnx_graph import OnnxGraph, named_value
 from leanconv.graph.onnx_nodes import attribute, attribute_message
 from leanconv.graph.onnx_tensor import ExternalFiles, open_view, read_tensor
 from leanconv.graph.ops import OPS
@@ -270,3 +272,11 @@ def _with_affine(layer: Layer, affine: _Affine, graph: OnnxGraph) -> tuple[str, 
     bias = (bias * affine.factor + affine.summand).astype(np.float32)
     stays = layer.bias is None and not affine.summand.any()
     return layer.inputs(graph, rows.astype(np.float32), None if stays else bias)
+
+
+def network_of(
+    graph: OnnxGraph, outputs: Sequence[str] | None = None, threads: int | None = None
+) -> Network:
+    """The network, ready to run; `outputs` are values in place of the file's own outputs."""
+    values = None if outputs is None else {name: named_value(name) for name in outputs}
+    return load(graph.data(values), threads=threads)

@@ -20,10 +20,9 @@ from leanconv.graph.onnx_graph import OnnxGraph
 from leanconv.progress import Progress, checked_progress, working
 from leanconv.quantizer.choose import Choice, Chooser
 from leanconv.quantizer.codes import checked_method
-from leanconv.quantizer.float_network import folded, raised, read_graph
+from leanconv.quantizer.float_network import folded, network_of, raised, read_graph
 from leanconv.quantizer.layers import quantisable, rule_of
 from leanconv.quantizer.result import FLOAT32, INT8, RUNS_ON, LayerReport, Quantized, Trial, all_in
-from leanconv.quantizer.running import network_of
 from leanconv.quantizer.samples import Samples, checked_samples, read_once
 from leanconv.quantizer.scores import Metric, score_of
 from leanconv.quantizer.trial import Trials

@@ -33,8 +33,8 @@ from leanconv.quantizer.codes import (
     weight_codes,
     weight_scales,
 )
+from leanconv.quantizer.float_network import network_of
 from leanconv.quantizer.layers import Layer
-from leanconv.quantizer.running import network_of
 from leanconv.quantizer.samples import Samples
 from leanconv.records import dataclass
 

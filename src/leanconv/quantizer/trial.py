@@ -13,8 +13,8 @@ from leanconv.errors import LeanConvError, ModelError, shown
 from leanconv.graph.onnx_graph import OnnxGraph
 from leanconv.progress import steps
 from leanconv.quantizer.emit import Switches
+from leanconv.quantizer.float_network import network_of
 from leanconv.quantizer.result import ALL_BITS, FINER, SATURATING, Rungs, Trial, named
-from leanconv.quantizer.running import network_of
 from leanconv.quantizer.samples import Arrays, Samples
 from leanconv.quantizer.scores import Score, output_error
 from leanconv.quantizer.variants import Variants
