@@ -14,6 +14,7 @@ from leanconv.errors import ModelError, shown
 from leanconv.graph.onnx_graph import OnnxGraph
 from leanconv.graph.onnx_import import read_model
 from leanconv.progress import steps
+from leanconv.quantizer import emit
 from leanconv.quantizer.codes import (
     WIDE_HIGH,
     Codes,
@@ -21,17 +22,6 @@ from leanconv.quantizer.codes import (
     WeightCodes,
     codes_of_range,
     value_codes,
-)
-from leanconv.quantizer.emit import (
-    Form,
-    Linear,
-    Rounded,
-    Switches,
-    fits_halves,
-    switched,
-    with_codes,
-    with_halves,
-    with_wide_codes,
 )
 from leanconv.quantizer.equalise import equalised
 from leanconv.quantizer.float_network import network_of
@@ -140,7 +130,7 @@ class Variants:
             return True
         layer, seen = self.layers[name], self._seen[self.layers[name].node.inputs[0]]
         held = [layer.weights] if layer.bias is None else [layer.weights, layer.bias]
-        return max(-seen.low, seen.high) < _LARGEST and all(map(fits_halves, held))
+        return max(-seen.low, seen.high) < _LARGEST and all(map(emit.fits_halves, held))
 
     def counts(self, rungs: Rungs) -> dict[str, int]:
         """Return the number of layers in each precision that occurs."""
@@ -155,7 +145,7 @@ class Variants:
         exact = replace(seen, rounded_mean=seen.mean)
         return corrected_bias(self.layers[name], self._weights[name], exact)
 
-    def _made(self, rungs: Rungs, form: Form) -> OnnxGraph:
+    def _made(self, rungs: Rungs, form: emit.Form) -> OnnxGraph:
         graph = self.graph.copy()
         chosen = named(rungs, INT8, W8A16)
         coded = {name: rungs[name] for name in self.layers if name in chosen}  # in order
@@ -169,9 +159,9 @@ class Variants:
         weights = {name: self._weights[name] for name in coded}
         halves = named(rungs, FLOAT16)
         apart = named(rungs, W8A16) | halves
-        made = with_codes(graph, plan, self._codes(plan), weights, form, apart)
+        made = emit.with_codes(graph, plan, self._codes(plan), weights, form, apart)
         wide = {name: layers[name] for name in named(rungs, W8A16)}
-        return with_halves(with_wide_codes(made, wide, self._wide(wide), weights), halves)
+        return emit.with_halves(emit.with_wide_codes(made, wide, self._wide(wide), weights), halves)
 
     def _wide(self, layers: Mapping[str, Layer]) -> dict[str, Codes]:
         """Codes of 16 bits for the inputs of layers: they cover all numbers."""
@@ -191,13 +181,13 @@ class Variants:
         model = read_model(self.file(rungs).data())
         return Saturating(model, chosen, self._weights, values)
 
-    def switched(self) -> tuple[OnnxGraph, Switches]:
+    def switched(self) -> tuple[OnnxGraph, emit.Switches]:
         """Return a network of which each layer can be switched to int8."""
         plan = scheme(self.graph, set(self.layers))
         biases = {name: self._bias(name, INT8) for name in self.layers}
-        return switched(self.graph, plan, self._codes(plan), self._weights, biases)
+        return emit.switched(self.graph, plan, self._codes(plan), self._weights, biases)
 
-    def settings(self, switches: Switches, rungs: Rungs) -> dict[str, np.ndarray]:
+    def settings(self, switches: emit.Switches, rungs: Rungs) -> dict[str, np.ndarray]:
         """Return the inputs of such a network for a choice of layers in int8."""
         chosen = named(rungs, INT8)
         largest = {name: max(-seen.low, seen.high) for name, seen in self._seen.items()}
@@ -205,11 +195,11 @@ class Variants:
 
     def file(self, rungs: Rungs) -> OnnxGraph:
         """Return the network with layers in these precisions."""
-        return self._made(rungs, Linear())
+        return self._made(rungs, emit.Linear())
 
     def like(self, rungs: Rungs) -> OnnxGraph:
         """Return the same network with the numbers of 8-bit codes as floats."""
-        return self._made(rungs, Rounded())
+        return self._made(rungs, emit.Rounded())
 
 
 def observed(
