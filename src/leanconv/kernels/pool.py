@@ -318,13 +318,14 @@ def lower(context: KernelContext) -> Lowered:
     counted = edges if average else ()
     planes = source.shape[0] * ceil_div(source.shape[1], block or 1)
     kernel: Kernel
-    if not block and node.op != "QLinearAveragePool":
+    scales = node.attributes.get("scales")  # of codes
+    if not block and scales is None:
         kernel = SeparablePool(result.dtype, planes, window, average, counted)
         return Lowered((Call(kernel, (x, y)),), algorithm="pool")
     any_width = any(axis >= 2 for axis in graph.open_axes.get(y, ()))
     kernel = Pool(result.dtype, block or 1, planes, window, average, counted, any_width)
-    if node.op == "QLinearAveragePool":
-        (scale_x, scale), (zero_x, zero) = node.attributes["scales"], node.attributes["zeros"]
+    if scales is not None:
+        (scale_x, scale), (zero_x, zero) = scales, node.attributes["zeros"]
         bounds = node.attributes["low"], node.attributes["high"]
         numbers = tuple(float(np.float32(n)) for n in (zero_x, scale_x, scale, zero, *bounds))
         codes = source.dtype, result.dtype

@@ -372,7 +372,8 @@ def lower(context: KernelContext) -> Lowered:
     node, graph, formats = context.node, context.graph, context.formats
     (x,), y = node.inputs, node.output
     kind, source, result = graph.types[x], formats.get(x, Format()), formats[y]
-    if node.op == "Extremes":
+    reduces = OPS[node.op].reduces
+    if reduces is None:  # both ends, of all elements
         if not kind.elements:
             raise UnsupportedError(f"{node.op} {node.name!r} takes {kind}; expected an element")
         return Lowered((Call(Extremes(kind.dtype, kind.elements), (x, y)),), algorithm="reduction")
@@ -391,8 +392,6 @@ def lower(context: KernelContext) -> Lowered:
         flags: tuple[bool, ...] = (False, True, False)
     else:
         extents, flags = _merged(extents, reduced)
-    reduces = OPS[node.op].reduces
-    assert reduces is not None, f"{node.op} is no reduction"
     how, each = reduces
     kernel = Reduction(kind.dtype, how, extents, flags, channels, each=each)
     return Lowered((Call(kernel, (x, y)),), algorithm="reduction")
