@@ -164,8 +164,6 @@ REASONS: dict[str, tuple[str, ...]] = {
         "gpu/lowering:_BOXES_SHORT",
         "gpu/lowering:_STREAM _STREAM_8",
         "gpu/lowering:_STREAM_COPIED",
-        "gpu/lowering:_STEP_S",
-        "gpu/lowering:_START_S _STEP_S _PRODUCT_S _NATIVE_S",
         "gpu/lowering:_WORTH",
         "gpu:PRESETS",
     ),
