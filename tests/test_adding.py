@@ -14,14 +14,16 @@ SECTIONS = dict(re.findall(r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", PAGE, re.M | re.S)
 # What has lists of its own, and where a new one is not needed.
 APART = ("gpu", "quantizer", "cli", "onnxruntime", "server", "kserve.py", "images", "pages")
 # Words that stand where something of the kind has a place, by section.
-SAMPLES = {
+SAMPLES: dict[str, tuple[str, ...]] = {
+    "Where a change goes": (),
     "An operation": ('"CumSum"', '"GridSample"', '"ReduceProd"', '"Asinh"', '"hard_swish"'),
     "A method of convolution": ('"planar"', '"fft"'),
     "Instructions": ('"vnni"', '"dotprod"', '"vbmi"'),
     "An element type": ("BFLOAT16",),
 }
 # Where a sample stands for another reason than that it was added.
-BESIDE = {
+BESIDE: dict[str, tuple[str, ...]] = {
+    "Where a change goes": (),
     "An operation": ("graph/convert/constants.py", "graph/passes/expand_quantised.py"),
     "A method of convolution": ("codegen/keys.py",),
     "Instructions": (),
