@@ -30,6 +30,7 @@ from leanconv.errors import (
 )
 
 if TYPE_CHECKING:
+    from leanconv.api.compile_library import CompiledLibrary, compile  # noqa: A004
     from leanconv.api.conv import plan_conv2d, plan_conv_transpose2d
     from leanconv.api.convolve import conv2d, conv_transpose2d
     from leanconv.api.filters import filter_bank
@@ -53,6 +54,7 @@ __all__ = [
     "BackendError",
     "BudgetError",
     "CompileError",
+    "CompiledLibrary",
     "ConvPlan",
     "DeviceError",
     "InputError",
@@ -67,6 +69,7 @@ __all__ = [
     "SpecError",
     "TransposedPlan",
     "UnsupportedError",
+    "compile",
     "conv2d",
     "conv_transpose2d",
     "filter_bank",
@@ -79,7 +82,9 @@ __all__ = [
 
 # Imported on first use: `import leanconv` alone loads neither the compiler nor ONNX.
 _LAZY = {
+    "CompiledLibrary": "leanconv.api.compile_library",
     "LayerPlan": "leanconv.api.layer_plan",
+    "compile": "leanconv.api.compile_library",
     "conv2d": "leanconv.api.convolve",
     "plan_conv2d": "leanconv.api.conv",
     "conv_transpose2d": "leanconv.api.convolve",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from leanconv.codegen import backend
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 def _initialise() -> None:
     backend.llvm.initialize_native_target()
     backend.llvm.initialize_native_asmprinter()
+    backend.llvm.initialize_native_asmparser()
 
 
 @functools.cache
@@ -71,15 +72,19 @@ def _machine_of_thread(target: Target) -> llvm.TargetMachine:
     return kept[1]
 
 
-def _emit(text: str, machine: llvm.TargetMachine, as_object: bool) -> bytes:
+def _parsed(text: str, context: llvm.ContextRef) -> llvm.ModuleRef:
     require_for_compiling(text)
     try:
-        module = backend.llvm.parse_assembly(text, backend.llvm.create_context())
+        module = backend.llvm.parse_assembly(text, context)
         module.verify()
     except RuntimeError as error:
         raise CompileError(
             f"the generator emitted invalid code, a defect of leanconv: {error}; please report it"
         ) from error
+    return module
+
+
+def _emit(module: llvm.ModuleRef, machine: llvm.TargetMachine, as_object: bool) -> bytes:
     module.triple = machine.triple
     module.data_layout = str(machine.target_data)
     with backend.ffi.OutputString() as message:
@@ -96,10 +101,32 @@ def _emit(text: str, machine: llvm.TargetMachine, as_object: bool) -> bytes:
         backend.ffi.lib.LLVMPY_DisposeMemoryBuffer(buffer)
 
 
+def linked_object(texts: Sequence[str], names: Collection[str], target: Target) -> bytes:
+    """Compile several modules of LLVM IR to one object file.
+
+    Args:
+        texts: the modules.
+        names: functions that others may call; all other ones are the object's own.
+        target: what to compile for, this machine or any other.
+
+    Raises:
+        CompileError: a text is not valid LLVM IR, a fault of the generator.
+    """
+    context = backend.llvm.create_context()
+    whole, *more = (_parsed(text, context) for text in texts)
+    for module in more:
+        whole.link_in(module)
+    for function in whole.functions:
+        if not function.is_declaration and function.name not in names:
+            function.linkage = "internal"
+    return _emit(whole, new_machine(target, True), True)
+
+
 def compile_text(text: str, target: Target) -> bytes:
     """Compile LLVM IR to an object file.
 
     Raises:
         CompileError: the text is not valid LLVM IR, a fault of the generator.
     """
-    return _emit(text, _machine_of_thread(target), True)
+    module = _parsed(text, backend.llvm.create_context())
+    return _emit(module, _machine_of_thread(target), True)

@@ -8,8 +8,9 @@ from functools import partial
 
 from leanconv.canonical import canonical_text
 from leanconv.codegen import compiler
+from leanconv.codegen.host import host
 from leanconv.codegen.kernel import Kernel
-from leanconv.codegen.linking import Library
+from leanconv.codegen.linking import KernelForm, Library
 from leanconv.codegen.lowered import Call, Repeat
 from leanconv.errors import BudgetError
 from leanconv.graph.ir import Graph
@@ -120,7 +121,7 @@ class CompiledNetwork:
         library = compiler.load(kernels, planner.target)
         self.code_bytes = library.code_bytes
         self.forms, self.compiled_forms = library.forms, library.compiled
-        self.program = place(lowered, layout, calls, library, planner.threads)
+        self.program = place(lowered, layout, calls, library.form, planner.threads)
         self._step_calls = [len(step.calls) for step in lowered.steps]
         block, addresses = weights.packed(library, planner.threads)
         self._held, self.memory, self.shared_bytes = weights.held, Memory(), weights.shared_bytes
@@ -153,6 +154,57 @@ class CompiledNetwork:
         return rows
 
 
+@dataclass(frozen=True, eq=False)
+class PortableNetwork:
+    """A network as data that another process, or another machine, can run.
+
+    Attributes:
+        plan: what runs.
+        program: its stages, without an address.
+        texts: LLVM IR of its forms.
+        symbols: the function of each form in it.
+        constants: the program's, packed.
+    """
+
+    plan: NetworkPlan
+    program: PortableProgram
+    texts: Sequence[str]
+    symbols: Mapping[str, str]
+    constants: Block
+
+
+def portable_network(
+    owned: OwnedGraph,
+    budget: Planner,
+    memory_limit: int | None = None,
+    pinned: PlanFile | None = None,
+    decisions: Sequence[Decision] | None = None,
+) -> PortableNetwork:
+    """Plan a network as `CompiledNetwork` does, for any target; nothing of it is loaded.
+
+    Weights are packed here and now, by code for this machine.
+
+    Args:
+        owned, budget, memory_limit, pinned, decisions: as for `CompiledNetwork`.
+    """
+    graph = owned.graph
+    decided = decide(graph, budget, memory_limit, pinned, decisions)
+    planner = decided.planner
+    lowered = lower(graph, decided)
+    layout = lay_out(lowered, planner.threads, pinned.buffers if pinned else None)
+    plan = planned(graph, lowered, layout, decided, memory_limit)
+    weights = _weights(owned, lowered, decided, SharedMemory())
+    del graph
+    calls = running_calls(lowered, planner)
+    emitted = compiler.emitted_forms([call.kernel for call in calls], planner.target)
+    program = place(lowered, layout, calls, emitted.form, planner.threads)
+    library = compiler.load(weights.kernels, host())
+    block, addresses = weights.packed(library, planner.threads)
+    places = {n: at - block.address for n, at in addresses.items() if layout.sizes[n]}
+    assert places == {n: at for n, at in layout.constants.items() if layout.sizes[n]}
+    return PortableNetwork(plan, program, emitted.texts, emitted.symbols, block)
+
+
 # -- four steps, each from data to data ------------------------------------------------------
 def lower(graph: Graph, decided: Decided) -> LoweredGraph:
     """Lower a network to calls, its constants with them."""
@@ -161,7 +213,11 @@ def lower(graph: Graph, decided: Decided) -> LoweredGraph:
 
 
 def place(
-    lowered: LoweredGraph, layout: Layout, calls: Sequence[Call], library: Library, threads: int
+    lowered: LoweredGraph,
+    layout: Layout,
+    calls: Sequence[Call],
+    form: Callable[[Kernel], KernelForm],
+    threads: int,
 ) -> PortableProgram:
     """The program of a network, without an address in it.
 
@@ -169,7 +225,7 @@ def place(
         lowered: the network.
         layout: where its values and constants are.
         calls: its calls, with the kernels that run.
-        library: gives the form of each kernel.
+        form: gives the form of each kernel.
         threads: that take part, for whom there is scratch.
     """
     storage, streamed = layout.storage, layout.streamed
@@ -184,7 +240,7 @@ def place(
     return PortableProgram(
         tuple(
             Stage(
-                library.form(call.kernel),
+                form(call.kernel),
                 tuple(operand(name, time) for name in call.values),
                 Place(scratch),
                 label,

@@ -387,11 +387,13 @@ class Native:
         self.serve = ctypes.CFUNCTYPE(word, pointer, word, word, word)(library.address("serve"))
 
 
-@functools.cache
-def native() -> Native:
-    """Compile, or fetch from the cache, and load the runtime for this machine."""
-    arch = "aarch64" if host().triple.startswith(("aarch64", "arm64")) else "x86_64"
-    text = _TEXT.format(
+def runtime_text(arch: str) -> str:
+    """LLVM IR of the runtime's functions.
+
+    Args:
+        arch: "x86_64" or "aarch64".
+    """
+    return _TEXT.format(
         declare=_DECLARE[arch],
         pause=_PAUSE[arch],
         flush=_FLUSH[arch],
@@ -413,4 +415,15 @@ def native() -> Native:
         scratch_of_previous=SCRATCH_OF_PREVIOUS,
         scratch_of_next=SCRATCH_OF_NEXT,
     )
-    return Native(load_text(text, ["run", "run_alone", "spin", "serve", "no_yield"], "runtime"))
+
+
+def arch_of(triple: str) -> str:
+    """The runtime's name of a target's architecture."""
+    return "aarch64" if triple.startswith(("aarch64", "arm64")) else "x86_64"
+
+
+@functools.cache
+def native() -> Native:
+    """Compile, or fetch from the cache, and load the runtime for this machine."""
+    names = ["run", "run_alone", "spin", "serve", "no_yield"]
+    return Native(load_text(runtime_text(arch_of(host().triple)), names, "runtime"))

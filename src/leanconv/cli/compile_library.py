@@ -1,0 +1,110 @@
+"""`leanconv compile MODEL -o libnet.so`: a network as a library without Python."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from leanconv.cli import EXIT_OK
+from leanconv.cli.network_inputs import model_file
+from leanconv.cli.options import (
+    UsageError,
+    add_load_options,
+    add_output_options,
+    load_options,
+    named_shape,
+    positive,
+)
+from leanconv.cli.output import print_json, print_text, progress
+from leanconv.errors import InputError
+from leanconv.files import refuse_without_folder
+from leanconv.units import counted, format_bytes
+
+HELP = "write a network as a C library, without Python"
+_OPTIONS = ("memory_limit", "max_error", "precision", "reproducible", "algorithms")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the sub-command's options."""
+    parser.add_argument("model", metavar="MODEL", help="an ONNX file")
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        required=True,
+        help="libNAME.so (linked by cc), NAME.a or NAME.o; beside it a C header and a description "
+        "as JSON are written",
+    )
+    parser.add_argument(
+        "--shape",
+        action="append",
+        type=named_shape,
+        default=[],
+        metavar="[NAME=]NxCxHxW",
+        help="input shape, where the model leaves it open",
+    )
+    parser.add_argument(
+        "--target",
+        default="host",
+        metavar="CPU",
+        help="the processor that it is for, such as haswell, znver4, neoverse-n1 (default: this)",
+    )
+    parser.add_argument(
+        "--threads",
+        type=positive,
+        default=1,
+        metavar="N",
+        help="threads that take part in a run, the caller counted (default 1)",
+    )
+    parser.add_argument(
+        "--name", default="net", metavar="NAME", help="prefix of the functions (default net)"
+    )
+    add_load_options(parser, _OPTIONS)
+    add_output_options(parser)
+
+
+def execute(options: argparse.Namespace) -> int:
+    """Run the sub-command."""
+    import leanconv
+
+    model = model_file(options.model, "compile")
+    refuse_without_folder(options.output)
+    if Path(options.output).resolve() == Path(model).resolve():
+        raise InputError(f"{options.output!r} is the network itself; expected another file")
+    with progress(f"compiling {model}") as shown:
+
+        def told(stage: str, done: int, total: int) -> None:
+            shown.say(f"{model}: {stage}", f", {done} of {total}")
+
+        made = leanconv.compile(
+            model,
+            options.output,
+            shapes=_shapes(options.shape),
+            target=options.target,
+            name=options.name,
+            progress=told,
+            **load_options(options),
+        )
+    if options.json:
+        print_json({**asdict(made), "files": [str(file) for file in made.files]})
+        return EXIT_OK
+    threads = counted(options.threads, "thread")
+    print_text(
+        f"{', '.join(map(str, made.files))}: for {made.target}, {threads}; "
+        f"weights {format_bytes(made.weight_bytes)}, arena {format_bytes(made.block_bytes)}",
+        options.wide,
+    )
+    return EXIT_OK
+
+
+def _shapes(given: list[tuple[str, tuple[int, ...]]]) -> Any:
+    """Return shapes as `leanconv.compile` takes them."""
+    if not given:
+        return None
+    if len(given) == 1 and not given[0][0]:
+        return given[0][1]
+    if not all(name for name, _ in given):
+        raise UsageError("got several --shape without names; expected NAME=NxCxHxW")
+    return dict(given)
