@@ -27,11 +27,13 @@ from leanconv.errors import InputError, SpecError, memory_reported
 from leanconv.graph.onnx_import import Model, read_model
 from leanconv.graph.onnx_tensor import GivenWeights
 from leanconv.planner.compiled_network import PortableNetwork
+from leanconv.planner.network_plan import NetworkPlan
 from leanconv.progress import Progress, checked_progress, step, working
 from leanconv.records import dataclass
 from leanconv.runtime import native
 from leanconv.runtime.calibration import planning_target
 from leanconv.runtime.static_program import StaticProgram, static_program
+from leanconv.runtime.static_text import description_text
 from leanconv.target import Target, preset
 
 _KINDS = {".o": "object", ".a": "archive", ".so": "library", ".dylib": "library"}
@@ -70,7 +72,7 @@ def compile(  # noqa: A001 - the public name
     algorithms: Mapping[str, str] | None = None,
     precision: str | None = None,
     weights: str | os.PathLike[str] | Mapping[str, Any] | None = None,
-    name: str = "net",
+    name: str | None = None,
     progress: Progress | None = None,
 ) -> CompiledLibrary:
     """Write a network as an object or a library that needs no Python.
@@ -88,7 +90,7 @@ def compile(  # noqa: A001 - the public name
             `skylake-avx512`, `neoverse-n1`. Matrix tiles (AMX) are not used: a process has to ask
             for them.
         threads: that take part in a run, the caller counted. Workers are POSIX threads.
-        name: the prefix of the functions.
+        name: the prefix of the functions; None for the file's, so that `libnet.so` has `net_run`.
 
     Raises:
         InputError, ModelError, BudgetError: as for `load`.
@@ -98,8 +100,9 @@ def compile(  # noqa: A001 - the public name
     path = Path(out)
     if path.suffix not in _KINDS:
         raise SpecError(f"got out={str(path)!r}; expected a name that ends in {', '.join(_KINDS)}")
-    if not (name.isidentifier() and name.isascii()):
-        raise SpecError(f"got name {name!r}; expected a C identifier")
+    prefix = path.stem.removeprefix("lib") if name is None else name
+    if not (prefix.isidentifier() and prefix.isascii()):
+        raise SpecError(f"got name {prefix!r}; expected a C identifier: give name=, or --name")
     options = NetworkOptions.checked(
         threads=threads,
         memory_limit=memory_limit,
@@ -118,9 +121,10 @@ def compile(  # noqa: A001 - the public name
         stated = read if shapes is None else with_shapes(read, shapes)[0]
         backend = CpuBackend(stated, options, target=made_for)
         network = backend.portable(_fixed(stated))
-        made = static_program(network.program, network.symbols, name, made_for)
-        body = _object(network, made)
-    return _written(path, name, body, network, made)
+        made = static_program(network.program, network.symbols, prefix, made_for)
+        facts = summary(prefix, network.plan, made.block_bytes, network.constants.bytes)
+        body = _object(network, made, facts)
+    return _written(path, facts, body, network.plan)
 
 
 def _target(name: str) -> Target:
@@ -151,12 +155,14 @@ def _fixed(model: Model) -> tuple[tuple[int, ...], ...]:
     return tuple(shapes)
 
 
-def _object(network: PortableNetwork, made: StaticProgram) -> bytearray:
-    """Return the object file of a network, with its constants in it."""
+def _object(network: PortableNetwork, made: StaticProgram, facts: Mapping[str, Any]) -> bytearray:
+    """Return the object file of a network, with its constants and its description in it."""
     target = network.plan.target
     step("compiling", 0, 1)
+    about = description_text(facts["name"], json.dumps(facts))
     runtime = native.runtime_text(native.arch_of(target.triple))
-    body = bytearray(linked_object([made.text, runtime, *network.texts], made.names, target))
+    texts = [made.text, about, runtime, *network.texts]
+    body = bytearray(linked_object(texts, made.names, target))
     step("compiling", 1, 1)
     begin = body.index(made.mark)
     assert body.find(made.mark, begin + 1) < 0, "the mark of constants is there once"
@@ -166,12 +172,11 @@ def _object(network: PortableNetwork, made: StaticProgram) -> bytearray:
 
 
 def _written(
-    path: Path, name: str, body: bytes | bytearray, network: PortableNetwork, made: StaticProgram
+    path: Path, facts: Mapping[str, Any], body: bytearray, plan: NetworkPlan
 ) -> CompiledLibrary:
     """Write all files, each whole or not at all."""
-    plan = network.plan
+    name, block_bytes, weight_bytes = facts["name"], facts["block_bytes"], facts["weight_bytes"]
     inputs, outputs = members(plan.inputs, "input"), members(plan.results, "output")
-    facts = summary(name, plan, made.block_bytes, network.constants.bytes)
     texts = {
         path.with_suffix(".h"): header(name, facts, inputs, outputs),
         path.with_suffix(".json"): json.dumps(facts, indent=1) + "\n",
@@ -189,9 +194,8 @@ def _written(
             os.replace(ready, path)
     except OSError as error:
         raise InputError(f"{path} cannot be written: {error.strerror or error}") from error
-    return CompiledLibrary(
-        (path, *texts), made.block_bytes, network.constants.bytes, plan.target.name, plan.predicted_error
-    )
+    files = (path, *texts)
+    return CompiledLibrary(files, block_bytes, weight_bytes, plan.target.name, plan.predicted_error)
 
 
 def _packed(file: Path, ready: Path) -> None:

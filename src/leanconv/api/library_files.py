@@ -239,6 +239,9 @@ int {name}_init(void *arena);
 /* Run. The outputs are complete where it returns 0. An arena runs one call at a time. */
 int {name}_run(const {name}_io *io, void *arena);
 
+/* Names, shapes, types and bytes of all that, the plan and the target, as JSON. */
+extern const char {name}_json[];
+
 /* End the workers of an arena, before its memory is freed. */
 int {name}_close(void *arena);
 

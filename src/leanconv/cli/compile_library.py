@@ -59,7 +59,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="threads that take part in a run, the caller counted (default 1)",
     )
     parser.add_argument(
-        "--name", default="net", metavar="NAME", help="prefix of the functions (default net)"
+        "--name",
+        metavar="NAME",
+        help="prefix of the functions (default: the file's name, net of libnet.so)",
     )
     add_load_options(parser, _OPTIONS)
     add_output_options(parser)

@@ -100,6 +100,12 @@ def check_text(prefix: str, isa: str, extensions: tuple[str, ...]) -> str:
     return "".join(lines)
 
 
+def description_text(prefix: str, text: str) -> str:
+    """Return `PREFIX_json`, a text in ASCII that ends with a zero."""
+    escaped = text.replace("\\", "\\5C").replace('"', "\\22")
+    return f'@{prefix}_json = constant [{len(text) + 1} x i8] c"{escaped}\\00"\n'
+
+
 _FOUR = "{ i32, i32, i32, i32 }"
 _CPUID = 'asm sideeffect "cpuid", "={ax},={bx},={cx},={dx},{ax},{cx}"'
 _XGETBV = 'asm sideeffect "xgetbv", "={ax},={dx},{cx}"'
