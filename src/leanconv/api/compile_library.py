@@ -15,28 +15,32 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from leanconv.api.cpu_backend import CpuBackend
-from leanconv.api.library_files import header, members, summary
+from leanconv.api.library_files import Summary, header, summary
 from leanconv.api.load import model_source
 from leanconv.api.options import NetworkOptions
 from leanconv.api.stated_shapes import with_shapes
-from leanconv.codegen.machine_code import linked_object
+from leanconv.codegen.machine_code import linked_object, with_features
 from leanconv.errors import InputError, SpecError, memory_reported
 from leanconv.graph.onnx_import import Model, read_model
 from leanconv.graph.onnx_tensor import GivenWeights
-from leanconv.planner.compiled_network import PortableNetwork
-from leanconv.planner.network_plan import NetworkPlan
+from leanconv.planner.portable_network import ConstantSection, PortableNetwork, target_programs
 from leanconv.progress import Progress, checked_progress, step, working
 from leanconv.records import dataclass
 from leanconv.runtime import native
 from leanconv.runtime.calibration import planning_target
-from leanconv.runtime.static_program import StaticProgram, static_program
+from leanconv.runtime.static_program import static_library
 from leanconv.runtime.static_text import description_text
 from leanconv.target import Target, preset
+from leanconv.units import shape_text
 
+_WEIGHTS = "packed", "compact"
 _KINDS = {".o": "object", ".a": "archive", ".so": "library", ".dylib": "library"}
+
+
+Shapes: TypeAlias = "Mapping[str, Sequence[int]] | Sequence[int]"
 
 
 @dataclass(frozen=True)
@@ -46,15 +50,15 @@ class CompiledLibrary:
     Attributes:
         files: the object, archive or library first, then the header and the description.
         block_bytes: of the memory that the caller gives, `NAME_arena_bytes()`.
-        weight_bytes: of packed weights, in the file.
-        target: the processor that it is for.
-        predicted_error: as of a plan; None where it states none.
+        weight_bytes: of weights and tables, in the file.
+        targets: the processors that it is for.
+        predicted_error: the largest one of its plans; None where one states none.
     """
 
     files: tuple[Path, ...]
     block_bytes: int
     weight_bytes: int
-    target: str
+    targets: tuple[str, ...]
     predicted_error: float | None
 
 
@@ -63,7 +67,7 @@ def compile(  # noqa: A001 - the public name
     model: str | os.PathLike[str] | bytes | Any,
     out: str | os.PathLike[str],
     *,
-    shapes: Mapping[str, Sequence[int]] | Sequence[int] | None = None,
+    shapes: Shapes | Sequence[Shapes] | None = None,
     target: str = "host",
     threads: int = 1,
     memory_limit: int | str | None = None,
@@ -71,7 +75,8 @@ def compile(  # noqa: A001 - the public name
     reproducible: bool = False,
     algorithms: Mapping[str, str] | None = None,
     precision: str | None = None,
-    weights: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+    weights: str = "packed",
+    weight_values: str | os.PathLike[str] | Mapping[str, Any] | None = None,
     name: str | None = None,
     progress: Progress | None = None,
 ) -> CompiledLibrary:
@@ -82,14 +87,20 @@ def compile(  # noqa: A001 - the public name
     caller gives: `NAME_init` prepares a block of `NAME_arena_bytes()`, `NAME_run` runs in it.
 
     Args:
-        model, memory_limit, max_error, reproducible, algorithms, precision, weights, progress: as
-            for `load`.
+        model, memory_limit, max_error, reproducible, algorithms, precision, progress: as for
+            `load`.
         out: `.o` (an object), `.a` (an archive) or `.so` (a shared library, linked by `cc`).
         shapes: those of the inputs that the file leaves open, by name, or that of the only input.
+            Of several ones, in a list, each has a function of its own, such as
+            `NAME_run_1x3x224x224`; weights that they share are there once.
         target: the processor that it is for: "host", or a name as `haswell`, `znver4`,
-            `skylake-avx512`, `neoverse-n1`. Matrix tiles (AMX) are not used: a process has to ask
-            for them.
+            `skylake-avx512`, `neoverse-n1`. Of several, as "haswell,znver4", `NAME_init` takes the
+            best one that the CPU has. Matrix tiles (AMX) are not used: a process has to ask for
+            them.
         threads: that take part in a run, the caller counted. Workers are POSIX threads.
+        weights: "packed": as kernels read them; or "compact": those that this makes larger are
+            kept as they are, and `NAME_init` packs them into the caller's block.
+        weight_values: as `weights` of `load`.
         name: the prefix of the functions; None for the file's, so that `libnet.so` has `net_run`.
 
     Raises:
@@ -103,6 +114,8 @@ def compile(  # noqa: A001 - the public name
     prefix = path.stem.removeprefix("lib") if name is None else name
     if not (prefix.isidentifier() and prefix.isascii()):
         raise SpecError(f"got name {prefix!r}; expected a C identifier: give name=, or --name")
+    if weights not in _WEIGHTS:
+        raise SpecError(f"got weights={weights!r}; expected one of {', '.join(_WEIGHTS)}")
     options = NetworkOptions.checked(
         threads=threads,
         memory_limit=memory_limit,
@@ -112,26 +125,71 @@ def compile(  # noqa: A001 - the public name
         precision=precision,
     )
     checked_progress(progress)
-    source, made_for = model_source(model), _target(target)
+    source, targets = model_source(model), _targets(target)
     shown = source.name if isinstance(source, Path) else f"a model of {len(source)} bytes"
     with working(shown, progress):
         step("reading", 0, 1)
-        read = read_model(source, weights=GivenWeights.checked(weights))
+        read = read_model(source, weights=GivenWeights.checked(weight_values))
         step("reading", 1, 1)
-        stated = read if shapes is None else with_shapes(read, shapes)[0]
-        backend = CpuBackend(stated, options, target=made_for)
-        network = backend.portable(_fixed(stated))
-        made = static_program(network.program, network.symbols, prefix, made_for)
-        facts = summary(prefix, network.plan, made.block_bytes, network.constants.bytes)
-        body = _object(network, made, facts)
-    return _written(path, facts, body, network.plan)
+        wanted = _by_function(read, shapes)
+        networks = [_planned(read, wanted, options, each, weights == "compact") for each in targets]
+        return _written(path, *_object(networks, prefix, threads))
 
 
-def _target(name: str) -> Target:
-    found = planning_target() if name == "host" else preset(name)
-    return replace(
-        found, extensions=tuple(each for each in found.extensions if not each.startswith("amx_"))
-    )
+def _targets(names: str) -> list[Target]:
+    """Return the targets of a list of names, the best one first."""
+    found = [
+        planning_target() if name.strip() == "host" else preset(name.strip())
+        for name in names.split(",")
+    ]
+    found = [
+        replace(each, extensions=tuple(e for e in each.extensions if not e.startswith("amx_")))
+        for each in found
+    ]
+    if len({each.triple for each in found}) > 1:
+        raise SpecError(f"got the targets {names!r}; expected processors of one kind of system")
+    return sorted(found, key=lambda each: (-each.vector_bytes, -len(each.extensions)))
+
+
+def _by_function(model: Model, shapes: Any) -> dict[str, tuple[tuple[int, ...], ...]]:
+    """Return the shapes of all inputs by the name of the function that takes them.
+
+    Raises:
+        SpecError: an extent is open, or two functions would have one name.
+    """
+    several = isinstance(shapes, (list, tuple)) and not all(isinstance(e, int) for e in shapes)
+    found = dict[str, tuple[tuple[int, ...], ...]]()
+    for each in shapes if several else [shapes]:
+        fixed = _fixed(model if each is None else with_shapes(model, each)[0])
+        name = "run"
+        if several and len(shapes) > 1:
+            name = "_".join([name, *(shape_text(shape) for shape in fixed)])
+        if name in found:
+            raise SpecError(f"got the shapes {each} twice; expected each once")
+        found[name] = fixed
+    if not found:
+        raise SpecError("got shapes=[]; expected at least one")
+    return found
+
+
+def _planned(
+    model: Model,
+    wanted: Mapping[str, tuple[tuple[int, ...], ...]],
+    options: NetworkOptions,
+    target: Target,
+    compact: bool,
+) -> dict[str, PortableNetwork]:
+    """Plan a network for one target, for each function's shapes."""
+    found = {}
+    for name, shapes in wanted.items():
+        stated = with_shapes(model, _named(model, shapes))[0]
+        backend = CpuBackend(stated, options, target=target)
+        found[name] = backend.portable(shapes, compact)
+    return found
+
+
+def _named(model: Model, shapes: Sequence[tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    return {each.name: shape for each, shape in zip(model.inputs, shapes, strict=True)}
 
 
 def _fixed(model: Model) -> tuple[tuple[int, ...], ...]:
@@ -155,36 +213,44 @@ def _fixed(model: Model) -> tuple[tuple[int, ...], ...]:
     return tuple(shapes)
 
 
-def _object(network: PortableNetwork, made: StaticProgram, facts: Mapping[str, Any]) -> bytearray:
-    """Return the object file of a network, with its constants and its description in it."""
-    target = network.plan.target
+def _object(
+    networks: Sequence[Mapping[str, PortableNetwork]], prefix: str, threads: int
+) -> tuple[bytearray, Summary]:
+    """Return the object file of networks, with constants and description in it; and the latter."""
+    section, made, memory, packed = ConstantSection(), [], 0, 0
+    for each in networks:
+        programs, its_memory, its_packed = target_programs(each, section)
+        made.append(programs)
+        memory, packed = max(memory, its_memory), max(packed, its_packed)
+    library = static_library(made, prefix, section.bytes, memory, threads)
+    plans = [{name: each.plan for name, each in found.items()} for found in networks]
+    facts = summary(prefix, plans, library.block_bytes, section.bytes, packed)
     step("compiling", 0, 1)
-    about = description_text(facts["name"], json.dumps(facts))
-    runtime = native.runtime_text(native.arch_of(target.triple))
-    texts = [made.text, about, runtime, *network.texts]
-    body = bytearray(linked_object(texts, made.names, target))
+    target = made[0].target
+    texts = [library.text, description_text(prefix, json.dumps(facts))]
+    texts.append(native.runtime_text(native.arch_of(target.triple)))
+    for programs, found in zip(made, networks, strict=True):
+        forms = {name: text for each in found.values() for name, text in each.texts.items()}
+        texts += [with_features(text, programs.target) for text in forms.values()]
+    body = bytearray(linked_object(texts, library.names, target))
     step("compiling", 1, 1)
-    begin = body.index(made.mark)
-    assert body.find(made.mark, begin + 1) < 0, "the mark of constants is there once"
-    size = network.constants.bytes
-    body[begin : begin + size] = network.constants.view(0, size).data
-    return body
+    begin = body.index(library.mark)
+    assert body.find(library.mark, begin + 1) < 0, "the mark of constants is there once"
+    body[begin : begin + len(library.mark)] = bytes(len(library.mark))
+    section.write(body, begin)
+    return body, facts
 
 
-def _written(
-    path: Path, facts: Mapping[str, Any], body: bytearray, plan: NetworkPlan
-) -> CompiledLibrary:
+def _written(path: Path, body: bytearray, facts: Summary) -> CompiledLibrary:
     """Write all files, each whole or not at all."""
-    name, block_bytes, weight_bytes = facts["name"], facts["block_bytes"], facts["weight_bytes"]
-    inputs, outputs = members(plan.inputs, "input"), members(plan.results, "output")
     texts = {
-        path.with_suffix(".h"): header(name, facts, inputs, outputs),
+        path.with_suffix(".h"): header(facts),
         path.with_suffix(".json"): json.dumps(facts, indent=1) + "\n",
     }
     try:
         with tempfile.TemporaryDirectory(prefix=".leanconv-", dir=path.parent) as folder:
             ready = Path(folder) / f"ready{path.suffix}"
-            file = Path(folder) / f"{name}.o"
+            file = Path(folder) / f"{facts['name']}.o"
             file.write_bytes(body)
             _packed(file, ready)
             for place, text in texts.items():
@@ -194,8 +260,14 @@ def _written(
             os.replace(ready, path)
     except OSError as error:
         raise InputError(f"{path} cannot be written: {error.strerror or error}") from error
-    files = (path, *texts)
-    return CompiledLibrary(files, block_bytes, weight_bytes, plan.target.name, plan.predicted_error)
+    errors = [plan["predicted_error"] for run in facts["runs"] for plan in run["plans"]]
+    return CompiledLibrary(
+        (path, *texts),
+        facts["block_bytes"],
+        facts["weight_bytes"],
+        tuple(each["name"] for each in facts["targets"]),
+        None if None in errors else max(errors),
+    )
 
 
 def _packed(file: Path, ready: Path) -> None:

@@ -31,13 +31,12 @@ from leanconv.graph.onnx_import import Model
 from leanconv.operators.operator import layer_error
 from leanconv.planner.compiled_network import (
     CompiledNetwork,
-    PortableNetwork,
     SharedMemory,
     planned_kernels,
-    portable_network,
 )
 from leanconv.planner.lowered_graph import OwnedGraph
 from leanconv.planner.plan_file import PlanFile
+from leanconv.planner.portable_network import PortableNetwork, portable_network
 from leanconv.progress import steps
 from leanconv.records import cached_property
 from leanconv.runtime.calibration import alike, planning_target
@@ -251,8 +250,15 @@ class CpuBackend(CpuGraphs):
         self._options = replace(self._options, memory_limit=memory_limit)
         self.__dict__.pop("_in_least_parts", None)
 
-    def portable(self, shapes: tuple[Shape, ...], known: Known = NOTHING_KNOWN) -> PortableNetwork:
+    def portable(
+        self, shapes: tuple[Shape, ...], compact: bool = False, known: Known = NOTHING_KNOWN
+    ) -> PortableNetwork:
         """Plan for input shapes, for any target, without loading code.
+
+        Args:
+            shapes: of the inputs.
+            compact: as for `portable_network`.
+            known: values of inputs.
 
         Raises:
             UnsupportedError: something of the network is computed when values are known.
@@ -270,7 +276,7 @@ class CpuBackend(CpuGraphs):
                 )
             planner, limit = self.planner(owned.graph), self._options.memory_limit
             pinned, decisions = self._pinned, self._decisions(owned.graph)
-            return portable_network(owned, planner, limit, pinned, decisions)
+            return portable_network(owned, planner, limit, pinned, decisions, compact)
 
         return self._deciding(known, made)
 

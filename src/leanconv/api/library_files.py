@@ -3,188 +3,149 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import prod
-from typing import Any
+from typing import Any, TypeAlias
 
-import leanconv.types as types
 from leanconv.graph.ir import TensorType
 from leanconv.planner.network_plan import NetworkPlan
 from leanconv.runtime import static_text
-from leanconv.types import DType
 from leanconv.units import counted, shape_text
 
 _C_TYPES = {
-    types.FLOAT32: "float",
-    types.FLOAT64: "double",
-    types.BOOL: "uint8_t",
-    types.FLOAT16: "uint16_t",
-    types.BFLOAT16: "uint16_t",
+    "float32": "float",
+    "float64": "double",
+    "bool": "uint8_t",
+    "float16": "uint16_t",
+    "bfloat16": "uint16_t",
 }
+# Words of C and C++ that no member can be.
 _WORDS = frozenset(
-    [
-        "alignas",
-        "alignof",
-        "asm",
-        "auto",
-        "bool",
-        "break",
-        "case",
-        "catch",
-        "char",
-        "class",
-        "const",
-        "constexpr",
-        "continue",
-        "decltype",
-        "default",
-        "delete",
-        "do",
-        "double",
-        "else",
-        "enum",
-        "explicit",
-        "export",
-        "extern",
-        "false",
-        "float",
-        "for",
-        "friend",
-        "goto",
-        "if",
-        "inline",
-        "int",
-        "long",
-        "mutable",
-        "namespace",
-        "new",
-        "noexcept",
-        "nullptr",
-        "operator",
-        "private",
-        "protected",
-        "public",
-        "register",
-        "restrict",
-        "return",
-        "short",
-        "signed",
-        "sizeof",
-        "static",
-        "struct",
-        "switch",
-        "template",
-        "this",
-        "throw",
-        "true",
-        "try",
-        "typedef",
-        "typeid",
-        "typename",
-        "union",
-        "unsigned",
-        "using",
-        "virtual",
-        "void",
-        "volatile",
-        "while",
-    ]
+    re.findall(
+        r"\w+",
+        """
+    alignas alignof asm auto bool break case catch char class const constexpr continue decltype
+    default delete do double else enum explicit export extern false float for friend goto if
+    inline int long mutable namespace new noexcept nullptr operator private protected public
+    register restrict return short signed sizeof static struct switch template this throw true
+    try typedef typeid typename union unsigned using virtual void volatile while
+    """,
+    )
 )
+Summary: TypeAlias = "dict[str, Any]"
 
 
-def members(values: Mapping[str, TensorType], otherwise: str) -> dict[str, tuple[str, TensorType]]:
-    """Return the members of the struct for some values: by name in C, the file's name and type.
+def members(values: Sequence[Summary], otherwise: str) -> dict[str, Summary]:
+    """Return the members of the struct for some values, by name in C.
 
     Args:
-        values: inputs or outputs.
+        values: inputs or outputs, of `summary`.
         otherwise: the name where nothing of the file's can stand in C.
     """
-    found: dict[str, tuple[str, TensorType]] = {}
-    for name, kind in values.items():
-        word = re.sub(r"[^A-Za-z0-9_]+", "_", name).strip("_") or otherwise
+    found = dict[str, Summary]()
+    for value in values:
+        word = re.sub(r"[^A-Za-z0-9_]+", "_", value["name"]).strip("_") or otherwise
         word = f"{otherwise}_{word}" if word[0].isdigit() or word in _WORDS else word
         wanted, number = word, 1
         while wanted in found:
             wanted, number = f"{word}_{number}", number + 1
-        found[wanted] = name, kind
+        found[wanted] = value
     return found
 
 
-def c_type(dtype: DType) -> str:
+def c_type(dtype: str) -> str:
     """Return the C type of an element."""
     return _C_TYPES.get(dtype, f"{dtype}_t")
 
 
-def summary(name: str, plan: NetworkPlan, block_bytes: int, weight_bytes: int) -> dict[str, Any]:
+def summary(
+    name: str,
+    plans: Sequence[Mapping[str, NetworkPlan]],
+    block_bytes: int,
+    weight_bytes: int,
+    packed_bytes: int,
+) -> Summary:
     """Return what a library takes, gives and needs, as JSON has it.
 
     Args:
         name: the prefix of its functions.
-        plan: what it runs.
+        plans: for each target, what its functions run, by their names.
         block_bytes: of the caller's block.
-        weight_bytes: of packed weights.
+        weight_bytes: of weights and tables in the file.
+        packed_bytes: of the weights in the caller's block.
     """
 
-    def described(values: Mapping[str, TensorType]) -> list[dict[str, Any]]:
+    def described(values: Mapping[str, TensorType]) -> list[Summary]:
         return [
             {"name": n, "shape": list(t.shape), "dtype": str(t.dtype), "bytes": t.bytes}
             for n, t in values.items()
         ]
 
-    target = plan.target
+    def planned(plan: NetworkPlan) -> Summary:
+        return {
+            "target": plan.target.name,
+            "arena_bytes": plan.arena_bytes,
+            "weight_bytes": plan.weight_bytes,
+            "predicted_error": plan.predicted_error,
+            "steps": [{"name": s.name, "op": s.op, "algorithm": s.algorithm} for s in plan.steps],
+        }
+
+    targets = [next(iter(each.values())).target for each in plans]
     return {
         "name": name,
-        "inputs": described(plan.inputs),
-        "outputs": described(plan.results),
-        "threads": plan.threads,
+        "threads": next(iter(plans[0].values())).threads,
         "block_bytes": block_bytes,
         "block_alignment": static_text.ALIGNMENT,
-        "arena_bytes": plan.arena_bytes,
         "weight_bytes": weight_bytes,
-        "predicted_error": plan.predicted_error,
-        "target": {
-            "name": target.name,
-            "cpu": target.cpu,
-            "isa": target.isa,
-            "triple": target.triple,
-            "extensions": list(target.extensions),
-        },
-        "steps": [{"name": s.name, "op": s.op, "algorithm": s.algorithm} for s in plan.steps],
+        "packed_bytes": packed_bytes,
+        "targets": [
+            {
+                "name": target.name,
+                "cpu": target.cpu,
+                "isa": target.isa,
+                "triple": target.triple,
+                "extensions": list(target.extensions),
+            }
+            for target in targets
+        ],
+        "runs": [
+            {
+                "function": f"{name}_{run}",
+                "inputs": described(plan.inputs),
+                "outputs": described(plan.results),
+                "plans": [planned(each[run]) for each in plans],
+            }
+            for run, plan in plans[0].items()
+        ],
     }
 
 
-def header(
-    name: str,
-    facts: Mapping[str, Any],
-    inputs: Mapping[str, tuple[str, TensorType]],
-    outputs: Mapping[str, tuple[str, TensorType]],
-) -> str:
-    """Return the C header of a library, for C99 and C++.
-
-    Args:
-        name: the prefix of its functions.
-        facts: of `summary`.
-        inputs, outputs: of `members`.
-    """
-    macro = name.upper()
-    lines: list[str] = []
-    sizes: list[str] = []
-    for const, values in (("const ", inputs), ("", outputs)):
-        for word, (given, kind) in values.items():
-            shape = shape_text(kind.shape)
-            lines.append(f"  /* {_shown(given)}: {kind.dtype} {shape} */")
-            lines.append(f"  {const}{c_type(kind.dtype)} *{word};")
-            sizes.append(f"#define {macro}_{word.upper()}_ELEMENTS {prod(kind.shape)}")
-    target = facts["target"]
+def header(facts: Summary) -> str:
+    """Return the C header of a library, for C99 and C++."""
+    name, macro = facts["name"], facts["name"].upper()
+    lines, sizes, runs = list[str](), list[str](), list[str]()
+    for number, run in enumerate(facts["runs"]):
+        suffix = run["function"].removeprefix(f"{name}_run").upper()
+        runs.append(f"int {run['function']}(const {name}_io *io, void *arena);")
+        for const, key in (("const ", "inputs"), ("", "outputs")):
+            for word, value in members(run[key], key[:-1]).items():
+                shape, dtype = value["shape"], value["dtype"]
+                if number == 0:
+                    shown = shape_text(tuple(shape)) if len(facts["runs"]) == 1 else ""
+                    lines.append(f"  /* {_shown(value['name'])}: {dtype} {shown}".rstrip() + " */")
+                    lines.append(f"  {const}{c_type(dtype)} *{word};")
+                sizes.append(f"#define {macro}_{word.upper()}_ELEMENTS{suffix} {prod(shape)}")
+    targets = ", ".join(f"{each['cpu']} ({each['isa']})" for each in facts["targets"])
     return _HEADER.format(
         name=name,
         macro=macro,
         bytes=facts["block_bytes"],
         alignment=static_text.ALIGNMENT,
         threads=counted(facts["threads"], "thread"),
-        target=f"{target['cpu']} ({target['isa']}), {target['triple']}",
+        target=f"{targets}, {facts['targets'][0]['triple']}",
         members="\n".join(lines),
         sizes="\n".join(sizes),
+        runs="\n".join(runs),
         null_pointer=static_text.NULL_POINTER,
         index_outside=static_text.INDEX_OUTSIDE,
         wrong_cpu=static_text.WRONG_CPU,
@@ -237,7 +198,7 @@ int {name}_check_cpu(void);
 int {name}_init(void *arena);
 
 /* Run. The outputs are complete where it returns 0. An arena runs one call at a time. */
-int {name}_run(const {name}_io *io, void *arena);
+{runs}
 
 /* Names, shapes, types and bytes of all that, the plan and the target, as JSON. */
 extern const char {name}_json[];

@@ -43,13 +43,21 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=named_shape,
         default=[],
         metavar="[NAME=]NxCxHxW",
-        help="input shape, where the model leaves it open",
+        help="input shape, where the model leaves it open; an input given again begins another "
+        "set of shapes, each of which has a function of its own",
     )
     parser.add_argument(
         "--target",
         default="host",
         metavar="CPU",
-        help="the processor that it is for, such as haswell, znver4, neoverse-n1 (default: this)",
+        help="the processor that it is for, such as haswell, znver4, neoverse-n1 (default: this); "
+        "of several, as haswell,znver4, the best one that there is runs",
+    )
+    parser.add_argument(
+        "--weights",
+        choices=("packed", "compact"),
+        default="packed",
+        help="compact: weights that packing makes larger are packed when the library starts",
     )
     parser.add_argument(
         "--threads",
@@ -85,6 +93,7 @@ def execute(options: argparse.Namespace) -> int:
             options.output,
             shapes=_shapes(options.shape),
             target=options.target,
+            weights=options.weights,
             name=options.name,
             progress=told,
             **load_options(options),
@@ -94,7 +103,7 @@ def execute(options: argparse.Namespace) -> int:
         return EXIT_OK
     threads = counted(options.threads, "thread")
     print_text(
-        f"{', '.join(map(str, made.files))}: for {made.target}, {threads}; "
+        f"{', '.join(map(str, made.files))}: for {', '.join(made.targets)}, {threads}; "
         f"weights {format_bytes(made.weight_bytes)}, arena {format_bytes(made.block_bytes)}",
         options.wide,
     )
@@ -102,11 +111,13 @@ def execute(options: argparse.Namespace) -> int:
 
 
 def _shapes(given: list[tuple[str, tuple[int, ...]]]) -> Any:
-    """Return shapes as `leanconv.compile` takes them."""
-    if not given:
-        return None
-    if len(given) == 1 and not given[0][0]:
-        return given[0][1]
-    if not all(name for name, _ in given):
-        raise UsageError("got several --shape without names; expected NAME=NxCxHxW")
-    return dict(given)
+    """Return shapes as `leanconv.compile` takes them; an input named again begins another set."""
+    sets: list[dict[str, tuple[int, ...]]] = []
+    for name, shape in given:
+        if not sets or name in sets[-1]:
+            sets.append({})
+        sets[-1][name] = shape
+    if any("" in each and len(each) > 1 for each in sets):
+        raise UsageError("got several --shape, some without names; expected NAME=NxCxHxW")
+    shapes = [each.get("", each) for each in sets]
+    return shapes[0] if len(shapes) == 1 else shapes or None

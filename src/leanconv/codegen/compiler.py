@@ -149,12 +149,12 @@ class EmittedForms:
 
     Attributes:
         instances: what each kernel is of which form.
-        texts: of the forms.
+        texts: of the forms, by the names of their functions.
         symbols: the name of each form's function, by the form's digest.
     """
 
     instances: Mapping[Kernel, Instance]
-    texts: Sequence[str]
+    texts: Mapping[str, str]
     symbols: Mapping[str, str]
 
     def form(self, kernel: Kernel) -> KernelForm:
@@ -164,13 +164,13 @@ class EmittedForms:
 
 def emitted_forms(kernels: Iterable[Kernel], target: Target) -> EmittedForms:
     """Emit kernels for any target, to be compiled together with others."""
-    instances, texts, symbols = {}, [], {}
+    instances, texts, symbols = {}, {}, {}
     for kernel, instance, text in emit(dict.fromkeys(kernels), target):
         instances[kernel] = instance
         if text is not None:
             key = key_of(instance.digest, target)
-            texts.append(_named_text(key, text))
-            symbols[instance.digest] = symbol_of(key)
+            symbols[instance.digest] = symbol = symbol_of(key)
+            texts[symbol] = _named_text(key, text)
     return EmittedForms(instances, texts, symbols)
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import re
 import threading
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from leanconv.codegen import backend
@@ -101,13 +103,19 @@ def _emit(module: llvm.ModuleRef, machine: llvm.TargetMachine, as_object: bool) 
         backend.ffi.lib.LLVMPY_DisposeMemoryBuffer(buffer)
 
 
+def with_features(text: str, target: Target) -> str:
+    """Return LLVM IR whose functions are for a target, whatever their module is compiled for."""
+    features = f'"target-cpu"="{target.cpu}" "target-features"="{target.features}"'
+    return re.sub(r"^(define .*) \{", rf"\1 {features} {{", text, flags=re.MULTILINE)
+
+
 def linked_object(texts: Sequence[str], names: Collection[str], target: Target) -> bytes:
     """Compile several modules of LLVM IR to one object file.
 
     Args:
-        texts: the modules.
+        texts: the modules; functions `with_features` need no others.
         names: functions that others may call; all other ones are the object's own.
-        target: what to compile for, this machine or any other.
+        target: of this machine's or any other system; of its features none are used.
 
     Raises:
         CompileError: a text is not valid LLVM IR, a fault of the generator.
@@ -119,7 +127,7 @@ def linked_object(texts: Sequence[str], names: Collection[str], target: Target) 
     for function in whole.functions:
         if not function.is_declaration and function.name not in names:
             function.linkage = "internal"
-    return _emit(whole, new_machine(target, True), True)
+    return _emit(whole, new_machine(replace(target, cpu="", features=""), True), True)
 
 
 def compile_text(text: str, target: Target) -> bytes:

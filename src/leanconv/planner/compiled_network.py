@@ -8,7 +8,6 @@ from functools import partial
 
 from leanconv.canonical import canonical_text
 from leanconv.codegen import compiler
-from leanconv.codegen.host import host
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.linking import KernelForm, Library
 from leanconv.codegen.lowered import Call, Repeat
@@ -112,7 +111,7 @@ class CompiledNetwork:
         self.misfits = _misfits(pinned, self.plan) if pinned else ()
         if pinned is not None:
             self.plan = replace(self.plan, measured_error=pinned.measured_error)
-        weights = _weights(owned, lowered, decided, shared)
+        weights = plan_weights(owned, lowered, decided, shared)
         del graph  # so that weights are freed as they are packed
         self.outputs, self.arena = shared.outputs, shared.arena.part(layout.storage.arena_bytes)
         # Before memory is filled: compiling needs some, too.
@@ -152,57 +151,6 @@ class CompiledNetwork:
             for row, count in zip(rows, self._step_calls, strict=True):
                 row.append(sum(next(times) for _ in range(count)))
         return rows
-
-
-@dataclass(frozen=True, eq=False)
-class PortableNetwork:
-    """A network as data that another process, or another machine, can run.
-
-    Attributes:
-        plan: what runs.
-        program: its stages, without an address.
-        texts: LLVM IR of its forms.
-        symbols: the function of each form in it.
-        constants: the program's, packed.
-    """
-
-    plan: NetworkPlan
-    program: PortableProgram
-    texts: Sequence[str]
-    symbols: Mapping[str, str]
-    constants: Block
-
-
-def portable_network(
-    owned: OwnedGraph,
-    budget: Planner,
-    memory_limit: int | None = None,
-    pinned: PlanFile | None = None,
-    decisions: Sequence[Decision] | None = None,
-) -> PortableNetwork:
-    """Plan a network as `CompiledNetwork` does, for any target; nothing of it is loaded.
-
-    Weights are packed here and now, by code for this machine.
-
-    Args:
-        owned, budget, memory_limit, pinned, decisions: as for `CompiledNetwork`.
-    """
-    graph = owned.graph
-    decided = decide(graph, budget, memory_limit, pinned, decisions)
-    planner = decided.planner
-    lowered = lower(graph, decided)
-    layout = lay_out(lowered, planner.threads, pinned.buffers if pinned else None)
-    plan = planned(graph, lowered, layout, decided, memory_limit)
-    weights = _weights(owned, lowered, decided, SharedMemory())
-    del graph
-    calls = running_calls(lowered, planner)
-    emitted = compiler.emitted_forms([call.kernel for call in calls], planner.target)
-    program = place(lowered, layout, calls, emitted.form, planner.threads)
-    library = compiler.load(weights.kernels, host())
-    block, addresses = weights.packed(library, planner.threads)
-    places = {n: at - block.address for n, at in addresses.items() if layout.sizes[n]}
-    assert places == {n: at for n, at in layout.constants.items() if layout.sizes[n]}
-    return PortableNetwork(plan, program, emitted.texts, emitted.symbols, block)
 
 
 # -- four steps, each from data to data ------------------------------------------------------
@@ -328,7 +276,7 @@ def running_calls(lowered: LoweredGraph, planner: GraphPlanner) -> list[Call]:
     return calls if planner.streams else add_weight_prefetch(calls, planner.target)
 
 
-def _weights(
+def plan_weights(
     owned: OwnedGraph, lowered: LoweredGraph, decided: Decided, shared: SharedMemory
 ) -> PlanWeights:
     """Memory for the constants; the graph is taken, so that nothing else holds its weights."""

@@ -1,17 +1,16 @@
-"""A portable program as LLVM IR: its tables as data, and the functions that run it.
+"""Portable programs as LLVM IR: their tables as data, and the functions that run them.
 
-The caller owns all memory that is written. Its block of `StaticProgram.block_bytes` holds, one after the
-other,
+The caller owns all memory that is written. Its block of `StaticLibrary.block_bytes` holds, one
+after the other,
 
-    arena           values and scratch, as the plan states
-    arguments       what code reads: extents, addresses of operands
-    table           what the runtime reads of each stage
-    outside words   where kernels say that an index lies outside of its axis
-    header          of a run
+    memory          values and scratch, as the plans state; and weights that `PREFIX_init` packs
+    words           of each program, as `_Words` says
+    chosen          for which of several targets the words are
     workers         what they and the caller share, where several threads take part
 
-`PREFIX_init` writes all but the first of them; `PREFIX_run` writes the addresses of inputs and
-outputs into the arguments, and runs the stages; `PREFIX_close` ends the workers.
+`PREFIX_init` writes all but the first of them, for the best target that the CPU has, and packs;
+`PREFIX_run` writes the addresses of inputs and outputs into the words, and runs the stages;
+`PREFIX_close` ends the workers.
 """
 
 from __future__ import annotations
@@ -41,8 +40,25 @@ _WORD = 8
 
 
 @dataclass(frozen=True)
-class StaticProgram:
-    """A program as LLVM IR.
+class TargetPrograms:
+    """What a library has for one target.
+
+    Attributes:
+        target: where it runs.
+        symbols: the function of each form.
+        runs: programs, by the name of the function that runs each.
+        packing: a program that runs once, when the caller's block is prepared; None for nothing.
+    """
+
+    target: Target
+    symbols: Mapping[str, str]
+    runs: Mapping[str, PortableProgram]
+    packing: PortableProgram | None = None
+
+
+@dataclass(frozen=True)
+class StaticLibrary:
+    """Programs as LLVM IR.
 
     Attributes:
         text: of the functions and their data.
@@ -57,40 +73,101 @@ class StaticProgram:
     mark: bytes
 
 
+def static_library(
+    made: Sequence[TargetPrograms],
+    prefix: str,
+    constant_bytes: int,
+    memory_bytes: int,
+    threads: int,
+) -> StaticLibrary:
+    """Make the functions of a library.
+
+    Args:
+        made: for each target, the best one first; each with the same names of runs.
+        prefix: of the names of functions.
+        constant_bytes: of all constants of all programs.
+        memory_bytes: of arena and packed weights.
+        threads: that take part.
+    """
+    mark = hashlib.sha256(f"{prefix} {constant_bytes}".encode()).digest()
+    used = {symbol for each in made for symbol in each.symbols.values()}
+    chosen = aligned(memory_bytes)
+    begin, targets = chosen + t.ALIGNMENT, list[list[_Words]]()
+    ends = []
+    for each in made:
+        at, found = begin, list[_Words]()
+        for program in (*each.runs.values(), *([each.packing] if each.packing else [])):
+            found.append(_Words.of(program, at, threads))
+            at = found[-1].end
+        targets.append(found)
+        ends.append(at)
+    workers = aligned(max(ends))
+    parts = [
+        _HEAD.format(
+            mark_bytes=len(mark),
+            mark="".join(f"\\{byte:02x}" for byte in mark),
+            left=max(0, constant_bytes - len(mark)),
+            declared="\n".join(
+                f"declare void @{name}(ptr, i64, i64, ptr)" for name in sorted(used)
+            ),
+            block=_BLOCK,
+            function=_FUNCTION,
+        )
+    ]
+    for number, (each, found) in enumerate(zip(made, targets, strict=True)):
+        parts += _target_text(number, each, found, workers if threads > 1 else None)
+    parts.append(_public_text(prefix, made, chosen, workers, threads))
+    names = [f"{prefix}_{each}" for each in ("arena_bytes", "check_cpu", "init", "close")]
+    names += [f"{prefix}_{each}" for each in made[0].runs]
+    size = workers + t.worker_bytes(threads)
+    return StaticLibrary("".join(parts), tuple(names), size, mark)
+
+
 @dataclass(frozen=True)
-class _Block:
-    """Where the parts of the caller's block begin.
+class _Words:
+    """Where the words of a program are in the caller's block, one after the other.
 
     Attributes:
-        tables: the words of stages.
-        arguments, table, outside, header, workers, bytes: as the module says.
+        program: what runs.
+        tables: the words of its stages.
+        arguments: what code reads: extents, addresses of operands.
+        table: what the runtime reads of each stage.
+        outside: where kernels say that an index lies outside of its axis.
+        header: of a run.
+        end: where the words of the next program may begin.
         indices: how many outside words there are.
     """
 
+    program: PortableProgram
     tables: StageTables
     arguments: int
     table: int
     outside: int
     header: int
-    workers: int
-    bytes: int
+    end: int
     indices: int
 
     @classmethod
-    def of(cls, program: PortableProgram) -> _Block:
+    def of(cls, program: PortableProgram, begin: int, threads: int) -> _Words:
         forms = [s.kernel for s in program.stages if isinstance(s.kernel, KernelForm)]
-        tables = stage_tables(program.stages, forms, program.threads)
+        tables = stage_tables(program.stages, forms, threads)
         indices = sum(isinstance(word, OutsideIndex) for word in tables.arguments)
-        arguments = aligned(program.arena_bytes)
-        table = arguments + _WORD * len(tables.arguments)
+        table = begin + _WORD * len(tables.arguments)
         outside = table + _WORD * n.STAGE_WORDS * len(tables.rows)
         header = outside + _WORD * indices
-        workers = aligned(header + _WORD * n.HEADER_WORDS)
-        size = workers + t.worker_bytes(program.threads)
-        return cls(tables, arguments, table, outside, header, workers, size, indices)
+        end = header + _WORD * n.HEADER_WORDS
+        return cls(program, tables, begin, table, outside, header, end, indices)
 
-    def words(self, functions: Sequence[str], threads: int) -> Iterator[tuple[int, int]]:
-        """Yield the words that `PREFIX_init` writes, from the arguments on: kind and value."""
+    def words(
+        self, functions: Mapping[str, int], workers: int | None, threads: int
+    ) -> Iterator[tuple[int, int]]:
+        """Yield the words that `PREFIX_init` writes: kind and value.
+
+        Args:
+            functions: the number of each form.
+            workers: where their words begin; None where the caller runs all by itself.
+            threads: that take part.
+        """
         for word in self.tables.arguments:
             if isinstance(word, Constant):
                 yield _CONSTANTS, word.offset
@@ -101,7 +178,7 @@ class _Block:
             else:
                 yield _NUMBER, 0 if isinstance(word, Slot) else word
         for row in self.tables.rows:
-            yield _FUNCTION, functions.index(row.form)
+            yield _FUNCTION, functions[row.form]
             yield _BLOCK, self.arguments + _WORD * row.arguments
             yield _NUMBER, row.chunks
             yield _NUMBER, row.claim
@@ -109,16 +186,10 @@ class _Block:
             yield _NUMBER, row.stride
             yield _NUMBER, row.first
         yield from [(_NUMBER, 0)] * self.indices
-        yield (_NUMBER, 0) if threads == 1 else (_BLOCK, self.workers)
+        yield (_NUMBER, 0) if workers is None else (_BLOCK, workers)
         yield _NUMBER, len(self.tables.rows)
         yield _BLOCK, self.table
         yield from [(_NUMBER, number) for number in (0, 0, 2 * threads, threads, 0)]
-        if threads > 1:
-            yield from [(_NUMBER, 0)] * ((self.workers - self.header) // _WORD - n.HEADER_WORDS)
-            state = dict.fromkeys(range(n.STATE_BYTES // _WORD), (_NUMBER, 0))
-            state[n.TICKET // _WORD] = _NUMBER, n.CLOSED << 20
-            state[n.YIELD // _WORD] = _FUNCTION, len(functions)
-            yield from state.values()
 
     def position(self, stage: int, operand: int) -> int:
         """Return where the argument for an operand of a stage is."""
@@ -131,62 +202,109 @@ class _Block:
             if isinstance(word, Slot):
                 yield self.arguments + _WORD * position, word
 
+    def text(self, name: str, alone: bool) -> str:
+        """Return the function that runs the program.
 
-def static_program(
-    program: PortableProgram, symbols: Mapping[str, str], prefix: str, target: Target
-) -> StaticProgram:
-    """Make the functions that run a program.
+        Args:
+            name: of the function.
+            alone: whether the calling thread runs it by itself.
+        """
+        program = self.program
+        steps = _Steps(self.tables.entries, program.repeats, self.header, self.table, alone)
+        slots = program.inputs + program.outputs
+        outside = [self.outside + _WORD * i for i in range(self.indices)]
+        return _RUN.format(
+            name=name,
+            checked="".join(map(_checked, range(slots))),
+            patches="".join(_patch(i, *patch) for i, patch in enumerate(self.patches())),
+            forgotten="".join(
+                f"  %o{i} = getelementptr i8, ptr %block, i64 {at}\n  store i64 0, ptr %o{i}\n"
+                for i, at in enumerate(outside)
+            ),
+            ran=steps.text(self.position),
+            found="".join(
+                f"  %w{i} = load i64, ptr %o{i}\n  %f{i + 1} = or i64 %f{i}, %w{i}\n"
+                for i in range(self.indices)
+            ),
+            last=self.indices,
+            bad=f"bad:\n  ret i32 {t.NULL_POINTER}\n" if slots else "",
+            index_outside=t.INDEX_OUTSIDE,
+        )
 
-    Args:
-        program: what runs.
-        symbols: the function of each form.
-        prefix: of the names of functions.
-        target: where it runs.
-    """
-    block, threads = _Block.of(program), program.threads
-    forms = list(dict.fromkeys(row.form for row in block.tables.rows))
-    words = list(block.words(forms, threads))
-    functions = [symbols[form] for form in forms] + ["sched_yield"] * (threads > 1)
-    mark = hashlib.sha256(f"{prefix} {program.constant_bytes}".encode()).digest()
-    steps = _Steps(block.tables.entries, program.repeats, block.header, block.table, threads == 1)
-    slots = program.inputs + program.outputs
-    outside = [block.outside + _WORD * i for i in range(block.indices)]
-    text = _TEXT.format(
-        prefix=prefix,
-        mark_bytes=len(mark),
-        mark="".join(f"\\{byte:02x}" for byte in mark),
-        left=max(0, program.constant_bytes - len(mark)),
+
+def _target_text(
+    number: int, made: TargetPrograms, found: Sequence[_Words], workers: int | None
+) -> Iterator[str]:
+    """Yield the words of one target as data, and its functions."""
+    forms = dict.fromkeys(row.form for words in found for row in words.tables.rows)
+    functions = [made.symbols[form] for form in forms]
+    numbers = {form: i for i, form in enumerate(forms)}
+    threads = found[0].program.threads
+    words = [word for each in found for word in each.words(numbers, workers, threads)]
+    yield _DATA.format(
+        number=number,
         function_count=len(functions),
         functions=", ".join(f"ptr @{name}" for name in functions),
-        declared="\n".join(f"declare void @{name}(ptr, i64, i64, ptr)" for name in functions),
         count=len(words),
         kinds=", ".join(f"i8 {kind}" for kind, _ in words),
         values=", ".join(f"i64 {value}" for _, value in words),
-        first=block.arguments,
-        bytes=block.bytes,
-        checked="".join(map(_checked, range(slots))),
-        patches="".join(_patch(i, *patch) for i, patch in enumerate(block.patches())),
-        forgotten="".join(
-            f"  %o{i} = getelementptr i8, ptr %block, i64 {at}\n  store i64 0, ptr %o{i}\n"
-            for i, at in enumerate(outside)
-        ),
-        ran=steps.text(block.position),
-        found="".join(
-            f"  %w{i} = load i64, ptr %o{i}\n  %f{i + 1} = or i64 %f{i}, %w{i}\n"
-            for i in range(block.indices)
-        ),
-        last=block.indices,
-        block=_BLOCK,
-        function=_FUNCTION,
+        first=found[0].arguments,
+    )
+    yield t.check_text(number, made.target.isa, made.target.extensions)
+    for i, each in enumerate(found):
+        yield each.text(f"run.{number}.{i}", workers is None)
+
+
+def _public_text(
+    prefix: str, made: Sequence[TargetPrograms], chosen: int, workers: int, threads: int
+) -> str:
+    """Return the functions that others call."""
+    count = len(made)
+    checks = "".join(
+        f"  %c{i} = call i32 @check.{i}()\n  %good{i} = icmp eq i32 %c{i}, 0\n"
+        f"  br i1 %good{i}, label %is{i}, label %not{i}\nis{i}:\n  ret i64 {i}\nnot{i}:\n"
+        for i in range(count)
+    )
+    prepared = "".join(
+        f"init{i}:\n  call void @words.{i}(ptr %block)\n  br label %begin\n" for i in range(count)
+    )
+    packed = "".join(
+        f"pack{i}:\n"
+        + (
+            f"  %packed{i} = call i32 @run.{i}.{len(each.runs)}(ptr %block, ptr %block)\n"
+            if each.packing
+            else ""
+        )
+        + "  br label %good\n"
+        for i, each in enumerate(made)
+    )
+    text = _PUBLIC.format(
+        prefix=prefix,
+        bytes=workers + t.worker_bytes(threads),
+        checks=checks,
+        chosen=chosen,
+        to_init=" ".join(f"i64 {i}, label %init{i}" for i in range(1, count)),
+        prepared=prepared,
+        to_pack=" ".join(f"i64 {i}, label %pack{i}" for i in range(1, count)),
+        packed=packed,
         null_pointer=t.NULL_POINTER,
         not_aligned=t.NOT_ALIGNED,
-        index_outside=t.INDEX_OUTSIDE,
+        wrong_cpu=t.WRONG_CPU,
         low_bits=t.ALIGNMENT - 1,
     )
-    text += t.check_text(prefix, target.isa, target.extensions)
-    text += t.worker_text(prefix, threads, block.workers)
-    names = tuple(f"{prefix}_{each}" for each in _FUNCTIONS)
-    return StaticProgram(text, names, block.bytes, mark)
+    for number, name in enumerate(made[0].runs):
+        text += _DISPATCH.format(
+            name=f"{prefix}_{name}",
+            chosen=chosen,
+            others=" ".join(f"i64 {i}, label %run{i}" for i in range(1, count)),
+            runs="".join(
+                f"run{i}:\n  %r{i} = call i32 @run.{i}.{number}(ptr %arrays, ptr %block)\n"
+                f"  ret i32 %r{i}\n"
+                for i in range(count)
+            ),
+            null_pointer=t.NULL_POINTER,
+        )
+    return text + t.worker_text(prefix, threads, workers)
 
 
 def _checked(slot: int) -> str:
@@ -300,41 +418,24 @@ class _Steps:
         )
 
 
-_FUNCTIONS = ("arena_bytes", "check_cpu", "init", "run", "close")
-_TEXT = """
+_HEAD = """
 @constants = private constant <{{ [{mark_bytes} x i8], [{left} x i8] }}>
   <{{ [{mark_bytes} x i8] c"{mark}", [{left} x i8] zeroinitializer }}>, align 4096
 {declared}
 declare i64 @run(ptr)
 declare i64 @run_alone(ptr)
 declare i64 @serve(ptr, i64, i64, i64)
-@functions = private constant [{function_count} x ptr] [{functions}]
-@kinds = private constant [{count} x i8] [{kinds}]
-@values = private constant [{count} x i64] [{values}]
 
-define i64 @{prefix}_arena_bytes() nounwind {{ ret i64 {bytes} }}
-
-define i32 @{prefix}_init(ptr %block) nounwind #9 {{
+define internal void @write_words(ptr %block, i64 %first, i64 %count, ptr %kinds, ptr %values,
+                                  ptr %functions) nounwind {{
 entry:
-  %null = icmp eq ptr %block, null
-  br i1 %null, label %bad, label %there
-there:
-  %address = ptrtoint ptr %block to i64
-  %low = and i64 %address, {low_bits}
-  %even = icmp eq i64 %low, 0
-  br i1 %even, label %check, label %odd
-check:
-  %wrong = call i32 @{prefix}_check_cpu()
-  %right = icmp eq i32 %wrong, 0
-  br i1 %right, label %words, label %other
-words:
-  %start = getelementptr i8, ptr %block, i64 {first}
+  %start = getelementptr i8, ptr %block, i64 %first
   br label %word
 word:
-  %i = phi i64 [0, %words], [%next, %store]
-  %kind.at = getelementptr i8, ptr @kinds, i64 %i
+  %i = phi i64 [0, %entry], [%next, %store]
+  %kind.at = getelementptr i8, ptr %kinds, i64 %i
   %kind = load i8, ptr %kind.at
-  %value.at = getelementptr i64, ptr @values, i64 %i
+  %value.at = getelementptr i64, ptr %values, i64 %i
   %value = load i64, ptr %value.at
   switch i8 %kind, label %constant [i8 0, label %number i8 {block}, label %inside
                                     i8 {function}, label %code]
@@ -349,8 +450,9 @@ inside:
   %block.word = ptrtoint ptr %in.block to i64
   br label %store
 code:
-  %code.at = getelementptr ptr, ptr @functions, i64 %value
-  %code.word = load i64, ptr %code.at
+  %code.at = getelementptr ptr, ptr %functions, i64 %value
+  %code.function = load ptr, ptr %code.at
+  %code.word = ptrtoint ptr %code.function to i64
   br label %store
 store:
   %made = phi i64 [%value, %number], [%constant.word, %constant], [%block.word, %inside],
@@ -358,32 +460,90 @@ store:
   %to = getelementptr i64, ptr %start, i64 %i
   store i64 %made, ptr %to
   %next = add i64 %i, 1
-  %more = icmp ult i64 %next, {count}
-  br i1 %more, label %word, label %good
-good:
+  %more = icmp ult i64 %next, %count
+  br i1 %more, label %word, label %done
+done:
+  ret void
+}}
+"""
+_DATA = """
+@functions.{number} = private constant [{function_count} x ptr] [{functions}]
+@kinds.{number} = private constant [{count} x i8] [{kinds}]
+@values.{number} = private constant [{count} x i64] [{values}]
+
+define internal void @words.{number}(ptr %block) nounwind {{
+  call void @write_words(ptr %block, i64 {first}, i64 {count}, ptr @kinds.{number},
+                         ptr @values.{number}, ptr @functions.{number})
+  ret void
+}}
+"""
+_PUBLIC = """
+define i64 @{prefix}_arena_bytes() nounwind {{ ret i64 {bytes} }}
+
+define internal i64 @best() nounwind {{
+entry:
+{checks}  ret i64 -1
+}}
+
+define i32 @{prefix}_check_cpu() nounwind {{
+  %best = call i64 @best()
+  %none = icmp slt i64 %best, 0
+  %result = select i1 %none, i32 {wrong_cpu}, i32 0
+  ret i32 %result
+}}
+
+define i32 @{prefix}_init(ptr %block) nounwind {{
+entry:
+  %null = icmp eq ptr %block, null
+  br i1 %null, label %bad, label %there
+there:
+  %address = ptrtoint ptr %block to i64
+  %low = and i64 %address, {low_bits}
+  %even = icmp eq i64 %low, 0
+  br i1 %even, label %check, label %odd
+check:
+  %best = call i64 @best()
+  %none = icmp slt i64 %best, 0
+  br i1 %none, label %other, label %take
+take:
+  %chosen = getelementptr i8, ptr %block, i64 {chosen}
+  store i64 %best, ptr %chosen
+  switch i64 %best, label %init0 [{to_init}]
+{prepared}begin:
   call void @start_workers(ptr %block)
+  switch i64 %best, label %pack0 [{to_pack}]
+{packed}good:
   ret i32 0
 bad:
   ret i32 {null_pointer}
 odd:
   ret i32 {not_aligned}
 other:
-  ret i32 %wrong
+  ret i32 {wrong_cpu}
 }}
-
-define i32 @{prefix}_run(ptr %arrays, ptr %block) nounwind {{
+"""
+_DISPATCH = """
+define i32 @{name}(ptr %arrays, ptr %block) nounwind {{
 entry:
   %no.block = icmp eq ptr %block, null
   %no.arrays = icmp eq ptr %arrays, null
   %null = or i1 %no.block, %no.arrays
   br i1 %null, label %bad, label %ready
 ready:
+  %chosen.at = getelementptr i8, ptr %block, i64 {chosen}
+  %chosen = load i64, ptr %chosen.at
+  switch i64 %chosen, label %run0 [{others}]
+{runs}bad:
+  ret i32 {null_pointer}
+}}
+"""
+_RUN = """
+define internal i32 @{name}(ptr %arrays, ptr %block) nounwind {{
+entry:
 {checked}{patches}{forgotten}  call void @wake_workers(ptr %block)
 {ran}  %f0 = add i64 0, 0
 {found}  %outside = icmp ne i64 %f{last}, 0
   %result = select i1 %outside, i32 {index_outside}, i32 0
   ret i32 %result
-bad:
-  ret i32 {null_pointer}
-}}
+{bad}}}
 """

@@ -49,17 +49,16 @@ _OF_EXTENSIONS = {
 }
 
 
-def check_text(prefix: str, isa: str, extensions: tuple[str, ...]) -> str:
-    """Return `PREFIX_check_cpu`, which returns 0 where code for an instruction set can run.
+def check_text(number: int, isa: str, extensions: tuple[str, ...]) -> str:
+    """Return `check.NUMBER`, which returns 0 where code for an instruction set can run.
 
     Args:
-        prefix: of the function's name.
+        number: of the target.
         isa, extensions: of the target; only x86's are checked.
     """
-    head = f"define i32 @{prefix}_check_cpu() nounwind #9 {{\nentry:\n"
-    ends = 'attributes #9 = { "target-cpu"="x86-64" "target-features"="" }\n'
+    head = f"define internal i32 @check.{number}() nounwind {{\nentry:\n"
     if isa not in _SAVED:
-        return f"{head}  ret i32 0\n}}\n{ends.replace('x86-64', 'generic')}"
+        return f"{head}  ret i32 0\n}}\n"
     needed = [*_USUAL, *(_WIDE if isa == "avx512" else ())]
     needed += [each for name in extensions for each in _OF_EXTENSIONS.get(name, ())]
     masks: dict[tuple[int, int], list[int]] = {}
@@ -95,7 +94,7 @@ def check_text(prefix: str, isa: str, extensions: tuple[str, ...]) -> str:
         f"  %saved = and i32 %low, {saved}\n"
         f"  %all = icmp eq i32 %saved, {saved}\n"
         "  br i1 %all, label %right, label %wrong\n"
-        f"right:\n  ret i32 0\nwrong:\n  ret i32 {WRONG_CPU}\n}}\n{ends}"
+        f"right:\n  ret i32 0\nwrong:\n  ret i32 {WRONG_CPU}\n}}\n"
     )
     return "".join(lines)
 
@@ -145,6 +144,9 @@ def worker_text(prefix: str, threads: int, at: int) -> str:
         workers=threads - 1,
         patience=_PATIENCE,
         closed=n.CLOSED << 20,
+        ticket=at + n.TICKET,
+        yields=at + n.YIELD,
+        state_bytes=n.STATE_BYTES,
     )
 
 
@@ -155,6 +157,8 @@ define i32 @{prefix}_close(ptr %block) nounwind {{ ret i32 0 }}
 """
 # A worker whose patience ends waits until the generation is another one than before it was served.
 _WORKERS = """
+declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
+declare i32 @sched_yield()
 declare i32 @pthread_create(ptr, ptr, ptr, ptr)
 declare i32 @pthread_join(i64, ptr)
 declare i32 @pthread_mutex_init(ptr, ptr)
@@ -234,6 +238,12 @@ entry:
   %started.at = getelementptr i8, ptr %block, i64 {started}
   store i64 0, ptr %generation.at
   store i64 0, ptr %started.at
+  %state = getelementptr i8, ptr %block, i64 {state}
+  call void @llvm.memset.p0.i64(ptr %state, i8 0, i64 {state_bytes}, i1 false)
+  %ticket.at = getelementptr i8, ptr %block, i64 {ticket}
+  store i64 {closed}, ptr %ticket.at
+  %yield.at = getelementptr i8, ptr %block, i64 {yields}
+  store ptr @sched_yield, ptr %yield.at
   %a = call i32 @pthread_mutex_init(ptr %mutex, ptr null)
   %b = call i32 @pthread_cond_init(ptr %condition, ptr null)
   br label %next
