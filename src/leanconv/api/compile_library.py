@@ -146,6 +146,9 @@ def _targets(names: str) -> list[Target]:
         replace(each, extensions=tuple(e for e in each.extensions if not e.startswith("amx_")))
         for each in found
     ]
+    for each in found:
+        if found.count(each) > 1:
+            raise SpecError(f"got the target {each.name!r} twice; expected each once")
     if len({each.triple for each in found}) > 1:
         raise SpecError(f"got the targets {names!r}; expected processors of one kind of system")
     return sorted(found, key=lambda each: (-each.vector_bytes, -len(each.extensions)))
@@ -157,7 +160,9 @@ def _by_function(model: Model, shapes: Any) -> dict[str, tuple[tuple[int, ...], 
     Raises:
         SpecError: an extent is open, or two functions would have one name.
     """
-    several = isinstance(shapes, (list, tuple)) and not all(isinstance(e, int) for e in shapes)
+    several = isinstance(shapes, (list, tuple)) and (
+        shapes == [] or not all(isinstance(each, int) for each in shapes)
+    )
     found = dict[str, tuple[tuple[int, ...], ...]]()
     for each in shapes if several else [shapes]:
         fixed = _fixed(model if each is None else with_shapes(model, each)[0])
@@ -229,9 +234,12 @@ def _object(
     target = made[0].target
     texts = [library.text, description_text(prefix, json.dumps(facts))]
     texts.append(native.runtime_text(native.arch_of(target.triple)))
-    for programs, found in zip(made, networks, strict=True):
-        forms = {name: text for each in found.values() for name, text in each.texts.items()}
-        texts += [with_features(text, programs.target) for text in forms.values()]
+    texts += {
+        name: with_features(text, programs.target)
+        for programs, found in zip(made, networks, strict=True)
+        for each in found.values()
+        for name, text in each.texts.items()
+    }.values()
     body = bytearray(linked_object(texts, library.names, target))
     step("compiling", 1, 1)
     begin = body.index(library.mark)

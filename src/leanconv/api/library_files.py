@@ -159,7 +159,7 @@ def _shown(name: str) -> str:
 
 
 _HEADER = """\
-/* A network compiled by leanconv for {target}; {threads} take part. */
+/* A network compiled by leanconv for {target}; a run takes {threads}. */
 #ifndef {macro}_H
 #define {macro}_H
 

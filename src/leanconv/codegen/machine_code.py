@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import re
@@ -121,13 +122,14 @@ def linked_object(texts: Sequence[str], names: Collection[str], target: Target) 
         CompileError: a text is not valid LLVM IR, a fault of the generator.
     """
     context = backend.llvm.create_context()
-    whole, *more = (_parsed(text, context) for text in texts)
-    for module in more:
-        whole.link_in(module)
-    for function in whole.functions:
-        if not function.is_declaration and function.name not in names:
-            function.linkage = "internal"
-    return _emit(whole, new_machine(replace(target, cpu="", features=""), True), True)
+    with contextlib.ExitStack() as modules:  # they end before the context does
+        whole, *more = (modules.enter_context(_parsed(text, context)) for text in texts)
+        for module in more:
+            whole.link_in(module)
+        for function in whole.functions:
+            if not function.is_declaration and function.name not in names:
+                function.linkage = "internal"
+        return _emit(whole, new_machine(replace(target, cpu="", features=""), True), True)
 
 
 def compile_text(text: str, target: Target) -> bytes:
