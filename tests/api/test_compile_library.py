@@ -20,7 +20,7 @@ from support.onnx_models import Array
 from support.random_networks import RandomNetwork
 
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits" / "digits.onnx"
-NULL_POINTER, INDEX_OUTSIDE, WRONG_CPU, NOT_ALIGNED = 1, 2, 3, 4
+NULL_POINTER, INDEX_OUTSIDE, WRONG_CPU, NOT_ALIGNED, WRONG_WEIGHTS = range(1, 6)
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
 
@@ -62,6 +62,31 @@ def test_compact_weights_are_packed_at_the_start(tmp_path: Path) -> None:
     packed = lc.compile(DIGITS, tmp_path / "packed.o", shapes=shapes)
     made = check_as_loaded(DIGITS, [digit(), digit(3)], tmp_path, weights="compact")
     assert made.weight_bytes <= packed.weight_bytes
+
+
+def test_weights_in_a_file(tmp_path: Path) -> None:
+    made = check_as_loaded(DIGITS, [digit(), digit(3)], tmp_path, threads=2, weights="file")
+    file = made.files[-1]
+    assert (file.name, file.stat().st_size) == ("libnet.weights", made.weight_bytes)
+    assert made.files[0].stat().st_size < 200_000
+    data = bytearray(file.read_bytes())
+    data[5] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(AssertionError):
+        Instance(made.files[0])
+    data[5] ^= 1
+    file.write_bytes(data)
+    instance = Instance(made.files[0])
+    block, weights = instance.addresses
+    assert instance.call("init", block, None) == NULL_POINTER
+    assert instance.call("init", block, weights + 8) == NOT_ALIGNED
+    assert instance.call("init", block, block) == WRONG_WEIGHTS
+
+
+def test_streamed_weights_are_pages_of_the_file(tmp_path: Path) -> None:
+    with pytest.raises(lc.BudgetError):
+        lc.compile(DIGITS, tmp_path / "net.o", memory_limit=320_000)
+    check_as_loaded(DIGITS, [digit()], tmp_path, memory_limit=320_000, stream_weights=True)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -202,7 +227,7 @@ def test_the_same_plan_is_the_same_file(tmp_path: Path) -> None:
         ({"out": "net.txt"}, r"got out='.*net.txt'; expected a name that ends in .o, .a"),
         ({"name": "a b"}, "got name 'a b'; expected a C identifier: give name="),
         ({"out": "1net.so"}, "got name '1net'"),
-        ({"weights": "small"}, "got weights='small'; expected one of packed, compact"),
+        ({"weights": "small"}, "got weights='small'; expected one of packed, compact, file"),
         ({"target": "pdp11"}, "target 'pdp11' is not known; expected one of"),
         ({"target": "haswell,neoverse-n1"}, "expected processors of one kind of system"),
         ({"target": "haswell,haswell"}, "got the target 'haswell' twice"),

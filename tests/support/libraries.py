@@ -35,7 +35,13 @@ class Instance:
         size = self.call("arena_bytes", result=ctypes.c_size_t)
         assert size == self.facts["block_bytes"]
         self._block = Region(size, self.facts["block_alignment"], at=at)
-        assert self.call("init", self._block.address) == 0
+        file_name, self._weights = self.facts["weights_file"], None
+        given = []
+        if file_name is not None:
+            self._weights = Region((file.parent / file_name).stat().st_size, 64, at=at)
+            self._weights.data[:] = np.fromfile(file.parent / file_name, np.uint8)
+            given = [self._weights.address]
+        assert self.call("init", self._block.address, *given) == 0
 
     def call(self, function: str, *addresses: int | None, result: Any = ctypes.c_int) -> int:
         """Call a function by its name without the prefix."""
@@ -73,6 +79,11 @@ class Instance:
             for each, region in zip(run["outputs"], results, strict=True)
         }
 
+    @property
+    def addresses(self) -> tuple[int, int]:
+        """Where its block is, and its weights where they are in a file."""
+        return self._block.address, self._weights.address if self._weights else 0
+
     def close(self) -> None:
         """End its workers."""
         assert self.call("close", self._block.address) == 0
@@ -102,10 +113,18 @@ def check_as_loaded(
     shapes = [{name: array.shape for name, array in feed.items()} for feed in feeds]
     shapes = [each for i, each in enumerate(shapes) if each not in shapes[:i]]
     made = lc.compile(model, folder / "libnet.so", shapes=shapes, threads=threads, **options)
-    shared = ("max_error", "precision", "reproducible", "memory_limit", "algorithms")
+    shared = (
+        "max_error",
+        "precision",
+        "reproducible",
+        "memory_limit",
+        "algorithms",
+        "stream_weights",
+    )
     given = {name: value for name, value in options.items() if name in shared}
     for feed in feeds:
-        net = lc.load(model, threads=threads, **given)
+        shape = {name: array.shape for name, array in feed.items()}
+        net = lc.load(model, threads=threads, shapes=shape, **given)
         expected = net.run(feed)
         for at in ("end", "start"):
             instance = Instance(made.files[0], at)

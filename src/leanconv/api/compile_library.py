@@ -31,12 +31,12 @@ from leanconv.progress import Progress, checked_progress, step, working
 from leanconv.records import dataclass
 from leanconv.runtime import native
 from leanconv.runtime.calibration import planning_target
-from leanconv.runtime.static_program import static_library
+from leanconv.runtime.static_program import MARK_BYTES, static_library
 from leanconv.runtime.static_text import description_text
 from leanconv.target import Target, preset
 from leanconv.units import shape_text
 
-_WEIGHTS = "packed", "compact"
+_WEIGHTS = "packed", "compact", "file"
 _KINDS = {".o": "object", ".a": "archive", ".so": "library", ".dylib": "library"}
 
 
@@ -75,6 +75,7 @@ def compile(  # noqa: A001 - the public name
     reproducible: bool = False,
     algorithms: Mapping[str, str] | None = None,
     precision: str | None = None,
+    stream_weights: bool = False,
     weights: str = "packed",
     weight_values: str | os.PathLike[str] | Mapping[str, Any] | None = None,
     name: str | None = None,
@@ -98,8 +99,11 @@ def compile(  # noqa: A001 - the public name
             best one that the CPU has. Matrix tiles (AMX) are not used: a process has to ask for
             them.
         threads: that take part in a run, the caller counted. Workers are POSIX threads.
-        weights: "packed": as kernels read them; or "compact": those that this makes larger are
-            kept as they are, and `NAME_init` packs them into the caller's block.
+        stream_weights: where no plan fits `memory_limit` otherwise, it limits the caller's memory
+            alone: weights are pages of a file, which the system drops and reads again.
+        weights: "packed": as kernels read them; "compact": those that this makes larger are kept
+            as they are, and `NAME_init` packs them into the caller's block; "file": packed, in a
+            file beside (`.weights`), whose bytes the caller maps and gives to `NAME_init`.
         weight_values: as `weights` of `load`.
         name: the prefix of the functions; None for the file's, so that `libnet.so` has `net_run`.
 
@@ -123,6 +127,7 @@ def compile(  # noqa: A001 - the public name
         reproducible=reproducible,
         algorithms=algorithms,
         precision=precision,
+        stream_weights=stream_weights,
     )
     checked_progress(progress)
     source, targets = model_source(model), _targets(target)
@@ -133,7 +138,8 @@ def compile(  # noqa: A001 - the public name
         step("reading", 1, 1)
         wanted = _by_function(read, shapes)
         networks = [_planned(read, wanted, options, each, weights == "compact") for each in targets]
-        return _written(path, *_object(networks, prefix, threads))
+        outside = path.with_suffix(".weights").name if weights == "file" else None
+        return _written(path, *_object(networks, prefix, threads, outside))
 
 
 def _targets(names: str) -> list[Target]:
@@ -219,17 +225,31 @@ def _fixed(model: Model) -> tuple[tuple[int, ...], ...]:
 
 
 def _object(
-    networks: Sequence[Mapping[str, PortableNetwork]], prefix: str, threads: int
-) -> tuple[bytearray, Summary]:
-    """Return the object file of networks, with constants and description in it; and the latter."""
+    networks: Sequence[Mapping[str, PortableNetwork]],
+    prefix: str,
+    threads: int,
+    outside: str | None,
+) -> tuple[bytearray, bytearray, Summary]:
+    """Make the object file of networks, with their description in it.
+
+    Args:
+        networks: for each target, by functions.
+        prefix: of these.
+        threads: that take part.
+        outside: the name of a file for the constants; None for the object.
+
+    Returns:
+        The object, the file of constants, and the description.
+    """
     section, made, memory, packed = ConstantSection(), [], 0, 0
     for each in networks:
         programs, its_memory, its_packed = target_programs(each, section)
         made.append(programs)
         memory, packed = max(memory, its_memory), max(packed, its_packed)
-    library = static_library(made, prefix, section.bytes, memory, threads)
+    size, mark = MARK_BYTES + section.bytes, section.mark
+    library = static_library(made, prefix, size, mark, memory, threads, outside is not None)
     plans = [{name: each.plan for name, each in found.items()} for found in networks]
-    facts = summary(prefix, plans, library.block_bytes, section.bytes, packed)
+    facts = summary(prefix, plans, library.block_bytes, size, packed, outside)
     step("compiling", 0, 1)
     target = made[0].target
     texts = [library.text, description_text(prefix, json.dumps(facts))]
@@ -242,35 +262,41 @@ def _object(
     }.values()
     body = bytearray(linked_object(texts, library.names, target))
     step("compiling", 1, 1)
-    begin = body.index(library.mark)
-    assert body.find(library.mark, begin + 1) < 0, "the mark of constants is there once"
-    body[begin : begin + len(library.mark)] = bytes(len(library.mark))
-    section.write(body, begin)
-    return body, facts
+    begin = body.index(mark)
+    assert body.find(mark, begin + 1) < 0, "the mark of constants is there once"
+    if outside is None:
+        section.write(body, begin + MARK_BYTES)
+        return body, bytearray(), facts
+    constants = bytearray(size)
+    constants[: len(mark)] = mark
+    section.write(constants, MARK_BYTES)
+    return body, constants, facts
 
 
-def _written(path: Path, body: bytearray, facts: Summary) -> CompiledLibrary:
+def _written(path: Path, body: bytearray, constants: bytearray, facts: Summary) -> CompiledLibrary:
     """Write all files, each whole or not at all."""
-    texts = {
-        path.with_suffix(".h"): header(facts),
-        path.with_suffix(".json"): json.dumps(facts, indent=1) + "\n",
+    beside: dict[Path, bytes | bytearray] = {
+        path.with_suffix(".h"): header(facts).encode(),
+        path.with_suffix(".json"): json.dumps(facts, indent=1).encode() + b"\n",
     }
+    if constants:
+        beside[path.with_suffix(".weights")] = constants
     try:
         with tempfile.TemporaryDirectory(prefix=".leanconv-", dir=path.parent) as folder:
             ready = Path(folder) / f"ready{path.suffix}"
             file = Path(folder) / f"{facts['name']}.o"
             file.write_bytes(body)
             _packed(file, ready)
-            for place, text in texts.items():
-                (Path(folder) / place.name).write_text(text, encoding="utf-8")
-            for place in texts:
+            for place, data in beside.items():
+                (Path(folder) / place.name).write_bytes(data)
+            for place in beside:
                 os.replace(Path(folder) / place.name, place)
             os.replace(ready, path)
     except OSError as error:
         raise InputError(f"{path} cannot be written: {error.strerror or error}") from error
     errors = [plan["predicted_error"] for run in facts["runs"] for plan in run["plans"]]
     return CompiledLibrary(
-        (path, *texts),
+        (path, *beside),
         facts["block_bytes"],
         facts["weight_bytes"],
         tuple(each["name"] for each in facts["targets"]),

@@ -64,6 +64,7 @@ def summary(
     block_bytes: int,
     weight_bytes: int,
     packed_bytes: int,
+    weights_file: str | None,
 ) -> Summary:
     """Return what a library takes, gives and needs, as JSON has it.
 
@@ -73,6 +74,7 @@ def summary(
         block_bytes: of the caller's block.
         weight_bytes: of weights and tables in the file.
         packed_bytes: of the weights in the caller's block.
+        weights_file: the file of the weights; None where they are in the library.
     """
 
     def described(values: Mapping[str, TensorType]) -> list[Summary]:
@@ -98,6 +100,7 @@ def summary(
         "block_alignment": static_text.ALIGNMENT,
         "weight_bytes": weight_bytes,
         "packed_bytes": packed_bytes,
+        "weights_file": weights_file,
         "targets": [
             {
                 "name": target.name,
@@ -122,7 +125,7 @@ def summary(
 
 def header(facts: Summary) -> str:
     """Return the C header of a library, for C99 and C++."""
-    name, macro = facts["name"], facts["name"].upper()
+    name, macro, outside = facts["name"], facts["name"].upper(), facts["weights_file"]
     lines, sizes, runs = list[str](), list[str](), list[str]()
     for number, run in enumerate(facts["runs"]):
         suffix = run["function"].removeprefix(f"{name}_run").upper()
@@ -150,6 +153,9 @@ def header(facts: Summary) -> str:
         index_outside=static_text.INDEX_OUTSIDE,
         wrong_cpu=static_text.WRONG_CPU,
         not_aligned=static_text.NOT_ALIGNED,
+        wrong_weights=static_text.WRONG_WEIGHTS,
+        given="" if outside is None else ", const void *weights",
+        weights="" if outside is None else _WEIGHTS.format(macro=macro, file=_shown(outside)),
     )
 
 
@@ -158,6 +164,8 @@ def _shown(name: str) -> str:
     return re.sub(r"[^ -~]|\*/|\\", "?", name)[:80]
 
 
+_WEIGHTS = """`weights` is where the bytes of {file} are, mapped or read,
+   at a multiple of {macro}_ARENA_ALIGNMENT; they stay there. """
 _HEADER = """\
 /* A network compiled by leanconv for {target}; a run takes {threads}. */
 #ifndef {macro}_H
@@ -179,7 +187,8 @@ enum {{
   {macro}_NULL_POINTER = {null_pointer},
   {macro}_INDEX_OUTSIDE = {index_outside}, /* an index among the inputs lies outside of its axis */
   {macro}_WRONG_CPU = {wrong_cpu},
-  {macro}_NOT_ALIGNED = {not_aligned}
+  {macro}_NOT_ALIGNED = {not_aligned},
+  {macro}_WRONG_WEIGHTS = {wrong_weights}
 }};
 
 /* Row-major arrays of the caller; none may lie in another one or in the arena. */
@@ -194,8 +203,8 @@ size_t {name}_arena_bytes(void);
 int {name}_check_cpu(void);
 
 /* Prepare an arena, once, and again where it has been moved. Several arenas are several instances,
-   which may run at once. */
-int {name}_init(void *arena);
+   which may run at once. {weights}*/
+int {name}_init(void *arena{given});
 
 /* Run. The outputs are complete where it returns 0. An arena runs one call at a time. */
 {runs}

@@ -23,7 +23,14 @@ from leanconv.files import refuse_without_folder
 from leanconv.units import counted, format_bytes
 
 HELP = "write a network as a C library, without Python"
-_OPTIONS = ("memory_limit", "max_error", "precision", "reproducible", "algorithms")
+_OPTIONS = (
+    "memory_limit",
+    "max_error",
+    "precision",
+    "reproducible",
+    "algorithms",
+    "stream_weights",
+)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -55,9 +62,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--weights",
-        choices=("packed", "compact"),
+        choices=("packed", "compact", "file"),
         default="packed",
-        help="compact: weights that packing makes larger are packed when the library starts",
+        help="compact: weights that packing makes larger are packed when the library starts; "
+        "file: they are in a file beside, which the program maps",
     )
     parser.add_argument(
         "--threads",

@@ -330,7 +330,7 @@ def planned(
         BudgetError: the plan takes more memory than the limit.
     """
     planner, storage = decided.planner, layout.storage
-    _check_limit(storage.arena_bytes + layout.constant_bytes, limit)
+    check_limit(storage.arena_bytes + layout.constant_bytes, limit)
     results = {name: graph.types[name] for name in graph.outputs}
     return NetworkPlan(
         steps=lowered.steps,
@@ -375,7 +375,7 @@ def _misfits(pinned: PlanFile, plan: NetworkPlan) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _check_limit(needed: int, limit: int | None) -> None:
+def check_limit(needed: int, limit: int | None) -> None:
     if limit is not None and needed > limit:
         raise BudgetError(
             f"the plan needs {counted(needed, 'byte')} ({format_bytes(needed)}), the limit is "

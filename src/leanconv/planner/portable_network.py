@@ -14,10 +14,10 @@ from leanconv.codegen.host import host
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.linking import KernelForm
 from leanconv.codegen.lowered import PackCall, Packing
-from leanconv.errors import UnsupportedError
 from leanconv.planner.budget import Planner
 from leanconv.planner.compiled_network import (
     SharedMemory,
+    check_limit,
     lower,
     place,
     plan_weights,
@@ -77,23 +77,24 @@ def portable_network(
     Weights are packed here and now, by code for this machine.
 
     Args:
-        owned, budget, memory_limit, pinned, decisions: as for `CompiledNetwork`.
+        owned, budget, pinned, decisions: as for `CompiledNetwork`.
+        memory_limit: bytes of weights and arena; of the arena alone where a network that is loaded
+            would read weights from a file in each run.
         compact: leave weights that packing makes larger to a program that packs them.
 
     Raises:
-        UnsupportedError: the plan reads weights from a file in each run.
+        BudgetError: no plan keeps the limits.
     """
     graph = owned.graph
     decided = decide(graph, budget, memory_limit, pinned, decisions)
     planner = decided.planner
-    if planner.streams:
-        raise UnsupportedError(
-            "a plan within the memory limit reads weights from a file in each run, which a "
-            "library does not; expected a larger memory_limit"
-        )
     lowered = lower(graph, decided)
     layout = lay_out(lowered, planner.threads, pinned.buffers if pinned else None)
-    plan = planned(graph, lowered, layout, decided, memory_limit)
+    limit = memory_limit
+    if planner.streams:  # then only the arena counts: the system drops pages of a file
+        check_limit(layout.storage.arena_bytes, limit)
+        limit = None
+    plan = planned(graph, lowered, layout, decided, limit)
     pool, later = lowered.constants, list[Packing]()
     if compact:
         later = [packing for packing in pool.packings if _is_inflated(packing)]
@@ -147,6 +148,11 @@ class ConstantSection:
             self._arrays[self.bytes] = flat
             self.bytes += aligned(flat.nbytes)
         return self._offsets[digest]
+
+    @property
+    def mark(self) -> bytes:
+        """32 bytes that name all constants."""
+        return hashlib.sha256(b"".join(self._offsets)).digest()
 
     def write(self, body: bytearray, begin: int) -> None:
         """Write all constants, from a byte on."""

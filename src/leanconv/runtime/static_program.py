@@ -15,7 +15,6 @@ after the other,
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from leanconv.codegen.linking import KernelForm
@@ -37,6 +36,7 @@ from leanconv.target import Target
 # What a word of the block is: a number, or one of these and an offset.
 _NUMBER, _CONSTANTS, _BLOCK, _FUNCTION = range(4)
 _WORD = 8
+MARK_BYTES = 64  # before constants: they begin with what names them, at a line of the cache
 
 
 @dataclass(frozen=True)
@@ -64,32 +64,33 @@ class StaticLibrary:
         text: of the functions and their data.
         names: the functions that others may call.
         block_bytes: of the caller's block.
-        mark: bytes at which constants are to be written into the object, each in its own place.
     """
 
     text: str
     names: tuple[str, ...]
     block_bytes: int
-    mark: bytes
 
 
 def static_library(
     made: Sequence[TargetPrograms],
     prefix: str,
     constant_bytes: int,
+    mark: bytes,
     memory_bytes: int,
     threads: int,
+    outside: bool = False,
 ) -> StaticLibrary:
     """Make the functions of a library.
 
     Args:
         made: for each target, the best one first; each with the same names of runs.
         prefix: of the names of functions.
-        constant_bytes: of all constants of all programs.
+        constant_bytes: of all constants of all programs, `MARK_BYTES` before them included.
+        mark: what these begin with; in the object only that is there yet, the rest are zeros.
         memory_bytes: of arena and packed weights.
         threads: that take part.
+        outside: whether the caller has the constants, and gives their address to `PREFIX_init`.
     """
-    mark = hashlib.sha256(f"{prefix} {constant_bytes}".encode()).digest()
     used = {symbol for each in made for symbol in each.symbols.values()}
     chosen = aligned(memory_bytes)
     begin, targets = chosen + t.ALIGNMENT, list[list[_Words]]()
@@ -106,7 +107,7 @@ def static_library(
         _HEAD.format(
             mark_bytes=len(mark),
             mark="".join(f"\\{byte:02x}" for byte in mark),
-            left=max(0, constant_bytes - len(mark)),
+            left=0 if outside else constant_bytes - len(mark),
             declared="\n".join(
                 f"declare void @{name}(ptr, i64, i64, ptr)" for name in sorted(used)
             ),
@@ -116,11 +117,11 @@ def static_library(
     ]
     for number, (each, found) in enumerate(zip(made, targets, strict=True)):
         parts += _target_text(number, each, found, workers if threads > 1 else None)
-    parts.append(_public_text(prefix, made, chosen, workers, threads))
+    parts.append(_public_text(prefix, made, chosen, workers, threads, outside))
     names = [f"{prefix}_{each}" for each in ("arena_bytes", "check_cpu", "init", "close")]
     names += [f"{prefix}_{each}" for each in made[0].runs]
     size = workers + t.worker_bytes(threads)
-    return StaticLibrary("".join(parts), tuple(names), size, mark)
+    return StaticLibrary("".join(parts), tuple(names), size)
 
 
 @dataclass(frozen=True)
@@ -170,7 +171,7 @@ class _Words:
         """
         for word in self.tables.arguments:
             if isinstance(word, Constant):
-                yield _CONSTANTS, word.offset
+                yield _CONSTANTS, MARK_BYTES + word.offset
             elif isinstance(word, Place):
                 yield _BLOCK, word.offset
             elif isinstance(word, OutsideIndex):
@@ -256,17 +257,23 @@ def _target_text(
 
 
 def _public_text(
-    prefix: str, made: Sequence[TargetPrograms], chosen: int, workers: int, threads: int
+    prefix: str,
+    made: Sequence[TargetPrograms],
+    chosen: int,
+    workers: int,
+    threads: int,
+    outside: bool,
 ) -> str:
     """Return the functions that others call."""
-    count = len(made)
+    count, weights = len(made), "%weights" if outside else "@constants"
     checks = "".join(
         f"  %c{i} = call i32 @check.{i}()\n  %good{i} = icmp eq i32 %c{i}, 0\n"
         f"  br i1 %good{i}, label %is{i}, label %not{i}\nis{i}:\n  ret i64 {i}\nnot{i}:\n"
         for i in range(count)
     )
     prepared = "".join(
-        f"init{i}:\n  call void @words.{i}(ptr %block)\n  br label %begin\n" for i in range(count)
+        f"init{i}:\n  call void @words.{i}(ptr %block, ptr {weights})\n  br label %begin\n"
+        for i in range(count)
     )
     packed = "".join(
         f"pack{i}:\n"
@@ -290,7 +297,10 @@ def _public_text(
         null_pointer=t.NULL_POINTER,
         not_aligned=t.NOT_ALIGNED,
         wrong_cpu=t.WRONG_CPU,
+        wrong_weights=t.WRONG_WEIGHTS,
         low_bits=t.ALIGNMENT - 1,
+        given=", ptr %weights" if outside else "",
+        weights=_OUTSIDE.format(low_bits=t.ALIGNMENT - 1) if outside else "  br label %take\n",
     )
     for number, name in enumerate(made[0].runs):
         text += _DISPATCH.format(
@@ -427,7 +437,7 @@ declare i64 @run_alone(ptr)
 declare i64 @serve(ptr, i64, i64, i64)
 
 define internal void @write_words(ptr %block, i64 %first, i64 %count, ptr %kinds, ptr %values,
-                                  ptr %functions) nounwind {{
+                                  ptr %functions, ptr %constants) nounwind {{
 entry:
   %start = getelementptr i8, ptr %block, i64 %first
   br label %word
@@ -442,7 +452,7 @@ word:
 number:
   br label %store
 constant:
-  %in.constants = getelementptr i8, ptr @constants, i64 %value
+  %in.constants = getelementptr i8, ptr %constants, i64 %value
   %constant.word = ptrtoint ptr %in.constants to i64
   br label %store
 inside:
@@ -471,9 +481,9 @@ _DATA = """
 @kinds.{number} = private constant [{count} x i8] [{kinds}]
 @values.{number} = private constant [{count} x i64] [{values}]
 
-define internal void @words.{number}(ptr %block) nounwind {{
+define internal void @words.{number}(ptr %block, ptr %constants) nounwind {{
   call void @write_words(ptr %block, i64 {first}, i64 {count}, ptr @kinds.{number},
-                         ptr @values.{number}, ptr @functions.{number})
+                         ptr @values.{number}, ptr @functions.{number}, ptr %constants)
   ret void
 }}
 """
@@ -492,7 +502,7 @@ define i32 @{prefix}_check_cpu() nounwind {{
   ret i32 %result
 }}
 
-define i32 @{prefix}_init(ptr %block) nounwind {{
+define i32 @{prefix}_init(ptr %block{given}) nounwind {{
 entry:
   %null = icmp eq ptr %block, null
   br i1 %null, label %bad, label %there
@@ -504,8 +514,9 @@ there:
 check:
   %best = call i64 @best()
   %none = icmp slt i64 %best, 0
-  br i1 %none, label %other, label %take
-take:
+  br i1 %none, label %other, label %weigh
+weigh:
+{weights}take:
   %chosen = getelementptr i8, ptr %block, i64 {chosen}
   store i64 %best, ptr %chosen
   switch i64 %best, label %init0 [{to_init}]
@@ -520,7 +531,22 @@ odd:
   ret i32 {not_aligned}
 other:
   ret i32 {wrong_cpu}
+strange:
+  ret i32 {wrong_weights}
 }}
+"""
+_OUTSIDE = """  %no.weights = icmp eq ptr %weights, null
+  br i1 %no.weights, label %bad, label %given
+given:
+  %weights.address = ptrtoint ptr %weights to i64
+  %weights.low = and i64 %weights.address, {low_bits}
+  %weights.even = icmp eq i64 %weights.low, 0
+  br i1 %weights.even, label %compare, label %odd
+compare:
+  %mark = load i256, ptr @constants
+  %found = load i256, ptr %weights
+  %known = icmp eq i256 %mark, %found
+  br i1 %known, label %take, label %strange
 """
 _DISPATCH = """
 define i32 @{name}(ptr %arrays, ptr %block) nounwind {{

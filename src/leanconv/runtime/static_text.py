@@ -5,7 +5,7 @@ from __future__ import annotations
 from leanconv.runtime import native as n
 
 # What functions return that fail.
-NULL_POINTER, INDEX_OUTSIDE, WRONG_CPU, NOT_ALIGNED = 1, 2, 3, 4
+NULL_POINTER, INDEX_OUTSIDE, WRONG_CPU, NOT_ALIGNED, WRONG_WEIGHTS = range(1, 6)
 ALIGNMENT = 64  # bytes, of the caller's block
 _PATIENCE = 10_000  # pauses of a worker that waits for the next run, some hundred microseconds
 _OPAQUE = 128  # bytes for a mutex, and for a condition, of any system
