@@ -84,9 +84,25 @@ def test_weights_in_a_file(tmp_path: Path) -> None:
 
 
 def test_streamed_weights_are_pages_of_the_file(tmp_path: Path) -> None:
-    with pytest.raises(lc.BudgetError):
-        lc.compile(DIGITS, tmp_path / "net.o", memory_limit=320_000)
-    check_as_loaded(DIGITS, [digit()], tmp_path, memory_limit=320_000, stream_weights=True)
+    channels, layers, numbers = 256, 4, np.random.default_rng(0)
+    kernels = numbers.standard_normal((layers, channels, channels)) / channels**0.5
+    weights = [
+        helper.make_tensor(f"w{i}", TensorProto.FLOAT, (channels, channels, 1, 1), kernel.ravel())
+        for i, kernel in enumerate(kernels)
+    ]
+    nodes = [helper.make_node("Conv", [f"x{i}", f"w{i}"], [f"x{i + 1}"]) for i in range(layers)]
+    x, y = (
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, (1, channels, 2, 2))
+        for name in ("x0", f"x{layers}")
+    )
+    graph = helper.make_graph(nodes, "layers", [x], [y], weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    data, limit = model.SerializeToString(), 600 * 1024
+    with pytest.raises(lc.BudgetError, match="or stream_weights=True"):
+        lc.compile(data, tmp_path / "net.o", memory_limit=limit)
+    feed = {"x0": numbers.standard_normal((1, channels, 2, 2)).astype(np.float32)}
+    made = check_as_loaded(data, [feed], tmp_path, memory_limit=limit, stream_weights=True)
+    assert made.block_bytes <= limit
 
 
 @pytest.mark.parametrize("seed", range(12))
