@@ -19,13 +19,14 @@ from typing import Any, TypeAlias
 
 from leanconv.api.cpu_backend import CpuBackend
 from leanconv.api.library_files import Summary, header, summary
-from leanconv.api.load import model_source
-from leanconv.api.options import NetworkOptions
+from leanconv.api.load import completed, limiting_beside, model_source
+from leanconv.api.options import NetworkOptions, checked_dtype
 from leanconv.api.stated_shapes import with_shapes
 from leanconv.codegen.machine_code import linked_object, with_features
 from leanconv.errors import InputError, SpecError, memory_reported
 from leanconv.graph.onnx_import import Model, read_model
 from leanconv.graph.onnx_tensor import GivenWeights
+from leanconv.planner.plan_file import PlanFile, read_plan
 from leanconv.planner.portable_network import ConstantSection, PortableNetwork, target_programs
 from leanconv.progress import Progress, checked_progress, step, working
 from leanconv.records import dataclass
@@ -69,7 +70,9 @@ def compile(  # noqa: A001 - the public name
     *,
     shapes: Shapes | Sequence[Shapes] | None = None,
     target: str = "host",
-    threads: int = 1,
+    threads: int | None = None,
+    plan: str | os.PathLike[str] | None = None,
+    dtype: str | None = None,
     memory_limit: int | str | None = None,
     max_error: float | None = None,
     reproducible: bool = False,
@@ -88,8 +91,8 @@ def compile(  # noqa: A001 - the public name
     caller gives: `NAME_init` prepares a block of `NAME_arena_bytes()`, `NAME_run` runs in it.
 
     Args:
-        model, memory_limit, max_error, reproducible, algorithms, precision, progress: as for
-            `load`.
+        model, dtype, memory_limit, max_error, reproducible, algorithms, precision, progress: as
+            for `load`.
         out: `.o` (an object), `.a` (an archive) or `.so` (a shared library, linked by `cc`).
         shapes: those of the inputs that the file leaves open, by name, or that of the only input.
             Of several ones, in a list, each has a function of its own, such as
@@ -98,7 +101,9 @@ def compile(  # noqa: A001 - the public name
             `skylake-avx512`, `neoverse-n1`. Of several, as "haswell,znver4", `NAME_init` takes the
             best one that the CPU has. Matrix tiles (AMX) are not used: a process has to ask for
             them.
-        threads: that take part in a run, the caller counted. Workers are POSIX threads.
+        threads: that take part in a run, the caller counted: one by default, or those of `plan`.
+            Workers are POSIX threads.
+        plan: as for `load`, for one set of shapes and one target.
         stream_weights: where no plan fits `memory_limit` otherwise, it limits the caller's memory
             alone: weights are pages of a file, which the system drops and reads again.
         weights: "packed": as kernels read them; "compact": those that this makes larger are kept
@@ -120,8 +125,10 @@ def compile(  # noqa: A001 - the public name
         raise SpecError(f"got name {prefix!r}; expected a C identifier: give name=, or --name")
     if weights not in _WEIGHTS:
         raise SpecError(f"got weights={weights!r}; expected one of {', '.join(_WEIGHTS)}")
+    limiting_beside(algorithms, memory_limit, max_error, plan)
     options = NetworkOptions.checked(
         threads=threads,
+        dtype=checked_dtype(dtype),
         memory_limit=memory_limit,
         max_error=max_error,
         reproducible=reproducible,
@@ -129,6 +136,10 @@ def compile(  # noqa: A001 - the public name
         precision=precision,
         stream_weights=stream_weights,
     )
+    pinned = None if plan is None else read_plan(plan)
+    if pinned is not None:
+        options = completed(options, pinned)
+    options = replace(options, threads=options.threads or 1)
     checked_progress(progress)
     source, targets = model_source(model), _targets(target)
     shown = source.name if isinstance(source, Path) else f"a model of {len(source)} bytes"
@@ -137,9 +148,11 @@ def compile(  # noqa: A001 - the public name
         read = read_model(source, weights=GivenWeights.checked(weight_values))
         step("reading", 1, 1)
         wanted = _by_function(read, shapes)
-        networks = [_planned(read, wanted, options, each, weights == "compact") for each in targets]
+        networks = [
+            _planned(read, wanted, options, pinned, each, weights == "compact") for each in targets
+        ]
         outside = path.with_suffix(".weights").name if weights == "file" else None
-        return _written(path, *_object(networks, prefix, threads, outside))
+        return _written(path, *_object(networks, prefix, options.threads or 1, outside))
 
 
 def _targets(names: str) -> list[Target]:
@@ -187,6 +200,7 @@ def _planned(
     model: Model,
     wanted: Mapping[str, tuple[tuple[int, ...], ...]],
     options: NetworkOptions,
+    pinned: PlanFile | None,
     target: Target,
     compact: bool,
 ) -> dict[str, PortableNetwork]:
@@ -194,7 +208,7 @@ def _planned(
     found = {}
     for name, shapes in wanted.items():
         stated = with_shapes(model, _named(model, shapes))[0]
-        backend = CpuBackend(stated, options, target=target)
+        backend = CpuBackend(stated, options, pinned, target=target)
         found[name] = backend.portable(shapes, compact)
     return found
 

@@ -276,6 +276,8 @@ class CpuBackend(CpuGraphs):
                 )
             planner, limit = self.planner(owned.graph), self._options.memory_limit
             pinned, decisions = self._pinned, self._decisions(owned.graph)
+            if pinned is not None and not self._is_for(pinned, owned.graph):
+                pinned = None
             return portable_network(owned, planner, limit, pinned, decisions, compact)
 
         return self._deciding(known, made)

@@ -70,10 +70,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--threads",
         type=positive,
-        default=1,
         metavar="N",
         help="threads that take part in a run, the caller counted (default 1)",
     )
+    parser.add_argument("--plan", metavar="FILE", help="follow the plan that this file holds")
     parser.add_argument(
         "--name",
         metavar="NAME",
@@ -101,6 +101,7 @@ def execute(options: argparse.Namespace) -> int:
             options.output,
             shapes=_shapes(options.shape),
             target=options.target,
+            plan=options.plan,
             weights=options.weights,
             name=options.name,
             progress=told,
