@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 
 from harness import ALL_ENGINES, add_record_option, effort, model_file, script
+from leanconv.cli.bench import add_measure_options, find_engines
 from leanconv.cli.engines import machine
 from leanconv.cli.engines.processes import EngineError, EngineProcess, Installed
-from leanconv.cli.engines.report import add_measure_options, find_engines
 from leanconv.cli.engines.rounds import OURS
 from leanconv.cli.options import positive
 from leanconv.cli.output import print_json, print_table, progress

@@ -17,9 +17,9 @@ import numpy as np
 
 from leanconv.gpu.device.compiler import compile_cubin
 from leanconv.gpu.launch import Code
+from leanconv.gpu.lowering import lower_graph
 from leanconv.gpu.lowering.conv import choose_algorithm
-from leanconv.gpu.lowering.graph import lower_graph
-from leanconv.gpu.lowering.lowered import ConvProblem, Epilogue
+from leanconv.gpu.lowering.conv_problem import ConvProblem, Epilogue
 from leanconv.gpu.machine import Machine, choices
 from leanconv.graph.onnx_import import read_model
 from leanconv.graph.passes import GPU_PASSES, run_passes

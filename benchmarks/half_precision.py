@@ -18,9 +18,9 @@ from dataclasses import replace
 import numpy as np
 
 from harness import HERE, ROOT, model_file, script
+from leanconv.cli.bench import add_measure_options, compare
 from leanconv.cli.engines.processes import ENGINES as USUAL
 from leanconv.cli.engines.processes import Engine
-from leanconv.cli.engines.report import add_measure_options, compare
 from leanconv.cli.engines.rounds import Work
 
 CASES = ("mobilenetv2", "resnet50", "vgg16")

@@ -20,8 +20,7 @@ from pathlib import Path
 from engines.engine_plan import MAX_ERROR
 from harness import LAYER_ENGINES, add_record_option, script
 from layer_shapes import SHAPES
-from leanconv.cli.bench import layer_works
-from leanconv.cli.engines.report import add_measure_options, compare
+from leanconv.cli.bench import add_measure_options, compare, layer_works
 from leanconv.cli.options import positive
 from leanconv.errors import InputError
 from leanconv.reference.layers import LAYERS

@@ -43,13 +43,11 @@ from leanconv.codegen.emitter import Function
 from leanconv.codegen.host import host
 from leanconv.errors import InputError, SpecError
 from leanconv.kernels.copy import Copy
-from leanconv.planner.candidate_program import candidate_program
-from leanconv.planner.packing import Preparation
+from leanconv.planner.packing import Preparation, candidate_program
 from leanconv.reference.layers import LAYERS
 from leanconv.runtime.calibration import speedup
-from leanconv.runtime.memory import Block
+from leanconv.runtime.memory import Block, SharedArena
 from leanconv.runtime.portable import told_program
-from leanconv.runtime.shared_arena import SharedArena
 from leanconv.spec import ConvSpec
 from leanconv.spec.format import aligned_offsets
 from leanconv.types import FLOAT32

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from harness import ALL_ENGINES, add_record_option, model_file, script
-from leanconv.cli.engines.report import add_measure_options, compare
+from leanconv.cli.bench import add_measure_options, compare
 from leanconv.cli.engines.rounds import Work
 
 CASES = ("mobilenetv2:1", "mobilenetv2:8", "resnet50:1")

@@ -20,7 +20,7 @@ import numpy as np
 
 import leanconv
 from harness import ALL_ENGINES, MODELS, add_record_option, model_file, script
-from leanconv.cli.engines.report import add_measure_options, compare
+from leanconv.cli.bench import add_measure_options, compare
 from leanconv.cli.engines.rounds import Work
 
 CASES = ("mobilenetv2", "resnet50", "vgg16")

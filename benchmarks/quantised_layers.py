@@ -26,8 +26,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from harness import ALL_ENGINES, HERE, add_record_option, script
 from layers import paper_specs
+from leanconv.cli.bench import add_measure_options, compare
 from leanconv.cli.engines.processes import Engine
-from leanconv.cli.engines.report import add_measure_options, compare
 from leanconv.cli.engines.rounds import Work
 from leanconv.spec import ConvSpec
 from leanconv.types import FLOAT32

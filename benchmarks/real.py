@@ -30,7 +30,7 @@ import numpy as np
 import leanconv
 from harness import ALL_ENGINES, MODELS, add_record_option, script
 from leanconv.cli import EXIT_OK
-from leanconv.cli.engines.report import add_measure_options, compare
+from leanconv.cli.bench import add_measure_options, compare
 from leanconv.cli.engines.rounds import Work
 from leanconv.cli.options import UsageError
 from leanconv.cli.output import print_table

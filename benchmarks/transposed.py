@@ -22,7 +22,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from harness import ALL_ENGINES, add_record_option, script
-from leanconv.cli.engines.report import add_measure_options, compare
+from leanconv.cli.bench import add_measure_options, compare
 from leanconv.cli.engines.rounds import Work
 from leanconv.spec.format import ceil_div
 from real import in_float64

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+import runpy
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -170,6 +171,12 @@ def test_the_settings_of_the_guide_are_those_that_there_are() -> None:
     told = set(re.findall(r"^\| `(LEANCONV_\w+)`", GUIDE, re.MULTILINE))
     there = {f"LEANCONV_{field.name.upper()}" for field in dataclasses.fields(Settings)}
     assert told == there
+
+
+def test_the_page_of_operations_is_as_printed() -> None:
+    printed = runpy.run_path(str(ROOT / "docs" / "print_operations.py"))["page"]()
+    page = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    assert page == printed, "run python docs/print_operations.py"
 
 
 def test_every_make_target_that_is_told_exists() -> None:

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from leanconv import forks, late
+from leanconv import forks, lazy_imports
 from leanconv.errors import BackendError
 
 MODULES = 40  # a fifth of what NumPy loads: all else comes when it is first used
@@ -87,4 +87,4 @@ def test_an_import_that_memory_ends_is_said(
 
     monkeypatch.setattr(forks, "imported", ended)
     with pytest.raises(BackendError, match="cannot be loaded.*memory"):
-        late.module("leanconv.api.load")
+        lazy_imports.module("leanconv.api.load")

@@ -28,7 +28,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "forks": (),
     "collector": (),
     "interrupts": ("errors",),
-    "late": ("errors", "forks"),
+    "lazy_imports": ("errors", "forks"),
     "progress": ("errors", "records"),
     "files": ("errors", "records"),
     "settings": ("errors", "units", "records"),
@@ -37,7 +37,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "half_arrays": ("types",),
     "winograd": ("errors", "types", "records"),
     "reference": ("spec", "winograd"),
-    "target": ("spec", "late"),
+    "target": ("spec", "lazy_imports"),
     "codegen": ("target", "progress", "forks", "half_arrays", "interrupts"),
     "graph": ("spec", "half_arrays", "interrupts"),
     "kernels": ("codegen", "graph"),
@@ -49,7 +49,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "api": ("gpu", "collector"),
     "quantizer": ("api",),
     "images": ("api",),
-    "": ("quantizer", "images", "late", "collector"),  # leanconv/__init__.py
+    "": ("quantizer", "images", "lazy_imports", "collector"),  # leanconv/__init__.py
     "onnxruntime": ("",),
     "pages": ("units",),
     "server": ("", "pages"),
@@ -69,7 +69,7 @@ METHOD_ARROWS: dict[str, tuple[str, ...]] = {
     "depthwise": ("common",),
     "fft": ("common",),
     "col2im": ("common",),
-    "tiles": ("common",),
+    "amx": ("common",),
     "unfold": ("common", "direct", "naive"),
     "winograd": ("common", "direct"),
     "fused": ("common", "direct", "depthwise"),
@@ -78,7 +78,7 @@ METHOD_ARROWS: dict[str, tuple[str, ...]] = {
 # what lies lowest. What else of the inside an annex imports stands here, with the reason.
 ANNEXES = ("quantizer", "onnxruntime", "pages", "server", "kserve", "images", "dask", "ray")
 DOOR = re.compile(
-    r"leanconv\.(\w+|(api|types|errors|units|records|progress|files|settings|late|forks)\..*"
+    r"leanconv\.(\w+|(api|types|errors|units|records|progress|files|settings|lazy_imports|forks)\..*"
     r"|interrupts\..*|pages\..*|server\..*|runtime\.locks\..*"
     r"|graph\.(ir|wire|limits|network_inputs|file_\w+|onnx_\w+)(\..*)?)"
 )
@@ -88,12 +88,11 @@ INSIDE: dict[str, str] = {
     "quantizer planner.solver": "chooses precisions as plans choose formats",
     "quantizer operators.operator": "the accuracy of a plan, for which its costs are kept",
     "quantizer graph.convert": "what the operations of a file are",
-    "quantizer graph.ops": "NumPy computes what engines answer whose sums saturate",
-    "quantizer graph.passes.fold_batch_norm": "what an operation does to each channel",
+    "quantizer graph.ops": "what operations do to channels; what engines answer that saturate",
     "server graph.ops.base": "how many axes a tensor may have",
     "onnxruntime graph.convert": "which operations of a file leanconv has",
-    "dask planner.tiles.windows": "windows of an image, which workers compute",
-    "dask planner.decision": "choices that all workers take",
+    "dask planner.image_tiles.windows": "windows of an image, which workers compute",
+    "dask planner.decisions": "choices that all workers take",
     "dask runtime.calibration": "the machine that plans are for",
     "ray graph.fields": "whether rows of a batch are computed apart",
     "ray planner.graph_planner": "a plan's bytes and time",
@@ -126,7 +125,7 @@ STANDARD_LIBRARY_ONLY = (
     "records",
     "forks",
     "collector",
-    "late",
+    "lazy_imports",
     "symbolic",
     "progress",
     "files",
@@ -167,9 +166,9 @@ def folder_of_module(module: str) -> str | None:
 def imports_of(file: Path, source: str) -> Iterator[Import]:
     """Every import of a file, those inside functions included, relative ones made absolute.
 
-    So does a name of ours in quotes where `leanconv.late` imports it.
+    So does a name of ours in quotes where `leanconv.lazy_imports` imports it.
     """
-    imports_late = "import late" in source or "leanconv.late import" in source
+    imports_late = "import lazy_imports" in source or "leanconv.lazy_imports import" in source
     package = ("leanconv", *file.relative_to(PACKAGE).parts[:-1])
     for node in ast.walk(ast.parse(source, str(file))):
         if isinstance(node, ast.Import):

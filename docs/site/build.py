@@ -128,7 +128,14 @@ CONTENTS = {
         "docs/tuning",
         "benchmarks/README",
     ),
-    "Inside": ("docs/architecture", "docs/naming", "SECURITY", "CONTRIBUTING", "CHANGELOG"),
+    "Inside": (
+        "docs/architecture",
+        "docs/operations",
+        "docs/naming",
+        "SECURITY",
+        "CONTRIBUTING",
+        "CHANGELOG",
+    ),
 }
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from leanconv import late
+from leanconv import lazy_imports
 from leanconv.collector import no_collections
 from leanconv.errors import (
     BackendError,
@@ -31,11 +31,9 @@ from leanconv.errors import (
 
 if TYPE_CHECKING:
     from leanconv.api.compile_library import CompiledLibrary, compile  # noqa: A004
-    from leanconv.api.conv import plan_conv2d, plan_conv_transpose2d
-    from leanconv.api.convolve import conv2d, conv_transpose2d
-    from leanconv.api.filters import filter_bank
+    from leanconv.api.conv import conv2d, conv_transpose2d, plan_conv2d, plan_conv_transpose2d
     from leanconv.api.layer_plan import LayerPlan
-    from leanconv.api.load import load
+    from leanconv.api.load import filter_bank, load
     from leanconv.api.network import Network
     from leanconv.api.tiled import tiled
     from leanconv.quantizer.quantize import quantize
@@ -85,12 +83,12 @@ _LAZY = {
     "CompiledLibrary": "leanconv.api.compile_library",
     "LayerPlan": "leanconv.api.layer_plan",
     "compile": "leanconv.api.compile_library",
-    "conv2d": "leanconv.api.convolve",
+    "conv2d": "leanconv.api.conv",
     "plan_conv2d": "leanconv.api.conv",
-    "conv_transpose2d": "leanconv.api.convolve",
+    "conv_transpose2d": "leanconv.api.conv",
     "plan_conv_transpose2d": "leanconv.api.conv",
     "Network": "leanconv.api.network",
-    "filter_bank": "leanconv.api.filters",
+    "filter_bank": "leanconv.api.load",
     "load": "leanconv.api.load",
     "tiled": "leanconv.api.tiled",
     "Quantized": "leanconv.quantizer.result",
@@ -112,8 +110,8 @@ def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module 'leanconv' has no attribute {name!r}")
     with no_collections():
-        late.module("leanconv.codegen.backend")  # first: it says where memory is too short
-        found = globals()[name] = late.named(f"{_LAZY[name]}.{name}")  # once
+        lazy_imports.module("leanconv.codegen.backend")  # first: it says where memory is too short
+        found = globals()[name] = lazy_imports.named(f"{_LAZY[name]}.{name}")  # once
     return found
 
 

@@ -8,6 +8,8 @@ from typing import ParamSpec, TypeVar
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
+_MESSAGE = 2000  # characters: names and lists of a file can be long
+NAME = 200  # characters of a name that messages show
 
 
 def outside_text(index: int, least: int, most: int) -> str:
@@ -25,6 +27,11 @@ def short(value: object) -> str:
     except ValueError:  # an int of more digits than Python writes
         return "an endless number"
     return text if len(text) <= 60 else text[:60] + "…"
+
+
+def shown(name: str) -> str:
+    """Return a name of a file, cut if it is long."""
+    return name if len(name) <= NAME else name[:NAME] + "…"
 
 
 class LeanConvError(Exception):
@@ -131,3 +138,19 @@ class MissingExtraError(LeanConvError, ImportError):
 
 class DeviceError(LeanConvError, RuntimeError):
     """There is no such device, or its driver has refused something."""
+
+
+def located(error: LeanConvError, where: str) -> LeanConvError:
+    """The error with its place in front."""
+    kind = type(error)
+    made = kind.__new__(kind, f"{where}: {error}"[:_MESSAGE])  # whatever else it is made of
+    made.__dict__.update(error.__dict__)
+    return made
+
+
+def located_inside(error: LeanConvError, where: str) -> LeanConvError:
+    """The error with its place in front, if it has none yet: one in a graph that nodes hold.
+
+    Graphs lie in graphs, and the innermost node says enough.
+    """
+    return error if str(error).startswith("node ") else located(error, where)

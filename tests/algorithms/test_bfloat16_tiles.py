@@ -9,8 +9,8 @@ import pytest
 
 import leanconv as lc
 from leanconv.algorithms import select
+from leanconv.algorithms.amx import AMX
 from leanconv.algorithms.problem import Problem
-from leanconv.algorithms.tiles import AMX
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.host import host
 from leanconv.half_arrays import as_float32, in_memory

@@ -18,7 +18,7 @@ from leanconv.graph.ir import Graph, TensorType
 from leanconv.graph.passes.fuse_blocks import fuse_blocks, merge_blocks, mergeable
 from leanconv.graph.verify import verify
 from leanconv.operators import NodeContext
-from leanconv.operators.block_chain import BLOCK_CHAIN
+from leanconv.operators.chains import BLOCK_CHAIN
 from leanconv.spec import Activation, Format
 from leanconv.target import Target, preset
 from leanconv.types import FLOAT32, FLOAT64

@@ -11,8 +11,7 @@ from leanconv.algorithms.parameters import Choice
 from leanconv.codegen.host import host
 from leanconv.graph.ir import Graph
 from leanconv.operators import NodeContext
-from leanconv.operators.block_chain import BLOCK_CHAIN
-from leanconv.operators.conv_chain import CONV_CHAIN
+from leanconv.operators.chains import BLOCK_CHAIN, CONV_CHAIN
 from leanconv.spec import PLAIN, Activation, Format
 from leanconv.target import Target, preset
 from leanconv.types import INT8, UINT8, DType

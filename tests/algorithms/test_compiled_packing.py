@@ -24,7 +24,7 @@ from leanconv.codegen.geometry import Access
 from leanconv.codegen.host import host
 from leanconv.codegen.lowered import PackCall
 from leanconv.errors import SpecError
-from leanconv.graph.ops.quantised_conv import numbers_of
+from leanconv.graph.ops.quantised_layers import numbers_of
 from leanconv.half_arrays import in_memory
 from leanconv.kernels import packing
 from leanconv.kernels.recurrence import PackedPanels

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from leanconv.algorithms.direct.kernel import DirectConv
-from leanconv.algorithms.direct.packed import PackedConv
 from leanconv.algorithms.direct.pointwise import DirectPointwise, plan_direct_pointwise
+from leanconv.algorithms.direct.shape import PackedConv
 from leanconv.algorithms.parameters import Choice
 from leanconv.algorithms.problem import Problem
 from leanconv.algorithms.select import choose

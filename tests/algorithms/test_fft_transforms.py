@@ -15,7 +15,7 @@ from leanconv.algorithms.fft.network import (
     real_inverse,
     transposed,
 )
-from leanconv.algorithms.fft.tiles import axes_of
+from leanconv.algorithms.fft.overlap_save import axes_of
 from leanconv.codegen.emitter import Function, vector
 from leanconv.codegen.geometry import Window
 from leanconv.codegen.host import host

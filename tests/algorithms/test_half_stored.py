@@ -9,7 +9,7 @@ import pytest
 from leanconv.algorithms import Algorithm, Problem
 from leanconv.algorithms.common.conv import with_conv
 from leanconv.algorithms.direct import DIRECT
-from leanconv.algorithms.half_stored import with_halves
+from leanconv.algorithms.interface import with_halves
 from leanconv.algorithms.unfold.im2col import IM2COL
 from leanconv.algorithms.unfold.im2win import IM2WIN
 from leanconv.codegen.geometry import Access

@@ -9,7 +9,7 @@ import pytest
 
 from leanconv.algorithms.fused.kernel import FusedChain, SumOfParts
 from leanconv.errors import SpecError
-from leanconv.operators.conv_chain import CONV_CHAIN, LAYERS
+from leanconv.operators.chains import CONV_CHAIN, LAYERS
 from leanconv.spec import Activation
 from leanconv.target import preset
 from leanconv.types import FLOAT64

@@ -9,9 +9,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from leanconv.algorithms.amx import AMX
+from leanconv.algorithms.amx.kernel import TileConv
 from leanconv.algorithms.select import choose, rejections
-from leanconv.algorithms.tiles import AMX
-from leanconv.algorithms.tiles.kernel import TileConv
 from leanconv.codegen.forms import emitted
 from leanconv.codegen.host import host
 from leanconv.codegen.matrix_tiles import ROWS

@@ -10,7 +10,7 @@ import pytest
 from leanconv.algorithms.common.conv import with_conv
 from leanconv.algorithms.problem import Problem, typical
 from leanconv.algorithms.select import choose
-from leanconv.algorithms.winograd.pieces import split
+from leanconv.algorithms.winograd.sizes import split
 from leanconv.codegen.geometry import Access
 from leanconv.operators.conv_node import transposed_problem
 from leanconv.operators.transposed import phases

@@ -9,7 +9,7 @@ import pytest
 
 from leanconv.codegen.matrix_tiles import multiplies
 from leanconv.errors import SpecError
-from leanconv.graph.ops.quantised_conv import form_of
+from leanconv.graph.ops.quantised_layers import form_of
 from leanconv.spec import ConvSpec
 from leanconv.spec.requantise import Quantisation, ResidualCodes
 from leanconv.target import Target, preset

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import leanconv as lc
-from leanconv.api.footprint import Footprint
+from leanconv.api.backend import Footprint
 from leanconv.runtime.memory import Held, Resident, counted_resident, resident
 from support.onnx_models import small_cnn
 

@@ -19,7 +19,7 @@ from leanconv.api import kept_plans
 from leanconv.api.plan_cache import PlanCache
 from leanconv.codegen import compiler, linking
 from leanconv.codegen.cache import DiskCache
-from leanconv.planner import choices, tuner
+from leanconv.planner import decisions, tuner
 from support.onnx_models import model, small_cnn
 
 Step = tuple[str, int, int]
@@ -51,10 +51,10 @@ def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     plans = PlanCache[Any](2**30, keep_newest=False)
     monkeypatch.setattr(linking, "_loaded", {})
     monkeypatch.setattr(kept_plans, "kept_plans", lambda: plans)
-    choices._known.cache_clear()
+    decisions._known.cache_clear()
     for module, attribute, suffix in (
         (compiler, "object_cache", ".o"),
-        (choices, "_store", ".json"),
+        (decisions, "_store", ".json"),
         (tuner, "_store", ".json"),
     ):
         cache = DiskCache(tmp_path / module.__name__, suffix=suffix)

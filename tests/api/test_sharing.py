@@ -7,7 +7,7 @@ import pytest
 from onnx import helper
 
 import leanconv as lc
-from leanconv.api.sharing import larger_shapes, network_sharing
+from leanconv.cli.explain_sizes import larger_shapes, network_sharing
 from leanconv.errors import ModelError
 from leanconv.planner.explain import Shared, what_is_shared
 from leanconv.target import preset

@@ -16,7 +16,7 @@ from onnx import helper
 import leanconv as lc
 from examples.networks.tasks import segmenter
 from leanconv.errors import InputError, UnsupportedError
-from leanconv.planner.tiles.windows import fewest_read_twice
+from leanconv.planner.image_tiles.windows import fewest_read_twice
 from support.local_networks import local_network
 from support.onnx_models import model
 

@@ -9,8 +9,8 @@ import pytest
 
 import operators
 from leanconv.graph.convert import FILE_RULES
-from leanconv.graph.file_errors import NeedsValuesError
 from leanconv.graph.onnx_import import read_model
+from leanconv.graph.value import NeedsValuesError
 from operator_cases import NO_CASE, Case, built, cases
 
 

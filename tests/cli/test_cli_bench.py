@@ -16,7 +16,7 @@ import pytest
 import leanconv
 from leanconv.cli import bench
 from leanconv.cli.bench import conv_model
-from leanconv.cli.engines import machine, processes, report
+from leanconv.cli.engines import machine, processes
 from leanconv.cli.engines.processes import Crew, Engine, EngineError, EngineProcess, Installed
 from leanconv.cli.engines.rounds import Effort, Outcome, Work, measure, ratios
 from leanconv.cli.output import printable, progress
@@ -193,9 +193,9 @@ def test_answers_are_held_to_the_exact_one(engines: tuple[Engine, ...], work: Wo
 
 def test_a_summary_is_of_the_best_ratios() -> None:
     cases = [{"ratios": {"best": ratio}} for ratio in (0.5, 2.0, 8.0)] + [{"ratios": {}}]
-    total = report.summary({"cases": cases})
+    total = bench.summary({"cases": cases})
     assert total == {"geometric_mean": pytest.approx(2.0), "least": 0.5, "level_share": 2 / 3}
-    assert report.summary({"cases": []}) == {}
+    assert bench.summary({"cases": []}) == {}
 
 
 def test_the_layers_are_those_of_the_paper() -> None:
@@ -281,7 +281,7 @@ def test_bench_refuses_a_busy_machine_when_strict(
 def test_failures_see_nan() -> None:
     engine_result = {"difference": float("nan"), "median_ns": 1.0}
     case = {"name": "c", "engines": {"leanconv": engine_result}, "ratios": {}}
-    assert report.failures({"cases": [case]}, None) != []
+    assert bench.failures({"cases": [case]}, None) != []
 
 
 def test_machine_names_no_host() -> None:

@@ -18,7 +18,7 @@ from onnx import helper
 import leanconv as lc
 from examples.networks import SMALL_NETWORKS, mobilenet_v2
 from leanconv.cli.explain_sizes import print_guards
-from leanconv.pages.explain_page import explain_page
+from leanconv.pages import explain_page
 from leanconv.planner import node_costs
 from support import onnx_models
 from support.cli_fakes import Call

@@ -16,7 +16,7 @@ from leanconv.codegen.host import host
 from leanconv.runtime import calibration
 from leanconv.runtime.calibration import this_machine
 from leanconv.target.costs import Costs, numbers, unit_of
-from leanconv.target.records.calibrated import Rates
+from leanconv.target.rates import Rates
 from support.cli_fakes import Call
 
 RATES = Rates(30.0, 10.4, 4.2, 9 * 2**20, 2.1, 4, undisturbed=True)

@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from leanconv.cli.bench import add_measure_options
 from leanconv.cli.engines import processes
-from leanconv.cli.engines.report import add_measure_options
 from leanconv.cli.main import build_parser
 from leanconv.cli.options import byte_count, duration
 from leanconv.cli.output import in_options, print_json

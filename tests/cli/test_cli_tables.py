@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from leanconv.cli.engines.report import print_document
+from leanconv.cli.bench import print_document
 from leanconv.cli.table import Column, cells_of, lay_out, shortened, wrapped
 from support.cli_fakes import Call
 

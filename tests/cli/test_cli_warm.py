@@ -10,7 +10,7 @@ import pytest
 
 import leanconv
 from leanconv.cli import warm
-from leanconv.cli.usual_networks import USUAL, usual_network
+from leanconv.cli.warm import USUAL, usual_network
 from leanconv.codegen import compiler
 from leanconv.codegen.cache import DiskCache
 from leanconv.settings import Settings

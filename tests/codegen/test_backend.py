@@ -55,9 +55,9 @@ import sys
 from leanconv.codegen import backend
 given_back = []
 backend.release_llvm_pages = lambda: given_back.append(1)
-from leanconv.codegen import compiler, host, llvm_facts
+from leanconv.codegen import compiler, host
 print(len(given_back), "llvmlite.binding" in sys.modules)
-llvm_facts.asked()
+host.asked()
 print(len(given_back), "llvmlite.binding" in sys.modules)
 """
 

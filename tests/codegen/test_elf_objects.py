@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from leanconv.codegen import linking, llvm_facts
+from leanconv.codegen import host as host_module
+from leanconv.codegen import linking
 from leanconv.codegen.cache import entries_in
 from leanconv.codegen.compiler import compile_text
 from leanconv.codegen.elf_objects import LoadedObjects, NotPlainError, load_objects, takes_objects
-from leanconv.codegen.host import host
-from leanconv.codegen.llvm_facts import processor
+from leanconv.codegen.host import host, processor
 
 pytestmark = [
     pytest.mark.usefixtures("real_compiler"),
@@ -129,16 +129,16 @@ def test_a_process_whose_code_is_in_the_cache_does_not_load_llvm(tmp_path: Path)
 
 
 def test_facts_are_asked_anew_where_their_entry_is_no_such() -> None:
-    key = llvm_facts._key()
+    key = host_module._facts_key()
     assert key is not None
-    store, facts = entries_in("machine", 2**20), llvm_facts.asked()
+    store, facts = entries_in("machine", 2**20), host_module.asked()
     assert all(facts)
     assert facts.has["sse2"]
     number = json.dumps({**facts._asdict(), "cpu": 1}).encode()
     for wrong in (b"[]", b"{", b'{"cpu": 1}', number):
         store.put(key, wrong)
-        assert llvm_facts.llvm_facts.__wrapped__() == facts
-    assert llvm_facts.llvm_facts.__wrapped__() == facts
+        assert host_module.llvm_facts.__wrapped__() == facts
+    assert host_module.llvm_facts.__wrapped__() == facts
 
 
 def test_all_cores_say_the_same_of_themselves() -> None:

@@ -16,7 +16,6 @@ from leanconv.algorithms.depthwise.kernel import DepthwiseConv
 from leanconv.algorithms.fused.kernel import FusedChain, SumOfParts
 from leanconv.codegen.emitter import Function
 from leanconv.codegen.epilogue import Epilogue
-from leanconv.codegen.extents import Extent, Scalars
 from leanconv.codegen.geometry import Access, Window
 from leanconv.codegen.host import host
 from leanconv.codegen.kernel import Kernel
@@ -29,7 +28,7 @@ from leanconv.kernels.pool import Pool
 from leanconv.records import dataclass
 from leanconv.spec import ConvSpec
 from leanconv.spec.format import NHWC, Format
-from leanconv.symbolic import NeedsNumberError, Symbol, Trace, guarded, least, most
+from leanconv.symbolic import Extent, NeedsNumberError, Scalars, Symbol, Trace, guarded, least, most
 from leanconv.target import PRESETS, Target
 from leanconv.types import FLOAT32, FLOAT64
 from support.block_chains import Block, Runner

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from leanconv.codegen.kernel import Kernel
-from leanconv.kernels.extreme_places import ExtremePlaces
+from leanconv.kernels.arg_max import ExtremePlaces
 from leanconv.kernels.lane_reduce import ReduceOp
 from leanconv.kernels.lrn import ResponseNorm
 from leanconv.kernels.reduce import Reduction
 from leanconv.kernels.softmax import Softmax
-from leanconv.kernels.top import TopLanes, TopSort
-from leanconv.kernels.top_scan import TopScan
+from leanconv.kernels.top_k import TopLanes, TopSort
+from leanconv.kernels.top_k_scan import TopScan
 from leanconv.types import FLOAT32
 from support.forms import constant, shared
 from support.kernel_runner import run_kernel

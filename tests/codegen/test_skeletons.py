@@ -8,12 +8,11 @@ from typing import Any, get_args, get_type_hints
 
 import leanconv.operators  # noqa: F401  whose kernels these are
 from leanconv.codegen import forms
-from leanconv.codegen.extents import Count, Extents
 from leanconv.codegen.forms import extent_names, lifted, split
 from leanconv.codegen.host import host
 from leanconv.codegen.kernel import Kernel
 from leanconv.records import dataclass
-from leanconv.symbolic import Mark, Symbol, Trace
+from leanconv.symbolic import Count, Extents, Mark, Symbol, Trace
 from support.small_kernels import conv_kernel
 
 

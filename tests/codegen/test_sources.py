@@ -12,7 +12,7 @@ from leanconv.codegen import keys
 from leanconv.codegen.host import host
 from leanconv.codegen.keys import DECIDING, EMITTING, PACKAGE, source_files, sources_hash
 
-_DECISIONS = ("planner/choices.py", "planner/found_plans.py", "planner/tuner.py")
+_DECISIONS = ("planner/decisions.py", "planner/found_plans.py", "planner/tuner.py")
 
 
 def hashed(folders: Sequence[str]) -> set[Path]:

@@ -13,7 +13,7 @@ import pytest
 
 import leanconv as lc
 from leanconv.algorithms import ALGORITHMS
-from leanconv.api import convolve as api
+from leanconv.api import conv as api
 from leanconv.api import kept_plans
 from leanconv.api.layer_plan import PackedConstants
 from leanconv.api.plan_cache import PlanCache

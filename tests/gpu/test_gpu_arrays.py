@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from leanconv.errors import InputError
-from leanconv.gpu.device.dlpack import DeviceArray, take
+from leanconv.gpu.device.arrays import DeviceArray, take
 from leanconv.gpu.device.driver import Driver
 from leanconv.types import BFLOAT16, FLOAT16, FLOAT32, FLOAT64
 from support.gpu.fake_cuda import FakeCuda

@@ -21,8 +21,8 @@ from leanconv.gpu.compiled_network import CompiledDeviceNetwork
 from leanconv.gpu.conv import DeviceConvPlan
 from leanconv.gpu.device.driver import Driver
 from leanconv.gpu.launch import TENSOR_MAP
+from leanconv.gpu.lowering import HANDLERS
 from leanconv.gpu.lowering.gemm import pack
-from leanconv.gpu.lowering.graph import HANDLERS
 from leanconv.gpu.machine import FP16X3, IEEE, choices
 from leanconv.graph.ops import BINARY, OPS, UNARY
 from leanconv.spec import Activation, ConvSpec

@@ -17,7 +17,7 @@ from leanconv.graph.file_kinds import file_kind
 from leanconv.graph.limits import Limits
 from leanconv.graph.onnx_description import describe
 from leanconv.graph.onnx_import import read_model
-from leanconv.quantizer.onnx_reading import read_graph
+from leanconv.quantizer.float_network import read_graph
 from support.hostile import bounded
 from support.onnx_models import small_cnn
 

@@ -11,7 +11,7 @@ import pytest
 from leanconv.graph.edit import frozen
 from leanconv.graph.ir import Graph, Node, TensorType
 from leanconv.graph.ops import infer_node
-from leanconv.graph.passes.fuse_codes import fuse_codes
+from leanconv.graph.passes.fuse_epilogues import fuse_codes
 from leanconv.graph.verify import verify
 from leanconv.types import INT8, UINT8, DType
 from support.interpret import interpret

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import leanconv as lc
 from leanconv.errors import BudgetError, LeanConvError, ModelError, UnsupportedError
-from leanconv.graph import late_stages
+from leanconv.graph import data_dependent_stages
 from leanconv.graph.file_graph import FileNode
 from leanconv.graph.onnx_binding import Scope
 from leanconv.graph.value import Value
@@ -417,7 +417,7 @@ def test_threads_that_bind_nodes_at_once(monkeypatch: pytest.MonkeyPatch) -> Non
                 return super().variable(*given)
 
         with monkeypatch.context() as patched:
-            patched.setattr(late_stages, "Trace", Interrupted)
+            patched.setattr(data_dependent_stages, "Trace", Interrupted)
             results.append(network.run(feed)["y"])
         results.append(network.run(feed)["y"])
         assert len(results) > 2 or when > 1

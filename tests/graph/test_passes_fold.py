@@ -10,9 +10,13 @@ import pytest
 from leanconv.graph.edit import frozen
 from leanconv.graph.ir import Graph, Node, TensorType
 from leanconv.graph.ops import infer
-from leanconv.graph.passes.dense_to_conv import dense_to_conv
+from leanconv.graph.passes.canonical_forms import (
+    dense_to_conv,
+    global_pooling,
+    merge_pads,
+    pool_channels_last,
+)
 from leanconv.graph.passes.fold_batch_norm import fold_batch_norm
-from leanconv.graph.passes.global_pooling import global_pooling, merge_pads, pool_channels_last
 from leanconv.graph.verify import verify
 from leanconv.spec.activation import Activation
 from leanconv.types import FLOAT32, INT8, UINT8, DType

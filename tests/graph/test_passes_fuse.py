@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from leanconv.graph.passes.dense_to_conv import dense_to_conv
+from leanconv.graph.passes.canonical_forms import dense_to_conv
 from leanconv.graph.passes.fuse_epilogues import (
     fuse_activations,
     fuse_affine,

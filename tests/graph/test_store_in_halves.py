@@ -31,15 +31,29 @@ def as_large(op: str, b: Builder, x: str) -> str:
         return b.op(op, x, 0.1)
     if op == "Clip":
         return b.op(op, x, min=-1e9, max=1e9)
-    if op == "MaxPool":
+    if op in ("MaxPool", "AveragePool"):
         return b.pool(x, (2, 2), op)
+    if op == "LRN":
+        return b.op(op, x, size=3, alpha=0.0, beta=0.5, bias=1.0)
+    if op == "Resize":
+        given = {"coordinate_transformation_mode": "half_pixel", "nearest_mode": "floor"}
+        sizes, scales = (1, 8, 64, 64), (1.0, 1.0, 2.0, 2.0)
+        return b.op(op, x, mode="linear", sizes=sizes, scales=scales, **given)
+    if op == "Resample":
+        given = {"coordinate_transformation_mode": "half_pixel", "cubic_coeff_a": -0.75}
+        given |= {"mode": "cubic", "exclude_outside": False, "antialias": False}
+        return b.op(op, x, axes=(3,), sizes=(64,), scales=(2.0,), rois=((0.0, 1.0),), **given)
     if op == "ReduceMax":
         return b.op(op, x, axes=(0,), keepdims=True)
     return b.op(op, x)
 
 
 @pytest.mark.parametrize(
-    "op", ["Relu", "Where", "MaxPool", "ReduceMax", "Max", "Abs", "Clip", "PRelu", "Softplus"]
+    "op",
+    [
+        *("Relu", "Where", "MaxPool", "ReduceMax", "Max", "Abs", "Clip", "PRelu", "Softplus"),
+        *("AveragePool", "LRN", "Resize", "Resample"),
+    ],
 )
 def test_what_is_as_large_as_its_inputs_overflows_no_more_than_they(op: str) -> None:
     b = Builder(FLOAT32)
@@ -51,13 +65,26 @@ def test_what_is_as_large_as_its_inputs_overflows_no_more_than_they(op: str) -> 
     np.testing.assert_array_equal(interpret(graph, inputs)[y], expected)
 
 
-@pytest.mark.parametrize("op", ["Relu", "Max", "Abs", "Neg", "Clip", "PRelu"])
+@pytest.mark.parametrize("op", ["Relu", "Max", "Abs", "Neg", "Clip", "PRelu", "Resize"])
 def test_scores_before_a_softmax_stay_float32_where_their_errors_are_kept(op: str) -> None:
     b = Builder(FLOAT32)
     scores = b.op("Add", b.input(*SHAPE), b.input(*SHAPE))
     y = b.op("Softmax", as_large(op, b, scores), axis=1)
     graph = stored(b.graph(y))
     assert graph.types[scores].dtype == FLOAT32
+
+
+@pytest.mark.parametrize("op", ["Sin", "Cos", "Tan", "Exp", "Sinh", "Cosh"])
+def test_large_angles_and_exponents_stay_float32(op: str) -> None:
+    """Half precision has no digits of 2048.5: the sine would be that of another angle."""
+    b = Builder(FLOAT32)
+    x = b.op("Mul", b.input(*SHAPE), 2.0)
+    y = b.op(op, x)
+    graph = stored(b.graph(y))
+    assert graph.types[x].dtype == FLOAT32
+    inputs = {name: np.full(SHAPE, 1024.25, np.float32) for name in graph.inputs}
+    expected = interpret(b.graph(y), inputs)[y]
+    np.testing.assert_array_equal(interpret(graph, inputs)[y], expected)
 
 
 def test_means_of_scores_stay_float32_but_not_what_they_are_means_of() -> None:

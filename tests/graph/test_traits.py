@@ -18,7 +18,7 @@ from leanconv.graph.ops import OPS, UNARY, evaluate, infer
 from leanconv.graph.ops.base import Halves
 from leanconv.types import BOOL, FLOAT32, INT32
 
-MADE_UP = Path(__file__).parents[1] / "support" / "made_up.py"
+SUPPORT = Path(__file__).parents[1] / "support"
 NUMBERS: dict[str, Any] = {
     "alpha": 0.25,
     "beta": 0.5,
@@ -29,10 +29,11 @@ NUMBERS: dict[str, Any] = {
 MOST = float(np.finfo(np.float16).max)
 
 
-def test_operations_that_are_made_up_are_treated_as_their_traits_say() -> None:
+@pytest.mark.parametrize("script", ["made_up.py", "made_up_activation.py"])
+def test_operations_that_are_made_up_are_treated_as_their_traits_say(script: str) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(
-        [sys.executable, str(MADE_UP)],
+        [sys.executable, str(SUPPORT / script)],
         env=environment,
         capture_output=True,
         text=True,
@@ -119,3 +120,21 @@ def test_results_are_large_only_where_what_is_read_is(op: str) -> None:
     assert np.all(~np.isfinite(y) | (y <= 2 * np.abs(x) + 2))
     huge = np.abs(computed(op, np.float32([-1e8, 1e8])))
     assert OPS[op].halves == "scaled" or not np.any(huge > MOST)
+
+
+def slope(op: str, x: np.ndarray) -> np.ndarray:
+    """The slopes of a function of one number, where it has any."""
+    with np.errstate(all="ignore"):
+        found = (computed(op, x + 1e-7) - computed(op, x - 1e-7)) / 2e-7
+    return np.nan_to_num(np.abs(found), nan=0.0, posinf=0.0)
+
+
+@pytest.mark.parametrize("op", [op for op in UNARY if OPS[op].halves])
+def test_errors_grow_where_it_is_said(op: str) -> None:
+    """Relative errors of large numbers grow in waves and exponentials, absolute ones in roots."""
+    near = np.linspace(-0.98765, 0.98543, 1000)  # beside the steps of Floor and its like
+    far = 30 * near
+    largest = np.abs(computed(op, far))
+    large = np.max(np.abs(far) * slope(op, far)) / np.max(largest[np.isfinite(largest)])
+    small = np.max(slope(op, np.append(near, [2e-7, 1 - 2e-7, 1 + 2e-7])))
+    assert (large > 4 or small > 100) == bool(OPS[op].magnifies), (large, small)

@@ -20,8 +20,8 @@ from leanconv.graph.ir import Graph, TensorType
 from leanconv.graph.ir import Node as GraphNode
 from leanconv.graph.ops import OPS, infer
 from leanconv.graph.segments import needs_compiler
-from leanconv.planner.decision import Decision
-from leanconv.planner.tiles.layout import ImageNetwork, Layout
+from leanconv.planner.decisions import Decision
+from leanconv.planner.image_tiles.layout import ImageNetwork, Layout
 from leanconv.spec import PLAIN
 from leanconv.types import FLOAT32
 

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from leanconv.kernels import nonzero
-from leanconv.kernels.items import PIECE
+from leanconv.kernels import PIECE, nonzero
 from leanconv.target import Target
 from leanconv.types import BOOL, DTYPES, HALVES, DType
 from support.nodes import TARGETS as ALL

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from leanconv.graph.ops.packed_matmul import packed_bits, unpacked_bits
+from leanconv.graph.ops.quantised_layers import packed_bits, unpacked_bits
 from leanconv.kernels import KernelContext, packed_matmul
 from leanconv.spec.format import PLAIN
 from leanconv.target import Target, preset

@@ -45,6 +45,30 @@ def test_a_network_in_half_precision(keep_ends: bool) -> None:
             net(x.astype("f4"))
 
 
+MOVING: dict[str, tuple[Array | None, dict[str, int]]] = {
+    "Trilu": (None, {}),
+    "ReverseSequence": (np.array([5, 3, 6, 1, 2, 6, 4, 5]), {"batch_axis": 1, "time_axis": 0}),
+    "CenterCropPad": (np.array([4, 10]), {}),
+    "Compress": (np.array([True, False, True, True, False, True]), {"axis": 0}),
+}
+
+
+@pytest.mark.parametrize("exported", ["float16", "float32"])
+@pytest.mark.parametrize("op", MOVING)
+def test_what_moves_halves_keeps_their_bits(op: str, exported: str) -> None:
+    second, given = MOVING[op]
+    nodes = [helper.make_node(op, ["x", "c"][: 1 + (second is not None)], ["m"], **given)]
+    to = HALF if exported == "float16" else TensorProto.FLOAT
+    nodes += [helper.make_node("Cast", ["m"], ["f"], to=to), helper.make_node("Neg", ["f"], ["y"])]
+    held = {} if second is None else {"c": second}
+    proto = model(nodes, {"x": (6, 8)}, ["y"], held, opset=18, elem_type=HALF)
+    proto.graph.output[0].type.tensor_type.elem_type = to
+    x = R.standard_normal((6, 8)).astype("f2")
+    y = lc.load(proto)(x)
+    assert y.dtype == exported
+    np.testing.assert_array_equal(y, reference(proto, {"x": x})["y"])
+
+
 def test_errors_below_those_of_half_precision_are_refused() -> None:
     proto = in_half(small_cnn(batch=1))
     for axis, extent in enumerate((1, 3, 32, 32)):

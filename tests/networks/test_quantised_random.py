@@ -11,7 +11,7 @@ from onnx import helper
 import leanconv as lc
 from leanconv.graph.onnx_import import read_model
 from leanconv.graph.passes import PASSES, run_passes
-from leanconv.graph.passes.unsigned_codes import unsigned_codes
+from leanconv.graph.passes.coded_values import unsigned_codes
 from leanconv.types import FLOAT32, FLOAT64, INT8, UINT8
 from support.interpret import interpret
 from support.quantised_models import model, peer

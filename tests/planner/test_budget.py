@@ -15,7 +15,7 @@ from leanconv.codegen.host import host
 from leanconv.graph.ir import Graph
 from leanconv.operators import Accuracy
 from leanconv.planner.budget import Planner
-from leanconv.planner.decision import Decision
+from leanconv.planner.decisions import Decision
 from leanconv.planner.errors import error_units
 from leanconv.planner.graph_planner import GraphPlanner
 from leanconv.planner.lowering import lower_graph

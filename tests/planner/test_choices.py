@@ -20,11 +20,10 @@ from leanconv.graph.ir import Graph
 from leanconv.graph.onnx_import import read_model
 from leanconv.graph.passes import run_passes
 from leanconv.operators import Accuracy, NodeContext, Operator, operator_of
-from leanconv.operators.block_chain import BlockChain
-from leanconv.operators.conv_chain import ConvChain
+from leanconv.operators.chains import BlockChain, ConvChain
 from leanconv.operators.convolution import Convolution
-from leanconv.planner import choices
-from leanconv.planner.decision import Decision
+from leanconv.planner import decisions
+from leanconv.planner.decisions import Decision
 from leanconv.planner.formats import default_decisions, format_rules
 from leanconv.planner.lowering import lower_graph
 from leanconv.types import FLOAT32
@@ -51,7 +50,7 @@ def _counted(
 def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The nodes that the model was asked about, and a store of this test's own."""
     store, found = DiskCache(tmp_path, suffix=".json"), []
-    monkeypatch.setattr(choices, "_store", lambda: store)
+    monkeypatch.setattr(decisions, "_store", lambda: store)
     for operator in (Convolution, ConvChain, BlockChain):
         monkeypatch.setattr(operator, "default_choice", _counted(operator, found))
     return found
@@ -66,7 +65,7 @@ def graph(batch: int) -> Graph:
 def decided(batch: int, accuracy: Accuracy = ACCURACY) -> tuple[list[Decision], list[Decision]]:
     """Decisions before and after."""
     before = default_decisions(format_rules(graph(batch), host()))
-    return before, choices.resolved_choices(graph(batch), host(), accuracy, before)
+    return before, decisions.resolved_choices(graph(batch), host(), accuracy, before)
 
 
 def test_equal_nodes_are_asked_about_once(asked: list[str]) -> None:
@@ -147,5 +146,5 @@ def test_open_sizes_are_asked_about_apart_from_the_same_numbers(
 def test_what_is_named_is_kept(asked: list[str]) -> None:
     _, after = decided(1)
     asked.clear()
-    assert choices.resolved_choices(graph(1), host(), ACCURACY, after) == after
+    assert decisions.resolved_choices(graph(1), host(), ACCURACY, after) == after
     assert not asked

@@ -11,7 +11,7 @@ import pytest
 
 import leanconv as lc
 from leanconv.errors import BudgetError, SpecError, UnsupportedError
-from leanconv.gpu.lowering.graph import lower_graph as lower_on_gpu
+from leanconv.gpu.lowering import lower_graph as lower_on_gpu
 from leanconv.gpu.machine import PRESETS
 from leanconv.graph.onnx_import import read_model
 from leanconv.graph.passes import GPU_PASSES, run_passes

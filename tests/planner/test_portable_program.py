@@ -42,9 +42,8 @@ from leanconv.planner.packing import PackProgram, pack_program, placed_calls
 from leanconv.planner.weight_streaming import lay_out, streamed_within
 from leanconv.records import dataclass
 from leanconv.runtime.file_block import FileBlock, unnamed_block
-from leanconv.runtime.memory import Block
+from leanconv.runtime.memory import Block, SharedArena
 from leanconv.runtime.portable import PortableProgram
-from leanconv.runtime.shared_arena import SharedArena
 from support.control_flow import node
 from support.loops import CONV, hold, loop, made
 from support.onnx_models import model, small_cnn

@@ -15,10 +15,10 @@ from leanconv.graph.onnx_import import read_model
 from leanconv.graph.passes import run_passes
 from leanconv.graph.template import Templates
 from leanconv.operators import Accuracy, Operator, operator_of
-from leanconv.operators.conv_chain import ConvChain
+from leanconv.operators.chains import ConvChain
 from leanconv.operators.convolution import Convolution
-from leanconv.planner import choices
-from leanconv.planner.choices import representative, representative_types
+from leanconv.planner import decisions as choices
+from leanconv.planner.decisions import representative, representative_types
 from leanconv.planner.formats import default_decisions, format_rules
 from leanconv.types import FLOAT32
 from support.network_models import images, model

@@ -10,9 +10,8 @@ import pytest
 
 import leanconv as lc
 from leanconv.errors import OutOfMemoryError, ReentrantCallError
-from leanconv.runtime import shared_arena
-from leanconv.runtime.memory import Block
-from leanconv.runtime.shared_arena import SharedArena
+from leanconv.runtime import memory
+from leanconv.runtime.memory import Block, SharedArena
 from support.network_models import images, model
 
 BATCHES = (3, 1, 4, 2)
@@ -82,7 +81,7 @@ def test_it_recovers_from_want_of_memory(monkeypatch: pytest.MonkeyPatch) -> Non
         raise OutOfMemoryError("no memory")
 
     with monkeypatch.context() as patched:
-        patched.setattr(shared_arena, "Block", refused)
+        patched.setattr(memory, "Block", refused)
         with pytest.raises(OutOfMemoryError):
             arena.part(9000)
     assert arena.block is None

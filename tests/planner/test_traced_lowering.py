@@ -16,7 +16,7 @@ from leanconv.graph.onnx_import import read_model
 from leanconv.graph.passes import run_passes
 from leanconv.graph.template import Templates
 from leanconv.operators import Accuracy, operator_of
-from leanconv.planner.choices import remembered
+from leanconv.planner.decisions import remembered
 from leanconv.planner.lowering import TracedLowering, lower_graph, usual_choices
 from leanconv.target import PRESETS, Target
 from leanconv.types import FLOAT32

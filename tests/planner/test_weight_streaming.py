@@ -14,7 +14,6 @@ import pytest
 
 import leanconv as lc
 from leanconv.api import options
-from leanconv.graph.passes import cut_weights
 from leanconv.planner import weight_streaming
 from leanconv.planner.storage import Reading
 from leanconv.planner.weight_streaming import STAYS_BYTES, streamed_ns
@@ -229,8 +228,8 @@ def test_options_for_a_layer_are_for_its_parts(monkeypatch: pytest.MonkeyPatch) 
 def test_a_layer_of_very_many_channels_has_a_bounded_number_of_parts() -> None:
     b = Builder()
     whole = b.graph(b.conv(b.input(1, 1, 1, 1), b.normal(160_000, 1, 1, 1)))
-    cut = cut_weights.cutting_weights(1)(whole)
-    assert 1000 < len(cut.nodes) <= cut_weights._MOST_PARTS
+    cut = weight_streaming.cutting_weights(1)(whole)
+    assert 1000 < len(cut.nodes) <= weight_streaming._MOST_PARTS
 
 
 def test_times_of_steps_are_measured() -> None:

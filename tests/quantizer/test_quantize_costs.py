@@ -13,9 +13,9 @@ from onnx import helper
 
 import leanconv as lc
 from leanconv.errors import BudgetError
+from leanconv.graph.onnx_graph import OnnxGraph
 from leanconv.quantizer.choose import front
 from leanconv.quantizer.costs import Clock, LayerCost, Planned, RungCost, total
-from leanconv.quantizer.onnx_graph import OnnxGraph
 from leanconv.quantizer.result import FLOAT16, FLOAT32, INT8, key
 from leanconv.quantizer.samples import Arrays
 from support.networks_to_quantise import model, normal

@@ -10,15 +10,21 @@ import pytest
 from onnx import helper
 
 import leanconv as lc
-from leanconv.quantizer.codes import Codes, codes_of_range, weight_codes, weight_scales
+from leanconv.graph.onnx_graph import OnnxGraph
+from leanconv.quantizer.codes import (
+    BINS,
+    METHODS,
+    Codes,
+    Histogram,
+    codes_of_range,
+    value_codes,
+    weight_codes,
+    weight_scales,
+)
 from leanconv.quantizer.equalise import equalised
-from leanconv.quantizer.folding import folded
+from leanconv.quantizer.float_network import folded, network_of, read_graph
 from leanconv.quantizer.layers import layer_of, scheme
-from leanconv.quantizer.onnx_graph import OnnxGraph
-from leanconv.quantizer.onnx_reading import read_graph
-from leanconv.quantizer.ranges import BINS, METHODS, Histogram, value_codes
 from leanconv.quantizer.rounding import Moments, Windows, corrected_bias, rounded_codes
-from leanconv.quantizer.running import network_of
 from leanconv.quantizer.samples import checked_samples
 from leanconv.quantizer.scores import relative_difference
 from support.networks_to_quantise import model, normal

@@ -10,8 +10,7 @@ import pytest
 import leanconv as lc
 from leanconv.api.load import model_source
 from leanconv.cli.quantize_page import layer_counts, notes, quantize_page
-from leanconv.quantizer.folding import folded
-from leanconv.quantizer.onnx_reading import read_graph
+from leanconv.quantizer.float_network import folded, read_graph
 from leanconv.quantizer.result import (
     FLOAT16,
     FLOAT32,

@@ -17,8 +17,8 @@ import leanconv as lc
 from leanconv.cli.main import main
 from leanconv.errors import SpecError
 from leanconv.quantizer.codes import WeightCodes, limited, weight_codes, weight_scales
+from leanconv.quantizer.float_network import read_graph
 from leanconv.quantizer.layers import Layer, layer_of
-from leanconv.quantizer.onnx_reading import read_graph
 from leanconv.quantizer.rounding import Windows
 from leanconv.quantizer.saturating import lost, unsafe_pairs
 from support.networks_to_quantise import model, normal

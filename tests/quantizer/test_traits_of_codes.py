@@ -14,13 +14,15 @@ from onnx import helper
 import leanconv as lc
 from leanconv.errors import ModelError
 from leanconv.graph.convert import FILE_RULES, RULES
+from leanconv.graph.onnx_graph import OnnxGraph
+from leanconv.graph.onnx_import import read_model
+from leanconv.graph.passes import PASSES, run_passes
+from leanconv.quantizer.emit import with_halves
 from leanconv.quantizer.equalise import equalised
-from leanconv.quantizer.finer_layers import with_halves
+from leanconv.quantizer.float_network import network_of, read_graph
 from leanconv.quantizer.layers import scheme
-from leanconv.quantizer.onnx_graph import OnnxGraph
-from leanconv.quantizer.onnx_reading import read_graph
-from leanconv.quantizer.running import network_of
 from leanconv.quantizer.samples import checked_samples
+from support.network_models import by_onnxruntime
 from support.networks_to_quantise import model, normal
 
 SPREAD = np.geomspace(0.05, 20.0, 6).astype(np.float32)  # factors of six channels
@@ -80,6 +82,27 @@ def test_what_takes_several_values_takes_codes_of_all(made_up: Any) -> None:
     graph = read_graph(network("MadeUp", "x"))
     assert scheme(graph, {"first", "second"}).values == ("x", "c", "m")
     assert scheme(graph, {"second"}).values == ("m",)
+
+
+@pytest.mark.parametrize("op", ["SpaceToDepth", "DepthToSpace", "Tile"])
+def test_codes_of_what_keeps_them_are_moved(op: str) -> None:
+    """The operation moves codes, and ONNX Runtime has the same ones."""
+    more, given = (["repeats"], {}) if op == "Tile" else ([], {"blocksize": 2})
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], name="first"),
+        helper.make_node(op, ["c", *more], ["m"], **given),
+        helper.make_node("Conv", ["m", "d"], ["y"], name="second"),
+    ]
+    channels = {"SpaceToDepth": 32, "DepthToSpace": 2, "Tile": 16}[op]
+    held = {"w": normal(8, 4, 1, 1), "d": normal(3, channels, 1, 1), "repeats": [1, 2, 1, 1]}
+    held = {name: np.asarray(held[name]) for name in ("w", "d", *more)}
+    made = lc.quantize(model(nodes, ["n", 4, 8, 8], held), normal(4, 4, 8, 8), threads=1)
+    graph = run_passes(read_model(made.data).bind({"x": (1, 4, 8, 8)}), PASSES)
+    *between, last = (graph.types[node.output].dtype for node in graph.nodes)
+    assert (set(between), last) == ({"uint8"}, "float32")
+    x = normal(1, 4, 8, 8, seed=3)
+    exact = by_onnxruntime(made.data, {"x": x})["y"]
+    np.testing.assert_allclose(lc.load(made.data)(x), exact, atol=0.02 * np.abs(exact).max())
 
 
 def equal(graph: OnnxGraph) -> OnnxGraph:

@@ -41,23 +41,29 @@ from types import SimpleNamespace
 import numpy as np, pytest
 import leanconv as lc
 from leanconv.algorithms.direct.kernel import DirectConv
+from leanconv.api import compiled_conv
 from leanconv.codegen.epilogue import Epilogue
-from leanconv.planner import candidate_program
+from leanconv.planner import packing
 from leanconv.runtime.program import Stage
 from support.guarded_programs import install
 from support.small_kernels import Shifted
 install(pytest.MonkeyPatch(), {side!r})
-from leanconv.planner.candidate_program import Stage as plain
+from leanconv.planner.packing import Stage as plain
 def stage(form, operands, scratch):
     return plain(form, (operands[0], operands[-1]), scratch)
-candidate_program.Stage = stage
-inner = candidate_program.compiler.load
+inner = packing.compiler.load
 def found(kernels, target):
     library = inner([Shifted({by})], target)
     form = library.form(Shifted({by}))
     library.form = lambda kernel: form
     return library
-candidate_program.compiler = SimpleNamespace(load=found)  # not what packs
+whole = compiled_conv.candidate_program
+def program(*given, **options):
+    with pytest.MonkeyPatch.context() as patch:  # not what packs
+        patch.setattr(packing, "Stage", stage)
+        patch.setattr(packing, "compiler", SimpleNamespace(load=found))
+        return whole(*given, **options)
+compiled_conv.candidate_program = program
 plan = lc.plan_conv2d((1, 1, 2, 4), np.ones((1, 1, 1, 1), "f4"), algorithm="direct", threads=1)
 print(plan(np.ones((1, 1, 2, 4), "f4")).tolist())
 """

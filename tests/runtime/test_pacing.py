@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from leanconv.runtime.pacing import Pacing
+from leanconv.runtime.pool import Pacing
 
 MS = 1_000_000
 Clock = Callable[[float], tuple[float, float]]  # ms now -> ms of a run (together, alone)

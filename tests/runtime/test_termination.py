@@ -19,7 +19,7 @@ import leanconv.onnxruntime as ours
 from leanconv import interrupts
 from leanconv.errors import InputError, TerminatedError
 from leanconv.onnxruntime import exceptions
-from leanconv.runtime import loop_program, program
+from leanconv.runtime import program, segmented_program
 from support.control_flow import node
 from support.late_outputs import late_outputs
 from support.loops import X as LOOPED
@@ -44,10 +44,10 @@ def chain() -> bytes:
 @pytest.fixture
 def cut(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each stage takes long, so that each is a native call."""
-    for module in (program, loop_program):
+    for module in (program, segmented_program):
         monkeypatch.setattr(module, "LONG_NS", 0)
     monkeypatch.setattr(program, "PIECE_NS", 0)
-    monkeypatch.setattr(loop_program, "PIECE_NS", 1)
+    monkeypatch.setattr(segmented_program, "PIECE_NS", 1)
 
 
 class Count:

@@ -14,7 +14,7 @@ from leanconv.graph.ir import Graph, Node, TensorType
 from leanconv.graph.passes.fuse_blocks import fuse_blocks
 from leanconv.graph.verify import verify
 from leanconv.operators import Accuracy, NodeContext
-from leanconv.operators.conv_chain import CONV_CHAIN
+from leanconv.operators.chains import CONV_CHAIN
 from leanconv.spec import Activation, Format
 from leanconv.target import Target
 from leanconv.types import FLOAT32, FLOAT64

@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from leanconv.api.footprint import Footprint
+from leanconv.api.backend import Footprint, ProfileRow
 from leanconv.api.inputs import InputSpec
-from leanconv.runtime.profile import ProfileRow
 from leanconv.target import preset
 from leanconv.types import FLOAT32
 

@@ -14,12 +14,11 @@ from leanconv.algorithms.parameters import Choice
 from leanconv.codegen.host import host
 from leanconv.errors import SpecError
 from leanconv.graph.ir import Graph, Node, TensorType
-from leanconv.graph.ops import infer_node
+from leanconv.graph.ops import OPS, infer_node
 from leanconv.graph.ops.quantised import CODES
 from leanconv.graph.ops.recurrent import Cell, Gate
 from leanconv.graph.passes.fuse_blocks import fuse_blocks, merge_blocks
 from leanconv.graph.verify import verify
-from leanconv.kernels import elementwise, layout
 from leanconv.operators import NodeContext, operator_of
 from leanconv.planner.formats import FormatRules
 from leanconv.spec import PLAIN, Activation, Format
@@ -159,7 +158,7 @@ def _of_codes(op: str) -> Iterator[Case]:
         for made in quantised_convs.some():
             yield Case(made.node, made.graph, dict(made.inputs))
     for name, inputs, attributes, *rest in single_nodes.nodes():
-        if name == op and op in layout.OPS and not rest:
+        if name == op and OPS[op].kernel == "layout" and not rest:
             codes = {f"x{i}": (40 * array).astype(INT8) for i, array in enumerate(inputs)}
             yield Case(*one_node(op, codes, {}, tuple(codes), attributes), codes)
 
@@ -192,7 +191,7 @@ def _shared(op: str) -> Iterator[Case]:
 def _of_images(op: str) -> Iterator[Case]:
     """Operations on one number each, on images and on what is spread over them."""
     row = next((row for row in single_nodes.nodes() if row[0] == op), None)
-    if row is None or op not in elementwise.OPS:
+    if row is None or OPS[op].kernel != "elementwise":
         return
     _, inputs, attributes, *_ = row
     x = single_nodes.array(*IMAGE, positive=True)

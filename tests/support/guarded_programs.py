@@ -36,7 +36,7 @@ from leanconv.planner.lowered_graph import ConstantPool, LoweredGraph
 from leanconv.planner.storage import Reading, Storage
 from leanconv.planner.weight_streaming import Layout
 from leanconv.runtime import native
-from leanconv.runtime.memory import Block
+from leanconv.runtime.memory import ArenaPart, Block
 from leanconv.runtime.portable import (
     PortableProgram,
     RepeatedStages,
@@ -44,8 +44,7 @@ from leanconv.runtime.portable import (
     linked_stages,
 )
 from leanconv.runtime.program import Place, Program, Slot, Stage
-from leanconv.runtime.shared_arena import ArenaPart
-from leanconv.runtime.stream_program import Files, StreamProgram
+from leanconv.runtime.segmented_program import Files, StreamProgram
 from leanconv.spec.format import ALIGNMENT, aligned_offsets
 from support import guard_pages
 from support.guard_pages import Region

@@ -15,7 +15,7 @@ from leanconv.algorithms.problem import Problem
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.host import check_runs_here, host
 from leanconv.errors import SpecError
-from leanconv.graph.ops.quantised_conv import numbers_of, requantised
+from leanconv.graph.ops.quantised_layers import numbers_of, requantised
 from leanconv.reference.direct import convolve
 from leanconv.spec import ConvSpec, Format
 from leanconv.spec.requantise import Quantisation, ResidualCodes

@@ -7,9 +7,11 @@ their traits say.
 
 from __future__ import annotations
 
+import gc
 import math
+import sys
 from dataclasses import replace
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -29,7 +31,7 @@ def _of_two(function: Any, **facts: Any) -> Op:
     def infer(types: Types, _: Any) -> Any:
         return checked(broadcast(first(types).shape, required(types, 1).shape), first(types).dtype)
 
-    return single(infer, lambda arrays, _: function(*arrays), 2, 2, **facts)
+    return single(infer, lambda arrays, _: function(*arrays), "a, b", **facts)
 
 
 def _reduction(function: Any, **facts: Any) -> Op:
@@ -41,7 +43,7 @@ def _reduction(function: Any, **facts: Any) -> Op:
     return replace(ops.OPS["ReduceSum"], evaluate=evaluate, **facts)
 
 
-def _of_codes(of_floats: str, inputs: int, **facts: Any) -> Op:
+def _of_codes(of_floats: str, inputs: str, **facts: Any) -> Op:
     """An operation on codes; its values are never asked for."""
 
     def infer(types: Types, given: Any) -> Any:
@@ -49,7 +51,7 @@ def _of_codes(of_floats: str, inputs: int, **facts: Any) -> Op:
 
     names, facts = ops.OPS["QLinearAdd"].attributes, {"dtypes": CODES, **facts}
     facts["of_floats"] = of_floats
-    return single(infer, lambda arrays, _: arrays[0], inputs, inputs, names, **facts)
+    return single(infer, lambda arrays, _: arrays[0], inputs, names, **facts)
 
 
 MADE_UP: dict[str, Op] = {
@@ -58,6 +60,7 @@ MADE_UP: dict[str, Op] = {
     "Widely": _of_one(np.exp2, halves="wide", precise=slice(1), magnifies="difference"),
     "Roundly": _of_one(np.tanh, halves="rounded"),
     "Float32": _of_one(np.arctan),
+    "Doubled": _of_one(lambda x: x + x, halves="scaled", kernel="made_up"),
     "Rooted": _of_one(np.cbrt, halves="rounded", magnifies="root"),
     "Divided": _of_two(lambda a, b: a / b, halves="rounded", divides=True),
     "Differs": _of_two(lambda a, b: a - 2 * b, halves="scaled", magnifies="difference"),
@@ -70,28 +73,35 @@ MADE_UP: dict[str, Op] = {
     ),
     "Moved": _of_one(lambda x: x[::-1].copy(), moves=slice(1), rearranges=True, dtypes=DTYPES),
     "Sorted": _of_one(lambda x: np.sort(x, axis=-1), selects=True, dtypes=DTYPES),
-    "OnCodes": _of_codes("Roundly", 1),
-    "Shifting": _of_codes("Differs", 2, shifts=True),
+    "OnCodes": _of_codes("Roundly", "x"),
+    "Shifting": _of_codes("Differs", "a, b", shifts=True),
     "Summed": _reduction(np.sum),
     "Squared": _reduction(lambda x, **given: np.square(x).sum(**given), keeps_single=False),
 }
 ops.OPS = MappingProxyType({**ops.OPS, **MADE_UP})
 
 # What follows reads the table, and the modules that it imports do.
+from onnx import helper  # noqa: E402
+
+import leanconv as lc  # noqa: E402
+from leanconv.codegen.lowered import Lowered  # noqa: E402
 from leanconv.graph.builder import Builder as Binder  # noqa: E402
+from leanconv.graph.convert import FILE_RULES, RULES, Rule  # noqa: E402
 from leanconv.graph.halves import rounds_to_halves  # noqa: E402
 from leanconv.graph.ir import Graph, Node, TensorType, is_filled  # noqa: E402
 from leanconv.graph.limits import Limits  # noqa: E402
+from leanconv.graph.passes.canonical_forms import global_pooling  # noqa: E402
+from leanconv.graph.passes.coded_values import unsigned_codes  # noqa: E402
 from leanconv.graph.passes.fold_batch_norm import fold_batch_norm  # noqa: E402
-from leanconv.graph.passes.global_pooling import global_pooling  # noqa: E402
 from leanconv.graph.passes.recognise_quantised import recognise_quantised  # noqa: E402
 from leanconv.graph.passes.simplify import drop_dead, merge_common, simplify  # noqa: E402
 from leanconv.graph.passes.store_in_halves import store_in_halves  # noqa: E402
-from leanconv.graph.passes.unsigned_codes import unsigned_codes  # noqa: E402
 from leanconv.graph.verify import verify  # noqa: E402
+from leanconv.kernels import KernelContext, elementwise  # noqa: E402
 from leanconv.planner.errors import NORMALISED, magnified_errors  # noqa: E402
 from support.graph_builder import Builder, applied  # noqa: E402
 from support.graph_builder import ops as ops_of  # noqa: E402
+from support.onnx_models import model  # noqa: E402
 
 SHAPE = (1, 8, 32, 32)  # values of more than 4096 elements are stored in halves
 
@@ -225,6 +235,24 @@ def check_operations_on_codes() -> None:
         assert node.attributes["zeros"] == tuple(
             zero + 128 * (dtype == UINT8) for zero in (*range(inputs), 3)
         )
+
+
+def _lower(context: KernelContext) -> Lowered:
+    node = replace(context.node, op="Add", inputs=context.node.inputs * 2)
+    return elementwise.lower(replace(context, node=node))
+
+
+def check_kernels_of_its_own() -> None:
+    """A record, a rule and a module of kernels are all that an operation needs."""
+    sys.modules["leanconv.kernels.made_up"] = ModuleType("leanconv.kernels.made_up")
+    sys.modules["leanconv.kernels.made_up"].lower = _lower  # type: ignore[attr-defined]
+    rule = Rule(lambda call: [call.emit("Doubled", [call.value()])])
+    for table in (each for view in (RULES, FILE_RULES) for each in gc.get_referents(view)):
+        table["Twice"] = rule
+    proto = model([helper.make_node("Twice", ["x"], ["y"])], {"x": SHAPE}, ["y"])
+    net, x = lc.load(proto.SerializeToString()), np.ones(SHAPE, np.float32)
+    np.testing.assert_array_equal(net(x), 2 * x)
+    assert "Twice_0: Doubled" in str(net.explain())
 
 
 if __name__ == "__main__":

@@ -9,9 +9,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from leanconv.graph.onnx_graph import OnnxGraph
 from leanconv.quantizer import choose
 from leanconv.quantizer.costs import Clock, LayerCost, Planned, RungCost
-from leanconv.quantizer.onnx_graph import OnnxGraph
 
 
 def model(

@@ -13,19 +13,19 @@ from typing import Any
 
 import numpy as np
 
+from leanconv.algorithms.amx.shape import TileShape
 from leanconv.algorithms.col2im.kernel import Col2Im
 from leanconv.algorithms.col2im.layout import run_table
 from leanconv.algorithms.common.conv import with_conv
 from leanconv.algorithms.depthwise.kernel import DepthwiseConv
 from leanconv.algorithms.depthwise.quads import QUAD, DepthwiseCodes
-from leanconv.algorithms.direct.packed import PackedConv
+from leanconv.algorithms.direct.shape import PackedConv
 from leanconv.algorithms.fft.kernel import FftConv
 from leanconv.algorithms.fft.layout import FftLayout, PlaneLayout
 from leanconv.algorithms.fft.plane_kernel import FftPlanes
 from leanconv.algorithms.interface import Candidate
 from leanconv.algorithms.planar.pointwise import PlanarPointwise
 from leanconv.algorithms.problem import Problem
-from leanconv.algorithms.tiles.shape import TileShape
 from leanconv.algorithms.winograd.shape import WinogradShape
 from leanconv.codegen.half_stored import HalfStored
 from leanconv.codegen.kernel import Kernel

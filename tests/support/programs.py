@@ -19,7 +19,7 @@ from examples.networks import squeezenet_like
 model = squeezenet_like(batch=1, image=32).SerializeToString()
 x = np.random.default_rng(0).normal(size=(1, 3, 32, 32)).astype("f4")
 # Workers take part however busy the machine is.
-from leanconv.runtime.pacing import Pacing
+from leanconv.runtime.pool import Pacing
 Pacing.together = lambda self, now: True
 net = lc.load(model, threads=3)
 expected = net(x)

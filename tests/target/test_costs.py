@@ -9,7 +9,7 @@ import pytest
 
 from leanconv.target import PRESETS, RELATIVES, Target
 from leanconv.target.costs import Costs, derived, numbers, stated
-from leanconv.target.records.calibrated import Rates, calibrated, rates_of
+from leanconv.target.rates import Rates, calibrated, rates_of
 from leanconv.types import FLOAT32
 
 RECORDS = {costs.cpu: costs for costs in (target.costs for target in PRESETS.values())}

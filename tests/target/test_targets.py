@@ -15,11 +15,12 @@ from leanconv.codegen.host import (
     _allowed,
     _closest_preset,
     _extensions,
+    asked,
     check_runs_here,
     host,
+    llvm_facts,
     usable_cores,
 )
-from leanconv.codegen.llvm_facts import asked, llvm_facts
 from leanconv.errors import SpecError
 from leanconv.target import EXTENSIONS, PRESETS, Target, preset
 from leanconv.types import FLOAT32, FLOAT64

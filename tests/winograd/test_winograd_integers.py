@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from leanconv.reference.int8_winograd import F23, F43
-from leanconv.winograd.integers import (
+from leanconv.winograd.matrices import Matrix
+from leanconv.winograd.variants import (
     IntegerTransform,
     division,
     integer_transform,
@@ -18,7 +19,6 @@ from leanconv.winograd.integers import (
     operand_bounds,
     operands_fit,
 )
-from leanconv.winograd.matrices import Matrix
 
 _PAGE = Path(__file__).resolve().parents[2] / "docs" / "algorithms.md"
 _TABLE = _PAGE.read_text(encoding="utf-8").split("<!-- bits:")[1].split("<!-- end of bits")[0]

@@ -8,7 +8,7 @@ import pytest
 
 from leanconv.winograd.error import gamma_squared, peak_amplification
 from leanconv.winograd.matrices import transform
-from leanconv.winograd.narrow import as_accurate, narrowed, ordered
+from leanconv.winograd.variants import as_accurate, narrowed, ordered
 from support.exact_linear import times
 
 SIZES = [(m, r) for r in range(2, 8) for m in range(2, 11 - r)]

@@ -5,7 +5,7 @@ from typing import Any
 
 from leanconv.algorithms.interface import Algorithm, Candidate
 from leanconv.algorithms.problem import Problem
-from leanconv.late import Late, named
+from leanconv.lazy_imports import Late, named
 
 
 def _table(places: Mapping[str, str]) -> Late[Algorithm[Any]]:
@@ -27,6 +27,6 @@ ALGORITHMS = _table(
     }
 )
 # Algorithms that need instructions of some processors, and blocks of channels.
-MACHINE_ALGORITHMS = _table({"amx": "leanconv.algorithms.tiles.AMX"})
+MACHINE_ALGORITHMS = _table({"amx": "leanconv.algorithms.amx.AMX"})
 
 __all__ = ["ALGORITHMS", "MACHINE_ALGORITHMS", "Algorithm", "Candidate", "Problem"]

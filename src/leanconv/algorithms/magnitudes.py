@@ -30,13 +30,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from leanconv.algorithms.problem import Problem
-from leanconv.algorithms.rounding import products
+from leanconv.algorithms.problem import Problem, products
 from leanconv.graph.edit import release_read
 from leanconv.records import dataclass
 from leanconv.types import FLOAT32, HALVES, INT8, UINT8, DType, Precision, as_dtype
 
-# Bits that are distinguished: those that tiles of Winograd leave (`leanconv.winograd.integers`).
+# Bits that are distinguished: those that tiles of Winograd leave (`leanconv.winograd.variants`).
 # Layers that differ in nothing else share what is chosen for them.
 _TOLD_APART = (26, 28, 30, 32)
 

@@ -15,8 +15,7 @@ from contextlib import contextmanager
 from leanconv.algorithms.common.conv import GroupedConv, Taps
 from leanconv.algorithms.interface import Algorithm, Candidate, one_kernel_candidate
 from leanconv.algorithms.parameters import Choice, Parameters
-from leanconv.algorithms.problem import Problem
-from leanconv.algorithms.rounding import sum_error
+from leanconv.algorithms.problem import Problem, sum_error
 from leanconv.codegen.activations import finish
 from leanconv.codegen.emitter import Function, Pointer, Value
 from leanconv.codegen.geometry import Access

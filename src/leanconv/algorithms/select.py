@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from leanconv.algorithms import ALGORITHMS, MACHINE_ALGORITHMS
-from leanconv.algorithms.half_stored import has_halves, with_halves
-from leanconv.algorithms.interface import Algorithm, Candidate
+from leanconv.algorithms.interface import Algorithm, Candidate, has_halves, with_halves
 from leanconv.algorithms.magnitudes import (
     Magnitudes,
     in_halves,
@@ -20,11 +19,16 @@ from leanconv.algorithms.magnitudes import (
     usual_magnitudes,
 )
 from leanconv.algorithms.parameters import AUTO, Choice, Parameters, parse_choice
-from leanconv.algorithms.problem import Problem, default_error, most_weight_bytes, typical
-from leanconv.algorithms.rounding import sum_error
+from leanconv.algorithms.problem import (
+    Problem,
+    default_error,
+    most_weight_bytes,
+    sum_error,
+    typical,
+)
 from leanconv.codegen.geometry import Triple
 from leanconv.errors import SpecError
-from leanconv.late import Late
+from leanconv.lazy_imports import Late
 from leanconv.target import Target
 from leanconv.types import SINGLE
 

@@ -1,4 +1,4 @@
-"""The protocols that networks of the CPU and of a GPU share.
+"""The protocols that networks of the CPU and of a GPU share, and their profiles and footprints.
 
 A `Network` (`api.network`) is the same class for both: it checks names and shapes and keeps
 compiled networks by input shapes, and a `Backend` compiles them.
@@ -7,17 +7,19 @@ compiled networks by input shapes, and a `Backend` compiles them.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from leanconv.records import dataclass
+from leanconv.runtime.memory import Held, Resident, resident
 from leanconv.types import DType
+from leanconv.units import format_bytes
 
 if TYPE_CHECKING:  # what networks have: one convolution imports no reader of files
     from leanconv.api.inputs import Known, Shape
     from leanconv.graph.ir import TensorType
     from leanconv.graph.onnx_import import Model
-    from leanconv.runtime.memory import Held
-    from leanconv.runtime.profile import Step
 
 
 class DeviceTensor(Protocol):
@@ -172,3 +174,166 @@ class Backend(Protocol):
 
     def copied(self, compiled: Compiled | None) -> Backend:
         """A backend for a copy of the network, which follows the plan if that was measured."""
+
+
+@dataclass(frozen=True)
+class ProfileRow:
+    """Times of one step over the repeats of a profile, in nanoseconds.
+
+    Attributes:
+        name, op, algorithm: of the step, as the plan and `explain` name it.
+        calls: number of times that it was timed.
+        median_ns, average_ns, least_ns, most_ns: of the times.
+        share: of the median in the sum of all steps' medians.
+        flops: of the plain sum.
+        predicted_ns: the plan's estimate; None where it estimates no times.
+    """
+
+    name: str
+    op: str
+    algorithm: str
+    calls: int
+    median_ns: float
+    average_ns: float
+    least_ns: int
+    most_ns: int
+    share: float
+    flops: int
+    predicted_ns: int | None = None
+
+
+class Step(Protocol):
+    """Interface of a plan's step, for a profile."""
+
+    @property
+    def name(self) -> str:
+        """Name of the node in the file."""
+
+    @property
+    def op(self) -> str:
+        """Operation of the node in the file."""
+
+    @property
+    def algorithm(self) -> str:
+        """Algorithm that computes the step."""
+
+    @property
+    def flops(self) -> int:
+        """Floating point operations of one run."""
+
+
+def profile_rows(
+    steps: Sequence[Step],
+    times: Sequence[Sequence[int]],
+    estimates: Sequence[int | None],
+) -> list[ProfileRow]:
+    """One row for each step.
+
+    Args:
+        steps: of the plan, in order.
+        times: for each of them the nanoseconds of every repeat.
+        estimates: for each of them the nanoseconds that the plan predicts.
+    """
+    from statistics import median
+
+    medians = [float(median(row)) if row else 0.0 for row in times]
+    total = sum(medians) or 1.0
+    return [
+        ProfileRow(
+            step.name,
+            step.op,
+            step.algorithm,
+            len(row),
+            median,
+            sum(row) / max(1, len(row)),
+            min(row, default=0),
+            max(row, default=0),
+            median / total,
+            step.flops,
+            estimate,
+        )
+        for step, row, median, estimate in zip(steps, times, medians, estimates, strict=True)
+    ]
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Bytes of memory, by what they are for.
+
+    Attributes:
+        weights: packed, of all plans that the network keeps; what plans share counts once.
+        workspace: in which its runs work, as large as the largest plan needs.
+        code: of its kernels; of kernels that several plans use, for each of them.
+        outputs: of large results that nobody refers to any more, which wait for the next ones.
+        process: the whole process's bytes in memory; None where the system does not say.
+        llvm_loaded: whether LLVM has been loaded: something had to be compiled.
+        private: how much of these four is memory of this process alone.
+    """
+
+    weights: int
+    workspace: int
+    code: int
+    outputs: int
+    process: Resident | None
+    llvm_loaded: bool
+    private: int
+
+    @classmethod
+    def of(cls, held: Held, outputs: int, private: int) -> Footprint:
+        """Make the footprint of a network's plans and of this process now.
+
+        Args:
+            held: the memory that its plans keep.
+            outputs: bytes of large results that are free.
+            private: how much of what its plans hold is memory of this process alone.
+        """
+        loaded = "llvmlite.binding.ffi" in sys.modules
+        weights = sum(held.blocks.values())
+        sizes = weights, held.working_bytes, held.own_bytes, outputs
+        return cls(*sizes, resident(), loaded, private + outputs)
+
+    @property
+    def rest(self) -> int | None:
+        """Memory of no file and not of the network: Python's objects, arrays, LLVM's own.
+
+        None where the system does not say. Memory that was allocated and never touched is not in
+        the process's count: until the first run this is too small by the workspace.
+        """
+        if self.process is None:
+            return None
+        return max(0, self.process.other - self.private)
+
+    def __str__(self) -> str:
+        parts = [
+            f"weights {format_bytes(self.weights)}",
+            f"workspace {format_bytes(self.workspace)}",
+            f"code {format_bytes(self.code)}",
+        ]
+        if self.outputs:
+            parts.append(f"free outputs {format_bytes(self.outputs)}")
+        if self.process is None or self.rest is None:
+            return ", ".join(parts)
+        llvm = format_bytes(self.process.llvm) if self.llvm_loaded else "not loaded"
+        parts += [
+            f"LLVM {llvm}",
+            f"libraries {format_bytes(self.process.libraries)}",
+            f"mapped files {format_bytes(self.process.files)}",
+            f"Python's objects and all else {format_bytes(self.rest)}",
+        ]
+        return f"{format_bytes(self.process.total)} in memory: {', '.join(parts)}"
+
+    def to_json(self) -> dict[str, int | bool | None]:
+        """Return the bytes as a JSON object."""
+        process = self.process
+        return {
+            "weight_bytes": self.weights,
+            "workspace_bytes": self.workspace,
+            "code_bytes": self.code,
+            "output_bytes": self.outputs,
+            "resident_bytes": process.total if process else None,
+            "llvm_bytes": process.llvm if process else None,
+            "library_bytes": process.libraries if process else None,
+            "file_bytes": process.files if process else None,
+            "other_bytes": self.rest,
+            "llvm_loaded": self.llvm_loaded,
+        }

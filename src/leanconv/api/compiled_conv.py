@@ -24,8 +24,7 @@ from leanconv.api.layer_plan import CompiledLayer, LayerPlan, LayerSpec, Weightl
 from leanconv.api.options import PlanOptions
 from leanconv.collector import fewer_collections
 from leanconv.errors import memory_reported
-from leanconv.planner.candidate_program import candidate_program
-from leanconv.planner.packing import Preparation
+from leanconv.planner.packing import Preparation, candidate_program
 from leanconv.progress import step
 from leanconv.runtime.calibration import planning_target
 from leanconv.runtime.memory import Block

@@ -23,9 +23,9 @@ from leanconv.api.stated_shapes import ShapeRanges, with_sizes
 from leanconv.codegen.compiler import CodeAhead, described
 from leanconv.codegen.kernel import Kernel
 from leanconv.errors import BudgetError, InputError, ModelError, SpecError, UnsupportedError
+from leanconv.graph.data_dependent import Tail
 from leanconv.graph.file_graph import FileGraph, FileNode
 from leanconv.graph.ir import Graph, TensorType
-from leanconv.graph.late import Tail
 from leanconv.graph.network_inputs import NeedsInputsError
 from leanconv.graph.onnx_import import Model
 from leanconv.operators.operator import layer_error

@@ -17,15 +17,15 @@ from leanconv.graph.ir import Graph, is_filled
 from leanconv.graph.network_inputs import NeedsInputsError
 from leanconv.graph.onnx_import import Model
 from leanconv.graph.passes import PASSES, UNFUSED_PASSES, run_passes
-from leanconv.graph.passes.cut_weights import cutting_weights
 from leanconv.graph.passes.store_in_halves import store_in_halves
 from leanconv.graph.template import Templates
 from leanconv.graph.verify import check_flowing, verify
 from leanconv.operators.operator import Accuracy, layer_error
 from leanconv.planner.budget import Planner
-from leanconv.planner.decision import Decision
+from leanconv.planner.decisions import Decision
 from leanconv.planner.overrides import check_layers, tuned, with_algorithms
 from leanconv.planner.plan_file import PlanFile, graph_digest, other_target
+from leanconv.planner.weight_streaming import cutting_weights
 from leanconv.runtime.calibration import planning_target
 from leanconv.runtime.memory import give_back, mapped_files
 from leanconv.runtime.pool import default_threads

@@ -13,9 +13,9 @@ import numpy as np
 from leanconv.api.inputs import Known, Shape
 from leanconv.api.segment_networks import SegmentNetworks
 from leanconv.graph.convert.selection import cut
+from leanconv.graph.data_dependent import Tail
+from leanconv.graph.data_dependent_stages import Stages
 from leanconv.graph.ir import TensorType
-from leanconv.graph.late import Tail
-from leanconv.graph.late_stages import Stages
 from leanconv.planner.compiled_network import CompiledNetwork
 from leanconv.planner.explain import explain_network, summary
 from leanconv.planner.network_plan import NetworkPlan

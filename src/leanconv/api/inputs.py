@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from leanconv.api.conv_arguments import array_mend, in_place, is_array
-from leanconv.errors import InputError, memory_reported
-from leanconv.graph.file_errors import shown
+from leanconv.errors import InputError, memory_reported, shown
 from leanconv.graph.ir import TensorType
 from leanconv.graph.narrow_codes import taken
 from leanconv.graph.network_inputs import is_small

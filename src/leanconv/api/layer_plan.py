@@ -17,9 +17,8 @@ from leanconv.errors import InputError, memory_reported
 from leanconv.records import cached_property
 from leanconv.runtime.arrays import Lookup
 from leanconv.runtime.locks import Lock, Unpicklable
-from leanconv.runtime.memory import Block, Outputs
+from leanconv.runtime.memory import Block, Outputs, SharedArena
 from leanconv.runtime.portable import PortableProgram, told_program
-from leanconv.runtime.shared_arena import SharedArena
 from leanconv.spec import ConvSpec
 from leanconv.spec.arguments import check_residual
 from leanconv.spec.transposed import TransposedSpec

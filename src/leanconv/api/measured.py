@@ -18,9 +18,8 @@ import numpy as np
 
 from leanconv.api.cpu_backend import CpuBackend
 from leanconv.api.inputs import InputSpec, Shape, refuse_unsound, validated_input
-from leanconv.errors import BudgetError, InputError
+from leanconv.errors import BudgetError, InputError, shown
 from leanconv.graph.edit import frozen, node_like
-from leanconv.graph.file_errors import shown
 from leanconv.graph.ir import Graph, Node, TensorType
 from leanconv.graph.network_inputs import is_small
 from leanconv.graph.ops import OPS
@@ -29,7 +28,7 @@ from leanconv.operators import Accuracy
 from leanconv.operators.operator import layer_error
 from leanconv.planner.budget import Planner
 from leanconv.planner.compiled_network import CompiledNetwork
-from leanconv.planner.decision import Decision
+from leanconv.planner.decisions import Decision
 from leanconv.planner.errors import closeness
 from leanconv.planner.lowered_graph import OwnedGraph
 from leanconv.planner.network_plan import NetworkPlan

@@ -9,8 +9,15 @@ from typing import Any, overload
 
 import numpy as np
 
-from leanconv.api.backend import Backend, Compiled, DeviceTensor, NetworkFacts
-from leanconv.api.footprint import Footprint
+from leanconv.api.backend import (
+    Backend,
+    Compiled,
+    DeviceTensor,
+    Footprint,
+    NetworkFacts,
+    ProfileRow,
+    profile_rows,
+)
 from leanconv.api.inputs import (
     NOTHING_KNOWN,
     Known,
@@ -27,7 +34,6 @@ from leanconv.graph.narrow_codes import given
 from leanconv.graph.network_inputs import Names, NeedsInputsError, is_small
 from leanconv.progress import Progress, checked_progress, spending, working
 from leanconv.runtime.locks import Lock
-from leanconv.runtime.profile import ProfileRow, profile_rows
 from leanconv.units import shape_text
 
 _NOTHING: Any = object()

@@ -24,7 +24,7 @@ from leanconv.api.tile_layouts import (
 )
 from leanconv.errors import InputError, LeanConvError, short
 from leanconv.graph.ir import Graph, TensorType
-from leanconv.planner.tiles.windows import Index
+from leanconv.planner.image_tiles.windows import Index
 from leanconv.runtime.memory import give_back
 from leanconv.units import shape_text, type_text
 

@@ -18,9 +18,9 @@ from leanconv.graph.passes import UNFUSED_PASSES, run_passes
 from leanconv.graph.passes.fuse_blocks import fuse_blocks
 from leanconv.graph.passes.store_in_halves import store_in_halves
 from leanconv.graph.verify import verify
-from leanconv.planner.decision import Decision
+from leanconv.planner.decisions import Decision
+from leanconv.planner.image_tiles.groups import fitted, pinned, slower_fused
 from leanconv.planner.lowering import usual_decisions
-from leanconv.planner.tiles.groups import fitted, pinned, slower_fused
 from leanconv.runtime.calibration import alike, planning_target
 from leanconv.target import Target
 from leanconv.types import FLOAT32

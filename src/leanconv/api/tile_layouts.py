@@ -20,7 +20,7 @@ import numpy as np
 
 from leanconv.errors import InputError, short
 from leanconv.graph.ir import TensorType
-from leanconv.planner.tiles.windows import Index
+from leanconv.planner.image_tiles.windows import Index
 from leanconv.units import shape_text
 
 Layouts: TypeAlias = str | Mapping[str, str] | None

@@ -16,10 +16,10 @@ from leanconv.api.tile_backend import TileBackend
 from leanconv.errors import BudgetError, InputError, LeanConvError, UnsupportedError
 from leanconv.graph.fields.receptive_fields import InputAxis
 from leanconv.graph.ir import Graph, is_filled
-from leanconv.planner.decision import Decision
+from leanconv.planner.decisions import Decision
+from leanconv.planner.image_tiles.layout import ImageNetwork, Layout, TileTooSmallError
+from leanconv.planner.image_tiles.windows import Windows, fewest_read_twice
 from leanconv.planner.plan_file import graph_digest
-from leanconv.planner.tiles.layout import ImageNetwork, Layout, TileTooSmallError
-from leanconv.planner.tiles.windows import Windows, fewest_read_twice
 from leanconv.progress import steps
 from leanconv.records import cached_property, dataclass
 from leanconv.units import counted, format_bytes, format_ns, shape_text

@@ -20,7 +20,7 @@ from leanconv.api.network import Network
 from leanconv.api.tile_arrays import Image, flush, read, release, write
 from leanconv.api.tile_journal import Journal, Sums
 from leanconv.api.tile_plan import TilePlan
-from leanconv.planner.tiles.windows import Tile
+from leanconv.planner.image_tiles.windows import Tile
 from leanconv.progress import steps
 
 log = logging.getLogger(__name__)

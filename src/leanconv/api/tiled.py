@@ -27,7 +27,7 @@ from leanconv.api.tile_plan import TilePlan, TilePlanner
 from leanconv.api.tile_run import run_tiles
 from leanconv.errors import InputError, SpecError, memory_reported, short
 from leanconv.graph.network_inputs import Names
-from leanconv.planner.tiles.windows import Index
+from leanconv.planner.image_tiles.windows import Index
 from leanconv.progress import Progress, checked_progress, working
 from leanconv.runtime.locks import Lock
 

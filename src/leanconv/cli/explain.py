@@ -34,7 +34,7 @@ from leanconv.errors import InputError
 from leanconv.graph.convert import FILE_RULES
 from leanconv.graph.file_graph import FileNode
 from leanconv.operators.operator import network_error
-from leanconv.pages.explain_page import explain_page
+from leanconv.pages import explain_page
 from leanconv.units import counted, format_bytes, format_ns, shape_text
 
 HELP = "say what was chosen for every layer, and why"

@@ -23,7 +23,7 @@ from leanconv.records import dataclass
 from leanconv.units import counted, format_ns, shape_text
 
 if TYPE_CHECKING:
-    from leanconv.runtime.profile import ProfileRow
+    from leanconv.api.backend import ProfileRow
 
 _COLUMNS = (
     Column("layer", "name"),

@@ -35,7 +35,7 @@ from leanconv.cli.quantize_page import (
 from leanconv.cli.table import NONE, Column
 from leanconv.errors import InputError
 from leanconv.files import open_regular, refuse_without_folder
-from leanconv.quantizer.ranges import METHODS
+from leanconv.quantizer.codes import METHODS
 from leanconv.quantizer.result import RUNS_ON
 from leanconv.units import counted, format_bytes, format_ns
 

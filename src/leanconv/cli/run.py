@@ -48,7 +48,7 @@ from leanconv.units import shape_text
 
 if TYPE_CHECKING:
     from leanconv import Network
-    from leanconv.api.footprint import Footprint
+    from leanconv.api.backend import Footprint
 
 HELP = "run a network on images"
 _Keep = Callable[[Arrays], None]

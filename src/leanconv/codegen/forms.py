@@ -1,6 +1,18 @@
 """Forms: the compiled part of kernels, found for a kernel without emitting it again.
 
-A form is the code of all kernels that differ only in extents (`extents` says how that is known).
+A form is the code of all kernels that differ only in extents: numbers that the code reads from the
+argument table instead of naming them. A kernel's fields annotated `Extent`, `Extents`, `Count`,
+`Counts`, `Sizes`, `Strides` (sizes of images, batches, strides between rows, planes and images) or
+`Scalars` (factors) are replaced by symbols before it emits its code (`symbolic`):
+
+    panels = ceil_div(self.outputs, 32)      another expression
+    e.loop("panel", panels)                  a word: the code loads its bound at entry
+    if self.outputs % 32:                    a guard: the code holds for the same answer only
+
+The text of the code, the expressions of its words and the guards are the form. Extents 0 and 1 stay
+numbers, for what they leave out of the code is worth a form of its own, unless the annotation is
+`Count` or `Counts`. The variables of expressions are the kernel's extents, in order.
+
 The forms of one process are found in three steps: the kernel is split into its skeleton, which is
 everything but its extents, and their values (`split`); the skeleton has a short list of forms; the
 form is the one whose guards the values answer as they did when it was emitted. Emission is

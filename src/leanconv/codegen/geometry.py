@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from math import prod
 
-from leanconv.codegen.extents import Extent, Sizes, Strides
 from leanconv.codegen.values import Value
 from leanconv.records import dataclass
 from leanconv.spec import PLAIN, Format
 from leanconv.spec.format import ceil_div
+from leanconv.symbolic import Extent, Sizes, Strides
 
 
 def floor_sum(count: int, step: int, start: int, divisor: int) -> int:

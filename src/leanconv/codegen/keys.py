@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from leanconv.canonical import canonical_text
-from leanconv.codegen.llvm_facts import llvm_facts
+from leanconv.codegen.host import llvm_facts
 from leanconv.target import Target
 
 PACKAGE = Path(__file__).parent.parent

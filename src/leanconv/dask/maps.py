@@ -33,7 +33,7 @@ from leanconv.dask.workers import (
 )
 from leanconv.errors import InputError, SpecError, UnsupportedError
 from leanconv.graph.network_inputs import Names
-from leanconv.planner.tiles.windows import Tile, Windows
+from leanconv.planner.image_tiles.windows import Tile, Windows
 from leanconv.records import dataclass
 
 

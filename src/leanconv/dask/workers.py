@@ -23,8 +23,8 @@ from leanconv.api.tile_arrays import read
 from leanconv.api.tile_backend import tile_backend
 from leanconv.errors import SpecError, UnsupportedError
 from leanconv.graph.network_inputs import Names
-from leanconv.planner.decision import Decision
-from leanconv.planner.tiles.windows import Index
+from leanconv.planner.decisions import Decision
+from leanconv.planner.image_tiles.windows import Index
 from leanconv.records import dataclass
 from leanconv.runtime.calibration import planning_target
 from leanconv.runtime.locks import Lock

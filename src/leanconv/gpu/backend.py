@@ -9,14 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from leanconv.errors import BudgetError, InputError, SpecError, UnsupportedError
+from leanconv.errors import BudgetError, InputError, SpecError, UnsupportedError, shown
 from leanconv.gpu.compiled_network import CompiledDeviceNetwork, DevicePlan
 from leanconv.gpu.conv import DeviceConvPlan, host_weights
+from leanconv.gpu.device.arrays import is_device_array, take
 from leanconv.gpu.device.compiler import Compile, compile_cubin, require_triton
-from leanconv.gpu.device.dlpack import is_device_array, take
 from leanconv.gpu.device.driver import Driver, driver
 from leanconv.gpu.fft import FftConvPlan, TorchFft
-from leanconv.graph.file_errors import shown
 from leanconv.graph.onnx_import import Model
 from leanconv.graph.passes import GPU_PASSES, run_passes
 from leanconv.graph.verify import check_flowing

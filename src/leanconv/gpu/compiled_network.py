@@ -10,13 +10,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from leanconv.errors import UnsupportedError
+from leanconv.gpu.device.arrays import (
+    DeviceArray,
+    Memory,
+    finish_reading,
+    is_device_array,
+    on_device,
+)
 from leanconv.gpu.device.compiler import Compile, Module, compile_cubin
-from leanconv.gpu.device.dlpack import DeviceArray, is_device_array
 from leanconv.gpu.device.driver import Driver
 from leanconv.gpu.device.driver import Graph as Captured
-from leanconv.gpu.device.memory import Memory, finish_reading, on_device
-from leanconv.gpu.lowering.graph import DeviceGraph, lower_graph
-from leanconv.gpu.lowering.lowered import fastest_within
+from leanconv.gpu.lowering import DeviceGraph, lower_graph
+from leanconv.gpu.lowering.conv_problem import fastest_within
 from leanconv.gpu.lowering.lowering_context import DeviceStep
 from leanconv.gpu.machine import Machine, choices, machine_of
 from leanconv.graph.ir import Graph, TensorType

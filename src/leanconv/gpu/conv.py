@@ -11,14 +11,19 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from leanconv.errors import InputError
+from leanconv.gpu.device.arrays import (
+    DeviceArray,
+    Memory,
+    finish_reading,
+    is_device_array,
+    on_device,
+    take,
+)
 from leanconv.gpu.device.compiler import Compile, Module, compile_cubin
-from leanconv.gpu.device.dlpack import DeviceArray, is_device_array, take
 from leanconv.gpu.device.driver import Driver, Graph
-from leanconv.gpu.device.memory import Memory, finish_reading, on_device
 from leanconv.gpu.launch import Launch, permute
 from leanconv.gpu.lowering.conv import DEVICE_ALGORITHMS, choose_algorithm
-from leanconv.gpu.lowering.gemm import sum_error
-from leanconv.gpu.lowering.lowered import (
+from leanconv.gpu.lowering.conv_problem import (
     ConvProblem,
     Epilogue,
     Lowered,
@@ -27,6 +32,7 @@ from leanconv.gpu.lowering.lowered import (
     stored,
     unstored,
 )
+from leanconv.gpu.lowering.gemm import sum_error
 from leanconv.gpu.lowering.windows import at_least_2d
 from leanconv.gpu.machine import choices, machine_of
 from leanconv.graph.ir import TensorType

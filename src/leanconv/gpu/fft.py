@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from leanconv.errors import BudgetError, InputError, MissingExtraError, SpecError
-from leanconv.gpu.lowering.lowered import check_error
+from leanconv.gpu.lowering.conv_problem import check_error
 from leanconv.runtime.locks import Unpicklable
 from leanconv.spec import PLAIN, Activation, ConvSpec
 from leanconv.spec.arguments import check_residual

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from leanconv.errors import ModelError, UnsupportedError
-from leanconv.graph.file_errors import NeedsValuesError
 from leanconv.graph.ir import Attributes, Graph, TensorType, is_filled
 from leanconv.graph.limits import FoldBudget, Limits, RunBudget
 from leanconv.graph.narrow_codes import read_mark
@@ -20,6 +19,7 @@ from leanconv.graph.ops.base import SYMBOLIC_DTYPES, Array, checked, checked_sym
 from leanconv.graph.ops.movement import moves_nothing
 from leanconv.graph.value import (
     Emitted,
+    NeedsValuesError,
     Unmade,
     Value,
     alive,

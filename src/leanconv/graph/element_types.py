@@ -10,10 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from leanconv.errors import ModelError, UnsupportedError
+from leanconv.errors import ModelError, UnsupportedError, shown
 from leanconv.graph.builder import Builder
 from leanconv.graph.convert import RULES
-from leanconv.graph.file_errors import shown
 from leanconv.graph.file_graph import FileNode
 from leanconv.graph.narrow_codes import from_bfloat16, is_narrow, read_mark, to_bfloat16
 from leanconv.graph.onnx_file import FileModel

@@ -1,4 +1,4 @@
-"""Nodes of a file and the graphs that they hold: with their names only, or decoded as a whole."""
+"""Nodes of a file, read or to be written, and the graphs that they hold."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from dataclasses import field, replace
 from types import MappingProxyType
 from typing import Any
 
-from leanconv.errors import LeanConvError
-from leanconv.graph.file_errors import shown
+from leanconv.errors import LeanConvError, shown
 from leanconv.graph.ir import TensorType
 from leanconv.graph.ops.base import Array
-from leanconv.graph.wire import Message
+from leanconv.graph.wire import Message, written
 from leanconv.records import dataclass
 
 DOMAINS = ("", "ai.onnx")  # two names of ONNX's own
@@ -30,11 +29,13 @@ class FileNode:
         op: ONNX's operation; of another domain with that and a dot before it.
         inputs, outputs: names; `""` where absent.
         attributes: ints, floats, strings, tuples of numbers, arrays; none before they are decoded.
+            Of nodes that are written numbers, tuples of them, and AttributeProtos.
         name: the node's name in the file, or one made from its place.
         opset: the version of the operations, where it is not the model's: functions have their own.
         graphs: the graphs that it holds, by the attribute's name.
         domain, overload: of the operation.
         undecoded: attributes as bytes of AttributeProtos, or as their decoded messages.
+        captured: names that graphs read which are attributes as bytes.
     """
 
     op: str
@@ -47,14 +48,15 @@ class FileNode:
     domain: str = ""
     overload: str = ""
     undecoded: tuple[memoryview | Message, ...] = ()
+    captured: frozenset[str] = frozenset()
 
     @property
     def reads(self) -> tuple[str, ...]:
         """The names that the node reads: its inputs, and those that its graphs capture."""
-        if not self.graphs:
+        if not self.graphs and not self.captured:
             return self.inputs
         held = (name for graph in self.graphs.values() for name in graph.captured.values())
-        return (*self.inputs, *held)
+        return (*self.inputs, *self.captured, *held)
 
     @property
     def bare_op(self) -> str:
@@ -66,6 +68,26 @@ class FileNode:
         """The name in messages before the node is decoded."""
         version = "" if self.opset is None else f", opset {self.opset}"
         return f"node {self.name!r} ({shown(self.bare_op)}{version})"
+
+    def data(self) -> bytes:
+        """The NodeProto."""
+        parts = [written(1, each.encode()) for each in self.inputs]
+        parts += [written(2, each.encode()) for each in self.outputs]
+        parts += [written(3, self.name.encode()), written(4, self.bare_op.encode())]
+        parts += [written(5, _attribute(name, each)) for name, each in self.attributes.items()]
+        parts += [written(7, self.domain.encode())] if self.domain not in DOMAINS else []
+        parts += [written(8, self.overload.encode())] if self.overload else []
+        return b"".join(parts)
+
+
+def _attribute(name: str, value: int | tuple[int, ...] | memoryview) -> bytes | memoryview:
+    """An AttributeProto of numbers that are not negative; one that is bytes already as it is."""
+    if isinstance(value, memoryview):
+        return value
+    if isinstance(value, int):
+        return written(1, name.encode()) + written(3, value) + written(20, 2)
+    numbers = b"".join(written(8, each) for each in value)
+    return written(1, name.encode()) + numbers + written(20, 7)
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,7 +24,7 @@ from leanconv.errors import UnsupportedError
 from leanconv.graph import float_codes
 from leanconv.graph.float_codes import Emitter, T
 from leanconv.graph.ops.base import Array
-from leanconv.graph.ops.packed_matmul import unpacked_bits
+from leanconv.graph.ops.quantised_layers import unpacked_bits
 from leanconv.records import dataclass
 from leanconv.types import (
     BFLOAT16,

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from leanconv.errors import LeanConvError, UnsupportedError
+from leanconv.errors import LeanConvError, UnsupportedError, located, located_inside, shown
 from leanconv.graph.builder import Builder
 from leanconv.graph.convert import RULES, Call, Held
 from leanconv.graph.convert.rule import MoreInputs
 from leanconv.graph.convert.selection import CUT
-from leanconv.graph.file_errors import NeedsValuesError, located, located_inside, shown
 from leanconv.graph.file_graph import FileGraph, FileNode
 from leanconv.graph.ir import Cut
 from leanconv.graph.ops.base import Array
 from leanconv.graph.rooms import Room, Rooms
 from leanconv.graph.segments import SegmentFinder
-from leanconv.graph.value import SequenceValue, Value
+from leanconv.graph.value import NeedsValuesError, SequenceValue, Value
 from leanconv.interrupts import check
 
 CAPTURED = "captured#"  # begins the names of values that the graph around has and that have none

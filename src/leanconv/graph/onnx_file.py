@@ -10,10 +10,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from types import MappingProxyType
 
-from leanconv.errors import LeanConvError, ModelError, UnsupportedError
+from leanconv.errors import LeanConvError, ModelError, UnsupportedError, shown
 from leanconv.graph import onnx_schema as schema
 from leanconv.graph.convert import FIRST_OPSET, LAST_OPSET, RULES, in_parts
-from leanconv.graph.file_errors import shown
 from leanconv.graph.file_graph import DOMAINS, FileNode
 from leanconv.graph.limits import Limits
 from leanconv.graph.network_inputs import is_small

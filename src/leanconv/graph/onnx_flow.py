@@ -13,9 +13,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import replace
 from types import MappingProxyType
 
-from leanconv.errors import LeanConvError, ModelError, UnsupportedError
+from leanconv.errors import NAME, LeanConvError, ModelError, UnsupportedError, located_inside, shown
 from leanconv.graph.convert import FILE_RULES, RULES
-from leanconv.graph.file_errors import NAME, located_inside, shown
 from leanconv.graph.file_graph import DOMAINS, FileGraph, FileNode
 from leanconv.graph.limits import Limits
 from leanconv.graph.onnx_functions import Functions

@@ -11,9 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 
-from leanconv.errors import ModelError
+from leanconv.errors import ModelError, shown
 from leanconv.graph import onnx_schema as schema
-from leanconv.graph.file_errors import shown
 from leanconv.graph.file_graph import DOMAINS, FileNode, count_nodes
 from leanconv.graph.limits import Limits
 from leanconv.graph.onnx_nodes import attribute_message, raw_nodes

@@ -16,9 +16,18 @@ from weakref import WeakSet
 
 import numpy as np
 
-from leanconv.errors import InputError, LeanConvError, ModelError, UnsupportedError, short
+from leanconv.errors import (
+    InputError,
+    LeanConvError,
+    ModelError,
+    UnsupportedError,
+    located,
+    short,
+    shown,
+)
 from leanconv.files import reason
 from leanconv.graph.builder import Builder
+from leanconv.graph.data_dependent import Tail, late_nodes, reads_of
 from leanconv.graph.element_types import (
     as_float,
     computed_dtype,
@@ -27,10 +36,8 @@ from leanconv.graph.element_types import (
     given_as_declared,
     in_bfloat16,
 )
-from leanconv.graph.file_errors import located, shown
 from leanconv.graph.file_kinds import folder_kind, refuse_other
 from leanconv.graph.ir import Graph, TensorType
-from leanconv.graph.late import Tail, late_nodes, reads_of
 from leanconv.graph.limits import Limits
 from leanconv.graph.network_inputs import NeedsInputsError, is_small
 from leanconv.graph.onnx_binding import Scope

@@ -7,12 +7,19 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from leanconv.errors import LeanConvError, ModelError, UnsupportedError
+from leanconv.errors import (
+    LeanConvError,
+    ModelError,
+    UnsupportedError,
+    located,
+    located_inside,
+    shown,
+)
 from leanconv.graph import onnx_schema as schema
 from leanconv.graph.convert import RULES, Rule, in_parts
-from leanconv.graph.file_errors import located, located_inside, shown
 from leanconv.graph.file_graph import FileGraph, FileNode, table_key
 from leanconv.graph.ir import TensorType
+from leanconv.graph.limits import Limits
 from leanconv.graph.onnx_description import Port, declared_port
 from leanconv.graph.onnx_tensor import (
     ExternalFiles,
@@ -42,10 +49,12 @@ def raw_nodes(
         prefix: of the names of those that have none.
     """
     messages = [reader.message(each, schema.NODE, f"node {i}") for i, each in enumerate(parts)]
-    nodes = (
-        named_node(message, f"{prefix}{message.get('op_type', '')}_{index}", opset)
+    names = (
+        message.get("name", "") or f"{prefix}{message.get('op_type', '')}_{index}"
         for index, message in enumerate(messages)
     )
+    pairs = zip(messages, names, strict=True)
+    nodes = (named_node(message, shown(name), opset) for message, name in pairs)
     return tuple(
         _with_graphs(node, reader, depth) if node.op in _HOLDERS else node for node in nodes
     )
@@ -54,15 +63,15 @@ def raw_nodes(
 _HOLDERS = frozenset(op for op, rule in RULES.items() if rule.graphs)
 
 
-def named_node(message: Message, name: str, opset: int | None) -> FileNode:
-    """The names of a node; `name` is its own where the file has none."""
+def named_node(message: Message, name: str, opset: int | None = None) -> FileNode:
+    """A node of that name, of which nothing is decoded but names."""
     domain = message.get("domain", "")
     return FileNode(
         op=table_key(domain, message.get("op_type", "")),
         inputs=tuple(message["input"]),
         outputs=tuple(message["output"]),
         attributes=MappingProxyType({}),
-        name=shown(message.get("name", "") or name),
+        name=name,
         opset=opset,
         domain=domain,
         overload=message.get("overload", ""),
@@ -212,6 +221,15 @@ def attribute_message(attribute: memoryview | Message, reader: Reader) -> Messag
     return reader.message(attribute, schema.ATTRIBUTE, "AttributeProto")
 
 
+def attribute(node: FileNode, name: str, default: Any) -> Any:
+    """A node's number, numbers or text of that name; the default where it has none."""
+    value = node.attributes.get(name, default)
+    if not isinstance(value, memoryview):
+        return value
+    message = attribute_message(value, Reader(Limits().fields))
+    return _DECODERS[_kind(message)](message, name)
+
+
 def _attribute(
     attribute: memoryview | Message,
     reader: Reader,
@@ -225,7 +243,7 @@ def _attribute(
     if "ref_attr_name" in message or wanted is None:
         listed = ", ".join(sorted(set(kinds) - {_CONSUMED})) or "none"
         raise UnsupportedError(f"attribute {shown(name)!r} is not supported; expected {listed}")
-    got = schema.ATTRIBUTE_KINDS.get(message.get("type", 0), _guessed(message))
+    got = _kind(message)
     if wanted == "element type" and got == "string" and opset < 6:
         written = text(message.get("s", memoryview(b"")), f"attribute {name}").upper()
         return name, dtype_of_number(schema.DTYPE_NUMBERS.get(written, 0), f"attribute {name}")
@@ -241,8 +259,10 @@ def _attribute(
     return name, value
 
 
-def _guessed(message: Message) -> str:
-    """The kind of an attribute without a type, as very old files have it."""
+def _kind(message: Message) -> str:
+    """The kind of an attribute; very old files have some without a type."""
+    if message.get("type", 0) in schema.ATTRIBUTE_KINDS:
+        return schema.ATTRIBUTE_KINDS[message["type"]]
     for key, kind in (("f", "float"), ("i", "int"), ("s", "string"), ("t", "tensor")):
         if key in message:
             return kind

@@ -20,10 +20,10 @@ from leanconv.errors import (
     SpecError,
     UnsupportedError,
     short,
+    shown,
 )
 from leanconv.files import open_regular, read_whole, reason
 from leanconv.graph import onnx_schema as schema
-from leanconv.graph.file_errors import shown
 from leanconv.graph.narrow_codes import NUMBERS, marked, packed_bytes, unpacked
 from leanconv.graph.ops.base import MAX_RANK, Array
 from leanconv.graph.wire import Message, Reader, fixed, integers

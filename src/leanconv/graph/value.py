@@ -10,11 +10,27 @@ from types import MappingProxyType
 
 import numpy as np
 
+from leanconv.errors import UnsupportedError
 from leanconv.graph.ir import Attributes, Graph, Node, TensorType, in_rows
 from leanconv.graph.ops.base import Array, numbers
 from leanconv.records import cached_property, dataclass
 from leanconv.symbolic import Symbol
 from leanconv.types import BOOL
+
+
+class NeedsValuesError(UnsupportedError):
+    """A node cannot be bound while a value is data; it could be computed if that were known.
+
+    Attributes:
+        value: the `Value`, if it is one; None if nothing says which.
+    """
+
+    value: object = None
+
+    def of(self, value: object) -> NeedsValuesError:
+        """Take note of the value that is needed, and return this error."""
+        self.value = value
+        return self
 
 
 class Unmade:

@@ -2,22 +2,27 @@
 
 A module may have two more names besides those of `KernelModule`: `accepts_blocked(node, graph,
 block)` says whether a node can be done with its tensors in blocks of so many channels, which none
-can where there is no such function; `CODES_IN_BLOCKS` names the operations whose codes may be in
-blocks.
+can where there is no such function; `CODES_IN_BLOCKS` says whether codes may be in blocks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Protocol
 
+from leanconv.codegen.emitter import Function, Value
+from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Lowered
 from leanconv.graph.ir import Graph, Node
 from leanconv.records import dataclass
-from leanconv.spec.format import Format
+from leanconv.spec.format import Format, ceil_div
 from leanconv.target import Target
 
-__all__ = ["KernelContext", "KernelModule"]
+__all__ = ["PIECE", "InPieces", "KernelContext", "KernelModule", "OfItems"]
+
+PIECE = 16384  # elements that one chunk reads
 
 
 @dataclass(frozen=True)
@@ -42,3 +47,47 @@ class KernelModule(Protocol):
 
     def lower(self, context: KernelContext) -> Lowered:
         """Make the kernels of a node whose result has elements."""
+
+
+class OfItems(Kernel):
+    """A kernel whose chunks are groups of items. The grid depends on shapes alone."""
+
+    @property
+    @abstractmethod
+    def items(self) -> int:
+        """Tiles or rows of results."""
+
+    @property
+    @abstractmethod
+    def group(self) -> int:
+        """Items in one chunk."""
+
+    @property
+    def chunks(self) -> int:
+        return ceil_div(self.items, self.group)
+
+    @contextmanager
+    def each_group(self, e: Function) -> Iterator[tuple[Value, Value]]:
+        """Run the body for each chunk, given its first item and one past its last."""
+        with e.chunks(self.chunks) as (chunk,):
+            first = chunk * self.group
+            yield first, e.smin(first + self.group, self.items)
+
+    @contextmanager
+    def each_item(self, e: Function, label: str = "item") -> Iterator[Value]:
+        """Run the body for each item of each chunk."""
+        with self.each_group(e) as (first, stop), e.loop(label, stop, start=first) as item:
+            yield item
+
+
+class InPieces(OfItems):
+    """One whose chunks read about `PIECE` elements of the input each."""
+
+    @property
+    @abstractmethod
+    def elements(self) -> int:
+        """Elements of the input; at least 1."""
+
+    @property
+    def group(self) -> int:
+        return ceil_div(PIECE * self.items, self.elements)

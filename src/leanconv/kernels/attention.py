@@ -16,7 +16,6 @@ from __future__ import annotations
 from math import prod
 
 from leanconv.codegen.emitter import Function, Pointer, Value
-from leanconv.codegen.extents import Extent, Extents
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.tiling import Tile
@@ -27,6 +26,7 @@ from leanconv.kernels.matmul_kernel import MatMul, Matrix, ProductOfActivations
 from leanconv.kernels.softmax import Softmax, SoftmaxPasses
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
+from leanconv.symbolic import Extent, Extents
 from leanconv.target import Target
 from leanconv.types import DType
 

@@ -25,13 +25,12 @@ from math import prod
 from typing import Literal
 
 from leanconv.codegen.emitter import Function, Pointer, Value, bytes_of, vector
-from leanconv.codegen.extents import Counts, Extents
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.shuffles import power_below, transpose_rectangle
 from leanconv.codegen.tails import where_any
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
-from leanconv.symbolic import Symbol
+from leanconv.symbolic import Counts, Extents, Symbol
 from leanconv.target import Target
 from leanconv.types import DType
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 from math import prod
 
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
-from leanconv.codegen.extents import Extent, Extents
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.shuffles import power_below
@@ -30,6 +29,7 @@ from leanconv.kernels.sampling import (
 )
 from leanconv.records import dataclass
 from leanconv.spec.format import aligned, ceil_div
+from leanconv.symbolic import Extent, Extents
 from leanconv.target import Target
 from leanconv.types import DType
 

@@ -23,13 +23,12 @@ from math import prod
 import numpy as np
 
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
-from leanconv.codegen.extents import Extents, Scalars
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.tails import where_any
 from leanconv.graph.ir import Graph, Node, is_filled
 from leanconv.graph.open_sizes import SizedArray
-from leanconv.graph.ops import infer, pointwise, typed
+from leanconv.graph.ops import infer
 from leanconv.graph.ops.pointwise import inner_nodes, term_types, terms_of
 from leanconv.kernels import KernelContext, quantised_steps
 from leanconv.kernels.copy_plan import to_format
@@ -43,15 +42,14 @@ from leanconv.kernels.expression import (
 from leanconv.kernels.typed_steps import from_memory, in_memory, to_memory
 from leanconv.records import dataclass, replace
 from leanconv.spec.format import Format, ceil_div
-from leanconv.symbolic import Symbol
+from leanconv.symbolic import Extents, Scalars, Symbol
 from leanconv.target import Target
 from leanconv.types import FLOAT32, FLOATS, DType, as_dtype
 
 # Elements of one chunk: 64 KiB of float, two microseconds of adding and ten of erf.
 PIECE = 16384
 
-OPS: tuple[str, ...] = (*pointwise.OPS, *typed.OPS, *quantised_steps.OPS, "Expression")
-CODES_IN_BLOCKS = OPS
+CODES_IN_BLOCKS = True
 # Of the widest type that a vector fills. Four erfs one after the other, 784 KiB: 0.42 ms by four
 # registers, 0.51 by two, 0.50 by one (Sapphire Rapids); Softplus and Tanh 0.32, 0.38, 0.45.
 _MOST_REGISTERS = 4

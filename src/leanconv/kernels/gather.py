@@ -15,15 +15,14 @@ from contextlib import nullcontext
 from math import prod
 
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
-from leanconv.codegen.extents import Extent, Extents
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.shuffles import any_lane, power_below
 from leanconv.codegen.tails import where_any
-from leanconv.kernels import KernelContext
-from leanconv.kernels.items import OfItems
+from leanconv.kernels import KernelContext, OfItems
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
+from leanconv.symbolic import Extent, Extents
 from leanconv.target import Target
 from leanconv.types import INT32, INT64, DType
 

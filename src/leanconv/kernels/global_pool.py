@@ -14,19 +14,18 @@ from math import prod
 import numpy as np
 
 from leanconv.codegen.emitter import Carry, Function, Pointer, Value, lanes_of, vector
-from leanconv.codegen.extents import Extent, Scalars
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.tails import where_any
 from leanconv.graph.ir import Graph, Node
-from leanconv.kernels import KernelContext
-from leanconv.kernels.items import OfItems
+from leanconv.kernels import KernelContext, OfItems
 from leanconv.kernels.quantised_steps import as_codes, as_float
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
+from leanconv.symbolic import Extent, Scalars
 from leanconv.target import Target
 from leanconv.types import FLOAT32, INT32, DType
 
-CODES_IN_BLOCKS = ("QLinearGlobalAveragePool",)
+CODES_IN_BLOCKS = True
 
 _CHUNK_LOADS = 16 * 1024  # vectors of codes; 5 to 10 us
 _SUMS = 4  # accumulators, to which pixels are added in turn

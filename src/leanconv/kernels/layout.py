@@ -239,8 +239,7 @@ _MAPS: dict[str, Callable[[Node, Shape, Shape], list[list[IndexRun]]]] = {
     "Pad": _pad_maps,
     "Expand": _expand_maps,
 }
-OPS = (*_MAPS, "Split", "Reshape")  # parts of a Split are slices, a Reshape copies nothing
-CODES_IN_BLOCKS = OPS
+CODES_IN_BLOCKS = True
 
 
 def _plain(node: Node, shapes: Sequence[Shape], result: Shape) -> list[StridedBox]:

@@ -16,19 +16,18 @@ from __future__ import annotations
 from typing import Literal
 
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
-from leanconv.codegen.extents import Extent
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.graph.ir import Graph, Node
 from leanconv.kernels import KernelContext
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
+from leanconv.symbolic import Extent
 from leanconv.target import Target
 from leanconv.types import DType
 
 PIECE = 32768  # elements of one chunk, some microseconds; whole vectors of every target
-OPS: tuple[str, ...] = ("Lookup",)
-CODES_IN_BLOCKS = OPS
+CODES_IN_BLOCKS = True
 
 Way = Literal["permute", "shuffle", "lists", "gather"]
 _ROW = 16  # bytes that one pshufb, or one register of NEON, has of a table

@@ -15,13 +15,12 @@ from math import prod
 
 from leanconv.codegen import math
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
-from leanconv.codegen.extents import Extent
 from leanconv.codegen.lowered import Call, Lowered
-from leanconv.kernels import KernelContext
-from leanconv.kernels.items import OfItems
+from leanconv.kernels import KernelContext, OfItems
 from leanconv.kernels.lane_reduce import TILE, each_column
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
+from leanconv.symbolic import Extent
 from leanconv.target import Target
 from leanconv.types import DType
 

@@ -17,7 +17,6 @@ from math import prod
 
 from leanconv.codegen.dot import fma
 from leanconv.codegen.emitter import Carry, Function, Pointer, Value, vector
-from leanconv.codegen.extents import Count, Extent, Extents
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.microkernel import ReductionLoop, RegisterTile, multiply_accumulate
 from leanconv.codegen.shuffles import transpose_rectangle
@@ -27,6 +26,7 @@ from leanconv.kernels.copy import cover
 from leanconv.kernels.copy_plan import row_major
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
+from leanconv.symbolic import Count, Extent, Extents
 from leanconv.target import Target
 from leanconv.types import DType
 

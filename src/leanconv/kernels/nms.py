@@ -18,19 +18,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from leanconv.codegen.emitter import Carry, Function, Index, Pointer, Value, vector
-from leanconv.codegen.extents import Extent
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.shuffles import any_lane, lane_bits
 from leanconv.codegen.tails import where_any
 from leanconv.errors import UnsupportedError
 from leanconv.graph.ops.selection import WRONG
-from leanconv.kernels import KernelContext
-from leanconv.kernels.items import PIECE, OfItems
+from leanconv.kernels import PIECE, KernelContext, OfItems
 from leanconv.kernels.ordering import RadixSort, count_bytes, key_kind, least_key, sort_key
 from leanconv.records import dataclass
 from leanconv.spec.format import aligned, ceil_div
-from leanconv.symbolic import least
+from leanconv.symbolic import Extent, least
 from leanconv.target import Target
 from leanconv.types import INT32, INT64, DType
 

@@ -17,17 +17,15 @@ from collections.abc import Sequence
 from math import prod
 
 from leanconv.codegen.emitter import Carry, Function, Pointer, Value, vector
-from leanconv.codegen.extents import Count, Extent, Extents
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.shuffles import lane_bits
 from leanconv.errors import UnsupportedError
-from leanconv.kernels import KernelContext
+from leanconv.kernels import PIECE, KernelContext
 from leanconv.kernels.gather import copy_row
-from leanconv.kernels.items import PIECE
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
-from leanconv.symbolic import least, most
+from leanconv.symbolic import Count, Extent, Extents, least, most
 from leanconv.target import Target
 from leanconv.types import INT32, INT64
 

@@ -17,17 +17,15 @@ from math import prod
 import numpy as np
 
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
-from leanconv.codegen.extents import Extent
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.tails import where_any
 from leanconv.graph.ir import Graph, Node, in_rows
 from leanconv.graph.ops.algebra import numbers_of
-from leanconv.kernels import KernelContext
-from leanconv.kernels.items import InPieces
+from leanconv.kernels import InPieces, KernelContext
 from leanconv.kernels.lane_reduce import across_lanes, run_of
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
-from leanconv.symbolic import Symbol
+from leanconv.symbolic import Extent, Symbol
 from leanconv.target import Target
 from leanconv.types import DType
 

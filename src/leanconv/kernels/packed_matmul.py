@@ -25,7 +25,7 @@ from leanconv.codegen.emitter import Carry, Pointer, Value, vector
 from leanconv.codegen.lowered import Call, Lowered, PackCall, Packing
 from leanconv.codegen.tiling import Tile
 from leanconv.graph.ops.base import Array
-from leanconv.graph.ops.packed_matmul import WORD_BITS
+from leanconv.graph.ops.quantised_layers import WORD_BITS
 from leanconv.kernels import KernelContext
 from leanconv.kernels.matmul import best_tile, matmul_problem, most_rows_of
 from leanconv.kernels.matmul_kernel import Columns, FixedRows, Matrix, OfPanels, PackedMatMul

@@ -18,12 +18,12 @@ from math import prod
 import numpy as np
 
 from leanconv.codegen.emitter import Function
-from leanconv.codegen.extents import Count
 from leanconv.codegen.half_stored import half_stored
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import PackCall
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
+from leanconv.symbolic import Count
 from leanconv.target import Target
 from leanconv.types import FLOAT32, FLOAT64, HALVES, INT16, UINT8, DType, as_dtype
 

@@ -19,19 +19,17 @@ from math import prod
 
 from leanconv.codegen import math
 from leanconv.codegen.emitter import Carry, Function, Pointer, Value, vector
-from leanconv.codegen.extents import Extent
 from leanconv.codegen.geometry import Window, triple
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.tails import each_tile_of_any, where_any
 from leanconv.errors import UnsupportedError
 from leanconv.graph.ir import Graph, Node
-from leanconv.kernels import KernelContext
-from leanconv.kernels.items import OfItems
+from leanconv.kernels import KernelContext, OfItems
 from leanconv.kernels.ordering import precedes
 from leanconv.kernels.typed_steps import extreme
 from leanconv.records import dataclass
 from leanconv.spec.format import aligned, ceil_div
-from leanconv.symbolic import most
+from leanconv.symbolic import Extent, most
 from leanconv.target import Target
 from leanconv.types import INT32, INT64, DType
 

@@ -25,26 +25,24 @@ from leanconv.codegen.column_tiles import (
     overlapping_tiles,
 )
 from leanconv.codegen.emitter import Carry, Function, Pointer, Value, vector
-from leanconv.codegen.extents import Extent, Scalars
 from leanconv.codegen.geometry import Window, triple
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.graph.ir import Graph, Node
 from leanconv.graph.ops.quantised import CODES
-from leanconv.kernels import KernelContext
-from leanconv.kernels.items import OfItems
+from leanconv.kernels import KernelContext, OfItems
 from leanconv.kernels.plane_pool import joined, start, taps_within, window_of
 from leanconv.kernels.quantised_steps import as_codes, as_float
 from leanconv.kernels.separable_pool import SeparablePool
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
-from leanconv.symbolic import fixed
+from leanconv.symbolic import Extent, Scalars, fixed
 from leanconv.target import Target
 from leanconv.types import FLOAT32, FLOATS, DType
 
 _Body = Callable[[Pointer], None]
 
-CODES_IN_BLOCKS = ("MaxPool", "QLinearAveragePool")
+CODES_IN_BLOCKS = True
 
 _CHUNK_LOADS = 16 * 1024  # 5 to 10 us
 _MOST_TILES = 24  # more kinds of columns than that are bounded at run time
@@ -299,8 +297,8 @@ def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
     Maxima of codes and means of codes are in blocks where their users want them.
     """
     dtype = graph.types[node.output].dtype
-    if node.op == "QLinearAveragePool" or dtype not in FLOATS:
-        return node.op in CODES_IN_BLOCKS and dtype in CODES
+    if dtype not in FLOATS:
+        return dtype in CODES
     channels, attributes = graph.types[node.output].shape[1], node.attributes
     uses = prod(attributes["kernel_shape"]) / prod(attributes["strides"])
     return channels * _FEW >= block and uses <= _MOST_USES
@@ -320,13 +318,14 @@ def lower(context: KernelContext) -> Lowered:
     counted = edges if average else ()
     planes = source.shape[0] * ceil_div(source.shape[1], block or 1)
     kernel: Kernel
-    if not block and node.op != "QLinearAveragePool":
+    scales = node.attributes.get("scales")  # of codes
+    if not block and scales is None:
         kernel = SeparablePool(result.dtype, planes, window, average, counted)
         return Lowered((Call(kernel, (x, y)),), algorithm="pool")
     any_width = any(axis >= 2 for axis in graph.open_axes.get(y, ()))
     kernel = Pool(result.dtype, block or 1, planes, window, average, counted, any_width)
-    if node.op == "QLinearAveragePool":
-        (scale_x, scale), (zero_x, zero) = node.attributes["scales"], node.attributes["zeros"]
+    if scales is not None:
+        (scale_x, scale), (zero_x, zero) = scales, node.attributes["zeros"]
         bounds = node.attributes["low"], node.attributes["high"]
         numbers = tuple(float(np.float32(n)) for n in (zero_x, scale_x, scale, zero, *bounds))
         codes = source.dtype, result.dtype

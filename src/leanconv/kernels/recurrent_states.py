@@ -12,11 +12,11 @@ from functools import partial
 from typing import NamedTuple
 
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
-from leanconv.codegen.extents import Count, Extent
 from leanconv.codegen.kernel import Kernel
 from leanconv.graph.ops.recurrent import GATES, Cell
 from leanconv.records import dataclass
 from leanconv.spec.format import aligned, ceil_div
+from leanconv.symbolic import Count, Extent
 from leanconv.types import DType
 
 

@@ -24,15 +24,13 @@ from itertools import groupby
 from math import prod
 
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
-from leanconv.codegen.extents import Extent, Extents
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.tails import tile_at, where_any
 from leanconv.errors import UnsupportedError
 from leanconv.graph.ir import Graph, Node
 from leanconv.graph.ops import OPS
-from leanconv.kernels import KernelContext
+from leanconv.kernels import InPieces, KernelContext
 from leanconv.kernels.expression import Step
-from leanconv.kernels.items import InPieces
 from leanconv.kernels.lane_reduce import (
     PARTIAL,
     ReduceOp,
@@ -46,7 +44,7 @@ from leanconv.kernels.lane_reduce import (
 )
 from leanconv.records import dataclass
 from leanconv.spec.format import Format, ceil_div
-from leanconv.symbolic import fixed
+from leanconv.symbolic import Extent, Extents, fixed
 from leanconv.target import Target
 from leanconv.types import DType
 
@@ -374,7 +372,8 @@ def lower(context: KernelContext) -> Lowered:
     node, graph, formats = context.node, context.graph, context.formats
     (x,), y = node.inputs, node.output
     kind, source, result = graph.types[x], formats.get(x, Format()), formats[y]
-    if node.op == "Extremes":
+    reduces = OPS[node.op].reduces
+    if reduces is None:  # both ends, of all elements
         if not kind.elements:
             raise UnsupportedError(f"{node.op} {node.name!r} takes {kind}; expected an element")
         return Lowered((Call(Extremes(kind.dtype, kind.elements), (x, y)),), algorithm="reduction")
@@ -393,8 +392,6 @@ def lower(context: KernelContext) -> Lowered:
         flags: tuple[bool, ...] = (False, True, False)
     else:
         extents, flags = _merged(extents, reduced)
-    reduces = OPS[node.op].reduces
-    assert reduces is not None, f"{node.op} is no reduction"
     how, each = reduces
     kernel = Reduction(kind.dtype, how, extents, flags, channels, each=each)
     return Lowered((Call(kernel, (x, y)),), algorithm="reduction")

@@ -17,18 +17,17 @@ from collections.abc import Callable
 from math import prod
 
 from leanconv.codegen.emitter import Function, Pointer, Value, lanes_of, vector
-from leanconv.codegen.extents import Extent
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.shuffles import power_below
 from leanconv.codegen.tails import where_any
 from leanconv.graph.ir import Graph, Node
 from leanconv.graph.ops.resample import ONE, ONE_BITS, order, window
-from leanconv.kernels import KernelContext
-from leanconv.kernels.items import OfItems
+from leanconv.kernels import KernelContext, OfItems
 from leanconv.kernels.resample_maps import of_maps
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
+from leanconv.symbolic import Extent
 from leanconv.target import Target
 from leanconv.types import INT8, INT32, DType
 

@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
-from leanconv.codegen.extents import Extent
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.shuffles import power_below
 from leanconv.records import dataclass
 from leanconv.spec.format import aligned, ceil_div
+from leanconv.symbolic import Extent
 from leanconv.target import Target
 from leanconv.types import DType
 

@@ -20,18 +20,17 @@ from math import prod
 import numpy as np
 
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
-from leanconv.codegen.extents import Count, Extent
 from leanconv.codegen.lowered import Call, Lowered, View
 from leanconv.codegen.shuffles import power_below
 from leanconv.graph.ir import Graph, Node, TensorType
 from leanconv.graph.ops.resize import linear_cells, nearest_cells, resized_axes
-from leanconv.kernels import KernelContext
+from leanconv.kernels import KernelContext, OfItems
 from leanconv.kernels.copy import cover
 from leanconv.kernels.copy_plan import CHUNK_BYTES, row_major
-from leanconv.kernels.items import OfItems
 from leanconv.kernels.resize_maps import of_linear
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
+from leanconv.symbolic import Count, Extent
 from leanconv.target import Target
 from leanconv.types import FLOAT32, FLOAT64, DType
 

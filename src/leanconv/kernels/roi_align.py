@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from math import inf, prod
 
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
-from leanconv.codegen.extents import Extent, Extents
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.tails import where_any
@@ -22,6 +21,7 @@ from leanconv.graph.ir import Graph, Node
 from leanconv.kernels import KernelContext
 from leanconv.kernels.sampling import limited
 from leanconv.records import dataclass
+from leanconv.symbolic import Extent, Extents
 from leanconv.target import Target
 from leanconv.types import INT64, DType
 

@@ -20,7 +20,6 @@ from math import prod
 from typing import Literal
 
 from leanconv.codegen.emitter import Function, Pointer, Value, lanes_of, vector
-from leanconv.codegen.extents import Extent, Extents
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.shuffles import power_below
@@ -32,6 +31,7 @@ from leanconv.kernels import KernelContext
 from leanconv.kernels.copy_plan import row_major
 from leanconv.records import dataclass
 from leanconv.spec.format import aligned, ceil_div
+from leanconv.symbolic import Extent, Extents
 from leanconv.target import Target
 from leanconv.types import INT32, DType
 

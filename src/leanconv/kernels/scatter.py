@@ -19,7 +19,6 @@ from math import prod
 import numpy as np
 
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
-from leanconv.codegen.extents import Extent, Extents
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.shuffles import power_below
@@ -30,7 +29,7 @@ from leanconv.kernels import KernelContext
 from leanconv.kernels.gather import copy_row, index_ranges, place_of
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
-from leanconv.symbolic import Symbol
+from leanconv.symbolic import Extent, Extents, Symbol
 from leanconv.target import Target
 from leanconv.types import INT64, DType
 

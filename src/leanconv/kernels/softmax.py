@@ -17,11 +17,9 @@ from operator import add
 
 from leanconv.codegen import math
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
-from leanconv.codegen.extents import Extent
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.tails import where_any
-from leanconv.kernels import KernelContext
-from leanconv.kernels.items import OfItems
+from leanconv.kernels import KernelContext, OfItems
 from leanconv.kernels.lane_reduce import (
     TILE,
     ReduceOp,
@@ -34,7 +32,7 @@ from leanconv.kernels.lane_reduce import (
 )
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
-from leanconv.symbolic import fixed
+from leanconv.symbolic import Extent, fixed
 from leanconv.target import Target
 from leanconv.types import DType
 

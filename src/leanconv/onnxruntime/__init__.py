@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging as _logging
 
-from leanconv.onnxruntime import real as _real
+from leanconv.onnxruntime import engines as _engines
 from leanconv.onnxruntime.options import (
     ExecutionMode,
     ExecutionOrder,
@@ -112,9 +112,9 @@ def install() -> None:
     Who has imported the real one before keeps it: call this first. A second call does nothing.
     """
     names = {name: globals()[name] for name in (*__all__, "__version__")}
-    _real.install(names, __file__)
+    _engines.install(names, __file__)
 
 
 def uninstall() -> None:
     """Undo `install`: `import onnxruntime` finds the real one, or nothing."""
-    _real.restore()
+    _engines.restore()

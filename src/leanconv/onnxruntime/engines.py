@@ -1,16 +1,24 @@
-"""Engines that compute a session's network: leanconv, or the real onnxruntime for the rest."""
+"""Engines that compute a session's network: leanconv, or the real onnxruntime for the rest.
+
+The real one is found where it is installed, also while `install()` has put ours under its name.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from importlib import import_module
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,13 +26,14 @@ import numpy as np
 import leanconv
 from leanconv.api.inputs import InputSpec
 from leanconv.errors import LeanConvError
+from leanconv.forks import importing
 from leanconv.graph.ir import Graph
 from leanconv.graph.network_inputs import NeedsInputsError
 from leanconv.graph.onnx_import import Model
 from leanconv.graph.onnx_tensor import GivenWeights
 from leanconv.onnxruntime import exceptions
+from leanconv.onnxruntime.exceptions import NAMED
 from leanconv.onnxruntime.options import CPU, RunOptions, SessionOptions
-from leanconv.onnxruntime.real import real
 from leanconv.onnxruntime.values import dtype_of_type
 
 Arrays = dict[str, np.ndarray]
@@ -46,6 +55,16 @@ Extents = tuple[int | str | None, ...]
 _SIZES = (64, 96)
 _STEP = 64
 _MOST = 100_000  # runs that are kept
+NAME = "onnxruntime"
+_kept: dict[str, ModuleType] = {}  # its modules, while others stand under their names
+log = logging.getLogger(__name__)
+# Modules of onnxruntime's that packages import or catch exceptions from.
+_PARTS = (
+    "capi",
+    "capi._pybind_state",
+    "capi.onnxruntime_pybind11_state",
+    "capi.onnxruntime_inference_collection",
+)
 
 
 class Engine(Protocol):
@@ -259,3 +278,91 @@ class Trace:
             "tid": threading.get_native_id(),
             "args": args,
         }
+
+
+def is_real(module: ModuleType) -> bool:
+    """Return whether a module is one of the real onnxruntime."""
+    return not getattr(module, "__leanconv__", False)
+
+
+def modules() -> dict[str, ModuleType]:
+    """Return the modules in `sys.modules` that have onnxruntime's names."""
+    return {
+        name: module
+        for name, module in list(sys.modules.items())
+        if name == NAME or name.startswith(f"{NAME}.")
+    }
+
+
+def replace_modules(others: dict[str, ModuleType]) -> None:
+    """Put other modules under onnxruntime's names, and keep the real ones."""
+    with importing():
+        _replace(others)
+
+
+def real() -> Any | None:
+    """The real onnxruntime; None where it is not installed, or does not load."""
+    with importing():
+        found = _kept.get(NAME) or sys.modules.get(NAME)
+        if found is not None and is_real(found):
+            return found
+        before = modules()
+        _replace({})
+        try:
+            return import_module(NAME)
+        except (ImportError, OSError):
+            return None
+        finally:
+            _replace(before)
+
+
+def _replace(others: dict[str, ModuleType]) -> None:
+    before = modules()
+    _kept.update({name: module for name, module in before.items() if is_real(module)})
+    for name in before:
+        del sys.modules[name]
+    sys.modules.update(others)
+
+
+def restore() -> None:
+    """Put the real modules back under their names, those that were imported."""
+    with importing():
+        _replace(dict(_kept))
+        _kept.clear()
+
+
+def install(names: Mapping[str, object], file: str) -> None:
+    """Have `import onnxruntime` find these names; where it does already, nothing.
+
+    Args:
+        names: the attributes of the module.
+        file: that it comes from.
+    """
+    before = modules().values()
+    if before and not any(map(is_real, before)):
+        return
+    if before:
+        log.warning(
+            "onnxruntime was imported before install(); what imported it keeps it: call "
+            "leanconv.onnxruntime.install() first"
+        )
+    replace_modules(_modules(names, file))
+
+
+def _modules(names: Mapping[str, object], file: str) -> dict[str, ModuleType]:
+    result = {NAME: _module(NAME, names, file)}
+    inner = {**names, **NAMED}
+    for part in _PARTS:
+        result[f"{NAME}.{part}"] = _module(f"{NAME}.{part}", inner, file)
+    for part in _PARTS:
+        above, _, name = f"{NAME}.{part}".rpartition(".")
+        setattr(result[above], name, result[f"{NAME}.{part}"])
+    return result
+
+
+def _module(name: str, held: Mapping[str, object], file: str) -> ModuleType:
+    """A module under one of onnxruntime's names. Other modules below it are not found."""
+    module = ModuleType(name, "leanconv's sessions under onnxruntime's name.")
+    module.__dict__.update(held, __leanconv__=True, __path__=[], __file__=file)
+    module.__spec__ = ModuleSpec(name, None, origin=file, is_package=True)
+    return module

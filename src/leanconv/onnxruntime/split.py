@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,15 @@ import numpy as np
 from leanconv.api.inputs import InputSpec, Shape
 from leanconv.errors import LeanConvError, UnsupportedError
 from leanconv.files import open_regular
+from leanconv.graph import onnx_schema as schema
 from leanconv.graph.convert import FILE_RULES
+from leanconv.graph.file_graph import DOMAINS
 from leanconv.graph.limits import Limits
+from leanconv.graph.onnx_graph import OnnxGraph, named_value
 from leanconv.graph.onnx_import import read_model
-from leanconv.graph.onnx_parts import FileParts, named_value
-from leanconv.onnxruntime.engines import Arrays, Native, Other
+from leanconv.graph.wire import Reader
+from leanconv.onnxruntime.engines import Arrays, Native, Other, real
 from leanconv.onnxruntime.options import SessionOptions
-from leanconv.onnxruntime.real import real
 from leanconv.records import dataclass
 from leanconv.runtime.locks import Lock
 from leanconv.types import as_dtype
@@ -32,6 +35,100 @@ log = logging.getLogger(__name__)
 # Operators are looked for one by one, by reading parts of the file: of so many nodes and bytes.
 _MOST_NODES, _MOST_BYTES = 400_000, 8 << 30
 _CONVOLUTIONS = ("Conv", "ConvTranspose")
+_EXTERNAL = 1  # TensorProto.data_location
+
+
+class FileParts:
+    """A file that can be taken apart: some of its nodes, with the weights that they read.
+
+    Args:
+        data: the file.
+
+    Attributes:
+        nodes: in the file's order, in which they can run.
+        outputs: names.
+        constant: the numbers of nodes that depend on weights alone.
+        bytes: of the file.
+
+    Raises:
+        ModelError: the file is damaged.
+    """
+
+    def __init__(self, data: memoryview) -> None:
+        self._graph, self.bytes = OnnxGraph.read(data), len(data)
+        self.nodes, self.outputs = tuple(self._graph.nodes), tuple(self._graph.outputs)
+        self._reads = [frozenset(filter(None, node.reads)) for node in self.nodes]
+        self._writers = {name: i for i, node in enumerate(self.nodes) for name in node.outputs}
+        self.constant = self._constant()
+
+    def _constant(self) -> frozenset[int]:
+        known, found = {*self._graph.tensors, *self._graph.sparse}, []
+        given = {*self._writers, *self._graph.inputs}
+        for index, node in enumerate(self.nodes):
+            outer = self._reads[index] & given
+            if outer <= known and node.domain in DOMAINS and "Random" not in node.bare_op:
+                known.update(node.outputs)
+                found.append(index)
+        return frozenset(found)
+
+    @property
+    def external(self) -> bool:
+        """True if weights lie in other files."""
+        reader = Reader(Limits().fields)
+        tensors = self._graph.tensors.values()
+        messages = (reader.message(each, schema.TENSOR, "initializer") for each in tensors)
+        return any(each.get("data_location") == _EXTERNAL for each in messages)
+
+    def knows(self, number: int) -> bool:
+        """Return whether leanconv has an operation, or the file a function, for a node."""
+        node = self.nodes[number]
+        return node.op in FILE_RULES or (node.domain, node.bare_op) in self._graph.functions
+
+    def of(self, number: int) -> frozenset[int]:
+        """The nodes whose outputs a node reads."""
+        found = (self._writers.get(name) for name in self._reads[number])
+        return frozenset(index for index in found if index is not None)
+
+    def crossing(self, first: Collection[int], second: Collection[int]) -> list[str]:
+        """Names of the values that the first nodes write and the second read, in order.
+
+        What depends on weights alone does not cross: each part computes it for itself.
+        """
+        read = {name for number in second for name in self._reads[number]}
+        return [
+            name
+            for number in sorted(first)
+            if number not in self.constant
+            for name in self.nodes[number].outputs
+            if name and name in read
+        ]
+
+    def written_by(self, numbers: Collection[int]) -> list[str]:
+        """Names of the file's outputs that these nodes write."""
+        return [name for name in self.outputs if self._writers.get(name) in numbers]
+
+    def part(
+        self, numbers: Iterable[int], given: Mapping[str, bytes], outputs: Sequence[str]
+    ) -> bytes:
+        """A file of some nodes, and of those that depend on weights alone and that these read.
+
+        Args:
+            numbers: of the nodes.
+            given: the ValueInfoProto of inputs beside the file's own, by name.
+            outputs: names.
+        """
+        chosen = self.constant.union(numbers)
+        known = {**self._graph.values, **self._graph.outputs}
+        made = replace(
+            self._graph,
+            nodes=[self.nodes[number] for number in sorted(chosen)],
+            outputs={name: known.get(name, named_value(name)) for name in outputs},
+        ).pruned()
+        read = {name for node in made.nodes for name in node.reads}.union(outputs)
+        inputs = {**self._graph.inputs, **given}
+        # A network without inputs is refused, whatever its nodes are.
+        made.inputs = {name: data for name, data in inputs.items() if name in read} or inputs
+        return made.data()
 
 
 @dataclass(frozen=True, eq=False)
@@ -241,7 +338,7 @@ def _lacking(parts: FileParts, shapes: Mapping[str, Shape]) -> set[int]:
     Raises:
         UnsupportedError: finding them takes too long.
     """
-    found = {number for number, _ in enumerate(parts.nodes) if not _known(parts, number)}
+    found = {number for number, _ in enumerate(parts.nodes) if not parts.knows(number)}
     every, nodes, size = range(len(parts.nodes)), _MOST_NODES, _MOST_BYTES
 
     def fits(numbers: Sequence[int]) -> bool:
@@ -264,11 +361,6 @@ def _lacking(parts: FileParts, shapes: Mapping[str, Shape]) -> set[int]:
             else:
                 high = middle
         found.add(left[low])
-
-
-def _known(parts: FileParts, number: int) -> bool:
-    node = parts.nodes[number]
-    return node.op in FILE_RULES or (node.domain, node.bare_op) in parts.functions
 
 
 def _fits(parts: FileParts, numbers: Sequence[int], shapes: Mapping[str, Shape]) -> bool:

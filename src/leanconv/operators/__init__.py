@@ -2,16 +2,15 @@
 
 `operator` is the interface: the formats that a node takes, the choices of how to compute it with
 their estimates, its kernels. `convolution` computes single convolutions, of floats and of codes
-(`conv_node`: what a node says of one), `conv_chain` and `block_chain` several at once,
-`single_kernel` all other operations. `calls` makes a node's calls of kernels.
+(`conv_node`: what a node says of one), `chains` several at once, `single_kernel` all other
+operations. `calls` makes a node's calls of kernels.
 """
 
 from __future__ import annotations
 
 from leanconv.errors import UnsupportedError
 from leanconv.graph.ir import Node
-from leanconv.operators.block_chain import BLOCK_CHAIN
-from leanconv.operators.conv_chain import CONV_CHAIN
+from leanconv.operators.chains import BLOCK_CHAIN, CONV_CHAIN
 from leanconv.operators.convolution import CONVOLUTIONS
 from leanconv.operators.loop import LOOP
 from leanconv.operators.operator import (

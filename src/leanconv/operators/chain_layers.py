@@ -13,9 +13,8 @@ import numpy as np
 from leanconv.algorithms.fused.block import NO_BORDER, Border, ImageRows, rows_access
 from leanconv.algorithms.fused.forms import Chain
 from leanconv.algorithms.fused.kernel import Constants
-from leanconv.algorithms.half_stored import has_halves
-from leanconv.algorithms.problem import Problem, storage_error
-from leanconv.algorithms.rounding import sum_error
+from leanconv.algorithms.interface import has_halves
+from leanconv.algorithms.problem import Problem, storage_error, sum_error
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.lowered import Lowered
 from leanconv.graph.edit import frozen

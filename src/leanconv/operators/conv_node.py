@@ -26,15 +26,14 @@ from leanconv.algorithms.common.conv import Conv, GroupedConv
 from leanconv.algorithms.fused.kernel import Constants
 from leanconv.algorithms.interface import Candidate
 from leanconv.algorithms.magnitudes import are_small, sum_bits
-from leanconv.algorithms.problem import Problem, default_error
-from leanconv.algorithms.rounding import half_error
+from leanconv.algorithms.problem import Problem, default_error, half_error
 from leanconv.codegen.dot import dot_of, group_of, way_of
 from leanconv.codegen.epilogue import Epilogue
 from leanconv.codegen.geometry import Access, Window, triple
 from leanconv.errors import UnsupportedError
 from leanconv.graph.ir import Graph, Node, number_of
 from leanconv.graph.ops.conv import unfolded
-from leanconv.graph.ops.quantised_conv import form_of, numbers_of, quantisation_of
+from leanconv.graph.ops.quantised_layers import form_of, numbers_of, quantisation_of
 from leanconv.operators.calls import reordered
 from leanconv.operators.operator import NodeContext
 from leanconv.records import cached_property

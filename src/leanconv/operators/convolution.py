@@ -19,7 +19,7 @@ import numpy as np
 
 from leanconv.algorithms import col2im, select
 from leanconv.algorithms.common.conv import with_conv
-from leanconv.algorithms.direct.packed import PackedConv
+from leanconv.algorithms.direct.shape import PackedConv
 from leanconv.algorithms.interface import Candidate
 from leanconv.algorithms.magnitudes import Magnitudes
 from leanconv.algorithms.parameters import AUTO, Choice, Parameters
@@ -28,7 +28,8 @@ from leanconv.codegen.geometry import PhasedAccess
 from leanconv.codegen.lowered import Calls, Lowered
 from leanconv.errors import SpecError
 from leanconv.graph.ir import Graph, Node
-from leanconv.late import Late
+from leanconv.lazy_imports import Late
+from leanconv.operators import transposed
 from leanconv.operators.calls import Part, lowered, packed_in_runs
 from leanconv.operators.conv_node import (
     ConvNode,
@@ -39,15 +40,6 @@ from leanconv.operators.conv_node import (
     with_merged_groups,
 )
 from leanconv.operators.operator import FormatPolicy, NodeContext, Operator
-from leanconv.operators.transposed import (
-    MOST_PHASES,
-    joined,
-    of_phases,
-    one_kernel,
-    phase_count,
-    phases,
-    together,
-)
 from leanconv.records import replace
 from leanconv.target import Target
 
@@ -278,7 +270,7 @@ def product_of(made: ConvNode) -> tuple[Problem, Candidate]:
 
 
 def _too_many_phases(made: ConvNode) -> bool:
-    return phase_count(made.problem.conv.window) > MOST_PHASES
+    return transposed.phase_count(made.problem.conv.window) > transposed.MOST_PHASES
 
 
 # -- the convolutions of a node ----------------------------------------------------------------
@@ -306,8 +298,8 @@ def _pieces(made: ConvNode, choice: Choice) -> list[tuple[Problem, np.ndarray]]:
                 "expected a transposed convolution, or an algorithm of convolutions"
             )
         return [(made.problem, made.weights)]
-    pieces = phases(node, made.problem, made.weights)
-    one = together(pieces, made.problem.conv.y, made.problem.conv.lanes(target))
+    pieces = transposed.phases(node, made.problem, made.weights)
+    one = transposed.together(pieces, made.problem.conv.y, made.problem.conv.lanes(target))
     if one and _pays(one[0], tuple(problem for problem, _ in pieces), target, choice):
         return [one]
     return pieces
@@ -387,10 +379,10 @@ def _parts(made: ConvNode, choice: Choice) -> tuple[list[Part], str]:
         return [_part(made, *product_of(made), [made.weights])], choice.algorithm
     pieces, parts = _pieces(made, choice), []
     found = _pieces_chosen(pieces, made, choice)
-    for numbers in one_kernel(found):
+    for numbers in transposed.one_kernel(found):
         problem, candidate = found[numbers[0]]
         if len(numbers) > 1:
-            candidate = joined([found[number] for number in numbers])
+            candidate = transposed.joined([found[number] for number in numbers])
         parts.append(_part(made, problem, candidate, [pieces[n][1] for n in numbers]))
     return parts, found[0][1].choice.algorithm
 
@@ -408,7 +400,7 @@ def _part(
     def pack() -> Calls:  # holds no more of the graph than these arrays
         channels = channels_of(shift)
         if isinstance(y, PhasedAccess):
-            channels = {role: of_phases(values, y) for role, values in channels.items()}
+            channels = {role: transposed.of_phases(values, y) for role, values in channels.items()}
         found = candidate.packing(with_merged_groups(weights[0], groups, merged), channels)
         for part in weights[1:]:
             found["w"] = [*found["w"], *candidate.packing(part, {})["w"]]

@@ -7,18 +7,17 @@ from dataclasses import replace
 from math import ceil, log2, prod
 from typing import cast
 
-from leanconv import late
+from leanconv import lazy_imports
 from leanconv.algorithms.parameters import AUTO, Choice
 from leanconv.codegen.lowered import Lowered
 from leanconv.codegen.shuffles import power_below
 from leanconv.graph.halves import in_float32, rounds_to_halves, stored_half
 from leanconv.graph.ir import Graph, Node
 from leanconv.graph.ops import OPS
-from leanconv.graph.ops.indexing import GATHERS, SCATTERS
 from leanconv.graph.ops.pointwise import terms_of
 from leanconv.graph.ops.resample import order
 from leanconv.graph.ops.resize import resized_axes
-from leanconv.kernels import KernelModule, elementwise, layout, lookup
+from leanconv.kernels import KernelModule
 from leanconv.operators.calls import of_halves
 from leanconv.operators.operator import FormatPolicy, NodeContext, Operator
 from leanconv.records import cached_property
@@ -48,7 +47,7 @@ class SingleKernel(Operator):
 
     @cached_property
     def _module(self) -> KernelModule:
-        return cast(KernelModule, late.module(self._name))
+        return cast(KernelModule, lazy_imports.module(self._name))
 
     def accepts_blocked(self, node: Node, graph: Graph, block: int) -> bool:
         """Return the answer of the module, of halves as of float32; False without one."""
@@ -58,16 +57,16 @@ class SingleKernel(Operator):
         return accepts is not None and bool(accepts(node, seen, block))
 
     def takes_codes(self, node: Node) -> bool:
-        """Return whether the module's `CODES_IN_BLOCKS` names the operation."""
-        return node.op in getattr(self._module, "CODES_IN_BLOCKS", ())
+        """Return whether the module's `CODES_IN_BLOCKS` says so."""
+        return getattr(self._module, "CODES_IN_BLOCKS", False)
 
     def choices(self, context: NodeContext, vary_parameters: bool = True) -> list[Choice]:
         """One choice without a name, estimated by the bytes that are moved."""
         del vary_parameters
         node, graph, target = context.node, context.graph, context.target
-        if node.op == "Recurrence":
+        if _is(node, "recurrence"):
             cycles = _recurrence_cycles(node, graph, target)
-        elif node.op == "MatMulNBits":
+        elif _is(node, "packed_matmul"):
             cycles = _packed_cycles(node, graph, target)
         elif node.op == "Expression":
             cycles = max(_cycles(node, graph, target), _expression_cycles(node, graph, target))
@@ -79,7 +78,7 @@ class SingleKernel(Operator):
 
     def packed_inputs(self, node: Node) -> tuple[str, ...]:
         """Codes of products, their scales and zero points."""
-        return tuple(filter(None, node.inputs[1:4])) if node.op == "MatMulNBits" else ()
+        return tuple(filter(None, node.inputs[1:4])) if _is(node, "packed_matmul") else ()
 
     def lower(self, context: NodeContext, choice: Choice = AUTO) -> Lowered:
         """The module's kernels; none for a result without elements."""
@@ -121,19 +120,23 @@ def _cycles(node: Node, graph: Graph, target: Target) -> float:
     return costs.stage + moved + out * _operations(node, graph) / costs.scalar_flops
 
 
+def _is(node: Node, *kernels: str) -> bool:
+    return OPS[node.op].kernel in kernels
+
+
 def _interpolates(node: Node) -> bool:
-    return node.op == "Resample" or (node.op == "Resize" and node.attributes["mode"] == "linear")
+    return _is(node, "resample") or (_is(node, "resize") and node.attributes["mode"] == "linear")
 
 
 def _operations(node: Node, graph: Graph) -> float:
     """Operations for each element of a result, beside loading and storing."""
-    if node.op in ("MatMul", "Gemm", "QLinearMatMul"):
+    if _is(node, "matmul", "code_matmul"):
         return graph.types[node.inputs[0]].shape[-1]
-    if node.op == "Attention":  # two products, of queries and keys and of shares and values
+    if _is(node, "attention"):  # two products, of queries and keys and of shares and values
         return 2 * graph.types[node.inputs[2]].shape[-2]
-    if node.op in ("MaxPool", "MaxPoolWithIndices", "AveragePool"):
+    if _is(node, "pool", "plane_pool") and not OPS[node.op].of_floats:
         return _joined(node.attributes.get("kernel_shape", (1,))) / _TAPS_AT_ONCE
-    return _OF_SHARES if node.op in ("Softmax", "LogSoftmax") else 0.0
+    return _OF_SHARES if _is(node, "softmax") else 0.0
 
 
 def _joined(kernel: Sequence[int]) -> float:
@@ -208,10 +211,10 @@ def _mixing(
     block, given = formats[node.output].block, node.attributes
     lanes = target.lanes(result.dtype if result.dtype.is_float else INT32)
     shape = list(source.shape)
-    if node.op == "Resize":
+    if _is(node, "resize"):
         resized = resized_axes(source.shape, node.attributes)
         corners = 1 << sum(resized)
-        grown_maps = late.named("leanconv.kernels.resize.grown_maps")
+        grown_maps = lazy_imports.named("leanconv.kernels.resize.grown_maps")
         if not block and grown_maps(resized, source, result):
             spread = 2 * prod(source.shape[:-1]) * result.shape[-1]
             return spread, _MIX * result.elements / lanes, source.elements
@@ -234,43 +237,11 @@ def _mixing(
     return single, vectors, source.elements
 
 
-# -- the modules -------------------------------------------------------------------------------
-# Each module of `kernels` by its operations; it is imported when a node of these is planned.
-_KERNELS: Mapping[str, Sequence[str]] = {
-    "roi_align": ("RoiAlign",),
-    "deform": ("DeformColumns",),
-    "attention": ("Attention",),
-    "code_matmul": ("QLinearMatMul",),
-    "elementwise": elementwise.OPS,
-    "extreme_places": ("ArgMax", "ArgMin"),
-    "gather": tuple(GATHERS),
-    "global_pool": ("QLinearGlobalAveragePool",),
-    "sampling": ("GridSample",),
-    "layout": layout.OPS,
-    "lookup": lookup.OPS,
-    "lrn": ("LRN",),
-    "matmul": ("MatMul", "Gemm"),
-    "nms": ("NonMaxSuppression",),
-    "nonzero": ("NonZero", "Compress"),
-    "normalise": ("Normalise",),
-    "packed_matmul": ("MatMulNBits",),
-    "plane_pool": ("MaxPoolWithIndices",),
-    "pool": tuple(op for op, each in OPS.items() if each.routes == "windows"),
-    "recurrence": ("Recurrence",),
-    "reduce": (*(op for op, each in OPS.items() if each.reduces), "Extremes"),
-    "resample": ("Resample",),
-    "resize": ("Resize",),
-    "running": ("CumSum", "CumProd"),
-    "scatter": tuple(SCATTERS),
-    "softmax": ("Softmax", "LogSoftmax"),
-    "top": ("TopK",),
-}
-_BLOCKED = ("roi_align", "deform")  # better in blocks, whatever their inputs are in
-
-
 def _single(name: str) -> SingleKernel:
-    policy = FormatPolicy.PREFER_BLOCKED if name in _BLOCKED else FormatPolicy.FOLLOW_INPUTS
-    return SingleKernel(f"leanconv.kernels.{name}", _KERNELS[name], policy)
+    ops = [op for op, each in OPS.items() if each.kernel == name]
+    blocked = any(OPS[op].blocked for op in ops)
+    policy = FormatPolicy.PREFER_BLOCKED if blocked else FormatPolicy.FOLLOW_INPUTS
+    return SingleKernel(f"leanconv.kernels.{name}", ops, policy)
 
 
-SINGLE_KERNELS = tuple(map(_single, _KERNELS))
+SINGLE_KERNELS = tuple(_single(name) for name in sorted({e.kernel for e in OPS.values()} - {""}))

@@ -18,7 +18,7 @@ import numpy as np
 
 from leanconv.algorithms.common.conv import with_conv
 from leanconv.algorithms.decompose import transposed_phases
-from leanconv.algorithms.direct.packed import PackedConv
+from leanconv.algorithms.direct.shape import PackedConv
 from leanconv.algorithms.interface import Candidate, KernelUse, channel_calls
 from leanconv.algorithms.problem import Problem
 from leanconv.codegen.geometry import Access, PhasedAccess, Window, triple

@@ -15,7 +15,7 @@ from leanconv.errors import BudgetError
 from leanconv.graph.ir import Graph
 from leanconv.graph.regions import all_constants
 from leanconv.planner.budget import Planner
-from leanconv.planner.decision import Decision
+from leanconv.planner.decisions import Decision
 from leanconv.planner.found_plans import Decided, decide
 from leanconv.planner.graph_planner import GraphPlanner
 from leanconv.planner.lowered_graph import LoweredGraph, OwnedGraph, WeightStore, all_repeats
@@ -26,8 +26,7 @@ from leanconv.planner.weight_streaming import Layout, add_weight_prefetch, lay_o
 from leanconv.planner.weights import PlanWeights
 from leanconv.records import dataclass
 from leanconv.runtime.file_block import FileBlock, unnamed_block
-from leanconv.runtime.loop_program import LoopProgram
-from leanconv.runtime.memory import Block, Memory, Outputs, mapped_files
+from leanconv.runtime.memory import ArenaPart, Block, Memory, Outputs, SharedArena, mapped_files
 from leanconv.runtime.portable import (
     PortableProgram,
     RepeatedStages,
@@ -35,8 +34,7 @@ from leanconv.runtime.portable import (
     linked_stages,
 )
 from leanconv.runtime.program import Constant, Place, Program, Slot, Stage
-from leanconv.runtime.shared_arena import ArenaPart, SharedArena
-from leanconv.runtime.stream_program import Files, StreamProgram, reading_rate
+from leanconv.runtime.segmented_program import Files, LoopProgram, StreamProgram, reading_rate
 from leanconv.runtime.weight_file import WeightFiles
 from leanconv.settings import current_settings
 from leanconv.units import counted, format_bytes

@@ -15,9 +15,9 @@ from leanconv.graph.ir import Node
 from leanconv.graph.ops.pointwise import terms_of
 from leanconv.graph.regions import region_of
 from leanconv.graph.template import Template, Templates
-from leanconv.operators import conv_chain, convolution, operator_of
+from leanconv.operators import chains, convolution, operator_of
 from leanconv.planner.budget import Planner
-from leanconv.planner.decision import Decision, node_key
+from leanconv.planner.decisions import Decision, node_key
 from leanconv.planner.found_plans import Decided, RangePlan, range_graph
 from leanconv.planner.graph_planner import GraphPlanner
 from leanconv.planner.network_plan import NetworkPlan
@@ -264,7 +264,7 @@ class _Names:
         """
         choice, algorithm = node_cost.decision.choice, node_cost.algorithm
         if node.op not in convolution.OPS:
-            words = f"layer by layer ({algorithm})" if choice == conv_chain.LAYERS else algorithm
+            words = f"layer by layer ({algorithm})" if choice == chains.LAYERS else algorithm
             region = region_of(node)
             if region is not None:
                 count = counted(node.attributes["count"], "iteration")

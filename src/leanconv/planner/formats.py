@@ -8,8 +8,7 @@ from leanconv.errors import SpecError
 from leanconv.graph.ir import Graph, Node
 from leanconv.graph.ops.quantised import CODES
 from leanconv.operators import Accuracy, FormatPolicy, operator_of
-from leanconv.planner.choices import choices_of, remembered
-from leanconv.planner.decision import Decision
+from leanconv.planner.decisions import Decision, choices_of, remembered
 from leanconv.records import dataclass, replace
 from leanconv.spec import NHWC, PLAIN, Format
 from leanconv.target import Target

@@ -21,8 +21,7 @@ from leanconv.errors import BudgetError, SpecError
 from leanconv.graph.ir import Graph, Node
 from leanconv.operators import operator_of
 from leanconv.planner.budget import Planner
-from leanconv.planner.choices import usual_extents, usual_graph
-from leanconv.planner.decision import Decision
+from leanconv.planner.decisions import Decision, usual_extents, usual_graph
 from leanconv.planner.graph_planner import GraphPlanner
 from leanconv.planner.lowering import usual_choices, usual_decisions
 from leanconv.planner.plan_file import PlanFile, graph_digest

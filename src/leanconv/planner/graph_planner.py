@@ -8,10 +8,9 @@ from types import MappingProxyType
 
 from leanconv.errors import SpecError
 from leanconv.graph.ir import Graph, Node
-from leanconv.graph.passes.cut_weights import parts_of_layers
 from leanconv.graph.passes.fuse_blocks import blocks_to_merge, merge_blocks
 from leanconv.operators import Accuracy
-from leanconv.planner.decision import Decision
+from leanconv.planner.decisions import Decision
 from leanconv.planner.errors import error_units
 from leanconv.planner.formats import format_rules
 from leanconv.planner.lowered_graph import LoweredGraph
@@ -20,7 +19,7 @@ from leanconv.planner.node_costs import GraphViews, NodeCost, NodeEvaluator, reo
 from leanconv.planner.search_graph import SearchGraph, make_search_graph
 from leanconv.planner.solver import Path, fastest, least_error, least_time, smallest
 from leanconv.planner.storage import Storage
-from leanconv.planner.weight_streaming import lay_out
+from leanconv.planner.weight_streaming import lay_out, parts_of_layers
 from leanconv.records import cached_property
 from leanconv.spec import PLAIN, Format
 from leanconv.target import Target

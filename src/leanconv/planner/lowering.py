@@ -22,8 +22,13 @@ from leanconv.graph.regions import all_constants, region_of, regions_of
 from leanconv.kernels.copy_plan import reorder_call
 from leanconv.operators import Accuracy, operator_of
 from leanconv.operators.loop import FAST, BodyPlan, BodyPlans
-from leanconv.planner.choices import choice_with_aim, remembered, resolved_choices, with_costs
-from leanconv.planner.decision import Decision
+from leanconv.planner.decisions import (
+    Decision,
+    choice_with_aim,
+    remembered,
+    resolved_choices,
+    with_costs,
+)
 from leanconv.planner.errors import closeness
 from leanconv.planner.formats import default_decisions, format_rules
 from leanconv.planner.lowered_graph import (

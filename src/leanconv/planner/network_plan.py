@@ -11,7 +11,7 @@ from leanconv.canonical import canonical_text
 from leanconv.graph.halves import stored_half
 from leanconv.graph.ir import Graph, TensorType
 from leanconv.operators import Accuracy
-from leanconv.planner.decision import Decision
+from leanconv.planner.decisions import Decision
 from leanconv.planner.lowered_graph import Step
 from leanconv.planner.node_costs import NodeCost, reorder_ns, step_times
 from leanconv.planner.plan_file import (

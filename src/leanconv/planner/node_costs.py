@@ -11,7 +11,7 @@ from leanconv.codegen.lowered import Lowered
 from leanconv.graph.ir import Graph, Node
 from leanconv.operators import Accuracy, operator_of
 from leanconv.planner.arena import BufferUse
-from leanconv.planner.decision import Decision, node_key
+from leanconv.planner.decisions import Decision, node_key
 from leanconv.planner.errors import ERROR_GROWTH, closeness, magnified_errors
 from leanconv.planner.formats import FormatRules
 from leanconv.planner.lowered_graph import Step

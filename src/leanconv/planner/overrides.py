@@ -14,7 +14,7 @@ from leanconv.graph.network_inputs import meant
 from leanconv.graph.regions import all_constants, regions_of
 from leanconv.operators import Accuracy, convolution, operator_of
 from leanconv.planner import tuner
-from leanconv.planner.decision import Decision
+from leanconv.planner.decisions import Decision
 from leanconv.planner.formats import default_decisions, format_rules
 from leanconv.progress import steps
 from leanconv.spec import NHWC, PLAIN

@@ -1,4 +1,4 @@
-"""The program that packs constants: once at load, or whenever they have changed."""
+"""Programs of a candidate, and of what packs constants: once at load, or whenever they change."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from leanconv.algorithms import Candidate
 from leanconv.codegen import compiler
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.linking import KernelForm, Library
 from leanconv.codegen.lowered import Calls, PackCall
 from leanconv.graph.ir import number_of, owner
 from leanconv.records import dataclass
+from leanconv.runtime.memory import SharedArena
 from leanconv.runtime.portable import PortableProgram, linked_stages
 from leanconv.runtime.program import Constant, Place, Program, Slot, Stage
-from leanconv.runtime.shared_arena import SharedArena
-from leanconv.spec.format import aligned
+from leanconv.spec.format import aligned, aligned_offsets
 from leanconv.target import Target
 
 _LEAST_SHARED = 2**20  # bytes for which workers are woken: one thread packs them in 0.3 ms
@@ -165,3 +166,28 @@ def placed_calls(calls: Calls, places: Mapping[str, int]) -> list[tuple[PackCall
             each.append((call, ends[name]))
             ends[name] += call.bytes
     return each
+
+
+def candidate_program(
+    candidate: Candidate, target: Target, threads: int, ends: Sequence[str]
+) -> tuple[PortableProgram, Library]:
+    """Compile a candidate's kernels; constants are in one block, in the order of their roles.
+
+    Args:
+        candidate: the one to run.
+        target: the processor to emit for.
+        threads: threads that take part.
+        ends: roles of the arrays that each run is given: inputs, then the output.
+    """
+    constants, constant_bytes = aligned_offsets(candidate.constant_bytes)
+    temporaries, shared = aligned_offsets(candidate.temporaries)
+    places: dict[str, Slot | Constant | Place] = {role: Slot(n) for n, role in enumerate(ends)}
+    places |= {role: Constant(offset) for role, offset in constants.items()}
+    places |= {role: Place(offset) for role, offset in temporaries.items()}
+    library = compiler.load([use.kernel for use in candidate.kernels], target)
+    stages = tuple(
+        Stage(library.form(use.kernel), tuple(places[r] for r in use.roles), Place(shared))
+        for use in candidate.kernels
+    )
+    arena = candidate.workspace_bytes(threads)
+    return PortableProgram(stages, len(ends) - 1, 1, threads, arena, constant_bytes), library

@@ -17,7 +17,7 @@ from leanconv.files import open_regular, read_whole, reason
 from leanconv.graph.ir import Graph
 from leanconv.operators import OPERATORS
 from leanconv.planner.arena import Lifetime, PlacedBuffers
-from leanconv.planner.decision import Decision
+from leanconv.planner.decisions import Decision
 from leanconv.records import dataclass
 from leanconv.settings import MOST_THREADS
 from leanconv.spec import Format

@@ -24,7 +24,7 @@ from leanconv.planner.compiled_network import (
     planned,
     running_calls,
 )
-from leanconv.planner.decision import Decision
+from leanconv.planner.decisions import Decision
 from leanconv.planner.found_plans import decide
 from leanconv.planner.lowered_graph import OwnedGraph
 from leanconv.planner.network_plan import NetworkPlan

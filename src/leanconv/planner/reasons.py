@@ -11,8 +11,7 @@ from leanconv.graph.ir import Graph, Node
 from leanconv.operators import convolution, operator_of
 from leanconv.operators.operator import network_error
 from leanconv.planner.arena import Lifetime, PlacedBuffers
-from leanconv.planner.choices import representative_types
-from leanconv.planner.decision import Decision
+from leanconv.planner.decisions import Decision, representative_types
 from leanconv.planner.found_plans import is_searched, range_graph
 from leanconv.planner.graph_planner import GraphPlanner
 from leanconv.planner.network_plan import NetworkPlan

@@ -17,13 +17,11 @@ from leanconv.codegen.keys import choice_key
 from leanconv.codegen.lowered import Calls
 from leanconv.errors import SpecError
 from leanconv.forks import imported
-from leanconv.planner.candidate_program import candidate_program
-from leanconv.planner.packing import Preparation
+from leanconv.planner.packing import Preparation, candidate_program
 from leanconv.progress import steps
 from leanconv.records import dataclass
-from leanconv.runtime.memory import Block, Memory
+from leanconv.runtime.memory import Block, Memory, SharedArena
 from leanconv.runtime.portable import told_program
-from leanconv.runtime.shared_arena import SharedArena
 from leanconv.settings import current_settings
 from leanconv.spec.format import aligned_offsets
 from leanconv.target import Target

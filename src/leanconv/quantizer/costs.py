@@ -27,13 +27,13 @@ from leanconv.api.network import Network
 from leanconv.api.options import NetworkOptions, checked_threads
 from leanconv.errors import LeanConvError
 from leanconv.graph.network_inputs import is_small
+from leanconv.graph.onnx_graph import OnnxGraph
 from leanconv.graph.onnx_import import read_model
 from leanconv.graph.ops import OPS
 from leanconv.operators.operator import Accuracy
 from leanconv.planner.budget import Planner
 from leanconv.planner.node_costs import NodeEvaluator
 from leanconv.progress import steps
-from leanconv.quantizer.onnx_graph import OnnxGraph
 from leanconv.quantizer.result import FINER, FLOAT16, FLOAT32, INT8, Rungs, all_in
 from leanconv.quantizer.samples import Arrays
 from leanconv.records import dataclass

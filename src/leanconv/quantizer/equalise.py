@@ -19,11 +19,21 @@ from dataclasses import replace
 
 import numpy as np
 
+from leanconv.graph.file_graph import FileNode
+from leanconv.graph.onnx_graph import OnnxGraph
+from leanconv.graph.ops.base import Array
 from leanconv.graph.ops.pointwise import ELEMENTWISE
 from leanconv.progress import steps
-from leanconv.quantizer.layers import Layer, capable_values, follows, layer_of, quantisable
-from leanconv.quantizer.onnx_graph import Array, OnnxGraph, OnnxNode, is_float
-from leanconv.quantizer.running import network_of
+from leanconv.quantizer.float_network import network_of
+from leanconv.quantizer.layers import (
+    Layer,
+    capable_values,
+    follows,
+    is_float,
+    layer_of,
+    quantisable,
+    rule_of,
+)
 from leanconv.quantizer.samples import Samples
 from leanconv.records import dataclass
 
@@ -73,9 +83,9 @@ def equalised(graph: OnnxGraph, samples: Samples, threads: int | None) -> OnnxGr
         divisors = _divisors(value, sizes[value.name])
         if divisors is not None and _divide(result, value, divisors):
             for reader in value.readers:
-                name = result.unused_name(f"{reader.node.inputs[1]}_equal")
-                result.constants[name] = reader.scaled_inputs(divisors)
-                reader.node.inputs[1] = name
+                data, weights, *bias = reader.node.inputs
+                scaled = result.constant(f"{weights}_equal", reader.scaled_inputs(divisors))
+                result.change(reader.node, inputs=(data, scaled, *bias))
     return result
 
 
@@ -84,7 +94,7 @@ def _divisible(graph: OnnxGraph) -> list[_Value]:
     on_codes = capable_values(graph, set(quantisable(graph)))
     producers, found = graph.producers(), []
     for name, nodes in graph.consumers().items():
-        layers = [layer_of(node, graph) for node in nodes if node.inputs[:1] == [name]]
+        layers = [layer_of(node, graph) for node in nodes if node.inputs[:1] == (name,)]
         known = [layer for layer in layers if layer is not None]
         whole = len(known) == len(nodes) and name in producers and name not in graph.outputs
         if not whole or _mixes(producers[name], graph, on_codes):
@@ -97,7 +107,7 @@ def _divisible(graph: OnnxGraph) -> list[_Value]:
     return found
 
 
-def _mixes(node: OnnxNode, graph: OnnxGraph, on_codes: Collection[str]) -> bool:
+def _mixes(node: FileNode, graph: OnnxGraph, on_codes: Collection[str]) -> bool:
     """True if a node makes codes of codes of several values: it has no place for a factor."""
     given = {name for name in node.inputs if name not in graph.constants}
     return follows(node) and len(given) > 1 and given.issubset(on_codes)
@@ -174,14 +184,14 @@ def _divide(graph: OnnxGraph, value: _Value, divisors: Array) -> bool:
     if _absorbed(graph, value.name, value, inverse):
         return True
     node = graph.producers()[value.name]
-    passes_on = node.rule.homogeneous or node.rule.codes == "bounded"
-    if node.domain or node.op not in ELEMENTWISE or passes_on:
+    passes_on = rule_of(node).homogeneous or rule_of(node).codes == "bounded"
+    if node.op not in ELEMENTWISE or passes_on:
         return False
     inner = graph.unused_name(f"{value.name}_whole")
-    factor = graph.unused_name(f"{value.name}_factor")
-    graph.constants[factor] = value.spread(inverse)
-    node.outputs = [inner if each == value.name else each for each in node.outputs]
-    product = OnnxNode("Mul", [inner, factor], [value.name], f"{factor}_Mul")
+    factor = graph.constant(f"{value.name}_factor", value.spread(inverse))
+    outputs = tuple(inner if each == value.name else each for each in node.outputs)
+    node = graph.change(node, outputs=outputs)
+    product = FileNode("Mul", (inner, factor), (value.name,), {}, f"{factor}_Mul")
     graph.nodes.insert(graph.nodes.index(node) + 1, product)
     return True
 
@@ -189,7 +199,7 @@ def _divide(graph: OnnxGraph, value: _Value, divisors: Array) -> bool:
 def _absorbed(graph: OnnxGraph, name: str, value: _Value, inverse: Array) -> bool:
     """Multiply what makes a value by a number for each channel, where that has one already."""
     node = graph.producers().get(name)
-    if node is None or node.domain or name in graph.outputs:
+    if node is None or name in graph.outputs:
         return False
     if name != value.name and len(graph.consumers().get(name, ())) != 1:
         return False
@@ -198,16 +208,16 @@ def _absorbed(graph: OnnxGraph, name: str, value: _Value, inverse: Array) -> boo
         alike = (layer.channel_axis == 1) == (value.axis == 1 or layer.rank == 2)
         if layer.channels != value.channels or not alike:
             return False
-        layer.set_weights(graph, layer.by_channel() * inverse.astype(np.float32)[:, None])
-        if layer.bias is not None:
-            layer.set_bias(graph, (layer.bias * inverse).astype(np.float32))
+        rows = layer.by_channel() * inverse.astype(np.float32)[:, None]
+        bias = None if layer.bias is None else (layer.bias * inverse).astype(np.float32)
+        graph.change(node, inputs=layer.inputs(graph, rows, bias))
         return True
-    if node.rule.homogeneous:
+    if rule_of(node).homogeneous:
         return _absorbed(graph, node.inputs[0], value, inverse)
     return _in_constants(graph, node, value, inverse)
 
 
-def _in_constants(graph: OnnxGraph, node: OnnxNode, value: _Value, inverse: Array) -> bool:
+def _in_constants(graph: OnnxGraph, node: FileNode, value: _Value, inverse: Array) -> bool:
     """Put the factors into a constant factor, and into the constant summand after one."""
     numbers = [i for i, each in enumerate(node.inputs) if is_float(graph.constants.get(each))]
     if node.op not in ("Mul", "Add") or len(numbers) != 1 or len(node.inputs) != 2:
@@ -219,7 +229,8 @@ def _in_constants(graph: OnnxGraph, node: OnnxNode, value: _Value, inverse: Arra
         return False
     if node.op == "Add" and not _absorbed(graph, node.inputs[1 - numbers[0]], value, inverse):
         return False
-    name = graph.unused_name(f"{node.inputs[numbers[0]]}_equal")
-    graph.constants[name] = (constant.reshape(shape) * wanted).astype(np.float32)
-    node.inputs[numbers[0]] = name
+    factors = (constant.reshape(shape) * wanted).astype(np.float32)
+    inputs = list(node.inputs)
+    inputs[numbers[0]] = graph.constant(f"{inputs[numbers[0]]}_equal", factors)
+    graph.change(node, inputs=tuple(inputs))
     return True

@@ -12,12 +12,19 @@ and Clip right behind a layer become bounds of its codes: what is quantised is t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 
-from leanconv.quantizer.onnx_graph import Array, OnnxGraph, OnnxNode, is_float
+from leanconv.graph.convert import FILE_RULES, Rule
+from leanconv.graph.file_graph import FileNode
+from leanconv.graph.onnx_graph import OnnxGraph
+from leanconv.graph.onnx_nodes import attribute
+from leanconv.graph.ops.base import Array
 from leanconv.records import dataclass
+from leanconv.types import FLOAT32
+
+_UNKNOWN = Rule(lambda _: ())
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +42,7 @@ class Layer:
         transposed: whether output channels are `groups` blocks of `weights.shape[weight_axis]`.
     """
 
-    node: OnnxNode
+    node: FileNode
     weights: Array
     bias: Array | None
     weight_axis: int
@@ -113,23 +120,36 @@ class Layer:
         parts = parts * factors.reshape(parts.shape[0], 1, -1, *[1] * (parts.ndim - 3))
         return np.ascontiguousarray(parts.reshape(self.weights.shape), np.float32)
 
-    def set_weights(self, graph: OnnxGraph, rows: Array) -> None:
-        """Give the node other weights, as rows of `by_channel`."""
-        name = graph.unused_name(f"{self.node.inputs[1]}_q")
-        graph.constants[name] = self.from_rows(rows)
-        self.node.inputs[1] = name
+    def inputs(self, graph: OnnxGraph, rows: Array | None, bias: Array | None) -> tuple[str, ...]:
+        """Names of the node's inputs with other constants, which the graph gets.
 
-    def set_bias(self, graph: OnnxGraph, bias: Array) -> None:
-        """Give the node another bias."""
-        assert self.takes_bias, f"{self.node.op} has no bias"
-        name = graph.unused_name(f"{self.node.outputs[0]}_bias")
-        graph.constants[name] = bias
-        self.node.inputs = [*self.node.inputs[:2], name]
+        Args:
+            graph: that of the node.
+            rows: weights, as rows of `by_channel`; None: as they are.
+            bias: None: as it is.
+        """
+        data, weights, *others = self.node.inputs
+        if rows is not None:
+            weights = graph.constant(f"{weights}_q", self.from_rows(rows))
+        if bias is not None:
+            assert self.takes_bias, f"{self.node.op} has no bias"
+            others = [graph.constant(f"{self.node.outputs[0]}_bias", bias)]
+        return data, weights, *others
 
 
-def layer_of(node: OnnxNode, graph: OnnxGraph) -> Layer | None:
+def is_float(array: Array | None) -> bool:
+    """Return whether a value is an array of float32."""
+    return array is not None and array.dtype == np.dtype(FLOAT32)
+
+
+def rule_of(node: FileNode) -> Rule:
+    """The rule of a node's operation; an empty one if that is not imported."""
+    return FILE_RULES.get(node.op, _UNKNOWN)
+
+
+def layer_of(node: FileNode, graph: OnnxGraph) -> Layer | None:
     """The node as a layer, None if it is none, or is one that has no constant float32 weights."""
-    read = _LAYERS.get(node.op) if not node.domain else None
+    read = _LAYERS.get(node.op)
     if read is None or len(node.inputs) < 2 or len(node.outputs) != 1:
         return None
     weights = graph.constants.get(node.inputs[1])
@@ -142,24 +162,24 @@ def layer_of(node: OnnxNode, graph: OnnxGraph) -> Layer | None:
     return read(node, weights, bias)
 
 
-def _convolution(node: OnnxNode, weights: Array, bias: Array | None) -> Layer | None:
+def _convolution(node: FileNode, weights: Array, bias: Array | None) -> Layer | None:
     if weights.ndim < 3:
         return None
-    return Layer(node, weights, bias, 0, 1, weights.ndim, node.integer("group", 1))
+    return Layer(node, weights, bias, 0, 1, weights.ndim, attribute(node, "group", 1))
 
 
-def _transposed(node: OnnxNode, weights: Array, bias: Array | None) -> Layer | None:
-    groups = node.integer("group", 1)
+def _transposed(node: FileNode, weights: Array, bias: Array | None) -> Layer | None:
+    groups = attribute(node, "group", 1)
     if weights.ndim < 3 or groups < 1 or weights.shape[0] % groups:
         return None
     return Layer(node, weights, bias, 1, 1, weights.ndim, groups, transposed=True)
 
 
-def _gemm(node: OnnxNode, weights: Array, bias: Array | None) -> Layer | None:
-    plain = node.number("alpha", 1.0) == node.number("beta", 1.0) == 1.0
-    if weights.ndim != 2 or not plain or node.integer("transA", 0):
+def _gemm(node: FileNode, weights: Array, bias: Array | None) -> Layer | None:
+    plain = attribute(node, "alpha", 1.0) == attribute(node, "beta", 1.0) == 1.0
+    if weights.ndim != 2 or not plain or attribute(node, "transA", 0):
         return None
-    axis = 0 if node.integer("transB", 0) else 1
+    axis = 0 if attribute(node, "transB", 0) else 1
     if bias is not None:
         if bias.size not in (1, weights.shape[axis]) or bias.ndim > 2:
             return None
@@ -167,11 +187,12 @@ def _gemm(node: OnnxNode, weights: Array, bias: Array | None) -> Layer | None:
     return Layer(node, weights, bias, axis, 1, 2)
 
 
-def _product(node: OnnxNode, weights: Array, bias: Array | None) -> Layer | None:
+def _product(node: FileNode, weights: Array, bias: Array | None) -> Layer | None:
     return None if weights.ndim != 2 or bias is not None else Layer(node, weights, None, 1, -1, 1)
 
 
-_LAYERS: dict[str, Callable[[OnnxNode, Array, Array | None], Layer | None]] = {
+# Operations of files whose weights become codes, and how these lie: axes and attributes differ.
+_LAYERS: dict[str, Callable[[FileNode, Array, Array | None], Layer | None]] = {
     "Conv": _convolution,
     "ConvTranspose": _transposed,
     "Gemm": _gemm,
@@ -243,20 +264,20 @@ def _capable(graph: OnnxGraph, layers: Collection[str], wanted: Collection[str])
     return capable
 
 
-def follows(node: OnnxNode) -> bool:
+def follows(node: FileNode) -> bool:
     """Return whether a node can work on codes."""
-    return bool(node.rule.codes) and not node.captured
+    return bool(rule_of(node).codes) and not node.captured
 
 
-def _reads(node: OnnxNode) -> list[str]:
+def _reads(node: FileNode) -> Sequence[str]:
     """The inputs of a node that follows which are values."""
-    several = node.rule.running is None and node.rule.codes != "bounded"
+    several = rule_of(node).running is None and rule_of(node).codes != "bounded"
     return node.inputs if several else node.inputs[:1]
 
 
-def _bounds(node: OnnxNode, graph: OnnxGraph, consumers: dict[str, list[OnnxNode]]) -> bool:
+def _bounds(node: FileNode, graph: OnnxGraph, consumers: dict[str, list[FileNode]]) -> bool:
     """True if a node only bounds the result of the node before it."""
-    if node.rule.codes != "bounded" or not node.inputs:
+    if rule_of(node).codes != "bounded" or not node.inputs:
         return False
     source, *bounds = node.inputs
     alone = len(consumers.get(source, ())) == 1 and source not in graph.outputs
@@ -274,7 +295,7 @@ def _shares(graph: OnnxGraph, values: Collection[str]) -> dict[str, str]:
         return name
 
     for node in graph.nodes:
-        if node.rule.codes != "kept":
+        if rule_of(node).codes != "kept":
             continue
         names = [name for name in (*_reads(node), *node.outputs) if name in values]
         if names and set(names) & set(node.outputs):

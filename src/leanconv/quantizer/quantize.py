@@ -16,15 +16,13 @@ from leanconv.api.load import load, model_source
 from leanconv.api.network import Network
 from leanconv.api.options import checked_flag, checked_limit, checked_threads
 from leanconv.errors import ModelError, SpecError, UnsupportedError, memory_reported, short
+from leanconv.graph.onnx_graph import OnnxGraph
 from leanconv.progress import Progress, checked_progress, working
 from leanconv.quantizer.choose import Choice, Chooser
-from leanconv.quantizer.folding import folded
-from leanconv.quantizer.layers import quantisable
-from leanconv.quantizer.onnx_graph import OnnxGraph
-from leanconv.quantizer.onnx_reading import raised, read_graph
-from leanconv.quantizer.ranges import checked_method
+from leanconv.quantizer.codes import checked_method
+from leanconv.quantizer.float_network import folded, network_of, raised, read_graph
+from leanconv.quantizer.layers import quantisable, rule_of
 from leanconv.quantizer.result import FLOAT32, INT8, RUNS_ON, LayerReport, Quantized, Trial, all_in
-from leanconv.quantizer.running import network_of
 from leanconv.quantizer.samples import Samples, checked_samples, read_once
 from leanconv.quantizer.scores import Metric, score_of
 from leanconv.quantizer.trial import Trials
@@ -239,10 +237,11 @@ def _checked_drop(drop: Any) -> float | None:
 
 
 def _refuse_quantised(graph: OnnxGraph) -> None:
-    found = next((node for node in graph.nodes if node.rule.quantised), None)
+    found = next((node for node in graph.nodes if rule_of(node).quantised), None)
     if found is not None:
         raise ModelError(
-            f"the network is quantised already: it has {found.op} nodes; expected one in float32"
+            f"the network is quantised already: it has {found.bare_op} nodes; expected one in "
+            "float32"
         )
 
 

@@ -19,8 +19,10 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from leanconv.errors import ModelError
-from leanconv.graph.file_errors import shown
+from leanconv.errors import ModelError, shown
+from leanconv.graph.onnx_graph import OnnxGraph
+from leanconv.graph.onnx_nodes import attribute
+from leanconv.graph.ops.base import Array
 from leanconv.progress import steps
 from leanconv.quantizer.codes import (
     MOST,
@@ -31,9 +33,8 @@ from leanconv.quantizer.codes import (
     weight_codes,
     weight_scales,
 )
+from leanconv.quantizer.float_network import network_of
 from leanconv.quantizer.layers import Layer
-from leanconv.quantizer.onnx_graph import Array, OnnxGraph
-from leanconv.quantizer.running import network_of
 from leanconv.quantizer.samples import Samples
 from leanconv.records import dataclass
 
@@ -94,10 +95,12 @@ class Windows:
         taps = tuple(layer.weights.shape[2:])
         rank = len(taps)
         ones = (1,) * rank
-        pads = node.integers("pads") or (0,) * (2 * rank)
-        if node.text("auto_pad", "NOTSET") not in ("NOTSET", "VALID") or len(pads) != 2 * rank:
+        pads = attribute(node, "pads", ()) or (0,) * (2 * rank)
+        padding = attribute(node, "auto_pad", "NOTSET")
+        if padding not in ("NOTSET", "VALID") or len(pads) != 2 * rank:
             return None
-        strides, dilations = node.integers("strides") or ones, node.integers("dilations") or ones
+        strides = attribute(node, "strides", ()) or ones
+        dilations = attribute(node, "dilations", ()) or ones
         if len(strides) != rank or len(dilations) != rank or min(pads) < 0:
             return None
         both = tuple((pads[axis], pads[axis + rank]) for axis in range(rank))

@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 
 from leanconv.api.inputs import InputSpec, input_mend, refuse_unsound, validated_input
-from leanconv.errors import InputError, short
+from leanconv.errors import InputError, short, shown
 from leanconv.files import open_regular, reason
-from leanconv.graph.file_errors import shown
 from leanconv.graph.file_kinds import FileKind, file_kind
 from leanconv.records import dataclass
 from leanconv.units import type_text

@@ -27,10 +27,10 @@ from leanconv.graph.ir import Graph, Node
 from leanconv.graph.network_inputs import is_small
 from leanconv.graph.onnx_import import Model
 from leanconv.graph.ops import evaluate_node
+from leanconv.graph.ops.base import Array
 from leanconv.graph.ops.recurrent import run
 from leanconv.quantizer.codes import HIGH, LOW, MOST_OF_TWO, Codes, WeightCodes
 from leanconv.quantizer.layers import Layer
-from leanconv.quantizer.onnx_graph import Array
 from leanconv.quantizer.rounding import Windows
 
 _LOW, _HIGH = -(2**15), 2**15 - 1

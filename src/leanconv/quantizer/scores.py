@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from leanconv.errors import InputError, LeanConvError, SpecError, short
-from leanconv.quantizer.onnx_graph import OnnxGraph
+from leanconv.graph.onnx_graph import OnnxGraph
 from leanconv.quantizer.samples import Arrays
 from leanconv.records import dataclass
 

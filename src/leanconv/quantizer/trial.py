@@ -9,13 +9,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import numpy as np
 
 from leanconv.api.network import Network
-from leanconv.errors import LeanConvError, ModelError
-from leanconv.graph.file_errors import shown
+from leanconv.errors import LeanConvError, ModelError, shown
+from leanconv.graph.onnx_graph import OnnxGraph
 from leanconv.progress import steps
 from leanconv.quantizer.emit import Switches
-from leanconv.quantizer.onnx_graph import OnnxGraph
+from leanconv.quantizer.float_network import network_of
 from leanconv.quantizer.result import ALL_BITS, FINER, SATURATING, Rungs, Trial, named
-from leanconv.quantizer.running import network_of
 from leanconv.quantizer.samples import Arrays, Samples
 from leanconv.quantizer.scores import Score, output_error
 from leanconv.quantizer.variants import Variants

@@ -9,8 +9,6 @@ Activations are as their formulas read, in float64: the last step of the oracle.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
 from math import prod
@@ -19,9 +17,8 @@ from typing import Any
 import numpy as np
 
 from leanconv.spec import Activation, ConvSpec
+from leanconv.spec.activation import KINDS
 from leanconv.spec.conv import output_extent
-
-_erf_each = np.frompyfunc(math.erf, 1, 1)
 
 
 def activate(
@@ -52,7 +49,7 @@ def activate(
         if slope is None:
             raise ValueError("activation 'prelu' needs slope; expected an array that fits y")
         return np.asarray(np.where(y >= 0, y, y * slope))
-    return _FORMULAS[activation.kind](y.astype(np.float64), *numbers)
+    return np.asarray(KINDS[activation.kind].formula(np, y.astype(np.float64), *numbers))
 
 
 def finish(
@@ -72,37 +69,6 @@ def finish(
     if activation is not None and activation.before_residual:
         return np.asarray(activate(y, activation, slope) + residual)
     return activate(y + residual, activation, slope)
-
-
-def _sigmoid(x: np.ndarray) -> np.ndarray:
-    small = np.exp(-np.abs(x))  # never overflows
-    return np.asarray(np.where(x >= 0, 1 / (1 + small), small / (1 + small)))
-
-
-def _hard_sigmoid(x: np.ndarray, slope: float, offset: float) -> np.ndarray:
-    return np.clip(slope * x + offset, 0.0, 1.0)
-
-
-def _gelu(x: np.ndarray) -> np.ndarray:
-    return 0.5 * x * (1 + np.asarray(_erf_each(x / math.sqrt(2)), dtype=np.float64))
-
-
-def _gelu_tanh(x: np.ndarray) -> np.ndarray:
-    return np.asarray(0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))))
-
-
-_FORMULAS: dict[str, Callable[..., np.ndarray]] = {
-    "clip": lambda x, low, high: np.clip(x, low, high),
-    "leaky_relu": lambda x, alpha: np.where(x >= 0, x, alpha * x),
-    "sigmoid": _sigmoid,
-    "silu": lambda x: x * _sigmoid(x),
-    "hard_sigmoid": _hard_sigmoid,
-    "hard_swish": lambda x: x * _hard_sigmoid(x, 1 / 6, 0.5),
-    "tanh": np.tanh,
-    "gelu": _gelu,
-    "gelu_tanh": _gelu_tanh,
-    "elu": lambda x, alpha: np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0.0))),
-}
 
 
 Steps = tuple[int, int]  # along height and width

@@ -33,7 +33,7 @@ from leanconv.runtime.locks import Lock
 from leanconv.settings import current_settings
 from leanconv.spec.format import ceil_div
 from leanconv.target import PRESETS, RELATIVES, Target, preset
-from leanconv.target.records.calibrated import Rates, calibrated, rates_of
+from leanconv.target.rates import Rates, calibrated, rates_of
 
 _STEPS, _CHAIN = 1000, 8
 _SHORT_STEPS = 5000  # of the same loop, about 20 us

@@ -20,8 +20,8 @@ from types import MappingProxyType
 
 from leanconv.codegen.linking import Library
 from leanconv.records import dataclass
+from leanconv.runtime.memory import ArenaPart
 from leanconv.runtime.program import Constant, Place, Program, Slot, Stage
-from leanconv.runtime.shared_arena import ArenaPart
 
 
 @dataclass(frozen=True)

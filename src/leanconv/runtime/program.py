@@ -15,9 +15,8 @@ from leanconv.interrupts import check
 from leanconv.records import dataclass
 from leanconv.runtime import native as n
 from leanconv.runtime.locks import Lock
-from leanconv.runtime.pacing import Pacing
-from leanconv.runtime.pool import Pool, pool
-from leanconv.runtime.shared_arena import ArenaPart
+from leanconv.runtime.memory import ArenaPart
+from leanconv.runtime.pool import Pacing, Pool, pool
 from leanconv.spec.format import aligned, ceil_div
 
 # Most chunks of a stage that two threads claim one by one; with more, as in a batch of eight, that

@@ -5,7 +5,7 @@
     connections ─▶ app ─▶ protocol ─▶ service ─▶ batching ─▶ plans ─▶ a compiled network
     slow ones cut         bytes to arrays        one thread    bytes known
 
-It needs the extra `leanconv[server]`, which `app`, `connections`, `metrics` and `views` import.
+It needs the extra `leanconv[server]`, which `app`, `connections` and `service` import.
 """
 
 from __future__ import annotations

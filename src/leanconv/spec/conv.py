@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from math import prod
 
 from leanconv.errors import SpecError, short
 from leanconv.records import dataclass
 from leanconv.spec.activation import Activation
-from leanconv.spec.amounts import reduction_length, sum_flops, tensor_bytes
 from leanconv.spec.format import NHWC, PLAIN, Format, ceil_div
 from leanconv.spec.requantise import Requantise
 from leanconv.types import FLOAT32, INT8, INT32, SINGLE, UINT8, DType, Precision
@@ -31,6 +30,21 @@ def effective_extent(kernel: int, dilation: int) -> int:
 def output_extent(size: int, kernel: int, stride: int, dilation: int, pad: int) -> int:
     """Outputs along one axis; `pad` is the sum of both ends. Zero or less means none fit."""
     return (size + pad - effective_extent(kernel, dilation)) // stride + 1
+
+
+def reduction_length(group_inputs: int, kernel: Iterable[int]) -> int:
+    """Products summed for one output, padding counted: C / groups by the taps of the kernel."""
+    return group_inputs * prod(kernel)
+
+
+def sum_flops(batch: int, out_channels: int, out: Iterable[int], reduction: int) -> int:
+    """Floating point operations of the plain sum: two for each product, padding counted."""
+    return 2 * batch * out_channels * prod(out) * reduction
+
+
+def tensor_bytes(shape: Iterable[int], dtype: DType) -> int:
+    """Bytes of the elements of a dense tensor."""
+    return prod(shape) * dtype.bytes
 
 
 def transposed_reach(size: int, kernel: int, stride: int, dilation: int, extra: int) -> int:

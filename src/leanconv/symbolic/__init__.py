@@ -17,14 +17,23 @@ from leanconv.symbolic.expressions import (
     BeyondBoundsError,
     Expression,
     Expressions,
+    Guarded,
+    Guards,
     NeedsNumberError,
+    Record,
     Values,
+    guarded,
 )
-from leanconv.symbolic.guarded import Guarded, Guards, Record, guarded
-from leanconv.symbolic.memo import Made, Memo, attempted, tell
+from leanconv.symbolic.memo import Fill, Holes, Made, Memo, attempted, fixed, tell
 from leanconv.symbolic.symbols import (
+    Count,
+    Counts,
+    Extent,
+    Extents,
     Mark,
     Scalars,
+    Sizes,
+    Strides,
     Symbol,
     Trace,
     key,
@@ -33,12 +42,15 @@ from leanconv.symbolic.symbols import (
     plain,
     require_numbers,
 )
-from leanconv.symbolic.tree import Fill, Holes, fixed
 
 __all__ = [
     "BeyondBoundsError",
+    "Count",
+    "Counts",
     "Expression",
     "Expressions",
+    "Extent",
+    "Extents",
     "Fill",
     "Guarded",
     "Guards",
@@ -49,6 +61,8 @@ __all__ = [
     "NeedsNumberError",
     "Record",
     "Scalars",
+    "Sizes",
+    "Strides",
     "Symbol",
     "Trace",
     "Values",

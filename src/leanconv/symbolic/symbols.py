@@ -30,6 +30,17 @@ class Mark(Enum):
     STRIDES = "strides"
 
 
+# For annotations of a kernel's fields, and of the records that these are made of.
+Extent: TypeAlias = Annotated[int, Mark.EXTENT]
+Extents: TypeAlias = Annotated[tuple[int, ...], Mark.EXTENT]
+# Numbers of rows in a chunk, of bands …: 0 and 1, too, are symbols.
+Count: TypeAlias = Annotated[int, Mark.COUNT]
+Counts: TypeAlias = Annotated[tuple[int, ...], Mark.COUNT]
+# Along depth, height and width.
+Sizes: TypeAlias = Annotated[tuple[int, int, int], Mark.EXTENT]
+# The last one, of columns, is a plain number: it is form.
+Strides: TypeAlias = Annotated[tuple[int, int, int], Mark.STRIDES]
+# Factors.
 Scalars: TypeAlias = Annotated[tuple[float, ...], Mark.EXTENT]
 
 

@@ -9,9 +9,9 @@ import numpy as np
 
 from leanconv.gpu.launch import Code
 from leanconv.gpu.lowering.conv import choose_algorithm
+from leanconv.gpu.lowering.conv_problem import ConvProblem, Epilogue
 from leanconv.gpu.lowering.depthwise import fused_tiles, lower_fused
 from leanconv.gpu.lowering.gemm import Product, lower_product
-from leanconv.gpu.lowering.lowered import ConvProblem, Epilogue
 from leanconv.gpu.lowering.patches import (
     TAPS,
     WINDOWS,
@@ -26,7 +26,7 @@ from leanconv.gpu.lowering.pointwise import (
     slices_reject,
     slicings,
 )
-from leanconv.gpu.lowering.tiles import Tile, tiles
+from leanconv.gpu.lowering.product_tiles import Tile, tiles
 from leanconv.gpu.lowering.unfold_methods import Im2winForm
 from leanconv.gpu.lowering.windows import conv_windows
 from leanconv.gpu.machine import (

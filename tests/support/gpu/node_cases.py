@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from leanconv.gpu.compiled_network import CompiledDeviceNetwork
-from leanconv.gpu.lowering.graph import HANDLERS
+from leanconv.gpu.lowering import HANDLERS
 from leanconv.graph.ops import evaluate
 from leanconv.types import FLOAT32
 from support import single_nodes

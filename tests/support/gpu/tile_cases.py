@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from leanconv.gpu.device.arrays import Memory
 from leanconv.gpu.device.compiler import Module
-from leanconv.gpu.device.memory import Memory
+from leanconv.gpu.lowering.conv_problem import ConvProblem, Epilogue, Lowered, stored, unstored
 from leanconv.gpu.lowering.gemm import Product, lower_product
-from leanconv.gpu.lowering.lowered import ConvProblem, Epilogue, Lowered, stored, unstored
 from leanconv.gpu.lowering.patches import (
     TAPS,
     WINDOWS,
@@ -27,7 +27,7 @@ from leanconv.gpu.lowering.pointwise import (
     slices_reject,
     slicings,
 )
-from leanconv.gpu.lowering.tiles import tiles
+from leanconv.gpu.lowering.product_tiles import tiles
 from leanconv.gpu.lowering.windows import conv_windows
 from leanconv.gpu.machine import Arithmetic, machine_of
 from leanconv.reference import direct

@@ -20,14 +20,13 @@ from leanconv.algorithms.decompose import transposed_taps
 from leanconv.algorithms.interface import Candidate, KernelUse, is_one_float
 from leanconv.algorithms.magnitudes import losses_of_sums
 from leanconv.algorithms.parameters import Choice
-from leanconv.algorithms.problem import Problem, dram_cycles
-from leanconv.algorithms.rounding import walk_error
+from leanconv.algorithms.problem import Problem, dram_cycles, walk_error
 from leanconv.codegen.geometry import PhasedAccess, Window
 from leanconv.codegen.lowered import PackCall
 from leanconv.codegen.tiling import Tile, fits, tile_cycles
 from leanconv.kernels.packing import channels as packed_channels
 from leanconv.kernels.packing import copied, rearranged
-from leanconv.spec.amounts import sum_flops
+from leanconv.spec.conv import sum_flops
 from leanconv.spec.format import ceil_div
 from leanconv.spec.typical import ANY_COUNT
 from leanconv.symbolic import least, most

@@ -10,13 +10,13 @@ from collections.abc import Hashable
 import numpy as np
 
 from leanconv.codegen.epilogue import Epilogue
-from leanconv.codegen.extents import Count, Extent
 from leanconv.codegen.geometry import Access, Window
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.tiling import Tile
 from leanconv.records import dataclass
-from leanconv.spec.amounts import sum_flops
+from leanconv.spec.conv import sum_flops
 from leanconv.spec.format import ceil_div
+from leanconv.symbolic import Count, Extent
 from leanconv.types import INT64, DType
 
 RUN = 6  # numbers of a run: column, length, block of outputs, and its place along d, h and w

@@ -15,7 +15,6 @@ import numpy as np
 
 from leanconv.codegen.emitter import Function, Pointer, Value
 from leanconv.codegen.epilogue import Epilogue
-from leanconv.codegen.extents import Extent
 from leanconv.codegen.geometry import Access, PhasedAccess, Window, triple
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import PackCall
@@ -23,7 +22,8 @@ from leanconv.codegen.microkernel import ReductionLoop
 from leanconv.kernels import packing
 from leanconv.records import dataclass, replace
 from leanconv.spec import ConvSpec
-from leanconv.spec.amounts import reduction_length, sum_flops, tensor_bytes
+from leanconv.spec.conv import reduction_length, sum_flops, tensor_bytes
+from leanconv.symbolic import Extent
 from leanconv.target import Target
 from leanconv.types import FLOAT32, INT64, DType, Precision
 

@@ -22,13 +22,13 @@ from typing import NamedTuple
 import numpy as np
 
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
-from leanconv.codegen.extents import Count
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import PackCall
 from leanconv.codegen.shuffles import transpose_rectangle
 from leanconv.kernels.packing import PIECE_BYTES, lowest
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
+from leanconv.symbolic import Count
 from leanconv.target import Target
 from leanconv.types import FLOAT32, FLOAT64, DType
 

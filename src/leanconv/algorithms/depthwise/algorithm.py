@@ -13,8 +13,7 @@ from leanconv.algorithms.interface import (
     one_kernel_candidate,
 )
 from leanconv.algorithms.parameters import Choice, Parameters
-from leanconv.algorithms.problem import Problem
-from leanconv.algorithms.rounding import sum_error
+from leanconv.algorithms.problem import Problem, sum_error
 from leanconv.codegen.dot import group_of, way_of
 from leanconv.codegen.tiling import rows_per_chunk, rows_per_chunk_of_any_width
 from leanconv.records import replace

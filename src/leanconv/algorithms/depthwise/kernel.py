@@ -18,13 +18,13 @@ from leanconv.codegen.column_tiles import (
 from leanconv.codegen.dot import Dot, fma
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
 from leanconv.codegen.epilogue import TileOutput, store_tile
-from leanconv.codegen.extents import Count
 from leanconv.codegen.lowered import PackCall
 from leanconv.codegen.microkernel import ReductionLoop, RegisterTile, channel_address, start_vectors
 from leanconv.codegen.tails import each_tile, tile_at
 from leanconv.kernels.packing import KnownOrder, Order, channels, panels
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
+from leanconv.symbolic import Count
 from leanconv.target import Target
 
 WEIGHTS_KEPT = 8  # weight vectors of one tap row that are held in registers

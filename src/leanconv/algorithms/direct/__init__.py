@@ -36,7 +36,7 @@ A 1x1 layer from planes to planes has a loop nest of its own (`pointwise`) where
 - Source: Lu Shuai's thesis on im2win, algorithm 1; register tiles over output columns: LIBXSMM,
   arXiv 1808.05567. The same, unoptimised: `reference/direct.py`.
 
-Reading order: `packed` (weights, prefetch of a later stage's), `shape`, `kernel` (chunks, tiles,
+Reading order: `shape` (weights, prefetch of a later stage's, tile), `kernel` (chunks, tiles,
 reduction), `pointwise`, `plan` (tile, chunks), `algorithm` (parameters, cost).
 """
 

@@ -5,13 +5,20 @@ from __future__ import annotations
 from math import prod
 
 from leanconv.algorithms.direct.kernel import DirectConv
-from leanconv.algorithms.direct.packed import PackedConv
 from leanconv.algorithms.direct.plan import plan_any_size, plan_direct, ranked_tiles
 from leanconv.algorithms.direct.pointwise import DirectPointwise, plan_direct_pointwise
+from leanconv.algorithms.direct.shape import PackedConv
 from leanconv.algorithms.interface import Algorithm, Candidate, one_kernel_candidate
 from leanconv.algorithms.parameters import Choice, Kind, Parameters, one_of, parameter
-from leanconv.algorithms.problem import Problem, beside_weights, split_phases, strided_walk_cycles
-from leanconv.algorithms.rounding import products, walk_error, walk_steps
+from leanconv.algorithms.problem import (
+    Problem,
+    beside_weights,
+    products,
+    split_phases,
+    strided_walk_cycles,
+    walk_error,
+    walk_steps,
+)
 from leanconv.codegen.dot import Way, group_of, has_dot, pairs_pay, way_of
 from leanconv.codegen.geometry import Window
 from leanconv.codegen.half_stored import PIECES

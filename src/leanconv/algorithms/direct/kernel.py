@@ -7,8 +7,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from leanconv.algorithms.common.conv import Taps
-from leanconv.algorithms.direct.packed import panel_ahead, prefetch_offsets
-from leanconv.algorithms.direct.shape import DirectShape
+from leanconv.algorithms.direct.shape import DirectShape, panel_ahead, prefetch_offsets
 from leanconv.codegen.column_tiles import (
     ColumnTile,
     bounded_tiles,

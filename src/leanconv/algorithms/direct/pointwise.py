@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import fields, replace
 
 from leanconv.algorithms.common.conv import merge_rows
-from leanconv.algorithms.direct.packed import PackedConv, prefetch_offsets
+from leanconv.algorithms.direct.shape import PackedConv, prefetch_offsets
 from leanconv.codegen.dot import computes_floats, dot_of
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
 from leanconv.codegen.epilogue import TileOutput, store_tile

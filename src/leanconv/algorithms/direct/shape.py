@@ -1,19 +1,272 @@
-"""The shape of the general direct kernel: register tile, bands of rows, loop order."""
+"""Shapes of the kernels of direct convolution: packed weights, register tile, bands, loop order.
+
+`PackedConv` is the base of all of them: weights packed in panels of output channels.
+
+    w [group][panel][kd][kh][kw][c][vectors·lanes]                                   elements
+    w [group][panel][kd][kh][kw][c / group of a dot][vectors·lanes][group of a dot]  groups
+
+One contiguous stream, in the order in which a panel's reduction reads it. Where a step multiplies a
+group of elements, the channels are padded to whole groups with weights of zero. Several
+convolutions that differ only in their weights and in where they write (the phases of a transposed
+one) are one kernel, with their packed weights one after the other.
+
+Weights of a later stage or panel are prefetched into L2 while a convolution multiplies.
+"""
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from collections.abc import Hashable
+from dataclasses import replace
+from functools import cache, partial
 from math import prod
 
-from leanconv.algorithms.direct.packed import PackedConv
-from leanconv.codegen.dot import Dot, Way, dot_of, group_by
-from leanconv.codegen.extents import Count, Extent
-from leanconv.codegen.half_stored import HALF_PRODUCTS
+import numpy as np
+
+from leanconv.algorithms.common.conv import GroupedConv
+from leanconv.algorithms.common.weight_packing import PanelPacking, in_pieces
+from leanconv.codegen.dot import Dot, Way, dot_of, group_by, group_of
+from leanconv.codegen.emitter import Function, Pointer, Value
+from leanconv.codegen.half_stored import HALF_PRODUCTS, halved_calls
+from leanconv.codegen.lowered import PackCall
 from leanconv.codegen.microkernel import UNROLL_LIMIT
 from leanconv.codegen.partial_sums import LENGTH
 from leanconv.codegen.tiling import Tile
+from leanconv.kernels import packing
+from leanconv.kernels.packing import Order
 from leanconv.records import dataclass
-from leanconv.spec.amounts import sum_flops
+from leanconv.spec.conv import reduction_length, sum_flops
 from leanconv.spec.format import ALIGNMENT, ceil_div
+from leanconv.symbolic import Count, Extent
+from leanconv.types import FLOATS, HALVES, INT64, as_dtype
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackedConv(GroupedConv):
+    """One convolution, or several that differ in weights and output offset (`phases`).
+
+    Attributes:
+        lanes: lanes of a vector.
+        prefetch_bytes: bytes of one more operand, the weights of a later stage: they are
+            prefetched into L2, line by line with the steps of the reduction. 0: none.
+        phases: the number of these convolutions. If several, one more operand, `offsets`, has for
+            each an i64: elements from the output's start to where it writes.
+    """
+
+    lanes: int
+    prefetch_bytes: int = 0
+    phases: int = 1
+
+    @property
+    @abstractmethod
+    def panel_vectors(self) -> int:
+        """Vectors of output channels of one panel."""
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        """Input, packed weights, what the epilogue needs, offsets, what is prefetched, output."""
+        *before, y = super().operands
+        offsets = ("offsets",) * (self.phases > 1)
+        return (*before, *offsets, *("prefetched",) * (self.prefetch_bytes > 0), y)
+
+    @property
+    def flops(self) -> int:
+        """Operations of the plain sums, padding counted."""
+        return self.phases * super().flops
+
+    @property
+    def panel_lanes(self) -> int:
+        """Output channels of one panel."""
+        return self.panel_vectors * self.lanes
+
+    @property
+    def panels(self) -> int:
+        """Panels of one group's output channels, the last one perhaps narrower."""
+        return ceil_div(self.conv.outputs, self.panel_lanes)
+
+    @property
+    def last_vectors(self) -> int:
+        """Vectors of the last panel."""
+        rest = self.conv.outputs - (self.panels - 1) * self.panel_lanes
+        return ceil_div(rest, self.lanes)
+
+    @property
+    def dot_group(self) -> int:
+        """Input channels that one step multiplies."""
+        return group_of(self.conv.precision)
+
+    @property
+    def packed_inputs(self) -> int:
+        """Input channels of one group, in whole steps."""
+        return ceil_div(self.conv.inputs, self.dot_group) * self.dot_group
+
+    @property
+    def packed_reduction(self) -> int:
+        """Packed weights of one output."""
+        return reduction_length(self.packed_inputs, self.conv.window.kernel)
+
+    @property
+    def steps(self) -> int:
+        """Steps of the reduction, those with padding counted."""
+        return self.packed_reduction // self.dot_group
+
+    @property
+    def packed_channels(self) -> int:
+        """Output channels in whole panels, all groups together."""
+        return self.conv.groups * self.panels * self.panel_lanes
+
+    @property
+    def group_weights(self) -> int:
+        """Packed weight elements of one group."""
+        vectors = (self.panels - 1) * self.panel_vectors + self.last_vectors
+        return self.packed_reduction * vectors * self.lanes
+
+    @property
+    def weight_uses(self) -> float | None:
+        """Multiply-adds with each packed weight; None with groups, whose panels are small."""
+        if self.conv.groups > 1:
+            return None
+        return self.flops * self.conv.precision.w.bytes / (2 * self.constant_bytes["w"])
+
+    @property
+    def prefetch_steps(self) -> float | None:
+        """All its vector multiply-adds; 0.0 if it has groups or prefetches already."""
+        free = self.conv.groups == 1 and not self.prefetch_bytes
+        return self.flops / (2 * self.lanes) if free else 0.0
+
+    def with_prefetch(self, size: int) -> PackedConv:
+        """This kernel, prefetching `size` bytes of a later kernel's weights as well."""
+        return replace(self, prefetch_bytes=size)
+
+    @property
+    def packing(self) -> Hashable:
+        """Channels, taps and the width of a panel."""
+        conv = self.conv
+        shape = conv.groups, conv.inputs, conv.outputs, conv.window.kernel, self.panel_vectors
+        stream = self.lanes, self.dot_group, self.phases, conv.precision
+        return PackedConv, shape, stream, conv.epilogue.operands
+
+    @property
+    def constant_bytes(self) -> dict[str, int]:
+        """Panels of weights for each phase, bias and slopes in whole panels, phases' offsets."""
+        conv = self.conv
+        sizes = {"w": self.phases * conv.groups * self.group_weights * conv.precision.w.bytes}
+        sizes |= conv.epilogue.channel_bytes(conv.precision.accumulate, self.packed_channels)
+        return sizes | ({"offsets": self.phases * INT64.bytes} if self.phases > 1 else {})
+
+    def weight_calls(self, w: np.ndarray, seen: Order | None = None) -> list[PackCall]:
+        """Return the calls that pack weights into the stream that the kernel reads.
+
+        Args:
+            w: (K, C/g, kernel…), any view.
+            seen: makes of it what this kernel multiplies, (K, C/g, kd, kh, kw); None if it is that.
+        """
+        conv, row = self.conv, prod(w.shape[1:])
+        squares = 1 < self.lanes <= row and self.dot_group == 1
+        apart = not squares or not w.flags.c_contiguous
+        if apart or w.dtype not in FLOATS:
+            grouped = w.reshape(conv.groups, conv.outputs, *w.shape[1:])
+            order = partial(self._panels, seen=seen)
+            return packing.panels(
+                grouped, self.panel_lanes, order, self._panel_weights, conv.precision.w
+            )
+
+        @cache
+        def places() -> tuple[np.ndarray, ...]:
+            taps = self._taps(np.arange(row).reshape(1, *w.shape[1:]), seen)
+            return (np.argsort(taps.reshape(-1)),)
+
+        def panels(outputs: int) -> PanelPacking:
+            sizes = conv.groups, outputs, row, self.panel_vectors
+            return PanelPacking(*sizes, self.lanes, as_dtype(w.dtype))
+
+        calls = in_pieces(panels, conv.outputs, self.panel_lanes, w, places)
+        half = conv.precision.w
+        return halved_calls(calls, half) if half in HALVES else calls
+
+    def _panel_weights(self, outputs: int) -> int:
+        """Packed elements of some outputs of a group."""
+        return self.packed_reduction * ceil_div(outputs, self.lanes) * self.lanes
+
+    def _taps(self, w: np.ndarray, seen: Order | None) -> np.ndarray:
+        """Weights (k, …) as [kd][kh][kw][c][k]."""
+        w = (w if seen is None else seen(w)).reshape(
+            len(w), self.conv.inputs, *self.conv.window.kernel
+        )
+        return np.asarray(w.transpose(2, 3, 4, 1, 0))
+
+    def _panels(self, w: np.ndarray, seen: Order | None) -> np.ndarray:
+        """The order of the weights (k, …) of some outputs of a group: panel by panel."""
+        taps, packed = self._taps(w, seen), []
+        for first in range(0, len(w), self.panel_lanes):
+            some = taps[..., first : first + self.panel_lanes]
+            rest = self.packed_inputs - self.conv.inputs, -some.shape[-1] % self.lanes
+            panel = np.pad(some, [*[(0, 0)] * 3, *((0, n) for n in rest)])
+            if self.dot_group > 1:
+                steps = panel.reshape(*panel.shape[:3], -1, self.dot_group, panel.shape[-1])
+                panel = steps.swapaxes(-1, -2)
+            packed.append(panel.reshape(-1))
+        return np.concatenate(packed)
+
+    def channel_calls(self, values: np.ndarray) -> list[PackCall]:
+        """Return the calls that pack one number per output channel (bias, slope), then zeros."""
+        return packing.channels(values, self.conv.outputs, self.panels * self.panel_lanes)
+
+    def of_phase(
+        self, e: Function, pointers: dict[str, Pointer], n: Value
+    ) -> tuple[dict[str, Pointer], Value]:
+        """The operands' addresses and the image, of index `n` over phases by images."""
+        conv = self.conv
+        if self.phases == 1:
+            return pointers, n
+        phase, n = (n, e.i64(0)) if conv.batch == 1 else (n // conv.batch, n % conv.batch)
+        offset = e.load_index(pointers["offsets"].at(phase))
+        weights = pointers["w"].at(phase * (conv.groups * self.group_weights))
+        return {**pointers, "w": weights, "y": pointers["y"].at(offset)}, n
+
+
+def prefetch_offsets(
+    e: Function, kernel: PackedConv, prefetched: Value, weights: Value, tiles: int, tile: Value
+) -> tuple[Value, ...]:
+    """Distances from the weights of a reduction step to the lines that the step prefetches.
+
+    Every tile of a panel reads all weights of the panel again. Each tile prefetches other lines, so
+    that all tiles together cover the later stage's weights.
+
+    Args:
+        e: the function under construction.
+        kernel: the convolution, which prefetches `kernel.prefetch_bytes`.
+        prefetched, weights: addresses of the later stage's weights and of the convolution's own.
+        tiles, tile: the number of tiles of a panel, and the index of this one.
+
+    Returns:
+        Distances in elements, one for each line.
+    """
+    item, elements = kernel.conv.precision.w.bytes, kernel.group_weights
+    line = ALIGNMENT // item
+    lines = ceil_div(kernel.panel_lanes, line)
+    slots = max(1, round(kernel.prefetch_bytes / (elements * item))) * lines
+    each = ceil_div(slots, tiles)
+    start, own = (e.index(e.convert("ptrtoint", each, "i64")) for each in (prefetched, weights))
+    away = (start - own) // item
+    offsets = []
+    for i in range(each):
+        slot = e.smin(tile * each + i, slots - 1)
+        offsets.append(away + (slot // lines * elements + slot % lines * line))
+    return tuple(offsets)
+
+
+def panel_ahead(e: Function, kernel: PackedConv, tile: Value, lines: int) -> Value:
+    """The distance from the weights of a step to the next panel's line that it prefetches.
+
+    Args:
+        e: the function under construction.
+        kernel: the convolution.
+        tile: the index of the tile among those of its panel; tile i prefetches line i of each step.
+        lines: of a step.
+    """
+    line = ALIGNMENT // kernel.conv.precision.w.bytes
+    return e.smin(tile, lines - 1) * line + kernel.packed_reduction * kernel.panel_lanes
 
 
 @dataclass(frozen=True, kw_only=True)

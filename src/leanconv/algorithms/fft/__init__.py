@@ -39,9 +39,9 @@ Channels that meet no other and are fewer than lanes have lanes along tiles (`pl
   arXiv 1809.07851; tiles taken all the way: arXiv 1912.02165; kernels in parts: uniformly
   partitioned convolution of audio. As written: `reference/fft.py`.
 
-Reading order: `tiles` (one axis), `layout` (bins and slots), `kernel`, `network` (short transforms
-as straight-line code), `transform`, `packing`, `cost`; the kernel for one channel, `plane_kernel`;
-`algorithm`.
+Reading order: `overlap_save` (one axis), `layout` (bins and slots), `kernel`, `network` (short
+transforms as straight-line code), `transform`, `packing`, `cost`; the kernel for one channel,
+`plane_kernel`; `algorithm`.
 """
 
 from leanconv.algorithms.fft.algorithm import FFT

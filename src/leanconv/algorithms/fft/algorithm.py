@@ -11,9 +11,9 @@ import numpy as np
 from leanconv.algorithms.fft.cost import Choices, best, best_plane
 from leanconv.algorithms.fft.kernel import FftConv
 from leanconv.algorithms.fft.layout import FftLayout, PlaneLayout, lanes_are_tiles
+from leanconv.algorithms.fft.overlap_save import least_length
 from leanconv.algorithms.fft.packing import weight_calls
 from leanconv.algorithms.fft.plane_kernel import FftPlanes
-from leanconv.algorithms.fft.tiles import least_length
 from leanconv.algorithms.interface import Algorithm, Candidate, KernelUse, channel_calls
 from leanconv.algorithms.magnitudes import LARGEST, Losses, plain_losses
 from leanconv.algorithms.parameters import PARTS, Choice, Kind, Parameters, one_of, parameter

@@ -18,7 +18,7 @@ from leanconv.algorithms.fft.network import (
     real_forward,
     real_inverse,
 )
-from leanconv.algorithms.fft.tiles import Axis, axes_of
+from leanconv.algorithms.fft.overlap_save import Axis, axes_of
 from leanconv.algorithms.problem import Problem, dram_cycles, strided_walk_cycles, typical
 from leanconv.codegen.tiling import Tile, rank_tiles
 from leanconv.errors import SpecError

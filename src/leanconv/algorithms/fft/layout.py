@@ -29,7 +29,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from leanconv.algorithms.common.conv import Conv
-from leanconv.algorithms.fft.tiles import Axis
+from leanconv.algorithms.fft.overlap_save import Axis
 from leanconv.algorithms.problem import Problem
 from leanconv.codegen.geometry import PhasedAccess
 from leanconv.codegen.kernel import Kernel

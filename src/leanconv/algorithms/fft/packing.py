@@ -15,13 +15,13 @@ import numpy as np
 
 from leanconv.algorithms.common.weight_packing import OneStep, WeightTransform, in_pieces
 from leanconv.algorithms.fft.layout import FftLayout, PlaneLayout
-from leanconv.algorithms.fft.tiles import Axis
+from leanconv.algorithms.fft.overlap_save import Axis
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
-from leanconv.codegen.extents import Count
 from leanconv.codegen.lowered import PackCall
 from leanconv.kernels.packing import lowest, numbers
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
+from leanconv.symbolic import Count
 from leanconv.types import FLOAT64, as_dtype
 
 _Layout = FftLayout | PlaneLayout

@@ -21,7 +21,7 @@ from leanconv.algorithms.fft.network import (
     real_forward,
     real_inverse,
 )
-from leanconv.algorithms.fft.tiles import Axis
+from leanconv.algorithms.fft.overlap_save import Axis
 from leanconv.codegen.dot import fma
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
 from leanconv.codegen.epilogue import TileOutput, store_tile

@@ -26,7 +26,7 @@ codes of a row may be looked up in a table before the next stage reads them.
 - Bytes: expanded and filtered rows of a step in each thread's scratch; weights as the direct and
   depthwise kernels pack them.
 - Error: that of the three convolutions, one after the other.
-- When: `operators.conv_chain` and `operators.block_chain` compare its cost with three stages.
+- When: `operators.chains` compares its cost with three stages.
 - Source: no paper; fusing an inverted residual (Sandler and others, MobileNetV2, arXiv 1801.04381)
   by rows, as line buffers of image pipelines do.
 

@@ -16,15 +16,14 @@ from leanconv.algorithms.common.conv import with_conv
 from leanconv.algorithms.depthwise.kernel import DepthwiseConv
 from leanconv.algorithms.direct.kernel import DirectConv
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
-from leanconv.codegen.extents import Count, Extent, Extents
 from leanconv.codegen.geometry import Access, Window
 from leanconv.graph.ops.quantised import TABLE
 from leanconv.kernels.lookup import Way
 from leanconv.kernels.quantised_steps import apply
 from leanconv.records import dataclass, replace
-from leanconv.spec.amounts import sum_flops
-from leanconv.spec.conv import effective_extent
+from leanconv.spec.conv import effective_extent, sum_flops
 from leanconv.spec.format import aligned
+from leanconv.symbolic import Count, Extent, Extents
 from leanconv.types import FLOAT32, INT32, UINT8, DType
 
 PIXEL = 4  # bytes of a pixel, and the most channels

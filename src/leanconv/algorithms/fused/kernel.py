@@ -23,7 +23,6 @@ from leanconv.algorithms.fused.rows import BlockRows, Rows, no_rows
 from leanconv.codegen.dot import fma
 from leanconv.codegen.emitter import Carry, Function, Pointer, Value, vector
 from leanconv.codegen.epilogue import Epilogue, TileOutput, store_tile
-from leanconv.codegen.extents import Count, Extent
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.kernel import SCRATCH_OF_NEXT, SCRATCH_OF_PREVIOUS, Kernel
 from leanconv.codegen.lowered import PackCall
@@ -32,6 +31,7 @@ from leanconv.codegen.tails import each_tile_of_any
 from leanconv.kernels.packing import channels, copied
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
+from leanconv.symbolic import Count, Extent
 from leanconv.target import Target
 from leanconv.types import DType
 

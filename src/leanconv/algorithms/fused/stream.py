@@ -19,11 +19,11 @@ from leanconv.algorithms.fused.block import BlockKernels
 from leanconv.algorithms.fused.kernel import Constants, pack_part
 from leanconv.algorithms.fused.rows import BlockRows, Rows, no_rows
 from leanconv.codegen.emitter import Carry, Function, Pointer, Value
-from leanconv.codegen.extents import Extent
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import PackCall
 from leanconv.records import dataclass
 from leanconv.spec.format import aligned, ceil_div
+from leanconv.symbolic import Extent
 from leanconv.target import Target
 
 

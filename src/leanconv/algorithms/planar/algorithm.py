@@ -22,12 +22,13 @@ from leanconv.algorithms.planar.pointwise import of_any_size as pointwise_of_any
 from leanconv.algorithms.problem import (
     Problem,
     beside_weights,
+    products,
     sized,
     strided_walk_cycles,
     typical,
     typicals,
+    walk_error,
 )
-from leanconv.algorithms.rounding import products, walk_error
 from leanconv.codegen.geometry import PhasedAccess, Window
 from leanconv.codegen.partial_sums import effective_length
 from leanconv.codegen.tiling import Tile, rows_per_chunk, rows_per_chunk_of_any_width

@@ -30,12 +30,11 @@ from leanconv.algorithms.planar.columns import (
 )
 from leanconv.algorithms.planar.kernel import row_tiles
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
-from leanconv.codegen.extents import Count
 from leanconv.codegen.microkernel import channel_address, start_planes
 from leanconv.codegen.tails import overlapping_tiles, tiles_of_chunk
 from leanconv.records import dataclass
 from leanconv.spec.format import ALIGNMENT, ceil_div
-from leanconv.symbolic import Symbol, fixed, least, most
+from leanconv.symbolic import Count, Symbol, fixed, least, most
 from leanconv.target import Target
 
 _CHUNKS = 0.375  # of the record's chunk

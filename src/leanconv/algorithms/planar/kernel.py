@@ -24,13 +24,12 @@ from leanconv.algorithms.planar.columns import (
     shared_loads,
 )
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
-from leanconv.codegen.extents import Count
 from leanconv.codegen.geometry import PhasedAccess, Window
 from leanconv.codegen.microkernel import channel_address, start_planes
 from leanconv.codegen.shuffles import interleave
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
-from leanconv.symbolic import Symbol, fixed, least, most
+from leanconv.symbolic import Count, Symbol, fixed, least, most
 from leanconv.target import Target
 
 

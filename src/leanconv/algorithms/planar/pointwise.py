@@ -21,7 +21,6 @@ from leanconv.algorithms.common.conv import GroupedConv
 from leanconv.algorithms.planar.columns import ColumnOutput
 from leanconv.codegen.dot import fma
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
-from leanconv.codegen.extents import Count
 from leanconv.codegen.lowered import PackCall
 from leanconv.codegen.microkernel import (
     Fetch,
@@ -37,7 +36,7 @@ from leanconv.codegen.tiling import Tile, fits, tile_cycles
 from leanconv.kernels.packing import panels
 from leanconv.records import dataclass
 from leanconv.spec.format import ALIGNMENT, ceil_div
-from leanconv.symbolic import Symbol, fixed, least, most
+from leanconv.symbolic import Count, Symbol, fixed, least, most
 from leanconv.target import Target
 
 _CHUNKS = 0.625  # of the record's chunk

@@ -19,22 +19,8 @@ import numpy as np
 from leanconv.algorithms.common.conv import with_conv
 from leanconv.algorithms.interface import Algorithm, Candidate, KernelUse
 from leanconv.algorithms.parameters import Choice, Parameters, count_or, parameter
-from leanconv.algorithms.problem import Problem
-from leanconv.algorithms.rounding import sum_error
-from leanconv.algorithms.unfold.candidates import (
-    Blocks,
-    UnfoldedView,
-    by_blocks,
-    cheapest_cut,
-    cost,
-    packing,
-    product,
-    reject,
-    sizes_to_try,
-    tiled,
-    unfold_rows,
-    whole_tensor,
-)
+from leanconv.algorithms.problem import Problem, sum_error
+from leanconv.algorithms.unfold import candidates
 from leanconv.algorithms.unfold.kernels import ImageProduct, Unfold
 from leanconv.algorithms.unfold.unfolding import Unfolding
 from leanconv.codegen.geometry import Access, Triple, Window
@@ -85,13 +71,13 @@ def channels_first(problem: Problem) -> bool:
     return taps >= _LONG_ROW or (taps > 1 and conv.inputs < _FEW_CHANNELS)
 
 
-def _view(problem: Problem, out: Triple, image: int, group: int) -> UnfoldedView:
+def _view(problem: Problem, out: Triple, image: int, group: int) -> candidates.UnfoldedView:
     """The matrix: one window is one row, and its columns are the channels."""
     steps = problem.conv.reduction
     spatial = (out[1] * out[2] * steps, out[2] * steps, steps)
     ones = (1, 1, 1)
     order = (1, 2, 3, 4) if channels_first(problem) else (2, 3, 4, 1)
-    return UnfoldedView(
+    return candidates.UnfoldedView(
         Window(out, out, ones, ones, ones, (0, 0, 0)),
         Access(image, steps, group, spatial),
         steps,
@@ -106,18 +92,20 @@ def _whole(problem: Problem, target: Target, rows: str) -> Candidate:
     unfolding = _unfolding(problem, target, (out[1] * out[2] * steps, out[2] * steps, steps))
     if conv.batch == 1 or rows == BATCH:
         view = _view(problem, out, unfolding.elements, unfolding.elements * conv.batch)
-        return whole_tensor(_choice(problem), problem, target, unfolding, view, f"rows={rows}")
+        return candidates.whole_tensor(
+            _choice(problem), problem, target, unfolding, view, f"rows={rows}"
+        )
     view = _view(problem, out, unfolding.elements, unfolding.elements)
-    kernel = tiled(with_conv(product(problem, view, target), batch=1), target)
+    kernel = candidates.tiled(with_conv(candidates.product(problem, view, target), batch=1), target)
     size = unfolding.elements * conv.groups
-    chunk = unfold_rows(unfolding, conv.groups * out[0], target.costs)
+    chunk = candidates.unfold_rows(unfolding, conv.groups * out[0], target.costs)
     unfold = Unfold(unfolding, 1, conv.groups, size, unfolding.elements, chunk, True)
     multiply = ImageProduct(kernel, conv.y.image)
     uses = []
     for n in range(conv.batch):
         uses.append(KernelUse(unfold, ("x", f"image{n}", "unfolded")))
         uses.append(KernelUse(multiply, ("unfolded", f"image{n}", *kernel.operands[1:])))
-    own = packing(kernel, view, problem)
+    own = candidates.packing(kernel, view, problem)
     images = {f"image{n}": np.array([n], np.int64) for n in range(conv.batch)}
     return Candidate(
         _choice(problem),
@@ -150,14 +138,14 @@ def _blocked(problem: Problem, target: Target, rows: int | None) -> Candidate:
         shapes = [((1, columns), (1, width % columns or columns))]
     else:
         most = min(height, room // width)
-        sizes = [most] if rows else sizes_to_try(height, most)
+        sizes = [most] if rows else candidates.sizes_to_try(height, most)
         shapes = [((size, width), (height % size or size, width)) for size in sizes]
 
-    def view(rows: int, columns: int) -> UnfoldedView:
+    def view(rows: int, columns: int) -> candidates.UnfoldedView:
         return _view(problem, (1, 1, rows * columns), 0, 0)
 
     choices = [
-        Blocks(
+        candidates.Blocks(
             _unfolding(problem, target, (0, shape[1] * steps, steps)),
             shape[0] * shape[1] * steps,
             shape,
@@ -167,7 +155,9 @@ def _blocked(problem: Problem, target: Target, rows: int | None) -> Candidate:
         )
         for shape, last in shapes
     ]
-    return by_blocks(_choice(problem), problem, cheapest_cut(problem, target, choices))
+    return candidates.by_blocks(
+        _choice(problem), problem, candidates.cheapest_cut(problem, target, choices)
+    )
 
 
 @dataclass(frozen=True)
@@ -192,14 +182,14 @@ def _candidate(problem: Problem, target: Target, parameters: Im2colParameters) -
 def _reject(problem: Problem, target: Target) -> str | None:
     if problem.conv.batch > _MOST_IMAGES:
         return f"{problem.conv.batch} images, one after the other; at most {_MOST_IMAGES}"
-    return reject(problem, target)
+    return candidates.reject(problem, target)
 
 
 IM2COL = Algorithm(
     "im2col",
     Im2colParameters,
     _reject,
-    cost(lambda problem: problem.conv.batch * matrix_elements(problem)),
+    candidates.cost(lambda problem: problem.conv.batch * matrix_elements(problem)),
     _candidate,
     automatic=False,
     copied_taps=1,

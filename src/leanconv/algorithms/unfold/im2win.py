@@ -46,22 +46,8 @@ from leanconv.algorithms.parameters import (
     one_of,
     parameter,
 )
-from leanconv.algorithms.problem import Problem
-from leanconv.algorithms.rounding import sum_error
-from leanconv.algorithms.unfold.candidates import (
-    Blocks,
-    UnfoldedView,
-    by_blocks,
-    cheapest_cut,
-    cost,
-    packing,
-    product,
-    reject,
-    sizes_to_try,
-    tiled,
-    unfold_rows,
-    whole_cost,
-)
+from leanconv.algorithms.problem import Problem, sum_error
+from leanconv.algorithms.unfold import candidates
 from leanconv.algorithms.unfold.im2win_layout import Layout, transformed_elements, transforms
 from leanconv.algorithms.unfold.kernels import Serial, Unfold
 from leanconv.algorithms.unfold.window_kernels import WindowDot, WindowTile
@@ -106,7 +92,7 @@ def _choice(problem: Problem, parameters: Im2winParameters) -> Choice:
 
 
 # -- the input itself, where nothing is gained by a transform --------------------------------
-def _input_dots(problem: Problem) -> UnfoldedView:
+def _input_dots(problem: Problem) -> candidates.UnfoldedView:
     """The input's own windows as rows of pieces."""
     conv, x, inputs = problem.conv, problem.conv.x, problem.conv.inputs
     if x.block > 1:
@@ -116,8 +102,8 @@ def _input_dots(problem: Problem) -> UnfoldedView:
         )
     if x.block_stride == 1:
         x = replace(x, block_stride=inputs)
-        return UnfoldedView(conv.window, x, 1, (2, 3, 4, 1))
-    return UnfoldedView(conv.window, x, inputs, (1, 2, 3, 4))
+        return candidates.UnfoldedView(conv.window, x, 1, (2, 3, 4, 1))
+    return candidates.UnfoldedView(conv.window, x, inputs, (1, 2, 3, 4))
 
 
 # -- forms -------------------------------------------------------------------------------------
@@ -131,7 +117,9 @@ def _base(problem: Problem, target: Target) -> Candidate:
     return _scalar(problem, (_unfold(layout, target), kernel), view, "base")
 
 
-def _dots(problem: Problem, target: Target) -> tuple[WindowDot, Layout | None, UnfoldedView]:
+def _dots(
+    problem: Problem, target: Target
+) -> tuple[WindowDot, Layout | None, candidates.UnfoldedView]:
     """Algorithm 5's kernel, the layout of I^ if it is made, and how windows are read."""
     layout = _whole_layout(problem)
     made = transforms(problem)
@@ -169,7 +157,7 @@ def _printed(problem: Problem, target: Target) -> Candidate:
 
 
 def _scalar(
-    problem: Problem, kernels: tuple[Kernel, ...], view: UnfoldedView | None, form: str
+    problem: Problem, kernels: tuple[Kernel, ...], view: candidates.UnfoldedView | None, form: str
 ) -> Candidate:
     """A candidate whose weights are only reordered."""
     order = (0, *(view.order if view else (1, 2, 3, 4)))
@@ -187,7 +175,7 @@ def _scalar(
     return Candidate(
         _choice(problem, Im2winParameters(form=form)),
         tuple(uses),
-        packing,
+        candidates.packing,
         temporaries,
         f"form={form}",
     )
@@ -207,14 +195,14 @@ def _high(problem: Problem, target: Target, changed: Im2winParameters) -> Candid
     view = None
     if made:
         view = layout.view() if reorder else layout.written()
-    input_view = UnfoldedView(conv.window, conv.x, conv.inputs, (1, 2, 3, 4))
-    kernel = product(problem, view or input_view, target)
+    input_view = candidates.UnfoldedView(conv.window, conv.x, conv.inputs, (1, 2, 3, 4))
+    kernel = candidates.product(problem, view or input_view, target)
     if changed.vectorise is False:
         kernel = replace(kernel, lanes=1)
         target_ = replace(target, vector_bytes=conv.dtype.bytes)
     else:
         target_ = target
-    kernel = tiled(kernel, target_)
+    kernel = candidates.tiled(kernel, target_)
     if changed.register is False:
         kernel = replace(kernel, tile=Tile(1, 1))
     if changed.cache is False:
@@ -232,7 +220,7 @@ def _high(problem: Problem, target: Target, changed: Im2winParameters) -> Candid
     return Candidate(
         _choice(problem, replace(changed, rows="whole")),
         uses,
-        packing(kernel, view, problem),
+        candidates.packing(kernel, view, problem),
         _temporaries(problem) if made else {},
         f"{details}, tile {kernel.tile.rows}x{kernel.tile.vectors}",
     )
@@ -248,30 +236,30 @@ def _blocked(problem: Problem, target: Target, rows: int | None) -> Candidate:
     require_numbers("the choice of blocks", conv.batch, *conv.window.out)
     height = conv.window.out[1]
     row = Layout(problem, conv.window.kernel[0], 1).elements * conv.dtype.bytes
-    sizes = [rows] if rows else sizes_to_try(height, max(1, target.l2_bytes // 2 // row))
+    sizes = [rows] if rows else candidates.sizes_to_try(height, max(1, target.l2_bytes // 2 // row))
     choices = [_blocks(problem, target, min(height, size)) for size in sizes]
-    cut = cheapest_cut(problem, target, choices)
+    cut = candidates.cheapest_cut(problem, target, choices)
     elements = transformed_elements(problem)
     if not rows and elements * conv.dtype.bytes <= target.l2_bytes:
         view = _high_layout(problem).view()
-        if whole_cost(problem, target, view, elements) < cut.cost:
+        if candidates.whole_cost(problem, target, view, elements) < cut.cost:
             return _high(problem, target, Im2winParameters())
     choice = _choice(problem, Im2winParameters(rows=cut.blocks.shape[0]))
-    return by_blocks(choice, problem, cut)
+    return candidates.by_blocks(choice, problem, cut)
 
 
-def _blocks(problem: Problem, target: Target, count: int) -> Blocks:
+def _blocks(problem: Problem, target: Target, count: int) -> candidates.Blocks:
     conv = problem.conv
     _, height, width = conv.window.out
     layout = Layout(problem, conv.window.kernel[0], count)
     whole = layout.view(block=True)
 
-    def view(rows: int, columns: int) -> UnfoldedView:
+    def view(rows: int, columns: int) -> candidates.UnfoldedView:
         del columns
         d, _, w = whole.window.out
         return replace(whole, window=replace(whole.window, out=(d, rows, w)))
 
-    return Blocks(
+    return candidates.Blocks(
         layout.unfolding(conv.lanes(target), block=True),
         layout.elements,
         (count, width),
@@ -299,7 +287,7 @@ def _temporaries(problem: Problem) -> dict[str, int]:
 def _unfold(layout: Layout, target: Target) -> Unfold:
     batch, groups = layout.problem.conv.batch, layout.problem.conv.groups
     unfolding = layout.unfolding(layout.problem.conv.lanes(target), block=False)
-    rows = unfold_rows(unfolding, batch * groups * unfolding.view.out[0], target.costs)
+    rows = candidates.unfold_rows(unfolding, batch * groups * unfolding.view.out[0], target.costs)
     return Unfold(unfolding, batch, groups, layout.image, layout.elements, rows)
 
 
@@ -331,8 +319,8 @@ def _candidate(problem: Problem, target: Target, parameters: Im2winParameters) -
 IM2WIN = Algorithm(
     "im2win",
     Im2winParameters,
-    reject,
-    cost(transformed_elements),
+    candidates.reject,
+    candidates.cost(transformed_elements),
     _candidate,
     automatic=False,
     copied_taps=2,

@@ -5,13 +5,13 @@ from __future__ import annotations
 from leanconv.algorithms.direct.kernel import DirectConv
 from leanconv.algorithms.unfold.unfolding import Mover, Unfolding
 from leanconv.codegen.emitter import Function, Pointer, Value
-from leanconv.codegen.extents import Count, Extent, Sizes
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.kernel import Kernel, of_wrapped
 from leanconv.codegen.tails import last_or_other
 from leanconv.records import dataclass
-from leanconv.spec.amounts import sum_flops
+from leanconv.spec.conv import sum_flops
 from leanconv.spec.format import ceil_div
+from leanconv.symbolic import Count, Extent, Sizes
 from leanconv.target import Target
 from leanconv.types import INT64
 

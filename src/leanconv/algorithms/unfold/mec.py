@@ -25,21 +25,8 @@ from math import prod
 from leanconv.algorithms.common.conv import with_conv
 from leanconv.algorithms.interface import Algorithm, Candidate, KernelUse
 from leanconv.algorithms.parameters import COUNT, Choice, Parameters, one_of, parameter
-from leanconv.algorithms.problem import Problem
-from leanconv.algorithms.rounding import sum_error
-from leanconv.algorithms.unfold.candidates import (
-    Blocks,
-    UnfoldedView,
-    by_blocks,
-    cheapest_cut,
-    cost,
-    packing,
-    product,
-    reject,
-    tiled,
-    unfold_rows,
-    whole_tensor,
-)
+from leanconv.algorithms.problem import Problem, sum_error
+from leanconv.algorithms.unfold import candidates
 from leanconv.algorithms.unfold.im2col import channels_first
 from leanconv.algorithms.unfold.kernels import Unfold
 from leanconv.algorithms.unfold.unfolding import Unfolding
@@ -79,7 +66,7 @@ def _unfolding(problem: Problem, target: Target) -> Unfolding:
     )
 
 
-def _view(problem: Problem) -> UnfoldedView:
+def _view(problem: Problem) -> candidates.UnfoldedView:
     """L with the overlapping partitions as strides; one run of kh·kw·c where nothing is padded."""
     conv, window, batch = problem.conv, problem.conv.window, problem.conv.batch
     (depth, height, _), width = window.size, window.out[2]
@@ -100,9 +87,9 @@ def _view(problem: Problem) -> UnfoldedView:
             (dilation[0], 1, 1),
             (window.pad[0], 0, 0),
         )
-        return UnfoldedView(flat, x, kh * run, (3, *order, 2))
+        return candidates.UnfoldedView(flat, x, kh * run, (3, *order, 2))
     unfolded = Window(size, out, (kd, kh, 1), stride, dilation, (*window.pad[:2], 0))
-    return UnfoldedView(unfolded, x, run, (*order, 2, 3))
+    return candidates.UnfoldedView(unfolded, x, run, (*order, 2, 3))
 
 
 def _obstacle(problem: Problem) -> str | None:
@@ -129,8 +116,10 @@ def _solution_a(problem: Problem, target: Target) -> Candidate:
     )
     row = columns * conv.out_channels
     hnwc = Access(0, 1, 1, (out[1] * row, row, conv.out_channels))
-    kernel = tiled(with_conv(product(problem, view, target), batch=1, y=hnwc), target)
-    rows = unfold_rows(unfolding, batch * groups * out[0], target.costs)
+    kernel = candidates.tiled(
+        with_conv(candidates.product(problem, view, target), batch=1, y=hnwc), target
+    )
+    rows = candidates.unfold_rows(unfolding, batch * groups * out[0], target.costs)
     image = unfolding.elements
     unfold = Unfold(unfolding, batch, groups, image, image * batch, rows)
     elements = batch * prod(out) * conv.out_channels
@@ -143,7 +132,7 @@ def _solution_a(problem: Problem, target: Target) -> Candidate:
             KernelUse(copied, ("y", "unfolded")),
             KernelUse(_reorder(problem, hnwc), ("unfolded", "y")),
         ),
-        packing(kernel, view, problem),
+        candidates.packing(kernel, view, problem),
         {"unfolded": image * batch * groups * conv.dtype.bytes},
         f"solution=A, tile {kernel.tile.rows}x{kernel.tile.vectors}",
     )
@@ -172,7 +161,7 @@ def _reorder(problem: Problem, hnwc: Access) -> Copy:
     return Copy(conv.dtype, 1, tuple(tasks))
 
 
-def _blocks(problem: Problem, target: Target, rows: int) -> Blocks:
+def _blocks(problem: Problem, target: Target, rows: int) -> candidates.Blocks:
     """Blocks of `rows` output rows; their rows of L overlap, and rows of padding are stored."""
     conv, window, inputs = problem.conv, problem.conv.window, problem.conv.inputs
     kd, kh, kw = window.kernel
@@ -183,7 +172,7 @@ def _blocks(problem: Problem, target: Target, rows: int) -> Blocks:
     lines, run = rows * stride + overlap, kw * inputs
     column, by_taps = kd * lines * run, channels_first(problem)
 
-    def view(rows: int, columns: int) -> UnfoldedView:
+    def view(rows: int, columns: int) -> candidates.UnfoldedView:
         x = Access(0, run, 0, (lines * run, run, column))
         order = (1, 4) if by_taps else (4, 1)
         size, out = (kd, rows * stride + overlap, columns), (1, rows, columns)
@@ -191,8 +180,8 @@ def _blocks(problem: Problem, target: Target, rows: int) -> Blocks:
         if dilation == 1:
             x = replace(x, block=kh * run, spatial=(lines * run, stride * run, column))
             flat = Window((kd, rows, columns), out, (kd, 1, 1), (1, 1, 1), (1, 1, 1), (0, 0, 0))
-            return UnfoldedView(flat, x, kh * run, (3, *order, 2))
-        return UnfoldedView(
+            return candidates.UnfoldedView(flat, x, kh * run, (3, *order, 2))
+        return candidates.UnfoldedView(
             Window(size, out, (kd, kh, 1), steps, gaps, (0, 0, 0)), x, run, (*order, 2, 3)
         )
 
@@ -214,7 +203,7 @@ def _blocks(problem: Problem, target: Target, rows: int) -> Blocks:
         conv.dtype,
         conv.lanes(target),
     )
-    return Blocks(
+    return candidates.Blocks(
         unfolding,
         width * column,
         (rows, width),
@@ -248,17 +237,19 @@ def _candidate(problem: Problem, target: Target, parameters: MecParameters) -> C
                 "algorithm mec: rows=N unfolds and multiplies block by block; expected it without "
                 "solution and T, which say how the whole of L is multiplied"
             )
-        return by_blocks(
+        return candidates.by_blocks(
             Choice("mec", parameters, error=sum_error(problem)),
             problem,
-            cheapest_cut(problem, target, [_blocks(problem, target, parameters.rows)]),
+            candidates.cheapest_cut(problem, target, [_blocks(problem, target, parameters.rows)]),
         )
     obstacle = _obstacle(problem)
     if solution is None:
         solution = "A" if problem.conv.window.out[2] <= most and obstacle is None else "B"
     if solution == "B":
         unfolding, view = _unfolding(problem, target), _view(problem)
-        return whole_tensor(_choice(problem), problem, target, unfolding, view, "solution=B")
+        return candidates.whole_tensor(
+            _choice(problem), problem, target, unfolding, view, "solution=B"
+        )
     if obstacle:
         raise SpecError(f"algorithm mec: solution A is not possible, {obstacle}; use solution=B")
     return _solution_a(problem, target)
@@ -267,8 +258,8 @@ def _candidate(problem: Problem, target: Target, parameters: MecParameters) -> C
 MEC = Algorithm(
     "mec",
     MecParameters,
-    reject,
-    cost(unfolded_elements),
+    candidates.reject,
+    candidates.cost(unfolded_elements),
     _candidate,
     automatic=False,
     takes_halves=False,  # it copies bytes of its output

@@ -18,13 +18,12 @@ from functools import reduce
 from math import prod
 
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
-from leanconv.codegen.extents import Extent, Strides
 from leanconv.codegen.geometry import Access, Triple, Window
 from leanconv.codegen.shuffles import transpose
 from leanconv.kernels.copy import cover
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
-from leanconv.symbolic import fixed
+from leanconv.symbolic import Extent, Strides, fixed
 from leanconv.types import DType
 
 _LARGEST_STEP = 4  # strides that are picked from whole vectors

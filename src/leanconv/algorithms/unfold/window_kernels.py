@@ -32,11 +32,11 @@ from leanconv.algorithms.common.conv import GroupedConv, Taps
 from leanconv.algorithms.naive import channel_offset
 from leanconv.codegen.activations import finish
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
-from leanconv.codegen.extents import Count
 from leanconv.codegen.forms import split
 from leanconv.codegen.microkernel import channel_address, start_vectors
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
+from leanconv.symbolic import Count
 from leanconv.target import Target
 
 _WRITTEN_OUT = 8  # vectors of a window that are unrolled

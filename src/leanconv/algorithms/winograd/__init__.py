@@ -18,11 +18,11 @@ V and M of a block live in the thread's scratch. `form=stages` transforms all ti
 first, as the papers have it. Matrices are exact (`leanconv.winograd`), any m and r, height and
 width apart. Strides are polyphase: phases are more input channels, with one transform back. A
 dilation is decimation: one convolution for each residue. Kernels of more than 7 taps are cut into
-pieces that add up in y (`pieces`). At the far edges tiles of fewer outputs skip points, with the
+pieces that add up in y (`sizes`). At the far edges tiles of fewer outputs skip points, with the
 same U (`edge_tiles`); at the point at infinity short phases are left out (`reduction`).
 
 Bytes by int8 weights are convolved exactly: V and U of int16, sums modulo 2^32, tiles of which
-`sizes` says, by the weights, that nothing is lost (`leanconv.winograd.integers`).
+`sizes` says, by the weights, that nothing is lost (`leanconv.winograd.variants`).
 
 - Bytes, each thread, P = alpha_h · alpha_w points, S vectors of (phase, channel) pairs:
   P · (S · tiles · l · e + 64) + P · (tiles · vectors · l · e + 64) + max(alpha_h, m_h) · alpha_w ·
@@ -35,9 +35,9 @@ Bytes by int8 weights are convolved exactly: V and U of int16, sums modulo 2^32,
   filters: DWM, arXiv 2002.00552. As written: `reference/winograd.py`.
 
 Reading order: `shape` (sizes, blocks, buffers), `kernel` (the 30 lines of the loop nest above),
-`input`, `output`; `reduction`, `edge_tiles`, `pieces` (what we add to the paper);
-`packing`, `plane_rows` (details); `stages`; `sizes` (parameters, what is exact), `cost`,
-`candidates`, `algorithm` (the fastest of them).
+`input`, `output`; `reduction`, `edge_tiles` (what we add to the paper); `packing` (details);
+`stages`; `sizes` (pieces, parameters, what is exact), `cost`, `candidates`, `algorithm` (the
+fastest of them).
 """
 
 from leanconv.algorithms.winograd.algorithm import WINOGRAD

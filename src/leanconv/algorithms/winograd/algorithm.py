@@ -22,23 +22,26 @@ from leanconv.algorithms.winograd.cost import (
     shape_cycles,
     staged_cycles,
 )
-from leanconv.algorithms.winograd.pieces import Piece, is_cut, split, too_many_pieces
 from leanconv.algorithms.winograd.shape import Pair, WinogradShape
 from leanconv.algorithms.winograd.sizes import (
     LENGTHS,
     MOST_ALPHA,
     WHOLE,
+    Piece,
     WinogradParameters,
     exact_sizes,
+    is_cut,
     least_tile,
     offered_from,
     reject_integers,
     sizes_of,
+    split,
     sums_of,
     takes_precision,
     taps_of,
     tile_error,
     tile_losses,
+    too_many_pieces,
     within_bytes,
 )
 from leanconv.codegen.partial_sums import LENGTH

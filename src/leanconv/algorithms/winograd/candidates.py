@@ -9,16 +9,15 @@ import numpy as np
 
 from leanconv.algorithms.common.conv import Conv, with_conv
 from leanconv.algorithms.direct.kernel import DirectConv
-from leanconv.algorithms.direct.packed import PackedConv
+from leanconv.algorithms.direct.shape import PackedConv
 from leanconv.algorithms.interface import Candidate, KernelUse, PackingOf
 from leanconv.algorithms.parameters import Choice
 from leanconv.algorithms.problem import Problem
 from leanconv.algorithms.winograd.cost import MOST_STAGED_ROWS, staged_transform_cycles
 from leanconv.algorithms.winograd.kernel import WinogradConv
 from leanconv.algorithms.winograd.packing import weight_calls
-from leanconv.algorithms.winograd.pieces import Piece
 from leanconv.algorithms.winograd.shape import WinogradShape
-from leanconv.algorithms.winograd.sizes import WinogradParameters
+from leanconv.algorithms.winograd.sizes import Piece, WinogradParameters
 from leanconv.algorithms.winograd.stages import Gather, PointProducts, Scatter
 from leanconv.codegen.dot import way_of
 from leanconv.codegen.epilogue import Epilogue

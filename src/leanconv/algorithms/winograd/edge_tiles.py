@@ -1,6 +1,6 @@
 """The order of tiles in blocks where tiles at the far edges of the image are narrower.
 
-A narrow tile skips points (see `leanconv.winograd.narrow`), so at these points the products have
+A narrow tile skips points (see `leanconv.winograd.variants`), so at these points the products have
 fewer rows. Every block gets an equal share of narrow tiles, placed at its ends:
 
     both | last column | neither | last row

@@ -7,12 +7,11 @@ from typing import NamedTuple
 
 from leanconv.algorithms.common.linear_code import emit_values
 from leanconv.algorithms.winograd.edge_tiles import each_place, full_and_edge_tiles, skipped_points
-from leanconv.algorithms.winograd.plane_rows import RowPieces
 from leanconv.algorithms.winograd.shape import WinogradShape
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
 from leanconv.codegen.epilogue import widened
 from leanconv.codegen.shuffles import columns_of_halves, halves_fit, transpose_groups
-from leanconv.codegen.tails import each_tile
+from leanconv.codegen.tails import RowPieces, each_tile
 from leanconv.spec.format import ceil_div
 from leanconv.winograd.program import LinearProgram, compile_matrix
 

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from leanconv.algorithms.common.linear_code import emit_values
 from leanconv.algorithms.winograd.edge_tiles import each_place, full_and_edge_tiles, skipped_points
-from leanconv.algorithms.winograd.plane_rows import RowPieces
 from leanconv.algorithms.winograd.shape import WinogradShape
 from leanconv.codegen.activations import apply, finish
 from leanconv.codegen.dot import dot_of, way_of
@@ -17,7 +16,7 @@ from leanconv.codegen.emitter import Function, Pointer, Value, vector
 from leanconv.codegen.epilogue import TileOutput, store_tile, with_numbers
 from leanconv.codegen.microkernel import RegisterTile, add_start, channel_address, load_channels
 from leanconv.codegen.shuffles import halves_fit, halves_of_columns
-from leanconv.codegen.tails import Columns
+from leanconv.codegen.tails import Columns, RowPieces
 from leanconv.spec.format import ALIGNMENT, ceil_div
 from leanconv.target import Target
 from leanconv.winograd.program import LinearProgram, compile_matrix

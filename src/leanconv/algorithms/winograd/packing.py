@@ -18,14 +18,14 @@ from math import prod
 import numpy as np
 
 from leanconv.algorithms.common.weight_packing import OneStep, WeightTransform, in_pieces
-from leanconv.algorithms.direct.packed import PackedConv
+from leanconv.algorithms.direct.shape import PackedConv
 from leanconv.algorithms.winograd.shape import WinogradShape
 from leanconv.codegen.emitter import Function, Pointer, vector
-from leanconv.codegen.extents import Count
 from leanconv.codegen.lowered import PackCall
 from leanconv.kernels.packing import numbers
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
+from leanconv.symbolic import Count
 
 POINTS = 4  # computed together; tables have a multiple of them
 

@@ -15,21 +15,13 @@ from leanconv.algorithms.problem import Problem
 from leanconv.algorithms.winograd.reduction import Reduction
 from leanconv.codegen.dot import group_of
 from leanconv.codegen.emitter import Function, Pointer
-from leanconv.codegen.extents import Count
 from leanconv.codegen.partial_sums import LENGTH
 from leanconv.records import cached_property, dataclass
 from leanconv.spec.format import ALIGNMENT, aligned, ceil_div
-from leanconv.symbolic import fixed
+from leanconv.symbolic import Count, fixed
 from leanconv.types import FLOAT32, INT16, DType, Precision
-from leanconv.winograd.integers import (
-    Division,
-    IntegerTransform,
-    division,
-    integer_transform,
-    narrowed_integers,
-)
+from leanconv.winograd import variants
 from leanconv.winograd.matrices import Transform, transform
-from leanconv.winograd.narrow import as_accurate, narrowed, ordered
 
 Pair = tuple[int, int]
 _LARGE_V_BYTES = 640 * 1024  # V that does not stay in L2 beside its weights
@@ -151,35 +143,37 @@ class WinogradShape:
             whole_h, whole_w = self._integer_transforms()
             return whole_h.exact, whole_w.exact
         height, width = (
-            ordered(m, r, m - dropped) if dropped else transform(m, r)
+            variants.ordered(m, r, m - dropped) if dropped else transform(m, r)
             for m, r, dropped in zip(self.m, self.taps, self.dropped_points, strict=True)
         )
         return height, width
 
-    def _integer_transforms(self) -> tuple[IntegerTransform, IntegerTransform]:
-        height, width = map(integer_transform, self.m, self.taps)
+    def _integer_transforms(self) -> tuple[variants.IntegerTransform, variants.IntegerTransform]:
+        height, width = map(variants.integer_transform, self.m, self.taps)
         assert height
         assert width
         return height, width
 
     @property
-    def division(self) -> Division | None:
+    def division(self) -> variants.Division | None:
         """Division that makes outputs of integer sums transformed back; None for floats."""
         if self.conv.precision.accumulate.is_float:
             return None
         height, width = self._integer_transforms()
-        return division(height.scale * width.scale)
+        return variants.division(height.scale * width.scale)
 
     def narrow_transforms(self) -> tuple[Transform, Transform]:
         """F of the last tiles along height and width, at the last points of `transforms`."""
         if not self.conv.precision.accumulate.is_float:
             pairs = zip(self._integer_transforms(), self.dropped_points, strict=True)
-            one, other = (narrowed_integers(made, made.exact.m - less) for made, less in pairs)
+            one, other = (
+                variants.narrowed_integers(made, made.exact.m - less) for made, less in pairs
+            )
             assert one
             assert other
             return one.exact, other.exact
         height, width = (
-            narrowed(made, made.m - dropped) if dropped else made
+            variants.narrowed(made, made.m - dropped) if dropped else made
             for made, dropped in zip(self.transforms(), self.dropped_points, strict=True)
         )
         return height, width
@@ -193,7 +187,7 @@ class WinogradShape:
         if not self.narrow:
             return 0, 0
         sides = zip(self.grid, self.m, self.out, self.taps, strict=True)
-        may = as_accurate if self.conv.precision.accumulate.is_float else _is_exact
+        may = variants.as_accurate if self.conv.precision.accumulate.is_float else _is_exact
         height, width = (_dropped(grid, m, out, taps, may) for grid, m, out, taps in sides)
         return height, width
 
@@ -326,8 +320,8 @@ def operand_pointers(
 
 def _is_exact(m: int, r: int, outputs: int) -> bool:
     """Return whether narrow tiles of integers are exact."""
-    made = integer_transform(m, r)
-    return made is not None and narrowed_integers(made, outputs) is not None
+    made = variants.integer_transform(m, r)
+    return made is not None and variants.narrowed_integers(made, outputs) is not None
 
 
 def _dropped(grid: int, m: int, out: int, taps: int, may: Callable[[int, int, int], bool]) -> int:

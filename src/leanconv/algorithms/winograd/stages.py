@@ -20,11 +20,11 @@ from leanconv.algorithms.winograd.input import InputTransform
 from leanconv.algorithms.winograd.output import OutputTransform
 from leanconv.algorithms.winograd.shape import WinogradShape, operand_pointers
 from leanconv.codegen.emitter import Function, Pointer, Value
-from leanconv.codegen.extents import Extent
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.tails import last_or_other
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
+from leanconv.symbolic import Extent
 from leanconv.target import Target
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from leanconv.algorithms.parameters import Parameters, one_of, parameter, parse_choice
 from leanconv.errors import SpecError
+from leanconv.gpu.lowering.conv_problem import ConvProblem, Epilogue, Lowered, joined
 from leanconv.gpu.lowering.depthwise import (
     DepthwiseParameters,
     fused_rejects,
@@ -18,7 +19,6 @@ from leanconv.gpu.lowering.depthwise import (
     lower_fused,
 )
 from leanconv.gpu.lowering.gemm import Product, best_blocking, lower_product
-from leanconv.gpu.lowering.lowered import ConvProblem, Epilogue, Lowered, joined
 from leanconv.gpu.lowering.lowering_context import Handlers, LoweringContext
 from leanconv.gpu.lowering.patches import (
     TAPS,
@@ -45,6 +45,7 @@ from leanconv.gpu.lowering.windows import at_least_2d, conv_windows
 from leanconv.gpu.lowering.winograd import WinogradParameters, lower_winograd, winograd_rejects
 from leanconv.gpu.machine import Machine
 from leanconv.graph.ir import Node
+from leanconv.graph.ops.algebra import batch_norm_affine
 from leanconv.graph.ops.chain import stage_inputs
 from leanconv.operators.conv_node import attributes_spec
 from leanconv.records import dataclass
@@ -336,9 +337,8 @@ def _add_chain(
 @HANDLERS.of("BatchNormalization")
 def lower_batch_norm(context: LoweringContext, node: Node) -> None:
     """scale (x - mean) / sqrt(variance + epsilon) + bias, as a depthwise convolution of one tap."""
-    arrays = [context.given(node, index) for index in range(1, 5)]
-    scale, bias, mean, variance = (np.asarray(a, np.float64) for a in arrays)
-    factor = scale / np.sqrt(variance + node.attributes["epsilon"])
+    arrays = [np.asarray(context.given(node, index), np.float64) for index in range(1, 5)]
+    factor, summand = batch_norm_affine(arrays, node.attributes["epsilon"])
     shape = context.shape(node.inputs[0])
     attributes = {
         "strides": (1, 1),
@@ -352,6 +352,6 @@ def lower_batch_norm(context: LoweringContext, node: Node) -> None:
     spec = _plane_spec(context, flat, w, attributes, True, False)
     x = context.read(node.inputs[0], NHWC)
     y = context.define(node.output, NHWC)
-    shift = context.constant(f"{y}/bias", bias - mean * factor)
+    shift = context.constant(f"{y}/bias", summand)
     problem = _problem(context, spec, x, y, Epilogue(bias=shift), f"{y}/")
     context.add(node, choose_algorithm(problem, w, context.machine, "depthwise"))

@@ -17,9 +17,9 @@ from leanconv.gpu.launch import (
     divisor,
     make_launch,
 )
+from leanconv.gpu.lowering.conv_problem import ConvProblem, Epilogue, Lowered, stored
 from leanconv.gpu.lowering.gemm import pack, sum_error
-from leanconv.gpu.lowering.lowered import ConvProblem, Epilogue, Lowered, stored
-from leanconv.gpu.lowering.tiles import Tile
+from leanconv.gpu.lowering.product_tiles import Tile
 from leanconv.gpu.machine import FP16X3, IEEE, Arithmetic, Machine
 from leanconv.records import dataclass
 from leanconv.spec import ConvSpec

@@ -9,8 +9,8 @@ from math import sqrt
 import numpy as np
 
 from leanconv.gpu.launch import Launch, Pointer, blocks, by_axis, divisor, make_launch
-from leanconv.gpu.lowering.lowered import Epilogue, Lowered, stored
-from leanconv.gpu.lowering.tiles import Blocking, Tile, blockings
+from leanconv.gpu.lowering.conv_problem import Epilogue, Lowered, stored
+from leanconv.gpu.lowering.product_tiles import Blocking, Tile, blockings
 from leanconv.gpu.lowering.windows import Windows
 from leanconv.gpu.machine import FP16X3, TF32X3, Arithmetic, Machine
 from leanconv.records import dataclass

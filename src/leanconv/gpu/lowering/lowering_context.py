@@ -9,7 +9,7 @@ import numpy as np
 
 from leanconv.errors import UnsupportedError
 from leanconv.gpu.launch import Launch, copy_box, dense_strides, permute
-from leanconv.gpu.lowering.lowered import Lowered, stored
+from leanconv.gpu.lowering.conv_problem import Lowered, stored
 from leanconv.gpu.machine import Arithmetic, Machine
 from leanconv.graph.ir import Graph, Node
 from leanconv.graph.ops import label

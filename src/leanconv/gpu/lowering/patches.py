@@ -13,9 +13,9 @@ from math import prod, sqrt
 import numpy as np
 
 from leanconv.gpu.launch import Launch, Pointer, TensorMap, by_axis, divisor, make_launch
+from leanconv.gpu.lowering.conv_problem import ConvProblem, Lowered
 from leanconv.gpu.lowering.gemm import LEAST_SUM, PROMOTED, X_SCALE, pack, repair_tile, sum_error
-from leanconv.gpu.lowering.lowered import ConvProblem, Lowered
-from leanconv.gpu.lowering.tiles import Tile, seconds, tiles
+from leanconv.gpu.lowering.product_tiles import Tile, seconds, tiles
 from leanconv.gpu.lowering.windows import Windows, in_place_windows, unfolded_windows
 from leanconv.gpu.machine import FP16X3, TENSOR_COPIES, TF32X3, Arithmetic, Machine
 from leanconv.records import dataclass

@@ -12,9 +12,9 @@ from math import prod
 import numpy as np
 
 from leanconv.gpu.launch import Pointer, TensorMap, blocks, divisor, make_launch
+from leanconv.gpu.lowering.conv_problem import ConvProblem, Lowered
 from leanconv.gpu.lowering.gemm import pack, sum_error
-from leanconv.gpu.lowering.lowered import ConvProblem, Lowered
-from leanconv.gpu.lowering.tiles import Tile, box_tiles, seconds
+from leanconv.gpu.lowering.product_tiles import Tile, box_tiles, seconds
 from leanconv.gpu.lowering.windows import in_place_windows, unfolded_windows
 from leanconv.gpu.machine import IEEE, TENSOR_COPIES, Arithmetic, Machine
 from leanconv.records import dataclass

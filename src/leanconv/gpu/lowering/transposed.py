@@ -8,18 +8,9 @@ from math import prod
 import numpy as np
 
 from leanconv.codegen.geometry import Access, Window
-from leanconv.gpu.launch import (
-    Launch,
-    Pointer,
-    blocks,
-    by_axis,
-    copy_box,
-    dense_strides,
-    divisor,
-    make_launch,
-)
+from leanconv.gpu import launch
+from leanconv.gpu.lowering.conv_problem import Epilogue, Lowered, joined
 from leanconv.gpu.lowering.gemm import Product, lower_product
-from leanconv.gpu.lowering.lowered import Epilogue, Lowered, joined
 from leanconv.gpu.lowering.lowering_context import Handlers, LoweringContext
 from leanconv.gpu.lowering.windows import Depth, Windows, unfolded_windows
 from leanconv.graph.ir import Node
@@ -76,8 +67,8 @@ def _by_phases(
         if not alone:
             box = (in_shape[0], *problem.conv.window.out, outputs)
             strides = (problem.conv.y.image, *problem.conv.y.spatial, 1)
-            place = copy_box(
-                target, y, dtype, box, dense_strides(box), strides, 0, problem.conv.y_offset
+            place = launch.copy_box(
+                target, y, dtype, box, launch.dense_strides(box), strides, 0, problem.conv.y_offset
             )
             size = prod(box) * dtype.bytes
             done = replace(
@@ -166,7 +157,7 @@ def _gather(
     each: int,
     y: str,
     epilogue: Epilogue,
-) -> Launch:
+) -> launch.Launch:
     shape, attributes, dtype = context.shape(node.inputs[0]), node.attributes, context.dtype
     rank, outputs = len(shape) - 2, attributes["group"] * each
     one, zero = (1,) * (2 - rank), (0,) * (2 - rank)
@@ -178,25 +169,25 @@ def _gather(
     constants = epilogue.constants()
     del constants["HAS_RESIDUAL"]
     buffers = epilogue.buffers(dtype)
-    return make_launch(
+    return launch.make_launch(
         "data_movement.gather_products",
-        (blocks(positions, 16), blocks(outputs, 64)),
+        (launch.blocks(positions, 16), launch.blocks(outputs, 64)),
         {
-            "products": Pointer(products, dtype),
+            "products": launch.Pointer(products, dtype),
             "bias": buffers["bias"],
             "slope": buffers["slope"],
-            "y": Pointer(y, dtype),
+            "y": launch.Pointer(y, dtype),
             "positions": positions,
             "height": height,
             "width": width,
-            **by_axis(out=(out_h, out_w)),
+            **launch.by_axis(out=(out_h, out_w)),
             "outputs": outputs,
             "each": each,
-            **by_axis(kernel=kernel, stride=stride, pad=pad, dilation=dilation),
+            **launch.by_axis(kernel=kernel, stride=stride, pad=pad, dilation=dilation),
             **epilogue.numbers(),
         },
         {"BM": 16, "BC": 64, **constants, "ACC": dtype.accumulator},
         writes="y",
-        divisible={"outputs": divisor(outputs)},
+        divisible={"outputs": launch.divisor(outputs)},
         numbers=dtype.accumulator,
     )

@@ -18,9 +18,9 @@ from leanconv.gpu.launch import (
     divisor,
     make_launch,
 )
+from leanconv.gpu.lowering.conv_problem import ConvProblem, Epilogue, Lowered
 from leanconv.gpu.lowering.gemm import Product, lower_product
-from leanconv.gpu.lowering.lowered import ConvProblem, Epilogue, Lowered
-from leanconv.gpu.lowering.tiles import Tile
+from leanconv.gpu.lowering.product_tiles import Tile
 from leanconv.gpu.lowering.windows import Windows, unfolded_windows
 from leanconv.gpu.machine import IEEE, Arithmetic, Machine
 from leanconv.records import dataclass

@@ -16,8 +16,8 @@ import numpy as np
 from leanconv.algorithms.parameters import COUNT, Parameters, parameter
 from leanconv.errors import SpecError
 from leanconv.gpu.launch import Launch, Pointer, blocks, by_axis, divisor, make_launch
+from leanconv.gpu.lowering.conv_problem import ConvProblem, Epilogue, Lowered, stored
 from leanconv.gpu.lowering.gemm import Product, lower_product
-from leanconv.gpu.lowering.lowered import ConvProblem, Epilogue, Lowered, stored
 from leanconv.gpu.lowering.windows import unfolded_windows
 from leanconv.gpu.machine import Machine
 from leanconv.records import dataclass

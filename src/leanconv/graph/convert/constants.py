@@ -218,6 +218,6 @@ RULES: dict[str, Rule] = {
     "Range": _fold_rule(_range, 3, since=11, stash_type="int"),
     "OneHot": Rule(_one_hot, {"axis": "int"}, 3, 3, (0, 2), since=9),
     "Det": Rule(_determinant, since=11),
-    "Trilu": Rule(_triangle, {"upper": "int"}, 1, 2, since=14),
+    "Trilu": Rule(_triangle, {"upper": "int"}, 1, 2, since=14, moves=True),
     "EyeLike": Rule(_identity_like, {"dtype": "dtype", "k": "int"}, knows_shape=True, since=9),
 }

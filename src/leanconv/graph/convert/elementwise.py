@@ -142,8 +142,11 @@ def _unary(op: str, *defaults: tuple[str, float], **facts: Any) -> Rule:
 
 def _alike(op: str) -> Rule:
     """What files have by our name."""
-    kind = UNARY[op].activation
-    return _unary(op, *(KINDS[kind].parameters.items() if kind else ()), since=UNARY[op].since)
+    kind, since = KINDS.get(UNARY[op].activation), UNARY[op].since
+    if kind is None:
+        return _unary(op, since=since)
+    traits = {"halves": True, "homogeneous": kind.homogeneous}
+    return _unary(op, *kind.parameters.items(), since=since, **traits)
 
 
 def _gelu(call: Call) -> list[Value]:
@@ -304,14 +307,9 @@ _EACH: dict[str, Rule] = {
     "Max": Rule(_chain("Max"), _NO_KINDS, 1, 1 << 31, running=None),
     "Mean": Rule(_mean, _NO_KINDS, 1, 1 << 31, running=None),
     "Relu": _unary("Relu", codes="bounded", homogeneous=True),
-    "Sigmoid": _unary("Sigmoid", halves=True),
-    "Tanh": _unary("Tanh", halves=True),
     **{op: _alike(op) for op, each in UNARY.items() if each.since},
     "Abs": Rule(_abs),
-    "HardSwish": _unary("HardSwish", since=14, halves=True),
-    "LeakyRelu": _unary("LeakyRelu", ("alpha", 0.01), halves=True, homogeneous=True),
     "HardSigmoid": _unary("HardSigmoid", ("alpha", 0.2), ("beta", 0.5), halves=True),
-    "Elu": _unary("Elu", ("alpha", 1.0), halves=True),
     "Selu": Rule(_selu, {"alpha": "float", "gamma": "float"}),
     "Celu": Rule(_celu, {"alpha": "float"}, since=12),
     "Mish": Rule(_mish, since=18),

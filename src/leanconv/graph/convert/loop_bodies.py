@@ -15,11 +15,10 @@ import numpy as np
 from leanconv.errors import ModelError, UnsupportedError
 from leanconv.graph.builder import Builder
 from leanconv.graph.convert.rule import Call, Held
-from leanconv.graph.file_errors import NeedsValuesError
 from leanconv.graph.file_graph import FileGraph
 from leanconv.graph.ir import TensorType
 from leanconv.graph.regions import Region
-from leanconv.graph.value import SequenceValue, Value
+from leanconv.graph.value import NeedsValuesError, SequenceValue, Value
 from leanconv.symbolic import NeedsNumberError
 from leanconv.types import BOOL, INT64
 from leanconv.units import counted

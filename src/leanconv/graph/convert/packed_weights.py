@@ -23,7 +23,7 @@ from leanconv.graph.convert.quantisation import Quantisation, broadcast, read_qu
 from leanconv.graph.convert.rule import Call, Rule
 from leanconv.graph.narrow_codes import BITS
 from leanconv.graph.ops.base import Array
-from leanconv.graph.ops.packed_matmul import (
+from leanconv.graph.ops.quantised_layers import (
     WORD_BITS,
     are_usual,
     packed_rows,

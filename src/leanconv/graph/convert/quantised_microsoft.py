@@ -27,8 +27,8 @@ from leanconv.graph.convert.recurrent import RULES as RECURRENT
 from leanconv.graph.convert.rule import Call, Rule
 from leanconv.graph.convert.windows import CONV_ATTRIBUTES, POOL_ATTRIBUTES, pool_window
 from leanconv.graph.ops.base import Array, check_rank
-from leanconv.graph.ops.pointwise import sigmoid
 from leanconv.graph.value import Value
+from leanconv.spec.activation import sigmoid
 from leanconv.types import FLOAT32, UINT8
 
 DOMAIN = "com.microsoft"
@@ -275,7 +275,7 @@ _RULES: dict[str, Rule] = {
     **LINEAR,
     "QLinearAdd": _binary("QLinearAdd"),
     "QLinearMul": _binary("QLinearMul"),
-    "QLinearSigmoid": _unary(lambda _: lambda x: sigmoid(x.astype(np.float64))),
+    "QLinearSigmoid": _unary(lambda _: lambda x: sigmoid(np, x.astype(np.float64))),
     "QLinearLeakyRelu": _unary(_leaky, alpha="float"),
     "QLinearConcat": Rule(_concat, {"axis": "int"}, 5, 1 << 31, running=None),
     "QLinearWhere": Rule(_where, {}, 9, 9, running=(0, 1, 4)),

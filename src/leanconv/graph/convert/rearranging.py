@@ -156,9 +156,15 @@ def _max_unpool(call: Call) -> list[Value]:
 
 
 RULES: dict[str, Rule] = {
-    "CenterCropPad": Rule(_center_crop_pad, {"axes": "ints"}, 2, 2, since=18),
+    "CenterCropPad": Rule(_center_crop_pad, {"axes": "ints"}, 2, 2, since=18, moves=True),
     "ReverseSequence": Rule(
-        _reverse_sequence, {"batch_axis": "int", "time_axis": "int"}, 2, 2, running=None, since=10
+        _reverse_sequence,
+        {"batch_axis": "int", "time_axis": "int"},
+        2,
+        2,
+        running=None,
+        since=10,
+        moves=True,
     ),
     "Col2Im": Rule(
         _column_to_image, {"dilations": "ints", "pads": "ints", "strides": "ints"}, 3, 3, since=18

@@ -12,13 +12,12 @@ import numpy as np
 
 from leanconv.errors import ModelError
 from leanconv.graph.convert.rule import Call, Rule
-from leanconv.graph.file_errors import NeedsValuesError
 from leanconv.graph.file_graph import FileNode
 from leanconv.graph.ir import Cut, TensorType
 from leanconv.graph.limits import is_large_part
 from leanconv.graph.ops.base import Array, checked, integer
 from leanconv.graph.ops.selection import WRONG, box_extents, kept_boxes
-from leanconv.graph.value import Value, known_if_empty
+from leanconv.graph.value import NeedsValuesError, Value, known_if_empty
 from leanconv.symbolic import NeedsNumberError, Symbol, least, most, plain
 from leanconv.types import BOOL, INT64, DType
 
@@ -347,7 +346,16 @@ _PLACES: dict[str, Any] = {"outputs": 2, "gives": INT64}
 RULES: dict[str, Rule] = {
     "NonZero": Rule(_nonzero, since=9, finds=1, follows="places", **_PLACES),
     "Compress": Rule(  # along another axis where an attribute says so
-        _compress, {"axis": "int"}, 2, 2, (0, 1), since=9, outputs=2, finds=0, follows="flags"
+        _compress,
+        {"axis": "int"},
+        2,
+        2,
+        (0, 1),
+        since=9,
+        outputs=2,
+        finds=0,
+        follows="flags",
+        moves=True,
     ),
     "Unique": Rule(
         _bounded(_unique, _most_different, _working_unique),

@@ -322,6 +322,7 @@ def _space_to_depth(call: Call) -> list[Value]:
 
 
 _MOVES: dict[str, Any] = {"moves": True, "narrow": True}
+_BLOCKS = {"blocksize": "int", "mode": "string"}
 _SHAPES: dict[str, Any] = {**_MOVES, "follows": "shape", "codes": "kept"}
 _BEHIND: dict[str, Any] = {**_MOVES, "follows": "behind", "codes": "kept"}
 RULES: dict[str, Rule] = {
@@ -334,7 +335,7 @@ RULES: dict[str, Rule] = {
     "Transpose": Rule(_transpose, {"perm": "ints"}, **_SHAPES),
     "Concat": Rule(_concat, {"axis": "int"}, 1, 1 << 31, running=None, **_BEHIND),
     "Expand": Rule(_expand, {}, 2, 2, since=8, codes="kept", **_MOVES),
-    "Tile": Rule(_tile, {}, 2, 2, older=Older(6, {}, (3, 3)), **_MOVES),
+    "Tile": Rule(_tile, {}, 2, 2, older=Older(6, {}, (3, 3)), codes="kept", **_MOVES),
     "Slice": Rule(
         _slice,
         {"starts": "ints", "ends": "ints", "axes": "ints"},
@@ -362,8 +363,6 @@ RULES: dict[str, Rule] = {
         older=Older(2, {"paddings": "ints"}),
         **_MOVES,
     ),
-    "DepthToSpace": Rule(
-        _depth_to_space, {"blocksize": "int", "mode": "string"}, moves=True, codes="kept"
-    ),
-    "SpaceToDepth": Rule(_space_to_depth, {"blocksize": "int", "mode": "string"}, moves=True),
+    "DepthToSpace": Rule(_depth_to_space, _BLOCKS, moves=True, codes="kept"),
+    "SpaceToDepth": Rule(_space_to_depth, _BLOCKS, moves=True, codes="kept"),
 }

@@ -1,108 +1,6 @@
 """The operations of a graph in normal form: one table, `OPS`.
 
-The inputs of every operation, its attributes (all of them required, tuples for lists) and its
-meaning; each has one output where none are named:
-
-| op | inputs | attributes |
-|---|---|---|
-| Conv | x (N, C, spatial), w (O, C/group, kernel), bias (O,)?, residual?, slope (O,)? | strides, \
-pads (all begins, all ends), dilations, group, activation |
-| ConvChain | x, residual?, then the constants of each stage | stages: a Stage for each |
-| BlockChain | x, absent, then the same of each stage of each block | blocks: ChainBlocks |
-| ConvTranspose | x, w (C, O/group, kernel), bias?, absent, slope? | as Conv, output_padding |
-| MaxPool, AveragePool | x | kernel_shape, strides, pads, dilations, ceil_mode, count_include_pad |
-| MaxPoolWithIndices | x; the values, and their places in x as int64 | as MaxPool, storage_order |
-| ReduceMean, ReduceMax, ReduceMin, ReduceSum, ReduceProd | x | axes (not negative), keepdims |
-| ReduceL1, ReduceSumSquare, ReduceMeanSquare | x; of |x|, of x² | axes (not negative), keepdims |
-| Extremes | x; gives (2,): the least and the largest of all elements, NaN beside NaN | |
-| CumSum, CumProd | x | axis (not negative), exclusive, reverse |
-| Relu, Sigmoid, HardSwish, Silu, Tanh, Sqrt, Exp, Log, Erf, Neg, Abs, Reciprocal, Softplus | x | |
-| Sin, Cos, Tan, Asin, Acos, Atan, Sinh, Cosh, Asinh, Acosh, Atanh | x | |
-| LeakyRelu, Elu | x | alpha |
-| HardSigmoid | x | alpha, beta |
-| Gelu | x | approximate ("none" or "tanh") |
-| Clip | x | min, max (floats, infinite where open) |
-| PRelu | x, slope (broadcasts to x) | |
-| Sign, Floor, Ceil, Round | x | |
-| Add, Sub, Mul, Div, Pow, Min, Max | a, b (broadcast) | |
-| Mod | a, b (broadcast) | fmod (whether it has the sign of a, not of b) |
-| BitwiseAnd, BitwiseOr, BitwiseXor | a, b (integers, broadcast) | |
-| BitwiseNot | x (integers) | |
-| BitShift | a, b (integers, broadcast) | left (the direction) |
-| Expression | what its terms take (floats of one type and bool, broadcast) | terms (a Term for \
-each elementwise operation, all of whose results have one shape; the last one's is given) |
-| Cast | x | to |
-| BitCast | x | to (of as many bits) |
-| Equal, Less, LessOrEqual, Greater, GreaterOrEqual, And, Or, Xor | a, b (broadcast); gives bool | |
-| Not, IsNaN | x; gives bool | |
-| IsInf | x; gives bool | positive, negative (which infinities count) |
-| Where | condition (bool), a, b (broadcast) | |
-| ArgMax, ArgMin | x; gives int64 | axis (not negative), keepdims, last (of equal numbers) |
-| TopK | x; the values, and their places as int64 | axis (not negative), k, largest, sorted |
-| NonMaxSuppression | boxes (N, B, 4), scores (N, C, B), the most of each class (1,) as int64, iou \
-threshold (1,), score threshold (1,)?, how many boxes are there (1,)?; gives image, class and box \
-of each that is kept as int64, with room for all, and how many there are (1,); -1 for a threshold \
-that is none | most (that room is for), centred |
-| NonZero | x, how much of it is there (1,)?; the places of what is not 0 as int64 (axes of x, at \
-least 1, x's elements), and how many there are (1,) | rows (whether each has a row, not a column) |
-| Compress | x, flags (bool), how many of these are there (1,)?; the slices whose flag is set, in \
-x's extents, and how many there are (1,) | axis (not negative) |
-| Softmax, LogSoftmax | x | axis (not negative) |
-| Normalise | x, scale?, bias? (constants; one number, or one for each place of all axes from \
-first on, or one for each channel where these begin at 2): (x - mean) / sqrt(variance + epsilon) · \
-scale + bias, of all axes from first on | first, epsilon, centred (whether the mean is taken away) |
-| BatchNormalization | x, scale, bias, mean, variance, each (C,) | epsilon |
-| Gemm | a, b, c? | transA, transB, alpha, beta |
-| MatMul | a, b (NumPy's rules) | |
-| MatMulNBits | x (..., K), codes (N rows of bytes), scales (N, blocks), zero points (N, blocks)?, \
-bias (N,)?; constants but for x | bits (of a code), block (codes of a scale), inner (K), outputs \
-(N), middle (the zero point where there are none) |
-| Attention | q (batch..., M, D), k (batch..., D, N), v (batch..., N, W), mask? (broadcasts to \
-(batch..., M, N)) | scale, transposed (whether k is (batch..., N, D)) |
-| Reshape, Expand | x | shape |
-| Transpose | x | perm |
-| Concat | x... | axis |
-| Slice | x | starts, steps, sizes: one of each for every axis; starts are within the axis |
-| Split | x; an output for each part | axis, sizes (of all parts) |
-| Pad | x | pads (not negative), mode (constant, reflect, edge), value |
-| Resize | x | mode (nearest, linear), sizes, scales, coordinate_transformation_mode, nearest_mode |
-| Resample | x | axes (one, or one and the next), sizes, scales, rois (begin and end) of each, \
-mode (linear, cubic), coordinate_transformation_mode, cubic_coeff_a, exclude_outside, antialias |
-| DeformColumns | x (N, C, H, W), offsets (N * groups * taps * 2, places), mask (N * groups * \
-taps, places)?; gives (N, C * taps, height, width) | kernel_shape, strides, pads, dilations, \
-offset_group, run (channels that stay beside each other) |
-| RoiAlign | x (N, C, H, W), regions (R, 4), their images (R,) as int64; gives (R, C, sizes) | \
-mode (avg, max), half_pixel, sampling_ratio, spatial_scale, sizes |
-| GridSample | x (N, C, spatial), places (N * number, axes) from -1 to 1, the last axis first | \
-mode (nearest, linear, cubic), padding_mode (zeros, border, reflection), align_corners, sizes |
-| Gather | x, indices, how many of these are there (1,)? | axis (not negative) |
-| GatherElements | x, indices, of x's extents on all other axes | axis (not negative) |
-| GatherND | x, indices, how many lists of them are there (1,)? | batch_dims |
-| ScatterElements | x, indices and updates, of at most x's extents on all other axes | axis (not \
-negative), reduction (none, add, mul, min, max), padded (by indices that find nothing) |
-| ScatterND | x, indices, updates | reduction |
-| Recurrence | x (T, N, directions * gates * H): the input's product; r (directions, gates * H, \
-H); h0, c0 (directions, N, H)?; peepholes (directions, 3 * H)?; bias (directions, H)?; lengths \
-(N,)? of int32; gives those of Y, Y_h, Y_c that it names | cells (a Cell for each direction), \
-results (their names) |
-| LRN | x | size, alpha, beta, bias |
-| QuantizeLinear | x (floats), scale, zero: one, or one along the axis (constants) | axis; low, \
-high (codes that clamp it) where it is narrower than the type |
-| QuantizeFloats | x (floats), scale, zero: floats that broadcast to x, zero whole | low, high \
-(codes that clamp it), dtype |
-| DequantizeLinear | x (codes), scale, zero: one, or one along the axis (constants) | axis, dtype |
-| Lookup | x (bytes), table (256,) (a constant); gives elements of the table | |
-| QLinearConv | x (codes), w (int8; uint8 where x is), bias (O,)? (int32), scale (O,)? (float32), \
-residual (codes)? | strides, pads, dilations, group, x_zero, y_zero, low, high, dtype (codes, \
-float32, or int32: the sums), residual (ResidualCodes) |
-| QLinearAdd, QLinearMul | a, b (codes, broadcast) | scales, zeros (of a, b and the result), \
-low, high (codes that clamp it), dtype |
-| QLinearMatMul | a, b (codes, matrices by NumPy's rules) | as QLinearAdd |
-| QLinearGlobalAveragePool | x (codes) | scales, zeros (of x and the result), low, high, dtype |
-| QLinearAveragePool | x (codes) | as AveragePool and QLinearGlobalAveragePool |
-| Loop | what is carried from one iteration to the next, then what each reads | body (a Region: \
-what it carries on, then one slice of each result that is stacked), count, states (how many \
-inputs are carried); outputs: what is carried at the end, then (count, ...) of each stack |
+Each record says what the operation reads and gives; `docs/operations.md` prints them.
 """
 
 from __future__ import annotations
@@ -120,11 +18,10 @@ from leanconv.graph.ops import (
     conv,
     indexing,
     movement,
-    packed_matmul,
     pointwise,
     pooling,
     quantised,
-    quantised_conv,
+    quantised_layers,
     recurrent,
     resample,
     resize,
@@ -162,7 +59,6 @@ OPS: Mapping[str, Op] = MappingProxyType(
         **pooling.OPS,
         **pointwise.OPS,
         **algebra.OPS,
-        **packed_matmul.OPS,
         **movement.OPS,
         **resize.OPS,
         **resample.OPS,
@@ -172,7 +68,7 @@ OPS: Mapping[str, Op] = MappingProxyType(
         **indexing.OPS,
         **recurrent.OPS,
         **quantised.OPS,
-        **quantised_conv.OPS,
+        **quantised_layers.OPS,
         "Expression": expression(
             lambda op, types, attributes: infer(op, types, attributes),
             lambda op, arrays, attributes: evaluate(op, arrays, attributes),

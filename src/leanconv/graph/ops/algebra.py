@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -90,6 +90,7 @@ def _reduction(combines: Combines, each: str = "") -> Op:
         "reduces": (combines, each),
         "keeps_single": not each,
         "routes": "reduced",
+        "kernel": "reduce",
     }
     return single(_infer_reduction, evaluate, **facts)
 
@@ -124,7 +125,7 @@ def _running(function: Callable[..., Array], start: int) -> Op:
             y = np.concatenate([before, np.delete(y, -1, axis)], axis) if x.shape[axis] else y
         return np.asarray(np.flip(y, axis) if attributes["reverse"] else y)
 
-    facts = {**_ALONG_AXIS, "attributes": ("axis", "exclusive", "reverse")}
+    facts = {**_ALONG_AXIS, "attributes": ("axis", "exclusive", "reverse"), "kernel": "cumulative"}
     return single(_infer_running, evaluate, dtypes=_REDUCED, halves="wide", **facts)
 
 
@@ -163,6 +164,13 @@ def _infer_batch_norm(types: Types, _attributes: Attributes) -> TensorType:
                 f"the {what} is {kind}; expected one number for each of {x.shape[1]} channels"
             )
     return x
+
+
+def batch_norm_affine(parameters: Sequence[Array], epsilon: float) -> tuple[Array, Array]:
+    """The factors and summands (C,) that a BatchNormalization is, of its four parameters (C,)."""
+    scale, bias, mean, variance = parameters
+    factor = scale / np.sqrt(variance + epsilon)
+    return factor, bias - mean * factor
 
 
 def _evaluate_batch_norm(arrays: Arrays, attributes: Attributes) -> Array:
@@ -300,7 +308,13 @@ def _work_gemm(types: Types, attributes: Attributes, result: TensorType) -> int:
     return result.elements * max(first(types).shape[0 if attributes["transA"] else 1], 1)
 
 
-_SOFTMAX = {"halves": "rounded", "precise": slice(1), "magnifies": "difference", **_ALONG_AXIS}
+_SOFTMAX = {
+    "halves": "rounded",
+    "precise": slice(1),
+    "magnifies": "difference",
+    "kernel": "softmax",
+    **_ALONG_AXIS,
+}
 OPS: dict[str, Op] = {
     "ReduceMean": _reduction("mean"),
     "ReduceProd": _reduction("prod"),
@@ -310,54 +324,67 @@ OPS: dict[str, Op] = {
     "ReduceL1": _reduction("sum", "Abs"),
     "ReduceSumSquare": _reduction("sum", "Square"),
     "ReduceMeanSquare": _reduction("mean", "Square"),
-    "Extremes": single(_infer_extremes, _evaluate_extremes, halves="exact", working=0),
+    "Extremes": single(
+        _infer_extremes,
+        _evaluate_extremes,
+        "x; gives (2,): the least and the largest of all elements",
+        halves="exact",
+        working=0,
+        kernel="reduce",
+    ),
     "CumSum": _running(np.cumsum, 0),
     "CumProd": _running(np.cumprod, 1),
     "Softmax": single(_infer_softmax, _evaluate_softmax, **_SOFTMAX),
     "LogSoftmax": single(_infer_softmax, _evaluate_log_softmax, **_SOFTMAX),
     "BatchNormalization": single(
-        _infer_batch_norm, _evaluate_batch_norm, 5, 5, attributes=("epsilon",), routes="first"
+        _infer_batch_norm,
+        _evaluate_batch_norm,
+        "x, scale (C,), bias (C,), mean (C,), variance (C,)",
+        ("epsilon",),
+        routes="first",
     ),
     "Normalise": single(
         _infer_normalise,
         _evaluate_normalise,
-        1,
-        3,
+        "x, scale?, bias?; (x - mean) / sqrt(variance + epsilon) * scale + bias, of all axes from "
+        "first on; centred: whether the mean is taken away",
         ("first", "epsilon", "centred"),
         halves="rounded",
         magnifies="difference",
         routes="along last",
+        kernel="normalise",
     ),
     "MatMul": single(
         _infer_matmul,
         _evaluate_matmul,
-        2,
-        2,
+        "a, b (NumPy's rules)",
         (),
         _work_matmul,
         halves="rounded",
         working=0,
         routes="product",
+        kernel="matmul",
     ),
     "Attention": single(
         _infer_attention,
         _evaluate_attention,
-        3,
-        4,
+        "q (batch, M, D), k (batch, D, N), v (batch, N, W), mask (broadcasts to (batch, M, N))?; "
+        "transposed: whether k is (batch, N, D)",
         ("scale", "transposed"),
         _work_attention,
         halves="rounded",
         precise=slice(3, 4),
         routes="attention",
+        kernel="attention",
     ),
     "Gemm": single(
         _infer_gemm,
         _evaluate_gemm,
-        2,
-        3,
+        "a, b, c?",
         ("transA", "transB", "alpha", "beta"),
         _work_gemm,
         halves="rounded",
         routes="gemm",
+        kernel="matmul",
     ),
 }

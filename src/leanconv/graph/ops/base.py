@@ -9,6 +9,7 @@ numbers.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -19,7 +20,7 @@ import numpy.typing as npt
 
 from leanconv.errors import ModelError
 from leanconv.graph.ir import Attributes, TensorType
-from leanconv.records import dataclass
+from leanconv.records import cached_property, dataclass
 from leanconv.symbolic import NeedsNumberError, Symbol, plain
 from leanconv.types import FLOATS, INT32, INT64, DType, as_dtype
 from leanconv.units import shape_text
@@ -33,6 +34,8 @@ Work = Callable[[Types, Attributes, tuple[TensorType, ...]], int]
 Halves = Literal["", "exact", "scaled", "wide", "rounded"]
 Combines = Literal["mean", "sum", "prod", "max", "min"]
 MAX_RANK = 16
+MANY = 1 << 31
+PAIR = "a, b (broadcast)"
 MAX_TENSOR_BYTES = 1 << 40
 _most_bytes = ContextVar("leanconv.tensor_bytes", default=MAX_TENSOR_BYTES)
 SYMBOLIC_DTYPES = (INT32, INT64)  # others hold numbers
@@ -46,7 +49,9 @@ class Op:
         infer: the types of its outputs from the input types (None for an absent one) and
             attributes; that also says how many outputs it has.
         evaluate: the outputs from input arrays; computes in the dtype it is given.
-        least, most: numbers of inputs; those past `least` may be absent (None).
+        signature: its inputs in words, "?" behind one that may be absent (None), "..." behind what
+            there may be any number of; after a semicolon what else there is to say of it, and what
+            it gives where that is not one such tensor. `docs/operations.md` prints it.
         attributes: the names of its attributes in the normal form, all of them required.
         work: multiply-adds or comparisons beyond one per element read and written.
         tables: bytes in which constants are made whose sizes are the attributes', not a tensor's:
@@ -88,6 +93,9 @@ class Op:
             where each element of a result may follow from all elements of the inputs.
         size_attributes: the attributes that follow from the extents of its inputs or results.
         convolves: whether it is a convolution, or several.
+        kernel: the module of `kernels` that computes it; "" where several may, or operations that
+            take its place.
+        blocked: whether that is better in blocks of channels, whatever its inputs are in.
         since: the opset from which on files have it by its name, with one input and the parameters
             of its activation; 0 where a rule says what becomes of a node of a file.
         single: the inputs that hold float32 where other floats are float64: scales of codes.
@@ -95,8 +103,7 @@ class Op:
 
     infer: Infer
     evaluate: Evaluate
-    least: int = 1
-    most: int = 1
+    signature: str = "x"
     attributes: tuple[str, ...] = ()
     work: Work | None = None
     tables: Work | None = None
@@ -124,15 +131,30 @@ class Op:
     routes: str = ""
     size_attributes: tuple[str, ...] = ()
     convolves: bool = False
+    kernel: str = ""
+    blocked: bool = False
     since: int = 0
     single: tuple[int, ...] = ()
+
+    @cached_property
+    def least(self) -> int:
+        """How many inputs there are at least; those past them may be absent."""
+        return sum(not name.endswith(("?", "...")) for name in self._inputs)
+
+    @cached_property
+    def most(self) -> int:
+        """How many inputs there may be."""
+        return MANY if self._inputs[-1].endswith("...") else len(self._inputs)
+
+    @property
+    def _inputs(self) -> list[str]:
+        return re.sub(r"\([^)]*\)", "", self.signature.partition(";")[0]).split(",")
 
 
 def single(
     infer: Callable[[Types, Attributes], TensorType],
     evaluate: Callable[[Arrays, Attributes], Array],
-    least: int = 1,
-    most: int = 1,
+    signature: str = "x",
     attributes: tuple[str, ...] = (),
     work: Callable[[Types, Attributes, TensorType], int] | None = None,
     **facts: Any,
@@ -141,7 +163,7 @@ def single(
 
     Args:
         infer, evaluate, work: as `Op` has them, but of one type and one array.
-        least, most, attributes, facts: as `Op` has them.
+        signature, attributes, facts: as `Op` has them.
     """
 
     def infer_all(types: Types, given: Attributes) -> tuple[TensorType, ...]:
@@ -155,7 +177,7 @@ def single(
         return work(types, given, results[0])
 
     given = None if work is None else work_of
-    return Op(infer_all, evaluate_all, least, most, attributes, given, **facts)
+    return Op(infer_all, evaluate_all, signature, attributes, given, **facts)
 
 
 def given(items: Sequence[Any], index: int) -> Any:

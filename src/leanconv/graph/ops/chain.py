@@ -18,7 +18,7 @@ from leanconv.graph.ops.conv import OPS as CONV
 from leanconv.graph.ops.movement import OPS as MOVEMENT
 from leanconv.graph.ops.quantised import CODES
 from leanconv.graph.ops.quantised import OPS as CODE_OPS
-from leanconv.graph.ops.quantised_conv import OPS as QUANTISED
+from leanconv.graph.ops.quantised_layers import OPS as QUANTISED
 from leanconv.records import dataclass
 from leanconv.spec.activation import Activation
 from leanconv.spec.requantise import ResidualCodes
@@ -236,15 +236,23 @@ def _evaluate_blocks(arrays: Arrays, attributes: Attributes) -> Array:
 
 IMAGE_CHANNELS = 4  # most of an image whose codes are made in a chain
 MOST_CONVOLUTIONS, MOST_BLOCKS = 3, 8
-_MOST = MOST_CONVOLUTIONS * (len(CodeStage.CONSTANTS) + len(LookupStage.CONSTANTS))
-_MOST += len(QuantizeStage.CONSTANTS)
 _TYPES = (*FLOATS, *CODES, INT32)
 _FACTS: dict[str, Any] = {"dtypes": _TYPES, "halves": "rounded", "convolves": True}
 OPS: dict[str, Op] = {
     "ConvChain": single(
-        _infer, _evaluate, 1, 2 + _MOST, ("stages",), _work, routes="chain", **_FACTS
+        _infer,
+        _evaluate,
+        "x, residual?, constants of each stage...; stages: a Stage for each",
+        ("stages",),
+        _work,
+        routes="chain",
+        **_FACTS,
     ),
     "BlockChain": single(
-        _infer_blocks, _evaluate_blocks, 1, 2 + _MOST * MOST_BLOCKS, ("blocks",), **_FACTS
+        _infer_blocks,
+        _evaluate_blocks,
+        "x, absent?, constants of each stage of each block...; blocks: ChainBlocks",
+        ("blocks",),
+        **_FACTS,
     ),
 }

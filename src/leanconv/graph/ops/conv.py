@@ -314,20 +314,17 @@ OPS: dict[str, Op] = {
     "Conv": single(
         _infer_conv,
         _evaluate_conv,
-        2,
-        5,
+        "x (N, C, spatial), w (O, C/group, kernel), bias (O,)?, residual?, slope (O,)?",
         _SHARED,
         work_conv,
         halves="rounded",
         routes="convolution",
         convolves=True,
     ),
-    # A Conv whose weights, as rows, are computed when the network runs.
     "DataConv": single(
         _infer_data_conv,
         _evaluate_data_conv,
-        2,
-        3,
+        "x, w (O, C/group * taps), bias (O,)?; a Conv whose weights a run computes",
         ("strides", "pads", "dilations", "group", "kernel_shape", "exact"),
         _work_data_conv,
         convolves=True,
@@ -335,8 +332,7 @@ OPS: dict[str, Op] = {
     "ConvTranspose": single(
         _infer_transposed,
         _evaluate_transposed,
-        2,
-        5,
+        "x, w (C, O/group, kernel), bias (O,)?, absent?, slope (O,)?",
         (*_SHARED, "output_padding"),
         _work_transposed,
         halves="rounded",

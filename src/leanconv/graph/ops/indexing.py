@@ -242,13 +242,16 @@ def _op(
     routes: str = "",
 ) -> Op:
     updates = "reduction" in names
-    inputs = 3 if updates else 2
-    most = inputs if infer is _infer_gather_elements else 3
-    moves = slice(0, 3, 2) if updates else slice(1)
-    facts: dict[str, Any] = {"dtypes": DTYPES, "moves": moves, "working": 0, "places": places}
-    return single(infer, evaluate, inputs, most, names, routes=routes, **facts)
+    signature = "x, indices" if infer is _infer_gather_elements else _FOUND
+    facts: dict[str, Any] = {"dtypes": DTYPES, "working": 0, "places": places, "routes": routes}
+    if updates:
+        signature = "x, indices, updates; reduction: none, add, mul, min, max"
+    facts["moves"] = slice(0, 3, 2) if updates else slice(1)
+    facts["kernel"] = "scatter" if updates else "gather"
+    return single(infer, evaluate, signature, names, **facts)
 
 
+_FOUND = "x, indices, how many of these are there (1,)?"
 GATHERS: dict[str, Op] = {
     "Gather": _op(
         _infer_gather, _of_found(_evaluate_gather, lists=False), 1, "axis", routes="gather"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -203,7 +204,7 @@ def _move(
 
 
 _MOVES: dict[str, Any] = {"takes_symbols": True, "dtypes": DTYPES, "moves": slice(1), "working": 0}
-OPS: dict[str, Op] = {
+_EACH: dict[str, Op] = {
     "Reshape": _move(_infer_reshape, _evaluate_reshape, "shape", rearranges=True, routes="reshape"),
     "Transpose": _move(
         _infer_transpose, _evaluate_transpose, "perm", rearranges=True, routes="transpose"
@@ -212,7 +213,7 @@ OPS: dict[str, Op] = {
         _infer_concat,
         _evaluate_concat,
         "axis",
-        most=1 << 31,
+        signature="x, more...",
         moves=slice(None),
         routes="along axis",
     ),
@@ -222,6 +223,7 @@ OPS: dict[str, Op] = {
     "Split": Op(
         _infer_split,
         _evaluate_split,
+        "x; gives an output for each part",
         attributes=("axis", "sizes"),
         rearranges=True,
         routes="split",
@@ -240,3 +242,4 @@ OPS: dict[str, Op] = {
     ),
     "Expand": _move(_infer_expand, _evaluate_expand, "shape", rearranges=True, routes="aligned"),
 }
+OPS = {op: replace(each, kernel="layout") for op, each in _EACH.items()}

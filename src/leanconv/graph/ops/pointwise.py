@@ -5,9 +5,9 @@ Of an Expression's operations only the last one's result is wanted.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import field, replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -17,6 +17,7 @@ from leanconv.errors import ModelError
 from leanconv.graph.ir import Attributes, Node, TensorType
 from leanconv.graph.ops import typed
 from leanconv.graph.ops.base import (
+    PAIR,
     Array,
     Arrays,
     Op,
@@ -33,10 +34,9 @@ from leanconv.graph.ops.base import (
 )
 from leanconv.half_arrays import held_as
 from leanconv.records import dataclass
-from leanconv.spec.activation import KINDS, Activation
+from leanconv.spec.activation import KINDS, Activation, erf
 from leanconv.types import BOOL, FLOATS, NUMBERS, DType
 
-_erf_each = np.frompyfunc(math.erf, 1, 1)
 MOST_TERMS, MOST_SERIES, MOST_OPERANDS = 16, 2, 8
 _Infer = Callable[[str, Types, Attributes], tuple[TensorType, ...]]
 _Evaluate = Callable[[str, Arrays, Attributes], tuple[Array, ...]]
@@ -56,68 +56,8 @@ def _kind_of_gelu(approximate: str) -> str:
     return "gelu_tanh" if approximate == "tanh" else "gelu"
 
 
-def erf(x: Array) -> Array:
-    """The error function, to the last bit or two of a double."""
-    return np.asarray(_erf_each(x.astype(np.float64)), dtype=np.float64).astype(x.dtype)
-
-
-def sigmoid(x: Array) -> Array:
-    """1 / (1 + exp(-x)), without overflow on either side."""
-    small = np.exp(-np.abs(x))
-    return np.asarray(np.where(x >= 0, 1 / (1 + small), small / (1 + small)))
-
-
-def _hard_sigmoid(x: Array, alpha: float, beta: float) -> Array:
-    return np.minimum(np.maximum(x * alpha + beta, 0), 1)
-
-
-def _gelu(x: Array) -> Array:
-    return np.asarray(0.5 * x * (1 + erf(x * math.sqrt(0.5))))
-
-
-def _gelu_tanh(x: Array) -> Array:
-    return np.asarray(0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))))
-
-
-def _elu(x: Array, alpha: float) -> Array:
-    return np.asarray(np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0))))
-
-
-def _leaky_relu(x: Array, slope: float | Array) -> Array:
-    return np.asarray(np.where(x >= 0, x, slope * x))
-
-
-def _clip(x: Array, low: float, high: float) -> Array:
-    return np.minimum(np.maximum(x, _like(x, low)), _like(x, high))
-
-
-def _like(x: Array, number: float) -> Array:
-    """A scalar of the array's dtype; infinities become the ends of an integer's range."""
-    if x.dtype.kind in "iu":
-        ends = np.iinfo(x.dtype)
-        number = min(max(number, ends.min), ends.max)
-    return np.asarray(number).astype(x.dtype)
-
-
 def _softplus(x: Array) -> Array:
     return np.asarray(np.logaddexp(x, np.zeros((), x.dtype)))
-
-
-# Of an array and the parameters of a kind; of `prelu` and slopes.
-_FORMULAS: dict[str, Callable[..., Array]] = {
-    "relu": lambda x: np.maximum(x, 0),
-    "clip": _clip,
-    "leaky_relu": _leaky_relu,
-    "prelu": _leaky_relu,
-    "sigmoid": sigmoid,
-    "silu": lambda x: x * sigmoid(x),
-    "hard_sigmoid": _hard_sigmoid,
-    "hard_swish": lambda x: x * _hard_sigmoid(x, 1 / 6, 0.5),
-    "tanh": np.tanh,
-    "gelu": _gelu,
-    "gelu_tanh": _gelu_tanh,
-    "elu": _elu,
-}
 
 
 def activate(x: Array, activation: Activation | None, slope: Array | None = None) -> Array:
@@ -137,7 +77,7 @@ def activate(x: Array, activation: Activation | None, slope: Array | None = None
     if activation.kind == "prelu":
         assert slope is not None, "prelu needs its slopes"
         numbers = (slope.reshape((-1,) + (1,) * (x.ndim - 2)),)
-    y = _FORMULAS[activation.kind](x, *numbers)
+    y = KINDS[activation.kind].formula(np, x, *numbers)
     if activation.affine:
         factor, summand = activation.affine
         y = y * factor + summand
@@ -148,20 +88,31 @@ def _infer_same(types: Types, _attributes: Attributes) -> TensorType:
     return first(types)
 
 
+_EACH: dict[str, Any] = {"routes": "aligned", "kernel": "elementwise"}
+
+
 def _unary(function: Callable[..., Array], *names: str, **facts: Any) -> Op:
     def evaluate(arrays: Arrays, attributes: Attributes) -> Array:
         x = array(arrays)
         return np.asarray(function(x, *(attributes[n] for n in names)), dtype=x.dtype)
 
-    return single(_infer_same, evaluate, attributes=names, routes="aligned", **facts)
+    return single(_infer_same, evaluate, attributes=names, **_EACH, **facts)
 
 
 def _activation(kind: str, **facts: Any) -> Op:
-    return _unary(_FORMULAS[kind], *KINDS[kind].parameters, activation=kind, **facts)
+    record = KINDS[kind]
+    facts = {
+        "activation": kind,
+        "halves": "rounded" if record.bounded else "scaled",
+        "series": record.series,
+        "since": record.since,
+        **facts,
+    }
+    return _unary(partial(record.formula, np), *record.parameters, **facts)
 
 
 def _either_gelu(x: Array, approximate: str) -> Array:
-    return _FORMULAS[_kind_of_gelu(approximate)](x)
+    return np.asarray(KINDS[_kind_of_gelu(approximate)].formula(np, x))
 
 
 def _infer_binary(types: Types, _attributes: Attributes) -> TensorType:
@@ -174,7 +125,7 @@ def _binary(function: Callable[[Array, Array], Array], **facts: Any) -> Op:
         a, b = array(arrays), array(arrays, 1)
         return np.asarray(function(a, b), dtype=a.dtype if b.dtype != object else object)
 
-    return single(_infer_binary, evaluate, 2, 2, dtypes=NUMBERS, routes="aligned", **facts)
+    return single(_infer_binary, evaluate, PAIR, dtypes=NUMBERS, **_EACH, **facts)
 
 
 def _divide(a: Array, b: Array) -> Array:
@@ -203,7 +154,8 @@ def _infer_prelu(types: Types, _attributes: Attributes) -> TensorType:
 
 def _evaluate_prelu(arrays: Arrays, _attributes: Attributes) -> Array:
     x = array(arrays)
-    return _leaky_relu(x, array(arrays, 1)).astype(x.dtype, copy=False)
+    y = KINDS["prelu"].formula(np, x, array(arrays, 1))
+    return np.asarray(y, dtype=x.dtype)
 
 
 def _subtracted(c: Array, first: bool) -> tuple[Any, Any]:
@@ -216,48 +168,42 @@ def _divided(c: Array, first: bool) -> tuple[Any, Any] | None:
 
 _SIGNED = tuple(each for each in NUMBERS if each.kind != "uint")
 _EXACT: dict[str, Any] = {"halves": "exact", "takes_symbols": True, "dtypes": _SIGNED, "working": 0}
-_STEEP: dict[str, Any] = {"halves": "wide", "magnifies": "difference"}
+# Of angles and exponents, whose errors are absolute ones.
+_WAVE: dict[str, Any] = {"precise": slice(1), "magnifies": "difference", "series": True}
 CIRCULAR: dict[str, Op] = {
-    "Sin": _unary(np.sin, halves="rounded", series=True, since=7),
-    "Cos": _unary(np.cos, halves="rounded", series=True, since=7),
-    "Tan": _unary(np.tan, series=True, since=7, **_STEEP),
+    "Sin": _unary(np.sin, halves="rounded", since=7, **_WAVE),
+    "Cos": _unary(np.cos, halves="rounded", since=7, **_WAVE),
+    "Tan": _unary(np.tan, halves="wide", since=7, **_WAVE),
     "Asin": _unary(np.arcsin, halves="rounded", magnifies="root", series=True, since=7),
     "Acos": _unary(np.arccos, halves="rounded", magnifies="root", series=True, since=7),
     "Atan": _unary(np.arctan, halves="rounded", series=True, since=7),
 }
 HYPERBOLIC: dict[str, Op] = {
-    "Sinh": _unary(np.sinh, series=True, since=9, **_STEEP),
-    "Cosh": _unary(np.cosh, series=True, since=9, **_STEEP),
+    "Sinh": _unary(np.sinh, halves="wide", since=9, **_WAVE),
+    "Cosh": _unary(np.cosh, halves="wide", since=9, **_WAVE),
     "Asinh": _unary(np.arcsinh, halves="rounded", series=True, since=9),
     "Acosh": _unary(np.arccosh, halves="rounded", magnifies="root", series=True, since=9),
     "Atanh": _unary(np.arctanh, halves="rounded", magnifies="root", series=True, since=9),
 }
 UNARY: dict[str, Op] = {
-    **{
-        each.op: _activation(kind, halves="scaled")
-        for kind, each in KINDS.items()
-        if each.op != "PRelu"
-    },
+    **{each.op: _activation(kind) for kind, each in KINDS.items() if each.op != "PRelu"},
     "Relu": _activation("relu", **_EXACT),
-    "Sigmoid": _activation("sigmoid", halves="rounded", series=True),
-    "Silu": _activation("silu", halves="scaled", series=True),
-    "HardSigmoid": _activation("hard_sigmoid", halves="rounded"),
-    "Tanh": _activation("tanh", halves="rounded", series=True),
     "Gelu": _unary(
         _either_gelu, "approximate", activation="gelu", halves="scaled", working=7, series=True
     ),
-    "Elu": _activation("elu", halves="scaled", series=True),
     "Sqrt": _unary(np.sqrt, halves="wide", magnifies="root", working=0, since=1),
-    "Exp": _unary(np.exp, precise=slice(1), working=0, series=True, since=1, **_STEEP),
+    "Exp": _unary(np.exp, halves="wide", working=0, since=1, **_WAVE),
     "Log": _unary(np.log, halves="wide", magnifies="root", working=0, series=True, since=1),
-    "Erf": _unary(erf, halves="rounded", working=6, series=True, since=9),
+    "Erf": _unary(partial(erf, np), halves="rounded", working=6, series=True, since=9),
     "Neg": _unary(np.negative, since=1, **_EXACT),
     "Abs": _unary(np.abs, **_EXACT),
     "Sign": _unary(np.sign, halves="exact", dtypes=NUMBERS, since=9),
     "Floor": _unary(np.floor, halves="scaled", since=1),
     "Ceil": _unary(np.ceil, halves="scaled", since=1),
     "Round": _unary(np.round, halves="scaled", since=11),
-    "Reciprocal": _unary(np.reciprocal, divides=True, working=0, since=1, **_STEEP),
+    "Reciprocal": _unary(
+        np.reciprocal, halves="wide", magnifies="difference", divides=True, working=0, since=1
+    ),
     "Softplus": _unary(_softplus, halves="scaled", working=0, series=True, since=1),
     **CIRCULAR,
     **HYPERBOLIC,
@@ -281,7 +227,12 @@ OPS: dict[str, Op] = {
     **UNARY,
     **BINARY,
     "PRelu": single(
-        _infer_prelu, _evaluate_prelu, 2, 2, activation="prelu", halves="scaled", routes="aligned"
+        _infer_prelu,
+        _evaluate_prelu,
+        "x, slope (broadcasts to x)",
+        activation="prelu",
+        halves="scaled",
+        **_EACH,
     ),
 }
 ELEMENTWISE = frozenset((*OPS, *typed.OPS)) - {"BitCast"}
@@ -391,6 +342,6 @@ def expression(infer: _Infer, evaluate: _Evaluate) -> Op:
     def work(_: Types, attributes: Attributes, result: TensorType) -> int:
         return (len(attributes["terms"]) - 1) * result.elements
 
-    facts: dict[str, Any] = {"halves": "rounded", "routes": "aligned", "working": MOST_TERMS}
-    dtypes, most = (*FLOATS, BOOL), 3 * MOST_TERMS
-    return single(inferred, computed, 1, most, ("terms",), work, dtypes=dtypes, **facts)
+    signature = "x, more (broadcast)...; floats of one type and bool; gives the last term's result"
+    facts: dict[str, Any] = {"dtypes": (*FLOATS, BOOL), "working": MOST_TERMS, **_EACH}
+    return single(inferred, computed, signature, ("terms",), work, halves="rounded", **facts)

@@ -209,8 +209,8 @@ def _work_lrn(_types: Types, attributes: Attributes, result: TensorType) -> int:
 
 _WINDOW = ("kernel_shape", "strides", "pads", "dilations", "ceil_mode", "count_include_pad")
 _OF_MAX = (*FLOATS, INT8, UINT8)  # those of ONNX, of which a CPU has arithmetic
-_FACTS: dict[str, Any] = {"keeps_single": True, "working": 3, "routes": "windows"}
-_MEAN = {**_FACTS, "attributes": _WINDOW, "halves": "rounded"}
+_FACTS: dict[str, Any] = {"keeps_single": True, "working": 3, "routes": "windows", "kernel": "pool"}
+_MEAN = {**_FACTS, "attributes": _WINDOW, "halves": "scaled"}
 OPS: dict[str, Op] = {
     "MaxPool": single(
         _infer_pool,
@@ -225,11 +225,12 @@ OPS: dict[str, Op] = {
     "MaxPoolWithIndices": Op(
         _infer_max_places,
         _evaluate_max_places,
+        "x; gives the values, and their places in x as int64",
         attributes=(*_WINDOW, "storage_order"),
         work=lambda types, attributes, results: 4 * _work_pool(types, attributes, results[0]),
         dtypes=_OF_MAX,
         halves="exact",
-        **{**_FACTS, "routes": "windows and places"},
+        **{**_FACTS, "routes": "windows and places", "kernel": "plane_pool"},
     ),
     "AveragePool": single(_infer_pool, _evaluate_average, work=_work_pool, **_MEAN),
     "LRN": single(
@@ -237,7 +238,8 @@ OPS: dict[str, Op] = {
         _evaluate_lrn,
         attributes=("size", "alpha", "beta", "bias"),
         work=_work_lrn,
-        halves="rounded",
+        halves="scaled",
         routes="along channels",
+        kernel="lrn",
     ),
 }

@@ -311,20 +311,25 @@ def _of_codes(
     routes: str,
     infer: _Infer,
     evaluate: Callable[[Arrays, Attributes], Array],
-    inputs: int,
+    inputs: str,
     *names: str,
+    kernel: str = "elementwise",
     shifts: bool = True,
 ) -> Op:
     facts: dict[str, Any] = {"of_floats": of_floats, "routes": routes, "shifts": shifts}
-    named = (*names, *_QUANTISATION)
-    return single(infer, evaluate, inputs, inputs, named, dtypes=CODES, **facts)
+    named, signature = (
+        (*names, *_QUANTISATION),
+        f"{inputs} (codes); scales, zeros: the result's last",
+    )
+    return single(infer, evaluate, signature, named, dtypes=CODES, kernel=kernel, **facts)
 
 
 def _scaled(
     infer: _Infer, evaluate: Callable[[Arrays, Attributes], Array], *names: str, **facts: Any
 ) -> Op:
     """An operation of numbers, their scale and zero point."""
-    return single(infer, evaluate, 3, 3, names, converts=True, **facts)
+    signature = "x, scale, zero; one of each, or one along the axis; low, high: codes that clamp x"
+    return single(infer, evaluate, signature, names, converts=True, kernel="elementwise", **facts)
 
 
 _KNOWN: dict[str, Any] = {"shifts": True, "routes": "first", "single": (1,)}  # of constant scales
@@ -349,22 +354,31 @@ OPS: dict[str, Op] = {
     "Lookup": single(
         _infer_lookup,
         _evaluate_lookup,
-        2,
-        2,
+        "x (bytes), table (256,)",
         dtypes=(*CODES, *FLOATS),
         shifts=True,
         routes="first",
+        kernel="lookup",
     ),
-    "QLinearAdd": _of_codes("Add", "aligned", _infer_binary, _evaluate_add, 2),
-    "QLinearMul": _of_codes("Mul", "aligned", _infer_binary, _evaluate_mul, 2),
-    "QLinearMatMul": _of_codes("MatMul", "product", _infer_matmul, _evaluate_matmul, 2),
+    "QLinearAdd": _of_codes("Add", "aligned", _infer_binary, _evaluate_add, "a, b"),
+    "QLinearMul": _of_codes("Mul", "aligned", _infer_binary, _evaluate_mul, "a, b"),
+    "QLinearMatMul": _of_codes(
+        "MatMul", "product", _infer_matmul, _evaluate_matmul, "a, b", kernel="code_matmul"
+    ),
     "QLinearGlobalAveragePool": _of_codes(
-        "ReduceMean", "pooled", _infer_global_pool, _evaluate_global_pool, 1
+        "ReduceMean", "pooled", _infer_global_pool, _evaluate_global_pool, "x", kernel="global_pool"
     ),
     "QLinearAveragePool": _of_codes(
-        "AveragePool", "windows", _infer_pool, _evaluate_pool, 1, *_POOL.attributes, shifts=False
+        "AveragePool",
+        "windows",
+        _infer_pool,
+        _evaluate_pool,
+        "x",
+        *_POOL.attributes,
+        kernel="pool",
+        shifts=False,
     ),
     "QLinearSoftmax": _of_codes(
-        "Softmax", "", _infer_softmax, _evaluate_softmax, 1, "axis", shifts=False
+        "Softmax", "", _infer_softmax, _evaluate_softmax, "x", "axis", kernel="", shifts=False
     ),
 }

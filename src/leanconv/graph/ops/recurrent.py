@@ -227,7 +227,15 @@ def _work(types: Types, _attributes: Attributes, _results: tuple[TensorType, ...
 _TYPES = (*FLOATS, INT32)
 OPS: dict[str, Op] = {
     "Recurrence": Op(
-        _infer, _evaluate, 2, 7, ("cells", "results"), _work, dtypes=_TYPES, halves="rounded"
+        _infer,
+        _evaluate,
+        "x (T, N, directions * gates * H), r (directions, gates * H, H), h0 (directions, N, H)?, "
+        "c0?, peepholes (directions, 3 * H)?, bias (directions, H)?, lengths (N,)?; gives results",
+        ("cells", "results"),
+        _work,
+        dtypes=_TYPES,
+        halves="rounded",
+        kernel="recurrence",
     )
 }
 
@@ -300,4 +308,6 @@ def loop(evaluate: Evaluate, work: Work) -> Op:
         once = sum(work(node, body.types) for node in body.nodes)
         return int(attributes["count"]) * (len(body.nodes) + once)
 
-    return Op(_infer_loop, computed, 0, 1 << 31, ("body", "count", "states"), worked, dtypes=DTYPES)
+    signature = "states and what else each iteration reads...; gives the last states, and stacks"
+    attributes = ("body", "count", "states")
+    return Op(_infer_loop, computed, signature, attributes, worked, dtypes=DTYPES)

@@ -229,13 +229,15 @@ OPS: dict[str, Op] = {
     "Resample": single(
         _infer,
         _evaluate,
+        "x; mode: linear, cubic",
         attributes=NAMES,
         work=_work,
         tables=_tables,
         dtypes=(*FLOATS, INT8, UINT8),
-        halves="rounded",
+        halves="scaled",
         routes="resized",
         size_attributes=("sizes",),
+        kernel="resample",
         working=9,  # of codes: sums and products are four times as wide
     )
 }

@@ -237,13 +237,15 @@ OPS: dict[str, Op] = {
     "Resize": single(
         _infer_resize,
         _evaluate_resize,
+        "x; mode: nearest, linear",
         attributes=_NAMES,
         work=_work_resize,
         tables=_tables,
         dtypes=DTYPES,
         selects=True,
-        halves="rounded",
+        halves="scaled",
         routes="resized",
         size_attributes=("sizes",),
+        kernel="resize",
     )
 }

@@ -335,8 +335,9 @@ def _place(least: bool) -> Op:
         return np.asarray(x.shape[axis] - 1 - found, np.int64)
 
     names = ("axis", "keepdims", "last")
-    facts: dict[str, Any] = {"dtypes": NUMBERS, "halves": "rounded", "routes": "reduced axis"}
-    return single(_infer_place, evaluate, attributes=names, **facts)
+    facts: dict[str, Any] = {"dtypes": NUMBERS, "halves": "rounded", "kernel": "arg_max"}
+    signature = "x; gives int64; last: of equal numbers"
+    return single(_infer_place, evaluate, signature, names, routes="reduced axis", **facts)
 
 
 def _infer_top(types: Types, attributes: Attributes) -> tuple[TensorType, ...]:
@@ -388,28 +389,46 @@ def _first_of_line(line: Array, k: int, largest: bool) -> Array:
 
 
 OPS: dict[str, Op] = {
-    "NonZero": Op(_infer_places, _evaluate_places, 1, 2, ("rows",), dtypes=DTYPES),
-    "Compress": Op(_infer_compress, _evaluate_compress, 2, 3, ("axis",), dtypes=DTYPES, working=5),
+    "NonZero": Op(
+        _infer_places,
+        _evaluate_places,
+        "x, how much of it is there (1,)?; gives places as int64, and how many (1,)",
+        ("rows",),
+        dtypes=DTYPES,
+        kernel="nonzero",
+    ),
+    "Compress": Op(
+        _infer_compress,
+        _evaluate_compress,
+        "x, flags (bool), how many of these are there (1,)?; gives slices, and how many (1,)",
+        ("axis",),
+        dtypes=DTYPES,
+        working=5,
+        kernel="nonzero",
+    ),
     "NonMaxSuppression": Op(
         _infer,
         _evaluate,
-        least=4,
-        most=6,
+        "boxes (N, B, 4), scores (N, C, B), most of each class (1,), IoU (1,), score (1,)?, how "
+        "many boxes are there (1,)?; gives image, class and box as int64, and how many (1,)",
         attributes=("most", "centred"),
         work=lambda types, _attributes, _results: 20 * required(types, 1).elements,
         dtypes=(*FLOATS, INT64),
         working=5,
+        kernel="nms",
     ),
     "ArgMax": _place(least=False),
     "ArgMin": _place(least=True),
     "TopK": Op(
         _infer_top,
         _evaluate_top,
+        "x; gives the values, and their places as int64",
         attributes=("axis", "k", "largest", "sorted"),
         work=lambda types, _attributes, _results: 20 * first(types).elements,
         dtypes=NUMBERS,
         working=0,
         places=3,
         routes="along axis",
+        kernel="top_k",
     ),
 }

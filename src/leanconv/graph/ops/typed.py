@@ -11,6 +11,7 @@ import numpy as np
 from leanconv.errors import ModelError
 from leanconv.graph.ir import Attributes, TensorType
 from leanconv.graph.ops.base import (
+    PAIR,
     SYMBOLIC_DTYPES,
     Array,
     Arrays,
@@ -80,7 +81,8 @@ def _predicate(function: Callable[[Any, Any], Any], taken: tuple[DType, ...], **
 
     running = tuple(each for each in taken if each not in HALVES)
     facts |= {"halves": "rounded" if FLOAT32 in running else "", "working": 0}
-    return single(infer, evaluate, 2, 2, takes_symbols=True, dtypes=running, **facts)
+    signature = f"{PAIR}; gives bool"
+    return single(infer, evaluate, signature, takes_symbols=True, dtypes=running, **facts)
 
 
 def _infer_not(types: Types, _attributes: Attributes) -> TensorType:
@@ -130,7 +132,8 @@ def _of_bits(function: Callable[..., Any], inputs: int, *names: str, commutes: b
         given = [array(arrays, index) for index in range(inputs)]
         return np.asarray(function(*given, *(attributes[name] for name in names)))
 
-    return single(infer, evaluate, inputs, inputs, names, dtypes=INTEGERS, commutes=commutes)
+    signature = f"{PAIR if inputs == 2 else 'x'}; integers"
+    return single(infer, evaluate, signature, names, dtypes=INTEGERS, commutes=commutes)
 
 
 def _shift(x: Array, by: Array, left: bool) -> Array:
@@ -148,7 +151,7 @@ def _float_test(function: Callable[..., Any], *names: str) -> Op:
     def evaluate(arrays: Arrays, attributes: Attributes) -> Array:
         return np.asarray(function(array(arrays), *(attributes[name] for name in names)))
 
-    return single(infer, evaluate, attributes=names, halves="rounded")
+    return single(infer, evaluate, "x; gives bool", names, halves="rounded")
 
 
 def _infinite(x: Array, positive: bool, negative: bool) -> Array:
@@ -177,19 +180,23 @@ _EACH: dict[str, Op] = {
         converts=True,
         working=0,
     ),
-    "BitCast": single(_infer_bits, _evaluate_bits, attributes=("to",), dtypes=_RAW),
+    "BitCast": single(_infer_bits, _evaluate_bits, "x; to: of as many bits", ("to",), dtypes=_RAW),
     **COMPARISONS,
     **LOGIC,
     "Not": single(_infer_not, _evaluate_not, dtypes=(BOOL,), working=0),
     "Where": single(
-        _infer_where, _evaluate_where, 3, 3, takes_symbols=True, dtypes=HELD, halves="exact"
+        _infer_where,
+        _evaluate_where,
+        "condition (bool), a, b (broadcast)",
+        takes_symbols=True,
+        dtypes=HELD,
+        halves="exact",
     ),
     "Mod": single(
         _infer_modulo,
         _evaluate_modulo,
-        least=2,
-        most=2,
-        attributes=("fmod",),
+        f"{PAIR}; fmod: whether it has the sign of a, not of b",
+        ("fmod",),
         takes_symbols=True,
         dtypes=NUMBERS,
         halves="rounded",
@@ -203,4 +210,4 @@ _EACH: dict[str, Op] = {
     "IsNaN": _float_test(np.isnan),
     "IsInf": _float_test(_infinite, "positive", "negative"),
 }
-OPS = {op: replace(each, routes="aligned") for op, each in _EACH.items()}
+OPS = {op: replace(each, routes="aligned", kernel="elementwise") for op, each in _EACH.items()}

@@ -11,25 +11,31 @@ from collections.abc import Callable, Sequence
 
 from leanconv.errors import LeanConvError
 from leanconv.graph.ir import Graph
-from leanconv.graph.passes.dense_to_conv import dense_to_conv
+from leanconv.graph.passes.canonical_forms import (
+    dense_to_conv,
+    global_pooling,
+    merge_pads,
+    pool_channels_last,
+)
+from leanconv.graph.passes.coded_values import unsigned_codes
 from leanconv.graph.passes.expand_quantised import expand_quantised, expand_without_kernel
 from leanconv.graph.passes.fold_batch_norm import fold_batch_norm
 from leanconv.graph.passes.fuse_blocks import fuse_blocks
 from leanconv.graph.passes.fuse_chains import fuse_chains, fuse_reductions
-from leanconv.graph.passes.fuse_codes import fuse_coded_activations, fuse_codes, pad_codes
 from leanconv.graph.passes.fuse_epilogues import (
     fuse_activations,
     fuse_affine,
+    fuse_coded_activations,
+    fuse_codes,
     fuse_outer_residual,
     fuse_residual,
     hoist_activations,
+    pad_codes,
 )
 from leanconv.graph.passes.fuse_normalisation import fuse_attention, fuse_normalisation
-from leanconv.graph.passes.global_pooling import global_pooling, merge_pads, pool_channels_last
 from leanconv.graph.passes.recognise_activations import factor_sums, recognise_activations
 from leanconv.graph.passes.recognise_quantised import recognise_quantised
 from leanconv.graph.passes.simplify import drop_dead, merge_common, simplify
-from leanconv.graph.passes.unsigned_codes import unsigned_codes
 from leanconv.graph.regions import with_regions
 from leanconv.graph.verify import verify
 

@@ -25,8 +25,8 @@ import numpy as np
 from leanconv.graph.codes import signed_weights
 from leanconv.graph.edit import Array, Editor, channel_extent, frozen, rewriting
 from leanconv.graph.ir import Node, TensorType
-from leanconv.graph.ops.packed_matmul import WORD_BITS, are_usual, packed_rows
 from leanconv.graph.ops.quantised import CODES
+from leanconv.graph.ops.quantised_layers import WORD_BITS, are_usual, packed_rows
 from leanconv.graph.passes.coded_values import Coded, HeldCodes, Values
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div

@@ -14,8 +14,8 @@ from leanconv.graph.ir import Graph, Node, TensorType
 from leanconv.graph.ops import OPS, evaluate, infer
 from leanconv.graph.ops.base import Array
 from leanconv.graph.ops.conv import window_steps
-from leanconv.graph.ops.packed_matmul import weights_of
 from leanconv.graph.ops.quantised import TABLE, add_factors, along, softmax_powers, softmax_steps
+from leanconv.graph.ops.quantised_layers import weights_of
 from leanconv.graph.passes.coded_values import floats_made
 from leanconv.types import FLOAT32, FLOAT64, INT32
 
@@ -286,6 +286,7 @@ def _data_conv(c: Composer, node: Node) -> str:
     return c.emit("Add", [y, held])
 
 
+# What takes the place of operations that a GPU has no kernels for: code of this pass alone.
 EXPANSIONS: dict[str, Callable[[Composer, Node], str]] = {
     "QuantizeLinear": _quantise,
     "QuantizeFloats": _quantise_floats,

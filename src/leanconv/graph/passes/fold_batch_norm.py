@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import numpy.typing as npt
 
@@ -22,6 +20,7 @@ from leanconv.graph.edit import (
 )
 from leanconv.graph.ir import Graph, Node, TensorType
 from leanconv.graph.ops import OPS
+from leanconv.graph.ops.algebra import batch_norm_affine
 from leanconv.records import dataclass
 
 _Vector = npt.NDArray[np.float64]
@@ -228,14 +227,7 @@ def _read(editor: Editor, node: Node, axis: int) -> _Affine | None:
 
 def _read_batch_norm(editor: Editor, node: Node) -> _Affine:
     arrays = [editor.constants[name].astype(np.float64) for name in node.inputs[1:]]
-    return _Affine(node.inputs[0], *normalised(arrays, node.attributes["epsilon"]))
-
-
-def normalised(parameters: Sequence[_Vector], epsilon: float) -> tuple[_Vector, _Vector]:
-    """The scale and the shift that a BatchNormalization is, (C,) as its four parameters."""
-    gamma, beta, mean, variance = parameters
-    scale = gamma / np.sqrt(variance + epsilon)
-    return scale, beta - mean * scale
+    return _Affine(node.inputs[0], *batch_norm_affine(arrays, node.attributes["epsilon"]))
 
 
 _OPS = (*(op for op, each in OPS.items() if each.affine), "BatchNormalization")

@@ -311,6 +311,7 @@ def _function(q: _Quantised) -> bool:
 
 # Layers in front of a QuantizeLinear; the first that fits takes it.
 _LAYERS = (_requantised, _layer, _pair, _joined, _single, _function)
+# Where a node between codes begins a pattern, what looks for the rest: code of this pass alone.
 _RULES: Mapping[str, Callable[[Values, Node], bool]] = {
     "Conv": coded_conv,
     "ConvTranspose": coded_transposed,

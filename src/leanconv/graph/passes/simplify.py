@@ -234,6 +234,7 @@ def _binary(editor: Editor, node: Node) -> Node | None:
     return None if tuple(inputs) == node.inputs else node_like(node, inputs=tuple(inputs))
 
 
+# What an operation is alike to beside certain others, which no trait of it alone says.
 _HANDLERS: dict[str, Callable[[Editor, Node], Node | None]] = {
     "Reshape": _reshape,
     "Transpose": _transpose,

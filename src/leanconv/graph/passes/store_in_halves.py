@@ -7,9 +7,9 @@ network's inputs and outputs keep their types. Float32 stay, too:
 - values of few elements, which take few bytes, where no weights make them;
 - what grows large or small where its inputs do not, as squares and exponentials, and what is as
   large as that: between the steps of a normalisation nothing overflows;
-- places in images, which 11 digits do not tell apart, exponents, as the scores before a softmax,
-  and all that they are sums, parts or multiples of: a relative error of a large one is an absolute
-  one, and a mask of -10000 has no digits left for the scores behind it.
+- places in images, which 11 digits do not tell apart, angles, exponents, as the scores before a
+  softmax, and all that they are sums, parts or multiples of: a relative error of a large one is an
+  absolute one, and a mask of -10000 has no digits left for the scores behind it.
 """
 
 from __future__ import annotations
