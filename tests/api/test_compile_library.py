@@ -215,6 +215,22 @@ def test_the_header_is_c99_and_cpp(tmp_path: Path) -> None:
             subprocess.run([tool, *language, *strict, str(source)], check=True)
 
 
+@pytest.mark.parametrize("weights", ["packed", "file"])
+def test_a_folder_holds_a_program_that_runs(weights: str, tmp_path: Path) -> None:
+    lc.compile(DIGITS, tmp_path, threads=2, weights=weights)
+    strict = ["-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic"]
+    build = ["cc", *strict, "main.c", "net.o", "-o", "main", "-lpthread"]
+    subprocess.run(build, cwd=tmp_path, check=True)
+    feed = digit()
+    (tmp_path / "input.bin").write_bytes(next(iter(feed.values())).tobytes())
+    subprocess.run(["./main", "input.bin", "output.bin"], cwd=tmp_path, check=True)
+    found = np.fromfile(tmp_path / "output.bin", np.float32)
+    (expected,) = lc.load(DIGITS, threads=2).run(feed).values()
+    np.testing.assert_array_equal(found, expected.ravel())
+    wrong = subprocess.run(["./main"], cwd=tmp_path, capture_output=True, check=False)
+    assert (wrong.returncode, wrong.stderr) == (1, b"usage: main INPUT0 OUTPUT0\n")
+
+
 @pytest.mark.skipif(shutil.which("nm") is None, reason="there is no nm")
 def test_it_needs_nothing_of_others(library: Path, tmp_path: Path) -> None:
     made = lc.compile(DIGITS, tmp_path / "net.o").files[0]

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from leanconv.api.cpu_backend import CpuBackend
-from leanconv.api.library_files import Summary, header, summary
+from leanconv.api.library_files import Summary, example, header, summary
 from leanconv.api.load import completed, limiting_beside, model_source
 from leanconv.api.options import NetworkOptions, checked_dtype
 from leanconv.api.stated_shapes import with_shapes
@@ -93,7 +93,8 @@ def compile(  # noqa: A001 - the public name
     Args:
         model, dtype, memory_limit, max_error, reproducible, algorithms, precision, progress: as
             for `load`.
-        out: `.o` (an object), `.a` (an archive) or `.so` (a shared library, linked by `cc`).
+        out: `.o` (an object), `.a` (an archive) or `.so` (a shared library, linked by `cc`); or a
+            folder that is there, for `net.o` with an example: a C program and its CMake file.
         shapes: those of the inputs that the file leaves open, by name, or that of the only input.
             Of several ones, in a list, each has a function of its own, such as
             `NAME_run_1x3x224x224`; weights that they share are there once.
@@ -117,7 +118,8 @@ def compile(  # noqa: A001 - the public name
         UnsupportedError: something of the network is computed by NumPy when values are known.
         SpecError: an option makes no sense.
     """
-    path = Path(out)
+    folder, path = Path(out).is_dir(), Path(out)
+    path = path / "net.o" if folder else path
     if path.suffix not in _KINDS:
         raise SpecError(f"got out={str(path)!r}; expected a name that ends in {', '.join(_KINDS)}")
     prefix = path.stem.removeprefix("lib") if name is None else name
@@ -152,7 +154,9 @@ def compile(  # noqa: A001 - the public name
             _planned(read, wanted, options, pinned, each, weights == "compact") for each in targets
         ]
         outside = path.with_suffix(".weights").name if weights == "file" else None
-        return _written(path, *_object(networks, prefix, options.threads or 1, outside))
+        body, constants, facts = _object(networks, prefix, options.threads or 1, outside)
+        beside = _beside(path, facts, constants, folder)
+        return _written(path, body, beside, facts)
 
 
 def _targets(names: str) -> list[Target]:
@@ -287,14 +291,27 @@ def _object(
     return body, constants, facts
 
 
-def _written(path: Path, body: bytearray, constants: bytearray, facts: Summary) -> CompiledLibrary:
-    """Write all files, each whole or not at all."""
-    beside: dict[Path, bytes | bytearray] = {
-        path.with_suffix(".h"): header(facts).encode(),
+def _beside(
+    path: Path, facts: Summary, constants: bytearray, with_example: bool
+) -> dict[Path, bytes | bytearray]:
+    """Return what is written beside a library."""
+    place = path.with_suffix(".h")
+    files: dict[Path, bytes | bytearray] = {
+        place: header(facts).encode(),
         path.with_suffix(".json"): json.dumps(facts, indent=1).encode() + b"\n",
     }
     if constants:
-        beside[path.with_suffix(".weights")] = constants
+        files[path.with_suffix(".weights")] = constants
+    if with_example:
+        texts = example(facts, place.name, path.name)
+        files.update((path.parent / name, text.encode()) for name, text in texts.items())
+    return files
+
+
+def _written(
+    path: Path, body: bytearray, beside: Mapping[Path, bytes | bytearray], facts: Summary
+) -> CompiledLibrary:
+    """Write all files, each whole or not at all."""
     try:
         with tempfile.TemporaryDirectory(prefix=".leanconv-", dir=path.parent) as folder:
             ready = Path(folder) / f"ready{path.suffix}"

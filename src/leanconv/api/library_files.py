@@ -1,4 +1,4 @@
-"""What is written beside a compiled network: its C header, and a description as JSON."""
+"""What is written beside a compiled network: a C header, a description as JSON, an example."""
 
 from __future__ import annotations
 
@@ -159,6 +159,59 @@ def header(facts: Summary) -> str:
     )
 
 
+def example(facts: Summary, header_name: str, object_name: str) -> dict[str, str]:
+    """Return a C program that runs a library's first function on files, and how to build it.
+
+    Args:
+        facts: of `summary`.
+        header_name, object_name: of the files beside it.
+
+    Returns:
+        The texts by the names of files.
+    """
+    name, run = facts["name"], facts["runs"][0]
+    outside, values = facts["weights_file"], [*run["inputs"], *run["outputs"]]
+    words = [*members(run["inputs"], "input"), *members(run["outputs"], "output")]
+    inputs, outputs = len(run["inputs"]), len(run["outputs"])
+    lines, written = list[str](), list[str]()
+    for number, (word, value) in enumerate(zip(words, values, strict=True)):
+        array, size = f"array{number}", value["bytes"]
+        lines.append(f"  {c_type(value['dtype'])} *{array} = block({size});")
+        moved = f"{array}, {size});"
+        if number < inputs:
+            lines.append(f'  transfer(argv[{number + 1}], "rb", {moved}')
+        else:
+            written.append(f'  transfer(argv[{number + 1}], "wb", {moved}')
+        lines.append(f"  io.{word} = {array};")
+    weights = ""
+    if outside is not None:
+        weights = (
+            f"  void *weights = block({facts['weight_bytes']});\n"
+            f'  transfer("{outside}", "rb", weights, {facts["weight_bytes"]});\n'
+        )
+    texts = {"main.c": _EXAMPLE, "CMakeLists.txt": _CMAKE}
+    return {
+        file: text.format(
+            name=name,
+            macro=name.upper(),
+            run=run["function"],
+            header=header_name,
+            object=object_name,
+            files=" ".join(
+                [f"INPUT{i}" for i in range(inputs)] + [f"OUTPUT{i}" for i in range(outputs)]
+            ),
+            count=inputs + outputs,
+            arrays="\n".join(lines),
+            written="\n".join(written),
+            weights=weights,
+            given="" if outside is None else ", weights",
+            threads=" Threads::Threads" if facts["threads"] > 1 else "",
+            find="find_package(Threads REQUIRED)\n" if facts["threads"] > 1 else "",
+        )
+        for file, text in texts.items()
+    }
+
+
 def _shown(name: str) -> str:
     """Return a file's name so that it can stand in a comment."""
     return re.sub(r"[^ -~]|\*/|\\", "?", name)[:80]
@@ -219,4 +272,50 @@ int {name}_close(void *arena);
 }}
 #endif
 #endif
+"""
+_EXAMPLE = """\
+/* Runs {name} on files of row-major elements: main {files} */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "{header}"
+
+static void fail(const char *what) {{
+  fprintf(stderr, "%s\\n", what);
+  exit(1);
+}}
+
+/* Memory for the whole run, at a multiple of {macro}_ARENA_ALIGNMENT. */
+static void *block(size_t bytes) {{
+  unsigned char *start = malloc(bytes + {macro}_ARENA_ALIGNMENT);
+  if (!start) fail("there is not enough memory");
+  return start + {macro}_ARENA_ALIGNMENT - (uintptr_t)start % {macro}_ARENA_ALIGNMENT;
+}}
+
+static void transfer(const char *path, const char *mode, void *data, size_t bytes) {{
+  FILE *file = fopen(path, mode);
+  if (!file) fail(path);
+  if ((mode[0] == 'r' ? fread(data, 1, bytes, file) : fwrite(data, 1, bytes, file)) != bytes)
+    fail(path);
+  if (fclose(file)) fail(path);
+}}
+
+int main(int argc, char **argv) {{
+  {name}_io io;
+  void *arena = block({name}_arena_bytes());
+{weights}  if (argc != {count} + 1) fail("usage: main {files}");
+{arrays}
+  if ({name}_init(arena{given}) != {macro}_OK) fail("this CPU cannot run it");
+  if ({run}(&io, arena) != {macro}_OK) fail("an index lies outside of its axis");
+  {name}_close(arena);
+{written}
+  return 0;
+}}
+"""
+_CMAKE = """\
+cmake_minimum_required(VERSION 3.13)
+project({name} C)
+{find}add_executable(main main.c)
+set_target_properties(main PROPERTIES C_STANDARD 99)
+target_link_libraries(main ${{CMAKE_CURRENT_SOURCE_DIR}}/{object}{threads})
 """

@@ -42,7 +42,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         required=True,
         help="libNAME.so (linked by cc), NAME.a or NAME.o; beside it a C header and a description "
-        "as JSON are written",
+        "as JSON are written; or a folder, for net.o with an example in C",
     )
     parser.add_argument(
         "--shape",
