@@ -14,7 +14,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import leanconv as lc
-from leanconv.runtime import static_text
+from leanconv.runtime import cpu_checks
 from support.libraries import Instance, check_as_loaded
 from support.onnx_models import Array
 from support.random_networks import RandomNetwork
@@ -170,7 +170,7 @@ def test_bad_addresses_are_refused(library: Path) -> None:
 
 
 def test_another_cpu_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    features = static_text._FEATURES
+    features = cpu_checks._FEATURES
     monkeypatch.setitem(features, "avx2", (1, 0, 2, 16))  # a bit that no processor sets
     made = lc.compile(DIGITS, tmp_path / "libnet.so", target="haswell")
     library = ctypes.CDLL(str(made.files[0]))

@@ -38,6 +38,8 @@ NAMED = (
     "sapphirerapids",
     "neoverse-n1",
     "apple-m1",
+    "armv8-a",
+    "wasm32-simd128",
 )
 
 
@@ -49,7 +51,8 @@ def test_the_presets_are_these() -> None:
 @pytest.mark.parametrize("name", NAMED)
 def test_facts_agree_with_each_other(name: str) -> None:
     target = preset(name)
-    width, registers = {"avx2": (32, 16), "avx512": (64, 32), "neon": (16, 32)}[target.isa]
+    kinds = {"avx2": (32, 16), "avx512": (64, 32), "neon": (16, 32), "wasm": (16, 16)}
+    width, registers = kinds[target.isa]
     assert (target.vector_bytes, target.registers) == (width, registers)
     assert target.lanes(FLOAT32) == width // 4
     assert target.lanes(FLOAT64) == width // 8
@@ -59,7 +62,8 @@ def test_facts_agree_with_each_other(name: str) -> None:
     assert target.least_accumulators <= target.accumulators < target.registers
     assert 16 * 1024 <= target.l1_bytes < target.l2_bytes
     assert target.l3_bytes == 0 or target.l3_bytes > target.l2_bytes
-    assert target.triple.startswith("aarch64" if target.isa == "neon" else "x86_64")
+    arch = {"neon": "aarch64", "wasm": "wasm32"}.get(target.isa, "x86_64")
+    assert target.triple.startswith(arch)
 
 
 @pytest.mark.parametrize("name", NAMED)
@@ -67,7 +71,8 @@ def test_llvm_knows_the_processor(name: str) -> None:
     """An unknown name would be compiled for a generic one, with a warning only."""
     target = preset(name)
     listing = assembly(Add(target.lanes(FLOAT32)), target)
-    word = {"avx2": "vaddps", "avx512": "%zmm", "neon": "fadd"}[target.isa]
+    words = {"avx2": "vaddps", "avx512": "%zmm", "neon": "fadd", "wasm": "f32x4.add"}
+    word = words[target.isa]
     assert word in listing
 
 

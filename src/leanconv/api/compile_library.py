@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -19,11 +17,13 @@ from typing import Any, TypeAlias
 
 from leanconv.api.cpu_backend import CpuBackend
 from leanconv.api.library_files import Summary, example, header, summary
+from leanconv.api.library_links import SUFFIXES, linker_of, packed
 from leanconv.api.load import completed, limiting_beside, model_source
 from leanconv.api.options import NetworkOptions, checked_dtype
 from leanconv.api.stated_shapes import with_shapes
 from leanconv.codegen.machine_code import linked_object, with_features
-from leanconv.errors import InputError, SpecError, memory_reported
+from leanconv.codegen.object_symbols import object_symbols
+from leanconv.errors import InputError, SpecError, UnsupportedError, memory_reported
 from leanconv.graph.onnx_import import Model, read_model
 from leanconv.graph.onnx_tensor import GivenWeights
 from leanconv.planner.plan_file import PlanFile, read_plan
@@ -34,11 +34,12 @@ from leanconv.runtime import native
 from leanconv.runtime.calibration import planning_target
 from leanconv.runtime.static_program import MARK_BYTES, static_library
 from leanconv.runtime.static_text import description_text
+from leanconv.runtime.windows_text import windows_text
 from leanconv.target import Target, preset
+from leanconv.target.systems import on_system, system_of
 from leanconv.units import shape_text
 
 _WEIGHTS = "packed", "compact", "file"
-_KINDS = {".o": "object", ".a": "archive", ".so": "library", ".dylib": "library"}
 
 
 Shapes: TypeAlias = "Mapping[str, Sequence[int]] | Sequence[int]"
@@ -93,17 +94,20 @@ def compile(  # noqa: A001 - the public name
     Args:
         model, dtype, memory_limit, max_error, reproducible, algorithms, precision, progress: as
             for `load`.
-        out: `.o` (an object), `.a` (an archive) or `.so` (a shared library, linked by `cc`); or a
-            folder that is there, for `net.o` with an example: a C program and its CMake file.
+        out: `.o` or `.obj` (an object), `.a` or `.lib` (an archive), `.so` or `.dylib` (a shared
+            library, which `cc` links, for this system alone), `.wasm` (a module of WebAssembly); or
+            a folder that is there, for `net.o` with an example: a C program and its CMake file.
         shapes: those of the inputs that the file leaves open, by name, or that of the only input.
             Of several ones, in a list, each has a function of its own, such as
             `NAME_run_1x3x224x224`; weights that they share are there once.
         target: the processor that it is for: "host", or a name as `haswell`, `znver4`,
-            `skylake-avx512`, `neoverse-n1`. Of several, as "haswell,znver4", `NAME_init` takes the
+            `skylake-avx512`, `neoverse-n1`, `armv8-a`, `wasm32-simd128`, under Linux; or such a
+            name, a colon and a system: `android`, `ios`, `macos`, `windows`, `freebsd`, `none`, or
+            an LLVM triple. Of several, as "haswell,znver4", `NAME_init` takes the
             best one that the CPU has. Matrix tiles (AMX) are not used: a process has to ask for
             them.
         threads: that take part in a run, the caller counted: one by default, or those of `plan`.
-            Workers are POSIX threads.
+            Workers are POSIX threads, on Windows the system's own; WebAssembly has one thread.
         plan: as for `load`, for one set of shapes and one target.
         stream_weights: where no plan fits `memory_limit` otherwise, it limits the caller's memory
             alone: weights are pages of a file, which the system drops and reads again.
@@ -120,8 +124,10 @@ def compile(  # noqa: A001 - the public name
     """
     folder, path = Path(out).is_dir(), Path(out)
     path = path / "net.o" if folder else path
-    if path.suffix not in _KINDS:
-        raise SpecError(f"got out={str(path)!r}; expected a name that ends in {', '.join(_KINDS)}")
+    if path.suffix not in SUFFIXES:
+        raise SpecError(
+            f"got out={str(path)!r}; expected a name that ends in {', '.join(SUFFIXES)}"
+        )
     prefix = path.stem.removeprefix("lib") if name is None else name
     if not (prefix.isidentifier() and prefix.isascii()):
         raise SpecError(f"got name {prefix!r}; expected a C identifier: give name=, or --name")
@@ -143,7 +149,8 @@ def compile(  # noqa: A001 - the public name
         options = completed(options, pinned)
     options = replace(options, threads=options.threads or 1)
     checked_progress(progress)
-    source, targets = model_source(model), _targets(target)
+    source, targets = model_source(model), _targets(target, options.threads or 1)
+    linker = linker_of(path.suffix, targets[0])
     shown = source.name if isinstance(source, Path) else f"a model of {len(source)} bytes"
     with working(shown, progress):
         step("reading", 0, 1)
@@ -156,15 +163,22 @@ def compile(  # noqa: A001 - the public name
         outside = path.with_suffix(".weights").name if weights == "file" else None
         body, constants, facts = _object(networks, prefix, options.threads or 1, outside)
         beside = _beside(path, facts, constants, folder)
-        return _written(path, body, beside, facts)
+        return _written(path, body, beside, facts, linker)
 
 
-def _targets(names: str) -> list[Target]:
-    """Return the targets of a list of names, the best one first."""
-    found = [
-        planning_target() if name.strip() == "host" else preset(name.strip())
-        for name in names.split(",")
-    ]
+def _targets(names: str, threads: int) -> list[Target]:
+    """Return the targets of a list of names, the best one first.
+
+    Raises:
+        SpecError: there is none of a name, or there are no threads.
+    """
+    found = list[Target]()
+    for name in names.split(","):
+        cpu, colon, system = name.strip().partition(":")
+        base = planning_target() if cpu == "host" else preset(cpu)
+        found.append(on_system(base, system) if colon else base)
+        if threads > 1 and system_of(found[-1].triple) in ("wasm", "none"):
+            raise SpecError(f"got threads={threads} for {name}; expected 1: nothing starts others")
     found = [
         replace(each, extensions=tuple(e for e in each.extensions if not e.startswith("amx_")))
         for each in found
@@ -271,7 +285,10 @@ def _object(
     step("compiling", 0, 1)
     target = made[0].target
     texts = [library.text, description_text(prefix, json.dumps(facts))]
-    texts.append(native.runtime_text(native.arch_of(target.triple)))
+    runtime_text = native.alone_text if threads == 1 else native.runtime_text
+    texts.append(runtime_text(native.arch_of(target.triple)))
+    if system_of(target.triple) == "windows":
+        texts.append(windows_text(threads))
     texts += {
         name: with_features(text, programs.target)
         for programs, found in zip(made, networks, strict=True)
@@ -279,6 +296,7 @@ def _object(
         for name, text in each.texts.items()
     }.values()
     body = bytearray(linked_object(texts, library.names, target))
+    _check_alone(body, target)
     step("compiling", 1, 1)
     begin = body.index(mark)
     assert body.find(mark, begin + 1) < 0, "the mark of constants is there once"
@@ -289,6 +307,20 @@ def _object(
     constants[: len(mark)] = mark
     section.write(constants, MARK_BYTES)
     return body, constants, facts
+
+
+def _check_alone(body: bytearray, target: Target) -> None:
+    """Check that WebAssembly needs no function of others, as there is no library of C.
+
+    Raises:
+        UnsupportedError: it does.
+    """
+    needed = object_symbols(body).needed if system_of(target.triple) == "wasm" else ()
+    if needed:
+        raise UnsupportedError(
+            f"{target.name} lacks instructions for what the network computes, and would need the "
+            f"functions {', '.join(sorted(needed))}"
+        )
 
 
 def _beside(
@@ -309,15 +341,19 @@ def _beside(
 
 
 def _written(
-    path: Path, body: bytearray, beside: Mapping[Path, bytes | bytearray], facts: Summary
+    path: Path,
+    body: bytearray,
+    beside: Mapping[Path, bytes | bytearray],
+    facts: Summary,
+    linker: Sequence[str],
 ) -> CompiledLibrary:
     """Write all files, each whole or not at all."""
     try:
         with tempfile.TemporaryDirectory(prefix=".leanconv-", dir=path.parent) as folder:
             ready = Path(folder) / f"ready{path.suffix}"
-            file = Path(folder) / f"{facts['name']}.o"
+            file = Path(folder) / f"{facts['name'][:13]}.o"
             file.write_bytes(body)
-            _packed(file, ready)
+            packed(file, ready, linker)
             for place, data in beside.items():
                 (Path(folder) / place.name).write_bytes(data)
             for place in beside:
@@ -333,24 +369,3 @@ def _written(
         tuple(each["name"] for each in facts["targets"]),
         None if None in errors else max(errors),
     )
-
-
-def _packed(file: Path, ready: Path) -> None:
-    """Make what the suffix says of an object.
-
-    Raises:
-        InputError: the tool for that is not there, or fails.
-    """
-    if ready.suffix == ".o":
-        os.replace(file, ready)
-        return
-    tool = "ar" if ready.suffix == ".a" else "cc"
-    found = shutil.which(tool)
-    if found is None:
-        raise InputError(f"{tool!r} is not there to make a {ready.suffix} file; write a .o file")
-    options = ["rcsD"] if tool == "ar" else ["-shared", "-Wl,-z,noexecstack", "-lpthread", "-o"]
-    run = subprocess.run(
-        [found, *options, str(ready), str(file)], capture_output=True, text=True, check=False
-    )
-    if run.returncode:
-        raise InputError(f"{tool!r} fails: {run.stderr.strip()[-300:]}; write a .o file")

@@ -41,8 +41,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--output",
         metavar="FILE",
         required=True,
-        help="libNAME.so (linked by cc), NAME.a or NAME.o; beside it a C header and a description "
-        "as JSON are written; or a folder, for net.o with an example in C",
+        help="libNAME.so (linked by cc), NAME.a, NAME.o or NAME.wasm; beside it a C header and a "
+        "description as JSON are written; or a folder, for net.o with an example in C",
     )
     parser.add_argument(
         "--shape",
@@ -56,9 +56,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--target",
         default="host",
-        metavar="CPU",
-        help="the processor that it is for, such as haswell, znver4, neoverse-n1 (default: this); "
-        "of several, as haswell,znver4, the best one that there is runs",
+        metavar="CPU[:SYSTEM]",
+        help="the processor that it is for, such as haswell, znver4, armv8-a, wasm32-simd128 "
+        "(default: this), and its system: linux (default), android, ios, macos, windows, freebsd, "
+        "none, or an LLVM triple; of several, as haswell,znver4, the best one that there is runs",
     )
     parser.add_argument(
         "--weights",

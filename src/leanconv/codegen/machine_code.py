@@ -43,7 +43,7 @@ def new_machine(target: Target, jit: bool) -> llvm.TargetMachine:
         cpu=target.cpu,
         features=target.features,
         opt=2,
-        reloc="pic" if jit else "default",
+        reloc="pic" if jit and not target.triple.startswith("wasm") else "default",
         codemodel="small" if jit else "default",
         jit=jit,
     )

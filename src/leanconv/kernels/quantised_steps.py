@@ -87,7 +87,7 @@ def _by_reciprocal(
     bounded = clamped(e, x, (low - zero) * scale, (high - zero) * scale)
     quotient = bounded * inverse
     for _ in range(2):
-        quotient = e.fma(e.fma(quotient, away, bounded), inverse, quotient)
+        quotient = e.exact_fma(e.exact_fma(quotient, away, bounded), inverse, quotient)
     words = rounded(e, quotient) + rounded(e, zero)
     kind = vector(dtype.llvm, lanes_of(x.kind))
     one, result = e.extract(scale, 0), [e.convert("trunc", words, kind)]

@@ -21,6 +21,7 @@ from leanconv.codegen.linking import KernelForm
 from leanconv.records import dataclass
 from leanconv.runtime import native as n
 from leanconv.runtime import static_text as t
+from leanconv.runtime.cpu_checks import asking_text, check_text
 from leanconv.runtime.portable import PortableProgram, RepeatedStages
 from leanconv.runtime.program import (
     Constant,
@@ -115,6 +116,7 @@ def static_library(
             function=_FUNCTION,
         )
     ]
+    parts.append(asking_text(made[0].target))
     for number, (each, found) in enumerate(zip(made, targets, strict=True)):
         parts += _target_text(number, each, found, workers if threads > 1 else None)
     parts.append(_public_text(prefix, made, chosen, workers, threads, outside))
@@ -251,7 +253,7 @@ def _target_text(
         values=", ".join(f"i64 {value}" for _, value in words),
         first=found[0].arguments,
     )
-    yield t.check_text(number, made.target.isa, made.target.extensions)
+    yield check_text(number, made.target)
     for i, each in enumerate(found):
         yield each.text(f"run.{number}.{i}", workers is None)
 
@@ -287,6 +289,7 @@ def _public_text(
     )
     text = _PUBLIC.format(
         prefix=prefix,
+        size="i32" if made[0].target.triple.startswith("wasm32") else "i64",
         bytes=workers + t.worker_bytes(threads),
         checks=checks,
         chosen=chosen,
@@ -488,7 +491,7 @@ define internal void @words.{number}(ptr %block, ptr %constants) nounwind {{
 }}
 """
 _PUBLIC = """
-define i64 @{prefix}_arena_bytes() nounwind {{ ret i64 {bytes} }}
+define {size} @{prefix}_arena_bytes() nounwind {{ ret {size} {bytes} }}
 
 define internal i64 @best() nounwind {{
 entry:

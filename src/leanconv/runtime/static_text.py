@@ -1,4 +1,4 @@
-"""LLVM IR of what stands round a program in a library: its start, its check of the CPU, workers."""
+"""LLVM IR of what stands round a program in a library: its description, workers."""
 
 from __future__ import annotations
 
@@ -10,109 +10,11 @@ ALIGNMENT = 64  # bytes, of the caller's block
 _PATIENCE = 10_000  # pauses of a worker that waits for the next run, some hundred microseconds
 _OPAQUE = 128  # bytes for a mutex, and for a condition, of any system
 
-# x86's features by LLVM's names: leaf and subleaf of `cpuid`, which register, which bit.
-_FEATURES = {
-    "fma": (1, 0, 2, 12),
-    "movbe": (1, 0, 2, 22),
-    "f16c": (1, 0, 2, 29),
-    "bmi": (7, 0, 1, 3),
-    "avx2": (7, 0, 1, 5),
-    "bmi2": (7, 0, 1, 8),
-    "avx512f": (7, 0, 1, 16),
-    "avx512dq": (7, 0, 1, 17),
-    "avx512ifma": (7, 0, 1, 21),
-    "avx512cd": (7, 0, 1, 28),
-    "avx512bw": (7, 0, 1, 30),
-    "avx512vl": (7, 0, 1, 31),
-    "avx512vbmi": (7, 0, 2, 1),
-    "avx512vbmi2": (7, 0, 2, 6),
-    "gfni": (7, 0, 2, 8),
-    "vaes": (7, 0, 2, 9),
-    "vpclmulqdq": (7, 0, 2, 10),
-    "avx512vnni": (7, 0, 2, 11),
-    "avx512bitalg": (7, 0, 2, 12),
-    "avx512vpopcntdq": (7, 0, 2, 14),
-    "avx512fp16": (7, 0, 3, 23),
-    "avxvnni": (7, 1, 0, 4),
-    "avx512bf16": (7, 1, 0, 5),
-    "lzcnt": (0x80000001, 0, 2, 5),
-}
-_SAVED = {"avx512": 0xE6, "avx2": 0x6}  # bits of XCR0: registers that the system saves
-_USUAL = ("fma", "movbe", "f16c", "bmi", "avx2", "bmi2", "lzcnt")
-_WIDE = ("avx512f", "avx512dq", "avx512cd", "avx512bw", "avx512vl")
-_OF_EXTENSIONS = {
-    "avx_vnni": ("avxvnni",),
-    "bf16": ("avx512bf16",),
-    "fp16": ("avx512fp16",),
-    "vbmi": ("avx512vbmi",),
-    "vnni": ("avx512vnni",),
-}
-
-
-def check_text(number: int, isa: str, extensions: tuple[str, ...]) -> str:
-    """Return `check.NUMBER`, which returns 0 where code for an instruction set can run.
-
-    Args:
-        number: of the target.
-        isa, extensions: of the target; only x86's are checked.
-    """
-    head = f"define internal i32 @check.{number}() nounwind {{\nentry:\n"
-    if isa not in _SAVED:
-        return f"{head}  ret i32 0\n}}\n"
-    needed = [*_USUAL, *(_WIDE if isa == "avx512" else ())]
-    needed += [each for name in extensions for each in _OF_EXTENSIONS.get(name, ())]
-    masks: dict[tuple[int, int], list[int]] = {}
-    for name in needed:
-        leaf, subleaf, register, bit = _FEATURES[name]
-        masks.setdefault((leaf, subleaf), [0, 0, 0, 0])[register] |= 1 << bit
-    masks.setdefault((1, 0), [0, 0, 0, 0])[2] |= 1 << 27  # the system saves more registers
-    lines = [head]
-    for number, ((leaf, subleaf), wanted) in enumerate(sorted(masks.items())):
-        top = leaf & 0x80000000
-        lines.append(
-            f"  %most{number} = call {_FOUR} {_CPUID}(i32 {_signed(top)}, i32 0)\n"
-            f"  %top{number} = extractvalue {_FOUR} %most{number}, 0\n"
-            f"  %there{number} = icmp uge i32 %top{number}, {_signed(leaf)}\n"
-            f"  br i1 %there{number}, label %leaf{number}, label %wrong\n"
-            f"leaf{number}:\n"
-            f"  %found{number} = call {_FOUR} {_CPUID}(i32 {_signed(leaf)}, i32 {subleaf})\n"
-        )
-        for register, mask in enumerate(wanted):
-            if mask:
-                name = f"{number}.{register}"
-                lines.append(
-                    f"  %r{name} = extractvalue {_FOUR} %found{number}, {register}\n"
-                    f"  %m{name} = and i32 %r{name}, {_signed(mask)}\n"
-                    f"  %has{name} = icmp eq i32 %m{name}, {_signed(mask)}\n"
-                    f"  br i1 %has{name}, label %ok{name}, label %wrong\n"
-                    f"ok{name}:\n"
-                )
-    saved = _SAVED[isa]
-    lines.append(
-        f"  %xcr = call {{ i32, i32 }} {_XGETBV}(i32 0)\n"
-        "  %low = extractvalue { i32, i32 } %xcr, 0\n"
-        f"  %saved = and i32 %low, {saved}\n"
-        f"  %all = icmp eq i32 %saved, {saved}\n"
-        "  br i1 %all, label %right, label %wrong\n"
-        f"right:\n  ret i32 0\nwrong:\n  ret i32 {WRONG_CPU}\n}}\n"
-    )
-    return "".join(lines)
-
 
 def description_text(prefix: str, text: str) -> str:
     """Return `PREFIX_json`, a text in ASCII that ends with a zero."""
     escaped = text.replace("\\", "\\5C").replace('"', "\\22")
     return f'@{prefix}_json = constant [{len(text) + 1} x i8] c"{escaped}\\00"\n'
-
-
-_FOUR = "{ i32, i32, i32, i32 }"
-_CPUID = 'asm sideeffect "cpuid", "={ax},={bx},={cx},={dx},{ax},{cx}"'
-_XGETBV = 'asm sideeffect "xgetbv", "={ax},={dx},{cx}"'
-
-
-def _signed(word: int) -> int:
-    """Return 32 bits as LLVM writes them."""
-    return word - (1 << 32) if word >> 31 else word
 
 
 def worker_bytes(threads: int) -> int:
