@@ -256,7 +256,7 @@ def test_the_same_plan_is_the_same_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"out": "net.txt"}, r"got out='.*net.txt'; expected a name that ends in .o, .a"),
+        ({"out": "net.txt"}, r"got out='.*net.txt'; expected a name that ends in .o, .obj, .a"),
         ({"name": "a b"}, "got name 'a b'; expected a C identifier: give name="),
         ({"out": "1net.so"}, "got name '1net'"),
         ({"weights": "small"}, "got weights='small'; expected one of packed, compact, file"),

@@ -23,6 +23,7 @@ from leanconv.codegen.host import (
 )
 from leanconv.errors import SpecError
 from leanconv.target import EXTENSIONS, PRESETS, Target, preset
+from leanconv.target.systems import SYSTEMS, architecture, on_system, system_of
 from leanconv.types import FLOAT32, FLOAT64
 from support.listing import assembly
 from support.small_target_kernel import Add
@@ -210,3 +211,18 @@ def test_usable_cores() -> None:
         finally:
             os.sched_setaffinity(0, before)
         assert usable_cores() == count
+
+
+# -- other systems -----------------------------------------------------------------------------
+def test_systems_have_names_and_triples() -> None:
+    for name, triples in SYSTEMS.items():
+        for cpu, arch in (("haswell", "x86_64"), ("armv8-a", "aarch64")):
+            if arch in triples:
+                target = on_system(preset(cpu), name)
+                assert system_of(target.triple) == name
+                assert architecture(target.triple) == arch
+                assert replace(target, triple=preset(cpu).triple) == preset(cpu)
+    assert system_of(preset("wasm32-simd128").triple) == "wasm"
+    assert on_system(preset("haswell"), "x86_64-w64-mingw32").triple == "x86_64-w64-windows-gnu"
+    phone = on_system(preset("armv8-a"), "aarch64-linux-android26")
+    assert (phone.triple, system_of(phone.triple)) == ("aarch64-unknown-linux-android26", "android")
