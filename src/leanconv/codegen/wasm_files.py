@@ -209,8 +209,7 @@ def module(body: bytes | bytearray) -> bytes:
         _leb(len(name)) + name.encode() + bytes((kind,)) + _leb(place)
         for name, kind, place in exports
     )
-    order = [kind for kind in _Section if kind != _Section.DATA_COUNT]
-    order.insert(order.index(_Section.CODE), _Section.DATA_COUNT)
+    order = sorted(_Section, key=lambda kind: 9.5 if kind == _Section.DATA_COUNT else kind)
     parts = [bytes((kind,)) + _leb(len(kept[kind])) + kept[kind] for kind in order if kind in kept]
     return HEAD + b"".join(parts)
 
