@@ -161,7 +161,7 @@ def compile(  # noqa: A001 - the public name
             _planned(read, wanted, options, pinned, each, weights == "compact") for each in targets
         ]
         outside = path.with_suffix(".weights").name if weights == "file" else None
-        body, constants, facts = _object(networks, prefix, options.threads or 1, outside)
+        body, constants, facts = _object(read, networks, prefix, options.threads or 1, outside)
         beside = _beside(path, facts, constants, folder)
         return _written(path, body, beside, facts, linker)
 
@@ -257,6 +257,7 @@ def _fixed(model: Model) -> tuple[tuple[int, ...], ...]:
 
 
 def _object(
+    model: Model,
     networks: Sequence[Mapping[str, PortableNetwork]],
     prefix: str,
     threads: int,
@@ -265,6 +266,7 @@ def _object(
     """Make the object file of networks, with their description in it.
 
     Args:
+        model: as read from its file.
         networks: for each target, by functions.
         prefix: of these.
         threads: that take part.
@@ -281,7 +283,7 @@ def _object(
     size, mark = MARK_BYTES + section.bytes, section.mark
     library = static_library(made, prefix, size, mark, memory, threads, outside is not None)
     plans = [{name: each.plan for name, each in found.items()} for found in networks]
-    facts = summary(prefix, plans, library.block_bytes, size, packed, outside)
+    facts = summary(prefix, model, plans, library, size, packed, outside)
     step("compiling", 0, 1)
     target = made[0].target
     texts = [library.text, description_text(prefix, json.dumps(facts))]

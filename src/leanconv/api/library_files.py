@@ -8,8 +8,10 @@ from math import prod
 from typing import Any, TypeAlias
 
 from leanconv.graph.ir import TensorType
+from leanconv.graph.onnx_import import Model
 from leanconv.planner.network_plan import NetworkPlan
-from leanconv.runtime import static_text
+from leanconv.runtime import shared_library as interface
+from leanconv.runtime.static_program import StaticLibrary
 from leanconv.units import counted, shape_text
 
 _C_TYPES = {
@@ -60,8 +62,9 @@ def c_type(dtype: str) -> str:
 
 def summary(
     name: str,
+    model: Model,
     plans: Sequence[Mapping[str, NetworkPlan]],
-    block_bytes: int,
+    library: StaticLibrary,
     weight_bytes: int,
     packed_bytes: int,
     weights_file: str | None,
@@ -70,25 +73,32 @@ def summary(
 
     Args:
         name: the prefix of its functions.
+        model: as read from its file.
         plans: for each target, what its functions run, by their names.
-        block_bytes: of the caller's block.
+        library: its functions.
         weight_bytes: of weights and tables in the file.
         packed_bytes: of the weights in the caller's block.
         weights_file: the file of the weights; None where they are in the library.
     """
 
-    def described(values: Mapping[str, TensorType]) -> list[Summary]:
-        return [
-            {"name": n, "shape": list(t.shape), "dtype": str(t.dtype), "bytes": t.bytes}
-            for n, t in values.items()
-        ]
+    kinds = {each.name: each.dtype for each in model.inputs}
+    kinds |= {n: kind for n, kind in zip(model.outputs, model.output_dtypes, strict=True) if kind}
 
-    def planned(plan: NetworkPlan) -> Summary:
+    def described(values: Mapping[str, TensorType]) -> list[Summary]:
+        found = []
+        for n, t in values.items():
+            found.append({"name": n, "shape": list(t.shape), "dtype": t.dtype, "bytes": t.bytes})
+            if n in kinds and kinds[n].held != kinds[n]:  # of which NumPy and C have the codes
+                found[-1]["codes"] = kinds[n]
+        return found
+
+    def planned(plan: NetworkPlan, indices: Sequence[tuple[int, str]]) -> Summary:
         return {
             "target": plan.target.name,
             "arena_bytes": plan.arena_bytes,
             "weight_bytes": plan.weight_bytes,
             "predicted_error": plan.predicted_error,
+            "indices": [{"at": at, "text": text} for at, text in indices],
             "steps": [{"name": s.name, "op": s.op, "algorithm": s.algorithm} for s in plan.steps],
         }
 
@@ -96,8 +106,9 @@ def summary(
     return {
         "name": name,
         "threads": next(iter(plans[0].values())).threads,
-        "block_bytes": block_bytes,
-        "block_alignment": static_text.ALIGNMENT,
+        "block_bytes": library.block_bytes,
+        "block_alignment": interface.ALIGNMENT,
+        "target_at": library.chosen,
         "weight_bytes": weight_bytes,
         "packed_bytes": packed_bytes,
         "weights_file": weights_file,
@@ -116,7 +127,10 @@ def summary(
                 "function": f"{name}_{run}",
                 "inputs": described(plan.inputs),
                 "outputs": described(plan.results),
-                "plans": [planned(each[run]) for each in plans],
+                "plans": [
+                    planned(each[run], found[run])
+                    for each, found in zip(plans, library.indices, strict=True)
+                ],
             }
             for run, plan in plans[0].items()
         ],
@@ -143,17 +157,17 @@ def header(facts: Summary) -> str:
         name=name,
         macro=macro,
         bytes=facts["block_bytes"],
-        alignment=static_text.ALIGNMENT,
+        alignment=interface.ALIGNMENT,
         threads=counted(facts["threads"], "thread"),
         target=f"{targets}, {facts['targets'][0]['triple']}",
         members="\n".join(lines),
         sizes="\n".join(sizes),
         runs="\n".join(runs),
-        null_pointer=static_text.NULL_POINTER,
-        index_outside=static_text.INDEX_OUTSIDE,
-        wrong_cpu=static_text.WRONG_CPU,
-        not_aligned=static_text.NOT_ALIGNED,
-        wrong_weights=static_text.WRONG_WEIGHTS,
+        null_pointer=interface.NULL_POINTER,
+        index_outside=interface.INDEX_OUTSIDE,
+        wrong_cpu=interface.WRONG_CPU,
+        not_aligned=interface.NOT_ALIGNED,
+        wrong_weights=interface.WRONG_WEIGHTS,
         given="" if outside is None else ", const void *weights",
         weights="" if outside is None else _WEIGHTS.format(macro=macro, file=_shown(outside)),
     )

@@ -18,8 +18,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from leanconv.codegen.linking import KernelForm
+from leanconv.errors import outside_text
 from leanconv.records import dataclass
 from leanconv.runtime import native as n
+from leanconv.runtime import shared_library as interface
 from leanconv.runtime import static_text as t
 from leanconv.runtime.cpu_checks import asking_text, check_text
 from leanconv.runtime.portable import PortableProgram, RepeatedStages
@@ -65,11 +67,16 @@ class StaticLibrary:
         text: of the functions and their data.
         names: the functions that others may call.
         block_bytes: of the caller's block.
+        chosen: where the block has the number of the target that it is for.
+        indices: for each target by the names of runs, where the block has an index that lies
+            outside of its axis, and the error's text, in which `{index}` stands for it.
     """
 
     text: str
     names: tuple[str, ...]
     block_bytes: int
+    chosen: int
+    indices: tuple[Mapping[str, Sequence[tuple[int, str]]], ...]
 
 
 def static_library(
@@ -94,7 +101,7 @@ def static_library(
     """
     used = {symbol for each in made for symbol in each.symbols.values()}
     chosen = aligned(memory_bytes)
-    begin, targets = chosen + t.ALIGNMENT, list[list[_Words]]()
+    begin, targets = chosen + interface.ALIGNMENT, list[list[_Words]]()
     ends = []
     for each in made:
         at, found = begin, list[_Words]()
@@ -123,7 +130,11 @@ def static_library(
     names = [f"{prefix}_{each}" for each in ("arena_bytes", "check_cpu", "init", "close")]
     names += [f"{prefix}_{each}" for each in made[0].runs]
     size = workers + t.worker_bytes(threads)
-    return StaticLibrary("".join(parts), tuple(names), size)
+    indices = tuple(
+        {name: words.indices_outside() for name, words in zip(each.runs, found, strict=False)}
+        for each, found in zip(made, targets, strict=True)
+    )
+    return StaticLibrary("".join(parts), tuple(names), size, chosen, indices)
 
 
 @dataclass(frozen=True)
@@ -205,6 +216,15 @@ class _Words:
             if isinstance(word, Slot):
                 yield self.arguments + _WORD * position, word
 
+    def indices_outside(self) -> list[tuple[int, str]]:
+        """Return where an index is that lies outside of its axis, and the error's text."""
+        errors = (
+            f"{stage.label}: {outside_text('{index}', least, most)}"
+            for stage in self.program.stages
+            for least, most in stage.kernel.index_ranges
+        )
+        return [(self.outside + _WORD * number, text) for number, text in enumerate(errors)]
+
     def text(self, name: str, alone: bool) -> str:
         """Return the function that runs the program.
 
@@ -230,8 +250,8 @@ class _Words:
                 for i in range(self.indices)
             ),
             last=self.indices,
-            bad=f"bad:\n  ret i32 {t.NULL_POINTER}\n" if slots else "",
-            index_outside=t.INDEX_OUTSIDE,
+            bad=f"bad:\n  ret i32 {interface.NULL_POINTER}\n" if slots else "",
+            index_outside=interface.INDEX_OUTSIDE,
         )
 
 
@@ -297,13 +317,15 @@ def _public_text(
         prepared=prepared,
         to_pack=" ".join(f"i64 {i}, label %pack{i}" for i in range(1, count)),
         packed=packed,
-        null_pointer=t.NULL_POINTER,
-        not_aligned=t.NOT_ALIGNED,
-        wrong_cpu=t.WRONG_CPU,
-        wrong_weights=t.WRONG_WEIGHTS,
-        low_bits=t.ALIGNMENT - 1,
+        null_pointer=interface.NULL_POINTER,
+        not_aligned=interface.NOT_ALIGNED,
+        wrong_cpu=interface.WRONG_CPU,
+        wrong_weights=interface.WRONG_WEIGHTS,
+        low_bits=interface.ALIGNMENT - 1,
         given=", ptr %weights" if outside else "",
-        weights=_OUTSIDE.format(low_bits=t.ALIGNMENT - 1) if outside else "  br label %take\n",
+        weights=_OUTSIDE.format(low_bits=interface.ALIGNMENT - 1)
+        if outside
+        else "  br label %take\n",
     )
     for number, name in enumerate(made[0].runs):
         text += _DISPATCH.format(
@@ -315,7 +337,7 @@ def _public_text(
                 f"  ret i32 %r{i}\n"
                 for i in range(count)
             ),
-            null_pointer=t.NULL_POINTER,
+            null_pointer=interface.NULL_POINTER,
         )
     return text + t.worker_text(prefix, threads, workers)
 

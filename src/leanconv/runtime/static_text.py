@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from leanconv.runtime import native as n
+from leanconv.runtime.shared_library import WRONG_CPU
 
-# What functions return that fail.
-NULL_POINTER, INDEX_OUTSIDE, WRONG_CPU, NOT_ALIGNED, WRONG_WEIGHTS = range(1, 6)
-ALIGNMENT = 64  # bytes, of the caller's block
 _PATIENCE = 10_000  # pauses of a worker that waits for the next run, some hundred microseconds
 _OPAQUE = 128  # bytes for a mutex, and for a condition, of any system
 
