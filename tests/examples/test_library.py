@@ -1,0 +1,122 @@
+"""The example of a compiled library: a C program and a page read the pictures as `load` does."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import leanconv as lc
+from leanconv.cli.main import build_parser
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+DIGITS = EXAMPLES / "digits" / "digits.onnx"
+PICTURES = sorted((EXAMPLES / "digits" / "images").glob("*.png"))
+Answers = dict[str, tuple[int, np.float32]]  # by a picture's name, digit and score
+
+
+def needs(tool: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(shutil.which(tool) is None, reason=f"there is no {tool}")
+
+
+def output_of(*command: str | Path, **options: str) -> str:
+    done = subprocess.run([*map(str, command)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:] + done.stdout[-2000:]
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def expected() -> Answers:
+    """What `load` answers for one picture at a time."""
+    image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+    net, found = lc.load(DIGITS, threads=1), {}
+    for file in PICTURES:
+        with image.open(file) as picture:
+            small = picture.resize((32, 32), image.Resampling.BILINEAR)
+        pixels = np.asarray(small, np.float32)[None, None]
+        scores = net((pixels * np.float32(1 / 255) - np.float32(0.5)) / np.float32(0.5))[0]
+        found[file.stem] = int(scores.argmax()), scores.max()
+    assert [digit for digit, _ in found.values()] == [int(name[6]) for name in found]
+    return found
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the example, with the network compiled, and the pictures as PGM."""
+    image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+    made = tmp_path_factory.mktemp("examples")
+    shutil.copytree(EXAMPLES / "digits", made / "digits")
+    sources = [file for file in (EXAMPLES / "library").iterdir() if file.suffix in (".c", ".txt")]
+    (made / "library").mkdir()
+    for file in (*sources, EXAMPLES / "library" / "Makefile"):
+        shutil.copy(file, made / "library")
+    for file in PICTURES:
+        with image.open(file) as picture:
+            picture.save(made / "library" / f"{file.stem}.pgm")
+    lc.compile(DIGITS, made / "library" / "digits.o")
+    return made / "library"
+
+
+def check_answers(program: Path, expected: Answers) -> None:
+    """Each picture gets its digit, and the score of `load` to the last bit."""
+    printed = output_of(program, *(program.parent / f"{name}.pgm" for name in expected))
+    found = {
+        name: (int(digit), np.float32(score))
+        for name, digit, score in re.findall(r"(\w+)\.pgm: (\d), score (\S+)\n", printed)
+    }
+    assert found == expected
+
+
+@needs("cc")
+@needs("make")
+def test_the_program_reads_the_pictures(folder: Path, expected: Answers) -> None:
+    output_of("make", "-C", folder, "classify", "CFLAGS=-Wall -Wextra -Wpedantic -Werror")
+    check_answers(folder / "classify", expected)
+
+
+@needs("cc")
+@needs("make")
+def test_what_the_program_says_of_bad_files(folder: Path) -> None:
+    output_of("make", "-C", folder, "classify")
+    (folder / "short.pgm").write_bytes((folder / "digit_7_a.pgm").read_bytes()[:-1])
+    (folder / "large.pgm").write_bytes(b"P5 65 65 255\n" + bytes(65 * 65))
+    (folder / "small.pgm").write_bytes(b"P5\n32 32\n255\n" + bytes(1024))
+    names = [str(folder / f"{name}.pgm") for name in ("missing", "short", "large", "small")]
+    done = subprocess.run(
+        [str(folder / "classify"), *names], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert [line.split(": ")[1] for line in done.stderr.splitlines()] == names[:3]
+    assert done.stdout.startswith(f"{names[3]}: ")
+
+
+@needs("cc")
+@needs("cmake")
+def test_cmake_builds_it(folder: Path, expected: Answers, tmp_path: Path) -> None:
+    """The command that CMake runs is replaced by one that copies what is compiled already."""
+    stub = tmp_path / "leanconv"
+    stub.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/told\ncp {folder}/digits.? .\n')
+    stub.chmod(0o755)
+    build = folder / "build"
+    output_of("cmake", "-S", folder, "-B", build, f"-DLEANCONV={stub}")
+    output_of("cmake", "--build", build)
+    options = build_parser().parse_args((tmp_path / "told").read_text().split())
+    assert (Path(options.model).name, options.output) == ("digits.onnx", "digits.o")
+    shutil.move(build / "classify", folder / "classify_by_cmake")
+    check_answers(folder / "classify_by_cmake", expected)
+
+
+@needs("make")
+def test_the_commands_of_the_makefile_are_leanconvs() -> None:
+    printed = output_of("make", "-nB", "-C", EXAMPLES / "library", "digits.o", "digits.wasm")
+    commands = [line for line in printed.splitlines() if line.startswith("leanconv ")]
+    assert len(commands) == 2
+    for command in commands:
+        options = build_parser().parse_args(shlex.split(command)[1:])
+        assert os.path.samefile(EXAMPLES / "library" / options.model, DIGITS)
