@@ -88,6 +88,7 @@ INSIDE: dict[str, str] = {
     "quantizer planner.solver": "chooses precisions as plans choose formats",
     "quantizer operators.operator": "the accuracy of a plan, for which its costs are kept",
     "quantizer graph.convert": "what the operations of a file are",
+    "quantizer graph.edit": "whether a constant varies along the channels alone",
     "quantizer graph.ops": "what operations do to channels; what engines answer that saturate",
     "server graph.ops.base": "how many axes a tensor may have",
     "onnxruntime graph.convert": "which operations of a file leanconv has",

@@ -87,6 +87,22 @@ def test_large_angles_and_exponents_stay_float32(op: str) -> None:
     np.testing.assert_array_equal(interpret(graph, inputs)[y], expected)
 
 
+@pytest.mark.parametrize("how", ["Mod", "Floor", "int64"])
+def test_what_counts_stays_float32(how: str) -> None:
+    """Half precision has no 2049: an index would be another one, and a remainder nothing."""
+    b = Builder(FLOAT32)
+    x = b.op("Mul", b.input(*SHAPE), 2.0)
+    if how == "Mod":
+        y = b.op("Mul", b.op("Mod", x, 2.0, fmod=False), 1.5)
+    else:
+        y = b.op("Cast", b.op("Floor", x) if how == "Floor" else x, to=INT64)
+    graph = stored(b.graph(y))
+    assert graph.types[x].dtype == FLOAT32
+    inputs = {name: np.full(SHAPE, 1024.5, np.float32) for name in graph.inputs}
+    expected = interpret(b.graph(y), inputs)[y]
+    np.testing.assert_array_equal(interpret(graph, inputs)[y], expected)
+
+
 def test_means_of_scores_stay_float32_but_not_what_they_are_means_of() -> None:
     b = Builder(FLOAT32)
     scores = b.op("Add", b.input(*SHAPE), b.input(*SHAPE))

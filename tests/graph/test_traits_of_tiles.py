@@ -12,7 +12,7 @@ import pytest
 
 from leanconv.cli.times import other_ns
 from leanconv.errors import UnsupportedError
-from leanconv.graph import rooms
+from leanconv.graph.bounded_extents import FOLLOWED, SELECT
 from leanconv.graph.convert import FILE_RULES
 from leanconv.graph.fields.routes import RULES
 from leanconv.graph.file_graph import FileNode
@@ -168,4 +168,4 @@ def test_products_are_compiled_in_a_run() -> None:
 
 
 def test_each_way_to_follow_what_was_found_has_a_function() -> None:
-    assert {rule.follows for rule in FILE_RULES.values()} == {*rooms.FOLLOWED, *rooms.SELECT, ""}
+    assert {rule.follows for rule in FILE_RULES.values()} == {*FOLLOWED, *SELECT, ""}

@@ -16,7 +16,7 @@ from leanconv.graph.ir import Graph
 from leanconv.operators import Accuracy
 from leanconv.planner.budget import Planner
 from leanconv.planner.decisions import Decision
-from leanconv.planner.errors import error_units
+from leanconv.planner.error_growth import error_units
 from leanconv.planner.graph_planner import GraphPlanner
 from leanconv.planner.lowering import lower_graph
 from leanconv.planner.node_costs import reorder_ns

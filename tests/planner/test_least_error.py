@@ -16,7 +16,7 @@ from onnx import TensorProto
 
 import leanconv as lc
 from leanconv.api.conv_choice import ConvChoice
-from leanconv.planner.errors import error_units, units_error
+from leanconv.planner.error_growth import error_units, units_error
 from leanconv.types import FLOAT32, FLOAT64
 from leanconv.units import error_text
 from support.control_flow import node

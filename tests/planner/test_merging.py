@@ -18,7 +18,7 @@ from leanconv.graph.passes.fuse_blocks import mergeable
 from leanconv.operators import Accuracy
 from leanconv.planner import graph_planner
 from leanconv.planner.budget import Planner
-from leanconv.planner.errors import error_units
+from leanconv.planner.error_growth import error_units
 from leanconv.planner.solver import fastest, smallest
 from leanconv.target import preset
 from leanconv.types import FLOAT32

@@ -98,7 +98,7 @@ from leanconv.graph.passes.simplify import drop_dead, merge_common, simplify  # 
 from leanconv.graph.passes.store_in_halves import store_in_halves  # noqa: E402
 from leanconv.graph.verify import verify  # noqa: E402
 from leanconv.kernels import KernelContext, elementwise  # noqa: E402
-from leanconv.planner.errors import NORMALISED, magnified_errors  # noqa: E402
+from leanconv.planner.error_growth import NORMALISED, magnified_errors  # noqa: E402
 from support.graph_builder import Builder, applied  # noqa: E402
 from support.graph_builder import ops as ops_of  # noqa: E402
 from support.onnx_models import model  # noqa: E402

@@ -251,11 +251,6 @@ def _least(
     return min((one for one in found if one is not None), default=math.inf)
 
 
-# Time over float32's, measured (Sapphire Rapids): of what transforms tiles, what copies its input
-# before it multiplies, and what converts it in each product.
-_TRANSFORMED, _COPIED, _EACH = 1.03, 1.17, 1.5
-
-
 def has_halves(precision: Precision) -> bool:
     """Return whether a precision sums in float32 and stores some operands in halves."""
     operands = precision.x, precision.w, precision.y
@@ -281,19 +276,19 @@ def with_halves(algorithm: Algorithm[Any]) -> Algorithm[Any]:
         added = storage_error(_types(problem.conv.precision, transforms))
         return [error + added for error in algorithm.offered_from(seen(problem))]
 
-    def slower(problem: Problem) -> float:
+    def slower(problem: Problem, target: Target) -> float:
         """Time over float32's."""
         if transforms:
-            return _TRANSFORMED
+            return target.costs.halves_transformed
         once = copied is not None and prod(problem.conv.window.kernel) >= copied
-        return _COPIED if once else _EACH
+        return target.costs.halves_copied if once else target.costs.halves_each
 
     def cost(problem: Problem, target: Target) -> float:
-        return slower(problem) * algorithm.cost(seen(problem), target)
+        return slower(problem, target) * algorithm.cost(seen(problem), target)
 
     def choices_of(problem: Problem, target: Target, lean: bool) -> list[Choice]:
         assert choices is not None
-        factor = slower(problem)
+        factor = slower(problem, target)
         found = choices(seen(problem), target, lean)
         return [replace(choice, cycles=factor * choice.cycles) for choice in found]
 

@@ -250,7 +250,7 @@ def _measured(
     model: Model, options: NetworkOptions, samples: Any
 ) -> tuple[PlanFile, dict[str, np.ndarray]]:
     """The plan that keeps `max_error` on the samples, and the first of these."""
-    from leanconv.api.measured import Measurements, checked_samples, measured_plan
+    from leanconv.api.measured_error import Measurements, checked_samples, measured_plan
 
     options = replace(options, shared_weights=False)  # these plans are not kept
     exact = CpuBackend(model, replace(options, dtype=FLOAT64, max_error=None))

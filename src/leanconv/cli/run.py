@@ -39,7 +39,7 @@ from leanconv.cli.options import (
 from leanconv.cli.output import print_json, progress, say_error, writing_arrays
 from leanconv.cli.preprocessing import Preprocessing
 from leanconv.cli.run_report import Answer, preprocessing_json, print_answers, summarise
-from leanconv.cli.tiles import add_tile_options, check_untiled, execute_tiled
+from leanconv.cli.tiled_run import add_tile_options, check_untiled, execute_tiled
 from leanconv.cli.times import Startup, started
 from leanconv.errors import BudgetError, InputError, ModelError
 from leanconv.files import reason

@@ -192,7 +192,7 @@ def _compared(
 
 def _row(sample: str, name: str, found: np.ndarray, exactly: np.ndarray) -> dict[str, Any]:
     """Compare an output with its reference: floats by relative error, others by how many differ."""
-    from leanconv.api.measured import relative_error
+    from leanconv.api.measured_error import relative_error
 
     values = exactly.astype(np.float64)  # integers would wrap around
     row = {"sample": sample, "output": name, "largest": float(np.abs(values).max(initial=0.0))}
@@ -214,7 +214,7 @@ def _layers(
 
     They are measured on the samples of the last one's shapes, with the plan of these.
     """
-    from leanconv.api.measured import Measurements
+    from leanconv.api.measured_error import Measurements
     from leanconv.planner.network_plan import NetworkPlan
 
     plan = network.plan

@@ -40,6 +40,10 @@ class Machine:
         launch_s: of a kernel of a graph: the gap before it, and its own chain of latencies.
         depthwise_rate: bytes a second that one processor reads for the depthwise part of a fused
             kernel, from caches.
+        slice_start_s, slice_step_s: latencies of a program whose warps share k, for each row and
+            column of its tile, and of a step as such; measured on an H100.
+        slice_product_s, slice_native_s: of a product of a step, for each row and column, too; the
+            second of native products.
     """
 
     name: str
@@ -53,6 +57,10 @@ class Machine:
     overlapping_maps: bool = True
     launch_s: float = 2e-6
     depthwise_rate: float = 12e9
+    slice_start_s: float = 17e-9
+    slice_step_s: float = 0.05e-6
+    slice_product_s: float = 73e-12
+    slice_native_s: float = 31e-12
 
     def rate(self, arithmetic: str, dtype: DType) -> float:
         """Operations a second, useful ones: fp16x3 makes three products of each."""
@@ -64,6 +72,16 @@ class Machine:
             "tf32x3": self.tensor_rate / 6,
             "fp16x3": self.tensor_rate / 3,
             "native": self.tensor_rate,
+        }[arithmetic]
+
+    def least_step_s(self, arithmetic: str) -> float:
+        """Seconds of a step, however few programs there are: loads, barriers, products in turn."""
+        return {
+            "ieee": 0.8e-6,
+            "tf32x3": 0.5e-6,
+            "fp16x3": 0.35e-6,
+            "tf32": 0.2e-6,
+            "native": 0.1e-6,
         }[arithmetic]
 
 

@@ -35,7 +35,7 @@ class FileNode:
         graphs: the graphs that it holds, by the attribute's name.
         domain, overload: of the operation.
         undecoded: attributes as bytes of AttributeProtos, or as their decoded messages.
-        captured: names that graphs read which are attributes as bytes.
+        captured: names that are read by graphs which lie in attributes as bytes.
     """
 
     op: str

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from leanconv.errors import LeanConvError, UnsupportedError, located, located_inside, shown
+from leanconv.graph.bounded_extents import Room, Rooms
 from leanconv.graph.builder import Builder
 from leanconv.graph.convert import RULES, Call, Held
 from leanconv.graph.convert.rule import MoreInputs
@@ -13,7 +14,6 @@ from leanconv.graph.convert.selection import CUT
 from leanconv.graph.file_graph import FileGraph, FileNode
 from leanconv.graph.ir import Cut
 from leanconv.graph.ops.base import Array
-from leanconv.graph.rooms import Room, Rooms
 from leanconv.graph.segments import SegmentFinder
 from leanconv.graph.value import NeedsValuesError, SequenceValue, Value
 from leanconv.interrupts import check

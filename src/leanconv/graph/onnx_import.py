@@ -91,7 +91,8 @@ class Model(FileModel):
             dtype: `float64` to compute a float32 model in double precision; None for the
                 model's own dtype.
             holds_graphs: whether a node may hold the body of a loop; else all are written out.
-            late: whether nodes that depend on values may be left for a tail: see `graph.late`.
+            late: whether nodes that depend on values may be left for a tail, as
+                `graph.data_dependent` says.
             values: of inputs that are constants of the graph, which has them as inputs no more.
 
         Returns:

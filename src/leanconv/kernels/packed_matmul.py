@@ -1,4 +1,4 @@
-"""Products with weights of 2, 4 or 8 bits that stay codes: `graph.ops.packed_matmul`.
+"""Products with weights of 2, 4 or 8 bits that stay codes: `graph.ops.quantised_layers`.
 
     for panel of columns:
       for tile of rows:

@@ -6,17 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import ClassVar
 
-from leanconv.errors import (
-    InputError,
-    LeanConvError,
-    ModelError,
-    OutOfMemoryError,
-    SpecError,
-    UnsupportedError,
-)
+from leanconv import errors
 
 
-class OnnxRuntimeError(LeanConvError):
+class OnnxRuntimeError(errors.LeanConvError):
     """The root of all errors here, which onnxruntime itself lacks.
 
     Attributes:
@@ -119,16 +112,16 @@ NAMED: dict[str, type[OnnxRuntimeError]] = {
 
 # The first that an error is an instance of says what it becomes.
 _BECOMES: tuple[tuple[type[BaseException], type[OnnxRuntimeError]], ...] = (
-    (OutOfMemoryError, RuntimeException),
-    (InputError, InvalidArgument),
-    (SpecError, InvalidArgument),
-    (UnsupportedError, NotImplemented),
-    (ModelError, InvalidGraph),
-    (LeanConvError, RuntimeException),
+    (errors.OutOfMemoryError, RuntimeException),
+    (errors.InputError, InvalidArgument),
+    (errors.SpecError, InvalidArgument),
+    (errors.UnsupportedError, NotImplemented),
+    (errors.ModelError, InvalidGraph),
+    (errors.LeanConvError, RuntimeException),
 )
 
 
-def named(error: LeanConvError, *, running: bool = False) -> OnnxRuntimeError:
+def named(error: errors.LeanConvError, *, running: bool = False) -> OnnxRuntimeError:
     """An error of leanconv under onnxruntime's name for its kind.
 
     Args:
@@ -137,7 +130,7 @@ def named(error: LeanConvError, *, running: bool = False) -> OnnxRuntimeError:
     """
     if isinstance(error, OnnxRuntimeError):
         return error
-    if running and isinstance(error, ModelError):
+    if running and isinstance(error, errors.ModelError):
         return InvalidArgument.of(str(error))
     return next(ours for theirs, ours in _BECOMES if isinstance(error, theirs)).of(str(error))
 
@@ -149,5 +142,5 @@ def raised_as_named(*, running: bool = False) -> Iterator[None]:
         yield
     except OnnxRuntimeError:
         raise
-    except LeanConvError as error:
+    except errors.LeanConvError as error:
         raise named(error, running=running) from error

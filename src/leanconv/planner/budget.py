@@ -23,7 +23,7 @@ from leanconv.graph.regions import with_regions
 from leanconv.operators import Accuracy, operator_of
 from leanconv.operators.operator import layer_error
 from leanconv.planner.decisions import Decision, remembered
-from leanconv.planner.errors import error_units, units_error
+from leanconv.planner.error_growth import error_units, units_error
 from leanconv.planner.graph_planner import FrontPoint, GraphPlanner, PlacedPlan
 from leanconv.progress import steps
 from leanconv.records import cached_property, dataclass

@@ -2,7 +2,7 @@
 
 A network that reorders some value is searched, and so is one that aims at an error: that takes a
 second where there are many layers. Where sizes are open, the search is made for a size that stands
-for a range (`choices.usual_graph`): what is found serves the whole range, so that plans do
+for a range (`decisions.usual_graph`): what is found serves the whole range, so that plans do
 not depend on the sizes before them. What is kept on disk is untrusted: decisions that are not the
 network's, or err by more than is allowed, are a miss.
 """

@@ -11,7 +11,7 @@ from leanconv.graph.ir import Graph, Node
 from leanconv.graph.passes.fuse_blocks import blocks_to_merge, merge_blocks
 from leanconv.operators import Accuracy
 from leanconv.planner.decisions import Decision
-from leanconv.planner.errors import error_units
+from leanconv.planner.error_growth import error_units
 from leanconv.planner.formats import format_rules
 from leanconv.planner.lowered_graph import LoweredGraph
 from leanconv.planner.lowering import lower_graph, plan_bodies, usual_decisions

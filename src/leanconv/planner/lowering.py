@@ -29,7 +29,7 @@ from leanconv.planner.decisions import (
     resolved_choices,
     with_costs,
 )
-from leanconv.planner.errors import closeness
+from leanconv.planner.error_growth import closeness
 from leanconv.planner.formats import default_decisions, format_rules
 from leanconv.planner.lowered_graph import (
     ConstantPool,

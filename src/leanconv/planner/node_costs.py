@@ -12,7 +12,7 @@ from leanconv.graph.ir import Graph, Node
 from leanconv.operators import Accuracy, operator_of
 from leanconv.planner.arena import BufferUse
 from leanconv.planner.decisions import Decision, node_key
-from leanconv.planner.errors import ERROR_GROWTH, closeness, magnified_errors
+from leanconv.planner.error_growth import ERROR_GROWTH, closeness, magnified_errors
 from leanconv.planner.formats import FormatRules
 from leanconv.planner.lowered_graph import Step
 from leanconv.planner.storage import Views

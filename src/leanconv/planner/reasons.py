@@ -133,7 +133,7 @@ def _formats(node_cost: NodeCost) -> tuple[object, ...]:
 def _represented(node: Node, graph: Graph) -> Graph | None:
     """The graph with the usual sizes for a node's open extents; None where it has none.
 
-    For them algorithms are chosen, where there are several (`planner.choices`).
+    For them algorithms are chosen, where there are several (`planner.decisions`).
     """
     if not operator_of(node).algorithms:
         return None

@@ -19,7 +19,7 @@ import numpy as np
 from leanconv.graph.ir import Graph, Node
 from leanconv.planner.arena import BufferUse, peak_bytes
 from leanconv.planner.decisions import Decision
-from leanconv.planner.errors import error_units
+from leanconv.planner.error_growth import error_units
 from leanconv.planner.formats import FormatRules, default_decisions
 from leanconv.planner.node_costs import (
     GraphViews,

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from leanconv.api.load import load
 from leanconv.api.network import Network
 from leanconv.errors import InputError, ModelError, UnsupportedError, shown
 from leanconv.graph import onnx_schema as schema
+from leanconv.graph.edit import channel_extent, channel_vector
 from leanconv.graph.file_graph import FileNode
 from leanconv.graph.limits import Limits
 from leanconv.graph.onnx_description import outermost
@@ -32,12 +34,12 @@ from leanconv.graph.ops.algebra import batch_norm_affine
 from leanconv.graph.ops.base import Array
 from leanconv.graph.wire import Reader
 from leanconv.quantizer.layers import Layer, is_float, layer_of, rule_of
-from leanconv.records import dataclass
 
 _LEAST_IR = 7  # in which opset 13 is written
 PER_CHANNEL = 13  # the first opset whose QuantizeLinear has a scale for each channel
 _OLDEST = 11  # below, Clip, Pad, Slice and Resize are others
 _WHOLE = {"Softmax", "LogSoftmax", "Hardmax"}  # of all axes from one on, until opset 13
+_Affine = tuple[Any, Any]  # factors and summands, float64: one number, or one for each channel
 
 
 def read_graph(source: Path | bytes) -> OnnxGraph:
@@ -175,14 +177,6 @@ def _softmax(node: FileNode, graph: OnnxGraph, rank_of: Callable[[str], int]) ->
     ]
 
 
-@dataclass(frozen=True, eq=False)
-class _Affine:
-    """Factors g and summands h, float64, each of one element or of one for each channel."""
-
-    factor: Array
-    summand: Array
-
-
 def folded(graph: OnnxGraph) -> OnnxGraph:
     """The same network with constant factors and summands in the weights before them."""
     result = graph.copy()
@@ -210,11 +204,11 @@ def _affine(node: FileNode, name: str, layer: Layer, graph: OnnxGraph) -> _Affin
     read = _FOLDED.get(node.op)
     if read is None or len([out for out in node.outputs if out]) != 1:
         return None
-    found = read(node, name, layer, graph)
-    if found is None or not (layer.takes_bias or not found.summand.any()):
+    with np.errstate(all="ignore"):
+        found = read(node, name, layer, graph)
+    if found is None or not (layer.takes_bias or not np.any(found[1])):
         return None
-    sound = np.isfinite(found.factor).all() and np.isfinite(found.summand).all()
-    return found if sound else None
+    return found if all(np.isfinite(each).all() for each in found) else None
 
 
 def _normalisation(node: FileNode, name: str, layer: Layer, graph: OnnxGraph) -> _Affine | None:
@@ -226,8 +220,7 @@ def _normalisation(node: FileNode, name: str, layer: Layer, graph: OnnxGraph) ->
     given = [each.astype(np.float64) for each in arrays if each is not None]
     if any(each.shape != (layer.channels,) for each in given):
         return None
-    with np.errstate(all="ignore"):
-        return _Affine(*batch_norm_affine(given, attribute(node, "epsilon", 1e-5)))
+    return batch_norm_affine(given, attribute(node, "epsilon", 1e-5))
 
 
 def _with_constant(node: FileNode, name: str, layer: Layer, graph: OnnxGraph) -> _Affine | None:
@@ -235,28 +228,14 @@ def _with_constant(node: FileNode, name: str, layer: Layer, graph: OnnxGraph) ->
     if len(node.inputs) != 2 or node.inputs.count(name) != 1:
         return None
     first = node.inputs[0] == name
-    constant = graph.constants.get(node.inputs[1 if first else 0])
-    if constant is None or not is_float(constant):
+    constant, entry = graph.constants.get(node.inputs[1 if first else 0]), OPS[node.op]
+    if constant is None or not is_float(constant) or not (first or entry.commutes):
         return None
-    values = _per_channel(constant.astype(np.float64), layer)
-    entry = OPS[node.op]
-    if values is None or entry.affine is None or not (first or entry.commutes):
+    axis = layer.channel_axis % layer.rank
+    shape = tuple(layer.channels if n == axis else 0 for n in range(layer.rank))
+    if entry.affine is None or not channel_extent(constant.shape, shape, axis):
         return None
-    with np.errstate(all="ignore"):
-        found = entry.affine(values, False)
-    return found and _Affine(*map(np.atleast_1d, found))
-
-
-def _per_channel(values: Array, layer: Layer) -> Array | None:
-    """A constant as one number for each channel, or as a single one; None if it is neither."""
-    if values.size == 1 and values.ndim <= layer.rank:
-        return values.reshape(1)
-    trailing = layer.rank - layer.channel_axis % layer.rank  # the channels' axis from the end
-    wanted = (layer.channels, *[1] * (trailing - 1))
-    shape = values.shape[-trailing:] if values.ndim >= trailing else ()
-    if shape == wanted and values.size == layer.channels and values.ndim <= layer.rank:
-        return values.reshape(-1)
-    return None
+    return entry.affine(channel_vector(constant, layer.channels), False)
 
 
 _FOLDED: dict[str, Callable[[FileNode, str, Layer, OnnxGraph], _Affine | None]] = {
@@ -268,9 +247,10 @@ _FOLDED: dict[str, Callable[[FileNode, str, Layer, OnnxGraph], _Affine | None]] 
 def _with_affine(layer: Layer, affine: _Affine, graph: OnnxGraph) -> tuple[str, ...]:
     """The inputs with whose weights and bias a layer also computes the node after it."""
     bias = np.zeros(layer.channels) if layer.bias is None else layer.bias.astype(np.float64)
-    rows = layer.by_channel().astype(np.float64) * affine.factor.reshape(-1, 1)
-    bias = (bias * affine.factor + affine.summand).astype(np.float32)
-    stays = layer.bias is None and not affine.summand.any()
+    factor, summand = affine
+    rows = layer.by_channel().astype(np.float64) * np.reshape(factor, (-1, 1))
+    bias = (bias * factor + summand).astype(np.float32)
+    stays = layer.bias is None and not np.any(summand)
     return layer.inputs(graph, rows.astype(np.float32), None if stays else bias)
 
 

@@ -110,6 +110,16 @@ class Costs:
         winograd_row: cycles of a row of a tile's results that is transposed and stored in pieces.
         winograd_sum: cycles of adding one more partial sum to a vector of M.
         winograd_far: cycles more of a vector of V or M that goes to memory and not to the scratch.
+        winograd_integer_input: the part of `winograd_input` that a vector of int16 takes.
+        winograd_integer_stream: the part of `l2_read_beside_fma` that a stream beside
+            multiply-adds of integers reaches.
+        direct_over_model, planar_over_model, fft_over_model: measured time of layers over the sum
+            of their tiles, or of their transforms and products.
+        depthwise_over_model: the same of depthwise layers whose inputs are shuffled.
+        idle_cores: measured over estimated time of unevenly divided chunks, on two cores.
+        halves_transformed, halves_copied, halves_each: time over float32's of a method on operands
+            in halves that transforms tiles, that copies its input before it multiplies, and that
+            converts it in each product.
         scalar_flops: operations a cycle of layers that mostly move, such as pooling.
         u8s8_products, s16_products: products a cycle of a register tile whose operands are bytes,
             or pairs of int16, summed in int32: by one instruction where the target has it, else
@@ -181,6 +191,16 @@ class Costs:
     winograd_row: float
     winograd_sum: float
     winograd_far: float
+    winograd_integer_input: float
+    winograd_integer_stream: float
+    direct_over_model: float
+    planar_over_model: float
+    fft_over_model: float
+    depthwise_over_model: float
+    idle_cores: float
+    halves_transformed: float
+    halves_copied: float
+    halves_each: float
     scalar_flops: float
 
     chunk: float
@@ -251,8 +271,13 @@ _UNITS = {
     ),
     "a part of 1": (
         *("l2_share", "l3_share", "l3_crowded_share", "overlap_loss", "operand_traffic"),
-        "small_tile_shown",
+        *("small_tile_shown", "winograd_integer_input", "winograd_integer_stream"),
     ),
+    "times the estimate": (
+        *("direct_over_model", "planar_over_model", "fft_over_model", "depthwise_over_model"),
+        "idle_cores",
+    ),
+    "times float32's": ("halves_transformed", "halves_copied", "halves_each"),
     "bytes": ("l3_most_bytes", "l1_way_bytes", "prefetch_bytes", "direct_prefetch_bytes"),
     "cache lines": ("l1_ways",),
     "pages": ("tlb_pages",),

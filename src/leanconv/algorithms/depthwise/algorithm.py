@@ -26,7 +26,6 @@ _CHUNKS = 0.75  # of the record's chunk
 _SHARED_COLUMNS = 12  # of a tile whose weights are in memory
 _COLUMNS = 28, 24, 16, 12, 8, 6, 4  # of a tile for a width that is known; the most that fit, too
 _LEAST_COLUMNS = 4  # of a tile, so that sums do not wait for each other
-_MEASURED_OVER_MODEL = 1.2  # where inputs are shuffled
 _STORE_SHARE = 1.5  # stores that a column is worth besides its taps, where chunks are cut
 
 
@@ -154,7 +153,7 @@ def _column_cycles(kernel: DepthwiseConv, target: Target) -> float:
     pixels = min(float(at_once), step + (at_once - step) / kernel.columns)
     shuffles = steps * pixels / at_once * target.costs.shuffle
     waits = steps * target.fma_latency / kernel.columns
-    return max(_MEASURED_OVER_MODEL * (steps / target.fma_units + shuffles), waits)
+    return max(target.costs.depthwise_over_model * (steps / target.fma_units + shuffles), waits)
 
 
 def _candidate(problem: Problem, target: Target, parameters: Parameters) -> Candidate:

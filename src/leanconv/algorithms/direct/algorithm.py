@@ -77,7 +77,6 @@ def chosen_piece(problem: Problem, target: Target, given: DirectParameters) -> i
     return 0
 
 
-_MEASURED_OVER_MODEL = 1.06  # measured time of layers over the sum of their tiles
 _RESIDUAL_SHARE = 3 / 8  # of L2 that a residual fills when tiles prefetch it
 _PREFETCHED_SHARE = 0.2  # of a prefetched line's cycles, where a tile reads a part of the channels
 
@@ -131,7 +130,7 @@ def _cost(problem: Problem, target: Target, given: DirectParameters = _OPEN) -> 
     elif isinstance(kernel, DirectConv) and kernel.channels_ahead:
         line = costs.prefetched_line
     planes = strided_walk_cycles(problem, target, line)
-    return beside_weights(problem, target, _MEASURED_OVER_MODEL * cycles) + planes
+    return beside_weights(problem, target, target.costs.direct_over_model * cycles) + planes
 
 
 def _live_share(window: Window) -> float:

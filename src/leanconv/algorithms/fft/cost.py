@@ -26,7 +26,6 @@ from leanconv.records import dataclass, replace
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 
-_MEASURED_OVER_MODEL = 1.2  # cycles of layers over the sum of their transforms and products
 _MOST_TILES = 32  # tiles of one block
 _MOST_SPLITS = 8
 _MOST_BYTES = 8 * 1024 * 1024  # workspace of one thread, unless a single tile needs more
@@ -66,7 +65,7 @@ def best(problem: Problem, target: Target, choices: Choices) -> tuple[float, Fft
         found = _resized(layout, problem)
         layout = min(found, key=lambda layout: _rank(problem, target, layout))
     cycles = _waiting(problem, target, layout)
-    return _MEASURED_OVER_MODEL * cycles + strided_walk_cycles(problem, target), layout
+    return target.costs.fft_over_model * cycles + strided_walk_cycles(problem, target), layout
 
 
 def _waiting(problem: Problem, target: Target, layout: FftLayout) -> float:

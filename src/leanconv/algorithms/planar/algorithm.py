@@ -40,7 +40,6 @@ _CHUNKS = 0.75  # of the record's chunk
 # Cost of reading unpacked weights over that of a packed stream; with a stride and many channels the
 # lines of weights and planes exceed L1.
 _UNPACKED, _UNPACKED_DEEP, _DEEP = 1.05, 1.35, 16
-_MEASURED_OVER_MODEL = 1.05  # measured time of layers over the sum of their tiles
 _LARGEST_STRIDE = 4
 # Output channels, phases counted, of a transposed convolution with vectors of columns. 128 to 64
 # channels, 2x2 with stride 2 on 64x64: 2.16 ms, by vectors of channels 1.21.
@@ -265,7 +264,7 @@ def _one_row(problem: Problem, target: Target) -> PlanarConv:
 
 
 def _cost(problem: Problem, target: Target) -> float:
-    cycles = _MEASURED_OVER_MODEL * _planned(problem, target)[1]
+    cycles = target.costs.planar_over_model * _planned(problem, target)[1]
     few = prod(problem.conv.window.out) <= target.lanes(problem.conv.precision.accumulate)
     if few:  # no more than a vector of them: each weight that is read serves one product
         cycles = beside_weights(problem, target, cycles)

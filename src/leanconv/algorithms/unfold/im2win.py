@@ -175,7 +175,7 @@ def _scalar(
     return Candidate(
         _choice(problem, Im2winParameters(form=form)),
         tuple(uses),
-        candidates.packing,
+        packing,
         temporaries,
         f"form={form}",
     )

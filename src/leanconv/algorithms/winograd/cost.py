@@ -28,10 +28,7 @@ _U_RATE = 85 / 32
 _ROUNDED = 1 - 1e-9  # bounds are below what they bound by more than rounding
 # Overhead of narrow edges: tiles of a block are not neighbours, transforms have two variants.
 _NARROW_EDGES = 1.04
-_INTEGER_INPUT = 0.55  # of the cycles of a vector of V, where this is of int16
-_INTEGER_STREAM = 0.5  # of L2's rate beside multiply-adds of floats, beside those of integers
 MOST_STAGED_ROWS = 112  # rows of V (tiles) that stay in cache for all panels of a chunk
-_IDLE_CORES = 0.97  # measured over estimated time of unevenly divided chunks, on two cores
 
 
 # -- in stages ---------------------------------------------------------------------------------
@@ -192,7 +189,7 @@ class _Model:
         # Cycles of the transforms: of all inputs, and of one vector of outputs.
         costs = target.costs
         gathering = _gathering(kernel, costs) if kernel.planar else 0.0
-        narrow = 1.0 if conv.precision.accumulate.is_float else _INTEGER_INPUT
+        narrow = 1.0 if conv.precision.accumulate.is_float else costs.winograd_integer_input
         into_vector = costs.winograd_input * narrow + gathering
         self.into = self.tile_points * kernel.channel_blocks * into_vector
         transposed = costs.winograd_row * kernel.m[0] / kernel.points
@@ -310,6 +307,7 @@ class _Model:
         """
         loads = self._chunk_loads(tiling)
         cycles = total = self._total(tiling)
+        idle = self.target.costs.idle_cores
         everything = sum(load * count for load, count in loads)
         for cores in (2, 4):
             busy = [0.0] * cores
@@ -318,7 +316,7 @@ class _Model:
                 busy = sorted(b + rounds * load for b in busy)
                 busy = [b + load * (i < more) for i, b in enumerate(busy)]
             share = max(busy) / everything
-            cycles = max(cycles, share * total * min(cores, 2) * _IDLE_CORES)
+            cycles = max(cycles, share * total * min(cores, 2) * idle)
         return cycles * self.handicap
 
     def _chunk_loads(self, tiling: Tiling) -> list[tuple[int, int]]:
@@ -365,7 +363,8 @@ class _Model:
             first or u_bytes > self.target.l1_bytes
         ):
             return 0.0
-        return u_bytes / (_INTEGER_STREAM * self.target.costs.l2_read_beside_fma)
+        costs = self.target.costs
+        return u_bytes / (costs.winograd_integer_stream * costs.l2_read_beside_fma)
 
     def _total(self, tiling: Tiling) -> float:
         _, _, vectors, parts = tiling

@@ -30,9 +30,6 @@ TILES = (
     Tile(16, 32, 32, 2, 3),
 )
 _SLICED_MODES = ("tf32x3", "tf32", "ieee", "native")
-# Latencies, measured on an H100, for each row and column of a tile: of a program, and of each
-# product of a step; of a step as such.
-_START_S, _STEP_S, _PRODUCT_S, _NATIVE_S = 17e-9, 0.05e-6, 73e-12, 31e-12
 _ALIGNED = 16  # bytes, of the stride between rows
 _BOXED_MODES = ("native", "tf32")  # products that are not split: halves are made in registers
 
@@ -88,9 +85,10 @@ def slicings(problem: ConvProblem, machine: Machine, finite: bool) -> Iterator[P
         steps = ceil_div(length, tile.k * tile.warps)
         moved = programs * length * (tile.m * item + tile.n * max(item, 4 * arithmetic.split))
         waves = ceil_div(programs, 2 * machine.processors)
-        each = _NATIVE_S if arithmetic.name == "native" else _PRODUCT_S
-        step = _STEP_S + tile.k * tile.warps * (tile.m + tile.n) * each
-        program = _START_S * (tile.m + tile.n) + steps * step
+        native = arithmetic.name == "native"
+        each = machine.slice_native_s if native else machine.slice_product_s
+        step = machine.slice_step_s + tile.k * tile.warps * (tile.m + tile.n) * each
+        program = machine.slice_start_s * (tile.m + tile.n) + steps * step
         busy = max(waves * program, moved / machine.cache_bandwidth)
         flops = 2.0 * programs * tile.m * tile.n * steps * tile.k * tile.warps
         work = 2 * flops / machine.rate(arithmetic.name, problem.dtype)

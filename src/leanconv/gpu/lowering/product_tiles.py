@@ -100,8 +100,6 @@ _NARROW_8 = {2: 0.27, 4: 0.45, 8: 0.7}
 # The share of memory's bandwidth that programs of few steps reach; with eight warps.
 _STREAM, _STREAM_8 = 0.5, 0.42
 _STREAM_COPIED = 0.8  # by tensor copies of both operands
-# What a step takes at least, however few programs there are: loads, barriers, products in turn.
-_STEP_S = {"ieee": 0.8e-6, "tf32x3": 0.5e-6, "fp16x3": 0.35e-6, "tf32": 0.2e-6, "native": 0.1e-6}
 
 
 def tiles(arithmetic: Arithmetic, dtype: DType, arch: int) -> tuple[Tile, ...]:
@@ -202,7 +200,7 @@ def seconds(
     steps = ceil_div(windows.steps(tile.k), splits)
     flops = 2.0 * tile.m * tile.n * tile.k
     work = flops / (machine.rate(arithmetic.name, dtype) / machine.processors * share)
-    busy = steps * max(waves * work, _STEP_S[arithmetic.name])
+    busy = steps * max(waves * work, machine.least_step_s(arithmetic.name))
     item = dtype.bytes
     data = windows.rows * columns * windows.groups * item
     data += windows.images * windows.stride[0] * item

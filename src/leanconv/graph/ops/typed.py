@@ -197,6 +197,7 @@ _EACH: dict[str, Op] = {
         _evaluate_modulo,
         f"{PAIR}; fmod: whether it has the sign of a, not of b",
         ("fmod",),
+        precise=slice(2),
         takes_symbols=True,
         dtypes=NUMBERS,
         halves="rounded",

@@ -7,9 +7,10 @@ network's inputs and outputs keep their types. Float32 stay, too:
 - values of few elements, which take few bytes, where no weights make them;
 - what grows large or small where its inputs do not, as squares and exponentials, and what is as
   large as that: between the steps of a normalisation nothing overflows;
-- places in images, which 11 digits do not tell apart, angles, exponents, as the scores before a
-  softmax, and all that they are sums, parts or multiples of: a relative error of a large one is an
-  absolute one, and a mask of -10000 has no digits left for the scores behind it.
+- places in images, which 11 digits do not tell apart, what becomes an integer or a remainder,
+  angles, exponents, as the scores before a softmax, and all that they are sums, parts or multiples
+  of: a relative error of a large one is an absolute one, and a mask of -10000 has no digits left
+  for the scores behind it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from leanconv.graph.ir import Graph, Node, TensorType
 from leanconv.graph.ops import OPS
 from leanconv.graph.passes.fuse_chains import fuse_chains, separated
 from leanconv.half_arrays import in_memory
-from leanconv.types import FLOAT16, FLOAT32, DType
+from leanconv.types import BOOL, FLOAT16, FLOAT32, DType
 
 _KEEPS_RANGE = ("exact", "scaled")
 _RESIDUAL = 3  # the input's number in a Conv
@@ -79,7 +80,9 @@ class _Storing:
         """Return values whose absolute errors count, and what these are sums or multiples of."""
         found: set[str] = set()
         for node in reversed(self.graph.nodes):
-            found.update(node.inputs[OPS[node.op].precise or slice(0)])
+            found.update(
+                node.inputs[slice(1) if _counts(node) else OPS[node.op].precise or slice(0)]
+            )
             if _keeps_errors(node) and not found.isdisjoint(node.outputs):
                 found.update(name for name in node.inputs if name not in self.graph.constants)
         return {name for name in found if self._is(name, FLOAT32)}
@@ -167,6 +170,12 @@ class _Storing:
         while name in self.types:
             name += "'"
         return name
+
+
+def _counts(node: Node) -> bool:
+    """Return whether a node makes integers of floats, more than a half precision can count to."""
+    to = node.attributes["to"] if node.op == "Cast" else BOOL
+    return bool(to.is_integer and to.bytes > 1)
 
 
 def _keeps_errors(node: Node) -> bool:

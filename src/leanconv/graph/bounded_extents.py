@@ -1,4 +1,4 @@
-"""Values with room for all elements that may be found: readers compute the whole room.
+"""Extents of which only a bound is known: values have room for all elements that may be found.
 
 How many elements are found is known when the network has run, and the others are cut off then
 (`graph.convert.selection`). Nodes that compute each element by itself (the boxes at the places that

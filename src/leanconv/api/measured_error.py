@@ -29,7 +29,7 @@ from leanconv.operators.operator import layer_error
 from leanconv.planner.budget import Planner
 from leanconv.planner.compiled_network import CompiledNetwork
 from leanconv.planner.decisions import Decision
-from leanconv.planner.errors import closeness
+from leanconv.planner.error_growth import closeness
 from leanconv.planner.lowered_graph import OwnedGraph
 from leanconv.planner.network_plan import NetworkPlan
 from leanconv.planner.plan_file import PlanFile
