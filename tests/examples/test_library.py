@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+import json
 import os
 import re
 import shlex
 import shutil
 import subprocess
+import threading
+from collections.abc import Iterator
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +23,9 @@ from leanconv.cli.main import build_parser
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 DIGITS = EXAMPLES / "digits" / "digits.onnx"
 PICTURES = sorted((EXAMPLES / "digits" / "images").glob("*.png"))
+SOURCES = ("classify.c", "Makefile", "CMakeLists.txt")
+PAGE = ("index.html", "page.js", "digits.js", "network.js")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("chrome")
 Answers = dict[str, tuple[int, np.float32]]  # by a picture's name, digit and score
 
 
@@ -52,10 +60,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
     made = tmp_path_factory.mktemp("examples")
     shutil.copytree(EXAMPLES / "digits", made / "digits")
-    sources = [file for file in (EXAMPLES / "library").iterdir() if file.suffix in (".c", ".txt")]
     (made / "library").mkdir()
-    for file in (*sources, EXAMPLES / "library" / "Makefile"):
-        shutil.copy(file, made / "library")
+    for name in SOURCES:
+        shutil.copy(EXAMPLES / "library" / name, made / "library")
     for file in PICTURES:
         with image.open(file) as picture:
             picture.save(made / "library" / f"{file.stem}.pgm")
@@ -114,9 +121,101 @@ def test_cmake_builds_it(folder: Path, expected: Answers, tmp_path: Path) -> Non
 
 @needs("make")
 def test_the_commands_of_the_makefile_are_leanconvs() -> None:
-    printed = output_of("make", "-nB", "-C", EXAMPLES / "library", "digits.o", "digits.wasm")
+    printed = output_of("make", "-nB", "-C", EXAMPLES / "library", "digits.o", "page/digits.wasm")
     commands = [line for line in printed.splitlines() if line.startswith("leanconv ")]
     assert len(commands) == 2
     for command in commands:
         options = build_parser().parse_args(shlex.split(command)[1:])
         assert os.path.samefile(EXAMPLES / "library" / options.model, DIGITS)
+
+
+# -- in WebAssembly ----------------------------------------------------------------------------
+@pytest.fixture(scope="module")
+def web_folder(folder: Path) -> Path:
+    """The page's folder, with the network in WebAssembly."""
+    (folder / "page").mkdir()
+    for name in PAGE:
+        shutil.copy(EXAMPLES / "library" / "page" / name, folder / "page")
+    lc.compile(DIGITS, folder / "page" / "digits.wasm", target="wasm32-simd128")
+    return folder / "page"
+
+
+@needs("node")
+def test_node_reads_the_pictures(web_folder: Path, expected: Answers) -> None:
+    (web_folder / "package.json").write_text('{"type": "module"}')
+    (web_folder / "read.js").write_text(_READ)
+    found = json.loads(output_of("node", web_folder / "read.js", *expected))
+    assert {name: answer["digit"] for name, (answer, _) in found.items()} == {
+        name: digit for name, (digit, _) in expected.items()
+    }
+    for name, (answer, score) in found.items():
+        assert score == pytest.approx(float(expected[name][1]), rel=1e-5)
+        assert 0.9 < answer["probability"] < 1
+
+
+@pytest.fixture
+def served(web_folder: Path) -> Iterator[str]:
+    """The address at which the examples' folder is served."""
+    handler = functools.partial(_Quiet, directory=str(web_folder.parent.parent))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")
+def test_the_page_reads_pictures_and_what_is_drawn(
+    served: str, web_folder: Path, expected: Answers, tmp_path: Path
+) -> None:
+    page = (web_folder / "index.html").read_text(encoding="utf-8")
+    (web_folder / "drawn.html").write_text(page.replace("</html>", _DRAW), encoding="utf-8")
+    assert CHROMIUM is not None
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=20000"]
+    profile = f"--user-data-dir={tmp_path / 'profile'}"
+    shown = output_of(CHROMIUM, *options, profile, "--dump-dom", f"{served}/library/page/drawn.html")
+    found = re.findall(r"(digit_\d_[ab])\.png\"><figcaption>(\d) \(9\d\.\d %\)<", shown)
+    assert {name: int(digit) for name, digit in found} == {
+        name: digit for name, (digit, _) in expected.items()
+    }
+    assert re.search(r'<output id="answer">1 \(\d+\.\d %\)</output>', shown)
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base's name
+        """Print nothing."""
+
+
+_READ = """\
+import fs from "node:fs";
+import { Network } from "./network.js";
+import { classify, prepared } from "./digits.js";
+
+const here = (name) => new URL(name, import.meta.url);
+const names = process.argv.slice(2);
+const network = await Network.from(fs.readFileSync(here("digits.wasm")), "digits");
+const answers = names.map((name) => {
+  const pixels = fs.readFileSync(here(`../${name}.pgm`)).subarray(-64 * 64);
+  const [scores] = network.run(prepared(pixels));
+  return [name, [classify(network, pixels), Math.max(...scores)]];
+});
+console.log(JSON.stringify(Object.fromEntries(answers)));
+"""
+# A stroke from top to bottom, as soon as the network is there.
+_DRAW = """\
+<script type="module">
+  const canvas = document.querySelector("canvas");
+  const timer = setInterval(() => {
+    if (document.querySelector("#answer").textContent !== "draw a digit") return;
+    clearInterval(timer);
+    const { left, top } = canvas.getBoundingClientRect();
+    for (let y = 40; y <= 220; y += 20) {
+      const place = { clientX: left + 128, clientY: top + y, buttons: 1 };
+      canvas.dispatchEvent(new PointerEvent(y === 40 ? "pointerdown" : "pointermove", place));
+    }
+  }, 20);
+</script>
+</html>
+"""
