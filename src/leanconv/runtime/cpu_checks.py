@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from leanconv.codegen.host import ASK, STATES
-from leanconv.runtime.static_text import WRONG_CPU
+from leanconv.runtime.shared_library import WRONG_CPU
 from leanconv.target import Target
 from leanconv.target.systems import architecture, system_of
 
