@@ -20,11 +20,13 @@ import pytest
 import leanconv as lc
 from leanconv.cli.main import build_parser
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples"
 DIGITS = EXAMPLES / "digits" / "digits.onnx"
 PICTURES = sorted((EXAMPLES / "digits" / "images").glob("*.png"))
 SOURCES = ("classify.c", "Makefile", "CMakeLists.txt")
-PAGE = ("index.html", "page.js", "digits.js", "network.js")
+WEB = ("index.html", "page.js", "digits.js", "network.js")
+PAGE = (ROOT / "docs" / "library.md").read_text(encoding="utf-8")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("chrome")
 Answers = dict[str, tuple[int, np.float32]]  # by a picture's name, digit and score
 
@@ -37,6 +39,15 @@ def output_of(*command: str | Path, **options: str) -> str:
     done = subprocess.run([*map(str, command)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:] + done.stdout[-2000:]
     return done.stdout
+
+
+def stub(folder: Path, file: Path) -> Path:
+    """Write a command in place of `leanconv`: it copies an object and notes its options."""
+    command = folder / "leanconv"
+    text = f'echo "$@" > {folder}/told\ncp {file} {file.with_suffix(".h")} .\n'
+    command.write_text(f"#!/bin/sh\n{text}")
+    command.chmod(0o755)
+    return command
 
 
 @pytest.fixture(scope="module")
@@ -106,12 +117,9 @@ def test_what_the_program_says_of_bad_files(folder: Path) -> None:
 @needs("cc")
 @needs("cmake")
 def test_cmake_builds_it(folder: Path, expected: Answers, tmp_path: Path) -> None:
-    """The command that CMake runs is replaced by one that copies what is compiled already."""
-    stub = tmp_path / "leanconv"
-    stub.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/told\ncp {folder}/digits.? .\n')
-    stub.chmod(0o755)
     build = folder / "build"
-    output_of("cmake", "-S", folder, "-B", build, f"-DLEANCONV={stub}")
+    command = stub(tmp_path, folder / "digits.o")
+    output_of("cmake", "-S", folder, "-B", build, f"-DLEANCONV={command}")
     output_of("cmake", "--build", build)
     options = build_parser().parse_args((tmp_path / "told").read_text().split())
     assert (Path(options.model).name, options.output) == ("digits.onnx", "digits.o")
@@ -120,13 +128,38 @@ def test_cmake_builds_it(folder: Path, expected: Answers, tmp_path: Path) -> Non
 
 
 @needs("make")
-def test_the_commands_of_the_makefile_are_leanconvs() -> None:
+def test_the_commands_of_the_makefile_and_of_the_page_are_leanconvs() -> None:
     printed = output_of("make", "-nB", "-C", EXAMPLES / "library", "digits.o", "page/digits.wasm")
     commands = [line for line in printed.splitlines() if line.startswith("leanconv ")]
     assert len(commands) == 2
     for command in commands:
         options = build_parser().parse_args(shlex.split(command)[1:])
         assert os.path.samefile(EXAMPLES / "library" / options.model, DIGITS)
+    told = re.findall(r"^    leanconv (compile .*)$", PAGE, re.MULTILINE)
+    assert len(told) > 3
+    for command in told:
+        build_parser().parse_args(shlex.split(command))
+
+
+@needs("cc")
+@needs("cmake")
+def test_the_program_of_the_page_is_built_as_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, language in (("main.c", "c"), ("CMakeLists.txt", "cmake")):
+        (block,) = re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+        (tmp_path / name).write_text(block)
+    shutil.copy(DIGITS, tmp_path / "model.onnx")
+    stub(tmp_path, lc.compile(DIGITS, tmp_path / "net.o", threads=2).files[0])
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("CFLAGS", "-Wall -Wextra -Wpedantic -Wconversion -Werror")
+    output_of("cmake", "-S", tmp_path, "-B", tmp_path / "build")
+    output_of("cmake", "--build", tmp_path / "build")
+    options = build_parser().parse_args((tmp_path / "told").read_text().split())
+    assert (Path(options.model).name, options.threads) == ("model.onnx", 2)
+    printed = output_of(tmp_path / "build" / "main")
+    scores = lc.load(DIGITS, threads=2)(np.zeros((1, 1, 32, 32), np.float32))[0]
+    assert printed.split() == [f"{score:g}" for score in scores]
 
 
 # -- in WebAssembly ----------------------------------------------------------------------------
@@ -134,7 +167,7 @@ def test_the_commands_of_the_makefile_are_leanconvs() -> None:
 def web_folder(folder: Path) -> Path:
     """The page's folder, with the network in WebAssembly."""
     (folder / "page").mkdir()
-    for name in PAGE:
+    for name in WEB:
         shutil.copy(EXAMPLES / "library" / "page" / name, folder / "page")
     lc.compile(DIGITS, folder / "page" / "digits.wasm", target="wasm32-simd128")
     return folder / "page"
@@ -175,7 +208,8 @@ def test_the_page_reads_pictures_and_what_is_drawn(
     assert CHROMIUM is not None
     options = ["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=20000"]
     profile = f"--user-data-dir={tmp_path / 'profile'}"
-    shown = output_of(CHROMIUM, *options, profile, "--dump-dom", f"{served}/library/page/drawn.html")
+    address = f"{served}/library/page/drawn.html"
+    shown = output_of(CHROMIUM, *options, profile, "--dump-dom", address)
     found = re.findall(r"(digit_\d_[ab])\.png\"><figcaption>(\d) \(9\d\.\d %\)<", shown)
     assert {name: int(digit) for name, digit in found} == {
         name: digit for name, (digit, _) in expected.items()
