@@ -137,6 +137,11 @@ def summary(
     }
 
 
+def _processor(target: Mapping[str, Any]) -> str:
+    """Return a target's processor for a header: LLVM's name of it, or ours where it has none."""
+    return f"{target['name'] if target['cpu'] == 'generic' else target['cpu']} ({target['isa']})"
+
+
 def header(facts: Summary) -> str:
     """Return the C header of a library, for C99 and C++."""
     name, macro, outside = facts["name"], facts["name"].upper(), facts["weights_file"]
@@ -152,7 +157,7 @@ def header(facts: Summary) -> str:
                     lines.append(f"  /* {_shown(value['name'])}: {dtype} {shown}".rstrip() + " */")
                     lines.append(f"  {const}{c_type(dtype)} *{word};")
                 sizes.append(f"#define {macro}_{word.upper()}_ELEMENTS{suffix} {prod(shape)}")
-    targets = ", ".join(f"{each['cpu']} ({each['isa']})" for each in facts["targets"])
+    targets = ", ".join(_processor(each) for each in facts["targets"])
     return _HEADER.format(
         name=name,
         macro=macro,
