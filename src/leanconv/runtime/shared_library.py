@@ -88,14 +88,18 @@ class SharedLibrary:
             if self._started_in == _process:
                 return
             if self._end is None or self._end.alive:
-                memory = np.empty(self._bytes + ALIGNMENT, np.uint8)
+                # Of zeros, so that closing it before it is prepared does nothing.
+                memory = np.zeros(self._bytes + ALIGNMENT, np.uint8)
                 arena = ctypes.c_void_p(-(-memory.ctypes.data // ALIGNMENT) * ALIGNMENT)
                 weights = (ctypes.c_void_p(each.ctypes.data) for each in self._weights)
-                self._check(self._init(arena, *weights))
+                end = weakref.finalize(self, _end, self._close, arena, memory, _process)
+                result = self._init(arena, *weights)
+                if result:
+                    end.detach()  # code of another processor is not called again
+                    self._check(result)
                 if self._end:
                     self._end()
-                self._end = weakref.finalize(self, _end, self._close, arena, memory, _process)
-                self._arena = arena
+                self._end, self._arena = end, arena
             self._lock, self._started_in = threading.RLock(), _process
 
     @property
