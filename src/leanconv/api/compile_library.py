@@ -17,10 +17,11 @@ from typing import Any, TypeAlias
 
 from leanconv.api.cpu_backend import CpuBackend
 from leanconv.api.library_files import Summary, example, header, summary
-from leanconv.api.library_links import SUFFIXES, linker_of, packed
+from leanconv.api.library_links import SUFFIXES, WHEEL, library_suffix, linker_of, packed
 from leanconv.api.load import completed, limiting_beside, model_source
 from leanconv.api.options import NetworkOptions, checked_dtype
 from leanconv.api.stated_shapes import with_shapes
+from leanconv.api.wheel import wheel_name, write_wheel
 from leanconv.codegen.machine_code import linked_object, with_features
 from leanconv.codegen.object_symbols import object_symbols
 from leanconv.errors import InputError, SpecError, UnsupportedError, memory_reported
@@ -50,7 +51,8 @@ class CompiledLibrary:
     """What `compile` wrote.
 
     Attributes:
-        files: the object, archive or library first, then the header and the description.
+        files: the object, archive or library first, then the header and the description; or the
+            wheel alone.
         block_bytes: of the memory that the caller gives, `NAME_arena_bytes()`.
         weight_bytes: of weights and tables, in the file.
         targets: the processors that it is for.
@@ -97,6 +99,8 @@ def compile(  # noqa: A001 - the public name
         out: `.o` or `.obj` (an object), `.a` or `.lib` (an archive), `.so` or `.dylib` (a shared
             library, which `cc` links, for this system alone), `.wasm` (a module of WebAssembly); or
             a folder that is there, for `net.o` with an example: a C program and its CMake file.
+            `NAME-VERSION.whl` is a package for Python that needs NumPy alone: its file gets the
+            system that it is for into its name, and nothing is written beside it.
         shapes: those of the inputs that the file leaves open, by name, or that of the only input.
             Of several ones, in a list, each has a function of its own, such as
             `NAME_run_1x3x224x224`; weights that they share are there once.
@@ -128,7 +132,8 @@ def compile(  # noqa: A001 - the public name
         raise SpecError(
             f"got out={str(path)!r}; expected a name that ends in {', '.join(SUFFIXES)}"
         )
-    prefix = path.stem.removeprefix("lib") if name is None else name
+    stem = wheel_name(path)[0] if path.suffix == WHEEL else path.stem.removeprefix("lib")
+    prefix = stem if name is None else name
     if not (prefix.isidentifier() and prefix.isascii()):
         raise SpecError(f"got name {prefix!r}; expected a C identifier: give name=, or --name")
     if weights not in _WEIGHTS:
@@ -355,7 +360,14 @@ def _written(
             ready = Path(folder) / f"ready{path.suffix}"
             file = Path(folder) / f"{facts['name'][:13]}.o"
             file.write_bytes(body)
-            packed(file, ready, linker)
+            if path.suffix == WHEEL:
+                library = ready.with_suffix(library_suffix(facts["targets"][0]["triple"]))
+                packed(file, library, linker)
+                weights = beside.get(path.with_suffix(".weights"))
+                path = path.with_name(write_wheel(ready, path, library, weights, facts))
+                beside = {}
+            else:
+                packed(file, ready, linker)
             for place, data in beside.items():
                 (Path(folder) / place.name).write_bytes(data)
             for place in beside:

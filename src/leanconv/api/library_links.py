@@ -1,4 +1,4 @@
-"""From an object file to what a name asks for: an archive, a shared library, a WebAssembly module.
+"""From an object file to what a name asks for: archive, shared library, wheel, WebAssembly module.
 
 Archives and modules are written here, for any system. Libraries are linked by the tool `cc`, for
 the system that it runs on.
@@ -20,10 +20,16 @@ from leanconv.errors import InputError, SpecError
 from leanconv.target import Target
 from leanconv.target.systems import architecture, system_of
 
-OBJECTS, ARCHIVES, MODULE = (".o", ".obj"), (".a", ".lib"), ".wasm"
+OBJECTS, ARCHIVES, MODULE, WHEEL = (".o", ".obj"), (".a", ".lib"), ".wasm", ".whl"
 _LIBRARIES = {".so": ("linux", "android", "freebsd"), ".dylib": ("macos",), ".dll": ("windows",)}
-SUFFIXES = (*OBJECTS, *ARCHIVES, *_LIBRARIES, MODULE)
+SUFFIXES = (*OBJECTS, *ARCHIVES, *_LIBRARIES, MODULE, WHEEL)
 _ALIGNED = 8  # names in the index of an archive, for all systems
+
+
+def library_suffix(triple: str) -> str:
+    """Return the suffix of shared libraries of a triple's system; `.so` where it has none."""
+    fitting = (each for each, systems in _LIBRARIES.items() if system_of(triple) in systems)
+    return next(fitting, ".so")
 
 
 def linker_of(suffix: str, target: Target) -> tuple[str, ...]:
@@ -37,6 +43,7 @@ def linker_of(suffix: str, target: Target) -> tuple[str, ...]:
         SpecError: nothing here makes such a file for this target.
         InputError: the tool is not there.
     """
+    suffix = library_suffix(target.triple) if suffix == WHEEL else suffix
     system, here = system_of(target.triple), system_of(host().triple)
     if suffix in OBJECTS + ARCHIVES or (suffix, system) == (MODULE, "wasm"):
         return ()

@@ -42,7 +42,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         required=True,
         help="libNAME.so (linked by cc), NAME.a, NAME.o or NAME.wasm; beside it a C header and a "
-        "description as JSON are written; or a folder, for net.o with an example in C",
+        "description as JSON are written; or a folder, for net.o with an example in C; or "
+        "NAME-VERSION.whl, a package for Python that needs NumPy alone",
     )
     parser.add_argument(
         "--shape",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from leanconv.runtime import native as n
-from leanconv.runtime.shared_library import WRONG_CPU
 
 _PATIENCE = 10_000  # pauses of a worker that waits for the next run, some hundred microseconds
 _OPAQUE = 128  # bytes for a mutex, and for a condition, of any system
