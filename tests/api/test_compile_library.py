@@ -81,6 +81,7 @@ def test_weights_in_a_file(tmp_path: Path) -> None:
     assert instance.call("init", block, None) == NULL_POINTER
     assert instance.call("init", block, weights + 8) == NOT_ALIGNED
     assert instance.call("init", block, block) == WRONG_WEIGHTS
+    instance.close()
 
 
 def test_streamed_weights_are_pages_of_the_file(tmp_path: Path) -> None:
