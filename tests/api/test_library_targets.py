@@ -207,9 +207,9 @@ def test_webassembly_in_node(tmp_path: Path) -> None:
 
 
 @needs_node
-def test_several_shapes_and_compact_weights_in_node(tmp_path: Path) -> None:
+def test_several_shapes_and_places_of_weights_in_node(tmp_path: Path) -> None:
     shapes = [{"x": (1, 4, 9, 9)}, {"x": (3, 4, 9, 9)}]
-    for weights in ("packed", "compact"):
+    for weights in ("packed", "compact", "file"):
         made = lc.compile(
             tiny(), tmp_path / "net.wasm", target="wasm32-simd128", shapes=shapes, weights=weights
         )

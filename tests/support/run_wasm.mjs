@@ -1,7 +1,8 @@
 // node run_wasm.mjs JOB: run a function of a compiled network some times.
 //
-// JOB is a JSON file: module, name (the prefix), run (the function), inputs (files), outputs (a file
-// and its bytes each), times. What the functions return is printed as JSON.
+// JOB is a JSON file: module, name (the prefix), run (the function), weights (files, none or one),
+// inputs (files), outputs (a file and its bytes each), times. What the functions return is printed as
+// JSON.
 import fs from "node:fs";
 
 const job = JSON.parse(fs.readFileSync(process.argv[2], "utf8"));
@@ -15,8 +16,10 @@ const take = (bytes) => {
   end = place + bytes;
   return place;
 };
-const given = job.inputs.map((file) => fs.readFileSync(file));
-const inputs = given.map((body) => take(body.length));
+const given = [...job.inputs, ...job.weights].map((file) => fs.readFileSync(file));
+const places = given.map((body) => take(body.length));
+const inputs = places.slice(0, job.inputs.length);
+const weights = places.slice(job.inputs.length);
 const outputs = job.outputs.map(([, bytes]) => take(bytes));
 const io = take(4 * (inputs.length + outputs.length));
 const arena = take(call("arena_bytes"));
@@ -24,10 +27,11 @@ const missing = Math.ceil(end / 65536) - exports.memory.buffer.byteLength / 6553
 if (missing > 0) exports.memory.grow(missing);
 const memory = new Uint8Array(exports.memory.buffer);
 memory.fill(255, exports.__heap_base.value, end);
-inputs.forEach((place, i) => memory.set(given[i], place));
+places.forEach((place, i) => memory.set(given[i], place));
 new Uint32Array(exports.memory.buffer, io).set([...inputs, ...outputs]);
 
-const codes = [call("init", 0), call("init", arena + 8), call("check_cpu"), call("init", arena)];
+const init = (place) => call("init", place, ...weights);
+const codes = [init(0), init(arena + 8), call("check_cpu"), init(arena)];
 let began = performance.now();
 for (let i = 0; i < job.times; i++) {
   codes.push(exports[job.run](io, arena));

@@ -41,6 +41,7 @@ def run_module(file: Path, feed: Mapping[str, Array], times: int = 2) -> tuple[F
         "module": str(file),
         "name": facts["name"],
         "run": run["function"],
+        "weights": [str(file.with_suffix(".weights"))] if facts["weights_file"] else [],
         "inputs": [str(each) for each in files],
         "outputs": [
             [str(place), each["bytes"]] for place, each in zip(results, run["outputs"], strict=True)
