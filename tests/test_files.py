@@ -144,6 +144,7 @@ def test_a_refused_file_is_closed(tmp_path: Path) -> None:
 OPEN_OTHERS = {
     "files.py": "opens all others",
     "codegen/private_folder.py": "folders of the cache, and new files in them",
+    "api/library_links.py": "an object that was written for it",
     "api/wheel.py": "a library that it has linked, and leanconv's own sources",
     "api/image_places.py": "an image that it maps, after open_regular, and /proc",
     "images/zarr_arrays.py": "folders with arrays, after open_regular of what describes them",
