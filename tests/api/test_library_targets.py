@@ -23,6 +23,8 @@ from leanconv.target import preset
 from leanconv.target.systems import on_system
 from support.emulated import LoadedObject, call
 from support.onnx_models import Array
+from support.quantised_models import microsoft
+from support.quantised_models import model as quantised_model
 from support.wasm import NODE, run_module
 
 FUNCTIONS = {"arena_bytes", "check_cpu", "close", "init", "json", "run"}
@@ -263,3 +265,30 @@ def test_functions_and_remainders_in_node(tmp_path: Path) -> None:
     for name, expected in lc.load(body).run(feed).items():
         np.testing.assert_allclose(found[name], expected, rtol=1e-6, atol=1e-30, err_msg=name)
     np.testing.assert_array_equal(found["Mod"], np.fmod(x, b))
+
+
+@needs_node
+def test_codes_have_their_bits_in_node(tmp_path: Path) -> None:
+    """Sums of codes are rounded once, too, where a convolution adds what another one gave."""
+    rng = np.random.default_rng(4)
+    constants = {
+        "xs": np.float32(0.11),
+        "xz": np.uint8(7),
+        "w": rng.integers(-127, 128, (8, 8, 3, 3)).astype(np.int8),
+        "ws": rng.uniform(0.001, 0.002, 8).astype(np.float32),
+        "wz": np.zeros(8, np.int8),
+        "as": np.float32(0.217),
+        "az": np.uint8(120),
+        "ys": np.float32(0.303),
+        "yz": np.uint8(99),
+    }
+    conv = ["x", "xs", "xz", "w", "ws", "wz", "as", "az"]
+    nodes = [
+        helper.make_node("QLinearConv", conv, ["a"], pads=[1, 1, 1, 1]),
+        microsoft("QLinearAdd", ["a", "as", "az", "x", "xs", "xz", "ys", "yz"], ["y"]),
+    ]
+    x = rng.integers(0, 256, (1, 8, 15, 15)).astype(np.uint8)
+    body = quantised_model(nodes, {"x": x}, constants, ["y"]).SerializeToString()
+    made = lc.compile(body, tmp_path / "net.wasm", target="wasm32-simd128")
+    found, _ = run_module(made.files[0], {"x": x})
+    np.testing.assert_array_equal(found["y"], lc.load(body)(x))

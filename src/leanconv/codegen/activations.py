@@ -198,7 +198,7 @@ def _with_residual(
         terms.reverse()  # the first operand's product is added last
     value = numbers[FIXED]
     for codes, ratio in terms:
-        value = e.fma(codes, ratio, value)
+        value = e.exact_fma(codes, ratio, value)
     return value
 
 

@@ -50,7 +50,7 @@ def _dequantised(_: Function, x: Value, scale: Value, zero: Value) -> Value:
 
 
 def _added(e: Function, a: Value, b: Value, scale_a: Value, scale_b: Value, fixed: Value) -> Value:
-    return e.fma(a, scale_a, e.fma(b, scale_b, fixed))
+    return e.exact_fma(a, scale_a, e.exact_fma(b, scale_b, fixed))
 
 
 def _multiplied(
